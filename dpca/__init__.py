@@ -48,12 +48,12 @@ __all__ = [
     "torch",
 ]
 __version__ = "0.1.0"
-# Which of these names are modules.
+# The names above that are modules.
 _ROOMS = ("analysis", "metrics", "plots", "timeseries", "torch")
 
 
 def __getattr__(name: str) -> Any:
-    # On first use: the libraries behind them take seconds to import, in which a program would not be its own yet.
+    # Imported on first use. Their libraries take seconds, and a program cannot handle signals during imports.
     if name not in __all__:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
     room = "dpca.jobs.follow" if name == "follow" else "dpca.models"

@@ -1,4 +1,4 @@
-"""``python -m dpca``: the ``dpca`` command where it is not on the path."""
+"""``python -m dpca``: runs the ``dpca`` command if it is not on the path."""
 
 from __future__ import annotations
 

@@ -1,12 +1,13 @@
-"""Work on compressed stores without decoding them: on their scores, which are some ten times fewer than their values.
+"""Analyse compressed stores without decoding them. There are about ten times fewer scores than values.
 
-A decoded sample is the mean plus a sum of components times scores, in every cell, mapped back by an orthogonal filter
-where cells overlap. So inner products of samples are those of scores, weighted by the inner products of the components
-of a cell, which are hardly orthonormal once they are quantized. All functions here take a store that
-`dpca.open_compressed` opened, at any ``level``. What they return is exactly that of its decoded samples before these
-are rounded to integers and clipped to their range, up to the rounding errors of the arithmetic; rounding moves a value
-by half at most. Residuals, which a promise about the largest error has, are left out: what is returned is then that of
-samples without what these add.
+In every cell, a decoded sample is the mean plus a sum of components times scores. Where cells overlap, an orthogonal
+filter maps it back. So the inner products of samples are those of scores, weighted by the inner products of the
+components of a cell. These are not orthonormal, because they are quantized.
+
+Every function here requires a store that `dpca.open_compressed` opened, at any ``level``. Results are those of the
+decoded samples before rounding to integers and clipping to the data range, up to rounding error. Rounding to integers
+moves a value by at most half a unit. Residuals, which stores with an error bound have, are left out: the results are
+then those of the samples without their residuals.
 """
 
 from __future__ import annotations
@@ -36,12 +37,12 @@ from dpca.representation.compressed_scores import (
 from dpca.storage.errors import DataError
 from dpca.storage.given_numbers import is_whole, whole_number
 
-# Bytes of scores that are held at once, of all samples of some cells.
+# Bytes of scores in memory at once, of all samples of some cells.
 _BLOCK_BYTES = 2**26
 
 
 def scores(store: Compressed) -> da.Array:
-    """Return the scores of all samples for orthonormal components: inner products and distances are those of samples.
+    """Return the scores of all samples along orthonormal components. They preserve inner products and distances.
 
     Parameters
     ----------
@@ -49,9 +50,10 @@ def scores(store: Compressed) -> da.Array:
 
     Returns
     -------
-    dask array (n_samples, n_scores), float32, or float64 where samples are decoded in that
-        Of samples minus the mean that the store keeps. A chunk has the samples of a chunk of codes. Nothing has been
-        read yet; what takes arrays of samples can be fitted to it, such as `dpca.PCA` or a clustering of scikit-learn.
+    dask array (n_samples, n_scores), float32, or float64 if samples are decoded in float64
+        Scores of the samples minus the mean that the store keeps. Each chunk has the samples of one chunk of codes.
+        The array is lazy. Anything that fits arrays of samples can be fitted to it, such as `dpca.PCA` or a clustering
+        of scikit-learn.
     """
     return OrthonormalScores(store).lazy()
 
@@ -62,7 +64,7 @@ def mean(store: Compressed) -> Array:
     Returns
     -------
     array (*sample_shape,), float64
-        Costs the reading of the codes, and the decoding of one sample.
+        Reads all codes once and decodes one sample.
     """
     codes = mean_codes(store)[None]
     added = [codes[:, cell.positions] @ cell.rows for cell in cells_of(store)]
@@ -71,29 +73,29 @@ def mean(store: Compressed) -> Array:
 
 
 def thumbnails(store: Compressed, shape: Sequence[int]) -> da.Array:
-    """Return small versions of all samples: means over equal parts of the axes of space.
+    """Return small versions of all samples: means over equal parts of the spatial axes.
 
     Parameters
     ----------
     store : Compressed
     shape : sequence of int
-        Length along each axis of space, at most that of a sample.
+        Length along each spatial axis, at most that of a sample.
 
     Returns
     -------
     dask array (n_samples, *shape, *channels) of the samples' dtype
-        A chunk has the samples of a chunk of codes; nothing has been read yet.
+        Each chunk has the samples of one chunk of codes. The array is lazy.
 
     Raises
     ------
     DataError
-        If there is no thumbnail of this shape.
+        If ``shape`` has another number of axes, or is larger than a sample.
     """
     grid = store.codec.components.grid
     whole = grid.sample_shape[: grid.n_spatial]
     fits = len(shape) == len(whole) and all(map(is_whole, shape))
     if not fits or not all(1 <= few <= n for few, n in zip(shape, whole, strict=True)):
-        raise DataError(f"shape is {tuple(shape)}: give a length for each axis of space, at most {whole}")
+        raise DataError(f"shape is {tuple(shape)}: give a length for each spatial axis, at most {whole}")
     return Thumbnails(store, tuple(map(int, shape))).lazy()
 
 
@@ -109,20 +111,20 @@ def gram(store: Compressed, *, center: bool = True) -> Array:
     Returns
     -------
     array (n_samples, n_samples), float64
-        Costs n^2 operations a score, and 12 or 16 n^2 bytes. Errors are those of sums in the type of `scores`, relative
-        to the product of two lengths.
+        Takes n^2 operations per score, and 12 n^2 (float32 scores) or 16 n^2 (float64) bytes. Errors are those of sums
+        in the dtype of `scores`, relative to the product of the two norms.
 
     Raises
     ------
     PlanError
-        If there is not so much memory.
+        If there is not enough memory.
     """
     n, dtype = store.shape[0], store.codec.dtype
     need, room = n * n * (8 + dtype.itemsize), usable_bytes()
     if need > room:
         raise PlanError(
-            f"the inner products of {n:,} samples take {need / 1e9:,.1f} GB and {room / 1e9:,.1f} GB can be used: take "
-            f"dpca.analysis.pca or nearest, or dpca.analysis.scores of some samples"
+            f"the inner products of {n:,} samples need {need / 1e9:,.1f} GB of memory, and {room / 1e9:,.1f} GB are "
+            f"available: use dpca.analysis.pca or nearest, or dpca.analysis.scores of some samples"
         )
     total, part, constant = np.zeros((n, n)), np.empty((n, n), dtype), 0.0
     cells, means = cells_of(store), means_of(store)
@@ -151,12 +153,12 @@ def gram(store: Compressed, *, center: bool = True) -> Array:
 
 
 def _blocks(cells: Sequence[Cell], most: int) -> Iterator[list[int]]:
-    """Yield cells whose codes lie side by side, of some ``most`` rows of these, up to twice as many."""
+    """Yield blocks of cells with adjacent codes, of about ``most`` rows of codes and at most twice as many."""
     block: list[int] = []
     size = reach = 0
     for c in sorted(range(len(cells)), key=lambda c: int(cells[c].positions.min(initial=0))):
         positions = cells[c].positions
-        # Rows of the cells of a tile are mixed, and would be read with each of its parts.
+        # The cells of a tile interleave their rows. A split tile would be read once for each of its blocks.
         apart, more = positions.min(initial=reach) >= reach, size + len(positions)
         if block and more > (most if apart else 2 * most):
             yield block
@@ -166,7 +168,7 @@ def _blocks(cells: Sequence[Cell], most: int) -> Iterator[list[int]]:
 
 
 def pca(store: Compressed, n_components: int, *, random_state: Any = 0) -> PCA:
-    """Fit principal components of whole samples, whatever cells the store has.
+    """Fit principal components of whole samples, for any cells of the store.
 
     Parameters
     ----------
@@ -178,8 +180,8 @@ def pca(store: Compressed, n_components: int, *, random_state: Any = 0) -> PCA:
     Returns
     -------
     PCA
-        Fitted: as to decoded samples, but for the order of summation. Costs a fit to `scores`, with ``n_scores`` in the
-        place of the number of values of a sample, and 8 bytes for each value of a component.
+        The fitted model. It equals a fit to the decoded samples up to rounding error. It costs a fit to `scores`, with
+        ``n_scores`` instead of the number of values of a sample, and 8 bytes for each value of a component.
     """
     n_components, own = whole_number(n_components, "n_components", 1), scores(store)
     model = PCA(n_components, random_state=random_state).fit(own)
@@ -200,20 +202,21 @@ def pca(store: Compressed, n_components: int, *, random_state: Any = 0) -> PCA:
 
 
 def nearest(store: Compressed, sample: int, n: int = 10) -> tuple[Array, Array]:
-    """Return the samples that are nearest to one of them.
+    """Return the nearest neighbors of one sample.
 
     Parameters
     ----------
     store : Compressed
     sample : int
-        Its number.
+        Index of the sample.
     n : int
         How many to return, at most all others.
 
     Returns
     -------
     array (n,) of int, array (n,) of float
-        Their numbers and Euclidean distances, ascending; the sample itself is left out. Reads all codes once.
+        Indices and Euclidean distances, in ascending order of distance. The sample itself is left out. Reads all codes
+        once.
 
     Raises
     ------
@@ -221,10 +224,10 @@ def nearest(store: Compressed, sample: int, n: int = 10) -> tuple[Array, Array]:
         If there is no such sample, or ``n`` is not positive.
     """
     if not is_whole(sample) or not -store.shape[0] <= sample < store.shape[0]:
-        raise DataError(f"sample is {sample!r} and there are {store.shape[0]:,}: give the number of one")
+        raise DataError(f"sample is {sample!r}: give an index below the number of samples, {store.shape[0]:,}")
     n, own = whole_number(n, "n", 1), scores(store)
     distances = _distances(own, own[sample].compute())
-    distances[sample] = math.inf  # is sorted to the end
+    distances[sample] = math.inf  # sorts last, and is cut off
     order = np.argsort(distances, kind="stable")[: min(n, len(distances) - 1)]
     return order, distances[order]
 
@@ -238,19 +241,19 @@ def outliers(store: Compressed, n: int = 10, *, n_components: int = 0) -> tuple[
     n : int
         How many to return, at most all.
     n_components : int
-        0 for distances from the mean; else from the space of so many principal components of whole samples: what these
-        do not explain (Jackson & Mudholkar 1979).
+        0: distances from the mean. Otherwise: distances from the subspace of this many principal components of whole
+        samples, the residuals of Jackson & Mudholkar (1979).
 
     Returns
     -------
     array (n,) of int, array (n,) of float
-        Their numbers and Euclidean distances, descending. Reads all codes once for the mean, or for each pass of the
-        fit, and once more.
+        Indices and Euclidean distances, in descending order of distance. Reads all codes once for the mean, or once for
+        each pass of the fit, and then once for the distances.
 
     Raises
     ------
     DataError
-        If ``n`` is not positive, or there are not so many components.
+        If ``n`` is not positive, or there are fewer components than ``n_components``.
     """
     n, n_components, own = whole_number(n, "n", 1), whole_number(n_components, "n_components", 0), scores(store)
     if n_components:

@@ -1,12 +1,12 @@
-"""Names that people choose from; without imports, since a command line is parsed before any library is imported."""
+"""Names of choices. This module imports nothing, because a command line is parsed before any library is imported."""
 
-#: Ways to put attributes into bands.
+#: Ways to assign attributes to bands.
 MAPPINGS = ("mean-variance", "mean", "random", "raster")
-#: Kernels, by scikit-learn's names; "precomputed" takes rows of a kernel matrix in the place of samples.
+#: Kernels, by scikit-learn's names; "precomputed" expects rows of a kernel matrix instead of samples.
 KERNELS = ("rbf", "poly", "linear", "cosine", "precomputed")
-#: In the place of a number of components: those whose variance noise of one level does not explain.
+#: Instead of a number of components: those above the noise floor (assumes the same noise everywhere).
 NOISE = "marchenko-pastur"
-#: The kind that a compressed store states of itself.
+#: The kind of a compressed store, as its metadata states it.
 COMPRESSED = "compressed"
-#: What a compressed store may be asked to reach; exactly one of these, see `dpca.codec.goal.Goal`.
+#: Goals of a compressed store; each store has exactly one, see `dpca.codec.goal.Goal`.
 GOALS = ("ratio", "psnr", "mse", "ssim", "max_error", "max_relative_error")

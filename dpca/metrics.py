@@ -1,4 +1,4 @@
-"""Measures of how well a model, or a reconstruction, does."""
+"""Quality measures of models and reconstructions."""
 
 from __future__ import annotations
 
@@ -23,8 +23,8 @@ def mse(x: Array, y: Array, *, data_range: float = 1.0) -> Array:
     ----------
     x, y : arrays (n_samples, ...) of one shape
     data_range : float
-        Largest minus smallest possible value; the result is in units of its square. 1 leaves it in squared units of
-        the input.
+        Largest minus smallest possible value. The result is in units of its square; with 1, in squared units of the
+        input.
 
     Returns
     -------
@@ -40,9 +40,9 @@ def mse(x: Array, y: Array, *, data_range: float = 1.0) -> Array:
 
 
 def psnr(x: Array, y: Array, *, data_range: float) -> Array:
-    """Peak signal-to-noise ratio of each sample, in decibels: 10 log10(data_range^2 / MSE), infinite where x equals y.
+    """Peak signal-to-noise ratio of each sample, in decibels: 10 log10(data_range^2 / MSE), infinite if x equals y.
 
-    Parameters, errors and shape of the result as in `mse`; ``data_range`` is required.
+    Parameters, errors and the shape of the result are those of `mse`, but ``data_range`` is required.
     """
     return psnr_from_mse(mse(x, y, data_range=data_range))
 
@@ -50,17 +50,17 @@ def psnr(x: Array, y: Array, *, data_range: float) -> Array:
 def ssim(x: Array, y: Array, *, data_range: float, n_spatial: int | None = None) -> Array:
     """Structural similarity of each sample, as ``skimage.metrics.structural_similarity`` with its defaults.
 
-    Alakkari 2020, equation 2.25 (Wang et al. 2004, equation 13), over a uniform window of 7 pixels a side, with sample
-    covariance, K1 = 0.01 and K2 = 0.03, averaged over channels and the positions where the whole window lies inside the
-    image. Agrees with scikit-image to 1e-6.
+    Alakkari 2020, equation 2.25 (Wang et al. 2004, equation 13), with a uniform window of 7 pixels a side, sample
+    covariance, K1 = 0.01 and K2 = 0.03. The result is averaged over channels and over the windows that lie inside the
+    image. It agrees with scikit-image to 1e-6.
 
     Parameters
     ----------
     x, y : arrays (n_samples, *spatial, *channels) of one shape
     data_range : float
-        Largest minus smallest possible value; required, since guessing it from floating-point data gives wrong values.
+        Largest minus smallest possible value. Required, because a guess from floating-point data gives wrong results.
     n_spatial : int, optional
-        Number of spatial axes. Default: all, but for a last axis of length 4 or less behind two others.
+        Number of spatial axes. Default: all, except a last axis of length 4 or less after two others.
 
     Returns
     -------
@@ -76,14 +76,14 @@ def ssim(x: Array, y: Array, *, data_range: float, n_spatial: int | None = None)
         n_spatial = count_spatial(axes_for(x.shape[1:]))
     if not 1 <= n_spatial < x.ndim:
         raise ValueError(
-            f"samples of shape {x.shape[1:]} with {n_spatial} spatial axes have no SSIM: give arrays (n_samples, "
-            f"*spatial, *channels) and n_spatial between 1 and the number of axes of a sample"
+            f"n_spatial is {n_spatial} and samples have shape {x.shape[1:]}: give arrays (n_samples, *spatial, "
+            f"*channels) and n_spatial between 1 and the number of axes of a sample"
         )
     return ssim_per_sample(x, y, data_range=data_range, n_spatial=n_spatial)
 
 
 def explained_variance_ratio(explained_variance: Array, total_variance: Any) -> Array:
-    """Share of the total variance that the first 1, 2, ... components explain together.
+    """Cumulative share of the total variance that the first 1, 2, ... components explain.
 
     Parameters
     ----------
@@ -94,7 +94,7 @@ def explained_variance_ratio(explained_variance: Array, total_variance: Any) -> 
     Returns
     -------
     array (..., n_components), float64
-        Cumulative; 1 where the total is 0, since nothing is left to explain.
+        1 where the total is 0, because there is nothing to explain.
     """
     total = np.asarray(total_variance, np.float64)[..., None]
     cumulative = np.cumsum(explained_variance, axis=-1, dtype=np.float64)
@@ -104,27 +104,27 @@ def explained_variance_ratio(explained_variance: Array, total_variance: Any) -> 
 def convergence(
     components: Array, reference: Array, x: Array | None = None, *, covariance: Array | None = None
 ) -> float:
-    """Share of the best capturable variance that components miss, as a power of ten; lower is better.
+    """Share of the capturable variance that components miss, as a power of ten; lower is better.
 
-    ``log10(1 - |X W|_F^2 / |X V|_F^2)`` for the components W, orthonormalized first, and the best ones V (Alakkari
-    2020, equation 2.24).
+    ``log10(1 - |X W|_F^2 / |X V|_F^2)`` for the orthonormalized components W and the best components V (Alakkari 2020,
+    equation 2.24).
 
     Parameters
     ----------
     components : array (k, d)
         Rows that span a subspace; they need not be orthonormal.
     reference : array (k, d)
-        The best components, or what to compare with.
+        The best components, or others to compare with.
     x : array (n_samples, d), optional
-        The samples; they are centered with their own mean, and read in blocks.
+        The samples. They are centered with their own mean, and read in blocks.
     covariance : array (d, d), optional
-        Their covariance, or any matrix in its place, instead of ``x``.
+        The covariance of the samples, or a similar matrix, instead of ``x``.
 
     Returns
     -------
     float
-        -1 for a tenth of the variance lost, -inf where nothing is. Evaluated in float64, which cannot tell values below
-        about -15.
+        -1 if a tenth of the variance is lost, -inf if nothing is. Computed in float64, which does not resolve values
+        below about -15.
 
     Raises
     ------
@@ -138,19 +138,19 @@ def convergence(
 def excess_loss(
     components: Array, reference: Array, x: Array | None = None, *, covariance: Array | None = None
 ) -> float:
-    """Reconstruction error of components beyond that of the best ones, in per cent of it (Amid & Warmuth 2020).
+    """Excess of the reconstruction error over that of the best components, in per cent (Amid & Warmuth 2020).
 
-    100 (l(W) - l(V)) / l(V), where l is the variance that a projection leaves out.
+    100 (l(W) - l(V)) / l(V), with l the variance that a projection discards.
 
-    Parameters and errors as in `convergence`.
+    Parameters and errors are those of `convergence`.
 
     Returns
     -------
     float
-        0 for the best components; infinite if those leave nothing out but ``components`` do.
+        0 for the best components; infinite if those discard nothing but ``components`` do.
     """
     found, best, total = _captured(components, reference, x, covariance)
-    # What is left beside the total may be rounding error alone.
+    # A loss far below the total may be rounding error alone.
     loss = max(total - best, 0.0)
     excess = best - found
     if loss <= 1e-14 * total:
@@ -159,7 +159,7 @@ def excess_loss(
 
 
 def principal_angles(a: Array, b: Array) -> Array:
-    """Principal angles between the subspaces that two sets of rows span, in radians (Bjorck & Golub 1973).
+    """Principal angles between the row spaces of two matrices, in radians (Bjorck & Golub 1973).
 
     Parameters
     ----------
@@ -170,7 +170,8 @@ def principal_angles(a: Array, b: Array) -> Array:
     Returns
     -------
     array (min(k, m),), float64
-        Ascending, from 0 to pi / 2, small ones as accurate as large ones. Fewer where rows depend on each other.
+        Ascending, from 0 to pi / 2. Small angles are as accurate as large ones. There are fewer if rows are linearly
+        dependent.
 
     Raises
     ------
@@ -179,7 +180,7 @@ def principal_angles(a: Array, b: Array) -> Array:
     """
     first, second = _span(a), _span(b)
     if len(first) != len(second):
-        raise ValueError(f"rows of {len(first)} and {len(second)} attributes span no common angles: give equal lengths")
+        raise ValueError(f"rows have {len(first)} and {len(second)} attributes: give rows of equal lengths")
     if not min(first.shape[1], second.shape[1]):
         return np.empty(0)
     angles: Array = scipy.linalg.subspace_angles(first, second)
@@ -197,8 +198,8 @@ def variation_of_information(a: Array, b: Array) -> float:
     Returns
     -------
     float
-        H(a) + H(b) - 2 I(a, b) in nats, at most 2 log of the larger number of clusters: 0 where the clusters are the
-        same under other names.
+        H(a) + H(b) - 2 I(a, b) in nats, at most 2 log of the larger number of clusters. 0 if the clusterings are equal
+        up to labels.
 
     Raises
     ------
@@ -207,7 +208,7 @@ def variation_of_information(a: Array, b: Array) -> float:
     """
     a, b = np.asarray(a), np.asarray(b)
     if a.shape != b.shape or a.ndim != 1 or not len(a):
-        raise ValueError(f"clusterings of {a.shape} and {b.shape} do not go together: give one value for each sample")
+        raise ValueError(f"clusterings have shapes {a.shape} and {b.shape}: give one value for each sample in both")
     first, second = (np.unique(x, return_inverse=True)[1] for x in (a, b))
     together = first * (int(second.max()) + 1) + second
     entropies = (_entropy(np.unique(x, return_counts=True)[1] / len(a)) for x in (together, first, second))
@@ -222,15 +223,15 @@ def _entropy(shares: Array) -> float:
 def _captured(
     components: Array, reference: Array, x: Array | None, covariance: Array | None
 ) -> tuple[float, float, float]:
-    """Return the variance along the components, along the reference, and in total, all to one scale."""
+    """Return the variance along the components, along the reference, and in total, on one scale."""
     bases = [_span(components), _span(reference)]
     if (x is None) == (covariance is None):
-        raise ValueError("the variance comes from the samples x or from their covariance: give exactly one of them")
+        raise ValueError("x and covariance are alternatives: give exactly one of them")
     given: Any = covariance if x is None else x
     require_one_array(given, "covariance" if x is None else "x")
     widths = {given.shape[1], *(len(basis) for basis in bases)}
     if len(widths) > 1:
-        raise ValueError(f"{sorted(widths)} attributes do not go together: give components of the same samples")
+        raise ValueError(f"the arrays have {sorted(widths)} attributes: give components of the same samples")
     if x is None:
         matrix = np.asarray(covariance, np.float64)
         along = [float(np.vdot(basis, matrix @ basis)) for basis in bases]
@@ -245,7 +246,7 @@ def _captured(
 
 
 def _span(rows: Array) -> Array:
-    """Orthonormal columns (d, rank) with the span of the rows."""
+    """Return orthonormal columns (d, rank) that span the rows."""
     require_one_array(rows, "components")
     basis: Array = scipy.linalg.orth(np.atleast_2d(np.asarray(rows, np.float64)).T)
     return basis
@@ -256,9 +257,9 @@ def _pair(x: Array, y: Array, data_range: float) -> tuple[Array, Array]:
     require_one_array(y, "y")
     x, y = np.asarray(x), np.asarray(y)
     if x.shape != y.shape:
-        raise ValueError(f"shapes {x.shape} and {y.shape} differ: compare samples of one shape")
+        raise ValueError(f"x has shape {x.shape} and y has shape {y.shape}: give arrays of one shape")
     if not 0 < data_range < math.inf:
-        raise ValueError(f"data_range is {data_range}: give the largest less the smallest possible value")
+        raise ValueError(f"data_range is {data_range}: give the largest minus the smallest possible value")
     if x.dtype != y.dtype:
         common = np.result_type(x, y)
         x, y = x.astype(common), y.astype(common)

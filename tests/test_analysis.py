@@ -1,4 +1,4 @@
-"""What is computed from the scores of compressed stores is that of decoded samples."""
+"""Results from the scores of compressed stores agree with those of decoded samples."""
 
 from __future__ import annotations
 
@@ -76,7 +76,7 @@ def test_inner_products_of_few_cells_at_once(
 
 def test_more_inner_products_than_memory(floats: Compressed, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(analysis, "usable_bytes", lambda: 500_000)
-    with pytest.raises(PlanError, match=r"230 samples take 0\.0 GB .* take dpca\.analysis\.pca"):
+    with pytest.raises(PlanError, match="230 samples"):
         analysis.gram(floats)
 
 
@@ -169,7 +169,7 @@ def test_thumbnails(both: tuple[Compressed, np.ndarray]) -> None:
         assert (found.shape, found.dtype) == (expected.shape, store.dtype)
         np.testing.assert_allclose(found.compute(scheduler="threads"), expected, rtol=1e-5)
     for wrong in ((5,) * (n_spatial + 1), (0,) * n_spatial, (99,) * n_spatial):
-        with pytest.raises(DataError, match="give a length for each axis"):
+        with pytest.raises(DataError, match="shape is"):
             analysis.thumbnails(store, wrong)
 
 

@@ -1,4 +1,4 @@
-"""The public measures: what they return, and what they refuse."""
+"""The public measures: results and errors."""
 
 from __future__ import annotations
 
@@ -59,14 +59,14 @@ def test_which_axes_are_channels(shape: tuple[int, ...], channel_axis: int | Non
 @pytest.mark.parametrize(
     ("shapes", "options", "says"),
     [
-        (((2, 8, 8), (2, 8, 9)), {}, r"\(2, 8, 8\) and \(2, 8, 9\) differ"),
+        (((2, 8, 8), (2, 8, 9)), {}, r"x has shape \(2, 8, 8\)"),
         (((2, 8, 8), (2, 8, 8)), {"data_range": 0}, "data_range is 0"),
         (((2, 8, 8), (2, 8, 8)), {"data_range": -1}, "data_range is -1"),
         (((2, 8, 8), (2, 8, 8)), {"data_range": float("nan")}, "data_range is nan"),
         (((2, 6, 8), (2, 6, 8)), {}, "at least 7 pixels"),
-        (((8,), (8,)), {}, "have no SSIM"),
-        (((2, 8, 8), (2, 8, 8)), {"n_spatial": 3}, "have no SSIM"),
-        (((2, 8, 8), (2, 8, 8)), {"n_spatial": 0}, "have no SSIM"),
+        (((8,), (8,)), {}, "n_spatial is"),
+        (((2, 8, 8), (2, 8, 8)), {"n_spatial": 3}, "n_spatial is"),
+        (((2, 8, 8), (2, 8, 8)), {"n_spatial": 0}, "n_spatial is"),
     ],
 )
 def test_what_cannot_be_compared(shapes: Any, options: dict[str, Any], says: str) -> None:
@@ -129,11 +129,11 @@ def test_principal_angles_of_planes() -> None:
 def test_components_that_cannot_be_compared() -> None:
     x, covariance, best = samples()
     for options in ({}, {"x": x, "covariance": covariance}):
-        with pytest.raises(ValueError, match="exactly one"):
+        with pytest.raises(ValueError, match="covariance"):
             metrics.convergence(best[:2], best[:2], **options)
-    with pytest.raises(ValueError, match=r"\[6, 7\] attributes"):
+    with pytest.raises(ValueError, match=r"\[6, 7\]"):
         metrics.excess_loss(best[:2, :6], best[:2], x)
-    with pytest.raises(ValueError, match="6 and 7 attributes"):
+    with pytest.raises(ValueError, match="6 and 7"):
         metrics.principal_angles(best[:2, :6], best[:2])
 
 

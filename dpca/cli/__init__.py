@@ -1,4 +1,4 @@
-"""The ``dpca`` command: each subcommand is a thin wrapper over the functions that the pipelines call."""
+"""The ``dpca`` command. Each subcommand is a thin wrapper over functions that the pipelines also call."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Options that several commands share, and how the values of options are parsed."""
+"""Options that several commands share, and the parsers of option values."""
 
 from __future__ import annotations
 
@@ -15,53 +15,53 @@ T = TypeVar("T")
 
 _GOALS = ", ".join(name.replace("_", "-") for name in GOALS)
 
-#: What a source can be.
+#: Supported sources.
 SOURCES = (
     "images of any format: a folder, .zip and .tar archives, LMDB; an array or several: Zarr, OME-Zarr, .npy, .npz, "
     "IDX, TIFF of several pages, HDF5, netCDF, NIfTI; a video; or a glob of them"
 )
 GOES_ON = (
-    "A run that was stopped goes on where it was when the same command is given again; a finished one is recognized "
-    "and not repeated."
+    "The same command resumes an interrupted run from its checkpoint. It recognizes a finished run and does not repeat "
+    "it."
 )
 
 
 def add_source_options(parser: argparse.ArgumentParser) -> None:
-    """Add how the source is read: conversion of images, what to do with broken ones, which array of several."""
+    """Add options for reading the source: image conversion, the handling of broken images, and the array's name."""
     group = parser.add_argument_group("reading the source")
     group.add_argument(
         "--color",
         choices=("auto", "rgb", "grey"),
         default="auto",
-        help="auto: the first image decides; grey images in a color stack are replicated (default: %(default)s)",
+        help="auto: the mode of the first image; grey images in a color stack are replicated (default: %(default)s)",
     )
     size = group.add_mutually_exclusive_group()
     size.add_argument("--resize", type=size_pair, metavar="HxW", help="resample every image to this size (Lanczos)")
-    size.add_argument("--crop", type=size_pair, metavar="HxW", help="cut this size out of the center of every image")
+    size.add_argument("--crop", type=size_pair, metavar="HxW", help="crop every image to this size around its center")
     group.add_argument(
         "--on-error",
         choices=("stop", "skip"),
         default="stop",
-        help="a broken image stops the run, or is left out and recorded in the store (default: %(default)s)",
+        help="if an image is broken, stop the run, or skip it and record it in the store (default: %(default)s)",
     )
     group.add_argument("--key", metavar="NAME", help="name of the array in an .npz, netCDF, HDF5 or Zarr source")
     group.add_argument(
         "--axes",
         type=lambda text: tuple(text.split(",")),
         metavar="A,B,...",
-        help="names of a sample's axes, for example z,y,x, or of all axes with 'sample' among them; one called channel "
+        help="names of a sample's axes, for example z,y,x, or of all axes, including 'sample'; an axis named channel "
         "comes last (default: from the source or its shape)",
     )
-    add_range_option(group, "0,255 for 8-bit values; for others, as found")
+    add_range_option(group, "0,255 for 8-bit values, otherwise from the values")
 
 
 def reading_options(options: argparse.Namespace) -> dict[str, Any]:
-    """Return the options of `add_source_options` that `dpca.storage.ingest` takes for a reader."""
+    """Return the options of `add_source_options` that are parameters of `dpca.storage.ingest`."""
     return {name: getattr(options, name) for name in ("color", "resize", "crop", "on_error", "data_range")}
 
 
 def add_range_option(parser: argparse._ActionsContainer, default: str) -> None:
-    """Add the data range, for sources that do not state it."""
+    """Add the data range, for sources without a stated one."""
     parser.add_argument(
         "--data-range",
         type=number_pair,
@@ -71,55 +71,55 @@ def add_range_option(parser: argparse._ActionsContainer, default: str) -> None:
 
 
 def add_seed(group: argparse._ActionsContainer, text: str) -> None:
-    """Add the seed of whatever is drawn at random, which ``text`` names."""
+    """Add the seed of random choices. ``text`` is the help and names them."""
     group.add_argument("--seed", type=natural, default=0, metavar="N", help=f"{text} (default: %(default)s)")
 
 
 def add_cluster_options(parser: argparse.ArgumentParser) -> None:
-    """Add where the work runs."""
+    """Add options for the cluster that runs the job."""
     group = parser.add_argument_group("where it runs")
     cluster = group.add_mutually_exclusive_group()
     cluster.add_argument(
         "--scheduler",
         metavar="tcp://HOST:PORT",
-        help="address of a running Dask cluster that sees the same files (default: start one on this machine)",
+        help="address of a running Dask cluster with access to the same files (default: start one on this machine)",
     )
     cluster.add_argument(
         "--cluster",
         metavar="FILE",
-        help="TOML file that names a class of Dask clusters (Slurm, Kubernetes, ...) and its arguments, to start one",
+        help="start a cluster from this TOML file: a Dask cluster class (Slurm, Kubernetes, ...) and its arguments",
     )
-    group.add_argument("--tls-ca-file", metavar="PEM", help="for a scheduler at tls://, its authority's certificate")
-    group.add_argument("--tls-cert", metavar="PEM", help="certificate that this program shows it")
-    group.add_argument("--tls-key", metavar="PEM", help="key of that certificate (default: in the same file)")
-    group.add_argument("--workers", type=positive, metavar="N", help="processes on this machine (default: 1 a core)")
+    group.add_argument("--tls-ca-file", metavar="PEM", help="CA certificate, for a scheduler at tls://")
+    group.add_argument("--tls-cert", metavar="PEM", help="client certificate")
+    group.add_argument("--tls-key", metavar="PEM", help="key of the client certificate (default: in the same file)")
+    group.add_argument("--workers", type=positive, metavar="N", help="processes on this machine (default: 1 per core)")
     group.add_argument(
         "--memory", metavar="SIZE", help="memory of each process, for example 2GB (default: an equal share)"
     )
 
 
 def add_storage_option(parser: argparse.ArgumentParser) -> None:
-    """Add how object stores are reached; the environment and fsspec's configuration do without."""
+    """Add options of object stores. The environment and fsspec's configuration are alternatives."""
     parser.add_argument(
         "--storage-option",
         type=storage_option,
         action="append",
         metavar="NAME=VALUE",
-        help="how URLs of object stores are reached, for example endpoint_url=https://host; @FILE reads a JSON object "
-        "of options, which keeps secrets off the command line (default: the environment)",
+        help="option for URLs of object stores, for example endpoint_url=https://host; @FILE reads options from a JSON "
+        "object and keeps secrets off the command line (default: the environment)",
     )
 
 
 def add_goals(parser: argparse.ArgumentParser) -> None:
-    """Add what a compressed store is to reach: exactly one of its goals."""
+    """Add the goals of a compressed store: exactly one is required."""
     group = parser.add_argument_group("goal, exactly one").add_mutually_exclusive_group(required=True)
     texts = (
-        "bytes of the stack by bytes of the store, at least",
+        "least compression ratio: decoded size by compressed size",
         "peak signal-to-noise ratio in decibels, of the mean error of all samples",
         "mean squared error, in units of the data range squared",
         "mean structural similarity, below 1",
-        "a promise for every value, in units of the values; 0.5 loses nothing of integers",
-        "a promise for every value, in units of the data range",
+        "error bound for every value, in units of the values; 0.5 is lossless for integers",
+        "error bound for every value, in units of the data range",
     )
     for name, what in zip(GOALS, texts, strict=True):
         group.add_argument(f"--{name.replace('_', '-')}", type=positive_number, metavar="X", help=what)
@@ -127,13 +127,13 @@ def add_goals(parser: argparse.ArgumentParser) -> None:
 
 
 def add_compress(parser: argparse.ArgumentParser) -> None:
-    """Add what turns the main job into one that makes a compressed store."""
+    """Add the options that make the main job write a compressed store."""
     parser.add_argument(
         "--compress",
         type=goal,
         metavar="GOAL=X",
-        help="make a compressed store, few bytes that read as the samples, in the place of scores: for example psnr=36 "
-        f"or max-error=2; goals are {_GOALS} (which cells, where none are asked for: those that take the fewest bytes)",
+        help="write a compressed store instead of scores. It opens as the original array. Examples: psnr=36, "
+        f"max-error=2; goals are {_GOALS} (default cells: those with the smallest compressed size)",
     )
     _add_every_sample(parser)
 
@@ -142,36 +142,40 @@ def _add_every_sample(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--every-sample",
         action="store_true",
-        help="each sample is to meet the goal, not their mean: of psnr, mse and ssim",
+        help="each sample must meet the goal, not only the mean; for psnr, mse and ssim",
     )
 
 
 def add_budget(parser: argparse.ArgumentParser) -> None:
-    """Add how a fit is watched, and when it ends before it is done."""
-    group = parser.add_argument_group("watching", "A fit can be looked at, and ended, before it has seen all samples.")
+    """Add options for the progress so far, and for ending a fit early."""
+    group = parser.add_argument_group(
+        "watching", "Show the progress so far, or end a fit before it has read all samples."
+    )
     group.add_argument(
         "--live",
         metavar="PATH",
-        help="keep the model so far in this store, whole at any moment, for pages and programs that look at it",
+        help="keep the model of the samples read so far in this store, for other programs; it is always complete",
     )
     group.add_argument(
         "--max-seconds",
         type=positive_number,
         metavar="S",
-        help="end after S seconds with the model so far, at --live; the same command goes on from there",
+        help="end after S seconds and keep the model so far at --live; the same command resumes",
     )
-    group.add_argument("--max-samples", type=positive, metavar="N", help="end after N samples more, likewise")
+    group.add_argument(
+        "--max-samples", type=positive, metavar="N", help="end after N more samples, as with --max-seconds"
+    )
 
 
 def add_overwrite(parser: argparse.ArgumentParser) -> None:
     """Allow replacing an old output."""
     parser.add_argument(
-        "--overwrite", action="store_true", help="replace an output of other settings, once the new one is whole"
+        "--overwrite", action="store_true", help="replace an output of other settings when the new one is complete"
     )
 
 
 def job_parser(program: str, description: str | None) -> argparse.ArgumentParser:
-    """Return the parser of a program that runs a whole job, with the options for what to read and what to make."""
+    """Return the parser of a program that runs a whole job, with the options for its source and output."""
     parser = argparse.ArgumentParser(
         prog=program,
         description=description,
@@ -184,12 +188,12 @@ def job_parser(program: str, description: str | None) -> argparse.ArgumentParser
         metavar="PATH",
         help=f"{SOURCES} (default: the embedded portraits)",
     )
-    parser.add_argument("--output", metavar="PATH", help="store to make (default: named after the source)")
+    parser.add_argument("--output", metavar="PATH", help="store to write (default: named after the source)")
     return parser
 
 
 def add_kept_options(parser: argparse.ArgumentParser, default: str, measured: str) -> None:
-    """Add what a job keeps, as `add_job_options` explains."""
+    """Add options for what a job keeps, see `add_job_options`."""
     parser.add_argument(
         "--reconstruct",
         action=argparse.BooleanOptionalAction,
@@ -200,7 +204,7 @@ def add_kept_options(parser: argparse.ArgumentParser, default: str, measured: st
         "--keep-stack",
         action=argparse.BooleanOptionalAction,
         default=None,
-        help=f"keep the ingested samples in the output, for jobs of other settings in its place (default: {default})",
+        help=f"keep the ingested samples in the output, for later jobs with other settings (default: {default})",
     )
 
 
@@ -208,12 +212,12 @@ def add_job_options(
     parser: argparse.ArgumentParser,
     *,
     default: str = "for the embedded portraits only",
-    measured: str = "quality is measured in any case",
+    measured: str = "quality is always measured",
 ) -> None:
     """Add the options of a whole job that follow those of the model.
 
-    ``default`` says when reconstructions and the stack are kept, and ``measured`` which quality is measured without
-    reconstructions.
+    ``default`` and ``measured`` are parts of the help: when reconstructions and the stack are kept, and which quality
+    is measured without reconstructions.
     """
     add_kept_options(parser, default, measured)
     add_source_options(parser)
@@ -223,13 +227,13 @@ def add_job_options(
         "--plan",
         action=argparse.BooleanOptionalAction,
         default=None,
-        help="foretell what each stage takes, as 'dpca plan' does, and report it beside what it took (default: for "
+        help="estimate each stage, as 'dpca plan' does, and report the estimate next to the measurement (default: for "
         "more than 16 GiB of samples)",
     )
 
 
 def _parser(form: str, parse: Callable[[str], T]) -> Callable[[str], T]:
-    """Return a parser of an option's value whose error names the expected form."""
+    """Return a parser of an option's value. Its error names the expected form."""
 
     def parsed(text: str) -> T:
         try:

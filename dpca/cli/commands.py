@@ -1,4 +1,4 @@
-"""What the subcommands that need no model do: each passes its options to one function and prints the result."""
+"""Subcommands that need no model. Each passes its options to one function and prints the result."""
 
 from __future__ import annotations
 
@@ -31,9 +31,9 @@ from dpca.storage.survey import require_samples
 
 def ingest_stack(options: argparse.Namespace) -> int:
     """``dpca ingest``."""
-    # Before a cluster is started: a mistake should not take seconds to be told.
+    # Checked before a cluster starts, because that takes seconds.
     if options.topology is None and options.select is not None:
-        raise DataError(f"--select {options.select!r} chooses atoms by what a topology says of them: give --topology")
+        raise DataError(f"--select is {options.select!r} and requires a topology: give --topology")
     source = options.source
     if options.topology is not None:
         source = selected_atoms(options.topology, options.source, options.select)
@@ -50,9 +50,9 @@ def ingest_stack(options: argparse.Namespace) -> int:
             **how,
         )
     shape = " x ".join(map(str, stack.sample_shape))
-    say(f"'{options.target}' holds {stack.n_samples:,} samples of {shape} {stack.dtype}")
+    say(f"'{options.target}' has {stack.n_samples:,} samples of {shape} {stack.dtype}")
     if stack.rejected:
-        say(f"{len(stack.rejected):,} left out, the first: {stack.rejected[0][0]}: {stack.rejected[0][1]}")
+        say(f"{len(stack.rejected):,} skipped, the first: {stack.rejected[0][0]}: {stack.rejected[0][1]}")
     return 0
 
 
@@ -60,7 +60,9 @@ def make_virtual(options: argparse.Namespace) -> int:
     """``dpca virtual``."""
     parameters = dict(ChainMap(*reversed(options.parameter)))
     if stated := {"path", "model", "n_samples", "sample_shape", "seed", "overwrite"} & parameters.keys():
-        raise DataError(f"--parameter {min(stated)} has an option of its own: see dpca virtual --help")
+        raise DataError(
+            f"--parameter {min(stated)} is not a model parameter: use its own option, see dpca virtual --help"
+        )
     stack = create_virtual(
         options.path,
         options.model,
@@ -72,7 +74,7 @@ def make_virtual(options: argparse.Namespace) -> int:
     )
     shape = " x ".join(map(str, stack.sample_shape))
     size = readable_size(stack.nbytes)
-    say(f"'{options.path}' makes {stack.n_samples:,} samples of {shape} {stack.dtype} ({size}) when they are read")
+    say(f"'{options.path}' computes {stack.n_samples:,} samples of {shape} {stack.dtype} ({size}) when they are read")
     return 0
 
 
@@ -82,7 +84,7 @@ def info(options: argparse.Namespace) -> int:
     if options.json:
         say(json.dumps(facts, indent=2))
         return 0
-    facts.pop("manifest", None)  # a checksum of every file, for programs
+    facts.pop("manifest", None)  # the checksum of every file is for programs
     width = max(map(len, facts))
     for key, value in facts.items():
         say(f"{key:<{width}}  {_text(value)}")
@@ -92,16 +94,16 @@ def info(options: argparse.Namespace) -> int:
 def verify_store(options: argparse.Namespace) -> int:
     """``dpca verify``."""
     stack = None if options.stack is None else open_stack(options.stack)
-    whole = "every chunk is whole"
+    whole = "every chunk is intact"
     with cluster(options) as client:
         problems = verify(options.path, client=client, progress=shown_progress)
         if not problems and (_stated(options.path) or {}).get("kind") == COMPRESSED:
-            from dpca.jobs.remeasure import remeasure  # which imports what computes
+            from dpca.jobs.remeasure import remeasure  # imported here, because its libraries take seconds
 
             problems = remeasure(options.path, stack, sample=options.sample, client=client, progress=shown_progress)
-            whole += ", and what it promises is kept" if stack else "; give --stack to measure what it promises"
+            whole += ", and quality and error bounds hold" if stack else "; give --stack to measure quality and bounds"
         elif not problems and stack is not None:
-            raise DataError(f"'{options.path}' is no compressed store, which alone is compared with a stack: give one")
+            raise DataError(f"'{options.path}' is not a compressed store, and --stack requires one: leave out --stack")
     for problem in problems:
         say(problem)
     say(f"'{options.path}': " + (f"{len(problems)} problem(s)" if problems else whole))
@@ -110,7 +112,7 @@ def verify_store(options: argparse.Namespace) -> int:
 
 def compare(options: argparse.Namespace) -> int:
     """``dpca compare``."""
-    from dpca.jobs.compare import compare_store  # which imports what computes
+    from dpca.jobs.compare import compare_store  # imported here, because its libraries take seconds
 
     stack, plot = open_stack(options.stack), None
     if options.plot is not None:
@@ -135,7 +137,7 @@ def compare(options: argparse.Namespace) -> int:
     finest = {point.codec: point.psnr for point in found.others}
     for name, size in found.at_equal_error().items():
         if size is None:
-            say(f"{name:<28} does not come to {found.store.psnr:.2f} dB")
+            say(f"{name:<28} does not reach {found.store.psnr:.2f} dB")
             continue
         lossless = math.isinf(finest[name]) or " at " in name
         error = _decibels(finest[name]) if lossless else f"at {found.store.psnr:.2f} dB"
@@ -146,11 +148,11 @@ def compare(options: argparse.Namespace) -> int:
 
 
 def _decibels(psnr: float) -> str:
-    return "without loss" if math.isinf(psnr) else f"{psnr:.2f} dB"
+    return "lossless" if math.isinf(psnr) else f"{psnr:.2f} dB"
 
 
 def _facts(path: str) -> dict[str, Any]:
-    """Return what a store states, or what a source holds that could be ingested."""
+    """Return the metadata of a store, or of a source that could be ingested."""
     stated = _stated(path)
     if stated is not None and stated.get("kind") == COMPRESSED:
         return _compressed(path)
@@ -185,7 +187,7 @@ def _facts(path: str) -> dict[str, Any]:
 
 
 def _compressed(path: str) -> dict[str, Any]:
-    from dpca.models import open_compressed  # which takes seconds to import
+    from dpca.models import open_compressed  # imported here, because it takes seconds
 
     store, on_disk = open_compressed(path), folder_bytes(path)
     goal, kept = store.facts["goal"], ("source", "model", "made_with", "fingerprint")
@@ -213,7 +215,7 @@ def _spread(values: Any) -> dict[str, float | str]:
     ordered = sorted(values.tolist())
     at = {"lowest": 0, "5 %": len(ordered) // 20, "median": len(ordered) // 2, "highest": -1}
     found = {"mean": sum(ordered) / len(ordered), **{name: ordered[i] for name, i in at.items()}}
-    # JSON has no number for the PSNR of what is exact.
+    # JSON has no infinity, the PSNR of an exact sample.
     return {name: float(f"{value:.4g}") if math.isfinite(value) else str(value) for name, value in found.items()}
 
 

@@ -1,4 +1,4 @@
-"""``dpca explore``: a local page to look at a store."""
+"""``dpca explore``: shows a store on a local page."""
 
 from __future__ import annotations
 
@@ -12,18 +12,18 @@ from dpca.engine.stopping import unstopped
 from dpca.explore.markup import title, triplet
 from dpca.explore.opening import Opened, open_explorer
 from dpca.explore.server import PageServer
-from dpca.explore.words import told
+from dpca.explore.words import error_text
 from dpca.storage.errors import printable
 
 if TYPE_CHECKING:
     from dpca.explore.live import Watched
 
-# Seconds between two looks at a model that another program may write, and for which a fit may finish what it does.
+# Seconds between two readings of a model that another program may write, and seconds that a fit may take to end.
 _LOOK, _END = 1.0, 2.0
 
 
 def explore(options: argparse.Namespace) -> int:
-    """Serve the page until somebody stops it."""
+    """Serve the page until the program is interrupted."""
     opened = open_explorer(options.path, stack=options.stack, model=options.model, data_range=options.data_range)
     facts = opened.explorer.facts
     heading = options.path if facts is None else f"{options.path}: {facts.words}"
@@ -45,7 +45,7 @@ def explore(options: argparse.Namespace) -> int:
         watched = _loaded(opened)
         if opened.load is None and opened.stack is not None:
             with unstopped():
-                import dpca.models  # noqa: F401  in this thread, which a stop does not interrupt here
+                import dpca.models  # noqa: F401  here, because signals are held back in this thread
             fit = LiveFit(opened.explorer, opened.stack, options.components)
             fit.start()
         never = threading.Event()
@@ -60,19 +60,19 @@ def explore(options: argparse.Namespace) -> int:
 
 
 def _first(opened: Opened) -> str:
-    """Return the first picture as HTML: of the first sample, as far as it can be had before there is a model."""
+    """Return HTML of the first sample, as far as it can be shown before there is a model."""
     explorer = opened.explorer
     if explorer.originals is None:
         return "<p>loading the model</p>"
     try:
         look = explorer.look(0, 1, explorer.middle)
         return title(look) + triplet(look)
-    except Exception as error:  # told on the page, which goes on
-        return f'<p role="alert">{escape(told(error))}</p>'
+    except Exception as error:  # reported on the page, which keeps working
+        return f'<p role="alert">{escape(error_text(error))}</p>'
 
 
 def _loaded(opened: Opened) -> Watched | None:
-    """Bring the model; return what looks at it again, where it is a store of its own."""
+    """Load the model. Return the object that reloads it, if it is a store of its own."""
     from dpca.explore.live import Watched
 
     if opened.load is None:

@@ -1,4 +1,4 @@
-"""``dpca job run``: makes what a file asks for, once, and logs every step as a line of JSON."""
+"""``dpca job run``: makes the outputs of a job file once, and logs every step as a line of JSON."""
 
 from __future__ import annotations
 
@@ -30,11 +30,11 @@ from dpca.storage.readers import Reader
 from dpca.storage.stack import Stack
 
 _DONE = "it was made from these inputs with these settings"
-# Names, passwords and signatures in URLs.
+# User names, passwords and signatures in URLs.
 _SECRETS = re.compile(r"(?<=://)[^/@\s'\"]*@|\?[^\s'\"]*=[^\s'\"]*")
-# Numbers of a report that the log and the record repeat.
-_TOLD = ("samples", "bytes_given", "bytes_decoded", "bytes_compressed", "psnr", "ssim_mean")
-# Seconds before the second try, and twice as many before each further one.
+# Numbers of a report that the log and the record contain.
+_REPORTED = ("samples", "bytes_given", "bytes_decoded", "bytes_compressed", "psnr", "ssim_mean")
+# Seconds before the second try. Each further pause is twice as long.
 _PAUSE = 1.0
 
 
@@ -51,7 +51,7 @@ def run_job_file(options: argparse.Namespace) -> int:
         return _Run(job, given, record).run()
 
 
-def _tell(event: str, **facts: Any) -> None:
+def _log_event(event: str, **facts: Any) -> None:
     """Print one event of the log."""
     text = json.dumps({"time": time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime()), "event": event, **_clean(facts)})
     say(text)
@@ -66,14 +66,14 @@ def _clean(value: Any) -> Any:
 
 
 def _written(job: JobFile) -> list[Place]:
-    """Return all places but the record to which the job writes."""
+    """Return all places that the job writes to, except the record."""
     outputs = [place_of(output) for output in job.outputs]
     return [place for output in outputs for place in (output, work_folder(output), report_folder(output))]
 
 
 @contextmanager
 def _held(record: Place) -> Iterator[None]:
-    """Keep every other run of the job out."""
+    """Lock the record, so that no other run of the job starts."""
     folder, shown = work_folder(record), str(record)
     claim = Lease(folder, shown) if isinstance(folder, ObjectPath) else Claim(folder.absolute(), shown)
     try:
@@ -83,7 +83,7 @@ def _held(record: Place) -> Iterator[None]:
 
 
 def _plan(job: JobFile, given: Mapping[str, Stack | Reader]) -> int:
-    """Tell what each output would take; nothing is written, and no cluster but one on this machine is started."""
+    """Log the plan of each output. Nothing is written, and only a cluster on this machine is started."""
     from dpca.engine.memory import parallel_tasks, task_budget, thread_count
     from dpca.jobs.compression import find_done, plan_compression
     from dpca.jobs.plan import plan_job
@@ -94,11 +94,11 @@ def _plan(job: JobFile, given: Mapping[str, Stack | Reader]) -> int:
         for output, source in given.items():
             options = job.options_of(output)
             if served_report(job_request(options, source), output) is not None:
-                _tell("skipped", output=output, why=_DONE)
+                _log_event("skipped", output=output, why=_DONE)
                 continue
             settings = settings_of(options, partitioned_model(options))
             if find_done(source, output, settings, overwrite=options.overwrite) is not None:
-                _tell("skipped", output=output, why=_DONE)
+                _log_event("skipped", output=output, why=_DONE)
                 continue
             workers: dict[str, Any] = {"workers": [1]}
             if not elsewhere:
@@ -107,12 +107,12 @@ def _plan(job: JobFile, given: Mapping[str, Stack | Reader]) -> int:
                 workers = {"workers": [at_once], "budget": task_budget(how["client"], thread_count())}
             found = as_facts(*plan_job(source, settings, **workers))
             found["bytes_compressed"] = found.pop("bytes_written")
-            _tell("plan", output=output, inputs=job.outputs[output], **found)
+            _log_event("plan", output=output, inputs=job.outputs[output], **found)
     return 0
 
 
 class _Run:
-    """One run of a job: every output that is not there is made."""
+    """One run of a job. It makes every missing output."""
 
     def __init__(self, job: JobFile, given: Mapping[str, Stack | Reader], record: OutputFile) -> None:
         self._job, self._given, self._file = job, given, record
@@ -121,30 +121,30 @@ class _Run:
         self._record: dict[str, Any] = json.loads(record.read() or "{}")
 
     def run(self) -> int:
-        _tell("start", job=self._job.path, outputs=len(self._given))
+        _log_event("start", job=self._job.path, outputs=len(self._given))
         waiting = deque((output, 0) for output in self._given if not self._is_served(output))
         try:
             while waiting:
-                with run_options(self._job.options, lambda text: _tell("cluster", says=text)) as how:
+                with run_options(self._job.options, lambda text: _log_event("cluster", says=text)) as how:
                     how["progress"] = _logged
                     while waiting and self._makes(*waiting.popleft(), how, waiting):
                         pass
         except BaseException as error:
-            _tell("stopped", why=type(error).__name__)
+            _log_event("stopped", why=type(error).__name__)
             raise
         code = self._codes[0] if self._codes else 0
-        _tell("end", **self._counts, code=code)
+        _log_event("end", **self._counts, code=code)
         return code
 
     def _is_served(self, output: str) -> bool:
-        """Tell whether an earlier run has made an output, which needs no library that computes."""
+        """Return whether an earlier run has made an output. This needs no library that takes seconds to import."""
         report = served_report(job_request(self._job.options_of(output), self._given[output]), output)
         if report is not None:
             self._finish("skipped", output, report, why=_DONE)
         return report is not None
 
     def _makes(self, output: str, tries: int, how: Mapping[str, Any], waiting: deque[tuple[str, int]]) -> bool:
-        """Make an output, or have it wait for another try; return whether the cluster can be used again."""
+        """Make an output, or queue it for another try. Return whether the cluster can be used again."""
         from dpca.jobs import compress, find_done
 
         began, options, given = time.perf_counter(), self._job.options_of(output), self._given[output]
@@ -152,15 +152,15 @@ class _Run:
             settings = settings_of(options, partitioned_model(options))
             done = find_done(given, output, settings, overwrite=options.overwrite)
             if done is None:
-                _tell("begin", output=output, inputs=self._job.outputs[output], samples=_count(given))
-                notes: Callable[[str], None] = lambda text: _tell("note", output=output, says=text)  # noqa: E731
+                _log_event("begin", output=output, inputs=self._job.outputs[output], samples=_count(given))
+                notes: Callable[[str], None] = lambda text: _log_event("note", output=output, says=text)  # noqa: E731
                 asked = {"request": job_request(options, given), "plan": options.plan}
                 done = compress(given, output, settings, say=notes, **asked, **how)
         except Exception as error:
             if (known := known_error(error)) is None:
                 raise
             again = isinstance(error, StoreError | ClusterError) and tries < self._job.retries
-            _tell("failed", output=output, error=known[1], code=known[0], again=again)
+            _log_event("failed", output=output, error=known[1], code=known[0], again=again)
             if again:
                 time.sleep(_PAUSE * 2**tries)
                 waiting.append((output, tries + 1))
@@ -174,13 +174,13 @@ class _Run:
 
     def _finish(self, event: str, output: str, report: Mapping[str, Any], **facts: Any) -> None:
         self._counts[event] += 1
-        numbers = {name: report[name] for name in _TOLD if name in report}
-        _tell(event, output=output, **numbers, **facts)
+        numbers = {name: report[name] for name in _REPORTED if name in report}
+        _log_event(event, output=output, **numbers, **facts)
         given = self._given[output]
         entry = {
             "inputs": self._job.outputs[output],
             "content": given.fingerprint if isinstance(given, Stack) else given.fingerprint(),
-            # Which vouches for every other file of the store.
+            # The metadata contain the integrity manifest, so this digest covers every file of the store.
             METADATA: digest_of(read_file(place_of(output) / METADATA)),
             **numbers,
         }
@@ -195,17 +195,17 @@ def _count(given: Stack | Reader) -> int:
 
 
 def _logged(stage: str, total: int, unit: str) -> Stage:
-    _tell("stage", stage=stage, total=total, unit=unit)
+    _log_event("stage", stage=stage, total=total, unit=unit)
     return no_progress(stage, total, unit)
 
 
 def _is_record(content: bytes) -> bool:
-    """Return whether a file is a record: of every output its inputs and two digests."""
+    """Return whether a file is a record. A record has inputs and two digests for every output."""
     try:
         found = json.loads(content)
-        told = [(one["inputs"], one["content"], one[METADATA]) for one in found.values()]
+        entries = [(one["inputs"], one["content"], one[METADATA]) for one in found.values()]
     except (ValueError, KeyError, TypeError, AttributeError, RecursionError):
         return False
-    return bool(told) and all(
-        isinstance(inputs, list) and isinstance(given, str) and isinstance(made, str) for inputs, given, made in told
+    return bool(entries) and all(
+        isinstance(inputs, list) and isinstance(given, str) and isinstance(made, str) for inputs, given, made in entries
     )

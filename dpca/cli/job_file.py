@@ -1,18 +1,18 @@
-"""Files that describe a job for a scheduler: what comes in, where it goes, and what it is to reach.
+"""Job files for schedulers: inputs, output and goal of a compression.
 
 ::
 
     inputs = ["incoming/*.tar"]             paths, patterns, URLs
     output = "small/{name}.zarr"            one for each input; without {name} one for all
-    retries = 2                             further tries, where another one may help
-    record = "nightly.record.json"          what was done, with checksums
+    retries = 2                             number of further tries, after errors that may be temporary
+    record = "nightly.record.json"          record of the outputs, with checksums
 
     [target]                                one goal of dpca encode
     psnr = 36
 
     cell = 16, workers = 2, ...             any option of dpca compress
 
-Paths are relative to the folder of the file.
+Paths are relative to the folder of the job file.
 """
 
 from __future__ import annotations
@@ -37,26 +37,26 @@ from dpca.storage.readers.opening import is_pattern, paths_of, real_pattern
 
 _NAME = "{name}"
 _KEYS = ("inputs", "output", "target", "retries", "record")
-# Options of dpca compress whose value is a path.
+# Options of dpca compress with a path as their value.
 _PATHS = ("cluster", "tls-ca-file", "tls-cert", "tls-key")
 
 
 @dataclass(frozen=True)
 class JobFile:
-    """A job as a file describes it.
+    """A job, as its file describes it.
 
     Parameters
     ----------
     path : str
-        The file.
+        The job file.
     options : Namespace
-        Options of ``dpca compress``, but for source and output.
+        Options of ``dpca compress``, without source and output.
     outputs : dict of str to list of str
-        Each output, and the inputs that it is made of.
+        Each output, and its inputs.
     retries : int
-        How often an output is tried again.
+        Number of further tries for an output.
     record : str
-        Where the record of what was done lies.
+        Path of the record.
     """
 
     path: str
@@ -76,32 +76,32 @@ class _Parser(argparse.ArgumentParser):
 
 
 def read_job_file(path: str) -> JobFile:
-    """Read a file that describes a job, and look up its inputs. Nothing is made.
+    """Read a job file and look up its inputs. Nothing is written.
 
     Raises
     ------
     DataError
-        If it cannot be read, or says something that is not understood, by the name of the key.
+        If the file cannot be read, or a key is missing, unknown or invalid. The error names the key.
     """
     try:
         with open(path, "rb") as file:
-            said = tomllib.load(file)
+            keys = tomllib.load(file)
     except OSError as error:
-        raise DataError(f"'{path}' cannot be read ({error.strerror}): give a file that describes a job") from error
+        raise DataError(f"'{path}' cannot be read ({error.strerror}): give a job file") from error
     except (ValueError, RecursionError) as error:
-        raise DataError(f"'{path}' is no TOML ({one_line(error)}): see docs/guides/operators.md") from error
+        raise DataError(f"'{path}' is not valid TOML ({one_line(error)}): see docs/guides/operators.md") from error
     try:
-        return _understood(path, said)
+        return _parsed_job(path, keys)
     except DataError as error:
         raise DataError(f"'{path}': {error}") from error
 
 
-def _understood(path: str, said: Mapping[str, Any]) -> JobFile:
+def _parsed_job(path: str, keys: Mapping[str, Any]) -> JobFile:
     folder = os.path.dirname(os.path.abspath(path))
     for key in ("inputs", "output", "target"):
-        if key not in said:
-            raise DataError(f"{key} is not said: give inputs, output and [target]")
-    own = {key: said[key] for key in _KEYS if key in said}
+        if key not in keys:
+            raise DataError(f"missing key: {key}: give inputs, output and [target]")
+    own = {key: keys[key] for key in _KEYS if key in keys}
     patterns = [own["inputs"]] if isinstance(own["inputs"], str) else own["inputs"]
     if not isinstance(patterns, list) or not patterns or not all(isinstance(one, str) for one in patterns):
         raise DataError(f"inputs is {patterns!r}: give a path, a pattern or a list of them")
@@ -111,19 +111,19 @@ def _understood(path: str, said: Mapping[str, Any]) -> JobFile:
     retries = own.get("retries", 0)
     if type(retries) is not int or retries < 0:
         raise DataError(f"retries is {retries!r}: give a whole number of at least 0")
-    options = _options(folder, {key: value for key, value in said.items() if key not in _KEYS}, own["target"])
-    record = _placed(folder, own.get("record", f"{os.path.basename(path).removesuffix('.toml')}.record.json"))
-    output, patterns = _placed(folder, own["output"]), [_placed(folder, one) for one in patterns]
+    options = _options(folder, {key: value for key, value in keys.items() if key not in _KEYS}, own["target"])
+    record = _absolute(folder, own.get("record", f"{os.path.basename(path).removesuffix('.toml')}.record.json"))
+    output, patterns = _absolute(folder, own["output"]), [_absolute(folder, one) for one in patterns]
     try:
         outputs = _outputs(output, _inputs(patterns, output, record))
     except DataError as error:
         raise DataError(f"inputs: {error}") from error
-    _check_again(patterns, outputs)
+    _check_next_run(patterns, outputs)
     return JobFile(path, options, outputs, retries, record)
 
 
-def _options(folder: str, said: Mapping[str, Any], target: Any) -> argparse.Namespace:
-    """Parse keys as the command line parses options of their names."""
+def _options(folder: str, keys: Mapping[str, Any], target: Any) -> argparse.Namespace:
+    """Parse keys as options of the same names on the command line."""
     parser = _Parser(add_help=False, allow_abbrev=False)
     for add in (add_storage_option, add_compress, lambda to: add_model_options(to, required=False), add_job_options):
         add(parser)
@@ -131,10 +131,10 @@ def _options(folder: str, said: Mapping[str, Any], target: Any) -> argparse.Name
         raise DataError(f"target is {target!r}: give exactly one of {', '.join(GOALS)}, such as psnr = 36")
     ((goal, value),) = target.items()
     given = [f"--compress={goal}={value}"]
-    for key, value in said.items():
+    for key, value in keys.items():
         arguments = _arguments(folder, key, value)
         if key == "compress" or parser.parse_known_args(arguments)[1]:
-            raise DataError(f"{key} means nothing: give {', '.join(_KEYS)}, or an option of dpca compress (--help)")
+            raise DataError(f"unknown key: {key}: give {', '.join(_KEYS)}, or an option of dpca compress (--help)")
         given += arguments if value is not False else []
     return parser.parse_args(given)
 
@@ -146,18 +146,18 @@ def _arguments(folder: str, key: str, value: Any) -> list[str]:
         raise DataError(f"{key} is a table: give one value")
     if key == "storage-option":
         texts = [str(one) for one in (value if isinstance(value, list) else [value])]
-        return [f"--{key}={'@' + _placed(folder, text[1:]) if text.startswith('@') else text}" for text in texts]
+        return [f"--{key}={'@' + _absolute(folder, text[1:]) if text.startswith('@') else text}" for text in texts]
     text = ",".join(map(str, value)) if isinstance(value, list) else str(value)
-    return [f"--{key}={_placed(folder, text) if key in _PATHS else text}"]
+    return [f"--{key}={_absolute(folder, text) if key in _PATHS else text}"]
 
 
-def _placed(folder: str, path: str) -> str:
+def _absolute(folder: str, path: str) -> str:
     return path if is_url(path) else os.path.join(folder, path)
 
 
 def _inputs(patterns: list[str], output: str, record: str) -> list[str]:
-    """Return what the patterns stand for, but for what this job wrote."""
-    # Names of inputs end at their first dot.
+    """Return the paths that match the patterns, without those that this job wrote."""
+    # {name} is the file name of an input up to its first dot.
     name = re.escape(_real(output)).replace(re.escape(_NAME), "[^./]+")
     own, found = re.compile(f"({name})(/.*)?", re.DOTALL), []
     for pattern in patterns:
@@ -167,13 +167,13 @@ def _inputs(patterns: list[str], output: str, record: str) -> list[str]:
             continue
         kept = [one for one in matches if _real(one) != _real(record) and not _is_made(own.fullmatch(_real(one)))]
         if not kept:
-            raise DataError(f"nothing matches '{pattern}' but what this job wrote: check the pattern")
+            raise DataError(f"'{pattern}' matches only files that this job wrote: check the pattern")
         found += kept
     return found
 
 
 def _is_made(place: re.Match[str] | None) -> bool:
-    """Return whether a path is, or lies in, a store that the job made or makes, where an output goes."""
+    """Return whether a path is, or lies in, an output that the job has made or started."""
     if place is None:
         return False
     if stated(place[1]).get("kind") == COMPRESSED or is_work_folder(work_folder(place_of(place[1]))):
@@ -181,7 +181,7 @@ def _is_made(place: re.Match[str] | None) -> bool:
     if place[2]:
         return False
     raise DataError(
-        f"'{place[0]}' is where an output goes, and none that dpca compressed: give another output or another pattern"
+        f"'{place[0]}' matches the output and is not a compressed store: give another output or another pattern"
     )
 
 
@@ -190,16 +190,16 @@ def _real(path: str) -> str:
     return path.rstrip("/") if is_url(path) else os.path.join(os.path.realpath(folder), name)
 
 
-def _check_again(patterns: list[str], outputs: Mapping[str, list[str]]) -> None:
-    """Refuse an output in a folder for which a pattern stands: the next run would read it."""
-    looked = [(pattern, real_pattern(pattern)) for pattern in patterns if is_pattern(pattern)]
+def _check_next_run(patterns: list[str], outputs: Mapping[str, list[str]]) -> None:
+    """Refuse an output in a folder that a pattern matches, because the next run would read it."""
+    resolved = [(pattern, real_pattern(pattern)) for pattern in patterns if is_pattern(pattern)]
     for output in outputs:
         above = place_of(_real(output)).parent
-        for pattern, real in looked:
+        for pattern, real in resolved:
             if matched(real, above):
                 raise DataError(
-                    f"output '{output}' lies in a folder for which the pattern '{pattern}' stands, so that the next "
-                    f"run would read it: give another output or another pattern"
+                    f"output '{output}' lies in a folder that the pattern '{pattern}' matches, and the next run would "
+                    f"read it: give another output or another pattern"
                 )
 
 
@@ -212,7 +212,7 @@ def _outputs(pattern: str, inputs: list[str]) -> dict[str, list[str]]:
         output = pattern.replace(_NAME, name)
         if output in outputs:
             raise DataError(
-                f"output is '{output}' for '{outputs[output][0]}' and for '{path}': rename one, or leave {{name}} out"
+                f"output is '{output}' for both '{outputs[output][0]}' and '{path}': rename one, or leave out {{name}}"
             )
         outputs[output] = [path]
     return outputs

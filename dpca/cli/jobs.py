@@ -1,4 +1,4 @@
-"""What commands and programs that run a whole job share: their input, and how they report the result."""
+"""Shared parts of the commands and programs that run a whole job: input, settings and the report of the result."""
 
 from __future__ import annotations
 
@@ -20,20 +20,20 @@ from dpca.storage.stack import Stack
 
 
 def given_input(options: argparse.Namespace, embedded: Callable[[], Reader] | None) -> Stack | Reader:
-    """Open the source that the options name, or the embedded one where they name none."""
+    """Open the source of the options, or the embedded one if they have none."""
     source = options.source if embedded is None or options.source else embedded()
     return open_input(source, key=options.key, axes=options.axes, data_range=options.data_range)
 
 
 def output_path(options: argparse.Namespace, suffix: str) -> str:
-    """Return the output, by default the name of the source and a suffix."""
+    """Return the path of the output. The default is the name of the source and a suffix."""
     first = os.path.normpath(options.source[0]) if options.source else "portraits"
     name = os.path.basename(first).split("*")[0].split(".")[0] or "stack"
     return options.output or f"{name}{suffix}.zarr"
 
 
 def tell_result(report: Mapping[str, Any], output: str, already_done: bool, *more: str) -> None:
-    """Print the numbers of a report, further paragraphs, and where the store and the report are."""
+    """Print the numbers of a report, further paragraphs, and the paths of the store and the report."""
     if already_done:
         say(f"nothing to do: '{output}' was made from this source with these settings")
     say("\n\n".join([format_table(report), *more]))
@@ -43,12 +43,12 @@ def tell_result(report: Mapping[str, Any], output: str, already_done: bool, *mor
 def run_job(
     options: argparse.Namespace, given: Stack | Reader, output: str, model: Any, request: str | None = None
 ) -> int:
-    """Run the main job with a model that is not fitted, as the options of `add_job_options` say."""
-    # Which takes seconds to import.
+    """Run the main job with an unfitted model and the options of `add_job_options`."""
+    # Imported here, because it takes seconds.
     from dpca.jobs import compress, find_done
 
     settings = settings_of(options, model)
-    # Before a cluster is started: neither a mistake nor a finished job should take seconds to be told.
+    # Before a cluster starts, because that takes seconds, and errors and finished jobs need none.
     done = find_done(given, output, settings, overwrite=options.overwrite)
     if done is None:
         with run_options(options) as how:
@@ -58,7 +58,7 @@ def run_job(
 
 
 def settings_of(options: argparse.Namespace, model: Any) -> Any:
-    """Return the `CompressionSettings` that the options of `add_job_options` ask for."""
+    """Return the `CompressionSettings` of the options of `add_job_options`."""
     from dpca.jobs import CompressionSettings
 
     goal = getattr(options, "compress", None)
@@ -76,7 +76,7 @@ def settings_of(options: argparse.Namespace, model: Any) -> Any:
 
 
 def compress_source(options: argparse.Namespace, embedded: Callable[[], Reader] | None = None) -> int:
-    """``dpca compress``; where no source is given, ``embedded`` makes it."""
+    """``dpca compress``. Without a source, ``embedded`` makes one."""
     output, given = output_path(options, "-cpca" if options.source else ""), given_input(options, embedded)
     request = job_request(options, given)
     if (report := served_report(request, output)) is not None:
@@ -86,12 +86,12 @@ def compress_source(options: argparse.Namespace, embedded: Callable[[], Reader] 
 
 
 def job_request(options: argparse.Namespace, given: Stack | Reader) -> str:
-    """Return a hash of what is given and asked for, as this version understands it."""
+    """Return a hash of the input, the options and this version."""
     return request_of(options, given.fingerprint if isinstance(given, Stack) else given.fingerprint())
 
 
 def served_report(request: str, output: str) -> dict[str, Any] | None:
-    """Return the report of a store that was made for this request, None where it is to be made or is damaged."""
+    """Return the report of a store that was made for this request, None if the store is missing or damaged."""
     try:
         return None if served(request, output) is None else read_report(report_folder(output))
     except StoreError:

@@ -1,4 +1,4 @@
-"""What the subcommands that fit or use a model do: each passes its options to one function and prints the result."""
+"""Subcommands that fit or use a model. Each passes its options to one function and prints the result."""
 
 from __future__ import annotations
 
@@ -25,10 +25,10 @@ if TYPE_CHECKING:
     from dpca import Progress
     from dpca.jobs.stages import StageCost
 
-# Seconds between two lines about a fit that is watched.
+# Seconds between two lines of the progress of a fit.
 _PAUSE = 10.0
 
-# Jobs are imported where there is work: their libraries take seconds, and what is done needs none of them.
+# Jobs are imported only if there is work, because their libraries take seconds. A finished output needs none.
 
 
 def fit(options: argparse.Namespace) -> int:
@@ -36,7 +36,7 @@ def fit(options: argparse.Namespace) -> int:
     stack = _stack(options)
     request = request_of(options, stack.fingerprint, stack.data_range)
     if options.live is None and (facts := served(request, options.model)) is not None:
-        _tell(options.model, None)
+        _print_result(options.model, None)
         numbers = facts["numbers"]
     else:
         wanted = partitioned_model(options)
@@ -44,18 +44,18 @@ def fit(options: argparse.Namespace) -> int:
 
         budget = {"live": options.live, "max_seconds": options.max_seconds, "max_samples": options.max_samples}
         if options.live is None and any(budget.values()):
-            raise DataError("--max-seconds and --max-samples end a fit with the model so far: give --live PATH for it")
+            raise DataError("--max-seconds and --max-samples require a store for the model so far: give --live PATH")
         with run_options(options) as how:
-            watch = None if options.live is None else _Watched()
+            watch = None if options.live is None else _PrintedProgress()
             model, cost, notes, stopped = fit_store(
                 stack, options.model, wanted, request=request, callback=watch, **budget, **how
             )
         numbers = model.report_numbers()
         if stopped:
             seen = f"the model of {model.n_samples_seen_:,} of {stack.n_samples:,} samples"
-            say(f"the budget ended the fit: '{options.live}' has {seen}, and the same command goes on from there")
+            say(f"the budget ended the fit: '{options.live}' has {seen}, the same command resumes")
         else:
-            _tell(options.model, cost)
+            _print_result(options.model, cost)
         for note in notes:
             say(f"note: {note}")
     kept, share = kept_components(numbers["components"], numbers.get("ranks")), numbers["explained_variance_ratio"]
@@ -70,20 +70,20 @@ def transform(options: argparse.Namespace) -> int:
     stack = _stack(options)
     request = request_of(options, stack.fingerprint, stack.data_range, stated(options.model).get("fingerprint"))
     if served(request, options.scores) is not None:
-        _tell(options.scores, None)
+        _print_result(options.scores, None)
     else:
         from dpca.jobs import transform_store
 
         asked = {"reconstruct": options.reconstruct, "request": request}
         with run_options(options) as how:
             cost = transform_store(stack, options.model, options.scores, **asked, **how)
-        _tell(options.scores, cost)
-    told = _quality(options.scores)
-    if not any(" ssim " in quality for quality in told):
+        _print_result(options.scores, cost)
+    lines = _quality(options.scores)
+    if not any(" ssim " in quality for quality in lines):
         from dpca.kernels.quality import WINDOW
 
-        told.append(f"no ssim, which images and volumes of at least {WINDOW} pixels a side have")
-    say("   ".join(told))
+        lines.append(f"no ssim, it requires images or volumes of at least {WINDOW} pixels a side")
+    say("   ".join(lines))
     return 0
 
 
@@ -92,7 +92,7 @@ def encode(options: argparse.Namespace) -> int:
     stack = _stack(options)
     request = request_of(options, stack.fingerprint, stack.data_range, stated(options.model).get("fingerprint"))
     if served(request, options.target) is not None:
-        _tell(options.target, None)
+        _print_result(options.target, None)
     else:
         from dpca.jobs import encode_store
 
@@ -101,9 +101,9 @@ def encode(options: argparse.Namespace) -> int:
             cost = encode_store(
                 stack, options.model, options.target, request=request, every_sample=options.every_sample, **goal, **how
             )
-        _tell(options.target, cost)
+        _print_result(options.target, cost)
     size = folder_bytes(options.target)
-    say(f"{size:,} bytes, {size / stack.n_samples:,.0f} a sample, 1 : {stack.nbytes / size:.1f}")
+    say(f"{size:,} bytes, {size / stack.n_samples:,.0f} per sample, 1 : {stack.nbytes / size:.1f}")
     say("   ".join(_quality(options.target)))
     return 0
 
@@ -128,12 +128,15 @@ def append(options: argparse.Namespace) -> int:
     if done.cost is NOTHING:
         say(f"nothing to do: '{options.store}' has these samples already")
         return 0
-    _tell(options.store, done.cost)
-    say(f"{done.samples:,} samples more")
+    _print_result(options.store, done.cost)
+    say(f"{done.samples:,} samples appended")
     for name, (before, new) in done.measures.items():
-        say(f"{name} {new:.4g} of the new samples under the old components, {before:.4g} of those before")
+        say(f"{name} {new:.4g} of the new samples with the existing components, {before:.4g} of the earlier samples")
     if done.drifted:
-        say(f"note: the new samples {done.drifted}" + (": all was fitted and encoded again" if done.refitted else ""))
+        say(
+            f"note: the new samples {done.drifted}"
+            + (": all samples were fitted and encoded again" if done.refitted else "")
+        )
     if done.missed:
         say(f"note: {done.missed}")
     return 0
@@ -143,50 +146,50 @@ def reconstruct(options: argparse.Namespace) -> int:
     """``dpca reconstruct``."""
     request = request_of(options, *(stated(store).get("fingerprint") for store in (options.model, options.scores)))
     if served(request, options.target) is not None:
-        _tell(options.target, None)
+        _print_result(options.target, None)
         return 0
     from dpca.jobs import reconstruct_store
 
     asked = {"n_components": options.components, "request": request}
     with run_options(options) as how:
         cost = reconstruct_store(options.model, options.scores, options.target, **asked, **how)
-    _tell(options.target, cost)
+    _print_result(options.target, cost)
     return 0
 
 
-class _Watched:
-    """Says now and then how far a fit is."""
+class _PrintedProgress:
+    """Prints the progress of a fit at intervals."""
 
     def __init__(self) -> None:
         self._next = 0.0
 
-    def __call__(self, told: Progress) -> None:
-        if told.seconds >= self._next or told.finished:
-            bound = told.captured_bound
-            known = "" if math.isnan(bound) else f", at least {math.floor(bound * 10_000) / 10_000:.4f} of the best"
-            seen = f"{told.n_samples_seen:,} of {told.n_samples:,} samples"
-            say(f"{seen}: {told.captured_variance:.2%} of the variance{known}")
-            self._next = told.seconds + _PAUSE
+    def __call__(self, progress: Progress) -> None:
+        if progress.seconds >= self._next or progress.finished:
+            bound = progress.captured_bound
+            known = "" if math.isnan(bound) else f", at least {math.floor(bound * 10_000) / 10_000:.4f} of the optimum"
+            seen = f"{progress.n_samples_seen:,} of {progress.n_samples:,} samples"
+            say(f"{seen}: {progress.captured_variance:.2%} of the variance{known}")
+            self._next = progress.seconds + _PAUSE
 
 
 def _stack(options: argparse.Namespace) -> Stack:
     if is_zarr(options.stack):
         return open_stack(options.stack, data_range=options.data_range)
     require_samples(open_reader(options.stack))
-    raise DataError(f"'{options.stack}' is no stack yet: make one first, dpca ingest {options.stack} STACK.zarr")
+    raise DataError(f"'{options.stack}' is not a stack: make one first, dpca ingest {options.stack} STACK.zarr")
 
 
-def _tell(target: str, cost: StageCost | None) -> None:
-    """Say what was made, and how fast; without a cost, or of no bytes, that there was nothing to do."""
+def _print_result(target: str, cost: StageCost | None) -> None:
+    """Print the output and its throughput. Without a cost, or with no bytes, print that there was nothing to do."""
     if cost is None or not cost.bytes:
         say(f"nothing to do: '{target}' was made from this input with these settings")
     else:
         rate = cost.bytes / max(cost.seconds, 1e-9) / 1e9
-        say(f"made '{target}' in {cost.seconds:.1f} s ({rate:.2f} GB/s, {cost.peak_memory / 1e6:,.0f} MB a process)")
+        say(f"wrote '{target}' in {cost.seconds:.1f} s ({rate:.2f} GB/s, {cost.peak_memory / 1e6:,.0f} MB per process)")
 
 
 def _quality(scores: str) -> list[str]:
     group = open_group(scores)
     names = [name for name in ("mse", "psnr", "ssim") if name in group]
-    told = [f"mean {name} {float(array_in(group, name)[...].mean()):.6g}" for name in names]
-    return [*told, f"({range_words(root_facts(group)['data_range'])})"]
+    lines = [f"mean {name} {float(array_in(group, name)[...].mean()):.6g}" for name in names]
+    return [*lines, f"({range_words(root_facts(group)['data_range'])})"]

@@ -1,4 +1,4 @@
-"""``dpca plan``: what a job would take, on any number of workers."""
+"""``dpca plan``: estimates time, memory and bytes of a job for any number of workers."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from dpca.cli.running import say
 def plan(options: argparse.Namespace) -> int:
     """``dpca plan``."""
     given = given_input(options, None)
-    from dpca.engine.cluster import memory_limit  # which takes seconds to import
+    from dpca.engine.cluster import memory_limit  # imported here, because it takes seconds
     from dpca.engine.memory import room_within, thread_count
     from dpca.jobs.plan import plan_job
     from dpca.jobs.plan_words import as_facts, in_words

@@ -43,20 +43,20 @@ Principal component analysis of image and volume stacks of any size.
 
   dpca compress faces.zip out.zarr                      images -> model, scores, quality and a report, or step by step:
   dpca ingest faces.zip faces.zarr                      images -> stack store
-  dpca virtual lsun.zarr --samples 3033042              a stack of any size, to try things with
-  dpca info faces.zarr                                  what is in a store
+  dpca virtual lsun.zarr --samples 3033042              a synthetic stack of any size, for trials
+  dpca info faces.zarr                                  metadata of a store
   dpca fit faces.zarr model.zarr --cell 10 --components 20             or --band-size 1875
-  dpca transform model.zarr faces.zarr scores.zarr      scores, and the quality they keep
+  dpca transform model.zarr faces.zarr scores.zarr      stack -> scores and their quality
   dpca reconstruct model.zarr scores.zarr again.zarr    scores -> stack store
-  dpca encode model.zarr faces.zarr small.zarr --psnr 36    few bytes that read as the stack
-  dpca plan faces.zarr --workers 1,8                    how long that takes, and how much memory
-  dpca job run nightly.toml                             what a file asks for, by a scheduler
-  dpca append small.zarr more/                          more samples, under the same components
-  dpca explore faces.zarr                               look at it on a local page
-  dpca watch run.zarr modes.zarr --components 9         components of a stack that is still being written
-  dpca verify again.zarr                                every chunk against its checksum
+  dpca encode model.zarr faces.zarr small.zarr --psnr 36    a compressed store that opens as the stack
+  dpca plan faces.zarr --workers 1,8                    estimated time and memory of a job
+  dpca job run nightly.toml                             run a job file, for schedulers
+  dpca append small.zarr more/                          append samples to a compressed store
+  dpca explore faces.zarr                               view a store on a local page
+  dpca watch run.zarr modes.zarr --components 9         fit a stack that is still being written
+  dpca verify again.zarr                                check every chunk against its checksum
 
-Every output appears under its name only when it is whole. """
+Every output is atomic: it appears under its name only when it is complete. """
     + GOES_ON
 )
 
@@ -75,7 +75,7 @@ def _run(argv: Sequence[str] | None) -> int:
     if options.run is None:
         parser.print_help()
         return 2
-    # Only now, since help and refusals need no libraries. One that is interrupted in its import may not pass that on.
+    # Libraries are imported here, because help and parser errors need none. An interrupted import may swallow a signal.
     with unstopped():
         run = resolve_name(options.run)
         if options.storage_option:
@@ -95,7 +95,7 @@ def _parser() -> argparse.ArgumentParser:
     def command(
         name: str, run: str, text: str, example: str, among: Any = subparsers, **paths: str
     ) -> argparse.ArgumentParser:
-        """Add a command that ``run`` names, with one positional argument for each of ``paths``, name to help."""
+        """Add a command that calls ``run``, with one positional argument for each of ``paths``, name to help."""
         sub: argparse.ArgumentParser = among.add_parser(
             name,
             help=text,
@@ -113,12 +113,12 @@ def _parser() -> argparse.ArgumentParser:
     compress = command(
         "compress",
         "jobs:compress_source",
-        "make a model, scores and a report of their quality from images, archives or arrays",
+        "fit a model to images, archives or arrays, and write scores and a quality report",
         "dpca compress photos/ out.zarr --cell 10 --components 20 --reconstruct\n"
         "         dpca compress faces.zip out.zarr --target-psnr 33\n"
         "         dpca compress faces.zip small.zarr --compress psnr=36",
         source=SOURCES,
-        output="store to make; the report goes beside it, into OUTPUT.report",
+        output="store to write; the report goes next to it, into OUTPUT.report",
     )
     add_compress(compress)
     add_model_options(compress, required=False)
@@ -127,7 +127,7 @@ def _parser() -> argparse.ArgumentParser:
     plan = command(
         "plan",
         "plan:plan",
-        "say how long 'dpca compress' takes, with how much memory, bytes and how many workers",
+        "estimate time, memory and bytes of 'dpca compress' for given numbers of workers",
         "dpca plan lfw.zarr --cell 10 --components 20 --workers 1,2,8,64\n"
         "         dpca plan lsun.zarr --method incremental-svd --components 50\n"
         "         dpca plan photos/ --compress psnr=36",
@@ -138,51 +138,53 @@ def _parser() -> argparse.ArgumentParser:
     plan.add_argument(
         "--method",
         metavar="NAME",
-        help="components of whole samples by this rule of StreamingPCA, as incremental-svd",
+        help="fit components of whole samples with this rule of StreamingPCA, for example incremental-svd",
     )
-    add_kept_options(plan, "no", "quality is measured in any case")
+    add_kept_options(plan, "no", "quality is always measured")
     add_source_options(plan)
     plan.add_argument(
         "--workers",
         type=counts,
         metavar="N,...",
-        help="numbers of workers to plan for; where they are more than the processors here, each has one of its own "
-        "(default: 1 a processor)",
+        help="numbers of workers to plan for; if there are more than processors on this machine, each is assumed to "
+        "have its own processor (default: 1 per processor)",
     )
-    plan.add_argument("--memory", metavar="SIZE", help="memory of each worker (default: an equal share of that here)")
+    plan.add_argument(
+        "--memory", metavar="SIZE", help="memory of each worker (default: an equal share of this machine's)"
+    )
     plan.add_argument("--json", action="store_true", help="print a line of JSON for each number of workers")
 
     ingest = command(
         "ingest",
         "commands:ingest_stack",
-        "make a stack store of images, archives or arrays",
+        "copy images, archives or arrays to a stack store",
         "dpca ingest lfw-*.tar lfw.zarr --cell 10",
         source=SOURCES,
-        target="stack store to make",
+        target="stack store to write",
     )
     ingest.add_argument(
         "--cell", type=cell_lengths, metavar="N[xM[xL]]", help="choose chunks that fit cells of this length"
     )
-    ingest.add_argument("--topology", metavar="FILE", help="names the atoms of a trajectory (PSF, PDB, GRO, TPR, ...)")
+    ingest.add_argument("--topology", metavar="FILE", help="topology of a trajectory (PSF, PDB, GRO, TPR, ...)")
     ingest.add_argument(
-        "--select", metavar="WORDS", help="atoms to take, as MDAnalysis selects them: 'backbone', 'name CA', 'protein'"
+        "--select", metavar="WORDS", help="atoms to read, in MDAnalysis syntax: 'backbone', 'name CA', 'protein'"
     )
     add_source_options(ingest)
 
     virtual = command(
         "virtual",
         "commands:make_virtual",
-        "make a stack of any size that takes no room: its samples are made when they are read",
+        "make a synthetic stack of any size: its samples are computed when they are read",
         "dpca virtual lsun.zarr --samples 3033042 --shape 256x256x3\n"
         "         dpca virtual waves.zarr --model moving --samples 5000 --shape 128x256 --parameter period=40",
-        path="stack store to make, of a kilobyte",
+        path="stack store to write, with a size of one kilobyte",
     )
     virtual.add_argument(
-        "--model", default="portraits", metavar="NAME", help="what the samples are (default: %(default)s)"
+        "--model", default="portraits", metavar="NAME", help="image model of the samples (default: %(default)s)"
     )
     virtual.add_argument("--samples", type=positive, required=True, metavar="N", help="number of samples")
     virtual.add_argument(
-        "--shape", type=sample_lengths, default=(256, 256, 3), metavar="HxWxC", help="of a sample (default: 256x256x3)"
+        "--shape", type=sample_lengths, default=(256, 256, 3), metavar="HxWxC", help="sample shape (default: 256x256x3)"
     )
     add_seed(virtual, "seed of the samples")
     virtual.add_argument(
@@ -191,13 +193,13 @@ def _parser() -> argparse.ArgumentParser:
         action="append",
         default=[],
         metavar="NAME=VALUE",
-        help="of the model; order=sorted makes samples that follow each other alike, as in folders of persons",
+        help="parameter of the image model; order=sorted makes consecutive samples similar, as in folders of persons",
     )
 
     info = command(
         "info",
         "commands:info",
-        "say what a store, archive, folder or array holds",
+        "print the metadata of a store, archive, folder or array",
         "dpca info lfw.zarr",
         path="store of any kind, or a source that could be ingested",
     )
@@ -206,13 +208,13 @@ def _parser() -> argparse.ArgumentParser:
     fit = command(
         "fit",
         "model_commands:fit",
-        "compute the principal components of a stack: of every cell or band, or of a kernel",
+        "fit principal components to a stack: of its cells or bands, or of a kernel",
         "dpca fit lfw.zarr model.zarr --cell 10 --components 20\n"
         "         dpca fit lfw.zarr model.zarr --cell 10 --target-psnr 32\n"
         "         dpca fit lfw.zarr model.zarr --band-size 1875 --mapping mean-variance --ratio 15\n"
         "         dpca fit lfw.zarr model.zarr --kernel rbf --components 50",
         stack=_STACK,
-        model="model to make",
+        model="model to write",
     )
     add_model_options(fit, required=True)
     add_budget(fit)
@@ -220,58 +222,58 @@ def _parser() -> argparse.ArgumentParser:
     transform = command(
         "transform",
         "model_commands:transform",
-        "write the scores of a stack and the quality of their reconstructions",
+        "write the scores of a stack and the quality of the reconstructions",
         "dpca transform model.zarr lfw.zarr scores.zarr",
-        model="model that 'dpca fit', a pipeline or save() made",
+        model="model that 'dpca fit', a pipeline or save() wrote",
         stack=_STACK,
-        scores="scores store to make",
+        scores="scores store to write",
     )
-    transform.add_argument("--reconstruct", action="store_true", help="store the reconstructions, too")
+    transform.add_argument("--reconstruct", action="store_true", help="also store the reconstructions")
 
     encode = command(
         "encode",
         "model_commands:encode",
-        "compress a stack to few bytes: quantized scores of its cells",
+        "write a compressed store: quantized scores of the cells of a stack",
         "dpca encode model.zarr lfw.zarr small.zarr --psnr 36\n"
         "         dpca encode model.zarr volumes.zarr small.zarr --max-relative-error 0.001",
-        model="cell model with more components of a cell than are worth keeping",
+        model="CellPCA model, with more components per cell than the store needs; it keeps the useful ones",
         stack=_STACK,
-        target="compressed store to make",
+        target="compressed store to write",
     )
     add_goals(encode)
 
     append = command(
         "append",
         "model_commands:append",
-        "append samples to a compressed store, under the components that it has",
+        "append samples to a compressed store, with its components",
         "dpca append small.zarr new-photos/",
-        store="compressed store, on a disk",
+        store="compressed store on a local disk",
         source=SOURCES,
     )
     append.add_argument(
         "--drift",
         choices=("refuse", "accept", "refit"),
         default="refuse",
-        help="what becomes of samples that miss the goal of the store; refit: all are fitted and encoded again, those "
-        "before from --stack (default: %(default)s)",
+        help="what to do with samples that miss the goal of the store; refit: fit and encode all samples again, the "
+        "earlier ones from --stack (default: %(default)s)",
     )
-    append.add_argument("--stack", metavar="STACK", help="with --drift refit, what the store was made of")
+    append.add_argument("--stack", metavar="STACK", help="with --drift refit, the stack that the store was made from")
     add_source_options(append)
 
     reconstruct = command(
         "reconstruct",
         "model_commands:reconstruct",
-        "make a stack again from its scores",
+        "reconstruct a stack from its scores",
         "dpca reconstruct model.zarr scores.zarr again.zarr",
-        model="model that the scores were made with",
-        scores="store that 'dpca transform' made",
-        target="stack store to make",
+        model="model of the scores",
+        scores="store that 'dpca transform' wrote",
+        target="stack store to write",
     )
     reconstruct.add_argument(
         "--components",
         type=positive,
         metavar="K",
-        help="use, and read, only the first K components of each cell, band or sample (default: all)",
+        help="read and use only the first K components of each cell, band or sample (default: all)",
     )
 
     verify = command(
@@ -279,81 +281,85 @@ def _parser() -> argparse.ArgumentParser:
         "commands:verify_store",
         "read every chunk of a store and check it",
         "dpca verify scores.zarr\n         dpca verify small.zarr --stack lfw.zarr --sample 1000",
-        path="store that this program made",
+        path="store that dpca created",
     )
 
     compare = command(
         "compare",
         "commands:compare",
-        "measure other codecs beside a compressed store, on samples of what it was made from",
+        "compare a compressed store with other codecs, on samples of its stack",
         "dpca compare small.zarr lfw.zarr --plot rates.png",
-        store="compressed store that 'dpca encode' made",
-        stack="the stack that it was made from",
+        store="compressed store that 'dpca encode' wrote",
+        stack="stack that the store was made from",
     )
-    compare.add_argument("--sample", type=positive, metavar="N", help="try N samples (default: 100 images, or 64 MiB)")
-    compare.add_argument("--plot", metavar="FILE", help="draw bytes against error into this PNG file")
+    compare.add_argument("--sample", type=positive, metavar="N", help="use N samples (default: 100 images, or 64 MiB)")
+    compare.add_argument("--plot", metavar="FILE", help="plot bytes against error to this PNG file")
     compare.add_argument("--json", action="store_true", help="print a line of JSON for each codec and setting")
 
     explore = command(
         "explore",
         "explore:explore",
         "show a stack, a model, scores or a compressed store on a local page",
-        "dpca explore lfw.zarr                          and a fit to it, while it runs\n"
+        "dpca explore lfw.zarr                          with a fit to it, while it runs\n"
         "         dpca explore lfw.zarr --model model.zarr\n"
         "         dpca explore out.zarr --stack lfw.zarr",
-        path="store to look at",
+        path="store to show",
     )
-    explore.add_argument("--stack", metavar="STACK", help="what scores, a model or a compressed store were made from")
-    explore.add_argument("--model", metavar="MODEL", help="of the stack, or what the scores were made with")
+    explore.add_argument("--stack", metavar="STACK", help="stack of the scores, the model or the compressed store")
+    explore.add_argument("--model", metavar="MODEL", help="model of the stack or of the scores")
     explore.add_argument(
         "--components",
         type=positive,
         default=20,
         metavar="K",
-        help="fit so many to a stack without a model (default: %(default)s)",
+        help="for a stack without a model, fit this many components (default: %(default)s)",
     )
-    explore.add_argument("--host", default="localhost", help="address to serve at (default: this machine's own)")
-    explore.add_argument("--port", type=natural, default=0, metavar="N", help="default: a free one")
-    add_range_option(explore, "as the stack states it")
+    explore.add_argument("--host", default="localhost", help="address to serve at (default: this machine only)")
+    explore.add_argument("--port", type=natural, default=0, metavar="N", help="port to serve at (default: a free one)")
+    add_range_option(explore, "from the stack")
 
     watch = command(
         "watch",
         "watch:watch",
-        "fit components to a stack while it is being written, and say what they explain",
+        "fit components to a stack while it is being written, and report their variance",
         "dpca watch run.zarr modes.zarr --components 9",
-        path="stack that a dpca.storage.Appender writes; nothing need be there yet",
-        model="model to make, and to go on from when the command is given again",
+        path="stack that a dpca.storage.Appender writes; it may not exist yet",
+        model="model to write; the same command resumes from it",
     )
-    watch.add_argument("--components", type=positive, default=10, metavar="K", help="number (default: %(default)s)")
     watch.add_argument(
-        "--every", type=positive_number, default=10.0, metavar="S", help="seconds between two looks (default: 10)"
+        "--components", type=positive, default=10, metavar="K", help="number of components (default: %(default)s)"
+    )
+    watch.add_argument(
+        "--every", type=positive_number, default=10.0, metavar="S", help="seconds between two reports (default: 10)"
     )
     watch.add_argument(
         "--patience",
         type=positive_number,
         default=float("inf"),
         metavar="S",
-        help="seconds without a new sample after which the writer counts as lost (default: it may take for ever)",
+        help="seconds without a new sample after which the writer counts as lost (default: no limit)",
     )
 
-    jobs = subparsers.add_parser("job", help="what a file asks for, for schedulers: dpca job run JOB.toml")
+    jobs = subparsers.add_parser("job", help="run a job file, for schedulers: dpca job run JOB.toml")
     job = command(
         "run",
         "job:run_job_file",
-        "make the compressed stores that a file asks for, and log each step as a line of JSON",
+        "make the compressed stores of a job file, and log each step as a line of JSON",
         "dpca job run nightly.toml --dry-run",
         among=jobs.add_subparsers(title="commands", metavar="COMMAND", required=True),
         job="TOML file with inputs, output and [target], see docs/guides/operators.md",
     )
-    job.add_argument("--dry-run", action="store_true", help="only say what would be made, with time, memory and bytes")
+    job.add_argument("--dry-run", action="store_true", help="only report the plan: outputs, time, memory and bytes")
 
     verify.add_argument(
-        "--stack", metavar="STACK", help="what a compressed store was made of: measure again what it promises"
+        "--stack",
+        metavar="STACK",
+        help="stack of a compressed store: measure its stated quality and error bounds again",
     )
-    verify.add_argument("--sample", type=positive, metavar="N", help="with --stack, compare N samples (default: all)")
+    verify.add_argument("--sample", type=positive, metavar="N", help="with --stack, measure N samples (default: all)")
 
     for sub in (fit, transform, encode):
-        add_range_option(sub, "as the stack states it, else as found")
+        add_range_option(sub, "from the stack, otherwise from its values")
     for sub in (ingest, virtual, fit, transform, encode, reconstruct):
         add_overwrite(sub)
     for sub in (ingest, fit, transform, encode, append, reconstruct, verify):

@@ -1,4 +1,4 @@
-"""Recognizes what was made for the same request before, without the libraries that compute: these take seconds."""
+"""Recognizes the finished output of an earlier, equal request. The libraries that compute are not imported for it."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from dpca.storage.manifest import METADATA, ROOT_KEY, check_metadata
 from dpca.storage.objects import place_of
 from dpca.storage.workspace import fingerprint_of
 
-# Options that say how a job runs, or where things are, and not what it makes.
+# Options for execution and paths. They do not change the content of an output.
 _HOW = ("scheduler", "cluster", "tls_ca_file", "tls_cert", "tls_key", "workers", "memory", "storage_option", "plan")
 _WHERE = ("source", "output", "stack", "model", "scores", "target")
 _BUDGET = ("live", "max_seconds", "max_samples")
@@ -20,15 +20,15 @@ _NOT_ASKED = (*_WHERE, *_HOW, *_BUDGET, "run", "print_completion", "overwrite")
 
 
 def request_of(options: argparse.Namespace, *given: Any) -> str:
-    """Return a hash of what is given and asked for, as this version understands it."""
+    """Return a hash of the input, the options and this version."""
     asked = sorted((name, value) for name, value in vars(options).items() if name not in _NOT_ASKED)
     return fingerprint_of("request", __version__, *given, asked)
 
 
 def served(request: str, output: str) -> dict[str, Any] | None:
-    """Return what a store states that was made for this request.
+    """Return the metadata of a store that was made for this request.
 
-    Where there is none, or it is damaged, the job itself finds out what is to be done or said.
+    None if there is no such store or its metadata are damaged. The job then makes it or reports the damage.
     """
     facts = stated(output)
     if facts.get("request") != request:
@@ -41,7 +41,7 @@ def served(request: str, output: str) -> dict[str, Any] | None:
 
 
 def stated(store: str) -> dict[str, Any]:
-    """Return what a store states of itself, nothing where there is none."""
+    """Return the metadata of a store, empty if there is no store."""
     attributes = (read_json(place_of(store) / METADATA) or {}).get("attributes")
     facts = attributes.get(ROOT_KEY) if isinstance(attributes, dict) else None
     return facts if isinstance(facts, dict) else {}

@@ -1,4 +1,4 @@
-"""The first seconds of a program, in which it imports its libraries. This module imports none of them."""
+"""Signal handling during the first seconds of a program, while it imports its libraries. This module imports none."""
 
 from __future__ import annotations
 
@@ -11,16 +11,16 @@ _INTERVAL = 0.5
 
 
 def start(name: str) -> None:
-    """Have a process end as it should while it still imports its libraries.
+    """Let a process end cleanly while it still imports its libraries.
 
-    Ctrl-C ends a program as SIGTERM does, without a word, wherever `guarded` is not in charge of signals: Python would
-    print where it was. A worker process, which imports the program that started it, ends with that one, however it
-    ended; Dask sees to that only after the imports, which take long where many begin at once.
+    In a program, Ctrl-C ends the process silently, as SIGTERM does, until `guarded` handles signals. Python alone would
+    print a traceback. A worker process imports the program that started it, and ends when that program ends. Dask
+    ensures this only after the imports, which take long if many workers start at once.
 
     Parameters
     ----------
     name : str
-        ``__name__`` of the program's file. A process that only imports it keeps its own ways.
+        ``__name__`` of the program's file. In a process that only imports the file, nothing changes.
     """
     if name == "__main__" and signal.getsignal(signal.SIGINT) is signal.default_int_handler:
         signal.signal(signal.SIGINT, signal.SIG_DFL)

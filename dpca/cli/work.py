@@ -1,4 +1,4 @@
-"""Where the work of a command runs, and how it shows how far it is: a bar in a terminal, lines in a log."""
+"""The cluster of a command, and its progress: a bar in a terminal, lines in a log."""
 
 from __future__ import annotations
 
@@ -20,12 +20,12 @@ _HEARTBEAT = 60.0
 
 
 class _Log:
-    """A line when a stage begins, and one a minute while it runs, however long a task takes."""
+    """Prints a line when a stage begins, and one a minute while it runs, however long one task takes."""
 
     def __init__(self, stage: str, total: int, unit: str) -> None:
         self._stage, self._total, self._unit, self._n = stage, total, unit, 0
         self._ended = Event()
-        self._tell(f"{total:,} {unit}")
+        self._print(f"{total:,} {unit}")
         self._heart = Thread(target=self._beat, name="progress", daemon=True)
         self._heart.start()
 
@@ -37,16 +37,16 @@ class _Log:
         self._heart.join()
 
     def _beat(self) -> None:
-        with suppress(StoreError, BrokenPipeError):  # which the main thread will meet, too
+        with suppress(StoreError, BrokenPipeError):  # the main thread raises them, too
             while not self._ended.wait(_HEARTBEAT):
-                self._tell(f"{self._n:,} of {self._total:,} {self._unit}")
+                self._print(f"{self._n:,} of {self._total:,} {self._unit}")
 
-    def _tell(self, what: str) -> None:
+    def _print(self, what: str) -> None:
         say(f"{time.strftime('%Y-%m-%d %H:%M:%S')} {self._stage}: {what}")
 
 
-class _Later:
-    """A cluster's client that is opened when a job first asks it for something: one that is done never does."""
+class _LazyClient:
+    """A cluster's client that is opened on first use. A finished job never opens one."""
 
     def __init__(self, opened: Callable[[], Any]) -> None:
         self._opened = cache(opened)
@@ -56,17 +56,17 @@ class _Later:
 
 
 @contextmanager
-def run_options(options: argparse.Namespace, tell: Callable[[str], None] = say) -> Iterator[dict[str, Any]]:
-    """Yield the keywords that every job takes: ``client``, ``overwrite`` and ``progress``; see `cluster`."""
+def run_options(options: argparse.Namespace, report: Callable[[str], None] = say) -> Iterator[dict[str, Any]]:
+    """Yield the keywords of every job: ``client``, ``overwrite`` and ``progress``; see `cluster`."""
     with ExitStack() as stack:
-        client = _Later(lambda: stack.enter_context(cluster(options, tell)))
+        client = _LazyClient(lambda: stack.enter_context(cluster(options, report)))
         yield {"client": client, "overwrite": options.overwrite, "progress": shown_progress}
 
 
 @contextmanager
-def cluster(options: argparse.Namespace, tell: Callable[[str], None] = say) -> Iterator[Any]:
-    """Open the cluster that the options ask for and ``tell`` where to watch it."""
-    # Which takes seconds to import, and not all that is asked for here needs a cluster.
+def cluster(options: argparse.Namespace, report: Callable[[str], None] = say) -> Iterator[Any]:
+    """Open the cluster of the options, and ``report`` its number of workers and its dashboard."""
+    # Imported here, because it takes seconds and not every command needs a cluster.
     from dpca.engine.cluster import open_client
     from dpca.engine.tls import TlsFiles
     from dpca.storage.clusters import cluster_errors
@@ -75,14 +75,14 @@ def cluster(options: argparse.Namespace, tell: Callable[[str], None] = say) -> I
     tls = TlsFiles(*files) if any(files) else None
     where = {"cluster": options.cluster, "workers": options.workers, "memory": options.memory}
     with open_client(options.scheduler, tls=tls, **where) as client:
-        given = options.scheduler or options.cluster  # a cluster of our own has no dashboard
+        given = options.scheduler or options.cluster  # a cluster that dpca starts has no dashboard
         with cluster_errors(client):
             threads, dashboard = client.nthreads(), f", dashboard {client.dashboard_link}" if given else ""
-        tell(f"{len(threads)} worker(s){dashboard}")
+        report(f"{len(threads)} worker(s){dashboard}")
         yield client
 
 
 def shown_progress(stage: str, total: int, unit: str) -> Stage:
-    """Draw a bar on standard error if it is a terminal; else print lines with the time."""
+    """Draw a bar on standard error if it is a terminal; otherwise print lines with the time."""
     terminal = sys.stderr is not None and sys.stderr.isatty()
     return bar_progress(stage, total, unit) if terminal else _Log(stage, total, unit)

@@ -1,1 +1,1 @@
-"""Which scores of cells are kept, with what step, and back to samples: integers in and out, no Zarr and no Dask."""
+"""Lossy coding of cells: choice of scores, quantization, and decoding. It uses neither Zarr nor Dask."""

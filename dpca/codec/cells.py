@@ -1,4 +1,4 @@
-"""Cells as integers: few components of each, quantized like the scores by one step."""
+"""Encodes cells as integers: scores of a few components each, quantized by one step."""
 
 from __future__ import annotations
 
@@ -21,22 +21,22 @@ from dpca.kernels.pixels import Pixels, to_pixels
 from dpca.kernels.types import Array, Region
 from dpca.partition.cells import CellGrid
 
-# Rows of scores that become codes at once: they stay in a core's own cache.
+# Rows of scores that are quantized together: they stay in the cache of one core.
 _ROWS = 512
 
 
 @dataclass(frozen=True, eq=False)
 class Components:
-    """Components of cells, which several cells may share.
+    """Components of cells. Several cells may share them.
 
     Parameters
     ----------
     grid : CellGrid
-        The cells; of the filtered sample if it is a `LappedGrid`.
+        The cells. Those of a `LappedGrid` are cells of the filtered sample.
     mean : array (*sample_shape,)
-        Of the filtered samples.
+        Mean of the filtered samples.
     group : array (n_cells,) of integers
-        Which components each cell has.
+        Group of each cell: the cells of a group share their components.
     rows : sequence of array (rank, n_features)
         Components of every group, orthonormal or nearly so.
     """
@@ -48,23 +48,23 @@ class Components:
 
     @cached_property
     def offset(self) -> Array:
-        """What the mean is of samples that are not filtered, in the type of the components."""
+        """Mean of the samples before the filter, in the dtype of the components."""
         mean: Array = unfiltered(self.grid, self.mean.astype(np.float64)[None])[0]
         return mean.astype(self.rows[0].dtype)
 
     @cached_property
     def spectra(self) -> list[Array]:
-        """The rows as cosines; see `dpca.codec.spectra`."""
+        """Cosine transforms of the rows; see `dpca.codec.spectra`."""
         return [to_spectrum(*both) for both in zip(self.rows, lengths_of(self.grid, self.group), strict=True)]
 
     def split(self, samples: Array) -> Iterator[tuple[slice, Part, Array]]:
-        """Yield which samples, which cell, and its values (n_features, n) minus their means."""
+        """Yield the range of samples, the cell, and its values (n_features, n) minus their means."""
         return slabs_of(self.grid, whole_of(samples.shape[1:])).split(samples, self.offset)
 
     def pictured(self, count: int) -> Array:
-        """Return the first components of every cell in place (count, *sample_shape); zero where a cell has fewer.
+        """Return the first components of all cells as images (count, *sample_shape); zero if a cell has fewer.
 
-        Those of lapped cells are of filtered samples: as samples they would reach into their neighbors.
+        Components of lapped cells are shown before the inverse filter, which would extend them into neighboring cells.
         """
         shown = np.zeros((count, *self.grid.sample_shape), self.rows[0].dtype)
         for cell, group in enumerate(self.group):
@@ -74,7 +74,7 @@ class Components:
         return shown
 
     def scores(self, samples: Array) -> Array:
-        """Return the scores (n_cells, most components, n) of samples, zero where a cell has no such component."""
+        """Return the scores (n_cells, largest rank, n) of samples, zero if a cell has fewer components."""
         found = np.zeros((len(self.group), max(map(len, self.rows)), len(samples)), self.rows[0].dtype)
         for few, part, values in self.split(samples):
             rows = self.rows[self.group[part.cell]]
@@ -84,19 +84,19 @@ class Components:
 
 @dataclass(frozen=True, eq=False)
 class CellCodec:
-    """Maps samples to integers, one row for every kept component of every cell, and back.
+    """Maps samples to integers and back: one row for every retained component of every cell.
 
     Parameters
     ----------
     components : Components
     step : float
-        Of scores.
+        Quantization step of the scores.
     cell, component : array (n_positions,) of integers
-        What each row of codes is the score of.
+        Cell and component of each row of codes.
     waves : bool
         Whether codes are those of waves; see `dpca.codec.waves`.
     interpolation : Interpolation, optional
-        What residuals are predicted by, if they are.
+        Predicts residuals. By default they are not predicted.
     """
 
     components: Components
@@ -112,7 +112,7 @@ class CellCodec:
         return self.components.rows[0].dtype
 
     @cached_property
-    def _of_cell(self) -> list[Array]:
+    def _rows_of_cell(self) -> list[Array]:
         """Rows of codes of every cell, ascending."""
         order = np.argsort(self.cell, kind="stable")
         ends = np.searchsorted(self.cell[order], np.arange(1, self.components.grid.n_partitions))
@@ -120,27 +120,25 @@ class CellCodec:
 
     @cached_property
     def _analysis(self) -> list[Array]:
-        """What samples are multiplied with to find the scores of each group's components.
+        """Dual bases of the components of each group: their products with samples are the scores.
 
-        These are hardly orthonormal any more: without their dual, the large scores of the first would leak into those
-        of the last.
+        Quantized components are no longer orthonormal. Without the dual basis, the large scores of the first components
+        would leak into those of the last.
         """
         wide = [rows.astype(np.float64) for rows in self.components.rows]
         return [(np.linalg.pinv(rows @ rows.T, hermitian=True) @ rows).astype(self.dtype) for rows in wide]
 
     def encode(self, samples: Array, dtype: DTypeLike, zone: DeadZone = USUAL) -> Array:
-        """Return codes (n_positions, n) of samples.
-
-        Those of waves are of whole runs: there are as many of them as the runs have samples.
+        """Return codes (n_positions, n) of samples. For waves, n is rounded up to whole runs.
 
         Raises
         ------
         OverflowError
-            If the type does not hold one of them.
+            If a code does not fit into the dtype.
         """
         scores = np.empty((len(self.cell), len(samples)), self.dtype)
         for few, part, values in self.components.split(samples):
-            at = self._of_cell[part.cell]
+            at = self._rows_of_cell[part.cell]
             scores[at, few] = self._analysis[self.components.group[part.cell]][self.component[at]] @ values
         if self.waves:
             scores = to_waves(scores)
@@ -153,7 +151,7 @@ class CellCodec:
         return codes
 
     def of_samples(self, codes: Array) -> Array:
-        """Return codes (n_positions, n), of whole runs if of waves, as those of samples, which `decode` takes."""
+        """Convert codes (n_positions, n) to codes of samples for `decode`. Codes of waves must cover whole runs."""
         return from_waves(stored(codes), self.dtype) if self.waves else codes
 
     def decode(
@@ -164,21 +162,21 @@ class CellCodec:
         pixels: Pixels | None = None,
         out: Array | None = None,
     ) -> Array:
-        """Return the samples (n, *lengths of the box) that codes stand for.
+        """Decode samples (n, *lengths of the box).
 
         Parameters
         ----------
         codes : array (n_positions, n)
-            Of samples.
+            Codes of samples, see `of_samples`.
         box : region of a sample, optional
-            Decode only this; default all.
+            Part of the samples to decode. Default: all.
         chosen : array of integers, ascending, optional
-            Which rows of all codes those given are: at least what `rows_of` names that are to be used. Rows that are
-            not given count as zero. Default all.
+            The rows of all codes that are given. Missing rows count as zero; `rows_of` returns the rows that a box
+            requires. Default: all.
         pixels : Pixels, optional
-            What values are rounded to; default none, but floating point.
+            Values are rounded to these. Default: no rounding.
         out : array (n, *lengths of the box), C-ordered, optional
-            Where they go, of the type of the pixels; default a new array.
+            Output, in the dtype of the pixels. Default: a new array.
         """
         from dpca.kernels.sweeps import add_components
 
@@ -187,9 +185,9 @@ class CellCodec:
         slabs = slabs_of(grid, box)
         if chosen is not None and len(chosen) == len(self.cell):
             chosen = None
-        # To look all of them up takes longer than to decode one sample.
+        # Cached, because the lookup for all cells takes longer than decoding one sample.
         every = chosen is None and box == whole_of(grid.sample_shape)
-        taken = self._all_taken if every else {part.cell: self._taken(part, chosen) for part in slabs.parts}
+        taken = self._part_bases if every else {part.cell: self._part_basis(part, chosen) for part in slabs.parts}
 
         def fill(few: slice, part: Part, values: Array) -> None:
             where, component, basis = taken[part.cell]
@@ -208,9 +206,9 @@ class CellCodec:
             out[...] = made
         return made
 
-    def _taken(self, part: Part, chosen: Array | None) -> tuple[Array, Array, Array]:
-        """Return what a part is decoded from: which rows of the codes, of which components, and these."""
-        at = where = self._of_cell[part.cell]
+    def _part_basis(self, part: Part, chosen: Array | None) -> tuple[Array, Array, Array]:
+        """Return the rows of codes of a part, their components, and the scaled basis of the part."""
+        at = where = self._rows_of_cell[part.cell]
         if chosen is not None:
             where = np.minimum(np.searchsorted(chosen, at), max(0, len(chosen) - 1))
             given = chosen[where] == at if len(chosen) else np.zeros(len(at), bool)
@@ -223,9 +221,9 @@ class CellCodec:
         return where, self.component[at], basis
 
     @cached_property
-    def _all_taken(self) -> dict[int, tuple[Array, Array, Array]]:
+    def _part_bases(self) -> dict[int, tuple[Array, Array, Array]]:
         parts = slabs_of(self.components.grid, whole_of(self.components.grid.sample_shape)).parts
-        return {part.cell: self._taken(part, None) for part in parts}
+        return {part.cell: self._part_basis(part, None) for part in parts}
 
     @cached_property
     def _scaled(self) -> list[Array]:
@@ -233,8 +231,8 @@ class CellCodec:
         return [rows * self.dtype.type(self.step) for rows in self.components.rows]
 
     def rows_of(self, box: Region) -> Array:
-        """Return the rows of codes that a box of a sample is decoded from, ascending."""
+        """Return the rows of codes, ascending, that are required to decode a box of a sample."""
         if box == whole_of(self.components.grid.sample_shape):
             return np.arange(len(self.cell))
         parts = slabs_of(self.components.grid, box).parts
-        return np.sort(np.concatenate([self._of_cell[part.cell] for part in parts]))
+        return np.sort(np.concatenate([self._rows_of_cell[part.cell] for part in parts]))

@@ -1,4 +1,4 @@
-"""How scores near zero are rounded: coarsely for fewer bits or finely for less error, with one step for all."""
+"""Rounding of scores near zero: a wide dead zone needs fewer bits, a narrow one has less error."""
 
 from __future__ import annotations
 
@@ -8,33 +8,33 @@ from typing import NamedTuple
 from dpca.codec.quantize import ROUNDING
 from dpca.kernels.types import Array
 
-# By what the least scores that are kept are multiplied, where a sample may have a larger error.
+# Factors of the threshold `DeadZone.least`, for samples that may have a larger error.
 _COARSER = (3.0, 2.4, 1.9, 1.6, 1.4, 1.2)
 
 
 class DeadZone(NamedTuple):
-    """Which scores become 0.
+    """The range of scores that become 0.
 
     Attributes
     ----------
     least : array (n_positions,), optional
-        Scores of fewer steps do.
+        Scores below this number of steps become 0.
     rounding : float
-        As do those of fewer than 1 minus this; of others, what is beyond the integer by that becomes the next one.
+        Scores below 1 - rounding steps become 0. Others become the integer part of their magnitude plus rounding.
     """
 
     least: Array | None = None
     rounding: float = ROUNDING
 
 
-#: Scores below .6 steps become 0.
+#: Scores below 0.6 steps become 0.
 USUAL = DeadZone()
-#: Each score becomes the nearest integer: of all, this leaves the least error, some 10 to 20 % less than `ROUNDING`.
+#: Each score becomes the nearest integer. This has the least error, 10 to 20 % less than `ROUNDING`.
 NEAREST = DeadZone(None, 0.5)
 
 
 def from_coarse_to_fine(least: Array | None) -> Iterator[DeadZone]:
-    """Yield dead zones with fewer and fewer scores that become 0, `NEAREST` the last."""
+    """Yield dead zones from the widest to the narrowest, `NEAREST`."""
     if least is not None:
         yield from (DeadZone(times * least) for times in _COARSER)
     yield DeadZone(least)

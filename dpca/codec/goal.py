@@ -1,4 +1,4 @@
-"""What a compressed store is to reach, and the search for the step that reaches it."""
+"""The goal of a compressed store, and the search for a step that meets it."""
 
 from __future__ import annotations
 
@@ -12,13 +12,13 @@ from scipy.optimize import brentq
 from dpca.choices import GOALS
 from dpca.kernels.types import Array
 
-# Doublings, to either side, after which a search for a step that meets a goal is given up.
-_MOST = 40
-# Doublings after which finer steps that change nothing tell that none will.
-_FINE = 12
-#: Steps that differ by fewer doublings, .3 %, change nothing that could be measured on a few hundred samples.
+# A search for a step fails after so many doublings to either side.
+_MOST_DOUBLINGS = 40
+# If this many doublings change nothing, finer steps will not change anything either.
+_FINE_DOUBLINGS = 12
+#: Steps that differ by fewer doublings, 0.3 %, have no measurable effect on a few hundred samples.
 NEAR = 0.004
-# What is made of the value of a goal to have an error, which is less where more is reached.
+# Convert the value of a goal to an error. A smaller error is a stricter goal.
 _ERRORS: dict[str, Callable[[float], float]] = {
     "ratio": lambda value: 1 / value,
     "psnr": lambda value: 10 ** (-value / 10),
@@ -31,11 +31,11 @@ _VALUES: dict[str, Callable[[float], float]] = {
     "mse": lambda error: error,
     "ssim": lambda error: 1 - error,
 }
-# Measures of samples are stored in float32; and SSIM is measured in that. So much may be wrong of an error, or of SSIM.
+# Rounding errors in float32: the relative error of a stored measure, and the absolute error of a computed SSIM.
 _ROUNDED, _ROUNDED_SSIM = 1e-6, 2e-6
-# A search that is made again, as too much error was left, asks for so much less than what should be enough.
+# A repeated search allows this share of the error that should suffice, because the first one left too much error.
 _STRICTER = 0.998
-# Decibels of what has no error, for a search.
+# PSNR in decibels that a search uses for exact samples.
 _EXACT = 1e6
 
 
@@ -43,10 +43,10 @@ _EXACT = 1e6
 class Goal:
     """One of `GOALS`, and its value.
 
-    ``ratio``: bytes of the stack by bytes of the store, at least. ``psnr`` (decibels), ``mse`` (in units of the data
-    range squared) and ``ssim``: of the mean error, and of the mean over the samples, or of every sample.
-    ``max_error``: a promise for every single value, in units of the values; ``max_relative_error``: in units of the
-    data range.
+    ``ratio``: the least ratio of bytes of the stack to bytes of the store. ``psnr`` (decibels) of the mean error,
+    ``mse`` (in units of the data range squared) and ``ssim`` of the mean over the samples; or each of them for every
+    sample. ``max_error``: an error bound for every value, in units of the values. ``max_relative_error``: an error
+    bound in units of the data range.
     """
 
     name: str
@@ -55,76 +55,77 @@ class Goal:
 
     @classmethod
     def of(cls, *, every_sample: bool = False, **given: float | None) -> Goal:
-        """Return the one goal that is given.
+        """Return the goal that is not None.
 
         Raises
         ------
         ValueError
-            If there is none, or several, or its value makes no sense.
+            If there is no goal or more than one, or if its value is out of range.
         """
         asked = {name: value for name, value in given.items() if value is not None}
         if unknown := asked.keys() - set(GOALS):
-            raise ValueError(f"{min(unknown)} is no goal: give one of {', '.join(GOALS)}")
+            raise ValueError(f"{min(unknown)} is not a goal: give one of {', '.join(GOALS)}")
         if len(asked) != 1:
-            raise ValueError(f"{' and '.join(asked) or 'no goal'} given: give exactly one of {', '.join(GOALS)}")
+            raise ValueError(f"got {' and '.join(asked) or 'no goal'}: give exactly one of {', '.join(GOALS)}")
         ((name, value),) = asked.items()
         number = isinstance(value, (int, float)) and not isinstance(value, bool)
         if not (number and math.isfinite(value) and value > 0):
             raise ValueError(f"{name} is {value!r}: give a positive number")
         if name == "ssim" and value >= 1:
-            raise ValueError(f"ssim is {value!r}: give a number below 1, which only what is exact has")
+            raise ValueError(f"ssim is {value!r}: give a number below 1; only an exact copy has an SSIM of 1")
         goal = cls(name, float(value), bool(every_sample))
         if every_sample and not goal.is_of_samples:
-            raise ValueError(f"every_sample is asked for with {name}: give psnr, mse or ssim, which samples have")
+            raise ValueError(f"every_sample is given with {name}: it requires psnr, mse or ssim")
         return goal
 
     @property
     def is_promise(self) -> bool:
-        """Whether the goal holds for every single value."""
+        """Whether the goal is an error bound for every value."""
         return self.name in ("max_error", "max_relative_error")
 
     @property
     def is_of_samples(self) -> bool:
-        """Whether the quality of samples tells if it is met."""
+        """Whether the goal is a quality of samples."""
         return self.name in ("psnr", "mse", "ssim")
 
     @property
     def measure(self) -> str:
-        """Which measure of samples tells."""
+        """Name of the quality measure."""
         return "ssim" if self.name == "ssim" else "mse"
 
     @property
     def allowed(self) -> float:
-        """The error that meets it, in the unit of `errors`; of a ratio, the share of bytes."""
+        """The largest error that meets the goal, in the unit of `errors`. For a ratio, the largest share of bytes."""
         error = _ERRORS[self.name](self.value)
         if self.name == "ssim":
             return error - _ROUNDED_SSIM
         return error if self.name == "ratio" else error * (1 - _ROUNDED)
 
     def errors(self, quality: Mapping[str, Array]) -> Array:
-        """Return the errors (n,), float64, of samples of which ``mse`` and ``ssim`` are known."""
+        """Return the errors (n,), float64, of samples from their ``mse`` or ``ssim``."""
         found = quality[self.measure].astype(np.float64)
         return 1 - found if self.name == "ssim" else found
 
     def error(self, errors: Array) -> float:
-        """Return the error of samples together: the largest one, if each is to meet the goal, or the mean."""
+        """Return the largest error of samples if every sample must meet the goal, else the mean error."""
         return float(errors.max() if self.every_sample else errors.mean())
 
     def value_of(self, error: float) -> float:
-        """Return what is reached with an error, in the unit of the goal."""
+        """Convert an error to the unit of the goal."""
         return _VALUES[self.name](error)
 
     def margin(self, errors: Array) -> float:
-        """Return by how much the errors of samples meet the goal, negative where they do not."""
+        """Return the distance of the errors of samples from the goal, negative if they miss it."""
         error = self.error(errors)
         if self.name == "psnr":
             return min(self.value_of(error), _EXACT) - min(self.value_of(self.allowed), _EXACT)
         return (self.allowed - error) / (self.allowed if self.name == "mse" and self.allowed else 1)
 
     def stricter(self, error: float, wanted: Goal, attempt: int) -> Goal:
-        """Return what to ask of a few samples, where this came to an error of all that another goal does not allow.
+        """Return a stricter goal for the few samples of the search.
 
-        Each attempt goes twice as far as the one before, as the errors of few and of all need not fall alike.
+        This goal led to an error of all samples that ``wanted`` does not allow. Each attempt tightens twice as much as
+        the last one, because the errors of few and of all samples may fall differently.
         """
         share = (_STRICTER * wanted.allowed / error) ** 2**attempt
         return replace(self, value=self.value_of(_ERRORS[self.name](self.value) * share))
@@ -143,32 +144,33 @@ def search_step(
     near: float = NEAR,
     end: float | None = None,
 ) -> float:
-    """Return a step that meets a goal: nearly the coarsest one, or nearly the finest.
+    """Search a step that meets a goal: nearly the coarsest one, or nearly the finest one.
 
     Parameters
     ----------
     margin : callable
-        By how much a step meets the goal, negative if it does not. It falls as steps grow if ``coarse``, else it rises.
+        Returns the distance of a step from the goal, negative if the step misses it. With ``coarse`` it must fall as
+        steps grow, else rise.
     guess : float
-        A step to begin with.
+        The first step to try.
     coarse : bool
-        Whether the coarsest step is wanted.
+        Whether to return the coarsest step, else the finest.
     first : float
-        Doublings from the guess to the next step that is tried, 1 at most; those between the others grow to 1.
+        Doublings from the guess to the second step, at most 1. Further distances grow to 1.
     near : float
-        Doublings by which the step may miss the best one.
+        Tolerance of the search, in doublings.
     end : float, optional
-        No step is coarser than this if ``coarse``, else finer.
+        Limit of the search: the coarsest step if ``coarse``, else the finest.
 
     Raises
     ------
     UnreachedError
-        If no step is found that meets the goal.
+        If no step meets the goal.
     """
     sign = 1 if coarse else -1
     if end is not None:
         guess = min(guess, end) if coarse else max(guess, end)
-    farthest = _MOST if end is None else sign * math.log2(end / guess)
+    farthest = _MOST_DOUBLINGS if end is None else sign * math.log2(end / guess)
     seen: dict[float, float] = {}
 
     def of(x: float) -> float:
@@ -178,13 +180,13 @@ def search_step(
 
     low, high, stride = 0.0, 0.0, first
     while of(low) < 0:
-        if low <= -_MOST or (low <= -_FINE and math.isclose(of(low), of(high), rel_tol=1e-3)):
+        if low <= -_MOST_DOUBLINGS or (low <= -_FINE_DOUBLINGS and math.isclose(of(low), of(high), rel_tol=1e-3)):
             raise UnreachedError
         high, low, stride = low, low - stride, min(1.0, 2 * stride)
     while of(high) >= 0 and high < farthest:
         low, high, stride = high, min(high + stride, farthest), min(1.0, 2 * stride)
     if of(high) < 0:
-        # The search may end on the side that misses the goal; and what is kept, or not, makes margins jump.
+        # The root may lie on the side that misses the goal. Margins jump when a component is discarded.
         root, back = brentq(of, low, high, xtol=near / 2), 0.0
         while of(max(low, root - back)) < 0:
             back = 2 * back or near / 2

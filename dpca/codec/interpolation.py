@@ -1,15 +1,14 @@
-"""Values as what their neighbors do not tell: coarse grids first, then what lies halfway between, level by level.
+"""Multilevel interpolation: stores a coarse grid, then the prediction errors of the values between, level by level.
 
 ::
 
-    an axis of 9, two levels     A . . . A . . . A     every fourth is stored by itself
-                                 A . 1 . A . 1 . A     level 1: predicted from these
-                                 A 0 1 0 A 0 1 0 A     level 0: predicted from all of them
+    an axis of 9, two levels     A . . . A . . . A     every fourth value is stored itself
+                                 A . 1 . A . 1 . A     level 1: predicted from A
+                                 A 0 1 0 A 0 1 0 A     level 0: predicted from A and level 1
 
-A prediction is a sum over the axes along which a value lies between known ones: of its two nearest neighbors along
-each, and of the two after these, with weights that were fitted to some samples. What is predicted from are decoded
-values, so that errors do not add up, as in SZ3 (Zhao 2021, section III), whose weights are those of cubics along one
-axis.
+A value lies halfway between known values along some axes. Its prediction is a weighted sum of four neighbors along each
+of these axes: the two nearest and the two after them. The weights are fitted to some samples. Predictions use decoded
+values, so that errors do not add up. SZ3 (Zhao 2021, section III) does the same with cubic weights along one axis.
 """
 
 from __future__ import annotations
@@ -25,14 +24,15 @@ import numpy as np
 from dpca.codec.quantize import to_integers
 from dpca.kernels.types import Array
 
-# Doublings of the finest grid, where an axis is as long as that.
+# Largest number of levels. Short axes have fewer.
 _LEVELS = 5
-# Weights are integers in this unit. Predictions of values far from zero must not miss them by as much as a step.
+# Weights are integers in this unit. It is so small that rounding of weights matters little for values far from zero.
 _UNIT = 2.0**-20
-# Values that weights of one level are fitted to, about; and the weights of cubics, which are theirs if there is nothing
-# to be learned, with their own weight among values.
+# Approximate number of values in the fit of the weights of one level. The fit has a prior: the weights of cubic
+# interpolation, with the relative weight _PRIOR.
 _FITTED, _CUBIC, _PRIOR = 2**18, (9 / 16, -1 / 16), 1e-9
-#: By what the error of each coarser level is smaller, and how often at most: what is predicted from it is better.
+#: Factors by which each coarser level has a smaller step, and the largest total factor. Finer levels then have better
+#: predictions.
 FINER, MOST_FINER = (1.0, 1.5), 3.0
 
 
@@ -42,17 +42,17 @@ class _Halfway(NamedTuple):
     Attributes
     ----------
     level, number : int
-        Which weights are theirs.
+        First two indices of the weights.
     lines : array (n_lines,) of integers
-        Where each line along the last axis begins among the values in C order.
+        Start of each line along the last axis, in C order.
     length, stride : int
-        How many values of a line, and how far apart.
+        Number of values of a line, and their distance.
     near : array (n_lines, k, 4) of integers
-        How far their neighbors are along the axes before the last: the nearest ones and those after.
+        Offsets of the neighbors along the axes before the last: the two nearest and the two after them.
     along : array (count or 0, 4) of integers
-        The same along the last axis.
+        Offsets of the neighbors along the last axis.
     rows : list of int
-        Which rows of the weights are those of these axes.
+        Rows of the weights that belong to these axes.
     """
 
     level: int
@@ -67,16 +67,17 @@ class _Halfway(NamedTuple):
 
 @dataclass(frozen=True, eq=False)
 class Interpolation:
-    """Maps values to integers of which most are zero, and back.
+    """Maps values to integers, most of them zero, and back.
 
     Parameters
     ----------
     axes : tuple of int
-        Along which values are predicted.
+        Axes of the prediction.
     steps : tuple of float
-        What the integers of each level are multiplied with, the finest one first, and those of the coarsest grid.
+        Quantization step of each level, the finest level first, then that of the coarsest grid.
     weights : array (n_levels, 2^n_axes - 1, n_axes, 2) of integers
-        Of the nearest neighbors and of those after, for each level, each set of axes, and each axis, in units of 2^-20.
+        Weights for each level, set of axes and axis, in units of 2^-20: of the nearest neighbors and of those after
+        them.
     """
 
     axes: tuple[int, ...]
@@ -85,9 +86,9 @@ class Interpolation:
 
     @classmethod
     def fitted(cls, values: Array, axes: Sequence[int], step: float, finer: float) -> Interpolation:
-        """Return one with the weights that predict values (n, *sample_shape) best, in the sense of least squares.
+        """Fit the weights to values (n, *sample_shape) by least squares.
 
-        The error of each level is ``finer`` times smaller than that of the next finer one, down to a third.
+        The step of each level is ``finer`` times smaller than that of the next finer level, down to a third.
         """
         longest = max(values.shape[axis] for axis in axes)
         n_levels = min(_LEVELS, max(1, (longest - 1).bit_length()))
@@ -97,17 +98,17 @@ class Interpolation:
         return found
 
     def encode(self, values: Array) -> tuple[Array, Array]:
-        """Return codes, int32, and what they stand for, of values (n, *sample_shape), float64.
+        """Return the codes, int32, of values (n, *sample_shape), float64, and the decoded values.
 
         Raises
         ------
         OverflowError
-            If 32 bits do not hold a code.
+            If a code does not fit into 32 bits.
         """
         return self._encode(values.copy(), fit=False)
 
     def decode(self, codes: Array) -> Array:
-        """Return what codes (n, *sample_shape), int32, stand for, float64."""
+        """Decode codes (n, *sample_shape), int32, to float64."""
         from dpca.kernels.prediction import add_predicted
 
         values = np.zeros(codes.shape)
@@ -130,7 +131,7 @@ class Interpolation:
             step = self.steps[part.level]
             largest = subtract_predicted(values.reshape(-1), codes.reshape(-1), *part[2:7], self._weights(part), step)
             if not largest < 2**30:
-                raise OverflowError(f"integers up to {largest:.4g} do not fit in 32 bits")
+                raise OverflowError(f"codes up to {largest:.4g} do not fit into 32 bits")
         return codes, values
 
     def _weights(self, part: _Halfway) -> Array:
@@ -142,7 +143,7 @@ class Interpolation:
         return tuple(slice(None, None, far if axis in self.axes else 1) for axis in range(values.ndim))
 
     def _parts(self, shape: tuple[int, ...]) -> Iterator[_Halfway]:
-        """Yield what is predicted, in this order."""
+        """Yield the sets of predicted values in the order of prediction."""
         for level in reversed(range(len(self.steps) - 1)):
             for number, odd in enumerate(parities(len(self.axes))):
                 between = {axis for axis, is_odd in zip(self.axes, odd, strict=True) if is_odd}
@@ -162,7 +163,7 @@ class Interpolation:
             end = (shape[axis] - 1) // (2 * half) * 2 * half
             beside = np.tile(half * np.array([-1, 1, -3, 3]), (len(at[axis]), 1))
             beside[at[axis] == end + half, 1] = -half
-            # Where there are no two after the nearest ones, these stand for them: a straight line, not a bent one.
+            # If the two farther neighbors do not exist, the nearest ones replace them: interpolation is linear there.
             inside = (at[axis] >= 3 * half) & (at[axis] + 3 * half <= end)
             beside[~inside, 2:] = beside[~inside, :2]
             if axis == last:
@@ -180,13 +181,13 @@ class Interpolation:
 
 
 def parities(n_axes: int) -> list[tuple[int, ...]]:
-    """Return along which axes values lie halfway, as they are predicted: first those along one axis only."""
+    """Return all sets of axes along which values lie halfway, in the order of prediction: single axes first."""
     every = itertools.product((0, 1), repeat=n_axes)
     return sorted((odd for odd in every if any(odd)), key=sum)
 
 
 def _fit(values: Array, part: _Halfway) -> Array:
-    """Return the weights (k, 2) of the least squared error of predictions, as integers."""
+    """Return the weights (k, 2) of least squared prediction error, as integers."""
     every = max(1, len(part.lines) * part.length // _FITTED)
     places = part.lines[::every, None] + part.stride * np.arange(part.length)
     beside = [part.near[::every, j, :, None] for j in range(part.near.shape[1])]
@@ -196,7 +197,7 @@ def _fit(values: Array, part: _Halfway) -> Array:
         columns += [(values[places + near[:, i]] + values[places + near[:, i + 1]]).ravel() for i in (0, 2)]
     k = len(beside)
     matrix, cubic, known = np.stack(columns), np.tile(_CUBIC, k) / k, values[places].ravel()
-    # Weights are the same at any scale, and squares of ordinary numbers are numbers.
+    # Weights do not depend on the scale. Scaling keeps squares within the range of float64.
     scale = -np.frexp(max(np.abs(matrix).max(initial=0), np.abs(known).max(initial=0)))[1]
     matrix, known = np.ldexp(matrix, scale), np.ldexp(known, scale)
     products = matrix @ matrix.T
@@ -207,15 +208,15 @@ def _fit(values: Array, part: _Halfway) -> Array:
 
 
 def folded(codes: Array) -> Array:
-    """Return codes, int32, without sign: 0, -1, 1, -2, 2 ... as 0, 1, 2, 3, 4, uint32.
+    """Map signed codes, int32, to unsigned ones, uint32: 0, -1, 1, -2, 2 ... to 0, 1, 2, 3, 4 ... (zigzag encoding).
 
-    Small ones have zeros in their upper bytes then.
+    The upper bytes of small codes are then zero.
     """
     found: Array = ((codes << 1) ^ (codes >> 31)).view(np.uint32)
     return found
 
 
 def unfolded(codes: Array) -> Array:
-    """Return what `folded` was given."""
+    """Invert `folded`."""
     found: Array = (codes >> 1).astype(np.int32) ^ -(codes & 1).astype(np.int32)
     return found

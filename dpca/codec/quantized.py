@@ -1,4 +1,4 @@
-"""What is kept of every cell for one step: which components, and integers for them, their means and their places."""
+"""Choice of the components of every cell for one step, and their quantization with means and order."""
 
 from __future__ import annotations
 
@@ -17,35 +17,35 @@ from dpca.codec.spectra import from_spectrum, length_in_bits, lengths_of
 from dpca.kernels.types import Array
 from dpca.partition.cells import CellGrid
 
-# Scores are ordered by tiles of so many cells, then by variance: few cells are read without the rest, and scores that
-# are stored together are alike. Tiles of 64 cells take 3 % fewer bytes, and four times longer for a cell.
+# Scores are ordered by tiles of so many cells, then by variance. A few cells can then be read alone, and neighboring
+# scores are similar. Tiles of 64 cells need 3 % fewer bytes, but reading one cell takes four times longer.
 _TILE_CELLS = 16
-# Of integers that stand for a mean, at most.
+# Largest number of bits of the integers of a mean.
 _MEAN_BITS = 30
-# What of `Quantized` is among the settings of a store.
+# Attributes of `Quantized` that are settings of a store.
 _CODING = ("waves", "spectral", "residual_codec", "differences", "interpolated", "level_steps")
 _SETTINGS = ("step", "mean_exponent", *_CODING)
 
 
 @dataclass(frozen=True, eq=False)
 class Quantized:
-    """Integers that stand for components and for what every cell keeps of them; see ``storage/FORMAT.md``.
+    """Quantized components, and the choice of components of every cell; see ``storage/FORMAT.md``.
 
     Attributes
     ----------
     step : float
-        Of scores.
+        Quantization step of the scores.
     cell, component : array (n_positions,) of integers
-        What each row of codes is the score of.
+        Cell and component of each row of codes.
     group : array (n_cells,) of integers
-        Which components each cell has.
+        Group of each cell: the cells of a group share their components.
     rank : array (n_groups,) of integers
-        Components of each group.
+        Number of components of each group.
     exponent : array (sum of ranks,) of integers
-        Values of a component are integers times 2 to the power of minus this.
+        Values of a component are integers times 2^(-exponent).
     basis : array (values of all components,) of integers
     spectral : bool
-        Whether values of components are those of cosines; see `dpca.codec.spectra`.
+        Whether components are stored as cosine transforms; see `dpca.codec.spectra`.
     mean : array (*sample_shape,) of integers
     mean_exponent : int
     waves : bool
@@ -53,14 +53,14 @@ class Quantized:
     differences : tuple of int
         Axes of the stack along which residuals are stored as differences.
     residual_codec : {"packed", "shuffled", "bzip2"}
-        What packs them; see `dpca.storage.arrays.create_array`.
+        Compression of the residuals; see `dpca.storage.arrays.create_array`.
     interpolated : tuple of int
-        Axes of the stack along which residuals are predicted, see `dpca.codec.interpolation`, none if they are not.
+        Axes of the stack along which residuals are predicted, see `dpca.codec.interpolation`; empty if they are not.
     level_steps : tuple of float
     weights : array of integers
-        Of predictions.
+        Weights of the predictions.
     least : array (n_positions,), optional
-        Smallest scores, in steps, that are not made 0: for encoding only, no part of a store.
+        Scores below this number of steps become 0. For encoding only; it is not stored.
     """
 
     step: float
@@ -83,12 +83,12 @@ class Quantized:
 
     @classmethod
     def of(cls, arrays: Mapping[str, Array], settings: Mapping[str, Any]) -> Quantized:
-        """Return what arrays, and `settings` among others, were taken from."""
+        """Return the object with these `arrays` and `settings`. Other settings are ignored."""
         return cls(
             step=float(settings["step"]),
             mean_exponent=int(settings["mean_exponent"]),
             waves=bool(settings["waves"]),
-            # Stores that do not state it are older.
+            # Older stores lack this key.
             spectral=bool(settings.get("spectral", False)),
             differences=tuple(map(int, settings["differences"])),
             residual_codec=str(settings["residual_codec"]),
@@ -99,21 +99,21 @@ class Quantized:
 
     @property
     def arrays(self) -> dict[str, Array]:
-        """All that is not among the settings."""
+        """All attributes that are not settings."""
         return {name: np.asarray(value) for name, value in vars(self).items() if name not in _SETTINGS}
 
     @property
     def settings(self) -> dict[str, Any]:
-        """What a store states, JSON-able."""
+        """Settings of a store, as JSON values."""
         return {name: getattr(self, name) for name in _SETTINGS}
 
     @property
     def interpolation(self) -> Interpolation | None:
-        """What residuals are predicted by."""
+        """Prediction of the residuals, if any."""
         return Interpolation(self.interpolated, self.level_steps, self.weights) if self.interpolated else None
 
     def without_components(self) -> Quantized:
-        """Return what leaves samples as they are to the residual."""
+        """Return a copy without components and mean: the residual holds the samples themselves."""
         none = np.zeros(0, np.int64)
         return replace(
             self, cell=none, component=none, rank=np.zeros_like(self.rank), exponent=none, basis=none,
@@ -121,7 +121,7 @@ class Quantized:
         )  # fmt: skip
 
     def components(self, grid: CellGrid, dtype: DTypeLike) -> Components:
-        """Return what the integers stand for."""
+        """Decode the components."""
         rows, first, end = [], 0, 0
         for rank, lengths in zip(self.rank.tolist(), lengths_of(grid, self.group), strict=True):
             size = math.prod(lengths)
@@ -134,18 +134,17 @@ class Quantized:
 
 
 def quantized(components: Components, scores: Array, step: float, n_samples: int, waves: bool = False) -> Quantized:
-    """Choose what is kept of every cell for one step, and quantize components to match.
+    """Choose the components of every cell for one step, and quantize the components.
 
-    A component's own step is such that the error of its values does as much harm as that of its scores: with the square
-    root of the sum of its squared scores times the step of its values equal to that of scores, or the nearest power of
-    two.
+    The step of a component is chosen so that errors of its values cost as much as errors of its scores. The norm of its
+    scores times the step of its values equals the step of the scores, up to the nearest power of two.
 
     Parameters
     ----------
     components : Components
-        Of which the first ones of every cell may be kept.
+        Candidates. Only the first k components of every cell are considered.
     scores : array (n_cells, k, n)
-        Of some samples, which stand for all.
+        Scores of a subset of the samples.
     step : float
     n_samples : int
         Number of all samples.
@@ -171,7 +170,7 @@ def quantized(components: Components, scores: Array, step: float, n_samples: int
     tile = np.ravel_multi_index([at // edge for at in coordinates], [-(-s // edge) for s in grid_shape])
     cell, component = np.nonzero(kept)
     power = powers[cell, component]
-    # Few waves are packed together: it takes many cells to tell how often each integer comes.
+    # For waves, similar rows of all cells lie together. A chunk has too few waves of one row to estimate frequencies.
     alike = np.floor(np.log2(np.maximum(power, np.finfo(power.dtype).tiny)))
     order = np.lexsort((cell, component, -alike) if waves else (-power, tile[cell]))
     cell, component = cell[order], component[order]
@@ -181,7 +180,7 @@ def quantized(components: Components, scores: Array, step: float, n_samples: int
     for g in range(n_groups):
         with np.errstate(divide="ignore"):
             exponent = np.rint(np.log2(energy[g, : rank[g]]) / 2)
-        # A component that only other cells keep, or hardly any sample has, still has values.
+        # A component must keep its values even if its scores have almost no energy.
         exponent = np.where(np.isfinite(exponent), np.clip(exponent, 0, 30), 0).astype(np.int64)
         exponents.append(exponent)
         for codes, values in ((plain, rows[g]), (cosines, components.spectra[g])):
@@ -189,7 +188,7 @@ def quantized(components: Components, scores: Array, step: float, n_samples: int
     basis, spectrum = np.concatenate(plain), np.concatenate(cosines)
     spectral = bool(length_in_bits(spectrum) < length_in_bits(basis))
     mean_exponent = -math.floor(math.log2(step / math.sqrt(n_samples)))
-    # What is far from zero, beside its range, is known as well as 32 bits hold it.
+    # Means far from zero are limited to the precision of 32 bits.
     mean_exponent = min(mean_exponent, _MEAN_BITS - math.frexp(float(np.abs(components.mean).max(initial=0)))[1])
     mean = np.rint(np.ldexp(components.mean, mean_exponent))
     return Quantized(

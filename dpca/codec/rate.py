@@ -1,4 +1,4 @@
-"""Which scores pay for their bits: one price for all components of all cells."""
+"""Rate-distortion choice of scores, with one price per bit for all components of all cells."""
 
 from __future__ import annotations
 
@@ -9,24 +9,24 @@ import numpy as np
 from dpca.codec.quantize import ROUNDING, quantize
 from dpca.kernels.types import Array
 
-# Squared error, in steps squared, that a bit must save. With many bits a score it is ln 2 / 6 = .116; on photographs,
-# of .08 to .12 none is better by 1 % of the bytes.
+# Squared error, in steps squared, that a bit must save. In the limit of many bits per score it is ln 2 / 6 = 0.116. On
+# photographs, no value from 0.08 to 0.12 saves more than 1 % of the bytes.
 _PRICE = 0.1
-# Codes beyond count as two bits more each time that they double.
+# Larger codes cost two more bits each time they double.
 _COUNTED = 127
 
 
 class Rows(NamedTuple):
-    """What rows of scores come to with a step.
+    """Rate and distortion of rows of scores for one step.
 
     Attributes
     ----------
     power : array (n_rows,)
         Sum of squares.
     saved : array (n_rows,)
-        Of these, what is not lost where they are stored as codes.
+        The part of the power that quantization preserves.
     bits : array (n_rows,)
-        Entropy of the codes of each row, over all its values.
+        Entropy of the codes of each row, summed over its values.
     """
 
     power: Array
@@ -34,21 +34,21 @@ class Rows(NamedTuple):
     bits: Array
 
     def worth_keeping(self, times: float, row_bits: Array) -> Array:
-        """Say which rows (n_rows,) save more squared error than their bits are worth.
+        """Return a mask (n_rows,) of the rows that save more squared error than the price of their bits.
 
         Parameters
         ----------
         times : float
-            How many samples there are for each of those whose scores the rows hold.
+            Number of all samples divided by the number of samples in the rows.
         row_bits : array (n_rows,)
-            Bits that a row costs once, beside those of its scores: its share of the component.
+            Fixed bits per row besides its scores: its share of the component.
         """
         kept: Array = self.saved * times > _PRICE * (self.bits * times + row_bits)
         return kept
 
 
 def rows_at(scores: Array, step: float) -> Rows:
-    """Measure rows of scores (n_rows, n), of one component of one cell each: squares in steps squared."""
+    """Measure rows of scores (n_rows, n), one component of one cell per row. Squares are in steps squared."""
     from dpca.kernels.sweeps import measure_rows
 
     n = np.arange(scores.shape[1] + 1)
@@ -58,10 +58,10 @@ def rows_at(scores: Array, step: float) -> Rows:
 
 
 def least_worth_keeping(scores: Array, step: float) -> Array:
-    """Return how many steps a score must have at least, for each row (n_rows, n), to save more than its bits cost.
+    """Return, for each row (n_rows, n), the least magnitude in steps of a score that saves more than its bits cost.
 
-    A one where hardly any value differs from zero takes many bits: it is worth keeping only where it saves much. This
-    saves 2 % of the bytes at equal error.
+    In a row of almost only zeros, a code of 1 costs many bits. It pays only for large scores. This saves 2 % of the
+    bytes at equal error.
     """
     codes = np.abs(quantize(scores.astype(scores.dtype), step))
     n = max(1, scores.shape[1])

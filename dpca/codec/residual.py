@@ -1,4 +1,4 @@
-"""What is left of samples, as integers: stored as they are, or as differences between neighbours in a sample."""
+"""Residuals of samples as integers, and their differences between neighbors."""
 
 from __future__ import annotations
 
@@ -10,21 +10,21 @@ from dpca.kernels.types import Array
 
 
 def differences(values: Array, axes: Sequence[int]) -> Array:
-    """Return integers minus their neighbours along some axes; what does not fit into the type wraps around."""
+    """Return differences of neighboring integers along some axes. Overflow wraps around."""
     for axis in axes:
         values = np.diff(values, axis=axis, prepend=values.dtype.type(0))
     return values
 
 
 def sums(values: Array, axes: Sequence[int]) -> Array:
-    """Return what `differences` was given."""
+    """Invert `differences`."""
     for axis in axes:
         values = np.cumsum(values, axis=axis, dtype=values.dtype)
     return values
 
 
 def best_axes(values: Array, n_spatial: int) -> tuple[int, ...]:
-    """Return the axes of integers (n, *sample_shape) along which differences have the least entropy."""
+    """Return the axes of least entropy of the differences, for integers (n, *sample_shape)."""
     space, every = tuple(range(1, n_spatial + 1)), tuple(range(1, values.ndim))
     tried = dict.fromkeys([(), (n_spatial,), space, every])
     return min(tried, key=lambda axes: _entropy(differences(values, axes)))

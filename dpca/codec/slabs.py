@@ -1,4 +1,4 @@
-"""Cells of a box of samples, slab by slab, with the values of all samples side by side.
+"""Processes the cells of a box slab by slab. The values of all samples lie side by side.
 
 ::
 
@@ -9,9 +9,9 @@
     |  3   |  4   | 5 |   slab 1                     | 1 2 ..n | 1 2 ..n |
     +------+------+---+
 
-Codes lie the same way, position after position: a product of matrices takes them and leaves values where they are, and
-loops over values work on n samples at once, whatever the shape of a cell. A slab is whole once its borders with the one
-before and the one after are filtered, so that two slabs are held at a time.
+Codes have the same layout, position after position. Matrix products therefore need no copies, and loops over values
+process n samples at once for any shape of cells. A slab is complete after the filter of its borders with the previous
+and the next slab. Two slabs are therefore held at a time.
 """
 
 from __future__ import annotations
@@ -33,20 +33,20 @@ from dpca.partition.cells import CellGrid
 from dpca.partition.lapped import LappedGrid
 from dpca.partition.prefilter import rotation
 
-# Bytes of the slabs that are held, nearly in a core's own cache, and what the number of samples is a multiple of, where
-# there are so many: products of matrices are fast then.
+# Bytes of the slabs that are held: they nearly fit the cache of one core. The number of samples in them is a multiple
+# of _UNIT if possible, because matrix products are fast then.
 _HELD_BYTES, _UNIT = 9 * 2**19, 16
 
 
 class Part(NamedTuple):
-    """What a box needs of a cell.
+    """The part of a cell that a box requires.
 
     Attributes
     ----------
     cell : int
     inside : region of the cell, or None for all of it
     begin, end : int
-        Where its values lie among those that are held of a sample.
+        Range of its values in the buffer of a sample.
     """
 
     cell: int
@@ -56,15 +56,15 @@ class Part(NamedTuple):
 
 
 class Slab(NamedTuple):
-    """The parts with one place along the first axis.
+    """The parts at one position along the first axis.
 
     Attributes
     ----------
     parts : list of Part
     zones : list of (half width, array (n_zones, 6) of integers)
-        What is filtered once these parts are there, in this order; see `dpca.kernels.sweeps.turn_zones`.
+        Zones to filter, in this order, after these parts are present; see `dpca.kernels.sweeps.turn_zones`.
     runs : array (n_runs, 1 + 2 * n_spatial) of integers
-        Where the box has what the parts have; see `dpca.kernels.sweeps.gather_runs`.
+        Positions of the parts in the box; see `dpca.kernels.sweeps.gather_runs`.
     """
 
     parts: list[Part]
@@ -74,15 +74,15 @@ class Slab(NamedTuple):
 
 @dataclass(frozen=True, eq=False)
 class Slabs:
-    """The cells that a box of a sample needs: of lapped cells, the box and all zones that reach into it.
+    """The cells that a box of a sample requires. For lapped cells these include all zones that reach into the box.
 
     Parameters
     ----------
     slabs : list of Slab
     size : int
-        Values of a sample that are held: those of two slabs.
+        Values per sample in the buffer: those of two slabs.
     strides : array (n_spatial - 1,) of integers
-        Values of the box between neighbors along each axis of space but the last.
+        Distances of neighbors in the box along each spatial axis except the last.
     """
 
     slabs: list[Slab]
@@ -91,31 +91,29 @@ class Slabs:
 
     @property
     def parts(self) -> list[Part]:
-        """All parts, by ascending cells."""
+        """All parts in ascending order of cells."""
         return [part for slab in self.slabs for part in slab.parts]
 
     def held_bytes(self, dtype: DTypeLike) -> int:
-        """Bytes of the slabs that are held, at most."""
+        """Return the largest number of bytes of the slabs that are held."""
         return max(_HELD_BYTES, self.size * np.dtype(dtype).itemsize)
 
     def split(self, samples: Array, mean: Array) -> Iterator[tuple[slice, Part, Array]]:
-        """Yield which samples, which part, and its values (n_features, n), centered and filtered.
+        """Yield the range of samples, the part, and its values (n_features, n), centered and filtered.
+
+        The next item overwrites the values.
 
         Parameters
         ----------
         samples : array (n, *lengths of the box)
-        mean : array (*lengths of the box), float32 or float64, the type of the values
-            What is subtracted before the filter.
-
-        Yields
-        ------
-        Values are good until the next ones.
+        mean : array (*lengths of the box), float32 or float64, the dtype of the values
+            Subtracted before the filter.
         """
         from dpca.kernels.sweeps import gather_runs
 
         dtype, mean = mean.dtype, np.ascontiguousarray(mean).reshape(-1)
-        for few in self._few(len(samples), dtype):
-            # The loop is compiled for these types.
+        for few in self._sample_ranges(len(samples), dtype):
+            # The loop is compiled for uint8 and for the dtype of the values.
             rows = np.ascontiguousarray(samples[few], np.uint8 if samples.dtype == np.uint8 else dtype)
             rows = rows.reshape(len(rows), -1)
             values = self._held(len(rows), dtype)
@@ -129,23 +127,24 @@ class Slabs:
     def join(
         self, fill: Callable[[slice, Part, Array], object], mean: Array, out: Array, pixels: Pixels | None = None
     ) -> None:
-        """Put samples together from their parts: undo `split`.
+        """Join the parts of samples, the inverse of `split`.
 
         Parameters
         ----------
-        fill : callable (which samples, which part, array (n_features, n) to be filled)
-        mean : array (*lengths of the box), float32 or float64, the type of the values
-            What is added after the filter.
+        fill : callable (range of samples, part, array (n_features, n))
+            Writes the values of a part into the array.
+        mean : array (*lengths of the box), float32 or float64, the dtype of the values
+            Added after the filter.
         out : array (n, *lengths of the box), C-ordered
-            Overwritten; of the type of the mean, or of that of the pixels.
+            Output, in the dtype of the pixels if given, else of the mean.
         pixels : Pixels, optional
-            Integers of at most 16 bits, which values are rounded to.
+            Values are rounded to these integers of at most 16 bits.
         """
         from dpca.kernels.sweeps import scatter_runs
 
         dtype, mean = mean.dtype, np.ascontiguousarray(mean).reshape(-1)
         low, high = (dtype.type(0), dtype.type(0)) if pixels is None else map(dtype.type, pixels.limits)
-        for few in self._few(len(out), dtype):
+        for few in self._sample_ranges(len(out), dtype):
             rows = out[few].reshape(len(out[few]), -1)
             values = self._held(len(rows), dtype)
             for before, slab in itertools.pairwise([None, *self.slabs, None]):
@@ -156,8 +155,8 @@ class Slabs:
                 if before is not None:
                     scatter_runs(values, before.runs, self.strides, mean, pixels is not None, low, high, rows)
 
-    def _few(self, n: int, dtype: np.dtype[Any]) -> Iterator[slice]:
-        """Cut samples into those that are worked on at once."""
+    def _sample_ranges(self, n: int, dtype: np.dtype[Any]) -> Iterator[slice]:
+        """Yield the ranges of samples that are processed together."""
         most = max(1, self.held_bytes(dtype) // (self.size * dtype.itemsize))
         step = most // _UNIT * _UNIT or most
         return (slice(start, min(start + step, n)) for start in range(0, n, step))
@@ -175,15 +174,15 @@ def _turn(slab: Slab, values: Array, *, inverse: bool) -> None:
 
 @lru_cache(maxsize=64)
 def _turning(half: int, dtype: np.dtype[Any], inverse: bool) -> Array:
-    """Return half of V - I, or of its transpose, for the odd parts of zones; see `dpca.partition.prefilter`."""
+    """Return (V - I) / 2, or its transpose, for the odd parts of zones; see `dpca.partition.prefilter`."""
     turn = rotation(half)
     return np.ascontiguousarray(((turn.T if inverse else turn) - np.eye(half)) / 2, dtype)
 
 
 def unfiltered(grid: CellGrid, samples: Array) -> Array:
-    """Return the samples, of which those given (n, *sample_shape), in float64, are filtered.
+    """Apply the inverse filter to samples (n, *sample_shape), float64.
 
-    By the arithmetic of `Slabs.join`, which is the same on all processors.
+    Uses the arithmetic of `Slabs.join`, which is bit-identical on all processors.
     """
 
     def fill(few: slice, part: Part, values: Array) -> None:
@@ -196,12 +195,12 @@ def unfiltered(grid: CellGrid, samples: Array) -> Array:
 
 
 def whole_of(sample_shape: Sequence[int]) -> Region:
-    """Return the box that is the whole of a sample."""
+    """Return the box of a whole sample."""
     return tuple((0, length) for length in sample_shape)
 
 
 class _Axis(NamedTuple):
-    """The cells along an axis that an interval needs, what it needs of each, and half of the zone before each."""
+    """The cells that an interval requires along an axis, the range of each, and half the width of the zone before."""
 
     cells: range
     needed: list[tuple[int, int]]
@@ -222,7 +221,7 @@ def _along(grid: CellGrid, axis: int, start: int, stop: int) -> _Axis:
 
 @lru_cache(maxsize=16)
 def slabs_of(grid: CellGrid, box: Region) -> Slabs:
-    """Return the slabs of a box of a sample, not empty."""
+    """Return the slabs of a nonempty box of a sample."""
     n, lengths = grid.n_spatial, [stop - start for start, stop in box]
     axes = [_along(grid, axis, *box[axis]) for axis in range(n)]
     strides = np.array([math.prod(lengths[axis + 1 :]) for axis in range(n - 1)], np.int64)
@@ -251,14 +250,14 @@ def slabs_of(grid: CellGrid, box: Region) -> Slabs:
             whole = grid.box(cell)
             inside = tuple((a - o, b - o) for (a, b), (o, _) in zip(region, whole, strict=True))
             parts.append(Part(cell, None if region == whole else inside, begin, end))
-            # What lies in the box, too.
+            # The part of the region inside the box.
             both = [(max(a, c), min(b, d)) for (a, b), (c, d) in zip(region[:n], box, strict=False)]
             if all(a < b for a, b in both):
                 at = begin + sum((a - o) * step for (a, _), (o, _), step in zip(both, region, steps, strict=False))
                 to = sum((a - o) * step for (a, _), (o, _), step in zip(both, box, (*strides, width), strict=False))
                 *rows, run = (b - a for a, b in both)
                 runs.append((at, to, run * width, *rows, *steps[:-1]))
-        # Axis by axis, the first one last: only then is the slab before filtered as this one.
+        # Filter the first axis last, because the previous slab is already filtered along the other axes.
         ordered = [(half, np.array(found)) for (_, half), found in sorted(zones.items(), reverse=True)]
         slabs.append(Slab(parts, ordered, np.array(runs, np.int64).reshape(len(runs), 1 + 2 * n)))
     return Slabs(slabs, held * min(2, len(slabs)), strides)

@@ -1,4 +1,4 @@
-"""Components as cosines over their cell: those of pictures are smooth, and few numbers then hold most of them."""
+"""Cosine transforms of components over their cell. Components of images are smooth and have few large coefficients."""
 
 from __future__ import annotations
 
@@ -18,18 +18,18 @@ def lengths_of(grid: CellGrid, group: Array) -> Iterator[tuple[int, ...]]:
 
 
 def to_spectrum(rows: Array, lengths: tuple[int, ...]) -> Array:
-    """Return the cosine transform (n, n_features) of rows over a cell: type II along all axes, orthonormal."""
+    """Return the cosine transforms (n, n_features) of rows over a cell: type II along all axes, orthonormal."""
     found: Array = dctn(rows.reshape(-1, *lengths), axes=range(1, 1 + len(lengths)), norm="ortho")
     return found.reshape(rows.shape)
 
 
 def from_spectrum(spectrum: Array, lengths: tuple[int, ...]) -> Array:
-    """Undo `to_spectrum`."""
+    """Invert `to_spectrum`."""
     found: Array = idctn(spectrum.reshape(-1, *lengths), axes=range(1, 1 + len(lengths)), norm="ortho")
     return found.reshape(spectrum.shape)
 
 
 def length_in_bits(values: Array) -> Array:
-    """Return about how many bits values (..., n) take as integers, summed over the last axis."""
+    """Estimate the bits of values (..., n) as integers, summed over the last axis."""
     bits: Array = np.log2(1 + 2 * np.abs(values)).sum(axis=-1)
     return bits

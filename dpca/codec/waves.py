@@ -1,6 +1,6 @@
-"""Runs of consecutive samples as waves: what changes slowly from sample to sample becomes few large numbers.
+"""Waves: the cosine transform of runs of consecutive samples. Slow changes become few large coefficients.
 
-The cosine transform of type II, orthonormal, of `RUN` samples each: errors of waves are those of the samples.
+The transform (type II) of `RUN` samples is orthonormal: squared errors of waves equal those of the samples.
 """
 
 from __future__ import annotations
@@ -15,21 +15,21 @@ from dpca.kernels.types import Array
 
 #: Samples of a run.
 RUN = 16
-# Sum of absolute scores as waves, in that of the scores as they are, from which waves are worth their trouble. Samples
-# in any order come to 1, photographs sorted by person to .98.
+# Waves pay if they reduce the sum of magnitudes to this share. Samples in random order have a share of 1, photographs
+# sorted by person 0.98.
 _WORTHWHILE = 0.9
 
 
 def matrix() -> Array:
-    """Return the waves (RUN, RUN), float64, a wave a row: their orthonormal matrix."""
+    """Return the orthonormal matrix (RUN, RUN), float64, of the transform. Each row is a wave."""
     waves: Array = dct(np.eye(RUN), axis=0, norm="ortho")
     return waves
 
 
 def to_waves(scores: Array) -> Array:
-    """Return scores (..., n) as waves (..., n rounded up to whole runs), run after run, in the same type.
+    """Transform scores (..., n) to waves (..., n rounded up to whole runs), run after run, in the same dtype.
 
-    A run that ends early goes on with its last sample.
+    The last sample pads an incomplete run.
     """
     n = scores.shape[-1]
     whole = np.concatenate([scores, np.repeat(scores[..., -1:], -n % RUN, axis=-1)], axis=-1)
@@ -38,9 +38,9 @@ def to_waves(scores: Array) -> Array:
 
 
 def from_waves(waves: Array, dtype: DTypeLike) -> Array:
-    """Return the scores (n_rows, n), run after run, in a floating-point type, of waves (n_rows, RUN, runs) as stored.
+    """Transform stored waves (n_rows, RUN, n_runs) to scores (n_rows, n), run after run, in a floating-point dtype.
 
-    Each run is computed alike, whatever others there are, and on any processor.
+    The result of a run is bit-identical on all processors and does not depend on other runs.
     """
     from dpca.kernels.sweeps import turn_runs
 
@@ -51,7 +51,7 @@ def from_waves(waves: Array, dtype: DTypeLike) -> Array:
 
 
 def placed(samples: Array, breaks: Sequence[int]) -> Array:
-    """Return where samples lie in runs when those at the ``breaks``, ascending, begin a new one: (n,) integers."""
+    """Return the positions (n,) of samples in runs, if samples at the ``breaks`` (ascending) begin new runs."""
     found, shift = np.array(samples), 0
     for first in breaks:
         rest = -(first + shift) % RUN
@@ -61,18 +61,18 @@ def placed(samples: Array, breaks: Sequence[int]) -> Array:
 
 
 def waves_pay(scores: Array) -> bool:
-    """Say whether scores (..., n) of whole runs of consecutive samples are worth storing as waves."""
+    """Return whether scores (..., n) of whole runs of consecutive samples are worth storing as waves."""
     return bool(np.abs(to_waves(scores)).sum(dtype=float) < _WORTHWHILE * np.abs(scores).sum(dtype=float))
 
 
 def stored(codes: Array) -> Array:
-    """Return codes (n_positions, n), run after run, as they are stored (n_positions, RUN, runs): wave after wave.
+    """Reorder codes (n_positions, n), run after run, to the stored order (n_positions, RUN, n_runs), wave after wave.
 
-    Codes of one wave are alike: they are packed together.
+    Codes of one wave are similar and compress better together.
     """
     return np.ascontiguousarray(codes.reshape(len(codes), codes.shape[1] // RUN, RUN).swapaxes(1, 2))
 
 
 def restored(codes: Array) -> Array:
-    """Return what `stored` was given."""
+    """Invert `stored`."""
     return codes.swapaxes(1, 2).reshape(len(codes), codes.shape[1] * codes.shape[2])

@@ -1,1 +1,1 @@
-"""Folds of rules over stores, on Dask: planning, reading ahead, merging, checkpoints, memory. Knows no PCA."""
+"""Folds of rules over stores, on Dask: planning, reading ahead, merging, checkpoints, memory. Independent of PCA."""

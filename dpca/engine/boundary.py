@@ -1,4 +1,4 @@
-"""The boundary of a task, where what arithmetic raises on hostile values becomes one sentence about the samples."""
+"""The boundary of a task. Arithmetic errors on extreme values become one error message that names the samples."""
 
 from __future__ import annotations
 
@@ -15,13 +15,13 @@ T = TypeVar("T")
 
 
 def guarded(function: Callable[..., T], name: str, samples: tuple[int, int] | None = None) -> Callable[..., T]:
-    """Return a function that does the same, and says in one sentence when the values are beyond its arithmetic.
+    """Wrap a function so that its arithmetic errors become a `DataError` that names the source and the samples.
 
-    Rules are arrays in, arrays out: they raise ValueError or what their libraries do, and know neither source nor
-    sample. numpy's warnings are not shown: what they warn of is refused where results are checked to be finite.
+    Rules map arrays to arrays. They raise ValueError or the errors of their libraries, and have no access to the source
+    or the sample numbers. numpy's warnings are hidden, because results are checked to be finite.
 
-    The function returned raises DataError in place of ValueError (LinAlgError is one) and ArithmeticError. It calls the
-    source by ``name`` and, where they are known, the first of its samples and the one behind the last.
+    The wrapped function raises DataError instead of ValueError (of which LinAlgError is a subclass) and
+    ArithmeticError. The message contains ``name`` and the range of ``samples`` (first, end), if it is given.
     """
 
     def call(*arguments: object) -> T:
@@ -30,13 +30,13 @@ def guarded(function: Callable[..., T], name: str, samples: tuple[int, int] | No
                 return function(*arguments)
         except (DataError, PlanError):
             raise
-        except (ValueError, ArithmeticError, RuntimeWarning) as error:  # a warning that the caller turned into an error
+        except (ValueError, ArithmeticError, RuntimeWarning) as error:  # callers may turn warnings into errors
             where = name if samples is None else f"samples {samples[0]} to {samples[1] - 1} of {name}"
-            if isinstance(error, DivergedError):  # which knows the remedy
-                raise DataError(f"{where} cannot be analyzed so: {one_line(error)}") from error
+            if isinstance(error, DivergedError):  # its message contains the remedy
+                raise DataError(f"{where} cannot be analyzed with these settings: {one_line(error)}") from error
             raise DataError(
                 f"{where} cannot be analyzed ({one_line(error)}): divide all values by a constant so that their "
-                f"squares are ordinary numbers of their type, or leave out the samples that differ from all others"
+                f"squares are ordinary numbers of their dtype, or leave out outlying samples"
             ) from error
 
     return call

@@ -1,4 +1,4 @@
-"""States on disk: what lets a fold that was stopped go on where it was."""
+"""Checkpoints: states on disk, from which an interrupted fold resumes."""
 
 from __future__ import annotations
 
@@ -21,25 +21,25 @@ from dpca.storage.disk import writing_errors
 from dpca.storage.objects import ObjectPath, Place, place_of
 
 T = TypeVar("T")
-# Numpy reads headers with Python's parser, whose depth some versions count for all threads together: then it fails.
+# Numpy reads headers with Python's parser. Some versions count its depth over all threads, and then it fails.
 _PARSER = threading.Lock()
 _COUNTS, _LENGTH = "counts.json", "n_partitions"
 
 
 @dataclass(frozen=True)
 class Checkpoints:
-    """Named bundles of arrays and counters in one folder, each whole or absent.
+    """Named bundles of arrays and counters in one folder. Each bundle is complete or absent.
 
-    Tasks write their own, so the folder must be visible to all workers. The folder belongs to one fold with one set of
-    settings: its caller puts their fingerprint into the path.
+    Tasks write their own bundles, so the folder must be visible to all workers. The folder belongs to one fold with one
+    set of settings: the caller puts a fingerprint of the settings into the path.
 
     Parameters
     ----------
     folder : str
-        Made when the first bundle is written.
+        Created with the first bundle.
     within : str, optional
-        A folder above it that is never made: a task that ends after its run was stopped, and has removed that folder,
-        leaves nothing there.
+        A parent folder that is never created. An interrupted run removes it, and tasks that end later must not create
+        it again.
     """
 
     folder: str
@@ -67,13 +67,13 @@ class Checkpoints:
         return None
 
     def load(self, name: str) -> tuple[dict[str, Array], dict[str, Any]] | None:
-        """Read a bundle; None when it was never finished, or is damaged: the piece is done again."""
+        """Read a bundle; None if it is missing, unfinished or damaged. The caller then repeats the work."""
         try:
             with _opened(self._path(name)) as file, _PARSER, np.load(file, allow_pickle=False) as bundle:
                 arrays = {key: bundle[key] for key in bundle.files}
             return arrays, json.loads(bytes(arrays.pop(_COUNTS)))
         except (OSError, ValueError, KeyError, AttributeError, EOFError, RuntimeError, zipfile.BadZipFile):
-            # Not there, or a disk that lost a part of the file after a power cut: numpy and zipfile raise many kinds.
+            # The file is missing, or a power cut truncated it. numpy and zipfile raise many types of errors then.
             return None
 
     def save_states(self, name: str, states: Sequence[State]) -> None:
@@ -82,7 +82,7 @@ class Checkpoints:
         self.save(name, arrays, {**_flat([state.counts for state in states]), _LENGTH: len(states)})
 
     def load_states(self, name: str) -> list[State] | None:
-        """Read what `save_states` wrote; None as in `load`."""
+        """Read the states that `save_states` wrote; None as in `load`."""
         kept = self.load(name)
         if kept is None:
             return None
@@ -95,12 +95,12 @@ class Checkpoints:
         self.save(name, _flat(results), {_LENGTH: len(results)})
 
     def load_results(self, name: str) -> list[dict[str, Array]] | None:
-        """Read what `save_results` wrote; None as in `load`."""
+        """Read the results that `save_results` wrote; None as in `load`."""
         kept = self.load(name)
         return None if kept is None else _nested(kept[0], kept[1][_LENGTH])
 
     def remove(self, name: str) -> None:
-        """Forget a bundle."""
+        """Remove a bundle."""
         self._path(name).unlink(missing_ok=True)
 
     def _make(self) -> None:
@@ -121,7 +121,7 @@ def _opened(path: Place) -> IO[bytes]:
 
 
 def _flat(bundles: Sequence[Mapping[str, T]]) -> dict[str, T]:
-    """Return the values of numbered bundles under one name each."""
+    """Flatten a sequence of bundles to one dictionary, with numbered keys."""
     return {f"{i}.{key}": value for i, bundle in enumerate(bundles) for key, value in bundle.items()}
 
 
@@ -135,7 +135,7 @@ def _nested(flat: Mapping[str, T], n: int) -> list[dict[str, T]]:
 
 
 def _write_npz(file: IO[bytes], bundle: dict[str, Array]) -> None:
-    """Do as ``np.savez``, but never pickle (its own switch for that is younger than the oldest numpy we run on)."""
+    """Write as ``np.savez`` does, but never pickle. Its ``allow_pickle`` is newer than the oldest supported numpy."""
     with zipfile.ZipFile(file, "w") as archive:
         for name, array in bundle.items():
             with archive.open(f"{name}.npy", "w", force_zip64=True) as member:

@@ -1,4 +1,4 @@
-"""Samples with a whole number each, such as a class, in further attributes: rules see batches and nothing else."""
+"""Samples with an integer code each, such as a class, as further attributes, because rules receive only batches."""
 
 from __future__ import annotations
 
@@ -14,14 +14,14 @@ from dpca.rules.codes import DIGITS, written_codes
 
 
 class CodedSource(ComputedSource):
-    """The attributes of another source's samples in a row, and behind them the digits of a code.
+    """The attributes of another source's samples in one row, followed by the digits of a code.
 
-    8-bit integers stay what they are; all else becomes float64, as what solves for coefficients needs its products.
+    8-bit integers keep their dtype. All others become float64, because solvers for coefficients need float64 products.
 
     Parameters
     ----------
     source : Source
-        Of n samples with d attributes.
+        Source of n samples with d attributes.
     codes : array (n,), int32
         See `dpca.rules.codes`.
     """
@@ -42,7 +42,7 @@ class CodedSource(ComputedSource):
         out[:, kept:] = digits[:, max(0, a - d) : max(0, b - d)]
 
     def piece(self, samples: tuple[int, int], region: Region) -> Any:
-        """Return this source with the codes of these samples only, over a piece of the other one."""
+        """Return this source with the codes of these samples only, over a piece of the other source."""
         cut = copy.copy(self)
         cut.codes, cut.origin = self.codes[slice(*samples)], samples[0]
         return super(CodedSource, cut).piece(samples, region)

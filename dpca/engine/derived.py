@@ -1,4 +1,4 @@
-"""Sources that read through another one: its samples in another order, some of them, or others computed from them."""
+"""Sources that wrap other sources: samples in another order, a selection, or samples computed from others."""
 
 from __future__ import annotations
 
@@ -18,15 +18,15 @@ from dpca.kernels.types import Array, Region
 
 
 class DerivedSource(Source):
-    """Reads samples through another source, to which it delegates its metadata.
+    """Wraps another source and delegates its metadata to it.
 
     Parameters
     ----------
     source : Source
     window_rows : int
-        Samples of the other source that a reader holds, in an order of its own; 0 for those asked for, in place.
+        Samples of the other source in memory of a reader that reorders them; 0 for a reader that keeps their order.
     n_readers : int
-        How many boxes of the other source are read at once.
+        Number of boxes of the other source that are read at once.
     """
 
     def __init__(self, source: Source, window_rows: int, n_readers: int = 1) -> None:
@@ -36,49 +36,49 @@ class DerivedSource(Source):
         self.held_rows, self.n_readers = source.held_rows + window_rows, source.n_readers * n_readers
 
     def decoded_bytes(self, region: Region) -> int:
-        """Return the bytes of one sample in all the chunks that a region touches."""
+        """Return the bytes of one sample in all chunks that a region overlaps."""
         return self.source.decoded_bytes(region)
 
     def further_bytes(self, region: Region) -> int:
-        """Return the bytes that one reader takes beside the samples that it is asked for, and their chunks."""
+        """Return the bytes of one reader in addition to the requested samples and their chunks."""
         return self.source.further_bytes(region)
 
     def read_rows(self, region: Region) -> int:
-        """Return how many samples are read at a time."""
+        """Return the number of samples of one read."""
         return self.source.read_rows(region)
 
 
 class OpenedSource(DerivedSource):
-    """A source that is opened once, in this process, for many short runs."""
+    """A source that is opened once in this process, for many short runs."""
 
     def __init__(self, source: Source) -> None:
         super().__init__(source, window_rows=0)
         self.with_gaps, self._reader = source.with_gaps, source.reader()
 
     def reader(self) -> Reader:
-        """Return the reader that was opened."""
+        """Return the open reader."""
         return self._reader
 
 
 class ComputedSource(DerivedSource):
-    """Samples that are computed from those of another source where they are read; nothing is copied.
+    """Samples that are computed from those of another source when they are read. Nothing is copied to disk.
 
-    Sample i comes from the samples i * ``stride`` - ``before`` to i * ``stride`` + ``behind`` of the other source, as
-    far as it has them, whole or in the box that `needed` returns. It reads some whole chunks at a time, and those
-    samples again at their borders.
-    A subclass implements `compute`; what it needs for that are attributes of its own, small and plain: they travel to
-    tasks, and tell one source from another in checkpoints.
+    Sample i depends on the samples i * ``stride`` - ``before`` to i * ``stride`` + ``behind`` of the other source, as
+    far as they exist, whole or in the box that `needed` returns. Some whole chunks are read at a time, and ``before`` +
+    ``behind`` samples are read again at their borders.
+    A subclass implements `compute`. The parameters of `compute` are attributes of the subclass. They must be small and
+    plain, because they are sent to tasks and identify the source in checkpoints.
 
-    Memory of a reader, beside what the other source takes: what `compute` is given at once, about 16 MiB and
-    ``before`` + ``behind`` samples.
+    Memory of a reader, in addition to that of the other source: the values that `compute` receives at once, about
+    16 MiB and ``before`` + ``behind`` samples.
 
     Parameters
     ----------
     source : Source
     shape : tuple of int
-        Of what is computed, samples first; not more of these than the other source has.
+        Shape of the computed samples, samples first; at most as many samples as the other source has.
     dtype : dtype, optional
-        Of what is computed; default that of the other source.
+        Dtype of the computed samples; the default is that of the other source.
     before, behind : int
         Further samples of the other source that `compute` needs.
     stride : int
@@ -100,7 +100,7 @@ class ComputedSource(DerivedSource):
         self.chunks, self.axes = (max(1, source.chunks[0] // stride), *self.shape[1:]), None
         self.before, self.behind, self.stride, self.source_shape = before, behind, stride, source.shape
         if source.segment_bytes is not None:
-            # As many samples of the other source as a segment of its own has.
+            # A segment spans as many samples of the other source as a segment of that source.
             self.segment_bytes = max(1, source.segment_bytes * _row_bytes(self) // (_row_bytes(source) * stride))
 
     @abstractmethod
@@ -110,17 +110,17 @@ class ComputedSource(DerivedSource):
         Parameters
         ----------
         values : array (m, *lengths of the box that `needed` returns)
-            Samples of the other source, from number ``first`` on; they may be overwritten.
+            Samples of the other source, from index ``first`` on; they may be overwritten.
         first : int
         samples : tuple of int
-            Numbers of the samples to compute: the first one, and that behind the last.
+            Index range of the samples to compute (start, stop).
         region : Region
-            The box of them.
+            The box to compute.
         out : array (stop - start, *lengths of the box)
         """
 
     def needed(self, region: Region) -> Region:
-        """Return the box of the other source's samples from which a box is computed: by default all of them."""
+        """Return the box of the other source's samples that a box depends on; the default is the whole sample."""
         return tuple((0, length) for length in self.source_shape[1:])
 
     def reader(self) -> Reader:
@@ -133,10 +133,10 @@ class ComputedSource(DerivedSource):
             lengths = tuple(b - a for a, b in box)
             rows = (min(step, stop - start) - 1) * self.stride + 1 + self.before + self.behind
             if held.shape[1:] != lengths or len(held) < rows:
-                # New pages cost a third of what reading does.
+                # The buffer is reused, because new pages cost a third of the time of reading.
                 held = np.empty((rows, *lengths), self.source.dtype)
             buffer = held
-            # From one whole chunk to the next, so that none is decoded twice but for what lies before and behind.
+            # Cuts lie at borders of chunks, so that only samples before and behind are decoded twice.
             edges = [start, *range((start // step + 1) * step, stop, step), stop]
             for a, b in itertools.pairwise(edges):
                 first, last = self._span((a, b))
@@ -146,12 +146,12 @@ class ComputedSource(DerivedSource):
         return read
 
     def piece(self, samples: tuple[int, int], region: Region) -> Any:
-        """Return this source over a piece of the other one, delayed where that is."""
+        """Return this source over a piece of the other one. It is delayed if that piece is."""
         piece = self.source.piece(self._span(samples), self.needed(region))
         return self if piece is self.source else delayed(self._bare()._over, pure=False)(piece)
 
     def as_dask(self) -> da.Array | None:
-        """Return the samples as a Dask array, where the other source is one: computed where its chunks are."""
+        """Return the samples as a Dask array, if the other source is one. They are computed next to its chunks."""
         x = self.source.as_dask()
         if x is None:
             return None
@@ -167,25 +167,25 @@ class ComputedSource(DerivedSource):
 
     @property
     def ndim(self) -> int:
-        """Number of axes, that of samples included."""
+        """Number of axes, including that of samples."""
         return len(self.shape)
 
     def decoded_bytes(self, region: Region) -> int:
-        """Return the bytes of what is read from one sample to the next: in the chunks it comes from, and by itself."""
+        """Return the bytes that are read per sample: the decoded chunks and the values cut from them."""
         return self.stride * self._read_bytes(region)
 
     def further_bytes(self, region: Region) -> int:
-        """Return the bytes of samples before and behind those that are asked for, and of chunks that Zarr joins."""
+        """Return the bytes of the samples before and behind the requested ones, and of chunks that Zarr joins."""
         own, box = self.source, self.needed(region)
         beside = (self.before + self.behind) * self._read_bytes(region)
         return own.further_bytes(box) + beside + 2 * math.prod(own.chunks) * own.dtype.itemsize
 
     def read_rows(self, region: Region) -> int:
-        """Return how many samples are read at a time."""
+        """Return the number of samples of one read."""
         return max(1, self.source.read_rows(self.needed(region)) // self.stride)
 
     def _read_bytes(self, region: Region) -> int:
-        """Return the bytes of a sample of the other source: in the chunks that it is read from, and by itself."""
+        """Return the bytes of one sample of the other source: its decoded chunks and the values cut from them."""
         box = self.needed(region)
         return self.source.decoded_bytes(box) + math.prod(b - a for a, b in box) * self.source.dtype.itemsize
 
@@ -199,7 +199,7 @@ class ComputedSource(DerivedSource):
         return out
 
     def _bare(self) -> Self:
-        """Return a copy without the other source, which may hold a graph."""
+        """Return a copy without the other source, because that may contain a graph."""
         bare = copy.copy(self)
         del bare.source
         return bare

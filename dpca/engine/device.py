@@ -1,4 +1,4 @@
-"""Accelerators: which one is there, how samples get to it, and whether its products are what rules count on."""
+"""Accelerators: find one, send samples to it, and check the precision of its matrix products."""
 
 from __future__ import annotations
 
@@ -12,21 +12,21 @@ from dpca.engine.memory import usable_bytes
 from dpca.kernels.namespace import namespace
 from dpca.kernels.types import Array
 
-# A product of matrices of this size and of this value falls short by a factor of 1 - 2**-11 where ten bits are kept.
+# With ten bits of mantissa, a product of matrices of this size and value is too small by a factor of 1 - 2**-11.
 _PROBE_SIZE, _PROBE = 256, 1 + 2.0**-12
 
 
 @dataclass(frozen=True)
 class Device:
-    """Memory that arrays of torch or CuPy lie in.
+    """A device of torch or CuPy.
 
     Parameters
     ----------
     library : {"torch", "cupy"}
     name : str
-        As the library calls it: "cuda:0"; torch has "cpu" too, which tests the same code where there is no accelerator.
+        Name in the library, "cuda:0". With torch also "cpu", which tests the same code without an accelerator.
     model : str
-        What people call it.
+        Product name.
     """
 
     library: str
@@ -34,7 +34,7 @@ class Device:
     model: str
 
     def send(self, samples: Array) -> Array:
-        """Return samples as an array there; torch's "cpu" shares the memory of numpy."""
+        """Return samples as an array on the device; torch's "cpu" shares the memory of numpy."""
         if self.library == "torch":
             import torch
 
@@ -46,7 +46,7 @@ class Device:
         return cast("Array", sent)
 
     def free_bytes(self) -> int:
-        """Return how many bytes a fold may plan with now."""
+        """Return the number of bytes that a fold may use now."""
         if self.library == "cupy":
             import cupy
 
@@ -57,29 +57,29 @@ class Device:
             import torch
 
             free = torch.cuda.mem_get_info(self.name)[0]
-        # What allocators keep, and what products and eigensolvers take for themselves.
+        # The rest is for the allocator, and for the workspace of products and eigensolvers.
         return int(0.8 * free)
 
     def check_products(self) -> None:
-        """Refuse a library that has been told to compute float32 products with fewer bits.
+        """Reject a library that computes float32 products with reduced precision, such as TF32.
 
         Raises
         ------
         ValueError
-            With the setting that makes them whole.
+            The message contains the setting for full precision.
         """
         x = self.send(np.full((_PROBE_SIZE, _PROBE_SIZE), _PROBE, np.float32))
         share = float(namespace(x).matmul(x, x)[0, 0]) / (_PROBE_SIZE * _PROBE**2)
         if abs(share - 1) > 2.0**-16:
             setting = "torch.set_float32_matmul_precision('highest')" if self.library == "torch" else "CUPY_TF32=0"
             raise ValueError(
-                f"float32 products on {self.name} are {share:.6f} of what they should be, as with TF32's ten bits: "
-                f"covariances need all of float32, set {setting}"
+                f"float32 products on {self.name} have a relative error of {abs(share - 1):.1e}, as with TF32: "
+                f"covariances require full float32 precision, set {setting}"
             )
 
 
 def find_device() -> Device | None:
-    """Return the accelerator that torch or CuPy finds on this machine; None if there is none, or neither of them."""
+    """Return the accelerator that torch or CuPy finds on this machine; None without an accelerator or library."""
     if find_spec("torch") is not None:
         import torch
 

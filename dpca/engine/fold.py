@@ -1,4 +1,4 @@
-"""The fold: one rule over every partition of a stack, as a Dask graph whose nodes are segments."""
+"""The fold: applies one rule to every partition of a stack, as a Dask graph of segments."""
 
 from __future__ import annotations
 
@@ -49,52 +49,53 @@ def fold(
 ) -> tuple[Results, FoldReport]:
     """Fold a rule over each partition of a stack.
 
-    Segments of the samples are folded side by side and merged as a tree where the rule can merge; otherwise each
-    begins with the state that the one before it ended with.
+    If the rule can merge states, segments of the samples are folded in parallel and merged as a tree. Otherwise each
+    segment begins with the final state of the one before it.
 
-    A fold in rounds, or one that is watched, takes its segments a few at a time, link by link, see
-    `dpca.engine.strands`. At the end of each link the states come to this process, which keeps them: what a lost worker
-    takes with it is redone from there. One that is watched comes to the same results as one that is not.
+    A fold in rounds, or one with a ``watch``, folds a few segments at a time, link by link, see
+    `dpca.engine.strands`. At the end of each link the states are transferred to this process and kept. If a worker is
+    lost, its work is repeated from there. The results do not depend on ``watch``.
 
     Parameters
     ----------
     rule : Rule
-        What to compute: averageable for `Averaging`, summable for `DataParallel`.
+        The rule: averageable for `Averaging`, summable for `DataParallel`.
     source : Source
-        Where the samples are. A numpy array is folded by threads of this process, where its memory is.
+        The samples. Threads of this process fold a numpy array.
     partition : Partition
-        How the attributes are split.
+        The partition of the attributes.
     scheme : Averaging or DataParallel, optional
-        What the streams of a round do, for a fold in synchronous rounds. The result depends on it, not on the workers.
+        The work of the streams in a round, for a fold in synchronous rounds. The result depends on it, not on the
+        workers.
     plan : FoldPlan, optional
-        What `plan_for` returned for the same arguments, where it was asked before.
+        The result of `plan_for` for the same arguments, if it is known.
     client : distributed.Client, optional
-        The cluster to run on; without one, threads of this process.
+        The cluster to run on; the default is threads of this process.
     budget : int, optional
-        Bytes a task may take; default from the memory of the tightest worker or of this machine.
+        Memory of a task in bytes; the default depends on the worker with the least memory, or on this machine.
     checkpoints : Checkpoints, optional
-        Where finished segments and groups are kept. A fold that finds its own there does not repeat them; those of
-        other rules, parameters, sources or plans are left alone.
+        Storage for finished segments and groups. A fold does not repeat those of its own. Those of other rules,
+        parameters, sources or plans are not touched.
     progress : Progress
-        Told the bytes read.
+        Receives the bytes read.
     stage : str
-        What the progress is called, and its tasks on Dask's dashboard.
+        Name of the progress bar, and of the tasks on Dask's dashboard.
     note : str
-        For the report.
+        Note in the report.
     watch : Watch, optional
-        Is shown the fold in this process, now and then, before it has ended. Not where memory does not hold the states
-        of all partitions at once, nor where checkpoints hold results of some of them.
+        Is called in this process at intervals, before the fold has ended. It is not called if memory does not hold the
+        states of all partitions at once, or if checkpoints hold results of some of them.
 
     Returns
     -------
     results : list of dict
-        What ``rule.finish`` returned for each partition, in order.
+        The result of ``rule.finish`` for each partition, in order.
     report : FoldReport
 
     Raises
     ------
     PlanError
-        Before anything runs, when the budget cannot hold one partition, and what the streams of one round leave.
+        Before anything runs, if the budget cannot hold one partition, with the states of all streams of a round.
     DataError
         At a value that is not finite.
     """
@@ -143,21 +144,20 @@ def iter_fold(
     watch: Watch | None = None,
     begun: Sequence[State] | None = None,
 ) -> Generator[Look, None, tuple[Results, FoldReport]]:
-    """Fold as `fold` does, link by link: each link ends with a `Look`, but the last, which ends with the results.
+    """Fold as `fold` does, link by link. Each link yields a `Look`; the last one returns the results.
 
-    Nothing runs between two links. A fold that is not gone on with keeps its checkpoints.
+    Nothing runs between two links. A closed, unfinished fold keeps its checkpoints.
 
     Parameters
     ----------
     begun : sequence of State, optional
-        What a chain begins with: the states after the samples before the first one of the plan's only segment.
+        Initial states of a chain: those after the samples before the plan's only segment.
     """
     began = time.perf_counter()
     client = None if source.in_process else client
     plan = plan or plan_for(rule, source, partition, scheme=scheme, client=client, budget=budget)
     if checkpoints is not None:
-        # With another budget or cluster the groups hold other partitions, with another rule the states other arrays:
-        # each fold has a folder of its own.
+        # Each fold has a folder of its own. Another budget or cluster has other groups, another rule other arrays.
         settings = digest(rule, plan, source, partition, scheme)
         checkpoints = replace(checkpoints, folder=f"{checkpoints.folder}/{settings}")
 
@@ -187,10 +187,10 @@ def plan_for(
     client: Any | None = None,
     budget: int | None = None,
 ) -> FoldPlan:
-    """Return what `fold` would run with these arguments; its parameters and errors.
+    """Return the plan of `fold` for these arguments. Parameters and errors are those of `fold`.
 
-    Partitions that lie all over a sample, as bands do, are read once by each of several tasks. In one process they are
-    left to the threads of a single task instead, where that saves reading.
+    The attributes of a band are spread over the whole sample, so each of several tasks reads all samples. In one
+    process, the threads of a single task fold them instead if that saves reading.
     """
     client = None if source.in_process else client
     n_threads = thread_count()
@@ -205,15 +205,15 @@ def plan_for(
         plan = together if together.read_bytes < plan.read_bytes else plan
     if plan.result_bytes > usable_bytes():
         raise PlanError(
-            f"the results of {partition.n_partitions:,} partitions take {plan.result_bytes / 1e6:,.0f} MB but this "
-            f"process may hold {usable_bytes() / 1e6:,.0f} MB: ask for fewer components"
+            f"the results of {partition.n_partitions:,} partitions need {plan.result_bytes / 1e6:,.0f} MB of memory, "
+            f"and this process may use {usable_bytes() / 1e6:,.0f} MB: use fewer components"
         )
     return plan
 
 
 @dataclass(frozen=True)
 class _Run:
-    """One fold, and where it runs."""
+    """One fold, its cluster and its checkpoints."""
 
     rule: Rule
     source: Source
@@ -227,7 +227,7 @@ class _Run:
     begun: Sequence[State] | None = None
 
     def outcomes(self, bar: Stage, watch: Watch | None) -> Generator[Look, None, list[Outcome]]:
-        """Return the results of each group: those kept, and the others, computed side by side or link by link."""
+        """Return the results of each group, from checkpoints or computed, in parallel or link by link."""
         plan, dtype = self.plan, self.partition.split_dtype(self.source.dtype)
         common = (plan.batch_rows, plan.threads, plan.checkpoint_rows, self.source.name, dtype)
         row_bytes = [math.prod(b - a for a, b in group.region) * self.source.dtype.itemsize for group in plan.groups]
@@ -253,15 +253,15 @@ class _Run:
         return [outcomes[g] for g in range(len(plan.groups))]
 
     def computed(self, graph: dict[Any, Any], done: Callable[[Any], None]) -> dict[Any, Any]:
-        """Compute what nodes of a graph stand for, on the cluster or on threads; ``done`` is told of each."""
+        """Compute the nodes of a graph, on the cluster or on threads. ``done`` is called for each finished node."""
         if self.client is None:
-            told = [delayed(_told, pure=False)(node, done, g) for g, node in graph.items()]
+            reporting = [delayed(_with_report, pure=False)(node, done, g) for g, node in graph.items()]
             at_once = max(1, thread_count() // self.plan.threads)
-            return dict(zip(graph, compute(*told, scheduler="threads", num_workers=at_once), strict=True))
+            return dict(zip(graph, compute(*reporting, scheduler="threads", num_workers=at_once), strict=True))
         from distributed import as_completed
 
         share_storage_options(self.client)
-        # Dask would warn of a graph that holds states, as it is meant to here.
+        # The graph contains states on purpose; the option suppresses Dask's warning.
         with dask.config.set({"distributed.admin.large-graph-warning-threshold": "1 TB"}):
             futures = self.client.compute(list(graph.values()))
         number_of = dict(zip(futures, graph, strict=True))
@@ -269,7 +269,7 @@ class _Run:
         try:
             for future in as_completed(futures):
                 found[number_of[future]] = future.result()
-                future.release()  # or its worker would hold all of its results until the end
+                future.release()  # otherwise its worker would keep all its results until the end
                 done(number_of[future])
         except BaseException:
             self.client.cancel(futures)
@@ -277,6 +277,6 @@ class _Run:
         return found
 
 
-def _told(outcome: Any, done: Callable[[Any], None], g: Any) -> Any:
+def _with_report(outcome: Any, done: Callable[[Any], None], g: Any) -> Any:
     done(g)
     return outcome

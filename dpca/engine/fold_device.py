@@ -1,4 +1,4 @@
-"""The fold on an accelerator: partitions of equal size are stacked, and a rule takes in a stack in one call.
+"""The fold on an accelerator: partitions of equal size are stacked, and one call of the rule updates a whole stack.
 
 ::
 
@@ -6,8 +6,8 @@
       |                                           (m, n, 75)                      (m', n, 45)
       +-- split, on the accelerator -->           update, finish                  update, finish
 
-A call to an accelerator takes some microseconds, which is what the arithmetic of a small cell takes: one after the
-other, a thousand cells would wait for a thousand calls and leave the accelerator idle.
+A call to an accelerator takes some microseconds, about as long as the arithmetic of a small cell. A thousand separate
+calls for a thousand cells would leave the accelerator idle.
 """
 
 from __future__ import annotations
@@ -34,20 +34,20 @@ from dpca.partition.base import Partition
 from dpca.rules.rule import Rule
 from dpca.rules.state import State
 
-# What a stack takes beside its states, in matrices of d x d of 8 bytes: eigensolvers hold copies of theirs.
+# Memory of a stack in addition to its states, in multiples of a state: eigensolvers copy their matrices.
 _COPIES = 6
 
 
 @dataclass(frozen=True)
 class Piece:
-    """Partitions of ``n_features`` attributes each whose states are stacked."""
+    """Partitions with stacked states, of ``n_features`` attributes each."""
 
     partitions: tuple[int, ...]
     n_features: int
 
 
 class ThreadedSource(DerivedSource):
-    """Another source, read by several threads at once: for a fold that is one task and would wait for one of them.
+    """Another source, read by several threads at once, for a fold that is a single task.
 
     Each thread reads some whole chunks of samples of a box.
     """
@@ -81,8 +81,8 @@ def fold_on_device(
 ) -> Results:
     """Fold a rule over each partition of a stack, on an accelerator.
 
-    Batches are read by all processors, one ahead, checked, and sent as they are: 8-bit pixels travel as 8 bits. Where
-    the memory of the accelerator does not hold all states, the stack is read again for the rest.
+    All processors read batches, one batch ahead. Batches are checked and sent with their dtype: 8-bit pixels travel as
+    8 bits. If the memory of the accelerator does not hold all states, the stack is read again for the rest.
 
     Parameters
     ----------
@@ -91,12 +91,12 @@ def fold_on_device(
     partition : Partition
     device : Device
     budget : int, optional
-        Bytes to take there; default most of what is free.
+        Memory on the accelerator, in bytes; the default is most of the free memory.
 
     Returns
     -------
     list of dict of numpy arrays
-        Result of each partition, as `dpca.engine.fold` gives it, to rounding.
+        Result of each partition, as from `dpca.engine.fold`, up to rounding error.
 
     Raises
     ------
@@ -105,9 +105,9 @@ def fold_on_device(
     PlanError
         If a single partition does not fit.
     TypeError
-        For a partition that can be made of numpy's arrays alone: lapped cells.
+        For a partition that supports numpy arrays only: overlapping cells.
     ValueError
-        If products of float32 are cut short there; the message says how to change it.
+        If the device computes float32 products with reduced precision; the message contains the remedy.
     """
     device.check_products()
     room = device.free_bytes() if budget is None else budget
@@ -122,22 +122,22 @@ def fold_on_device(
 
 
 def _rows(rule: Rule, source: Source, room: int) -> int:
-    """Samples of a batch, whole chunks of them where that is possible, of which two fit."""
+    """Return the samples of a batch, in whole chunks if possible, so that two batches fit into ``room``."""
     fit = max(1, room // (2 * math.prod(source.shape[1:]) * source.dtype.itemsize))
     rows = max(1, min(rule.batch_rows(source.dtype), source.shape[0], fit))
     return rows // source.chunks[0] * source.chunks[0] or rows
 
 
 def _pieces(rule: Rule, source: Source, partition: Partition, rows: int, room: int) -> Iterator[Piece]:
-    """Yield partitions of equal size, as many together as can be updated and finished at once."""
+    """Yield pieces of equal-sized partitions, as many as can be updated and finished at once."""
     order = sorted(range(partition.n_partitions), key=partition.n_features)
     for d, same in itertools.groupby(order, partition.n_features):
         need = rows * d * source.dtype.itemsize + 2 * rule.work_bytes(rows, d, source.dtype)
         need += _COPIES * rule.state_bytes(d, source.dtype)
         if need > room:
             raise PlanError(
-                f"one partition of {d:,} attributes needs {need / 1e6:,.0f} MB to work with but {room / 1e6:,.0f} MB "
-                f"of the accelerator's memory are there for that: choose smaller cells or bands"
+                f"one partition of {d:,} attributes needs {need / 1e6:,.0f} MB of the accelerator's memory, and "
+                f"{room / 1e6:,.0f} MB are available: choose smaller cells or bands"
             )
         members, most = list(same), room // need if rule.stackable else 1
         for start in range(0, len(members), most):
@@ -145,7 +145,7 @@ def _pieces(rule: Rule, source: Source, partition: Partition, rows: int, room: i
 
 
 def _passes(rule: Rule, source: Source, pieces: Sequence[Piece], room: int) -> Iterator[list[Piece]]:
-    """Yield pieces whose states fit together."""
+    """Yield lists of pieces with states that fit into memory together."""
     some: list[Piece] = []
     held = 0
     for piece in pieces:
@@ -192,8 +192,8 @@ def _start(rule: Rule, dtype: np.dtype[Any], piece: Piece, block: Array) -> Stat
 
 
 def _stacked(parts: Sequence[Array], buffer: Array) -> Array:
-    """Return partitions of equal size that were split into ``buffer``, side by side, as one array (m, n, d)."""
-    if len(parts) == 1:  # a view of the block, if that is the whole sample
+    """Return partitions of equal size, which ``buffer`` contains one after the other, as one array (m, n, d)."""
+    if len(parts) == 1:  # a single part may be a view of the block instead
         return parts[0][None, ...]
     shape = (len(parts), *parts[0].shape)
     stack: Array = namespace(buffer).reshape(buffer[: math.prod(shape)], shape)

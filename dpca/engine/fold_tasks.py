@@ -26,22 +26,22 @@ from dpca.storage.tasks import one_blas_thread, run_in_order
 
 Results = list[dict[str, Array]]
 Outcome = tuple[Results, int]
-"""Results of a group, and the most memory that any process that made them ever held."""
+"""Results of a group, and the peak memory of the processes that computed them."""
 Reached = tuple[list[State], int]
-"""States of a group, or one stream's pieces of them, and the same memory."""
+"""States of a group, or one stream's pieces of them, and the same peak memory."""
 
-# A stream's turn in a round is a task of its own from this many decoded bytes on. Measured with 2 workers, Oja's rule,
-# 784 attributes: turns of 0.6 MiB took 1.24 times as long as tasks of their own as in one task, turns of 3 MiB 0.64
-# (2 streams) and 0.87 times (10 streams).
+# A stream's turn in a round is a separate task from this many decoded bytes on. Measured with 2 workers, Oja's rule,
+# 784 attributes: as separate tasks, turns of 0.6 MiB took 1.24 times as long as in one task, turns of 3 MiB 0.64
+# times (2 streams) and 0.87 times (10 streams).
 _WORTH_A_TASK = 2**20
 
 
 @dataclass(frozen=True)
 class Work:
-    """What the tasks of one group share; small, since each opens the source for itself.
+    """Data that the tasks of one group share. It is small, because each task opens the source itself.
 
-    ``called`` is what errors call the source, ``dtype`` that of its partitions' values, ``name`` that of the group's
-    checkpoints, ``stage`` what its tasks are called; ``checkpoint_rows`` as in `FoldPlan`.
+    ``called`` is the name of the source in errors, ``dtype`` the dtype of the partitions' values, ``name`` the name of
+    the group's checkpoints, ``stage`` the name of its tasks; ``checkpoint_rows`` is that of `FoldPlan`.
     """
 
     rule: Any
@@ -57,12 +57,12 @@ class Work:
     checkpoints: Checkpoints | None = None
 
     def begin(self) -> Reached:
-        """Return the states before any sample."""
+        """Return the initial states."""
         init = guarded(self.rule.init, self.called)
         return [init(self.partition.n_features(i), self.dtype) for i in self.group.partitions], 0
 
     def parts(self, source: Source, samples: Run) -> Iterator[tuple[Run | None, list[Array]]]:
-        """Yield each batch, split, with the numbers of its samples where these are known."""
+        """Yield each batch, split into partitions, with its range of samples if that is known."""
         origin, members = tuple(start for start, _ in self.group.region), self.group.partitions
         n_values = min(self.rows, samples[1] - samples[0]) * sum(map(self.partition.n_features, members))
         buffer = np.empty(n_values, self.dtype)
@@ -75,12 +75,12 @@ class Work:
         return f"{self.name}-segment-{s:06d}"
 
     def load(self, s: int, *, part: bool = False) -> list[State] | None:
-        """Return what is kept of a segment: its states, or those of a part of it, with one that counts its samples."""
+        """Return the kept states of a segment, or of a part of it with a further state that counts its samples."""
         name = f"{self.segment(s)}-part" if part else self.segment(s)
         return None if self.checkpoints is None else self.checkpoints.load_states(name)
 
     def keep(self, s: int, states: Sequence[State], at: int | None) -> None:
-        """Keep the states of a segment, or, up to a sample, of a part of it."""
+        """Keep the states of a segment, or of its part up to sample ``at``."""
         if self.checkpoints is None:
             return
         if at is not None:
@@ -90,7 +90,7 @@ class Work:
         self.checkpoints.remove(f"{self.segment(s)}-part")
 
     def forget(self, s: int) -> None:
-        """Remove what is kept of a segment."""
+        """Remove the kept states of a segment."""
         if self.checkpoints is not None:
             self.checkpoints.remove(self.segment(s))
 
@@ -100,9 +100,9 @@ def fold_segment(
 ) -> Reached:
     """Fold the rule over each partition of a group, for one run of samples.
 
-    ``before`` is what the samples before these left, for a chain. With ``keep_as``, states kept under that name are
-    read instead, or those found are kept. Of several threads each updates the states of some partitions. A long run
-    keeps its states now and then, and goes on from there.
+    In a chain, ``before`` has the states after the preceding samples. With ``keep_as``, states kept under that name are
+    loaded instead, and otherwise the computed states are kept under it. With several threads, each updates the states
+    of some partitions. A long run keeps its states at intervals, and resumes from them.
     """
     kept = work.checkpoints
     if kept is not None and keep_as is not None and (found := kept.load_states(keep_as)):
@@ -130,7 +130,7 @@ def fold_segment(
 
 
 def fold_group(work: Work, source: Source, samples: Run) -> Outcome:
-    """Fold and finish a group of a single segment where it is: its states never travel."""
+    """Fold and finish a group of a single segment in one task, so that its states are never transferred."""
     outcome = finish(work, fold_segment(work, source, samples))
     if work.checkpoints is not None:
         work.checkpoints.remove(f"{work.segment(0)}-part")
@@ -140,20 +140,20 @@ def fold_group(work: Work, source: Source, samples: Run) -> Outcome:
 def merge_states(work: Work, a: Reached, b: Reached) -> Reached:
     """Merge the states of two neighboring segments."""
     merge = guarded(work.rule.merge, work.called)
-    with one_blas_thread():  # or the bytes would depend on how many threads BLAS has left
+    with one_blas_thread():  # the number of BLAS threads would change rounding
         merged = [merge(x.copy(), y) for x, y in zip(a[0], b[0], strict=True)]
     return merged, max(a[1], b[1], peak_resident_bytes())
 
 
 def finish_copy(work: Work, reached: Reached, n_segments: int) -> Outcome:
-    """Finish a copy of states that Dask may serve again, for a retry."""
+    """Finish a copy of the states, because Dask may need the states again for a retry."""
     return finish(work, (list(reached[0]), reached[1]), n_segments, copy=True)
 
 
 def finish(work: Work, reached: Reached, n_segments: int = 0, *, copy: bool = False) -> Outcome:
-    """Finish states, one after the other in each thread, and keep the results: segments are not needed any more.
+    """Finish states, one after the other in each thread. Keep the results and remove the kept segments.
 
-    Without ``copy`` the states are used up: each is free before the next one is finished.
+    Without ``copy`` the states are consumed: each is freed before the next one is finished.
     """
     states = reached[0]
     states.reverse()
@@ -170,12 +170,12 @@ def finish(work: Work, reached: Reached, n_segments: int = 0, *, copy: bool = Fa
 
 
 def finish_graph(work: Work, reached: Reached, n_segments: int, *, copy: bool) -> Any:
-    """Return the delayed `Outcome` of states that are in this process."""
+    """Return the delayed `Outcome` of states in this process."""
     return _node(f"{work.stage} finish", finish_copy if copy else finish, work, reached, n_segments)()
 
 
 def group_graph(work: Work, source: Source, cuts: Sequence[Run]) -> Any:
-    """Return the delayed `Outcome` of a group: its segments, merged in pairs of neighbors, then finished."""
+    """Return the delayed `Outcome` of a group: its segments are merged in pairs of neighbors, then finished."""
     pieces = [source.piece(samples, work.group.region) for samples in cuts]
     if len(cuts) == 1:
         return _node(work.stage, fold_group, work)(pieces[0], cuts[0])
@@ -193,12 +193,12 @@ def group_graph(work: Work, source: Source, cuts: Sequence[Run]) -> Any:
 def segment_graph(
     work: Work, source: Source, samples: Run, reached: Reached, scheme: Scheme | None, n_parallel: int
 ) -> Any:
-    """Return the delayed `Reached` after a segment that goes on from ``reached``.
+    """Return the delayed `Reached` after a segment that continues from ``reached``.
 
-    A round costs two transfers of a state for each stream, beside the streams' own work. Where a stream's turn is
-    shorter than that, or there is nobody to share the work with, one task takes all the rounds.
+    Each round transfers the state of every stream twice. If a stream's turn is shorter than that, or there is a single
+    worker, one task runs all rounds.
     """
-    # One task that holds the states: all others depend on it, and it can be run again on another worker.
+    # One task holds the states. All others depend on it, and it can run again on another worker.
     node = _node(f"{work.stage} begin", _same)(reached)
     region = work.group.region
     if scheme is None:
@@ -216,9 +216,9 @@ def segment_graph(
 
 
 def _node(name: str, function: Callable[..., Any], *known: Any) -> Callable[..., Any]:
-    """Return a delayed function that has its first arguments already: Dask would look for delayed values in them.
+    """Return a delayed function with bound first arguments, so that Dask does not search them for delayed values.
 
-    Each call is a task of its own; ``name`` is what the dashboard calls them.
+    Each call is a separate task; ``name`` is its name on the dashboard.
     """
     later = delayed(for_workers(partial(function, *known)), pure=False)
     return lambda *arguments: later(*arguments, dask_key_name=task_key(name))
@@ -229,7 +229,7 @@ def _same(reached: Reached) -> Reached:
 
 
 def run_stream(work: Work, scheme: Scheme, source: Source, samples: Run, reached: Reached) -> Reached:
-    """Let one stream take its samples of one round."""
+    """Fold the samples of one stream in one round."""
     states = reached[0]
     pieces: list[State | None] = [None] * len(states)
     with one_blas_thread():
@@ -241,7 +241,7 @@ def run_stream(work: Work, scheme: Scheme, source: Source, samples: Run, reached
 
 
 def join_streams(work: Work, scheme: Scheme, reached: Reached, pieces: Sequence[Reached]) -> Reached:
-    """End a round."""
+    """Join the streams of a round."""
     join = guarded(scheme.join, work.called)
     with one_blas_thread():
         joined = [join(work.rule, state, [stream[0][i] for stream in pieces]) for i, state in enumerate(reached[0])]
@@ -250,7 +250,7 @@ def join_streams(work: Work, scheme: Scheme, reached: Reached, pieces: Sequence[
 
 
 def run_rounds(work: Work, scheme: Scheme, source: Source, dealt: Sequence[Sequence[Run]], reached: Reached) -> Reached:
-    """Take all the rounds of a segment, one stream after the other."""
+    """Run all rounds of a segment, one stream after the other."""
     opened = OpenedSource(source)
     for runs in dealt:
         reached = join_streams(work, scheme, reached, [run_stream(work, scheme, opened, run, reached) for run in runs])

@@ -1,4 +1,4 @@
-"""Samples that a fit leaves out, to be measured on afterwards, and the stack without them."""
+"""Validation samples that are held out of a fit, and the stack without them."""
 
 from __future__ import annotations
 
@@ -14,22 +14,22 @@ from dpca.kernels.types import Array
 from dpca.storage.errors import DataError
 from dpca.storage.windows import WINDOW_BYTES, windows_in_order
 
-#: About so many samples are held out at most: their mean error is known to half a percent where that of single samples
-#: varies by half.
+#: About the most samples that are held out. If the errors of single samples vary by half, the error of their mean is
+#: half a percent.
 MOST_HELD_OUT = 10_000
-# Chunks that hold a sample held out are decoded once more for it: those of so many samples, or of this share of the
+# Validation decodes the chunks with held-out samples again: at most those of this many samples, or of this share of the
 # stack, whichever is more.
 _DECODED_ANEW, _SHARE_ANEW = 20_000, 1 / 20
 
 
 def hold_out(source: Source, fraction: float, rng: np.random.Generator) -> tuple[Source, Array]:
-    """Choose samples spread over a stack, and return the stack without them.
+    """Choose samples that are spread over a stack, and return the stack without them.
 
     Parameters
     ----------
     source : Source
     fraction : float
-        Share of the samples to hold out, more than 0 and less than 1; at most about `MOST_HELD_OUT` of them are.
+        Share of the samples to hold out, between 0 and 1. At most about `MOST_HELD_OUT` samples are held out.
     rng : numpy.random.Generator
 
     Returns
@@ -37,30 +37,30 @@ def hold_out(source: Source, fraction: float, rng: np.random.Generator) -> tuple
     remaining : Source
         All other samples, in their order.
     held_out : array (m,), integer
-        Their numbers, ascending: one at random in each of m equal parts of the stack. Of a large stack, whose chunks
-        would all have to be decoded once more for that, it is short runs of neighbors that are drawn so.
+        Indices of the held-out samples, ascending: a random one in each of m equal parts of the stack. From a large
+        stack short runs of neighbors are drawn instead, so that fewer chunks are decoded again.
 
     Raises
     ------
     DataError
-        If that is less than 2 samples.
+        If fewer than 2 samples would be held out.
     """
     n = source.shape[0]
     count = min(round(fraction * n), MOST_HELD_OUT)
     if count < 2:
-        raise DataError(f"{fraction:g} of {n} samples is {count}: hold out at least 2, or their mean tells nothing")
+        raise DataError(f"{fraction:g} of {n} samples is {count}: increase the fraction to hold out at least 2")
     held_out = spread_runs(n, source.chunks[0], count, rng)
     return without(source, held_out), held_out
 
 
 def spread_runs(n: int, chunk: int, count: int, rng: np.random.Generator) -> Array:
-    """Choose about ``count`` of n samples in chunks of ``chunk``: the numbers, ascending, of short runs of neighbors.
+    """Choose about ``count`` of n samples in chunks of ``chunk``, as short runs of neighbors; return their indices.
 
-    One run at random in each of equal parts of the stack; runs are single samples where that is cheap, see
-    `run_length`.
+    The indices ascend. Each of equal parts of the stack has one random run. Runs are single samples where that is
+    cheap, see `run_length`.
     """
     length = run_length(n, count, chunk)
-    # Runs end where chunks do: each lies in one of them.
+    # Each run lies in a single chunk.
     starts = (np.arange(0, n, chunk)[:, None] + np.arange(0, chunk, length)).ravel()
     starts = starts[starts < n]
     ends = np.append(starts[1:], n)
@@ -71,18 +71,18 @@ def spread_runs(n: int, chunk: int, count: int, rng: np.random.Generator) -> Arr
 
 
 def run_length(n: int, count: int, chunk: int) -> int:
-    """Return how many neighbors to draw together, so that ``count`` of n samples lie in few enough chunks."""
+    """Return the number of neighbors to draw together, so that ``count`` of n samples lie in few enough chunks."""
     anew = max(_DECODED_ANEW, int(_SHARE_ANEW * n))
     if n <= anew:
         return 1
     length = min(chunk, math.ceil(count * chunk / anew), max(1, count // 100))
-    return math.ceil(chunk / math.ceil(chunk / length))  # or the last of a chunk would be much shorter
+    return math.ceil(chunk / math.ceil(chunk / length))  # makes the runs of a chunk about equally long
 
 
 def without(source: Source, left_out: Array) -> Source:
-    """Return a source without the samples of these numbers, ascending.
+    """Return a source without the samples of these indices, ascending.
 
-    Those of a Dask array are left out by its own tasks.
+    A Dask array stays lazy: its own tasks drop the samples.
     """
     if (x := source.as_dask()) is None:
         return RemainingSource(source, left_out)
@@ -92,8 +92,8 @@ def without(source: Source, left_out: Array) -> Source:
 class RemainingSource(DerivedSource):
     """Another source without some of its samples; the others keep their order.
 
-    Chunks are decoded once: some whole ones at a time, together at least one and at most about 32 MiB, which a reader
-    holds, and of which it gives what remains.
+    Chunks are decoded once. A reader holds a window of whole chunks, at least one and at most about 32 MiB, and returns
+    the remaining samples of it.
 
     Parameters
     ----------

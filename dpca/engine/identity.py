@@ -1,4 +1,4 @@
-"""The key under which a fold keeps what it has done."""
+"""The key of a fold's checkpoints."""
 
 from __future__ import annotations
 
@@ -13,16 +13,16 @@ import zarr
 
 from dpca.engine.source import Source
 
-# Bytes of an array in memory that are looked at in one go.
+# Bytes of an array in memory that are hashed at once.
 _AT_ONCE = 16 * 2**20
 
 
 def digest(*things: Any) -> str:
     """Return the key of a fold from its plan, its rule with all parameters, its source and its partition.
 
-    Arrays in memory count by their values, files and stores by their path and the time at which they were written
-    (a store by its metadata: chunks changed in place afterwards go unnoticed), Dask arrays by their name. Fields that
-    take no part in comparisons do not count.
+    Arrays in memory are hashed by value, files and stores by path and modification time, Dask arrays by name. The
+    modification time of a store is that of its metadata, so a later change of chunks in place is not detected. Fields
+    that are excluded from comparison are not hashed.
     """
     sink = blake2b(digest_size=8)
     for thing in things:
@@ -33,7 +33,7 @@ def digest(*things: Any) -> str:
 
 
 def _parts(thing: Any) -> Iterator[bytes]:
-    """Yield what tells a thing from others of its kind."""
+    """Yield the bytes that identify a thing among others of its kind."""
     if isinstance(thing, Source):
         yield from (type(thing).__qualname__.encode(), *_parts(thing.identity()))
     elif isinstance(thing, np.ndarray | zarr.Array):

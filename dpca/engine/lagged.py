@@ -1,4 +1,4 @@
-"""Windows of successive samples, as samples: delay embedding, and the blocks of spectral estimates."""
+"""Windows of consecutive samples as samples: delay embedding, and the blocks of spectral estimates."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from dpca.storage.errors import DataError
 
 
 class LaggedSource(ComputedSource):
-    """Another source, of which sample i is (x[i s], x[i s + l], ..., x[i s + (n_lags - 1) l]), made where it is read.
+    """Windows of another source x: sample i is (x[i s], x[i s + l], ..., x[i s + (n_lags - 1) l]).
 
     ::
 
@@ -17,14 +17,16 @@ class LaggedSource(ComputedSource):
         window 0    x   x   x            n_lags = 3, lag = 2
         window 1      x   x   x          stride = 1
 
-    Nothing is copied in the store: a task reads what it needs for its windows once, and ``(n_lags - 1) lag`` samples
-    more. A batch of windows takes ``n_lags`` times the memory of so many samples.
+    s is the stride and l the lag.
+
+    Windows are computed when they are read. A task reads the samples of its windows once, and ``(n_lags - 1) lag``
+    further samples. A batch of windows takes ``n_lags`` times the memory of as many samples.
 
     Parameters
     ----------
     source : Source
     n_lags, lag, stride : int
-        Samples of a window, steps between them, and between the first ones of two windows.
+        Samples of a window, steps between the samples of a window, and steps between two windows.
 
     Raises
     ------
@@ -36,7 +38,7 @@ class LaggedSource(ComputedSource):
         span, n = (n_lags - 1) * lag + 1, source.shape[0]
         if span > n:
             raise DataError(
-                f"a window of {n_lags:,} samples, {lag:,} apart, takes {span:,} of them but {source.name} has {n:,}: "
+                f"a window of {n_lags:,} samples with lag {lag:,} spans {span:,} samples, and {source.name} has {n:,}: "
                 f"give shorter windows"
             )
         shape = ((n - span) // stride + 1, n_lags, *source.shape[1:])

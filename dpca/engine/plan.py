@@ -10,8 +10,8 @@
                +------------+------------+------------+
                    merge         merge        merge         segments of a group merge as a tree
 
-Every partition belongs to one group, every sample to one segment, so each value is read by one task (twice only where
-a cell and a chunk overlap without sharing a border and memory forces them apart).
+Every partition belongs to one group and every sample to one segment, so each value is read by one task. It is read
+twice only if a chunk extends over several cells and memory does not allow one task for them.
 """
 
 from __future__ import annotations
@@ -31,28 +31,28 @@ from dpca.partition.base import Partition
 from dpca.rules.rule import Rule
 from dpca.storage.errors import PlanError as PlanError
 
-# A task should not be endless, but states of segments wait to be merged, and take memory: the fewer, the better.
+# Limits the length of a task. Fewer segments are better, because their states wait to be merged and take memory.
 SEGMENT_BYTES = 256 * 2**30
-# A checkpoint of a state should not be far away, and takes a hundredth of the time of these bytes.
+# Distance of checkpoints. A checkpoint takes a hundredth of the time for these bytes.
 CHECKPOINT_BYTES = 4 * 2**30
-# Segments of a chain cannot run side by side; they are as short as a checkpoint after each is cheap.
+# Segments of a chain cannot run in parallel. They are as short as a cheap checkpoint after each allows.
 LINK_BYTES = 2 * 2**30
-# Updates of fewer samples than this spend their time on the state.
+# With fewer samples, an update spends most of its time on the state.
 _FAIR_ROWS = 256
-# Below this many decoded bytes a task is joined with its neighbor.
+# A task with fewer decoded bytes is joined with its neighbor.
 _SHORT_TASK = 64 * 2**20
-# What it costs to add a batch to a byte of state, or to merge and ship one, beside decoding a byte (measured: a
-# covariance takes 10 ms for 28 MB, Zarr 1 ns a byte).
+# Time per byte of state to add a batch, and to merge and transfer a state, relative to the time of decoding one byte
+# (measured: a covariance takes 10 ms for 28 MB, Zarr 1 ns per byte).
 _ADDING, _MERGING = 1 / 3, 3
-#: Bytes of one task that are no arrays: interpreter, libraries, graph.
+#: Bytes of one task outside of arrays: interpreter, libraries, graph.
 TASK_OVERHEAD = 24 * 2**20
-# What the allocator loses between arrays (measured: up to a fifth).
+# Memory that the allocator loses between arrays (measured: up to a fifth).
 _FRAGMENTATION = 1.25
 
 
 @dataclass(frozen=True)
 class Group:
-    """Partitions that one task folds together, and the box of a sample that it reads for them."""
+    """Partitions that one task folds, and the box of a sample that it reads for them."""
 
     partitions: tuple[int, ...]
     region: Region
@@ -60,28 +60,28 @@ class Group:
 
 @dataclass(frozen=True)
 class FoldPlan:
-    """What will run, and the most memory one task of it takes."""
+    """The plan of a fold: groups, segments, batches and memory."""
 
     groups: tuple[Group, ...]
     segments: tuple[tuple[int, int], ...]
     batch_rows: int
     task_bytes: int
     read_bytes: int
-    """Bytes copied out of chunks by all tasks together; more than the stack where the boxes of groups overlap."""
+    """Bytes that all tasks copy out of chunks; more than the stack if the boxes of groups overlap."""
     result_bytes: int
-    """Bytes of all results, which the process that asked for the fold holds in the end."""
+    """Bytes of all results in the calling process."""
     threads: int = 1
-    """Threads of one task, which share what it reads."""
+    """Threads of one task. They share the samples that it reads."""
     checkpoint_rows: int = 2**62
-    """Samples after which a task that is still far from its end keeps its states."""
+    """Samples between two checkpoints of a long task."""
 
 
 class Outline(Source):
-    """What planning needs to know of a stack that is still to be made."""
+    """The metadata of a stack that does not exist yet, for planning."""
 
     def reader(self) -> Reader:
-        """There is nothing to read yet."""
-        raise TypeError(f"{self.name} is an outline: it holds no samples")
+        """Raise, because there are no samples yet."""
+        raise TypeError(f"{self.name} is an outline without samples: make the stack first")
 
 
 def plan_fold(
@@ -96,24 +96,24 @@ def plan_fold(
 ) -> FoldPlan:
     """Plan the fold of a rule over every partition of a stack.
 
-    Takes time in proportion to the partitions.
+    Takes time proportional to the number of partitions.
 
     Parameters
     ----------
     source : Source
         The stack; nothing is read.
     partition : Partition
-        How the attributes of a sample are split.
+        The partition of the attributes.
     rule : Rule
-        What to compute; it is asked for its memory.
+        The rule; it states its memory.
     budget : int
-        Bytes that one task may take beyond what its process holds anyway.
+        Memory of one task in bytes, in addition to that of its process at the start.
     n_parallel : int
-        Tasks that can run at once. It decides only how many segments there are when there are fewer groups than that.
+        Number of parallel tasks. With fewer groups than that, it decides the number of segments.
     threads : int
-        Threads of one task, each of which works on a partition.
+        Threads of one task. Each works on one partition at a time.
     scheme : Scheme, optional
-        Of a fold in rounds. Its segments are whole rounds, taken one after the other.
+        The scheme of a fold in rounds. Its segments are whole rounds, one after the other.
 
     Returns
     -------
@@ -122,7 +122,7 @@ def plan_fold(
     Raises
     ------
     PlanError
-        If even one partition at a time, read one chunk of samples at a time, exceeds the budget.
+        If a single partition, read one chunk of samples at a time, exceeds the budget.
     """
     planner = _Planner(source, partition, rule, budget, n_parallel, threads, scheme)
     pieces, cuts, rows = planner.cheapest()
@@ -143,22 +143,22 @@ def plan_fold(
 
 
 def box_around(regions: Sequence[Region]) -> Region:
-    """Return the smallest box that holds some others."""
+    """Return the bounding box of some boxes."""
     return tuple((min(a for a, _ in axis), max(b for _, b in axis)) for axis in zip(*regions, strict=True))
 
 
 @dataclass(frozen=True)
 class _Size:
-    """What some partitions take together; sizes add up."""
+    """The joint size of some partitions. Sizes can be added."""
 
     region: Region
     n_features: int
     most_features: int
-    """Of one partition."""
+    """Attributes of the largest partition."""
     states: int
-    """Bytes."""
+    """In bytes."""
     results: int
-    """Bytes."""
+    """In bytes."""
 
     def __add__(self, other: _Size) -> _Size:
         return _Size(
@@ -171,7 +171,7 @@ class _Size:
 
 
 Piece = tuple[Sequence[int], _Size]
-"""Partitions that are to be one group, and their size."""
+"""The partitions of a future group, and their size."""
 Way = tuple[list[Piece], tuple[Run, ...], int]
 """Groups, segments, and rows of a batch."""
 
@@ -191,12 +191,12 @@ class _Planner:
         self.n, self.itemsize = source.shape[0], source.dtype.itemsize
         self.row_bytes = math.prod(source.shape[1:]) * self.itemsize
         self.values: np.dtype[Any] = partition.split_dtype(source.dtype)
-        """Type of what the rule gets."""
+        """Dtype of the rule's input."""
         self.whole = source.segment_bytes
         self.mergeable, self.n_states, wanted, self.remark = rule.mergeable, 1, rule.batch_rows, ""
         if scheme is not None:
-            self.remark = f"; each of the {scheme.n_streams} streams of a round takes a state more"
-            # The state that a round begins with, a piece of each stream, and the one it ends with.
+            self.remark = f"; each of the {scheme.n_streams} streams of a round needs a further state"
+            # The initial state of a round, a piece of each stream, and the final state.
             self.mergeable, self.n_states, wanted = False, scheme.n_streams + 2, partial(scheme.batch_rows, rule)
             if self.whole is not None:
                 # Dask may compute all values of a segment before its first round has ended.
@@ -205,13 +205,13 @@ class _Planner:
         self.full_rows = min(self.whole_chunks(wanted(self.values)), max(1, self.n))
         self.sizes = self._sizes()
         tiles = list(partition.tiles(source.chunks[1:]))
-        # A list of tiles for each way to begin with: as they are, and halved until all that can run at once have one.
+        # Two ways to start with: the tiles themselves, and tiles halved until each parallel task has one.
         self.ways = [[self.piece(tile) for tile in tiles]]
         if len(tiles) < self.n_parallel and max(map(len, tiles)) > 1:
             self.ways.append(self._halved(self.ways[0]))
 
     def _sizes(self) -> list[_Size]:
-        """Return the size of each partition; a rule is asked once for each number of attributes."""
+        """Return the size of each partition. The rule is called once for each number of attributes."""
         bytes_of: dict[int, tuple[int, int]] = {}
         sizes = []
         for i in range(self.partition.n_partitions):
@@ -230,7 +230,7 @@ class _Planner:
         return [self.piece(partitions[:half]), self.piece(partitions[half:])] if half else [piece]
 
     def _halved(self, pieces: list[Piece]) -> list[Piece]:
-        """Halve pieces until there are enough of them or nothing is left to halve."""
+        """Halve pieces until there are enough, or each has a single partition."""
         while len(pieces) < self.n_parallel and max(len(partitions) for partitions, _ in pieces) > 1:
             pieces = [half for piece in pieces for half in self.halves(piece)]
         return pieces
@@ -245,34 +245,34 @@ class _Planner:
         return max(1, rows // self.least_rows) * self.least_rows
 
     def leaf_bytes(self, size: _Size, rows: int) -> int:
-        """States, the batch, the one read ahead, its copy by partitions, temporaries of threads, what reading takes."""
+        """Return the memory of a task: states, two batches, a copy by partitions, temporaries of threads, reading."""
         source, box, decoded = self.source, self.box_bytes(size), self.source.decoded_bytes(size.region)
         copy = size.n_features * self.values.itemsize
         work = self.threads * self.rule.work_bytes(rows, size.most_features, self.values)
         work += self.partition.split_bytes(size.region, source.dtype)
-        # Encoded chunks and the values cut from them, of one read; a chunk more where Zarr joins parts of one.
+        # Encoded chunks of one read and the values cut from them, and a further chunk that Zarr joins from parts.
         at_once = min(source.n_readers * source.read_rows(size.region), max(rows, source.held_rows))
         reading = at_once * (box + decoded) + 2 * source.n_readers * math.prod(source.chunks) * self.itemsize
         reading += source.held_rows * box + source.n_readers * source.further_bytes(size.region)
         if self.whole is not None:
-            # What Dask computed for a segment, beside the chunks that it was cut from.
+            # The values that Dask computed for a segment, and the chunks from which they are cut.
             reading += min(self.whole // box + rows, self.n) * (box + decoded)
         return math.ceil(_FRAGMENTATION * (size.states + rows * (2 * box + copy) + work + reading)) + TASK_OVERHEAD
 
     def task_bytes(self, size: _Size, rows: int, n_segments: int) -> int:
-        """A task, beside the states that wait on its worker for their turn in the merge tree, and a finished result."""
+        """Return the memory of a task, of the states that wait on its worker to be merged, and of a result."""
         waiting = 0
         if n_segments > 1:
             waiting = math.ceil(math.log2(n_segments)) + 1 if self.mergeable else 1
             if n_segments <= self.n_parallel and self.partition.n_partitions == 1:
-                waiting = min(waiting, 2)  # each has a worker of its own, which merges when it has nothing else to do
+                waiting = min(waiting, 2)  # each segment has its own worker, which merges states when it is idle
         return self.leaf_bytes(size, rows) + math.ceil(_FRAGMENTATION * waiting * size.states) + size.results
 
     def cheapest(self) -> Way:
-        """Return the way that takes least time, of those that fit the budget.
+        """Return the fastest way that fits the budget.
 
-        Longer batches are added to the states less often; groups that share chunks decode them each for itself;
-        segments of one group hold a state each, to be merged. Slow, short batches only where nothing else helps.
+        Long batches need fewer updates of the states. Groups that share chunks decode them several times. Each segment
+        of a group has a state that must be merged. Short batches are slow, and used only if nothing else fits.
         """
         found: list[tuple[tuple[int, float], Way]] = []
         refusal: PlanError | None = None
@@ -289,7 +289,7 @@ class _Planner:
                     continue
                 idle, _ = cost = self.cost(way)
                 found.append((cost, way))
-                # Short batches are better than workers that have nothing to do since memory holds no state for them.
+                # Short batches are better than idle workers without memory for a state.
                 fair = fair or not idle or len(way[1]) == len(self.segments(way[0], rows))
                 enough = enough or (not idle and self.decoded_bytes(way[0]) <= once)
         if not found:
@@ -297,14 +297,14 @@ class _Planner:
         return min(found, key=lambda costed: costed[0])[1]
 
     def row_counts(self) -> Iterator[int]:
-        """Yield samples of a batch: whole chunks that make a full update, then ever fewer."""
+        """Yield numbers of samples of a batch: whole chunks for a full update, then fewer and fewer."""
         yield (rows := self.full_rows)
         while rows > self.least_rows:
             rows = self.whole_chunks(rows // 2)
             yield rows
 
     def cost(self, way: Way) -> tuple[int, float]:
-        """Workers that have nothing to do, then the time of all but the rule's own arithmetic, in decoded bytes."""
+        """Return the number of idle workers, and the time without the rule's arithmetic, in decoded bytes."""
         pieces, segments, rows = way
         at_once = len(pieces) * (len(segments) if self.mergeable else 1)
         states = sum(size.states for _, size in pieces)
@@ -317,7 +317,7 @@ class _Planner:
         segments = self.segments(pieces, rows)
         if len(segments) == 1:
             return pieces, segments
-        # States that wait to be merged take room too: with fewer segments fewer of them do.
+        # States that wait to be merged take memory, too. Fewer segments have fewer of them.
         most = len(segments)
         while most > 1:
             try:
@@ -327,10 +327,10 @@ class _Planner:
                 if self.whole is not None:
                     raise
                 most = max(math.ceil(most / 2), self.n_parallel if most > self.n_parallel else 1)
-        return pieces, ((0, self.n),)  # one after the other rather than not at all
+        return pieces, ((0, self.n),)  # a single segment is slow, but fits
 
     def groups(self, tiles: list[Piece], rows: int, n_segments: int) -> list[Piece]:
-        """Split tiles that are too much for a task, and join neighbors that are too short to be worth scheduling."""
+        """Split tiles that are too large for a task, and join neighbors that are too short for a task of their own."""
         groups: list[tuple[list[int], _Size]] = []
         for tile in tiles:
             for partitions, size in self.split(tile, rows, n_segments):
@@ -353,14 +353,14 @@ class _Planner:
         if len(partitions) == 1:
             raise PlanError(
                 f"one partition of {size.n_features:,} attributes, read {rows:,} samples at a time, needs "
-                f"{need / 1e6:,.0f} MB but a task may take {self.budget / 1e6:,.0f} MB: allow at least "
-                f"{math.ceil(need / 1e6):,} MB more memory than the process itself takes, or choose smaller cells "
-                f"or bands{self.remark}"
+                f"{need / 1e6:,.0f} MB but a task may use {self.budget / 1e6:,.0f} MB: allow at least "
+                f"{math.ceil(need / 1e6):,} MB in addition to the memory of the process itself, or choose smaller "
+                f"cells or bands{self.remark}"
             )
         return [part for half in self.halves(piece) for part in self.split(half, rows, n_segments)]
 
     def segments(self, pieces: list[Piece], rows: int, most: int | None = None) -> tuple[Run, ...]:
-        """Cut the samples so that tasks are neither endless nor fewer than what can run at once."""
+        """Cut the samples into segments that are not too long, and at least as many as parallel tasks."""
         largest = max(self.box_bytes(size) for _, size in pieces) * self.n
         longest = self.whole or (SEGMENT_BYTES if self.mergeable else LINK_BYTES)
         side_by_side = math.ceil(self.n_parallel / len(pieces)) if self.mergeable else 1

@@ -1,4 +1,4 @@
-"""Folders for temporary files that no other user of the machine can reach."""
+"""Private folders for temporary files, closed to other users of the machine."""
 
 from __future__ import annotations
 
@@ -13,26 +13,28 @@ from dpca.storage.errors import StoreError
 
 
 def private_folder() -> str:
-    """Return a folder for temporary files that this user alone can reach.
+    """Return a folder for temporary files with access for this user only.
 
-    Dask would share a folder with others, which any of them may have made, and in which Python then looks for modules.
-    The folder is the same one every time, so that Dask removes there what a killed cluster has left behind. It lies
-    where Dask's ``temporary-directory`` says, else where temporary files are.
+    Dask's own folder is shared by all users. Any of them may have created it, and Python searches it for modules. The
+    private folder is the same every time, so that Dask removes the files of killed clusters there. It lies in Dask's
+    ``temporary-directory``; the default is the system's folder for temporary files.
 
     Raises
     ------
     StoreError
-        If there can be none.
+        If the folder cannot be created.
     """
     base = dask.config.get("temporary-directory") or tempfile.gettempdir()
     name = f"dpca-{os.getuid()}"
-    folder = base if os.path.basename(base) == name else os.path.join(base, name)  # inside another cluster, its own
+    folder = base if os.path.basename(base) == name else os.path.join(base, name)  # nested clusters share one folder
     try:
         with suppress(FileExistsError):
             os.mkdir(folder, 0o700)
         found = os.lstat(folder)
         if stat.S_ISDIR(found.st_mode) and found.st_uid == os.getuid() and not found.st_mode & 0o077:
             return folder
-        return tempfile.mkdtemp(prefix="dpca-", dir=base)  # somebody else was here first
+        return tempfile.mkdtemp(prefix="dpca-", dir=base)  # the name belongs to another user
     except OSError as error:
-        raise StoreError(f"'{base}' takes no temporary files ({error.strerror}): set TMPDIR to a folder") from error
+        raise StoreError(
+            f"'{base}' cannot hold temporary files ({error.strerror}): set TMPDIR to another folder"
+        ) from error

@@ -1,9 +1,9 @@
-"""What a fold will cost: a few batches of one group are folded here, and the plan says how many there are of them.
+"""Estimates of the time of a fold: a few batches of one group are measured and extrapolated with the plan.
 
-Inside `rehearsing`, `dpca.engine.fold.fold` runs nothing but that. So an estimator that is fitted there asks for the
-folds that it needs, in their order and with their rules, and goes on from components of a few samples.
+Inside `rehearsing`, `dpca.engine.fold.fold` runs only these measurements. An estimator that is fitted there requests
+its folds in their order and with their rules, and continues with components of a few samples.
 
-Processor seconds are measured, not those of the clock: a machine that is busy with other work gives the same answer.
+Processor time is measured instead of wall-clock time, so that other work on the machine does not change the estimate.
 """
 
 from __future__ import annotations
@@ -30,22 +30,21 @@ from dpca.partition.base import Partition
 from dpca.rules.rule import Rule
 from dpca.storage.tasks import one_blas_thread
 
-# Samples that every group is finished with, as many as have so many bytes but at most so many.
+# Most samples, and most bytes of samples, for the approximate results of every group.
 _FEW, _FEW_BYTES = 256, 2**26
-# Places of the stack that they come from.
+# Number of places in the stack from which these samples are read.
 _RUNS = 4
-# Seconds after which no further batches are measured, bytes of one, how many follow each other, and how often they do.
-# Where other machines share the processor, a batch takes a third more at one time than at another (measured), and so
-# that needs a few seconds.
+# Most seconds of measurements, bytes of one batch, batches in one run, and number of runs. If other machines share the
+# processor, the time of a batch varies by a third (measured), so a few seconds are needed.
 _LONG, _BATCH_BYTES, _IN_A_ROW, _TURNS = 6.0, 2**27, 3, 8
-#: Processor seconds of the scheduler for one task, and bytes a second of a state that moves (measured: 1 to 1.5 ms, and
-#: 23 MB in 50 ms).
+#: Processor seconds of the scheduler for one task, and bytes per second of a state in transfer (measured: 1 to 1.5 ms,
+#: and 23 MB in 50 ms).
 SCHEDULING, MOVING = 1.5e-3, 4.6e8
 
 
 @dataclass(frozen=True)
 class Workers:
-    """Who does the work: ``n`` processes of one thread on ``cores`` processors, and the bytes that a task may take."""
+    """The workers: ``n`` processes of one thread on ``cores`` processors, and the memory of a task in bytes."""
 
     n: int
     cores: int
@@ -54,23 +53,23 @@ class Workers:
 
 @dataclass(frozen=True)
 class FoldCost:
-    """What the parts of one fold cost, in processor seconds.
+    """The cost of the parts of one fold, in processor seconds.
 
     Attributes
     ----------
     stage : str
-        What the fold is called.
+        Name of the fold.
     planned : callable
-        Gives the plan of the fold for given `Workers`.
+        Returns the plan of the fold for given `Workers`.
     n_samples : int
     mergeable : bool
-        Whether segments run side by side.
+        Whether segments run in parallel.
     reading, folding : float
-        Of one sample, in all groups together.
+        Per sample, in all groups together.
     merging, keeping, finishing : float
-        Of two states of every group; of a checkpoint of every group's state; of the result of every group.
+        For merging two states, keeping one checkpoint and computing one result, in all groups together.
     state_bytes : int
-        Of all groups together.
+        In all groups together.
     """
 
     stage: str
@@ -85,11 +84,11 @@ class FoldCost:
     state_bytes: int
 
     def seconds(self, workers: Workers) -> float:
-        """Return the seconds on the clock that the fold takes, where nothing else runs."""
+        """Return the wall-clock seconds of the fold on an idle machine."""
         plan = self.planned(workers)
         groups, segments = len(plan.groups), len(plan.segments)
         tasks = groups * (segments if self.mergeable else 1)
-        turns = math.ceil(tasks / workers.n) / tasks  # the share of the work that the busiest worker has
+        turns = math.ceil(tasks / workers.n) / tasks  # share of the busiest worker
         busy = min(workers.n, tasks)
         # A task reads the next batch in a second thread while it computes, if there are processors for both.
         both = (self.reading + self.folding) * busy / min(workers.cores, 2 * busy)
@@ -108,14 +107,14 @@ class FoldCost:
 
 @dataclass
 class Rehearsal:
-    """The folds that were asked for while nothing was run.
+    """The folds that were requested during a rehearsal, and their costs.
 
     Parameters
     ----------
     workers : Workers
-        Whose plan the batches are taken from.
+        The workers of the measured plan.
     folder : str
-        Where a checkpoint may be written, to see how long that takes.
+        Folder for a checkpoint, to measure its time.
     """
 
     workers: Workers
@@ -127,7 +126,7 @@ class Rehearsal:
     def fold(
         self, rule: Rule, source: Source, partition: Partition, scheme: Scheme | None, stage: str
     ) -> tuple[Results, FoldPlan]:
-        """Stand for a fold: return results of a few samples."""
+        """Measure a fold, and return approximate results from a few samples."""
         began = time.process_time()
 
         def planned(workers: Workers) -> FoldPlan:
@@ -173,7 +172,7 @@ class Rehearsal:
         planned: Callable[[Workers], FoldPlan],
         scheme: Scheme | None,
     ) -> FoldCost:
-        """Measure the largest group, which stands for all by the values of its box."""
+        """Measure the largest group, and scale to all groups by the number of values in their boxes."""
         boxes = [math.prod(b - a for a, b in group.region) for group in plan.groups]
         g = int(np.argmax(boxes))
         times = sum(boxes) / boxes[g]
@@ -203,15 +202,15 @@ class Rehearsal:
 
 
 def _batches(work: Work, source: Source, rows: int) -> tuple[float, float, list[Any]]:
-    """Return processor seconds a sample of reading and of the rule, and the states after a few batches.
+    """Return the processor seconds per sample of reading and of the rule, and the states after a few batches.
 
-    They are taken as a fold takes them: in a row, with a second thread that reads ahead.
+    As in a fold, batches are consecutive and a second thread reads ahead.
     """
     n = source.shape[0]
     values = math.prod(b - a for a, b in work.group.region)
     most = max(source.chunks[0], _BATCH_BYTES // (values * source.dtype.itemsize))
     rows = min(n, rows, most)
-    # Whole batches of the rule: of others it holds a part back, whose time would not be measured.
+    # Whole batches of the rule, because it would hold back a partial batch, and its time would be missed.
     size = int(getattr(work.rule, "size", 1))
     most = math.ceil(_IN_A_ROW * rows / size) * size
     work, opened, states = replace(work, rows=rows), OpenedSource(source), work.begin()[0]
@@ -225,20 +224,20 @@ def _batches(work: Work, source: Source, rows: int) -> tuple[float, float, list[
             all_threads, this_thread = time.process_time(), time.thread_time()
             for _, parts in work.parts(opened, run):
                 states = [work.rule.update(*both) for both in zip(states, parts, strict=True)]
-            # The first run pays for imports, compilation and memory, so it is left out.
+            # The first run is left out, because it includes imports, compilation and allocation.
             if runs:
                 spent = time.thread_time() - this_thread
                 folding += spent
                 reading += time.process_time() - all_threads - spent
                 samples += run[1] - run[0]
             runs += 1
-    # These batches cut chunks, which are then decoded whole; batches of the fold do not.
+    # These batches cut chunks, and whole chunks are decoded. Batches of the fold do not cut chunks.
     whole = rows / (-(-rows // chunk) * chunk) if rows % chunk and n > rows else 1.0
     return max(0.0, reading) / samples * whole, folding / samples, states
 
 
 def _runs(n: int, rows: int, chunk: int) -> list[tuple[int, int]]:
-    """Return some runs of samples, each in one chunk, that have so many samples together."""
+    """Return runs of samples, each in one chunk, with ``rows`` samples together."""
     if n < _RUNS * max(chunk, rows):
         return [(0, rows)]
     length = math.ceil(rows / _RUNS)
@@ -247,7 +246,7 @@ def _runs(n: int, rows: int, chunk: int) -> list[tuple[int, int]]:
 
 
 def _starts(n: int, rows: int, chunk: int, rng: np.random.Generator) -> Iterator[int]:
-    """Yield first samples of batches: beginnings of chunks, at random."""
+    """Yield the first samples of batches: random beginnings of chunks."""
     while True:
         yield int(rng.integers(0, max(1, (n - rows) // chunk + 1))) * chunk if n - rows >= chunk else 0
 
@@ -262,13 +261,13 @@ _now: ContextVar[Rehearsal | None] = ContextVar("rehearsal", default=None)
 
 
 def rehearsal() -> Rehearsal | None:
-    """Return the rehearsal that this call is in, if any."""
+    """Return the active rehearsal, if any."""
     return _now.get()
 
 
 @contextmanager
 def rehearsing(workers: Workers, folder: str) -> Iterator[Rehearsal]:
-    """Have all folds of the block rehearsed, for so many workers."""
+    """Rehearse all folds of the block for these workers, instead of running them."""
     token = _now.set(found := Rehearsal(workers, folder))
     try:
         yield found

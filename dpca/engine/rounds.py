@@ -1,4 +1,4 @@
-"""Rounds: how samples are dealt to streams that part from one state and meet again in one. Pure integers, no I/O.
+"""Rounds: the assignment of samples to streams that start from one state and are joined to one. No I/O.
 
 ::
 
@@ -8,7 +8,7 @@
     +----------+----------+      +----------+----------+
     state --> both --> join --> state --> both --> join -->
 
-What comes out depends on how samples are dealt, never on who works on them.
+The result depends on the assignment of samples, but not on the workers.
 """
 
 from __future__ import annotations
@@ -27,25 +27,25 @@ from dpca.rules.state import State
 
 Run = tuple[int, int]
 
-# Samples that are summed by one product: enough for matrix products to be fast.
+# Samples of one matrix product: enough for products to be fast.
 _ROWS_AT_ONCE = 1024
 
 
 @dataclass(frozen=True)
 class Averaging:
-    """Each stream folds samples of its own; after each round their states are averaged and handed back to all.
+    """Each stream folds its own samples. After each round the average of their states is the new state of all.
 
-    The synchronous rounds of Amid & Warmuth (2020), section "Distributed Setting", who let ten machines take a thousand
-    samples each between two averages. The result depends on these numbers, not on how many workers there are.
+    The synchronous rounds of Amid & Warmuth (2020), section "Distributed Setting": ten machines with a thousand samples
+    each between two averages. The result depends on these numbers, but not on the number of workers.
 
     Parameters
     ----------
     n_streams : int
-        Streams. With one, nothing is averaged and the result is that of a chain.
+        Number of streams. With one stream, the result is that of a chain.
     round_size : int
-        Samples that each stream takes in a round. What is left for the last round is dealt evenly.
+        Samples of each stream in a round. The samples of the last round are divided evenly.
     batch_size : int
-        Samples that make one update and so stay together; it divides ``round_size``.
+        Samples of one update, which one stream folds together; it divides ``round_size``.
     """
 
     n_streams: int
@@ -68,27 +68,27 @@ class Averaging:
         return self.n_streams * self.round_size
 
     def unit(self, chunk_rows: int) -> int:
-        """Return how many samples go to one stream together: a batch, since an update is one stream's."""
+        """Return the number of samples that stay together in one stream: a batch, for one update."""
         return self.batch_size
 
     def batch_rows(self, rule: Rule, dtype: DTypeLike) -> int:
-        """Samples that an update does best with."""
+        """Return the best number of samples for an update."""
         return rule.batch_rows(dtype)
 
     def take(self, rule: Rule, state: State, piece: State | None, part: Array) -> State:
-        """Update the stream's own state, ``piece``; before its first samples a copy of what the round began with."""
+        """Update the stream's own state, ``piece``. Initially it is a copy of the round's initial state."""
         return rule.update(state.copy() if piece is None else piece, part)
 
     def join(self, rule: Rule, state: State, pieces: Sequence[State]) -> State:
-        """Average the streams; changes nothing that it is given."""
+        """Return the average of the streams. The arguments are not changed."""
         return rule.average(state, pieces)
 
 
 @dataclass(frozen=True)
 class DataParallel:
-    """Each round is one update with one large batch; the streams sum over parts of it.
+    """Each round is one update with one large batch. The streams sum over parts of it.
 
-    The result is that of the same batches on one worker, up to rounding.
+    The result is that of the same batches on one worker, up to rounding error.
 
     Parameters
     ----------
@@ -111,38 +111,38 @@ class DataParallel:
         return self.batch_size
 
     def unit(self, chunk_rows: int) -> int:
-        """Return whole chunks, where batches end with them and there is one for each stream: each is decoded once."""
+        """Return the samples of a chunk, if batches consist of enough whole chunks; each is then decoded once."""
         whole = self.batch_size % chunk_rows == 0 and self.batch_size >= chunk_rows * self.n_streams
         return chunk_rows if whole else 1
 
     def batch_rows(self, rule: Rule, dtype: DTypeLike) -> int:
-        """Samples of one product."""
+        """Return the number of samples of one product."""
         return min(_ROWS_AT_ONCE, math.ceil(self.batch_size / self.n_streams))
 
     def take(self, rule: Rule, state: State, piece: State | None, part: Array) -> State:
-        """Add to the stream's sums, ``piece``; None before its first samples."""
+        """Add samples to the stream's sums, ``piece``, which are None initially."""
         sums = rule.partial(state, part)
         return sums if piece is None else rule.combine(state, piece, sums)
 
     def join(self, rule: Rule, state: State, pieces: Sequence[State]) -> State:
-        """Make the update with the sums of all; changes nothing that it is given."""
+        """Return the state after an update with the sums of all streams. The arguments are not changed."""
         sums = reduce(lambda a, b: rule.combine(state, a, b), pieces[1:], pieces[0].copy())
         return rule.apply(state.copy(), sums)
 
 
 Scheme = Averaging | DataParallel
-"""What the streams of a round do between two states."""
+"""The work of the streams in a round."""
 
 
 def rounds(samples: Run, scheme: Scheme, chunk_rows: int) -> Iterator[tuple[Run, ...]]:
-    """Yield the runs of samples that the streams take in each round, in order."""
+    """Yield the runs of samples of the streams in each round, in order."""
     for start in range(*samples, scheme.round_rows):
         stop = min(start + scheme.round_rows, samples[1])
         yield deal(start, stop, scheme.n_streams, scheme.unit(chunk_rows))
 
 
 def deal(start: int, stop: int, n_streams: int, unit: int) -> tuple[Run, ...]:
-    """Cut samples into one run a stream, of whole units; lengths differ by at most one unit, and none is empty."""
+    """Cut samples into one run per stream, of whole units. Lengths differ by at most one unit, and none is empty."""
     units = math.ceil((stop - start) / unit)
     each, more = divmod(units, n_streams)
     lengths = [each + (stream < more) for stream in range(n_streams)]
@@ -151,6 +151,6 @@ def deal(start: int, stop: int, n_streams: int, unit: int) -> tuple[Run, ...]:
 
 
 def segments(n: int, round_rows: int, longest: int) -> tuple[Run, ...]:
-    """Cut n samples into segments of whole rounds: as many as make at most ``longest`` samples, but at least one."""
+    """Cut n samples into segments of whole rounds, at least one, with at most ``longest`` samples if possible."""
     length = max(1, longest // round_rows) * round_rows
     return tuple((start, min(start + length, n)) for start in range(0, n, length))

@@ -1,4 +1,4 @@
-"""Arrays in files that are no Zarr store, read where they are: a Dask array whose tasks read rows of them."""
+"""Arrays in other files than Zarr stores, opened without a copy as a Dask array. Its tasks read rows of the file."""
 
 from __future__ import annotations
 
@@ -22,42 +22,38 @@ _BLOCK_BYTES = 32 * 2**20
 
 
 def open_rows(path: Any, key: str | None = None) -> tuple[da.Array, str, tuple[str, ...] | None, Coordinates | None]:
-    """Open an array that `dpca.storage.ingest` reads, without copying it.
+    """Open an array in a format of `dpca.storage.ingest`, without a copy.
 
     Parameters
     ----------
     path : path-like, MDAnalysis.AtomGroup or MDAnalysis.Universe
-        Of an array in a format that tasks can read anywhere in; or atoms, in all frames of their trajectory.
+        An array in a format with random access; or atoms, in all frames of their trajectory.
     key : str, optional
-        Which array of a file with several is meant.
+        Name of the array, if the file has several.
 
     Returns
     -------
     rows : dask.array.Array (n_samples, ...)
-        In blocks of whole samples of about 32 MiB, each read when it is computed.
+        In blocks of whole samples of about 32 MiB. A block is read when it is computed.
     name : str
-        What messages call it.
+        Name of the array in messages.
     axes : tuple of str or None
-        Names of the axes of a sample, where the source states them.
+        Names of the axes of a sample, if the source states them.
     coordinates : Coordinates or None
-        What stands along all axes.
+        Coordinates along all axes.
 
     Raises
     ------
     DataError
-        For images, and for what can only be read from its beginning: these are ingested first. When a block is
-        computed, for missing values.
+        For images, and for formats without random access: these must be ingested first. When a block is computed, for
+        missing values.
     """
     reader = open_reader(path, key=key)
     require_samples(reader)
     if reader.encoded or not reader.random_access:
-        why = (
-            "holds images, which are decoded"
-            if reader.encoded
-            else "can only be read from its beginning, which is done"
-        )
+        why = "contains encoded images" if reader.encoded else "can only be read from its beginning"
         raise DataError(
-            f"'{os.fspath(path)}' {why} once: make a stack of it first, `dpca ingest {os.fspath(path)} STACK.zarr` "
+            f"'{os.fspath(path)}' {why}: make a stack of it first, `dpca ingest {os.fspath(path)} STACK.zarr` "
             f"(dpca.storage.ingest)"
         )
     shape, n = reader.sample_shape, len(reader)

@@ -1,4 +1,4 @@
-"""A few samples of a stack, spread over all of it."""
+"""A few samples of a stack, spread over the whole stack."""
 
 from __future__ import annotations
 
@@ -10,21 +10,21 @@ import numpy as np
 from dpca.engine.source import Source, check_finite
 from dpca.kernels.types import Array
 
-# Bytes that are read at once around the samples that are wanted; of memory, so many are copied as soon as looked up.
+# Most bytes of one read around the chosen samples. In memory, copying this many bytes is as fast as indexing.
 _SPAN_BYTES, _COPIED_BYTES = 64 * 2**20, 2**20
 
 
 def spread_samples(n_samples: int, count: int, rng: np.random.Generator) -> Array:
-    """Choose ``count`` of ``n_samples`` samples, one at random in each of so many equal parts; ascending.
+    """Choose ``count`` of ``n_samples`` samples, a random one in each of ``count`` equal parts; ascending.
 
-    Stacks are sorted by person, class or time: neither the first samples nor ones at equal distances stand for all.
+    Stacks are often sorted by person, class or time, so the first samples and equidistant ones are not representative.
     """
     edges = np.arange(count + 1) * n_samples // count
     return rng.integers(edges[:-1], edges[1:])
 
 
 def first_samples(source: Source, most_bytes: int) -> Array:
-    """Read the first samples, as many as take at most so many bytes but at least one.
+    """Read the first samples, of at most ``most_bytes`` bytes but at least one.
 
     Raises
     ------
@@ -42,7 +42,7 @@ def first_samples(source: Source, most_bytes: int) -> Array:
 def read_samples(source: Source, chosen: Array) -> Iterator[Array]:
     """Yield the chosen samples (ascending), some at a time, as arrays (m, *sample_shape).
 
-    Chunks without one of them are not read; a chunk with many is decoded once for each 64 MiB of it.
+    Chunks without chosen samples are not read. A chunk with many is decoded once for each 64 MiB of it.
 
     Raises
     ------
@@ -52,7 +52,7 @@ def read_samples(source: Source, chosen: Array) -> Iterator[Array]:
     read, region = source.reader(), tuple((0, length) for length in source.shape[1:])
     each = math.prod(source.shape[1:]) * source.dtype.itemsize
     rows = max(1, _SPAN_BYTES // each)
-    # No span reaches from one chunk into the next; memory has none.
+    # No span crosses the border of a chunk. Arrays in memory have no chunks.
     chunk = max(source.chunks[0], _COPIED_BYTES // each) if source.in_process else source.chunks[0]
     starts = np.arange(0, source.shape[0], chunk)[:, None] + np.arange(0, chunk, min(rows, chunk))
     spans = np.searchsorted(starts.ravel(), chosen, side="right")

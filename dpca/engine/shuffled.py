@@ -15,18 +15,18 @@ from dpca.storage.windows import WINDOW_BYTES, drawn_windows, sample_order, wind
 
 
 class ShuffledSource(DerivedSource):
-    """Another source, its samples in a random order that depends on the seed and the chunks only.
+    """Another source with its samples in a random order, which depends on the seed and the chunks only.
 
-    Whole chunks are drawn in a random order. So many of them in a row as take 32 MiB, and at least 4, make a window; a
-    task reads a window at once, each chunk one time, and gives its samples in a random order. Position i of the
-    shuffled stack always stands for the same sample, whoever reads it and wherever a run was interrupted. ::
+    Whole chunks are drawn in a random order. Consecutive drawn chunks, of 32 MiB and at least 4, form a window. A task
+    reads a window at once, each chunk once, and returns its samples in a random order. Position i of the shuffled stack
+    is always the same sample, for every worker and after an interruption. ::
 
         chunks      0 1 2 3 4 5 6 7 8
         drawn       7 2 5 | 0 8 3 | 6 1 4        windows of three chunks
         samples     mixed | mixed | mixed        inside each window
 
-    Memory, beside what the source itself takes: one window. What lies far apart in the store is mixed as well as the
-    chunks are small beside it: of a stack sorted by class, each window holds as many classes as it can.
+    Memory, in addition to that of the source: one window. Samples that are far apart in the store are mixed well if
+    chunks are small: with a stack sorted by class, each window has as many classes as chunks, if there are as many.
     """
 
     def __init__(self, source: Source, seed: int, window_bytes: int = WINDOW_BYTES) -> None:
@@ -36,7 +36,7 @@ class ShuffledSource(DerivedSource):
         self.seed = seed
 
     def reader(self) -> Reader:
-        """Open the source in the calling process; one window of it is held from one call to the next."""
+        """Open the source in the calling process. The reader keeps one window between calls."""
         size = max(1, self.window_rows // self.chunks[0])
         windows, lengths = drawn_windows(edges_of(self.source), size, (self.seed,))
         return windowed_reader(
@@ -47,7 +47,7 @@ class ShuffledSource(DerivedSource):
 def shuffle(source: Source, seed: int, window_bytes: int = WINDOW_BYTES) -> Source:
     """Return a source of the same samples in a random order; see `ShuffledSource`.
 
-    The chunks of a Dask array are drawn and mixed by its own tasks.
+    A Dask array stays lazy: its own tasks draw and mix the chunks.
     """
     if (x := source.as_dask()) is None:
         return ShuffledSource(source, seed, window_bytes)

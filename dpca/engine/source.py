@@ -1,4 +1,4 @@
-"""Where batches come from: a Zarr array that each task opens for itself, a Dask array, or a numpy array in memory."""
+"""Sources of batches: a Zarr array that each task opens itself, a Dask array, or a numpy array in memory."""
 
 from __future__ import annotations
 
@@ -26,9 +26,9 @@ from dpca.storage.readers.trajectory import is_trajectory
 from dpca.storage.reading import array_identity, model_of, open_again, open_array, path_of, read_into
 from dpca.storage.stack import Stack, open_stack
 
-# Samples are read a few whole chunks at a time: Zarr holds the encoded bytes and a copy of all it is asked for at once.
+# Samples are read a few whole chunks at a time, because Zarr holds the encoded bytes and a copy of each request.
 _READ_BYTES = 16 * 2**20
-# Values of one look for NaN, whose answers take a byte each.
+# Values of one search for NaN; its result takes a byte per value.
 _CHECKED_AT_ONCE = 2**20
 _NOT_FINITE = f"holds a value that is not finite (NaN or infinity): {cf.REMEDY}"
 
@@ -41,14 +41,14 @@ class Reader(Protocol):
 
 
 class Source(ABC):
-    """A stack of samples that tasks can read for themselves; small to ship.
+    """A stack of samples that tasks open and read themselves. It is small, because it is sent to tasks.
 
-    A new kind of source implements `reader`. It overrides, beside that, only what differs from the defaults below.
+    A new kind of source implements `reader`, and overrides further defaults only if it differs from them.
 
     Parameters
     ----------
     name : str
-        What errors call it.
+        Name of the source in errors.
     shape : tuple of int
         Samples first.
     dtype : numpy.dtype
@@ -56,16 +56,16 @@ class Source(ABC):
         Unit of decoding along each axis.
     """
 
-    in_process: bool = False  #: whether the values are in this process, where tasks of a cluster cannot read them
+    in_process: bool = False  #: whether the values are in this process, so that tasks of a cluster cannot read them
     segment_bytes: int | None = None
-    """Most bytes of a segment, for sources that give a task all values of its segment at once."""
-    held_rows: int = 0  #: samples that a reader holds beside those it is asked for, in an order of its own
-    n_readers: int = 1  #: how many boxes are read at once
-    making_bytes: int = 0  #: most bytes that a process holds to make samples that are not stored
+    """Most bytes of a segment, for sources with all values of a segment in memory at once."""
+    held_rows: int = 0  #: further samples in memory of a reader that reorders samples
+    n_readers: int = 1  #: number of boxes that are read at once
+    making_bytes: int = 0  #: most memory of a process to compute samples of a synthetic stack
     with_gaps: bool = False
-    """Whether NaN stands for missing values, which what reads them knows; otherwise it is refused."""
-    axes: tuple[str, ...] | None = None  #: of one sample, for estimators that ask which one holds channels
-    coordinates: Any = None  #: of a file, what stands along all axes: `dpca.storage.coordinates.Coordinates`
+    """Whether NaN means a missing value. Otherwise NaN is rejected."""
+    axes: tuple[str, ...] | None = None  #: names of the axes of one sample, to find the axis of channels
+    coordinates: Any = None  #: coordinates of a file along all axes: `dpca.storage.coordinates.Coordinates`
 
     def __init__(self, name: str, shape: tuple[int, ...], dtype: np.dtype[Any], chunks: tuple[int, ...]) -> None:
         self.name, self.shape, self.dtype, self.chunks = name, tuple(shape), np.dtype(dtype), tuple(chunks)
@@ -75,39 +75,39 @@ class Source(ABC):
         """Open the source in the calling process."""
 
     def piece(self, samples: tuple[int, int], region: Region) -> Any:
-        """Return what a task that reads this box is given as its source."""
+        """Return the source for a task that reads this box."""
         return self
 
     def identity(self) -> Any:
-        """Return what tells this source from others of its kind, to be hashed by `dpca.engine.identity.digest`."""
+        """Return the values that identify this source among others of its kind, see `dpca.engine.identity.digest`."""
         return vars(self)
 
     def as_dask(self) -> da.Array | None:
-        """Return the values as a Dask array, where one holds them: they are rearranged by its own tasks."""
+        """Return the values as a Dask array, if they are one. Its own tasks can then rearrange them."""
         return None
 
     def numbers(self, start: int, stop: int) -> tuple[int, int] | None:
-        """Return the numbers of samples in the stack, first and behind the last; None where their order is another."""
+        """Return the index range of samples in the stack (start, stop); None if the source reorders samples."""
         return None if self.held_rows else (start, stop)
 
     def decoded_bytes(self, region: Region) -> int:
-        """Return the bytes of one sample in all the chunks that a region touches."""
+        """Return the bytes of one sample in all chunks that a region overlaps."""
         lengths = (-(-b // c) * c - a // c * c for (a, b), c in zip(region, self.chunks[1:], strict=True))
         return math.prod(lengths) * self.dtype.itemsize
 
     def further_bytes(self, region: Region) -> int:
-        """Return the bytes that one reader takes beside the samples that it is asked for, and their chunks."""
+        """Return the bytes of one reader in addition to the requested samples and their chunks."""
         return self.making_bytes
 
     def read_rows(self, region: Region) -> int:
-        """Return how many samples are read at a time: whole chunks that take about 16 MiB decoded."""
+        """Return the number of samples of one read: whole chunks with a decoded size of about 16 MiB."""
         return max(1, _READ_BYTES // (self.chunks[0] * self.decoded_bytes(region))) * self.chunks[0]
 
 
 class ZarrSource(Source):
-    """A Zarr array (v2 or v3) named by its path; samples on axis 0.
+    """A Zarr array (v2 or v3) with a path; samples on axis 0.
 
-    ``array_identity`` tells the array from one that takes its place while tasks read it, see
+    ``array_identity`` detects that the array is replaced while tasks read it, see
     `dpca.storage.reading.array_identity`.
     """
 
@@ -130,7 +130,7 @@ class ZarrSource(Source):
         def read(samples: tuple[int, int], region: Region, out: Array) -> None:
             (start, stop), box = samples, tuple(slice(a, b) for a, b in region)
             step = self.read_rows(region)
-            # From one whole chunk to the next, so that none is decoded twice.
+            # Cuts lie at borders of chunks, so that no chunk is decoded twice.
             edges = [start, *range((start // step + 1) * step, stop, step), stop]
             for a, b in itertools.pairwise(edges):
                 read_into(array, (slice(a, b), *box), out[a - start : b - start])
@@ -138,24 +138,24 @@ class ZarrSource(Source):
         return read
 
     def identity(self) -> Any:
-        """Return the path and the time at which the array's metadata were written."""
+        """Return the path and the modification time of the array's metadata."""
         for name in ("zarr.json", ".zarray"):
             file = os.path.join(self.path, name)
             if os.path.exists(file):
                 return {**vars(self), "written": os.stat(file).st_mtime_ns}
-        return vars(self)  # a store that is no folder
+        return vars(self)  # the store is not a folder
 
 
 class ArraySource(Source):
-    """A numpy array (or memory map) in this process, or a Zarr array that only it can open (in memory, in a ZIP).
+    """A numpy array (or memory map) in this process, or a Zarr array that only this process can open (memory, ZIP).
 
-    ``corner`` is where the array begins in the whole stack, samples first, when it is a piece of one.
+    If the array is a piece of a stack, ``corner`` is its position in the stack, samples first.
     """
 
     in_process = True
 
     def __init__(self, array: Any, name: str = "the array", corner: tuple[int, ...] = ()) -> None:
-        # Memory has no chunks: any box costs what it holds.
+        # Arrays in memory have no chunks: the cost of any box is its own size.
         chunks = tuple(array.chunks) if isinstance(array, zarr.Array) else (1,) * array.ndim
         super().__init__(name, tuple(array.shape), np.dtype(array.dtype), chunks)
         self.array, self.corner = array, corner or (0,) * array.ndim
@@ -174,14 +174,14 @@ class ArraySource(Source):
         return read
 
     def identity(self) -> Any:
-        """Return the array, whose values count."""
+        """Return the array, which is hashed by value."""
         return self.array
 
 
 class DaskSource(Source):
-    """A Dask array: its chunks are computed where the tasks that need them run."""
+    """A Dask array. Its chunks are computed on the workers that need them."""
 
-    segment_bytes = 128 * 2**20  # a task holds a segment whole
+    segment_bytes = 128 * 2**20  # a task has its whole segment in memory
 
     def __init__(self, array: da.Array, name: str = "the Dask array", axes: Any = None, along: Any = None) -> None:
         longest = tuple(max(lengths) for lengths in array.chunks)
@@ -202,11 +202,11 @@ class DaskSource(Source):
         return delayed(ArraySource, pure=False)(self._box(samples, region), self.name, corner)
 
     def as_dask(self) -> da.Array:
-        """Return the Dask array; values that are not finite are refused with the number of the sample."""
+        """Return the Dask array. When it is computed, values that are not finite raise, with the sample's index."""
         return self.array if self.with_gaps else checked_lazily(self.array, self.name)
 
     def identity(self) -> Any:
-        """Return the Dask array, whose name counts."""
+        """Return the Dask array, which is hashed by name."""
         return self.array
 
     def _box(self, samples: tuple[int, int], region: Region) -> da.Array:
@@ -215,7 +215,7 @@ class DaskSource(Source):
 
 
 def as_source(x: Any) -> Source:
-    """Return a source for what people have: a path, a stack, a Zarr array on disk, or anything numpy can hold.
+    """Return a source for a path, a stack, a Zarr or Dask array, or any array-like object.
 
     Parameters
     ----------
@@ -227,7 +227,7 @@ def as_source(x: Any) -> Source:
     DataError
         If it has no samples, a single axis, or values that are not real numbers.
     StoreError
-        If a path holds nothing readable.
+        If a path contains nothing readable.
     """
     x, path, axes = opened(x), None, None
     if isinstance(x, Source):
@@ -242,7 +242,7 @@ def as_source(x: Any) -> Source:
             source.making_bytes = model.nbytes
     elif isinstance(x, da.Array):
         if any(np.isnan(length) for length in x.shape):
-            raise DataError(f"the Dask array has shape {x.shape}, of unknown lengths: call compute_chunk_sizes() on it")
+            raise DataError(f"the Dask array has the unknown shape {x.shape}: call compute_chunk_sizes() on it")
         source = DaskSource(x)
     else:
         source = ArraySource(as_dense(x))
@@ -252,14 +252,15 @@ def as_source(x: Any) -> Source:
 
 
 def opened(x: Any, key: str | None = None) -> Any:
-    """Open what only says where a stack is: a Zarr group, atoms, or a path, of whose arrays ``key`` names one.
+    """Open a path, a Zarr group or atoms; return other objects as they are. ``key`` names one of several arrays.
 
     Raises
     ------
     DataError
-        If there is nothing, no obvious array, a group that is no folder, what must be ingested, or masked values.
+        If there is nothing, several arrays without a ``key``, a group outside of a folder, a source that must be
+        ingested, or masked values.
     StoreError
-        If a path holds nothing readable.
+        If a path contains nothing readable.
     """
     if isinstance(x, zarr.Group):
         path = path_of(x)
@@ -269,7 +270,7 @@ def opened(x: Any, key: str | None = None) -> Any:
     if isinstance(x, zarr.Array):
         cf.require_plain(str(x.store_path), x)
         if not x.dtype.isnative and (path := path_of(x)) is not None:
-            x = open_array(path)  # as tasks do: then the type of a new array of Zarr 3 has another order of bytes
+            x = open_array(path)  # as tasks do, because the dtype of a new Zarr 3 array has another byte order
     if is_trajectory(x):
         return DaskSource(*open_rows(x))
     if isinstance(x, str | os.PathLike):
@@ -277,38 +278,38 @@ def opened(x: Any, key: str | None = None) -> Any:
         return open_stack(f"{path}/{key}" if key else path) if is_zarr(path) else DaskSource(*open_rows(path, key))
     if isinstance(x, da.Array) and isinstance(x._meta, np.ma.MaskedArray):
         raise DataError(
-            f"a Dask array of {x.shape} is masked, and masked values are no data: fill them first, "
+            f"a Dask array of {x.shape} is masked, and masked values are not supported: fill them first, "
             f"dask.array.ma.filled(x, value)"
         )
     return x
 
 
 def as_dense(x: Any, name: str = "X") -> Array:
-    """Return what numpy can hold as an array; numpy itself would wrap what it does not know.
+    """Return an array-like object as a numpy array. numpy itself would wrap unknown objects instead of raising.
 
     Raises
     ------
     DataError
-        For what is no array of samples, whatever its values, and for a list of arrays.
+        For objects that are not arrays of samples, and for a list of arrays.
     """
     require_one_array(x, name)
     if issparse(x):
         raise DataError(f"a sparse matrix of {x.shape} is not supported: pass dense samples, x.toarray()")
     if np.ma.is_masked(x):
-        raise DataError(f"an array of {x.shape} has masked values, which are no data: fill them first, x.filled(value)")
+        raise DataError(f"an array of {x.shape} has masked values: fill them first, x.filled(value)")
     try:
-        # A Zarr array of somebody's own reads missing chunks as fill values.
+        # Zarr itself would read missing chunks as fill values.
         array = _read_whole(x) if isinstance(x, zarr.Array) else np.asarray(x)
     except (TypeError, ValueError) as error:
         raise DataError(
-            f"an object of type {type(x).__name__} is no array of samples ({one_line(error)}): give samples of one "
-            f"shape and one type"
+            f"an object of type {type(x).__name__} is not an array of samples ({one_line(error)}): give samples of one "
+            f"shape and one dtype"
         ) from error
     if array.ndim == 0:
-        raise DataError(f"an object of type {type(x).__name__} is no stack of samples: give an array, Stack or path")
+        raise DataError(f"an object of type {type(x).__name__} is not a stack: give an array, a Stack or a path")
     if array.dtype.kind in "USTO" and array.ndim == 1:
         raise DataError(
-            f"a list of {len(array)} names or other objects is no stack of samples: give one path, or ingest several"
+            f"a list of {len(array)} names or other objects is not a stack: give one path, or ingest several"
         )
     return array
 
@@ -321,35 +322,35 @@ def _read_whole(x: zarr.Array[Any]) -> Array:
 
 
 def as_samples(x: Any, name: str) -> Array:
-    """Return samples in memory as an array that a rule or a basis can take in, or refuse them; see `as_dense`."""
+    """Return samples in memory as a numeric array, or raise; see `as_dense`."""
     array = as_dense(x, name)
     check_numeric(array.shape, array.dtype, name)
     return array
 
 
 def check_numeric(shape: tuple[int, ...], dtype: np.dtype[Any], name: str) -> None:
-    """Refuse what no rule could take in."""
+    """Reject shapes and dtypes that no rule supports."""
     if len(shape) < 2:
-        raise DataError(f"{name} has shape {shape}: samples on axis 0 and at least one axis of attributes are needed")
+        raise DataError(f"{name} has shape {shape}: give samples on axis 0 and at least one axis of attributes")
     if 0 in shape:
-        raise DataError(f"{name} has shape {shape} and so no values: every axis needs at least one")
+        raise DataError(f"{name} has shape {shape} and so no values: give at least one along every axis")
     if dtype.kind == "c":
-        raise DataError(f"Complex data not supported: {name} holds {dtype} values, pass real and imaginary parts apart")
+        raise DataError(f"Complex data not supported: {name} has dtype {dtype}, pass real and imaginary parts apart")
     if dtype.kind not in "buif" or dtype.itemsize > 8:
         raise DataError(
-            f"{name} holds {dtype} values: convert them to integers or real floating-point numbers of at most 64 bits"
+            f"{name} has dtype {dtype}: convert it to integers or real floating-point numbers of at most 64 bits"
         )
 
 
 def batches(source: Source, samples: tuple[int, int], region: Region, rows: int) -> Iterator[tuple[int, Array]]:
-    """Yield (first sample, batch) in order, reading one batch ahead of the caller in a thread.
+    """Yield (first sample, batch) in order. A thread reads one batch ahead of the caller.
 
-    The two buffers are reused: a batch is valid until the next one is asked for.
+    The two buffers are reused: a batch is valid until the next one is requested.
 
     Raises
     ------
     DataError
-        At a value that is not finite; it names the array and the first such sample of the batch.
+        At a value that is not finite. The message names the array and the first such sample.
     """
     start, stop = samples
     box = tuple(b - a for a, b in region)
@@ -376,7 +377,7 @@ def batches(source: Source, samples: tuple[int, int], region: Region, rows: int)
 
 
 def check_finite(batch: Array, first: int, name: str, what: str = _NOT_FINITE) -> None:
-    """Refuse NaN and infinity, naming the first sample that holds one and saying ``what`` of it; integers hold none."""
+    """Reject NaN and infinity. The error names the first such sample, followed by ``what``; integers have none."""
     if batch.dtype.kind != "f":
         return
     rows = max(1, _CHECKED_AT_ONCE // max(1, math.prod(batch.shape[1:])))
@@ -388,7 +389,7 @@ def check_finite(batch: Array, first: int, name: str, what: str = _NOT_FINITE) -
 
 
 def checked_lazily(x: da.Array, name: str) -> da.Array:
-    """Return a Dask array that refuses NaN and infinity when it is computed, naming the sample."""
+    """Return a Dask array that rejects NaN and infinity when it is computed. The error names the sample."""
     if x.dtype.kind != "f":
         return x
     return cast(da.Array, da.map_blocks(_checked, x, called=name, dtype=x.dtype, meta=np.empty((0,) * x.ndim, x.dtype)))

@@ -1,4 +1,4 @@
-"""A clean stop: a signal ends a program with what is finished kept."""
+"""Clean interruption: a signal ends a program, and finished work is kept."""
 
 from __future__ import annotations
 
@@ -13,14 +13,14 @@ from types import FrameType
 from typing import Any
 
 SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
-STOPPED = "stopped: what is finished is kept, the same command goes on from there"
+STOPPED = "stopped: finished work is kept, the same command resumes"
 
-# Seconds after which a repeated signal is somebody's impatience, not one signal that came by two ways.
+# Seconds after which a repeated signal is a second request, and not the same signal over two ways.
 _IMPATIENCE = 1.0
 
 
 class Stopped(KeyboardInterrupt):
-    """The program was asked to end by a signal."""
+    """A signal asked the program to end."""
 
     def __init__(self, number: int) -> None:
         super().__init__(signal.Signals(number).name)
@@ -28,7 +28,7 @@ class Stopped(KeyboardInterrupt):
 
 
 class _Asked:
-    """The signal that came first, when, and what keeps it from being obeyed at once."""
+    """The first signal, its time, and the number of blocks that defer it."""
 
     def __init__(self) -> None:
         self.number: int | None = None
@@ -47,11 +47,11 @@ _asked: _Asked | None = None
 
 @contextmanager
 def stop_on_signals() -> Iterator[None]:
-    """Turn Ctrl-C, SIGTERM and the closing of a terminal into `Stopped` for the length of a block.
+    """Turn Ctrl-C, SIGTERM and the closing of a terminal into `Stopped` for the duration of a block.
 
-    Every ``finally`` runs, and further signals do not disturb them; one that comes more than a second after the first
-    ends the process at once, which costs the unit of work in progress. A signal that was ignored stays ignored, as for
-    programs started in the background or by ``nohup``. Main thread only.
+    Every ``finally`` runs, undisturbed by further signals. A signal more than a second after the first one ends the
+    process at once, and the unit of work in progress is lost. Signals that are ignored, as in programs started in the
+    background or by ``nohup``, stay ignored. Main thread only.
     """
     global _asked
     if threading.current_thread() is not threading.main_thread():
@@ -68,7 +68,7 @@ def stop_on_signals() -> Iterator[None]:
 
     def lost(unraisable: Any) -> None:
         if isinstance(unraisable.exc_value, Stopped):
-            # Raised where nothing can be raised, in a finalizer: once more, where it can.
+            # It was raised in a finalizer, which cannot propagate it, so the signal is sent again.
             asked.obeyed = False
             threading.Timer(0.01, os.kill, (os.getpid(), unraisable.exc_value.number)).start()
         else:
@@ -93,7 +93,7 @@ def stop_on_signals() -> Iterator[None]:
 
 @contextmanager
 def unstopped() -> Iterator[None]:
-    """Put off a stop until the end of a block that must not be left half-way; it has to be short."""
+    """Defer a stop to the end of a block that must not be interrupted. The block must be short."""
     asked = _asked
     if asked is None or threading.current_thread() is not threading.main_thread():
         yield

@@ -1,14 +1,14 @@
-"""Segments that are folded link by link: between two links their states are in this process, to be kept or looked at.
+"""Segments that are folded link by link. Between links their states are in this process, to be kept or shown.
 
 ::
 
-    segment 0   |--|----|--------|   a strand: links, each from where the one before it ended
-    segment 1   |--|----|--------|   side by side with others: all links end before the next ones begin
-                   ^    ^            looks, at which the states of all strands are merged
-    segment 2                        begins when those before it have ended, and are merged
+    segment 0   |--|----|--------|   a strand: links, each from the end of the one before it
+    segment 1   |--|----|--------|   in parallel: all links end before the next ones begin
+                   ^    ^            progress so far: the states of all strands are merged
+    segment 2                        begins when the segments before it have ended, and are merged
 
-Segments and their merges are those of a fold that is not watched, and a rule whose result depends on its batches gets
-the same ones: so the results are the same, wherever links end.
+Segments and merges are those of a fold without a watch. A rule with results that depend on its batches receives the
+same batches. So the results do not depend on the ends of links.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ from dpca.storage.progress import Stage
 from dpca.storage.tasks import one_blas_thread
 
 Computed = Callable[[dict[Any, Any], Callable[[Any], None]], dict[Any, Any]]
-# What a look takes beside the states themselves: copies of two, and what `finish` does with one.
+# Memory of the progress so far, in states: copies of two, and one for `finish`.
 _COPIES = 3
 
 
@@ -45,7 +45,7 @@ class _Strand:
     stop: int
     reached: Reached
     kept_at: int
-    """Where its checkpoint is."""
+    """The last sample of its checkpoint."""
 
 
 @dataclass
@@ -60,16 +60,16 @@ class Strands:
     scheme : Scheme or None
     client : distributed.Client or None
     computed : callable
-        Computes a graph, and tells of each node that it is done.
+        Computes a graph, and reports each finished node.
     report : callable (peak_memory)
-        Returns what the fold has cost.
+        Returns the cost of the fold so far.
     bar : Stage
     row_bytes : sequence of int
-        Of each group's box of a sample.
+        Bytes of each group's box of a sample.
     works : mapping of int to Work
-        The groups, by their number.
+        The groups, by index.
     begun : sequence of State, optional
-        What the first segment of a chain begins with.
+        Initial states of the first segment of a chain.
     """
 
     source: Source
@@ -88,14 +88,14 @@ class Strands:
         work = next(iter(self.works.values()))
         self._merges = self.scheme is None and work.rule.mergeable
         self._side_by_side = math.ceil(self._n_parallel / len(self.works)) if self._merges else 1
-        # How many segments are in each of the merged states: different powers of 2, in descending order.
+        # Number of segments in each merged state: different powers of 2, in descending order.
         self._merged: dict[int, list[tuple[int, Reached]]] = {g: [] for g in self.works}
-        # Whole rounds, or whole batches from where the segment begins; 0 where links may end anywhere.
+        # Links end after whole rounds, or whole batches from the beginning of the segment; with 0, anywhere.
         exact = self.scheme is None and work.rule.takes_any_batches(work.dtype)
         self._batch = 0 if exact else work.rows if self.scheme is None else self.scheme.round_rows
 
     def fit_memory(self) -> bool:
-        """Say whether this process may hold the states of all groups, those of segments side by side, and a look."""
+        """Return whether memory suffices for the states of all groups and parallel segments, and for `Look`."""
         states = 0
         for work in self.works.values():
             sizes = (work.partition.n_features(i) for i in work.group.partitions)
@@ -104,8 +104,8 @@ class Strands:
         return states * (self._side_by_side + waiting + _COPIES) <= usable_bytes()
 
     def outcomes(self, watch: Watch | None) -> Generator[Look, None, dict[int, Outcome]]:
-        """Fold all segments, with a look at the end of each link but the last; return the results of each group."""
-        before, first = self._begun()
+        """Fold all segments. Yield a `Look` after each link except the last; return the results of each group."""
+        before, first = self._initial_states()
         for g in self.works:
             self.bar.advance(self.row_bytes[g] * (self.cuts[first - 1][1] if first else 0))
         for start in range(first, len(self.cuts), self._side_by_side):
@@ -132,8 +132,8 @@ class Strands:
         graph = {g: finish_graph(work, before.pop(g), len(self.cuts), copy=copy) for g, work in self.works.items()}
         return self.computed(graph, lambda g: None)
 
-    def _begun(self) -> tuple[dict[int, Reached], int]:
-        """Return what the first segment to be folded begins with, and its number."""
+    def _initial_states(self) -> tuple[dict[int, Reached], int]:
+        """Return the initial states and the index of the first segment to fold."""
         for s in reversed(range(0 if self._merges else len(self.cuts))):
             kept = {g: work.load(s) for g, work in self.works.items()}
             if all(kept.values()):
@@ -143,7 +143,7 @@ class Strands:
         return {g: work.begin() for g, work in self.works.items()}, 0
 
     def _strand(self, g: int, s: int, before: Reached) -> _Strand:
-        """Return a segment at its beginning, or where its checkpoints are."""
+        """Return a segment at its beginning or at its checkpoint."""
         work, (start, stop) = self.works[g], self.cuts[s]
         if self._merges and s:
             before = work.begin()
@@ -158,7 +158,7 @@ class Strands:
         return strand
 
     def _link(self, strands: Mapping[tuple[int, int], _Strand], watch: Watch | None) -> None:
-        """Fold each segment a link further; groups that are ahead wait for the others."""
+        """Fold one link of each segment. Groups that are ahead wait for the others."""
         live = {s: min(t.at for t in strands.values() if t.s == s) for _, s in strands}
         live = {s: at for s, at in live.items() if at < self.cuts[s][1]}
         rows = most = 2**62
@@ -183,30 +183,30 @@ class Strands:
         self._keep_parts(strands, next(iter(self.works.values())).checkpoint_rows)
 
     def _end(self, s: int, at: int, rows: int, most: int) -> int:
-        """Return where a link that begins at a sample is to end: after about so many rows, and at most so many."""
+        """Return the end of a link that begins at sample ``at``: after about ``rows`` and at most ``most`` samples."""
         start, stop = self.cuts[s]
         rows = max(1, min(rows, most, stop - at))
         if self._batch:
             end = start + math.ceil((at + rows - start) / self._batch) * self._batch
         else:
-            # A link that ended inside a chunk, or a window, would have it read twice.
+            # If a link ended inside a chunk or window, that would be read twice.
             unit = max(self.source.chunks[0], self.source.held_rows)
             end = min(math.ceil((at + rows) / unit) * unit, at + max(1, most))
         return min(end, stop)
 
     def _keep_parts(self, strands: Mapping[tuple[int, int], _Strand], rows: int) -> None:
-        """Keep the states of segments that have ended, and of those that are so many samples further than when kept."""
+        """Keep the states of finished segments, and of those at least ``rows`` samples after their last checkpoint."""
         for strand in strands.values():
             if strand.at == strand.kept_at or (strand.at < strand.stop and strand.at - strand.kept_at < rows):
                 continue
             strand.work.keep(strand.s, strand.reached[0], None if strand.at == strand.stop else strand.at)
             if strand.at == strand.stop and not self._merges:
-                # Two are kept: a power cut may spoil the newest.
+                # Two checkpoints are kept, because a power cut may damage the newest.
                 strand.work.forget(strand.s - 2)
             strand.kept_at = strand.at
 
     def _n_seen(self, strands: Mapping[tuple[int, int], _Strand]) -> int:
-        """Return how many samples are in the states of all groups."""
+        """Return the number of samples in the states of all groups."""
         least = {s: min(t.at for t in strands.values() if t.s == s) for _, s in strands}
         return self.cuts[min(least)][0] + sum(at - self.cuts[s][0] for s, at in least.items())
 
@@ -218,7 +218,7 @@ class Strands:
         return next(iter(strands.values())).reached[0] if one else ()
 
     def _states(self, strands: Mapping[tuple[int, int], _Strand]) -> list[State]:
-        """Return copies of the states of all partitions, in order, merged over segments."""
+        """Return copies of the states of all partitions in order, merged over segments."""
         found: dict[int, State] = {}
         with one_blas_thread():
             for g, work in self.works.items():
@@ -233,7 +233,7 @@ class Strands:
         return [found[i] for i in sorted(found)]
 
     def _push(self, g: int, reached: Reached) -> None:
-        """Take in the states of the next segment, merged in pairs of neighbors as `group_graph` does."""
+        """Add the states of the next segment. They are merged in pairs of neighbors, as in `group_graph`."""
         stack, size = self._merged[g], 1
         while stack and stack[-1][0] == size:
             size, before = stack.pop()
@@ -241,7 +241,7 @@ class Strands:
         stack.append((size, reached))
 
     def _all_merged(self, g: int) -> Reached:
-        """Return the states of all segments together."""
+        """Return the merged states of all segments."""
         stack = self._merged.pop(g)
         while len(stack) > 1:
             (_, before), (_, last) = stack[-2:]

@@ -1,4 +1,4 @@
-"""Frames of a molecule that are superposed where they are read."""
+"""Frames of a molecule that are superposed when they are read."""
 
 from __future__ import annotations
 
@@ -13,12 +13,12 @@ from dpca.kernels.types import Array, Region
 
 
 class SuperposedSource(ComputedSource):
-    """The rows (n_frames, n_atoms, 3) of another source's frames, see `Superposition`; nothing is copied.
+    """Superposed frames (n_frames, n_atoms, 3) of another source, see `Superposition`. Nothing is copied to disk.
 
     Parameters
     ----------
     source : Source
-        Of frames (n_frames, n_atoms, 3).
+        Frames (n_frames, n_atoms, 3).
     superposition : Superposition
     """
 
@@ -27,7 +27,7 @@ class SuperposedSource(ComputedSource):
         self.superposition, self.axes = superposition, source.axes
 
     def compute(self, values: Array, first: int, samples: tuple[int, int], region: Region, out: Array) -> None:
-        """Fill a box of rows; all atoms of a frame are needed for any."""
+        """Fill a box of rows. Any box depends on all atoms of its frames."""
         check_finite(values, first, self.name)
         fill = guarded(self.superposition.rows, self.name, (first, first + len(values)))
         if out.shape[1:] == values.shape[1:]:

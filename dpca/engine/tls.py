@@ -1,4 +1,4 @@
-"""Certificates with which a program, a scheduler and its workers prove to each other who they are."""
+"""TLS certificates, with which a program, a scheduler and its workers authenticate each other."""
 
 from __future__ import annotations
 
@@ -15,16 +15,16 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class TlsFiles:
-    """The files of encrypted connections; each holds PEM.
+    """The files for encrypted connections, in PEM format.
 
     Parameters
     ----------
     ca_file : str or None
-        Certificate of the authority that signed all others.
+        CA certificate, which signed all other certificates.
     cert : str or None
-        Certificate to show.
+        Client certificate.
     key : str or None
-        Its private key, without a passphrase; None where the file of the certificate holds it.
+        Private key of the client certificate, without a passphrase; None if it is in the file of the certificate.
     """
 
     ca_file: str | None
@@ -32,34 +32,34 @@ class TlsFiles:
     key: str | None = None
 
     def security(self) -> Security:
-        """Return what Dask encrypts connections with, in any part of a cluster.
+        """Return Dask's settings for encrypted connections, for all parts of a cluster.
 
         Raises
         ------
         DataError
-            If a file is not named, cannot be read, or does not hold what it should.
+            If a file is missing, cannot be read, or has no valid content.
         """
         from distributed.security import Security
 
         if self.ca_file is None or self.cert is None:
-            raise DataError("encrypted connections take a certificate and that of its authority: give both files")
+            raise DataError("encrypted connections require a certificate and a CA certificate: give both files")
         for path in filter(None, (self.ca_file, self.cert, self.key)):
             try:
                 open(path, "rb").close()
             except OSError as error:
-                raise DataError(f"'{path}' cannot be read ({error.strerror}): give a file of PEM") from error
+                raise DataError(f"'{path}' cannot be read ({error.strerror}): give a PEM file") from error
         try:
             context = ssl.create_default_context(cafile=self.ca_file)
         except ssl.SSLError as error:
-            raise DataError(f"'{self.ca_file}' holds no certificate ({one_line(error)}): give a file of PEM") from error
+            raise DataError(f"'{self.ca_file}' has no certificate ({one_line(error)}): give a PEM file") from error
         try:
-            context.load_cert_chain(self.cert, self.key, password="")  # else a passphrase would be asked for
+            context.load_cert_chain(self.cert, self.key, password="")  # prevents a prompt for a passphrase
         except ssl.SSLError as error:
             raise DataError(
-                f"'{self.cert}' and '{self.key or self.cert}' are no certificate and its key ({one_line(error)}): give "
-                f"two that belong together, without a passphrase"
+                f"'{self.cert}' and '{self.key or self.cert}' are not a certificate and its key ({one_line(error)}): "
+                f"give a matching pair, without a passphrase"
             ) from error
-        # Workers may be started elsewhere, by command lines that hold these names.
+        # Absolute paths, because workers may be started in other folders, by command lines with these paths.
         ca_file, cert, key = map(os.path.abspath, (self.ca_file, self.cert, self.key or self.cert))
         roles = ("client", "scheduler", "worker")
         shown = {f"tls_{role}_cert": cert for role in roles} | {f"tls_{role}_key": key for role in roles}

@@ -1,4 +1,4 @@
-"""Watching a fold: when it stops between two batches, and what there is to look at."""
+"""Watching a fold: the times of callbacks, and the progress so far that they receive."""
 
 from __future__ import annotations
 
@@ -12,41 +12,41 @@ from dataclasses import dataclass
 from dpca.engine.plan import FoldPlan
 from dpca.rules.state import State
 
-# Samples of the first looks: few, so that there is something to see at once, and then ever more.
+# Samples of the first callbacks. They are few, so that there is a result at once.
 _EARLY = (16, 64, 256, 1024)
 _LAST_EARLY = _EARLY[-1]
-# A link is at most so many times as long as the one before it, whose speed may say little of it, and lasts so long.
+# Largest ratio of the lengths of consecutive links, as the speed of short links varies; shortest link in seconds.
 _MOST_LONGER, _SHORTEST = 4, 0.05
-# Looks take at most about this share of the time.
+# Callbacks take at most about this share of the time.
 _SHARE = 0.05
 
 
 @dataclass(frozen=True)
 class FoldReport:
-    """What a fold cost."""
+    """The cost of a fold."""
 
     plan: FoldPlan
     seconds: float
     peak_memory: int
-    """Bytes held at most by any one process that worked on it, interpreter and all."""
+    """Peak memory of any process of the fold in bytes, including the interpreter."""
     note: str = ""
-    """What its caller says about it: a choice that was made for lack of memory, for example."""
+    """A note of the caller, for example a choice due to limited memory."""
 
 
 @dataclass(frozen=True)
 class Look:
-    """A fold between two links.
+    """The progress so far of a fold, between two links.
 
     Attributes
     ----------
     n_samples : int
-        Samples that are in the states.
+        Number of samples in the states.
     states : callable
-        Returns the states of all partitions, in order, each a copy; of several segments, merged.
+        Returns copies of the states of all partitions, in order, merged over segments.
     report : callable
-        Returns what the fold has cost.
+        Returns the cost of the fold so far.
     reached : sequence of State
-        Those of a chain themselves, which the fold does not change any more; empty where segments are to be merged.
+        The states of a chain themselves, which the fold does not change later; empty if segments are to be merged.
     """
 
     n_samples: int
@@ -56,9 +56,9 @@ class Look:
 
 
 class Watch(ABC):
-    """Says when a fold stops for a look, and looks. What comes out in the end does not depend on it."""
+    """Decides when a fold pauses for a callback, and is that callback. The result of the fold does not depend on it."""
 
-    #: Samples after which no more are taken, if any.
+    #: Samples after which the fold ends, if any.
     most: int | None = None
 
     @property
@@ -68,27 +68,26 @@ class Watch(ABC):
 
     @abstractmethod
     def until(self, n_samples: int) -> int:
-        """Return the number of samples, more than ``n_samples``, after which the fold stops next.
+        """Return the number of samples, more than ``n_samples``, after which the fold pauses next.
 
-        The engine rounds it up to whole chunks, unless links are to be exact, and to whole batches where the result
-        depends on these.
+        The engine rounds it up to whole chunks unless `exact`, and to whole batches if the result depends on them.
         """
 
     @abstractmethod
     def look(self, look: Look) -> None:
-        """Look at the fold, in this process; an exception ends it, and its checkpoints are kept."""
+        """Receive the progress so far, in this process. An exception ends the fold, and its checkpoints are kept."""
 
 
 @dataclass
 class Marks(Watch):
-    """Looks after given numbers of samples."""
+    """Callbacks after given numbers of samples."""
 
     marks: Sequence[int]
     seen: Callable[[Look], None]
 
     @property
     def exact(self) -> bool:
-        """A mark is a mark."""
+        """True, because links end exactly at marks."""
         return True
 
     def until(self, n_samples: int) -> int:
@@ -98,26 +97,26 @@ class Marks(Watch):
         return ahead[at] if at < len(ahead) else 2**62
 
     def look(self, look: Look) -> None:
-        """Look, if this is a mark."""
+        """Call ``seen``, if this is a mark."""
         if look.n_samples in self.marks:
             self.seen(look)
 
 
 @dataclass
 class Pace:
-    """How long the links of a fold are, so that looks come early, now and then, and take little of the time.
+    """The lengths of the links of a fold: early callbacks, then at regular times, at little cost.
 
-    The first looks come after 16, 64, 256 and 1,024 samples, inside chunks if need be; further ones each ``every``
-    seconds, but rarely enough to take a twentieth of the time: the cost of each is measured.
+    The first callbacks come after 16, 64, 256 and 1,024 samples, inside chunks if necessary. Further ones come every
+    ``every`` seconds, but take at most a twentieth of the time; the cost of each is measured.
 
     Parameters
     ----------
     every : float
-        Seconds between looks; infinity for none.
+        Seconds between callbacks; infinity for none.
     max_seconds : float
-        From now on; a link is to end then.
+        Time budget from now on, in seconds; a link ends then.
     clock : callable
-        Tells the time in seconds.
+        Returns the time in seconds.
     """
 
     every: float = 1.0
@@ -140,7 +139,7 @@ class Pace:
         return self.seconds >= self.max_seconds
 
     def until(self, n_samples: int) -> int:
-        """Return the number of samples after which a link that begins now should end."""
+        """Return the number of samples at the end of a link that begins now."""
         now = self.clock()
         if n_samples <= self._link[0]:  # another pass begins
             self._rows, self._rate = 0, 0.0
@@ -154,11 +153,11 @@ class Pace:
 
     @property
     def is_early(self) -> bool:
-        """Whether the link that has begun ends with one of the first looks."""
+        """Whether the current link ends with one of the first callbacks."""
         return self._early(self._link[0]) is not None
 
     def arrived(self, n_samples: int) -> bool:
-        """Note that a link has ended; return whether there should be a look."""
+        """Record the end of a link; return whether a callback is due."""
         now, (n_before, began) = self.clock(), self._link
         if n_samples > n_before:
             self._rows, self._rate = n_samples - n_before, (n_samples - n_before) / max(now - began, 1e-9)
@@ -166,12 +165,12 @@ class Pace:
         return now >= self._due or (early is not None and n_samples >= early)
 
     def looked(self, seconds: float) -> None:
-        """Note what a look took."""
+        """Record the time of a callback, in seconds."""
         self._cost = seconds
         self._due = self.clock() + max(self.every, seconds * (1 / _SHARE - 1))
 
     def _early(self, n_samples: int) -> int | None:
-        """Return the number of samples of the next early look, None where there is none."""
+        """Return the number of samples of the next early callback, None if there is none."""
         if n_samples >= _LAST_EARLY or math.isinf(self.every):
             return None
         return next(mark for mark in _EARLY if mark > n_samples)

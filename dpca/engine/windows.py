@@ -1,4 +1,4 @@
-"""Reading a source some whole chunks at a time, and giving of their samples which are wanted, in any order."""
+"""Reads a source in windows of whole chunks, and returns chosen samples of them in any order."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from dpca.storage.windows import chunk_edges, windowed
 def windowed_reader(
     source: Source, windows: Sequence[Array], lengths: Sequence[int], order: Callable[[int], Array]
 ) -> Reader:
-    """Open a source in the calling process; one window of it is held from one call to the next.
+    """Open a source in the calling process. The reader keeps one window between calls.
 
     ``windows``, ``lengths`` and ``order`` are those of `dpca.storage.windows.windowed`.
     """
@@ -26,10 +26,10 @@ def windowed_reader(
             def load(start: int, stop: int, part: Array) -> None:
                 read_box((start, stop), region, part)
                 if not source.with_gaps:
-                    check_finite(part, start, source.name)  # here, where the sample's number is known
+                    check_finite(part, start, source.name)  # checked here, because the sample's index is known
 
             lengths_of_box = tuple(b - a for a, b in region)
-            held = None  # its buffer is free before the next one is made
+            held = None  # frees its buffer before the next one is allocated
             held = region, windowed(load, edges, windows, lengths, order, lengths_of_box, source.dtype)
         held[1](*samples, out)
 
@@ -37,5 +37,5 @@ def windowed_reader(
 
 
 def edges_of(source: Source) -> Array:
-    """Return where the chunks of a source along the samples begin, and where the last one ends."""
+    """Return the beginnings of a source's chunks along the samples, and the end of the last one."""
     return chunk_edges(source.shape[0], source.chunks[0])

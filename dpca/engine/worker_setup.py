@@ -1,4 +1,4 @@
-"""What a worker process of our own cluster does first (Dask preloads this module there)."""
+"""Setup of the worker processes of a cluster that dpca starts. Dask preloads this module there."""
 
 from __future__ import annotations
 
@@ -10,22 +10,22 @@ from contextlib import contextmanager
 from typing import Any
 
 SILENCE = logging.CRITICAL + 1
-# Those that Dask gives levels of their own, and that of a loop whose tasks end with it.
+# Loggers with levels set by Dask, and asyncio's, which reports tasks that end with their loop.
 _LOGGERS = ("distributed", "distributed.client", "bokeh", "tornado", "tornado.application", "asyncio")
 
 
 def dask_setup(worker: Any) -> None:
-    """Serve no pages, and say nothing: what a worker has to say reaches the program as exceptions."""
+    """Close the HTTP server and silence all output. Errors of a worker reach the program as exceptions."""
     worker.http_server.stop()
     for logger in map(logging.getLogger, _LOGGERS):
         logger.setLevel(SILENCE)
-    # one that is ended before it has joined the cluster tells of that with a traceback, which no logger stops
+    # A worker that ends before it has joined the cluster prints a traceback, which no logger suppresses.
     sys.stderr = open(os.devnull, "w")  # noqa: SIM115
 
 
 @contextmanager
 def quiet() -> Iterator[None]:
-    """Keep Dask from telling at length, with tracebacks, what reaches the caller as an exception."""
+    """Silence Dask's loggers. They print tracebacks of errors that the caller receives as exceptions."""
     loggers = [logging.getLogger(name) for name in _LOGGERS]
     before = [logger.level for logger in loggers]
     try:

@@ -1,6 +1,6 @@
-"""A local page to look at a stack and at what a model makes of it; `dpca explore` serves it.
+"""A local page that shows a stack, its model and its reconstructions; `dpca explore` serves it.
 
-`originals` reads samples and finds names, `decoders` makes reconstructions, `explorer` says what is to be shown,
-`live` follows a fit; none of them knows of pages. `page` lays out widgets, `tasks` keeps what takes time away from it,
-`server` lets in whom it should.
+`originals` reads samples and finds names, `decoders` makes reconstructions, `explorer` computes the content, `live`
+follows a fit; these modules do not depend on the page. `page` lays out widgets, `tasks` runs slow work in threads, and
+`server` controls access.
 """

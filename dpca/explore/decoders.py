@@ -1,4 +1,4 @@
-"""Where reconstructions come from: a model and the sample itself, stored scores, or a compressed store."""
+"""Sources of reconstructions: a model and the sample itself, stored scores, or a compressed store."""
 
 from __future__ import annotations
 
@@ -16,32 +16,32 @@ from dpca.kernels.types import Array
 from dpca.storage.disk import folder_bytes
 from dpca.storage.network import is_url
 
-if TYPE_CHECKING:  # they take seconds to import
+if TYPE_CHECKING:  # these imports take seconds
     from dpca.models.scores import Scores
     from dpca.representation.base import Representation
     from dpca.representation.compressed import Compressed
 
-# Values of scores that are read to find samples far from the others, and samples that are put in an order.
+# Most scores that are read to find outliers, and most samples that are sorted.
 _MOST_SCORES = 2**27
 _QUALITY = ("mse", "psnr", "ssim")
 
 
 @dataclass(frozen=True)
 class Pictured:
-    """What there is to be drawn of the components that reconstructions are made of.
+    """The components to draw, with mean and variances.
 
     Attributes
     ----------
     vectors : array (count, *sample_shape) or None
-        The first components, those of every cell or band in place; of patches they have the shape of a patch.
+        The first components; those of cells or bands are joined. Components of patches have the shape of a patch.
     cell_shape : tuple of int or None
-        Of cells, whose components have signs of their own.
+        Shape of the cells. The signs of components differ from cell to cell.
     mean : array (*sample_shape,) or None
-        Of the same shape.
+        Has the same shape.
     share : array (k,)
-        Share of the variance of each component, the mean of all cells or bands; empty where it is not known.
+        Share of the variance of each component, the mean of all cells or bands; empty if unknown.
     words : str
-        What the components are.
+        Description of the components.
     """
 
     vectors: Array | None
@@ -52,7 +52,7 @@ class Pictured:
 
     @classmethod
     def of_model(cls, model: Any, count: int) -> Pictured:
-        """Return what is drawn of a fitted model: components, modes of fields, or patches."""
+        """Return the components to draw of a fitted model: components, modes of fields, or patches."""
         from dpca.models.eof import EOF
         from dpca.models.patch_pca import PatchPCA
 
@@ -70,51 +70,51 @@ class Pictured:
 
 
 class Decoder(ABC):
-    """Makes reconstructions of samples, by any number of the first components.
+    """Makes reconstructions of samples from any number of leading components.
 
     Attributes
     ----------
     n_components : int
-        There are so many.
+        Number of components.
     """
 
     n_components: int
 
     @abstractmethod
     def decode(self, index: int, k: int) -> Array:
-        """Return the sample by its first ``k`` components, of the stack's shape and type."""
+        """Return the reconstruction from the first ``k`` components, with the stack's shape and dtype."""
 
     @abstractmethod
     def words(self, k: int) -> str:
-        """Say what a sample takes that is kept by ``k`` components."""
+        """Describe the size of a sample with ``k`` components."""
 
     def quality(self) -> dict[str, Array]:
-        """Return the quality (n_samples,) of all samples by all components, by name; empty where it is not stored."""
+        """Return the quality (n_samples,) of all samples with all components, by name; empty if it is not stored."""
         return {}
 
     def pictured(self, count: int) -> Pictured | None:
-        """Return what is drawn of the first components where they are part of the store; else None."""
+        """Return the first components to draw if the store contains them; otherwise None."""
         return None
 
     @property
     def knows_distances(self) -> bool:
-        """Whether there are `distances`."""
+        """Whether `distances` is available."""
         return False
 
     def distances(self) -> Array:
-        """Return how far each sample is from the mean (n_samples,)."""
+        """Return the distance (n_samples,) of each sample from the mean."""
         raise NotImplementedError
 
 
 class OfModel(Decoder):
-    """Encodes the sample itself and decodes it again.
+    """Encodes and decodes the sample itself.
 
     Parameters
     ----------
     basis : Representation
     originals : Originals
     pixels : Pixels or None
-        What the stack can hold; None where its range is not known.
+        Range and dtype of the stack's values; None if its data range is unknown.
     """
 
     def __init__(self, basis: Representation, originals: Originals, pixels: Pixels | None) -> None:
@@ -164,7 +164,7 @@ class OfScores(Decoder):
 
     @property
     def knows_distances(self) -> bool:
-        """Whether these are scores of whole samples, not too many, whose variances are known."""
+        """Whether these are scores of whole samples with known variances, and few enough."""
         model, array = self._opened.model, self._opened.array
         known = hasattr(model, "explained_variance_") and not getattr(model, "whiten", False)
         return known and array.ndim == 2 and array.shape[0] <= _MOST_SCORES
@@ -187,7 +187,7 @@ class OfScores(Decoder):
 
 
 class OfCompressed(Decoder):
-    """Reads a compressed store.
+    """Decodes a compressed store.
 
     Parameters
     ----------
@@ -201,15 +201,15 @@ class OfCompressed(Decoder):
         self._bytes = math.nan if is_url(store.path) else folder_bytes(store.path) / max(1, len(store))
 
     def decode(self, index: int, k: int) -> Array:
-        """Return the sample by the first ``k`` components of each cell; by all, as the store promises it."""
+        """Return the reconstruction from the first ``k`` components of each cell; with all, the store's own."""
         self._standing.require()
         sample: Array = self._level(k)[index]
         return sample
 
     def words(self, k: int) -> str:
-        """Say how many bytes of the store a sample takes."""
+        """Describe the size of a sample on disk."""
         if math.isnan(self._bytes):
-            return f"{self.n_components} components a cell at most"
+            return f"at most {self.n_components} components per cell"
         return f"{self._bytes:,.0f} bytes on disk" + ("" if k == self.n_components else ", all components")
 
     def quality(self) -> dict[str, Array]:
@@ -217,18 +217,18 @@ class OfCompressed(Decoder):
         return {name: values for name, values in self._store.quality.items() if name in _QUALITY}
 
     def pictured(self, count: int) -> Pictured | None:
-        """Return components and mean of the store; None where it has residuals only."""
+        """Return components and mean of the store; None if it has residuals only."""
         codec, k = self._store.codec, self._store.n_components
         if k == 0:
             return None
         grid = codec.components.grid
-        words = f"components of {grid.n_partitions:,} cells in the store, at most {k} of a cell"
+        words = f"components of {grid.n_partitions:,} cells in the store, at most {k} per cell"
         found = codec.components.pictured(min(count, k)), grid.cell_shape, codec.components.offset
         return Pictured(*found, np.empty(0), words)
 
     @property
     def knows_distances(self) -> bool:
-        """Whether there are components."""
+        """Whether the store has components."""
         return len(self._store.codec.cell) > 0
 
     def distances(self) -> Array:
@@ -247,6 +247,6 @@ def _decoded(basis: Representation, scores: Array, index: int, pixels: Pixels | 
 
 
 def _words_of_scores(basis: Representation, k: int, dtype: np.dtype[Any]) -> str:
-    ranks = getattr(basis, "ranks", None)  # of cells and bands, which may keep fewer components
+    ranks = getattr(basis, "ranks", None)  # numbers of components of cells and bands, which may differ
     numbers = math.prod(basis.score_shape[:-1]) * k if ranks is None else int(np.minimum(ranks, k).sum())
     return f"{numbers:,} number{'s' * (numbers != 1)}, {numbers * dtype.itemsize:,} bytes"

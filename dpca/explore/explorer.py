@@ -1,4 +1,4 @@
-"""What there is to look at, and what is shown of it: a pure view, which knows neither widgets nor pages."""
+"""The content of the page: samples, reconstructions, numbers and orders. It does not depend on widgets or pages."""
 
 from __future__ import annotations
 
@@ -29,16 +29,16 @@ from dpca.plots.panels import (
 from dpca.storage.errors import DataError
 from dpca.storage.layout import axes_for, count_spatial
 
-#: Rows and columns of a picture that are sent to the page, of a thumbnail and of an eigenimage.
+#: Most rows or columns of a picture on the page, of a thumbnail and of an eigenimage.
 LONGEST, THUMBNAIL, EIGENIMAGE = 640, 96, 160
-# Samples whose quality is measured where none is stored.
+# Number of samples that are measured if the store states no quality.
 _MEASURED = 64
-#: How samples can be ordered, name to words; `Explorer.orders` says which of them there are.
+#: Orders of samples, name to label; `Explorer.orders` returns the available ones.
 ORDERS = {
     "stack": "as in the stack",
     "ssim": "SSIM, lowest first",
     "psnr": "PSNR, lowest first",
-    "mse": "MSE (what components leave), highest first",
+    "mse": "MSE (reconstruction error), highest first",
     "distance": "outliers: farthest from the mean first",
     "measured": f"MSE of {_MEASURED} samples spread over the stack, highest first",
 }
@@ -46,29 +46,29 @@ ORDERS = {
 
 @dataclass(frozen=True)
 class Facts:
-    """What is known of samples before one is read."""
+    """Metadata of the samples."""
 
     path: str
     n_samples: int
     sample_shape: tuple[int, ...]
     dtype: np.dtype[Any]
     axes: tuple[str, ...]
-    """Of a sample."""
+    """Axes of one sample."""
     data_range: tuple[float, float] | None
 
     @property
     def n_planes(self) -> int:
-        """Images in a sample: slices of a volume; 1 of an image or a curve."""
+        """Number of images in a sample: the slices of a volume; 1 for an image or a curve."""
         return math.prod(self.sample_shape[: self._leading])
 
     @property
     def words(self) -> str:
-        """Say it in a line."""
+        """A description in one line."""
         shape = " \N{MULTIPLICATION SIGN} ".join(map(str, self.sample_shape))
         return f"{self.n_samples:,} samples of {shape} {self.dtype}"
 
     def plane(self, sample: Array, number: int | None) -> Array:
-        """Return an image of a sample, with its channels: a slice by number, or where it is None the maximum of all."""
+        """Return an image of a sample, with its channels: slice ``number``, or the maximum of all slices if None."""
         if self._leading == 0:
             return sample
         planes = sample.reshape(-1, *sample.shape[self._leading :])
@@ -76,8 +76,8 @@ class Facts:
         return shown
 
     def picture(self, sample: Array, number: int | None, longest: int) -> Array:
-        """Return `plane` as a panel of at most so many rows and columns, with the values of the sample."""
-        # Before anything is computed: an image of a gigabyte has eight as float64.
+        """Return `plane` as a panel of at most ``longest`` rows and columns, with the values of the sample."""
+        # It is thinned before any computation, because an image of 1 GB has 8 GB as float64.
         return panel(thinned(self.plane(sample, number), longest), self.plane_axes)
 
     @property
@@ -92,7 +92,7 @@ class Facts:
 
 @dataclass(frozen=True)
 class Look:
-    """What is shown of a sample: panels (H, W), (H, W, 3) or (L,) of values in 0..1, and numbers."""
+    """The view of a sample: panels (H, W), (H, W, 3) or (L,) of values in 0..1, and numbers."""
 
     index: int
     name: str
@@ -102,37 +102,37 @@ class Look:
     difference: Array | None = None
     gain: int = 1
     numbers: dict[str, float] = field(default_factory=dict)
-    """Quality at ``k``: ssim, psnr in dB, mse in units of the data range squared."""
+    """Quality with ``k`` components: ssim, psnr in dB, mse in units of the data range squared."""
     stored: dict[str, float] = field(default_factory=dict)
-    """Quality by all components, as the store states it."""
+    """Quality with all components, from the store."""
     size: str = ""
 
 
 @dataclass(frozen=True)
 class Components:
-    """What is shown of a model: eigenimages as panels, the mean first, and what each number of components explains."""
+    """The view of a model: mean and eigenimages as panels, and the variance that the components explain."""
 
     mean: Array | None
     images: list[Array]
     shares: list[float]
-    """Of the variance, of each eigenimage."""
+    """Share of the variance of each eigenimage."""
     explained: Array
-    """Cumulative share (k,), the mean of all cells or bands; empty where there are no eigenvalues."""
+    """Cumulative share (k,), the mean of all cells or bands; empty without eigenvalues."""
     words: str
 
 
 class Explorer:
-    """Looks at a stack, a model, scores or a compressed store.
+    """Views of a stack, a model, scores or a compressed store.
 
     Parameters
     ----------
     facts : Facts or None
-        None where there is a model and nothing else.
+        None for a model alone.
     originals : Originals or None
-        None where there is only what was kept of the samples.
+        None without the original samples.
     names : Names
     decoder : Decoder or None
-        None where there is no model, or not yet: `use` brings it.
+        None without a model; `use` can set one later.
     """
 
     def __init__(
@@ -140,11 +140,11 @@ class Explorer:
     ) -> None:
         self.facts, self.originals, self.names, self._decoder = facts, originals, names, decoder
         self.model: Any = None
-        #: Counts the models that were used; a page that shows an earlier one is out of date.
+        #: Counts the models so far. A page that shows an earlier version is out of date.
         self.version = 0
-        #: What went wrong with the model, or what it waits for; "" where all is well.
+        #: A message about a problem with the model; "" if there is none.
         self.news = ""
-        #: What a fit that runs says of itself, and whether one runs.
+        #: The progress of a fit, and whether a fit runs.
         self.progress, self.fitting = "", False
         self.stop_fit: Callable[[], None] | None = None
         self._lock = threading.Lock()
@@ -154,12 +154,12 @@ class Explorer:
     # -- the model
 
     def use(self, model: Any, decoder: Decoder | None = None) -> None:
-        """Show a fitted model from now on; ``decoder`` makes its reconstructions, by default from the samples.
+        """Show a fitted model from now on. ``decoder`` makes its reconstructions; the default encodes the samples.
 
         Raises
         ------
         DataError
-            If it is a model of other samples, or there is nothing to look at.
+            If the model was fitted to other samples, or has neither components nor reconstructions.
         """
         from dpca.models.eof import EOF
         from dpca.models.store import basis_of
@@ -167,14 +167,14 @@ class Explorer:
         modes = isinstance(model, EOF)
         if not modes and not (hasattr(type(model), "basis_") and model.basis_.decodes):
             raise DataError(
-                f"a model of kind {model.store_kind} has neither components of samples nor reconstructions to look at: "
-                f"load it, and call its methods"
+                f"a model of kind {model.store_kind} has neither components of samples nor reconstructions to show: "
+                f"load it in Python and call its methods"
             )
         shape = tuple(model.sample_shape_)
         if self.facts is not None and shape != self.facts.sample_shape:
             raise DataError(
                 f"'{self.facts.path}' has samples of {self.facts.sample_shape} but the model was fitted to "
-                f"{shape}: give the stack's own model"
+                f"{shape}: give the model of this stack"
             )
         if decoder is None and self.originals is not None and not modes:
             decoder = OfModel(basis_of(model), self.originals, self._pixels())
@@ -183,19 +183,19 @@ class Explorer:
             self.version += 1
 
     def use_store(self, decoder: Decoder) -> None:
-        """Show reconstructions by a store that holds no model to be looked at."""
+        """Show the reconstructions of a store without a model."""
         with self._lock:
             self._decoder = decoder
             self.version += 1
 
     @property
     def n_components(self) -> int:
-        """Components that reconstructions can be made of; 0 where there is no model yet."""
+        """Number of components for reconstructions; 0 without a model."""
         decoder = self._decoder
         return 0 if decoder is None else decoder.n_components
 
     def components(self, count: int, plane: int | None = None) -> Components | None:
-        """Return what is shown of the components, None where there are none."""
+        """Return the view of the components; None if there are none."""
         model, decoder = self.model, self._decoder
         if model is not None:
             pictured = Pictured.of_model(model, count)
@@ -220,19 +220,19 @@ class Explorer:
 
     @property
     def middle(self) -> int:
-        """The slice of a volume that is shown first."""
+        """The initial slice of a volume."""
         return 0 if self.facts is None else self.facts.n_planes // 2
 
     def look(self, index: int, k: int, plane: int | None = 0) -> Look:
-        """Return what is shown of a sample by its first ``k`` components.
+        """Return the view of a sample with its first ``k`` components.
 
         Parameters
         ----------
         index : int
         k : int
-            Of more than there are, all.
+            At most all components are used.
         plane : int or None
-            Slice of a volume; None for the maximum along it.
+            Slice of a volume; None for the maximum of all slices.
 
         Raises
         ------
@@ -259,7 +259,7 @@ class Explorer:
         return Look(index, name, level, panels[0], panels[1], lost, gain, numbers, stored, size)
 
     def thumbnail(self, index: int) -> Array:
-        """Return a small panel of a sample; of its reconstruction where there is no original."""
+        """Return a small panel of a sample, or of its reconstruction if there is no original."""
         facts, decoder = self._facts(), self._decoder
         if self.originals is not None:
             sample = self.originals.read(index)
@@ -274,7 +274,7 @@ class Explorer:
 
     @property
     def orders(self) -> dict[str, str]:
-        """How samples can be ordered, name to words."""
+        """The available orders of samples, name to label."""
         decoder, names = self._decoder, ["stack"]
         if decoder is not None:
             quality = self._quality(decoder)
@@ -284,7 +284,7 @@ class Explorer:
         return {name: ORDERS[name] for name in names}
 
     def order(self, name: str) -> Sequence[int] | Array:
-        """Return numbers of samples in an order.
+        """Return the indices of samples in an order.
 
         Raises
         ------
@@ -307,7 +307,7 @@ class Explorer:
 
     def _facts(self) -> Facts:
         if self.facts is None:
-            raise DataError("a model alone holds no samples: give the stack, too (--stack)")
+            raise DataError("a model alone has no samples to show: give the stack, too (--stack)")
         return self.facts
 
     def _pixels(self) -> Pixels | None:
@@ -323,11 +323,11 @@ class Explorer:
         return float(np.mean((self.originals.read(index).astype(np.float64) - y) ** 2))
 
     def _measured(self, x: Array, y: Array) -> dict[str, float]:
-        """Return the quality of a reconstruction; nothing where no range is stated, on which it depends."""
+        """Return the quality of a reconstruction; empty without a data range, because quality depends on it."""
         facts = self._facts()
         if facts.data_range is None:
             return {}
-        # Half a second of imports, for which the first picture does not wait.
+        # Imported here, because it takes half a second and the first picture does not need it.
         from dpca.kernels.quality import has_ssim, mse_per_sample, psnr_from_mse, ssim_per_sample
 
         width, n_spatial = facts.data_range[1] - facts.data_range[0], count_spatial(facts.axes)
@@ -349,5 +349,5 @@ def _eigenimage(vector: Array, facts: Facts, cells: tuple[int, ...] | None, plan
 
 
 def _shown(values: Array, reach: tuple[float, float]) -> Array:
-    """Return a picture in 0..1."""
+    """Return a picture with values in 0..1."""
     return marked(intensity(values, reach))

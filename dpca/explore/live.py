@@ -1,4 +1,4 @@
-"""Models that change while they are looked at: a fit of our own, and a store that another program writes."""
+"""Models that change while the page is open: a fit of this program, and a store that another program writes."""
 
 from __future__ import annotations
 
@@ -9,18 +9,18 @@ from collections.abc import Callable
 from typing import Any
 
 from dpca.explore.explorer import Explorer
-from dpca.explore.words import told
+from dpca.explore.words import error_text
 from dpca.storage.claim import read_json
 from dpca.storage.manifest import METADATA
 from dpca.storage.objects import place_of
 from dpca.storage.stack import Stack
 
-# Samples of more values than these are taken in so many at a time: of LSUN's shape, a process holds 1.3 GB and not 1.5.
+# Samples with more values than this are folded in batches of this size: a fit to LSUN then takes 1.3 GB, not 1.5 GB.
 _LARGE, _FEW = 2**16, 128
 
 
 class LiveFit:
-    """Fits components to a stack, in random order, for as long as somebody may want to see them.
+    """Fits components to a stack in random order, until it ends or is stopped.
 
     Parameters
     ----------
@@ -35,13 +35,13 @@ class LiveFit:
         self._thread = threading.Thread(target=self._run, name="live-fit", daemon=True)
 
     def start(self) -> None:
-        """Begin."""
+        """Start the fit in a thread."""
         self._explorer.fitting, self._explorer.stop_fit = True, self._over.set
         self._explorer.progress = "reading the first samples"
         self._thread.start()
 
     def stop(self, seconds: float) -> None:
-        """End, after what is in progress, for which this waits so long."""
+        """Stop the fit after the current step, and wait for that at most ``seconds``."""
         self._over.set()
         if threading.current_thread() is not self._thread:
             self._thread.join(seconds)
@@ -58,8 +58,8 @@ class LiveFit:
                 explorer.progress = words
                 if self._over.is_set():
                     break
-        except Exception as error:  # nobody else would hear of it
-            explorer.news = told(error)
+        except Exception as error:  # a thread's errors are reported on the page
+            explorer.news = error_text(error)
         explorer.fitting = False
 
     def _models(self) -> Any:
@@ -73,13 +73,13 @@ class LiveFit:
 
 
 class Watched:
-    """A store of a model, which is looked at again when another program has written it.
+    """A model store that is reloaded after another program has written it.
 
     Parameters
     ----------
     path : str
     reload : callable
-        Brings the model that stands there.
+        Loads the current model.
     explorer : Explorer
     """
 
@@ -88,17 +88,15 @@ class Watched:
         self._known = self._state()
 
     def look(self) -> None:
-        """Bring the model if it is another one by now; say so where there is none any more."""
+        """Reload the model if it has changed; report a missing one."""
         state = self._state()
         if state is None:
-            self._explorer.news = (
-                f"there is no model at '{self._path}' at the moment: what is shown is the one that was read last"
-            )
+            self._explorer.news = f"there is no model at '{self._path}' at the moment: the page shows the last one"
         elif state != self._known or self._explorer.news:
             try:
                 self._reload()
-            except Exception as error:  # it may be replaced right now, by whatever
-                self._explorer.news = told(error)
+            except Exception as error:  # another program may be writing anything there right now
+                self._explorer.news = error_text(error)
             else:
                 self._known, self._explorer.news = state, ""
 
@@ -108,12 +106,12 @@ class Watched:
 
 
 def progress_words(progress: Any) -> str:
-    """Say how far a fit is, and what its components are known to capture."""
+    """Describe the progress of a fit: samples, time, and the variance that its components capture."""
     seen = f"{progress.n_samples_seen:,} of {progress.n_samples:,} samples in {progress.seconds:.0f} s"
     captured = f"the components explain {progress.captured_variance:.1%} of the variance"
     known = (
         ""
         if math.isnan(progress.captured_bound)
-        else f", at least {math.floor(progress.captured_bound * 1000) / 1000:.1%} of what the best would of these"
+        else f", at least {math.floor(progress.captured_bound * 1000) / 1000:.1%} of the optimum on the samples seen"
     )
     return f"{seen}: {captured}{known}"

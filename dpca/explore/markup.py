@@ -1,4 +1,4 @@
-"""Panels, numbers and names as HTML. Whatever comes out of a store is text here, never markup."""
+"""Panels, numbers and names as HTML. All text from a store is escaped."""
 
 from __future__ import annotations
 
@@ -15,15 +15,15 @@ from dpca.explore.explorer import Components, Look
 from dpca.kernels.types import Array
 from dpca.storage.errors import printable
 
-# Letters of a name that are shown, in a caption and below a thumbnail.
+# Most letters of a name in a caption, and below a thumbnail.
 _NAME, _SHORT = 300, 24
 _TURNING = frozenset("\u202a\u202b\u202c\u202d\u202e\u2066\u2067\u2068\u2069")
-# A curve is drawn in a box of this size.
+# Size of the drawing of a curve.
 _WIDE, _HIGH = 300, 180
 
 
 def picture(values: Array, alt: str) -> str:
-    """Return a panel as an image, a curve as a drawing; ``alt`` says what it is."""
+    """Return a panel as an image, or a curve as a drawing; ``alt`` is its description."""
     if values.ndim == 1:
         return _curve(values, alt)
     pixels = np.rint(values * 255).astype(np.uint8)
@@ -35,9 +35,9 @@ def picture(values: Array, alt: str) -> str:
 
 
 def shortened(name: str, most: int = _NAME) -> str:
-    """Return a name as it is read: what controls and turns text is shown, the middle of a long one is left out."""
+    """Return a name for display: control characters are escaped, and the middle of a long name is left out."""
     text = printable(name[: 4 * most] + name[-most:] if len(name) > 5 * most else name)
-    # Marks that make what follows run from right to left, over what is not part of the name (Unicode, annex 9).
+    # Bidirectional marks would reverse the text after the name, too (Unicode, annex 9).
     text = "".join(c.encode("unicode_escape").decode() if c in _TURNING else c for c in text)
     if len(text) > most:
         text = f"{text[: most // 2]}\N{HORIZONTAL ELLIPSIS}{text[-(most - most // 2 - 1) :]}"
@@ -50,19 +50,19 @@ def name_of(name: str, most: int = _NAME) -> str:
 
 
 def title(look: Look) -> str:
-    """Return number and name of a sample."""
+    """Return index and name of a sample."""
     return f'<h2 class="name"><span>#{look.index:,}</span> <bdi>{name_of(look.name)}</bdi></h2>'
 
 
 def triplet(look: Look) -> str:
-    """Return original, reconstruction and difference side by side."""
+    """Return original, reconstruction and difference next to each other."""
     times = f" \N{MULTIPLICATION SIGN} {look.gain}" if look.gain > 1 else ""
     of = "" if look.k is None else f", k = {look.k}"
     name = shortened(look.name)
     panels = [
         ("original", look.original, f"original of {name}"),
         (f"reconstruction{of}", look.reconstruction, f"reconstruction of {name}{of}"),
-        (f"difference{times}", look.difference, f"difference{times}, grey is none"),
+        (f"difference{times}", look.difference, f"difference{times}, grey is zero"),
     ]
     figures = "".join(
         f"<figure>{picture(values, alt)}<figcaption>{caption}</figcaption></figure>"
@@ -73,18 +73,18 @@ def triplet(look: Look) -> str:
 
 
 def numbers(look: Look, sample_bytes: int, *, measurable: bool = True) -> str:
-    """Return the quality and the size of a reconstruction; what is missing where quality is not ``measurable``."""
+    """Return quality and size of a reconstruction, with a hint if the quality is not ``measurable``."""
     rows = [(word, _number(name, look.numbers[name])) for name, word in _WORDS if name in look.numbers]
     known = [f"{word} {_number(name, look.stored[name])}" for name, word in _WORDS if name in look.stored]
     if look.difference is not None and not measurable:
-        rows += [("quality", "depends on the range of values: give --data-range LOW,HIGH")]
+        rows += [("quality", "requires the data range: give --data-range LOW,HIGH")]
     rows += [("kept", f"{look.size} of {sample_bytes:,}") if look.size else ("takes", f"{sample_bytes:,} bytes")]
     rows += [("stated by the store", ", ".join(known))] if known else []
     return "<dl>" + "".join(f"<div><dt>{escape(a)}</dt><dd>{escape(b)}</dd></div>" for a, b in rows) + "</dl>"
 
 
 def gallery(thumbnails: Iterable[tuple[int, str, Array]]) -> str:
-    """Return buttons of samples: number, name and picture."""
+    """Return buttons of samples: index, name and picture."""
     return "".join(
         f'<button type="button" data-sample="{index}" title="{name_of(name)}" aria-label="sample {index}, '
         f'{name_of(name)}">{picture(values, "")}<span><bdi>'
@@ -94,7 +94,7 @@ def gallery(thumbnails: Iterable[tuple[int, str, Array]]) -> str:
 
 
 def eigenimages(shown: Components) -> str:
-    """Return the mean and the eigenimages with the share of the variance of each."""
+    """Return the mean and the eigenimages, each with its share of the variance."""
     figures = [] if shown.mean is None else [("mean", shown.mean, "mean of the samples")]
     for number, values in enumerate(shown.images, 1):
         share = f" \N{MIDDLE DOT} {shown.shares[number - 1]:.1%}" if number <= len(shown.shares) else ""
@@ -109,7 +109,7 @@ _WORDS: Sequence[tuple[str, str]] = (("ssim", "SSIM"), ("psnr", "PSNR"), ("mse",
 
 def _number(name: str, value: float) -> str:
     if math.isnan(value):
-        return "not known, values are missing"
+        return "unknown, values are missing"
     if name == "psnr":
         return "exact" if math.isinf(value) else f"{value:.2f} dB"
     return f"{value:.4f}" if name == "ssim" else f"{value:.3g}"

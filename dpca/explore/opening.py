@@ -1,4 +1,4 @@
-"""Recognizes what a path leads to, and puts together what is looked at."""
+"""Opens stores of any kind for the page."""
 
 from __future__ import annotations
 
@@ -21,17 +21,17 @@ from dpca.storage.stack import STACK_KIND, Stack, open_stack
 
 @dataclass
 class Opened:
-    """What was opened, and what is still to be done, which takes imports of seconds.
+    """An open store. Its model is loaded later, because that needs imports of seconds.
 
     Attributes
     ----------
     explorer : Explorer
     load : callable or None
-        Brings the model; None where there is only a stack, to which one can be fitted.
+        Loads the model; None for a stack without a model, to which one can be fitted.
     watched : str or None
-        Path of the model, which another program may write again.
+        Path of the model, which another program may replace.
     stack : Stack or None
-        The originals.
+        The original samples.
     """
 
     explorer: Explorer
@@ -47,34 +47,34 @@ def open_explorer(
     model: str | None = None,
     data_range: tuple[float, float] | None = None,
 ) -> Opened:
-    """Open a stack, a model, scores or a compressed store to be looked at.
+    """Open a stack, a model, scores or a compressed store for the page.
 
     Parameters
     ----------
     path : str
     stack : str, optional
-        What a model, scores or a compressed store were made from.
+        Stack of a model, of scores or of a compressed store.
     model : str, optional
-        Of a stack, or what scores were made with; default the one inside the scores' store.
+        Model of a stack or of scores; the default is the one inside the scores' store.
     data_range : tuple of float, optional
-        Smallest and largest possible value, where the stack does not state it.
+        Smallest and largest possible value, if the stack does not state them.
 
     Returns
     -------
     Opened
-        Only metadata has been read.
+        Only metadata are read.
 
     Raises
     ------
     DataError, StoreError
-        If something is missing, broken, of another kind, empty, or does not go together.
+        If a store is missing, damaged, empty or of another kind, or if stores do not belong together.
     """
     node = open_node(path)
     facts = root_facts(node) if isinstance(node, zarr.Group) else {}
     kind = str(facts.get("kind") or STACK_KIND)
     if kind == STACK_KIND:
         if stack is not None:
-            raise DataError(f"'{path}' is a stack already: give --stack with a model, scores or a compressed store")
+            raise DataError(f"'{path}' is already a stack: leave out --stack, or give it with another store")
         originals = _originals(path, data_range)
         explorer = Explorer(_of_stack(originals.stack), originals, _names_of_stack(originals.stack))
         load = None if model is None else _loading_model(explorer, model)
@@ -82,19 +82,19 @@ def open_explorer(
     beside = None if stack is None else _originals(stack, data_range)
     if kind != COMPRESSED and not kind.endswith("scores"):
         if model is not None:
-            raise DataError(f"'{path}' is a {kind} store, not a stack: give a stack with --model, or one model")
+            raise DataError(f"'{path}' is a {kind} store, not a stack: leave out --model, or give a stack")
         known = None if beside is None else _of_stack(beside.stack)
         names = Names(None, 0) if beside is None else _names_of_stack(beside.stack)
         explorer = Explorer(known, beside, names)
         return Opened(explorer, _loading_model(explorer, path), path, beside.stack if beside else None)
-    assert isinstance(node, zarr.Group)  # it states what it is
+    assert isinstance(node, zarr.Group)  # only groups state a kind
     kept = _kept(path, node, facts, kind)
     if beside is not None and (kept.n_samples, kept.sample_shape) != (
         beside.stack.n_samples,
         beside.stack.sample_shape,
     ):
         raise DataError(
-            f"'{path}' holds {kept.n_samples:,} samples of {kept.sample_shape} and the stack '{stack}' "
+            f"'{path}' has {kept.n_samples:,} samples of {kept.sample_shape} and the stack '{stack}' has "
             f"{beside.stack.n_samples:,} of {beside.stack.sample_shape}: give the stack that it was made from"
         )
     explorer = Explorer(kept, beside, Names(array_in(node, "name") if "name" in node else None, kept.n_samples))
@@ -122,12 +122,12 @@ def _kept(path: str, group: zarr.Group, facts: dict[str, Any], kind: str) -> Fac
         low, high = map(float, facts["data_range"])
         return Facts(path, int(n), shape, np.dtype(facts["dtype"]), axes, (low, high))
     except (KeyError, TypeError, ValueError) as error:
-        raise StoreError(f"'{path}' is not a whole {kind} store (no valid {error}): make it again") from error
+        raise StoreError(f"'{path}' is not a complete {kind} store (no valid {error}): make it again") from error
 
 
 def _loading_model(explorer: Explorer, model: str) -> Callable[[], None]:
     def load() -> None:
-        import_module("dpca.models")  # enters every estimator by its kind
+        import_module("dpca.models")  # registers every estimator
         from dpca.explore.live import progress_words
         from dpca.jobs.live import is_live, read_live
         from dpca.models.store import load_any

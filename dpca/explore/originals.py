@@ -1,4 +1,4 @@
-"""Samples of a stack and their names, read as far as they are looked at."""
+"""Samples of a stack and their names, read on demand."""
 
 from __future__ import annotations
 
@@ -23,16 +23,16 @@ from dpca.storage.objects import place_of
 from dpca.storage.reading import model_of, read_into
 from dpca.storage.stack import Stack
 
-# Samples beside one that was read stay in memory, up to so many bytes: they came out of the same chunk.
+# Bytes of the cache of samples. Neighbors of a sample are kept, because they come from the same chunk.
 _KEPT_BYTES = 2**26
-#: Bytes of a sample that are looked at: with a model, it takes some ten times as many.
+#: Most bytes of a sample; with a model, showing it takes about ten times as much memory.
 MAX_SAMPLE = 2**30
-# Names are read in blocks of so many.
+# Number of names that are read at once.
 _NAMES = 2**14
 
 
 class Originals:
-    """The samples of a stack, chunk by chunk.
+    """The samples of a stack, read chunk by chunk.
 
     Parameters
     ----------
@@ -41,20 +41,20 @@ class Originals:
     Raises
     ------
     DataError
-        If one of them is larger than what is shown: a store may state any shape.
+        If a sample has more than `MAX_SAMPLE` bytes.
     """
 
     def __init__(self, stack: Stack) -> None:
         self.stack = stack
         if (each := stack.nbytes // stack.n_samples) > MAX_SAMPLE:
             raise DataError(
-                f"a sample of '{stack.path}' has {each:,} bytes, more than the {MAX_SAMPLE:,} that are looked at: give "
-                f"smaller samples, such as a resized copy"
+                f"a sample of '{stack.path}' has {each:,} bytes, and {MAX_SAMPLE:,} are supported: give "
+                f"smaller samples, for example a resized copy"
             )
-        # Samples that are made when they are read come one by one.
+        # Samples of a synthetic stack are computed one by one.
         chunk = stack.samples.chunks[0] if model_of(stack.samples) is None else 1
         sample = max(1, stack.nbytes // max(1, stack.n_samples))
-        # A block never takes a part of a chunk that another takes again, unless one is too large to be kept.
+        # A block is a whole chunk, so that no chunk is decoded twice, unless a chunk is too large for the cache.
         self._rows = max(1, min(chunk, _KEPT_BYTES // (2 * sample)))
         self._kept: OrderedDict[int, Array] = OrderedDict()
         self._most = max(2, _KEPT_BYTES // (self._rows * sample))
@@ -64,12 +64,12 @@ class Originals:
         return self.stack.n_samples
 
     def read(self, index: int) -> Array:
-        """Return a sample, of the stack's shape and type.
+        """Return a sample, with the stack's shape and dtype.
 
         Raises
         ------
         StoreError
-            If it cannot be read, or the stack is gone or another one.
+            If it cannot be read, or the stack was removed or replaced.
         """
         block = index // self._rows
         with self._lock:
@@ -79,7 +79,7 @@ class Originals:
             start, stop = block * self._rows, min((block + 1) * self._rows, len(self))
             values = np.empty((stop - start, *self.stack.sample_shape), self.stack.dtype)
             read_into(self.stack.samples, slice(start, stop), values)
-        with self._lock:  # several visitors look at once
+        with self._lock:  # several visitors may read at once
             self._kept[block] = values
             while len(self._kept) > self._most:
                 self._kept.popitem(last=False)
@@ -88,18 +88,18 @@ class Originals:
 
 
 class Names:
-    """The names of samples, of which only those are read that are asked for.
+    """The names of samples, read on demand.
 
     Parameters
     ----------
     array : zarr.Array or None
-        Of strings (n,); None where samples are called by their numbers.
+        Strings (n,); None if samples have no names, only indices.
     n_samples : int
 
     Raises
     ------
     StoreError
-        If these are no names of so many samples, or of a size that nothing here writes.
+        If the array has another number of names, or larger chunks than dpca writes.
     """
 
     def __init__(self, array: zarr.Array[Any] | None, n_samples: int) -> None:
@@ -107,8 +107,8 @@ class Names:
             array.shape != (n_samples,) or array.chunks[0] * np.dtype(array.dtype).itemsize > MAX_CHUNK
         ):
             raise StoreError(
-                f"'{array.store_path}' has shape {array.shape} in chunks of {array.chunks}, which are no names of "
-                f"{n_samples:,} samples: make the store again"
+                f"'{array.store_path}' has shape {array.shape} and chunks {array.chunks}, and is not an array of the "
+                f"names of {n_samples:,} samples: make the store again"
             )
         self._array, self._n = array, n_samples
         self._block: tuple[int, list[str]] = (-1, [])
@@ -130,7 +130,7 @@ class Names:
         seconds: float = math.inf,
         wanted: Callable[[], bool] = lambda: True,
     ) -> tuple[list[int], int]:
-        """Return the samples whose names contain a text, whatever its case, and where the search ended.
+        """Return the samples with a text in their names, ignoring case, and the end of the search.
 
         Parameters
         ----------
@@ -138,16 +138,16 @@ class Names:
         first : int
             Sample to begin with.
         most : int
-            Samples after which it ends.
+            Most samples to find.
         seconds : float
-            After which it ends.
+            Time limit.
         wanted : callable
-            Asked now and then; it ends where that is False.
+            Called at intervals; the search ends when it returns False.
 
         Returns
         -------
         list of int, int
-            Numbers of samples, ascending, and the first one that was not looked at. Costs a read of all names up to it.
+            Indices of samples, ascending, and the first sample that was not searched. Reads all names up to that one.
         """
         found: list[int] = []
         if self._array is None:
@@ -176,13 +176,13 @@ class Names:
 
 
 def _number(text: str) -> int | None:
-    """Return the number of a sample that a text names, "4711", "4,711" or "#4711"; None where it names none."""
+    """Return the index of a sample in a text such as "4711", "4,711" or "#4711"; None if there is none."""
     digits = text.strip().removeprefix("#").replace(",", "")
     return int(digits) if digits.isascii() and digits.isdigit() and len(digits) < 19 else None
 
 
 class Standing:
-    """Knows again what stood at a path: of a store that is gone Zarr reads fill values, of another one anything.
+    """Detects that a store was removed or replaced. Zarr itself would read fill values or other data then.
 
     Parameters
     ----------
@@ -194,13 +194,13 @@ class Standing:
         self._known = self._facts()
 
     def require(self) -> None:
-        """Raise StoreError where there is nothing any more, or another store; an array may have grown."""
+        """Raise StoreError if the store was removed or replaced. An array may have grown."""
         if not there_is(self._path):
             raise StoreError(
-                f"there is nothing at '{self._path}' any more: put it back, or end this program and give another"
+                f"'{self._path}' no longer exists: restore it, or start this program again with another store"
             )
         if self._facts() != self._known:
-            raise ReplacedError(f"'{self._path}' was replaced since it was opened: end this program and start it again")
+            raise ReplacedError(f"'{self._path}' was replaced since it was opened: start this program again")
 
     def _facts(self) -> dict[str, Any]:
         facts = read_json(place_of(os.path.join(self._path, METADATA))) or {}

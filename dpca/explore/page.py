@@ -1,4 +1,4 @@
-"""The page: widgets of Bokeh around what an `Explorer` shows. It computes nothing in the thread that serves it."""
+"""The page: Bokeh widgets for the views of an `Explorer`. Nothing is computed in the server's thread."""
 
 from __future__ import annotations
 
@@ -17,19 +17,19 @@ from dpca.explore import markup
 from dpca.explore.explorer import ORDERS, Explorer
 from dpca.explore.style import INK, LINE, WIDGETS
 from dpca.explore.tasks import Tasks
-from dpca.explore.words import told
+from dpca.explore.words import error_text
 from dpca.kernels.types import Array
 from dpca.storage.errors import printable
 
-#: Thumbnails that are shown at once, and eigenimages.
+#: Numbers of thumbnails and of eigenimages on the page.
 GALLERY, EIGENIMAGES = 18, 11
-# Milliseconds between two looks for a model that has changed, and seconds of one search for a name.
+# Milliseconds between two checks for a new model, and most seconds of one search for a name.
 _POLL, _SEARCH = 250, 5.0
 _SEARCHED = 2000
 
 
 def lay_out(explorer: Explorer, document: Document) -> None:
-    """Lay out a page for one visitor; ``document`` keeps it alive."""
+    """Lay out a page for one visitor. ``document`` keeps it alive."""
     Page(explorer, document)
 
 
@@ -44,7 +44,7 @@ class Page:
 
     def __init__(self, explorer: Explorer, document: Document) -> None:
         self._explorer, self._document = explorer, document
-        # What takes a pass over names or scores never makes a slider wait.
+        # Passes over names or scores have their own thread, so that sliders never wait for them.
         self._tasks, self._long = Tasks(document), Tasks(document)
         n = self._n = 0 if explorer.facts is None else explorer.facts.n_samples
         self._order: Sequence[int] | Array = range(n)
@@ -126,7 +126,7 @@ class Page:
         self._on.on_click(lambda: self._turn(1))
         samples = [self._name, self._panels, self._sample, self._k, self._numbers]
         samples += [self._plane, self._projected] if planes > 1 else []
-        # Thumbnails last: whoever goes on by Tab passes them to nothing.
+        # Thumbnails come last, so that Tab reaches all other widgets without passing through them.
         browse = [self._search, self._orders, self._back, self._where, self._on, self._gallery]
         model = [self._words, self._eigen, self._chart]
         for widget in [self._alert, self._news, self._stop, *(samples + browse if n else []), *model]:
@@ -145,7 +145,7 @@ class Page:
             y_axis_label="explained variance",
             y_range=Range1d(start=0, end=1.02),
             visible=False,
-            html_attributes={"role": "img", "aria-label": "share of the variance that the first components explain"},
+            html_attributes={"role": "img", "aria-label": "share of the variance that the leading components explain"},
             background_fill_color=None,
             border_fill_color=None,
             outline_line_color=None,
@@ -154,7 +154,7 @@ class Page:
         chart.scatter("k", "share", source=self._mark, color=INK, size=9)
         chart.grid.grid_line_color = "#88888833"
         chart.xaxis.ticker = BasicTicker(min_interval=1)
-        for axis in chart.axis:  # `page.js` colors the rest, as the page is light or dark
+        for axis in chart.axis:  # `page.js` sets the other colors, for light or dark pages
             axis.update(minor_tick_line_color=None)
         return chart
 
@@ -208,7 +208,7 @@ class Page:
             for index in shown:
                 made.append((index, self._explorer.names[index], self._explorer.thumbnail(index)))
                 if self._tasks.waits("sample"):
-                    # somebody moves a slider: that comes first
+                    # A slider moved, and the sample has priority.
                     return self._show_gallery
             text = markup.gallery(made)
 
@@ -254,7 +254,7 @@ class Page:
         if explorer.version == self._seen:
             return
         if (k := explorer.n_components) and self._k.end != max(k, 2):
-            last = self._k.value == self._k.end or self._k.start == 0  # and stays so while there are more and more
+            last = self._k.value == self._k.end or self._k.start == 0  # the slider stays at its end when k grows
             self._k.update(start=1, end=max(k, 2), value=k if last else min(_whole(self._k.value), k), disabled=k == 1)
             self._k.visible = True
         self._show_model()
@@ -316,7 +316,7 @@ class Page:
         self._long.do("search", work, self._trouble)
 
     def _look_on(self) -> None:
-        """Search in the names that were not looked at yet, on Enter in a search that has ended before them."""
+        """Continue an unfinished search in the remaining names, when Enter is pressed."""
         text, end = self._searched
         if self._found is not None and text == self._search.value.strip() and end < self._n:
             self._look_for()
@@ -330,17 +330,17 @@ class Page:
             self._explorer.stop_fit()
 
     def _trouble(self, error: Exception) -> None:
-        _say(self._alert, told(error))
+        _say(self._alert, error_text(error))
 
 
 def _say(where: Div, text: str) -> None:
-    """Show a sentence, or nothing."""
+    """Show a message, or hide an empty one."""
     if where.text != escape(text):
         where.update(text=escape(text), visible=bool(text))
 
 
 def _whole(value: float | None) -> int:
-    """Return what a widget holds as a natural number: NaN, infinity or nothing, which a visitor can send, as 0."""
+    """Return a widget's value as a natural number; 0 for NaN, infinity or None, which a visitor may send."""
     return max(0, int(value)) if value is not None and math.isfinite(value) else 0
 
 

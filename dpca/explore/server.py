@@ -1,7 +1,7 @@
-"""Serves the page to those who have its token, as Jupyter does: other users of the machine reach its port, too.
+"""Serves the page with a token, as Jupyter does, because other users of the machine can reach its port.
 
-The front of the page, with the first picture in it, is served before Bokeh is imported, which takes longer than to read
-a sample; the script of the front asks for the rest when it is there.
+The front of the page, with the first picture, is served before Bokeh is imported, because that takes longer than
+reading a sample. The script of the front requests the rest when it is ready.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ from dpca.explore.style import STATIC
 from dpca.storage.errors import StoreError
 
 _LOOPBACK = ("127.0.0.1", "localhost", "::1")
-# Bokeh sets styles of elements; scripts come from files of this server, and nothing at all from elsewhere.
+# Inline styles are allowed for Bokeh. Scripts come from files of this server, and nothing comes from elsewhere.
 _POLICY = (
     "default-src 'none'; script-src 'self'; style-src 'self' 'unsafe-inline'; img-src 'self' data:; "
     "connect-src 'self'; font-src 'self'; base-uri 'none'; form-action 'none'; frame-ancestors 'none'"
@@ -41,32 +41,32 @@ _HEADERS = {
     "Cross-Origin-Resource-Policy": "same-origin",
     "Cross-Origin-Opener-Policy": "same-origin",
 }
-# Seconds in which what is being answered may end.
+# Seconds for open requests to end.
 _END = 2.0
 _BEHIND = ("/app/ws", "/app/autoload.js")
 
 
 class PageServer:
-    """A server in a thread of its own.
+    """A server in its own thread.
 
     Parameters
     ----------
     title : str
-        Of the page.
+        Title of the page.
     host : str
         Address or name to listen at.
     port : int
-        0 for a free one.
+        Port to listen at; 0 for a free one.
 
     Attributes
     ----------
     token : str
-        What a visitor must show.
+        The secret that a request must contain.
 
     Raises
     ------
     StoreError
-        If it cannot listen there.
+        If the address or the port is not available.
     """
 
     def __init__(self, title: str, *, host: str, port: int) -> None:
@@ -76,7 +76,7 @@ class PageServer:
             self._socket = socket.create_server((host, port), family=family)
         except (OSError, UnicodeError, OverflowError) as error:
             raise StoreError(
-                f"nothing can be served at {host}, port {port} ({error}): give another --port or --host"
+                f"the page cannot be served at {host}, port {port} ({error}): give another --port or --host"
             ) from error
         self._socket.setblocking(False)
         self.port = int(self._socket.getsockname()[1])
@@ -88,7 +88,7 @@ class PageServer:
 
     @property
     def address(self) -> str:
-        """Where a visitor of this machine finds the page, with the token."""
+        """The URL of the page, with the token."""
         name = "localhost" if self.host in _LOOPBACK else self.host
         name = socket.gethostname() if name in ("0.0.0.0", "::", "") else name
         name = f"[{name}]" if ":" in name else name
@@ -96,19 +96,19 @@ class PageServer:
 
     @property
     def cookie(self) -> str:
-        """Name under which a visitor keeps the token: browsers keep cookies of all ports of a machine together."""
+        """Name of the cookie with the token. It contains the port, because the ports of a host share cookies."""
         return f"dpca-explore-{self.port}"
 
     def start(self) -> None:
-        """Begin to serve the front."""
+        """Start to serve the front."""
         self._thread.start()
 
     def show(self, first: str) -> None:
-        """Put the first picture, HTML, into the front, which waits for it."""
+        """Put the HTML of the first picture into the front, which waits for it."""
         self._loop.call_soon_threadsafe(self._first.set_result, first)
 
     def mount(self, build: Callable[[Any], None]) -> None:
-        """Serve what ``build`` lays out in a document of Bokeh, for each visitor; imports Bokeh in a second."""
+        """Serve the page that ``build`` lays out in a Bokeh document, for each visitor. Imports Bokeh (a second)."""
         from bokeh.application import Application as Documents
         from bokeh.application.handlers.function import FunctionHandler
         from bokeh.server.tornado import BokehTornado
@@ -116,16 +116,16 @@ class PageServer:
 
         from dpca.explore.sockets import Socket
 
-        # They tell of every odd message with a traceback, and `Socket` in a sentence.
+        # These loggers print a traceback for every invalid message; `Socket` logs one line instead.
         for name in ("bokeh", "tornado.application"):
             logging.getLogger(name).setLevel(logging.CRITICAL)
 
         def begin() -> None:
             behind = BokehTornado(
                 {"/app": Documents(FunctionHandler(build))},
-                extra_websocket_origins=["*"],  # `Door` has compared the origin with the host already
+                extra_websocket_origins=["*"],  # `Door` has already compared the origin with the host
                 include_headers=[],
-                include_cookies=[],  # sessions state them to the page, and the token is among them
+                include_cookies=[],  # sessions would show them to the page, including the token
                 use_index=False,
             )
             behind.add_handlers(".*", [("/app/ws", Socket, Socket.given(behind, "/app"))])
@@ -137,7 +137,7 @@ class PageServer:
         self._loop.call_soon_threadsafe(begin)
 
     def stop(self) -> None:
-        """Serve no more."""
+        """Stop the server."""
         if self._thread.is_alive():
             self._loop.call_soon_threadsafe(self._loop.stop)
             self._thread.join(_END)
@@ -146,7 +146,7 @@ class PageServer:
         self._socket.close()
 
     async def ready(self) -> None:
-        """Wait until all of the page is there."""
+        """Wait until the page is mounted."""
         await self._ready.wait()
 
     async def first(self) -> str:
@@ -177,7 +177,7 @@ class PageServer:
 
 
 class Door(Router):
-    """Lets a request in or refuses it, whatever it asks for, websockets included.
+    """Admits or refuses every request, including websockets.
 
     Parameters
     ----------
@@ -200,7 +200,7 @@ class Door(Router):
         self._outside = Application([(r".*", _Outside, given)], log_function=lambda _: None)
 
     def find_handler(self, request: HTTPServerRequest, **options: Any) -> Any:
-        """Return what answers a request."""
+        """Return the handler of a request."""
         if not self._admits(request):
             return self._outside.find_handler(request, **options)
         if self._server.behind is not None and request.path.startswith(_BEHIND):
@@ -226,14 +226,14 @@ def _scripts() -> str:
 
 
 def _shown(request: HTTPServerRequest, server: PageServer) -> str | None:
-    """Return how a request shows the token, None where it does not."""
+    """Return the place of the token in a request, "url" or "cookie"; None without a valid token."""
     expected = server.token.encode()
     in_url = request.query_arguments.get("token", [])
     if request.path == "/" and any(hmac.compare_digest(value, expected) for value in in_url):
         return "url"
     try:
         kept = request.cookies.get(server.cookie)
-    except Exception:  # cookies of others may be none
+    except Exception:  # cookies of other programs may be malformed
         kept = None
     if kept is not None and hmac.compare_digest(kept.value.encode(), expected):
         return "cookie"
@@ -277,11 +277,11 @@ class _File(StaticFileHandler):
 class _Missing(RequestHandler):
     def prepare(self) -> None:
         self.set_status(404)
-        self.finish("there is nothing here")
+        self.finish("not found")
 
 
 class _Outside(_Handler):
     def prepare(self) -> None:
         self.set_status(403)
         self.set_header("Content-Type", "text/plain")
-        self.finish("this page is for those who started it: open the address that 'dpca explore' printed")
+        self.finish("access requires a token: open the address that 'dpca explore' printed")

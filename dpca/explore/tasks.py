@@ -1,4 +1,4 @@
-"""What a page does beside the thread that serves it."""
+"""Slow work of a page, outside the server's thread."""
 
 from __future__ import annotations
 
@@ -9,12 +9,12 @@ from bokeh.document import Document
 
 
 class Tasks:
-    """Does what takes time in a thread of its own, of each kind only the latest, the kinds in the order of `_FIRST`.
+    """Runs slow work in a thread: of each kind only the latest request, with the priorities of `_FIRST`.
 
     Parameters
     ----------
     document : Document
-        To which results are brought between two events.
+        The page, which shows results between two events.
     """
 
     _FIRST = ("sample", "search", "order", "gallery", "model")
@@ -26,17 +26,17 @@ class Tasks:
         threading.Thread(target=self._run, name="page", daemon=True).start()
 
     def do(self, kind: str, work: Callable[[], Callable[[], None]], trouble: Callable[[Exception], None]) -> None:
-        """Do ``work`` soon, in the place of what waits of this kind; what it returns is called in the page's thread."""
+        """Run ``work`` soon, instead of a waiting request of this kind. Its result is called in the page's thread."""
         with self._some:
             self._waiting[kind] = work, trouble
             self._some.notify()
 
     def waits(self, kind: str) -> bool:
-        """Tell whether something of a kind waits."""
+        """Return whether a request of this kind waits."""
         return kind in self._waiting
 
     def end(self) -> None:
-        """Do no more."""
+        """End the thread."""
         with self._some:
             self._ended = True
             self._some.notify()
@@ -51,11 +51,11 @@ class Tasks:
                 work, trouble = self._waiting.pop(kind)
             try:
                 show = work()
-            except Exception as error:  # told on the page
-                show = _telling(trouble, error)
+            except Exception as error:  # reported on the page
+                show = _reporting(trouble, error)
             if not self._ended:
                 self._document.add_next_tick_callback(show)
 
 
-def _telling(trouble: Callable[[Exception], None], error: Exception) -> Callable[[], None]:
+def _reporting(trouble: Callable[[Exception], None], error: Exception) -> Callable[[], None]:
     return lambda: trouble(error)

@@ -1,1 +1,1 @@
-"""The ground: array namespaces, dense and 8-bit products, the arithmetic that every room above may use."""
+"""Numerical kernels: array namespaces, dense and 8-bit products, and the arithmetic that all other packages use."""

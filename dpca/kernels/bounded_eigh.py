@@ -1,4 +1,4 @@
-"""Leading eigenpairs, and what bounds all other eigenvalues."""
+"""Leading eigenpairs, with an upper bound on all other eigenvalues."""
 
 from __future__ import annotations
 
@@ -10,20 +10,21 @@ from dpca.kernels import linalg
 from dpca.kernels.rounding import eigen_error, gamma, unit
 from dpca.kernels.types import Array
 
-# Share of an eigenvalue by which another one may exceed it, where the two are equal but for rounding.
+# Two eigenvalues count as equal if they differ by less than this share.
 _TIED = 1e-9
 
 
 def bounded_eigh(matrix: Array, k: int, *, precise: bool = False) -> tuple[Array, Array, float, Array]:
-    """Return what `dpca.kernels.linalg.leading_eigh` does, and what bounds all other eigenvalues.
+    """Return the eigenpairs of `dpca.kernels.linalg.leading_eigh`, and an upper bound on all other eigenvalues.
 
-    The direct solver finds one more. Of orthogonal iteration nothing follows for directions that it did not see: that
-    none has more variance is proved by Cholesky's factorization, see `dpca.kernels.rounding`, at d^3 / 3 operations.
+    The direct solver computes one more eigenvalue. Orthogonal iteration proves nothing about directions outside its
+    subspace. A Cholesky factorization proves that none of them has more variance, see `dpca.kernels.rounding`. It costs
+    d^3 / 3 operations.
 
     Parameters
     ----------
-    matrix : array (d, d) of numpy's, float64
-        Its lower triangle; overwritten.
+    matrix : numpy array (d, d), float64
+        Only the lower triangle is read. The matrix is overwritten.
     k : int
     precise : bool
 
@@ -34,7 +35,7 @@ def bounded_eigh(matrix: Array, k: int, *, precise: bool = False) -> tuple[Array
     beyond : float
         Upper bound on the (k + 1)-th eigenvalue, 0 if there is none.
     errors : array (k,)
-        Norms of rows @ matrix - values rows, at most.
+        Upper bounds on the norms of rows @ matrix - values rows.
     """
     d, trace = len(matrix), float(np.trace(matrix))
     if not precise and linalg.iterates(d, k):
@@ -56,13 +57,13 @@ def bounded_eigh(matrix: Array, k: int, *, precise: bool = False) -> tuple[Array
 
 
 def _beyond(matrix: Array, values: Array, rows: Array, least: float) -> float | None:
-    """Return an upper bound near ``least`` on the eigenvalues of matrix - rows^T diag(values) rows; None if it is none.
+    """Return an upper bound near ``least`` on the eigenvalues of matrix - rows^T diag(values) rows.
 
-    The matrix is symmetric; its upper triangle is overwritten.
+    Returns None if ``least`` is no upper bound. The matrix is symmetric; its upper triangle is overwritten.
     """
     diagonal, scaled = matrix.diagonal().copy(), np.sqrt(values)[:, None] * rows
     (syrk,) = scipy.linalg.get_blas_funcs(("syrk",), (matrix,))
-    # Seen by Fortran, the upper triangle is the lower one.
+    # Fortran reads the transpose: our upper triangle is its lower one.
     syrk(1.0, scaled.T, beta=-1.0, c=matrix.T, overwrite_c=True, lower=True)
     np.fill_diagonal(matrix, matrix.diagonal() + least)
     trace = float(np.abs(matrix.diagonal()).sum())

@@ -1,7 +1,7 @@
-"""Loops that numpy would make in several passes, compiled by numba.
+"""Compiles loops with numba that would need several passes in numpy.
 
-Importing this module takes half a second, so that it is imported where such a loop begins. The machine code is kept in
-numba's cache, beside the files or in the user's cache folder.
+Importing this module takes half a second. It is therefore imported only by functions that need such a loop. numba
+caches the machine code beside the source files or in the user's cache folder.
 """
 
 from __future__ import annotations
@@ -13,9 +13,9 @@ import numba
 
 
 def compiled(function: Any) -> Any:
-    """Compile a function for the types that it is called with, which lets go of Python's lock."""
+    """Compile a function for the types of its arguments. The compiled function releases Python's global lock."""
     compile_with = partial(numba.njit, nogil=True, error_model="numpy")
     try:
         return compile_with(cache=True)(function)
-    except RuntimeError:  # there is no folder to keep it in
+    except RuntimeError:  # no cache folder is writable
         return compile_with()(function)

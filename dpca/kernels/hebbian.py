@@ -1,4 +1,4 @@
-"""Steps of the kernel Hebbian algorithm, compiled; all arrays are of float64, letters as in `dpca.rules.kha`."""
+"""Compiled steps of the kernel Hebbian algorithm. All arrays are float64; symbols are those of `dpca.rules.kha`."""
 
 from __future__ import annotations
 
@@ -10,9 +10,9 @@ from dpca.kernels.types import Array
 
 @compiled
 def add_below(rows: Array, y: Array, weights: Array, new: Array) -> None:
-    """Add weights_i times (new - the sum of y_j times row j over j <= i) to row i of ``rows`` (r, c).
+    """Add weights_i (new - sum_(j <= i) y_j row_j) to row i of ``rows`` (r, c).
 
-    With weights g y this is diag(g) (y new^T - lt(y y^T) rows), lt keeping the diagonal and what is below it.
+    With weights g y this is diag(g) (y new^T - lt(y y^T) rows). lt(A) is the lower triangle of A with its diagonal.
     """
     left = new.copy()
     for i in range(len(rows)):
@@ -24,7 +24,7 @@ def add_below(rows: Array, y: Array, weights: Array, new: Array) -> None:
 
 @compiled
 def add_beside(rows: Array, y: Array, weights: Array) -> None:
-    """Do to the columns of a matrix what `add_below` does to rows, the last of its r + 1 columns being ``new``."""
+    """Apply `add_below` to the columns of a matrix. The last of its r + 1 columns is ``new``."""
     for i in range(len(rows)):
         left = rows[i, len(y)]
         for c in range(len(y)):
@@ -34,7 +34,10 @@ def add_beside(rows: Array, y: Array, weights: Array) -> None:
 
 @compiled
 def derive_below(a: Array, b: Array, y: Array, z: Array, head: Array, tail: Array, decay: float, new: Array) -> None:
-    """Take B (r, c) one step on (Günter, Schraudolph & Vishwanathan 2007, equation 37), given A and both times k."""
+    """Update B (r, c) by one step (Günter, Schraudolph & Vishwanathan 2007, equation 37).
+
+    ``y`` is A times the kernels k of the sample, ``z`` is B times k.
+    """
     left, past = new.copy(), np.zeros(len(new))
     for i in range(len(a)):
         for c in range(len(left)):

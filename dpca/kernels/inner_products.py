@@ -1,4 +1,4 @@
-"""Inner products in a feature space: kernels, and the map of samples to their kernels with fixed points."""
+"""Inner products in a feature space: kernel functions, and the map of samples to their kernels with fixed points."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from dpca.kernels.dtypes import working_dtype
 from dpca.kernels.namespace import beside, cast, copy_of, dtype_of, is_numpy, namespace
 from dpca.kernels.types import Array
 
-# What a degree may lack before it counts as that of a sample that is alone.
+# Added to degrees, so that no isolated sample divides by 0.
 _TINY = float(np.finfo(np.float32).tiny)
 
 
@@ -21,15 +21,15 @@ _TINY = float(np.finfo(np.float32).tiny)
 class Kernel:
     """A positive semi-definite kernel of rows x and z, as scikit-learn defines it.
 
-    "rbf": exp(-gamma |x - z|^2); "poly": (gamma x.z + coef0)^degree; "linear": x.z; "cosine": x.z / (|x| |z|), 0 where
-    a row is 0; "precomputed": x holds its kernels with all points.
+    "rbf": exp(-gamma |x - z|^2); "poly": (gamma x.z + coef0)^degree; "linear": x.z; "cosine": x.z / (|x| |z|), 0 for
+    a zero row; "precomputed": x holds its kernels with all points.
 
     Parameters
     ----------
     name : str
         One of `dpca.choices.KERNELS`.
     gamma, degree, coef0 : float, int, float
-        Of the kernels that have them: gamma > 0, degree a whole number >= 1 and coef0 >= 0.
+        Parameters of the kernels that have them: gamma > 0, degree an integer >= 1, coef0 >= 0.
     """
 
     name: str
@@ -38,7 +38,7 @@ class Kernel:
     coef0: float = 1.0
 
     def diagonal(self, x: Array) -> Array:
-        """Return k(x, x) (n,), float64, of rows (n, d); "precomputed" has none."""
+        """Return k(x, x) (n,), float64, of rows (n, d). "precomputed" is not supported."""
         xp = namespace(x)
         if self.name in ("rbf", "cosine"):
             ones = xp.ones_like(cast(x[:, 0], np.float64))
@@ -49,16 +49,17 @@ class Kernel:
 
 @dataclass(frozen=True, eq=False)
 class KernelMap:
-    """Maps samples to their kernels with points.
+    """Map of samples to their kernels with fixed points.
 
     Parameters
     ----------
     kernel : Kernel
     points : array (m, d), floating
-        Of "precomputed" those rows (m, m) of the kernel matrix.
+        For "precomputed" the rows (m, m) of the kernel matrix that belong to the points.
     degrees : array (m,), optional
-        Weights w by which k(x, points) w estimates the degree of x, the sum of its kernels with all samples; kernels
-        are then divided by the roots of both degrees, those of D^(-1/2) K D^(-1/2) (Ng, Jordan & Weiss 2002).
+        Weights w. The product k(x, points) w estimates the degree of x, which is the sum of its kernels with all
+        samples. If given, kernels are divided by the square roots of both degrees, as in D^(-1/2) K D^(-1/2)
+        (Ng, Jordan & Weiss 2002).
     """
 
     kernel: Kernel
@@ -66,13 +67,13 @@ class KernelMap:
     degrees: Array | None = None
 
     def __reduce__(self) -> tuple[Any, ...]:
-        return KernelMap, (self.kernel, self.points, self.degrees)  # what is cached would take as many bytes again
+        return KernelMap, (self.kernel, self.points, self.degrees)  # cached arrays would double the size
 
     def __call__(self, x: Array) -> Array:
         """Return the kernels (n, m) of samples (n, d) with all points.
 
-        float64 where samples or points are, else float32; numpy's are in a buffer that is good until the next call in
-        this thread. One product of 2 n m d operations.
+        The result is float64 if samples or points are, else float32. A numpy result lies in a buffer, which the next
+        call in this thread overwrites. Costs one matrix product, 2 n m d operations.
         """
         if self.kernel.name == "precomputed":
             return cast(x, np.result_type(working_dtype(dtype_of(x)), self.points.dtype))
@@ -99,19 +100,19 @@ class KernelMap:
         return (kernels + kernels.T) / 2
 
     def scratch_bytes(self, n_rows: int, dtype: Any) -> int:
-        """Bytes of temporary arrays of mapping rows of a type, result included, and of what is kept for it."""
+        """Return the bytes of temporary arrays to map rows of a type, including the result and cached arrays."""
         (m, d), itemsize = self.points.shape, np.result_type(working_dtype(dtype), self.points.dtype).itemsize
         return int(itemsize * (n_rows * (d + 2 + m) + 2 * m * (d + 2)))
 
     @cached_property
     def _shift(self) -> Array:
-        """Distances do not depend on the origin, but their rounding does."""
+        """Mean of the points. Distances do not depend on the origin, but their rounding errors do."""
         mean: Array = self.points.mean(axis=0, dtype=np.float64)
         return mean.astype(self.points.dtype)
 
     @cached_property
     def _right(self) -> Array:
-        """What samples are multiplied by; of "rbf" so that the exponents come out of the product."""
+        """Right factor of the product with the samples. For "rbf" the product yields the exponents."""
         z, gamma = self.points, self.kernel.gamma
         if self.kernel.name == "rbf":
             right = np.empty((len(z), z.shape[1] + 2), z.dtype)
@@ -139,7 +140,7 @@ class KernelMap:
     def _shape(self, found: Array) -> None:
         """Turn products into kernels, in place."""
         if self.kernel.name == "rbf" and is_numpy(found):
-            # Rounding must bring no sample nearer to a point than that point itself.
+            # Rounding must not make a squared distance negative.
             np.exp(np.minimum(found, 0, out=found), out=found)
         elif self.kernel.name == "rbf":
             xp = namespace(found)
@@ -151,7 +152,7 @@ class KernelMap:
                 found *= factor
 
     def _degrees(self, kernels: Array, own: Array) -> Array:
-        """Return the degrees (n,) of samples, at least their kernels with themselves (n,)."""
+        """Return the degrees (n,) of samples. They are at least the samples' kernels with themselves (n,)."""
         xp, dtype = namespace(kernels), dtype_of(kernels)
         weights = np.zeros(len(self.points)) if self.degrees is None else self.degrees
         estimated = xp.matmul(kernels, cast(beside(weights, kernels), dtype))
@@ -165,7 +166,7 @@ class KernelMap:
 
 
 def _directions(x: Array) -> Array:
-    """Return rows divided by their lengths; those that are 0 stay."""
+    """Return rows divided by their lengths. Zero rows stay zero."""
     xp = namespace(x)
     lengths = xp.sqrt(xp.sum(x * x, axis=1))[:, None]
     scaled: Array = x / xp.where(lengths > 0, lengths, xp.ones_like(lengths))

@@ -1,9 +1,9 @@
-"""The few dense kernels that the rules are made of, chosen by measurement.
+"""Dense linear algebra for the rules. Measurements decided between the alternatives.
 
-Batches are C-ordered (n_samples, n_features); symmetric results hold their lower triangle. Single matrices of numpy go
-to BLAS and LAPACK directly. Everything else takes the functions of its own library (see ``namespace``), and may
-have leading axes: a stack of matrices (..., n, d), each treated as if it were alone, in one call for all. That is what
-an accelerator needs, on which a call costs as much as a small matrix.
+Batches are C-ordered (n_samples, n_features). Of symmetric results only the lower triangle is valid. Single numpy
+matrices go to BLAS and LAPACK directly. Other arrays use the functions of their own library (see ``namespace``). They
+may have leading axes: one call processes a stack of matrices (..., n, d), each on its own. Accelerators need this,
+because a call there costs as much as a small matrix.
 """
 
 from __future__ import annotations
@@ -22,35 +22,36 @@ from scipy.linalg import lapack
 from dpca.kernels.namespace import any_of, beside, cast, copy_of, dtype_of, empty, is_numpy, namespace, to_numpy
 from dpca.kernels.types import Array
 
-# Below this size numpy's matmul (which calls SYRK and mirrors the triangle) is the faster of the two; above it
-# SYRK into the output is, because it neither mirrors nor allocates.
+# Up to this size numpy's matmul is faster, which calls SYRK and mirrors the triangle. Above it SYRK into the output is
+# faster, because it neither mirrors nor allocates.
 _MATMUL_LIMIT = 512
 _TRIANGLE_ROWS = 64
-# Orthogonal iteration pays for matrices from this size on, when at most one component in so many is wanted. It takes
-# steps in float32, at a quarter of the cost of those in float64, until the captured variance grows by less than such a
-# share of itself in one, or there were so many; and it is given up after so many in float64, or d / (4 k) if that is
-# more: together they cost half of what the direct solver does.
+# Orthogonal iteration pays for matrices from _ITERATE_FROM attributes on, if at most one component in _ITERATE_SHARE is
+# requested. Its first steps are in float32, at a quarter of the cost of float64. They end when one step increases the
+# captured variance by less than the share _SLOW_GROWTH, or after _SINGLE_STEPS. The direct solver takes over if
+# max(_DOUBLE_STEPS, d / (_STEPS_SHARE k)) steps in float64 do not converge. All steps together cost half as much as the
+# direct solver.
 _ITERATE_FROM, _ITERATE_SHARE = 200, 8
 _SLOW_GROWTH, _SINGLE_STEPS = 2e-4, 10
 _DOUBLE_STEPS, _STEPS_SHARE = 4, 4
-# Part of a spectrum is found faster alone where it is less than one component in so many.
+# A solver for a part of the spectrum is faster if fewer than one component in so many is requested.
 _PART_SHARE = 6
-# Share of the captured variance that orthogonal iteration may lack.
+# Largest share of the captured variance that orthogonal iteration may miss.
 _MAY_LACK = 1e-9
-# Share of the largest eigenvalue below which float32 knows too little of another one.
+# Eigenvalues below this share of the largest one are too inaccurate in float32.
 _SMALLEST_SHARE = 1e-5
 _TINY = float(np.finfo(np.float64).tiny)
-# Share of the trace of a Gram matrix, in float64, that is added to its diagonal: far above rounding errors of the
-# trace, and so far below the float32 columns' own that it turns nothing.
+# This share of the trace of a float64 Gram matrix is added to its diagonal. It is far above the rounding errors of the
+# trace, and far below those of the float32 columns.
 _CHOLESKY_SHIFT = 1e-13
 
 _local = threading.local()
 
 
 def scratch(name: str, shape: tuple[int, ...], dtype: DTypeLike) -> Array:
-    """Return a C-ordered array of arbitrary content, good until the next call with this name in this thread.
+    """Return a C-ordered array of arbitrary content. It is valid until the next call with this name in this thread.
 
-    Fresh large arrays cost a page fault every 4 KiB, a third of the time of the kernels here; a reused one costs none.
+    A new large array costs a page fault every 4 KiB: a third of the time of these kernels. A reused array costs none.
     """
     dtype = np.dtype(dtype)
     pool: dict[str, Array] = _local.__dict__.setdefault("pool", {})
@@ -62,19 +63,19 @@ def scratch(name: str, shape: tuple[int, ...], dtype: DTypeLike) -> Array:
 
 
 def release_scratch() -> None:
-    """Give this thread's scratch arrays back."""
+    """Free the scratch arrays of this thread."""
     _local.__dict__.pop("pool", None)
 
 
 def is_single(x: Array) -> bool:
-    """Say whether ``x`` is one matrix of numpy's, for which there are faster ways than the standard's."""
+    """Return whether ``x`` is a single numpy matrix. BLAS and LAPACK are faster there than the array API."""
     return is_numpy(x) and x.ndim == 2
 
 
 def workspace(name: str, shape: tuple[int, ...], dtype: DTypeLike, x: Array) -> Array:
-    """Return an array of arbitrary content where ``x`` is: `scratch` for numpy, else a new one.
+    """Return an array of arbitrary content on the device of ``x``: `scratch` for numpy, else a new array.
 
-    Accelerators' libraries keep the memory of arrays that are gone for those to come.
+    The libraries of accelerators reuse the memory of freed arrays themselves.
     """
     return scratch(name, shape, dtype) if is_numpy(x) else empty(shape, dtype, x)
 
@@ -90,7 +91,7 @@ def copy_into(out: Array, values: Array) -> None:
 def combine_into(out: Array, function: str, a: Array, b: Array) -> Array:
     """Write ``function`` ("add", "subtract") of two arrays of any dtype over ``out``, in the dtype of ``out``."""
     if is_numpy(out):
-        # Converted first: functions of two dtypes take twice the time.
+        # Convert first, because functions of two dtypes take twice the time.
         np.copyto(out, a)
         getattr(np, function)(out, b, out=out)
     else:
@@ -108,7 +109,7 @@ def workspace_product(name: str, a: Array, b: Array) -> Array:
 
 
 def gram_lower(x: Array, out: Array) -> Array:
-    """Write the lower triangle of x.T @ x into ``out``; what is above it is undefined.
+    """Write the lower triangle of x.T @ x into ``out``. The values above it are undefined.
 
     Parameters
     ----------
@@ -118,13 +119,13 @@ def gram_lower(x: Array, out: Array) -> Array:
     if x.shape[1] <= _MATMUL_LIMIT:
         return np.matmul(x.T, x, out=out)
     (syrk,) = scipy.linalg.get_blas_funcs(("syrk",), (x,))
-    # Seen by Fortran, out is its own transpose: the upper triangle there is the lower one here.
+    # Fortran reads the transpose of out: its upper triangle is our lower one.
     syrk(1.0, x.T, beta=0.0, c=out.T, overwrite_c=True, lower=False)
     return out
 
 
 def workspace_gram(name: str, x: Array) -> Array:
-    """Return what `gram_lower` does, of one matrix or a stack, in a `workspace`."""
+    """Return the lower triangle of x.T @ x, for one matrix or a stack, in a `workspace`."""
     if is_single(x):
         return gram_lower(x, scratch(name, (x.shape[1],) * 2, x.dtype))
     xp = namespace(x)
@@ -133,9 +134,9 @@ def workspace_gram(name: str, x: Array) -> Array:
 
 
 def add_lower(total: Array, part: Array, scale: Array | float = 1.0) -> None:
-    """Add ``scale`` times the lower triangle of ``part``, as `gram_lower` leaves it, to that of ``total``.
+    """Add ``scale`` times the lower triangle of ``part`` (see `gram_lower`) to the lower triangle of ``total``.
 
-    Matrices of a stack (..., d, d) have a scale each, shape (...).
+    For a stack of matrices (..., d, d), ``scale`` has shape (...).
     """
     plain = isinstance(scale, float) and scale == 1
     if not is_single(total):
@@ -145,14 +146,14 @@ def add_lower(total: Array, part: Array, scale: Array | float = 1.0) -> None:
         total += part if plain else np.multiply(part, scale, dtype=total.dtype)
         return
     for start, stop in _bands(len(total)):
-        # What SYRK left above the diagonal are old bits, which as numbers may be NaN: never touch them.
+        # Above the diagonal SYRK leaves old bits, which may be NaN: never read them.
         for columns, band in ((slice(start), part[start:stop, :start]), (slice(start, stop), None)):
             values = np.tril(part[start:stop, columns]) if band is None else band
             total[start:stop, columns] += values if plain else np.multiply(values, scale, dtype=total.dtype)
 
 
 def add_outer_lower(total: Array, u: Array, v: Array) -> None:
-    """Add the lower triangle of the symmetric u.T @ v, for ``u`` and ``v`` of a few rows, to that of ``total``."""
+    """Add the lower triangle of the symmetric u.T @ v to that of ``total``. ``u`` and ``v`` have a few rows."""
     if not is_single(total):
         xp = namespace(total)
         total += xp.matmul(xp.matrix_transpose(u), v)
@@ -195,19 +196,19 @@ def column_squares(x: Array) -> Array:
 
 
 def bring_to_one(x: Array, which: Array) -> Array | None:
-    """Divide matrices whose squares leave their dtype's range by a power of two, in place and exactly.
+    """Divide matrices by a power of two, in place and exactly, so that squares stay in the range of the dtype.
 
     Parameters
     ----------
     x : array (..., n, d), floating-point
     which : array (...), bool
-        The matrices that this is for.
+        The matrices to divide.
 
     Returns
     -------
     array (...), float64, or None
-        What each was divided by, so that its largest magnitude is in [1/2, 1) now; 1 for the others, and for zeros.
-        None where that is all of them.
+        The divisors. Divided matrices have their largest magnitude in [1/2, 1). All other matrices, and zero matrices,
+        have divisor 1. None if all divisors are 1.
     """
     xp = namespace(x)
     largest = to_numpy(xp.maximum(xp.max(x, axis=(-2, -1)), -xp.min(x, axis=(-2, -1))))
@@ -217,7 +218,7 @@ def bring_to_one(x: Array, which: Array) -> Array | None:
     if is_numpy(x):
         np.ldexp(x, -exponent[..., None, None], out=x)
     else:
-        # In two steps, because the standard has no ldexp, and float32 no power of two for the smallest numbers.
+        # In two steps, because the array API has no ldexp, and float32 cannot hold the scale of the smallest numbers.
         for part in (exponent // 2, exponent - exponent // 2):
             x *= cast(beside(np.asarray(np.ldexp(1.0, -part)), x), dtype_of(x))[..., None, None]
     return beside(np.asarray(np.ldexp(1.0, exponent)), x)
@@ -228,12 +229,12 @@ def _bands(n: int) -> Iterator[tuple[int, int]]:
 
 
 def leading_eigh(matrix: Array, k: int, *, precise: bool = False) -> tuple[Array, Array]:
-    """Return the ``k`` largest eigenvalues (descending, >= 0) and their eigenvectors as rows, of a covariance.
+    """Return the ``k`` largest eigenvalues (descending, >= 0) of a covariance, and their eigenvectors as rows.
 
     Only the lower triangle of ``matrix`` (..., d, d), float64, is read; the matrix is overwritten. Signs are fixed by
-    :func:`fix_signs`. Costs O(d^3) time; where few components of many are wanted, O(d^2 k) if the spectrum lets
-    orthogonal iteration converge, which may lack 1e-9 of what they capture, and 3e-5 of a vector; with ``precise`` the
-    direct solver finds them to rounding.
+    :func:`fix_signs`. Costs O(d^3) time. If few of many components are requested and orthogonal iteration converges,
+    it costs O(d^2 k). The iteration may miss a share of 1e-9 of the captured variance, and 3e-5 of a vector. With
+    ``precise`` the direct solver computes the eigenpairs up to rounding error.
 
     Returns
     -------
@@ -253,30 +254,30 @@ def leading_eigh(matrix: Array, k: int, *, precise: bool = False) -> tuple[Array
 
 
 def iterates(d: int, k: int) -> bool:
-    """Say whether orthogonal iteration pays for k of d eigenpairs."""
+    """Return whether orthogonal iteration pays for k of d eigenpairs."""
     return d >= _ITERATE_FROM and _ITERATE_SHARE * k <= d
 
 
 def direct_eigh(matrix: Array, k: int) -> tuple[Array, Array]:
-    """Return what `leading_eigh` does, from a direct solver."""
+    """Return the eigenpairs of `leading_eigh`, computed by a direct solver."""
     d = matrix.shape[-1]
     if not is_single(matrix):
         return extreme_eigh(matrix, k, 0)[:2]
-    # LAPACK itself: what checks its arguments takes as long as a fifth of a small problem. For Fortran the transpose of
-    # a C-ordered matrix needs no copy, and its upper triangle is our lower one.
+    # Call LAPACK directly: scipy's checks of the arguments take a fifth of the time of a small problem. For Fortran the
+    # transpose of a C-ordered matrix needs no copy, and its upper triangle is our lower one.
     if _PART_SHARE * k < d:
-        # MRRR computes a part of the spectrum, divide and conquer all of it, faster a vector.
+        # MRRR can compute a part of the spectrum. Divide and conquer computes all of it, in less time per vector.
         values, vectors, _, _, failed = lapack.dsyevr(matrix.T, range="I", il=d - k + 1, iu=d, overwrite_a=True)
         values = values[:k]
     else:
         values, vectors, failed = lapack.dsyevd(matrix.T, overwrite_a=True)
     if failed:
-        raise np.linalg.LinAlgError(f"the eigenproblem of {d} attributes did not converge")
+        raise np.linalg.LinAlgError(f"the eigensolver did not converge for {d} attributes")
     return np.maximum(values[::-1][:k], 0.0), fix_signs(np.ascontiguousarray(vectors.T[::-1][:k]))
 
 
 def extreme_eigh(matrix: Array, k: int, j: int) -> tuple[Array, Array, Array, Array]:
-    """Return the ``k`` largest eigenpairs as `leading_eigh` does, then the ``j`` smallest, ascending.
+    """Return the ``k`` largest eigenpairs like `leading_eigh`, then the ``j`` smallest ones, ascending.
 
     Only the lower triangle of ``matrix`` (..., d, d), float64, is read; the matrix is overwritten. Costs O(d^3) time
     and 16 d^2 bytes.
@@ -293,29 +294,29 @@ def extreme_eigh(matrix: Array, k: int, j: int) -> tuple[Array, Array, Array, Ar
 
 
 def eigh_bytes(d: int, k: int) -> int:
-    """Bytes of temporary arrays of `leading_eigh` of one matrix, its result left out."""
+    """Return the bytes of temporary arrays of `leading_eigh` for one matrix, without its result."""
     vectors = 8 * d * (2 * k + 32)
     if _PART_SHARE * k >= d:
-        return vectors + 16 * d * d  # the work space of divide and conquer
+        return vectors + 16 * d * d  # the workspace of divide and conquer
     if iterates(d, k):
-        return vectors + 4 * d * d + 96 * d * k  # the matrix in float32, and a handful of bases of 2 k columns
+        return vectors + 4 * d * d + 96 * d * k  # the matrix in float32, and a few bases of 2 k columns
     return vectors
 
 
 def orthogonal_iteration(matrix: Array, k: int) -> tuple[Array, Array, Array, Array]:
-    """Run orthogonal iteration with Rayleigh-Ritz from a fixed start; also say where it converged, and what follows.
+    """Run orthogonal iteration with Rayleigh-Ritz from a fixed start (Alakkari 2020, section 2.2.1; Arora 2015, 5.3).
 
-    Alakkari 2020, section 2.2.1; Arora 2015, section 5.3.
+    Returns the ``k`` leading values and rows, whether they converged, and the next Ritz value.
 
-    Iterates on twice the components asked for, first in float32, with the spectrum shifted by half of what is to be
-    left out, and then, from a basis that is nearly right, in float64, until the captured variance lacks at most 1e-9 of
-    itself. To first order a Ritz value t with residual r lacks |r|^2 / (t - t'), t' being the largest value left out
-    (Parlett 1998, section 11.7): on cells of photographs (10 x 10 x 3, 25 x 25 x 3) this bound is within a tenth of the
-    truth. There two or three steps in float32 and one to three in float64 meet it; in random bands, whose spectra fall
-    off slowly, six and one.
+    It iterates on 2 k components, first in float32. There half of the smallest Rayleigh quotient shifts the spectrum.
+    Then it iterates in float64, until the captured variance misses at most a share of 1e-9. To first order a Ritz value
+    t with residual r misses |r|^2 / (t - t') (Parlett 1998, section 11.7). Here t' is the smallest of the 2 k Ritz
+    values. On cells of photographs (10 x 10 x 3, 25 x 25 x 3) this estimate is within a tenth of the true value. These
+    cells need two or three steps in float32 and one to three in float64. Random bands have slowly decaying spectra;
+    they need six and one.
     """
     xp, d = namespace(matrix), matrix.shape[-1]
-    # Variances may be beyond float32's range in the data's own units.
+    # In the units of the data, variances may exceed the range of float32.
     largest = xp.max(diagonal(matrix), axis=-1)[..., None, None]
     single = _in_single(matrix, xp.where(largest > 0, largest, 1.0))
     image = xp.matmul(single, beside(_start(d, 2 * k), matrix))
@@ -327,7 +328,7 @@ def orthogonal_iteration(matrix: Array, k: int) -> tuple[Array, Array, Array, Ar
         before, captured = captured, xp.sum(quotients, axis=-1)
         if not any_of(captured - before > _SLOW_GROWTH * captured):
             break
-        # Eigenvalues left out lie between 0 and about the least of these: halfway, all of them are damped most.
+        # The other eigenvalues lie between 0 and about the smallest quotient. A shift to the middle damps them most.
         image -= (xp.min(quotients, axis=-1) / 2)[..., None, None] * basis
     for _ in range(max(_DOUBLE_STEPS, d // (_STEPS_SHARE * k))):
         basis = _qr(cast(image, np.float64))
@@ -353,7 +354,7 @@ def _in_single(matrix: Array, unit: Array) -> Array:
     return cast(matrix / unit, np.float32)
 
 
-@lru_cache(maxsize=4)  # partitions of few sizes take turns
+@lru_cache(maxsize=4)  # a partition has parts of few sizes
 def _start(d: int, n_columns: int) -> Array:
     return np.random.default_rng(0).standard_normal((d, n_columns), np.float32)
 
@@ -361,15 +362,15 @@ def _start(d: int, n_columns: int) -> Array:
 def _cholesky_qr(columns: Array) -> Array:
     """Return nearly orthonormal float32 columns of the same span.
 
-    Cholesky QR in float64 (Stathopoulos & Wu 2002) takes half of Householder's time. A shift of the Gram matrix (Fukaya
-    et al. 2020) keeps it from failing where columns are dependent: those come out shorter.
+    Cholesky QR in float64 (Stathopoulos & Wu 2002) takes half the time of Householder QR. A shift of the Gram matrix
+    (Fukaya et al. 2020) keeps it from failing if columns are dependent. Such columns come out shorter than 1.
     """
     xp, exact = namespace(columns), cast(columns, np.float64)
     gram = xp.matmul(xp.matrix_transpose(exact), exact)
     trace = xp.linalg.trace(gram)[..., None, None]
     gram += _CHOLESKY_SHIFT * xp.where(trace > 0, trace, 1.0) * beside(np.eye(gram.shape[-1]), columns)
     if is_single(gram):
-        # LAPACK itself: numpy's checks, and its inverse of any matrix, take five times as long.
+        # Call LAPACK directly: numpy's checks and its general inverse take five times as long.
         inverse = lapack.dtrtri(lapack.dpotrf(gram, lower=True)[0], lower=True)[0]
     else:
         inverse = xp.linalg.inv(xp.linalg.cholesky(gram))
@@ -388,7 +389,7 @@ def fix_signs(rows: Array) -> Array:
     """Make the entry of largest magnitude of each row (..., d) positive, in place."""
     xp = namespace(rows)
     largest = xp.argmax(xp.abs(rows), axis=-1, keepdims=True)
-    # Where there are few rows, indices cost a tenth of take_along_axis.
+    # For few rows, indexing costs a tenth of take_along_axis.
     found = rows[np.arange(len(rows)), largest.T].T if is_single(rows) else xp.take_along_axis(rows, largest, axis=-1)
     rows *= 1 - 2 * cast(found < 0, dtype_of(rows))
     return rows

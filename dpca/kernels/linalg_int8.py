@@ -1,8 +1,8 @@
-"""Products of 8-bit integers in integer arithmetic, by Intel's MKL where it is installed (the extra ``mkl``).
+"""Products of 8-bit integers in integer arithmetic by Intel MKL, if it is installed (the extra ``mkl``).
 
-Processors with VNNI or AMX instructions multiply bytes several times faster than floats, and numpy's BLAS does not know
-how. Whether a processor does it without saturating is tried out once. Whether it has such instructions is looked up,
-so that the same machine always decides alike.
+Processors with VNNI or AMX instructions multiply bytes several times faster than floats. numpy's BLAS does not use
+them. One trial product tests whether the processor multiplies without saturation. The instructions are looked up
+instead of timed, because the same machine must always decide alike.
 """
 
 from __future__ import annotations
@@ -21,38 +21,38 @@ from dpca.kernels.types import Array
 
 #: Rows of one product: sums of 2**16 products of at most 255 * 128 stay below 2**31.
 MOST_ROWS = 2**16
-# From this size on, leaving out the upper right quarter of the product is worth a second call.
+# From this size on, it pays to skip the upper right quarter of the product by a second call.
 _HALVES_FROM = 512
-# MKL packs both factors of a call, at 17 bytes a value, and keeps these buffers in each thread; fewer rows in a call
-# cost no time.
+# MKL packs both factors of a call at 17 bytes a value, and retains these buffers in each thread. Calls with fewer rows
+# take no more time.
 _ROWS_AT_ONCE = 1024
 # Values of MKL's enumerations (mkl_cblas.h, mkl_service.h).
 _COLUMN_MAJOR, _AS_IS, _TRANSPOSED, _SAME_OFFSET, _SEQUENTIAL = 102, 111, 112, 173, 1
-# What makes it pay, as Linux lists it.
+# One of these instruction sets must be present, by the names that Linux lists.
 _PROCESSORS = Path("/proc/cpuinfo")
 _INSTRUCTIONS = {"avx512_vnni", "avx_vnni", "amx_int8"}
 
 
 def is_available() -> bool:
-    """Say whether `gram_lower` works here."""
+    """Return whether `gram_lower` works on this machine."""
     return _exact_product() is not None
 
 
 @cache
 def pays() -> bool:
-    """Say whether `gram_lower` works here and is faster than floats.
+    """Return whether `gram_lower` works on this machine and is faster than floating-point products.
 
-    With AVX2 alone it takes three times as long (AMD EPYC of family 25, 1,875 attributes).
+    With AVX2 alone it takes three times as long (AMD EPYC family 25, 1,875 attributes).
     """
     try:
         words = set(_PROCESSORS.read_text().split())
-    except OSError:  # not Linux, for which alone there is the library
+    except OSError:  # not Linux; the library is used on Linux only
         return False
     return not words.isdisjoint(_INSTRUCTIONS) and is_available()
 
 
 def gram_lower(block: Array) -> tuple[Array, Array]:
-    """Return x^T x and the sum of the rows of x, where x is ``block``, less 128 if it is unsigned.
+    """Return x^T x and the sum of the rows of x. Here x is ``block``, minus 128 for uint8.
 
     Parameters
     ----------
@@ -61,19 +61,19 @@ def gram_lower(block: Array) -> tuple[Array, Array]:
     Returns
     -------
     product : array (d, d), int32, exact
-        Lower triangle, good until the next call in this thread; what is above it means nothing.
+        Only the lower triangle is defined. It is valid until the next call in this thread.
     total : array (d,), int32, exact
     """
     multiply = _exact_product()
     if multiply is None:
-        raise RuntimeError("no library for products of 8-bit integers is installed: ask is_available first")
+        raise RuntimeError("Intel MKL, which 8-bit products require, is not available: call is_available first")
     return _gram_lower(block, multiply)
 
 
 def _gram_lower(block: Array, multiply: Any) -> tuple[Array, Array]:
     n, d = block.shape
     values = block.view(np.uint8)
-    # Signed values beside a column of ones, whose product is the sum of the rows.
+    # A column of ones beside the signed values: its product is the sum of the rows.
     signed = scratch("signed", (n, d + 1), np.int8)
     signed[:, 0] = 1
     if block.dtype == np.uint8:
@@ -88,11 +88,11 @@ def _gram_lower(block: Array, multiply: Any) -> tuple[Array, Array]:
     half = (d + 1) // 2 if d >= _HALVES_FROM else d
     for start in range(0, d, half):
         stop = min(start + half, d)
-        # Rows start to stop of v^T [1 x], up to the diagonal block. Seen by Fortran all matrices are their transposes.
+        # Rows start to stop of v^T [1 x], up to the diagonal block. Fortran reads the transposes of all matrices.
         multiply(signed, stop + 1, values[:, start:], stop - start, out[start:])
     product, total = out[:, 1:], out[:, 0]
     if block.dtype != bool:
-        # v is x + 128: MKL would subtract that itself, at twice the cost of the product.
+        # v is x + 128. MKL can subtract 128 itself, but this doubles the cost of the product.
         total -= 128 * n
         product -= 128 * total
     return product, total
@@ -100,7 +100,7 @@ def _gram_lower(block: Array, multiply: Any) -> tuple[Array, Array]:
 
 @cache
 def _exact_product() -> Any | None:
-    """Return the multiplication if it is there and exact: some processors saturate sums of two products at 2**15."""
+    """Return the product function if it exists and is exact. Some processors saturate sums of two products at 2**15."""
     multiply = _load()
     if multiply is None:
         return None
@@ -119,7 +119,7 @@ def _load() -> Any | None:
     in_use = _is_loaded(found[-1])
     library = ctypes.CDLL(str(found[-1]))
     if not in_use:
-        # Nobody else's: tasks bring the parallelism.
+        # Only dpca uses MKL in this process, and tasks run in parallel already.
         library.MKL_Set_Threading_Layer(_SEQUENTIAL)
     size, pointer = ctypes.c_int, ctypes.c_void_p
     gemm = library.cblas_gemm_s8u8s32

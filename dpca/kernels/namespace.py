@@ -1,6 +1,6 @@
-"""Arrays of any library: numpy's, or those that torch and CuPy hold on an accelerator (the array API standard).
+"""Arrays of any library of the array API standard: numpy, or torch and CuPy on an accelerator.
 
-A library qualifies if its arrays can be written to in place and hold float64.
+A library is supported if its arrays are mutable and it has float64.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from dpca.kernels.types import Array
 
 
 def is_numpy(x: Array) -> bool:
-    """Say whether an array, or a scalar, is numpy's: for those there may be a faster way."""
+    """Return whether an array or a scalar belongs to numpy."""
     return isinstance(x, np.ndarray | np.generic)
 
 
@@ -26,7 +26,7 @@ def namespace(x: Array) -> Any:
 
 
 def dtype_of(x: Array) -> np.dtype[Any]:
-    """Return the dtype of an array as numpy knows it."""
+    """Return the numpy dtype of an array."""
     return x.dtype if isinstance(x.dtype, np.dtype) else _numpy_dtype(x.dtype)
 
 
@@ -36,18 +36,18 @@ def _numpy_dtype(dtype: Any) -> np.dtype[Any]:
     try:
         return np.dtype(name)
     except TypeError:
-        raise TypeError(f"numpy has no dtype {name}: convert the samples to float32 first") from None
+        raise TypeError(f"samples have dtype {name}, which numpy lacks: convert them to float32 first") from None
 
 
 def empty(shape: tuple[int, ...], dtype: DTypeLike, x: Array) -> Array:
-    """Return an array of arbitrary content, of the library of ``x`` and where ``x`` is."""
+    """Return an array of arbitrary content, in the library and on the device of ``x``."""
     xp = namespace(x)
     made: Array = xp.empty(shape, dtype=_dtype_in(xp, dtype), device=device(x))
     return made
 
 
 def cast(x: Array, dtype: DTypeLike) -> Array:
-    """Return an array in another dtype, given as numpy's; the same one where it has that already."""
+    """Convert an array to a numpy dtype. An array that has it already is returned itself."""
     if is_numpy(x):
         return x.astype(dtype, copy=False)
     xp = namespace(x)
@@ -56,13 +56,13 @@ def cast(x: Array, dtype: DTypeLike) -> Array:
 
 
 def any_of(x: Array) -> bool:
-    """Say whether any value is true, or not 0; an accelerator is waited for."""
-    # Where arrays are small, this costs a quarter of np.any.
+    """Return whether any value is nonzero. On an accelerator, this waits for the result."""
+    # For small arrays the method costs a quarter of np.any.
     return bool(x.any() if is_numpy(x) else namespace(x).any(x))
 
 
 def beside(values: Array, x: Array) -> Array:
-    """Return ``values`` as an array of the library of ``x``, where ``x`` is; ``values`` itself if that is so."""
+    """Return ``values`` in the library and on the device of ``x``, without a copy if they are there already."""
     if is_numpy(values) and is_numpy(x):
         return values
     if type(values) is type(x) and device(values) == device(x):
@@ -74,14 +74,14 @@ def beside(values: Array, x: Array) -> Array:
 
 
 def to_numpy(x: Array) -> Array:
-    """Return an array, wherever it is, as numpy's in this machine's memory."""
+    """Return an array of any library as a numpy array in the memory of this machine."""
     if is_numpy(x):
         return np.asarray(x)
     return np.asarray(to_device(x, "cpu")) if is_torch_array(x) or is_cupy_array(x) else np.from_dlpack(x)
 
 
 def copy_of(x: Array) -> Array:
-    """Return a C-ordered copy, where ``x`` is."""
+    """Return a C-ordered copy on the device of ``x``."""
     if is_numpy(x):
         return x.copy()
     made: Array = namespace(x).asarray(x, copy=True)

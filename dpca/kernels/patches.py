@@ -1,11 +1,11 @@
-"""Patches: overlapping boxes of neighboring pixels or voxels, cut out at a stride, and laid over each other again.
+"""Patches: overlapping boxes of neighboring pixels or voxels at a stride. They can be extracted and added up again.
 
 ::
 
     sample (6, 7), patch (3, 3), stride 2      grid (2, 3)
     +-----+-+-+-+
     |  0 .|.1.|2|   patch 0 begins at pixel (0, 0), patch 1 at (0, 2), patch 3 at (2, 0);
-    |. . .|. .|.|   the last row lies in no patch: the next one would not end within the sample
+    |. . .|. .|.|   the last row lies in no patch, because the next patch would exceed the sample
     +--3--+-4-+-5
 """
 
@@ -24,30 +24,30 @@ from numpy.typing import DTypeLike
 from dpca.kernels import linalg
 from dpca.kernels.types import Array
 
-# Values of patches that are copied at once: they and their products stay in the cache.
+# Values of patches in one block: they and their products stay in the cache.
 _BLOCK_VALUES = 2**18
 
 Box = tuple[slice, ...]
-"""Some samples, and some places of the grid of patches."""
+"""A range of samples, and a range of patches along each axis of the grid."""
 
 
 @dataclass(frozen=True)
 class PatchGrid:
-    """The patches of a sample: boxes over its leading (spatial) axes, with all of the further axes (channels).
+    """The patches of a sample: boxes over its leading (spatial) axes, with all channels (the further axes).
 
     Parameters
     ----------
     sample_shape : tuple of int
         Shape of one sample, spatial axes first.
     patch_shape : tuple of int
-        Length of a patch along each spatial axis; its length says how many axes are spatial.
+        Length of a patch along each spatial axis. The number of lengths is the number of spatial axes.
     stride : tuple of int
-        Pixels from one patch to the next along each of them.
+        Pixels from one patch to the next, along each spatial axis.
 
     Raises
     ------
     ValueError
-        If a patch is empty, larger than the sample, or has more axes than it, or a stride is less than 1.
+        If a patch is empty, is larger than the sample or has more axes, or if a stride is less than 1.
     """
 
     sample_shape: tuple[int, ...]
@@ -58,16 +58,18 @@ class PatchGrid:
         patch, n = self.patch_shape, len(self.patch_shape)
         if not 1 <= n <= len(self.sample_shape):
             raise ValueError(
-                f"patch_shape is {patch} but a sample has shape {self.sample_shape}: give one length for each spatial "
+                f"patch_shape is {patch}, but samples have shape {self.sample_shape}: give one length for each spatial "
                 f"axis"
             )
         if any(not 1 <= p <= s for p, s in zip(patch, self.sample_shape, strict=False)):
             raise ValueError(
-                f"patch_shape is {patch} but a sample has shape {self.sample_shape}: give lengths from 1 to "
+                f"patch_shape is {patch}, but samples have shape {self.sample_shape}: give lengths from 1 to "
                 f"{self.sample_shape[:n]}"
             )
         if len(self.stride) != n or min(self.stride) < 1:
-            raise ValueError(f"stride is {self.stride}: give a positive integer, or one for each of {n} spatial axes")
+            raise ValueError(
+                f"stride is {self.stride}: give one positive integer, or one for each of the {n} spatial axes"
+            )
 
     @property
     def n_spatial(self) -> int:
@@ -76,7 +78,7 @@ class PatchGrid:
 
     @property
     def channel_shape(self) -> tuple[int, ...]:
-        """Lengths of the axes behind the spatial ones."""
+        """Lengths of the axes after the spatial ones."""
         return self.sample_shape[self.n_spatial :]
 
     @property
@@ -86,31 +88,31 @@ class PatchGrid:
 
     @property
     def n_features(self) -> int:
-        """Attributes of a patch."""
+        """Number of attributes of a patch."""
         return math.prod(self.shape)
 
     @property
     def grid_shape(self) -> tuple[int, ...]:
-        """Patches along each spatial axis: those that end within the sample."""
+        """Number of patches along each spatial axis. All of them lie within the sample."""
         lengths = zip(self.sample_shape, self.patch_shape, self.stride, strict=False)
         return tuple((size - patch) // stride + 1 for size, patch, stride in lengths)
 
     @property
     def n_patches(self) -> int:
-        """Patches of a sample."""
+        """Number of patches of a sample."""
         return math.prod(self.grid_shape)
 
     @property
     def block_rows(self) -> int:
-        """Patches that `rows` and `boxes` hold at once."""
+        """Largest number of patches in a box of `rows` and `boxes`."""
         return max(1, _BLOCK_VALUES // self.n_features)
 
     def boxes(self, n_samples: int) -> Iterator[Box]:
-        """Yield boxes that cover all patches of samples, each once and in order, a block of patches at most in each."""
+        """Yield boxes that cover every patch of the samples once, in order. A box has at most `block_rows` patches."""
         yield from _cut((n_samples, *self.grid_shape), self.block_rows)
 
     def rows(self, samples: Array) -> Iterator[tuple[Box, Array]]:
-        """Yield each of `boxes` with its patches (n_patches, n_features), in a buffer that is used again.
+        """Yield each of `boxes` with its patches (n_patches, n_features), in a buffer that the next one overwrites.
 
         Parameters
         ----------
@@ -129,7 +131,7 @@ class PatchGrid:
             yield box, rows
 
     def add(self, rows: Array, box: Box, samples: Array) -> None:
-        """Add patches (n_patches, n_features) of a box to the pixels (n_samples, *sample_shape) that they lie on."""
+        """Add the patches (n_patches, n_features) of a box to their pixels of samples (n_samples, *sample_shape)."""
         places = [range(*cut.indices(count)) for cut, count in zip(box[1:], self.grid_shape, strict=True)]
         patches = rows.reshape(-1, *map(len, places), *self.shape)
         for offset in itertools.product(*map(range, self.patch_shape)):
@@ -140,7 +142,7 @@ class PatchGrid:
             samples[(box[0], *here)] += patches[pixel]
 
     def counts(self) -> Array:
-        """Return in how many patches each pixel lies (*spatial axes,), integers."""
+        """Return the number of patches over each pixel (*spatial axes,), integers."""
         count = np.ones((), np.int64)
         for size, patch, step in zip(self.sample_shape, self.patch_shape, self.stride, strict=False):
             along = np.zeros(size, np.int64)
@@ -150,7 +152,7 @@ class PatchGrid:
         return count
 
     def work_bytes(self, n_samples: int, dtype: DTypeLike) -> int:
-        """Bytes of what `rows` holds at once."""
+        """Return the bytes of the buffer of `rows`."""
         return min(self.block_rows, n_samples * self.n_patches) * self.n_features * np.dtype(dtype).itemsize
 
 

@@ -1,4 +1,4 @@
-"""How many samples of a function of time count as independent."""
+"""Effective sample size of time series."""
 
 from __future__ import annotations
 
@@ -9,18 +9,17 @@ from dpca.kernels.types import Array
 
 
 def independent_samples(values: Array, of: str) -> Array:
-    """Return the number (K,) of independent samples in functions of time (n, K), to tell their "mean" or "variance".
+    """Return the effective number (K,) of independent samples of time series (n, K), for their "mean" or "variance".
 
-    n_eff = n / (1 + 2 sum_j (1 - j / n) r_j), r_j being the autocorrelation, squared for a variance (Bayley &
-    Hammersley 1946; Bretherton, Widmann, Dymnikov, Wallace & Blade 1999, equations 30 and 31). The sum ends before the
-    first r_j + r_(j + 1) that is not positive, in even j: beyond, it holds nothing but noise (Geyer 1992, section 3.3).
-    Costs O(K n log n).
+    n_eff = n / (1 + 2 sum_j (1 - j / n) r_j). r_j is the autocorrelation, squared for a variance (Bayley & Hammersley
+    1946; Bretherton, Widmann, Dymnikov, Wallace & Blade 1999, equations 30 and 31). The sum ends before the first even
+    j with r_j + r_(j + 1) <= 0, because later terms are noise (Geyer 1992, section 3.3). Costs O(K n log n).
     """
     n = len(values)
     x = values - values.mean(axis=0)
     length = scipy.fft.next_fast_len(2 * n - 1, real=True)
     products = scipy.fft.irfft(np.abs(scipy.fft.rfft(x, length, axis=0)) ** 2, length, axis=0)[:n]
-    # A constant is known from a single sample.
+    # One sample determines a constant.
     r = np.divide(products, products[0], out=np.ones_like(products), where=products[0] > 0)
     if n % 2:
         r = np.concatenate([r, np.zeros_like(r[:1])])

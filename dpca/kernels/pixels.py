@@ -1,4 +1,4 @@
-"""Reconstructed values as pixels that a stack can hold."""
+"""Converts reconstructed values to the dtype and data range of a stack."""
 
 from __future__ import annotations
 
@@ -14,19 +14,19 @@ _BLOCK = 2**16
 
 
 class Pixels(NamedTuple):
-    """What a stack can hold: its type, and its smallest and largest possible value."""
+    """The dtype of a stack, and its smallest and largest possible value."""
 
     dtype: np.dtype[Any]
     data_range: tuple[float, float]
 
     @property
     def are_small(self) -> bool:
-        """Whether they are integers of at most 16 bits, of which every floating-point type holds the limits."""
+        """Whether they are integers of at most 16 bits. Every floating-point type holds their limits exactly."""
         return self.dtype.kind in "iu" and self.dtype.itemsize <= 2
 
     @property
     def limits(self) -> tuple[float, float]:
-        """Smallest and largest value that may be stored: of the range, and of the type if it holds integers."""
+        """Smallest and largest value that may be stored: the data range, cut to the range of an integer dtype."""
         if self.dtype.kind == "f":
             return self.data_range
         low, high = (0, 1) if self.dtype.kind == "b" else (np.iinfo(self.dtype).min, np.iinfo(self.dtype).max)
@@ -34,19 +34,19 @@ class Pixels(NamedTuple):
 
 
 def to_pixels(values: Array, dtype: DTypeLike, data_range: tuple[float, float]) -> Array:
-    """Round and clip reconstructed values to what the stack can hold; floating-point stacks take them as they are.
+    """Round and clip reconstructed values to the dtype and data range of a stack.
 
-    Works in place on ``values`` where it can.
+    Floating-point stacks store values without rounding. ``values`` may be overwritten.
     """
     dtype = np.dtype(dtype)
     if dtype.kind == "f":
         if dtype.itemsize < values.dtype.itemsize:
-            most = np.finfo(dtype).max  # what was at the end of a narrow type may come back a little beyond it
+            most = np.finfo(dtype).max  # errors may exceed the range of a narrow type
             np.clip(values, -most, most, out=values)
         return values.astype(dtype, copy=False)
     low, high = Pixels(dtype, data_range).limits
     if dtype.kind != "b" and int(values.dtype.type(high)) > np.iinfo(dtype).max:
-        high = np.nextafter(values.dtype.type(high), values.dtype.type(0))  # the float type has no such number
+        high = np.nextafter(values.dtype.type(high), values.dtype.type(0))  # high rounds up in the float type
     pixels = np.empty(values.shape, dtype)
     flat, out = values.reshape(-1), pixels.reshape(-1)
     for start in range(0, flat.size, _BLOCK):

@@ -1,4 +1,4 @@
-"""Values that are predicted from their neighbors, compiled; see `dpca.codec.interpolation`."""
+"""Compiled prediction of values from their neighbors; see `dpca.codec.interpolation`."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from dpca.kernels.types import Array
 
 @compiled
 def _predicted(values: Array, at: int, near: Array, along: Array, weights: Array) -> float:
-    """Return what is predicted of a value from its neighbors; see `dpca.codec.interpolation`."""
+    """Predict a value from its neighbors; see `dpca.codec.interpolation`."""
     total, k = 0.0, len(near)
     for j in range(k):
         a, b, c, d = near[j]
@@ -33,7 +33,7 @@ def add_predicted(
     weights: Array,
     step: float,
 ) -> None:
-    """Set values (n,) to what is predicted of them from others plus their codes (n,) times a step."""
+    """Set values (n,) to their predictions plus their codes (n,) times a step."""
     for r in range(len(lines)):
         for i in range(count):
             at = lines[r] + i * stride
@@ -53,9 +53,9 @@ def subtract_predicted(
     weights: Array,
     step: float,
 ) -> float:
-    """Set codes (n,) to what is left of values (n,) in steps, rounded, and these to what `add_predicted` makes of it.
+    """Set codes (n,) to the rounded prediction errors of values (n,) in steps, and values to their reconstruction.
 
-    Return the largest code.
+    The reconstruction is that of `add_predicted`. Returns the largest magnitude of a code.
     """
     largest = 0.0
     for r in range(len(lines)):

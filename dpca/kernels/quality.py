@@ -1,4 +1,4 @@
-"""Quality of reconstructions, one number an image: MSE, PSNR and SSIM."""
+"""Quality of reconstructions, per sample: MSE, PSNR and SSIM."""
 
 from __future__ import annotations
 
@@ -12,21 +12,21 @@ from dpca.kernels import linalg
 from dpca.kernels.dtypes import working_dtype
 from dpca.kernels.types import Array
 
-#: Side of SSIM's uniform window, in pixels: scikit-image's default, the setting behind every number we report.
+#: Side of the uniform SSIM window, in pixels: the default of scikit-image. All reported SSIM values use it.
 #: `dpca.kernels.sweeps.window_sum` adds as many values.
 WINDOW = 7
 _K1, _K2 = 0.01, 0.03
-# Positions of a pass. Passes overlap by six rows: larger ones repeat less work, until they leave the cache (measured).
+# Positions of a pass. Passes overlap by six rows. Larger ones repeat less work, but must fit the cache (measured).
 _PASS_POSITIONS = 49_152
 
 
 def has_ssim(sample_shape: tuple[int, ...], n_spatial: int) -> bool:
-    """Say whether SSIM is defined: for images and volumes at least as long as its window along every spatial axis."""
+    """Return whether SSIM is defined: images and volumes must be at least as long as its window along every axis."""
     return n_spatial > 1 and min(sample_shape[:n_spatial]) >= WINDOW
 
 
 def mse_per_sample(x: Array, y: Array, *, data_range: float) -> Array:
-    """Return the MSE (n_samples,) of samples in units of data_range squared, as `dpca.metrics.mse`."""
+    """Return the MSE (n_samples,) of samples in units of data_range squared, like `dpca.metrics.mse`."""
     from dpca.kernels.sweeps import squared_distance
 
     return np.array([squared_distance(a, b, float(data_range)) / a.size for a, b in _flat_pairs(x, y)])
@@ -40,20 +40,20 @@ def psnr_from_mse(mse: Array) -> Array:
 
 
 def ssim_per_sample(x: Array, y: Array, *, data_range: float, n_spatial: int) -> Array:
-    """Return the structural similarity of each sample, as `dpca.metrics.ssim`.
+    """Return the structural similarity of each sample, like `dpca.metrics.ssim`.
 
-    It follows from the windowed means of only four fields, with p = x + y and m = x - y: 4 cov = var(p) - var(m)
-    and 2 (var x + var y) = var(p) + var(m); likewise for the products of the means.
+    With p = x + y and m = x - y, the windowed means of four fields suffice: 4 cov = var(p) - var(m) and
+    2 (var x + var y) = var(p) + var(m); likewise for the products of the means.
     """
     from dpca.kernels import sweeps
 
     sample_shape = x.shape[1:]
     spatial = sample_shape[:n_spatial]
     if min(spatial) < WINDOW:
-        raise ValueError(f"SSIM needs at least {WINDOW} pixels along every spatial axis, got {spatial}")
+        raise ValueError(f"SSIM requires at least {WINDOW} pixels along every spatial axis, got {spatial}")
     work = working_dtype(np.result_type(x, y))
     unit, window = work.type(data_range), WINDOW**n_spatial
-    # Numerator and denominator are twice the published ones in each of their factors, and so are the constants.
+    # Each factor of numerator and denominator is twice the published one. The constants are doubled accordingly.
     c1, c2 = work.type(2 * _K1**2), work.type(2 * _K2**2 * (window - 1) / window)
     row = math.prod(sample_shape[1:])
     strides = tuple(math.prod(sample_shape[axis + 1 :]) for axis in range(n_spatial))
@@ -70,7 +70,7 @@ def ssim_per_sample(x: Array, y: Array, *, data_range: float, n_spatial: int) ->
         for first in range(0, starts[0], rows):
             part = slice(first * row, (min(first + rows, starts[0]) + WINDOW - 1) * row)
             values, free = [field[: part.stop - part.start] for field in fields], others
-            # A shift by about the mean leaves variances as they are and makes their rounding errors smaller.
+            # A shift by about the mean reduces the rounding errors of the variances.
             center = 2 * a[part.start : part.stop : 31].mean(dtype=work) / unit
             sweeps.sums_and_differences(a[part], b[part], unit, center, *values)
             for stride in reversed(strides):
@@ -89,7 +89,7 @@ def ssim_per_sample(x: Array, y: Array, *, data_range: float, n_spatial: int) ->
 def quality_of(
     x: Array, y: Array, *, data_range: float, n_spatial: int, measures: Collection[str] = ("mse", "ssim")
 ) -> dict[str, Array]:
-    """Return measures (n_samples,) of samples by name, SSIM only where it is defined."""
+    """Return measures (n_samples,) of samples by name. SSIM is left out if it is not defined."""
     found = {"mse": mse_per_sample(x, y, data_range=data_range)} if "mse" in measures else {}
     if "ssim" in measures and has_ssim(x.shape[1:], n_spatial):
         found["ssim"] = ssim_per_sample(x, y, data_range=data_range, n_spatial=n_spatial)
@@ -97,14 +97,14 @@ def quality_of(
 
 
 def quality_bytes(sample_shape: tuple[int, ...], dtype: DTypeLike) -> int:
-    """Bytes of temporary arrays of `ssim_per_sample` and `mse_per_sample`."""
+    """Return the bytes of temporary arrays of `ssim_per_sample` and `mse_per_sample`."""
     row, sample, size = math.prod(sample_shape[1:]), math.prod(sample_shape), working_dtype(dtype).itemsize
     fields = 8 * min(max(_PASS_POSITIONS, row) + (WINDOW - 1) * row, sample) * size
     return fields + 4 * sample * size + 24 * row
 
 
 def _flat_pairs(x: Array, y: Array) -> Iterator[tuple[Array, Array]]:
-    """Yield the pixels of each pair of samples, flat, in one of the three types that loops are compiled for."""
+    """Yield the flat pixels of each pair of samples, as uint8, float32 or float64: loops are compiled for these."""
     dtype = np.result_type(x, y)
     dtype = dtype if dtype == np.uint8 else working_dtype(dtype)
     for a, b in zip(x, y, strict=True):

@@ -1,12 +1,12 @@
-"""How much rounding can change what is computed.
+"""Bounds on rounding errors.
 
-The standard model of arithmetic: fl(a op b) = (a op b)(1 + e), |e| <= u, u being 2^-24 for float32 and 2^-53 for
-float64 (Higham 2002, equation 2.4). A sum of n products is off by at most gamma(n) times the sum of their magnitudes,
-whatever the order in which a library adds, and whether or not it fuses (Higham 2002, equations 3.4 and 3.5); so for
-matrices |fl(A B) - A B| <= gamma(n) |A| |B| (equation 3.13). If Cholesky's factorization of A, of n rows, runs to its
-end, then A + E is positive semi-definite with |E| <= gamma(n + 1) / (1 - gamma(n + 1)) trace A (Higham 2002, theorems
-10.3 and 10.7; Rump 2006). LAPACK's symmetric eigensolvers are backward stable: eigenvalues are off by at most p(n) u
-|C|, p a modest polynomial, for which 10 n stands here (Anderson et al. 1999, section 4.7).
+The standard model of arithmetic: fl(a op b) = (a op b)(1 + e), |e| <= u, with u = 2^-24 for float32 and u = 2^-53 for
+float64 (Higham 2002, equation 2.4). The error of a sum of n products is at most gamma(n) times the sum of their
+magnitudes. This holds for any order of additions, fused or not (Higham 2002, equations 3.4 and 3.5). For matrices,
+|fl(A B) - A B| <= gamma(n) |A| |B| (equation 3.13). If the Cholesky factorization of A (n, n) succeeds, then A + E is
+positive semi-definite with |E| <= gamma(n + 1) / (1 - gamma(n + 1)) trace A (Higham 2002, theorems 10.3 and 10.7; Rump
+2006). The symmetric eigensolvers of LAPACK are backward stable: the error of eigenvalues is at most p(n) u |C|, with a
+modest polynomial p (Anderson et al. 1999, section 4.7). This module uses p(n) = 10 n.
 
 References: N. J. Higham, Accuracy and Stability of Numerical Algorithms, 2nd ed., SIAM 2002. S. M. Rump, Verification
 of Positive Definiteness, BIT 46, 2006. E. Anderson et al., LAPACK Users' Guide, 3rd ed., SIAM 1999.
@@ -28,11 +28,11 @@ def unit(dtype: DTypeLike) -> float:
 
 
 def gamma(n: float, u: float) -> float:
-    """Return n u / (1 - n u), the relative error of a sum of n products; infinity where n u reaches 1."""
+    """Return n u / (1 - n u), the relative error bound of a sum of n products; infinity if n u >= 1."""
     product = n * u
     return product / (1 - product) if product < 1 else math.inf
 
 
 def eigen_error(n: int, largest: float) -> float:
-    """Bound on the error of computed eigenvalues (float64) of a matrix (n, n) with a largest one."""
+    """Return a bound on the error of the computed eigenvalues (float64) of a matrix (n, n), from the largest one."""
     return _EIGEN * n * unit(np.float64) * largest

@@ -1,4 +1,4 @@
-"""Structures turned and shifted onto a reference: the rotation that leaves the least squared distance (Kabsch 1976)."""
+"""Superposes molecular structures onto a reference: rotation and shift of least squared distance (Kabsch 1976)."""
 
 from __future__ import annotations
 
@@ -9,24 +9,25 @@ import numpy as np
 from dpca.kernels.dtypes import working_dtype
 from dpca.kernels.types import Array
 
-# Coordinates of so many bytes in float64 are turned together: they stay in a core's own cache.
+# Bytes of float64 coordinates that are rotated together: they stay in the cache of one core.
 _BLOCK_BYTES = 2**20
-# Atoms whose second extent is below this share of the first are a line, up to the rounding of float32.
+# Atoms lie on a line, up to the rounding of float32, if their second extent is below this share of the first.
 _LINE = 1e-5
 
 
 @dataclass(frozen=True, eq=False)
 class Superposition:
-    """Maps frames to rows that do not depend on where a molecule is and how it is turned, and back.
+    """Maps frames to rows that do not depend on the position and orientation of the molecule, and back.
 
     Parameters
     ----------
     reference : array (n_atoms, 3), float64
-        Centered at the origin by ``fit_weights``, where superposed frames are, too.
+        Its center by ``fit_weights`` is at the origin, like that of superposed frames.
     fit_weights : array (n_atoms,), float64
-        Of each atom's squared distance from the reference: at least 0, and positive for three atoms off a line.
+        Weight of each atom's squared distance from the reference. All are at least 0, and three atoms that are not on
+        a line have positive weights.
     weights : array (n_atoms,), float64
-        Positive: the coordinates of a row are those of a superposed frame, times the root of their atom's weight.
+        Positive. The coordinates of a row are those of a superposed frame, times the square root of the atom's weight.
     """
 
     reference: Array
@@ -34,14 +35,14 @@ class Superposition:
     weights: Array
 
     def rows(self, frames: Array, out: Array) -> None:
-        """Superpose frames (n, n_atoms, 3), any real dtype, into rows of the same shape, which may be ``frames``.
+        """Superpose frames (n, n_atoms, 3), any real dtype, into ``out`` of the same shape, which may be ``frames``.
 
-        In float64, by the singular value decomposition of the weighted correlation of each frame with the reference
-        (Kabsch 1976; Arun, Huang & Blostein 1987); where that would be a reflection, the axis of the least singular
-        value is turned (Umeyama 1991, equation 43). Costs about 60 operations an atom and 10 microseconds a frame, and
-        1 MiB or two frames of memory.
+        Computes, in float64, the singular value decomposition of the weighted correlation of each frame with the
+        reference (Kabsch 1976; Arun, Huang & Blostein 1987). If it yields a reflection, the axis of the smallest
+        singular value is inverted (Umeyama 1991, equation 43). Costs about 60 operations per atom and 10 microseconds
+        per frame, and 1 MiB or two frames of memory.
         """
-        # The reference is centered: where a frame is falls out of its correlation.
+        # The reference is centered, so that the correlation does not depend on the position of the frame.
         weighted = np.vstack(
             [(self.reference * self.fit_weights[:, None]).T, self.fit_weights / self.fit_weights.sum()]
         )
@@ -51,7 +52,7 @@ class Superposition:
             x = frames[start : start + step].astype(np.float64)
             found = weighted @ x
             if not np.isfinite(found).all():
-                raise ValueError("coordinates are too large to be superposed: divide them by a constant")
+                raise ValueError("coordinates are too large for a superposition: divide them by a constant")
             u, _, vt = np.linalg.svd(found[:, :3])
             u[:, :, 2] *= np.sign(np.linalg.det(u) * np.linalg.det(vt))[:, None]
             x -= found[:, 3:]
@@ -65,21 +66,21 @@ class Superposition:
         return found
 
     def frames(self, rows: Array) -> Array:
-        """Return the superposed frames that rows stand for; ``rows`` may be overwritten."""
+        """Return the superposed frames of rows. ``rows`` may be overwritten."""
         rows /= np.sqrt(self.weights)[:, None].astype(rows.dtype)
         return rows
 
 
 def centered(structure: Array, weights: Array) -> Array:
-    """Return a structure (n_atoms, 3) with its weighted center at the origin, float64."""
+    """Return a structure (n_atoms, 3), float64, with its weighted center at the origin."""
     found: Array = structure - weights @ structure / weights.sum()
     return found
 
 
 def is_line(structure: Array, weights: Array) -> bool:
-    """Say whether the atoms of a structure that have weights lie on one line, or in one point.
+    """Return whether the atoms with positive weights lie on one line or in one point.
 
-    Which turn onto it is the best one is not determined then.
+    The best rotation onto such a structure is not unique.
     """
     extents = np.linalg.svd(centered(structure, weights) * np.sqrt(weights)[:, None], compute_uv=False)
     return len(extents) < 2 or bool(extents[1] <= _LINE * extents[0])

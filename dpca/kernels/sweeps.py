@@ -1,6 +1,6 @@
-"""Loops that numpy would make in several passes, dozens over pixels, compiled by numba.
+"""Compiled loops over pixels and scores, which would need up to dozens of passes in numpy.
 
-It is imported where its loops begin; see `dpca.kernels.compiled`.
+Import this module only in functions that need it; see `dpca.kernels.compiled`.
 """
 
 from __future__ import annotations
@@ -12,19 +12,19 @@ import numpy as np
 from dpca.kernels.compiled import compiled
 from dpca.kernels.types import Array
 
-# Sums of so many neighbours are kept apart: the processor adds several at once, in an order that is always the same.
+# Number of partial sums: the processor adds several at once, always in the same order.
 _LANES = 64
-# Values of a line that are filtered at once: the lines of a zone stay in the fastest cache.
+# Values of a line that are filtered together: the lines of a zone stay in the fastest cache.
 _LINE = 256
-# Samples whose values are put side by side at once: those of a line of the cache.
+# Samples that are transposed together: their values fill a cache line.
 _SAMPLES = 16
-# Runs that are multiplied at once: they, and what comes of them, stay in the fastest cache.
+# Runs that are multiplied together: they and their products stay in the fastest cache.
 _RUNS = 128
 
 
 @compiled
 def squared_distance(x: Array, y: Array, unit: float) -> float:
-    """Return the sum of ((x - y) / unit)^2 in float64, of arrays (n,)."""
+    """Return the sum of ((x - y) / unit)^2 of arrays (n,), in float64."""
     sums = np.zeros(_LANES)
     for start in range(0, len(x), _LANES):
         a, b = x[start : start + _LANES], y[start : start + _LANES]
@@ -34,12 +34,12 @@ def squared_distance(x: Array, y: Array, unit: float) -> float:
     return float(sums.sum())
 
 
-# Each loop is a function of its own, since the compiler then sees that its arrays do not overlap.
+# Each loop is a function of its own, because the compiler then knows that its arrays do not overlap.
 
 
 @compiled
 def sums_and_differences(x: Array, y: Array, unit: Any, center: Any, p: Array, m: Array, pp: Array, mm: Array) -> None:
-    """Set p = x + y - center, m = x - y, and their squares, of x and y in a unit and in the type of ``p``."""
+    """Set p = x + y - center, m = x - y and their squares, with x and y divided by ``unit`` in the dtype of ``p``."""
     kind = p.dtype.type
     for i in range(len(x)):
         a, b = kind(x[i]) / unit, kind(y[i]) / unit
@@ -52,9 +52,9 @@ def sums_and_differences(x: Array, y: Array, unit: Any, center: Any, p: Array, m
 
 @compiled
 def window_sum(values: Array, stride: int, out: Array) -> None:
-    """Add the seven values from each position on that are ``stride`` apart."""
+    """Sum seven values from each position on, ``stride`` apart."""
     n = len(out)
-    # Slices, since an index that might be negative keeps the compiler from using vector instructions.
+    # Slices, because possibly negative indices keep the compiler from using vector instructions.
     a, b, c = values[:n], values[stride : stride + n], values[2 * stride : 2 * stride + n]
     d, e = values[3 * stride : 3 * stride + n], values[4 * stride : 4 * stride + n]
     f, g = values[5 * stride : 5 * stride + n], values[6 * stride : 6 * stride + n]
@@ -66,9 +66,9 @@ def window_sum(values: Array, stride: int, out: Array) -> None:
 def similarities(
     p: Array, m: Array, pp: Array, mm: Array, c1: Any, c2: Any, share: Any, center: Any, out: Array
 ) -> None:
-    """Set the structural similarity from the sums over windows of what `sums_and_differences` gave.
+    """Compute the structural similarity from the window sums of the results of `sums_and_differences`.
 
-    ``share`` is one over the pixels of a window; for c1 and c2 see `dpca.kernels.quality.ssim_per_sample`.
+    ``share`` is one over the number of pixels of a window. For c1 and c2 see `dpca.kernels.quality.ssim_per_sample`.
     """
     for i in range(len(out)):
         mean_p, mean_m = p[i] * share, m[i] * share
@@ -80,7 +80,7 @@ def similarities(
 
 @compiled
 def add_rows(values: Array, weights: Array, totals: Array) -> None:
-    """Add every row of ``values``, the last one of which may be shorter, times ``weights`` to ``totals``."""
+    """Add every row of ``values`` times ``weights`` to ``totals``. The last row may be shorter."""
     for start in range(0, len(values), len(totals)):
         row = values[start : start + len(totals)]
         for i in range(len(row)):
@@ -89,7 +89,7 @@ def add_rows(values: Array, weights: Array, totals: Array) -> None:
 
 @compiled
 def add_and_round(values: Array, mean: Array, low: Any, high: Any, out: Array) -> None:
-    """Set values (m, n, d) plus their means (m, d), rounded, and cut to what lies between ``low`` and ``high``."""
+    """Add means (m, d) to values (m, n, d), round, and clip to ``low`` and ``high``."""
     for i in range(len(values)):
         added = mean[i]
         for s in range(values.shape[1]):
@@ -100,17 +100,18 @@ def add_and_round(values: Array, mean: Array, low: Any, high: Any, out: Array) -
 
 @compiled
 def turn_zones(values: Array, n: int, zones: Array, turning: Array) -> None:
-    """Filter zones across borders of cells in place, n samples at once.
+    """Filter zones across borders of cells in place, for n samples.
 
-    Each half of a zone has as many lines of values as ``turning`` (half, half) has rows: ``turning`` times the
-    differences of lines that mirror each other is added to those of the lower half, and subtracted from the upper.
+    Each half of a zone has as many lines of values as ``turning`` (half, half) has rows. The filter multiplies the
+    differences of mirrored lines by ``turning``. It adds the product to the lower half and subtracts it from the upper
+    half.
 
     Parameters
     ----------
     values : array (n_values * n,)
     zones : array (n_zones, 6) of integers
-        Where the lower half begins, and where the upper one; how often the zone repeats, at what distance of either;
-        and the length of a line: each in values of one sample.
+        Start of the lower half and of the upper half, number of repeats of the zone, distance of the repeats in the
+        lower half and in the upper half, and length of a line. All are counted in values of one sample.
     """
     half = len(turning)
     odd, turned = np.empty((half, _LINE), values.dtype), np.empty(_LINE, values.dtype)
@@ -130,7 +131,7 @@ def turn_zones(values: Array, n: int, zones: Array, turning: Array) -> None:
                     a, b, p, f = values[mirrored : mirrored + width], values[at : at + width], odd[0], turning[j, 0]
                     for i in range(width):
                         turned[i] = f * p[i]
-                    # Four at a time: a third of the loads and stores.
+                    # Four at a time need a third of the loads and stores.
                     k = 1
                     while k + 3 < half:
                         p, q, r, s = odd[k], odd[k + 1], odd[k + 2], odd[k + 3]
@@ -150,16 +151,16 @@ def turn_zones(values: Array, n: int, zones: Array, turning: Array) -> None:
 
 @compiled
 def add_components(codes: Array, first: int, rows: Array, component: Array, basis: Array, values: Array) -> None:
-    """Set values (n_values, n) to sums of components, rows of the basis (rank, n_values), times codes.
+    """Set values (n_values, n) to sums of components times codes. Components are rows of the basis (rank, n_values).
 
-    Zeros are passed over, which most codes are. Each sample is computed alike, whatever others there are.
+    Zero codes are skipped; most codes are zero. The result of a sample does not depend on the other samples.
 
     Parameters
     ----------
     codes : array (n_positions, n_samples) of numbers
-        Of which those from the ``first`` sample on are taken.
+        Only samples from ``first`` on are used.
     rows, component : array (n_rows,) of integers
-        Which codes are taken, and which component each is of.
+        Positions of the codes, and the component of each.
     """
     n, size = values.shape[1], basis.shape[1]
     totals = np.empty((min(_SAMPLES, n), size), values.dtype)
@@ -175,13 +176,13 @@ def add_components(codes: Array, first: int, rows: Array, component: Array, basi
             factors[count : count + 3] = 0
             total = totals[s - start]
             total[:] = 0
-            # Four at a time: a third of the loads and stores.
+            # Four at a time need a third of the loads and stores.
             for j in range(0, count, 4):
                 a, b, c, d = basis[used[j]], basis[used[j + 1]], basis[used[j + 2]], basis[used[j + 3]]
                 p, q, u, v = factors[j], factors[j + 1], factors[j + 2], factors[j + 3]
                 for x in range(size):
                     total[x] += (p * a[x] + q * b[x]) + (u * c[x] + v * d[x])
-        # Some samples at a time: one by one, every value would be another line of the cache.
+        # Several samples at a time, because single values would each touch another cache line.
         for x in range(size):
             line = values[x, start:stop]
             for i in range(len(line)):
@@ -192,8 +193,8 @@ def add_components(codes: Array, first: int, rows: Array, component: Array, basi
 def turn_runs(values: Array, matrix: Array, out: Array) -> None:
     """Set ``out`` (n, n_runs, p) to the products of each run of values (n, m, n_runs), numbers, with a matrix (m, p).
 
-    Unlike a BLAS, which sums in an order of its own, it computes each run alike, whatever others there are, and on any
-    processor. ``m`` is a multiple of 4; four rows of a matrix whose values are all zero are passed over.
+    The order of additions is fixed, unlike in BLAS. The result of a run does not depend on the other runs or on the
+    processor. ``m`` is a multiple of 4. Four rows of the matrix are skipped if all values that they multiply are zero.
     """
     kind, (m, p), (n, _, n_runs) = out.dtype.type, matrix.shape, values.shape
     columns, sums = np.empty((m, _RUNS), out.dtype), np.empty((p, _RUNS), out.dtype)
@@ -238,7 +239,7 @@ def _rows(run: Array) -> int:
 
 @compiled
 def _place(run: Array, row: int, strides: Array) -> tuple[int, int]:
-    """Return where a row of a run lies in the values, and in the samples."""
+    """Return the offset of a row of a run in the values, and in the samples."""
     at, to, left = run[0], run[1], row
     for axis in range(len(strides) - 1, -1, -1):
         i = left % run[3 + axis]
@@ -255,10 +256,10 @@ def gather_runs(samples: Array, runs: Array, strides: Array, mean: Array, values
     Parameters
     ----------
     runs : array (n_runs, 3 + 2 * n_axes) of integers
-        Where a box begins in the values, and in the samples; how many values lie together; for each outer axis of the
-        box its length, and the distance of neighbors in the values.
+        For each box: its start in the values and in the samples, the number of contiguous values, the lengths of its
+        outer axes, and the distances of neighbors along these axes in the values.
     strides : array (n_axes,) of integers
-        Distance of neighbors in the samples, along each outer axis.
+        Distances of neighbors along each outer axis, in the samples.
     """
     kind = values.dtype.type
     for run in runs:
@@ -276,9 +277,9 @@ def gather_runs(samples: Array, runs: Array, strides: Array, mean: Array, values
 def scatter_runs(
     values: Array, runs: Array, strides: Array, mean: Array, rounds: bool, low: Any, high: Any, out: Array
 ) -> None:
-    """Copy values (n_values, n) and the mean (size,) into runs of samples (n, size), as `gather_runs` takes them.
+    """Copy values (n_values, n) plus the mean (size,) into runs of samples (n, size), the inverse of `gather_runs`.
 
-    If ``rounds``, values are rounded, and cut to what lies between ``low`` and ``high``.
+    If ``rounds`` is true, values are rounded and clipped to ``low`` and ``high``.
     """
     n = values.shape[1]
     for run in runs:
@@ -304,9 +305,9 @@ def scatter_runs(
 def measure_rows(
     scores: Array, step: Any, rounding: Any, counted: int, spreads: Array, power: Array, saved: Array, bits: Array
 ) -> None:
-    """Measure rows of scores (n_rows, n) in steps: see `dpca.codec.rate.Rows`.
+    """Measure the rate of rows of scores (n_rows, n) in units of the step, see `dpca.codec.rate.Rows`.
 
-    Codes beyond ``counted`` count as two bits more each time that they double; ``spreads`` is m log2 m for m = 0 ... n.
+    Codes beyond ``counted`` cost two more bits each time they double. ``spreads`` is m log2 m for m = 0 ... n.
     """
     kind = scores.dtype.type
     counts, n = np.zeros(2 * counted + 1, np.int64), scores.shape[1]

@@ -1,4 +1,4 @@
-"""How the attributes of a sample are split into partitions and put back. Pure: indices and small matrices, no I/O."""
+"""Partitions: split the attributes of a sample into parts, and join them. Indices and small matrices only, no I/O."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Bands: attributes that go together by their values, wherever they lie in a sample (Alakkari 2020, section 4.4).
+"""Bands: groups of attributes with similar statistics, at any position in a sample (Alakkari 2020, section 4.4).
 
 ::
 
@@ -27,7 +27,7 @@ from dpca.kernels.namespace import beside, is_numpy, namespace
 from dpca.kernels.types import Array, Region
 from dpca.partition.base import Partition
 
-# Bytes of samples that are gathered together: they stay in a core's own cache.
+# Bytes of samples that are gathered together: they stay in the cache of one core.
 _GATHER_BYTES = 2**21
 
 
@@ -38,13 +38,13 @@ class Bands(Partition):
     Parameters
     ----------
     labels : array (*sample_shape), integer
-        Band of each attribute. Every number from 0 to the largest is there. Inside a band attributes keep the order
-        that they have in the sample.
+        Band of each attribute. Bands are numbered from 0 without gaps. Attributes of a band keep their order in the
+        sample.
 
     Raises
     ------
     ValueError
-        If there are no attributes, or a band has none.
+        If there are no attributes, or if a band has no attribute.
     """
 
     labels: Array
@@ -53,10 +53,10 @@ class Bands(Partition):
 
     def __post_init__(self) -> None:
         if self.labels.size == 0:
-            raise ValueError(f"labels of shape {self.labels.shape} hold no attribute: a sample needs at least one")
-        # Gaps are looked for last: counting a number that is out of range would take as many bytes.
+            raise ValueError(f"labels of shape {self.labels.shape} have no attribute: give at least one")
+        # Check for gaps last, because counting a label that is out of range allocates as many bytes.
         if self.labels.min() < 0 or self.labels.max() >= self.labels.size or not self._sizes.all():
-            raise ValueError("every band from 0 to the largest needs an attribute: number the bands without gaps")
+            raise ValueError("labels are not consecutive numbers from 0: number the bands without gaps")
 
     @property
     def sample_shape(self) -> tuple[int, ...]:
@@ -65,7 +65,7 @@ class Bands(Partition):
 
     @property
     def grid_shape(self) -> tuple[int, ...]:
-        """Number of bands; bands lie on a line."""
+        """Number of bands, as a grid with one axis."""
         return (len(self._sizes),)
 
     def grid_axes(self, axes: Sequence[str]) -> tuple[str, ...]:
@@ -84,7 +84,7 @@ class Bands(Partition):
 
     @cached_property
     def offsets(self) -> list[int]:
-        """Where each band begins in `order`, and where the last one ends."""
+        """Start of each band in `order`, and the end of the last one."""
         return [0, *itertools.accumulate(self._sizes.tolist())]
 
     @cached_property
@@ -114,15 +114,14 @@ class Bands(Partition):
         ]
 
     def split_bytes(self, region: Region, dtype: DTypeLike) -> int:
-        """Return the bytes of temporary arrays of `split`: a few samples, gathered."""
+        """Return the bytes of temporary arrays of `split`, which gathers a few samples at a time."""
         return max(_GATHER_BYTES, math.prod(self.sample_shape) * np.dtype(dtype).itemsize)
 
     def split(self, block: Array, parts: Sequence[int], origin: tuple[int, ...], buffer: Array) -> list[Array]:
-        """Copy bands out of a block of samples, as `Partition.split`.
+        """Copy bands out of a block of samples, see `Partition.split`.
 
-        All of them are gathered from a few samples at a time, which stay in cache, and moved from there to their places
-        in runs: one band after the other, each would fetch every cache line of the block again. Arrays of other
-        libraries, on an accelerator, are gathered whole.
+        All bands are gathered from a few samples at a time, which stay in the cache. Copying band after band would
+        fetch every cache line of the block for each band. Arrays on an accelerator are gathered at once.
         """
         n, where = block.shape[0], self._places(parts, block.shape[1:], origin)
         flat = _flat(block)
@@ -138,21 +137,21 @@ class Bands(Partition):
         return [out[i, ...] for _, out in runs for i in range(out.shape[0])]
 
     def _gather(self, flat: Array, where: Array, runs: list[tuple[slice, Array]]) -> None:
-        """Copy the attributes ``where`` of samples (n, n_attributes) to the runs that they belong to."""
+        """Copy the attributes ``where`` of samples (n, n_attributes) to their runs."""
         step = max(1, _GATHER_BYTES // (len(where) * flat.itemsize))
         gathered = np.empty((min(step, len(flat)), len(where)), flat.dtype)
         for start in range(0, len(flat), step):
             some = flat[start : start + step]
-            # Without a mode that cannot fail, numpy gathers to an array of its own first.
+            # With the default mode, numpy gathers into a temporary array first, because an index might be invalid.
             taken = np.take(some, where, axis=1, out=gathered[: len(some)], mode="clip")
             for columns, out in runs:
-                # Samples of a band are moved as one item each.
+                # The attributes of a band and sample are copied as one item.
                 item = np.dtype((np.void, out.shape[2] * out.itemsize))
                 values = taken[:, columns].view(item)
                 np.copyto(out[:, start : start + step].view(item)[..., 0], values.T)
 
     def join(self, parts: Iterable[tuple[int, Array]], samples: Array) -> Array:
-        """Copy bands into samples, as `Partition.join`: one after the other, then every sample is put in its order."""
+        """Copy bands into samples, see `Partition.join`. First band after band, then each sample is reordered."""
         rows = _flat(samples)
         for first, values in parts:
             count, n, size = values.shape
@@ -160,20 +159,20 @@ class Bands(Partition):
             here.reshape(n, count, size)[...] = values.swapaxes(0, 1)
         ordered = np.empty(rows.shape[1:], rows.dtype)
         for row in rows:
-            # Scattered reads, from the cache, cost half of scattered writes. A mode that cannot fail saves a copy.
+            # Scattered reads from the cache cost half as much as scattered writes. The mode "clip" saves a copy.
             ordered[...] = row
             np.take(ordered, self._inverse, out=row, mode="clip")
         return samples
 
     @cached_property
     def _inverse(self) -> Array:
-        """Where each attribute of a sample lies in `order`."""
+        """Position of each attribute of a sample in `order`."""
         inverse = np.empty_like(self.order)
         inverse[self.order] = np.arange(len(inverse))
         return inverse
 
     def _places(self, parts: Sequence[int], box: tuple[int, ...], origin: tuple[int, ...]) -> Array:
-        """Flat indices, in a box of a sample, of the attributes of some bands."""
+        """Return the flat indices of the attributes of some bands in a box of a sample."""
         found = np.concatenate([self.attributes(i) for i in parts])
         if box == self.sample_shape:
             return found
@@ -182,7 +181,7 @@ class Bands(Partition):
         return np.ravel_multi_index(moved, box)
 
     def _runs(self, parts: Sequence[int], n: int, buffer: Array) -> Iterator[tuple[slice, Array]]:
-        """Yield runs of bands of equal size: their columns together, and where they go (n_bands, n, n_features)."""
+        """Yield runs of bands of equal size: their columns, and views (n_bands, n, n_features) of the buffer."""
         end = 0
         for size, run in itertools.groupby(parts, self.n_features):
             start, count = end, len(list(run))
@@ -191,7 +190,7 @@ class Bands(Partition):
 
 
 def _flat(block: Array) -> Array:
-    """View samples as rows; numpy could not tell the length of a -1 where there are no samples."""
+    """View samples as rows. A length of -1 would fail if there are no samples."""
     rows: Array = namespace(block).reshape(block, (block.shape[0], math.prod(block.shape[1:])))
     return rows
 
@@ -199,25 +198,25 @@ def _flat(block: Array) -> Array:
 def map_at_random(
     sample_shape: tuple[int, ...], band_size: int, rng: np.random.Generator, *, together: int = 1
 ) -> Bands:
-    """Map attributes to bands at random (Alakkari 2020, section 4.5.3); the last band takes the rest.
+    """Map attributes to bands at random (Alakkari 2020, section 4.5.3). The last band may be smaller.
 
     Parameters
     ----------
     sample_shape : tuple of int
     band_size : int
-        Most attributes of a band.
+        Largest number of attributes of a band.
     rng : numpy.random.Generator
     together : int
-        So many consecutive attributes, the channels of a pixel, are kept in one band.
+        Number of consecutive attributes that stay in one band, such as the channels of a pixel.
     """
     units = math.prod(sample_shape) // together
     return _cut(rng.permutation(units), [units], sample_shape, band_size, together)
 
 
 def map_in_raster_order(sample_shape: tuple[int, ...], band_size: int, *, together: int = 1) -> Bands:
-    """Map consecutive attributes to a band, the baseline that knows neither values nor space.
+    """Map consecutive attributes to a band: a baseline that uses neither values nor positions.
 
-    Parameters as `map_at_random`.
+    Parameters are those of `map_at_random`.
     """
     units = math.prod(sample_shape) // together
     return _cut(np.arange(units), [units], sample_shape, band_size, together)
@@ -226,29 +225,29 @@ def map_in_raster_order(sample_shape: tuple[int, ...], band_size: int, *, togeth
 def map_by_moments(
     mean: Array, variance: Array | None, band_size: int, n_intervals: int, *, together: int = 1
 ) -> Bands:
-    """Map attributes of like mean, or of like mean and variance, to a band (Alakkari 2020, sections 4.2 and 4.3).
+    """Map attributes of similar mean, or of similar mean and variance, to a band (Alakkari 2020, 4.2 and 4.3).
 
-    The range of the means is divided into ``n_intervals`` of equal width. Attributes of an interval are sorted, by
-    their variance where it is given (section 4.4.2) and otherwise by their mean (section 4.4.1), and every
-    ``band_size`` of them are one band; the last band of an interval takes the interval's rest, so that no band reaches
-    across a border. Ties keep the order of the sample.
+    The range of the means is divided into ``n_intervals`` of equal width. Attributes of an interval are sorted by their
+    variance if it is given (section 4.4.2), else by their mean (section 4.4.1). Every ``band_size`` of them form a
+    band. The last band of an interval may be smaller, so that no band crosses a border of intervals. Ties keep the
+    order of the sample.
 
     Parameters
     ----------
     mean : array (*sample_shape)
     variance : array (*sample_shape) or None
     band_size : int
-        Most attributes of a band.
+        Largest number of attributes of a band.
     n_intervals : int
     together : int
-        So many consecutive attributes, the channels of a pixel, are kept in one band. They are mapped by the average of
-        their means and the average of their variances.
+        Number of consecutive attributes that stay in one band, such as the channels of a pixel. They are mapped by the
+        average of their means and the average of their variances.
     """
     with np.errstate(over="ignore", invalid="ignore"):
         means = mean.reshape(-1, together).mean(axis=1)
         low, width = means.min(), np.ptp(means)
     if not np.isfinite(width):
-        raise ValueError("the means of the attributes span more than float64 holds: divide the samples by a constant")
+        raise ValueError("the means of the attributes exceed the range of float64: divide the samples by a constant")
     keys = means if variance is None else variance.reshape(-1, together).mean(axis=1)
     share = (means - low) / width if width > 0 else np.zeros_like(means)
     interval = np.minimum((share * n_intervals).astype(np.int64), n_intervals - 1)
@@ -257,10 +256,10 @@ def map_by_moments(
 
 
 def _cut(units: Array, counts: Sequence[int], sample_shape: tuple[int, ...], band_size: int, together: int) -> Bands:
-    """Cut runs of ``counts`` units, in the order given, into bands of at most ``band_size`` attributes."""
+    """Cut runs of ``counts`` units, in the given order, into bands of at most ``band_size`` attributes."""
     if band_size < together:
         raise ValueError(
-            f"band_size is {band_size} but a pixel has {together} channels, which are kept together: give at least "
+            f"band_size is {band_size}, but a pixel has {together} channels, which stay together: give at least "
             f"{together}, or keep_channels=False"
         )
     each = band_size // together

@@ -1,4 +1,4 @@
-"""What every partition is: a split of the attributes of a sample, and its inverse."""
+"""The contract of partitions: split the attributes of a sample, and join them again."""
 
 from __future__ import annotations
 
@@ -15,34 +15,33 @@ from dpca.kernels.types import Array, Region
 
 
 class Partition(ABC):
-    """A split of the attributes of a sample into numbered partitions.
+    """Base class of divisions of the attributes of a sample into numbered parts.
 
-    The defaults are those of one partition that holds all attributes. A subclass is a frozen dataclass with a
-    ``sample_shape``, and implements `split` and `join`; if it has several partitions, `grid_shape` and `n_features`,
-    too.
+    The defaults describe one part with all attributes. A subclass is a frozen dataclass with a ``sample_shape``. It
+    implements `split` and `join`. If it has several parts, it also implements `grid_shape` and `n_features`.
     """
 
-    #: What a store of scores of such partitions calls itself; it ends in "scores".
+    #: Kind of a store of scores of this partition. It ends in "scores".
     scores_kind: ClassVar[str] = "scores"
 
-    if TYPE_CHECKING:  # a dataclass would take a property of its base for the default of its field
+    if TYPE_CHECKING:  # a dataclass would use a property of its base class as the default of its field
 
         @property
         def sample_shape(self) -> tuple[int, ...]:
             """Shape of one sample."""
 
     def __reduce__(self) -> tuple[Any, ...]:
-        # Every task of a graph is sent its partition: what is cached beside the fields takes far more bytes.
+        # Every task of a graph receives its partition. Cached properties would be far larger than the fields.
         return type(self), tuple(getattr(self, field.name) for field in fields(self))  # type: ignore[arg-type]
 
     @property
     def identity(self) -> Any:
-        """What tells partitions of the same kind and shapes apart: values that JSON holds, or an array."""
+        """JSON values or an array that distinguish partitions of the same kind and shapes."""
         return []
 
     @property
     def grid_shape(self) -> tuple[int, ...]:
-        """How the partitions lie: the axes of the scores between samples and components."""
+        """Shape of the grid of parts: the axes of the scores between samples and components."""
         return ()
 
     def grid_axes(self, axes: Sequence[str]) -> tuple[str, ...]:
@@ -51,24 +50,24 @@ class Partition(ABC):
 
     @property
     def n_partitions(self) -> int:
-        """Number of partitions."""
+        """Number of parts."""
         return math.prod(self.grid_shape)
 
     def n_features(self, index: int) -> int:
-        """Return the number of attributes of a partition."""
+        """Return the number of attributes of a part."""
         return math.prod(self.sample_shape)
 
     @property
     def max_features(self) -> int:
-        """Attributes of the largest partition."""
+        """Number of attributes of the largest part."""
         return max(map(self.n_features, range(self.n_partitions)))
 
     def region(self, index: int) -> Region:
-        """Return the smallest box of a sample that must be read for a partition."""
+        """Return the smallest box of a sample that must be read for a part."""
         return tuple((0, length) for length in self.sample_shape)
 
     def tiles(self, chunk_shape: tuple[int, ...]) -> Iterator[tuple[int, ...]]:
-        """Yield groups of partitions such that each chunk is touched by as few groups as possible.
+        """Yield groups of parts, such that as few groups as possible share a chunk.
 
         Parameters
         ----------
@@ -78,51 +77,50 @@ class Partition(ABC):
         yield tuple(range(self.n_partitions))
 
     def split_dtype(self, dtype: DTypeLike) -> np.dtype[Any]:
-        """Return the type of the values that `split` gives for samples of a type."""
+        """Return the dtype of the values of `split` for samples of a dtype."""
         return np.dtype(dtype)
 
     def split_bytes(self, region: Region, dtype: DTypeLike) -> int:
-        """Return the bytes of temporary arrays of `split` for samples, or boxes of them, of a region and a type."""
+        """Return the bytes of temporary arrays of `split`, for a region of samples of a dtype."""
         return 0
 
     @abstractmethod
     def split(self, block: Array, parts: Sequence[int], origin: tuple[int, ...], buffer: Array) -> list[Array]:
-        """Copy partitions out of a block of samples.
+        """Copy parts out of a block of samples.
 
         Parameters
         ----------
         block : array (n_samples, ...), C-ordered, of any library
-            Samples, or a box of them that holds the regions of these partitions.
+            Samples, or a box of them that contains the regions of these parts.
         parts : sequence of int
         origin : tuple of int
-            Where the block begins along each axis of a sample.
-        buffer : array (at least n_samples times the attributes of all these partitions,) of type `split_dtype`
+            Start of the block along each axis of a sample.
+        buffer : array (at least n_samples times the attributes of all these parts,) of dtype `split_dtype`
 
         Returns
         -------
         list of array (n_samples, n_features)
-            One for each partition, C-ordered: views of ``buffer``, one after the other from its beginning. A partition
-            of all attributes may return a view of ``block`` instead.
+            One for each part, C-ordered: consecutive views of ``buffer`` from its start. A part with all attributes may
+            be a view of ``block`` instead.
         """
 
     def all_parts(self, samples: Array) -> list[Array]:
-        """Return every partition (n_samples, n_features) of whole samples, as `split` does."""
+        """Return all parts (n_samples, n_features) of whole samples, see `split`."""
         samples = np.ascontiguousarray(samples)
         buffer = np.empty(samples.size, self.split_dtype(samples.dtype))
         return self.split(samples, range(self.n_partitions), (0,) * (samples.ndim - 1), buffer)
 
     @abstractmethod
     def join(self, parts: Iterable[tuple[int, Array]], samples: Array) -> Array:
-        """Put all partitions together again: the inverse of `split`.
+        """Join all parts, the inverse of `split`.
 
         Parameters
         ----------
         parts : iterable of (first, array (count, n, n_features))
-            For runs of consecutive partitions of equal size, the number of the first one and the values of all of them
-            for the leading n samples. They are asked for one after the other, so that each may be made when its turn
-            comes.
-        samples : array (n_samples, *sample_shape), C-ordered, of type `split_dtype`
-            Overwritten. Where values for fewer samples are given, the rest must be zero.
+            Runs of consecutive parts of equal size: the number of the first part, and the values of all of them for the
+            first n samples. A generator can compute each run when it is requested.
+        samples : array (n_samples, *sample_shape), C-ordered, of dtype `split_dtype`
+            Overwritten. If n is smaller than n_samples, the remaining samples must be zero.
 
         Returns
         -------

@@ -5,7 +5,7 @@
     sample (10, 12), cell (4, 5)          grid (3, 3)
     +-----+-----+--+
     |  0  |  1  | 2|   4 rows             every cell keeps all channels of its pixels;
-    +-----+-----+--+                      edge cells have the true remaining size:
+    +-----+-----+--+                      edge cells are smaller, never padded:
     |  3  |  4  | 5|   4 rows             cell 2 is 4 x 2, cell 8 is 2 x 2
     +-----+-----+--+
     |  6  |  7  | 8|   2 rows
@@ -27,7 +27,7 @@ from dpca.kernels.namespace import is_numpy, namespace
 from dpca.kernels.types import Array, Region
 from dpca.partition.base import Partition
 
-# Bytes that are gathered from some samples before the next ones: samples and cells stay in a core's own cache.
+# Bytes that are gathered from a few samples at a time: samples and cells stay in the cache of one core.
 _GATHER_BYTES = 2**17
 
 
@@ -40,12 +40,12 @@ class CellGrid(Partition):
     sample_shape : tuple of int
         Shape of one sample, spatial axes first.
     cell_shape : tuple of int
-        Cell length along each spatial axis; its length says how many axes are spatial.
+        Cell length along each spatial axis. The number of lengths is the number of spatial axes.
 
     Raises
     ------
     ValueError
-        If a cell is empty, larger than the sample, or has more axes than it.
+        If a cell is empty, is larger than the sample, or has more axes.
     """
 
     sample_shape: tuple[int, ...]
@@ -57,15 +57,15 @@ class CellGrid(Partition):
         spatial = self.sample_shape[: len(self.cell_shape)]
         if not 1 <= len(self.cell_shape) <= len(self.sample_shape):
             raise ValueError(
-                f"cell shape {self.cell_shape} has {len(self.cell_shape)} axes but a sample of shape "
-                f"{self.sample_shape} has {len(self.sample_shape)}: give one cell length for each spatial axis"
+                f"cell_shape {self.cell_shape} has {len(self.cell_shape)} axes, but samples of shape "
+                f"{self.sample_shape} have {len(self.sample_shape)}: give one cell length for each spatial axis"
             )
         if min(self.cell_shape) < 1:
-            raise ValueError(f"cell shape {self.cell_shape} is empty: every length must be at least 1")
+            raise ValueError(f"cell_shape {self.cell_shape} is empty: give lengths of at least 1")
         if any(c > s for c, s in zip(self.cell_shape, spatial, strict=True)):
             raise ValueError(
-                f"cell shape {self.cell_shape} is larger than the sample, {spatial}, of {math.prod(self.sample_shape)} "
-                f"feature(s): choose cells of at most {spatial}"
+                f"cell_shape {self.cell_shape} is larger than the sample, {spatial}, of {math.prod(self.sample_shape)} "
+                f"feature(s): give lengths of at most {spatial}"
             )
 
     @property
@@ -88,7 +88,7 @@ class CellGrid(Partition):
         return tuple(f"cell_{name}" for name in axes[: self.n_spatial])
 
     def centers(self, axis: int, values: Array) -> Array | None:
-        """Return the mean over each cell of coordinates along an axis; None for channels, and for what has no mean."""
+        """Return the mean coordinate of each cell along an axis; None for channels and coordinates without a mean."""
         if axis >= self.n_spatial or values.dtype.kind not in "iufM":
             return None
         starts = np.arange(0, len(values), self.cell_shape[axis])
@@ -102,25 +102,25 @@ class CellGrid(Partition):
 
     @property
     def identity(self) -> list[Any]:
-        """The shape of a cell, and the overlap of cells, 0."""
+        """The shape of a cell, and the overlap 0."""
         return [list(self.cell_shape), 0]
 
     @property
     def max_features(self) -> int:
-        """Attributes of a whole cell, the largest there is."""
+        """Number of attributes of a whole cell."""
         return math.prod(self.cell_shape) * math.prod(self.channel_shape)
 
     def box(self, index: int) -> Region:
-        """Return where cell ``index`` (row-major) lies in a sample."""
+        """Return the box of cell ``index`` (row-major) in a sample."""
         return self._boxes[index]
 
     def region(self, index: int) -> Region:
-        """Return the box of a sample that must be read for cell ``index``: its own."""
+        """Return the box of a sample that must be read for cell ``index``, here the cell itself."""
         return self.box(index)
 
     @cached_property
     def _boxes(self) -> list[Region]:
-        # Looked up once a cell and batch: computing them there would cost as much as a small cell's arithmetic.
+        # Cached, because computing a box for every batch costs as much as the arithmetic of a small cell.
         return self._products(
             [
                 [(start, min(start + c, s)) for start in range(0, s, c)]
@@ -129,7 +129,7 @@ class CellGrid(Partition):
         )
 
     def _products(self, cuts: Sequence[Sequence[tuple[int, int]]]) -> list[Region]:
-        """Boxes of all cells from their intervals along each spatial axis."""
+        """Return the boxes of all cells from their intervals along each spatial axis."""
         channels = tuple((0, s) for s in self.channel_shape)
         return [(*spatial, *channels) for spatial in itertools.product(*cuts)]
 
@@ -138,7 +138,7 @@ class CellGrid(Partition):
         return math.prod(stop - start for start, stop in self.box(index))
 
     def tiles(self, chunk_shape: tuple[int, ...]) -> Iterator[tuple[int, ...]]:
-        """Group the cells as `Partition.tiles`: a group ends where the borders of a cell and of a chunk meet."""
+        """Group the cells, see `Partition.tiles`. A group ends at a common border of a cell and a chunk."""
         runs = []
         for size, cell, chunk in zip(self.sample_shape, self.cell_shape, chunk_shape, strict=False):
             step = math.lcm(cell, chunk) // cell
@@ -149,7 +149,7 @@ class CellGrid(Partition):
             yield tuple(int(np.ravel_multi_index(place, self.grid_shape)) for place in places)
 
     def split(self, block: Array, parts: Sequence[int], origin: tuple[int, ...], buffer: Array) -> list[Array]:
-        """Copy cells out of a block of samples, as `Partition.split`."""
+        """Copy cells out of a block of samples, see `Partition.split`."""
         xp, n, end = namespace(buffer), block.shape[0], 0
         views: list[Array] = []
         targets: list[tuple[Sequence[int], Array]] = []
@@ -164,27 +164,26 @@ class CellGrid(Partition):
     def gather(self, block: Array, origin: tuple[int, ...], targets: Sequence[tuple[Sequence[int], Array]]) -> None:
         """Copy runs of cells out of a block of samples.
 
-        All cells of a few samples are copied before those of the next: one cell after the other, each would fetch the
-        block from memory again, which takes twice as long. Arrays of other libraries, on an accelerator, are copied a
-        run of cells at a time instead.
+        All cells of a few samples are copied at a time. Copying cell after cell would fetch the block from memory for
+        each cell and take twice as long. Arrays on an accelerator are copied run by run.
 
         Parameters
         ----------
         block : array (n_samples, ...), C-ordered
         origin : tuple of int
-        targets : sequence of (cells, array (n_cells, n_samples, n_features) of type `split_dtype`)
-            Runs, as `runs` yields them, and where each goes; only the last axis must be contiguous.
+        targets : sequence of (cells, array (n_cells, n_samples, n_features) of dtype `split_dtype`)
+            Runs of cells from `runs`, and the output of each. Only the last axis must be contiguous.
         """
         n = block.shape[0]
         copies = [self._aligned(block, run[0], origin, out) for run, out in targets]
-        step = _few(target for _, target in targets) if is_numpy(block) else max(1, n)
+        step = _samples_at_a_time(target for _, target in targets) if is_numpy(block) else max(1, n)
         for begin in range(0, n, step):
             few = slice(begin, min(begin + step, n))
             for target, rows in copies:
                 target[:, few, ...] = rows[:, few, ...]
 
     def join(self, parts: Iterable[tuple[int, Array]], samples: Array) -> Array:
-        """Copy cells into samples, as `Partition.join`: all cells of a run, for a few samples at a time."""
+        """Copy cells into samples, see `Partition.join`: all cells of a run, for a few samples at a time."""
         whole = (0,) * len(self.sample_shape)
         for first, values in parts:
             inside, values = samples[: values.shape[1]], np.asarray(values, samples.dtype)
@@ -192,7 +191,7 @@ class CellGrid(Partition):
             for run in self.runs(range(first, first + len(values))):
                 start = run[0] - first
                 copies.append(self._aligned(inside, run[0], whole, values[start : start + len(run)]))
-            step = _few([values])
+            step = _samples_at_a_time([values])
             for begin in range(0, len(inside), step):
                 few = slice(begin, begin + step)
                 for source, rows in copies:
@@ -200,7 +199,7 @@ class CellGrid(Partition):
         return samples
 
     def runs(self, cells: Iterable[int]) -> Iterator[list[int]]:
-        """Yield runs of cells of equal size that lie side by side along the last spatial axis."""
+        """Yield runs of neighboring cells of equal size along the last spatial axis."""
         axis = self.n_spatial - 1
         in_row, n_whole = self.grid_shape[axis], self.sample_shape[axis] // self.cell_shape[axis]
         run: list[int] = []
@@ -213,15 +212,15 @@ class CellGrid(Partition):
             yield run
 
     def _aligned(self, block: Array, first: int, origin: tuple[int, ...], out: Array) -> tuple[Array, Array]:
-        """View ``out`` (n_cells, n_samples, n_features) and the run of cells that goes there in shapes that agree."""
+        """Return views of equal shape of ``out`` (n_cells, n_samples, n_features) and of its cells in the block."""
         region = self.box(first)
         begin = [start - o for (start, _), o in zip(region, origin, strict=True)]
         shape = [stop - start for start, stop in region]
         axis = self.n_spatial - 1
         if not is_numpy(block) or not len(block):
             return self._permuted(block, begin, shape, out)
-        # The last spatial axis and the channels lie together in memory: copied as one item a row, two to four times
-        # faster than element by element.
+        # The last spatial axis and the channels are contiguous. Copying them as one item per row is two to four times
+        # faster than copying elements.
         item = np.dtype((np.void, math.prod(shape[axis:]) * block.itemsize))
         offset = sum(b * s for b, s in zip(begin, block.strides[1:], strict=True))
         strides = (shape[axis] * block.strides[axis + 1], block.strides[0], *block.strides[1 : axis + 1])
@@ -229,17 +228,17 @@ class CellGrid(Partition):
         return out.view(item).reshape(*out.shape[:2], *shape[:axis]), rows
 
     def _permuted(self, block: Array, begin: list[int], shape: list[int], out: Array) -> tuple[Array, Array]:
-        """Do as `_aligned` with nothing but the array API standard; the run begins at ``begin`` of the block."""
+        """Do the same as `_aligned` by the array API standard. The run starts at ``begin`` in the block."""
         xp, axis, (count, n) = namespace(block), self.n_spatial - 1, out.shape[:2]
         lengths = [*shape[:axis], count * shape[axis], *shape[axis + 1 :]]
         box = block[(slice(None), *(slice(b, b + length) for b, length in zip(begin, lengths, strict=True)))]
-        # (n, ..., cells side by side, what a cell has of a row): the axis of the cells comes first.
+        # From (n, ..., n_cells, values of a row) the axis of the cells moves to the front.
         rows = xp.reshape(box, (n, *shape[:axis], count, math.prod(shape[axis:])))
         order = (axis + 1, *range(axis + 1), axis + 2)
         return xp.reshape(out, (count, n, *shape[:axis], math.prod(shape[axis:]))), xp.permute_dims(rows, order)
 
 
-def _few(stacks: Iterable[Array]) -> int:
-    """Return how many samples are copied at once between samples and cells (count, n_samples, n_features)."""
+def _samples_at_a_time(stacks: Iterable[Array]) -> int:
+    """Return the number of samples that are copied at a time, for cells (count, n_samples, n_features)."""
     row: int = sum(len(stack) * stack.shape[2] * stack.itemsize for stack in stacks)
     return max(1, _GATHER_BYTES // max(1, row))

@@ -1,4 +1,4 @@
-"""Lapped cells: cells of the filtered sample, whose principal components reach across their borders."""
+"""Lapped cells: cells of filtered samples. Their principal components overlap."""
 
 from __future__ import annotations
 
@@ -23,21 +23,21 @@ from dpca.partition.prefilter import Prefilter, few_samples
 class LappedGrid(CellGrid):
     """The cells of P x, for samples x and the orthogonal prefilter P of these cells.
 
-    `split` returns values of P x, in float32 (float64 for float64 and wide integers); `join` puts P x together and maps
-    it back to x. The cells, their attributes and their number are those of the plain grid. Since P is orthogonal,
-    errors, variances and distances of P x are those of x.
+    `split` returns values of P x in float32 (float64 for float64 and wide integers). `join` joins P x and maps it back
+    to x. The cells and their numbers are those of the plain grid. P is orthogonal, so that P x and x have the same
+    errors, variances and distances.
 
     Parameters
     ----------
     sample_shape, cell_shape
-        As for `CellGrid`.
+        See `CellGrid`.
     overlap : int
-        Pixels on each side of a border that are mapped across it, at least 2; fewer where a cell is too short.
+        Pixels on each side of a border that the prefilter maps, at least 2. Short cells have fewer.
 
     Raises
     ------
     ValueError
-        As `CellGrid`, and if the overlap is less than 2 or more than half of a cell's longest side.
+        See `CellGrid`. Also if the overlap is less than 2, or more than half of the longest side of a cell.
     """
 
     overlap: int
@@ -48,23 +48,23 @@ class LappedGrid(CellGrid):
         if not 2 <= self.overlap <= most:
             allowed = f"between 2 and {most}" if most > 1 else "only with cells of at least 4 pixels"
             raise ValueError(
-                f"overlap is {self.overlap} with cells of {self.cell_shape}: give 0, or a number {allowed}, half of a "
-                f"cell's longest side (a single pixel on each side cannot be mapped)"
+                f"overlap is {self.overlap} for cells of {self.cell_shape}: give 0, or a number {allowed}, half of the "
+                f"longest side (the filter of a single pixel on each side is the identity)"
             )
 
     @property
     def identity(self) -> list[Any]:
-        """The shape of a cell, and by how much cells overlap."""
+        """The shape of a cell, and the overlap."""
         return [list(self.cell_shape), self.overlap]
 
     @cached_property
     def plain(self) -> CellGrid:
-        """The same cells, of samples that are filtered already."""
+        """The same cells without a filter, for samples that are already filtered."""
         return CellGrid(self.sample_shape, self.cell_shape)
 
     @cached_property
     def prefilter(self) -> Prefilter:
-        """P, and its inverse."""
+        """The prefilter P and its inverse."""
         return Prefilter(self.plain, self.overlap)
 
     def region(self, index: int) -> Region:
@@ -83,19 +83,19 @@ class LappedGrid(CellGrid):
         return self._products(cuts)
 
     def split_dtype(self, dtype: DTypeLike) -> np.dtype[Any]:
-        """Return the type of the values that `split` gives for samples of a type."""
+        """Return the dtype of the values of `split` for samples of a dtype."""
         return working_dtype(dtype)
 
     def split_bytes(self, region: Region, dtype: DTypeLike) -> int:
-        """Return the bytes of temporary arrays of `split`: a few samples filtered, and what filtering takes."""
+        """Return the bytes of temporary arrays of `split`: a few filtered samples, and the workspace of the filter."""
         shape, dtype = tuple(stop - start for start, stop in region), self.split_dtype(dtype)
         staged = few_samples(shape, dtype) * math.prod(shape) * dtype.itemsize
         return staged + self.prefilter.work_bytes(shape, dtype)
 
     def tiles(self, chunk_shape: tuple[int, ...]) -> Iterator[tuple[int, ...]]:
-        """Group the cells as `Partition.tiles`.
+        """Group the cells, see `Partition.tiles`.
 
-        Cells on both sides of a zone need the same chunks, so all cells along a filtered axis are in one group.
+        Cells on both sides of a zone require the same chunks. All cells along a filtered axis are therefore one group.
         """
         whole = [
             self.sample_shape[axis] if any(self.prefilter.half_widths(axis)) else chunk_shape[axis]
@@ -104,13 +104,16 @@ class LappedGrid(CellGrid):
         return super().tiles((*whole, *chunk_shape[self.n_spatial :]))
 
     def gather(self, block: Array, origin: tuple[int, ...], targets: Sequence[tuple[Sequence[int], Array]]) -> None:
-        """Do as `CellGrid.gather` with a filtered copy of the samples, a few at a time; TypeError if not in numpy."""
+        """Copy runs of cells out of a filtered copy of a few samples at a time, see `CellGrid.gather`.
+
+        Raises TypeError if the samples are not a numpy array.
+        """
         if not is_numpy(block):
             raise TypeError(
-                f"the samples are {type(block).__name__}s but lapped cells are filtered in numpy arrays: move them to "
-                "this machine's memory first, or take cells without overlap"
+                f"the samples are of type {type(block).__name__}, but lapped cells require numpy arrays: copy them to "
+                "the memory of this machine first, or use cells without overlap"
             )
-        # Where the first axis is not filtered, some cells of a whole sample are asked for, row by row.
+        # If the first axis is not filtered, only the requested rows of cells need the filter.
         low, high = zip(*(self.region(i)[0] for run, _ in targets for i in run), strict=True)
         block, origin = block[:, min(low) - origin[0] : max(high) - origin[0]], (min(low), *origin[1:])
         dtype = self.split_dtype(block.dtype)
@@ -126,5 +129,5 @@ class LappedGrid(CellGrid):
                 np.copyto(target[:, begin : begin + len(few)], rows[:, : len(few)])
 
     def join(self, parts: Iterable[tuple[int, Array]], samples: Array) -> Array:
-        """Return the samples x whose filtered P x have these cells; as `Partition.join`."""
+        """Join the cells to P x and return the samples x, see `Partition.join`."""
         return self.prefilter.invert(super().join(parts, samples), (0,) * len(self.sample_shape))

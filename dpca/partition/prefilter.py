@@ -1,13 +1,12 @@
-"""The prefilter of a lapped transform: an orthogonal map of the pixels around each border of two cells.
+"""The prefilter of a lapped transform: an orthogonal map of the pixels around each border between two cells.
 
 ::
 
     one axis, cells of 6 pixels, overlap 2:    . . . . a a|b b . . a a|b b . . . .
-    each zone is mapped by itself                      zone       zone
+    each zone is mapped on its own                     zone       zone
 
-A transform of the cells of the filtered sample is a lapped transform of the sample: its basis functions reach across
-the borders and decay there, which a cell's own cannot (Tran, Liang & Tu 2003, "Lapped transform via time-domain pre-
-and post-filtering").
+A transform of the cells of the filtered sample is a lapped transform of the sample (Tran, Liang & Tu 2003, "Lapped
+transform via time-domain pre- and post-filtering"). Its basis functions extend across the borders and decay there.
 """
 
 from __future__ import annotations
@@ -27,16 +26,16 @@ from dpca.kernels import linalg
 from dpca.kernels.types import Array
 from dpca.partition.cells import CellGrid
 
-# Bytes of samples that are filtered along all axes before the next ones: they stay in a core's own cache.
+# Bytes of samples that are filtered along all axes at a time: they stay in the cache of one core.
 _AT_ONCE = 2**18
-# Zones with fewer values than this in a half are gathered as the rows of one matrix product: a product of its own takes
-# about a microsecond for each zone, however small. With channels most entries of the one product's factors are zeros.
-_FEW = 48
+# Zones with fewer values in a half are gathered as the rows of one matrix product, because separate products take at
+# least a microsecond per zone. With channels, most entries of the factors of this product are zeros.
+_SMALL_ZONE = 48
 
 
 @dataclass(frozen=True)
 class _Zones:
-    """Equal zones along an axis, ``half`` pixels on each side of ``count`` borders, ``period`` apart from ``first``."""
+    """Equal zones along an axis: ``half`` pixels on each side of ``count`` borders, ``period`` apart from ``first``."""
 
     first: int
     period: int
@@ -46,23 +45,22 @@ class _Zones:
 
 @dataclass(frozen=True)
 class Prefilter:
-    """The orthogonal map P, in place on samples or boxes of them, and its inverse.
+    """The orthogonal map P and its inverse, in place on samples or boxes of samples.
 
     P is separable. Along each spatial axis it maps the 2h pixels around each border, h on each side, by ::
 
         1/2 [I  J] [I  0] [I  J]        J reverses the order,
             [J -I] [0  V] [J -I]        V = J C2^T C4 J, from the orthonormal DCT-II and DCT-IV of h values,
 
-    with which the DCT of cells of 2h pixels is the fast lapped orthogonal transform (Malvar & Staelin 1989). The even
-    part of a zone, a constant above all, stays as it is, exactly; the odd part, such as a slope, is turned.
+    With P, the DCT of cells of 2h pixels is the fast lapped orthogonal transform (Malvar & Staelin 1989). The even part
+    of a zone, such as a constant, does not change at all. V rotates the odd part, such as a slope.
 
-    h is ``overlap``, or half of the shorter cell at a border where that is less: every pixel lies in at most one zone
-    of an axis. With h = 1 the filter is the identity, as every orthogonal one of this symmetry is.
+    h is ``overlap``, or half of the shorter cell at a border if that is less. Every pixel lies in at most one zone of
+    an axis. With h = 1 the filter is the identity, like every orthogonal filter of this symmetry.
 
     Parameters
     ----------
     grid : CellGrid
-        Where the cells are.
     overlap : int
         Pixels on each side of a border.
     """
@@ -71,45 +69,45 @@ class Prefilter:
     overlap: int
 
     def half_widths(self, axis: int) -> list[int]:
-        """Return h at each border along an axis; 0 where the filter is the identity."""
+        """Return h at each border along an axis; 0 if the filter is the identity."""
         size, cell = self.grid.sample_shape[axis], self.grid.cell_shape[axis]
         lengths = [min(cell, size - start) for start in range(0, size, cell)]
         halves = [min(self.overlap, left // 2, right // 2) for left, right in itertools.pairwise(lengths)]
         return [half if half > 1 else 0 for half in halves]
 
     def apply(self, block: Array, origin: tuple[int, ...]) -> Array:
-        """Filter a block of samples in place: all zones that lie in it whole.
+        """Filter all complete zones of a block of samples in place.
 
         Parameters
         ----------
         block : array (n_samples, ...), float32 or float64, C-ordered
         origin : tuple of int
-            Where the block begins along each axis of a sample.
+            Start of the block along each axis of a sample.
 
         Returns
         -------
         array
-            ``block``. Costs 2 h multiplications for each value of a zone and axis, times the channels where these are
-            few.
+            ``block``. Costs 2 h multiplications for each value of a zone and axis; if zones are small, times the number
+            of channels.
         """
         return self._map(block, origin, inverse=False)
 
     def invert(self, block: Array, origin: tuple[int, ...]) -> Array:
-        """Undo `apply`: map by the transpose of P, its inverse."""
+        """Invert `apply` by the transpose of P."""
         return self._map(block, origin, inverse=True)
 
     def work_bytes(self, shape: tuple[int, ...], dtype: DTypeLike) -> int:
-        """Bytes of temporary arrays of `apply`, for blocks of samples of a shape."""
-        # The zones gathered, half of that for their odd parts, and what is added to them.
+        """Return the bytes of temporary arrays of `apply`, for blocks of samples of a shape."""
+        # The gathered zones, half as much for their odd parts, and the values that are added to the zones.
         return 5 * few_samples(shape, dtype) * math.prod(shape) * np.dtype(dtype).itemsize // 2
 
     def _map(self, block: Array, origin: tuple[int, ...], *, inverse: bool) -> Array:
         if not block.flags.c_contiguous:
             raise ValueError(
-                f"the block has strides {block.strides}: give a C-ordered array, which is filtered in place"
+                f"the block has strides {block.strides}: give a C-ordered array, because the filter works in place"
             )
         step = few_samples(block.shape[1:], block.dtype)
-        # Sums of the largest numbers may be infinite: callers check the results.
+        # Sums of very large numbers may be infinite. Callers check the results.
         with np.errstate(over="ignore", invalid="ignore"):
             for start in range(0, len(block), step):
                 for axis, zones in self._zones:
@@ -118,7 +116,7 @@ class Prefilter:
 
     @cached_property
     def _zones(self) -> list[tuple[int, _Zones]]:
-        """Runs of equal zones along each axis: those between whole cells, and that of a shorter last cell."""
+        """Runs of equal zones along each axis: the zones between whole cells, and the zone of a shorter last cell."""
         found = []
         for axis, cell in enumerate(self.grid.cell_shape):
             halves = self.half_widths(axis)
@@ -130,26 +128,26 @@ class Prefilter:
 
 
 def few_samples(shape: tuple[int, ...], dtype: DTypeLike) -> int:
-    """Return how many samples of a shape are filtered at once."""
+    """Return the number of samples of a shape that are filtered at a time."""
     return max(1, _AT_ONCE // max(1, math.prod(shape) * np.dtype(dtype).itemsize))
 
 
 @lru_cache(maxsize=64)
 def rotation(half: int) -> Array:
-    """Return V (half, half), float64, orthogonal; of one value it is 1."""
+    """Return the orthogonal V (half, half), float64. For half = 1 it is 1."""
     identity = np.eye(half)
     c2, c4 = (dct(identity, kind, norm="ortho", axis=0) for kind in (2, 4))
-    # Sums in one order: compressed stores are decoded with it, to the same bits on all processors.
+    # A fixed order of summation, because decoding must be bit-identical on all processors.
     turned: Array = sum(map(np.multiply.outer, c2, c4))
     return turned[::-1, ::-1]
 
 
 @lru_cache(maxsize=64)
 def _factors(half: int, width: int, dtype: np.dtype[Any], inverse: bool) -> tuple[Array, Array]:
-    """Return D^T and L^T with P = I + L D, for pixels of ``width`` values that lie together.
+    """Return D^T and L^T with P = I + L D, for pixels of ``width`` contiguous values.
 
-    D = [J -I] takes the difference of a zone's halves, in which an offset of all pixels cancels exactly, and
-    L = 1/2 [J; -I] (V - I) turns it into what is added: W W = 2 I for W = [I J; J -I], hence
+    D = [J -I] is the difference of the halves of a zone. An offset of all pixels cancels exactly in it.
+    L = 1/2 [J; -I] (V - I) maps the difference to the change of the zone. For W = [I J; J -I], W W = 2 I, hence
     W diag(I, V) W / 2 = I + L D.
     """
     turn, identity = rotation(half), np.eye(half)
@@ -160,7 +158,7 @@ def _factors(half: int, width: int, dtype: np.dtype[Any], inverse: bool) -> tupl
 
 
 def _map_zones(block: Array, axis: int, origin: int, zones: _Zones, inverse: bool) -> None:
-    """Map those zones along one axis that lie in a block whole."""
+    """Map the zones along one axis that lie completely in a block."""
     half, period, length = zones.half, zones.period, block.shape[axis + 1]
     begin = max(0, -((zones.first - half - origin) // period))
     end = min(zones.count, (origin + length - half - zones.first) // period + 1)
@@ -171,7 +169,7 @@ def _map_zones(block: Array, axis: int, origin: int, zones: _Zones, inverse: boo
     first = zones.first + begin * period - half - origin
     before, pixel, value = lines.strides
     shape, strides = (len(lines), end - begin), (before, period * pixel)
-    if half * width < _FEW:
+    if half * width < _SMALL_ZONE:
         rows = as_strided(lines[:, first:], (*shape, 2 * half * width), (*strides, value))
         _map_rows(rows, *_factors(half, width, block.dtype, inverse))
     else:

@@ -1,8 +1,8 @@
-"""All cells of a grid as one partition, for the components that cells of one shape share.
+"""All cells of a grid as one part, for components that cells of one shape share.
 
 ::
 
-    sample (10, 12), cell (4, 5)          one row a sample, cells of one shape side by side
+    sample (10, 12), cell (4, 5)          one row per sample, cells of one shape side by side
     +-----+-----+--+
     |  0  |  1  | 2|   4 rows             |  0  |  1  |  3  |  4  | 2| 5|  6  |  7  | 8|
     +-----+-----+--+                      +-----------------------+-----+-----------+--+
@@ -30,10 +30,9 @@ from dpca.partition.cells import CellGrid
 
 @dataclass(frozen=True)
 class SharedGrid(Partition):
-    """All cells of a grid as one partition, whose attributes are ordered by the shape of their cell, then by cell.
+    """All cells of a grid as one part. Its attributes are ordered by the shape of their cell, then by cell.
 
-    They are one partition, and not one for each shape, so that a sample is read once: what cells share needs all of
-    their places.
+    A single part for all shapes reads every sample only once.
 
     Parameters
     ----------
@@ -49,7 +48,7 @@ class SharedGrid(Partition):
 
     @cached_property
     def cells(self) -> list[list[int]]:
-        """Numbers of the cells of each distinct shape: whole cells first."""
+        """Numbers of the cells of each distinct shape, whole cells first."""
         found: dict[tuple[int, ...], list[int]] = {}
         for i in range(self.grid.n_partitions):
             found.setdefault(tuple(stop - start for start, stop in self.grid.box(i)), []).append(i)
@@ -57,11 +56,11 @@ class SharedGrid(Partition):
 
     @property
     def groups(self) -> tuple[tuple[int, int], ...]:
-        """How many cells there are of each shape, and how many attributes one of them has."""
+        """Number of cells of each shape, and number of attributes of one of them."""
         return tuple((len(cells), self.grid.n_features(cells[0])) for cells in self.cells)
 
     def split_dtype(self, dtype: DTypeLike) -> np.dtype[Any]:
-        """Return the type of the values that `split` gives for samples of a type."""
+        """Return the dtype of the values of `split` for samples of a dtype."""
         return self.grid.split_dtype(dtype)
 
     def split_bytes(self, region: Region, dtype: DTypeLike) -> int:
@@ -69,7 +68,7 @@ class SharedGrid(Partition):
         return self.grid.split_bytes(region, dtype)
 
     def split(self, block: Array, parts: Sequence[int], origin: tuple[int, ...], buffer: Array) -> list[Array]:
-        """Copy samples (n, *sample_shape) as rows (n, n_features), for each of ``parts`` the same."""
+        """Copy samples (n, *sample_shape) to rows (n, n_features), the same array for each of ``parts``."""
         rows = buffer[: block.size].reshape(len(block), self.n_features(0))
         self.grid.gather(block, origin, list(self._runs(rows)))
         return [rows] * len(parts)
@@ -80,7 +79,7 @@ class SharedGrid(Partition):
         return self.grid.join(((run[0], values) for run, values in runs), samples)
 
     def _runs(self, rows: Array) -> Iterator[tuple[list[int], Array]]:
-        """Yield runs of cells, and the views (n_cells, n_samples, n_features) of rows that hold them."""
+        """Yield runs of cells, and their views (n_cells, n_samples, n_features) of rows."""
         end = 0
         for cells, (_, d) in zip(self.cells, self.groups, strict=True):
             for run in self.grid.runs(cells):

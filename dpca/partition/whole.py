@@ -1,4 +1,4 @@
-"""The partition of holistic PCA: all attributes of a sample together."""
+"""The partition of PCA of whole samples: one part with all attributes."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from dpca.partition.base import Partition
 
 @dataclass(frozen=True)
 class Whole(Partition):
-    """One partition that holds every attribute.
+    """One part with all attributes.
 
     Parameters
     ----------
@@ -26,11 +26,11 @@ class Whole(Partition):
     sample_shape: tuple[int, ...]
 
     def split(self, block: Array, parts: Sequence[int], origin: tuple[int, ...], buffer: Array) -> list[Array]:
-        """Return the samples as rows: a view, nothing is copied."""
+        """Return the samples as rows, a view without a copy."""
         return [namespace(block).reshape(block, (block.shape[0], math.prod(block.shape[1:]))) for _ in parts]
 
     def join(self, parts: Iterable[tuple[int, Array]], samples: Array) -> Array:
-        """Copy rows (1, n, n_features) into samples, unless they were made there."""
+        """Copy rows (1, n, n_features) into samples, unless both share memory."""
         for _, (rows,) in parts:
             if not np.may_share_memory(rows, samples):
                 samples[: len(rows)] = rows.reshape(len(rows), *self.sample_shape)

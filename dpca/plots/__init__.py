@@ -1,13 +1,12 @@
-"""Pictures of stacks, models and stores: each function draws one, and returns a matplotlib figure.
+"""Figures of stacks, models and stores. Each function draws one matplotlib figure and returns it.
 
-What is looked at may be an array (numpy, Dask, Zarr or xarray), a `dpca.storage.Stack`, an opened store or a path; of
-large ones, only the samples that are shown are read. A fitted model may be given by its path, too. A notebook shows the
-figure that a cell ends with; ``figure.savefig("name.png")`` keeps it. The figures are made without pyplot: they leave
-its state and the style of other figures alone, and can be made in threads. Names of samples are drawn as plain text,
-whatever they hold.
+Input is an array (numpy, Dask, Zarr or xarray), a `dpca.storage.Stack`, an opened store or a path. Only the samples in
+the figure are read. A fitted model may be given by its path, too. A notebook shows the figure at the end of a cell;
+``figure.savefig("name.png")`` saves it. The figures do not use pyplot: its state and the style of other figures do not
+change, and figures can be drawn in threads. Names of samples are drawn as plain text.
 
-Colors tell things apart for all kinds of color vision: red is above zero and blue below it, zero is white, light gray
-marks places without data; in photographs, sand does. Where latitudes ascend, the north is at the top.
+The colors are distinct for all kinds of color vision: red is positive, blue is negative, zero is white. Missing values
+are light gray, and sand in photographs. If latitudes are known, the north is at the top.
 """
 
 from __future__ import annotations
@@ -64,7 +63,7 @@ __all__ = [
 
 
 def __getattr__(name: str) -> Any:
-    # On first use: matplotlib takes a second to import.
+    # Imported on first use, because matplotlib takes a second to import.
     if name not in __all__:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
     found = getattr(import_module(f"{__name__}.{_FOUND_IN[name]}"), name)

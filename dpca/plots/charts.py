@@ -1,4 +1,4 @@
-"""Charts of numbers: what components explain, how fits converge, how good every sample is."""
+"""Charts: explained variance, convergence, and the quality of samples."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from dpca.plots.lines import leave_room, legend_beside, line_styles
 from dpca.storage.errors import DataError
 
 _LEGEND_INCHES, _WIDE_LEGEND_INCHES = 2.75, 3.3
-# Below this float64 tells nothing apart.
+# float64 does not resolve smaller values.
 _FLOOR = -15.0
 
 Line: TypeAlias = tuple[str, ArrayLike, ArrayLike]
@@ -26,28 +26,28 @@ Line: TypeAlias = tuple[str, ArrayLike, ArrayLike]
 
 
 def explained_variance(models: Any, *, parts: str | None = None, emphasized: str = "") -> Figure:
-    """Draw the share of the variance that the first 1, 2, ... components explain together.
+    """Draw the cumulative share of the variance that the first 1, 2, ... components explain.
 
     Parameters
     ----------
     models : fitted estimator, path, array (k,) or (n_parts, k), or mapping of names to any of these
-        An array holds cumulative shares in 0..1, those of a cell or band a row; rows with NaN (without variance) are
-        left out. Of one with several parts, their mean and spread are drawn; of a mapping, a line for each name
-        (Alakkari 2020, figure 4.9).
+        An array has cumulative shares in 0..1, with one row per cell or band; rows with NaN (without variance) are left
+        out. For several parts, their mean and spread are drawn; for a mapping, a line for each name (Alakkari 2020,
+        figure 4.9).
     parts : str, optional
-        What several rows are called; default what the model calls them, "cells" of an array.
+        Name of the parts; the default is that of the model, and "cells" for an array.
     emphasized : str
-        Name of the line that others are compared with.
+        Name of the reference line.
 
     Returns
     -------
     matplotlib.figure.Figure
-        The legend of several lists them as they end, the highest first.
+        The legend lists several lines by their last value, the highest first.
 
     Raises
     ------
     DataError
-        If a model knows no variances, or there is no line with a point.
+        If a model has no variances, or there is no line with a point.
     """
     if isinstance(models, Mapping):
         return _several({str(name): _curve(one) for name, one in models.items()}, emphasized)
@@ -64,28 +64,28 @@ def convergence(
     emphasized: str = "",
     y_label: str = "convergence, log10(1 - captured / best)",
 ) -> Figure:
-    """Draw convergence against samples seen or seconds, one line a rule (Alakkari 2020, figure 3.2).
+    """Draw convergence against samples seen or seconds, one line per rule (Alakkari 2020, figure 3.2).
 
     Parameters
     ----------
     lines : mapping of names to (x, convergence), or sequence of (name, x, convergence)
-        ``x`` positive and ascending; `dpca.metrics.convergence` measures it. Minus infinity is drawn at the floor of
-        float64, -15. Points that are NaN or infinite are left out, and so are rules without a single point.
+        ``x`` is positive and ascending. `dpca.metrics.convergence` measures convergence. Minus infinity is drawn at
+        -15, the resolution of float64. Points with NaN or infinity are left out, and so are rules without any point.
     x_label : str
     emphasized : str
-        Name of the line that the others are compared with.
+        Name of the reference line.
     y_label : str
-        What is drawn, where it is another logarithm of an excess.
+        Label, for another logarithm of an excess.
 
     Returns
     -------
     matplotlib.figure.Figure
-        The legend lists the lines as they end, the best last.
+        The legend lists the lines by their last value, the best last.
 
     Raises
     ------
     DataError
-        If there is no line with a point, or one has not as many heights as abscissae.
+        If there is no line with a point, or x and y of a line have different lengths.
     """
     given = [(name, *line) for name, line in lines.items()] if isinstance(lines, Mapping) else lines
     points = [(name, *_points(name, x, values)) for name, x, values in given]
@@ -137,7 +137,7 @@ def ssim_histogram(ssim: Any) -> Figure:
     values = np.asarray(ssim, dtype=np.float64).ravel()
     values = values[~np.isnan(values)]
     if values.size == 0:
-        raise DataError("there is no SSIM to show: leave this picture out where SSIM is not defined")
+        raise DataError("there is no SSIM to show: leave out this figure if SSIM is not defined")
     low, mean = float(values.min()), float(values.mean())
     figure, axes = drawing.chart("SSIM", "images")
     high = float(values.max())
@@ -171,7 +171,7 @@ def _mean_and_spread(curve: NDArray[np.float64], parts: str) -> Figure:
     cells = cells[~np.isnan(cells).any(axis=1)]
     figure, axes = drawing.chart("components kept", "explained variance")
     if cells.size == 0:
-        drawing.annotate(axes, f"none of the {parts} varies", (0.5, 0.5), (0, 0), MUTED, "center")
+        drawing.annotate(axes, f"all {parts} are constant", (0.5, 0.5), (0, 0), MUTED, "center")
         return figure
     number = np.arange(1, cells.shape[1] + 1)
     mean = cells.mean(axis=0)
@@ -184,7 +184,7 @@ def _mean_and_spread(curve: NDArray[np.float64], parts: str) -> Figure:
     label = f"mean of {len(cells):,} {parts}" if len(cells) > 1 else "explained variance"
     marker = "o" if len(number) <= 50 else ""
     axes.plot(number, mean, color=ACCENT, linewidth=1.8, marker=marker, markersize=3.5, label=label)
-    # Rounded down: 99.97% must not read as 100%.
+    # Rounded down, so that 99.97% does not become 100%.
     kept = np.floor(mean[-1] * 1000) / 1000
     drawing.annotate(axes, f"{kept:.1%}", (number[-1], mean[-1]), (0, -16), ACCENT, "right")
     axes.set_xlim(number[0] - 0.5, number[-1] + 0.5)
@@ -238,7 +238,7 @@ def _scale_shares(axes: Axes, lowest: float) -> None:
 def _points(name: str, x: ArrayLike, values: ArrayLike) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
     where, heights = np.asarray(x, np.float64), np.asarray(values, np.float64)
     if where.ndim != 1 or where.shape != heights.shape:
-        raise DataError(f"the line {name!r} has {where.shape} abscissae and {heights.shape} heights: give (n,) of both")
+        raise DataError(f"the line {name!r} has x of shape {where.shape} and y of {heights.shape}: give (n,) for both")
     shown = ~np.isnan(heights) & (heights < np.inf) & (where > 0)
     return where[shown], np.maximum(heights[shown], _FLOOR)
 

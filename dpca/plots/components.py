@@ -1,4 +1,4 @@
-"""Components as pictures, those of every cell in their places, and how many each place keeps."""
+"""Components as images, the components of cells in place, and maps of the number of components."""
 
 from __future__ import annotations
 
@@ -42,25 +42,27 @@ def eigenimages(
     Parameters
     ----------
     model : fitted estimator, path, or array (k, H, W), (k, H, W, C), (k, z, y, x[, C]) or (k, L)
-        What has components. Of volumes the middle slice is shown; those of one axis are drawn as curves. NaN is no
-        data.
+        A model with components, or components. Of a volume the middle slice is shown. Components with one axis are
+        drawn as curves. NaN is a missing value.
     n_components : int, optional
-        How many; default 12, or as many as there are.
+        Number of components; the default is 12, or all if there are fewer.
     axes : sequence of str, optional
-        Names of a sample's axes, as in `dpca.storage.open_stack`; by default a last axis of at most 4 holds channels.
+        Names of a sample's axes, as in `dpca.storage.open_stack`; by default a last axis of length 4 or less has
+        channels.
     explained_variance_ratio : array_like (k,), optional
-        Share of the variance of each, written beside its number; default that of the model.
+        Shares of the variance, shown next to the index; the default is those of the model.
 
     Returns
     -------
     matplotlib.figure.Figure
-        Zero is white, above it red, below it blue. Of colored images zero is gray, and each channel is brighter above
-        it. The scale at the foot says what full color stands for: the 99.5th percentile of all magnitudes.
+        Zero is white, positive values are red, negative values are blue. In color images zero is gray, and positive
+        values make a channel brighter. The scale at the foot gives the magnitude of full color, the 99.5th percentile
+        of all magnitudes.
 
     Raises
     ------
     DataError
-        If the model has no components to show, or not so many.
+        If the model has no components to show, or fewer than ``n_components``.
     """
     return _drawn(*_vectors(model, n_components, _SHOWN, axes, explained_variance_ratio))
 
@@ -73,17 +75,17 @@ def cell_eigenvectors(
     axes: Sequence[str] | None = None,
     explained_variance_ratio: ArrayLike | None = None,
 ) -> Figure:
-    """Draw the first eigenvectors of every cell, or band, in their places.
+    """Draw the first eigenvectors of every cell or band in place.
 
     Parameters
     ----------
     model : fitted CellPCA or BandPCA, path of one, or array (k, *sample_shape)
         An array has the eigenvectors of all cells in place.
     n_components : int, optional
-        How many; default 8, or as many as there are.
+        Number of components; the default is 8, or all if there are fewer.
     cell_shape : int or sequence of int, optional
-        Spatial shape of a cell, of an array. The free sign of each cell's eigenvector is chosen to agree with its
-        neighbors.
+        Spatial shape of the cells of an array. The sign of each cell's eigenvector, which is arbitrary, is chosen to
+        agree with the neighbors.
     axes, explained_variance_ratio
         As in `eigenimages`.
 
@@ -101,13 +103,13 @@ def cell_eigenvectors(
 
 
 def rank_map(ranks: Any, *, axes: Sequence[str] | None = None) -> Figure:
-    """Draw how many components are kept where: the darker, the more.
+    """Draw a map of the number of components; darker is more.
 
     Parameters
     ----------
     ranks : fitted CellPCA or BandPCA, path of one, or array_like of the shape of a sample, integers
-        Components of the cell or band that each attribute belongs to. Of volumes the middle slice is shown; samples of
-        one axis are drawn as a line.
+        Number of components of each attribute's cell or band. Of a volume the middle slice is shown. Samples with one
+        axis are drawn as a line.
     axes : sequence of str, optional
         Names of the sample's axes, as in `eigenimages`.
 
@@ -123,7 +125,7 @@ def rank_map(ranks: Any, *, axes: Sequence[str] | None = None) -> Figure:
         chart.set_ylim(0, max(values.max(), 1) * 1.05)
         chart.yaxis.set_major_locator(MaxNLocator(integer=True, nbins=6, min_n_ticks=1))
         return figure
-    # Channels differ where bands take them apart.
+    # Channels differ if they are in different bands.
     values = thinned(values if values.ndim == 2 else values.mean(axis=-1))
     aspect = drawing.aspect_of(values)
     width = min(WIDTH - 2 * _MARGIN - _SCALE, _HIGHEST_MAP / aspect)
@@ -135,7 +137,7 @@ def rank_map(ranks: Any, *, axes: Sequence[str] | None = None) -> Figure:
 def _ranks_in_place(model: Any) -> Array:
     """Return the rank of the part that each attribute belongs to, in the shape of a sample."""
     if not isinstance(model, PartitionedPCA):
-        raise DataError(f"{type(model).__name__} has one part, the whole sample: give a CellPCA or a BandPCA")
+        raise DataError(f"{type(model).__name__} has no cells or bands: give a CellPCA or a BandPCA")
     partition = model.partition_
     if isinstance(partition, LappedGrid):
         partition = partition.plain
@@ -160,7 +162,7 @@ def _vectors(
         else:
             values = model.pictured_components(_asked(n_components, usual))
             if values is None:
-                raise DataError(f"{type(model).__name__} has no components of a sample's shape: there are none to show")
+                raise DataError(f"{type(model).__name__} has no components of a sample's shape: give another model")
             shares, cells = shares_of(model) if shares is None else shares, model.basis_.cell_shape
             known = model._labels
             axes = axes or (known and known.axes)
@@ -171,11 +173,11 @@ def _vectors(
             flipped = found.northward
         values = as_dense(model)
         if values.dtype.kind not in "buif":
-            raise DataError(f"components hold {values.dtype} values: show real numbers, such as their real part")
+            raise DataError(f"components have dtype {values.dtype}: give real numbers, for example the real part")
     if values.ndim < 2 or not values.size:
         raise DataError(f"there are no components to show in an array of {values.shape}: give (k, *sample_shape)")
     if n_components is not None and _asked(n_components, usual) > len(values):
-        raise DataError(f"n_components is {n_components} but there are only {len(values)}: ask for at most that many")
+        raise DataError(f"n_components is {n_components} but there are only {len(values)}: give at most that number")
     values = values[: _asked(n_components, usual)]
     values = np.flip(values, flipped) if flipped else values
     return values, axes, shares_for(shares, len(values)), cells
@@ -197,7 +199,7 @@ def _drawn(
         cells = integers(cell_shape, "cell_shape")
         if not cells or min(cells) < 1:
             raise DataError(
-                f"cell_shape is {cell_shape!r}: give a positive length along each axis of space, or one for all"
+                f"cell_shape is {cell_shape!r}: give a positive length for each spatial axis, or one for all"
             )
         cells = cells if len(cells) > 1 else 2 * cells
     pictures = []

@@ -25,37 +25,37 @@ WIDTH, DPI = 9.6, 150
 INK, MUTED, HAIRLINE = "#1d2530", "#697586", "#d4dae2"
 ACCENT, ALERT = "#2b6591", "#b3502a"
 FONT = "DejaVu Sans"
-"""Ships inside matplotlib, so that the pictures are the same on every machine."""
+"""Ships with matplotlib, so that figures are the same on every machine."""
 
 Side: TypeAlias = Literal["left", "center", "right"]
 
 _CURVE_ASPECT = 0.62
 _CHART_HEIGHT = 3.9
-# Pixels of a page's inch where a browser lays it out.
+# Pixels per inch in a browser.
 _SCREEN = 96
 
 
 class Page(Figure):
-    """A figure that a notebook shows by itself: pyplot, its backend and the state of both stay out of it."""
+    """A figure that notebooks display without pyplot and its backend."""
 
-    # Not `_repr_png_`: where pyplot is used, too, its backend formats all figures, and those without axes as nothing.
+    # Not `_repr_png_`, because pyplot's backend replaces that for all figures and shows nothing for those without axes.
     def _repr_mimebundle_(self, include: Any = None, exclude: Any = None) -> tuple[dict[str, Any], dict[str, Any]]:
         return {"image/png": png(self)}, {"image/png": {"width": round(self.get_figwidth() * _SCREEN)}}
 
 
 def page(height: float) -> tuple[Figure, float]:
-    """Make an empty page of the given height in inches; returns it and the position of its upper edge."""
+    """Make an empty page of the given height in inches; return it and the position of its upper edge."""
     figure = Page(figsize=(WIDTH, height), dpi=DPI, facecolor="white")
     return figure, height
 
 
 def along_axis(times: Any) -> NDArray[Any]:
-    """Return times as matplotlib draws them: numbers and dates as they are, cftime's dates of any calendar as years.
+    """Return times that matplotlib can draw: numbers and dates unchanged, cftime dates of any calendar as years.
 
     Raises
     ------
     DataError
-        If they are something else.
+        If they are neither numbers nor dates.
     """
     values = np.asarray(getattr(times, "values", times))
     if values.dtype.kind in "buifMm":
@@ -63,10 +63,10 @@ def along_axis(times: Any) -> NDArray[Any]:
     try:
         if not all(hasattr(time, "calendar") for time in values.flat):
             return values.astype("M8[us]")
-        # Each year by its own length, which is 360 days in some calendars.
+        # The length of a year depends on the calendar; some have 360 days.
         return np.array([_in_years(time) for time in values], np.float64)
     except (TypeError, ValueError, AttributeError) as error:
-        raise DataError(f"times hold {values.dtype} values ({one_line(error)}): give numbers or dates") from error
+        raise DataError(f"times have dtype {values.dtype} ({one_line(error)}): give numbers or dates") from error
 
 
 def _in_years(time: Any) -> float:
@@ -75,10 +75,10 @@ def _in_years(time: Any) -> float:
 
 
 def aspect_of(picture: NDArray[np.float64]) -> float:
-    """Height over width of a panel."""
+    """Return the height of a panel divided by its width."""
     if picture.ndim == 1:
         return _CURVE_ASPECT
-    # A panel thinner than this would leave nothing to look at; it is stretched instead.
+    # Narrower panels would be invisible, and are stretched instead.
     return float(np.clip(picture.shape[0] / picture.shape[1], 0.1, 6.0))
 
 
@@ -95,7 +95,7 @@ def show(figure: Figure, picture: NDArray[np.float64], place: tuple[float, float
         for spine in axes.spines.values():
             spine.set(color=HAIRLINE, linewidth=0.6)
         return
-    # No axes: ticks that nobody sees take longer to make than a whole job on a small stack.
+    # No axes, because invisible ticks take longer to make than a whole job on a small stack.
     box = TransformedBbox(_on(figure, place), figure.transFigure)
     image = BboxImage(box, cmap="gray", norm=Normalize(0, 255), interpolation="antialiased")
     image.set_data(np.rint(marked(picture) * 255).astype(np.uint8))
@@ -105,7 +105,7 @@ def show(figure: Figure, picture: NDArray[np.float64], place: tuple[float, float
 def show_counts(
     figure: Figure, counts: NDArray[np.float64], place: tuple[float, float, float, float], colors: Colormap
 ) -> None:
-    """Show numbers as colors at ``(left, bottom, width, height)`` inches, with their scale on the right."""
+    """Show numbers as colors at ``(left, bottom, width, height)`` inches, with a color bar on the right."""
     left, bottom, width, height = place
     axes = axes_at(figure, place)
     axes.set_axis_off()
@@ -117,7 +117,7 @@ def show_counts(
 
 
 def write(figure: Figure, x: float, y: float, text: str, *, color: str, size: float = 9.0, ha: Side = "left") -> None:
-    """Write one line at ``(x, y)`` inches, the letters standing on it; dollar signs are drawn as they are."""
+    """Write one line of text with its baseline at ``(x, y)`` inches. Dollar signs have no special meaning."""
     x, y = x / WIDTH, y / figure.get_figheight()
     figure.text(x, y, text, color=color, fontsize=size, ha=ha, fontfamily=FONT, parse_math=False)
 
@@ -138,18 +138,18 @@ def chart(x_label: str, y_label: str) -> tuple[Figure, Axes]:
 
 
 def annotate(axes: Axes, text: str, at: tuple[float, float], offset: tuple[float, float], color: str, ha: Side) -> None:
-    """Write beside a point of a chart, ``offset`` points away."""
+    """Write next to a point of a chart, with an ``offset`` in typographic points."""
     style: dict[str, Any] = {"color": color, "fontsize": 9.5, "ha": ha, "fontfamily": FONT}
     axes.annotate(text, at, xytext=offset, textcoords="offset points", **style)
 
 
 def legend(axes: Axes) -> None:
-    """Explain what has a label, in the lower right corner."""
+    """Add a legend of all labels in the lower right corner."""
     axes.legend(loc="lower right", frameon=False, labelcolor=INK, prop={"family": FONT, "size": 9})
 
 
 def drawable(name: str, length: int) -> str:
-    """Return a file's name that can be drawn: glyphs of the typeface, on one line; a long one loses folders first."""
+    """Return a drawable file name: on one line, with glyphs of the typeface. A long one loses its folders first."""
     known = _glyphs()
     drawable = (c if ord(c) in known and c.isprintable() else "\N{REPLACEMENT CHARACTER}" for c in name)
     clean = "".join(drawable)
@@ -164,7 +164,7 @@ def drawable(name: str, length: int) -> str:
 
 @functools.cache
 def _glyphs() -> frozenset[int]:
-    """Code points the typeface can draw: any other is a warning and an empty box."""
+    """Return the code points of the typeface. Others would cause a warning and an empty box."""
     font = pathlib.Path(get_data_path(), "fonts", "ttf", "DejaVuSans.ttf")
     return frozenset(FT2Font(str(font)).get_charmap())
 
@@ -180,7 +180,7 @@ def axes_at(figure: Figure, place: tuple[float, float, float, float]) -> Axes:
 
 
 def _on(figure: Figure, place: tuple[float, float, float, float]) -> Bbox:
-    """Convert ``(left, bottom, width, height)`` inches to parts of a page."""
+    """Convert ``(left, bottom, width, height)`` from inches to fractions of a page."""
     left, bottom, width, height = place
     tall = figure.get_figheight()
     return Bbox.from_bounds(left / WIDTH, bottom / tall, width / WIDTH, height / tall)

@@ -1,4 +1,4 @@
-"""What a picture is made of: samples, models and stores, as people have them; only what is shown is read."""
+"""Input of figures: samples, models and stores in any form. Only the samples in the figure are read."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ _QUALITY = ("ssim", "mse")
 
 @dataclass(frozen=True, eq=False)
 class Samples:
-    """Samples of which some are shown.
+    """Samples to show.
 
     Attributes
     ----------
@@ -49,13 +49,13 @@ class Samples:
         Names of a sample's axes.
     dtype : dtype
     data_range : tuple of 2 floats or None
-        Lowest and highest value, where somebody stated them.
+        Lowest and highest value, if they are stated.
     flipped : tuple of int
-        Axes of a sample along which latitudes ascend.
+        Axes of a sample with ascending latitudes.
     read : callable
-        Returns the sample of a number.
+        Returns the sample of an index.
     named : callable
-        Returns the names of the samples of some numbers.
+        Returns the names of the samples of some indices.
     """
 
     shape: tuple[int, ...]
@@ -71,26 +71,26 @@ class Samples:
         return np.stack([self.read(index) for index in indices])
 
     def upright(self, sample: Array) -> Array:
-        """Return what has the shape of a sample as it is drawn: the north at the top."""
+        """Return an array of a sample's shape as it is drawn, with the north at the top."""
         return np.flip(sample, self.flipped) if self.flipped else sample
 
     def bounds(self, pictures: Sequence[Array], data_range: Any) -> tuple[float, float]:
-        """Return the range shown from black to white: what is asked for, else as `dpca.plots.panels.shown_range` says.
+        """Return the range from black to white: ``data_range``, by default `dpca.plots.panels.shown_range`.
 
         Raises
         ------
         DataError
-            If what is asked for is no range.
+            If ``data_range`` is invalid.
         """
         return shown_range(pictures, self.dtype, self.data_range) if data_range is None else bounds_of(data_range)
 
     def spread(self, indices: int | Iterable[int] | None, count: int) -> list[int]:
-        """Return the numbers of the samples to show, ``count`` from all over the stack where none are given.
+        """Return the indices of the samples to show; the default is ``count`` samples, spread over the stack.
 
         Raises
         ------
         DataError
-            If there is no sample of one of these numbers.
+            If an index is out of range.
         """
         n = self.shape[0]
         if indices is None:
@@ -100,19 +100,19 @@ class Samples:
             chosen = integers(indices, "the sample to show")
         for index in chosen:
             if not -n <= index < n:
-                raise DataError(f"there is no sample {index!r}: the samples are numbered 0 to {n - 1:,}")
+                raise DataError(f"there is no sample {index!r}: give indices from 0 to {n - 1:,}")
         if not chosen:
-            raise DataError("the list of samples to show is empty: name at least one, or leave it out")
+            raise DataError("the list of samples to show is empty: give at least one, or leave it out")
         return [index % n for index in chosen]
 
 
 def samples_given(x: Any, axes: Sequence[str] | None = None) -> Samples:
-    """Return the samples of an array, a stack, an opened store, or a path; nothing but metadata is read.
+    """Return the samples of an array, a stack, an opened store, or a path. Only metadata are read.
 
     Raises
     ------
     DataError
-        If these are no samples of real numbers, or the names of the axes do not fit.
+        If the samples are not real numbers, or the names of the axes do not fit.
     StoreError
         If a store cannot be read.
     """
@@ -129,7 +129,7 @@ def samples_given(x: Any, axes: Sequence[str] | None = None) -> Samples:
         named = _names_in(array_in(group, "name")) if "name" in group else _numbers_of
         stated, data_range, read, shape, dtype = None, x.pixels.data_range, _indexed(lazy), lazy.shape, lazy.dtype
     elif isinstance(x, Estimator | EOF):
-        raise DataError(f"{type(x).__name__} is a model: give the samples to be shown, an array, a stack or a path")
+        raise DataError(f"{type(x).__name__} is a model: give the samples to show, as an array, a stack or a path")
     else:
         if is_labelled(x):
             labelled, labels = taken_in(x, None)
@@ -142,17 +142,17 @@ def samples_given(x: Any, axes: Sequence[str] | None = None) -> Samples:
         if isinstance(x, Stack):
             data_range, named = x.data_range, x.names_at
         stated, shape, dtype, read = source.axes, source.shape, source.dtype, _one_by_one(source)
-    check_numeric(shape, dtype, "what is to be shown")
+    check_numeric(shape, dtype, "the array to show")
     flipped = along.northward if along is not None and len(along.dims) == len(shape) - 1 else ()
     names = tuple(axes or stated or axes_for(shape[1:]))
     if len(names) != len(shape) - 1:
-        raise DataError(f"axes {names} name {len(names)} axes, and a sample has {len(shape) - 1}: name each one")
+        raise DataError(f"axes are {names}, and a sample has {len(shape) - 1} axes: give a name for each")
     dtype = np.dtype(dtype)
     return Samples(tuple(shape), names, dtype, data_range or type_range(dtype), flipped, read, named)
 
 
 def opened_at(x: Any) -> Any:
-    """Open a path to whatever store is there; what is no path, and what only `as_source` can open, is returned."""
+    """Open a path to any kind of store. Other objects, and paths that only `as_source` can open, are returned."""
     if not isinstance(x, str | os.PathLike) or not is_zarr(os.fspath(x)):
         return x
     node = open_node(os.fspath(x))
@@ -165,12 +165,12 @@ def opened_at(x: Any) -> Any:
 
 
 def integers(x: Any, name: str) -> list[int]:
-    """Return integers, of which one or several are given.
+    """Return one or several integers as a list.
 
     Raises
     ------
     DataError
-        If something else is among them.
+        If a value is not an integer.
     """
     several = list(x) if isinstance(x, Iterable) and bool(getattr(x, "ndim", 1)) else [x]
     if not all(map(is_whole, several)):
@@ -179,12 +179,12 @@ def integers(x: Any, name: str) -> list[int]:
 
 
 def shares_for(shares: ArrayLike | None, count: int) -> Array | None:
-    """Return the shares of the variance of so many components.
+    """Return the shares of the variance of ``count`` components.
 
     Raises
     ------
     DataError
-        If these are fewer.
+        If there are fewer shares.
     """
     if shares is None:
         return None
@@ -195,12 +195,12 @@ def shares_for(shares: ArrayLike | None, count: int) -> Array | None:
 
 
 def model_given(x: Any) -> Any:
-    """Return a fitted model, which may be given as its path or as that of the scores that it made.
+    """Return a fitted model, given by itself, by its path, or by its scores.
 
     Raises
     ------
     DataError
-        If this is no fitted model.
+        If it is not a fitted model.
     """
     model = opened_at(x)
     if isinstance(model, Scores):
@@ -210,48 +210,48 @@ def model_given(x: Any) -> Any:
         return model
     if not isinstance(model, Estimator):
         what = f"'{os.fspath(x)}'" if isinstance(x, str | os.PathLike) else f"an object of type {type(x).__name__}"
-        raise DataError(f"{what} is no model: give a fitted estimator, or the path of one that was saved")
+        raise DataError(f"{what} is not a model: give a fitted estimator, or the path of a saved one")
     check_is_fitted(model)
     return model
 
 
 def is_model(x: Any) -> bool:
-    """Say whether this is a model, or a path, which can only mean one where components are wanted."""
+    """Return whether this is a model or a path. In functions for components, a path always means a model."""
     return isinstance(x, str | os.PathLike | Estimator | EOF | Scores)
 
 
 def basis_given(model: Any) -> Representation:
-    """Return what a model encodes samples with.
+    """Return the basis of a model.
 
     Raises
     ------
     DataError
-        If it has no such thing.
+        If it has none.
     """
     if isinstance(model, EOF):
-        raise DataError("an EOF needs the times of its field: show what its reconstruct(n_modes=k) gives, as an array")
+        raise DataError("an EOF needs the times of its field: give the array that its reconstruct(n_modes=k) returns")
     basis: Representation = model.basis_
     return basis
 
 
 def shares_of(model: Any) -> Array:
-    """Return the share of the whole variance that each component explains (k,), those of all parts together."""
+    """Return the share of the total variance that each component explains (k,), summed over all parts."""
     total = np.ravel(model.total_variance_)
     shares: Array = model.explained_variance_.reshape(total.size, -1).sum(0) / max(total.sum(), 1e-300)
     return shares
 
 
 def curve_of(model: Any) -> Array:
-    """Return the explained variance of the first 1, 2, ... components of each part (parts, k), NaN of constant ones.
+    """Return the cumulative explained variance of each part (parts, k); NaN for constant parts.
 
     Raises
     ------
     DataError
-        If the model knows no variances.
+        If the model has no variances.
     """
     model = model.model_ if isinstance(model, EOF) else model
     if not hasattr(model, "explained_variance_") or not hasattr(model, "total_variance_"):
-        raise DataError(f"{type(model).__name__} states no share of the variance of samples: give a model that does")
+        raise DataError(f"{type(model).__name__} has no explained variance of samples: give another model")
     total = np.ravel(model.total_variance_)
     explained = model.explained_variance_.reshape(total.size, -1)
     curve: Array = np.where(total[:, None] > 0, metrics.explained_variance_ratio(explained, total), np.nan)
@@ -259,12 +259,12 @@ def curve_of(model: Any) -> Array:
 
 
 def quality_of(x: Any) -> dict[str, Array]:
-    """Return what a store keeps of the quality of every sample, ssim and mse, as far as they are there.
+    """Return the stored quality of every sample, ssim and mse, as far as available.
 
     Raises
     ------
     DataError
-        If this is no store that keeps some.
+        If there is none.
     """
     found = getattr(opened_at(x), "quality", {})
     kept = {name: found[name] for name in _QUALITY if name in found}
@@ -274,7 +274,7 @@ def quality_of(x: Any) -> dict[str, Array]:
 
 
 def worst_first(quality: Mapping[str, Array]) -> Array:
-    """Return the numbers of all samples, by ascending SSIM, or by descending MSE where there is none."""
+    """Return the indices of all samples, by ascending SSIM, or by descending MSE if there is no SSIM."""
     return np.argsort(quality["ssim"] if "ssim" in quality else -quality["mse"], kind="stable")
 
 

@@ -1,4 +1,4 @@
-"""Panels on a page: in lines, in rows under headings, or in threes."""
+"""Layouts of panels on a page: tiles, a gallery with headings, and triplets."""
 
 from __future__ import annotations
 
@@ -15,11 +15,11 @@ from dpca.storage.errors import DataError
 
 _MARGIN, _GAP, _GUTTER = 0.08, 0.05, 0.3
 _HEADING, _TALLEST, _NARROWEST, _UNDER = 0.3, 2.9, 1.0, 0.30
-# Of galleries.
+# Spacing of galleries.
 _WIDE_GAP, _TWO_LINES, _LABEL = 0.06, 0.48, 0.26
-# Of the scale of signed values: its height, length and the room it takes.
+# Height and length of the color scale, and the height that is reserved for it.
 _BAR, _BAR_LENGTH, _BAR_ROOM = 0.1, 2.0, 0.3
-# Inches of a letter, on average, at the sizes of captions and of headings.
+# Average width of a letter in inches, in captions and in headings.
 _LETTER, _SMALL_LETTER = 0.085, 0.072
 
 Panel = NDArray[np.float64]
@@ -32,15 +32,15 @@ def tiles(
     *,
     scale: tuple[float, bool] | None = None,
 ) -> Figure:
-    """Lay out panels in lines, as many on one as leave the fewest places empty, each with its own height.
+    """Lay out panels in lines with the fewest empty places. Each panel has its own height.
 
     Parameters
     ----------
     pictures : sequence of panels
     left, right : sequence of str
-        Written under each panel, at its left and its right edge.
+        Captions under each panel, at its left and its right edge.
     scale : (float, bool), optional
-        What full contrast stands for, and whether it is that of colors by sign, not of grays.
+        The magnitude of full contrast, and whether the scale has colors by sign (True) or grays.
     """
     aspects = [drawing.aspect_of(picture) for picture in pictures]
     aspect = max(aspects)
@@ -54,10 +54,10 @@ def tiles(
         y = top - _MARGIN - (index // columns) * line - width * aspect
         high = width * aspects[index]
         drawing.show(figure, picture, (x, y + width * aspect - high, width, high))
-        told = "" if right is None else right[index]
-        room = int(width / _LETTER) - len(told) - bool(told)
+        caption = "" if right is None else right[index]
+        room = int(width / _LETTER) - len(caption) - bool(caption)
         drawing.write(figure, x, y - 0.15, drawing.drawable(left[index], room), color=INK)
-        drawing.write(figure, x + width, y - 0.15, told, color=MUTED, ha="right")
+        drawing.write(figure, x + width, y - 0.15, caption, color=MUTED, ha="right")
     if scale is not None:
         _draw_scale(figure, *scale)
     return figure
@@ -70,18 +70,18 @@ def gallery(
     names: Sequence[str],
     captions: Sequence[Sequence[str]] | None = None,
 ) -> Figure:
-    """Panels in rows and columns.
+    """Lay out panels in rows and columns.
 
     Parameters
     ----------
     rows : sequence of sequences of panels
         Values in 0..1, see `dpca.plots.panels`; all rows of one length.
-    heads, notes : sequence of str, one a column
-        What a column is, and a line below that.
-    names : sequence of str, one a row
-        Written under the first panel.
+    heads, notes : sequence of str, one per column
+        Heading of a column, and a note below it.
+    names : sequence of str, one per row
+        Caption of the first panel.
     captions : sequence of sequences of str, optional
-        Written under each panel but the first.
+        Captions of the other panels.
 
     Returns
     -------
@@ -90,7 +90,7 @@ def gallery(
     Raises
     ------
     DataError
-        If there is no panel, or the numbers do not fit.
+        If there is no panel, or the lengths do not fit.
     """
     columns = len(heads)
     if not rows or not columns or any(len(row) != columns for row in rows):
@@ -112,19 +112,19 @@ def gallery(
         for number, row in enumerate(rows):
             y = top - head - number * line - height
             drawing.show(figure, row[column], (x, y, width, height))
-            told = names[number] if column == 0 else "" if captions is None else captions[number][column]
-            drawing.write(figure, x, y - 0.15, drawing.drawable(told, letters), color=MUTED, size=8)
+            caption = names[number] if column == 0 else "" if captions is None else captions[number][column]
+            drawing.write(figure, x, y - 0.15, drawing.drawable(caption, letters), color=MUTED, size=8)
     return figure
 
 
 def triplets(
     rows: Sequence[tuple[Panel, ...]], heads: Sequence[str], names: Sequence[str], captions: Sequence[str]
 ) -> Figure:
-    """Lay out rows of three panels: two rows side by side on a line where the panels are narrow enough."""
+    """Lay out rows of three panels. If panels are narrow enough, two rows share a line."""
     aspect = drawing.aspect_of(rows[0][0])
     beside = 2 if aspect >= 0.7 and len(rows) > 1 else 1
     block = (WIDTH - 2 * _MARGIN - _GUTTER * (beside - 1)) / beside
-    # At least as wide as the headings, even if panels are then taller than usual.
+    # Panels are at least as wide as the headings, even if they become taller than usual.
     width = max(min((block - 2 * _GAP) / 3, _TALLEST / aspect), _NARROWEST)
     height = width * aspect
     line = height + 0.42
@@ -145,7 +145,7 @@ def triplets(
 
 
 def _draw_scale(figure: Figure, extent: float, by_sign: bool) -> None:
-    """Draw what the colors stand for at the foot of a page."""
+    """Draw the color scale at the foot of a page."""
     ramp = np.linspace(-1, 1, 255)[None]
     picture = signed(ramp, 1.0) if by_sign else NEUTRAL + NEUTRAL * ramp
     left, bottom = (WIDTH - _BAR_LENGTH) / 2, 0.1
@@ -155,7 +155,7 @@ def _draw_scale(figure: Figure, extent: float, by_sign: bool) -> None:
 
 
 def _columns(count: int, aspect: float) -> int:
-    """Panels on a line: those that leave the fewest places empty on the last, then the most."""
+    """Return the number of panels on a line, with the fewest empty places on the last line, then the largest."""
     choices = range(4, 8) if aspect > 0.5 else range(2, 4)
     if count <= choices[-1]:
         return max(count, choices[0])

@@ -1,4 +1,4 @@
-"""Modes of fields as maps beside their time functions, as a matplotlib figure from plain arrays."""
+"""Modes of fields as maps with their time functions, from plain arrays."""
 
 from __future__ import annotations
 
@@ -31,22 +31,22 @@ def mode_maps(
     shares: ArrayLike | None = None,
     units: str = "",
 ) -> Figure:
-    """Draw modes one below the other, each a map in signed colors and its time function.
+    """Draw modes one below the other, each as a map in signed colors with its time function.
 
     Parameters
     ----------
     maps : array_like of shape (k, ny, nx)
-        NaN at places without data. Each has a scale of its own, with zero in white.
+        NaN at places without data. Each map has its own scale, with zero in white.
     series : array_like of shape (n, k), optional
         Time functions.
     latitude : array_like of shape (ny,), optional
-        Puts the north at the top; otherwise the first row is there.
+        Used to put the north at the top; without it the first row is at the top.
     times : array_like of shape (n,), optional
         Numbers or dates along the time functions.
     shares : array_like of shape (k,), optional
-        Shares of the variance, written beside the number of the mode.
+        Shares of the variance, shown next to the index of the mode.
     units : str
-        Of the maps, for their scales.
+        Units of the maps, for their scales.
 
     Raises
     ------
@@ -63,7 +63,7 @@ def mode_maps(
     told = shares_for(shares, len(pictures))
     along = np.arange(0 if curves is None else len(curves)) if times is None else drawing.along_axis(times)
     if curves is not None and along.shape != curves.shape[:1]:
-        raise DataError(f"times are {along.shape} for {len(curves):,} samples: give a time for each")
+        raise DataError(f"times have shape {along.shape} for {len(curves):,} samples: give a time for each")
     if latitude is not None and np.ravel(latitude)[0] < np.ravel(latitude)[-1]:
         pictures = pictures[:, ::-1]
     aspect = drawing.aspect_of(pictures[0])
@@ -99,7 +99,7 @@ def _draw_map(figure: Figure, picture: Any, place: tuple[float, float, float, fl
 
 
 def draw_series(figure: Figure, along: Any, values: Any, place: tuple[float, float, float, float]) -> Axes:
-    """Draw a curve and its zero at ``(left, bottom, width, height)`` inches."""
+    """Draw a curve and the zero line at ``(left, bottom, width, height)`` inches."""
     axes = drawing.axes_at(figure, place)
     axes.axhline(0, color=HAIRLINE, linewidth=0.8)
     axes.plot(along, values, color=ACCENT, linewidth=0.9)

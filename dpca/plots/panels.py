@@ -1,4 +1,4 @@
-"""Samples and eigenvectors as panels to look at: images in 0..1, or curves. Nothing is drawn here.
+"""Samples and eigenvectors as panels: images in 0..1, or curves. Nothing is drawn here.
 
 A panel is one of
 
@@ -20,20 +20,20 @@ from dpca.storage.layout import CHANNEL, axes_for
 from dpca.storage.ranges import found_range, type_range
 
 NEUTRAL = 0.5
-"""The grey that stands for zero in differences and eigenvectors."""
+"""The grey of zero in differences and eigenvectors."""
 NO_DATA = (0.91, 0.85, 0.65)
-"""The sand that stands for values that are missing: no gray is free in a photograph."""
+"""The sand color of missing values in photographs, which may contain any gray."""
 NOTHING = 0.73
-"""The gray that stands for values that are missing where colors tell signs."""
-# Of the values of a picture, those shown as black and as white; found among so many of them.
+"""The gray of missing values in signed colors."""
+# Percentiles of a picture that become black and white, and the number of values to estimate them from.
 _PERCENTILES, _LOOKED_AT = (0.5, 99.5), 2**18
-# The share of a range below which it is hardly used.
+# Values use a data range hardly if they span less than this share of it.
 _USED = 0.1
 _POSITIVE, _NEGATIVE = (0.66, 0.20, 0.10), (0.10, 0.32, 0.55)
 
 
 def panel(sample: ArrayLike, axes: Sequence[str] | None = None) -> NDArray[np.float64]:
-    """Take from a sample what can be shown on a page; values are kept as they are.
+    """Return the part of a sample that a page can show. Values are not changed.
 
     Parameters
     ----------
@@ -41,8 +41,8 @@ def panel(sample: ArrayLike, axes: Sequence[str] | None = None) -> NDArray[np.fl
         One sample of any numeric dtype: ``(L,)``, ``(y, x)``, ``(y, x, channel)``, ``(z, y, x)``,
         ``(z, y, x, channel)``, or with further leading axes.
     axes : sequence of str, optional
-        Names of the axes, without the sample axis. Only the last is looked at: it holds channels if it is
-        called ``"channel"``; default as `dpca.storage.layout.axes_for` names them.
+        Names of the axes, without the sample axis. The last axis has channels if its name is ``"channel"``. The
+        default is `dpca.storage.layout.axes_for`.
 
     Returns
     -------
@@ -52,7 +52,7 @@ def panel(sample: ArrayLike, axes: Sequence[str] | None = None) -> NDArray[np.fl
     """
     values = np.asarray(sample)
     if axes is not None and len(axes) != values.ndim:
-        raise DataError(f"axes {tuple(axes)} name {len(axes)} axes, and a sample has {values.ndim}: name each one")
+        raise DataError(f"axes are {tuple(axes)}, and a sample has {values.ndim} axes: give a name for each")
     has_channels = (axes or axes_for(values.shape))[-1] == CHANNEL
     if has_channels:
         values = values[..., :3] if values.shape[-1] >= 3 else values.mean(axis=-1)
@@ -63,7 +63,7 @@ def panel(sample: ArrayLike, axes: Sequence[str] | None = None) -> NDArray[np.fl
 
 
 def thinned(picture: NDArray[np.float64], longest: int = 1600) -> NDArray[np.float64]:
-    """Leave out rows and columns of an image that no page could show; curves stay as they are."""
+    """Subsample an image that is too large for a page. Curves are not changed."""
     if picture.ndim == 1:
         return picture
     step = -(-max(picture.shape[:2]) // longest)
@@ -76,7 +76,7 @@ def bounds_of(data_range: ArrayLike) -> tuple[float, float]:
     Raises
     ------
     DataError
-        If these are not two finite numbers in this order.
+        If these are not two finite numbers in ascending order.
     """
     values = np.asarray(data_range, np.float64)
     if values.shape != (2,) or not -np.inf < values[0] < values[1] < np.inf:
@@ -85,7 +85,7 @@ def bounds_of(data_range: ArrayLike) -> tuple[float, float]:
 
 
 def range_of(values: Sequence[NDArray[Any]], stated: tuple[float, float] | None) -> tuple[float, float]:
-    """Return the range that errors refer to: what is stated, else what these values span."""
+    """Return the data range for errors: the stated range, by default the span of these values."""
     if stated is not None:
         return stated
     finite = [part[np.isfinite(part)] for part in values]
@@ -96,18 +96,18 @@ def range_of(values: Sequence[NDArray[Any]], stated: tuple[float, float] | None)
 
 
 def hardly_used(spanned: tuple[float, float], data_range: tuple[float, float]) -> bool:
-    """Say whether values that span this use under a tenth of a range."""
+    """Return whether the span of values is less than a tenth of the data range."""
     return spanned[1] - spanned[0] < _USED * (data_range[1] - data_range[0])
 
 
 def shown_range(
     values: Sequence[NDArray[Any]], dtype: np.dtype[Any], stated: tuple[float, float] | None = None
 ) -> tuple[float, float]:
-    """Return the values that are shown as black and as white.
+    """Return the values of black and white.
 
-    Of 8-bit and truth values these are what is stated, or the range of the type, unless the values use under a tenth of
-    it. Others come from instruments whose range they seldom fill: the 0.5th and 99.5th percentile are shown of them.
-    Curves are shown whole.
+    For 8-bit and boolean values, they are the stated range or the range of the dtype, unless the values use less than a
+    tenth of it. Other dtypes come from instruments and seldom fill their range, so the 0.5th and 99.5th percentiles are
+    used. Curves are never clipped.
     """
     spanned = range_of(values, None)
     whole = type_range(np.dtype(dtype))
@@ -121,7 +121,7 @@ def shown_range(
 
 
 def intensity(values: NDArray[np.float64], data_range: tuple[float, float]) -> NDArray[np.float64]:
-    """Map ``data_range`` to 0..1 and cut what lies outside."""
+    """Map ``data_range`` to 0..1 and clip values outside of it."""
     low, high = bounds_of(data_range)
     return np.clip((values - low) / (high - low), 0.0, 1.0)
 
@@ -132,13 +132,13 @@ def difference(
     data_range: tuple[float, float],
     gain: float,
 ) -> NDArray[np.float64]:
-    """Amplified difference around :data:`NEUTRAL`: brighter where the reconstruction is too bright."""
+    """Return the amplified difference around :data:`NEUTRAL`; it is brighter where the reconstruction is too bright."""
     low, high = bounds_of(data_range)
     return np.clip(NEUTRAL + gain * (reconstruction - original) / (high - low), 0.0, 1.0)
 
 
 def marked(picture: NDArray[np.float64]) -> NDArray[np.float64]:
-    """Show missing values (NaN) of an image in 0..1 as `NO_DATA`; curves stay as they are."""
+    """Show missing values (NaN) of an image in 0..1 as `NO_DATA`. Curves are not changed."""
     missing = np.isnan(picture)
     if picture.ndim == 1 or not missing.any():
         return picture
@@ -147,9 +147,9 @@ def marked(picture: NDArray[np.float64]) -> NDArray[np.float64]:
 
 
 def readable_gain(differences: Sequence[NDArray[np.float64]], data_range: tuple[float, float]) -> int:
-    """Find the largest of 1, 2, 5, 10, 20 ... 1000 that leaves 99 % of the differences uncut.
+    """Return the largest gain of 1, 2, 5, 10, 20 ... 1000 with at least 99 % of the differences unclipped.
 
-    One gain serves a whole picture, so that a paler panel is a smaller error.
+    A figure has a single gain, so that a paler panel means a smaller error.
     """
     low, high = bounds_of(data_range)
     finite = [values[np.isfinite(values)] for values in differences]
@@ -161,7 +161,7 @@ def readable_gain(differences: Sequence[NDArray[np.float64]], data_range: tuple[
 
 
 def extent_of(pictures: Sequence[NDArray[np.float64]]) -> float:
-    """Return the magnitude that is shown in full contrast: the 99.5th percentile of all, 1 where all is zero."""
+    """Return the magnitude of full contrast: the 99.5th percentile of all magnitudes, 1 if all values are zero."""
     magnitudes = [np.abs(values[np.isfinite(values)]) for values in pictures]
     together = np.concatenate([part.ravel() for part in magnitudes]) if magnitudes else np.empty(0)
     if not together.size:
@@ -170,7 +170,7 @@ def extent_of(pictures: Sequence[NDArray[np.float64]]) -> float:
 
 
 def centered(values: NDArray[np.float64], extent: float | None = None) -> NDArray[np.float64]:
-    """Scale an eigenvector for display: zero and NaN to grey, ``extent`` to full contrast, see `extent_of`."""
+    """Scale an eigenvector for display: zero and NaN become grey, ``extent`` full contrast, see `extent_of`."""
     extent = extent_of([values]) if extent is None else extent
     return np.clip(NEUTRAL + NEUTRAL * np.nan_to_num(values, nan=0.0) / extent, 0.0, 1.0)
 
@@ -178,7 +178,7 @@ def centered(values: NDArray[np.float64], extent: float | None = None) -> NDArra
 def signed(values: NDArray[np.float64], extent: float | None = None) -> NDArray[np.float64]:
     """Color an image (H, W) by sign, (H, W, 3) in 0..1: zero is white, positive red, negative blue, NaN gray.
 
-    Full color is for ``extent``, by default that of `extent_of`.
+    ``extent`` is the magnitude of full color; the default is `extent_of`.
     """
     extent = extent_of([values]) if extent is None else extent
     missing, clean = np.isnan(values), np.nan_to_num(values, nan=0.0)
@@ -189,9 +189,9 @@ def signed(values: NDArray[np.float64], extent: float | None = None) -> NDArray[
 
 
 def strongest(volume: ArrayLike, axis: int = 0) -> NDArray[np.float64]:
-    """Project a volume along an axis, and along the first one until two are left.
+    """Project a volume along an axis, and then along the first axis until two are left.
 
-    Of each line the value farthest from 0 is taken, with its sign; NaN where all are NaN.
+    The result has the value of the largest magnitude along each line, with its sign; NaN if all values are NaN.
     """
     values, along = np.asarray(volume, np.float64), axis
     while values.ndim > 2:
@@ -202,14 +202,13 @@ def strongest(volume: ArrayLike, axis: int = 0) -> NDArray[np.float64]:
 
 
 def align_signs(values: NDArray[np.float64], cell_shape: tuple[int, int]) -> NDArray[np.float64]:
-    """Choose the free sign of every cell's eigenvector so that neighbors agree along their common border.
+    """Choose the sign of every cell's eigenvector so that neighbors agree along their common border.
 
-    An eigenvector is as good with either sign, and cells are fitted independently: laid out as they come
-    they make a checkerboard. The signs follow from a tree over the grid of cells that spans the strongest
-    agreements. ``values`` (H, W) or (H, W, 3) hold one component, every cell's eigenvector in its place; the
-    sum of the result is not negative.
+    The sign of an eigenvector is arbitrary, and cells are fitted independently, so their eigenvectors would look like a
+    checkerboard. The signs follow from a spanning tree of the grid of cells with the strongest agreements. ``values``
+    (H, W) or (H, W, 3) are one component with every cell's eigenvector in place. The sum of the result is not negative.
     """
-    from scipy.sparse import coo_array  # takes as long to import as all the rest here
+    from scipy.sparse import coo_array  # imported here, because it takes as long as all other imports of this module
     from scipy.sparse.csgraph import breadth_first_order, minimum_spanning_tree
 
     image = np.nan_to_num(values, nan=0.0)
@@ -228,8 +227,8 @@ def align_signs(values: NDArray[np.float64], cell_shape: tuple[int, int]) -> NDA
     first = np.concatenate([cells[:, :-1].ravel(), cells[:-1].ravel()])
     second = np.concatenate([cells[:, 1:].ravel(), cells[1:].ravel()])
     agreement = np.concatenate([across.ravel(), down.ravel()])
-    # scipy's tree is the lightest: weights fall with agreement, and stay positive because zero would mean
-    # no edge.
+    # scipy returns the minimum spanning tree, so weights decrease with agreement. They are positive, because zero would
+    # mean no edge.
     weight = 1 + np.abs(agreement).max(initial=0.0) - np.abs(agreement)
     tree = minimum_spanning_tree(coo_array((weight, (first, second)), shape=(cells.size, cells.size)).tocsr())
     order, parents = breadth_first_order(tree, 0, directed=False)

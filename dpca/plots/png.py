@@ -1,4 +1,4 @@
-"""Figures as files, by the figure's own means: matplotlib is not imported here."""
+"""Figures as PNG files. matplotlib is not imported here."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
 
-# By default matplotlib, with its version, which would change the bytes.
+# Replaces matplotlib's default, which contains its version and would change the bytes.
 _SOFTWARE = "dpca"
 _BEGIN, _TEXT = b"\x89PNG\r\n\x1a\n", f"tEXtSoftware\0{_SOFTWARE}".encode()
 
@@ -22,5 +22,5 @@ def png(figure: Figure) -> bytes:
 
 
 def is_png_of_ours(content: bytes) -> bool:
-    """Return whether a file is one that `png` made."""
+    """Return whether `png` created a file."""
     return content.startswith(_BEGIN) and _TEXT in content[:256]

@@ -1,4 +1,4 @@
-"""Bytes against error of several codecs, as a chart."""
+"""A chart of the bytes and errors of several codecs."""
 
 from __future__ import annotations
 
@@ -18,19 +18,19 @@ def rate_chart(
     others: Mapping[str, Sequence[tuple[float, float]]],
     data_range: tuple[float, float] | None = None,
 ) -> Figure:
-    """Draw the PSNR of codecs against the bytes of a sample, and a store among them.
+    """Draw the PSNR of a store and of other codecs against the bytes per sample.
 
     Parameters
     ----------
     store : (float, float)
-        Bytes of a sample, and PSNR in decibels.
+        Bytes per sample, and PSNR in decibels.
     others : mapping of str to sequence of (float, float)
-        The same of each codec's settings; what is without loss is left out.
+        Bytes and PSNR of each codec's settings; lossless ones are left out.
     data_range : (float, float), optional
-        Lowest and highest value, which the PSNR refers to, for the label of its axis.
+        Data range of the PSNR, for the label of its axis.
     """
     figure, axes = drawing.chart(
-        "bytes of a sample", "PSNR, dB" + (f" ({range_words(data_range)})" if data_range else "")
+        "bytes per sample", "PSNR, dB" + (f" ({range_words(data_range)})" if data_range else "")
     )
     for name, points in others.items():
         finite = [point for point in points if math.isfinite(point[1])]

@@ -1,4 +1,4 @@
-"""Samples as pictures: in a grid, beside what a model gives back of them, and at growing numbers of components."""
+"""Samples as images: in a grid, next to their reconstructions, and with increasing numbers of components."""
 
 from __future__ import annotations
 
@@ -50,19 +50,19 @@ def image_grid(
     Parameters
     ----------
     samples : array (n_samples, ...), Stack, opened store, or path
-        Of volumes the middle slice is shown; samples of one axis are drawn as curves. NaN is drawn in sand.
+        Of a volume the middle slice is shown. Samples with one axis are drawn as curves. NaN is drawn in sand.
     indices : int or iterable of int, optional
-        Which; default `n` from all over the stack.
+        Indices of the samples; the default is `n` samples, spread over the stack.
     n : int
-        How many, where `indices` does not say.
+        Number of samples, if `indices` is not given.
     data_range : tuple of 2 floats, optional
-        The values shown as black and as white. Default: the 0.5th and 99.5th percentile of what is shown; for 8-bit and
-        truth values what the stack states, or the range of the type, unless under a tenth of it is used.
+        The values of black and white. Default: the 0.5th and 99.5th percentiles of the shown samples; for 8-bit and
+        boolean values the stack's range or that of the dtype, unless less than a tenth of it is used.
     axes : sequence of str, optional
-        Names of a sample's axes, as in `dpca.storage.open_stack`; by default a last axis of at most 4 holds channels,
-        of which the first three are shown, or the mean of fewer.
+        Names of a sample's axes, as in `dpca.storage.open_stack`; by default a last axis of length 4 or less has
+        channels. The first three channels are shown, or the mean of fewer.
     names : sequence of str, optional
-        Written under the samples; default what the stack calls them.
+        Captions; the default is the names in the stack.
 
     Returns
     -------
@@ -71,17 +71,17 @@ def image_grid(
     Raises
     ------
     DataError
-        If there are no such samples, or they hold no real numbers.
+        If an index is out of range, or values are not real numbers.
     """
     given = samples_given(samples, axes)
     chosen = given.spread(indices, n)
     taken = [given.upright(given.read(index)) for index in chosen]
-    told = given.named(chosen) if names is None else [str(name) for name in names]
-    if len(told) != len(chosen):
-        raise DataError(f"{len(told)} names for {len(chosen)} samples: give one for each")
+    captions = given.named(chosen) if names is None else [str(name) for name in names]
+    if len(captions) != len(chosen):
+        raise DataError(f"there are {len(captions)} names for {len(chosen)} samples: give one for each")
     pictures = [thinned(panel(sample, given.axes)) for sample in taken]
     bounds = given.bounds(pictures, data_range)
-    return tiles([intensity(picture, bounds) for picture in pictures], told)
+    return tiles([intensity(picture, bounds) for picture in pictures], captions)
 
 
 def comparison(
@@ -93,25 +93,25 @@ def comparison(
     *,
     axes: Sequence[str] | None = None,
 ) -> Figure:
-    """Draw originals beside reconstructions beside their difference.
+    """Draw originals, reconstructions and differences next to each other.
 
     Parameters
     ----------
     originals, reconstructions : array_like of shape (n, ...)
-        The same few samples, in the same units, of any dtype. Of volumes the middle slice is shown;
-        samples of one axis are drawn as curves.
+        The same few samples, in the same units, of any dtype. Of a volume the middle slice is shown. Samples with one
+        axis are drawn as curves.
     names : sequence of n str
     ssim : array_like of shape (n,), or None
-        Written under each sample; left out where it is None or NaN.
+        Written under each sample, unless it is None or NaN.
     data_range : tuple of 2 floats
-        The values shown as black and as white.
+        The values of black and white.
     axes : sequence of str, optional
         Names of the sample's axes, as in `image_grid`.
 
     Returns
     -------
     matplotlib.figure.Figure
-        Differences are centered on gray and amplified by one round factor for all samples, which the heading states.
+        Differences are centered on gray and amplified by one round factor for all samples. The heading states it.
 
     Raises
     ------
@@ -122,10 +122,12 @@ def comparison(
     require_one_array(reconstructions, "reconstructions")
     shown, rebuilt = np.asarray(originals), np.asarray(reconstructions)
     if shown.shape != rebuilt.shape or len(shown) == 0:
-        raise DataError(f"originals are {shown.shape} and reconstructions {rebuilt.shape}: give as many of both")
+        raise DataError(f"originals have shape {shown.shape} and reconstructions {rebuilt.shape}: give equal shapes")
     scores = np.full(len(shown), np.nan) if ssim is None else np.asarray(ssim, dtype=np.float64)
     if len(names) != len(shown) or scores.shape != (len(shown),):
-        raise DataError(f"{len(names)} names and {scores.size} SSIM values for {len(shown)} samples: give one for each")
+        raise DataError(
+            f"{len(names)} names, {scores.size} SSIM values and {len(shown)} samples: give one for each sample"
+        )
     pairs = [(thinned(panel(a, axes)), thinned(panel(b, axes))) for a, b in zip(shown, rebuilt, strict=True)]
     gain = readable_gain([b - a for a, b in pairs], data_range)
     rows = [(intensity(a, data_range), intensity(b, data_range), difference(a, b, data_range, gain)) for a, b in pairs]
@@ -134,34 +136,36 @@ def comparison(
 
 
 def worst_cases(store: Any, samples: Any, n: int = 6, *, axes: Sequence[str] | None = None) -> Figure:
-    """Draw the samples that a store keeps worst, beside their reconstructions and the difference.
+    """Draw the samples with the lowest quality in a store, next to their reconstructions and differences.
 
     Parameters
     ----------
     store : path, or an opened store of scores or codes
-        What keeps the quality of every sample: a job's output, or a compressed store.
+        A store with the quality of every sample: a job's output, or a compressed store.
     samples : as in `image_grid`
         The originals, in the same order.
     n : int
-        How many, those with the lowest SSIM first; with the largest error, where there is no SSIM.
+        Number of samples, those with the lowest SSIM first; without SSIM, those with the largest error.
     axes : sequence of str, optional
         Names of a sample's axes, as in `image_grid`.
 
     Returns
     -------
     matplotlib.figure.Figure
-        See `comparison`. The quality of all samples is read, and no other sample than those that are shown.
+        See `comparison`. The quality of all samples is read, but only the shown samples.
 
     Raises
     ------
     DataError
-        If the store keeps no quality, or is of other samples.
+        If the store has no quality, or other samples.
     """
     store = opened_at(store)
     quality, given = quality_of(store), samples_given(samples, axes)
     rebuilt = samples_given(store, given.axes)
     if rebuilt.shape != given.shape:
-        raise DataError(f"the store has samples of {rebuilt.shape} and the originals are {given.shape}: give its own")
+        raise DataError(
+            f"the store has samples of {rebuilt.shape} and the originals {given.shape}: give the store's originals"
+        )
     count = len(given.spread(None, n))
     worst = [int(index) for index in worst_first(quality)[:count]]
     before, after = (np.stack([given.upright(of.read(index)) for index in worst]) for of in (given, rebuilt))
@@ -179,47 +183,52 @@ def reconstruction_ladder(
     data_range: tuple[float, float] | None = None,
     axes: Sequence[str] | None = None,
 ) -> Figure:
-    """Draw what 1, 2, 5, ... components give back of some samples, beside the original and the difference.
+    """Draw reconstructions from 1, 2, 5, ... components, next to the original and the difference.
 
     Parameters
     ----------
     model : fitted estimator, opened store of scores or codes, or path of one of these
     samples : as in `image_grid`, optional
-        The originals. A store is shown without them where they are left out.
+        The originals. They are optional with a store.
     indices : int or iterable of int
-        Which samples.
+        Indices of the samples.
     levels : int or iterable of int, optional
-        Numbers of components; default up to six of 1, 2, 5, 10, 20, ..., the last of them all.
+        Numbers of components; the default is up to six of 1, 2, 5, 10, 20, ..., and all components as the last.
     data_range, axes
         As in `image_grid`.
 
     Returns
     -------
     matplotlib.figure.Figure
-        One row a sample. Under each reconstruction stands its SSIM, the PSNR where images are too small for that, and
-        under the original the range of values that these refer to. The difference is that of the last one.
+        One row per sample. The caption of each reconstruction is its SSIM, or its PSNR if images are too small for
+        SSIM. The caption of the original is the data range of these. The difference is that of the last reconstruction.
 
     Raises
     ------
     DataError
-        If there are not so many components, or the samples are not those of the model.
+        If there are fewer components than a level, or the samples are not those of the model.
     """
     store = opened_at(model)
     of_store = isinstance(store, Scores | Compressed)
     if samples is None and not of_store:
-        raise DataError("a model alone holds no samples: give some, reconstruction_ladder(model, samples)")
+        raise DataError("a model alone has no samples: give some, reconstruction_ladder(model, samples)")
     given = samples_given(store if samples is None else samples, axes)
     chosen = given.spread(indices, 1)
     if of_store:
         most = store.n_components
         kept = samples_given(store, given.axes)
         if kept.shape != given.shape:
-            raise DataError(f"the store has samples of {kept.shape} and the originals are {given.shape}: give its own")
+            raise DataError(
+                f"the store has samples of {kept.shape} and the originals {given.shape}: give the store's originals"
+            )
     else:
         store = model_given(store)
         most = basis_given(store).score_shape[-1]
         if tuple(store.sample_shape_) != given.shape[1:]:
-            raise DataError(f"the model has samples of {store.sample_shape_}, not of {given.shape[1:]}: give its own")
+            raise DataError(
+                f"the model has samples of {store.sample_shape_} and the given ones {given.shape[1:]}: give samples "
+                f"of the model's shape"
+            )
     steps = _levels(levels, most)
     originals = None if samples is None else given.take(chosen)
     rebuilt = [_at_level(store, given, chosen, originals, level) for level in steps]
@@ -231,8 +240,8 @@ def reconstruction_ladder(
     captions = [[""] * len(chosen) for _ in columns]
     if originals is not None:
         measured = range_of([originals], given.data_range)
-        told = [_told(originals, one, measured, given.axes) for one in rebuilt]
-        captions = [[range_words(measured)] * len(chosen), *told, [""] * len(chosen)]
+        qualities = [_quality_captions(originals, one, measured, given.axes) for one in rebuilt]
+        captions = [[range_words(measured)] * len(chosen), *qualities, [""] * len(chosen)]
         gain = readable_gain([b - a for a, b in zip(panels[0], panels[-1], strict=True)], bounds)
         pairs = zip(panels[0], panels[-1], strict=True)
         columns.append([difference(a, b, bounds, gain) for a, b in pairs])
@@ -250,28 +259,28 @@ def _levels(levels: int | Iterable[int] | None, most: int) -> list[int]:
     asked = integers(levels, "the level to show")
     for level in asked:
         if not 1 <= level <= most:
-            raise DataError(f"a level is {level} but there are 1 to {most} components: ask for so many")
+            raise DataError(f"a level is {level}: give numbers of components from 1 to {most}")
     if not asked:
-        raise DataError("the list of levels is empty: name at least one number of components, or leave it out")
+        raise DataError("the list of levels is empty: give at least one number of components, or leave it out")
     return asked
 
 
 def _at_level(store: Any, given: Samples, chosen: Sequence[int], originals: Array | None, level: int) -> Array:
-    """Return the reconstructions of some samples by the first components."""
+    """Return the reconstructions of some samples from the first ``level`` components."""
     if isinstance(store, Scores):
         lazy = store.stack(level)
         return np.stack([np.asarray(lazy[index].compute()) for index in chosen])
     if isinstance(store, Compressed):
         return np.asarray(open_compressed(store.path, level=level)[list(chosen)])
-    assert originals is not None  # which only stores do without
+    assert originals is not None  # they are optional for stores only
     basis, pixels = basis_given(store), None
     if originals.dtype.kind in "bui":
         pixels = Pixels(originals.dtype, range_of([originals], given.data_range))
     return np.asarray(samples_of(basis, basis.encode(originals, "the samples"), level, pixels))
 
 
-def _told(originals: Array, rebuilt: Array, bounds: tuple[float, float], axes: Sequence[str]) -> list[str]:
-    """Say how good reconstructions are."""
+def _quality_captions(originals: Array, rebuilt: Array, bounds: tuple[float, float], axes: Sequence[str]) -> list[str]:
+    """Return the SSIM or the PSNR of each reconstruction as text."""
     n_spatial, width = count_spatial(axes), bounds[1] - bounds[0]
     if has_ssim(originals.shape[1:], n_spatial):
         found = metrics.ssim(originals, rebuilt, data_range=width, n_spatial=n_spatial)

@@ -1,4 +1,4 @@
-"""Scores as points, two components at a time, and along time."""
+"""Scores as scatter plots of two components, and along time."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ from dpca.storage.given_numbers import is_whole
 from dpca.storage.labelled import is_labelled, labelled_array
 from dpca.storage.reading import array_in, open_group
 
-# Points that a chart can still show, and the runs of samples that they are read in.
+# Most points of a chart, and the number of runs of samples in which they are read.
 _POINTS, _RUNS = 10_000, 20
 _ROW, _TOP, _FOOT, _LEFT = 1.25, 0.1, 0.6, 1.1
 _EARLY_TO_LATE = LinearSegmentedColormap.from_list("early to late", [INK, ACCENT, "#e8a54b"])
@@ -38,7 +38,7 @@ _EARLY_TO_LATE = LinearSegmentedColormap.from_list("early to late", [INK, ACCENT
 
 @dataclass(frozen=True, eq=False)
 class _Given:
-    """Scores (n, k) of one part of the samples, lazy where they were, and what is known of them."""
+    """Scores (n, k) of one part of the samples, lazy if the input was, with shares and times."""
 
     values: Any
     shares: Array | None
@@ -46,7 +46,7 @@ class _Given:
     time_label: str
 
     def some(self, most: int) -> tuple[Array, Array]:
-        """Read the first components of up to 10,000 samples in runs from all over the stack: numbers and scores."""
+        """Return indices and leading scores of up to 10,000 samples, in runs that are spread over the stack."""
         n = self.values.shape[0]
         if n <= _POINTS:
             return np.arange(n), np.asarray(self.values[:, :most])
@@ -65,22 +65,22 @@ def scores_scatter(
     cell: int | Sequence[int] | None = None,
     explained_variance_ratio: ArrayLike | None = None,
 ) -> Figure:
-    """Draw each sample as a point, one score against another; against its place in the stack where there is only one.
+    """Draw a scatter plot of two scores; a single score is drawn against the position in the stack.
 
     Parameters
     ----------
     scores : array (n, k) or (n, *grid_shape, k), path, or an opened store of scores
-        Of more than 10,000 samples, 20 runs of 500 from all over the stack are read.
+        Of more than 10,000 samples, 20 runs of 500 are read, spread over the stack.
     place : array_like (n,), optional
-        What colors the points from dark to light; default where in the stack each sample is.
+        Values that color the points from dark to light; the default is the position in the stack.
     components : sequence of 2 int
-        Which components, counted from 0.
+        Indices of the components, from 0.
     model : fitted estimator or path, optional
-        States the share of the variance of each component; a store of scores holds its own.
+        The model, for the share of the variance of each component; a store of scores contains its own.
     cell : int or sequence of int, optional
-        Of scores of cells or bands, which one.
+        Index of the cell or band.
     explained_variance_ratio : array_like (k,), optional
-        The shares, where there is no model.
+        The shares, without a model.
 
     Returns
     -------
@@ -89,14 +89,14 @@ def scores_scatter(
     Raises
     ------
     DataError
-        If the shapes do not fit, or there is no such component or cell.
+        If the shapes do not fit, or a component or cell is out of range.
     """
     given = _given(scores, model, cell, explained_variance_ratio)
     n, k = given.values.shape
     asked = integers(components, "the components to show")
     chosen = asked[: min(k, 2)]
     if len(asked) != 2 or not all(0 <= component < k for component in chosen):
-        raise DataError(f"components are {tuple(asked)} but there are 0 to {k - 1}: name two of them")
+        raise DataError(f"components are {tuple(asked)}: give two indices from 0 to {k - 1}")
     rows, values = given.some(max(chosen) + 1)
     values = values.astype(np.float64)
     if place is None:
@@ -104,12 +104,12 @@ def scores_scatter(
     else:
         where = np.asarray(place, np.float64)
         if where.shape != (n,):
-            raise DataError(f"scores are {(n, k)} and places {where.shape}: give a place for each sample")
+            raise DataError(f"scores have shape {(n, k)} and place has {where.shape}: give a value for each sample")
         where = where[rows]
     labels = [_name(component, given.shares) for component in chosen]
     two = len(chosen) == 2
     across, up = (values[:, chosen[0]], values[:, chosen[1]]) if two else (where, values[:, chosen[0]])
-    figure, axes = drawing.chart(labels[0] if two else "place in the stack", labels[-1])
+    figure, axes = drawing.chart(labels[0] if two else "position in the stack", labels[-1])
     size = float(np.clip(2e4 / len(values), 3, 25))
     limits = (0.0, 1.0) if place is None else (float(where.min()), float(where.max()))
     axes.scatter(
@@ -129,39 +129,39 @@ def scores_over_time(
     cell: int | Sequence[int] | None = None,
     explained_variance_ratio: ArrayLike | None = None,
 ) -> Figure:
-    """Draw the first scores of samples that follow each other as curves, one below the other.
+    """Draw the first scores of consecutive samples as curves, one below the other.
 
     Parameters
     ----------
     scores : array (n, k) or (n, *grid_shape, k), path, or an opened store of scores
-        In the order of time.
+        Scores in the order of time.
     n_components : int, optional
-        How many; default 4, or as many as there are.
+        Number of components; the default is 4, or all if there are fewer.
     times : array_like (n,), optional
-        Numbers or dates; default what stands along the samples, else their numbers.
+        Numbers or dates; the default is the coordinate of the samples, or their indices.
     model, cell, explained_variance_ratio
         As in `scores_scatter`.
 
     Returns
     -------
     matplotlib.figure.Figure
-        Of more than 10,000 samples, one of each run of equal length is drawn, as the label of the axis says.
+        Of more than 10,000 samples, every m-th is drawn; the label of the axis gives m.
 
     Raises
     ------
     DataError
-        If the shapes do not fit, or there are not so many components.
+        If the shapes do not fit, or there are fewer components than ``n_components``.
     """
     given = _given(scores, model, cell, explained_variance_ratio)
     n, k = given.values.shape
     if n_components is not None and not (is_whole(n_components) and 1 <= n_components <= k):
-        raise DataError(f"n_components is {n_components!r} but there are 1 to {k}: ask for so many")
+        raise DataError(f"n_components is {n_components!r}: give a number from 1 to {k}")
     shown = min(4, k) if n_components is None else int(n_components)
     along = np.arange(n) if given.times is None else given.times
     if times is not None:
         along = drawing.along_axis(times)
     if along.shape != (n,):
-        raise DataError(f"times are {along.shape} for {n:,} samples: give a time for each")
+        raise DataError(f"times have shape {along.shape} for {n:,} samples: give a time for each")
     step = -(-n // _POINTS)
     values = np.asarray(given.values[::step, :shown], np.float64)
     figure, top = drawing.page(_TOP + shown * _ROW + _FOOT)
@@ -177,8 +177,8 @@ def scores_over_time(
         axes.yaxis.set_major_locator(MaxNLocator(nbins=3))
         if row < shown - 1:
             axes.tick_params(labelbottom=False)
-    told = label if step == 1 else f"{label}, every {step:,}th sample"
-    drawing.write(figure, (WIDTH + _LEFT) / 2, 0.12, drawing.drawable(told, 90), color=MUTED, ha="center")
+    caption = label if step == 1 else f"{label}, every {step:,}th sample"
+    drawing.write(figure, (WIDTH + _LEFT) / 2, 0.12, drawing.drawable(caption, 90), color=MUTED, ha="center")
     return figure
 
 
@@ -198,15 +198,15 @@ def _given(scores: Any, model: Any, cell: int | Sequence[int] | None, shares: Ar
     else:
         values = scores if isinstance(scores, da.Array | zarr.Array) else as_dense(scores)
     if values.ndim < 2 or 0 in values.shape:
-        raise DataError(f"scores are {tuple(values.shape)}: give (n, k) of at least one sample and one component")
+        raise DataError(f"scores have shape {tuple(values.shape)}: give (n, k), at least one sample and one component")
     if values.dtype.kind not in "buif":
-        raise DataError(f"scores hold {values.dtype} values: show real numbers, such as their absolute values")
+        raise DataError(f"scores have dtype {values.dtype}: give real numbers, for example the absolute values")
     grid = tuple(values.shape[1:-1])
     if grid:
         place = () if cell is None else tuple(integers(cell, "the cell to show"))
         if len(place) != len(grid) or not all(0 <= at < length for at, length in zip(place, grid, strict=True)):
             raise DataError(
-                f"cell is {cell!r} but scores are of {grid} cells or bands: name one, cell={(0,) * len(grid)}"
+                f"cell is {cell!r} but scores have {grid} cells or bands: give one index, cell={(0,) * len(grid)}"
             )
         values = (as_lazy(values) if isinstance(values, zarr.Array) else values)[(slice(None), *place)]
     if shares is None and model is not None:
@@ -218,7 +218,7 @@ def _given(scores: Any, model: Any, cell: int | Sequence[int] | None, shares: Ar
 
 
 def _times_in(path: str) -> tuple[Array | None, str]:
-    """Return what a store of scores keeps along its samples, and what it is called."""
+    """Return the coordinate along the samples of a store of scores, and its name."""
     group = open_group(path)
     stored = array_in(group, "scores")
     dims = dims_of(stored)

@@ -31,33 +31,33 @@ def volume_slices(
     Parameters
     ----------
     samples : array (n_samples, z, y, x[, channel]), Stack, opened store, or path
-        Components take part as well: ``model.components_.reshape(-1, *model.sample_shape_)``.
+        Components are supported as well: ``model.components_.reshape(-1, *model.sample_shape_)``.
     index : int
-        Which sample.
+        Index of the sample.
     axis : int
-        Across which axis of a sample it is cut.
+        The axis along which slices are taken.
     n : int
-        How many slices.
+        Number of slices.
     data_range : tuple of 2 floats, optional
-        The values shown as black and as white; default as in `dpca.plots.image_grid`. Values
-        on both sides of zero of which no range is stated are drawn in colors: zero white, above it red, below it blue.
+        The values of black and white; the default is that of `dpca.plots.image_grid`. Positive and negative values
+        without a stated range are drawn in colors: zero is white, positive values are red, negative values are blue.
     axes : sequence of str, optional
         Names of a sample's axes, as in `dpca.plots.image_grid`.
 
     Returns
     -------
     matplotlib.figure.Figure
-        Under each slice stands where it is.
+        The caption of each slice is its position.
 
     Raises
     ------
     DataError
-        If samples have fewer than three axes of space, or there is no such sample or axis.
+        If samples have fewer than three spatial axes, or the index or the axis is out of range.
     """
     volume, names, given = _volume(samples, index, axes)
     n_spatial = count_spatial(names)
     if not is_whole(axis) or not 0 <= axis < n_spatial:
-        raise DataError(f"axis is {axis!r} but a sample has the axes of space 0 to {n_spatial - 1}: name one")
+        raise DataError(f"axis is {axis!r}: give a spatial axis from 0 to {n_spatial - 1}")
     length = volume.shape[axis]
     count = min(whole_number(n, "the number of slices", 1), length)
     places = np.linspace(0, length - 1, count).round().astype(int).tolist()
@@ -74,7 +74,7 @@ def maximum_projections(
     data_range: tuple[float, float] | None = None,
     axes: Sequence[str] | None = None,
 ) -> Figure:
-    """Draw the projections of a volume along each of its axes: of each line the value farthest from zero.
+    """Draw the projections of a volume along each of its axes: the value of the largest magnitude on each line.
 
     Parameters
     ----------
@@ -84,13 +84,13 @@ def maximum_projections(
     Returns
     -------
     matplotlib.figure.Figure
-        All as wide; of values that are not negative these are maximum-intensity projections, others keep their sign,
-        in colors.
+        Projections of equal width. For non-negative values they are maximum-intensity projections; others keep their
+        sign, in colors.
 
     Raises
     ------
     DataError
-        As `volume_slices`.
+        Errors of `volume_slices`.
     """
     volume, names, given = _volume(samples, index, axes)
     if names[-1] == CHANNEL:
@@ -106,7 +106,7 @@ def _volume(samples: Any, index: int, axes: Sequence[str] | None) -> tuple[Array
     given = samples_given(samples, axes)
     n_spatial = count_spatial(given.axes)
     if n_spatial < 3:
-        raise DataError(f"samples of {given.shape[1:]} are no volumes: show them with dpca.plots.image_grid")
+        raise DataError(f"samples of {given.shape[1:]} are not volumes: use dpca.plots.image_grid")
     (chosen,) = given.spread([index], 1)
     return given.upright(given.read(chosen)), given.axes, given
 
@@ -114,7 +114,7 @@ def _volume(samples: Any, index: int, axes: Sequence[str] | None) -> tuple[Array
 def _shown(
     given: Samples, pictures: Sequence[Array], data_range: tuple[float, float] | None
 ) -> tuple[list[Array], tuple[float, bool] | None]:
-    """Return panels in 0..1, and the scale of colors by sign."""
+    """Return panels in 0..1, and the scale for colors by sign."""
     low, high = range_of(pictures, data_range or given.data_range)
     if data_range is None and given.data_range is None and low < 0 < high and pictures[0].ndim == 2:
         extent = extent_of(pictures)

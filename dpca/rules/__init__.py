@@ -1,6 +1,6 @@
-"""Update rules: the mathematics, one rule a file; arrays in, arrays out, no Dask, no Zarr, no files.
+"""Update rules: the mathematics, one rule per file. Rules process arrays and use neither Dask, nor Zarr, nor files.
 
-Here are the streaming rules and their schedules, which `dpca.StreamingPCA` takes as its ``method``.
+This package exports the streaming rules, which `dpca.StreamingPCA` supports as ``method``, and their schedules.
 """
 
 from __future__ import annotations

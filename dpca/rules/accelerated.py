@@ -1,4 +1,4 @@
-"""Accelerated block power and accelerated Oja: updates drawn towards the basis before them."""
+"""Accelerated block power and accelerated Oja: updates that are drawn towards the previous basis."""
 
 from __future__ import annotations
 
@@ -18,20 +18,21 @@ from dpca.rules.summing import SummedRule
 
 @dataclass(frozen=True)
 class AcceleratedRule(SummedRule):
-    """A rule whose basis W becomes orthonormalize(V + alpha_t V W^T W) for what an update makes of it, V.
+    """Base class of accelerated rules.
 
-    Rows of V have unit length. The second term raises the agreement (v^T w)^2 of successive bases (Alakkari 2020,
-    equations 3.1 to 3.3): later batches move the basis less and less.
+    An update maps the basis W to V with rows of unit length. The new basis is orthonormalize(V + alpha_t V W^T W). The
+    second term raises the agreement (v^T w)^2 of successive bases (Alakkari 2020, equations 3.1 to 3.3). Later batches
+    change the basis less and less.
 
     Parameters
     ----------
     acceleration : Schedule
-        alpha_t: ``Harmonic(1)``, ``Constant(1)``, ``Increasing()``, ``FirstStrategy()`` or ``SecondStrategy()``, the
-        five of the source, of which the last did best there.
+        alpha_t: ``Harmonic(1)``, ``Constant(1)``, ``Increasing()``, ``FirstStrategy()`` or ``SecondStrategy()``. These
+        are the five schedules of the source. The last one had the best results there.
     per_component : bool
-        Draw each row towards its own predecessor only, v + alpha_t (v w^T) w, which is equation 3.3 for each component,
-        where algorithm 3.1 has all of W. Of ten readings tried on MNIST this came nearest to the source's results, on
-        fresh trials by less than their spread.
+        Draw each row only towards its own predecessor, v + alpha_t (v w^T) w. This is equation 3.3 for each component;
+        algorithm 3.1 uses all of W. Of ten interpretations tested on MNIST, this one came closest to the results of the
+        source. On new trials the difference was smaller than their spread.
     """
 
     acceleration: Schedule = field(default=SecondStrategy())
@@ -44,7 +45,7 @@ class AcceleratedRule(SummedRule):
             raise ValueError(f"per_component is {self.per_component!r}: give True or False")
 
     def _accelerate(self, moved: Array, rows: Array, t: int) -> Array:
-        """Return the basis that follows ``rows``, which an update turned into ``moved``."""
+        """Return the new basis from the previous one, ``rows``, and its update, ``moved``."""
         v, alpha = unit_rows(moved), moved.dtype.type(self.acceleration(t))
         if self.per_component:
             v += (alpha * np.einsum("ij,ij->i", v, rows))[:, None] * rows
@@ -58,15 +59,15 @@ class AcceleratedBlockPower(AcceleratedRule, BlockPower):
     """Accelerated block power method (Alakkari 2020, algorithm 3.1): V = W X^T X for a block X.
 
     Blocks, centering, costs and other parameters are those of :class:`~dpca.rules.block_power.BlockPower` and
-    :class:`AcceleratedRule`; every block ends with an orthonormalization, and t counts blocks.
+    :class:`AcceleratedRule`. Every block ends with an orthonormalization, and t counts blocks.
     """
 
     def __post_init__(self) -> None:
         super().__post_init__()
         if self.orthonormalize_every != 1 or self.momentum:
             raise ValueError(
-                "accelerated block power is defined with an orthonormalization after every block and no momentum: "
-                "leave orthonormalize_every and momentum as they are"
+                "accelerated block power orthonormalizes after every block and has no momentum: leave "
+                "orthonormalize_every and momentum at their defaults"
             )
 
     def _turn(self, state: State, block: Array) -> None:
@@ -78,10 +79,10 @@ class AcceleratedBlockPower(AcceleratedRule, BlockPower):
 class AcceleratedOja(AcceleratedRule, ScaledRule):
     """Accelerated Oja method (Alakkari 2020, algorithm 3.2): V = W + eta_t W X^T X / n.
 
-    The source advises a large first step, so that small steps are not mistaken for convergence, and takes Harmonic(100)
-    for MNIST, whose largest variance is 5. Streams can be averaged in rounds, and a batch can be spread over workers.
+    The source recommends a large first step, because small steps can look like convergence. It uses Harmonic(100) for
+    MNIST, with a largest variance of 5. Streams can be averaged in rounds. Several workers can share a batch.
 
-    Costs O(n d k + k^2 d) an update, O(k d) memory. Parameters are those of :class:`~dpca.rules.scaled.ScaledRule` and
+    Costs O(n d k + k^2 d) per update, O(k d) memory. Parameters are those of :class:`~dpca.rules.scaled.ScaledRule` and
     :class:`AcceleratedRule`.
     """
 

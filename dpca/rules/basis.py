@@ -1,4 +1,4 @@
-"""What the sequential rules share: a basis of random start that every mini-batch turns a little."""
+"""Base classes of the sequential rules: each mini-batch updates a basis with a random start."""
 
 from __future__ import annotations
 
@@ -18,20 +18,20 @@ from dpca.rules.orthonormal import orthonormalize
 from dpca.rules.rule import DivergedError, Rule, check_count
 from dpca.rules.state import Layout, State
 
-# Over so many first updates the basis moves too far for projections on the one before each to tell its variances.
+# During so many first updates the basis changes too much: projections on the previous basis do not give its variances.
 UNSETTLED = 10
-# Rows so many times as long as they should be will not come back.
+# Rows that are longer than expected by this factor have diverged.
 _DIVERGED = 1e4
 
 
 @dataclass(frozen=True)
 class StreamingRule(Rule):
-    """A rule that finds principal components in one pass, in memory for some rows.
+    """Base class of rules that compute principal components in one pass, with memory for a few rows.
 
     Parameters
     ----------
     n_components : int or None
-        Components k to find; min(k, d) are kept. None where an estimator gives the number.
+        Number of components k; min(k, d) are retained. None if an estimator sets it later.
     center : bool
         Subtract the mean.
 
@@ -50,36 +50,36 @@ class StreamingRule(Rule):
             raise ValueError(f"center is {self.center!r}: give True or False")
 
     def rank(self, n_features: int) -> int:
-        """Return how many components are kept of so many attributes."""
+        """Return the number of components that are retained for a number of attributes."""
         if self.n_components is None:
-            raise ValueError("n_components is None: give the rule a number, or an estimator that fills it in")
+            raise ValueError("n_components is None: give the rule a number, or use an estimator, which sets it")
         return min(self.n_components, n_features)
 
     def batch_rows(self, dtype: DTypeLike) -> int:
-        """Samples of a mini-batch in the experiments of Alakkari (2020), section 3.4; any number is taken."""
+        """Return the samples of a mini-batch as in Alakkari (2020), section 3.4. Any number is supported."""
         return 100
 
     def result_bytes(self, n_features: int, dtype: DTypeLike) -> int:
-        """Bytes of a result."""
+        """Return the bytes of a result."""
         k = self.rank(n_features)
         return 8 * (n_features + k + 1) + working_dtype(dtype).itemsize * k * n_features
 
 
 @dataclass(frozen=True)
 class SequentialRule(StreamingRule):
-    """A rule that keeps k rows and updates them by one mini-batch at a time.
+    """Base class of rules that update k rows by one mini-batch at a time.
 
     Parameters
     ----------
     n_components
-        As in `StreamingRule`.
+        See `StreamingRule`.
     center : bool
-        Subtract the running mean, which includes the batch at hand. Early samples are so centered by a mean that is not
-        yet the final one; its error falls as 1 / sqrt(n).
+        Subtract the running mean, which includes the current batch. Early samples are centered by a preliminary mean.
+        Its error decreases as 1 / sqrt(n).
     online : bool
-        Take the samples of a batch one by one, each in an update of its own, instead of all in one.
+        Make one update per sample of a batch, instead of one update per batch.
     seed : int
-        Of the random orthonormal start.
+        Seed of the random orthonormal start.
     """
 
     online: bool = field(default=False, kw_only=True)
@@ -88,7 +88,7 @@ class SequentialRule(StreamingRule):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        check_count("seed", self.seed, "a random generator", least=0)
+        check_count("seed", self.seed, "for the random generator", least=0)
         if not isinstance(self.online, bool):
             raise ValueError(f"online is {self.online!r}: give True or False")
 
@@ -102,18 +102,18 @@ class SequentialRule(StreamingRule):
         state.arrays["components"] = orthonormalize(start.astype(rows.dtype, copy=False))
 
     def work_bytes(self, n_rows: int, n_features: int, dtype: DTypeLike) -> int:
-        """Bytes of temporary arrays in ``update`` and ``finish``."""
+        """Return the bytes of temporary arrays in ``update`` and ``finish``."""
         k, working = self.rank(n_features), working_dtype(dtype)
         batch = centering.work_bytes(n_rows, n_features, working) + 12 * n_rows * k
-        # A product, its orthonormal form, and what Householder's QR needs where Cholesky's fails.
+        # A product, its orthonormal form, and the workspace of Householder QR, which runs if Cholesky QR fails.
         return batch + 6 * k * n_features * working.itemsize + 64 * k * k
 
 
 @dataclass(frozen=True)
 class BasisRule(SequentialRule):
-    """A sequential rule whose variances come from the running average of :mod:`dpca.rules.ritz`.
+    """Base class of sequential rules with variances from the running average of :mod:`dpca.rules.ritz`.
 
-    Those that say that they are ``averageable`` may be averaged after rounds of samples (Amid & Warmuth 2020, section
+    States of rules with ``averageable`` may be averaged after rounds of samples (Amid & Warmuth 2020, section
     "Distributed Setting").
     """
 
@@ -141,15 +141,15 @@ class BasisRule(SequentialRule):
         return ritz.finish(state, self._final_rows(state))
 
     def average(self, before: State, states: Sequence[State]) -> State:
-        """Return one state for streams that went on from ``before`` (Amid & Warmuth 2020, equation 18).
+        """Return one state for streams that started from ``before`` (Amid & Warmuth 2020, equation 18).
 
-        Bases, and what is known of their variances, are averaged with the samples that each stream took in since as
-        weights; where the rule keeps orthonormal rows, the average is orthonormalized, as in the source. Mean, total
-        variance and the number of samples are those of all samples, each counted once. The numbers of updates and of
-        projections, on which step sizes and gains depend, are those of the longest stream: streams of a round share
-        their step sizes, as in the source. A single stream stays as it is to the last bit.
+        Bases and their variances are averaged. The weights are the numbers of new samples of each stream. If the rule
+        has orthonormal rows, the average is orthonormalized, as in the source. Mean, total variance and number of
+        samples are those of all samples, each counted once. Step sizes and gains depend on the numbers of updates and
+        projections. These are those of the longest stream, so that the streams of a round share their step sizes, as in
+        the source. A single stream is returned bit-identical.
 
-        Costs O(m k d) for m states; changes neither them nor ``before``.
+        Costs O(m k d) for m states. Neither the states nor ``before`` change.
         """
         if not self.averageable:
             return super().average(before, states)
@@ -161,7 +161,7 @@ class BasisRule(SequentialRule):
         averaged = states[0].copy()
         for name, array in averaged.arrays.items():
             for state, weight in zip(states[1:], weights[1:], strict=True):
-                # As differences from the first, so that equal states stay equal to the last bit.
+                # Average differences from the first state, so that equal states stay bit-identical.
                 array += (state.arrays[name] - states[0].arrays[name]) * array.dtype.type(weight / sum(weights))
         averaged.arrays["mean"], averaged.arrays["scatter"] = centering.joined(before, states)
         averaged.counts["n_samples"] = before.counts["n_samples"] + sum(weights)
@@ -171,44 +171,45 @@ class BasisRule(SequentialRule):
         return averaged
 
     def _normalize(self, state: State) -> None:
-        """Give an average of bases the form that the rule keeps its basis in."""
+        """Convert an average of bases to the form of the rule's basis."""
         state.arrays["components"] = orthonormalize(state.arrays["components"])
 
     @abstractmethod
     def _step(self, state: State, x: Array, y: Array, t: int) -> None:
-        """Apply update t, with centered samples x (n, d), n >= 1, and their projections y (n, k) on ``_rows``."""
+        """Apply update t for centered samples x (n, d), n >= 1, and their projections y (n, k) on ``_rows``."""
 
     def _rows(self, state: State) -> Array:
-        """Return the rows (k, d) that samples are projected on."""
+        """Return the rows (k, d) of the projection of samples."""
         return state.arrays["components"]
 
     def _final_rows(self, state: State) -> Array:
-        """Return the rows whose span is the answer, and projections on which are averaged."""
+        """Return rows that span the result. The variances are averages of projections on them."""
         return self._rows(state)
 
     def _comparable(self, state: State) -> bool:
-        """Say whether ``_coordinates`` gives projections on ``_final_rows`` at this update."""
+        """Return whether ``_coordinates`` gives projections on ``_final_rows`` at this update."""
         return True
 
     def _coordinates(self, state: State, y: Array) -> Array:
-        """Return projections on ``_final_rows``, given those on ``_rows``."""
+        """Convert projections on ``_rows`` to projections on ``_final_rows``."""
         return y
 
     def _turns(self, state: State) -> int:
-        """Return how often the rows have changed."""
+        """Return the number of changes of the rows."""
         return state.counts["n_updates"]
 
 
 @dataclass(frozen=True)
 class OrthonormalRule(BasisRule):
-    """A rule that orthonormalizes its rows.
+    """Base class of rules that orthonormalize their rows.
 
     Parameters
     ----------
     orthonormalize_every : int
-        Updates between two orthonormalizations; in between rows are only brought to unit length. The subspace found is
-        that of orthonormalizing always (Alakkari 2020, section 2.3.1) up to rounding, which wins when the updates
-        amplify the first component over the last by more than the working dtype resolves.
+        Number of updates between two orthonormalizations. Other updates only scale the rows to unit length. Up to
+        rounding error, the subspace is the same as with an orthonormalization after every update (Alakkari 2020,
+        section 2.3.1). Rounding dominates if the updates amplify the first component over the last one by more than
+        the precision of the working dtype.
     """
 
     orthonormalize_every: int = field(default=1, kw_only=True)
@@ -218,7 +219,7 @@ class OrthonormalRule(BasisRule):
         check_count("orthonormalize_every", self.orthonormalize_every, "updates")
 
     def _replace(self, state: State, rows: Array) -> None:
-        """Make ``rows`` the basis after this update, orthonormalized where that is due."""
+        """Set the basis after this update to ``rows``, and orthonormalize it if that is due."""
         normal = orthonormalize(rows) if self._comparable(state) else unit_rows(rows)
         state.arrays["components"][...] = normal
 
@@ -231,8 +232,8 @@ class OrthonormalRule(BasisRule):
 
 
 def unit_rows(rows: Array) -> Array:
-    """Return rows of length 1; zero rows stay."""
-    # By the largest entry first: squares of float32 may leave its range.
+    """Return rows of length 1. Zero rows stay zero."""
+    # Divide by the largest entry first, because squares may exceed the range of float32.
     largest = np.abs(rows).max(axis=1, keepdims=True)
     scaled: Array = rows / np.where(largest > 0, largest, 1)
     norms = np.sqrt(np.einsum("ij,ij->i", scaled, scaled))[:, None]
@@ -241,22 +242,22 @@ def unit_rows(rows: Array) -> Array:
 
 
 def product(y: Array, x: Array, scale: float) -> Array:
-    """Return scale * y.T @ x, shape (k, d), in a scratch array of this thread."""
+    """Return scale * y.T @ x (k, d), in a scratch array of this thread."""
     out = linalg.scratch("product", (y.shape[1], x.shape[1]), x.dtype)
     return np.matmul((y * y.dtype.type(scale)).T, x, out=out)
 
 
 def check_converging(rows: Array, length: float, t: int, rule: str, step: float) -> None:
-    """Refuse rows that are far longer than they are after convergence: a step was too large."""
-    # Written so that NaN is refused too.
+    """Raise `DivergedError` if rows are far longer than after convergence: a step was too large."""
+    # This form of the condition also rejects NaN.
     if not (rows.max() < _DIVERGED * length and rows.min() > -_DIVERGED * length):
         raise DivergedError(
-            f"{rule} diverged at update {t} with step size {step:.3g}: take a schedule that starts below 1 / (largest "
+            f"{rule} diverged at update {t} with step size {step:.3g}: use a schedule that starts below 1 / (largest "
             "variance of a component), or leave unit out, so that the rule measures that variance"
         )
 
 
 def next_update(state: State) -> int:
-    """Count one more update, and return its number."""
+    """Count an update, and return its number."""
     state.counts["n_updates"] += 1
     return state.counts["n_updates"]

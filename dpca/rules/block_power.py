@@ -20,23 +20,23 @@ class BlockPower(SummedRule, OrthonormalRule):
     """Mini-batch (block) power method: one power iteration with the covariance of each block.
 
     W <- orthonormalize(W X^T X) for the n samples X of a block (Mitliagkas, Caramanis & Jain 2013; Alakkari 2020,
-    section 3.3.1). Parameter-free, and poor at small blocks: what it returns is the answer of about one block.
+    section 3.3.1). It has no parameters to tune. It is inaccurate for small blocks, because the result is that of about
+    one block.
 
-    A block is as long as the first batch or k, whichever is more. Batches shorter than that are added up, with W
-    held, until a block is full; an unfinished block at the end counts only if there is no other. A batch can be
-    spread over workers.
+    A block has as many samples as the first batch, but at least k. Shorter batches are summed with a fixed W until a
+    block is full. An unfinished last block counts only if there is no other block. Several workers can share a batch.
 
-    Costs O(n d k + k^2 d) an update, O(k d) memory. The running mean and the parameters not named here are those of
+    Costs O(n d k + k^2 d) per update, O(k d) memory. The running mean and all other parameters are those of
     :class:`~dpca.rules.basis.OrthonormalRule`.
 
     Parameters
     ----------
     growth : float
-        Factor >= 1 by which every block is longer than the one before: the dynamic block size that lets the method
-        converge (Li, Lin & Lu 2016; Alakkari 2020, section 2.3.1).
+        Factor >= 1 between the lengths of successive blocks. With growing blocks the method converges (Li, Lin & Lu
+        2016; Alakkari 2020, section 2.3.1).
     momentum : float
-        beta >= 0 in W <- orthonormalize(W X^T X / n - beta W_previous), both scaled alike (Xu et al. 2018; Alakkari
-        2020, section 2.3.1); the best is a quarter of the square of the variance of component k + 1.
+        beta >= 0 in W <- orthonormalize(W X^T X / n - beta W_previous), with both terms scaled alike (Xu et al. 2018;
+        Alakkari 2020, section 2.3.1). The best value is a quarter of the squared variance of component k + 1.
     """
 
     growth: float = field(default=1.0, kw_only=True)
@@ -46,10 +46,10 @@ class BlockPower(SummedRule, OrthonormalRule):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        check_number("growth", self.growth, "1 or more, since blocks must not shrink", least=1)
+        check_number("growth", self.growth, "1 or more, because blocks must not shrink", least=1)
         check_number("momentum", self.momentum, "0 or more", least=0)
         if self.online:
-            raise ValueError("the block power method does not work sample by sample: use online=False")
+            raise ValueError("online is True, but the block power method requires batches: give online=False")
 
     def _layout(self, n_features: int, dtype: DTypeLike) -> Layout:
         arrays = super()._layout(n_features, dtype)
@@ -74,14 +74,14 @@ class BlockPower(SummedRule, OrthonormalRule):
             state.arrays["previous"][...] = rows
         self._turn(state, block)
         if self.momentum:
-            # block = scale @ rows: the basis before is scaled alike.
+            # block = scale @ rows; the previous basis gets the same scale.
             scale = gram(block, rows) @ np.linalg.pinv(gram(rows))
             state.arrays["previous"][...] = np.linalg.pinv(scale).astype(rows.dtype) @ state.arrays["previous"]
         block[...] = 0
         counts["n_block"] = 0
 
     def _turn(self, state: State, block: Array) -> None:
-        """Replace the basis W by what W X^T X / n, here ``block``, makes of it."""
+        """Replace the basis W by the new basis from W X^T X / n, here ``block``."""
         self._replace(state, block)
 
     def _turns(self, state: State) -> int:
@@ -89,7 +89,7 @@ class BlockPower(SummedRule, OrthonormalRule):
 
     def _finish(self, state: State) -> dict[str, Array]:
         if not state.counts["n_blocks"]:
-            # Fewer samples than components: their covariance C is known from W C alone (Nystroem), being of lower rank.
+            # Fewer samples than components: the covariance C has lower rank, so that W C determines it (Nystroem).
             block, rows = state.arrays["block"], state.arrays["components"]
             _check_finite(block)
             block *= block.dtype.type(1 / state.counts["n_block"])
@@ -103,6 +103,6 @@ class BlockPower(SummedRule, OrthonormalRule):
 def _check_finite(block: Array) -> None:
     if not np.isfinite(block).all():
         raise ValueError(
-            f"samples are not finite, or too large: block power takes their squares in {block.dtype}; mask them, or "
-            "divide them by a constant"
+            f"samples are not finite, or their squares exceed the range of {block.dtype}: mask them, or divide them by "
+            "a constant"
         )

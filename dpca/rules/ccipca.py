@@ -18,29 +18,29 @@ from dpca.rules.state import Layout, State
 
 @dataclass(frozen=True)
 class CCIPCA(SequentialRule):
-    """Candid covariance-free incremental PCA (CCIPCA), parameter-free, by mini-batches or samples.
+    """Candid covariance-free incremental PCA (CCIPCA) by mini-batches or samples. It has no parameters to tune.
 
-    Each component v with eigenvalue l moves to l v <- (1 - g) l v + g X^T X v / n (Weng, Zhang & Hwang 2003; Alakkari
-    2020, equations 2.17 and 2.18), and the samples X go on to the next component less what this one accounts for:
-    X <- X - X v v^T. The gain g is the share of the n samples in all samples so far, which makes l v the plain average
-    of equation 2.17; the random start only turns the first samples. With an amnesic factor a, the gain is (1 + a)
-    times that, at most 1 (equation 2.19): later samples count more, for data that drift.
+    Each component v with eigenvalue l is updated by l v <- (1 - g) l v + g X^T X v / n (Weng, Zhang & Hwang 2003;
+    Alakkari 2020, equations 2.17 and 2.18). Its part of the samples X is then removed for the next component:
+    X <- X - X v v^T. The gain g is the share of the n samples among all samples so far, so that l v is the plain
+    average of equation 2.17. The random start only affects the first samples. With an amnesic factor a, the gain is
+    (1 + a) times as large, at most 1 (equation 2.19). Later samples then count more, for drifting data.
 
-    Costs O(n d k) an update, O(k d) memory; no orthonormalization before ``finish``. ``explained_variance`` holds the
-    rule's own eigenvalues. The running mean and the parameters not named here are those of
+    Costs O(n d k) per update, O(k d) memory. Rows are orthonormalized only in ``finish``. ``explained_variance`` holds
+    the eigenvalues of the rule. The running mean and all other parameters are those of
     :class:`~dpca.rules.basis.SequentialRule`.
 
     Parameters
     ----------
     amnesic : float
-        a >= 0; the source advises 2 to 4 for data that drift.
+        a >= 0. The source recommends 2 to 4 for drifting data.
     """
 
     amnesic: float = field(default=0.0, kw_only=True)
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        check_number("amnesic", self.amnesic, "0 or more, 2 to 4 for data that drift", least=0)
+        check_number("amnesic", self.amnesic, "0 or more; 2 to 4 for drifting data", least=0)
 
     def _layout(self, n_features: int, dtype: DTypeLike) -> Layout:
         return {**super()._layout(n_features, dtype), "eigenvalues": ((self.rank(n_features),), float)}
@@ -60,14 +60,14 @@ class CCIPCA(SequentialRule):
             moved = (x @ row) @ x
             moved *= row.dtype.type(gain / len(x))
             moved += row.dtype.type((1 - gain) * values[i]) * row
-            values[i] = np.sqrt(np.einsum("i,i->", moved, moved, dtype=np.float64))  # squares may leave float32
+            values[i] = np.sqrt(np.einsum("i,i->", moved, moved, dtype=np.float64))  # squares may exceed float32
             if values[i] > 0:
                 np.divide(moved, row.dtype.type(values[i]), out=row)
-            # Weng's order: what goes on is less the component as it is now.
+            # As in Weng's algorithm, the updated component is removed from the samples.
             x -= np.outer(x @ row, row)
 
     def work_bytes(self, n_rows: int, n_features: int, dtype: DTypeLike) -> int:
-        """Bytes of temporary arrays: also what a component accounts for of all samples of a batch."""
+        """Return the bytes of temporary arrays, including the part of one component in all samples of a batch."""
         explained = n_rows * n_features * working_dtype(dtype).itemsize
         return super().work_bytes(n_rows, n_features, dtype) + explained
 

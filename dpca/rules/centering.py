@@ -1,4 +1,4 @@
-"""Running mean and total variance of a stream, and its batches less that mean."""
+"""Running mean and total variance of a stream, and centered batches."""
 
 from __future__ import annotations
 
@@ -11,22 +11,22 @@ from dpca.kernels import linalg
 from dpca.kernels.types import Array
 from dpca.rules.state import Layout, State
 
-# Rows of one float32 sum. 8-bit integers less 128 stay within 2**24 over so many, where float32 holds every integer.
+# Rows of one float32 sum. Sums of 8-bit integers minus 128 stay within 2**24, where float32 holds every integer.
 _BLOCK_ROWS = 1024
 
 
 def layout(n_features: int) -> Layout:
-    """Return the layout of what :func:`take` keeps in a state beside the count "n_samples"."""
+    """Return the layout of the arrays that :func:`take` updates besides the count "n_samples"."""
     return {"mean": ((n_features,), float), "scatter": ((), float)}
 
 
 def take(state: State, batch: Array, center: bool, dtype: np.dtype[Any]) -> Array:
-    """Count a batch in, and return it less the running mean (which includes it) in the working dtype.
+    """Add a batch to the running mean, and return the batch minus this mean in the working dtype.
 
     The mean and the sum of squared deviations are exact up to rounding for any batches (Chan, Golub & LeVeque 1983,
-    equations 1.5a, 1.5b, in the form that subtracts nothing): with mean a of n earlier samples and new mean m,
-    ``scatter`` grows by n |m - a|^2 + sum |x - m|^2. What is returned is centered by a mean that is not yet the final
-    one: the approximation that every sequential rule makes.
+    equations 1.5a and 1.5b, in the form without subtractions). With mean a of n earlier samples and new mean m,
+    ``scatter`` grows by n |m - a|^2 + sum |x - m|^2. The batch is centered by a preliminary mean. Every sequential rule
+    makes this approximation.
 
     Parameters
     ----------
@@ -35,13 +35,13 @@ def take(state: State, batch: Array, center: bool, dtype: np.dtype[Any]) -> Arra
     batch : array (n, d), n >= 1, any real dtype
         Not changed.
     center : bool
-        False only casts: the mean stays 0 and ``scatter`` is about 0.
+        If false, the batch is only cast: the mean stays 0, and ``scatter`` is about 0.
     dtype : float32 or float64
 
     Returns
     -------
     array (n, d) of ``dtype``
-        A scratch array that may be overwritten, good until the next call in this thread.
+        A scratch array, which the caller may overwrite. It is valid until the next call in this thread.
     """
     x = linalg.scratch("centered", batch.shape, dtype)
     n_seen, n = state.counts["n_samples"], len(batch)
@@ -61,9 +61,9 @@ def take(state: State, batch: Array, center: bool, dtype: np.dtype[Any]) -> Arra
 
 
 def merge(a: State, b: State) -> Array:
-    """Count the samples of ``b`` into ``a``, and return mean of b - mean of a (d,) before that.
+    """Merge the samples of ``b`` into ``a``, and return the previous difference of means, b - a (d,).
 
-    Chan, Golub & LeVeque (1983), equations 2.1a and 2.1b: exact up to rounding. ``b`` is not changed.
+    Exact up to rounding error (Chan, Golub & LeVeque 1983, equations 2.1a and 2.1b). ``b`` is not changed.
     """
     n_a, n_b = a.counts["n_samples"], b.counts["n_samples"]
     apart: Array = b.arrays["mean"] - a.arrays["mean"]
@@ -75,17 +75,17 @@ def merge(a: State, b: State) -> Array:
 
 
 def joined(before: State, states: Sequence[State]) -> tuple[Array, Array]:
-    """Return mean (d,) and scatter () of all samples of streams that went on from one state, each counted once.
+    """Return mean (d,) and scatter () of all samples of streams that started from one state, each counted once.
 
-    The samples that a stream took in itself have a mean and a scatter that follow from its own and those of
-    ``before``, by the same equations as in :func:`merge`.
+    The equations of :func:`merge` yield the mean and scatter of the new samples of each stream, from its final state
+    and ``before``.
 
     Parameters
     ----------
     before : State
-        What all streams began with.
+        Common start of all streams.
     states : sequence of State
-        What they ended with; each counts the samples of ``before`` too.
+        Final states of the streams. Each includes the samples of ``before``.
     """
     n_before, old = before.counts["n_samples"], before.arrays["mean"]
     together = State({"mean": old.copy(), "scatter": before.arrays["scatter"].copy()}, {"n_samples": n_before})
@@ -106,14 +106,14 @@ def total_variance(state: State) -> Array:
 
 
 def work_bytes(n_rows: int, n_features: int, dtype: np.dtype[Any]) -> int:
-    """Bytes of temporary arrays of :func:`take`, its result included."""
+    """Return the bytes of temporary arrays of :func:`take`, including its result."""
     return n_rows * n_features * (dtype.itemsize + 1) + 32 * n_features
 
 
 def _subtract_shift(x: Array, batch: Array, mean: Array | None) -> Array:
-    """Write batch - shift into x; return the shift, numbers near the mean that x's dtype holds exactly."""
+    """Write batch - shift into x, and return the shift: numbers near the mean that are exact in the dtype of x."""
     if batch.dtype == np.uint8:
-        # Flipping the top bit subtracts 128 without leaving 8 bits: cheaper than subtracting floats.
+        # Flipping the top bit subtracts 128 in 8 bits, which is cheaper than subtracting floats.
         flipped = np.bitwise_xor(batch, np.uint8(128), out=linalg.scratch("flipped", batch.shape, np.uint8))
         np.copyto(x, flipped.view(np.int8))
         return np.full(x.shape[1], 128.0)
@@ -131,5 +131,5 @@ def _column_sums(x: Array) -> Array:
 
 
 def _sum_of_squares(x: Array) -> float:
-    # Rows are short enough for float32, the sum over them is not.
+    # float32 is accurate enough for each row, but not for the sum over rows.
     return float(np.einsum("ij,ij->i", x, x).sum(dtype=np.float64))

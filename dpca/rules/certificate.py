@@ -1,25 +1,29 @@
-"""What components are proved to capture, rounding counted in: the error analysis behind every ``captured_bound``.
+"""Proven lower bounds on the captured variance, including rounding errors: the analysis behind ``captured_bound``.
 
-Products are off by gamma(n) as `dpca.kernels.rounding` says. They have few terms, blocks of columns or of rows, and are
-added up in float64, so that n is the length of a block; norms make numbers of it: ||A| |B||_F <= ||A||_F ||B||_F.
+The relative error of products is gamma(n), see `dpca.kernels.rounding`. Products have few terms, because blocks of
+columns or rows are summed in float64. Therefore n is the length of a block. Errors are bounded by norms:
+||A| |B||_F <= ||A||_F ||B||_F.
 
-C is the covariance of the samples as they are given, P the projection onto the span of k components as they are
-stored, best(C) the sum of the k largest eigenvalues, and missed(P) = best(C) - tr(C P) what a certificate bounds.
+C is the covariance of the given samples. P is the projection onto the span of the k stored components. best(C) is the
+sum of the k largest eigenvalues. A certificate bounds missed(P) = best(C) - tr(C P).
 
 (a) With mu the k-th eigenvalue, missed(P) = |(C - mu)_+^(1/2) (I - P)|_F^2 + |(C - mu)_-^(1/2) P|_F^2, a squared norm.
-    So sqrt(missed(P')) <= sqrt(missed(P)) + sqrt(||C||) |P' - P|_F: rounding of components is squared; see `moved`.
-(b) In an orthonormal basis that begins with P, C = [[T, B^T], [B, F]]. Where t, the least eigenvalue of T, exceeds
-    all of F, an eigenvalue l >= t of C is one of T + B^T (l - F)^-1 B, so that missed(P) <= tr B^T (t - F)^-1 B
-    (Schur complement; Parlett 1998, chapter 11). Its root is a norm of B: errors E of B add |E|_F / sqrt(t - max F)
-    to it, and are squared, too.
-(c) Else, Ky Fan's inequality: best(C + E) <= best(C) + best(E), and best(E) <= sqrt(k) |E|_F.
-(d) Multiplying by C loses nothing: for orthonormal A, tr A^T C A <= tr (A^T C A)^-1 A^T C^2 A, by Cauchy's inequality.
+    So sqrt(missed(P')) <= sqrt(missed(P)) + sqrt(||C||) |P' - P|_F. Rounding errors of components are of second
+    order; see `moved`.
+(b) In an orthonormal basis that begins with P, C = [[T, B^T], [B, F]]. Let t, the smallest eigenvalue of T, exceed all
+    eigenvalues of F. An eigenvalue l >= t of C is then one of T + B^T (l - F)^-1 B, so that
+    missed(P) <= tr B^T (t - F)^-1 B (Schur complement; Parlett 1998, chapter 11). The root of this bound is a norm of
+    B. Errors E of B add |E|_F / sqrt(t - max F) to the root, and are also of second order.
+(c) Otherwise Ky Fan's inequality holds: best(C + E) <= best(C) + best(E), and best(E) <= sqrt(k) |E|_F.
+(d) Multiplication by C does not decrease the captured variance: for orthonormal A,
+    tr A^T C A <= tr (A^T C A)^-1 A^T C^2 A, by Cauchy's inequality.
 
-One pass cannot look twice. It keeps a basis B and energies E, and adds up what D its steps discard and what they
-round. The scatter matrix is S = B^T E B + D + R, D positive semi-definite, with B as it is stored; ``slack`` bounds the
-nuclear norm of R, and with it the sum of any eigenvalues; what is counted of D has its own errors added. ``skew``
-bounds ||E^(1/2) (B B^T - I) E^(1/2)||, since steps take the basis to be orthonormal, and ``astray`` the distance of the
-mean. If a step makes L + F of L, for L^T L + D, then |(L + F)^T (L + F) - L^T L|_* <= 2 |L|_F |F|_F + |F|_F^2.
+A single pass has a basis B and energies E. It sums D, the parts that its steps discard, and the rounding errors of the
+steps. The scatter matrix is S = B^T E B + D + R with the stored B and positive semi-definite D. ``slack`` bounds the
+nuclear norm of R, and therefore the sum of any of its eigenvalues. The computed size of D includes its own errors.
+Steps assume an orthonormal basis: ``skew`` bounds ||E^(1/2) (B B^T - I) E^(1/2)||. ``astray`` bounds the error of the
+mean. If a step computes L + F instead of L, for L^T L + D, then
+|(L + F)^T (L + F) - L^T L|_* <= 2 |L|_F |F|_F + |F|_F^2.
 
 References: B. N. Parlett, The Symmetric Eigenvalue Problem, SIAM 1998. K. Fan, Proc. Natl. Acad. Sci. 35, 1949, p. 652.
 """
@@ -36,18 +40,18 @@ from numpy.typing import DTypeLike
 from dpca.kernels.rounding import eigen_error, gamma, unit
 from dpca.kernels.types import Array
 
-# Gaps in a spectrum that are tried beside the last one.
+# Number of gaps in a spectrum that are tried besides the last one.
 _GAPS = 1
-# Operations on a few numbers.
-_FEW = 10
+# Upper bound on the number of operations in a formula of a few numbers.
+_OPERATIONS = 10
 
 
 class Errors(NamedTuple):
-    """What the products V C of q directions with the covariance are off by at most.
+    """Error bounds of the products V C of q directions with the covariance.
 
-    Row i of V C - P, P the computed product, is a^T X + b: X are the samples less a shift that lies near their mean,
-    divided by the root of n - 1, |a| <= ``projected[i]`` and |b| <= ``added[i]``. The first part, from rounded
-    projections of samples, is small along directions in which samples vary little.
+    Row i of V C - P, for the computed product P, is a^T X + b. X are the samples minus a shift near their mean, divided
+    by the root of n - 1. |a| <= ``projected[i]`` and |b| <= ``added[i]``. The first part comes from rounded projections
+    of samples. It is small along directions of small variance.
     """
 
     projected: Array
@@ -56,23 +60,23 @@ class Errors(NamedTuple):
     """Squared distance of the shift from the mean, times n / (n - 1)."""
 
     def turned(self, turn: Array) -> Errors:
-        """Return those of other directions, ``turn`` (j, q) times these."""
+        """Return the error bounds of the directions ``turn`` (j, q) times these."""
         size = np.abs(turn)
         return Errors(size @ self.projected, size @ self.added, self.shifted)
 
     def rows(self, variance: float) -> Array:
-        """Bound the norm of each row's error, or of its part along directions with at most this variance."""
+        """Bound the norm of the error of each row, or of its part along directions with at most this variance."""
         return self.projected * math.sqrt(variance + self.shifted) + self.added
 
     def below(self, variance: float, rows: slice) -> float:
-        """Return at least what the variance is where this is the least one computed along some of the directions."""
+        """Return a lower bound on the smallest variance along some directions, from its computed value."""
         projected, added = self._norms(rows)
         root = math.sqrt(max(variance + self.shifted - added + projected**2 / 4, 0.0)) - projected / 2
         return max(root, 0.0) ** 2 - self.shifted
 
     def above(self, variance: float, rows: slice) -> float:
-        """Return at most what the variance is where this is the largest one computed beside other directions."""
-        # Of a direction a of V and o beside it, a^T E (a + 2 o) is wrong: a factor of 2 / sqrt(3) where it is largest.
+        """Return an upper bound on the largest variance beside other directions, from its computed value."""
+        # For a direction a of V and o orthogonal to it, the error is a^T E (a + 2 o): at most a factor of 2 / sqrt(3).
         projected, added = (2 / math.sqrt(3) * norm for norm in self._norms(rows))
         root = math.sqrt(max(variance, 0.0) + self.shifted + added + projected**2 / 4) + projected / 2
         return root**2 - self.shifted
@@ -82,28 +86,28 @@ class Errors(NamedTuple):
 
 
 def missed(inner: Array, root: Array, k: int, outside: float, errors: Errors) -> tuple[float, float, float]:
-    """Bound what the leading ``k`` of some orthonormal directions V (q, d) miss of what the best k capture.
+    """Bound the variance that the leading ``k`` of orthonormal directions V (q, d) miss of the optimum. Costs O(q^3).
 
     Parameters
     ----------
     inner : array (q, q)
-        V C V^T as it was computed: row i from the product of direction i with C.
+        The computed V C V^T. Row i comes from the product of direction i with C.
     root : array (q, q)
-        A symmetric S, S^2 being the products of the residuals V C - inner V among themselves.
+        A symmetric S with S^2 = R R^T, for the residuals R = V C - inner V.
     k : int
     outside : float
-        Upper bound on the variance along any direction at right angles to V.
+        Upper bound on the variance along any direction orthogonal to V.
     errors : Errors
-        Of V C.
+        Errors of V C.
 
     Returns
     -------
     missed : float
-        See (b) and (c) above: (c) for all, or only for those behind a gap that is wide beside the errors, since the
-        eigenvalues behind the j-th exceed none of F (Cauchy's interlacing).
+        See (b) and (c) above. (c) applies to all directions, or only to those after a gap that is wide compared with
+        the errors: eigenvalues after the j-th do not exceed those of F (Cauchy's interlacing).
     largest, above : float
-        Upper bounds on the largest eigenvalue of C, and on the variance along any direction at right angles to those k.
-        Costs O(q^3).
+        Upper bounds on the largest eigenvalue of C, and on the variance along any direction orthogonal to the k leading
+        ones.
     """
     q = len(inner)
     whole = np.block([[(inner + inner.T) / 2, root], [root, outside * np.eye(q)]])
@@ -114,7 +118,7 @@ def missed(inner: Array, root: Array, k: int, outside: float, errors: Errors) ->
     each = errors.rows(largest)
     found = max(float(values[:k].sum()) - captured, 0.0) + 3 * math.sqrt(k) * float(np.linalg.norm(each)) + k * lapack
     above = math.inf
-    # The wider the gap behind the j-th, the less its errors count; those of all behind count as they are.
+    # A wide gap after the j-th direction reduces the effect of errors before it. Errors after it count fully.
     gaps = -np.diff(inner.diagonal()[: k + 1], append=outside if k == q else [])
     guess = np.cumsum(each[:k] ** 2) / np.maximum(gaps, np.finfo(float).tiny) + np.arange(k, 0, -1) * each[k - 1]
     for j in {k, *(1 + np.argsort(guess)[:_GAPS]).tolist()}:
@@ -136,55 +140,56 @@ def missed(inner: Array, root: Array, k: int, outside: float, errors: Errors) ->
 
 
 def moved(missed: float, largest: float, distance: float) -> float:
-    """Bound what components miss that were moved by ``distance``, from what they missed before; see (a) above.
+    """Bound the variance that components miss after a perturbation, see (a) above.
 
-    ``distance`` is the Frobenius norm of what orthonormal rows have outside of the span that they stand for, so that
-    the projections differ by the root of 2 times that at most; ``largest`` bounds the largest eigenvalue.
+    ``missed`` is the bound before the perturbation. ``distance`` is the Frobenius norm of the part of the orthonormal
+    rows outside of the original span. The projections then differ by at most sqrt(2) times the distance. ``largest``
+    bounds the largest eigenvalue.
     """
     return (math.sqrt(missed) + math.sqrt(2 * largest) * distance) ** 2
 
 
 def stored(k: int, dtype: DTypeLike) -> float:
-    """Return by how much rounding moves ``k`` orthonormal rows of float64 that are stored in a type; see `moved`.
+    """Return the distance by which storage in a dtype moves ``k`` orthonormal float64 rows; see `moved`.
 
-    Rounded to another type or not: they are orthonormal to some units of float64.
+    Even without rounding to another dtype, the rows are orthonormal only up to a few units of float64.
     """
-    return math.sqrt(k) * (unit(dtype) + gamma(_FEW, unit(np.float64)))
+    return math.sqrt(k) * (unit(dtype) + gamma(_OPERATIONS, unit(np.float64)))
 
 
 def share(captured: float, missed: float) -> float:
-    """Return the share captured / (captured + missed), rounded down; 1 where nothing is missed."""
+    """Return the share captured / (captured + missed), rounded down; 1 if nothing is missed."""
     if missed == 0:
         return 1.0
     if not (captured > 0 and missed < math.inf):
         return 0.0
-    return max(captured / (captured + missed) - gamma(_FEW, unit(np.float64)), 0.0)
+    return max(captured / (captured + missed) - gamma(_OPERATIONS, unit(np.float64)), 0.0)
 
 
 def exact_share(
     values: Array, beyond: float, errors: Array, dtype: DTypeLike, *, distance: float = 0.0, lost: float = 0.0
 ) -> float:
-    """Return the least share that computed eigenvectors capture, once they are stored in a type.
+    """Return a lower bound on the captured share of computed eigenvectors that are stored in a dtype.
 
     Parameters
     ----------
     values : array (k,)
-        Their eigenvalues, descending.
+        Eigenvalues, descending.
     beyond : float
         Upper bound on the other eigenvalues of the computed matrix.
     errors : array (k,)
-        Norms of the errors of the eigenvectors' products with the true matrix. Its other eigenvalues may exceed
-        ``beyond`` by the largest of these.
+        Norms of the errors of the products of the eigenvectors with the true matrix. The other eigenvalues of the true
+        matrix exceed ``beyond`` by at most the largest of these.
     distance : float
-        By which what is stored was moved, see `moved`.
+        Perturbation of the stored components, see `moved`.
     lost : float
-        What is missed beside.
+        Variance that is missed in addition.
     """
     k, total = len(values), float(values.sum())
     if not total > 0:
         return share(0.0, lost)
     known = Errors(np.zeros(k), errors, 0.0)
-    # Rounding of the matrix counts beside them as along them.
+    # Rounding errors of the matrix also affect the orthogonal directions.
     missing, largest, _ = missed(np.diag(values), np.zeros((k, k)), k, beyond + float(errors.max()), known)
     captured = total - math.sqrt(k) * float(np.linalg.norm(errors))
     return share(captured, moved(missing + lost, largest, distance + stored(k, dtype)))
@@ -193,22 +198,23 @@ def exact_share(
 def add_mean(
     rounding: Array, weights: tuple[float, float], apart: float, moved: float, squares: float, g: float, pull: float
 ) -> None:
-    """Count in that rows are centered by a mean that is rounded.
+    """Add the effect of the rounded mean that centers rows.
 
     Parameters
     ----------
     rounding : array (3,)
         Slack, skew and astray; changed in place.
     weights : tuple
-        Of the samples before, and of these rows.
+        Weights of the previous samples and of these rows.
     apart, moved : float
-        Distance of what was subtracted from the mean so far, and of the mean of these rows from that, as computed.
+        Computed distances: of the subtracted shift from the previous mean, and of the mean of these rows from the
+        shift.
     squares : float
-        Sum of squares of the rows less what was subtracted.
+        Sum of squares of the rows minus the shift.
     g : float
         Relative error of a mean of these rows.
     pull : float
-        Share of the mean's move that was subtracted from the rows.
+        Share of the change of the mean that was subtracted from the rows.
     """
     before, own = weights
     error, apart = g * math.sqrt(squares / own), apart + rounding[2]
@@ -220,9 +226,10 @@ def add_mean(
 
 
 def turning(change: Array, energy: Array, lengths: Array, values: Array, skew: float | Array, u: float) -> float:
-    """Bound |F|_F of what is added to a basis, scaled by the roots of new energies, if computed with rounding error u.
+    """Bound the error |F|_F of the change of a basis, scaled by the roots of the new energies, for rounding error u.
 
-    ``change`` is (turn - I) [basis; rows], ``lengths`` those of the rows; see `dpca.rules.turning.change_of`.
+    ``change`` is (turn - I) [basis; rows], ``lengths`` are the lengths of the rows; see
+    `dpca.rules.turning.change_of`.
     """
     rank, sizes, magnitudes = len(energy), np.sqrt(1 + skew / energy), np.abs(change)
     each = magnitudes @ np.concatenate([gamma(rank + 4, u) * sizes, gamma(len(lengths) + 4, u) * lengths])
@@ -232,7 +239,7 @@ def turning(change: Array, energy: Array, lengths: Array, values: Array, skew: f
 
 
 def turned(values: Array, error: float, skew: float) -> tuple[float, float]:
-    """Return what a turn with this error adds to the slack and to the skew, which was up to ``skew`` before it."""
+    """Return the increase of slack and skew by a rotation with this error. ``skew`` bounds the skew before it."""
     total, largest = float(values.sum()) + len(values) * skew, float(values[:1].sum()) + skew
     return (2 * math.sqrt(total) + error) * error, (2 * math.sqrt(largest) + error) * error
 
@@ -240,7 +247,7 @@ def turned(values: Array, error: float, skew: float) -> tuple[float, float]:
 def add_stacked(
     rounding: Array, turn_error: float, values: Array, old: float, squares: float, skew: float, g: float, u: float
 ) -> float:
-    """Count in a step that stacks rows below a basis, and keeps the leading eigenvectors of their products.
+    """Add the errors of a step that stacks rows below a basis and retains the leading eigenvectors of their products.
 
     Parameters
     ----------
@@ -249,9 +256,9 @@ def add_stacked(
     turn_error : float
         See `turning`.
     values : array (m,)
-        Eigenvalues kept.
+        Retained eigenvalues.
     old, squares : float
-        Sums of squares of the basis and of the rows, scaled.
+        Sums of squares of the scaled basis and of the scaled rows.
     skew : float
         Bound on the error of the products of the rows among themselves.
     g, u : float
@@ -260,7 +267,7 @@ def add_stacked(
     Returns
     -------
     float
-        By how much each eigenvalue that is given up may be larger than computed.
+        Bound on the error of each discarded eigenvalue.
     """
     cross = 2 * g * math.sqrt(squares * old)
     among = float(rounding[1]) + skew + cross + eigen_error(len(values) + 1, old + squares)

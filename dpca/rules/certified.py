@@ -1,4 +1,4 @@
-"""The components of a covariance, with the share of the best that they are certain to capture."""
+"""The components of a covariance, with a proven lower bound on their captured variance."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from dpca.kernels.rounding import eigen_error, gamma, unit
 from dpca.kernels.types import Array
 from dpca.rules import certificate
 
-# Samples of one float32 product, at most; see `dpca.rules.covariance`.
+# Largest number of samples in one float32 product; see `dpca.rules.covariance`.
 _ROWS = 1024
 
 
@@ -23,12 +23,12 @@ def error_of(diagonal: Array, total: Array, rounding: float, n: int, dtype: DTyp
     Parameters
     ----------
     diagonal, total : array (d,)
-        Of the sum of their products, and their sum.
+        Diagonal of the sum of products of the samples, and the sum of the samples.
     rounding : float
-        Sum of squares of what was multiplied, times the rounding error of its type; 0 of 8-bit integers, which are
-        multiplied and added up without rounding.
+        Sum of squares of the factors, times the rounding error of their dtype. 0 for 8-bit integers, because their
+        products and sums are exact.
     n : int
-        Samples.
+        Number of samples.
     """
     u, exact = unit(dtype), gamma(n + 10, unit(np.float64))
     squares, shifted = rounding / u, float(total @ total) / n
@@ -41,7 +41,7 @@ def error_of(diagonal: Array, total: Array, rounding: float, n: int, dtype: DTyp
 def components(
     covariance: Array, n_components: int | None, n_least: int, error: float, dtype: np.dtype[np.floating]
 ) -> dict[str, Array]:
-    """Return what `CovariancePCA` finds of a covariance (d, d) that is off by ``error``, and ``captured_bound``."""
+    """Return the results of `CovariancePCA` and ``captured_bound``, for a covariance (d, d) with this ``error``."""
     d, total = len(covariance), float(np.trace(covariance))
     k = min(n_components or d, d)
     if n_least:
@@ -53,7 +53,7 @@ def components(
     else:
         least = {}
         values, rows, beyond, errors = bounded_eigh(covariance, k, precise=dtype == np.float64)
-    # All directions together miss nothing.
+    # All d directions together capture everything.
     bound = certificate.exact_share(values, beyond, errors + error, dtype) if k < d and total > 0 else 1.0
     return {
         "components": rows,

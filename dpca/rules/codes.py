@@ -1,4 +1,4 @@
-"""Whole numbers that travel with samples as further attributes, in digits that every type holds exactly."""
+"""Integer codes of samples as additional attributes, in digits that are exact in every dtype."""
 
 from __future__ import annotations
 
@@ -7,15 +7,15 @@ from numpy.typing import DTypeLike
 
 from dpca.kernels.types import Array
 
-#: Attributes that a code takes: digits to the base 128, the lowest first.
+#: Number of attributes of a code: digits to the base 128, the lowest first.
 DIGITS = 3
 _BASE = 128
-#: Codes are less than this.
+#: Upper limit of codes, exclusive.
 MOST_CODES = _BASE**DIGITS
 
 
 def written_codes(codes: Array, dtype: DTypeLike) -> Array:
-    """Return the digits (n, DIGITS) of codes (n,) in a type of numbers."""
+    """Return the digits (n, DIGITS) of codes (n,) in a dtype."""
     return (codes[:, None] // _BASE ** np.arange(DIGITS) % _BASE).astype(dtype)
 
 

@@ -1,4 +1,4 @@
-"""Covariance of one set of attributes, and the principal components that follow from it."""
+"""Covariance of one set of attributes, and its principal components."""
 
 from __future__ import annotations
 
@@ -19,27 +19,27 @@ from dpca.rules import certified
 from dpca.rules.rule import Rule
 from dpca.rules.state import Layout, State
 
-#: Rows of one float32 product. Pixels of 8 bits less 128 have products of at most 2**14, so sums over 1024 rows stay
-#: within 2**24, where float32 holds every integer: the product is exact, whatever order BLAS adds in.
+#: Rows of one float32 product. Products of 8-bit pixels minus 128 are at most 2**14. Sums over 1024 rows stay within
+#: 2**24, where float32 holds every integer. The result is exact for any order of additions in BLAS.
 BLOCK_ROWS = 1024
-# Photographs are far from that bound: most products of so many rows stay within it too, which saves three of four
-# additions to a state larger than the cache (d = 1,875: a fifth of the time), and the diagonal tells
-# (|sum x y| <= max(sum x^2, sum y^2), in any order of addition).
+# Photographs are far from this bound, so that most products of 4096 rows stay within it, too. This saves three of four
+# additions to a state that is larger than the cache (d = 1,875: a fifth of the time). The diagonal of the product shows
+# whether the bound holds, because |sum x y| <= max(sum x^2, sum y^2) for any order of additions.
 _MOST_BLOCK_ROWS = 4096
 _EXACT_BELOW = 2.0**24
 # Sums of squares below this may have lost terms to underflow in float32.
 _SMALL = 2.0**-80
-# Array of a state that certifies what it finds: the sum of squares of what was multiplied, less the shift of the time,
-# times the rounding error of its type.
+# Array of a state with a certificate: the sum of squares of the shifted samples, times the rounding error of their
+# dtype.
 _ROUNDING = "rounding"
 CERTIFIED: Layout = {_ROUNDING: ((), float)}
 #: Rows of a matrix that are centered at a time.
 BAND_ROWS = 128
-# Numbers out of range are dealt with, or refused in the end.
+# Numbers out of range are either scaled or rejected in the end.
 QUIET = np.errstate(over="ignore", invalid="ignore")
 
 Products = tuple[Array, Array, Array | None]
-"""x^T x (lower triangle), the sum of the rows of s x, and s, powers of two, None for 1, where s x = block - shift."""
+"""x^T x (lower triangle), the sum of the rows of s x, and the powers of two s with s x = block - shift (None for 1)."""
 
 
 @dataclass(frozen=True)
@@ -47,25 +47,25 @@ class Covariance(Rule):
     """Sample covariance in one pass over shifted data.
 
     With a shift c near the mean, ``sum`` = sum (x - c) and ``cross`` = sum (x - c)(x - c)^T, the covariance is
-    (cross - sum sum^T / n) / (n - 1) (shifted-data algorithm, Chan, Golub & LeVeque 1983, section 3; Alakkari
-    2020, section 4.3.1, accumulates the same matrix). Products are float32 over at most 1,024 rows (8-bit integers:
-    4,096, or integers where :mod:`dpca.kernels.linalg_int8` pays, at half the time) and are added up
-    in float64.
+    (cross - sum sum^T / n) / (n - 1). This is the shifted-data algorithm (Chan, Golub & LeVeque 1983, section 3).
+    Alakkari (2020, section 4.3.1) accumulates the same matrix. Products are float32 over at most 1,024 rows, and 4,096
+    rows for 8-bit integers. They are summed in float64. If :mod:`dpca.kernels.linalg_int8` pays, products of 8-bit
+    integers use integer arithmetic, in half the time.
 
-    8-bit integers take c = 128 (0 when signed): then every product and sum is exact, and so the result is the same to
-    the last bit for any batch size, order of merging, number of workers and BLAS. Other dtypes take the mean of the
-    first batch, and move on to that of a later one that lies far from it (images come sorted, simulations drift), so
-    that products never lose to a large offset what the values hold; float64 stays float64.
+    For 8-bit integers c is 128 (0 if signed). Every product and sum is then exact. The result is bit-identical for any
+    batch size, order of merging, number of workers and BLAS. For other dtypes c is the mean of the first batch. It
+    moves to the mean of a later batch that is far from it, because images may be sorted and simulations drift. A large
+    offset therefore never costs accuracy. float64 samples are processed in float64.
 
-    Batches may be the arrays of another library, on an accelerator; the state moves there. For it small covariances
-    come stacked: ``State.stacked(m)`` takes batches (m, n, d), of m sets of attributes, and every array of the result
-    has a leading axis m. What is said above of exactness and accuracy holds there too as long as float32 products are
-    that: not TF32, which libraries leave off unless they are told otherwise.
+    Batches may be arrays of another library on an accelerator; the state moves to it. Small covariances can be stacked
+    there: ``State.stacked(m)`` supports batches (m, n, d) of m sets of attributes, and every array of the result has a
+    leading axis m. Exactness and accuracy are the same if float32 products are not computed in TF32, which libraries
+    disable by default.
 
     Parameters
     ----------
     center : bool
-        Whether the covariance is about the mean, or about 0: then ``mean`` is 0.
+        Whether the covariance is about the mean. If false, it is about 0, and ``mean`` is 0.
 
     Costs O(n d^2) time, 8 d^2 bytes of state. Results of ``finish``: ``mean`` (d,), ``covariance`` (d, d), float64.
     """
@@ -100,7 +100,7 @@ class Covariance(Rule):
 
     @QUIET
     def merge(self, a: State, b: State) -> State:
-        """Return the state of both streams together, on the shift of the first."""
+        """Return the state of both streams, with the shift of the first."""
         n, total = b.counts["n_samples"], b.arrays["sum"]
         if n == 0:
             return a
@@ -119,7 +119,7 @@ class Covariance(Rule):
         return {"mean": mean, "covariance": linalg.symmetrize(cross)}
 
     def _bounded(self, state: State, n_components: int | None, n_least: int, dtype: np.dtype[Any]) -> dict[str, Array]:
-        """Return the mean, and what `dpca.rules.certified.components` finds, of samples of a working dtype."""
+        """Return the mean and the results of `dpca.rules.certified.components`, for samples of a working dtype."""
         state = state.to_numpy()
         n, arrays = state.counts["n_samples"], state.arrays
         error = certified.error_of(arrays["cross"].diagonal(), arrays["sum"], float(arrays[_ROUNDING]), n, dtype)
@@ -132,7 +132,7 @@ class Covariance(Rule):
         xp = namespace(cross)
         if self.center:
             mean = state.arrays["shift"] + total / n
-            # In bands of rows, to hold no second matrix of d x d.
+            # In bands of rows, to avoid a second matrix of d x d.
             for start in range(0, total.shape[-1], BAND_ROWS):
                 stop = min(start + BAND_ROWS, total.shape[-1])
                 rows = cross[..., start:stop, :stop]
@@ -143,19 +143,19 @@ class Covariance(Rule):
             _displace(cross, total, n, state.arrays["shift"])
             cross /= max(n - 1, 1)
         if any_of(~xp.isfinite(linalg.diagonal(cross))):
-            raise ValueError("a variance exceeds what float64 holds: divide all values by a constant first")
+            raise ValueError("a variance exceeds the range of float64: divide all values by a constant first")
         return mean, cross
 
     def takes_any_batches(self, dtype: DTypeLike) -> bool:
-        """Say whether sums are exact."""
+        """Return whether sums are exact."""
         return is_exact(np.dtype(dtype))
 
     def batch_rows(self, dtype: DTypeLike) -> int:
-        """Samples that an update does best with: those of one product."""
+        """Return the best number of samples per update: the rows of one product."""
         return _MOST_BLOCK_ROWS if is_exact(np.dtype(dtype)) else BLOCK_ROWS
 
     def work_bytes(self, n_rows: int, n_features: int, dtype: DTypeLike) -> int:
-        """Bytes of temporary arrays: one shifted block, its product, and what the eigensolver needs."""
+        """Return the bytes of temporary arrays: one shifted block and its product."""
         itemsize = working_dtype(dtype).itemsize
         block = min(n_rows, self.batch_rows(dtype)) * (n_features + 1) * (itemsize + 1)
         return block + (n_features + 1) ** 2 * itemsize
@@ -168,18 +168,19 @@ class CovariancePCA(Covariance):
     Parameters
     ----------
     n_components : int or None
-        Components to keep; None, or more than there are attributes, keeps one for each attribute.
+        Number of components to retain. None retains one for each attribute; larger numbers are cut to that.
     n_least : int
-        Least components to keep beside (Alakkari 2020, section 2.1.2): those of the smallest variances.
+        Number of least components, those of the smallest variances, to retain in addition (Alakkari 2020, section
+        2.1.2).
     precise : bool
-        Whether eigenvectors are found to rounding, see `dpca.kernels.linalg.leading_eigh`.
+        Whether eigenvectors are computed up to rounding error, see `dpca.kernels.linalg.leading_eigh`.
     certified : bool
-        Whether ``captured_bound`` () is found, of one matrix (d, d): see `dpca.rules.certificate`.
+        Whether ``captured_bound`` () is computed, see `dpca.rules.certificate`. Requires a single matrix (d, d).
 
     Results of ``finish``: ``mean`` (d,) float64, ``components`` (k, d) float64, ``explained_variance`` (k,)
     float64, descending, ``total_variance`` () float64; with ``n_least`` also ``least_components`` (n_least, d) and
-    ``least_variance`` (n_least,), ascending, float64. Costs O(d^3) time beside the covariance. The least variances are
-    known to the rounding error of the largest.
+    ``least_variance`` (n_least,), ascending, float64. Costs O(d^3) time besides the covariance. The least variances are
+    accurate up to the rounding error of the largest one.
     """
 
     n_components: int | None = None
@@ -215,18 +216,18 @@ class CovariancePCA(Covariance):
         return self._bounded(state, self.n_components, self.n_least, dtype)
 
     def result_bytes(self, n_features: int, dtype: DTypeLike) -> int:
-        """Bytes of a result."""
+        """Return the bytes of a result."""
         k = min(self.n_components or n_features, n_features)
         return 8 * (n_features * (k + 1) + k + 1 + self.n_least * (n_features + 1))
 
     def work_bytes(self, n_rows: int, n_features: int, dtype: DTypeLike) -> int:
-        """Bytes of temporary arrays: of an update, and of the eigensolver, which finds the least with all others."""
+        """Return the bytes of temporary arrays, including the eigensolver. With ``n_least`` it computes all pairs."""
         k = n_features if self.n_least else min(self.n_components or n_features, n_features)
         return super().work_bytes(n_rows, n_features, dtype) + linalg.eigh_bytes(n_features, k)
 
 
 def _add_numbers(state: State, batch: Array) -> None:
-    """Add floats, or integers of more than 8 bits, to a state."""
+    """Add floats or integers of more than 8 bits to a state."""
     n = batch.shape[-2]
     for start in range(0, n, BLOCK_ROWS):
         add_block(state, batch[..., start : min(start + BLOCK_ROWS, n), :], spread_of(state), _products)
@@ -235,7 +236,7 @@ def _add_numbers(state: State, batch: Array) -> None:
 def add_block(state: State, block: Array, spread: Array, products: Callable[[Array, Array], Products]) -> None:
     """Add up to 1,024 rows of numbers (..., n, d), or of several places (n_places, n, d), to a state.
 
-    ``spread`` is what `spread_of` says of all that was seen before, ``products`` what `_products` does.
+    ``spread`` is the result of `spread_of` for all previous samples. ``products`` is a function like `_products`.
     """
     xp, n = namespace(block), block.shape[-2]
     if state.counts["n_samples"] == 0:
@@ -244,11 +245,11 @@ def add_block(state: State, block: Array, spread: Array, products: Callable[[Arr
     squares = cast(linalg.diagonal(product), np.float64)
     if scale is not None:
         squares = squares * scale[..., None] ** 2
-    # Where a block lies so far from the shift, beside the spread seen so far, products lose two digits.
+    # If a block is so far from the shift, compared with the spread so far, products lose two digits.
     own = _variance(squares, total, n, product.ndim)
     far = _squared_means(total, n, product.ndim) > 100 * xp.maximum(own, spread)
     if any_of(far):
-        # Of a stack, only those that are far move.
+        # In a stack, only matrices with a far block get a new shift.
         some = xp.any(far, axis=-1)[..., None]
         move_shift(state, xp.where(some, center_of(block), state.arrays["shift"]))
         product, total, scale = products(block, state.arrays["shift"])
@@ -259,7 +260,7 @@ def add_block(state: State, block: Array, spread: Array, products: Callable[[Arr
 
 
 def _add_bytes(state: State, batch: Array) -> None:
-    """Add 8-bit integers to a state, by exact products of floats."""
+    """Add 8-bit integers to a state by exact floating-point products."""
     start, n = 0, batch.shape[-2]
     while start < n:
         block = batch[..., start : min(start + _exact_rows(state), n), :]
@@ -272,7 +273,7 @@ def _add_bytes(state: State, batch: Array) -> None:
 
 
 def add_products(state: State, n: int, product: Array, total: Array, scale: Array | None = None) -> None:
-    """Add to a state what `_products` returns of ``n`` rows."""
+    """Add the result of `_products` for ``n`` rows to a state."""
     linalg.add_lower(state.arrays["cross"], product, 1.0 if scale is None else scale**2)
     state.arrays["sum"] += total
     state.counts["n_samples"] += n
@@ -280,7 +281,7 @@ def add_products(state: State, n: int, product: Array, total: Array, scale: Arra
 
 def _products(block: Array, shift: Array) -> Products:
     d, dtype = block.shape[-1], working_dtype(dtype_of(block))
-    # A column of ones makes the sums a row of the product, which saves a pass over the rows.
+    # With a column of ones, the sums are a row of the product. This saves a pass over the rows.
     x = linalg.workspace("shifted", (*block.shape[:-1], d + 1), dtype, block)
     x[..., d] = 1
     shift_into(block, shift, x[..., :d])
@@ -290,9 +291,9 @@ def _products(block: Array, shift: Array) -> Products:
 
 
 def scaled_gram(x: Array) -> tuple[Array, Array | None]:
-    """Return y^T y (lower triangle), and s, powers of two, where s y = x but for the last column, of ones in both.
+    """Return y^T y (lower triangle) and the powers of two s with s y = x. The last columns of x and y are ones.
 
-    ``x`` (..., n, d + 1) becomes y. None stands for an s of 1.
+    ``x`` (..., n, d + 1) is overwritten by y. s is None if it is 1.
     """
     d = x.shape[-1] - 1
     product = linalg.workspace_gram("product", x)
@@ -300,7 +301,7 @@ def scaled_gram(x: Array) -> tuple[Array, Array | None]:
     if dtype_of(x) == np.float32:
         largest = _largest_square(product[..., :d, :d])
         outside = ~((largest > _SMALL) & (largest < math.inf))
-        # Their squares leave float32's range (densities in SI units do): bring the largest deviation to 1, exactly.
+        # If squares leave the range of float32 (densities in SI units do), scale the largest deviation to 1, exactly.
         scale = linalg.bring_to_one(x[..., :d], outside) if any_of(outside) else None
         if scale is not None:
             product = linalg.workspace_gram("product", x)
@@ -308,7 +309,7 @@ def scaled_gram(x: Array) -> tuple[Array, Array | None]:
 
 
 def _exact_rows(state: State) -> int:
-    """Rows of 8-bit integers whose product is likely exact, by the mean square seen so far, a quarter to spare."""
+    """Return the rows of 8-bit integers with a likely exact product, by the mean square so far with a safety margin."""
     n = state.counts["n_samples"]
     squares = _largest_square(state.arrays["cross"])
     largest = float(namespace(squares).max(squares) if squares.ndim else squares) / n if n else math.inf
@@ -318,39 +319,39 @@ def _exact_rows(state: State) -> int:
 def _largest_square(product: Array) -> Array:
     """Return the largest sum of squares on the diagonal of each product."""
     squares = linalg.diagonal(product)
-    # The method takes a third of the time of np.max where there are few.
+    # For few values the method takes a third of the time of np.max.
     largest: Array = squares.max(axis=-1) if is_numpy(squares) else namespace(squares).max(squares, axis=-1)
     return largest
 
 
 def shift_into(block: Array, shift: Array, out: Array) -> Array:
-    """Write block - shift to ``out``, of the working dtype."""
+    """Write block - shift to ``out``, in the working dtype."""
     if is_numpy(block) and block.dtype == np.uint8:
-        # Flipping the top bit subtracts 128 without leaving 8 bits: cheaper than subtracting floats.
+        # Flipping the top bit subtracts 128 in 8 bits, which is cheaper than subtracting floats.
         flipped = np.bitwise_xor(block, np.uint8(128), out=linalg.scratch("flipped", block.shape, np.uint8))
         np.copyto(out, flipped.view(np.int8))
     else:
         linalg.copy_into(out, block)
-        if dtype_of(block) not in (np.dtype(np.int8), np.dtype(bool)):  # whose shift is 0
+        if dtype_of(block) not in (np.dtype(np.int8), np.dtype(bool)):  # their shift is 0
             out -= cast(shift, dtype_of(out))[..., None, :]
     return out
 
 
 def center_of(block: Array) -> Array:
-    """Mean of a block, as the working dtype holds it."""
+    """Return the mean of a block in the working dtype."""
     xp = namespace(block)
     mean = xp.sum(block, axis=-2, dtype=xp.float64) / block.shape[-2]
     return cast(mean, working_dtype(dtype_of(block)))
 
 
 def spread_of(state: State) -> Array:
-    """Return the variance (..., d) of what a state has seen, divisor n; 0 before the first sample."""
+    """Return the variance (..., d) of the samples of a state, with divisor n; 0 before the first sample."""
     n, squares = state.counts["n_samples"], linalg.diagonal(state.arrays["cross"])
     return _variance(squares, state.arrays["sum"], n, squares.ndim + 1) if n else namespace(squares).zeros_like(squares)
 
 
 def _variance(squares: Array, total: Array, n: int, ndim: int) -> Array:
-    """Return the variance of n samples about their mean, averaged over places where ``total`` has an axis of these."""
+    """Return the variance of n samples about their mean, averaged over places if ``total`` has such an axis."""
     places = total.shape[-2] if total.ndim == ndim else 1
     mean_squares: Array = squares / (n * places)
     return mean_squares - _squared_means(total, n, ndim)
@@ -362,17 +363,17 @@ def _squared_means(total: Array, n: int, ndim: int) -> Array:
 
 
 def move_shift(state: State, shift: Array) -> None:
-    """Put a state on another shift."""
+    """Change the shift of a state."""
     n, total = state.counts["n_samples"], state.arrays["sum"]
     total[...] = _displace(state.arrays["cross"], total, n, state.arrays["shift"] - shift)
     state.arrays["shift"][...] = shift
 
 
 def _displace(cross: Array, total: Array, n: int, delta: Array) -> Array:
-    """Add to ``cross`` what n deviations that sum to ``total`` lack on a shift lower by delta; return their new sum.
+    """Update ``cross`` for a shift that is lower by delta, and return the new sum of the n deviations.
 
     sum (y + delta)(y + delta)^T = sum y y^T + total delta^T + delta (total + n delta)^T, for each place.
-    Of one matrix (d, d), ``total`` and ``delta`` are (d,), or (n_places, d) where it adds up several places.
+    For one matrix (d, d), ``total`` and ``delta`` are (d,), or (n_places, d) if the matrix sums several places.
     """
     xp = namespace(cross)
     moved: Array = total + n * delta
@@ -388,11 +389,11 @@ def _displace(cross: Array, total: Array, n: int, delta: Array) -> Array:
 
 
 def _outer(a: Array, b: Array, ndim: int) -> Array:
-    """Return a b^T with ``ndim`` axes, summed over places where vectors have an axis of these."""
+    """Return a b^T with ``ndim`` axes, summed over places if the vectors have such an axis."""
     product: Array = a.T @ b if a.ndim == ndim else a[..., None] * b[..., None, :]
     return product
 
 
 def is_exact(dtype: np.dtype[Any]) -> bool:
-    """Say whether values are 8-bit integers, whose products are summed without rounding."""
+    """Return whether values are 8-bit integers. Sums of their products are exact."""
     return dtype in (np.dtype(np.uint8), np.dtype(np.int8), np.dtype(bool))

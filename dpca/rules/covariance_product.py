@@ -1,4 +1,4 @@
-"""One pass that multiplies given vectors by the covariance of a stream: the step of every iterative solver."""
+"""One pass that multiplies given vectors by the covariance of a stream, the step of every iterative solver."""
 
 from __future__ import annotations
 
@@ -28,24 +28,25 @@ from dpca.rules.orthonormal import gram
 from dpca.rules.rule import Rule
 from dpca.rules.state import Layout, State
 
-# A batch takes no more bytes than this, and no fewer rows than pay for adding a product of all columns.
+# Largest number of bytes of a batch, and fewest rows that pay for adding a product of all columns.
 _BATCH_BYTES, _FEWEST_ROWS = 2**26, 64
-# Samples whose residuals are compared with each other.
+# Samples per group: the products of residuals are computed within a group.
 _GROUP = 128
 
 
 @dataclass(frozen=True, eq=False)
 class CovarianceProduct(Rule):
-    """Multiply rows V (k, d) by the covariance C of a stream, which is never formed.
+    """Multiply rows V (k, d) by the covariance C of a stream without forming C.
 
-    sum y^T (x - mean), y = (x - mean) V^T, is (n - 1) V C. A sum over samples: it merges, and order does not matter.
+    sum y^T (x - mean) with y = (x - mean) V^T is (n - 1) V C. This is a sum over samples: states can be merged, and the
+    order of samples does not matter.
 
     Parameters
     ----------
     components : array (k, d)
         The rows V.
     mean : array (d,), float64
-        Mean of the samples, exact or nearly: what is left of it is subtracted at the end.
+        Mean of the samples, exact or approximate. The remaining difference is subtracted at the end.
     center : bool
         Whether the covariance is about the mean.
 
@@ -62,19 +63,19 @@ class CovarianceProduct(Rule):
 
     def _layout(self, n_features: int, dtype: DTypeLike) -> Layout:
         image = (len(self.components), n_features)
-        # The sum of squares times the rounding error of its type is a sum over samples, too.
+        # The sum of squares times the rounding error of the dtype is also a sum over samples.
         numbers = dict.fromkeys(("squares", "rounding"), ((), float))
         return {"image": (image, float), "sum": ((n_features,), float), **numbers}
 
     def _take(self, state: State, batch: Array) -> None:
         dtype = working_dtype(batch.dtype)
-        # BLAS rounds otherwise where an array is in Fortran order, or unaligned, as those that were shipped may be.
+        # BLAS rounds differently for arrays in Fortran order and for unaligned ones, which may arrive on workers.
         mean, components = self.mean.astype(dtype), np.require(self.components, dtype, ["C", "A"])
         for start in range(0, len(batch), BLOCK_ROWS):
             block = batch[start : start + BLOCK_ROWS]
             y, ones, squares = np.zeros((len(block), len(components)), dtype), np.ones(len(block), dtype), 0.0
             groups = self._groups(len(block))
-            # Centered twice, some columns at a time: that takes less than to hold all of them.
+            # Columns are centered twice, a block at a time, because this costs less than holding all of them.
             for columns in blocks(batch.shape[1]):
                 x = self._centered(block[:, columns], mean[columns])
                 y += x @ components[:, columns].T
@@ -88,14 +89,14 @@ class CovarianceProduct(Rule):
             state.arrays["rounding"] += unit(dtype) * squares
             state.counts["n_samples"] += len(block)
             for rows, products in groups:
-                self._look_outside(state, products, y[rows])
+                self._bound_outside(state, products, y[rows])
 
     def _groups(self, n: int) -> list[tuple[slice, Array]]:
-        """Return rows of a block whose products among themselves are wanted, and zeros in the place of these."""
+        """Return groups of rows of a block, and an array of zeros for the products of the rows of each group."""
         return []
 
-    def _look_outside(self, state: State, products: Array, y: Array) -> None:
-        """Take in the products of centered rows among themselves, and those with the components."""
+    def _bound_outside(self, state: State, products: Array, y: Array) -> None:
+        """Process the products of the centered rows of a group with each other, and their products with components."""
 
     def _centered(self, part: Array, mean: Array) -> Array:
         x = linalg.scratch("refined", part.shape, mean.dtype)
@@ -107,7 +108,7 @@ class CovarianceProduct(Rule):
         return {"mean": mean, "product": product, "total_variance": np.asarray(total)}
 
     def _product(self, state: State) -> tuple[Array, Array, float]:
-        """Exact mean, product and trace of the covariance."""
+        """Return the exact mean, the product, and the trace of the covariance."""
         n, image, total = state.counts["n_samples"], state.arrays["image"], state.arrays["sum"]
         squares = float(state.arrays["squares"])
         mean = np.array(self.mean)
@@ -119,12 +120,12 @@ class CovarianceProduct(Rule):
         return mean, image, max(squares / (n - 1), 0.0)
 
     def batch_rows(self, dtype: DTypeLike) -> int:
-        """Rows of a batch that takes at most 64 MiB, if these are enough to pay for adding their product."""
+        """Return the rows of a batch of at most 64 MiB, but enough rows to pay for adding their product."""
         row_bytes = int(self.components.shape[1]) * np.dtype(dtype).itemsize
         return min(BLOCK_ROWS, max(_FEWEST_ROWS, _BATCH_BYTES // row_bytes))
 
     def work_bytes(self, n_rows: int, n_features: int, dtype: DTypeLike) -> int:
-        """Bytes of temporary arrays: a block of some columns, the components, and six bases in ``finish``."""
+        """Return the bytes of temporary arrays: a block of columns, the components, and six bases in ``finish``."""
         k, itemsize, columns = len(self.components), working_dtype(dtype).itemsize, min(n_features, COLUMNS)
         return (min(n_rows, BLOCK_ROWS) * (columns + k) + k * (columns + n_features)) * itemsize + 48 * k * n_features
 
@@ -133,18 +134,18 @@ class CovarianceProduct(Rule):
 class Refinement(CovarianceProduct):
     """Multiply components V (k, d) by the covariance C of a stream: one step of orthogonal iteration.
 
-    Alakkari 2020, section 2.2.1, and as a second pass section 3.4.5; Arora 2015, section 5.3. The product of V C with
-    V^T gives the Rayleigh-Ritz values of V, exact up to rounding, and the residuals C v - lambda v; its own orthonormal
-    basis is the next iterate, which captures at least as much.
+    Alakkari 2020, section 2.2.1, and section 3.4.5 for a second pass; Arora 2015, section 5.3. The product of V C with
+    V^T yields the Rayleigh-Ritz values of V, exact up to rounding error, and the residuals C v - lambda v. An
+    orthonormal basis of V C is the next iterate. It captures at least as much variance.
 
     Parameters
     ----------
     components : array (k, d), orthonormal rows
     mean, center
-        As in `CovarianceProduct`.
+        See `CovarianceProduct`.
 
-    Results of ``finish``: ``mean``, ``components`` (the next iterate, ordered by the variances that it was made from),
-    ``explained_variance`` (k,) of the components that were given, ``residual_norms`` (k,) and ``total_variance`` ().
+    Results of ``finish``: ``mean``, ``components`` (the next iterate, in the order of its singular values),
+    ``explained_variance`` (k,) of the given components, ``residual_norms`` (k,) and ``total_variance`` ().
     """
 
     def _finish(self, state: State) -> dict[str, Array]:
@@ -156,7 +157,7 @@ class Refinement(CovarianceProduct):
         residual = np.linalg.norm(product - values[:, None] * given, axis=1)
         rows = next_iterate(product, given)
         captured, total = float(values.sum()), max(total, float(values.sum()))
-        # No more is known of the best components than that they capture no more than all.
+        # The only known bound on the best components is the total variance.
         each, k = errors.rows.rows(errors.spread), len(given)
         slack = math.sqrt(k) * float(np.linalg.norm(each)) + 2 * skew * captured
         moved = math.sqrt(2 * k) * unit(self.components.dtype) * total
@@ -173,14 +174,14 @@ class Refinement(CovarianceProduct):
 
 @dataclass(frozen=True, eq=False, kw_only=True)
 class RayleighRitz(CovarianceProduct):
-    """Rayleigh-Ritz on a basis V (q, d), of which ``n_components`` directions are wanted.
+    """Rayleigh-Ritz on a basis V (q, d), for the ``n_components`` leading directions in its span.
 
-    Alakkari 2020, section 2.2.1; Parlett 1998, section 11.3. Unlike `Refinement`, whose components are one
-    multiplication further than what it measured, what this returns has exactly the variances that it states.
+    Alakkari 2020, section 2.2.1; Parlett 1998, section 11.3. The returned components have exactly the returned
+    variances. The components of `Refinement`, in contrast, are one multiplication ahead of its measured variances.
 
-    With R = C V^T - V^T diag(values) the covariance is, in a basis that begins with V, the matrix [[diag(values), R^T],
-    [R, F]] where F is positive semi-definite and its trace is what V does not capture. So the k largest eigenvalues
-    together exceed neither the total variance nor
+    Let R = C V^T - V^T diag(values). In a basis that begins with V, the covariance is [[diag(values), R^T], [R, F]]. F
+    is positive semi-definite, and its trace is the variance that V does not capture. The sum of the k largest
+    eigenvalues exceeds neither the total variance nor
 
         max(v_1 + ... + v_k, v_1 + ... + v_(k-1) + trace F) + (the k largest singular values of R)
 
@@ -190,22 +191,22 @@ class RayleighRitz(CovarianceProduct):
     ----------
     components : array (q, d), orthonormal rows
     mean, center
-        As in `CovarianceProduct`.
+        See `CovarianceProduct`.
     n_components : int
-        Directions wanted, at most q.
+        Number of leading directions k, at most q.
     outside : float
-        Upper bound on the largest eigenvalue of F, where one is known. Another one is its trace, and a third is
-        measured here: F is a sum over groups of at most 128 samples, the largest eigenvalue of each group is that of
-        the products of its residuals among themselves, and that of a sum is at most their sum. The k largest
-        eigenvalues together are then at most those of [[diag(values), S], [S, outside I]] with S^2 = R^T R: where V is
-        nearly invariant and ``outside`` smaller than v_k, they exceed v_1 + ... + v_k by squares of R only (Parlett
-        1998, chapter 11).
+        Known upper bound on the largest eigenvalue of F, if any. The trace of F is another bound. The pass measures a
+        third one: F is a sum over groups of at most 128 samples. The largest eigenvalue of each group is that of the
+        products of its residuals, and the largest eigenvalue of a sum is at most the sum of the largest ones. The sum
+        of the k largest eigenvalues is then at most that of [[diag(values), S], [S, outside I]] with S^2 = R^T R. If V
+        is nearly invariant and ``outside`` is smaller than v_k, this exceeds v_1 + ... + v_k only by squares of R
+        (Parlett 1998, chapter 11).
 
-    Results of ``finish``, float64: ``mean``; ``components`` (q, d), the Ritz vectors, and ``product`` (q, d), these
-    times the covariance; ``explained_variance`` (q,), descending; ``residual_norms`` (q,); ``total_variance`` ();
-    ``coupling`` (), the sum of the singular values of the wanted directions' residuals: by so much at most does their
-    captured variance differ from the sum of some k eigenvalues, up to rounding; and what
-    `dpca.rules.measured` makes certificates of, and of the bound above, rounding counted in.
+    Results of ``finish``, float64: ``mean``; ``components`` (q, d), the Ritz vectors; ``product`` (q, d), the Ritz
+    vectors times the covariance; ``explained_variance`` (q,), descending; ``residual_norms`` (q,); ``total_variance``
+    (); ``coupling`` (), the sum of the singular values of the residuals of the k leading directions. Up to rounding
+    error, their captured variance differs by at most ``coupling`` from the sum of some k eigenvalues. Further results
+    are the input of the certificates of `dpca.rules.measured`, including rounding errors.
     """
 
     n_components: int
@@ -214,7 +215,8 @@ class RayleighRitz(CovarianceProduct):
     def __post_init__(self) -> None:
         if not 1 <= self.n_components <= len(self.components):
             raise ValueError(
-                f"n_components is {self.n_components} of a basis of {len(self.components)} rows: ask for 1 to that many"
+                f"n_components is {self.n_components}, but the basis has {len(self.components)} rows: give 1 to "
+                f"{len(self.components)}"
             )
 
     def _layout(self, n_features: int, dtype: DTypeLike) -> Layout:
@@ -224,7 +226,7 @@ class RayleighRitz(CovarianceProduct):
         edges = np.linspace(0, n, -(-n // _GROUP) + 1).astype(int)
         return [(slice(a, b), np.zeros((b - a, b - a))) for a, b in itertools.pairwise(edges)]
 
-    def _look_outside(self, state: State, products: Array, y: Array) -> None:
+    def _bound_outside(self, state: State, products: Array, y: Array) -> None:
         trace, size = float(np.trace(products)), math.sqrt(float(np.vdot(products, products)))
         mapped, _, squared = relative_errors(self.components.shape[1], len(products), unit(y.dtype))
         off = mapped * math.sqrt(len(self.components))
@@ -239,7 +241,7 @@ class RayleighRitz(CovarianceProduct):
         given, pass_errors = self.components.astype(np.float64), PassErrors.of(state, self.components)
         seen = float(state.arrays["outside"]) / (n - 1)
         mean, product, total = self._product(state)
-        # Rows that were orthonormal in float32 are made so in float64, their products with the covariance likewise.
+        # Orthonormalize the rows in float64, because they are only orthonormal in float32. Transform the products, too.
         lower = np.linalg.cholesky(gram(given))
         skew = float(np.linalg.norm(lower @ lower.T - np.eye(len(given))))
         given, product = (scipy.linalg.solve_triangular(lower, rows, lower=True) for rows in (given, product))
@@ -273,13 +275,13 @@ class RayleighRitz(CovarianceProduct):
         }
 
     def result_bytes(self, n_features: int, dtype: DTypeLike) -> int:
-        """Bytes of a result."""
+        """Return the bytes of a result."""
         q = len(self.components)
         return 8 * (n_features * (2 * q + 1) + 2 * q * (q + 3))
 
 
 def refinement(found: dict[str, Array], components: Array, mean: Array, center: bool) -> CovarianceProduct:
-    """Return the rule of the pass after one that found these: of all directions, where these are among it."""
+    """Return the rule of the next pass, from the result ``found`` of a pass: for all its directions, if it has them."""
     if "directions" not in found:
         return Refinement(components, mean, center)
     outside = float(found["outside"])

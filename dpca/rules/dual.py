@@ -1,10 +1,9 @@
 """Exact principal components of few samples with many attributes, from the Gram matrix of the samples, in two passes.
 
-The covariance X^T X of centered samples and their Gram matrix X X^T share the eigenvalues other than 0; with
-eigenvectors u of the latter the components are X^T u / sqrt(eigenvalue) (Alakkari 2020, section 2.1, dual form; Arora
-2015, section 6.1). `BlockGram` gives the Gram matrix of some attributes of **all** samples, so that each can be
-centered exactly with its own mean; those of all attributes add up to what `dual_weights` solves. `DualComponents` needs
-the samples once more.
+The covariance X^T X of centered samples and their Gram matrix X X^T have the same nonzero eigenvalues. For eigenvectors
+u of the Gram matrix, the components are X^T u / sqrt(eigenvalue) (Alakkari 2020, section 2.1, dual form; Arora 2015,
+section 6.1). `BlockGram` computes the Gram matrix of some attributes of **all** samples, so that each attribute is
+centered exactly. The sum over all attributes is the input of `dual_weights`. `DualComponents` is the second pass.
 """
 
 from __future__ import annotations
@@ -26,25 +25,25 @@ from dpca.rules.rule import Rule
 from dpca.rules.state import Layout, State
 
 _BLOCK_ROWS = 1024
-# Attributes of one product: longer sums are added up in float64.
+# Attributes of one product. Longer sums are accumulated in float64.
 _BLOCK_ATTRIBUTES = 1024
 
 
 @dataclass(frozen=True)
 class BlockGram(Rule):
-    """Gram matrix of all samples over some of their attributes, which are held until all samples are there.
+    """Gram matrix of all samples over some of their attributes. The state holds the samples until all have arrived.
 
-    Products are float32 over at most 1,024 attributes (float64 for float64 input), added up in float64.
+    Products are float32 over at most 1,024 attributes (float64 for float64 input), and are summed in float64.
 
     Parameters
     ----------
     n_samples : int
-        Of the whole stream.
+        Number of samples of the whole stream.
     center : bool
-        Subtract each attribute's mean.
+        Subtract the mean of each attribute.
 
-    Results of ``finish``: ``gram`` (n, n), float64, lower triangle. Holds n_samples x n_attributes values of the
-    input's dtype and 8 n^2 bytes; costs n^2 operations for each attribute.
+    Results of ``finish``: ``gram`` (n, n), float64, lower triangle. Holds n_samples x n_attributes values in the dtype
+    of the input, and 8 n^2 bytes. Costs n^2 operations for each attribute.
     """
 
     n_samples: int
@@ -58,7 +57,7 @@ class BlockGram(Rule):
         first = state.counts["n_samples"]
         if first + len(batch) > self.n_samples:
             raise ValueError(
-                f"{first + len(batch)} samples came but {self.n_samples} were announced: announce them all"
+                f"got {first + len(batch)} samples, but n_samples is {self.n_samples}: give the number of all samples"
             )
         state.arrays["rows"][first : first + len(batch)] = batch
         state.counts["n_samples"] += len(batch)
@@ -66,7 +65,9 @@ class BlockGram(Rule):
     def _finish(self, state: State) -> dict[str, Array]:
         n = self.n_samples
         if state.counts["n_samples"] < n:
-            raise ValueError(f"{state.counts['n_samples']} samples came but {n} were announced: announce as many")
+            raise ValueError(
+                f"got {state.counts['n_samples']} samples, but n_samples is {n}: give the number of all samples"
+            )
         samples, gram = state.arrays.pop("rows"), np.zeros((n, n))
         for start in range(0, samples.shape[1], _BLOCK_ATTRIBUTES):
             part = samples[:, start : start + _BLOCK_ATTRIBUTES]
@@ -78,11 +79,11 @@ class BlockGram(Rule):
         return {"gram": gram}
 
     def result_bytes(self, n_features: int, dtype: DTypeLike) -> int:
-        """Bytes of a result."""
+        """Return the bytes of a result."""
         return 8 * self.n_samples**2
 
     def work_bytes(self, n_rows: int, n_features: int, dtype: DTypeLike) -> int:
-        """Bytes of temporary arrays: the Gram matrix, one block of attributes and its product."""
+        """Return the bytes of temporary arrays: the Gram matrix, one block of attributes and its product."""
         return dual_bytes(self.n_samples, n_features, 1, dtype)
 
 
@@ -92,19 +93,19 @@ def dual_weights(gram: Array, n_components: int, dtype: DTypeLike) -> dict[str, 
     Parameters
     ----------
     gram : array (n, n), float64
-        Its lower triangle; overwritten.
+        Only the lower triangle is read. The matrix is overwritten.
     n_components : int
-        Components wanted.
+        Number of components.
     dtype : dtype
-        Of the samples.
+        Dtype of the samples.
 
     Returns
     -------
     dict
-        Float64: ``weights`` (k, n), with which components = weights @ (X - mean), any attributes of them at a time;
-        ``explained_variance`` (k,), descending; ``total_variance`` (); ``beyond`` () and ``errors``
-        (k,), see `dpca.kernels.bounded_eigh`. k is the lesser of n_components and the rank that the samples have
-        in the precision of the products.
+        Float64: ``weights`` (k, n), so that components = weights @ (X - mean) for any set of attributes;
+        ``explained_variance`` (k,), descending; ``total_variance`` (); ``beyond`` () and ``errors`` (k,), see
+        `dpca.kernels.bounded_eigh`. k is the smaller of n_components and the rank of the samples in the precision of
+        the products.
     """
     n = len(gram)
     if n < 2:
@@ -112,7 +113,7 @@ def dual_weights(gram: Array, n_components: int, dtype: DTypeLike) -> dict[str, 
     total = float(np.trace(gram))
     precise = working_dtype(dtype) == np.float64
     values, vectors, beyond, errors = bounded_eigh(gram, min(n_components, n), precise=precise)
-    # What is left of the directions without variance is rounding error, and not orthogonal.
+    # Directions without variance consist of rounding errors and are not orthogonal.
     kept = int(np.count_nonzero(values > 4 * float(np.finfo(working_dtype(dtype)).eps) * total))
     return {
         "weights": vectors[:kept] / np.sqrt(values[:kept, None]),
@@ -124,25 +125,25 @@ def dual_weights(gram: Array, n_components: int, dtype: DTypeLike) -> dict[str, 
 
 
 def dual_share(found: dict[str, Array], mean: Array, n_components: int, dtype: DTypeLike) -> float:
-    """Return the least share that the components of `DualComponents` capture; see `dpca.rules.certificate`.
+    """Return a lower bound on the captured share of the components of `DualComponents`; see `dpca.rules.certificate`.
 
-    For centered samples X and eigenvectors U of their products, X^T U captures at least tr U^T X X^T U: as there, (d).
+    For centered samples X and eigenvectors U of X X^T, X^T U captures at least tr U^T X X^T U, see (d) there.
 
     Parameters
     ----------
     found : dict
-        What `dual_weights` returned.
+        Result of `dual_weights`.
     mean : array (d,)
     n_components : int
     dtype : dtype
-        Of the components.
+        Dtype of the components.
     """
     values, total, beyond = found["explained_variance"], float(found["total_variance"]), float(found["beyond"])
     if not total > 0:
         return 1.0
     n, u = found["weights"].shape[1], unit(dtype)
     g = gamma(_BLOCK_ATTRIBUTES + 6, u) + gamma(len(mean) + 6, unit(np.float64))
-    # Attributes less their mean, which is rounded.
+    # Attributes are centered by a rounded mean.
     error = g * total / (1 - g) + n / (n - 1) * u**2 * float(mean @ mean)
     each = gamma(min(n, _BLOCK_ROWS) + 8, u) + gamma(n + 8, unit(np.float64))
     distance = each * math.sqrt(float((total / values).sum()))
@@ -151,7 +152,7 @@ def dual_share(found: dict[str, Array], mean: Array, n_components: int, dtype: D
 
 
 def dual_bytes(n_samples: int, n_attributes: int, n_components: int, dtype: DTypeLike) -> int:
-    """Bytes of a Gram matrix, of what `BlockGram` adds to it, and of the eigensolver of `dual_weights`."""
+    """Return the bytes of a Gram matrix, of the temporary arrays of `BlockGram`, and of the eigensolver."""
     itemsize = working_dtype(dtype).itemsize
     block = min(n_attributes, _BLOCK_ATTRIBUTES) * (n_samples * itemsize + 16)
     eigh = linalg.eigh_bytes(n_samples, min(n_components, n_samples))
@@ -160,20 +161,21 @@ def dual_bytes(n_samples: int, n_attributes: int, n_components: int, dtype: DTyp
 
 @dataclass(frozen=True, eq=False)
 class DualComponents(Rule):
-    """Components from the weights of the samples in them, as `dual_weights` finds them: weights @ (X - mean).
+    """Components from the weights of `dual_weights`: weights @ (X - mean).
 
-    Samples are known by their place in the stream, so they come one after the other.
+    Weights belong to positions in the stream, so that samples must arrive in order.
 
     Parameters
     ----------
     weights : array (k, n_samples), float64
     n_components : int
-        Rows wanted, at least k: beyond the rank of the samples they are orthonormal to the others and capture nothing.
+        Number of rows, at least k. Rows beyond the rank of the samples complete the orthonormal basis and capture
+        nothing.
     center : bool
-        As in `BlockGram`.
+        See `BlockGram`.
 
     Results of ``finish``: ``mean`` (d,) and ``components`` (n_components, d), orthonormal rows, float64. Costs 2 k d
-    operations a sample; state k d numbers.
+    operations per sample, and a state of k d numbers.
     """
 
     weights: Array
@@ -199,7 +201,7 @@ class DualComponents(Rule):
     def _finish(self, state: State) -> dict[str, Array]:
         image, total, n = state.arrays["image"], state.arrays["sum"], state.counts["n_samples"]
         if n != self.weights.shape[1]:
-            raise ValueError(f"{n} samples came but there are weights of {self.weights.shape[1]}: give them all")
+            raise ValueError(f"got {n} samples, but weights for {self.weights.shape[1]}: give all samples")
         mean = np.zeros_like(total)
         if self.center:
             mean = state.arrays["shift"] + total / n
@@ -209,10 +211,10 @@ class DualComponents(Rule):
         return {"mean": mean, "components": linalg.fix_signs(rows)}
 
     def result_bytes(self, n_features: int, dtype: DTypeLike) -> int:
-        """Bytes of a result."""
+        """Return the bytes of a result."""
         return 8 * n_features * (self.n_components + 1)
 
     def work_bytes(self, n_rows: int, n_features: int, dtype: DTypeLike) -> int:
-        """Bytes of temporary arrays: a shifted block and a product, and four bases in ``finish``."""
+        """Return the bytes of temporary arrays: a shifted block and a product, and four bases in ``finish``."""
         k, itemsize = self.n_components, working_dtype(dtype).itemsize
         return ((min(n_rows, _BLOCK_ROWS) + k + 1) * itemsize + 32 * k) * n_features

@@ -32,19 +32,19 @@ class Extremes(Rule):
         self.merge(state, State(extremes, {"n_samples": len(batch)}))
 
     def merge(self, a: State, b: State) -> State:
-        """Return the extremes of both streams together."""
+        """Return the extremes of both streams."""
         np.minimum(a.arrays["low"], b.arrays["low"], out=a.arrays["low"])
         np.maximum(a.arrays["high"], b.arrays["high"], out=a.arrays["high"])
         a.counts["n_samples"] += b.counts["n_samples"]
         return a
 
     def takes_any_batches(self, dtype: DTypeLike) -> bool:
-        """Say yes: the order of values does not matter."""
+        """Return True, because the order of values does not matter."""
         return True
 
     def _finish(self, state: State) -> dict[str, Array]:
         return dict(state.arrays)
 
     def work_bytes(self, n_rows: int, n_features: int, dtype: DTypeLike) -> int:
-        """Bytes of temporary arrays in an update: none that count."""
+        """Return 0: an update needs no large temporary arrays."""
         return 0

@@ -1,4 +1,4 @@
-"""Gains of Hebbian rules: a step size for each row, from a schedule, the row's eigenvalue, and its own past."""
+"""Gains of Hebbian rules: a step size for each row, from a schedule, its eigenvalue, and its history."""
 
 from __future__ import annotations
 
@@ -17,9 +17,9 @@ from dpca.rules.schedules import Constant, Delayed, Schedule, check_schedule
 class Gains:
     """Step size of each row of a Hebbian rule at update t, counted from 1.
 
-    Günter, Schraudolph & Vishwanathan (2007) build it of three factors, each of which may be left out: eta_t, which
-    falls with time (equation 9); 1 / lambda_i, the row's estimated eigenvalue (equation 19), or |lambda| / lambda_i
-    (equation 22); and exp(rho_i), which stochastic meta-descent (SMD) adapts (equation 32).
+    It has three optional factors (Günter, Schraudolph & Vishwanathan 2007): eta_t, which decreases with time (equation
+    9); 1 / lambda_i, with the estimated eigenvalue of the row (equation 19), or |lambda| / lambda_i (equation 22); and
+    exp(rho_i), which stochastic meta-descent (SMD) adapts (equation 32).
 
     Parameters
     ----------
@@ -28,12 +28,12 @@ class Gains:
     by_eigenvalue : bool
         Divide by the eigenvalues.
     by_length : bool
-        Multiply by the length of the vector of eigenvalues, too, whose growth delays the decay.
+        Also multiply by the length of the vector of eigenvalues. Its growth delays the decay.
     meta : float
-        mu, the step size of the logarithms rho; 0 keeps them at 0. The source says that they begin with ones, with
-        which its runs diverge; gains of one are meant.
+        mu, the step size of the logarithms rho. With 0, rho stays 0. The source starts rho at 1, but its runs then
+        diverge. It means gains of 1, so that rho starts at 0 here.
     decay : float
-        xi in [0, 1], the share of the past that SMD remembers from step to step.
+        xi in [0, 1], the decay factor of the history of SMD per step.
     """
 
     eta: Schedule
@@ -47,13 +47,13 @@ class Gains:
         for name in ("by_eigenvalue", "by_length"):
             if not isinstance(getattr(self, name), bool):
                 raise ValueError(f"{name} is {getattr(self, name)!r}: give True or False")
-        check_number("meta", self.meta, "0 to leave the gains alone, or a positive number", least=0)
-        check_number("decay", self.decay, "a share of 0 to 1", least=0, most=1)
+        check_number("meta", self.meta, "0 for no adaptation, or a positive number", least=0)
+        check_number("decay", self.decay, "a number from 0 to 1", least=0, most=1)
 
     def __call__(self, t: int, eigenvalues: Array) -> Array:
-        """Return eta_t of each row, shape (r,) as the eigenvalues have it, without what SMD makes of it.
+        """Return the step size of each row (r,) before SMD, from the eigenvalues (r,).
 
-        Rows whose eigenvalue is 0 stay where they are.
+        With ``by_eigenvalue``, rows with eigenvalue 0 have step size 0.
         """
         gains = np.full(len(eigenvalues), self.eta(t))
         if self.by_eigenvalue:
@@ -61,8 +61,8 @@ class Gains:
         return gains * np.linalg.norm(eigenvalues) if self.by_length else gains
 
 
-#: Variants by the names of Günter, Schraudolph & Vishwanathan (2007): whether eta decays, with |lambda| in place of
-#: tau, is divided by eigenvalues, and is adapted by SMD. The last three have letters for names, as in their figure 8.
+#: Variants by the names of Günter, Schraudolph & Vishwanathan (2007). The flags: eta decays; gains are multiplied by
+#: |lambda|; gains are divided by eigenvalues; SMD adapts gains. The last three names are those of their figure 8.
 VARIANTS: dict[str, tuple[bool, bool, bool, bool]] = {
     "constant": (False, False, False, False),
     "t": (True, False, False, False),
@@ -77,21 +77,23 @@ VARIANTS: dict[str, tuple[bool, bool, bool, bool]] = {
 
 
 def gains_of(variant: str, eta: float, tau: float, meta: float = 0.0) -> Gains:
-    """Return the gains of one of `VARIANTS`, with eta_0 and tau of equation 9, and mu of equation 32.
+    """Return the gains of one of `VARIANTS`.
 
     Parameters
     ----------
     variant : str
     eta : float
+        eta_0 of equation 9.
     tau : float
-        In updates; the number of samples for "et" and "smd" (equation 22). Those that do not decay leave it alone.
+        tau of equation 9, in updates. For "et" and "smd", give the number of samples (equation 22). Variants without
+        decay ignore it.
     meta : float
-        Those without SMD leave it alone.
+        mu of equation 32. Variants without SMD ignore it.
 
     Raises
     ------
     ValueError
-        For a variant that does not exist, or a number that makes no sense.
+        For an unknown variant, or a number out of range.
     """
     if variant not in VARIANTS:
         raise ValueError(f"variant is {variant!r}: give one of {', '.join(VARIANTS)}")
@@ -101,23 +103,23 @@ def gains_of(variant: str, eta: float, tau: float, meta: float = 0.0) -> Gains:
 
 
 def tune(run: Callable[[float], object], largest: float = 500.0, least: float = 1e-9) -> float:
-    """Return the largest of ..., 1, 2, 5, 10, 20, 50, ... with which a rule does not diverge.
+    """Return the largest gain among ..., 1, 2, 5, 10, 20, 50, ... without divergence.
 
-    Günter, Schraudolph & Vishwanathan 2007, algorithm 2: the best gains were mostly the largest that did not diverge,
-    and those that do diverge show it early.
+    Günter, Schraudolph & Vishwanathan 2007, algorithm 2: mostly, the best gain was the largest one without divergence,
+    and divergence appeared early.
 
     Parameters
     ----------
     run : callable
-        Runs the rule with a gain, from the start, for as many updates as divergence takes to show (there 1 % of 60,000
-        samples, or never), and lets its `DivergedError` pass.
+        Runs the rule with a gain from the start and raises `DivergedError` if it diverges. It must make enough updates
+        to detect divergence. In the source, divergence appeared within 1 % of 60,000 samples, or never.
     largest, least : float
-        The first that is tried, if it is one of these, and the last.
+        Range of the gains, from the first to the last one tried.
 
     Raises
     ------
     DivergedError
-        If it diverges with every gain.
+        If the rule diverges with every gain.
     """
     for power in range(math.ceil(math.log10(largest)), math.floor(math.log10(least)) - 1, -1):
         for gain in (float(f"{digit}e{power}") for digit in (5, 2, 1)):

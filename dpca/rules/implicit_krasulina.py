@@ -17,9 +17,9 @@ from dpca.rules.scaled import ScaledRule
 from dpca.rules.schedules import Power, Schedule
 from dpca.rules.state import Layout, State
 
-# Rank-one updates of the pseudo-inverse between two exact ones, which take away what rounding has added up.
+# Number of rank-one updates of the pseudo-inverse before it is computed exactly, which removes accumulated rounding.
 _RANK_ONE_UPDATES = 500
-# What keeps the Cholesky factor of a Gram matrix that rounding has made singular.
+# Relative shift of a Gram matrix, so that its Cholesky factor exists even if rounding makes it singular.
 _JITTER = 1e-14
 
 
@@ -29,22 +29,22 @@ class ImplicitKrasulina(ScaledRule):
 
     With C (k, d) of any full rank and Y = X C^+ (C^+ its pseudo-inverse, d x k),
     C <- (Y^T Y / n + I / eta_t)^-1 (Y^T X / n + C / eta_t) (Amid & Warmuth 2020, equation 12). With ``online=True``,
-    sample by sample, C <- C - eta_t / (1 + eta_t |y|^2) y (y C - x), and C^+ follows by a rank-one update (their
-    equation 13 and algorithm 1; Meyer 1973), in O(k d). No orthonormalization, and little sensitivity to the step size,
-    because y grows as C shrinks.
+    each sample updates C <- C - eta_t / (1 + eta_t |y|^2) y (y C - x), and a rank-one update of C^+ follows (their
+    equation 13 and algorithm 1; Meyer 1973), in O(k d). The rule needs no orthonormalization. It is not sensitive to
+    the step size, because y grows as C shrinks.
 
-    Streams can be averaged in rounds (equation 18): C as it is, without an orthonormalization, and C^+ anew.
+    Streams can be averaged in rounds (equation 18): C is averaged without an orthonormalization, and C^+ is recomputed.
 
-    Costs O(n d k + k^2 d) an update of n samples, O(k d) a sample online, O(k d) memory. The running mean and the
-    parameters not named here are those of :class:`~dpca.rules.basis.BasisRule`.
+    Costs O(n d k + k^2 d) per update of n samples, O(k d) per sample with ``online``, O(k d) memory. The running mean
+    and all other parameters are those of :class:`~dpca.rules.basis.BasisRule`.
 
     Parameters
     ----------
     schedule : Schedule
-        Step sizes eta_t; t counts updates, which online are samples. The source takes Power(1, 0.8) for MNIST, whose
-        largest variance is 5.
+        Step sizes eta_t; t counts updates, which are samples with ``online``. The source uses Power(1, 0.8) for MNIST,
+        with a largest variance of 5.
     unit : float or None
-        Length of the rows of C at the start; 255 for 8-bit pixels gives what 1 gives for pixels in [0, 1]. None takes
+        Length of the rows of C at the start. For 8-bit pixels, 255 is equivalent to 1 for pixels in [0, 1]. None uses
         the largest standard deviation of the first batch along any direction.
     """
 
@@ -58,7 +58,7 @@ class ImplicitKrasulina(ScaledRule):
     def _start(self, state: State, dtype: DTypeLike) -> None:
         super()._start(state, dtype)
         rows = state.arrays["components"]
-        # The transposed pseudo-inverse, kept as rows (k, d).
+        # The transposed pseudo-inverse, stored as rows (k, d).
         state.arrays["inverse"] = rows.copy()
         state.arrays["gram"] = gram(rows)
         _lengthen(state, self.unit or 1.0)
@@ -73,8 +73,8 @@ class ImplicitKrasulina(ScaledRule):
         return orthonormalize(state.arrays["components"])
 
     def _coordinates(self, state: State, y: Array) -> Array:
-        # y C = y L Q, with the Cholesky factor L of C C^T and the orthonormal Q of _final_rows: unlike y, independent
-        # of how long the rows of C are at the time.
+        # y C = y L Q, with the Cholesky factor L of C C^T and the orthonormal Q of _final_rows. Unlike y, y L does not
+        # depend on the current length of the rows of C.
         products = state.arrays["gram"]
         jitter = _JITTER * np.trace(products) * np.eye(len(products))
         lower: Array = scipy.linalg.cholesky(products + jitter, lower=True, check_finite=False)
@@ -97,7 +97,7 @@ class ImplicitKrasulina(ScaledRule):
         _invert(state)
 
     def _scaled(self, state: State, x: Array, y: Array, t: int) -> Array:
-        """Give C its length where the first step has to measure it; return the projections on the C^+ that results."""
+        """Scale C if the first step must measure its length, and return the projections on the resulting C^+."""
         if self.unit is not None or t > 1:
             return y
         unit = self._unit(state, x)
@@ -108,12 +108,12 @@ class ImplicitKrasulina(ScaledRule):
     def _one_sample(self, state: State, x: Array, y: Array, t: int) -> None:
         rows, inverse = state.arrays["components"], state.arrays["inverse"]
         step = self._fraction(self.schedule(t), float(y @ y))
-        # rows + outer(y, w), w being orthogonal to the rows.
+        # The update is rows + outer(y, w), with w orthogonal to the rows.
         w = x - y @ rows
         w *= w.dtype.type(step)
         rows += np.outer(y, w)
         w_squared = float(w @ w)
-        # No other terms: w is orthogonal to the rows.
+        # There are no other terms, because w is orthogonal to the rows.
         state.arrays["gram"] += w_squared * np.outer(y, y)
         if t % _RANK_ONE_UPDATES == 0:
             _invert(state)
@@ -130,11 +130,11 @@ class ImplicitKrasulina(ScaledRule):
 
 @dataclass(frozen=True)
 class ExplicitKrasulina(ImplicitKrasulina):
-    """Explicit form of the implicit Krasulina update, which its authors call Sanger's rule.
+    """Explicit form of the implicit Krasulina update. Its authors call it Sanger's rule.
 
-    C <- C - eta_t Y^T (Y C - X) / n with Y = X C^+ (Amid & Warmuth 2020, below equation 12): the step size is not
-    damped by |y|^2, so it has to be chosen well. Not the triangular rule of :class:`~dpca.rules.sanger.Sanger`.
-    Parameters and costs as in :class:`ImplicitKrasulina`.
+    C <- C - eta_t Y^T (Y C - X) / n with Y = X C^+ (Amid & Warmuth 2020, below equation 12). |y|^2 does not damp the
+    step size, so that it must be tuned. The triangular rule is :class:`~dpca.rules.oja.Sanger`. Parameters and costs
+    are those of :class:`ImplicitKrasulina`.
     """
 
     @np.errstate(over="ignore", invalid="ignore")

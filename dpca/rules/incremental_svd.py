@@ -1,4 +1,4 @@
-"""Incremental SVD with oversampling and merge: one pass, any order of samples, any number of workers."""
+"""Incremental SVD with oversampling and merge, in one pass, for any order of samples and any number of workers."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from dpca.rules.turning import change_of, complete, length, products, rotate
 
 _ROWS = 1024
 _QUIET = np.errstate(over="ignore", under="ignore", invalid="ignore")
-# Arrays of a state that have a number for each attribute.
+# Arrays of a state with a number for each attribute.
 _LARGE = ("basis", "mean")
 
 
@@ -31,53 +31,53 @@ _LARGE = ("basis", "mean")
 class IncrementalSVD(StreamingRule):
     """Leading principal components by incremental singular value decomposition: the default rule.
 
-    The scatter matrix of all samples so far is kept as V^T diag(energy) V of rank q = n_components + oversampling
-    (Brand 2002). Few samples X, up to 2 q, are stacked below, sqrt(energy) V above X less its mean below a row for the
-    change of the mean (Ross et al. 2008); the eigenvectors of the Gram matrix of the stack give the new basis, of
-    which the leading q rows stay. More samples at a time are taken in by one multiplication of the new scatter matrix,
-    as `dpca.rules.nystrom` describes, where that leaves out nothing of weight; the first ones, and those that differ
-    from what came before, are stacked. Merging stacks two bases (Iwen & Ong 2016; Himpe, Leibner & Rave 2018). The
-    mean's row costs nothing here: the samples are centered at the point between the two means, a = m_X - sqrt(w_old /
-    w_all) (m_X - m_old), about which their scatter already includes it. So centering is exact in one pass; only the old
-    mean is subtracted from the samples themselves, the rest from their products.
+    The state holds the scatter matrix of all samples so far as V^T diag(energy) V of rank q = n_components +
+    oversampling (Brand 2002). Up to 2 q samples X are stacked: sqrt(energy) V, the centered X, and a row for the change
+    of the mean (Ross et al. 2008). The eigenvectors of the Gram matrix of the stack yield the new basis. Its leading q
+    rows are retained. Larger batches are processed by one multiplication with the new scatter matrix, see
+    `dpca.rules.nystrom`, if this discards nothing important. The first samples, and samples that differ from all
+    previous ones, are stacked. A merge stacks two bases (Iwen & Ong 2016; Himpe, Leibner & Rave 2018).
+
+    The row for the mean costs nothing here. The samples are centered at a point between the two means,
+    a = m_X - sqrt(w_old / w_all) (m_X - m_old). Their scatter about this point already includes the row. Centering is
+    therefore exact in one pass. Only the old mean is subtracted from the samples, and the rest from their products.
 
     Parameters
     ----------
     n_components
-        As in `StreamingRule`.
+        See `StreamingRule`.
     oversampling : int
-        Further directions to keep. A value of a sample costs 4 q + 200 operations, so that 60 cost 7 % more than 50 for
-        k = 50. What truncation loses of the wanted directions halves with every 10 to 20 more: 60 lose 7e-7 to 1e-8 of
-        the captured variance of MNIST in random order, 1e-4 to 5e-6 sorted by class (k = 50 to 5), and
-        ``captured_bound`` is .90 to .91 and .84 to .89.
+        Number of additional directions to retain. A value of a sample costs 4 q + 200 operations, so that 60 cost 7 %
+        more than 50 for k = 50. The truncation loss of the k components halves with every 10 to 20 more directions.
+        With 60, the loss is 7e-7 to 1e-8 of the captured variance for MNIST in random order, and 1e-4 to 5e-6 for MNIST
+        sorted by class (k = 50 to 5). ``captured_bound`` is 0.90 to 0.91, and 0.84 to 0.89.
     center : bool
-        Subtract the mean; otherwise directions and variances are about 0.
+        Subtract the mean. If false, directions and variances are about 0.
     forgetting : float
-        A sample counts ``forgetting**j`` once j others have followed, however they come in batches; in a merge the
-        second state follows the first. 0 < forgetting <= 1, and 1 forgets nothing.
+        A sample has weight ``forgetting**j`` after j further samples, independent of batches. In a merge the second
+        state follows the first. 0 < forgetting <= 1; 1 weights all samples equally.
     wide : bool
-        Return all directions, too.
+        Also return all q directions.
 
     Notes
     -----
-    Products of attributes are float32 (float64 for float64 input), everything of size q is float64. Directions with
-    less than about 1e-6 of a batch's variance are lost in float32's rounding: they count as discarded.
-    A step of B rows costs (4 q + 200) B d + 3 q^2 d operations, a stack of B rows 2 d (q B + B^2 / 2 + q (q + B)) and
-    an eigenproblem of size q + B. The first batch is a single stack of up to 1,024 rows, but of no more than d or
-    2 q, whichever is larger: the result is exact for so many samples. State: q (d + 1) numbers. Where batches are
-    arrays of another library, on an accelerator, the basis and the mean move there, and everything of size q stays with
-    LAPACK.
+    Products of attributes are float32 (float64 for float64 input). Everything of size q is float64. Directions with
+    less than about 1e-6 of the variance of a batch are lost in the rounding of float32. They count as discarded.
+    A step of B rows costs (4 q + 200) B d + 3 q^2 d operations. A stack of B rows costs
+    2 d (q B + B^2 / 2 + q (q + B)) operations and an eigenproblem of size q + B. The first batch is a single stack of
+    up to 1,024 rows, but at most max(d, 2 q) rows. The result is exact for so many samples. The state has q (d + 1)
+    numbers. If batches are arrays on an accelerator, the basis and the mean move there. LAPACK processes everything of
+    size q.
 
-    Results of ``finish``: those of `StreamingRule` and the certificate, float64: ``kept_energy`` (), the part of
-    ``total_variance`` that all q directions hold, and ``captured_bound`` (), for which captured variance >=
-    captured_bound * that of the best k components, rounding counted in: see `dpca.rules.certificate`. What each step
-    leaves out of the scatter matrix is positive semi-definite, so the components capture at least the sum of their
-    energies, and the best ones at most that plus either everything left out or the k largest eigenvalues of what each
-    step left out. Variances
-    have the divisor n - 1, or its weighted form where samples are forgotten. With ``wide`` also ``directions``
-    (q', d), orthonormal, q' <= q, and float64 their ``direction_variance`` (q',) and ``outside`` (): the variance along
-    any direction at right angles to all of them is at most that; infinity where samples are forgotten, since those of a
-    second pass count alike.
+    Results of ``finish``: those of `StreamingRule` and a certificate, float64. ``kept_energy`` () is the part of
+    ``total_variance`` in all q directions. The captured variance is at least ``captured_bound`` () times that of the
+    best k components, including rounding errors; see `dpca.rules.certificate`. Each step discards a positive
+    semi-definite part of the scatter matrix. Therefore the components capture at least the sum of their energies. The
+    best components capture at most this sum plus either everything discarded or the k largest eigenvalues of each
+    discarded part. Variances have the divisor n - 1, or its weighted form with ``forgetting``. With ``wide``, further
+    results are ``directions`` (q', d), orthonormal, q' <= q, and in float64 their ``direction_variance`` (q',) and
+    ``outside`` (), an upper bound on the variance along any direction orthogonal to all of them. ``outside`` is
+    infinity with ``forgetting``, because a second pass weights all samples equally.
     """
 
     oversampling: int = 60
@@ -93,7 +93,7 @@ class IncrementalSVD(StreamingRule):
         if not isinstance(self.wide, bool):
             raise ValueError(f"wide is {self.wide!r}: give True or False")
         check_number(
-            "forgetting", self.forgetting, "a weight above 0 and up to 1, which forgets nothing", above=0, most=1
+            "forgetting", self.forgetting, "a weight above 0 and up to 1, which is no forgetting", above=0, most=1
         )
 
     def _kept(self, n_features: int) -> int:
@@ -108,7 +108,7 @@ class IncrementalSVD(StreamingRule):
             "scatter": ((), float),
             "discarded": ((), float),
             "outside": ((), float),
-            # See `dpca.rules.certificate.Rounding`.
+            # Slack, skew and astray, see `dpca.rules.certificate`.
             "rounding": ((3,), float),
             # Sums of the samples' weights and of their squares.
             "weights": ((2,), float),
@@ -118,15 +118,15 @@ class IncrementalSVD(StreamingRule):
         state.move_to(batch, _LARGE)
         for part in _parts(batch, self.batch_rows(dtype_of(batch))):
             rank, (q, d) = _rank(state), state.arrays["basis"].shape
-            # The first samples all at once, where that is no larger a problem than their attributes.
+            # Stack the first samples at once if this problem is not larger than that of their attributes.
             few = max(2 * q, 0 if rank else d)
-            if rank < q or part.shape[0] <= few or not self._settled_step(state, part):
+            if rank < q or part.shape[0] <= few or not self._nystrom_step(state, part):
                 for rows in _parts(part, few):
                     self._step(state, rows)
 
     @_QUIET
-    def _settled_step(self, state: State, batch: Array) -> bool:
-        """Take in a batch without the Gram matrix of its rows; say whether that is good enough."""
+    def _nystrom_step(self, state: State, batch: Array) -> bool:
+        """Process a batch without the Gram matrix of its rows. Return False if this is not accurate enough."""
         basis, mean, energy = (state.arrays[name] for name in ("basis", "mean", "energy"))
         weights = self._weights(batch.shape[0])
         factor, own = self.forgetting ** batch.shape[0], float(weights.sum())
@@ -179,7 +179,7 @@ class IncrementalSVD(StreamingRule):
         gram = products(rows, rows, fill)
         gains = np.sqrt(weights)
         if not nystrom.SMALL < gram.diagonal().max() < math.inf:
-            # Squares that leave the range (densities in SI units do in float32): bring the largest to 1, exactly.
+            # If squares leave the range of float32 (densities in SI units do), scale the largest value to 1, exactly.
             scale = linalg.bring_to_one(rows, np.asarray(True))
             if scale is not None:
                 gains *= float(scale)
@@ -189,14 +189,14 @@ class IncrementalSVD(StreamingRule):
             distances = math.hypot(*apart), math.hypot(*moved)
             g = gamma(n + 4, unit(dtype))
             certificate.add_mean(state.arrays["rounding"], (before, own), *distances, squares, g, 0.0)
-        # Pulled so far towards their mean, rows less the old mean have the scatter about the new one.
+        # Moved this far towards their mean, rows minus the old mean have the scatter about the new mean.
         pull = (1 - math.sqrt(before / (before + own))) / own if self.center else 0.0
         self._absorb(state, rows, gains, gram, pull * weights)
         self._count(state, weights)
 
     @_QUIET
     def merge(self, a: State, b: State) -> State:
-        """Return the state of both streams together, ``b`` after ``a``."""
+        """Return the state of both streams, ``b`` after ``a``."""
         n = b.counts["n_samples"]
         if n == 0:
             return a
@@ -230,7 +230,7 @@ class IncrementalSVD(StreamingRule):
         return a
 
     def _finish(self, state: State) -> dict[str, Array]:
-        self._settle(state)
+        self._orthonormalize(state)
         basis, energy = state.arrays["basis"], state.arrays["energy"]
         k = min(self.rank(basis.shape[1]), state.counts["n_samples"])
         rows = basis[: max(_rank(state), k), :]
@@ -239,7 +239,7 @@ class IncrementalSVD(StreamingRule):
         linalg.fix_signs(rows[:k, :])
         scatter, kept, leading = float(state.arrays["scatter"]), float(energy.sum()), float(energy[:k].sum())
         beyond = min(float(state.arrays["discarded"]), max(scatter - kept, 0.0))
-        # None of the samples differs from the others where nothing is left of any.
+        # Without scatter, all samples are equal, and nothing was rounded.
         rounding = float(state.arrays["rounding"][0] + k * state.arrays["rounding"][1]) if scatter else 0.0
         total, squares = state.arrays["weights"]
         divisor = (total - squares / total) or 1.0
@@ -261,19 +261,19 @@ class IncrementalSVD(StreamingRule):
         return {name: beside(array, basis) for name, array in result.items()}
 
     def batch_rows(self, dtype: DTypeLike) -> int:
-        """Rows of a step: with 1,024 of them, what it costs beyond its products is small for each.
+        """Return the rows of a step. With 1,024 rows, the costs besides the products are small.
 
-        Twice or four times as many save up to 5 % (k = 200, d = 3,072), and find the same.
+        Two or four times as many rows save up to 5 % (k = 200, d = 3,072), with the same result.
         """
         return max(2 * ((self.n_components or 0) + self.oversampling), _ROWS)
 
     def result_bytes(self, n_features: int, dtype: DTypeLike) -> int:
-        """Bytes of a result."""
+        """Return the bytes of a result."""
         further = working_dtype(dtype).itemsize * self._kept(n_features) * n_features if self.wide else 0
         return super().result_bytes(n_features, dtype) + further + 24 + 8 * self._kept(n_features)
 
     def work_bytes(self, n_rows: int, n_features: int, dtype: DTypeLike) -> int:
-        """Bytes of temporary arrays: the rows of a step or of a merge, a block of the new basis, the eigenproblem."""
+        """Return the bytes of temporary arrays: rows of a step or merge, a block of the new basis, the eigenproblem."""
         q, working = self._kept(n_features), working_dtype(dtype)
         few = min(n_rows, max(2 * q, n_features))
         rows = max(few, q + 1)
@@ -282,7 +282,7 @@ class IncrementalSVD(StreamingRule):
         return exact + nystrom.work_bytes(n_rows, q, n_features, working)
 
     def _age(self, state: State, n: int) -> None:
-        """Let ``n`` further samples pass."""
+        """Reduce the weight of all previous samples for ``n`` further samples."""
         factor = self.forgetting**n
         for name in ("energy", "scatter", "discarded"):
             state.arrays[name] *= factor
@@ -290,7 +290,7 @@ class IncrementalSVD(StreamingRule):
         state.arrays["weights"] *= [factor, factor**2]
 
     def _weights(self, n: int) -> Array:
-        """Return what ``n`` samples in a row count."""
+        """Return the weights of ``n`` consecutive samples."""
         weights: Array = self.forgetting ** np.arange(n - 1.0, -1.0, -1.0)
         return weights
 
@@ -298,18 +298,21 @@ class IncrementalSVD(StreamingRule):
         state.arrays["weights"] += [weights.sum(), (weights**2).sum()]
         state.counts["n_samples"] += len(weights)
 
-    def _add(self, state: State, values: Array, added: float, given_up: float, largest: float) -> None:
-        """Write new energies, and add what came and what truncation took of it."""
+    def _add(self, state: State, values: Array, added: float, discarded: float, largest: float) -> None:
+        """Set new energies, and add the new scatter and its discarded part."""
         energy = state.arrays["energy"]
         energy[: len(values)], energy[len(values) :] = values, 0
         state.arrays["scatter"] += added
-        state.arrays["discarded"] += given_up
+        state.arrays["discarded"] += discarded
         state.arrays["outside"] += largest
 
     def _absorb(
         self, state: State, rows: Array, gains: Array, gram: Array, pull: Array, skew: float | None = None
     ) -> None:
-        """Add the scatter of diag(gains) (I - 1 pull^T) rows, where gram = rows @ rows.T, as it is known or to skew."""
+        """Add the scatter of diag(gains) (I - 1 pull^T) rows, with gram = rows @ rows.T and its error ``skew``.
+
+        If ``skew`` is not given, it is the rounding error of the products.
+        """
         basis, energy, rank = state.arrays["basis"], state.arrays["energy"], _rank(state)
         lengths = np.sqrt(gram.diagonal())
         cross = products(rows, basis[:rank, :])
@@ -324,10 +327,13 @@ class IncrementalSVD(StreamingRule):
         np.multiply(gram, np.outer(gains, gains), out=small[rank:, rank:])
         added = float(np.trace(small[rank:, rank:]))
         if not math.isfinite(added):
-            raise ValueError("samples are not finite, or too large to square: mask them, or divide them by a constant")
+            raise ValueError(
+                "samples are not finite, or their squares exceed the range of float64: mask them, or divide them by a "
+                "constant"
+            )
         floor = 4 * float(np.finfo(dtype_of(basis)).eps) * added
         k = self.rank(basis.shape[1])
-        values, vectors, given_up, largest = truncate(small, basis.shape[0], n_counted=k, floor=floor)
+        values, vectors, discarded, largest = truncate(small, basis.shape[0], n_counted=k, floor=floor)
         change = change_of((vectors * scale[:, None] / np.sqrt(values)).T, rank)
         change[:, rank:] -= np.outer(change[:, rank:].sum(axis=1), pull)
         rounding, u = state.arrays["rounding"], unit(dtype_of(basis))
@@ -345,13 +351,14 @@ class IncrementalSVD(StreamingRule):
         )
         rotate(basis, change, rows)
         if few := min(len(scale) - len(values), k):
-            given_up, largest = given_up + few * among, largest + among
-        self._add(state, values, added, given_up, largest)
+            discarded, largest = discarded + few * among, largest + among
+        self._add(state, values, added, discarded, largest)
 
-    def _settle(self, state: State) -> None:
+    def _orthonormalize(self, state: State) -> None:
         """Make the basis orthonormal again.
 
-        Rounding errors add up as a random walk, 4e-6 after 6,000 steps in float32: no need to do so in between.
+        Rounding errors add up like a random walk, to 4e-6 after 6,000 steps in float32. It suffices to do this at the
+        end.
         """
         basis, energy = state.arrays["basis"], state.arrays["energy"]
         xp, rank = namespace(basis), _rank(state)
@@ -374,7 +381,7 @@ class IncrementalSVD(StreamingRule):
 
 
 def _parts(batch: Array, most: int) -> Iterator[Array]:
-    """Cut a batch into as few parts as possible of at most so many rows, all alike."""
+    """Split a batch into as few parts as possible, of at most ``most`` rows and nearly equal size."""
     n = batch.shape[0]
     n_parts = -(-n // most)
     return (batch[n * i // n_parts : n * (i + 1) // n_parts, :] for i in range(n_parts))

@@ -14,26 +14,25 @@ from dpca.rules.basis import StreamingRule
 from dpca.rules.orthonormal import gram, orthonormalize
 from dpca.rules.state import Layout, State
 
-# Residuals below this share of their sample are rounding, of data in float32.
+# Residuals below this share of their sample are rounding errors of float32 data.
 _NOTHING_NEW = 1e-6
 _LEAST_ROWS = 64
 
 
 @dataclass(frozen=True)
 class IPCA(StreamingRule):
-    """Incremental PCA of reduced order (IPCA), one sample at a time, parameter-free.
+    """Incremental PCA of reduced order (IPCA), one sample at a time. It has no parameters to tune.
 
-    With k components W and the eigenvalues S of the scatter that they hold, a sample x with y = W x and residual
-    r = x - W^T y gives the matrix [[S + y y^T, |r| y], [|r| y^T, |r|^2]] of size k + 1; its eigenvectors turn the rows
-    of W and r / |r|, and the smallest is dropped (Arora, Cotter, Livescu & Srebro 2012; Alakkari 2020, equations 2.20
-    and 2.21). The basis starts empty and grows with the first samples.
+    The state has k components W and their eigenvalues S of the scatter. A sample x with y = W x and residual
+    r = x - W^T y yields the matrix [[S + y y^T, |r| y], [|r| y^T, |r|^2]] of size k + 1. Its eigenvectors rotate the
+    rows of W and r / |r|. The smallest one is discarded (Arora, Cotter, Livescu & Srebro 2012; Alakkari 2020, equations
+    2.20 and 2.21). The basis starts empty and grows with the first samples.
 
-    The samples of a batch are taken in blocks of about k: inside one, all turning is done in coordinates of the span of
-    W and the block, which gives the same result up to rounding and costs O(k d) a sample instead of O(k^2 d), besides
-    O(k^3) for the small eigenproblem. O(k d) memory. Early samples are centered by a running mean (that of all up to
-    the end of their batch) that is not yet the final one.
-    ``explained_variance`` holds the rule's own eigenvalues. Parameters as in
-    :class:`~dpca.rules.basis.StreamingRule`.
+    The samples of a batch are processed in blocks of about k. Within a block, rotations use coordinates in the span of
+    W and the block. Up to rounding error, the result is the same. A sample then costs O(k d) instead of O(k^2 d), and
+    O(k^3) for the small eigenproblem. O(k d) memory. Early samples are centered by a preliminary mean, that of all
+    samples up to the end of their batch. ``explained_variance`` holds the eigenvalues of the rule. Parameters are those
+    of :class:`~dpca.rules.basis.StreamingRule`.
     """
 
     counts = ("n_samples", "rank")
@@ -53,21 +52,21 @@ class IPCA(StreamingRule):
     def _finish(self, state: State) -> dict[str, Array]:
         n = state.counts["n_samples"]
         kept = min(len(state.arrays["components"]), n)
-        # Rows still empty are completed.
+        # Empty rows complete the orthonormal basis.
         rows = orthonormalize(state.arrays["components"][:kept])
         return ritz.result(state, rows, state.arrays["eigenvalues"][:kept] / max(n - 1, 1))
 
     def work_bytes(self, n_rows: int, n_features: int, dtype: DTypeLike) -> int:
-        """Bytes of temporary arrays in ``update`` and ``finish``."""
+        """Return the bytes of temporary arrays in ``update`` and ``finish``."""
         k, working = self.rank(n_features), working_dtype(dtype)
         spanned = k + min(n_rows, max(k, _LEAST_ROWS))
-        # The span of basis and block, its orthonormal form, and what Householder's QR needs where Cholesky's fails.
+        # The span of basis and block, its orthonormal form, and the workspace of Householder QR.
         blocks = 5 * spanned * n_features * working.itemsize + 64 * spanned * spanned
         return centering.work_bytes(n_rows, n_features, working) + blocks
 
 
 def _take_block(state: State, x: Array) -> None:
-    """Take in centered samples (n, d), one after the other, in coordinates of the span of the basis and of them."""
+    """Process centered samples (n, d) one after the other, in coordinates of the span of the basis and the samples."""
     rows, values, rank = state.arrays["components"], state.arrays["eigenvalues"], state.counts["rank"]
     span = orthonormalize(np.concatenate([rows[:rank], x])) if rank + len(x) < rows.shape[1] else None
     basis = rows[:rank].astype(np.float64) if span is None else np.eye(rank, len(span))
@@ -84,7 +83,7 @@ def _take_sample(basis: Array, values: Array, x: Array, k: int) -> tuple[Array, 
     """Return the basis (at most k rows) and its eigenvalues, descending, with one more sample."""
     y = basis @ x
     residual = x - y @ basis
-    # Once more: what is left of a residual near rounding is not orthogonal yet.
+    # Repeat the projection, because a residual near rounding error is not orthogonal yet.
     residual -= (basis @ residual) @ basis
     length = np.sqrt(residual @ residual)
     if length > _NOTHING_NEW * np.sqrt(x @ x):

@@ -1,4 +1,4 @@
-"""The last state of a fold, kept beside its result, so that more samples can be taken in later."""
+"""Stores the last state of a fold with its result, so that a later fit can add samples."""
 
 from __future__ import annotations
 
@@ -17,34 +17,34 @@ _ARRAY, _COUNT = "state array ", "state count "
 
 @dataclass(frozen=True)
 class Keeping(Wrapper):
-    """A rule whose results also hold the state that they were found in; see `taken_state`.
+    """A rule with results that include the final state; see `taken_state`.
 
     Parameters
     ----------
     rule : Rule
     """
 
-    # A state is that of one partition.
+    # A state belongs to a single part.
     stackable: ClassVar[bool] = False
 
     def finish(self, state: State) -> dict[str, Array]:
-        """Return the rule's result, and the state."""
+        """Return the result of the rule, and the state."""
         kept = self.rule.part_of(state).to_numpy().copy()
         result: dict[str, Array] = self.rule.finish(state)
         arrays = {f"{_ARRAY}{name}": array for name, array in kept.arrays.items()}
         return {**result, **arrays, **{f"{_COUNT}{name}": np.asarray(count) for name, count in kept.counts.items()}}
 
     def takes_any_batches(self, dtype: DTypeLike) -> bool:
-        """As the rule."""
+        """Return the answer of the rule."""
         return bool(self.rule.takes_any_batches(dtype))
 
     def result_bytes(self, n_features: int, dtype: DTypeLike) -> int:
-        """Bytes of a result, with the state."""
+        """Return the bytes of a result, including the state."""
         return int(self.rule.result_bytes(n_features, dtype) + self.rule.state_bytes(n_features, dtype))
 
 
 def taken_state(result: dict[str, Array]) -> State:
-    """Take the state that `Keeping` put there out of a result."""
+    """Remove the state of `Keeping` from a result, and return it."""
     state = State()
     for name in [name for name in result if name.startswith((_ARRAY, _COUNT))]:
         if name.startswith(_ARRAY):

@@ -1,4 +1,4 @@
-"""Kernel principal components in one pass: the covariance of the kernels with landmarks."""
+"""Kernel principal components in one pass, from the covariance of the kernels with landmarks."""
 
 from __future__ import annotations
 
@@ -22,52 +22,52 @@ from dpca.rules.state import Layout, State
 
 #: Eigenvalues of the kernels of landmarks below this share of the largest count as 0.
 _RANK = 1e-6
-# Rounding of kernels adds eigenvalues of less than so many times itself.
+# Rounding errors of kernels add eigenvalues of at most so many times these errors.
 _ROUNDING = 4
-# Standard errors that the estimate of a bound stays on the safe side.
+# Safety margin of estimated bounds, in standard errors.
 _ERRORS = 3.0
 
 
 @dataclass(frozen=True)
 class Mapped(Wrapper):
-    """A rule on the kernels of samples with landmarks, in the place of the samples.
+    """A rule that processes the kernels of samples with landmarks instead of the samples.
 
     Parameters
     ----------
     rule : Rule
-        Takes in batches of m attributes.
+        Processes batches of m attributes.
     to_landmarks : KernelMap
-        Onto m landmarks.
+        Kernels with m landmarks.
 
-    Costs 2 n m d operations beside the rule, and m d values beside its state.
+    Costs 2 n m d operations in addition to the rule, and m d values in addition to its state.
     """
 
     to_landmarks: KernelMap
 
     def init(self, n_features: int, dtype: DTypeLike) -> State:
-        """Return the rule's state, with what the wrapper keeps there."""
+        """Return the state of the rule and of the wrapper."""
         return super().init(*self._mapped(dtype))
 
     def update(self, state: State, batch: Array) -> State:
-        """Take in a batch of shape (n_samples, n_features)."""
+        """Process a batch (n_samples, n_features)."""
         updated: State = self.rule.update(state, self.to_landmarks(batch)) if batch.shape[0] else state
         return updated
 
     def state_bytes(self, n_features: int, dtype: DTypeLike) -> int:
-        """Bytes of the rule's state and of what the wrapper keeps there."""
+        """Return the bytes of the state of the rule and of the wrapper."""
         return super().state_bytes(*self._mapped(dtype))
 
     def work_bytes(self, n_rows: int, n_features: int, dtype: DTypeLike) -> int:
-        """Bytes of temporary arrays: the rule's, and of the map, the landmarks included."""
+        """Return the bytes of temporary arrays of the rule and of the map, including the landmarks."""
         own = self.to_landmarks.points.nbytes + self.to_landmarks.scratch_bytes(n_rows, dtype)
         return own + int(self.rule.work_bytes(n_rows, *self._mapped(dtype)))
 
     def result_bytes(self, n_features: int, dtype: DTypeLike) -> int:
-        """Bytes of a result."""
+        """Return the bytes of a result."""
         return int(self.rule.result_bytes(*self._mapped(dtype)))
 
     def batch_rows(self, dtype: DTypeLike) -> int:
-        """Samples that an update does best with."""
+        """Return the best number of samples per update."""
         return int(self.rule.batch_rows(self._mapped(dtype)[1]))
 
     def _mapped(self, dtype: DTypeLike) -> tuple[int, np.dtype[Any]]:
@@ -76,12 +76,12 @@ class Mapped(Wrapper):
 
 
 def degrees(to_landmarks: KernelMap) -> Mapped:
-    """Return the rule that finds the mean kernels with landmarks, which `degree_weights` takes."""
+    """Return the rule that computes the mean kernels with landmarks for `degree_weights`."""
     return Mapped(Moments(), to_landmarks)
 
 
 def degree_weights(to_landmarks: KernelMap, mean: Array, n_samples: int) -> Array:
-    """Return the weights (m,), float64, by which kernels with landmarks estimate degrees; see `KernelMap`.
+    """Return weights (m,), float64, that estimate degrees from kernels with landmarks; see `KernelMap`.
 
     The sum of the kernels of x with all samples is k(x, Z) K_ZZ^+ (sum over samples of k(Z, x_j)).
     """
@@ -91,18 +91,19 @@ def degree_weights(to_landmarks: KernelMap, mean: Array, n_samples: int) -> Arra
 
 
 def likely_share(captured: float, beyond: float, rounding: float, to_landmarks: KernelMap) -> float:
-    """Return the share of the best that is captured at least, of which kernels with landmarks say ``captured``.
+    """Return a likely lower bound on the captured share of components from kernels with landmarks.
 
-    What is known of chance decides how much rounding may cost, too: the roots of K_ZZ^+ magnify it, and the most that
-    it can be would leave no certificate. Errors of d products, if they are independent, add up like the root of d
-    (Higham & Mary 2019, theorem 3.1); three standard errors stay on the safe side.
+    The allowance for rounding is statistical, because the roots of K_ZZ^+ magnify rounding errors, and a worst-case
+    bound would leave no certificate. Independent errors of d products grow like the root of d (Higham & Mary 2019,
+    theorem 3.1). The allowance is three standard errors.
 
     Parameters
     ----------
     captured, beyond : float
-        Sums of eigenvalues of the components, and of what the best could capture beyond, as computed.
+        Computed sums of the eigenvalues of the components, and of the variance that the best components could capture
+        in addition.
     rounding : float
-        What kernels are rounded by.
+        Rounding error of kernels.
     to_landmarks : KernelMap
     """
     slack = _ERRORS * math.sqrt(to_landmarks.points.shape[1]) * rounding
@@ -110,23 +111,24 @@ def likely_share(captured: float, beyond: float, rounding: float, to_landmarks: 
 
 
 def root_of(kernels: Array, dtype: DTypeLike = np.float64) -> tuple[Array, float]:
-    """Return W (m, r) with W W^T = K^+ of kernels (m, m), and the least eigenvalue as a share of the largest magnitude.
+    """Return W (m, r) with W W^T = K^+ of kernels (m, m), and the smallest eigenvalue relative to the largest one.
 
-    The eigenvalues are those of the centered kernels: beside a mean far from 0 in feature space, what samples differ in
-    would not count. Those count that are above 1e-6 of the largest, and more than the rounding of kernels of a type;
-    the mean's own direction is added. W is a column of zeros where nothing counts. Costs O(m^3) time.
+    The eigenvalues are those of the centered kernels. Without centering, a mean far from 0 in feature space would hide
+    the differences of samples. Eigenvalues are retained if they exceed 1e-6 of the largest one and the rounding error
+    of kernels of this dtype. The direction of the mean is added. W is a column of zeros if no eigenvalue is retained.
+    Costs O(m^3) time.
     """
     m, mean = len(kernels), kernels.mean(axis=0)
     centered = kernels - mean
     centered -= centered.mean(axis=1)[:, None]
     values, vectors = scipy.linalg.eigh(centered, check_finite=False, overwrite_a=True, driver="evd")
-    # Kernels are rounded in their type.
+    # Kernels have the rounding error of their dtype.
     rounding = _ROUNDING * float(np.finfo(dtype).eps) * float(np.abs(kernels.diagonal()).sum())
     least_kept, far = max(_RANK * values[-1], rounding), m * float(mean.mean())
     kept = values > least_kept
     root = vectors[:, kept] / np.sqrt(values[kept])
-    root -= root.mean(axis=0)  # 0 but for rounding, which a mean far from 0 would multiply
-    # What the mean has outside of the others' span: orthogonal to it in feature space, which takes two rounds.
+    root -= root.mean(axis=0)  # removes rounding errors, which a mean far from 0 would magnify
+    # The part of the mean outside of the span. Two rounds make it orthogonal to the span in feature space.
     beside = 1 / m - root @ (root.T @ mean)
     beside -= root @ (root.T @ (kernels @ beside))
     square = float(beside @ kernels @ beside)
@@ -140,13 +142,13 @@ def root_of(kernels: Array, dtype: DTypeLike = np.float64) -> tuple[Array, float
 
 @dataclass(frozen=True)
 class KernelComponents(Mapped):
-    """Leading principal components in the span of the landmarks' images in feature space (Nyström's method).
+    """Leading principal components in the span of the landmarks in feature space (Nyström method).
 
     With c = k(x, Z) and W W^T = K_ZZ^+, the rows W^T c are coordinates of the projections of samples onto the span of
-    the landmarks (Williams & Seeger 2001, equation 9). The eigenvectors of their covariance are those of the
-    covariance operator on the span, orthonormal in feature space; an eigenvalue is exactly the variance that its
-    component captures. Mergeable, in any order; all samples as landmarks give kernel PCA itself (Schölkopf, Smola &
-    Müller 1998, equation 1.13).
+    the landmarks (Williams & Seeger 2001, equation 9). The eigenvectors of their covariance are those of the covariance
+    operator on the span, orthonormal in feature space. An eigenvalue is exactly the captured variance of its component.
+    States can be merged in any order. With all samples as landmarks, this is kernel PCA (Schölkopf, Smola & Müller
+    1998, equation 1.13).
 
     Parameters
     ----------
@@ -155,14 +157,14 @@ class KernelComponents(Mapped):
     to_landmarks : KernelMap
     n_components : int
     held_out : array (s, d), optional
-        Samples drawn at random, by which the bound is sharpened; none where degrees are divided by.
+        Randomly drawn samples that sharpen the bound. Not supported with degrees.
 
-    Results of ``finish``, float64, k <= n_components where the span has no more dimensions: ``eigenvalues`` (k,),
+    Results of ``finish``, float64, with k <= n_components if the span has fewer dimensions: ``eigenvalues`` (k,),
     descending, sums of squares of scores, as in scikit-learn; ``coefficients`` (m, k) and ``offset`` (k,): the scores
-    are k(x, Z) coefficients - offset; ``mean_coefficients`` (m,): those of the mean in the span; ``landmark_scores``
-    (m, k); ``total`` (): the sum of all eigenvalues, from above; ``residual`` (): the part of it outside of the span;
-    ``captured_bound`` (): the least share of what the best components capture that these do; ``least`` (): see
-    `root_of`; ``rounding`` (): what kernels are rounded by, as a share of the total.
+    are k(x, Z) coefficients - offset; ``mean_coefficients`` (m,): coefficients of the mean in the span;
+    ``landmark_scores`` (m, k); ``total`` (): an upper bound on the sum of all eigenvalues; ``residual`` (): the part of
+    it outside of the span; ``captured_bound`` (): a lower bound on the captured variance relative to the best
+    components; ``least`` (): see `root_of`; ``rounding`` (): the rounding error of kernels relative to the total.
     """
 
     n_components: int
@@ -172,25 +174,25 @@ class KernelComponents(Mapped):
         return {"trace": ((), float)}
 
     def update(self, state: State, batch: Array) -> State:
-        """Take in a batch of shape (n_samples, n_features)."""
+        """Process a batch (n_samples, n_features)."""
         if batch.shape[0] and self.to_landmarks.kernel.name != "precomputed":
             state.arrays["trace"][...] += float(to_numpy(self.to_landmarks.diagonal(batch)).sum())
         return super().update(state, batch)
 
     def merge(self, a: State, b: State) -> State:
-        """Return the state of both streams together."""
+        """Return the state of both streams."""
         a.arrays["trace"][...] += float(b.arrays["trace"])
         return super().merge(a, b)
 
     def finish(self, state: State) -> dict[str, Array]:
-        """Return the result as named arrays; the state is used up."""
+        """Return the result as named arrays. The state must not be used afterwards."""
         n, kernels = state.counts["n_samples"], self.to_landmarks.own()
         trace = float(kernels.trace() if self.to_landmarks.kernel.name == "precomputed" else state.arrays["trace"])
         found = self.rule.finish(State({name: to_numpy(a) for name, a in state.arrays.items()}, state.counts))
         root, least = root_of(kernels, self.to_landmarks.points.dtype)
         scatter = root.T @ found["covariance"] @ root * (n - 1)
         within = float(scatter.trace())
-        # Of a mean far from 0 in feature space only what it has beside that of the landmarks is exact.
+        # For a mean far from 0 in feature space, only its difference from the mean of the landmarks is accurate.
         middle = np.full(len(kernels), float(self.rule.center) / len(kernels))
         own = kernels @ middle
         moved, spread = root.T @ (found["mean"] - own), trace + n * float(middle @ (own - 2 * found["mean"]))
@@ -213,16 +215,16 @@ class KernelComponents(Mapped):
         }
 
     def _largest_left(self, root: Array, residual: float, k: int, n: int) -> float:
-        """Bound the sum of the k largest eigenvalues of what the span leaves out.
+        """Bound the sum of the k largest eigenvalues of the residual outside of the span.
 
-        All of it is a certain bound. Of samples drawn at random, the k leading directions hold on average at least the
-        share of all of it that they hold of the whole (the sum of leading eigenvalues is convex); three standard
-        errors, those of a sample of s of n, stay on the safe side.
+        The whole residual is a proven bound. For randomly drawn samples, the expected share of their k leading
+        directions is at least the share of all samples, because the sum of leading eigenvalues is convex. Three
+        standard errors, for s samples of n, are added.
         """
         x = self.held_out
         if x is None or residual == 0:
             return residual
-        # In the type of the kernels: what they are rounded to is far below the standard error.
+        # In the dtype of the kernels, because their rounding error is far below the standard error.
         along = self.to_landmarks(x) @ root.astype(x.dtype)
         among = KernelMap(self.to_landmarks.kernel, x)(x)
         among -= along @ along.T
@@ -239,7 +241,7 @@ class KernelComponents(Mapped):
         return residual * min(share + _ERRORS * error, 1.0)
 
     def work_bytes(self, n_rows: int, n_features: int, dtype: DTypeLike) -> int:
-        """Bytes of temporary arrays: of an update, or of a dozen matrices of m x m in ``finish``."""
+        """Return the bytes of temporary arrays: of an update, or of a dozen matrices (m, m) in ``finish``."""
         m, s = len(self.to_landmarks.points), 0 if self.held_out is None else len(self.held_out)
         held = 0 if self.held_out is None else self.held_out.nbytes + 8 * s * (2 * m + 4 * s)
         finished = 8 * 8 * m * m + linalg.eigh_bytes(m, m) + held
@@ -248,5 +250,5 @@ class KernelComponents(Mapped):
         )
 
     def result_bytes(self, n_features: int, dtype: DTypeLike) -> int:
-        """Bytes of a result."""
+        """Return the bytes of a result."""
         return 8 * (2 * len(self.to_landmarks.points) + 2) * (self.n_components + 1)

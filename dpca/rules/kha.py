@@ -1,4 +1,4 @@
-"""The kernel Hebbian algorithm (KHA), a block of samples at a time, with the iterates of one sample at a time."""
+"""The kernel Hebbian algorithm (KHA). It processes blocks of samples and yields the iterates of single samples."""
 
 from __future__ import annotations
 
@@ -13,11 +13,11 @@ from dpca.rules.gains import Gains
 from dpca.rules.rule import DivergedError, Rule
 from dpca.rules.state import Layout, State
 
-# Rows so many times as long as they should be will not come back; NaN and infinity come much later.
+# Rows that are longer than expected by this factor have diverged. NaN and infinity appear much later.
 _DIVERGED = 1e6
-# Samples whose kernel is one product; more make the matrices that each step turns too long.
+# Samples of one kernel product. With more samples, the matrices that each step updates are too large.
 _BLOCK = 64
-# What goes from pass to pass, beside the number of updates.
+# Arrays that pass from one pass to the next, besides the number of updates.
 _KEPT = ("expansion", "rows", "derivatives", "log_gains")
 
 
@@ -30,38 +30,40 @@ class KernelHebbian(Rule):
 
         A <- A + diag(exp(rho) eta_t) (y e_p^T - lt(y y^T) A),
 
-    lt keeping the diagonal and what is below it; SMD adapts rho with the derivatives B of A by rho (algorithm 1,
-    equations 32 and 37).
+    lt(A) is the lower triangle of A with its diagonal. SMD adapts rho with the derivatives B of A with respect to rho
+    (algorithm 1, equations 32 and 37).
 
-    Each step combines rows. Over a block of samples with unit vectors E, A_t = M A + N E^T, so that a step turns only M
-    (r, r), N (r, 64) and inner products of rows; rows as long as there are features are multiplied once a block, and A
-    itself once a pass. The iterates are those of single steps, up to rounding.
+    Each step combines rows. Over a block of samples with unit vectors E, A_t = M A + N E^T. A step therefore updates
+    only M (r, r), N (r, 64) and inner products of rows. Rows over all features are multiplied once per block, and A
+    itself once per pass. Up to rounding error, the iterates are those of single steps.
 
     Parameters
     ----------
     gains : Gains
     order : array (l,) of int
-        The sample of each step; each comes once.
+        The sample of each step. Each sample occurs once.
     start : mapping of str to array
-        Where the pass begins: `begin`, or the result of the pass before it.
+        Start of the pass: the result of `begin` or of the previous pass.
     variances : array (m,), optional
-        None: batches (n, l) are rows of K' in this order. Otherwise they are features (n, m) in this order, centered,
-        which are uncorrelated over the l samples, and these are their sums of squares; K' is their Gram matrix.
+        If None, batches (n, l) are rows of K' in this order. Otherwise batches (n, m) are centered features in this
+        order that are uncorrelated over the l samples, ``variances`` are the sums of their squares, and K' is their
+        Gram matrix.
     each_step : bool
-        Estimate eigenvalues before every step ('i' in the source) instead of once a pass ('p'), where eta_t is then set
-        once a pass, too.
+        Estimate eigenvalues before every step ('i' in the source) instead of once per pass ('p'). Once per pass also
+        fixes eta_t for the pass.
 
     Raises
     ------
     DivergedError
-        Where a row is 1e6 times as long as it should be.
+        If a row is 1e6 times longer than expected.
 
     Notes
     -----
-    Results of ``finish``, float64, begin the next pass: ``expansion`` A (r, l); ``rows`` and ``derivatives`` (r, m),
-    which are A and B times K' (m = l) or Phi'; ``log_gains`` rho (r,); ``n_updates`` (). And ``eigenvalues`` (r,).
+    Results of ``finish``, float64, are the start of the next pass: ``expansion`` A (r, l); ``rows`` and ``derivatives``
+    (r, m), A and B times K' (m = l) or Phi'; ``log_gains`` rho (r,); ``n_updates`` (). Another result is
+    ``eigenvalues`` (r,).
 
-    A step costs O(r (r + 64)) operations, and a block O(64 (r + 64) m); memory for 4 (l + m) r numbers.
+    A step costs O(r (r + 64)) operations, and a block O(64 (r + 64) m). Memory: 4 (l + m) r numbers.
     """
 
     gains: Gains
@@ -110,7 +112,7 @@ class KernelHebbian(Rule):
         columns = arrays["turn"] @ arrays["expansion"][:, taken]
         a, b = self._steps(state, x, taken, columns)
         r = len(a)
-        # Each is made of the old rows of A, of B, and of the samples.
+        # New rows are combinations of the old rows of A, of B, and of the samples.
         old = np.concatenate([arrays["rows"], arrays["derivatives"], x])
         arrays["rows"][...] = a @ old
         if self.gains.meta > 0:
@@ -121,15 +123,15 @@ class KernelHebbian(Rule):
         counts["n_turns"] += 1
         counts["n_samples"] += len(x)
         largest = arrays["products"].diagonal().max()
-        # Written so that NaN is refused too.
+        # This form of the condition also rejects NaN.
         if not largest < _DIVERGED**2:
             raise DivergedError(
-                f"the kernel Hebbian algorithm diverged at update {counts['n_updates']}, where a component of length 1 "
-                f"has length {np.sqrt(largest):.3g}: begin with a smaller eta or meta (see dpca.rules.tune)"
+                f"the kernel Hebbian algorithm diverged at update {counts['n_updates']}: a component has length "
+                f"{np.sqrt(largest):.3g} instead of 1; give a smaller eta or meta (see dpca.rules.tune)"
             )
 
     def _turn(self, state: State) -> None:
-        """Apply what blocks did to the columns of A outside of them, each of which is seen once a pass."""
+        """Apply the updates of blocks to the columns of A of all other samples."""
         arrays, counts = state.arrays, state.counts
         expansion, turns, edges = arrays["expansion"], arrays["turns"], [*arrays["edges"][: counts["n_turns"]]]
         since = np.eye(len(turns[0]))
@@ -142,11 +144,12 @@ class KernelHebbian(Rule):
         arrays["turn"][...], counts["n_turns"] = np.eye(len(since)), 0
 
     def _steps(self, state: State, x: Array, taken: Array, columns: Array) -> tuple[Array, Array]:
-        """Make the steps of a block; return A and B after it as sums of rows of A and B before it, and of samples.
+        """Make the steps of a block.
 
-        Each step needs the inner products of all of these with its sample: under K', and, for eigenvalues at each step,
-        under K' K' and the identity. For each of them, ``sides`` holds A Q A^T and, in a last column, A Q e_p;
-        ``cross`` holds B K' A^T and B K' e_p.
+        Returns the new A and B as coefficients of the old rows of A, of B, and of the samples. Each step requires the
+        inner products of these rows with its sample under Q = K'. For eigenvalues at each step, it also requires those
+        under Q = K' K' and Q = I. For each Q, ``sides`` holds A Q A^T and, as the last column, A Q e_p. ``cross`` holds
+        B K' A^T and B K' e_p.
         """
         from dpca.kernels.hebbian import add_below, add_beside, derive_below
 
@@ -187,7 +190,7 @@ class KernelHebbian(Rule):
                 add_beside(cross, y, weights)
             for side, new in zip(sides, news, strict=True):
                 add_below(side, y, weights, new)
-                # A Q A^T, seen from the other side, is turned by the same step.
+                # The same step applies to A Q A^T from the right.
                 add_beside(side, y, weights)
             add_below(a, y, weights, units[j])
         arrays["products"][...], arrays["cross"][...] = sides[0, :, :r], cross[:, :r]
@@ -196,7 +199,7 @@ class KernelHebbian(Rule):
         return a, b
 
     def _eta(self, state: State) -> Array | None:
-        """Return the gains of the pass where they are set once a pass."""
+        """Return the gains of the pass; None if they change at each step."""
         if self.each_step:
             return None
         return self.gains(int(self.start["n_updates"]) + 1, state.arrays["eigenvalues"])
@@ -211,19 +214,19 @@ class KernelHebbian(Rule):
         }
 
     def work_bytes(self, n_rows: int, n_features: int, dtype: DTypeLike) -> int:
-        """Bytes of temporary arrays: where the pass begins, and rows in several forms."""
+        """Return the bytes of temporary arrays: the start of the pass, and several copies of rows."""
         r, count = len(self.start["rows"]), min(n_rows, _BLOCK)
         start = sum(array.nbytes for array in self.start.values())
         return start + self.start["expansion"].nbytes + 8 * 6 * (2 * r + count) * (n_features + 2 * r + 4 * count)
 
 
 def begin(expansion: Array, rows: Array) -> dict[str, Array]:
-    """Return where the first pass of `KernelHebbian` begins.
+    """Return the start of the first pass of `KernelHebbian`.
 
     Parameters
     ----------
     expansion : array (r, l)
-        A_1; the source draws it from N(0, 1 / (r l)).
+        A_1. The source draws it from N(0, 1 / (r l)).
     rows : array (r, m)
         A_1 times K' or Phi'.
     """

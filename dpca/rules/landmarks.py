@@ -1,4 +1,4 @@
-"""Landmarks: the few samples whose kernels stand for those of all, by randomly pivoted Cholesky."""
+"""Choice of landmarks, the few samples that represent all, by randomly pivoted Cholesky."""
 
 from __future__ import annotations
 
@@ -8,18 +8,18 @@ import scipy.linalg
 from dpca.kernels.inner_products import Kernel, KernelMap
 from dpca.kernels.types import Array
 
-# Pivots that are proposed at once: products of so many rows are fast, and few of them are rejected.
+# Number of pivots proposed together: products of so many rows are fast, and few proposals are rejected.
 _BLOCK = 128
-# What is left of a kernel below this share of the largest, in units of rounding, is rounding.
+# Residuals of kernels below this multiple of the rounding error of the largest kernel count as 0.
 _ROUNDING = 64
 
 
 def pivots(kernel: Kernel, pool: Array, count: int, rng: np.random.Generator) -> Array:
     """Choose landmarks of a pool by accelerated randomly pivoted Cholesky.
 
-    A sample becomes a landmark with a probability in proportion to what those before it leave of its kernel with
-    itself (Chen, Epperly, Tropp & Webber 2022, algorithm 2.1). Blocks of them are proposed at once, and rejected so
-    that the choice has the same distribution (Epperly, Tropp & Webber 2024, algorithm 2.1).
+    The probability of a sample is proportional to the residual of its kernel with itself after the previous landmarks
+    (Chen, Epperly, Tropp & Webber 2022, algorithm 2.1). Blocks of samples are proposed. Rejections yield the same
+    distribution (Epperly, Tropp & Webber 2024, algorithm 2.1).
 
     Parameters
     ----------
@@ -33,8 +33,8 @@ def pivots(kernel: Kernel, pool: Array, count: int, rng: np.random.Generator) ->
     Returns
     -------
     array (m,), integer
-        Numbers of the landmarks, in the order of their choice; m < count where these span the pool but for rounding.
-        Costs 2 n m (d + m) operations and n m values of the pool's type.
+        Numbers of the landmarks, in the order of their choice. m < count if they span the pool up to rounding error.
+        Costs 2 n m (d + m) operations and n m values in the dtype of the pool.
     """
     to_pool, left = KernelMap(kernel, pool), kernel.diagonal(pool)
     factor = np.empty((count, len(pool)), pool.dtype)
@@ -65,7 +65,7 @@ def pivots(kernel: Kernel, pool: Array, count: int, rng: np.random.Generator) ->
 
 
 def _accepted(among: Array, proposals: Array, least: float, rng: np.random.Generator) -> Array:
-    """Return which proposals stay: each with the share that those before it leave of what it was proposed by."""
+    """Return the accepted proposals. The probability is the current residual divided by that of the proposal."""
     left, accepted = among.copy(), []
     for i, draw in enumerate(rng.random(len(left))):
         if left[i, i] > least and draw * proposals[i] < left[i, i]:

@@ -1,4 +1,4 @@
-"""What a pass has measured of a basis: Rayleigh-Ritz, the step after it, and what both are certain to capture."""
+"""Evaluation of a Rayleigh-Ritz pass: the next iterate, and proven bounds on the captured variance."""
 
 from __future__ import annotations
 
@@ -19,32 +19,34 @@ from dpca.rules.state import State
 
 #: Samples of one product.
 BLOCK_ROWS = 1024
-# Variances below this share of the largest are rounding.
+# Variances below this share of the largest are rounding errors.
 _SMALLEST = 1e-12
-# What `refined` needs of a result, as large as all directions, or of no use beside it.
+# Arrays of a result that only `refined` requires. It removes them, because some are as large as all directions.
 _MEASURED = ("product", "inner", "root", "projected", "added", "shifted", "left")
-# No product that underflows is off by more in any type.
+# Bound on the error of a product that underflows, in any dtype.
 _SMALLEST_NORMAL = float(np.finfo(np.float32).tiny)
 
 
 def refined(found: dict[str, Array], like: Array) -> dict[str, Array]:
-    """Return the components of the next iterate, from the result of `RayleighRitz`; that of `Refinement` has them.
+    """Return the components of the next iterate, from the result of `RayleighRitz`.
 
-    With Ritz vectors V of values T and their products V C, Rayleigh-Ritz on the span of C^(1/2) V takes no further
-    pass: with A = C^(1/2) V^T T^(-1/2), whose columns are orthonormal, A^T C A = T^(-1/2) V C^2 V^T T^(-1/2). Its
-    values are at most the eigenvalues of C, and at least those of V; by Cauchy and Schwarz the components U, of C^(1/2)
-    times its vectors, capture at least their sum: a^T C^2 a >= (a^T C a)^2 for a of length 1.
+    A result of `Refinement` already has them and is returned as it is.
+
+    Let V be Ritz vectors with values T and products V C. Rayleigh-Ritz on the span of C^(1/2) V needs no further pass:
+    A = C^(1/2) V^T T^(-1/2) has orthonormal columns, and A^T C A = T^(-1/2) V C^2 V^T T^(-1/2). Its values are at most
+    the eigenvalues of C, and at least those of V. The components U are C^(1/2) times its vectors. They capture at least
+    the sum of the values by the Cauchy-Schwarz inequality: a^T C^2 a >= (a^T C a)^2 for |a| = 1.
 
     Parameters
     ----------
     like : array (k, d)
-        As many components, of the dtype that is wanted.
+        Its shape and dtype are those of the components.
 
     Returns
     -------
     dict
         ``components`` (k, d); ``explained_variance`` (k,), the values above; ``directions`` (q, d), the whole iterate,
-        of which the components are the first, and ``outside``, infinity: nothing is known of what they leave.
+        with the components first; ``outside``, infinity, because the variance outside of the directions is unknown.
     """
     if "product" not in found:
         return found
@@ -64,10 +66,10 @@ def refined(found: dict[str, Array], like: Array) -> dict[str, Array]:
 
 
 def half_step(values: Array, rows: Array, product: Array) -> tuple[Array, Array, Array]:
-    """Take the step of `refined`: return the new values (q,), rows (q, d), and the turn (q', q') that made q' of them.
+    """Make the step of `refined`, and return the new values (q,), rows (q, d), and the rotation ``turn`` (q', q').
 
-    They are turn V C of the leading q' Ritz vectors V, which have some variance, and have squared lengths ``values``.
-    Changes the product.
+    The first q' rows are the normalized turn V C, for the q' leading Ritz vectors V with positive variance. ``values``
+    are the squared lengths of turn V C. The product is overwritten.
     """
     known = int(np.count_nonzero(values > _SMALLEST * values[0])) if values[0] > 0 else 0
     better = np.zeros(len(values))
@@ -79,42 +81,45 @@ def half_step(values: Array, rows: Array, product: Array) -> tuple[Array, Array,
     squares, turn = scipy.linalg.eigh(gram(scaled))
     better[:known] = np.maximum(squares[::-1], 0)
     turned = turn[:, ::-1].T @ scaled
-    # Those without variance stay as given.
+    # Rows without variance do not change.
     rows = orthonormalize(turned if known == len(values) else np.concatenate([turned, rows])[: len(values)])
     return better, rows, turn[:, ::-1].T / roots
 
 
 def measured_bound(found: dict[str, Array], k: int, dtype: DTypeLike) -> float:
-    """Return the least share that the leading k Ritz vectors capture, once they are stored in a type."""
+    """Return a lower bound on the captured share of the leading k Ritz vectors, stored in a dtype."""
     captured, missed, largest, _ = certified_share(found, k)
     return certificate.share(captured, certificate.moved(missed, largest, certificate.stored(k, dtype)))
 
 
 def optimum(found: dict[str, Array], k: int) -> float:
-    """Return what the best k components capture at most, from the result of `RayleighRitz`."""
+    """Return an upper bound on the variance of the best k components, from the result of `RayleighRitz`."""
     _, missed, largest, _ = certified_share(found, k)
     off = math.sqrt(k) * float(np.linalg.norm(errors_of(found).rows(largest)[:k]))
     return float(found["explained_variance"][:k].sum()) + missed + off
 
 
 def _refined_bound(found: dict[str, Array], turn: Array, better: Array, k: int, dtype: DTypeLike) -> float:
-    """Return the least share that turn (m, q') V C captures, V the leading q' Ritz vectors: more than turn V does."""
+    """Return a lower bound on the captured share of turn (m, q') V C, for the q' leading Ritz vectors V.
+
+    The bound is that of turn V, because turn V C captures at least as much.
+    """
     j, q = min(k, len(turn)), len(better)
     rows = np.zeros((j, q))
     rows[:, : turn.shape[1]] = turn[:j]
     whole = scipy.linalg.qr(rows.T)[0].T
     captured, missed, largest, above = certified_share(found, j, whole)
-    # Its rows are at right angles to each other, their squared lengths ``better``.
+    # The rows of turn V C are orthogonal, with squared lengths ``better``.
     errors = np.abs(rows) @ errors_of(found).rows(largest) / np.sqrt(np.maximum(better[:j], np.finfo(float).tiny))
     distance = float(np.linalg.norm(errors)) + certificate.stored(k, dtype)
-    # What further ones without variance could capture is missed.
+    # Rows without variance may miss the largest variance outside.
     return certificate.share(captured, certificate.moved(missed + (k - j) * above, largest, distance))
 
 
 def rayleigh_ritz(given: Array, product: Array) -> tuple[Array, Array, Array, Array]:
-    """Return the Ritz values of orthonormal rows, descending, the Ritz vectors, and these times the covariance.
+    """Return the Ritz values of orthonormal rows, descending, the Ritz vectors, and their products with the covariance.
 
-    Last what turns the rows into the Ritz vectors.
+    The last result is the rotation of the rows to the Ritz vectors.
     """
     values, turn = scipy.linalg.eigh(given @ product.T)
     values, turn = np.maximum(values[::-1], 0), turn[:, ::-1].T
@@ -122,18 +127,18 @@ def rayleigh_ritz(given: Array, product: Array) -> tuple[Array, Array, Array, Ar
 
 
 class PassErrors(NamedTuple):
-    """What a pass rounds at most, in units of the covariance; see `dpca.rules.certificate`."""
+    """Bounds on the rounding errors of a pass, in units of the covariance; see `dpca.rules.certificate`."""
 
     rows: certificate.Errors
-    """Of the products with the given rows."""
+    """Errors of the products with the given rows."""
     spread: float
-    """Sum of squares of the samples less what was subtracted."""
+    """Sum of squares of the shifted samples."""
     total: float
     """Error of the total variance."""
 
     @classmethod
     def of(cls, state: State, components: Array) -> PassErrors:
-        """Return those of the state of a `CovarianceProduct`, before it is finished, and its rows."""
+        """Return the error bounds for the state of a `CovarianceProduct` before ``finish``, and its rows."""
         n, image, squares = state.counts["n_samples"], state.arrays["image"], float(state.arrays["squares"])
         d, total = image.shape[1], state.arrays["sum"]
         u = float(state.arrays["rounding"]) / squares if squares else 0.0
@@ -150,16 +155,17 @@ class PassErrors(NamedTuple):
 
 
 def relative_errors(d: int, n: int, u: float) -> tuple[float, float, float]:
-    """Return relative errors of a projection of d values, of a sum over n rows, and of one over columns, in blocks."""
+    """Return relative errors, in blocks, of a projection of d values, of a sum over n rows, and of one over columns."""
     width = min(d, COLUMNS)
     mapped, added, squared = (gamma(m + 6, u) for m in (width + -(-d // COLUMNS), min(n, BLOCK_ROWS), width))
     return mapped, added, squared
 
 
 def certified_share(found: dict[str, Array], k: int, turn: Array | None = None) -> tuple[float, float, float, float]:
-    """Return what k directions capture at least and miss at most, and the largest variances: of all, of what is left.
+    """Return bounds for k directions: captured variance, missed variance, largest variance, largest one outside.
 
-    The directions are those of `RayleighRitz`, or the leading rows of ``turn`` (q, q), orthonormal, times these.
+    The captured variance is a lower bound, all others are upper bounds. The directions are those of `RayleighRitz`, or
+    the leading rows of the orthonormal ``turn`` (q, q) times these.
     """
     inner, root, errors = found["inner"], found["root"], errors_of(found)
     if turn is not None:
@@ -168,7 +174,7 @@ def certified_share(found: dict[str, Array], k: int, turn: Array | None = None) 
     values, captured, left = np.linalg.eigvalsh(inner)[::-1], float(np.trace(inner[:k, :k])), float(found["left"])
     each = errors.rows(largest)
     off = math.sqrt(k) * float(np.linalg.norm(each[:k]))
-    # Where all that is outside lies in one direction; and all that there is.
+    # Two more bounds on the optimum: all variance outside lies in one direction; and the total variance.
     alone = max(float(values[:k].sum()), float(values[: k - 1].sum()) + left)
     alone += float(np.sort(np.abs(np.linalg.eigvalsh(root)))[::-1][:k].sum())
     best = min(alone + 2 * math.sqrt(k) * float(np.linalg.norm(each)), left + float(values.sum()))
@@ -181,7 +187,7 @@ def errors_of(found: dict[str, Array]) -> certificate.Errors:
 
 
 def next_iterate(product: Array, given: Array) -> Array:
-    """Orthonormal basis of a product, ordered by its singular values; directions without variance stay as given."""
+    """Return an orthonormal basis of a product, ordered by singular values. Rows without variance do not change."""
     _, values, rows = scipy.linalg.svd(product, full_matrices=False)
     found = values > values[0] * 1e-12
     if found.all() or not values[0]:
@@ -193,6 +199,6 @@ def next_iterate(product: Array, given: Array) -> Array:
 
 
 def singular_values(products: Array) -> Array:
-    """Singular values, descending, of rows whose Gram matrix this is."""
+    """Return the singular values of rows, descending, from their Gram matrix."""
     found: Array = np.sqrt(np.maximum(scipy.linalg.eigvalsh(products)[::-1], 0))
     return found

@@ -1,4 +1,4 @@
-"""Mini-batches of one size out of a stream that comes in pieces of any size."""
+"""Mini-batches of a fixed size from a stream with pieces of any size."""
 
 from __future__ import annotations
 
@@ -16,22 +16,22 @@ _HELD, _COUNT = "held_rows", "n_held"
 
 @dataclass(frozen=True)
 class InBatches(Wrapper):
-    """Give a rule its samples in batches of exactly ``size``, the last one shorter.
+    """Pass samples to a rule in batches of exactly ``size``. The last batch may be shorter.
 
-    A store is read in whole chunks, but the result of a streaming rule depends on where its mini-batches end. Samples
-    that do not fill one wait in the state, so that what comes out depends neither on the chunks of the store nor on
-    where a run was interrupted.
+    A store is read in whole chunks, but the result of a streaming rule depends on the borders of its mini-batches. The
+    state buffers an incomplete mini-batch. Therefore the result depends neither on the chunks of the store nor on
+    interruptions.
 
     Parameters
     ----------
     rule : Rule
-        What gets the batches.
+        The rule that processes the batches.
     size : int
-        Samples of one update.
+        Number of samples of one update.
     chain : bool
-        Take the samples one batch after the other even where the rule could merge.
+        Process all batches in sequence even if the rule supports merging.
     at_once : int
-        Samples that are best read at a time, where these are more than one batch.
+        Number of samples to read at a time, if this is more than one batch.
     """
 
     size: int
@@ -48,7 +48,7 @@ class InBatches(Wrapper):
         return {_HELD: ((self.size, n_features), dtype)}
 
     def update(self, state: State, batch: Array) -> State:
-        """Take in any number of samples."""
+        """Process any number of samples."""
         held, n = state.arrays[_HELD], state.counts[_COUNT]
         if n:
             taken = min(len(batch), self.size - n)
@@ -67,38 +67,38 @@ class InBatches(Wrapper):
         return state
 
     def merge(self, a: State, b: State) -> State:
-        """Merge two states, each with what waits in it."""
+        """Merge two states, including their buffered samples."""
         return super().merge(self._flushed(a), self._flushed(b.copy()))
 
     def average(self, before: State, states: Sequence[State]) -> State:
-        """Average streams that went on from ``before``, in which nothing waits, each with what waits in it.
+        """Average streams that started from ``before``, including their buffered samples.
 
-        A single stream stays as it is, and what waits in it waits on.
+        ``before`` is used without buffered samples. A single stream is returned with its buffer.
         """
         if len(states) == 1:
             return states[0]
         return super().average(self._flushed(before.copy()), [self._flushed(state.copy()) for state in states])
 
     def finish(self, state: State) -> dict[str, Array]:
-        """Return the rule's result, the last short batch included."""
+        """Return the result of the rule, including the last short batch."""
         result: dict[str, Array] = self.rule.finish(self._flushed(state))
         return result
 
     def _flushed(self, state: State) -> State:
-        """Return the state with nothing waiting; it is changed."""
+        """Process the buffered samples, and return the changed state."""
         if n := state.counts[_COUNT]:
             state.counts[_COUNT] = 0
             self.rule.update(state, state.arrays[_HELD][:n])
         return state
 
     def takes_any_batches(self, dtype: DTypeLike) -> bool:
-        """Say yes: the rule gets batches of one size."""
+        """Return True, because the rule always receives batches of one size."""
         return True
 
     def batch_rows(self, dtype: DTypeLike) -> int:
-        """Samples that an update does best with: several batches, so that few of them wait."""
+        """Return the best number of samples per update: several batches, so that few samples are buffered."""
         return max(self.size, self.size * (self.at_once // self.size))
 
     def work_bytes(self, n_rows: int, n_features: int, dtype: DTypeLike) -> int:
-        """Bytes of temporary arrays."""
+        """Return the bytes of temporary arrays."""
         return int(self.rule.work_bytes(min(n_rows, self.size), n_features, dtype))

@@ -14,8 +14,8 @@ from dpca.rules.covariance import is_exact
 from dpca.rules.rule import Rule
 from dpca.rules.state import Layout, State
 
-# Copies of so many samples and attributes, in 4 or 8 bytes each, stay in a core's own cache. Sums of squares of so many
-# 8-bit integers are below 2^24, where float32 is exact.
+# Copies of blocks of this size stay in the cache of one core. Sums of squares of 256 8-bit integers are below 2^24,
+# where float32 is exact.
 _BLOCK_ROWS, _BLOCK_BYTES = 256, 2**20
 
 
@@ -23,10 +23,10 @@ _BLOCK_ROWS, _BLOCK_BYTES = 256, 2**20
 class Moments(Rule):
     """Mean and variance in one pass.
 
-    Pairwise update of Chan, Golub & LeVeque (1983), equations 1.5a and 1.5b: every 256 samples are centered with their
-    own mean, in float64, so no large sums are ever subtracted; the sums of 256 samples of 8 bits are exact as they are.
-    Costs O(n d) time and O(d) memory. Takes the arrays of other libraries, and stacked states, as
-    :class:`~dpca.rules.Covariance` does.
+    Pairwise update of Chan, Golub & LeVeque (1983), equations 1.5a and 1.5b. Every 256 samples are centered with their
+    own mean in float64, so that large sums are never subtracted. Sums of 256 samples of 8-bit integers are exact.
+    Costs O(n d) time and O(d) memory. Supports arrays of other libraries and stacked states, like
+    :class:`~dpca.rules.covariance.Covariance`.
 
     Results of ``finish``: ``mean`` and ``variance`` (divisor n - 1), float64, shape (n_features,).
     """
@@ -46,7 +46,7 @@ class Moments(Rule):
             self.merge(state, State({"mean": mean, "m2": m2}, {"n_samples": rows.shape[-2]}))
 
     def merge(self, a: State, b: State) -> State:
-        """Return the moments of both streams together."""
+        """Return the moments of both streams."""
         n_a, n_b = a.counts["n_samples"], b.counts["n_samples"]
         n = n_a + n_b
         if n_b == 0:
@@ -62,17 +62,17 @@ class Moments(Rule):
         return {"mean": state.arrays["mean"], "variance": state.arrays["m2"] / (state.counts["n_samples"] - 1)}
 
     def work_bytes(self, n_rows: int, n_features: int, dtype: DTypeLike) -> int:
-        """Bytes of temporary arrays in an update."""
+        """Return the bytes of temporary arrays in an update."""
         return 8 * (4 * n_features + min(n_rows, _BLOCK_ROWS) * min(n_features, _BLOCK_BYTES // (8 * _BLOCK_ROWS)))
 
 
 def _moments(rows: Array) -> tuple[Array, Array]:
-    """Return the mean (d,) of rows (n, d), and the sum of the squares of what they deviate from it (d,)."""
+    """Return the mean (d,) of rows (n, d), and the sum of their squared deviations (d,)."""
     xp, (*stack, n, d) = namespace(rows), rows.shape
     mean, m2 = (empty((*stack, d), np.float64, rows) for _ in range(2))
     exact = is_exact(dtype_of(rows))
     dtype = np.dtype(np.float32 if exact else np.float64)
-    # Only a processor's own cache is a reason for pieces.
+    # Blocks of columns only help the cache of a processor; accelerators need none.
     width = _BLOCK_BYTES // (_BLOCK_ROWS * dtype.itemsize) if is_numpy(rows) else d
     for first in range(0, d, width):
         columns = slice(first, min(first + width, d))

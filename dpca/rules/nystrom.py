@@ -1,4 +1,4 @@
-"""A basis that has settled takes in a batch by one step of the Nyström kind, without the Gram matrix of its rows."""
+"""Nyström step: adds a batch to a converged basis without the Gram matrix of the rows of the batch."""
 
 from __future__ import annotations
 
@@ -17,25 +17,25 @@ from dpca.kernels.types import Array
 from dpca.rules import certificate
 from dpca.rules.truncation import largest, largest_sum, truncate
 
-#: Columns of one product: sums over more are added up in float64, and a block of the rows stays in cache.
+#: Columns of one product. Longer sums are accumulated in float64, and a block of the rows stays in the cache.
 COLUMNS = 2048
-# Rows whose Gram matrix bounds what is left out of them: with more, the bound is tighter and costs more.
+# Rows of a group. The Gram matrix of a group bounds its discarded part. Larger groups have tighter bounds at more cost.
 _GROUP = 200
-# Rows of the image, scaled to a length of 1 in K, may come so close to the span of those before them.
+# Smallest distance of a row of the image, scaled to length 1 in K, from the span of the previous rows.
 _NEAREST = 0.05
-#: Sums of squares from here on lose no terms in float32.
+#: Larger sums of squares lose no terms to underflow in float32.
 SMALL = 2.0**-80
 
 
 class Step(NamedTuple):
-    """What a step found; the basis holds the new directions."""
+    """Result of a step. The basis holds the new directions."""
 
     energy: Array
-    """Energies kept (m,), descending."""
+    """Retained energies (m,), descending."""
     added: float
     """Sum of squares of the rows."""
     discarded: float
-    """Upper bound on the sum of the ``n_counted`` largest eigenvalues of what was left out."""
+    """Upper bound on the sum of the ``n_counted`` largest eigenvalues of the discarded part."""
     largest: float
     """Upper bound on the largest of these."""
     moved: Array
@@ -43,7 +43,7 @@ class Step(NamedTuple):
     squares: float
     """Weighted sum of squares of ``batch - near``."""
     slack: float
-    """What rounding adds to the slack, see `dpca.rules.certificate`."""
+    """Increase of the slack by rounding, see `dpca.rules.certificate`."""
     skew: float
     """The skew of the new basis."""
 
@@ -58,20 +58,21 @@ def absorb(
     n_counted: int,
     skew: float = 0.0,
 ) -> Step | None:
-    """Add the scatter of a batch to A = V^T diag(energy) V, of which the q leading directions stay.
+    """Add the scatter of a batch to A = V^T diag(energy) V, and retain the q leading directions.
 
     With rows X, C = X V^T, Z = diag(energy) V + C^T X and K = diag(energy) + C^T C, the new matrix is Z^T K^-1 Z
-    (Tropp, Yurtsever, Udell & Cevher 2017): one multiplication of A + X^T X, from the old basis. What it leaves out of
-    A + X^T X is positive semi-definite, as where eigenvectors of a Gram matrix are truncated, and at most the scatter
-    of the rows outside the span of V, whose largest eigenvalues are at most the sums of those of groups of rows. For
-    any C and V, as they are computed, Z^T K^-1 Z is L^T P L of the stack L of diag(energy)^(1/2) V and X, P being the
-    projection onto the rows of [diag(energy)^(1/2), C^T], and what it leaves out at most the scatter of X - C V: so
-    rounding costs what `slack` says, and no more.
+    (Tropp, Yurtsever, Udell & Cevher 2017). This is one multiplication of the old basis by A + X^T X. The discarded
+    part of A + X^T X is positive semi-definite, as in a truncation of eigenvectors of a Gram matrix. It is at most the
+    scatter of the rows outside the span of V. Its largest eigenvalues are at most the sums of those of groups of rows.
+
+    Let L be the stack of diag(energy)^(1/2) V and X, and P the projection onto the rows of [diag(energy)^(1/2), C^T].
+    For any computed C and V, Z^T K^-1 Z is L^T P L, and the discarded part is at most the scatter of X - C V. The
+    effect of rounding is therefore at most `slack`.
 
     Parameters
     ----------
     basis : array (q, d)
-        V, orthonormal rows; changed in place.
+        V, with orthonormal rows; changed in place.
     energy : array (q,), float64
         Positive, descending.
     batch : array (n, d)
@@ -81,20 +82,20 @@ def absorb(
     weights : array (n,), float64
     pull : float
     n_counted : int
-        How many components are wanted, and how many eigenvalues of what is left out ``discarded`` counts.
+        Number of components k, and number of discarded eigenvalues in ``discarded``.
     skew : float
-        Of the basis, see `dpca.rules.certificate`.
+        Skew of the basis, see `dpca.rules.certificate`.
 
     Returns
     -------
     Step or None
-        None where it could leave out a direction with more energy than the weakest wanted one has, or where rounding
-        would cost accuracy; nothing is changed then.
+        None if the step could discard a direction with more energy than the last of the k components, or if rounding
+        would cost accuracy. Nothing is changed then.
 
     Notes
     -----
-    Costs 4 q + 200 operations for each value of the batch, 3 q^2 d and O(q^3) more a step. Holds q x d numbers, and
-    some blocks of 2,048 columns.
+    Costs 4 q + 200 operations for each value of the batch, and 3 q^2 d + O(q^3) per step. Holds q x d numbers, and some
+    blocks of 2,048 columns.
     """
     cross, grams, moved, squares = _first_products(basis, batch, near, weights, pull)
     added = sum(float(np.trace(gram)) for gram in grams)
@@ -145,7 +146,7 @@ def _rounded(
     shape: tuple[int, ...],
     dtype: DTypeLike,
 ) -> tuple[float, float, float]:
-    """Return what rounding adds to the slack in a step, the skew of the new basis, and the error of what is lost."""
+    """Return the slack that rounding adds in a step, the skew of the new basis, and the error of the discarded part."""
     (n, d), q, u = shape, len(energy), unit(dtype)
     g = gamma(min(d, COLUMNS) + 3, u)
     along = np.maximum(inner.diagonal() - energy, 0.0)
@@ -166,7 +167,7 @@ def _rounded(
 
 
 def work_bytes(n_rows: int, q: int, n_features: int, dtype: DTypeLike) -> int:
-    """Bytes of temporary arrays of a step, for the planner."""
+    """Return the bytes of temporary arrays of a step, for the planner."""
     itemsize, columns = np.dtype(dtype).itemsize, min(n_features, COLUMNS)
     blocks = (n_rows + 2 * q) * columns + q * n_features
     return itemsize * blocks + 8 * (5 * n_rows * q + 2 * n_rows * min(n_rows, _GROUP) + 8 * q**2 + n_features)
@@ -175,9 +176,9 @@ def work_bytes(n_rows: int, q: int, n_features: int, dtype: DTypeLike) -> int:
 def _first_products(
     basis: Array, batch: Array, near: Array | None, weights: Array, pull: float
 ) -> tuple[Array, list[Array], Array, float]:
-    """Return X V^T, the Gram matrices of groups of rows of X, all float64, and the weighted mean of batch - near.
+    """Return X V^T, the Gram matrices of groups of rows of X, and the weighted mean of batch - near, all in float64.
 
-    Also the weighted sum of squares of batch - near.
+    The last result is the weighted sum of squares of batch - near.
     """
     (n, d), xp, dtype = batch.shape, namespace(batch), dtype_of(basis)
     own = float(weights.sum())
@@ -197,7 +198,7 @@ def _first_products(
             along += xp.matmul(part, mean)
             linalg.copy_into(moved[columns], mean)
     cross, along, moved, *grams = map(to_numpy, (cross, along, moved, *grams))
-    # The pull is taken from the products: the mean is not known before all rows of a block are there.
+    # The pull is subtracted from the products, because the mean is only known after all rows of a block.
     gains, square = np.sqrt(weights), pull**2 * float(moved @ moved)
     squares = sum(float(weights[rows] @ gram.diagonal()) for gram, rows in zip(grams, _groups(n), strict=True))
     for gram, rows in zip(grams, _groups(n), strict=True):
@@ -214,7 +215,7 @@ def _image(
     xp, dtype = namespace(batch), dtype_of(basis)
     image = linalg.workspace("image", basis.shape, dtype, basis)
     products = beside(np.zeros((len(energy),) * 2), batch)
-    # What the offset adds: one more row of the batch.
+    # The offset acts like one more row of the batch.
     sums = beside(-gains.sum(axis=1)[:, None].astype(dtype), batch)
     gains, energy = (beside(np.ascontiguousarray(x, dtype), batch) for x in (gains, energy[:, None]))
     offset = beside(offset.astype(dtype), batch)
@@ -242,5 +243,5 @@ def _groups(n: int) -> list[slice]:
 
 
 def blocks(n: int) -> list[slice]:
-    """Return the columns of each product, of ``n`` in all."""
+    """Return the columns of each product, for ``n`` columns in total."""
     return [slice(start, min(start + COLUMNS, n)) for start in range(0, n, COLUMNS)]

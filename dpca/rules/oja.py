@@ -16,8 +16,8 @@ from dpca.rules.scaled import ScaledRule
 from dpca.rules.state import Layout, State
 from dpca.rules.summing import SummedRule
 
-# A row that finds a smaller share of the largest variance steps no further: its projections are mostly what other rows
-# leave.
+# Smallest eigenvalue for gains, as a share of the largest: projections on weaker rows are mostly remainders of other
+# rows.
 _SMALLEST = 1e-3
 
 
@@ -26,12 +26,12 @@ class Oja(SummedRule, ScaledRule, OrthonormalRule):
     """Oja's method, the normalized Hebbian rule, by mini-batches.
 
     W <- orthonormalize(W + eta_t W X^T X / n) for n samples X (Alakkari 2020, equation 2.16 and section 3.3.1; Amid &
-    Warmuth 2020, section "Quadratic program on the Stiefel manifold"). With steps that are large beside 1 / variance
-    it becomes the block power method.
+    Warmuth 2020, section "Quadratic program on the Stiefel manifold"). For steps much larger than 1 / variance it is
+    the block power method.
 
-    Streams can be averaged in rounds, and a batch can be spread over workers.
+    Streams can be averaged in rounds. Several workers can share a batch.
 
-    Costs O(n d k + k^2 d) an update, O(k d) memory. The running mean and the parameters not named here are those of
+    Costs O(n d k + k^2 d) per update, O(k d) memory. The running mean and all other parameters are those of
     :class:`~dpca.rules.basis.OrthonormalRule` and :class:`~dpca.rules.scaled.ScaledRule`.
     """
 
@@ -48,17 +48,17 @@ class OjaSubspace(ScaledRule):
     """Oja's linearized rule and, for more than one component, the Oja-Karhunen subspace rule.
 
     W <- W + eta_t (Y^T X - Y^T Y W) / n with Y = X W^T (Alakkari 2020, equation 2.28; Günter, Schraudolph &
-    Vishwanathan 2007, equation 8): nothing is normalized, W becomes orthonormal by itself, and the single rows are
-    any basis of the subspace until ``finish`` turns them. Streams can be averaged in rounds.
+    Vishwanathan 2007, equation 8). Nothing is normalized, because W converges to orthonormal rows. The rows are any
+    basis of the subspace until ``finish`` rotates them to the components. Streams can be averaged in rounds.
 
-    Costs O(n d k) an update, O(k d) memory. Diverges (and says so) unless eta_t times the largest variance stays below
-    about 1. Parameters as in :class:`Oja`.
+    Costs O(n d k) per update, O(k d) memory. The rule diverges and raises `DivergedError` unless eta_t times the
+    largest variance stays below about 1. Parameters are those of :class:`~dpca.rules.scaled.ScaledRule`.
     """
 
     averageable = True
 
     def _normalize(self, state: State) -> None:
-        """Leave an average as it is: the rule finds back to orthonormal rows by itself."""
+        """Do not change an average, because the rule converges to orthonormal rows."""
 
     @np.errstate(over="ignore", invalid="ignore")
     def _step(self, state: State, x: Array, y: Array, t: int) -> None:
@@ -68,20 +68,21 @@ class OjaSubspace(ScaledRule):
 
 @dataclass(frozen=True)
 class Sanger(OjaSubspace):
-    """Generalized Hebbian algorithm (GHA): the rows become the eigenvectors themselves, in order.
+    """Generalized Hebbian algorithm (GHA): the rows converge to the eigenvectors in order.
 
-    W <- W + eta_t (Y^T X - lt(Y^T Y) W) / n with Y = X W^T, lt keeping the diagonal and what is below it (Sanger 1989;
-    Günter, Schraudolph & Vishwanathan 2007, equation 7): row i sees the data less what rows 1 ... i account for. The
-    rule that Amid & Warmuth (2020) call Sanger's is :class:`~dpca.rules.implicit_krasulina.ExplicitKrasulina`.
+    W <- W + eta_t (Y^T X - lt(Y^T Y) W) / n with Y = X W^T. lt(A) is the lower triangle of A with its diagonal (Sanger
+    1989; Günter, Schraudolph & Vishwanathan 2007, equation 7). Row i learns from the data minus their projections on
+    rows 1 ... i. Amid & Warmuth (2020) use the name of Sanger for another rule,
+    :class:`~dpca.rules.implicit_krasulina.ExplicitKrasulina`.
 
-    Costs, limits and parameters as in :class:`OjaSubspace`, and:
+    Costs, limits and parameters are those of :class:`OjaSubspace`, and:
 
     Parameters
     ----------
     gains : Gains, optional
-        A step size for each row, as in equations 18 to 37 there, in place of ``schedule`` and ``unit``. Eigenvalues are
-        variances of recent projections; the rows share their mean until 10 k samples were projected. SMD holds k d more
-        numbers, and doubles the cost.
+        A step size for each row, as in equations 18 to 37 of Günter et al., instead of ``schedule`` and ``unit``.
+        Eigenvalues are variances of recent projections. All rows use their mean until 10 k samples were projected. SMD
+        stores k d more numbers and doubles the cost.
     """
 
     gains: Gains | None = field(default=None, kw_only=True)
@@ -127,7 +128,7 @@ class Sanger(OjaSubspace):
     def _adapt(
         self, state: State, x: Array, y: Array, decay: Array, gradient: Array, step: Array, gains: Gains
     ) -> Array:
-        """Return the gains with what SMD makes of them, and take the derivatives on (equations 32 and 35)."""
+        """Return the gains after SMD, and update the derivatives (equations 32 and 35)."""
         rows, derivatives, log_gains = (state.arrays[name] for name in ("components", "derivatives", "log_gains"))
         xi = gains.decay
         log_gains += gains.meta * np.einsum("ij,ij->i", gradient, derivatives)
@@ -145,7 +146,7 @@ class Sanger(OjaSubspace):
         return step
 
     def _eigenvalues(self, state: State, y: Array) -> Array:
-        """Return the variance along each row, estimated before a step that sees projections y."""
+        """Return the estimated variance along each row, before a step with projections y."""
         known, k = state.counts["n_projected"], y.shape[1]
         found: Array = np.asarray(state.arrays["projected"]).diagonal()
         if not known:
@@ -153,22 +154,21 @@ class Sanger(OjaSubspace):
         return np.full(k, found.mean()) if known < ritz.LEAST * k else np.maximum(found, _SMALLEST * found.max())
 
     def work_bytes(self, n_rows: int, n_features: int, dtype: DTypeLike) -> int:
-        """Bytes of temporary arrays in ``update`` and ``finish``."""
+        """Return the bytes of temporary arrays in ``update`` and ``finish``."""
         own = working_dtype(dtype).itemsize * (2 * self.rank(n_features) * n_features) if self._adapted else 0
         return super().work_bytes(n_rows, n_features, dtype) + own
 
 
 @dataclass(frozen=True)
 class Krasulina(ScaledRule, OrthonormalRule):
-    """Krasulina's update: a gradient step along the Stiefel manifold, and back onto it.
+    """Krasulina's update: a gradient step in the tangent space of the Stiefel manifold, and a retraction.
 
     W <- orthonormalize(W - eta_t Y^T (Y W - X) / n) with Y = X W^T (Amid & Warmuth 2020, equation 9, with steps
-    Power(1, 0.9); for k components Tang 2019). Oja's method is the same with the gradient not projected onto the
-    tangent space.
+    Power(1, 0.9); for k components Tang 2019). Oja's method does not project the gradient onto the tangent space.
 
     Streams can be averaged in rounds.
 
-    Costs O(n d k + k^2 d) an update, O(k d) memory. The running mean and the parameters not named here are those of
+    Costs O(n d k + k^2 d) per update, O(k d) memory. The running mean and all other parameters are those of
     :class:`~dpca.rules.basis.OrthonormalRule` and :class:`~dpca.rules.scaled.ScaledRule`.
     """
 
@@ -182,7 +182,7 @@ class Krasulina(ScaledRule, OrthonormalRule):
 
 def add_projected_gradient(rows: Array, x: Array, y: Array, step: float) -> None:
     """Add step (y^T x - y^T y rows) / n to ``rows``, in place."""
-    # Products of projections first: it must see the rows before they change.
+    # Compute both products before the rows change.
     decay = (y * y.dtype.type(step / len(x))).T @ y
     moved = product(y, x, step / len(x))
     moved -= decay @ rows

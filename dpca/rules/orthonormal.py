@@ -1,4 +1,4 @@
-"""Orthonormal rows, fast where that is safe."""
+"""Orthonormalization of rows, by a fast method if it is accurate enough."""
 
 from __future__ import annotations
 
@@ -7,20 +7,20 @@ import scipy.linalg
 
 from dpca.kernels.types import Array
 
-# Columns of one float64 product: rows of float32 are widened a block at a time.
+# Columns of one float64 product: rows of float32 are converted one block at a time.
 _BLOCK_COLUMNS = 4096
-# Rows scaled to unit length may come so close to the span of those before them: what the Gram matrix squares is then
-# still 1e-8, the rounding of float32.
+# Smallest distance of a row of unit length from the span of the previous rows. Its square in the Gram matrix is 1e-8,
+# the rounding error of float32.
 _NEAREST = 1e-4
 
 
 def orthonormalize(rows: Array) -> Array:
-    """Return orthonormal rows; the first j of them span what the first j given ones span, for every j.
+    """Return orthonormal rows. For every j, the first j rows span the same space as the first j given rows.
 
     Cholesky QR of the rows scaled to unit length, with the Gram matrix and the triangular inverse in float64
-    (Stathopoulos & Wu 2002), which for float32 is 3 to 15 times as fast as Householder's QR and as orthonormal. Rows
-    too dependent for it, and zero rows, are left to Householder, which completes the basis. Each result has a positive
-    inner product with its own row.
+    (Stathopoulos & Wu 2002). For float32 it is 3 to 15 times as fast as Householder QR, and as orthonormal. Householder
+    QR replaces it for nearly dependent rows and zero rows, and completes the basis. The inner product of each result
+    with its row is positive.
 
     Parameters
     ----------
@@ -33,13 +33,13 @@ def orthonormalize(rows: Array) -> Array:
     """
     found = _cholesky_qr(rows)
     if found is not None and rows.dtype == np.float64:
-        # The Gram matrix squares the condition; what is left after one step is far below what float64 holds.
+        # The Gram matrix squares the condition number, so that float64 needs a second step.
         found = _cholesky_qr(found)
     return _householder_qr(rows) if found is None else found
 
 
 def gram(rows: Array, other: Array | None = None) -> Array:
-    """Return rows @ other.T (``rows`` itself by default), added up in float64."""
+    """Return rows @ other.T in float64. The default of ``other`` is ``rows``."""
     total = np.zeros((len(rows), len(rows if other is None else other)))
     for start in range(0, rows.shape[1], _BLOCK_COLUMNS):
         columns = slice(start, start + _BLOCK_COLUMNS)
@@ -53,7 +53,7 @@ def _cholesky_qr(rows: Array) -> Array | None:
     norms = np.sqrt(products.diagonal())
     if not (norms > 0).all() or not np.isfinite(norms).all():
         return None
-    # LAPACK itself: what checks its arguments takes a hundred times as long as matrices of a few rows.
+    # Call LAPACK directly: scipy's checks of the arguments take a hundred times as long as matrices of a few rows.
     lower, failed = scipy.linalg.lapack.dpotrf(products / np.outer(norms, norms), lower=True)
     if failed or lower.diagonal().min() < _NEAREST:
         return None
@@ -67,7 +67,7 @@ def _cholesky_qr(rows: Array) -> Array | None:
 
 def _householder_qr(rows: Array) -> Array:
     lengths = np.abs(rows).max(axis=1, keepdims=True)
-    # To the same scale, so that a tiny row is not lost beside a huge one.
+    # Scale all rows alike, so that a tiny row is not lost beside a huge one.
     scaled = rows / np.where(lengths > 0, lengths, 1)
     q, r = scipy.linalg.qr(scaled.T, mode="economic", check_finite=False)
     out: Array = np.ascontiguousarray(q.T)

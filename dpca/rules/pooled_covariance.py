@@ -1,4 +1,4 @@
-"""Principal components that several places share: one covariance within places, accumulated over all of them."""
+"""Principal components that several places share, from one covariance within places, summed over all places."""
 
 from __future__ import annotations
 
@@ -29,38 +29,40 @@ from dpca.rules.covariance import (
 from dpca.rules.rule import Rule
 from dpca.rules.state import Layout, State
 
-# Rows of 8-bit integers, of all places together, that are added to a matrix at once.
+# Rows of 8-bit integers, over all places, that are added to a matrix at a time.
 _BYTE_ROWS = 2**14
-# An update of fewer samples spends its time on the places' sums.
+# Smaller updates spend most of their time on the sums of the places.
 _FEWEST_SAMPLES = 32
 
 
 @dataclass(frozen=True)
 class PooledCovariancePCA(Rule):
-    """Leading principal components of groups of places, the places of a group sharing theirs.
+    """Leading principal components of groups of places. All places of a group share their components.
 
-    Alakkari 2020, section 4.3.1, pooled. A sample holds, one after the other, places of equal size: group 0's, then
-    group 1's. With a mean of its own for each place p of a group of P, the covariance within places is
+    Alakkari 2020, section 4.3.1, pooled. A sample is a sequence of places: all places of group 0, then those of group
+    1, and so on. The places of a group have equal size. Each place p of a group of P places has its own mean. The
+    covariance within places is
 
         C = 1/P sum_p C_p,   C_p = 1/(n - 1) sum_i (x_ip - m_p)(x_ip - m_p)^T,
 
-    the within-group covariance of discriminant analysis (Rao 1948). Its leading eigenvectors are, of all k vectors used
-    at every place, those which leave the least squared error summed over places; that error is (n - 1) P times the
-    eigenvalues left out.
+    the within-group covariance of discriminant analysis (Rao 1948). Among all sets of k vectors for every place, its
+    leading eigenvectors have the least squared error, summed over places. This error is (n - 1) P times the sum of the
+    discarded eigenvalues.
 
-    Products are those of :class:`~dpca.rules.Covariance`, with the samples of several places as rows of one product,
-    and a shift for each place: exact for 8-bit integers, and safe from a place's own mean, or its drift, for others.
+    Products are those of :class:`~dpca.rules.covariance.Covariance`. The samples of several places are rows of one
+    product, and each place has a shift. Products are exact for 8-bit integers. For other dtypes, the mean of a place or
+    its drift costs no accuracy.
 
     Parameters
     ----------
     n_components : int or None
-        Components of each group; None, or more than a place has attributes, keeps one for each attribute.
+        Number of components of each group. None retains one for each attribute; larger numbers are cut to that.
     groups : sequence of (n_places, n_features)
-        How many places each group has, and how many attributes each of its places.
+        Number of places of each group, and number of attributes of each of its places.
 
     Notes
     -----
-    Costs O(n d c) time for d attributes in places of c, and O(c^3) once; state: 8 c^2 bytes a group and 16 d. Results
+    Costs O(n d c) time for d attributes in places of c, and O(c^3) once; state: 8 c^2 bytes per group and 16 d. Results
     of ``finish``, float64: ``mean`` (d,), and for each group g ``components-g`` (k, c); ``explained_variance-g`` (k,),
     descending, and ``total_variance-g`` (), both averages over its places: of the variances of the scores, and of the
     total variance.
@@ -74,7 +76,7 @@ class PooledCovariancePCA(Rule):
 
     def __post_init__(self) -> None:
         if not self.groups or min(map(min, self.groups)) < 1:
-            raise ValueError(f"groups are {self.groups}: give at least one place of at least one attribute in each")
+            raise ValueError(f"groups are {self.groups}: give at least one place and one attribute in each group")
 
     @cached_property
     def _one(self) -> CovariancePCA:
@@ -87,7 +89,7 @@ class PooledCovariancePCA(Rule):
     def _start(self, state: State, dtype: DTypeLike) -> None:
         held, n_features = sum(places * d for places, d in self.groups), len(state.arrays["sum"])
         if n_features != held:
-            raise ValueError(f"samples have {n_features} attributes but the groups hold {held}: they must agree")
+            raise ValueError(f"samples have {n_features} attributes, but the groups have {held}: give equal numbers")
         self._one._start(state, dtype)
 
     @QUIET
@@ -98,7 +100,7 @@ class PooledCovariancePCA(Rule):
         state.counts["n_samples"] += len(batch)
 
     def merge(self, a: State, b: State) -> State:
-        """Return the state of both streams together, on the shifts of the first."""
+        """Return the state of both streams, with the shifts of the first."""
         for (mine, _), (other, _) in zip(self._views(a), self._views(b), strict=True):
             self._one.merge(mine, other)
         a.counts["n_samples"] += b.counts["n_samples"]
@@ -116,7 +118,7 @@ class PooledCovariancePCA(Rule):
         return {"mean": np.concatenate(means), **result}
 
     def unpack(self, result: dict[str, Array]) -> list[dict[str, Array]]:
-        """Return the result of each group by itself; its ``mean`` (n_places, n_features) is that of each place."""
+        """Return the result of each group. Its ``mean`` (n_places, n_features) has a row for each place."""
         names, end, found = ("components", "explained_variance", "total_variance"), 0, []
         for g, (n_places, d) in enumerate(self.groups):
             start, end = end, end + n_places * d
@@ -125,7 +127,7 @@ class PooledCovariancePCA(Rule):
         return found
 
     def _views(self, state: State) -> Iterator[tuple[State, slice]]:
-        """Yield the part of a state of each group, whose arrays are views, and where its attributes lie."""
+        """Yield the part of the state of each group, with views as arrays, and the columns of its attributes."""
         end = 0
         for g, (n_places, d) in enumerate(self.groups):
             columns = slice(end, end := end + n_places * d)
@@ -133,21 +135,21 @@ class PooledCovariancePCA(Rule):
             yield State({**arrays, "cross": state.arrays[f"cross-{g}"]}, dict(state.counts)), columns
 
     def takes_any_batches(self, dtype: DTypeLike) -> bool:
-        """Say whether sums are exact."""
+        """Return whether sums are exact."""
         return is_exact(np.dtype(dtype))
 
     def batch_rows(self, dtype: DTypeLike) -> int:
-        """Samples that an update does best with: enough for a product at the places of the largest group."""
+        """Return the best number of samples per update: enough for a product over the places of the largest group."""
         rows = _BYTE_ROWS if is_exact(np.dtype(dtype)) else BLOCK_ROWS
         samples = max(_FEWEST_SAMPLES, math.ceil(rows / max(n_places for n_places, _ in self.groups)))
         return min(samples, self._one.batch_rows(dtype))
 
     def result_bytes(self, n_features: int, dtype: DTypeLike) -> int:
-        """Bytes of a result."""
+        """Return the bytes of a result."""
         return 8 * n_features + sum(self._one.result_bytes(d, dtype) for _, d in self.groups)
 
     def work_bytes(self, n_rows: int, n_features: int, dtype: DTypeLike) -> int:
-        """Bytes of temporary arrays: rows of a group, what a product and the eigensolver need, sums and means."""
+        """Return the bytes of temporary arrays: rows of a group, a product, the eigensolver, sums and means."""
         return max(self._group_work_bytes(n_rows, n_places, d, dtype) for n_places, d in self.groups)
 
     def _group_work_bytes(self, n_rows: int, n_places: int, d: int, dtype: DTypeLike) -> int:
@@ -156,12 +158,12 @@ class PooledCovariancePCA(Rule):
             copies = 2 * rows * (d + 1)
         else:
             rows = min(n_rows * n_places, BLOCK_ROWS)
-            copies = 56 * min(n_places, BLOCK_ROWS) * d  # sums and shifts of places, and what moves them
+            copies = 56 * min(n_places, BLOCK_ROWS) * d  # sums and shifts of places, and their changes
         return copies + self._one.work_bytes(rows, d, dtype) + 8 * n_places * (2 * d + BAND_ROWS)
 
 
 def _add_bytes(group: State, values: Array) -> None:
-    """Add 8-bit integers (n_samples, n_places, d), whose shift is the same at every place."""
+    """Add 8-bit integers (n_samples, n_places, d). All places have the same shift."""
     n_places, d = values.shape[1:]
     shift, total, cross = (group.arrays[name] for name in ("shift", "sum", "cross"))
     together = State({"shift": shift[0], "sum": np.zeros(d), "cross": cross})
@@ -174,7 +176,7 @@ def _add_bytes(group: State, values: Array) -> None:
 
 
 def _add_numbers(group: State, values: Array) -> None:
-    """Add floats, or wider integers, (n_samples, n_places, d)."""
+    """Add floats or wider integers (n_samples, n_places, d)."""
     for start in range(0, len(values), BLOCK_ROWS):
         block = values[start : start + BLOCK_ROWS].swapaxes(0, 1)
         spread, step = spread_of(group), max(1, BLOCK_ROWS // block.shape[1])
@@ -187,13 +189,13 @@ def _add_numbers(group: State, values: Array) -> None:
 
 
 def _products(block: Array, shift: Array) -> Products:
-    """Return the products of the samples of several places (n_places, n, d); sums are those of each place."""
+    """Return the products of the samples of several places (n_places, n, d), and the sums of each place."""
     (n_places, n, d), dtype = block.shape, working_dtype(block.dtype)
     x = linalg.scratch("shifted", (n, n_places, d + 1), dtype)
     x[..., d] = 1
     shift_into(block, shift, x[..., :d].swapaxes(0, 1))
     product, scale = scaled_gram(x.reshape(-1, d + 1))
-    # The column of ones sums over all places; here each is summed by itself.
+    # The column of ones sums over all places, but each place needs its own sum.
     total = (np.ones(n, dtype) @ x.reshape(n, -1)).reshape(x.shape[1:])[:, :d].astype(np.float64)
     return product[:d, :d], total if scale is None else scale * total, scale
 

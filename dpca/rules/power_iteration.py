@@ -1,4 +1,4 @@
-"""Power iteration with deflation: one component after the other, a pass over the stream for each step."""
+"""Power iteration with deflation: one component after the other, one pass over the stream per step."""
 
 from __future__ import annotations
 
@@ -22,15 +22,15 @@ class PowerIteration(CovarianceProduct):
     components : array (1, d)
         The vector w, of unit length.
     mean, center
-        As in `CovarianceProduct`.
+        See `CovarianceProduct`.
     found : array (j, d)
-        Components v_j that are taken out of the covariance; j may be 0.
+        Components v_j that are removed from the covariance; j may be 0.
     variances : array (j,)
         Their variances lambda_j.
 
-    Results of ``finish``, float64: ``mean``, ``components`` (1, d) the next w (the same one where A w is 0),
-    ``explained_variance`` (1,) the Rayleigh quotient w^T A w of the w that was given, ``residual_norms`` (1,) its
-    |A w - (w^T A w) w|, ``total_variance`` () of C.
+    Results of ``finish``, float64: ``mean``; ``components`` (1, d), the next w (unchanged if A w is 0);
+    ``explained_variance`` (1,), the Rayleigh quotient w^T A w of the given w; ``residual_norms`` (1,), its
+    |A w - (w^T A w) w|; ``total_variance`` () of C.
     """
 
     found: Array
@@ -39,8 +39,8 @@ class PowerIteration(CovarianceProduct):
     def __post_init__(self) -> None:
         if len(self.components) != 1 or len(self.found) != len(self.variances):
             raise ValueError(
-                f"{len(self.components)} vectors do not go with {len(self.found)} found components and "
-                f"{len(self.variances)} variances: give one vector, and a variance for each found component"
+                f"got {len(self.components)} vectors, {len(self.found)} found components and {len(self.variances)} "
+                f"variances: give one vector, and one variance for each found component"
             )
 
     def _finish(self, state: State) -> dict[str, Array]:

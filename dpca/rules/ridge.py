@@ -1,4 +1,4 @@
-"""Ridge regression on classes from moments that are added up in one pass, its penalty chosen by cross-validation."""
+"""Ridge classification from moments in one pass. Cross-validation chooses the penalty."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from dpca.rules.covariance import QUIET, Covariance, move_shift
 from dpca.rules.rule import DivergedError, Rule
 from dpca.rules.state import Layout, State
 
-# A variance below this share of the mean square that it is the rest of is rounding: the attribute is constant.
+# An attribute counts as constant if its variance is below this share of its mean square.
 _CONSTANT = 1e-14
 
 
@@ -25,36 +25,35 @@ _CONSTANT = 1e-14
 class RidgeMoments(Rule):
     """Linear classifier by ridge regression on targets of 1 and -1 (Hoerl & Kennard 1970).
 
-    With attributes Z of the samples, centered and divided by their standard deviations, and targets Y, the coefficients
-    are (Z^T Z + alpha I)^-1 Z^T Y. The samples come in folds: each has its moments of attributes, and their sums over
-    each class. What is learned without a fold follows from the moments of all less those of the fold, standardization
-    included, and its squared error on the fold,
+    With standardized attributes Z and targets Y, the coefficients are (Z^T Z + alpha I)^-1 Z^T Y. Each sample belongs
+    to a fold. The state has the moments of the attributes of each fold, and their sums over each class. The moments of
+    all other folds yield the coefficients W and the standardization without a fold. The moments of the fold yield the
+    squared error on it,
 
-        sum |y - W^T z|^2 = tr(Y^T Y) - 2 tr(W^T Z^T Y) + tr(W^T Z^T Z W),
+        sum |y - W^T z|^2 = tr(Y^T Y) - 2 tr(W^T Z^T Y) + tr(W^T Z^T Z W).
 
-    from those of the fold: the exact error of K-fold cross-validation for any number of penalties, without a second
-    pass.
+    This is the exact error of K-fold cross-validation, for any number of penalties, without a second pass.
 
     Batches hold the attributes, then the code (`dpca.rules.codes`) fold * n_classes + class. Products are those of
-    `dpca.rules.Covariance`: exact for 8-bit integers; give all else as float64, whose errors a small penalty magnifies
-    least.
+    `dpca.rules.covariance.Covariance`, which are exact for 8-bit integers. Other samples should be float64, because a
+    small penalty magnifies rounding errors.
 
     Parameters
     ----------
     n_classes : int
-        At least 2; two have one target, that of the second class.
+        At least 2. Two classes have one target, that of the second class.
     alphas : sequence of float
-        Penalties, all above 0.
+        Penalties, all positive.
     n_folds : int
-        1 where there is nothing to choose.
+        Number of folds. Give 1 if there is only one penalty.
     standardize : bool
-        Whether attributes are divided by their standard deviations (divisor n); constant ones are not.
+        Whether attributes are divided by their standard deviations (divisor n). Constant attributes are not.
 
     Notes
     -----
-    Costs O(n d^2) time, and d^3 / 3 for each penalty and fold; 8 d^2 bytes a fold, and 16 d^2 beside. Results of
-    ``finish``, float64: ``coefficients`` (n_targets, d) for attributes as they are, ``intercept`` (n_targets,),
-    ``alpha`` () and ``errors`` (n_alphas,), mean squared errors of a target in cross-validation.
+    Costs O(n d^2) time, and d^3 / 3 for each penalty and fold; 8 d^2 bytes per fold, and 16 d^2 in addition. Results of
+    ``finish``, float64: ``coefficients`` (n_targets, d) for attributes before standardization, ``intercept``
+    (n_targets,), ``alpha`` () and ``errors`` (n_alphas,), the mean squared errors per target in cross-validation.
     """
 
     n_classes: int
@@ -84,7 +83,7 @@ class RidgeMoments(Rule):
         rows = batch[order, :-DIGITS]
         present, starts = np.unique(codes[order], return_index=True)
         ends = np.append(starts, len(rows))
-        # A seventh of the time of reduceat.
+        # These sums take a seventh of the time of reduceat.
         sums = [rows[a:b].sum(axis=0, dtype=np.float64) for a, b in itertools.pairwise(ends)]
         of_fold = np.searchsorted(present, np.arange(self.n_folds + 1) * self.n_classes)
         for f, fold in enumerate(self._folds(state)):
@@ -95,7 +94,7 @@ class RidgeMoments(Rule):
         state.counts["n_samples"] += len(rows)
 
     def merge(self, a: State, b: State) -> State:
-        """Return the state of both streams together, on the shifts of the first."""
+        """Return the state of both streams, with the shifts of the first."""
         for mine, other in zip(self._folds(a), self._folds(b), strict=True):
             Covariance().merge(mine, other)
         for name in ("class_sum", "class_count"):
@@ -104,7 +103,7 @@ class RidgeMoments(Rule):
         return a
 
     def _folds(self, state: State) -> Iterator[State]:
-        """Yield the moments of each fold, in arrays that are views."""
+        """Yield the moments of each fold, with views as arrays."""
         counts = state.arrays["class_count"].sum(axis=1)
         for f, n in enumerate(counts.tolist()):
             yield State({name: state.arrays[name][f] for name in ("shift", "sum", "cross")}, {"n_samples": n})
@@ -119,11 +118,11 @@ class RidgeMoments(Rule):
         whole = folds[0] if len(folds) == 1 else _Moments.sum_of(folds)
         squares = linalg.diagonal(whole.state.arrays["cross"])
         if not np.isfinite(squares).all():
-            raise ValueError("a variance exceeds what float64 holds: divide all values by a constant first")
+            raise ValueError("a variance exceeds the range of float64: divide all values by a constant first")
         level = np.sqrt(squares.max() / whole.n) or np.abs(shift).max()
         if 0 < level < np.sqrt(np.finfo(np.float64).tiny):
             raise ValueError(
-                f"values of about {level:.0e} have squares that float64 does not hold: multiply all by a constant first"
+                f"squares of values of about {level:.0e} underflow in float64: multiply all values by a constant first"
             )
         errors = np.zeros(len(self.alphas))
         best = 0
@@ -145,27 +144,27 @@ class RidgeMoments(Rule):
         return zip(state.arrays["class_sum"], state.arrays["class_count"], strict=True)
 
     def takes_any_batches(self, dtype: DTypeLike) -> bool:
-        """Say whether sums are exact."""
+        """Return whether sums are exact."""
         return Covariance().takes_any_batches(dtype)
 
     def batch_rows(self, dtype: DTypeLike) -> int:
-        """Samples that an update does best with: enough of each fold for a product."""
+        """Return the best number of samples per update: enough of each fold for a product."""
         return Covariance().batch_rows(dtype) * min(self.n_folds, 4)
 
     def work_bytes(self, n_rows: int, n_features: int, dtype: DTypeLike) -> int:
-        """Bytes of temporary arrays: sorted samples and what a product needs, or three matrices and the solutions."""
+        """Return the bytes of temporary arrays: sorted samples, a product, three matrices, and the solutions."""
         d, targets = n_features, self.n_classes * len(self.alphas)
         update = n_rows * d * (np.dtype(dtype).itemsize + 8) + Covariance().work_bytes(n_rows, d, dtype)
         return update + 8 * (3 * d * d + 6 * d * targets + self.n_folds * self.n_classes * d)
 
     def result_bytes(self, n_features: int, dtype: DTypeLike) -> int:
-        """Bytes of a result."""
+        """Return the bytes of a result."""
         return 8 * (self.n_classes * (n_features + 1) + len(self.alphas) + 1)
 
 
 @dataclass
 class _Moments:
-    """Sums over some samples: of attributes and their products, and of attributes and samples of each class."""
+    """Sums over samples: of attributes, of their products, and of the attributes and samples of each class."""
 
     state: State
     class_sum: Array
@@ -188,7 +187,7 @@ class _Moments:
         return whole
 
     def less(self, fold: _Moments) -> _Moments:
-        """Return the moments of all other samples; all are on one shift."""
+        """Return the moments of all other samples. All moments must have one shift."""
         rest = _Moments(self.state.copy(), self.class_sum.copy(), self.class_count.copy())
         rest._add(fold, -1)
         return rest
@@ -200,20 +199,20 @@ class _Moments:
         self.class_count += sign * fold.class_count
 
     def move_to(self, shift: Array) -> None:
-        """Put all sums on one shift; those over classes had none."""
+        """Change the shift of all sums. Sums over classes have no shift before."""
         self.class_sum -= self.class_count[:, None] * shift
         if self.n:
             move_shift(self.state, shift)
 
     def targets(self) -> tuple[Array, Array]:
-        """Return sums over samples: of targets (n_targets,), and of them times attributes (n_targets, d)."""
+        """Return sums over samples: of targets (n_targets,), and of targets times attributes (n_targets, d)."""
         some = slice(-self.n_targets, None)
         return 2.0 * self.class_count[some] - self.n, 2 * self.class_sum[some] - self.state.arrays["sum"]
 
     def solutions(self, alphas: Sequence[float], standardize: bool) -> tuple[Array, Array]:
         """Return coefficients (n_alphas, n_targets, d) and intercepts (n_alphas, n_targets) for shifted attributes.
 
-        The products are used up.
+        The products are overwritten.
         """
         n, total, cross = max(self.n, 1), self.state.arrays["sum"], self.state.arrays["cross"]
         targets, products = self.targets()
@@ -221,7 +220,7 @@ class _Moments:
         variances = squares - mean**2
         varies = variances > _CONSTANT * squares
         scale = np.where(varies, np.sqrt(np.where(varies, variances, 1)), 1) if standardize else np.ones_like(mean)
-        # By bands of rows of the lower triangle: at once, this would take a second matrix.
+        # In bands of rows of the lower triangle, to avoid a second matrix.
         for start in range(0, len(cross), 128):
             stop = min(start + 128, len(cross))
             rows = cross[start:stop, :stop]
@@ -231,14 +230,13 @@ class _Moments:
         gram, right = cross, ((products - np.outer(targets, mean)) / scale).T
         found = []
         for i, alpha in enumerate(alphas, 1):
-            # In Fortran's order the lower triangle of rows is the upper one.
+            # Fortran reads the transpose: our lower triangle is its upper one.
             factor = gram.T if i == len(alphas) else np.array(gram.T, order="F")
             np.einsum("ii->i", factor)[...] += alpha
             factor, wrong = lapack.dpotrf(factor, lower=0, clean=0, overwrite_a=1)
             if wrong:
                 raise DivergedError(
-                    f"alpha is {alpha:g}, too little beside the products of these attributes to solve for them: give a "
-                    f"larger one"
+                    f"alpha is {alpha:g}, too small compared with the products of these attributes: give a larger alpha"
                 )
             solved, _ = lapack.dpotrs(factor, right, lower=0)
             found.append(solved.T / scale)

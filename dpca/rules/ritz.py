@@ -1,4 +1,4 @@
-"""Variances and order of a basis that a stream is projected on: a running Rayleigh-Ritz step."""
+"""Running Rayleigh-Ritz step: variances and order of a basis, from the projections of a stream."""
 
 from __future__ import annotations
 
@@ -11,23 +11,23 @@ from dpca.rules import centering
 from dpca.rules.orthonormal import gram, orthonormalize
 from dpca.rules.state import State
 
-# The average forgets what was projected on earlier bases: it covers this share of the samples seen, and at least so
-# many samples a component.
+# The average discards projections on old bases: it covers this share of the samples so far, and at least this number
+# of samples per component.
 _SHARE, LEAST = 0.1, 10
 
 
 def observe(state: State, y: Array) -> None:
-    """Average in the products of projections y of shape (n, k) on the current basis.
+    """Add the products of projections y (n, k) on the current basis to the average.
 
-    A batch of n samples weighs n / min(N, w), N being all samples projected so far and w the larger of N / 10 and
-    10 k. Costs O(n k^2).
+    A batch of n samples has the weight n / min(N, w), with N samples projected so far and w = max(N / 10, 10 k). Costs
+    O(n k^2).
     """
     exact = y.astype(np.float64, copy=False)
     observe_products(state, exact.T @ exact, len(y))
 
 
 def observe_products(state: State, products: Array, n: int) -> None:
-    """Average in y^T y, shape (k, k) float64, of the projections y of n samples: as :func:`observe`."""
+    """Add the products y^T y (k, k), float64, of n samples to the average, like :func:`observe`."""
     if n == 0:
         return
     total = state.counts["n_projected"] + n
@@ -39,15 +39,15 @@ def observe_products(state: State, products: Array, n: int) -> None:
 
 
 def finish(state: State, rows: Array) -> dict[str, Array]:
-    """Return the result of a rule whose basis is ``rows`` (k, d) and whose projections were y = x @ rows.T.
+    """Return the result of a rule with the basis ``rows`` (k, d) and projections y = x @ rows.T.
 
-    The rows need not be orthonormal. No more components are returned than samples were seen. Costs O(k^2 d).
+    The rows need not be orthonormal. The number of components is at most the number of samples. Costs O(k^2 d).
 
     Returns
     -------
     dict
         ``mean`` (d,), ``components`` (k', d) orthonormal and ordered by variance, ``explained_variance`` (k',)
-        descending, ``total_variance`` (), all float64 but the components.
+        descending, ``total_variance`` (). All are float64 except the components.
     """
     n = state.counts["n_samples"]
     basis = orthonormalize(rows)
@@ -59,7 +59,7 @@ def finish(state: State, rows: Array) -> dict[str, Array]:
 
 
 def result(state: State, components: Array, variances: Array) -> dict[str, Array]:
-    """Return the named arrays of ``finish`` for orthonormal, ordered components, with their signs fixed."""
+    """Return the named arrays of ``finish`` for orthonormal, ordered components, with fixed signs."""
     return {
         "mean": state.arrays["mean"].copy(),
         "components": linalg.fix_signs(components),

@@ -1,4 +1,4 @@
-"""How much of the best components' variance was captured, estimated from samples drawn at random out of the stream."""
+"""Estimates the captured variance relative to the best components, from a random sample of the stream."""
 
 from __future__ import annotations
 
@@ -17,32 +17,34 @@ from dpca.rules.rule import Wrapper
 from dpca.rules.state import Layout, State
 
 _ROWS, _KEYS = "sampled_rows", "sampled_keys"
-# So many samples cost less than a step of the rule. They take no more bytes than this, or a quarter of its state.
+# Limits of the sample: at most 512 rows, which cost less than a step of the rule, and at most 32 MiB or a quarter of
+# the state of the rule.
 _MOST_ROWS, _MOST_BYTES = 512, 2**25
-# Fewer say nothing of an error.
+# Fewer rows give no useful standard error.
 _LEAST_ROWS = 30
-# What the second order leaves out, as a share of what was missed: up to two thirds where that is 2 %, a tenth at .1 %.
+# Allowance for higher orders, as a share of the missed variance. They were up to two thirds of it when 2 % were missed,
+# and a tenth at 0.1 %.
 _BEYOND = 0.25
 _QUIET = np.errstate(over="ignore", invalid="ignore", divide="ignore")
 
 
 @dataclass(frozen=True)
 class Sampled(Wrapper):
-    """A rule, and an estimate of what its components capture, from samples drawn at random.
+    """A rule with an estimate of the captured variance, from a random sample of the stream.
 
-    Every sample gets a random number, and those with the largest ones are kept, whatever the order, the batches and the
-    merges (Vitter 1985; bottom-k samples, Cohen & Kaplan 2007). The numbers follow from the place in the stream and
-    from the first sample of a batch: the same stream is sampled alike.
+    Every sample gets a random key. The samples with the largest keys are retained, for any order, batches and merges
+    (Vitter 1985; bottom-k samples, Cohen & Kaplan 2007). Keys depend on the position in the stream and on the first
+    sample of a batch, so that the sample is reproducible.
 
     Parameters
     ----------
     rule : IncrementalSVD, or a wrapper of one
-        One that forgets nothing: all its samples count alike.
+        It must have ``forgetting`` 1, because all samples have equal weight here.
 
-    Results of ``finish``: those of the rule; ``captured_estimate`` () and ``captured_estimate_error`` (), float64: the
-    variance that the components capture as a share of what the best ones would, and its standard error, see `estimate`;
-    nan of fewer than 30 samples. Holds up to 512 samples, in 32 MiB or a quarter of the rule's state. ``finish`` costs
-    less than a step of the rule more.
+    Results of ``finish``: those of the rule; ``captured_estimate`` (), the captured variance relative to that of the
+    best components, and ``captured_estimate_error`` (), its standard error, both float64, see `estimate`. They are nan
+    for fewer than 30 samples. Holds up to 512 samples, in 32 MiB or a quarter of the state of the rule. The additional
+    cost of ``finish`` is less than a step of the rule.
     """
 
     def _own_layout(self, n_features: int, dtype: DTypeLike) -> Layout:
@@ -51,7 +53,7 @@ class Sampled(Wrapper):
         return {_ROWS: ((n, n_features), dtype), _KEYS: ((n,), float)}
 
     def update(self, state: State, batch: Array) -> State:
-        """Take in a batch of shape (n_samples, n_features)."""
+        """Process a batch (n_samples, n_features)."""
         if n := batch.shape[0]:
             first = np.ascontiguousarray(to_numpy(batch[:1, :]))
             keys = np.random.default_rng([state.counts["n_samples"], zlib.crc32(first.data)]).random((n,))
@@ -60,12 +62,12 @@ class Sampled(Wrapper):
         return updated
 
     def merge(self, a: State, b: State) -> State:
-        """Return the state of both streams together."""
+        """Return the state of both streams."""
         _keep(a, b.arrays[_KEYS], b.arrays[_ROWS])
         return super().merge(a, b)
 
     def finish(self, state: State) -> dict[str, Array]:
-        """Return the rule's result, and the estimate."""
+        """Return the result of the rule, and the estimate."""
         n, keys = state.counts["n_samples"], state.arrays[_KEYS]
         rows = state.arrays[_ROWS][np.count_nonzero(keys == 0) :]
         result: dict[str, Array] = _wide(self.rule).finish(state)
@@ -74,29 +76,29 @@ class Sampled(Wrapper):
         if len(rows) >= _LEAST_ROWS:
             bound, k = float(result["captured_bound"]), result["components"].shape[0]
             share, error = estimate(rows, to_numpy(result["mean"]), directions, to_numpy(variances), k, n)
-            # What is proved bounds both, and stands for what is not finite.
+            # The proven bound limits both values, and replaces values that are not finite.
             share, error = min(max(bound, share), 1.0), min(1 - bound, error)
         return {**result, "captured_estimate": np.asarray(share), "captured_estimate_error": np.asarray(error)}
 
     def work_bytes(self, n_rows: int, n_features: int, dtype: DTypeLike) -> int:
-        """Bytes of temporary arrays: the rule's, or those of the estimate."""
+        """Return the bytes of temporary arrays, of the rule or of the estimate."""
         m = self._own_layout(n_features, dtype)[_ROWS][0][0]
-        q = self.rule.state_bytes(n_features, dtype) // (4 * n_features)  # at least
+        q = self.rule.state_bytes(n_features, dtype) // (4 * n_features)  # a lower bound
         estimated = 8 * ((2 * m + q) * min(n_features, nystrom.COLUMNS) + 6 * m * (m + q))
         return int(max(self.rule.work_bytes(n_rows, n_features, dtype), estimated))
 
     def result_bytes(self, n_features: int, dtype: DTypeLike) -> int:
-        """Bytes of a result."""
+        """Return the bytes of a result."""
         return int(self.rule.result_bytes(n_features, dtype)) + 16
 
 
 def _wide(rule: Any) -> Any:
-    """Return a rule that returns all directions, which take no memory beside its state."""
+    """Return a rule that also returns all directions. They need no memory besides its state."""
     return replace(rule, rule=_wide(rule.rule)) if isinstance(rule, Wrapper) else replace(rule, wide=True)
 
 
 def _keep(state: State, keys: Array, rows: Array) -> None:
-    """Keep the samples with the largest keys, of those that a state holds and these; free places come first."""
+    """Retain the samples with the largest keys among those of a state and new ones. Free rows are used first."""
     held, kept = state.arrays[_KEYS], state.arrays[_ROWS]
     order = np.argsort(-np.concatenate([held, keys]), kind="stable")
     new, old = order[: len(held)] - len(held), order[len(held) :]
@@ -107,30 +109,30 @@ def _keep(state: State, keys: Array, rows: Array) -> None:
 
 @_QUIET
 def estimate(rows: Array, mean: Array, directions: Array, variances: Array, k: int, n: int) -> tuple[float, float]:
-    """Estimate which share of the best k components' variance the leading k of some directions capture.
+    """Estimate the variance of the leading k directions relative to that of the best k components.
 
-    With C the covariance of the stream and lambda_i the variances of its directions v_i, the best components capture
-    more by the sum over i <= k < j of (v_i^T C v_j)^2 / (lambda_i - lambda_j), to second order (Kato 1995, section
-    II.2); what lies outside of all directions counts as along the last one. The squares are estimated without bias from
-    pairs of rows (U-statistics, Hoeffding 1948), so that no row is held out, with the term that makes them exact for
-    all rows of a stream; gaps are widened by what m rows cannot tell from 0, 2 sqrt(lambda_i lambda_j / m). The
-    standard error is the jackknife's, whose mean is at least the true one (Efron & Stein 1981), and about 1.4 times
-    that where nothing is missed; a fourth of what is missed is added for higher orders.
+    Let C be the covariance of the stream and lambda_i the variances of its directions v_i. To second order, the best
+    components capture more by the sum over i <= k < j of (v_i^T C v_j)^2 / (lambda_i - lambda_j) (Kato 1995, section
+    II.2). The part outside of all directions counts like the last direction. Pairs of rows yield unbiased estimates of
+    the squares (U-statistics, Hoeffding 1948), so that no row is held out. A correction makes them exact if the rows
+    are the whole stream. Gaps are widened by 2 sqrt(lambda_i lambda_j / m), because m rows do not resolve smaller
+    ones. The standard error is that of the jackknife. Its mean is at least the true one (Efron & Stein 1981), and about
+    1.4 times the true one if nothing is missed. A fourth of the missed variance is added for higher orders.
 
     Parameters
     ----------
     rows : array (m, d)
-        Drawn at random from the n samples of the stream.
+        Random sample of the n samples of the stream.
     mean : array (d,)
     directions : array (q, d), orthonormal rows
     variances : array (q,), descending
-        Those along the directions, as they are known.
+        Known variances along the directions.
 
     Returns
     -------
     share, error : float
-        The share may exceed 1; not finite where the fourth power of a value is not, or nothing varies. Costs 2 m d (m +
-        q) operations in float64.
+        The share may exceed 1. Both are not finite if the fourth power of a value overflows, or if nothing varies.
+        Costs 2 m d (m + q) operations in float64.
     """
     m, q = len(rows), directions.shape[0]
     products, along = np.zeros((m, m)), np.zeros((m, q))

@@ -1,4 +1,4 @@
-"""Step sizes in units of the data."""
+"""Step sizes relative to a unit of the data."""
 
 from __future__ import annotations
 
@@ -16,28 +16,28 @@ from dpca.rules.rule import check_number
 from dpca.rules.schedules import Delayed, Schedule, check_schedule
 from dpca.rules.state import Layout, State
 
-# Power iterations on each batch, of the direction that the batches before it led to.
+# Number of power iterations per batch, which start from the direction of the previous batches.
 _ITERATIONS = 3
-# Variances beyond this, or below its inverse, are no step sizes that float32 holds.
+# Variances above this, or below its inverse, lead to step sizes outside the range of float32.
 _LARGEST = 1e30
 
 
 @dataclass(frozen=True)
 class ScaledRule(BasisRule):
-    """A rule whose step sizes are relative to a unit of the data.
+    """Base class of rules with step sizes relative to a unit of the data.
 
-    Parameters as in :class:`~dpca.rules.basis.BasisRule`, and:
+    Parameters are those of :class:`~dpca.rules.basis.BasisRule`, and:
 
     Parameters
     ----------
     schedule : Schedule
-        Step sizes eta_t. The default, for an unknown unit, was the best of seven on MNIST.
+        Step sizes eta_t. The default is for an unknown unit. It was the best of seven on MNIST.
     unit : float or None
-        Value of the data that counts as 1 in the step size: 255 for 8-bit pixels that the schedule sees as [0, 1], 1
-        to take the schedule literally. None measures it: the largest standard deviation of a batch along any direction
-        so far, so that eta_t times the largest variance is at most about eta_t whatever the scale of the data.
-        (Günter, Schraudolph & Vishwanathan 2007, equation 19, divide by eigenvalue estimates too, each row's step by
-        its own.)
+        Value of the data that corresponds to 1 in the schedule: 255 if the schedule is for 8-bit pixels scaled to
+        [0, 1], 1 if it is for the data themselves. None measures the unit: the largest standard deviation so far of any
+        batch along any direction. Then eta_t times the largest variance is at most about eta_t, for any scale of the
+        data. (Günter, Schraudolph & Vishwanathan 2007, equation 19, divide the step of each row by its own eigenvalue
+        estimate.)
     """
 
     schedule: Schedule = field(default=Delayed(0.5, 50.0))
@@ -48,7 +48,7 @@ class ScaledRule(BasisRule):
         check_schedule("schedule", self.schedule)
         if self.unit is not None:
             check_number(
-                "unit", self.unit, "a positive number, such as 255 for 8-bit pixels, or None to measure", above=0
+                "unit", self.unit, "a positive number, such as 255 for 8-bit pixels, or None to measure it", above=0
             )
 
     def _layout(self, n_features: int, dtype: DTypeLike) -> Layout:
@@ -56,16 +56,16 @@ class ScaledRule(BasisRule):
         return {**super()._layout(n_features, dtype), **measured}
 
     def _unit(self, state: State, x: Array) -> float:
-        """Return the unit for a step with centered samples x (n, d), n >= 1; 1 as long as nothing varies."""
+        """Return the unit for a step with centered samples x (n, d), n >= 1; 1 if nothing has varied so far."""
         if self.unit is not None:
             return self.unit
         return _grown(state, _largest_variance(x, state.arrays["heading"]), x.dtype)
 
     def _unit_of(self, state: State, products: Array, n: int) -> float:
-        """Return the unit for a step that sees n samples X only through W X^T X (k, d), W orthonormal or nearly so.
+        """Return the unit for a step that only receives W X^T X (k, d) of n samples X, with nearly orthonormal W.
 
-        Measured in the span of W alone, it is too small at first: a long step of a rule that orthonormalizes is one of
-        the power method.
+        The measured unit only covers the span of W. It is too small at first, which makes steps longer. A long step of
+        a rule that orthonormalizes is a step of the power method.
         """
         if self.unit is not None:
             return self.unit
@@ -76,24 +76,24 @@ class ScaledRule(BasisRule):
 
 
 def _grown(state: State, variance: float, dtype: np.dtype[Any]) -> float:
-    """Return the unit once a batch with this largest variance was seen."""
+    """Return the unit after a batch with this largest variance."""
     largest = state.arrays["largest"]
     largest[...] = max(float(largest), variance)
     if largest and dtype == np.float32 and not 1 / _LARGEST < largest < _LARGEST:
         raise ValueError(
-            f"samples are too large or too small for float32: their largest variance is {float(largest):.0e} "
-            f"and must lie within {1 / _LARGEST:.0e} and {_LARGEST:.0e}: divide them by a constant"
+            f"the largest variance of the samples is {float(largest):.0e}, but float32 requires {1 / _LARGEST:.0e} to "
+            f"{_LARGEST:.0e}: divide the samples by a constant"
         )
     return math.sqrt(largest) or 1.0
 
 
 def _largest_variance(x: Array, heading: Array) -> float:
-    """Return about the largest eigenvalue of x^T x / n; ``heading`` becomes its eigenvector."""
-    norms = np.sqrt(np.einsum("ij,ij->i", x, x, dtype=np.float64))  # squares may leave float32
+    """Return approximately the largest eigenvalue of x^T x / n, and set ``heading`` to its eigenvector."""
+    norms = np.sqrt(np.einsum("ij,ij->i", x, x, dtype=np.float64))  # squares may exceed float32
     longest = int(norms.argmax())
     if not norms[longest] > 0:
         return 0.0
-    # A sample beside the direction so far: a batch may vary in a new one.
+    # Add a sample to the previous direction, because a batch may vary along a new one.
     v = heading + x[longest] / norms[longest]
     value = 0.0
     for _ in range(_ITERATIONS):

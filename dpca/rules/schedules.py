@@ -1,4 +1,4 @@
-"""Step sizes and accelerations of the stochastic rules as functions of the update's number t = 1, 2, ..."""
+"""Step sizes and accelerations of the stochastic rules, as functions of the number of the update t = 1, 2, ..."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from dpca.rules.rule import check_count, check_number
 
 @dataclass(frozen=True)
 class Schedule(ABC):
-    """Step size eta_t, or acceleration alpha_t, of update t, counted from 1; its parameters are positive numbers."""
+    """Step size eta_t, or acceleration alpha_t, of update t, counted from 1. All parameters are positive numbers."""
 
     def __post_init__(self) -> None:
         for field in fields(self):
@@ -53,7 +53,7 @@ class Power(Schedule):
 
 @dataclass(frozen=True)
 class Constant(Schedule):
-    """eta_t = eta: follows data that drift, converges to a neighborhood only."""
+    """eta_t = eta: follows drifting data, but converges only to a neighborhood."""
 
     eta: float = 1.0
 
@@ -66,7 +66,7 @@ class Constant(Schedule):
 class Delayed(Schedule):
     """eta_t = eta tau / (t + tau): nearly constant for the first tau updates, then c / t with c = eta tau.
 
-    The schedule of the kernel Hebbian algorithm in Günter, Schraudolph & Vishwanathan (2007), equation 9.
+    This is the schedule of the kernel Hebbian algorithm (Günter, Schraudolph & Vishwanathan 2007, equation 9).
     """
 
     eta: float = 1.0
@@ -92,7 +92,7 @@ class Increasing(Schedule):
 class FirstStrategy(Schedule):
     """alpha_t = t / (1 + c z_t), z_t uniform in [0, 1] (Alakkari 2020, section 3.3.3: c = 1).
 
-    With ``seed=None``, an estimator gives it the seed of the fit; otherwise None counts as 0.
+    With ``seed=None``, an estimator sets the seed of the fit. Without an estimator, None means 0.
     """
 
     c: float = 1.0
@@ -100,20 +100,20 @@ class FirstStrategy(Schedule):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        check_count("seed", self.seed or 0, "a random generator", least=0)
+        check_count("seed", self.seed or 0, "for the random generator", least=0)
 
     def __call__(self, t: int) -> float:
         """Return alpha_t."""
         return t / (1 + self.c * self._uniform(t))
 
     def _uniform(self, t: int) -> float:
-        """Return a number that depends on seed and t only, so that a resumed stream draws the same ones."""
+        """Return a number that depends only on seed and t, so that a resumed stream draws the same numbers."""
         return float(np.random.default_rng((self.seed or 0, t)).random())
 
 
 @dataclass(frozen=True)
 class SecondStrategy(FirstStrategy):
-    """alpha_t = t / (1 + c z_t / t), z_t and seed as in `FirstStrategy` (Alakkari 2020, section 3.3.3: c = 1000)."""
+    """alpha_t = t / (1 + c z_t / t), with z_t and seed of `FirstStrategy` (Alakkari 2020, section 3.3.3: c = 1000)."""
 
     c: float = 1000.0
 
@@ -122,13 +122,13 @@ class SecondStrategy(FirstStrategy):
         return t / (1 + self.c * self._uniform(t) / t)
 
 
-#: The schedules that a stored model may name.
+#: Schedules that stored models support, by name.
 SCHEDULES: dict[str, type[Schedule]] = {
     kind.__name__: kind for kind in (Harmonic, Power, Constant, Delayed, Increasing, FirstStrategy, SecondStrategy)
 }
 
 
 def check_schedule(name: str, value: object) -> None:
-    """Refuse an option that is no schedule."""
+    """Reject an option unless it is a schedule."""
     if not isinstance(value, Schedule):
         raise ValueError(f"{name} is {value!r}: give a schedule of dpca.rules: {', '.join(SCHEDULES)}")

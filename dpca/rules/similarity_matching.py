@@ -14,7 +14,7 @@ from dpca.rules.rule import check_count, check_number
 from dpca.rules.schedules import Delayed, Schedule, check_schedule
 from dpca.rules.state import Layout, State
 
-# Of the new batch in an average, at most: the rest keeps the lateral weights positive definite.
+# Largest weight of the new batch in an average. The rest keeps the lateral weights positive definite.
 _LARGEST_GAIN = 0.9
 
 
@@ -23,23 +23,24 @@ class SimilarityMatching(BasisRule):
     """Online similarity matching: a network with feed-forward weights W (k, d) and lateral weights M (k, k).
 
     For samples X with outputs Y = X W^T M^-1, W <- W + 2 eta_t (Y^T X / n - W) and
-    M <- M + (eta_t / tau) (Y^T Y / n - M) (Pehlevan, Sengupta & Chklovskii 2018; Alakkari 2020, equations 2.22 and 2.23
-    and what follows them). The answer is the span of M^-1 W, whose rows become orthonormal but are no eigenvectors;
-    ``finish`` orthonormalizes and turns them. Both weights start at the scale of the first batch.
+    M <- M + (eta_t / tau) (Y^T Y / n - M) (Pehlevan, Sengupta & Chklovskii 2018; Alakkari 2020, from equation 2.22).
+    The result is the span of M^-1 W. Its rows converge to orthonormal rows, but not to eigenvectors. ``finish``
+    orthonormalizes and rotates them. Both weights start at the scale of the first batch.
 
-    Costs O(n d k + n k^2 + k^3) an update, O(k d) memory. The running mean and the parameters not named here are those
-    of :class:`~dpca.rules.basis.BasisRule`.
+    Costs O(n d k + n k^2 + k^3) per update, O(k d) memory. The running mean and all other parameters are those of
+    :class:`~dpca.rules.basis.BasisRule`.
 
     Parameters
     ----------
     schedule : Schedule
-        eta_t; the source gives none. The default, 2 / (t + 5), was the better of two on MNIST; the other, Delayed(0.2,
-        2.5), 1 / (2 t + 5), gives the source's results. Gains 2 eta_t and eta_t / tau count up to 0.9.
+        eta_t. The source states none. The default, 2 / (t + 5), was the better of two on MNIST. The other one,
+        Delayed(0.2, 2.5) or 1 / (2 t + 5), reproduces the results of the source. The gains 2 eta_t and eta_t / tau are
+        limited to 0.9.
     tau : float
         Ratio of the two time scales, 0 < tau <= 1/2 for convergence.
     neural_steps : int or None
-        None solves for Y; a number takes so many steps Y <- Y + gamma (X W^T - Y M) from 0, as the neurons do, with
-        gamma = 1 / (largest row sum of abs(M)), for which they converge.
+        None solves for Y. A number makes so many steps Y <- Y + gamma (X W^T - Y M) from 0, like the neurons. They
+        converge with gamma = 1 / (largest row sum of abs(M)).
     """
 
     schedule: Schedule = field(default=Delayed(0.4, 5.0))
@@ -99,8 +100,8 @@ class SimilarityMatching(BasisRule):
 def _solve(lateral: Array, driven: Array) -> Array:
     if not np.isfinite(driven).all():
         raise ValueError(
-            f"samples are not finite, or too large: similarity matching takes their third powers in {driven.dtype}; "
-            "mask them, or divide them by a constant"
+            f"samples are not finite, or their third powers exceed the range of {driven.dtype}: mask them, or divide "
+            "them by a constant"
         )
     solved: Array = scipy.linalg.solve(lateral, driven.T, assume_a="sym", check_finite=False)
     return solved.T

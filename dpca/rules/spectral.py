@@ -1,4 +1,4 @@
-"""Spectral proper orthogonal decomposition: a singular value decomposition for each frequency, in one pass."""
+"""Spectral proper orthogonal decomposition (SPOD): a singular value decomposition per frequency, in one pass."""
 
 from __future__ import annotations
 
@@ -15,43 +15,43 @@ from dpca.kernels.types import Array
 from dpca.rules.rule import Rule, check_count
 from dpca.rules.state import Layout, State
 
-# Values of blocks that are transformed at once.
+# Values of blocks that are transformed at a time.
 _AT_ONCE = 2**22
 
 
 @dataclass(frozen=True, eq=False)
 class SpectralSVD(Rule):
-    """The leading eigenvectors of the cross-spectral density of each frequency, from blocks of a record.
+    """Leading eigenvectors of the cross-spectral density of each frequency, from blocks of a record.
 
     A sample is a block of ``len(window)`` successive fields of d attributes. Its Fourier coefficients (Towne, Schmidt &
-    Colonius 2018, section 3.2) are a row for each frequency, and the rows of all blocks are kept as V^H diag(energy) V
-    of rank q = n_modes + oversampling: those of a batch are stacked below the rows that are kept, and the eigenvectors
-    of the Gram matrix of the stack give the new ones (Brand 2002; Schmidt & Towne 2019, for one block at a time). To
-    merge is to stack the rows of two states. Exact for up to q blocks.
+    Colonius 2018, section 3.2) are one row per frequency. The state holds the rows of all blocks as V^H diag(energy) V
+    of rank q = n_modes + oversampling. The rows of a batch are stacked below the rows of the state. The eigenvectors of
+    the Gram matrix of the stack yield the new rows (Brand 2002; Schmidt & Towne 2019, for one block at a time). A merge
+    stacks the rows of two states. The result is exact for up to q blocks.
 
     Parameters
     ----------
     n_modes : int
     window : array (length,), float
-        What values of a block are multiplied by.
+        Window function, multiplied with the fields of a block.
     frequencies : array (F,), int
         Numbers of the Fourier coefficients, from 0 to length // 2.
     step : float
         Time between two fields.
     mean : array (d,), optional
-        What is subtracted; without it, each block's own mean, if ``center``.
+        Mean to subtract. Without it, the mean of each block is subtracted if ``center`` is true.
     center : bool
     oversampling : int
-        Further directions to keep.
+        Number of additional directions to retain.
 
     Notes
     -----
     A block costs O(length d log(length)) operations, and 8 F d (q + B) (q + B) / B in batches of B. State: 8 F q d
     bytes for float32.
 
-    Results of ``finish``: ``modes`` (F, k', d), complex, orthonormal, the largest entry real and
-    positive; ``energy`` (F, k') and ``total`` (F,), float64:
-    one-sided densities of variance along each mode, and of all. k' = min(n_modes, d, blocks).
+    Results of ``finish``: ``modes`` (F, k', d), complex, orthonormal, with a real and positive largest entry;
+    ``energy`` (F, k') and ``total`` (F,), float64: one-sided densities of variance along each mode, and in total.
+    k' = min(n_modes, d, blocks).
     """
 
     n_modes: int
@@ -87,13 +87,13 @@ class SpectralSVD(Rule):
         state.counts["n_samples"] += len(batch)
 
     def _transformed(self, batch: Array, dtype: np.dtype) -> Array:
-        """Return the Fourier coefficients (F, n, d) of blocks, whose squares are one-sided densities."""
+        """Return the Fourier coefficients (F, n, d) of blocks. Their squares are one-sided densities."""
         n, length = len(batch), len(self.window)
         blocks = batch.reshape(n, length, -1)
         d = blocks.shape[2]
         working = np.empty(0, dtype).real.dtype
         weights = (self.window * math.sqrt(self.step / (self.window @ self.window))).astype(working)[:, None]
-        # All but the mean and the highest frequency of an even length stand for their negative, too.
+        # All frequencies represent their negative, too, except 0 and the highest one of an even length.
         twice = (self.frequencies > 0) & (2 * self.frequencies != length)
         scale = np.where(twice, math.sqrt(2), 1).astype(working)[:, None]
         out = np.empty((len(self.frequencies), n, d), dtype)
@@ -110,7 +110,7 @@ class SpectralSVD(Rule):
         return out
 
     def _absorb(self, state: State, f: int, rows: Array) -> float:
-        """Add rows^H rows (n, d) of one frequency; return its trace."""
+        """Add rows^H rows of the rows (n, d) of one frequency, and return its trace."""
         basis, energy = state.arrays["basis"][f], state.arrays["energy"][f]
         rank = int(np.count_nonzero(energy))
         sizes = np.sqrt(energy[:rank])
@@ -119,8 +119,11 @@ class SpectralSVD(Rule):
         small[rank:, rank:] = rows @ rows.conj().T
         added = float(np.trace(small[rank:, rank:]).real)
         if not math.isfinite(added):
-            raise ValueError("samples are not finite, or too large to square: mask them, or divide them by a constant")
-        values, vectors = scipy.linalg.eigh(small, check_finite=False)  # of its lower triangle
+            raise ValueError(
+                "samples are not finite, or their squares exceed the range of float64: mask them, or divide them by a "
+                "constant"
+            )
+        values, vectors = scipy.linalg.eigh(small, check_finite=False)  # reads the lower triangle
         floor = 4 * float(np.finfo(basis.dtype).eps) * float(np.trace(small).real)
         kept = [i for i in range(len(values))[::-1] if values[i] > floor][: len(basis)]
         turn = (vectors[:, kept] / np.sqrt(values[kept])).conj().T
@@ -130,7 +133,7 @@ class SpectralSVD(Rule):
         return added
 
     def merge(self, a: State, b: State) -> State:
-        """Return the state of both records together."""
+        """Return the state of both records."""
         for f, energy in enumerate(b.arrays["energy"]):
             rank = int(np.count_nonzero(energy))
             basis = b.arrays["basis"][f, :rank]
@@ -153,11 +156,11 @@ class SpectralSVD(Rule):
         }
 
     def batch_rows(self, dtype: DTypeLike) -> int:
-        """Blocks of a batch: neighbors overlap, and are read together."""
+        """Return the number of blocks of a batch. Neighboring blocks overlap and are read together."""
         return 4
 
     def work_bytes(self, n_rows: int, n_features: int, dtype: DTypeLike) -> int:
-        """Bytes of temporary arrays: coefficients of a batch, a few of its columns, the stack of one frequency."""
+        """Return the bytes of temporary arrays: coefficients of a batch, some columns, the stack of one frequency."""
         n_frequencies, q, d = self._shape(n_features)
         itemsize = np.result_type(working_dtype(dtype), np.complex64).itemsize
         stack = (3 * q + n_rows) * d * itemsize + 4 * 16 * (q + n_rows) ** 2

@@ -1,4 +1,4 @@
-"""The state that a rule carries from batch to batch."""
+"""The state of a rule between batches."""
 
 from __future__ import annotations
 
@@ -17,13 +17,12 @@ Layout = Mapping[str, tuple[tuple[int, ...], DTypeLike]]
 
 @dataclass
 class State:
-    """Named arrays and exact integer counters: all that a rule remembers between batches.
+    """Named arrays and exact integer counters: everything that a rule has learned so far.
 
-    Because it is no more than that, the engine can checkpoint, ship and merge the state of any rule
-    without knowing the rule.
+    The engine can therefore save, send and merge the state of any rule without knowing the rule.
 
-    Rules begin with numpy arrays. Those that take the arrays of other libraries bring what they need of a state to
-    where the batch is (`move_to`), so a state that was kept on disk goes on anywhere.
+    Initial states are numpy arrays. Rules that support arrays of other libraries move the state to the device of the
+    batch (`move_to`). A stored state can therefore continue on any device.
     """
 
     arrays: dict[str, Array] = field(default_factory=dict)
@@ -36,24 +35,24 @@ class State:
 
     @property
     def nbytes(self) -> int:
-        """Bytes held by the arrays."""
+        """Return the bytes of the arrays."""
         return sum(a.nbytes for a in self.arrays.values())
 
     def copy(self) -> State:
-        """Return a state of its own with the same values."""
+        """Return an independent state with the same values."""
         return State({name: copy_of(array) for name, array in self.arrays.items()}, dict(self.counts))
 
     def move_to(self, batch: Array, names: Sequence[str] | None = None) -> None:
-        """Bring the arrays of these names, or all, to the library and the memory of a batch; most often they are."""
+        """Move the arrays of these names, by default all, to the library and device of a batch."""
         for name in names or self.arrays:
             self.arrays[name] = beside(self.arrays[name], batch)
 
     def stacked(self, n: int) -> State:
-        """Return ``n`` of this state in one, along a new leading axis, for batches (n, n_samples, n_features)."""
+        """Return ``n`` copies of this state, stacked along a new first axis, for batches (n, n_samples, n_features)."""
         return State({name: _repeated(array, n) for name, array in self.arrays.items()}, dict(self.counts))
 
     def to_numpy(self) -> State:
-        """Return this state in numpy arrays, the same ones where they are."""
+        """Return this state with numpy arrays. Arrays that are numpy arrays already are not copied."""
         return State({name: to_numpy(array) for name, array in self.arrays.items()}, dict(self.counts))
 
 

@@ -1,4 +1,4 @@
-"""The covariance itself as a streaming rule: exact in one pass, where samples have few attributes."""
+"""The covariance as a streaming rule: exact in one pass, for samples with few attributes."""
 
 from __future__ import annotations
 
@@ -19,27 +19,27 @@ from dpca.rules.state import Layout, State
 
 @dataclass(frozen=True)
 class StreamingCovariance(StreamingRule, Covariance):
-    """Leading principal components from the covariance, which is kept as it is (Alakkari 2020, section 2.1).
+    """Leading principal components from the whole covariance matrix (Alakkari 2020, section 2.1).
 
     Parameters
     ----------
     n_components, center
-        As in `StreamingRule`.
+        See `StreamingRule`.
 
     Notes
     -----
-    Exact up to rounding, in any order of samples and merges; see `Covariance`. Costs n d^2 operations (8-bit integers
-    half of the time or less), and O(d^3) in ``finish``; state: 8 d^2 bytes.
+    Exact up to rounding error, for any order of samples and merges; see `Covariance`. Costs n d^2 operations (8-bit
+    integers take half the time or less), and O(d^3) in ``finish``; state: 8 d^2 bytes.
 
-    Results of ``finish``: those of `StreamingRule` and of `Sampled`: ``captured_bound`` lacks what rounding may cost,
-    see `dpca.rules.certificate`; ``captured_estimate`` is 1, ``captured_estimate_error`` 0.
+    Results of ``finish``: those of `StreamingRule` and of `Sampled`. ``captured_bound`` is below 1 only by possible
+    rounding errors, see `dpca.rules.certificate`. ``captured_estimate`` is 1, ``captured_estimate_error`` 0.
     """
 
     random_order = False
     least_samples: ClassVar[int] = 1
 
     def _layout(self, n_features: int, dtype: DTypeLike) -> Layout:
-        # Room for the result, which has the working dtype of the samples.
+        # Memory for the result, in the working dtype of the samples.
         rows = {"components": ((self.rank(n_features), n_features), working_dtype(dtype))}
         return {**super()._layout(n_features, dtype), **CERTIFIED, **rows}
 
@@ -55,11 +55,11 @@ class StreamingCovariance(StreamingRule, Covariance):
         return {name: beside(array, room) for name, array in found.items()}
 
     def batch_rows(self, dtype: DTypeLike) -> int:
-        """Samples of an update: of 8-bit integers so many take half of the time of 1,024."""
+        """Return the samples per update. For 8-bit integers, so many take half the time of 1,024."""
         return 4096
 
     def work_bytes(self, n_rows: int, n_features: int, dtype: DTypeLike) -> int:
-        """Bytes of temporary arrays: of an update, and of the eigensolver."""
+        """Return the bytes of temporary arrays of an update and of the eigensolver."""
         return Covariance.work_bytes(self, n_rows, n_features, dtype) + linalg.eigh_bytes(
             n_features, self.rank(n_features)
         )

@@ -1,4 +1,4 @@
-"""What rules share whose update is a sum over the batch: its parts may be summed by different workers."""
+"""Base class of rules with updates that are sums over the batch. Different workers can sum its parts."""
 
 from __future__ import annotations
 
@@ -13,22 +13,22 @@ from dpca.rules.basis import UNSETTLED, BasisRule, next_update, product
 from dpca.rules.orthonormal import gram
 from dpca.rules.state import State
 
-# Variances below this share of the largest are rounding of float32.
+# Variances below this share of the largest are rounding errors of float32.
 RANK = 1e-5
 
 
 @dataclass(frozen=True)
 class SummedRule(BasisRule):
-    """A rule that sees a batch only through W X^T X, for centered samples X and the basis W.
+    """Base class of rules that only need W X^T X of a batch, for centered samples X and the basis W.
 
-    Parts of a batch are centered by means of their own. With W S_a and W S_b for the scatter matrices S of two parts,
-    whose n_a and n_b samples have means that differ by the vector u, both together have
-    W S = W S_a + W S_b + (n_a n_b / (n_a + n_b)) (W u) u^T (Chan, Golub & LeVeque 1983): of rank one, and nothing is
-    subtracted. The running mean, which includes the batch, comes in by one more such term, so that the update is that
-    of the whole batch on one worker, up to rounding.
+    Each part of a batch is centered by its own mean. Two parts with n_a and n_b samples have the products W S_a and
+    W S_b with their scatter matrices. If their means differ by u, the product of both parts is
+    W S = W S_a + W S_b + (n_a n_b / (n_a + n_b)) (W u) u^T (Chan, Golub & LeVeque 1983). The correction has rank one,
+    and nothing is subtracted. One more such term accounts for the running mean, which includes the batch. Up to
+    rounding error, the update is that of the whole batch on one worker.
 
-    Parameters and results as in :class:`~dpca.rules.basis.BasisRule`. Not with ``online=True``, where every sample
-    meets a basis of its own.
+    Parameters and results are those of :class:`~dpca.rules.basis.BasisRule`. With ``online=True`` batches cannot be
+    summed, because the basis changes after each sample.
     """
 
     @property
@@ -38,7 +38,7 @@ class SummedRule(BasisRule):
 
     @abstractmethod
     def _move(self, state: State, products: Array, n: int, t: int) -> None:
-        """Apply update t, with ``products`` W X^T X (k, d) of n centered samples X, n >= 1; they may be overwritten."""
+        """Apply update t with ``products`` W X^T X (k, d) of n >= 1 centered samples X. It may overwrite them."""
 
     def _step(self, state: State, x: Array, y: Array, t: int) -> None:
         self._move(state, product(y, x, 1.0), len(x), t)
@@ -46,7 +46,7 @@ class SummedRule(BasisRule):
     def partial(self, state: State, part: Array) -> State:
         """Return the sums over a part (n, d) of a batch, n >= 0: its mean, scatter, and W X^T X about that mean.
 
-        Costs 4 n d k operations, and memory as an update.
+        Costs 4 n d k operations, and as much memory as an update.
         """
         rows = state.arrays["components"]
         sums = State.zeros(centering.layout(rows.shape[1]))
@@ -58,7 +58,7 @@ class SummedRule(BasisRule):
         return sums
 
     def combine(self, state: State, a: State, b: State) -> State:
-        """Return the sums over two parts together, in the buffers of ``a``. Costs O(k d)."""
+        """Return the sums over both parts, in the buffers of ``a``. Costs O(k d)."""
         n_a, n_b = a.counts["n_samples"], b.counts["n_samples"]
         apart = centering.merge(a, b)
         a.arrays["products"] += b.arrays["products"]
@@ -66,16 +66,16 @@ class SummedRule(BasisRule):
         return a
 
     def apply(self, state: State, sums: State) -> State:
-        """Make one update with the sums over a batch; both states are used up.
+        """Make one update with the sums over a batch. Neither state must be used afterwards.
 
-        While the basis still moves far, its variances are bounded from below by Nystroem's approximation of the batch's
-        covariance, since projections on the new basis would need the samples again. Costs O(k^2 d).
+        During the first updates, the Nystroem approximation of the covariance of the batch bounds the variances from
+        below, because projections on the new basis would require the samples again. Costs O(k^2 d).
         """
         n, rows, products = sums.counts["n_samples"], state.arrays["components"], sums.arrays["products"]
         if not n:
             return state
         n_before = state.counts["n_samples"]
-        # What the batch's own mean is away from the running mean that includes it.
+        # Distance of the mean of the batch from the running mean, which includes the batch.
         apart = centering.merge(state, sums) * (n_before / (n_before + n))
         if self.center:
             _add_means(products, rows, apart, n)

@@ -1,4 +1,4 @@
-"""What is known of every attribute where values may be missing: means by groups of samples, trends, variances, gaps."""
+"""Statistics of attributes with missing values: means by groups of samples, trends, variances, and gaps."""
 
 from __future__ import annotations
 
@@ -11,37 +11,37 @@ from dpca.kernels.types import Array
 from dpca.rules.rule import Rule
 from dpca.rules.state import Layout, State
 
-# Sample numbers come as two columns of floating-point numbers, which hold integers up to 2^24 exactly.
+# Sample numbers are two columns of floating-point numbers, which hold integers up to 2^24 exactly.
 _PART = 2**20
 _BLOCK_ROWS = 64
 
 
 @dataclass(frozen=True, eq=False)
 class Survey(Rule):
-    """Regress every attribute on groups of samples and a trend, and count what is missing, in one pass.
+    """Regress every attribute on groups of samples and a trend, and count missing values, in one pass.
 
-    A batch (m, d + 2) holds samples, NaN where a value is missing, and their numbers, see `numbered`. Least squares of
-    x = c_g + b t, g the group of a sample and t its place in time, has a closed form: with sums over all samples, n_g
-    of group g, S_g of x, T_g of t, b = (sum x t - sum_g S_g T_g / n_g) / (sum t^2 - sum_g T_g^2 / n_g) and c_g = (S_g -
-    b T_g) / n_g. All sums are of values less ``shift``, in float64. They merge; runs of missing values count across
-    what is merged, the second state after the first.
+    A batch (m, d + 2) holds samples with NaN for missing values, and their numbers, see `numbered`. The model is
+    x = c_g + b t, with the group g of a sample and its time t. Least squares have a closed form. Group g has n_g
+    samples, and the sums S_g of x and T_g of t. Then b = (sum x t - sum_g S_g T_g / n_g) / (sum t^2 - sum_g T_g^2 /
+    n_g) and c_g = (S_g - b T_g) / n_g. All sums are of values minus ``shift``, in float64. States can be merged. Runs
+    of missing values continue from the first state to the second.
 
     Parameters
     ----------
     groups : array (n,), integer
-        Of each sample, from 0 on.
+        Group of each sample, from 0 on.
     trend : array (n,), float64, or None
-        Place in time, about -1 to 1.
+        Time of each sample, about -1 to 1.
     shift : array (d,), float64
-        Near the values.
+        A constant near the values of each attribute.
 
     Notes
     -----
-    Samples all of whose values are missing count nowhere. Results of ``finish``: ``level`` (n_groups, d), ``slope``
-    (d,) and ``variance`` (d,) of what is left (divisor n), float64 and exact where no value is missing; of other
-    attributes ``level`` is the mean of the values that are there, whatever the group, and ``slope`` 0. ``count`` (d,)
-    of the values that are there, ``run`` (d,), the most missing ones in a row, and ``empty`` (n,), integers. Costs
-    O(n d) time; state (n_groups + 7) d + n numbers.
+    Samples without any value are ignored. Results of ``finish``: ``level`` (n_groups, d), ``slope`` (d,) and the
+    residual ``variance`` (d,) (divisor n), float64. They are exact for attributes without missing values. For all other
+    attributes, ``level`` is the mean of the existing values over all groups, and ``slope`` is 0. Integers: ``count``
+    (d,), the number of existing values; ``run`` (d,), the longest run of missing values; ``empty`` (n,), whether a
+    sample has no value. Costs O(n d) time; state (n_groups + 7) d + n numbers.
     """
 
     groups: Array
@@ -92,7 +92,7 @@ class Survey(Rule):
             state.arrays[name][columns] = values
 
     def merge(self, a: State, b: State) -> State:
-        """Return the state of both streams together, ``b`` after ``a``."""
+        """Return the state of both streams, ``b`` after ``a``."""
         ours, theirs, n_a, n_b = a.arrays, b.arrays, a.counts["n_samples"], b.counts["n_samples"]
         joined = {
             "run": np.maximum(np.maximum(ours["run"], theirs["run"]), ours["last"] + theirs["first"]),
@@ -112,13 +112,13 @@ class Survey(Rule):
         slope = np.zeros(len(self.shift))
         within = squares - (sums**2 / own).sum(axis=0)
         if not np.isfinite(within).all():
-            raise ValueError("a variance exceeds what float64 holds")
+            raise ValueError("a variance exceeds the range of float64: divide all values by a constant first")
         level = sums / own
         if self.trend is not None:
             t = self.trend[there]
             times = np.bincount(groups, t, self._n_groups)[:, None]
             spread = float(t @ t) - float((times**2 / own).sum())
-            # Times that do not vary within groups have no trend beside these.
+            # If times do not vary within groups, the groups already explain the trend.
             if spread > 1e-12 * float(t @ t):
                 slope = (arrays["along"] - (sums * times / own).sum(axis=0)) / spread
             level -= slope * times / own
@@ -134,12 +134,12 @@ class Survey(Rule):
         }
 
     def work_bytes(self, n_rows: int, n_features: int, dtype: DTypeLike) -> int:
-        """Bytes of temporary arrays: a block of samples, where it has none, and sums of the result."""
+        """Return the bytes of temporary arrays: a block of samples, its mask, and sums of the result."""
         return (13 * min(n_rows, _BLOCK_ROWS) + 32 * (self._n_groups + 2)) * n_features
 
 
 def numbered(values: Array, first: int, out: Array) -> None:
-    """Write samples (m, d), the first of which has this number, and their numbers into ``out`` (m, d + 2)."""
+    """Write samples (m, d) and their numbers, from ``first`` on, into ``out`` (m, d + 2)."""
     out[:, :-2] = values
     numbers = np.arange(first, first + len(values))
     out[:, -2], out[:, -1] = numbers // _PART, numbers % _PART

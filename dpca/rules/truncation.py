@@ -1,4 +1,4 @@
-"""The small eigenproblems of the incremental SVD: which part of a Gram matrix to keep, and what that gives up."""
+"""The small eigenproblems of the incremental SVD: truncation of Gram matrices, and bounds on the discarded part."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ class Truncation(NamedTuple):
     """The leading part of a Gram matrix."""
 
     values: Array
-    """Eigenvalues kept (m,), descending and positive."""
+    """Retained eigenvalues (m,), descending and positive."""
     vectors: Array
     """Their orthonormal eigenvectors (n, m)."""
     discarded: float
@@ -25,17 +25,17 @@ class Truncation(NamedTuple):
 
 
 def truncate(gram: Array, n_kept: int, *, n_counted: int, floor: float) -> Truncation:
-    """Keep the leading ``n_kept`` eigenpairs of a Gram matrix, those above ``floor``.
+    """Retain the leading ``n_kept`` eigenpairs of a Gram matrix with eigenvalues above ``floor``.
 
     Parameters
     ----------
     gram : array (n, n), float64, symmetric
     n_kept : int
-        Eigenpairs to keep.
+        Largest number of eigenpairs to retain.
     n_counted : int
-        How many of the largest discarded eigenvalues ``discarded`` counts.
+        Number of the largest discarded eigenvalues in ``discarded``.
     floor : float
-        Eigenvalues up to here are rounding errors.
+        Eigenvalues up to this value are rounding errors.
     """
     values, vectors = scipy.linalg.eigh(gram, driver="evd", check_finite=False)
     values, vectors = np.maximum(values[::-1], 0.0), vectors[:, ::-1]
@@ -45,22 +45,24 @@ def truncate(gram: Array, n_kept: int, *, n_counted: int, floor: float) -> Trunc
 
 
 def largest_sum(gram: Array, k: int) -> float:
-    """Upper bound on the sum of the ``k`` largest eigenvalues of a symmetric positive semi-definite matrix (n, n).
+    """Return an upper bound on the sum of the ``k`` largest eigenvalues of a positive semi-definite matrix (n, n).
 
-    k/n times the trace, plus sqrt(k (n - k)) standard deviations of the eigenvalues (Wolkowicz & Styan 1980), by
-    Cauchy's inequality; exact where the k are equal to each other, and so are the rest. Costs O(n^2).
+    The bound is k/n times the trace plus sqrt(k (n - k)) standard deviations of the eigenvalues (Wolkowicz & Styan
+    1980), by Cauchy's inequality. It is exact if the k largest eigenvalues are equal, and the others are equal, too.
+    Costs O(n^2).
     """
     n, trace = len(gram), max(float(np.trace(gram)), 0.0)
     k, mean = min(k, n), trace / n
     variance = max(float(np.vdot(gram, gram)) / n - mean * mean, 0.0)
-    # The trace comes first: it stays where squares exceed what float64 holds.
+    # With the trace as the first argument, min returns it if squares overflow to NaN.
     return min(trace, k * mean + math.sqrt(k * (n - k) * variance))
 
 
 def largest(gram: Array) -> float:
-    """Upper bound on the largest eigenvalue of a symmetric matrix (n, n): the fourth root of the sum of fourth powers.
+    """Return an upper bound on the largest eigenvalue of a symmetric matrix (n, n).
 
-    Costs O(n^3); most often less than `largest_sum`.
+    The bound is the fourth root of the sum of fourth powers of the eigenvalues. It is mostly smaller than
+    `largest_sum`. Costs O(n^3).
     """
     square = gram @ gram
     return math.sqrt(math.sqrt(np.vdot(square, square)))

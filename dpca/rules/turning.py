@@ -1,4 +1,4 @@
-"""Products of a basis in memory, and its turns, some columns at a time."""
+"""Products and rotations of a basis in memory, a block of columns at a time."""
 
 from __future__ import annotations
 
@@ -19,21 +19,21 @@ def length(vector: Array) -> float:
 
 
 def products(a: Array, b: Array, fill: Callable[[slice], None] | None = None) -> Array:
-    """Return a @ b.T, added up in float64, as numpy's; ``fill`` is called before columns are read."""
+    """Return a @ b.T as a numpy array, summed in float64. ``fill`` is called before columns are read."""
     xp = namespace(a)
     total = beside(np.zeros((a.shape[0], b.shape[0])), a)
     for columns in blocks(a.shape[1]):
         if fill:
             fill(columns)
-        # Of a matrix with itself numpy computes one triangle (SYRK).
+        # For the product of a matrix with itself, numpy computes only one triangle (SYRK).
         total += linalg.workspace_product("product", a[:, columns], xp.matrix_transpose(b[:, columns]))
     return to_numpy(total)
 
 
 def change_of(turn: Array, rank: int) -> Array:
-    """Return turn - I for a turn (kept, rank + n) of ``rank`` rows and n others; the turn is used up.
+    """Return turn - I for a rotation ``turn`` (n_kept, rank + n) of ``rank`` rows and n others.
 
-    Its rows have the signs that leave each row of the basis nearest to what it was.
+    Signs are chosen so that each row of the basis changes least. ``turn`` is overwritten.
     """
     own = np.arange(min(len(turn), rank))
     turn[: len(own)] *= np.where(turn[own, own] < 0, -1.0, 1.0)[:, None]
@@ -42,9 +42,9 @@ def change_of(turn: Array, rank: int) -> Array:
 
 
 def rotate(basis: Array, change: Array, rows: Array) -> None:
-    """Add change @ [leading rows of the basis; rows] to the basis, and write zeros below; see `change_of`.
+    """Add change @ [leading rows of the basis; rows] to the basis, and set the rows below to 0; see `change_of`.
 
-    Only the difference is multiplied: the less a step changes, the less it rounds, however many steps there are.
+    Only the change is multiplied. A small change has small rounding errors, so that they do not add up over many steps.
     """
     change = beside(np.ascontiguousarray(change, dtype_of(basis)), basis)
     kept, rank = change.shape[0], change.shape[1] - rows.shape[0]
@@ -57,7 +57,7 @@ def rotate(basis: Array, change: Array, rows: Array) -> None:
 
 
 def complete(rows: Array, i: int) -> None:
-    """Make row ``i`` a unit vector orthogonal to those before it, from the attribute that they represent least."""
+    """Set row ``i`` to a unit vector orthogonal to all previous rows, from the attribute that they represent least."""
     xp, above = namespace(rows), rows[:i, :]
     j = int(xp.argmin(linalg.column_squares(above))) if i else 0
     row = rows[i, :]

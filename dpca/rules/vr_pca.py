@@ -1,4 +1,4 @@
-"""VR-PCA: stochastic gradient steps whose variance vanishes as they converge, between exact products."""
+"""VR-PCA: stochastic gradient steps with vanishing variance, between exact products."""
 
 from __future__ import annotations
 
@@ -20,28 +20,28 @@ from dpca.rules.state import Layout, State
 class VRPCA(Rule):
     """The stochastic part of one epoch of variance-reduced PCA.
 
-    Alakkari 2020, algorithm 2.1, lines 4 to 9; Shamir 2016 for k > 1. From W = W~, the anchor, with its product U~ = W~
-    C known exactly from a pass before, each mini-batch X of b samples makes a step
+    Alakkari 2020, algorithm 2.1, lines 4 to 9; Shamir 2016 for k > 1. The epoch starts from the anchor, W = W~. Its
+    product U~ = W~ C is known exactly from a previous pass. Each mini-batch X of b samples makes a step
 
         W <- orthonormal rows of W + eta (((W - R W~) X^T) X / b + R U~)
 
-    where R is the orthogonal matrix that turns the anchor closest to W. With one component R is the sign of w w~^T,
-    and with b = 1 this is equation 2.15 of Alakkari (2020) to the letter. The expected step is that of Oja's rule on
-    the whole covariance; its variance falls with |W - R W~|, so that a constant rate converges. The algorithm draws
-    samples at random; here each comes once an epoch, in the order of the stream (MNIST sorted by class took 1.6 times
-    the epochs of a random order).
+    with the orthogonal matrix R that rotates the anchor closest to W. For one component, R is the sign of w w~^T. With
+    b = 1 this is exactly equation 2.15 of Alakkari (2020). The expected step is that of Oja's rule for the whole
+    covariance. Its variance decreases with |W - R W~|, so that a constant rate converges. The published algorithm draws
+    samples at random. Here each sample occurs once per epoch, in the order of the stream. MNIST sorted by class took
+    1.6 times as many epochs as MNIST in random order.
 
     Parameters
     ----------
     anchor : array (k, d), orthonormal rows
     product : array (k, d)
-        (sum of x^T x) / n times the anchor, x being the samples less their mean.
+        (sum of x^T x) / n times the anchor, for centered samples x.
     mean : array (d,), float64
     rate : float
-        eta; Shamir (2015) suggests 1 / (mean squared norm of a sample times the root of the number of steps).
+        eta. Shamir (2015) suggests 1 / (mean squared norm of a sample times the root of the number of steps).
 
-    Results of ``finish``: ``components`` (k, d), the anchor of the next epoch. A batch is a step: `InBatches` gives
-    them one size. Costs 4 k d operations a sample and 4 k^2 d a step.
+    Results of ``finish``: ``components`` (k, d), the anchor of the next epoch. Each batch is a step; `InBatches` makes
+    batches of one size. Costs 4 k d operations per sample and 4 k^2 d per step.
     """
 
     anchor: Array
@@ -80,10 +80,10 @@ class VRPCA(Rule):
         return {"components": state.arrays["basis"]}
 
     def batch_rows(self, dtype: DTypeLike) -> int:
-        """Samples that an update does best with."""
+        """Return the best number of samples per update."""
         return 100
 
     def work_bytes(self, n_rows: int, n_features: int, dtype: DTypeLike) -> int:
-        """Bytes of temporary arrays: centered samples, and a handful of bases."""
+        """Return the bytes of temporary arrays: centered samples, and several bases."""
         itemsize = working_dtype(dtype).itemsize
         return (n_rows + 7 * len(self.anchor) + 1) * n_features * itemsize

@@ -1,4 +1,4 @@
-"""How far the last part of a stream moved the components: a certificate for every rule."""
+"""Measures how far the last part of a stream moved the components: a certificate for every rule."""
 
 from __future__ import annotations
 
@@ -16,18 +16,18 @@ from dpca.rules.rule import Wrapper
 from dpca.rules.state import Layout, State
 
 _EARLIER, _COUNT = "earlier_components", "n_earlier"
-# What is left of a stream when the components that its end is compared with are taken.
+# The last part of a stream, as a share: the final components are compared with those before it.
 _LAST_PART = 0.1
 
 
 @dataclass(frozen=True)
 class Watched(Wrapper):
-    """A rule, and how far its components moved over the last part of the stream.
+    """A rule with a measure of the motion of its components over the last part of the stream.
 
-    Where one state takes all samples in, the components before the first batch (where streams are averaged: the first
-    round) that reaches into the last tenth of them are compared with those in the end. Where segments are merged, those
-    of all segments before the last merge's second part are: the last part then is up to half of the stream, and its
-    angle the larger.
+    The final components are compared with earlier ones. If one state processes all samples, these are the components
+    before the first batch that contains samples of the last tenth. If streams are averaged, they are those before the
+    first such round. If segments are merged, they are those of the first state of the last merge. The last part is then
+    up to half of the stream, and the angle is larger.
 
     Parameters
     ----------
@@ -36,9 +36,9 @@ class Watched(Wrapper):
     n_samples : int
         Length of the stream.
 
-    Results of ``finish``: those of the rule; ``angle_moved`` (), the largest principal angle between the components
-    before and after, in radians; ``variance_moved`` (), see `moved`. Both are nan for a stream of a single batch. Costs
-    one ``finish`` more, of a copy of the state, and k rows of d.
+    Results of ``finish``: those of the rule; ``angle_moved`` (), the largest principal angle between the earlier and
+    the final components, in radians; ``variance_moved`` (), see `moved`. Both are nan for a stream of a single batch.
+    Costs one more ``finish`` of a copy of the state, and k rows of d.
     """
 
     n_samples: int
@@ -48,19 +48,19 @@ class Watched(Wrapper):
         return {_EARLIER: ((self.rule.rank(n_features), n_features), working_dtype(dtype))}
 
     def init(self, n_features: int, dtype: DTypeLike) -> State:
-        """Return the rule's state, with room for earlier components."""
+        """Return the state of the rule, with memory for earlier components."""
         state = super().init(n_features, dtype)
         state.arrays[_EARLIER] = state.arrays[_EARLIER][:0]
         return state
 
     def update(self, state: State, batch: Array) -> State:
-        """Take in a batch of shape (n_samples, n_features)."""
+        """Process a batch (n_samples, n_features)."""
         self._watch(state, len(batch))
         updated: State = self.rule.update(state, batch)
         return updated
 
     def average(self, before: State, states: Sequence[State]) -> State:
-        """Return one state for streams that went on from ``before``."""
+        """Return one state for streams that started from ``before``."""
         if len(states) == 1:
             return states[0]
         before = State(dict(before.arrays), dict(before.counts))
@@ -74,13 +74,13 @@ class Watched(Wrapper):
         return applied
 
     def merge(self, a: State, b: State) -> State:
-        """Return the state of both streams together."""
+        """Return the state of both streams."""
         if a.counts["n_samples"] and b.counts["n_samples"]:
             self._keep_components(a)
         return super().merge(a, b)
 
     def finish(self, state: State) -> dict[str, Array]:
-        """Return the rule's result, and how far the components moved."""
+        """Return the result of the rule, and how far the components moved."""
         result: dict[str, Array] = self.rule.finish(state)
         angle, share = math.nan, math.nan
         if state.counts[_COUNT]:
@@ -88,42 +88,42 @@ class Watched(Wrapper):
         return {**result, "angle_moved": np.asarray(angle), "variance_moved": np.asarray(share)}
 
     def _watch(self, state: State, n_coming: int) -> None:
-        """Keep the components if the samples that come reach into the last part."""
+        """Store the components if the next samples reach into the last part."""
         n = state.counts["n_samples"]
         if n and not state.counts[_COUNT] and n + n_coming > (1 - _LAST_PART) * self.n_samples:
             self._keep_components(state)
 
     def _keep_components(self, state: State) -> None:
-        # ``finish`` uses a state up.
+        # ``finish`` overwrites a state.
         state.arrays[_EARLIER] = self.rule.finish(self.rule.part_of(state).copy())["components"]
         state.counts[_COUNT] = state.counts["n_samples"]
 
     def work_bytes(self, n_rows: int, n_features: int, dtype: DTypeLike) -> int:
-        """Bytes of temporary arrays: the rule's, and the copy of its state that is finished."""
+        """Return the bytes of temporary arrays of the rule, and of ``finish`` for a copy of its state."""
         finished = self.rule.state_bytes(n_features, dtype) + self.rule.result_bytes(n_features, dtype)
         return int(self.rule.work_bytes(n_rows, n_features, dtype) + finished)
 
     def result_bytes(self, n_features: int, dtype: DTypeLike) -> int:
-        """Bytes of a result."""
+        """Return the bytes of a result."""
         return int(self.rule.result_bytes(n_features, dtype)) + 16
 
 
 def moved(before: Array, after: Array, variances: Array) -> tuple[float, float]:
-    """Return how far orthonormal rows ``after`` (k, d) are from those ``before`` (m, d).
+    """Return the distance of orthonormal rows ``after`` (k, d) from rows ``before`` (m, d).
 
     Parameters
     ----------
     variances : array (k,)
-        Of the rows after.
+        Variances of the rows ``after``.
 
     Returns
     -------
     angle : float
-        The largest principal angle between the two subspaces, in radians (Bjorck & Golub 1973); of min(k, m) angles.
+        The largest of the min(k, m) principal angles between the two subspaces, in radians (Bjorck & Golub 1973).
     share : float
-        Share of the variance of the rows after that lies outside the rows before: sum lambda_i |(I - P) v_i|^2 / sum
-        lambda_i with P the projection onto the rows before. Unlike the angle it is small where components merely turn
-        among others of nearly the same, small variance. 0 without any variance.
+        Share of the variance of the rows ``after`` outside of the span of ``before``: sum lambda_i |(I - P) v_i|^2 /
+        sum lambda_i, with the projection P onto this span. Unlike the angle, it is small if components only mix with
+        others of similar, small variance. 0 without any variance.
     """
     few, many = (before, after) if len(before) <= len(after) else (after, before)
     angle = math.asin(math.sqrt(min(1.0, float(np.linalg.eigvalsh(_outside(few, many))[-1].clip(0)))))
@@ -133,9 +133,9 @@ def moved(before: Array, after: Array, variances: Array) -> tuple[float, float]:
 
 
 def _outside(rows: Array, others: Array) -> Array:
-    """Return R R^T for what is left of rows outside the span of others, float64."""
-    # By products in float64 and the inverse of the others' own: rows orthonormal to float32 would leave 1e-7, an angle
-    # of 3e-4.
+    """Return R R^T in float64, for the part R of rows outside of the span of others."""
+    # Uses products in float64 and the inverse of those of ``others``. Assuming orthonormal rows in float32 would leave
+    # 1e-7, an angle of 3e-4.
     cross = gram(rows, others)
     left: Array = gram(rows) - cross @ np.linalg.pinv(gram(others), hermitian=True) @ cross.T
     return left

@@ -1,4 +1,4 @@
-"""Inputs that are wrong, each in its own way: what a person may well give."""
+"""Invalid inputs that people may give."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ from tests.resealing import edit_facts
 
 
 class Case(NamedTuple):
-    """How to go wrong in a folder, and what is to be said."""
+    """How to make an invalid input in a folder, and a part of the error."""
 
     make: Callable[[Path], list[str]]
     says: str

@@ -1,4 +1,4 @@
-"""Every exit code that is documented is produced, says one thing, and no other comes out."""
+"""Every documented exit code occurs, with one message, and no other code does."""
 
 from __future__ import annotations
 
@@ -61,15 +61,15 @@ def test_the_help_names_every_code_that_is_documented(capsys: pytest.CaptureFixt
         (PlanError("a is b: do c"), 5, "a is b: do c"),
         (ClusterError("a is b: do c"), 6, "a is b: do c"),
         (MemoryError("Unable to allocate 3 GiB"), 5, "3 GiB"),
-        (MemoryError(), 5, "smaller parts"),
+        (MemoryError(), 5, "memory"),
         (OSError(errno.ENOSPC, "No space left on device", "/data/x"), 4, "'/data/x'.*No space left"),
         (OSError(errno.EMFILE, "Too many open files"), 4, "Too many open files"),
         (PermissionError(errno.EACCES, "Permission denied", "/data/x"), 4, "'/data/x'.*Permission denied"),
         (DataError("'a\nb.png' is c: do d"), 3, r"'a\\nb.png' is c"),
-        (Stopped(1), 129, "the same command goes on"),
-        (Stopped(2), 130, "the same command goes on"),
-        (Stopped(15), 143, "the same command goes on"),
-        (KeyboardInterrupt(), 130, "the same command goes on"),
+        (Stopped(1), 129, "the same command"),
+        (Stopped(2), 130, "the same command"),
+        (Stopped(15), 143, "the same command"),
+        (KeyboardInterrupt(), 130, "the same command"),
     ],
 )
 def test_what_goes_wrong_is_one_sentence_and_a_code(
@@ -104,7 +104,7 @@ def test_a_fault_of_the_program_is_not_damage_that_verify_found(capsys: pytest.C
     assert guarded(raising(KeyError("lost"))) == 70
     told = capsys.readouterr().err
     assert "Traceback" in told
-    assert told.splitlines()[-1].startswith("error: this is a fault of dpca")
+    assert told.splitlines()[-1].startswith("error: this is a bug in dpca")
 
 
 def test_commands(tmp_path: Path, scheduler: str, capsys: pytest.CaptureFixture[str]) -> None:
@@ -124,7 +124,7 @@ def test_commands(tmp_path: Path, scheduler: str, capsys: pytest.CaptureFixture[
 
 @pytest.mark.parametrize("program", PROGRAMS, ids=lambda program: program.__name__)
 def test_programs(program: object, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Every program ends by the same rules: what its body raises is told by `guarded`."""
+    """Every program ends by the same rules: `guarded` reports what its body raises."""
     monkeypatch.chdir(tmp_path)
     for error, code in ((DataError("x"), 3), (ClusterError("x"), 6), (KeyError("x"), 70), (Stopped(15), 143)):
         monkeypatch.setattr(program, "_run", lambda options, error=error: raising(error)())

@@ -1,4 +1,4 @@
-"""What people try first: the version, the package as a program, completion, and the whole job as one command."""
+"""First steps of a user: the version, the package as a program, completion, and the whole job as one command."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ def python(folder: Path, *argv: str) -> subprocess.CompletedProcess[str]:
     return subprocess.run([sys.executable, *argv], cwd=folder, capture_output=True, text=True, check=False)
 
 
-def test_files_of_the_user_are_not_taken_for_ours(tmp_path: Path) -> None:
+def test_files_of_the_user_are_not_imported(tmp_path: Path) -> None:
     for name in ("storage", "pipelines", "kernels"):
         (tmp_path / f"{name}.py").write_text("raise SystemExit('a file of the user was imported')")
     ended = python(tmp_path, "-m", "dpca", "info", "storage.py")
@@ -115,7 +115,7 @@ def test_steps_that_are_done_need_no_library_that_computes(
 
     nobody = ["--scheduler", "tcp://127.0.0.1:1"]
     assert main([*fit, "--seed", "1", *nobody]) == 4
-    assert "with other settings" in capsys.readouterr().err
+    assert "other settings" in capsys.readouterr().err
     assert main([*fit, "--seed", "1", "--overwrite", "--scheduler", scheduler]) == 0
     assert main([*transform, *nobody]) == 4
     assert "other input" in capsys.readouterr().err
@@ -137,10 +137,10 @@ def test_a_job_that_is_done_is_recognized_without_the_libraries_that_compute(
     assert (ended.returncode, ended.stderr) == (0, "")
     assert "nothing to do" in ended.stdout
 
-    # Nothing of that where anything is another: the job itself then says what is to be done.
+    # With any other input or option, the job itself reports what to do.
     nobody = ["--scheduler", "tcp://127.0.0.1:1"]
     assert main([*asked, "--seed", "1", *nobody]) == 4
-    assert "with other settings" in capsys.readouterr().err
+    assert "other settings" in capsys.readouterr().err
     photo = folder / "photo-0003.png"
     original = photo.read_bytes()
     photo.write_bytes((folder / "photo-0004.png").read_bytes())
@@ -150,4 +150,4 @@ def test_a_job_that_is_done_is_recognized_without_the_libraries_that_compute(
     assert main([*asked, *nobody]) == 0
     (output / "mse" / "zarr.json").write_text("{}")
     assert main([*asked, *nobody]) == 4
-    assert "is damaged" in capsys.readouterr().err
+    assert "damaged" in capsys.readouterr().err

@@ -1,4 +1,4 @@
-"""What a command says outside a terminal: a line with the time when a stage begins, and one now and then."""
+"""The log of a command outside a terminal: a line with the time when a stage begins, and one at intervals."""
 
 from __future__ import annotations
 

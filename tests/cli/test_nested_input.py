@@ -1,4 +1,4 @@
-"""Text that is nested more deeply than parsers go, wherever text is parsed: a sentence, never a traceback."""
+"""Text that is nested too deeply for parsers: an error message, never a traceback."""
 
 from __future__ import annotations
 

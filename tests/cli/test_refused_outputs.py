@@ -1,4 +1,4 @@
-"""Commands whose output is, holds or lies in an input: a sentence, code 4, and nothing touched."""
+"""Outputs that overlap inputs: an error message, exit code 4, and no change."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Every command on a disk that is read-only or full: one sentence, code 4, nothing under the final name."""
+"""Every command on a disk that is read-only or full: one error message, exit code 4, no output."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from dpca.storage import ingest, open_stack
 from tests.conftest import smooth_images
 
 FIT = ["--cell", "8", "--components", "2"]
-# What is on the disk that refuses is IN; what is made is OUT, and lies there, too.
+# IN is a file on the failing disk; OUT is the output, which lies there, too.
 COMMANDS = {
     "ingest": ["ingest", "a.npy", "OUT"],
     "virtual": ["virtual", "OUT", "--samples", "9", "--shape", "8x8"],

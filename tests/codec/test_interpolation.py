@@ -26,7 +26,7 @@ def test_errors_stay_within_half_a_step(data: st.DataObject, shape: tuple[int, .
 def test_a_line_by_hand() -> None:
     values = np.array([0.0, 3.0, 4.0, 7.0, 8.0])
     found = Interpolation((0,), (1.0, 1.0, 1.0), np.full((2, 1, 1, 2), (2**19, 0)))
-    # 0 and 8 are stored, 4 lies between them, 2 and 6 are predicted in the place of 3 and 7.
+    # 0 and 8 are stored, 4 lies between them, 2 and 6 are predicted instead of 3 and 7.
     codes, decoded = found.encode(values)
     assert codes.tolist() == [0, 1, 0, 1, 8]
     assert decoded.tolist() == values.tolist()

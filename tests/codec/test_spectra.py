@@ -47,7 +47,7 @@ def test_components_are_stored_as_what_is_shorter(spectral: bool) -> None:
     assert np.count_nonzero(kept.basis) == 2
     found = kept.components(grid, np.float64)
     np.testing.assert_allclose(np.concatenate(found.rows), np.concatenate(rows), atol=2.0 ** -kept.exponent.min())
-    # Stores that say nothing of it are older, and hold the values themselves.
+    # Older stores lack the key and hold the values themselves.
     del (stated := kept.settings)["spectral"]
     assert not type(kept).of(kept.arrays, stated).spectral
     assert type(kept).of(kept.arrays, kept.settings).settings == replace(kept).settings

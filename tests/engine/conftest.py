@@ -1,4 +1,4 @@
-"""What the planner takes as given, in one place for tests that have small stacks planned as large ones are."""
+"""Constants of the planner, patched in one place so that tests plan small stacks like large ones."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Checkpoints are whole, absent, or known to be damaged; nothing in between."""
+"""Checkpoints are complete, absent, or detected as damaged."""
 
 from __future__ import annotations
 
@@ -90,7 +90,7 @@ def test_nothing_is_ever_pickled(checkpoints: Checkpoints) -> None:
     with pytest.raises(ValueError, match="allow_pickle=False"):
         checkpoints.save("piece", {"a": np.array([{}, None])}, {})
     assert os.listdir(checkpoints.folder) == []
-    # Somebody else's pickle is not opened either.
+    # A pickle from elsewhere is not opened either.
     np.savez(os.path.join(checkpoints.folder, "piece.npz"), a=np.array([print], object))
     with zipfile.ZipFile(os.path.join(checkpoints.folder, "piece.npz"), "a") as archive:
         content = np.frombuffer(json.dumps({}).encode(), np.uint8)
@@ -99,9 +99,7 @@ def test_nothing_is_ever_pickled(checkpoints: Checkpoints) -> None:
     assert checkpoints.load("piece") is None
 
 
-def test_a_full_disk_is_told_in_one_sentence_and_leaves_nothing(
-    checkpoints: Checkpoints, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_full_disk_is_reported_and_leaves_nothing(checkpoints: Checkpoints, monkeypatch: pytest.MonkeyPatch) -> None:
     def full(handle: int) -> None:
         raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
 

@@ -134,7 +134,7 @@ def test_results_that_workers_keep_lower_the_budget_of_a_task(cluster: Any) -> N
     assert task_budget(cluster, 1) == before
 
 
-def test_a_cluster_without_workers_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_cluster_without_workers_is_reported(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("dpca.engine.memory._PATIENCE", 0.5)
     with (
         LocalCluster(n_workers=0, processes=False, dashboard_address="127.0.0.1:0") as empty,
@@ -147,11 +147,11 @@ def test_a_cluster_without_workers_is_told(monkeypatch: pytest.MonkeyPatch) -> N
 @pytest.mark.parametrize(
     ("options", "says"),
     [
-        ({"workers": 0}, "0 workers"),
-        ({"workers": -3}, "-3 workers"),
-        ({"workers": 1, "memory": "plenty"}, "'plenty' is no amount of bytes"),
-        ({"workers": 1, "memory": "10MB"}, "'10MB' is less than"),
-        ({"workers": 1, "memory": 0}, "'0' is less than"),
+        ({"workers": 0}, "workers is 0"),
+        ({"workers": -3}, "workers is -3"),
+        ({"workers": 1, "memory": "plenty"}, "memory is 'plenty'"),
+        ({"workers": 1, "memory": "10MB"}, "memory is '10MB'"),
+        ({"workers": 1, "memory": 0}, "memory is '0'"),
     ],
 )
 def test_numbers_that_make_no_sense(options: dict[str, Any], says: str) -> None:
@@ -188,8 +188,8 @@ def test_nobody_at_the_address(address: str, silent_port: int, monkeypatch: pyte
     address = address.format(silent=silent_port)
     with pytest.raises(ClusterError) as error, open_client(address):
         pytest.fail("opened")
-    assert f"no Dask scheduler answers at '{address}'" in str(error.value)
-    assert "leave --scheduler out" in str(error.value)
+    assert address in str(error.value)
+    assert "--scheduler" in str(error.value)
 
 
 def test_a_worker_of_another_version_is_refused(cluster: Any, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -202,9 +202,9 @@ def test_a_worker_of_another_version_that_joined_late_is_refused(cluster: Any, m
     x = np.random.default_rng(0).normal(size=(20, 8, 8))
     with open_client(cluster.scheduler.address) as client:
         monkeypatch.setattr("dpca.__version__", "99.1")  # as if all of its workers came from now on
-        with pytest.raises(ClusterError, match=r"version 0\..*this program 99\.1: install the same version everywhere"):
+        with pytest.raises(ClusterError, match=r"version 0\..*this program 99\.1"):
             list(run_in_order(abs, [(-1,)], client=client))
-        with pytest.raises(ClusterError, match=r"version 0\..*this program 99\.1: install the same version everywhere"):
+        with pytest.raises(ClusterError, match=r"version 0\..*this program 99\.1"):
             CellPCA(2, cell_shape=4).fit(da.from_array(x, chunks=(5, 8, 8)), client=client)
 
 

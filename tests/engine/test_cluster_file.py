@@ -1,4 +1,4 @@
-"""Clusters that files describe: what is understood, what is refused, and real ones that start, change and end."""
+"""Cluster files: valid and invalid ones, and real clusters that start, change and end."""
 
 from __future__ import annotations
 
@@ -64,7 +64,7 @@ def write(tmp_path: Path) -> Write:
     return written
 
 
-def test_what_a_file_says(write: Write, tmp_path: Path) -> None:
+def test_a_file(write: Write, tmp_path: Path) -> None:
     whole = """
 class = "dask_jobqueue.SLURMCluster"
 patience = "2 hours"
@@ -89,28 +89,28 @@ cert = "/etc/dask.pem"
 @pytest.mark.parametrize(
     ("text", "says"),
     [
-        ("class = ", "is no TOML"),
-        ("\xff", "is no TOML"),
-        ("workers = 2", "names no class"),
-        ('class = "a.B"', "give 'workers' or"),
-        ('class = "a.B"\nworkers = 2\n[adaptive]\nmaximum = 2', "give 'workers' or"),
-        ('class = "a.B"\nworkers = 0', "0 to 0 workers: give at least 1"),
-        ('class = "a.B"\nworkers = true', "workers is True, not a whole number"),
-        ('class = "a.B"\nworkers = "2"', "workers is '2', not a whole number"),
-        ('class = 3\nworkers = "2"', "class is 3, not text"),
-        ('class = "a.B"\nadaptive = 2', "adaptive is 2, not a table"),
-        ('class = "a.B"\n[adaptive]', "0 to 0 workers"),
-        ('class = "a.B"\n[adaptive]\nminimum = 3\nmaximum = 2', "3 to 2 workers"),
-        ('class = "a.B"\n[adaptive]\nminimum = -1\nmaximum = 2', "-1 to 2 workers"),
-        ('class = "a.B"\n[adaptive]\nmaximum = 2\ninterval = "1s"', r"\[adaptive\] .* says 'interval'"),
-        ('clas = "a.B"\nworkers = 2', "says 'clas', which means nothing: choose from class, workers"),
-        ('class = "a.B"\nworkers = 2\npatience = "soon"', "patience is 'soon', no time"),
-        ('class = "a.B"\nworkers = 2\npatience = "5 lightyears"', "patience is '5 lightyears', no time"),
-        ('class = "a.B"\nworkers = 2\npatience = "0 s"', "over at once"),
-        ('class = "a.B"\nworkers = 2\n[tls]\nca = "x"', r"\[tls\] .* says 'ca', which means nothing"),
+        ("class = ", "TOML"),
+        ("\xff", "TOML"),
+        ("workers = 2", "missing key: class"),
+        ('class = "a.B"', r"'workers' or \[adaptive\]"),
+        ('class = "a.B"\nworkers = 2\n[adaptive]\nmaximum = 2', r"'workers' or \[adaptive\]"),
+        ('class = "a.B"\nworkers = 0', "maximum is 0"),
+        ('class = "a.B"\nworkers = true', "workers is True"),
+        ('class = "a.B"\nworkers = "2"', "workers is '2'"),
+        ('class = 3\nworkers = "2"', "class is 3"),
+        ('class = "a.B"\nadaptive = 2', "adaptive is 2"),
+        ('class = "a.B"\n[adaptive]', "maximum is 0"),
+        ('class = "a.B"\n[adaptive]\nminimum = 3\nmaximum = 2', "minimum is 3"),
+        ('class = "a.B"\n[adaptive]\nminimum = -1\nmaximum = 2', "minimum is -1"),
+        ('class = "a.B"\n[adaptive]\nmaximum = 2\ninterval = "1s"', r"\[adaptive\].* unknown key: interval"),
+        ('clas = "a.B"\nworkers = 2', "unknown key: clas"),
+        ('class = "a.B"\nworkers = 2\npatience = "soon"', "patience is 'soon'"),
+        ('class = "a.B"\nworkers = 2\npatience = "5 lightyears"', "patience is '5 lightyears'"),
+        ('class = "a.B"\nworkers = 2\npatience = "0 s"', "patience is '0 s'"),
+        ('class = "a.B"\nworkers = 2\n[tls]\nca = "x"', r"\[tls\].* unknown key: ca"),
     ],
 )
-def test_what_is_not_understood(text: str, says: str, tmp_path: Path) -> None:
+def test_files_that_are_not_valid(text: str, says: str, tmp_path: Path) -> None:
     path = tmp_path / "cluster.toml"
     path.write_bytes(text.encode("latin-1"))
     with pytest.raises(DataError, match=says) as error:
@@ -127,14 +127,14 @@ def test_no_file(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("name", "says"),
     [
-        ("LocalCluster", "is no import path"),
-        ("./mine.py", "is no import path"),
-        ("/tmp/mine.Cluster", "is no import path"),
-        ("distributed.LocalCluster()", "is no import path"),
-        ("os.system", "is no class of Dask clusters"),
-        ("collections.OrderedDict", "is no class of Dask clusters"),
-        ("distributed.Client", "is no class of Dask clusters"),
-        ("no_such_package.Cluster", "cannot be imported .*: install its package"),
+        ("LocalCluster", "import path"),
+        ("./mine.py", "import path"),
+        ("/tmp/mine.Cluster", "import path"),
+        ("distributed.LocalCluster()", "import path"),
+        ("os.system", "not a Dask cluster class"),
+        ("collections.OrderedDict", "not a Dask cluster class"),
+        ("distributed.Client", "not a Dask cluster class"),
+        ("no_such_package.Cluster", "cannot be imported"),
         ("distributed.NoSuchCluster", "cannot be imported"),
     ],
 )
@@ -157,7 +157,7 @@ def test_nothing_in_the_working_directory_is_imported(
 @pytest.mark.parametrize("arguments", ["nonsense = 1", 'memory_limit = "plenty"'])
 def test_arguments_that_the_class_refuses(arguments: str, write: Write, programs: Programs) -> None:
     said = _refused(write(HERE.format(workers="workers = 1") + arguments), programs)
-    assert re.search("distributed.LocalCluster could not be started as .* see to its arguments", said)
+    assert re.search("distributed.LocalCluster of .* could not be started", said)
 
 
 def _refused(cluster: str, programs: Programs) -> str:
@@ -305,7 +305,7 @@ dashboard_address = "127.0.0.1:0"
 
 @pytest.fixture
 def slurm(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[[str, str], None]]:
-    """Put commands in the place of sbatch and scancel."""
+    """Replace sbatch and scancel by test commands."""
     pytest.importorskip("dask_jobqueue")
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("PATH", str(tmp_path), prepend=":")
@@ -354,7 +354,7 @@ def test_jobs_that_wait_in_the_queue_for_too_long(slurm: Callable[[str, str], No
     slurm("sbatch", "#!/bin/sh\necho Submitted batch job 1\n")
     slurm("scancel", "#!/bin/sh\n")
     path = write(SLURM.format(patience="1 s", python=sys.executable))
-    with pytest.raises(ClusterError, match="no workers for 1 seconds: see why none starts"), open_client(cluster=path):
+    with pytest.raises(ClusterError, match="no workers for 1 seconds"), open_client(cluster=path):
         pytest.fail("opened")
 
 

@@ -1,4 +1,4 @@
-"""Computed samples: those of the other source, wherever it lies and however it is cut."""
+"""Computed samples agree with those of the other source, for every kind of source and every cut."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Folds give the same result wherever, in whatever pieces and after whatever accident they run."""
+"""Results of folds do not depend on workers, on segments, or on interruptions."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Rules that cannot merge: a chain of segments gives the bytes of one stream, run whole or stopped in between."""
+"""Rules that cannot merge: a chain of segments is bit-identical to one stream, also after interruptions."""
 
 from __future__ import annotations
 

@@ -83,7 +83,7 @@ def test_lapped_cells_are_not_for_it(device: Device) -> None:
 
 
 class Rough(Device):
-    """Keeps ten bits of what it is sent, as products of TF32 do."""
+    """Keeps ten bits of the samples, as products of TF32 do."""
 
     def send(self, samples: Any) -> Any:
         return super().send((samples.view(np.uint32) & 0xFFFFE000).view(np.float32))

@@ -1,4 +1,4 @@
-"""Folds in rounds: the same bytes wherever they run, stopped, struck or left alone."""
+"""Folds in rounds are bit-identical for all workers, also after interruptions and failures."""
 
 from __future__ import annotations
 
@@ -193,7 +193,7 @@ def test_a_stopped_fold_goes_on_where_it_was(scheme: Any, spoil: bool, path: str
         state.write_bytes(state.read_bytes()[:-30])
     (found,), _ = fold(given, as_source(path), WHOLE, scheme=scheme, checkpoints=kept)
     same(found, expected)
-    # What a whole fold takes, less the first segment.
+    # The updates of a whole fold, without the first segment.
     whole, first = {AVERAGING: (23, 12), PARALLEL: (8, 4)}[scheme]
     assert updates(rule) - done == whole - (0 if spoil else first)
     assert [p.name for p in Path(kept.folder).rglob("*.npz")] == ["group-000000.npz"]

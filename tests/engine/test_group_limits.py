@@ -1,4 +1,4 @@
-"""Memory limits of control groups: those of a job or service, which are not the root that a container sees."""
+"""Memory limits of control groups: of a job or service, and of a container, in which a group appears as the root."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a source holds is counted in every plan, and however sources are put together."""
+"""Plans include the memory of sources, for every combination of sources."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Work is found again exactly when it is the same work."""
+"""Checkpoints are found if, and only if, the work is the same."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The promise of the planner: no process takes more than was planned, however long the stack."""
+"""No process uses more memory than planned, for stacks of any length."""
 
 from __future__ import annotations
 

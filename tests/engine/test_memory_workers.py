@@ -1,4 +1,4 @@
-"""What a worker of a cluster really takes, task after task, beside what was planned for it."""
+"""The measured memory of a cluster's worker over many tasks, compared with the plan."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""How samples are dealt to the streams of a round."""
+"""The assignment of samples to the streams of a round."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""An estimating subset: spread over the stack, read once, and what it says it is."""
+"""A sample of the stack: spread over the stack, read once, with correct indices."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A shuffled source: every sample once, in an order that only the seed and the chunks decide."""
+"""A shuffled source has every sample once, in an order that depends only on the seed and the chunks."""
 
 from __future__ import annotations
 

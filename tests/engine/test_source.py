@@ -1,4 +1,4 @@
-"""Batches are the samples, in order, each once, whatever they come from."""
+"""Batches contain the samples in order, each once, for every kind of source."""
 
 from __future__ import annotations
 

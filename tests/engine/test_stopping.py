@@ -1,4 +1,4 @@
-"""Signals end a program with what is open closed, once and wherever it is."""
+"""Signals end a program cleanly, once and at any place."""
 
 from __future__ import annotations
 

@@ -74,7 +74,7 @@ def test_commands_take_the_files(
 def test_no_certificate(address: str) -> None:
     with (
         dask.config.set({"distributed.comm.tls.ca-file": None}),
-        pytest.raises(DataError, match="asks for certificates: give --tls-ca-file"),
+        pytest.raises(DataError, match="--tls-ca-file"),
         open_client(address),
     ):
         pytest.fail("opened")
@@ -82,12 +82,12 @@ def test_no_certificate(address: str) -> None:
 
 def test_certificates_of_another_authority(address: str, tls: TlsFiles, others: TlsFiles) -> None:
     with (
-        pytest.raises(ClusterError, match="shows a certificate of another authority"),
+        pytest.raises(ClusterError, match="--tls-ca-file"),
         open_client(address, tls=others),
     ):
         pytest.fail("opened")
     with (
-        pytest.raises(ClusterError, match="refuses an encrypted connection .*--tls-cert"),
+        pytest.raises(ClusterError, match="--tls-cert"),
         open_client(address, tls=replace(others, ca_file=tls.ca_file)),
     ):
         pytest.fail("opened")
@@ -95,7 +95,7 @@ def test_certificates_of_another_authority(address: str, tls: TlsFiles, others: 
 
 def test_a_connection_that_is_not_encrypted(address: str) -> None:
     with (
-        pytest.raises(ClusterError, match="write tls:// if it is encrypted"),
+        pytest.raises(ClusterError, match="tls://"),
         open_client(address.replace("tls://", "tcp://")),
     ):
         pytest.fail("opened")
@@ -103,7 +103,7 @@ def test_a_connection_that_is_not_encrypted(address: str) -> None:
 
 @pytest.mark.parametrize("where", [{"scheduler": "tcp://127.0.0.1:1"}, {}, {"workers": 1}])
 def test_certificates_for_nobody(where: dict[str, Any], tls: TlsFiles) -> None:
-    with pytest.raises(DataError, match="certificates are for a scheduler at tls://"), open_client(tls=tls, **where):
+    with pytest.raises(DataError, match="certificates require"), open_client(tls=tls, **where):
         pytest.fail("opened")
 
 
@@ -115,10 +115,10 @@ def test_files_that_hold_something_else(tls: TlsFiles, others: TlsFiles, tmp_pat
         (replace(tls, cert=None), "give both files"),
         (replace(tls, ca_file=str(tmp_path / "none.pem")), "none.pem' cannot be read"),
         (replace(tls, key=str(tmp_path)), "cannot be read"),
-        (replace(tls, ca_file=str(empty)), "empty.pem' holds no certificate"),
-        (replace(tls, cert=str(empty)), "are no certificate and its key"),
-        (replace(tls, key=others.key), "are no certificate and its key"),
-        (replace(tls, key=None), "are no certificate and its key"),
+        (replace(tls, ca_file=str(empty)), "empty.pem' has no certificate"),
+        (replace(tls, cert=str(empty)), "are not a certificate and its key"),
+        (replace(tls, key=others.key), "are not a certificate and its key"),
+        (replace(tls, key=None), "are not a certificate and its key"),
     ):
         with pytest.raises(DataError, match=says):
             wrong.security()

@@ -1,4 +1,4 @@
-"""What a new worker of a cluster takes for a fold, beside its plan; for tests and benchmarks, on Linux.
+"""The memory of a new worker in a fold, compared with the plan; for tests and benchmarks, on Linux.
 
 Only there a process can forget its peak.
 """

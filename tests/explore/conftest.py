@@ -1,4 +1,4 @@
-"""Small stores to look at, and a browser."""
+"""Small stores, and a browser."""
 
 from __future__ import annotations
 
@@ -61,7 +61,7 @@ def browser() -> Iterator[Any]:
 
 @pytest.fixture
 def served() -> Iterator[Callable[..., PageServer]]:
-    """Serve what is opened, its model loaded."""
+    """Serve an open store with its model."""
     servers = []
 
     def serve(opened: Opened, *, load: bool = True) -> PageServer:

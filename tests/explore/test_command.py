@@ -1,4 +1,4 @@
-"""The command: what it prints and serves, and how it ends."""
+"""The command: its output, its page, and its end."""
 
 from __future__ import annotations
 

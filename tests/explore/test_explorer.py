@@ -1,4 +1,4 @@
-"""What is shown of samples and models, against what the stores and models themselves say."""
+"""Views of samples and models, compared with the stores and models themselves."""
 
 from __future__ import annotations
 
@@ -114,7 +114,7 @@ def test_names_are_found_in_any_case_and_numbers_name_samples(stores: Path, monk
     assert [names[i] for i in (0, 3, 59, 1)] == [everything[i] for i in (0, 3, 59, 1)]
     assert names.find("PORTRAIT-02") == ([i for i, name in enumerate(everything) if "portrait-02" in name], N)
     assert names.find("portrait", first=30, most=5) == (everything_of(everything, "portrait", 30)[:5], 35)
-    assert names.find("portrait", seconds=-1)[1] == 8  # one block is always looked at
+    assert names.find("portrait", seconds=-1)[1] == 8  # at least one block is searched
     assert names.find("portrait", wanted=lambda: False)[1] == 8
     assert names.find("nobody") == ([], N)
     virtual = Names(None, 3_033_042)
@@ -142,7 +142,7 @@ def everything_of(names: list[str], text: str, first: int) -> list[int]:
 def test_samples_of_any_shape(
     tmp_path: Path, shape: tuple[int, ...], axes: tuple[str, ...], panel: tuple[int, ...]
 ) -> None:
-    """Two samples of floats without a stated range: values are shown between their own limits, no quality is told."""
+    """Two samples of floats without a stated range: values are scaled to their own limits, and there is no quality."""
     values = np.random.default_rng(0).normal(size=(2, *shape)).astype(np.float32)
     zarr.create_array(tmp_path / "a.zarr", data=values, dimension_names=("sample", *axes))
     explorer = opened(tmp_path / "a.zarr")
@@ -163,25 +163,25 @@ def test_samples_of_any_shape(
         assert low < high
 
 
-def test_what_cannot_be_shown_is_a_sentence(stores: Path, tmp_path: Path) -> None:
+def test_stores_that_cannot_be_shown(stores: Path, tmp_path: Path) -> None:
     zarr.create_array(tmp_path / "empty.zarr", shape=(0, 8, 8), dtype="u1")
     np.save(tmp_path / "a.npy", np.zeros(3))
     other = dpca.PCA(2).fit(np.random.default_rng(0).normal(size=(5, 8, 8)))
     other.save(tmp_path / "other.zarr")
     for says, paths, how in (
         ("at least one sample", [tmp_path / "empty.zarr"], {}),
-        ("there is nothing", [tmp_path / "nowhere"], {}),
+        ("nowhere", [tmp_path / "nowhere"], {}),
         ("not a Zarr array", [tmp_path / "a.npy"], {}),
-        ("stack already", [stores / "stack.zarr"], {"stack": stores / "stack.zarr"}),
-        ("the stack's own model", [stores / "stack.zarr"], {"model": tmp_path / "other.zarr"}),
-        ("the stack's own model", [tmp_path / "other.zarr"], {"stack": stores / "stack.zarr"}),
-        ("holds no model", [stores / "scores.zarr"], {}),
-        ("a stack with --model", [stores / "model.zarr"], {"model": stores / "model.zarr"}),
+        ("already a stack", [stores / "stack.zarr"], {"stack": stores / "stack.zarr"}),
+        ("was fitted to", [stores / "stack.zarr"], {"model": tmp_path / "other.zarr"}),
+        ("was fitted to", [tmp_path / "other.zarr"], {"stack": stores / "stack.zarr"}),
+        ("model", [stores / "scores.zarr"], {}),
+        ("leave out --model", [stores / "model.zarr"], {"model": stores / "model.zarr"}),
         ("not a model", [stores / "stack.zarr"], {"model": stores / "stack.zarr"}),
     ):
         with pytest.raises((DataError, StoreError), match=says):
             opened(*paths, **how)
-    with pytest.raises(DataError, match="give the stack, too"):
+    with pytest.raises(DataError, match="--stack"):
         opened(stores / "model.zarr").look(0, 1)
 
 
@@ -204,14 +204,14 @@ def test_a_store_that_disappears_is_missed_and_a_model_that_is_written_again_is_
     assert "no model at" in explorer.news
     dpca.PCA(1).fit(values[:, :4]).save(tmp_path / "m.zarr")
     watched.look()
-    assert "the stack's own model" in explorer.news
+    assert "was fitted to" in explorer.news
     shutil.rmtree(tmp_path / "m.zarr")
     (tmp_path / "away.zarr").rename(tmp_path / "m.zarr")
     watched.look()
     assert explorer.news == ""
     assert explorer.version == 3
     (tmp_path / "a.zarr").rename(tmp_path / "b.zarr")
-    with pytest.raises(StoreError, match="any more"):
+    with pytest.raises(StoreError, match="no longer exists"):
         explorer.look(19, 1)
     zarr.create_array(tmp_path / "a.zarr", data=values.astype(np.uint16), chunks=(1, 9, 9))
     with pytest.raises(StoreError, match="was replaced"):
@@ -303,5 +303,5 @@ def test_names_are_text(stores: Path) -> None:
 
 
 def test_a_bound_is_never_rounded_up() -> None:
-    told = SimpleNamespace(n_samples_seen=5, n_samples=9, seconds=1.0, captured_variance=0.5, captured_bound=0.99996)
-    assert "at least 99.9% of what the best would" in progress_words(told)
+    seen = SimpleNamespace(n_samples_seen=5, n_samples=9, seconds=1.0, captured_variance=0.5, captured_bound=0.99996)
+    assert "at least 99.9% of the optimum" in progress_words(seen)

@@ -1,4 +1,4 @@
-"""The page in a real browser: what is moved changes what is seen, and nothing leaves this machine."""
+"""The page in a real browser: widgets change the view, and no request leaves this machine."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from tests.explore.conftest import HOSTILE, K, N
 
 
 class Visit:
-    """A visitor's page, and what was asked and complained of meanwhile."""
+    """A visitor's page, with its requests and errors."""
 
     def __init__(self, browser: Any, address: str) -> None:
         self.context = browser.new_context(viewport={"width": 1200, "height": 900})
@@ -163,10 +163,10 @@ def test_a_compressed_store_is_sorted_by_quality(
     assert not visit.wrong
 
 
-def test_a_fit_is_watched_and_a_lost_stack_is_told(
+def test_a_fit_is_watched_and_a_lost_stack_is_reported(
     stores: Path, tmp_path: Path, served: Callable[..., PageServer], visits: Callable[[str], Visit]
 ) -> None:
-    """A page that was opened before there is a model; the narrow page shows all of it, too."""
+    """A page that is opened before there is a model; a narrow window shows the whole page, too."""
     values = zarr.open_group(stores / "stack.zarr", mode="r")["samples"][...]
     zarr.create_array(tmp_path / "a.zarr", data=values, chunks=(1, *values.shape[1:]))
     opened = open_explorer(str(tmp_path / "a.zarr"))
@@ -198,11 +198,11 @@ def test_a_fit_is_watched_and_a_lost_stack_is_told(
         page.keyboard.press("ArrowRight")
     page.locator(".at-sample input").fill("59")
     page.keyboard.press("Enter")
-    visit.shows(".at-alert", "any more")
+    visit.shows(".at-alert", "no longer exists")
     assert not visit.wrong
 
 
-def test_a_model_alone_is_shown_and_the_end_of_the_program_is_told(
+def test_a_model_alone_is_shown_and_the_end_of_the_program_is_reported(
     stores: Path, served: Callable[..., PageServer], visits: Callable[[str], Visit]
 ) -> None:
     server = served(open_explorer(str(stores / "cells.zarr")))

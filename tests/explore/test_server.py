@@ -1,4 +1,4 @@
-"""Who is let in: whoever has the token, and not the pages of others."""
+"""Access to the page: with the token only, and not from pages of other sites."""
 
 from __future__ import annotations
 
@@ -93,7 +93,7 @@ def test_a_token_is_asked_for_everything_and_kept_in_a_cookie(stores: Path, serv
 
 def test_every_server_has_a_token_of_its_own_and_a_taken_port_is_a_sentence() -> None:
     server = PageServer("a", host="127.0.0.1", port=0)
-    with pytest.raises(StoreError, match="give another --port"):
+    with pytest.raises(StoreError, match="--port"):
         PageServer("a", host="127.0.0.1", port=server.port)
     other = PageServer("a", host="127.0.0.1", port=0)
     assert other.token != server.token

@@ -1,4 +1,4 @@
-"""Messages that no page sends: the visitor gets no path of the server, and the server goes on."""
+"""Invalid messages: replies contain no path of the server, and the server keeps working."""
 
 from __future__ import annotations
 
@@ -56,14 +56,14 @@ class Visitor:
         for fragment in fragments:
             await self._socket.write_message(fragment, isinstance(fragment, bytes))
         while (reply := await self._answer()) is not None and "reqid" not in reply[0]:
-            pass  # the page tells what has changed
+            pass  # the page sends its changes
         if reply is None:
             self.end()
             return None
         return reply[1]
 
     def end(self) -> None:
-        """Note the end of the connection, and what is said of it."""
+        """Record the end of the connection, and its reason."""
         assert self._socket is not None
         assert not PLACES.search(str(self._socket.close_reason))
         self._socket.close()

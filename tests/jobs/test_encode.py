@@ -324,6 +324,6 @@ def test_what_a_store_states_is_measured_again(
     assert "more than the promised 2" in told[0]
     whole, verify_it = str(fitted / "stack.zarr"), ["verify", str(tmp_path / "kept.zarr"), "--scheduler", scheduler]
     assert main([*verify_it, "--stack", whole]) == 0
-    assert "what it promises is kept" in capsys.readouterr().out
+    assert "error bounds hold" in capsys.readouterr().out
     assert main([*verify_it, "--stack", str(tmp_path / "other" / "stack.zarr"), "--sample", "300"]) == 1
     assert "2 problem(s)" in capsys.readouterr().out

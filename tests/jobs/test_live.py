@@ -109,7 +109,7 @@ def test_the_command_ends_goes_on_and_says_so(path: str, tmp_path: Path, capsys:
     assert 200 <= load_any(live).n_samples_seen_ < N
     assert not model.exists()
     assert main([*argv, *budget]) == 0
-    assert f"made '{model}'" in capsys.readouterr().out
+    assert f"wrote '{model}'" in capsys.readouterr().out
     np.testing.assert_array_equal(load_any(model).components_, read_live(live).model.components_)
     before = content(model)
     shutil.rmtree(live)

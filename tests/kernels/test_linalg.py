@@ -24,7 +24,7 @@ def one_thread() -> Iterator[None]:
 
 
 SIZES = [1, 2, 63, 64, 65, 130, 512, 513, 600]
-#: A float32 that is no number and says so loudly when it is added.
+#: A signaling NaN in float32, which warns when it is added.
 SIGNALING = np.array(0x7F800001, np.uint32).view(np.float32)
 
 
@@ -112,7 +112,7 @@ def test_eigenpairs_of_known_spectra(d: int, k: int, decay: Callable[[np.ndarray
     given = np.tril(matrix)
     given[np.triu_indices(d, 1)] = np.nan  # only the lower triangle counts
     values, rows = linalg.leading_eigh(given, k)
-    # The captured variance is what is promised; single values that lie close together may exchange a little.
+    # The bound is on the captured variance. Single values that are close together may exchange a little.
     np.testing.assert_allclose(values.sum(), known[:k].sum(), rtol=2e-9)
     np.testing.assert_allclose(values, known[:k], rtol=1e-6, atol=1e-13)
     np.testing.assert_allclose(rows @ rows.T, np.eye(k), atol=1e-11)

@@ -278,9 +278,9 @@ def test_from_store_to_store(tmp_path: Path, scheduler: str, capsys: pytest.Capt
     done = compress(stack, tmp_path / "out.zarr", CompressionSettings(KernelPCA(3, n_landmarks=20, random_state=0)))
     assert (done.report["landmarks"], done.report["components"]) == (20, 3)
     for argv, says in (
-        ([*kernel[:4], "--ratio", "3"], "components of a kernel are counted"),
-        ([*kernel, "--overlap", "2"], "--overlap is an option of cells"),
-        (["--cell", "2", "--gamma", "1", "--components", "2"], "--gamma is an option of kernels"),
+        ([*kernel[:4], "--ratio", "3"], "--components"),
+        ([*kernel, "--overlap", "2"], "--overlap"),
+        (["--cell", "2", "--gamma", "1", "--components", "2"], "--gamma"),
     ):
         assert main(["fit", str(tmp_path / "x.zarr"), str(tmp_path / "other.zarr"), *argv]) == 3
         assert says in capsys.readouterr().err

@@ -338,7 +338,7 @@ WRONG: dict[str, tuple[Any, str]] = {
         r"'component' is a dim of the samples and of what they become: rename it",
     ),
     "complex": (lambda m: m.fit(FIELD * 1j), "Complex data not supported"),
-    "texts": (lambda m: m.fit(FIELD.astype(str)), "convert them to integers or real"),
+    "texts": (lambda m: m.fit(FIELD.astype(str)), "convert it to integers or real"),
 }
 
 

@@ -118,9 +118,7 @@ def test_on_a_cluster(cluster: Any, tmp_path: Path) -> None:
 @pytest.mark.parametrize("model", MODELS.values(), ids=list(MODELS))
 def test_images_are_ingested_first(model: Any, tmp_path: Path) -> None:
     Image.fromarray(X[0]).save(tmp_path / "a.png")
-    with pytest.raises(
-        DataError, match=r"holds images, which are decoded once: make a stack of it first, `dpca ingest "
-    ):
+    with pytest.raises(DataError, match=r"contains encoded images: make a stack of it first, `dpca ingest "):
         clone(model).fit(tmp_path)
     np.savez_compressed(tmp_path / "x.npz", x=X)
     with pytest.raises(DataError, match=r"can only be read from its beginning.* `dpca ingest "):

@@ -189,7 +189,7 @@ def test_what_cannot_be_learned_ends_with_a_sentence() -> None:
         ({}, x, y[:20], "y holds 20 labels but there are 30 samples: give one for each"),
         ({}, x, y + 0.5, "y holds no classes"),
         ({}, x, np.ma.masked_equal(y, 0), "y holds no classes .some labels are masked"),
-        ({"alphas": 1e-30}, np.tile(x, 2), y, "alpha is 1e-30, too little .* give a larger one$"),
+        ({"alphas": 1e-30}, np.tile(x, 2), y, "alpha is 1e-30.* give a larger alpha$"),
         ({}, x, np.stack([y, y], axis=1), "y holds no classes"),
         ({}, x, np.where(y, np.nan, 1), "y holds no classes"),
         ({}, x[:3], y[:3], "cv is 5 but there are only 3 samples: give fewer folds, or one alpha"),

@@ -133,7 +133,7 @@ def test_an_option_of_the_default_is_no_option_of_others(method: str) -> None:
         ({"method": Harmonic(1.0)}, "method is Harmonic.*: choose one of"),
         ({"forgetting": 2.0}, "forgetting is 2.0: give a weight above 0"),
         ({"oversampling": True}, "oversampling is True: give 0 or more further directions"),
-        ({"oversampling": "50"}, "oversampling is '50': give a whole number of further directions"),
+        ({"oversampling": "50"}, "oversampling is '50': give an integer"),
     ],
 )
 def test_values_without_sense_are_one_sentence(parameters: dict[str, Any], sentence: str) -> None:

@@ -42,7 +42,7 @@ def test_the_inverse_is_the_transpose(prefilter: Prefilter, dtype: type, n: int)
     ("shape", "cell", "overlap"),
     [
         ((23,), (8,), 4),  # an edge cell of 7
-        ((17,), (5,), 2),  # of 2: one pixel each side is none
+        ((17,), (5,), 2),  # an edge cell of 2: one pixel on each side has no filter
         ((13, 11, 3), (5, 4), 2),
         ((5, 9, 40), (2, 4), 2),  # many channels, and an axis whose cells are too short
         ((7, 8, 9, 2), (4, 4, 4), 2),

@@ -42,7 +42,7 @@ def test_a_clean_stop(
         running.send_signal(number)
     _, errors = running.communicate()
     assert running.returncode == code, errors
-    assert "stopped: what is finished is kept" in errors
+    assert "same command resumes" in errors
     assert "Traceback" not in errors
     assert not output.exists()
     # The stack was ingested and is not ingested again.

@@ -1,4 +1,4 @@
-"""Galleries: panels where they belong."""
+"""Galleries: panels are in their places."""
 
 from __future__ import annotations
 

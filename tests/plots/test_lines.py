@@ -1,4 +1,4 @@
-"""Charts of many lines: each on its own points, told apart, and listed as they end."""
+"""Charts of many lines: each has its points and its own style, and the legend lists them by their last value."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Maps of modes: signed colors, no data in grey, the north at the top, time functions beside."""
+"""Maps of modes: signed colors, missing values in grey, the north at the top, and time functions."""
 
 from __future__ import annotations
 

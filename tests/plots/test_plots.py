@@ -1,4 +1,4 @@
-"""Pictures are judged by their pixels: what is drawn is what the arrays say."""
+"""Figures are compared with the arrays, pixel by pixel."""
 
 from __future__ import annotations
 
@@ -130,9 +130,9 @@ def test_samples_of_one_axis_are_curves():
 
 
 def test_arrays_that_do_not_fit_are_refused(photographs):
-    with pytest.raises(ValueError, match=r"originals are \(4, 12, 10, 3\) and reconstructions \(3, 12"):
+    with pytest.raises(ValueError, match=r"originals have shape \(4, 12, 10, 3\)"):
         plots.comparison(photographs, photographs[:3], list("abcd"), None, (0, 255))
-    with pytest.raises(ValueError, match="3 names and 4 SSIM values for 4 samples"):
+    with pytest.raises(ValueError, match="3 names, 4 SSIM values and 4 samples"):
         plots.comparison(photographs, photographs, list("abc"), None, (0, 255))
     with pytest.raises(ValueError, match="data_range"):
         plots.comparison(photographs, photographs, list("abcd"), None, (255, 0))
@@ -274,11 +274,11 @@ def test_a_single_score_is_drawn_along_the_stack():
 
 
 def test_scores_that_do_not_fit_are_refused():
-    with pytest.raises(ValueError, match=r"scores are \(3, 0\): give"):
+    with pytest.raises(ValueError, match=r"scores have shape \(3, 0\)"):
         plots.scores_scatter(np.zeros((3, 0)))
-    with pytest.raises(ValueError, match=r"scores are \(3, 2\) and places \(2,\): give"):
+    with pytest.raises(ValueError, match=r"place has \(2,\)"):
         plots.scores_scatter(np.zeros((3, 2)), [0, 1])
-    with pytest.raises(ValueError, match=r"scores are \(2,\): give"):
+    with pytest.raises(ValueError, match=r"scores have shape \(2,\)"):
         plots.scores_scatter([1, 2], [0, 1])
 
 

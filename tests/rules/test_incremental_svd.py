@@ -77,7 +77,7 @@ def test_exact_where_nothing_is_truncated(n: int, d: int, k: int, rows: int, cen
     np.testing.assert_allclose(found["mean"], x.mean(0) if center else 0, atol=1e-13)
     shifted = x - x.mean(0) if center else x
     expected = np.linalg.svd(shifted, compute_uv=False) ** 2 / (n - 1)
-    # The small eigenproblem knows eigenvalues to about 1e-12 of the largest.
+    # The small eigenproblem has an error of about 1e-12 of the largest eigenvalue.
     atol = 1e-11 * expected[0] + 1e-14
     np.testing.assert_allclose(found["explained_variance"], expected[:m], rtol=1e-9, atol=atol)
     np.testing.assert_allclose(found["total_variance"], expected.sum(), rtol=1e-12)
@@ -257,7 +257,7 @@ def test_a_large_mean_does_not_cost_the_variance() -> None:
 
 
 def test_what_comes_later_and_is_much_larger_is_not_missed() -> None:
-    """A settled basis says nothing of energy at right angles to it: the shortcut must notice."""
+    """A converged basis has no information on orthogonal directions: the Nyström step must detect their energy."""
     rng = np.random.default_rng(8)
     x = np.zeros((3_000, 40))
     x[:2_500, :20] = rng.normal(size=(2_500, 20))

@@ -51,7 +51,7 @@ def test_degrees_are_sums_of_kernels() -> None:
 
 
 def test_the_sampled_bound_holds_for_nearly_all_samples() -> None:
-    """Three standard errors on the safe side: without them every other bound on what the span leaves out is too low."""
+    """Three standard errors are necessary: without them every second bound on the residual is too low."""
     rng = np.random.default_rng(0)
     x, k = rng.standard_t(3, size=(500, 2)), 1
     to_landmarks = KernelMap(Kernel("rbf", 0.05), x[:5])

@@ -128,9 +128,7 @@ def test_rows_become_the_eigenvectors(first):
 def test_divergence_is_seen_by_its_size(kernel, first):
     """Long before anything is NaN: after the first block already."""
     sizes = []
-    with pytest.raises(
-        DivergedError, match=r"diverged at update \d+, where .* has length .*: begin with a smaller eta"
-    ):
+    with pytest.raises(DivergedError, match=r"diverged at update \d+.* smaller eta"):
         for found in passes(centered(kernel), gains_of("constant", 100.0, 1.0), first, 0):
             sizes.append(found)
     assert not sizes

@@ -13,7 +13,7 @@ from dpca.rules.landmarks import pivots
 
 
 def test_the_first_two_have_the_probabilities_of_single_draws() -> None:
-    """By hand: each is drawn in proportion to what those before it leave of its kernel with itself."""
+    """By hand: the probability of a sample is proportional to the residual of its kernel with itself."""
     x = np.random.default_rng(0).normal(size=(8, 3))
     kernel = x @ x.T
     expected = {}
@@ -31,7 +31,7 @@ def test_the_first_two_have_the_probabilities_of_single_draws() -> None:
 
 
 class Impatient(np.random.Generator):
-    """A generator that draws few times: what waits for a landmark where there is none would draw for ever."""
+    """A generator with few draws: a search for a landmark that does not exist would draw indefinitely."""
 
     left = 50
 
@@ -44,7 +44,7 @@ class Impatient(np.random.Generator):
 @pytest.mark.parametrize("dtype", [np.float32, np.float64])
 @pytest.mark.parametrize("seed", range(4))
 def test_rounding_is_never_drawn(dtype: type, seed: int) -> None:
-    """What is left of samples that landmarks span is rounding of either sign: neither a probability nor a landmark."""
+    """Residuals of samples in the span of the landmarks are rounding errors of either sign, not probabilities."""
     rng = np.random.default_rng(seed)
     x = (rng.normal(size=(300, 5)) @ rng.normal(size=(5, 40))).astype(dtype)
     assert len(pivots(Kernel("linear"), np.concatenate([x, x, 0 * x]), 100, Impatient(np.random.PCG64(seed)))) == 5

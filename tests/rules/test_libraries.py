@@ -61,7 +61,7 @@ def test_the_worst_bytes_stay_exact(send: Send) -> None:
     """Products of 1,024 rows reach 2**24; longer ones are not exact and must be taken again."""
     x = np.full((4096, 3), 255, np.uint8)
     x[::2, 1] = 0
-    x[:1000] = 128 + pixels(1000, 3) % 2  # so that the first products promise that longer ones will do
+    x[:1000] = 128 + pixels(1000, 3) % 2  # the first products suggest that longer ones are exact
     there, here = both(Covariance(), [x[:1000], x[1000:]], send)
     np.testing.assert_array_equal(there["covariance"], here["covariance"])
 
@@ -118,7 +118,7 @@ def test_merging(send: Send) -> None:
 def test_what_is_not_finite_is_refused(send: Send, bad: float) -> None:
     x = np.ones((20, 3), np.float32)
     x[7, 1] = bad
-    with pytest.raises(ValueError, match="exceeds what float64 holds"):
+    with pytest.raises(ValueError, match="float64"):
         Covariance().finish(fold(Covariance(), [x], send))
 
 
@@ -207,7 +207,7 @@ def test_a_state_that_was_kept_goes_on_anywhere(send: Send, rule: Any, tmp_path:
 
 def test_a_dtype_that_numpy_does_not_know() -> None:
     torch = pytest.importorskip("torch")
-    with pytest.raises(TypeError, match="no dtype bfloat16: convert the samples to float32"):
+    with pytest.raises(TypeError, match="bfloat16"):
         Covariance().update(Covariance().init(2, np.float32), torch.zeros((3, 2), dtype=torch.bfloat16))
 
 

@@ -1,4 +1,4 @@
-"""The step of a settled basis against its definition in full matrices, and what it promises of what it leaves out."""
+"""The Nyström step against its definition in full matrices, and its bounds on the discarded part."""
 
 from __future__ import annotations
 

@@ -66,5 +66,5 @@ def test_no_variance_and_wrong_shapes():
     np.testing.assert_array_equal(fit(rule, np.ones((5, 3)))["components"], np.eye(1, 3))
     with pytest.raises(ValueError, match="at least 2"):
         fit(rule, np.ones((1, 3)))
-    with pytest.raises(ValueError, match="do not go with"):
+    with pytest.raises(ValueError, match="variances"):
         PowerIteration(np.eye(2, 3), np.ones(3), found=np.empty((0, 3)), variances=np.empty(0))

@@ -1,4 +1,4 @@
-"""What every rule promises: the same tests for all of them."""
+"""The contract of rules: the same tests for all rules."""
 
 from __future__ import annotations
 
@@ -145,7 +145,7 @@ def test_empty_batches_count_for_nothing(name: str) -> None:
 @each
 @each_dtype
 def test_a_merge_is_of_all_that_both_have_seen(name: str, dtype: Any) -> None:
-    """With a state of nothing it changes nothing, on either side: no part of a state is left out."""
+    """A merge with an empty state changes nothing, on either side: no part of a state is missing."""
     rule, x = RULES[name](D, N), samples(dtype)
     if not rule.mergeable:
         pytest.skip("it does not merge")
@@ -169,7 +169,7 @@ def test_a_merge_is_of_all_that_both_have_seen(name: str, dtype: Any) -> None:
 
 @each
 def test_a_merge_without_room_for_everything_keeps_its_certificate(name: str) -> None:
-    """What either side gave up counts in the sum, where a rule has to give something up."""
+    """The merged state counts the discarded energy of both sides, for rules that discard some."""
     rule, x = RULES[name](D, N), np.random.default_rng(3).normal(size=(N, D))
     if not rule.mergeable:
         pytest.skip("it does not merge")

@@ -77,7 +77,7 @@ def test_some_frequencies_means_and_types() -> None:
 
 def test_values_that_leave_the_range_are_refused() -> None:
     rule = SpectralSVD(2, WINDOW, EVERY)
-    with pytest.raises(ValueError, match="too large to square"), np.errstate(all="ignore"):
+    with pytest.raises(ValueError, match="squares"), np.errstate(all="ignore"):
         rule.update(
             rule.init(LENGTH * D, np.float32), np.full((1, LENGTH * D), 1e38, np.float32) * BLOCKS[:1].astype("f4")
         )

@@ -159,7 +159,7 @@ GIVEN: dict[str, tuple[Callable[[], object], str]] = {
     ),
     "long lags": (
         lambda: timeseries.lagged(FIELD, 121),
-        "a window of 121 samples, 1 apart, takes 121 of them but the array has 120: give shorter windows",
+        "spans 121 samples, and the array has 120",
     ),
     "no lag": (lambda: timeseries.extended_eof(SCORES, 1, 0), "n_lags is 0: give a positive integer"),
     "modes": (

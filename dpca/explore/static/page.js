@@ -1,4 +1,4 @@
-// What Bokeh's widgets leave to the page: its start, keys, clicks on thumbnails, and names for screen readers.
+// Parts of the page outside Bokeh's widgets: its start, keys, clicks on thumbnails, and names for screen readers.
 "use strict";
 
 const LABELS = { k: "number of components", slice: "slice of the volume", sample: "number of the sample", search: "search by name",
@@ -17,7 +17,7 @@ function step(name, by) {
   found.value = Math.min(high, Math.max(low, found.value + by));
 }
 
-// One thumbnail on or back where samples are in an order of their own, else one sample.
+// Moves by one thumbnail if samples are sorted or searched, otherwise by one sample.
 let turned = 0;
 
 function walk(by) {
@@ -39,7 +39,7 @@ function thumbnails() {
   return [...document.querySelector(".at-gallery").shadowRoot.querySelectorAll("[data-sample]")];
 }
 
-// Marks the thumbnail of the sample that is shown.
+// Marks the thumbnail of the current sample.
 function mark() {
   const sample = model("sample"), shown = thumbnails();
   if (turned && shown.length) sample.value = Number(shown.at(turned > 0 ? 0 : -1).dataset.sample);
@@ -49,7 +49,7 @@ function mark() {
     else e.removeAttribute("aria-current");
 }
 
-// Elements in shadow roots, where Bokeh puts its widgets.
+// Elements including those in shadow roots, where Bokeh puts its widgets.
 function* inside(root) {
   for (const element of root.querySelectorAll("*")) {
     yield element;
@@ -93,7 +93,7 @@ function name_widgets() {
   }
 }
 
-// Axes are drawn on a canvas, which takes no colors from style sheets.
+// Axes are drawn on a canvas, and style sheets do not apply to a canvas.
 const dark = matchMedia("(prefers-color-scheme: dark)");
 
 function color_axes() {
@@ -102,7 +102,7 @@ function color_axes() {
     for (const part of ["axis_label_text_color", "major_label_text_color", "axis_line_color", "major_tick_line_color"]) axis[part] = color;
 }
 
-// Says so when the program has ended: what is shown then does not follow any more.
+// Shows a message when the program has ended, because the page is no longer updated then.
 async function ask() {
   const answers = await fetch("ready").then((answer) => answer.ok, () => false);
   document.getElementById("ended").hidden = answers;
