@@ -75,7 +75,7 @@ _STAGE_KEYS = ("seconds", "bytes", "peak_memory", "planned")
 _CAPTIONS = {
     "comparison": (
         "Originals and reconstructions",
-        "Samples and their reconstructions. Differences are shown around grey, amplified by the factor in their heading.",
+        "Samples and their reconstructions. The difference is around grey, amplified by the factor in its heading.",
     ),
     "worst": ("The worst samples", "The samples with the lowest quality."),
     "eigenfaces": (

@@ -175,7 +175,7 @@ class LinearRepresentation(Representation):
         return samples
 
     def _rounds_parts(self, dtype: DTypeLike) -> bool:
-        """Return whether parts of samples are rounded in the cache, one by one; this requires parts of the same type."""
+        """Return whether samples are rounded part by part, in the cache; this requires parts of the same type."""
         return not isinstance(self.partition, Whole) and self.partition.split_dtype(dtype) == np.dtype(dtype)
 
     def _decoded(self, scores: Array, samples: Array, pixels: Pixels | None) -> Iterator[tuple[int, Array]]:
@@ -269,6 +269,6 @@ def _scores_of(run: _Run, some: slice, rows: Array, scores: Array) -> Array:
 
 
 def _rank(rows: Array) -> int:
-    """Return the number of rows (k, d) up to the last one of length 1; the others have length 0, up to rounding error."""
+    """Return the number of rows (k, d) up to the last one of length 1; others have length 0 up to rounding error."""
     used = np.flatnonzero(np.einsum("ij,ij->i", rows, rows) > _ZERO_ROW)
     return int(used[-1]) + 1 if used.size else 0
