@@ -63,9 +63,7 @@ def remeasure(
     store, group = open_compressed(path), open_group(path)
     promised = store.facts.get("max_error")
     if promised is not None and not (stated := array_in(group, "max_error")[...] <= promised).all():
-        return [
-            f"max_error: the stated error of sample {int(np.argmin(stated))} exceeds the error bound {promised:g}"
-        ]
+        return [f"max_error: the stated error of sample {int(np.argmin(stated))} exceeds the error bound {promised:g}"]
     if stack is None:
         return []
     if (stack.shape, stack.dtype) != (store.shape, store.dtype):

@@ -152,8 +152,7 @@ def _too_large(sizes: Mapping[str, Any], *, cells: bool) -> str | None:
     return (
         f"the output has {readable_size(written)}, {whose}; the input has only {readable_size(given)}, since scores "
         "and model are numbers of 4 bytes: to save disk space, keep fewer components, and neither the stack nor the "
-        "reconstructions"
-        + (", or make a compressed store, for example with --compress psnr=36" if cells else "")
+        "reconstructions" + (", or make a compressed store, for example with --compress psnr=36" if cells else "")
     )
 
 

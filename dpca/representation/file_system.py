@@ -300,8 +300,7 @@ class CompressedFileSystem(AsyncFileSystem):  # type: ignore[misc]
 
     async def _refused(self, *_: Any, **__: Any) -> None:
         raise StoreError(
-            f"'dpca::{self.url}' is computed when it is read, so it cannot be written or changed: "
-            f"copy it first"
+            f"'dpca::{self.url}' is computed when it is read, so it cannot be written or changed: copy it first"
         )
 
     _pipe_file = _put_file = _cp_file = _rm = _rm_file = _mkdir = _makedirs = _refused
