@@ -169,8 +169,8 @@ def fill_codes(
             kept.save(_REACHED, *known)
         if wanted.is_promise or (error := known[1]["error"]) <= wanted.allowed:
             return StageCost(time.perf_counter() - began, stack.nbytes, peak)
-        each = "each" if wanted.every_sample else "all"
-        reached = f"{each} of {stack.n_samples:,} samples reached only {wanted.value_of(error):.6g}"
+        each = "the worst" if wanted.every_sample else "all"
+        reached = f"{each} of {stack.n_samples:,} samples reached {wanted.value_of(error):.6g}"
         aim = aim.stricter(error, wanted, number)
     raise UnmetError(
         f"{wanted.name} is {wanted.value:g} but {reached} in {_ROUNDS} attempts: ask for less, or fit more components"

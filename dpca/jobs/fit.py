@@ -93,10 +93,10 @@ def fit_store(
         check_live(live, model)
     elif max_seconds is not None or max_samples is not None:
         raise DataError("a budget (max_seconds, max_samples) requires a path for the model so far: give live=PATH")
-    told: list[SoFar] = []
+    latest: list[SoFar] = []
 
-    def look(so_far: SoFar) -> Any:
-        told[:] = [so_far]
+    def on_progress(so_far: SoFar) -> Any:
+        latest[:] = [so_far]
         if live is not None:
             with warnings.catch_warnings():
                 warnings.simplefilter("ignore", UserWarning)  # warnings of Zarr about codecs do not concern the fit
@@ -109,21 +109,21 @@ def fit_store(
     )
     with Workspace(target, kind=model.store_kind, fingerprint=fingerprint, overwrite=overwrite) as work:
         if work.state == "complete":
-            return Fitted(_whole(target, live), NOTHING, [])
+            return Fitted(_load_finished(target, live), NOTHING, [])
         began = time.perf_counter()
         with warnings.catch_warnings(record=True) as caught:
             warnings.simplefilter("always", UserWarning)
             kept = Checkpoints(str(work.scratch / "fold"), str(work.scratch))
             try:
                 budgets: dict[str, Any] = {"max_seconds": max_seconds, "max_samples": max_samples}
-                watch = look if live is not None or callback is not None else None
+                watch = on_progress if live is not None or callback is not None else None
                 model.fit(stack, client=client, checkpoints=kept, progress=progress, callback=watch, **budgets)
             except UnmetError:
                 # A fit for another target cannot resume from this one, so no files remain.
                 remove_tree(work.scratch)
                 work.scratch.mkdir()
                 raise
-        stopped = bool(told) and told[-1].n_samples_seen < told[-1].n_samples
+        stopped = bool(latest) and latest[-1].n_samples_seen < latest[-1].n_samples
         if stopped:
             return Fitted(model, _cost(model, began, client), [], stopped)
         stated = {} if request is None else {"request": request, "numbers": model.report_numbers()}
@@ -132,7 +132,7 @@ def fit_store(
     return Fitted(model, _cost(model, began, client), _notes(model, caught))
 
 
-def _whole(target: str | os.PathLike[str], live: str | os.PathLike[str] | None) -> Any:
+def _load_finished(target: str | os.PathLike[str], live: str | os.PathLike[str] | None) -> Any:
     """Return the finished model, and write it to ``live`` too."""
     model = load_any(target)
     if live is not None:
@@ -151,10 +151,10 @@ def _cost(model: Any, began: float, client: Any | None) -> StageCost:
 def _notes(model: Any, caught: Sequence[warnings.WarningMessage]) -> list[str]:
     report: Any = model.fit_report_
     warned = dict.fromkeys(str(w.message) for w in caught if issubclass(w.category, UserWarning))
-    return [*([report.note] if report.note else []), *_reached(model.target_numbers()), *warned]
+    return [*([report.note] if report.note else []), *_target_notes(model.target_numbers()), *warned]
 
 
-def _reached(target: dict[str, Any]) -> list[str]:
+def _target_notes(target: dict[str, Any]) -> list[str]:
     """Return how a target of quality was reached, if there was one."""
     if not target:
         return []

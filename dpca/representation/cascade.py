@@ -104,8 +104,8 @@ class CascadeRepresentation(Representation):
 
     def _decode(self, scores: Array, pixels: Pixels | None) -> Array:
         raise DataError(
-            "features of a cascade cannot be decoded, since pooling discards their positions: for decoding, use the scores "
-            "of PatchPCA"
+            "features of a cascade cannot be decoded, since pooling discards their positions: for decoding, use the "
+            "scores of PatchPCA"
         )
 
     def _pooled(self, maps: Array) -> Array:

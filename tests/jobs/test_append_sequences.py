@@ -111,8 +111,8 @@ def test_other_coordinates_are_refused(before: Path, tmp_path: Path) -> None:
     path = shutil.copytree(before / "mean.zarr", tmp_path / "small.zarr")
     files = tree(path)
     for name, more, why in (
-        ("timeless", field(N, 60).drop_vars("time"), "'time' of each sample .* none that goes on"),
-        ("elsewhere", field(N, 60, lat=np.linspace(0, 60, 24)), "'lat' along the axes .* another one"),
+        ("timeless", field(N, 60).drop_vars("time"), "'time' of each sample"),
+        ("elsewhere", field(N, 60, lat=np.linspace(0, 60, 24)), "'lat' along the axes"),
     ):
         with pytest.raises(DataError, match=why):
             append_store(path, made(tmp_path, name, more))

@@ -84,10 +84,10 @@ def test_a_follower_says_what_it_cannot_do(tmp_path: Path) -> None:
     write(str(tmp_path / "run.zarr"), 10, 0)
     with pytest.raises(DataError, match="PCA has no partial_fit"):
         next(dpca.follow(tmp_path / "run.zarr", PCA(2)))
-    with pytest.raises(DataError, match="a checkpoint holds a state to go on from: give StreamingPCA"):
+    with pytest.raises(DataError, match="keep_state"):
         next(dpca.follow(tmp_path / "run.zarr", StreamingPCA(2), checkpoint=tmp_path / "m.zarr"))
     list(dpca.follow(tmp_path / "run.zarr", StreamingPCA(2, keep_state=True), checkpoint=tmp_path / "m.zarr"))
-    with pytest.raises(DataError, match=r"has n_components=2 and the model 3: give the same parameters"):
+    with pytest.raises(DataError, match="n_components=2"):
         next(dpca.follow(tmp_path / "run.zarr", StreamingPCA(3, keep_state=True), checkpoint=tmp_path / "m.zarr"))
     with pytest.raises(StoreError, match="must stay as it is"):
         next(dpca.follow(tmp_path / "run.zarr", clone(STREAMING), checkpoint=tmp_path / "run.zarr"))

@@ -202,12 +202,12 @@ def test_an_output_that_is_larger_than_its_input_says_so(source: Path, tmp_path:
     folder = photos(tmp_path / "photos")
     report, _ = run(folder, output, CompressionSettings(CellPCA(None, cell_shape=8)))
     assert report["bytes_given"] == sum(path.stat().st_size for path in folder.iterdir())
-    assert [note for note in report["notes"] if note.startswith("the output has ") and "that were given" in note]
+    assert [note for note in report["notes"] if note.startswith("the output has ") and "the input" in note]
     long = tmp_path / "long.npy"
     np.save(long, np.tile(np.load(source), (20, 1, 1, 1)))
     report, _ = run(long, tmp_path / "few.zarr", replace(FEW, keep_stack=False))
     assert report["bytes_given"] == long.stat().st_size
-    assert not [note for note in report["notes"] if "that were given" in note]
+    assert not [note for note in report["notes"] if "the input" in note]
 
 
 def test_other_cells_and_other_kinds_of_model_use_the_same_stack(source: Path, finished: Path) -> None:

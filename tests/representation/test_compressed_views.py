@@ -187,7 +187,7 @@ def test_writing_is_refused(folder: Path) -> None:
         lambda: files.pipe_file("a", b""),
         lambda: files.mkdir("a"),
     ):
-        with pytest.raises(StoreError, match="nothing can be written to it"):
+        with pytest.raises(StoreError, match="cannot be written"):
             write()
 
 
