@@ -44,10 +44,10 @@ from dpca.storage.workspace import Workspace, fingerprint_of
 Drift = Literal["refuse", "accept", "refit"]
 
 # Facts about how the earlier store was made. The longer store has its own.
-_OF_BEFORE = ("kind", "version", "fingerprint", "made_with", "manifest", "request")
+_OWN_FACTS = ("kind", "version", "fingerprint", "made_with", "manifest", "request")
 # A goal is missed if the mean error of the new samples exceeds it by more than this many standard errors, estimated
 # from the earlier samples, or if their ratio of bytes is below this share of the goal.
-_DRIFTED, _LESS = 3, 0.95
+_STANDARD_ERRORS, _RATIO_SHARE = 3, 0.95
 # Names of checkpoints.
 _REPORT, _REFIT = "report", "refit"
 
@@ -164,7 +164,7 @@ def append_store(
             cells = before.codec.components.grid.cell_shape
             given = ingest(given, work.scratch / "stack", cell_shape=cells, client=client, progress=progress, **reading)
         _check_alike(before, given)
-        along, report = _longer(before, given), _report_of(before, kept)
+        along, report = _all_coordinates(before, given), _report_of(before, kept)
         promised, n_spatial = before.facts.get("max_error"), before.codec.components.grid.n_spatial
         goal = Goal(**before.facts["goal"])
         encode = EncodeJob(as_source(given), str(work.store), work.fingerprint, promised, n_spatial, kept, goal=goal)
@@ -172,7 +172,7 @@ def append_store(
         run: dict[str, Any] = {"client": client, "progress": progress}
         facts = {"appended": [*before.facts.get("appended", []), {"content": content, "samples": given.n_samples}]}
         if (known := kept.load(_REFIT)) is None:
-            found = _fill(job, goal, given, along, work, carried, facts, **run)
+            found = _write_store(job, goal, given, along, work, carried, facts, **run)
             if found["drifted"] and drift == "refuse":
                 remove_tree(work.scratch)  # another run cannot use it
                 work.scratch.mkdir()
@@ -185,16 +185,16 @@ def append_store(
         refitted = bool(found["drifted"]) and original is not None
         note = f"{given.n_samples:,} samples were appended, and they {found['drifted']}" if found["drifted"] else ""
         notes = [text for text in (note, "" if refitted else found["missed"]) if text]
-        told = report | {"notes": [*report.get("notes", []), *notes]} if report else {}
+        new_report = report | {"notes": [*report.get("notes", []), *notes]} if report else {}
         if original is not None and refitted:
             kept.save(_REFIT, {}, found)
             carried = Carried(stores=carried.stores)
-            found["peak"] = refit(before, original, given, work, facts, told, paths, **run).peak_memory
+            found["peak"] = refit(before, original, given, work, facts, new_report, paths, **run).peak_memory
         cost = StageCost(time.perf_counter() - began, given.nbytes, found["peak"])
-        if told and not refitted:
+        if new_report and not refitted:
             from dpca.jobs.append_report import renew_report  # matplotlib takes a second to import
 
-            renew_report(told, before, given, paths, work.store, carried, cost)
+            renew_report(new_report, before, given, paths, work.store, carried, cost)
         work.publish(carried)
     missed = "" if refitted else found["missed"]
     return Appended(cost, given.n_samples, found["measures"], found["drifted"], refitted, missed)
@@ -208,7 +208,7 @@ def _report_of(before: Compressed, kept: Checkpoints) -> dict[str, Any]:
     return dict(found[1]) if found else {}
 
 
-def _fill(
+def _write_store(
     job: AppendJob,
     goal: Goal,
     given: Stack,
@@ -222,7 +222,7 @@ def _fill(
     """Write the longer store; return the peak memory of a process, the measures, and by how much a goal is missed."""
     before = job.before
     grow(job, carried)
-    facts = {name: value for name, value in before.facts.items() if name not in _OF_BEFORE}
+    facts = {name: value for name, value in before.facts.items() if name not in _OWN_FACTS}
     facts |= {"n_samples": len(before) + given.n_samples, **more}
     if job.begins > job.ends:
         facts["breaks"] = [*facts.get("breaks", []), len(before)]
@@ -256,7 +256,7 @@ def _check_alike(before: Compressed, stack: Stack) -> None:
         )
 
 
-def _longer(before: Compressed, stack: Stack) -> Coordinates:
+def _all_coordinates(before: Compressed, stack: Stack) -> Coordinates:
     """Return the coordinates of all samples.
 
     Raises
@@ -300,12 +300,12 @@ def _drift(
     if goal.is_of_samples:
         before, after = goal.errors(old), goal.errors(new)
         # The mean of a few samples differs from that of many by chance.
-        spread = 0.0 if goal.every_sample else _DRIFTED * float(before.std()) / math.sqrt(len(after))
+        spread = 0.0 if goal.every_sample else _STANDARD_ERRORS * float(before.std()) / math.sqrt(len(after))
         kept = goal.error(after) <= max(goal.allowed, goal.error(before)) + spread
         was, now = goal.value_of(goal.error(before)), goal.value_of(goal.error(after))
     else:
         was, now = ratio
-        kept = goal.is_promise or now >= _LESS * min(goal.value, was)
+        kept = goal.is_promise or now >= _RATIO_SHARE * min(goal.value, was)
     if kept:
         return measures, ""
     return (

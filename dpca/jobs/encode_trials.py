@@ -48,7 +48,7 @@ _RUNS = 4
 # Number of samples at the start of a search, and its precision with them, in doublings of the step.
 _FEW, _ROUGH = 32, 1 / 16
 # Steps to try for an error bound, in units of the bound. Finer steps make scores larger, coarser ones residuals.
-_FOR_A_PROMISE = (1.0, 2.0, 2.8, 4.0, 8.0, 16.0)
+_BOUND_STEPS = (1.0, 2.0, 2.8, 4.0, 8.0, 16.0)
 # The data range must be at least this many times the smallest normal number, so that it can be divided into steps.
 _ORDINARY = 2**10
 # Number of values that predictions are tried on.
@@ -134,7 +134,7 @@ class Trials:
             If no step meets the goal. If more components can help, it states how many there are.
         """
         if goal.is_promise:
-            sized = list(self._kept_promises())
+            sized = list(self._bounded_encodings())
             if not sized:
                 raise DataError(
                     f"{goal.name} {goal.value:g} takes integers of more than 32 bits for values of {self.source.name}: "
@@ -175,14 +175,14 @@ class Trials:
             return lambda step: self._ratio(step) / goal.value - 1
         return lambda step: goal.margin(goal.errors(self._quality(self.at(step), goal)))
 
-    def _kept_promises(self) -> Iterator[tuple[float, Quantized]]:
+    def _bounded_encodings(self) -> Iterator[tuple[float, Quantized]]:
         """Yield the bytes and the arrays of encodings that meet an error bound with integers of at most 32 bits."""
         unit = self.facts["residual_step"] / 2
         plain = self.at(unit).without_components()
         tried: list[tuple[Callable[[Quantized], Quantized], Quantized, str]] = [
-            (self.with_residual, self.at(unit * times), "packed") for times in _FOR_A_PROMISE
+            (self.with_residual, self.at(unit * times), "packed") for times in _BOUND_STEPS
         ]
-        tried += [(self.with_residual, plain, "packed"), (_as_it_is, plain, "shuffled")]
+        tried += [(self.with_residual, plain, "packed"), (_without_differences, plain, "shuffled")]
         finer = [partial(self._interpolated, finer=finer) for finer in FINER]
         tried += [(predicted, plain, codec) for predicted in finer for codec in ("packed", "bzip2")]
         for residual, kept, codec in tried:
@@ -249,7 +249,7 @@ class Trials:
     def stored_bytes(self, tried: Quantized) -> float:
         """Estimate the bytes of the store."""
         codec, times = self.codec(tried), self.n_samples / len(self.samples)
-        _refuse_long(self.facts, tried)
+        _require_32_bits(self.facts, tried)
         codes = codec.encode(self.samples, np.int32, DeadZone(tried.least))
         once = sum(packed_bytes(np.asarray(getattr(tried, name)), (2**14,)) for name in ("cell", "component", "basis"))
         once += packed_bytes(tried.mean, mean_chunks(self.components.grid))
@@ -298,7 +298,7 @@ class Trials:
         return float(self._quality(tried, Goal("mse", 1.0))["mse"].mean())
 
 
-def _refuse_long(facts: dict[str, Any], tried: Quantized) -> None:
+def _require_32_bits(facts: dict[str, Any], tried: Quantized) -> None:
     """Reject an encoding with integers of more than 32 bits.
 
     Raises
@@ -311,7 +311,7 @@ def _refuse_long(facts: dict[str, Any], tried: Quantized) -> None:
         integer_dtype(largest_residual(facts, plain=plain) / facts["residual_step"])
 
 
-def _as_it_is(plain: Quantized) -> Quantized:
+def _without_differences(plain: Quantized) -> Quantized:
     return replace(plain, differences=())
 
 

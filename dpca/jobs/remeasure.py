@@ -21,7 +21,7 @@ from dpca.storage.tasks import run_in_order
 # Samples of a task.
 _ROWS = 192
 # Number of problems that are reported one by one.
-_TOLD = 10
+_MOST_REPORTED = 10
 # Relative tolerance for a stated mean squared error: its type has seven digits, and a value halfway between two
 # integers can be rounded to either.
 _NEAR = 1e-3
@@ -79,24 +79,24 @@ def remeasure(
     problems: list[str] = []
     stage = progress("measure", len(chosen), "samples")
     try:
-        for block, found in zip(blocks, run_in_order(_wrong, calls, client=client, name="measure"), strict=True):
+        for block, found in zip(blocks, run_in_order(_problems_of, calls, client=client, name="measure"), strict=True):
             problems += found
             stage.advance(len(block))
     finally:
         stage.close()
-    more = len(problems) - _TOLD
-    return problems if more <= 1 else [*problems[:_TOLD], f"and {more:,} more samples"]
+    more = len(problems) - _MOST_REPORTED
+    return problems if more <= 1 else [*problems[:_MOST_REPORTED], f"and {more:,} more samples"]
 
 
-def _wrong(store: Compressed, source: Source, numbers: Array, stated: Array) -> list[str]:
+def _problems_of(store: Compressed, source: Source, numbers: Array, stated: Array) -> list[str]:
     """Compare some samples, the body of a task."""
     (low, high), promised = store.facts["data_range"], store.facts.get("max_error")
     x, y = np.concatenate(list(read_samples(source, numbers))), store[numbers]
     found, off = mse_per_sample(x, y, data_range=high - low), largest_errors(x, y)
     problems = []
-    for number, error, most, said in zip(numbers.tolist(), found, off, stated, strict=True):
+    for number, error, most, expected in zip(numbers.tolist(), found, off, stated, strict=True):
         if promised is not None and not most <= promised:
             problems.append(f"sample {number} has an error of {most:g}, above the error bound {promised:g}")
-        elif not np.isclose(error, said, rtol=_NEAR, atol=1e-12):
-            problems.append(f"sample {number} has a mean squared error of {error:.6g}, not {said:.6g} as stated")
+        elif not np.isclose(error, expected, rtol=_NEAR, atol=1e-12):
+            problems.append(f"sample {number} has a mean squared error of {error:.6g}, not {expected:.6g} as stated")
     return problems

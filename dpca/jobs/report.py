@@ -96,10 +96,10 @@ def write_job_report(
         "data_range": bounds,
         **record,
     }
-    if warning := _too_large(sizes, cells="cells" in report):
+    if warning := _size_warning(sizes, cells="cells" in report):
         report["notes"] = [*record["notes"], warning]
     originals = {i: stack.samples[i] for i in {*_spread(stack.n_samples), *worst_first(quality)[:_SHOWN].tolist()}}
-    if warning := _narrow(originals.values(), bounds):
+    if warning := _range_warning(originals.values(), bounds):
         report["notes"] = [*report["notes"], warning]
     title = f"{model.report_title} of {stack.source.get('name') or 'a stack'}"
     decode = _decoder(store, model, Pixels(stack.dtype, bounds), small)
@@ -134,7 +134,7 @@ def _sizes(given: Stack | Reader, stack: Stack, store: Place, parts: Sequence[st
     }
 
 
-def _too_large(sizes: Mapping[str, Any], *, cells: bool) -> str | None:
+def _size_warning(sizes: Mapping[str, Any], *, cells: bool) -> str | None:
     """Return a warning if the output is larger than the input, else None."""
     given, written = sizes["bytes_given"], sizes["bytes_written"]["total"]
     if given is None or written <= given:
@@ -146,11 +146,11 @@ def _too_large(sizes: Mapping[str, Any], *, cells: bool) -> str | None:
         )
     parts = {part: size for part, size in sizes["bytes_written"].items() if part != "total"}
     largest = max(parts, key=lambda part: parts[part])
-    whose = f"of these the {largest} has {readable_size(parts[largest])}"
+    largest_part = f"of these the {largest} has {readable_size(parts[largest])}"
     if largest == "model":
-        whose += ", for any number of samples" + (" (less with --shared)" if cells else "")
+        largest_part += ", for any number of samples" + (" (less with --shared)" if cells else "")
     return (
-        f"the output has {readable_size(written)}, {whose}; the input has only {readable_size(given)}, since scores "
+        f"the output has {readable_size(written)}, {largest_part}; the input has only {readable_size(given)}, since scores "
         "and model are numbers of 4 bytes: to save disk space, keep fewer components, and neither the stack nor the "
         "reconstructions" + (", or make a compressed store, for example with --compress psnr=36" if cells else "")
     )
@@ -175,7 +175,7 @@ def _spread(n: int) -> list[int]:
     return found
 
 
-def _narrow(samples: Iterable[Any], bounds: tuple[float, float]) -> str | None:
+def _range_warning(samples: Iterable[Any], bounds: tuple[float, float]) -> str | None:
     """Return a warning if the values use little of the data range, else None."""
     spanned = range_of([np.asarray(sample) for sample in samples], None)
     if not hardly_used(spanned, bounds):

@@ -70,28 +70,30 @@ def kept_components(count: int, ranks: Mapping[str, Any] | None, name: str = "co
 def highlights(report: Mapping[str, Any]) -> list[Highlight]:
     """Return the most important numbers: quality and compression ratio."""
     found, get = [], report.get
-    bytes_told = [
+    byte_ratio = [
         Highlight(_ratio(ratio), "compression, bytes", against) for ratio, against in _byte_ratios(report)[:1]
     ]
     if "bytes_compressed" in report:
-        found, bytes_told = bytes_told, []
+        found, byte_ratio = byte_ratio, []
     if (mean := get("ssim_mean")) is not None:
         low = get("ssim_min")
-        found.append(Highlight(_ssim(mean), "SSIM, mean", _noted("" if low is None else f"worst {_ssim(low)}", report)))
+        found.append(
+            Highlight(_ssim(mean), "SSIM, mean", _with_note("" if low is None else f"worst {_ssim(low)}", report))
+        )
     elif (share := get("explained_variance_ratio")) is not None:
         found.append(Highlight(_percent(share), "explained variance", ""))
     if "psnr" in report:
         error = get("mse")
-        found.append(Highlight(_psnr(report), "PSNR", _noted("" if error is None else f"MSE {error:.3g}", report)))
+        found.append(Highlight(_psnr(report), "PSNR", _with_note("" if error is None else f"MSE {error:.3g}", report)))
     if (ratio := get("scalars_ratio")) is not None:
         found.append(Highlight(_ratio(ratio), "compression, scalars", "attributes to kept scalars"))
-    return found + bytes_told
+    return found + byte_ratio
 
 
 def summary(report: Mapping[str, Any], *, times: str = "x") -> list[tuple[str, str]]:
     """Return every number in the report as a row of label and value."""
 
-    def told(key: str, write: Callable[[Any], str] = "{:,}".format) -> str | None:
+    def shown(key: str, write: Callable[[Any], str] = "{:,}".format) -> str | None:
         return None if (value := report.get(key)) is None else write(value)
 
     size, shape, mapping = report.get("band_size"), report.get("cell_shape"), report.get("mapping")
@@ -100,19 +102,19 @@ def summary(report: Mapping[str, Any], *, times: str = "x") -> list[tuple[str, s
     of_total = " of the total" if "captured_bound" in report else ""
     in_bytes = [
         *(("compression, bytes", f"{_ratio(ratio)} ({against})") for ratio, against in _byte_ratios(report)),
-        ("input size", told("bytes_given", readable_size)),
-        ("decoded size", told("bytes_decoded", readable_size)),
+        ("input size", shown("bytes_given", readable_size)),
+        ("decoded size", shown("bytes_decoded", readable_size)),
     ]
-    small = told("bytes_compressed", lambda size: f"{readable_size(size)}, {size / report['samples']:,.0f} a sample")
+    small = shown("bytes_compressed", lambda size: f"{readable_size(size)}, {size / report['samples']:,.0f} a sample")
     rows = [
         *([*in_bytes[-2:], ("compressed size", small), *in_bytes[:-2]] if small else ()),
-        ("samples", told("samples")),
-        ("sample shape", told("sample_shape", lambda lengths: _shape(lengths, times))),
-        ("attributes", told("attributes")),
-        ("cells", told("cells", lambda n: f"{n:,}" + (f" of {whole}" if whole else "") + _variant(report))),
+        ("samples", shown("samples")),
+        ("sample shape", shown("sample_shape", lambda lengths: _shape(lengths, times))),
+        ("attributes", shown("attributes")),
+        ("cells", shown("cells", lambda n: f"{n:,}" + (f" of {whole}" if whole else "") + _variant(report))),
         (
             "bands",
-            told(
+            shown(
                 "bands",
                 lambda n: (
                     f"{n:,}"
@@ -121,29 +123,29 @@ def summary(report: Mapping[str, Any], *, times: str = "x") -> list[tuple[str, s
                 ),
             ),
         ),
-        ("components", told("components", lambda k: f"{_count(k, report.get('ranks'))}{part}{_mean(report)}")),
-        ("method", told("method", str)),
-        ("passes", told("passes")),
+        ("components", shown("components", lambda k: f"{_count(k, report.get('ranks'))}{part}{_mean(report)}")),
+        ("method", shown("method", str)),
+        ("passes", shown("passes")),
         (
             "compression, scalars",
-            told("scalars_ratio", lambda r: f"{_ratio(r)} (attributes to kept scalars, as in the thesis)"),
+            shown("scalars_ratio", lambda r: f"{_ratio(r)} (attributes to kept scalars, as in the thesis)"),
         ),
         *(() if small else in_bytes),
-        ("goal", told("goal", _goal)),
-        ("output size", told("bytes_written", _written)),
-        ("explained variance", told("explained_variance_ratio", lambda share: _percent(share) + of_total)),
-        ("first components", told("leading_ratios", lambda shares: " ".join(f"{s:.2%}" for s in shares))),
+        ("goal", shown("goal", _goal)),
+        ("output size", shown("bytes_written", _written)),
+        ("explained variance", shown("explained_variance_ratio", lambda share: _percent(share) + of_total)),
+        ("first components", shown("leading_ratios", lambda shares: " ".join(f"{s:.2%}" for s in shares))),
         ("certificate", _certificate(report["captured_bound"]) if "captured_bound" in report else None),
         (
             "estimate",
-            told(
+            shown(
                 "captured_estimate", lambda s: f"{_percent(s)}, standard error {report['captured_estimate_error']:.2%}"
             ),
         ),
-        ("MSE", told("mse", "{:.3g} (values scaled to 0..1)".format)),
+        ("MSE", shown("mse", "{:.3g} (values scaled to 0..1)".format)),
         ("PSNR", _with_range(_psnr(report), report) if "psnr" in report else None),
         *_ssim_rows(report),
-        ("rejected", told("rejected", _left_out)),
+        ("rejected", shown("rejected", _left_out)),
         *(("note", printable(str(note))) for note in report.get("notes") or ()),
     ]
     return [(label, value) for label, value in rows if value]
@@ -255,16 +257,16 @@ def _psnr(report: Mapping[str, Any]) -> str:
     return f"{report['psnr']:.1f} dB"
 
 
-def _in_its_range(report: Mapping[str, Any]) -> str:
+def _range_text(report: Mapping[str, Any]) -> str:
     return range_words(report["data_range"]) if report.get("data_range") else ""
 
 
 def _with_range(value: str, report: Mapping[str, Any]) -> str:
-    return f"{value} ({told})" if (told := _in_its_range(report)) else value
+    return f"{value} ({bounds})" if (bounds := _range_text(report)) else value
 
 
-def _noted(note: str, report: Mapping[str, Any]) -> str:
-    return ", ".join(part for part in (note, _in_its_range(report)) if part)
+def _with_note(note: str, report: Mapping[str, Any]) -> str:
+    return ", ".join(part for part in (note, _range_text(report)) if part)
 
 
 def _seconds(seconds: float | None) -> str:

@@ -195,7 +195,7 @@ class CompressedFileSystem(AsyncFileSystem):  # type: ignore[misc]
         fingerprint = self._fingerprint
         if known is not None:
             fingerprint = known.fingerprint if isinstance(known, Stack) else known.facts["fingerprint"]
-        return _again, (self.storage_args, self.storage_options, fingerprint)
+        return _reopened, (self.storage_args, self.storage_options, fingerprint)
 
     # -- content
 
@@ -274,13 +274,13 @@ class CompressedFileSystem(AsyncFileSystem):  # type: ignore[misc]
     # -- methods that fsspec calls
 
     async def _cat_file(self, path: str, start: int | None = None, end: int | None = None, **_: Any) -> bytes:
-        content = await _elsewhere(self._content, path)
+        content = await _in_thread(self._content, path)
         if content is None:
             raise FileNotFoundError(f"'dpca::{self.url}' has no {path!r}")
         return content[start:end]
 
     async def _ls(self, path: str, detail: bool = True, **_: Any) -> list[Any]:
-        folder, sizes = self._strip_protocol(path).strip("/"), await _elsewhere(self._sizes)
+        folder, sizes = self._strip_protocol(path).strip("/"), await _in_thread(self._sizes)
         if folder in sizes:
             return [_entry(folder, sizes[folder])] if detail else [folder]
         base, found = f"{folder}/" if folder else "", {}
@@ -293,7 +293,7 @@ class CompressedFileSystem(AsyncFileSystem):  # type: ignore[misc]
         return list(found.values()) if detail else list(found)
 
     async def _info(self, path: str, **_: Any) -> dict[str, Any]:
-        key, sizes = self._strip_protocol(path).strip("/"), await _elsewhere(self._sizes)
+        key, sizes = self._strip_protocol(path).strip("/"), await _in_thread(self._sizes)
         if key not in sizes:
             await self._ls(key)
         return _entry(key, sizes.get(key))
@@ -310,14 +310,14 @@ def _entry(name: str, size: int | None) -> dict[str, Any]:
     return {"name": name, "size": size or 0, "type": "directory" if size is None else "file"}
 
 
-def _again(args: tuple[Any, ...], options: dict[str, Any], fingerprint: str | None) -> CompressedFileSystem:
+def _reopened(args: tuple[Any, ...], options: dict[str, Any], fingerprint: str | None) -> CompressedFileSystem:
     """Return the file system in another process. It reads the same store or raises ReplacedError."""
     made = CompressedFileSystem(*args, **options)
     made._fingerprint = fingerprint
     return made
 
 
-async def _elsewhere(function: Callable[..., T], *args: Any) -> T:
+async def _in_thread(function: Callable[..., T], *args: Any) -> T:
     return await asyncio.get_running_loop().run_in_executor(_threads(), function, *args)
 
 
