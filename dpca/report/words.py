@@ -77,14 +77,12 @@ def highlights(report: Mapping[str, Any]) -> list[Highlight]:
         found, byte_ratio = byte_ratio, []
     if (mean := get("ssim_mean")) is not None:
         low = get("ssim_min")
-        found.append(
-            Highlight(_ssim(mean), "SSIM, mean", _with_note("" if low is None else f"worst {_ssim(low)}", report))
-        )
+        found.append(Highlight(_ssim(mean), "SSIM, mean", _noted("" if low is None else f"worst {_ssim(low)}", report)))
     elif (share := get("explained_variance_ratio")) is not None:
         found.append(Highlight(_percent(share), "explained variance", ""))
     if "psnr" in report:
         error = get("mse")
-        found.append(Highlight(_psnr(report), "PSNR", _with_note("" if error is None else f"MSE {error:.3g}", report)))
+        found.append(Highlight(_psnr(report), "PSNR", _noted("" if error is None else f"MSE {error:.3g}", report)))
     if (ratio := get("scalars_ratio")) is not None:
         found.append(Highlight(_ratio(ratio), "compression, scalars", "attributes to kept scalars"))
     return found + byte_ratio
@@ -265,7 +263,7 @@ def _with_range(value: str, report: Mapping[str, Any]) -> str:
     return f"{value} ({bounds})" if (bounds := _range_text(report)) else value
 
 
-def _with_note(note: str, report: Mapping[str, Any]) -> str:
+def _noted(note: str, report: Mapping[str, Any]) -> str:
     return ", ".join(part for part in (note, _range_text(report)) if part)
 
 
