@@ -50,7 +50,7 @@ from dpca.storage.workspace import Workspace, fingerprint_of
 PathLike = str | os.PathLike[str]
 # From this many decoded bytes, the seconds for a plan do not matter.
 _WORTH_A_PLAN = 2**34
-# Number of shard sizes to try if memory is short; each is half of the one before.
+# Sizes of shards that are tried where memory is short, each half of the one before.
 _HALVED = 8
 
 
@@ -131,7 +131,7 @@ def compress(
             say(f"resumed the unfinished run in '{os.fspath(output)}.partial'")
         record = StageRecord(work)
         if planning and work.state == "new":
-            say("plan the stages")
+            say("plan what that takes")
             workers, budget = parallel_tasks(client, thread_count()), task_budget(client, thread_count())
             record.plan(plan_job(given, settings, workers=[workers], budget=budget)[0].stages)
         stack, cost = own_stack(
@@ -226,12 +226,12 @@ def find_done(
 
 
 def plan_compression(given: Stack | Reader, settings: CompressionSettings, client: Any | None) -> tuple[int, int]:
-    """Check that every stage fits the memory; try smaller shards of the ingested stack if necessary.
+    """Refuse a job if a stage does not fit the memory, however small the shards of the stack that it ingests.
 
     Parameters
     ----------
     given : Stack or Reader
-        The first few samples of a reader are read.
+        Of a reader, the first few samples are read.
     settings : CompressionSettings
     client : distributed.Client, optional
 
@@ -240,14 +240,14 @@ def plan_compression(given: Stack | Reader, settings: CompressionSettings, clien
     size : int
         Bytes of all samples, decoded.
     shard_bytes : int
-        Upper limit of the bytes of a shard of the stack.
+        Those of a shard of the stack at most.
 
     Raises
     ------
     PlanError
-        With the stage, its memory, the limit, and a setting that fits.
+        Naming the stage, what it takes, the limit, and the setting that fits.
     DataError
-        If the source or the parameters are invalid.
+        If the source or the parameters are wrong.
     """
     budget, refused = task_budget(client, thread_count()), None
     for halved in range(_HALVED):
@@ -264,7 +264,7 @@ def plan_compression(given: Stack | Reader, settings: CompressionSettings, clien
 def _planned(
     given: Stack | Reader, settings: CompressionSettings, client: Any | None, budget: int, shard_bytes: int
 ) -> int:
-    """Return the decoded bytes of all samples; raise PlanError if a stage does not fit the memory."""
+    """Return the bytes of all samples, decoded; refuse a job if a stage does not fit the memory with such shards."""
     model = settings.model
     if isinstance(given, Stack):
         source: Any = as_source(given)

@@ -276,7 +276,7 @@ def encode_rows(
 def _encode_each(
     job: EncodeJob, goal: Goal, codec: CellCodec, facts: dict[str, Any], x: Array, dtype: DTypeLike, least: Array | None
 ) -> Array:
-    """Return the codes of samples, each (or each run of waves) with the coarsest dead zone that meets the goal."""
+    """Return the codes of samples with the coarsest dead zone by which each, or each run of waves, meets the goal."""
     (low, high), unit = facts["data_range"], RUN if codec.waves else 1
     found, left = np.empty(0), np.arange(-(-len(x) // unit))
     for zone in from_coarse_to_fine(least):

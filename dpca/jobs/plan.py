@@ -144,8 +144,8 @@ def plan_job(
 ) -> list[JobPlan]:
     """Plan a job of `dpca.jobs.compress`: seconds, memory and bytes of each of its stages.
 
-    The folds of the fit are planned exactly. A few batches of one group of cells, and a few shards, are tried on samples
-    of the source in this process, in a temporary folder.
+    The folds of the fit are planned exactly. A few batches of one group of cells, and a few shards, are tried on
+    samples of the source in this process, in a temporary folder.
 
     Parameters
     ----------
@@ -181,7 +181,7 @@ def plan_job(
     room = room_within(usable_bytes() // here) if budget is None else budget
     several = [Workers(n, max(n, here), room) for n in counts]
     with tempfile.TemporaryDirectory() as folder, warnings.catch_warnings():
-        warnings.simplefilter("ignore", UserWarning)  # fits to a few samples need not converge
+        warnings.simplefilter("ignore", UserWarning)  # a few samples converge to nothing
         tried = _Tried(given, settings, several[0], Path(folder))
         stages = list(tried.stages())
     n = tried.source.shape[0]
