@@ -1,4 +1,4 @@
-"""Compressed stores grow: what was there stays as it is, what is new keeps the promise or is refused."""
+"""Append to compressed stores: earlier samples are unchanged, new ones meet the error bound or are refused."""
 
 from __future__ import annotations
 

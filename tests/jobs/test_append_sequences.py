@@ -44,7 +44,7 @@ def made(folder: Path, name: str, given: xarray.DataArray) -> Stack:
 
 @pytest.fixture(scope="module")
 def before(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Stores of the first maps: with a promise, and for a mean error."""
+    """Stores of the first maps: with an error bound, and with a mean error."""
     folder = tmp_path_factory.mktemp("before")
     stack = made(folder, "first", field(0, N))
     CellPCA(12, cell_shape=8, shared=True).fit(VALUES).save(folder / "model.zarr")

@@ -1,4 +1,4 @@
-"""What PSNR, SSIM and pictures mean where nobody states the range: cameras fill 12 of the 16 bits of an integer."""
+"""PSNR, SSIM and pictures if no data range is stated: cameras fill 12 of the 16 bits of an integer."""
 
 from __future__ import annotations
 

@@ -45,7 +45,7 @@ def test_killed_writers_and_followers_leave_what_undisturbed_ones_do(tmp_path: P
     assert tree(Path(run)) == tree(tmp_path / "calm" / "run.zarr")
     np.testing.assert_array_equal(open_stack(run).samples[...], [step(t) for t in range(90)])
     found, expected = tree(Path(kept)), tree(tmp_path / "calm" / "m.zarr")
-    # The root states how far components moved since they were last looked at.
+    # The root states how far components moved since they were last accessed.
     assert {name for name in expected if found[name] != expected[name]} == {"zarr.json"}
     assert found.keys() == expected.keys()
     assert StreamingPCA.load(kept).n_samples_seen_ == 90

@@ -1,4 +1,4 @@
-"""A fit that ends by its budget, goes on, and is looked at by another program meanwhile."""
+"""A fit that a budget ends resumes, and another program reads the model so far."""
 
 from __future__ import annotations
 

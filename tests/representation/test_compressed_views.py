@@ -41,7 +41,7 @@ def field() -> xarray.DataArray:
 
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory: pytest.TempPathFactory, field: xarray.DataArray) -> Path:
-    """Two stores: images with a channel axis in lapped cells, and a field with coordinates and a promise."""
+    """Two stores: images with a channel axis in overlapping cells, and a field with coordinates and an error bound."""
     folder = tmp_path_factory.mktemp("views")
     images = smooth_images(N, (*SHAPE, 2))
     np.save(folder / "images.npy", images)
