@@ -102,7 +102,8 @@ class KernelMap:
     def scratch_bytes(self, n_rows: int, dtype: Any) -> int:
         """Return the bytes of temporary arrays to map rows of a type, including the result and cached arrays."""
         (m, d), itemsize = self.points.shape, np.result_type(working_dtype(dtype), self.points.dtype).itemsize
-        return int(itemsize * (n_rows * (d + 2 + m) + 2 * m * (d + 2)))
+        kernels = 2 if self.kernel.name == "poly" and self.kernel.degree > 1 else 1  # powers, and what they are of
+        return int(itemsize * (n_rows * (d + 2 + kernels * m) + 2 * m * (d + 2)))
 
     @cached_property
     def _shift(self) -> Array:

@@ -212,7 +212,7 @@ def bring_to_one(x: Array, which: Array) -> Array | None:
     """
     xp = namespace(x)
     largest = to_numpy(xp.maximum(xp.max(x, axis=(-2, -1)), -xp.min(x, axis=(-2, -1))))
-    exponent = np.where(to_numpy(which) & (largest > 0) & (largest < math.inf), np.frexp(largest)[1], 0)
+    exponent = np.where(to_numpy(which) & (largest < math.inf), np.frexp(largest)[1], 0)
     if not exponent.any():
         return None
     if is_numpy(x):

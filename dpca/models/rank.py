@@ -182,8 +182,6 @@ def ranks_by_noise(variances: Array, sizes: Array, n_samples: int, places: Array
 
 def _noise_rank(row: Array, n: int) -> int:
     m = len(row)
-    if row[0] <= 0:
-        return 0
     p = np.arange(m)
     level = np.cumsum(row[::-1])[::-1] / (m - p)
     by_range = (row - row[-1]) / (4 * np.sqrt((m - p) / (n - p)))

@@ -178,7 +178,7 @@ class CellGrid(Partition):
         copies = [self._aligned(block, run[0], origin, out) for run, out in targets]
         step = _samples_at_a_time(target for _, target in targets) if is_numpy(block) else max(1, n)
         for begin in range(0, n, step):
-            few = slice(begin, min(begin + step, n))
+            few = slice(begin, begin + step)
             for target, rows in copies:
                 target[:, few, ...] = rows[:, few, ...]
 

@@ -201,8 +201,7 @@ class _Moments:
     def move_to(self, shift: Array) -> None:
         """Change the shift of all sums. Sums over classes have no shift before."""
         self.class_sum -= self.class_count[:, None] * shift
-        if self.n:
-            move_shift(self.state, shift)
+        move_shift(self.state, shift)
 
     def targets(self) -> tuple[Array, Array]:
         """Return sums over samples: of targets (n_targets,), and of targets times attributes (n_targets, d)."""
@@ -222,7 +221,7 @@ class _Moments:
         scale = np.where(varies, np.sqrt(np.where(varies, variances, 1)), 1) if standardize else np.ones_like(mean)
         # In bands of rows of the lower triangle, to avoid a second matrix.
         for start in range(0, len(cross), 128):
-            stop = min(start + 128, len(cross))
+            stop = start + 128
             rows = cross[start:stop, :stop]
             rows -= np.outer(total[start:stop], mean[:stop])
             rows /= scale[start:stop, None]

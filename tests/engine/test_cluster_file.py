@@ -52,6 +52,12 @@ dashboard_address = "127.0.0.1:0"
 Write = Callable[[str], str]
 
 
+@pytest.fixture(autouse=True)
+def _in_a_folder_of_its_own(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """dask_jobqueue writes credentials to the working directory."""
+    monkeypatch.chdir(tmp_path)
+
+
 @pytest.fixture
 def write(tmp_path: Path) -> Write:
     """Write a file that describes a cluster; give its path."""

@@ -7,12 +7,14 @@ from collections.abc import Callable, Iterator
 from functools import lru_cache
 from typing import Any
 
+import array_api_strict
 import numpy as np
 import pytest
 from threadpoolctl import threadpool_limits
 
 from dpca.kernels import linalg
 from dpca.kernels.bounded_eigh import bounded_eigh
+from dpca.kernels.namespace import to_numpy
 from tests.traced import traced_peak
 
 
@@ -71,7 +73,30 @@ def test_symmetrize(d: int) -> None:
     lower = np.tril(matrix)
     expected = lower + np.tril(lower, -1).T
     matrix[np.triu_indices(d, 1)] = np.nan
+    stack = np.stack([lower, 2 * lower])
     np.testing.assert_array_equal(linalg.symmetrize(matrix), expected)
+    np.testing.assert_array_equal(linalg.symmetrize(stack), [expected, 2 * expected])
+
+
+@pytest.mark.parametrize("send", [np.asarray, array_api_strict.asarray], ids=["numpy", "the standard"])
+@pytest.mark.parametrize("dtype", [np.float32, np.float64])
+def test_matrices_are_brought_to_one_by_powers_of_two(send: Any, dtype: type) -> None:
+    # The power itself must be a float64.
+    small, large = float(np.finfo(dtype).smallest_subnormal), min(float(np.finfo(dtype).max), 2.0**1022)
+    tops = [large, -large, -3 * small, small, 5.0, 0.0, np.inf, 5.0]
+    given = np.zeros((len(tops), 2, 3), dtype)
+    given[:, 1, 2], given[:, 0, 0] = tops, np.array(tops, dtype) / 2
+    which = np.array([True] * 7 + [False])
+    x = send(given.copy())
+    scale = to_numpy(linalg.bring_to_one(x, send(which)))
+    found = to_numpy(x)
+    mantissa = np.frexp(scale)[0]
+    np.testing.assert_array_equal(mantissa, 0.5)  # powers of two
+    np.testing.assert_array_equal(found[:6] * scale[:6, None, None], given[:6].astype(float))
+    assert ((np.abs(found[:5]).max(axis=(1, 2)) >= 0.5) & (np.abs(found[:5]).max(axis=(1, 2)) < 1)).all()
+    np.testing.assert_array_equal(scale[5:], 1)
+    np.testing.assert_array_equal(found[6:], given[6:])
+    assert linalg.bring_to_one(send(given[5:]), send(which[5:])) is None
 
 
 def test_eigenpairs_by_hand() -> None:
@@ -121,6 +146,76 @@ def test_eigenpairs_of_known_spectra(d: int, k: int, decay: Callable[[np.ndarray
     assert (rows[np.arange(k), np.abs(rows).argmax(1)] > 0).all()
 
 
+# Where orthogonal iteration ends between 1e-9 and 1e-7, and where it would, but is given up.
+@pytest.mark.parametrize(
+    ("decay", "k"), [(lambda i: 0.9**i, 4), (lambda i: 0.95**i, 4), (lambda i: (1.0 + i) ** -0.8, 10)]
+)
+def test_no_more_than_a_billionth_of_the_captured_variance_is_lacking(
+    decay: Callable[[np.ndarray], np.ndarray], k: int
+) -> None:
+    matrix, known = spectrum(240, decay)
+    values, rows = linalg.leading_eigh(matrix.copy(), k)
+    captured = np.einsum("ij,jk,ik->", rows, matrix, rows)
+    assert known[:k].sum() * (1 - 1e-9) < captured <= known[:k].sum() * (1 + 1e-13)
+    np.testing.assert_allclose(values.sum(), captured, rtol=1e-12)
+
+
+@pytest.mark.parametrize(
+    ("decay", "k"), [(DECAYS["photographs"], 10), (DECAYS["slow"], 10), (lambda i: 0.95**i, 10), (lambda i: 0.93**i, 4)]
+)
+def test_orthogonal_iteration_converges_where_it_is_faster(decay: Callable[[np.ndarray], np.ndarray], k: int) -> None:
+    """The last one takes more than four steps in float64."""
+    matrix, known = spectrum(240, decay)
+    values, _, converged, following = linalg.orthogonal_iteration(matrix, k)
+    assert converged
+    np.testing.assert_allclose([values[-1], following], known[k - 1 : k + 1], rtol=1e-3)
+
+
+@pytest.mark.parametrize(("base", "k"), [(0.2, 10), (0.5, 20), (0.6, 30)])
+def test_small_eigenvalues_are_as_precise_as_large_ones(base: float, k: int) -> None:
+    """They hardly count in the captured variance, and float32 cannot tell them from its rounding."""
+    matrix, known = spectrum(240, lambda i: base**i)
+    values, _ = linalg.leading_eigh(matrix, k)
+    np.testing.assert_allclose(values, known[:k], rtol=1e-8)
+
+
+@pytest.mark.parametrize("d", [30, 240])
+@pytest.mark.parametrize("k", [4, 20])
+def test_a_stack_is_solved_one_by_one(d: int, k: int) -> None:
+    """Matrices for which orthogonal iteration converges, does not, and has nothing to converge to."""
+    alone = np.zeros((d, d))
+    alone[1, 1] = 3.0
+    matrices = [np.zeros((d, d)), alone, *(spectrum(d, decay)[0] for decay in DECAYS.values())]
+    given = np.tril(np.stack(matrices).reshape(3, 2, d, d))
+    values, rows = linalg.leading_eigh(given, k)
+    for i, matrix in enumerate(matrices):
+        mine, own = values[i // 2, i % 2], rows[i // 2, i % 2]
+        known = np.maximum(np.linalg.eigvalsh(matrix)[::-1][:k], 0)
+        np.testing.assert_allclose(mine, known, rtol=1e-6, atol=1e-13)
+        np.testing.assert_allclose(own @ own.T, np.eye(k), atol=1e-11)
+        assert np.linalg.norm(matrix @ own.T - own.T * mine, 2) <= 4e-6 * known[0]
+
+
+@pytest.mark.parametrize("shape", [(), (2,)], ids=["one", "stack"])
+@pytest.mark.parametrize(("d", "k"), [(30, 4), (30, 30)])
+def test_no_eigenvalue_is_negative(d: int, k: int, shape: tuple[int, ...]) -> None:
+    """Those of a matrix of rank 1 are zero but for rounding, of either sign."""
+    row = np.random.default_rng(0).standard_normal(d)
+    matrix = np.broadcast_to(np.outer(row, row), (*shape, d, d))
+    assert np.linalg.eigvalsh(matrix).min() < 0  # or there is nothing to test
+    leading, _ = linalg.direct_eigh(matrix.copy(), k)
+    _, _, least, _ = linalg.extreme_eigh(matrix.copy(), 1, k)
+    for values in (leading, least):
+        assert (values >= 0).all()
+    np.testing.assert_allclose(leading[..., 0], row @ row, rtol=1e-12)
+
+
+def test_a_solver_that_fails_says_so(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(linalg.lapack, "dsyevd", lambda matrix, **_: (np.ones(3), np.eye(3), 2))
+    with pytest.raises(np.linalg.LinAlgError, match="did not converge for 3 attributes"):
+        linalg.direct_eigh(np.eye(3), 2)
+
+
 @pytest.mark.parametrize("unit", [1e-60, 1e45])
 def test_eigenpairs_in_units_that_float32_does_not_reach(unit: float) -> None:
     matrix, known = spectrum(1000, DECAYS["photographs"])
@@ -136,7 +231,9 @@ def test_nothing_varies(d: int) -> None:
     np.testing.assert_allclose(rows @ rows.T, np.eye(3), atol=1e-12)
 
 
-@pytest.mark.parametrize(("d", "k"), [(400, 20), (400, 60), (401, 200), (400, 400), (1100, 20), (1100, 600)])
+@pytest.mark.parametrize(
+    ("d", "k"), [(400, 20), (400, 50), (400, 60), (400, 70), (401, 200), (400, 400), (1100, 20), (1100, 180)]
+)
 def test_the_eigensolver_takes_no_more_memory_than_it_says(d: int, k: int) -> None:
     matrix, _ = spectrum(d, DECAYS["photographs"])
     limit = linalg.eigh_bytes(d, k) + 8 * d * k + 100_000
@@ -156,6 +253,8 @@ def test_scratch_is_reused_by_name_and_never_shared_between_threads() -> None:
     assert np.shares_memory(first, linalg.scratch("test", (2, 5), np.float64))
     assert not np.shares_memory(first, linalg.scratch("other", (4, 5), np.float32))
     assert linalg.scratch("test", (0, 7), np.float64).shape == (0, 7)
+    assert linalg.scratch("test", (4, 6), np.float32).shape == (4, 6)  # more than there was
+    first = linalg.scratch("test", (4, 5), np.float32)
     elsewhere: list[Any] = []
     thread = threading.Thread(target=lambda: elsewhere.append(linalg.scratch("test", (4, 5), np.float32)))
     thread.start()

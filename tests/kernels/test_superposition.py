@@ -77,3 +77,26 @@ def test_what_lies_on_a_line() -> None:
     assert is_line(structure, np.array([1.0, 1, 1, 0]))
     assert is_line(structure[:2], np.ones(2))
     assert not is_line(structure, np.ones(4))
+
+
+@pytest.mark.parametrize("along", [(1.0, 0.0, 0.0), (0.37, -0.81, 0.45)])
+def test_a_line_is_one_up_to_the_rounding_of_its_coordinates(along: tuple[float, float, float]) -> None:
+    """Coordinates come as float32, to a ten-millionth; an atom beside the line by a thousandth determines the turn."""
+    line = (np.linspace(10, 40, 9)[:, None] * along + [3.0, 50.0, 1.0]).astype(np.float32).astype(np.float64)
+    assert is_line(line, np.ones(9))
+    bent = line.copy()
+    bent[4] += 0.03 * np.array([along[1], -along[0], 0.0])
+    assert not is_line(bent, np.ones(9))
+    # Weights of squared distances: those of the atoms beside the line count by their roots.
+    assert not is_line(bent, np.where(np.arange(9) == 4, 1e-3, 1.0))
+
+
+def test_one_atom_is_a_line() -> None:
+    assert is_line(np.array([[1.0, 2.0, 3.0]]), np.ones(1))
+    assert is_line(np.full((4, 3), 7.0), np.ones(4))
+
+
+def test_frames_that_are_too_large_to_superpose_are_refused() -> None:
+    reference, weights = molecule(np.random.default_rng(2), 5)
+    with np.errstate(all="ignore"), pytest.raises(ValueError, match="too large for a superposition"):
+        Superposition(reference, weights, np.ones(5)).rows_of(np.full((1, 5, 3), 1e308))

@@ -101,6 +101,13 @@ def test_signals_above_the_noise_are_counted(n: int, d: int, signals: int) -> No
     assert signals <= found[0] <= signals + 1
 
 
+@pytest.mark.parametrize("n", [9, 100])
+def test_samples_without_noise_keep_what_they_have(n: int) -> None:
+    """The eigenvalues after the first two are zero, as those of noise of level zero."""
+    variances = np.array([[4.0, 1.0, 0.0, 0.0], [7.0, 0.0, 0.0, 0.0], [0.0, 0.0, 0.0, 0.0]])
+    np.testing.assert_array_equal(rank.ranks_by_noise(variances, np.full(3, 4), n), [2, 1, 0])
+
+
 def test_noise_needs_all_eigenvalues() -> None:
     with pytest.raises(DataError, match="only 3 are known"):
         rank.ranks_by_noise(VARIANCES, np.array([5, 5, 5]), 100)

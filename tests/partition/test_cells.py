@@ -27,7 +27,7 @@ def test_every_attribute_belongs_to_one_cell(grid: CellGrid) -> None:
     for i in range(grid.n_partitions):
         region = grid.region(i)
         box = seen[tuple(slice(a, b) for a, b in region)]
-        assert box.size == grid.n_features(i) <= grid.max_features
+        assert box.size == grid.n_features(i)
         box += 1
     assert (seen == 1).all()
     assert grid.n_partitions == np.prod(grid.grid_shape)
@@ -52,6 +52,16 @@ def test_a_block_that_begins_inside_the_sample() -> None:
     np.testing.assert_array_equal(out, x[:, 8:10, 10:12].reshape(2, -1))
 
 
+def test_centers_are_means_over_each_cell() -> None:
+    grid = CellGrid((10, 12, 3), (4, 5))
+    np.testing.assert_allclose(grid.centers(0, np.arange(10) ** 2), [14 / 4, 126 / 4, (64 + 81) / 2])
+    days = np.datetime64("2001-01-01", "s") + 86_400 * np.arange(12)
+    expected = np.array(["2001-01-03T00", "2001-01-08T00", "2001-01-11T12"], "M8[s]")
+    np.testing.assert_array_equal(grid.centers(1, days), expected)
+    assert grid.centers(2, np.arange(3)) is None  # channels
+    assert grid.centers(0, np.array(list("abcdefghij"))) is None
+
+
 def test_the_drawing_in_the_docstring() -> None:
     grid = CellGrid((10, 12), (4, 5))
     assert grid.grid_shape == (3, 3)
@@ -73,6 +83,37 @@ def test_tiles_are_disjoint_and_share_no_chunk_where_borders_meet(grid: CellGrid
         for i in tile:
             corner = tuple(a // c for (a, _), c in zip(grid.region(i)[: grid.n_spatial], chunk, strict=False))
             assert owners.setdefault(corner, number) == number
+
+
+@given(grids(), st.lists(st.integers(1, 14), min_size=3, max_size=3))
+@settings(deadline=None)
+def test_a_tile_ends_where_a_border_of_cells_is_one_of_chunks(grid: CellGrid, lengths: list[int]) -> None:
+    """Along every axis by itself: cells that share a chunk, or are joined by cells that do, are one tile."""
+    group = np.zeros((grid.n_spatial, max(grid.grid_shape)), int)
+    for axis, (cell, chunk, n) in enumerate(zip(grid.cell_shape, lengths, grid.grid_shape, strict=False)):
+        for i in range(1, n):
+            group[axis, i] = group[axis, i - 1] + (i * cell % chunk == 0)
+    expected: dict[tuple[int, ...], list[int]] = {}
+    for i, place in enumerate(np.ndindex(grid.grid_shape)):
+        expected.setdefault(tuple(group[axis, j] for axis, j in enumerate(place)), []).append(i)
+    found = list(grid.tiles((*lengths[: grid.n_spatial], *grid.channel_shape)))
+    assert sorted(map(sorted, found)) == sorted(expected.values())
+
+
+@given(grids(), st.data())
+@settings(deadline=None)
+def test_runs_are_the_longest_of_equal_cells_side_by_side(grid: CellGrid, data: st.DataObject) -> None:
+    cells = data.draw(st.permutations(range(grid.n_partitions))) if data.draw(st.booleans()) else None
+    cells = list(range(grid.n_partitions)) if cells is None else cells
+    runs = list(grid.runs(cells))
+    assert list(itertools.chain(*runs)) == cells
+    starts = set(itertools.accumulate(map(len, runs)))
+    for i, (left, right) in enumerate(itertools.pairwise(cells), 1):
+        one, other = grid.box(left), grid.box(right)
+        axis = grid.n_spatial - 1
+        same_row = one[:axis] == other[:axis]
+        equal = one[axis][1] - one[axis][0] == other[axis][1] - other[axis][0]
+        assert (i in starts) == (not (same_row and equal and one[axis][1] == other[axis][0]))
 
 
 @pytest.mark.parametrize(

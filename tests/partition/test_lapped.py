@@ -5,6 +5,7 @@ from __future__ import annotations
 import itertools
 import pickle
 
+import array_api_strict
 import numpy as np
 import pytest
 from hypothesis import given, settings
@@ -46,6 +47,12 @@ def test_cells_of_any_group_are_those_of_the_filtered_sample(
         own = filtered[(slice(None), *(slice(a, b) for a, b in grid.box(i)))].reshape(n, part.shape[1])
         np.testing.assert_allclose(part, own, atol=1e-3 if part.dtype == np.float32 else 1e-11)
     np.testing.assert_array_equal(x, before)
+
+
+def test_arrays_of_other_libraries_are_refused() -> None:
+    x = array_api_strict.zeros((2, 8), dtype=array_api_strict.float32)
+    with pytest.raises(TypeError, match="require numpy arrays"):
+        LappedGrid((8,), (4,), 2).split(x, (0, 1), (0,), array_api_strict.zeros((16,), dtype=array_api_strict.float32))
 
 
 def test_rows_of_cells_that_are_too_low_to_be_filtered_are_each_filtered_once(monkeypatch: pytest.MonkeyPatch) -> None:

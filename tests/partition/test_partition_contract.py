@@ -7,11 +7,14 @@ import math
 import pickle
 
 import numpy as np
+import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from dpca.partition import CellGrid, LappedGrid, SharedGrid, Whole, map_at_random
+from dpca.kernels import linalg
+from dpca.partition import Bands, CellGrid, LappedGrid, SharedGrid, Whole, map_at_random
 from dpca.partition.base import Partition
+from tests.traced import traced_peak
 
 
 @st.composite
@@ -78,12 +81,46 @@ def test_parts_lie_one_after_the_other_in_the_buffer(partition: Partition, n: in
         assert np.shares_memory(part, buffer)
 
 
+LARGE = [
+    map_at_random((900, 1000), 500_000, np.random.default_rng(0)),  # a sample is more than is gathered at once
+    map_at_random((60, 50), 1500, np.random.default_rng(0)),
+    LappedGrid((400, 500), (50, 50), 10),  # one sample at once
+    LappedGrid((40, 50, 3), (10, 10), 4),
+    SharedGrid(LappedGrid((40, 50, 3), (10, 10), 4)),
+]
+
+
+@pytest.mark.parametrize(
+    "partition", LARGE, ids=lambda partition: f"{type(partition).__name__}{partition.sample_shape}"
+)
+def test_splitting_takes_the_memory_that_is_planned(partition: Partition) -> None:
+    shape, numbers = partition.sample_shape, range(partition.n_partitions)
+    n = 7 if math.prod(shape) > 10_000 else 700
+    values = partition.split_dtype(np.float32)
+    partition.split(
+        np.zeros((1, *shape), np.float32), numbers, everywhere(partition), np.empty(math.prod(shape), values)
+    )
+    places = 8 * math.prod(shape) if isinstance(partition, Bands) else 0  # of attributes, once for each call
+    limit = partition.split_bytes(tuple((0, length) for length in shape), np.float32) + places + 50_000
+
+    def prepared() -> tuple[np.ndarray, np.ndarray]:
+        linalg.release_scratch()
+        return np.zeros((n, *shape), np.float32), np.empty(n * math.prod(shape), values)
+
+    def split(given: tuple[np.ndarray, np.ndarray]) -> list[np.ndarray]:
+        return partition.split(given[0], numbers, everywhere(partition), given[1])
+
+    peak, _ = traced_peak(prepared, split, limit)
+    linalg.release_scratch()
+    assert peak <= limit
+
+
 @given(partitions(), st.lists(st.integers(1, 14), min_size=5, max_size=5))
 @settings(deadline=None)
 def test_what_planners_are_told(partition: Partition, lengths: list[int]) -> None:
     sizes = [partition.n_features(i) for i in range(partition.n_partitions)]
     assert sum(sizes) == math.prod(partition.sample_shape)
-    assert max(sizes) <= partition.max_features
+    assert max(sizes) == partition.max_features
     assert math.prod(partition.grid_shape) == partition.n_partitions
     assert len(partition.grid_axes(("z", "y", "x", "a", "b"))) == len(partition.grid_shape)
     tiles = list(partition.tiles(tuple(lengths[: len(partition.sample_shape)])))

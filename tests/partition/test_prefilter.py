@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import itertools
+
 import numpy as np
 import pytest
 from hypothesis import given, settings
@@ -85,6 +87,23 @@ def test_a_box_is_filtered_as_in_the_sample_where_it_holds_whole_zones(
     found = prefilter.apply(part, tuple(a for a, _ in box))[where]
     whole = prefilter.apply(x.copy(), start(prefilter))[(slice(None), *inner)]
     np.testing.assert_allclose(found, whole, atol=1e-14)
+
+
+@pytest.mark.parametrize("axis", [0, 1])
+def test_a_zone_that_a_block_cuts_stays_as_it_is(axis: int) -> None:
+    """Zones of 6 pixels about 8 and 16, in blocks that begin and end anywhere."""
+    shape, cells = ((24, 2), (8, 2)) if axis == 0 else ((2, 24), (2, 8))
+    prefilter, dense = Prefilter(CellGrid(shape, cells), 3), dense_prefilter((16,), (8,), 3)[5:11, 5:11]
+    x = np.random.default_rng(0).normal(size=(1, *shape))
+    for begin, end in itertools.combinations(range(25), 2):
+        cut = np.s_[:, begin:end] if axis == 0 else np.s_[:, :, begin:end]
+        expected = x.copy()
+        lines = np.moveaxis(expected, axis + 1, 0)
+        for zone in (slice(5, 11), slice(13, 19)):
+            if begin <= zone.start and zone.stop <= end:
+                lines[zone] = np.tensordot(dense, lines[zone], 1)
+        found = prefilter.apply(np.ascontiguousarray(x[cut]), (begin, 0) if axis == 0 else (0, begin))
+        np.testing.assert_allclose(found, expected[cut], atol=1e-13)
 
 
 def test_zones_at_edge_cells() -> None:

@@ -26,6 +26,12 @@ def test_the_picture_in_the_docstring() -> None:
     assert shared.groups == ((4, 20), (2, 8), (2, 10), (1, 4))
 
 
+def test_cells_of_as_many_pixels_but_another_shape_share_nothing() -> None:
+    shared = SharedGrid(CellGrid((6, 6), (4, 4)))
+    assert shared.cells == [[0], [1], [2], [3]]
+    assert shared.groups == ((1, 16), (1, 8), (1, 8), (1, 4))
+
+
 @given(made_grids(), st.sampled_from([np.uint8, np.float32, np.float64]), st.integers(0, 70))
 def test_rows_are_the_cells_one_shape_after_the_other(grid: CellGrid, dtype: type, n: int) -> None:
     shared = SharedGrid(grid)
