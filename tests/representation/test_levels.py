@@ -235,7 +235,7 @@ def test_what_cannot_be_opened(stored: Path, tmp_path: Path) -> None:
     with pytest.raises(DataError, match="n_components is 7"):
         dpca.open_scores(scores, model=model).stack(7)
     other = CellPCA(K, cell_shape=8).fit(smooth_images(20, (64, 64)))
-    with pytest.raises(DataError, match="another model"):
+    with pytest.raises(DataError, match="cell-scores"):
         dpca.open_scores(scores, model=other)
 
 
