@@ -1,4 +1,4 @@
-"""Whole jobs from store to store, resumable and idempotent: what the command line and the pipelines call."""
+"""Jobs from store to store, for the command line and the pipelines. They resume from checkpoints and are idempotent."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""More samples for a compressed store, under the components that it has, or under new ones."""
+"""Append samples to a compressed store: encode them with its components, or refit all samples."""
 
 from __future__ import annotations
 
@@ -43,34 +43,34 @@ from dpca.storage.workspace import Workspace, fingerprint_of
 
 Drift = Literal["refuse", "accept", "refit"]
 
-# What the store states of its making, which is not that of the longer one.
-_OF_BEFORE = ("kind", "version", "fingerprint", "made_with", "manifest", "request")
-# Standard errors, of as many of the samples before, by which the mean of new ones may miss a goal; and the share of a
-# ratio of bytes that they may come to.
-_DRIFTED, _LESS = 3, 0.95
+# Facts about how the earlier store was made. The longer store has its own.
+_OWN_FACTS = ("kind", "version", "fingerprint", "made_with", "manifest", "request")
+# A goal is missed if the mean error of the new samples exceeds it by more than this many standard errors, estimated
+# from the earlier samples, or if their ratio of bytes is below this share of the goal.
+_STANDARD_ERRORS, _RATIO_SHARE = 3, 0.95
 # Names of checkpoints.
 _REPORT, _REFIT = "report", "refit"
 
 
 @dataclass(frozen=True)
 class Appended:
-    """What was appended.
+    """The result of `append_store`.
 
     Attributes
     ----------
     cost : StageCost
-        `NOTHING` where the store had these samples already.
+        `NOTHING` if the store already had these samples.
     samples : int
-        Those that are new.
+        Number of new samples.
     measures : dict of str to (float, float)
-        PSNR in decibels, the ratio of bytes and, where it is defined, the mean SSIM: of the samples before, and of the
-        new ones, under the components that the store had.
+        PSNR in decibels, the ratio of bytes and, if it is defined, the mean SSIM: of the earlier samples and of the
+        new ones, both encoded with the components of the store.
     drifted : str
-        Says by how much the new samples miss the goal of the store; empty where they do not.
+        By how much the new samples miss the goal of the store; empty if they meet it.
     refitted : bool
         Whether all samples were fitted and encoded again.
     missed : str
-        Says by how much all samples together miss the goal, as new ones came to a little less; empty where they do not.
+        By how much all samples together miss the goal, if the new ones are slightly worse; empty if they meet it.
     """
 
     cost: StageCost
@@ -91,23 +91,23 @@ def append_store(
     client: Any | None = None,
     progress: Progress = no_progress,
 ) -> Appended:
-    """Append samples to a compressed store: their scores of the components that it has.
+    """Append samples to a compressed store: encode them with the components of the store.
 
-    Nothing of what is there changes: shards of earlier samples are the same files, but for the last one where it was
-    not full, whose codes are written again with the new ones behind them. A promise about the largest error holds for
-    the new samples as for the others. Other goals are of the mean, or of the bytes: where the new samples miss it, they
-    are refused, or accepted, or everything is fitted and encoded again, as asked. The report of a job tells of all.
+    Stored samples do not change. Files of full shards are reused. The last shard, if it is not full, is written again
+    with the same codes and the new ones. An error bound holds for the new samples as for the others. Other goals refer
+    to a mean or to the number of bytes. If the new samples miss such a goal, ``drift`` decides: they are refused, or
+    accepted, or all samples are fitted and encoded again. If the store has the report of a job, it is updated.
 
     Parameters
     ----------
     store : path-like
-        On a disk. The longer store replaces it once it is whole; until then it is as before.
+        On a disk. The longer store replaces it when it is complete; until then the store is unchanged.
     given : Stack or Reader
         Samples of the same shape and type, with the same coordinates along the samples, if the store has any.
     drift : {"refuse", "accept", "refit"}
-        What becomes of samples that miss the goal of the store.
+        What to do if the new samples miss the goal of the store.
     original : Stack, optional
-        With "refit": all that the store was made of.
+        With "refit": the samples that the store was made from.
     reading : mapping, optional
         Options of `dpca.storage.ingest` for a reader.
     client, progress
@@ -116,38 +116,39 @@ def append_store(
     Raises
     ------
     DataError
-        If the samples are of another kind, or miss the goal and are refused, or the original is another one; the store
-        is as it was.
+        If the samples have another shape or type, or miss the goal and are refused, or if ``original`` is another
+        stack. The store is unchanged.
     StoreError
-        As `encode_store`, and if the store is damaged, as far as that shows without decoding what stays.
+        As `encode_store`, and if the store is damaged. Damaged chunks of earlier samples are not detected, since they
+        are not decoded.
     PlanError
         As `encode_store`.
 
     Notes
     -----
-    Costs the encoding of the new samples, one shard, and a link for each file that stays; a refit that, and all that
-    ``dpca fit`` and ``dpca encode`` cost.
+    Costs the encoding of the new samples, one shard, and a hard link for each file that is reused. A refit costs as
+    much as ``dpca fit`` and ``dpca encode`` in addition.
     """
     reading = dict(reading or {})
     if isinstance(place_of(store), ObjectPath):
         raise DataError(
-            f"'{store}' lies in an object store, where no store can grow unseen: append on a disk and copy the result"
+            f"'{store}' is in an object store, but append requires a disk: append on a disk and copy the result"
         )
     if (drift == "refit") != (original is not None):
         raise DataError(
-            "a refit takes what the store was made of: give --drift refit and --stack (drift='refit' and original) "
-            "together, or neither"
+            "drift='refit' and original (--drift refit and --stack) require each other: give both, with the stack "
+            "that the store was made from, or neither"
         )
     check_output(store, given, *([] if original is None else [original]))
     before = open_compressed(store)
     if 0 in before.facts.get("interpolated", ()):
         raise DataError(
-            f"'{store}' predicts values from samples around them, which none can join: encode all samples again"
+            f"'{store}' interpolates between samples, so nothing can be appended to it: encode all samples again"
         )
     content, paths = given.fingerprint if isinstance(given, Stack) else given.fingerprint(), paths_of(given)
     if any(entry["content"] == content for entry in before.facts.get("appended", [])):
         with suppress(BusyError), Workspace(store, kind=COMPRESSED, fingerprint=before.facts["fingerprint"]):
-            pass  # it removes what a run left that died between its last step and its end
+            pass  # removes what is left of a run that ended between publishing and cleaning up
         return Appended(NOTHING, 0, {}, "", False)
     if original is not None:
         check_original(before, original)
@@ -158,12 +159,12 @@ def append_store(
     with compact, Workspace(store, kind=COMPRESSED, fingerprint=fingerprint, overwrite=True) as work:
         began, kept = time.perf_counter(), Checkpoints(str(work.scratch), str(work.scratch))
         if open_compressed(store).facts["fingerprint"] != before.facts["fingerprint"]:
-            raise BusyError(f"'{store}' was replaced by another run just now: run the same command again")
+            raise BusyError(f"'{store}' was replaced by another run: run the same command again")
         if isinstance(given, Reader):
             cells = before.codec.components.grid.cell_shape
             given = ingest(given, work.scratch / "stack", cell_shape=cells, client=client, progress=progress, **reading)
         _check_alike(before, given)
-        along, report = _longer(before, given), _report_of(before, kept)
+        along, report = _all_coordinates(before, given), _report_of(before, kept)
         promised, n_spatial = before.facts.get("max_error"), before.codec.components.grid.n_spatial
         goal = Goal(**before.facts["goal"])
         encode = EncodeJob(as_source(given), str(work.store), work.fingerprint, promised, n_spatial, kept, goal=goal)
@@ -171,12 +172,12 @@ def append_store(
         run: dict[str, Any] = {"client": client, "progress": progress}
         facts = {"appended": [*before.facts.get("appended", []), {"content": content, "samples": given.n_samples}]}
         if (known := kept.load(_REFIT)) is None:
-            found = _fill(job, goal, given, along, work, carried, facts, **run)
+            found = _write_store(job, goal, given, along, work, carried, facts, **run)
             if found["drifted"] and drift == "refuse":
-                remove_tree(work.scratch)  # nothing that another run could use
+                remove_tree(work.scratch)  # another run cannot use it
                 work.scratch.mkdir()
                 raise DataError(
-                    f"the samples are refused, as they {found['drifted']}: accept them with --drift accept "
+                    f"refused to append, as the new samples {found['drifted']}: accept them with --drift accept "
                     f"(drift='accept'), or fit and encode all samples again with --drift refit (drift='refit')"
                 )
         else:
@@ -184,30 +185,30 @@ def append_store(
         refitted = bool(found["drifted"]) and original is not None
         note = f"{given.n_samples:,} samples were appended, and they {found['drifted']}" if found["drifted"] else ""
         notes = [text for text in (note, "" if refitted else found["missed"]) if text]
-        told = report | {"notes": [*report.get("notes", []), *notes]} if report else {}
+        new_report = report | {"notes": [*report.get("notes", []), *notes]} if report else {}
         if original is not None and refitted:
             kept.save(_REFIT, {}, found)
             carried = Carried(stores=carried.stores)
-            found["peak"] = refit(before, original, given, work, facts, told, paths, **run).peak_memory
+            found["peak"] = refit(before, original, given, work, facts, new_report, paths, **run).peak_memory
         cost = StageCost(time.perf_counter() - began, given.nbytes, found["peak"])
-        if told and not refitted:
+        if new_report and not refitted:
             from dpca.jobs.append_report import renew_report  # matplotlib takes a second to import
 
-            renew_report(told, before, given, paths, work.store, carried, cost)
+            renew_report(new_report, before, given, paths, work.store, carried, cost)
         work.publish(carried)
     missed = "" if refitted else found["missed"]
     return Appended(cost, given.n_samples, found["measures"], found["drifted"], refitted, missed)
 
 
 def _report_of(before: Compressed, kept: Checkpoints) -> dict[str, Any]:
-    """Return the report of the job that made a store, as it was before a run changed it; empty if there is none."""
+    """Return the report of the job that made a store, before any change by this run; empty if there is none."""
     if (found := kept.load(_REPORT)) is None and "job" in before.facts:
         found = {}, read_report(report_folder(before.path)) or {}
         kept.save(_REPORT, *found)
     return dict(found[1]) if found else {}
 
 
-def _fill(
+def _write_store(
     job: AppendJob,
     goal: Goal,
     given: Stack,
@@ -218,10 +219,10 @@ def _fill(
     client: Any | None,
     progress: Progress,
 ) -> dict[str, Any]:
-    """Write the longer store; return the most memory of a process, the measures, and by how much a goal is missed."""
+    """Write the longer store; return the peak memory of a process, the measures, and by how much a goal is missed."""
     before = job.before
     grow(job, carried)
-    facts = {name: value for name, value in before.facts.items() if name not in _OF_BEFORE}
+    facts = {name: value for name, value in before.facts.items() if name not in _OWN_FACTS}
     facts |= {"n_samples": len(before) + given.n_samples, **more}
     if job.begins > job.ends:
         facts["breaks"] = [*facts.get("breaks", []), len(before)]
@@ -232,7 +233,7 @@ def _fill(
         peak, new = write_appended(job, errors, client, progress)
     except OverflowError as error:
         raise DataError(
-            f"'{given.path}' has values far beyond the range of '{before.path}' ({error}): encode all samples again"
+            f"'{given.path}' has values far outside the range of '{before.path}' ({error}): encode all samples again"
         ) from error
     dim = along.dims[0]
     write_quality(group, [old, new], dim)
@@ -250,18 +251,18 @@ def _check_alike(before: Compressed, stack: Stack) -> None:
     kind, other = (before.shape[1:], before.dtype), (tuple(stack.sample_shape), stack.dtype)
     if kind != other:
         raise DataError(
-            f"'{stack.path}' holds samples of {other[0]} {other[1]} but '{before.path}' of {kind[0]} {kind[1]}: append "
-            f"samples of one kind"
+            f"'{stack.path}' has samples of {other[0]} {other[1]} but '{before.path}' has samples of {kind[0]} "
+            f"{kind[1]}: append samples of the same shape and type"
         )
 
 
-def _longer(before: Compressed, stack: Stack) -> Coordinates:
+def _all_coordinates(before: Compressed, stack: Stack) -> Coordinates:
     """Return the coordinates of all samples.
 
     Raises
     ------
     DataError
-        If the new samples lack those along the samples, such as times, or lie at other places.
+        If the new samples have no coordinates along the samples, such as times, or other coordinates of space.
     """
     known, new = before.coordinates, stack.coordinates
     both = joined([known, new])
@@ -270,43 +271,44 @@ def _longer(before: Compressed, stack: Stack) -> Coordinates:
         each = known.dims[0] in found.dims
         if name not in arrays and (each or (both is not None and new is not None and name in new.arrays)):
             raise DataError(
-                f"'{before.path}' has {name!r} {'of each sample' if each else 'along the axes'} and '{stack.path}' "
-                f"{'none that goes on with it' if each else 'another one'}: give samples with the same coordinates"
+                f"'{before.path}' has the coordinate {name!r} {'of each sample' if each else 'along the axes'} but "
+                f"'{stack.path}' has {'none to continue it' if each else 'another'}: give samples with the same "
+                f"coordinates"
             )
         arrays.setdefault(name, found)
     return replace(known, arrays={name: arrays[name] for name in known.arrays})
 
 
 def _missed(goal: Goal, old: Mapping[str, Array], new: Mapping[str, Array], share: float) -> str:
-    """Say by how much all samples miss the goal, if they do; ``share`` is that of their bytes which the store has."""
+    """Return by how much all samples miss the goal, or nothing; ``share`` is compressed bytes by decoded bytes."""
     if goal.is_promise:
         return ""
     errors = [goal.errors(each) for each in (old, new)] if goal.is_of_samples else []
     error = goal.error(np.concatenate(errors)) if errors else share
     if error <= goal.allowed:
         return ""
-    return f"all samples together come to {goal.name} {goal.value_of(error):.6g}, and {goal.value:g} was asked for"
+    return f"all samples together have {goal.name} {goal.value_of(error):.6g} but the goal is {goal.value:g}"
 
 
 def _drift(
     goal: Goal, old: Mapping[str, Array], new: Mapping[str, Array], ratio: tuple[float, float]
 ) -> tuple[dict[str, Any], str]:
-    """Compare the quality of new samples with that of the others; say by how much they miss the goal, if they do."""
+    """Compare the quality of new and earlier samples; return the measures and by how much the new ones miss a goal."""
     measures = {"psnr": tuple(float(psnr_from_mse(each["mse"].mean())) for each in (old, new)), "ratio": ratio}
     if "ssim" in old and "ssim" in new:
         measures["ssim"] = (float(old["ssim"].mean()), float(new["ssim"].mean()))
     if goal.is_of_samples:
         before, after = goal.errors(old), goal.errors(new)
-        # A mean of few is another one than that of many, if only by chance.
-        spread = 0.0 if goal.every_sample else _DRIFTED * float(before.std()) / math.sqrt(len(after))
+        # The mean of a few samples differs from that of many by chance.
+        spread = 0.0 if goal.every_sample else _STANDARD_ERRORS * float(before.std()) / math.sqrt(len(after))
         kept = goal.error(after) <= max(goal.allowed, goal.error(before)) + spread
         was, now = goal.value_of(goal.error(before)), goal.value_of(goal.error(after))
     else:
         was, now = ratio
-        kept = goal.is_promise or now >= _LESS * min(goal.value, was)
+        kept = goal.is_promise or now >= _RATIO_SHARE * min(goal.value, was)
     if kept:
         return measures, ""
     return (
         measures,
-        f"come to {goal.name} {now:.4g}, and {goal.value:.4g} was asked for; those before come to {was:.4g}",
+        f"have {goal.name} {now:.4g} but the goal is {goal.value:.4g}; the earlier samples have {was:.4g}",
     )

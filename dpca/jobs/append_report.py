@@ -1,4 +1,4 @@
-"""The report of a job whose store became longer: numbers of all samples, pictures of the new ones."""
+"""The report of a job after samples were appended: numbers of all samples, pictures of the new ones."""
 
 from __future__ import annotations
 
@@ -21,13 +21,13 @@ from dpca.storage.objects import Place
 from dpca.storage.stack import Stack
 
 _SHOWN = 6
-# The picture that tells of all samples; a run that was killed may have renewed it, before its manifest.
+# The picture of all samples. An interrupted run may have replaced it without a new manifest.
 _RENEWED = "ssim_histogram"
-# What the pictures say that only the samples of the job are in.
+# Captions say that some pictures show only the samples of the first job.
 _CAPTIONS = {
     "comparison": ("Originals and reconstructions", "Samples that the job compressed, before others were appended."),
-    "worst": ("The worst", "The samples with the lowest quality of those that the job compressed."),
-    "appended": ("Appended samples", "Those with the lowest quality of the samples that were appended last."),
+    "worst": ("The worst samples", "The samples with the lowest quality of those that the job compressed."),
+    "appended": ("Appended samples", "The samples with the lowest quality of those that were appended last."),
 }
 
 
@@ -40,24 +40,24 @@ def renew_report(
     carried: Carried,
     cost: StageCost,
 ) -> None:
-    """Write the report of a job again for a store that has become longer.
+    """Write the report of a job again, for the store with the appended samples.
 
     Parameters
     ----------
     report : mapping
-        Its numbers, of the samples before, and the notes of all.
+        Numbers of the earlier samples, and the notes of all.
     before : Compressed
-        The store that it is of, under the name that the longer one takes.
+        The store before the append. The longer store replaces it under the same name.
     new : Stack
-        What was appended.
+        The appended samples.
     paths : sequence of str
-        Where it came from.
+        Input files of the new samples.
     store : Path or ObjectPath
         The longer store.
     carried : Carried
-        What of it comes from the store before.
+        The files that it reuses.
     cost : StageCost
-        Of the appending.
+        Cost of the append.
     """
     folder, longer = report_folder(before.path), compressed_in(open_written(store), os.fspath(store))
     quality, size = longer.quality, compressed_bytes(store, carried)

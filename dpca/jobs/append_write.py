@@ -1,4 +1,4 @@
-"""The pass that makes a compressed store longer: links to what stays, and shards that hold new samples."""
+"""Write the longer store of an append: link the files that it reuses, write the shards that hold new samples."""
 
 from __future__ import annotations
 
@@ -27,23 +27,23 @@ from dpca.storage.progress import Progress
 from dpca.storage.reading import StoredArray, array_in, open_group, read_into
 from dpca.storage.tasks import map_shards
 
-#: Arrays with an entry for each sample, from which others follow.
+#: Arrays with an entry for each sample. Others are computed from these.
 QUALITY = ("mse", "ssim", "max_error")
-# What is written anew, because it has an entry for each sample or speaks of all.
+# Written again, since they have an entry for each sample or describe all of them.
 _ANEW = (METADATA, ALONG, "name", "psnr", *QUALITY)
-# What becomes longer, and along which axis: its metadata is written anew, too, and of its shards the last one.
+# Arrays that grow, and along which axis. Their metadata and their last shard are written again.
 _LONGER = {"codes": -1, "residual": 0}
 _LINKED = "linked"
 
 
 @dataclass(frozen=True)
 class AppendJob:
-    """What the tasks share: shards are those of the longer store, samples of the source are the new ones.
+    """The data that all tasks share. Shards are those of the longer store; the source has only the new samples.
 
     Parameters
     ----------
     encode : EncodeJob
-        Of the new samples, to the longer store.
+        Encodes the new samples to the longer store.
     before : Compressed
     """
 
@@ -57,37 +57,37 @@ class AppendJob:
 
     @property
     def rows(self) -> int:
-        """Places of a shard; samples lie at places, new ones in runs of their own."""
+        """Positions in a shard. Each sample has a position; new samples begin at a multiple of `run`."""
         return int(self.before.stored("codes").shards[-1]) * self.run  # type: ignore[index]
 
     @property
     def ends(self) -> int:
-        """Where the samples before end."""
+        """Position behind the last earlier sample."""
         return int(self.before.places(np.array([len(self.before) - 1]))[0]) + 1
 
     @property
     def begins(self) -> int:
-        """Where the new samples begin."""
+        """Position of the first new sample."""
         return math.ceil(self.ends / self.run) * self.run
 
     @property
     def length(self) -> int:
-        """Places of the longer store."""
+        """Number of positions in the longer store."""
         return self.begins + int(self.encode.source.shape[0])
 
     @property
     def shards(self) -> range:
-        """Those that hold new samples."""
+        """Shards that hold new samples."""
         return range(self.begins // self.rows, math.ceil(self.length / self.rows))
 
 
 def what_stays(job: AppendJob) -> Carried:
-    """Return what the longer store takes over from the one before.
+    """Return the files that the longer store reuses.
 
     Raises
     ------
     StoreError
-        If the store before is damaged, as far as that shows without reading its chunks.
+        If the earlier store is damaged, as far as this shows without reading its chunks.
     """
     shard = job.begins // job.rows
     tails = (f"codes/c/0{'/0' * job.before.codec.waves}/{shard}", f"residual/c/{shard}{'/0' * (job.before.ndim - 1)}")
@@ -98,7 +98,7 @@ def what_stays(job: AppendJob) -> Carried:
 
 
 def grow(job: AppendJob, carried: Carried) -> None:
-    """Give every file that stays a second name in the longer store, and its arrays their length."""
+    """Link every reused file to the longer store, and write the new lengths of its arrays."""
     before, target, kept = Path(job.before.path), Path(job.encode.store), job.encode.checkpoints
     if kept.load(_LINKED) is None:
         inner = (path for name in carried.stores for path in sorted((before / name).rglob("*")) if path.is_file())
@@ -118,14 +118,14 @@ def grow(job: AppendJob, carried: Carried) -> None:
 def write_appended(
     job: AppendJob, errors: Array | None, client: Any | None, progress: Progress
 ) -> tuple[int, dict[str, Array]]:
-    """Write the shards that hold new samples; return the most memory of a process, and the quality of these samples.
+    """Write the shards that hold new samples; return the peak memory of a process and the quality of these samples.
 
-    Where all samples, with the ``errors`` of those before, miss the goal of the job, finer codes of new ones may help.
+    If all samples, with the ``errors`` of the earlier ones, miss the goal of the job, some shards get finer codes.
     """
     encode, rows = job.encode, job.rows
     source, kept = encode.source, encode.checkpoints
     if source.in_process:
-        client = None  # its memory is here
+        client = None  # the source is in the memory of this process
     whole = Outline(source.name, (job.length, *source.shape[1:]), source.dtype, source.chunks)
     promised = job.before.facts["residual_step"] is not None
     plan_codes(whole, task_budget(client, thread_count()), len(job.before.codec.cell), promised=promised)
@@ -146,7 +146,7 @@ def write_appended(
 
 
 def _append_one(job: AppendJob, shard: int, nearest: int = 0) -> int:
-    """Do one shard, the body of a task; return the most memory that this process ever held."""
+    """Write one shard, the body of a task; return the peak memory of this process."""
     begins, encode = job.begins, job.encode
     start, stop = shard * job.rows, min((shard + 1) * job.rows, job.length)
     first = max(start, begins)
@@ -165,7 +165,7 @@ def _append_one(job: AppendJob, shard: int, nearest: int = 0) -> int:
 
 
 def _read(array: StoredArray, axis: int, start: int, stop: int) -> Array:
-    """Return a part of an array, along one axis."""
+    """Return a part of an array along one axis."""
     parts, lengths = [slice(None)] * array.ndim, list(array.shape)
     parts[axis], lengths[axis] = slice(start, stop), stop - start
     read_into(array, tuple(parts), values := np.empty(lengths, array.dtype))

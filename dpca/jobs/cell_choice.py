@@ -1,8 +1,8 @@
-"""Which cells a stack is compressed in: own, shared or whole, with or without an overlap, by all bytes of the store.
+"""Choose the cells of a compressed store: own, shared or whole, with or without overlap, by the bytes of the store.
 
-Some samples stand for all: components are fitted to most of them, and what a goal takes is measured on the others. The
-bytes of a component count once, those of scores as often as there are samples, so that own components of every cell
-win where there are many samples of one scene, and shared ones where every sample is another picture.
+Components are fitted to most of a few hundred samples. The others measure how many bytes the goal takes. The store
+holds each component once but scores of every sample. So cells with their own components are best if many samples show
+one scene, and shared components are best if every sample is another picture.
 """
 
 from __future__ import annotations
@@ -33,18 +33,18 @@ from dpca.partition.lapped import LappedGrid
 from dpca.storage.disk import readable_size
 from dpca.storage.stack import Stack
 
-# Samples that are read, at most and at least: as many as have so many bytes. One in nine is measured, the rest fitted.
-# Own components of 256 frames of a fixed camera are still too few for what moves in it, and take twice the bytes of
-# those of 512.
+# The most and the fewest samples to read; in between, as many as have this many bytes. One in nine is measured, the
+# others are fitted. With 256 frames of a fixed camera, own components fit moving objects too poorly: the store has
+# twice the bytes that it has with 512 frames.
 _READ_MOST, _READ_LEAST, _READ_BYTES, _MEASURED_SHARE = 576, 3 * RUN, 2**27, 9
-# Bytes of a row of cells in floating point, at most: fewer samples are fitted where it is more.
+# Upper limit of the bytes of a row of cells in floating point. If a row has more, fewer samples are fitted.
 _ROW_BYTES = 2**27
-# Values of all components of cells with their own, at most; components that cells share: so many, or one for each three
-# values where that is more.
+# Upper limit of the values of all components, if each cell has its own. Shared components: this many, or a third of
+# the values of a cell if that is more.
 _OWN_VALUES, _SHARED, _SHARED_VALUES = 2**23, 256, 3
-# By how much finer a step is that meets the goal, if any does, than one that met it with other cells.
+# Other cells are discarded early if they miss the goal with a step this many times finer than one that met it.
 _FINER = 32
-# Axes of space from which cells are half as long: they hold as many values as longer ones of images.
+# From this many axes of space, cells are half as long, so that they hold about as many values as cells of images.
 _MANY_AXES = 3
 
 
@@ -55,11 +55,11 @@ class CellChoice:
     Attributes
     ----------
     parameters : dict
-        Of a `CellPCA`, JSON-able.
+        Parameters of a `CellPCA`, JSON-able.
     words : str
-        What was tried and what it takes, in a sentence.
+        The cells that were tried and their cost, for the report.
     read_bytes : int
-        Of the samples that stood for all.
+        Bytes of the samples that were read.
     """
 
     parameters: dict[str, Any]
@@ -68,14 +68,14 @@ class CellChoice:
 
 
 def cells_tried(model: CellPCA, sample_shape: Sequence[int], axes: Sequence[str]) -> list[dict[str, Any]]:
-    """Return parameters of the cells that are tried first: shared with an overlap, each its own, and one cell of all.
+    """Return parameters of the cells to try first: shared with overlap, each with its own components, and one cell.
 
     Parameters
     ----------
     model : CellPCA
-        States how long cells are at most, and how far they overlap.
+        Gives the largest length and the overlap of cells.
     sample_shape, axes
-        Of a sample; cells are no longer than this, and half as long in volumes.
+        Of a sample. Cells are no longer than the sample. In volumes they are half as long as in images.
     """
     lengths, overlap = model.cells_for(axes), model.overlap
     if len(lengths) >= _MANY_AXES:
@@ -92,7 +92,7 @@ def cells_tried(model: CellPCA, sample_shape: Sequence[int], axes: Sequence[str]
 def choose_cells(
     stack: Stack, model: CellPCA, goal: Goal, fits: Callable[[Mapping[str, Any]], bool] = lambda parameters: True
 ) -> CellChoice:
-    """Return the cells that take the fewest bytes, all of the store counted, or for a ratio leave the least error.
+    """Return the cells with the smallest store or, if the goal is a ratio, with the smallest error.
 
     Parameters
     ----------
@@ -101,26 +101,27 @@ def choose_cells(
         Not fitted; as for `cells_tried`.
     goal : Goal
     fits : callable, optional
-        Says of parameters whether the memory is enough for a fit of the whole stack; the first cells are tried anyway.
+        Returns whether the memory suffices to fit the whole stack with given parameters. The first cells are tried in
+        any case.
 
     Raises
     ------
     DataError
-        If nobody stated the data range of the stack.
+        If the stack states no data range.
 
     Notes
     -----
-    Reads up to 576 samples, but no more than 128 MiB unless these are fewer than 48. Four kinds of cells are fitted to
-    eight ninths of them, and encode the others some eight times each: for n samples of d values, cells of c values and
-    k components, O(n d (c + n + k)) time; memory for the samples, 128 MiB at most for a row of cells in floating point,
-    and 2^23 values of components. A stack of no more samples is fitted and measured whole.
+    Reads at least 48 samples and at most 576, within these limits 128 MiB. Up to four kinds of cells are fitted to
+    eight ninths of them; each encodes the others about eight times. For n samples of d values, cells of c values and k
+    components this takes O(n d (c + n + k)) time. Memory holds the samples, up to 128 MiB for a row of cells in
+    floating point, and 2^23 values of components. If the stack has no more samples, all are fitted and measured.
     """
     trial = _Trial(stack, goal)
     first = cells_tried(model, stack.sample_shape, stack.axes[1:])
     first = [first[0], *(cells for cells in first[1:] if fits(cells | trial.most_components(cells)))]
     tried = [(parameters, *trial.cost(parameters)) for parameters in first]
     if len(first) > 1:
-        # Of shared and own, the better ones also the other way: lapped, or not.
+        # The better one of shared and own cells is tried again, with an overlap if it had none and without otherwise.
         small = [one for one in tried if one[0]["cell_shape"] == first[0]["cell_shape"]]
         better = min(small, key=lambda one: one[1])[0]
         other = {**better, "overlap": 0 if better["overlap"] else first[0]["overlap"]}
@@ -129,24 +130,24 @@ def choose_cells(
     chosen, cost, rank = min(tried, key=lambda one: one[1])
     words = "; ".join(f"{cells_in_words(parameters)}: {trial.in_words(spent)}" for parameters, spent, _ in tried)
     if math.isinf(cost):
-        return CellChoice(first[0], f"no cells met the goal on some samples: {words}", trial.read_bytes)
+        return CellChoice(first[0], f"no cells reached the goal on some samples: {words}", trial.read_bytes)
     return CellChoice(chosen | components_of_each(rank), f"cells tried on some samples: {words}", trial.read_bytes)
 
 
 def components_of_each(count: int) -> dict[str, Any]:
-    """Return the parameters of a `CellPCA` that ask for so many components, and no others."""
+    """Return the parameters of a `CellPCA` for exactly this many components."""
     return {**dict.fromkeys(CHOICES), "max_components": None, "n_components": count}
 
 
 def cells_in_words(parameters: Mapping[str, Any]) -> str:
-    """Say which cells a `CellPCA` of these parameters has."""
+    """Describe the cells of a `CellPCA` with these parameters."""
     shape = " x ".join(map(str, parameters["cell_shape"]))
     overlap = f", overlapping by {parameters['overlap']}" if parameters["overlap"] else ""
     return f"{'shared' if parameters['shared'] else 'own'} components of cells of {shape}{overlap}"
 
 
 class _Trial:
-    """Fits components to some samples, and measures what others take."""
+    """Fits components to some samples and measures the cost of others."""
 
     def __init__(self, stack: Stack, goal: Goal) -> None:
         self._stack, self._goal = stack, goal
@@ -157,7 +158,7 @@ class _Trial:
         if len(found) >= n - RUN:
             self._fitted = self._measured = found
             return
-        # Runs that are measured lie between those that are fitted.
+        # Measured runs lie between fitted ones.
         n_runs = len(found) // RUN
         measured = np.zeros(n_runs, bool)
         count = max(1, n_runs // _MEASURED_SHARE)
@@ -167,26 +168,26 @@ class _Trial:
 
     @property
     def read_bytes(self) -> int:
-        """Bytes of all the samples."""
+        """Bytes of all samples that were read."""
         return self._fitted.nbytes + (0 if self._measured is self._fitted else self._measured.nbytes)
 
     def most_components(self, parameters: Mapping[str, Any]) -> dict[str, Any]:
-        """Return the parameters of a `CellPCA` that ask for as many components as are tried of some cells."""
+        """Return the parameters of a `CellPCA` for the most components that are tried with these cells."""
         cell, shape = parameters["cell_shape"], self._fitted.shape[1:]
         features, shared = math.prod((*cell, *shape[len(cell) :])), parameters["shared"]
         return components_of_each(self._at_most(features, features if shared else self._own, shared=shared))
 
     @property
     def _own(self) -> int:
-        """Components that cells of their own have at most."""
+        """Upper limit of the components of a cell, if each has its own."""
         return max(RUN, _OWN_VALUES // int(self._fitted[0].size))
 
     def _at_most(self, features: int, count: int, *, shared: bool) -> int:
-        """Return a number of components that cells of so many values have in a fit of the whole stack."""
+        """Return ``count``, limited to the components that a fit of the whole stack can have in a cell."""
         return min(count, features, features if shared else self._stack.n_samples)
 
     def cost(self, parameters: Mapping[str, Any]) -> tuple[float, int]:
-        """Return what cells take, infinity where they miss the goal, and the most components that one of them keeps."""
+        """Return the cost of cells (infinity if they miss the goal) and the most components that one of them keeps."""
         shape, cell, overlap = self._measured.shape[1:], parameters["cell_shape"], parameters["overlap"]
         grid = LappedGrid(shape, tuple(cell), overlap) if overlap else CellGrid(shape, tuple(cell))
         facts = stated_facts(self._stack, grid, self._goal)
@@ -201,18 +202,18 @@ class _Trial:
         if not self._goal.is_promise and self._goal.name != "ratio":
             self._guess = found.step
         cost = trials.mse(found) if self._goal.name == "ratio" else trials.stored_bytes(found)
-        # Some more: components of fewer samples are not those of all.
+        # A margin: components of a few samples differ from those of all.
         most = 4 + int(found.rank.max(initial=0)) * 5 // 4
         return cost, self._at_most(grid.max_features, most, shared=parameters["shared"])
 
     def in_words(self, cost: float) -> str:
-        """Say what cells take."""
+        """Describe a cost."""
         if math.isinf(cost):
-            return "not enough"
+            return "the goal is not reached"
         return f"mean squared error {cost:.3g}" if self._goal.name == "ratio" else readable_size(cost)
 
     def _components(self, grid: CellGrid, *, shared: bool) -> Components:
-        """Fit components to samples."""
+        """Fit components to the samples."""
         mean, dtype = self._fitted.mean(axis=0, dtype=np.float64), working_dtype(self._fitted.dtype)
         k = max(_SHARED, math.ceil(grid.max_features / _SHARED_VALUES)) if shared else self._own
         cells, group = groups_of(grid, shared=shared)
@@ -231,7 +232,7 @@ class _Trial:
         return Components(grid, mean, group, [rows[g] for g in range(len(cells))])
 
     def _filtered(self, grid: CellGrid, mean: Array) -> Iterator[tuple[int, Array]]:
-        """Yield each cell and its values (n_features, n), minus their means, of the samples that are fitted."""
+        """Yield each cell and its centered values (n_features, n) in the samples that are fitted."""
         length, height = grid.cell_shape[0], mean.shape[0]
         few = self._fitted[:: math.ceil(len(self._fitted) * mean.nbytes * length / height / _ROW_BYTES)]
         reach = grid.overlap if isinstance(grid, LappedGrid) else 0
@@ -247,7 +248,7 @@ class _Trial:
             for cell, parts in found.items():
                 values = np.concatenate(parts, axis=1)
                 if self._fitted.dtype.kind == "f":
-                    # Directions are the same at any scale, and squares of ordinary numbers are numbers of their type.
+                    # Directions do not depend on the scale. Scaled to the data range, squares cannot overflow.
                     np.ldexp(values, -math.frexp(width)[1], out=values)
                 yield cell, values
 
@@ -258,7 +259,7 @@ def _leading(values: Array, k: int) -> Array:
     if d <= n:
         return leading_eigh((values @ values.T).astype(np.float64), min(k, d))[1].astype(values.dtype)
     squares, rows = leading_eigh((values.T @ values).astype(np.float64), min(k, n))
-    # Products in single precision tell no smaller ones from zero.
+    # In single precision, smaller squares cannot be distinguished from zero.
     there = squares > 1e-6 * squares[0]
     there[0] = True
     length = np.sqrt(squares[there, None]).clip(np.finfo(values.dtype).tiny).astype(values.dtype)

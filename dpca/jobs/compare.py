@@ -1,4 +1,4 @@
-"""Bytes and errors of a compressed store beside those of other codecs, on samples of what it was made from."""
+"""Compare a compressed store with other codecs: bytes and errors on samples of the original stack."""
 
 from __future__ import annotations
 
@@ -24,31 +24,31 @@ from dpca.storage.disk import folder_bytes
 from dpca.storage.errors import DataError
 from dpca.storage.stack import Stack
 
-# Photographs from all over the stack that are tried; of other arrays, consecutive samples of so many bytes.
+# Number of photographs, spread over the stack; for other arrays, bytes of consecutive samples.
 _PICTURES, _ARRAY_BYTES = 100, 2**26
 _QUALITIES = (10, 20, 35, 50, 65, 75, 85, 92, 96)
 _DECIBELS = tuple(range(24, 52, 3))
 _DISTANCES = (15, 10, 6, 4, 2.5, 1.5, 1, 0.6, 0.3)
-# Largest errors, in units of the data range.
+# Largest errors in units of the data range.
 _TOLERANCES = tuple(10.0**-x for x in np.arange(1, 5.01, 0.5))
 
-# What encodes samples with one setting: bytes of them all, and the decoded samples.
+# A function that encodes samples with one setting; it returns their bytes and the decoded samples.
 _Codec = Callable[[Array, float], tuple[int, Array]]
 
 
 @dataclass(frozen=True)
 class Point:
-    """What a codec makes of the samples with one setting.
+    """The result of a codec with one setting.
 
     Attributes
     ----------
     codec : str
     setting : float or None
-        Quality, decibels, distance or largest error: what the codec takes.
+        Quality, decibels, distance or largest error, depending on the codec.
     bytes : float
-        Of a sample, mean.
+        Mean bytes of a sample.
     psnr : float
-        Decibels, of the mean error; infinite without loss.
+        Decibels, from the mean error; infinite if lossless.
     """
 
     codec: str
@@ -59,18 +59,18 @@ class Point:
 
 @dataclass(frozen=True)
 class Comparison:
-    """A store beside other codecs.
+    """A store and other codecs.
 
     Attributes
     ----------
     store : Point
-        All bytes of the store by its number of samples, and its error on the samples that were tried.
+        Bytes of the store divided by its number of samples, and its error on the samples that were compared.
     others : list of Point
         By codec, coarse to fine.
     missing : dict
-        Why codecs are left out, and what helps, by their names.
+        For each codec that is left out, the reason and the remedy.
     data_range : (float, float)
-        Lowest and highest value, which PSNR refers to.
+        Lowest and highest value, for PSNR.
     """
 
     store: Point
@@ -79,9 +79,9 @@ class Comparison:
     data_range: tuple[float, float]
 
     def at_equal_error(self) -> dict[str, float | None]:
-        """Return the bytes of a sample that each codec takes at the PSNR of the store, interpolated.
+        """Return the bytes of a sample at the PSNR of the store, for each codec, interpolated between its settings.
 
-        None where the settings do not reach it from both sides. What was tried with one setting takes what it takes.
+        None if the PSNR of the store is outside their range. A codec with one setting has its own number of bytes.
         """
         found: dict[str, float | None] = {}
         for name in dict.fromkeys(point.codec for point in self.others):
@@ -96,32 +96,32 @@ class Comparison:
 
 
 def compare_store(path: str, stack: Stack, *, sample: int | None = None) -> Comparison:
-    """Measure other codecs on samples of what a compressed store was made from.
+    """Measure other codecs on samples of the stack that a compressed store was made from.
 
-    Images of 8 bits go through JPEG, JPEG 2000, WebP, AVIF and JPEG XL, one by one; samples of all kinds, as one array,
-    through zfp and SZ3, which keep a largest error, and through blosc without loss.
+    Images of 8 bits are encoded one by one with JPEG, JPEG 2000, WebP, AVIF and JPEG XL. Samples of all kinds are
+    encoded as one array with zfp and SZ3, which have an error bound, and with Blosc, which is lossless.
 
     Parameters
     ----------
     path : str
         Compressed store.
     stack : Stack
-        What it was made from.
+        The stack that it was made from.
     sample : int, optional
-        Samples to try; default 100 photographs, or 64 MiB of other samples.
+        Number of samples; default 100 photographs, or 64 MiB of other samples.
 
     Raises
     ------
     DataError
         If the stack has another shape or type than the store.
     StoreError
-        If the store is none, or damaged.
+        If this is not a compressed store, or it is damaged.
     """
     store = open_compressed(path)
     if store.shape != (stack.n_samples, *stack.sample_shape) or store.dtype != stack.dtype:
         raise DataError(
-            f"'{path}' stands for {store.shape} {store.dtype} but '{stack.path}' holds "
-            f"{(stack.n_samples, *stack.sample_shape)} {stack.dtype}: give the stack that it was made from"
+            f"'{path}' has samples of {store.shape} {store.dtype} but '{stack.path}' has "
+            f"{(stack.n_samples, *stack.sample_shape)} {stack.dtype}: give the stack that the store was made from"
         )
     low, high = store.facts["data_range"]
     count = store.shape[0] if sample is None else min(sample, store.shape[0])
@@ -160,7 +160,7 @@ def compare_store(path: str, stack: Stack, *, sample: int | None = None) -> Comp
 def _codecs(
     pictures: bool, tolerances: Sequence[float], promised: float | None
 ) -> Iterator[tuple[str, _Codec | str, Sequence[float]]]:
-    """Yield name, codec or what is missing, and settings."""
+    """Yield the name, the codec (or why it is missing) and the settings."""
     try:
         more: Any = importlib.import_module("imagecodecs")
     except ImportError:
@@ -188,7 +188,7 @@ def _codecs(
 
 
 def _still(kind: str) -> _Codec:
-    """Return what encodes pictures one by one by Pillow."""
+    """Return a codec that encodes pictures one by one with Pillow."""
 
     def coded(pixels: Array, quality: float) -> tuple[int, Array]:
         how: dict[str, dict[str, Any]] = {
@@ -213,7 +213,7 @@ def _jpeg_xl(imagecodecs: Any, pixels: Array, distance: float) -> tuple[int, Arr
 
 
 def _bounded(encode: Any, decode: Any, keyword: str, mode: str) -> _Codec:
-    """Return what encodes all samples as one array of at most four axes, with a largest error."""
+    """Return a codec that encodes all samples as one array of at most four axes, with an error bound."""
 
     def coded(samples: Array, largest: float) -> tuple[int, Array]:
         few = samples.reshape(-1, *samples.shape[max(1, samples.ndim - 3) :])

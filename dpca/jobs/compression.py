@@ -1,4 +1,4 @@
-"""The main job: a source in; a model, scores, a quality record and its pictures out, for any estimator."""
+"""The main job, for any estimator: from a source to a model, scores and their quality, or to a compressed store."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ from dpca.storage.stack import Stack
 from dpca.storage.workspace import Workspace, fingerprint_of
 
 PathLike = str | os.PathLike[str]
-# Decoded bytes of a job beside which the seconds that a plan takes are nothing.
+# From this many decoded bytes, the seconds for a plan do not matter.
 _WORTH_A_PLAN = 2**34
 # Sizes of shards that are tried where memory is short, each half of the one before.
 _HALVED = 8
@@ -63,9 +63,9 @@ class Compressed:
     report : mapping
         Content of ``report.json``.
     folder : Path or ObjectPath
-        Where the report is.
+        Folder of the report.
     already_done : bool
-        Whether an earlier run had done everything.
+        Whether the output was already complete.
     """
 
     report: Mapping[str, Any]
@@ -85,41 +85,40 @@ def compress(
     request: str | None = None,
     plan: bool | None = None,
 ) -> Compressed:
-    """Ingest a source, fit a model, write scores and quality, or a compressed store, and report.
+    """Ingest a source, fit a model, write scores and their quality, or a compressed store, and write a report.
 
     Parameters
     ----------
     source : path-like, sequence of these, dpca.storage.Stack, or dpca.storage.readers.Reader
-        Images, archives or arrays, see `dpca.storage.ingest`. A Zarr array or stack store is read where it is, without
-        a copy.
+        Images, archives or arrays, see `dpca.storage.ingest`. A Zarr array or stack store is read in place, without a
+        copy.
     output : path-like
-        Store of the scores, or the compressed store. With scores it holds the model as ``model``; the ingested stack as
-        ``stack`` if that is asked for.
-        The report goes to ``<output stem>.report``.
+        Store of the scores, or the compressed store. A store of scores contains the model as ``model`` and, if
+        ``keep_stack`` is set, the ingested stack as ``stack``. The report goes to ``<output stem>.report``.
     settings : CompressionSettings
     client : distributed.Client, optional
-        Cluster to run on; without one, threads of this process.
+        Cluster to run on; default threads of this process.
     overwrite : bool
-        Whether an output of other settings may be replaced.
+        Whether to replace an output that has other settings.
     progress : Progress
     say : callable
-        Told in a line what happens.
+        Called with a line of text for each event.
     request : str, optional
-        What the store is to state of the request for it, by which a program can recognize that it served it before.
+        Text that the store keeps. A program can use it to recognize its earlier request.
     plan : bool, optional
-        Whether to foretell on a cluster what each stage will take, see `plan_job`, and to report it beside what it
-        took. Default: for more than 16 GiB of samples.
+        Whether to plan the time of each stage first if a cluster is used, see `plan_job`, and to report it with the
+        actual time. Default: for more than 16 GiB of samples.
 
     Raises
     ------
     DataError, PlanError, StoreError
-        One sentence each; nothing appears under ``output``, and what was finished serves the next run.
+        With a message of one sentence. Nothing appears under ``output``. The next run resumes from the finished parts.
 
     Notes
     -----
-    The memory of every stage is planned before the first one begins. Everything grows in ``<output>.partial`` and
-    appears under ``output`` by one rename at the end. A stopped run goes on where it was; a finished one is recognized
-    by the fingerprint of source and settings.
+    The memory of every stage is planned before the first one begins. All files are written to ``<output>.partial``; one
+    rename at the end moves them to ``output``. An interrupted run resumes from its checkpoint. A finished run is
+    recognized by the fingerprint of source and settings.
     """
     given = open_input(source, key=settings.key, axes=settings.axes, data_range=settings.data_range)
     if (done := find_done(given, output, settings, overwrite=overwrite)) is not None:
@@ -129,7 +128,7 @@ def compress(
     folder, model, goal = report_folder(output), settings.model, settings.goal
     with _workspace(given, output, settings, overwrite) as work:
         if work.state == "resumed":
-            say(f"going on with the unfinished run in '{os.fspath(output)}.partial'")
+            say(f"resumed the unfinished run in '{os.fspath(output)}.partial'")
         record = StageRecord(work)
         if planning and work.state == "new":
             say("plan what that takes")
@@ -161,7 +160,7 @@ def compress(
             record.keep("scores", fill_scores(stack, model_path, work, records, facts=facts, **measured, **run))
         else:
             model_path = fit_and_encode(model, stack, work, wanted, record, say, run, _facts(settings) | stated)
-        # Before the store: a store under its final name always has its report.
+        # The report comes first, so that every store under its final name has one.
         report = _write_report(given, stack, work.store, model_path, folder, settings, record.numbers())
         if not settings.keep_stack:
             work.set_aside()
@@ -172,12 +171,12 @@ def compress(
 def _with_range(
     stack: Stack, work: Workspace, record: StageRecord, say: Callable[[str], None], run: Mapping[str, Any]
 ) -> Stack:
-    """Return a stack with its range; what its values span is found once, and kept for a run that resumes this one."""
+    """Return a stack with its data range. A range found from the values is kept for a run that resumes this one."""
     if stack.data_range is not None:
         check_channels(stack)
         return stack
     if (found := record.facts("range")) is None:
-        say(f"find the range of the {stack.dtype} values, which nobody states (--data-range LOW,HIGH saves this pass)")
+        say(f"find the range of the {stack.dtype} values (--data-range LOW,HIGH saves this pass)")
         began = time.perf_counter()
         kept = Checkpoints(str(work.scratch / "range"), str(work.scratch))
         low, high = stated_range(with_range(stack, checkpoints=kept, **run))
@@ -192,7 +191,7 @@ def find_done(
 ) -> Compressed | None:
     """Return the result of an earlier run of this job, or None if there is work to do.
 
-    Needs no cluster: call it before one is started, to be told early what is wrong with the settings or the output.
+    Needs no cluster. Call it before starting one, to find errors in the settings or the output early.
 
     Raises
     ------
@@ -205,10 +204,10 @@ def find_done(
         wanted_goal(settings.goal, every_sample=settings.every_sample)
         if not isinstance(settings.model, CellPCA) or settings.reconstruct:
             raise DataError(
-                "a compressed store is made of cells and reads as reconstructions: ask neither for these nor for bands"
+                "a compressed store requires cells and opens as reconstructions: give a CellPCA, and no reconstruct"
             )
     elif settings.choose_cells or settings.every_sample:
-        raise DataError("choose_cells or every_sample is given without a goal: give one, or leave it out")
+        raise DataError("choose_cells or every_sample is given without a goal: give a goal, or leave them out")
     settings.model.check_before(given.n_samples if isinstance(given, Stack) else len(given))
     with _workspace(given, output, settings, overwrite, look_only=True) as work:
         if work.state != "complete":
@@ -219,8 +218,8 @@ def find_done(
         if stack is None or settings.goal is not None:
             lost = "samples" if settings.goal is None else "components"
             raise StoreError(
-                f"the report '{folder}' is gone, and the {lost} that its pictures show were not kept in '{output}': "
-                f"run the job again with overwrite, which makes both"
+                f"the report '{folder}' is gone, and its pictures need the {lost}, which '{output}' does not keep: run "
+                f"the job again with --overwrite (overwrite=True) to make both"
             )
         report = _write_report(given, stack, store, store / "model", folder, settings, {"stages": {}, "notes": []})
     return Compressed(report, folder, True)
@@ -316,7 +315,7 @@ def _workspace(
 
 
 def _facts(settings: CompressionSettings) -> dict[str, Any]:
-    """Return what store and report say of what was asked for."""
+    """Return what the store and the report state about the settings."""
     return {"job": "compress", "settings": settings.as_dict()}
 
 
@@ -329,7 +328,7 @@ def _write_report(
     settings: CompressionSettings,
     record: Mapping[str, Any],
 ) -> dict[str, Any]:
-    # matplotlib takes a second to import, and only a report draws.
+    # matplotlib takes a second to import, and is needed only here.
     from dpca.jobs.report import write_job_report
 
     parts = (*(["stack"] if settings.keep_stack else []), "scores", "model", "reconstructions")

@@ -1,4 +1,4 @@
-"""From a stack and a cell PCA to a compressed store."""
+"""Encode a stack to a compressed store with the components of a cell PCA."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ from dpca.storage.stack import Stack
 from dpca.storage.tasks import one_blas_thread
 from dpca.storage.workspace import Workspace, fingerprint_of
 
-# Steps that are tried on all samples, and the name of what the checkpoints keep of each.
+# Number of steps that are tried on all samples, and the name of the error in the checkpoint of each.
 _ROUNDS, _REACHED = 5, "reached"
 
 
@@ -60,31 +60,32 @@ def encode_store(
     every_sample: bool = False,
     **goal: float | None,
 ) -> StageCost:
-    """Compress a stack: quantized scores of its cells, as few as a goal takes.
+    """Compress a stack: write quantized scores of its cells, with as few bytes as the goal allows.
 
     Parameters
     ----------
     stack : Stack
-        The samples; the model may have been fitted to others.
+        The samples. The model can be fitted to other samples.
     model : path-like
-        A stored `CellPCA`, with at least as many components of a cell as are worth keeping.
+        A stored `CellPCA`. Components that do not save bytes are dropped, so fit more rather than fewer.
     target : path-like
-        Where the store appears once it is whole; `dpca.open_compressed` reads it.
+        Path of the store. It appears there when it is complete; `dpca.open_compressed` reads it.
     client, overwrite, progress
         As for `fit_store`.
     request : str, optional
-        What the store is to state of the request for it.
+        Text that the store keeps. A program can use it to recognize its earlier request.
     every_sample : bool
-        Whether each sample is to meet the goal, not their mean: of ``psnr``, ``mse`` and ``ssim``.
+        Whether each sample must meet the goal, instead of the mean, for ``psnr``, ``mse`` and ``ssim``.
     **goal : float
         Exactly one of ``ratio``, ``psnr``, ``mse``, ``ssim``, ``max_error`` and ``max_relative_error``; see
-        `dpca.codec.goal.Goal`. The last two hold for every value, the others for all samples together; the store
-        states what is reached by each sample.
+        `dpca.codec.goal.Goal`. The last two are error bounds of every value, the others hold for all samples together.
+        The store states the quality of each sample.
 
     Raises
     ------
     DataError
-        If the goal makes no sense or is not met by all samples, or the model is of another kind or for other samples.
+        If the goal is invalid or cannot be reached, or the model is no `CellPCA` or was fitted to samples of another
+        shape.
     PlanError, StoreError
         As `fit_store`.
     """
@@ -109,7 +110,7 @@ def encode_store(
         try:
             cost = fill_codes(stack, model, work, work.scratch, wanted, facts=facts, client=client, progress=progress)
         except UnmetError:
-            # Nothing that the next try, for something else, could use: leave no trace of this one.
+            # An encoding with another goal cannot resume from this one, so no files remain.
             remove_tree(work.scratch)
             work.scratch.mkdir()
             raise
@@ -118,12 +119,12 @@ def encode_store(
 
 
 def wanted_goal(given: Mapping[str, float | None], *, every_sample: bool = False) -> Goal:
-    """Return the one goal that is given, see `dpca.codec.goal.Goal`.
+    """Return the one goal in a mapping, see `dpca.codec.goal.Goal`.
 
     Raises
     ------
     DataError
-        If there is none, or several, or its value makes no sense.
+        If there is none, or several, or its value is invalid.
     """
     try:
         return Goal.of(every_sample=every_sample, **given)
@@ -142,15 +143,15 @@ def fill_codes(
     client: Any | None,
     progress: Progress,
 ) -> StageCost:
-    """Write what is still missing of a compressed store in a workspace; ``records`` are kept of each finished shard.
+    """Write the missing parts of a compressed store in a workspace; ``records`` is the folder of the records of shards.
 
-    The store states ``facts`` about the job. A step is chosen by some samples; where all of them miss the goal, and
-    finer codes of some shards do not help, everything is written again with another step.
+    The store states ``facts`` about the job. The step is chosen on some samples. If all samples together miss the goal,
+    and finer codes of some shards do not suffice, everything is written again with another step.
 
     Raises
     ------
     UnmetError
-        If the goal is not met by all samples.
+        If the goal cannot be reached.
     """
     began = time.perf_counter()
     fitted, content = cells_for(stack, model), model_fingerprint(model)
@@ -168,8 +169,8 @@ def fill_codes(
             kept.save(_REACHED, *known)
         if wanted.is_promise or (error := known[1]["error"]) <= wanted.allowed:
             return StageCost(time.perf_counter() - began, stack.nbytes, peak)
-        each = "each" if wanted.every_sample else "all"
-        reached = f"{wanted.value_of(error):.6g} was reached by {each} of {stack.n_samples:,} samples"
+        each = "the worst" if wanted.every_sample else "all"
+        reached = f"{each} of {stack.n_samples:,} samples reached {wanted.value_of(error):.6g}"
         aim = aim.stricter(error, wanted, number)
     raise UnmetError(
         f"{wanted.name} is {wanted.value:g} but {reached} in {_ROUNDS} attempts: ask for less, or fit more components"
@@ -177,12 +178,12 @@ def fill_codes(
 
 
 def cells_for(stack: Stack, model: str | os.PathLike[str]) -> CellPCA:
-    """Return the stored model that a stack is encoded with.
+    """Return the stored model for the encoding of a stack.
 
     Raises
     ------
     DataError
-        If it is of another kind, or for other samples.
+        If it is no `CellPCA`, or was fitted to samples of another shape.
     """
     fitted = load_any(model)
     if not isinstance(fitted, CellPCA):
@@ -190,14 +191,14 @@ def cells_for(stack: Stack, model: str | os.PathLike[str]) -> CellPCA:
     if fitted.sample_shape_ != tuple(stack.sample_shape):
         raise DataError(
             f"'{stack.path}' has samples of {tuple(stack.sample_shape)} but the model was fitted to "
-            f"{fitted.sample_shape_}: use the stack's own model"
+            f"{fitted.sample_shape_}: give a model that was fitted to samples of this shape"
         )
     return fitted
 
 
 def _planned(stack: Stack, fitted: CellPCA, stated: dict[str, Any], aim: Goal, reached: str) -> Quantized:
-    """Return what a goal takes, which is the first one or, where that was ``reached``, another one."""
-    with one_blas_thread():  # products of cells are too small for more
+    """Return the arrays and settings for a goal; ``reached`` describes a failed earlier attempt, for errors."""
+    with one_blas_thread():  # products of cells are too small for several threads
         try:
             return Trials(as_source(stack), cell_components(fitted), stated).reach(aim)
         except UnmetError as error:
@@ -205,14 +206,14 @@ def _planned(stack: Stack, fitted: CellPCA, stated: dict[str, Any], aim: Goal, r
 
 
 def _clear(work: Workspace) -> None:
-    """Remove what an earlier attempt wrote, with other arrays."""
+    """Remove the arrays of an earlier attempt."""
     for entry in work.store.iterdir() if work.store.is_dir() else ():
         if entry.is_dir() and entry.name != KEPT_STACK:
             remove_tree(entry)
 
 
 def _error(wanted: Goal, stack: Stack, work: Workspace, quality: Sequence[Mapping[str, Array]]) -> float:
-    """Return the error of all samples of a store without its manifest; of a ratio, the share of bytes with it."""
+    """Return the error of all samples of an unfinished store; for a ratio, its share of the decoded bytes."""
     if wanted.is_of_samples:
         return wanted.error(np.concatenate([wanted.errors(record) for record in quality]))
     return compressed_bytes(work.store) / stack.nbytes
@@ -228,16 +229,16 @@ def write_planned(
     client: Any | None,
     progress: Progress,
 ) -> tuple[int, list[dict[str, Array]]]:
-    """Write a compressed store of what was chosen for it, `PLAN`; return what `write_codes` does.
+    """Write a compressed store from its `PLAN` in the checkpoint; return the result of `write_codes`.
 
-    Where the samples miss the goal that is wanted, and finer codes of some shards help, these are written again.
+    If the samples miss the goal and finer codes of some shards help, these shards are written again.
     """
     source, grid = as_source(stack), fitted.grid_
     chosen = Quantized.of(*stored_plan(kept))
     stated = {**stated, **chosen.settings}
     if (along := stack.coordinates) is not None:
         stated |= {"dims": list(along.dims), "attributes": along.stated}
-    # Metadata without spaces: half of it, which counts where samples are few.
+    # Metadata without spaces has half the bytes, which matters for few samples.
     with zarr.config.set({"json_indent": None}):
         group = create_root(
             work.store, kind=COMPRESSED, version=COMPRESSED_VERSION, fingerprint=work.fingerprint, **stated
@@ -268,12 +269,13 @@ def write_planned(
 
 
 def stated_facts(stack: Stack, grid: CellGrid, wanted: Goal) -> dict[str, Any]:
-    """Return what a compressed store states of its samples and of its goal.
+    """Return the facts that a compressed store states about its samples and its goal.
 
     Raises
     ------
     DataError
-        If nobody stated the data range, no value of this type can keep what is promised, or SSIM has no meaning.
+        If the stack states no data range, the error bound is below the rounding error of the type, or SSIM is not
+        defined for the samples.
     """
     check_goal(wanted, stack.sample_shape, grid.n_spatial)
     data_range = stated_range(stack)
@@ -285,8 +287,8 @@ def stated_facts(stack: Stack, grid: CellGrid, wanted: Goal) -> dict[str, Any]:
         "dtype": stack.dtype.name,
         "data_range": list(data_range),
         "n_samples": stack.n_samples,
-        # With a promise, also values beyond the stated range come back; and values that are appended may lie beyond the
-        # range of those before, unless that is the range of their type.
+        # Values outside the data range are kept if there is an error bound. Appended values can be outside the range of
+        # the first samples too, unless that is the range of their type.
         "clip": list(_whole_range(stack.dtype, data_range) if beyond else data_range),
         "cell_shape": list(grid.cell_shape),
         "overlap": getattr(grid, "overlap", 0),
@@ -300,7 +302,7 @@ def stated_facts(stack: Stack, grid: CellGrid, wanted: Goal) -> dict[str, Any]:
 
 
 def check_goal(goal: Goal, sample_shape: Sequence[int], n_spatial: int) -> None:
-    """Refuse a goal that has no meaning for samples.
+    """Reject a goal that is not defined for the samples.
 
     Raises
     ------

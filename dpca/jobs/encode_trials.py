@@ -1,4 +1,4 @@
-"""What a compressed store keeps: tried on some samples until it reaches its goal."""
+"""Choose the step and the components of a compressed store: trials on some samples, until the goal is reached."""
 
 from __future__ import annotations
 
@@ -40,26 +40,26 @@ from dpca.representation.compressed_form import (
 from dpca.storage.arrays import packed_bytes
 from dpca.storage.errors import DataError
 
-# Samples that scores are chosen on, as many as have this many bytes of scores but not fewer or more than these. Goals
-# are measured on as many others, if there are others.
+# Samples for choosing components: as many as have this many bytes of scores, within these limits. Goals are measured on
+# as many other samples, if there are any.
 _TRIED_BYTES, _TRIED_LEAST, _TRIED_MOST = 2**26, 16, 256
-# Runs of consecutive samples that tell whether waves are worth their trouble.
+# Runs of consecutive samples that show whether waves save bytes.
 _RUNS = 4
-# Samples that a search begins with, and how near it comes with them, in doublings of the step.
+# Number of samples at the start of a search, and its precision with them, in doublings of the step.
 _FEW, _ROUGH = 32, 1 / 16
-# Steps that are tried for a promise, in units of the promised error: finer ones cost scores, coarser ones residuals.
-_FOR_A_PROMISE = (1.0, 2.0, 2.8, 4.0, 8.0, 16.0)
-# So many times the smallest ordinary number is a range that steps may divide.
+# Steps to try for an error bound, in units of the bound. Finer steps make scores larger, coarser ones residuals.
+_BOUND_STEPS = (1.0, 2.0, 2.8, 4.0, 8.0, 16.0)
+# The data range must be at least this many times the smallest normal number, so that it can be divided into steps.
 _ORDINARY = 2**10
-# Values that predictions are tried on.
+# Number of values that predictions are tried on.
 _TRIED_VALUES = 2**24
-# Bytes that a store and each of its arrays state about themselves, checksums included. Arrays of a store with
-# components, and of one without. And bytes of quality and name of a sample, and more for a promise.
+# Bytes of the metadata of a store and of each array, checksums included; the number of arrays of a store with and
+# without components; and bytes of the quality and name of a sample, and of its largest error if there is a bound.
 _OF_A_STORE, _OF_AN_ARRAY, _ARRAYS, _OF_A_SAMPLE = 2_400, 800, (12, 8), (13, 8)
 
 
 def cell_components(model: CellPCA) -> Components:
-    """Return the components of a fitted model's cells, those that cells share once."""
+    """Return the components of a fitted model's cells. Shared components occur once."""
     grid, rows, mean = model.grid_, model.components_, model.mean_[None].astype(np.float64)
     if isinstance(grid, LappedGrid):
         rows = grid.prefilter.apply(rows.copy(), (0,) * (rows.ndim - 1))
@@ -70,7 +70,7 @@ def cell_components(model: CellPCA) -> Components:
 
 
 def groups_of(grid: CellGrid, *, shared: bool) -> tuple[list[list[int]], Array]:
-    """Return the cells of each group that has the same components, and the group (n_cells,) of each cell."""
+    """Return the cells of each group with the same components, and the group (n_cells,) of each cell."""
     plain = CellGrid(grid.sample_shape, grid.cell_shape)
     cells = SharedGrid(plain).cells if shared else [[i] for i in range(plain.n_partitions)]
     group = np.empty(plain.n_partitions, np.int64)
@@ -80,17 +80,17 @@ def groups_of(grid: CellGrid, *, shared: bool) -> tuple[list[list[int]], Array]:
 
 
 class Trials:
-    """Encodes some samples of a stack with any step, and measures what it comes to.
+    """Encodes some samples of a stack with different steps, and measures errors and bytes.
 
     Parameters
     ----------
     source : Source
     components : Components
-        Of which those that pay for their bits are kept.
+        Components that do not save bytes are dropped.
     facts : dict
-        What the store will state.
+        Facts that the store will state.
     n_samples : int, optional
-        Samples that the store will have, where the source has but some of them.
+        Number of samples in the store, if the source has only some of them.
     """
 
     def __init__(
@@ -118,23 +118,23 @@ class Trials:
         return float(high - low)
 
     def reach(self, goal: Goal, *, rough: bool = False, guess: float | None = None) -> Quantized:
-        """Return what the goal takes.
+        """Return the arrays and settings with the fewest bytes that meet a goal.
 
         Parameters
         ----------
         goal : Goal
         rough : bool
-            Whether a step within 4 % of the best one is good enough.
+            Whether a step within 4 % of the best one suffices.
         guess : float, optional
             A step that nearly meets the goal.
 
         Raises
         ------
         UnmetError
-            If no step meets it; with how many components there are, where more of them may help.
+            If no step meets the goal. If more components can help, it states how many there are.
         """
         if goal.is_promise:
-            sized = list(self._kept_promises())
+            sized = list(self._bounded_encodings())
             if not sized:
                 raise DataError(
                     f"{goal.name} {goal.value:g} takes integers of more than 32 bits for values of {self.source.name}: "
@@ -145,12 +145,12 @@ class Trials:
         if self._width < _ORDINARY * float(kind.tiny):
             raise DataError(
                 f"values of {self.source.name} span {self._width:g}, too little for arithmetic in {kind.dtype}: "
-                f"multiply all of them by a constant"
+                f"multiply all values by a constant"
             )
         try:
             first = self if rough else self._few()
             start = 1.0 if guess is None else 4 * _ROUGH
-            # With a step as long as a score nothing is kept; finer ones than the other make codes of more than 32 bits.
+            # A step as long as the longest score keeps nothing. Below the other limit, codes exceed 32 bits.
             longest = longest_score(self.facts, self.waves)
             search = partial(
                 search_step, coarse=coarse, end=4 * longest if coarse else longest / np.iinfo(np.int32).max
@@ -170,19 +170,19 @@ class Trials:
         return self.at(step)
 
     def margin_of(self, goal: Goal) -> Callable[[float], float]:
-        """Return by how much steps meet a goal, negative where they do not."""
+        """Return a function from steps to the margin by which they meet a goal; negative if they miss it."""
         if goal.name == "ratio":
             return lambda step: self._ratio(step) / goal.value - 1
         return lambda step: goal.margin(goal.errors(self._quality(self.at(step), goal)))
 
-    def _kept_promises(self) -> Iterator[tuple[float, Quantized]]:
-        """Yield what keeps a promise and how many bytes it takes; nothing that takes integers of more than 32 bits."""
+    def _bounded_encodings(self) -> Iterator[tuple[float, Quantized]]:
+        """Yield the bytes and the arrays of encodings that meet an error bound with integers of at most 32 bits."""
         unit = self.facts["residual_step"] / 2
         plain = self.at(unit).without_components()
         tried: list[tuple[Callable[[Quantized], Quantized], Quantized, str]] = [
-            (self.with_residual, self.at(unit * times), "packed") for times in _FOR_A_PROMISE
+            (self.with_residual, self.at(unit * times), "packed") for times in _BOUND_STEPS
         ]
-        tried += [(self.with_residual, plain, "packed"), (_as_it_is, plain, "shuffled")]
+        tried += [(self.with_residual, plain, "packed"), (_without_differences, plain, "shuffled")]
         finer = [partial(self._interpolated, finer=finer) for finer in FINER]
         tried += [(predicted, plain, codec) for predicted in finer for codec in ("packed", "bzip2")]
         for residual, kept, codec in tried:
@@ -197,7 +197,7 @@ class Trials:
             return 0.0
 
     def _few(self) -> Trials:
-        """Return trials of a part of the samples, of waves whole runs of them."""
+        """Return trials of a subset of the samples; for waves, of whole runs."""
         few, unit = copy(self), RUN if self.waves else 1
         every = max(1, len(self.samples) // _FEW)
 
@@ -209,31 +209,31 @@ class Trials:
         return few
 
     def at(self, step: float) -> Quantized:
-        """Return what is kept with a step, or with the nearest one that is an ordinary number of the type of scores."""
+        """Return the encoding with a step, or with the nearest step that is a normal number of the type of scores."""
         kind = np.finfo(self.scores.dtype)
         step = min(max(step, float(kind.tiny)), float(kind.max) / 16)
         return quantized(self.components, self.scores, step, self.n_samples, self.waves)
 
     def codec(self, tried: Quantized) -> CellCodec:
-        """Return the codec of what is kept."""
+        """Return the codec of an encoding."""
         components = tried.components(self.components.grid, decoding_dtype(self.facts))
         return CellCodec(components, tried.step, tried.cell, tried.component, tried.waves)
 
     def with_residual(self, tried: Quantized) -> Quantized:
-        """Return the same with the axes along which differences of its residual are smallest."""
+        """Return the encoding with residuals, and the axes along which differences make them smallest."""
         codec = self.codec(tried)
         left = self._residual(codec, codec.encode(self.samples[:RUN], np.int32, DeadZone(tried.least)), RUN)
         return replace(tried, differences=best_axes(left, self.components.grid.n_spatial))
 
     def _interpolated(self, plain: Quantized, finer: float) -> Quantized:
-        """Return the same with predicted residuals: along the axes of space, and from sample to sample if that pays."""
+        """Return the encoding with interpolated residuals: along space, and along samples if that saves bytes."""
         axes = range(0 if self.waves else 1, 1 + self.components.grid.n_spatial)
         step = self.facts["residual_step"]
         found = Interpolation.fitted(self.blocks[len(self.blocks) // 2], axes, step, finer)
         return replace(plain, differences=(), interpolated=found.axes, level_steps=found.steps, weights=found.weights)
 
     def _plain(self, tried: Quantized, block: Array) -> Array:
-        """Return the residuals of samples without components, as they are stored."""
+        """Return the stored residuals of samples that are encoded without components."""
         left = block - tried.components(self.components.grid, np.float64).offset
         if tried.interpolation is not None:
             return folded(tried.interpolation.encode(left)[0])
@@ -241,15 +241,15 @@ class Trials:
 
     @cached_property
     def blocks(self) -> list[Array]:
-        """Runs of consecutive samples, as many as a chunk of a plain store has, float64."""
+        """Runs of consecutive float64 samples, each as long as a chunk of a store without components."""
         rows = min(self.source.shape[0], replace(self.form, plain=True).rows)
         runs = spread_runs(self.source, max(rows, _TRIED_VALUES // math.prod(self.source.shape[1:])), rows)
         return np.split(runs.astype(np.float64), len(runs) // rows)
 
     def stored_bytes(self, tried: Quantized) -> float:
-        """Estimate the bytes of the whole store."""
+        """Estimate the bytes of the store."""
         codec, times = self.codec(tried), self.n_samples / len(self.samples)
-        _refuse_long(self.facts, tried)
+        _require_32_bits(self.facts, tried)
         codes = codec.encode(self.samples, np.int32, DeadZone(tried.least))
         once = sum(packed_bytes(np.asarray(getattr(tried, name)), (2**14,)) for name in ("cell", "component", "basis"))
         once += packed_bytes(tried.mean, mean_chunks(self.components.grid))
@@ -286,7 +286,7 @@ class Trials:
         return self.n_samples * int(self.samples[0].nbytes)
 
     def _quality(self, tried: Quantized, goal: Goal) -> dict[str, Array]:
-        # Those that miss a goal of every sample are encoded without a dead zone.
+        # With a goal of every sample, samples that miss it are encoded without a dead zone.
         codec, zone = self.codec(tried), NEAREST if goal.every_sample else DeadZone(tried.least)
         codes = codec.of_samples(codec.encode(self.samples, np.int32, zone))
         decoded = codec.decode(codes, pixels=pixels_of(self.facts))
@@ -294,12 +294,12 @@ class Trials:
         return quality_of(self.samples, decoded, data_range=self._width, n_spatial=n_spatial, measures=(goal.measure,))
 
     def mse(self, tried: Quantized) -> float:
-        """Return the mean squared error, in units of the data range squared."""
+        """Return the mean squared error, in units of the squared width of the data range."""
         return float(self._quality(tried, Goal("mse", 1.0))["mse"].mean())
 
 
-def _refuse_long(facts: dict[str, Any], tried: Quantized) -> None:
-    """Refuse what would be written as integers of more than 32 bits.
+def _require_32_bits(facts: dict[str, Any], tried: Quantized) -> None:
+    """Reject an encoding with integers of more than 32 bits.
 
     Raises
     ------
@@ -311,12 +311,12 @@ def _refuse_long(facts: dict[str, Any], tried: Quantized) -> None:
         integer_dtype(largest_residual(facts, plain=plain) / facts["residual_step"])
 
 
-def _as_it_is(plain: Quantized) -> Quantized:
+def _without_differences(plain: Quantized) -> Quantized:
     return replace(plain, differences=())
 
 
 def spread_runs(source: Source, most: int, run: int) -> Array:
-    """Read runs of so many consecutive samples, spread over all, at most so many samples but at least one run."""
+    """Read runs of consecutive samples, spread over the source: at most ``most`` samples, but at least one run."""
     n_runs = source.shape[0] // run
     firsts = run * spread_samples(n_runs, min(max(1, most // run), n_runs), np.random.default_rng(0))
     return np.concatenate(list(read_samples(source, (firsts[:, None] + np.arange(run)).ravel())))

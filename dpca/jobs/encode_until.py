@@ -1,8 +1,9 @@
-"""Writing until the mean error of all samples is small enough: a step is chosen by some hundred of them.
+"""Write shards until the mean error of all samples meets the goal.
 
-Where their mean misses that of all by a few per cent, some shards are written again, their first samples without a dead
-zone: with the same step and the same components, these have some 10 to 20 % less error. Which shards follows from the
-measured errors, so that an interrupted run resumes with the same ones.
+The step is chosen on some hundred samples. If their mean error differs from that of all samples by a few per cent, some
+shards are written again, and their first samples get no dead zone. With the same step and the same components, their
+error is some 10 to 20 % smaller. The choice of shards depends only on the measured errors, so that a resumed run makes
+the same choice.
 """
 
 from __future__ import annotations
@@ -15,10 +16,10 @@ from dpca.codec.goal import Goal
 from dpca.codec.waves import RUN
 from dpca.kernels.types import Array
 
-# Share of their error that samples lose without a dead zone, until it is measured; and the share of what all can lose
-# from which a finer step takes fewer bytes.
+# First estimate of the share of the error that vanishes without a dead zone. If the excess is more than half of what
+# this can gain, a finer step takes fewer bytes.
 _GAINS, _ENOUGH = {"mse": 0.1, "psnr": 0.1, "ssim": 0.04}, 0.5
-# So much more than should be enough is written again.
+# Safety factor of the error that is to vanish.
 _MORE = 1.1
 
 
@@ -29,25 +30,25 @@ def write_until_met(
     record: Callable[[int, int], Mapping[str, Array]],
     before: Array | None = None,
 ) -> tuple[int, dict[int, int]]:
-    """Write all shards, and some of them again where their mean error is too large and that helps.
+    """Write all shards; write some again if the mean error is too large and this can fix it.
 
     Parameters
     ----------
     goal : Goal or None
     shards : iterable of int
-        What is to be written.
+        Shards to write.
     write : callable (mapping from shards to numbers of samples)
-        Writes each of the shards with no record yet, its first samples, that many, without a dead zone; returns the
-        most memory that a process held.
+        Writes each shard that has no record yet, its first samples (this many) without a dead zone. Returns the peak
+        memory of a process.
     record : callable (shard, number of samples)
-        Returns the quality of the samples of a shard that was written so.
+        Returns the quality of the samples of a shard that was written in this way.
     before : array (n,), optional
-        Errors of samples that are written already, and count, too.
+        Errors of samples that were written earlier and count for the goal.
 
     Returns
     -------
     int, dict of int to int
-        The most memory that a process held; shards whose first samples, so many, were written without a dead zone.
+        The peak memory of a process; for each shard that was written again, its number of samples without a dead zone.
     """
     peak = write(dict.fromkeys(shards, 0))
     nearest: dict[int, int] = {}
@@ -64,7 +65,7 @@ def write_until_met(
         tried = sum(first[s][:n].sum() for s, n in nearest.items())
         gain = 1 - sum(now[s][:n].sum() for s, n in nearest.items()) / tried if tried else _GAINS[goal.name]
         left = sum(errors[nearest.get(s, 0) :].sum() for s, errors in first.items())
-        # Before any was tried, a finer step is what a large excess takes.
+        # Before the gain is measured, a large excess is left to a finer step.
         if not gain * left * (1 if nearest else _ENOUGH) > excess:
             return peak, nearest
         more = _nearest(first, nearest, _MORE * excess / gain)
@@ -73,7 +74,7 @@ def write_until_met(
 
 
 def _nearest(first: Mapping[int, Array], nearest: Mapping[int, int], error: float) -> dict[int, int]:
-    """Return shards that have so much error yet, and of how many of their samples: unfinished ones, then the worst."""
+    """Return shards with this much error in total, and numbers of their samples; unfinished shards, then the worst."""
     found: dict[int, int] = {}
     for shard in sorted(first, key=lambda s: (-nearest.get(s, 0), -first[s].sum(), s)):
         begin, errors = nearest.get(shard, 0), first[shard]

@@ -38,32 +38,32 @@ from dpca.storage.progress import Progress
 from dpca.storage.reading import open_array, root_facts
 from dpca.storage.tasks import map_shards
 
-#: What was chosen for the whole stack, by this name among the checkpoints.
+#: Name of the checkpoint with the arrays and settings of the whole stack.
 PLAN = "plan"
-# Bytes of floating-point samples that are encoded at once.
+# Bytes of floating-point samples that are encoded at a time.
 _BLOCK_BYTES = 3 * 2**24
 
 
 @dataclass(frozen=True)
 class EncodeJob:
-    """What the tasks of one encoding share.
+    """The data that all tasks of an encoding share.
 
     Parameters
     ----------
     source : Source
         The stack, samples on axis 0.
     store : str
-        Zarr group with everything but codes.
+        Zarr group of the store, with all arrays except codes.
     fingerprint : str
-        Of that group.
+        Fingerprint of that group.
     max_error : float or None
-        What is promised of every value.
+        Error bound of every value.
     n_spatial : int
-        How many axes of a sample are axes of space.
+        Number of spatial axes of a sample.
     checkpoints : Checkpoints
-        Where each finished shard leaves its quality, the done-marker.
+        Holds the quality of each finished shard, its done-marker.
     plain : bool
-        Whether the store has residuals only.
+        Whether the store has only residuals.
     goal : Goal, optional
         Of the quality of samples.
     """
@@ -79,16 +79,16 @@ class EncodeJob:
 
     @property
     def form(self) -> Form:
-        """How the arrays lie."""
+        """Layout of the arrays."""
         return Form(tuple(self.source.shape), self.source.dtype.itemsize, self.plain)
 
     @property
     def n_shards(self) -> int:
-        """Units of work."""
+        """Number of shards."""
         return math.ceil(self.source.shape[0] / self.form.shard_rows)
 
     def unit(self, shard: int, nearest: int = 0) -> str:
-        """Name of a shard's record, of which so many samples were encoded without a dead zone."""
+        """Name of a shard's record; ``nearest`` is the number of samples without a dead zone."""
         return f"shard-{shard:06d}" + (f"-{nearest}" if nearest else "")
 
     def record(self, shard: int, nearest: int = 0) -> dict[str, Array]:
@@ -97,7 +97,7 @@ class EncodeJob:
         Raises
         ------
         StoreError
-            If it is gone.
+            If it is missing.
         """
         return record_of(self.checkpoints, self.unit(shard, nearest))
 
@@ -105,10 +105,10 @@ class EncodeJob:
 def write_codes(
     job: EncodeJob, group: zarr.Group, n_positions: int, client: Any | None, progress: Progress
 ) -> tuple[int, list[dict[str, Array]]]:
-    """Write codes and residuals, shard by shard; return the most memory of a process, and the quality of each shard."""
+    """Write codes and residuals, shard by shard; return the peak memory of a process and the quality of each shard."""
     source, form = job.source, job.form
     if source.in_process:
-        client = None  # its memory is here
+        client = None  # the source is in the memory of this process
     facts, n = root_facts(group), source.shape[0]
     waves, largest = facts["waves"], longest_score(facts, facts["waves"]) / facts["step"]
     dtype = integer_dtype(largest if n_positions else 0.0)
@@ -170,7 +170,7 @@ def task_bytes(source: Source, form: Form, n_positions: int, *, promised: bool =
 
 
 def stored_plan(checkpoints: Checkpoints) -> tuple[dict[str, Array], dict[str, Any]]:
-    """Return the arrays, and the settings, of what was chosen for a whole stack, a `Quantized`."""
+    """Return the arrays and settings of a `Quantized` from the checkpoint of the whole stack."""
     kept = checkpoints.load(PLAN)
     if kept is None:
         raise StoreError(f"the plan in '{checkpoints.folder}' is gone: run the same command again")
@@ -178,23 +178,23 @@ def stored_plan(checkpoints: Checkpoints) -> tuple[dict[str, Array], dict[str, A
 
 
 def _rows_at_once(source: Source, form: Form) -> int:
-    """Return how many samples are encoded at once."""
+    """Return the number of samples that are encoded at a time."""
     if form.plain:
         return min(source.shape[0], form.rows)
     sample = math.prod(source.shape[1:]) * working_dtype(source.dtype).itemsize
     most = max(1, _BLOCK_BYTES // sample)
-    # Whole runs of waves; and products of matrices are fast with multiples of 16.
+    # Whole runs of waves. Matrix products are also faster with multiples of 16.
     return min(source.shape[0], max(RUN, most // RUN * RUN))
 
 
 @lru_cache(maxsize=1)
 def _codec_of(store: str, fingerprint: str, records: str) -> CellCodec:
-    """Read the codec of a store once a worker; all can be encoded again there, with records elsewhere."""
+    """Read the codec of a store once in each process. ``records`` distinguishes attempts to write the same store."""
     return read_codec(open_written(store))
 
 
 def encode_one(job: EncodeJob, shard: int, nearest: int = 0) -> int:
-    """Do one shard, the body of a task; return the most memory that this process ever held."""
+    """Write one shard, the body of a task; return the peak memory of this process."""
     rows = job.form.shard_rows
     start, stop = shard * rows, min((shard + 1) * rows, job.source.shape[0])
     least = stored_plan(job.checkpoints)[0]["least"]
@@ -205,7 +205,7 @@ def encode_one(job: EncodeJob, shard: int, nearest: int = 0) -> int:
 
 
 def write_rows(store: str, start: int, codes: Array, residual: Array | None) -> None:
-    """Write the codes and residuals of a whole shard, which begins at this sample."""
+    """Write the codes and residuals of a whole shard that begins at sample ``start``."""
     if len(codes):
         array = open_array(os.path.join(store, "codes"), mode="r+")
         if array.ndim == 3:
@@ -219,9 +219,9 @@ def write_rows(store: str, start: int, codes: Array, residual: Array | None) -> 
 def encode_rows(
     job: EncodeJob, start: int, stop: int, least: Array | None, nearest: int = 0
 ) -> tuple[Array, Array | None, dict[str, Array]]:
-    """Return codes (n_positions, n), of waves those of whole runs, residuals if any, and the quality of samples.
+    """Return codes (n_positions, n), or waves of whole runs, residuals if any, and the quality of the samples.
 
-    Without a dead zone for so many samples, ``nearest``, whole runs.
+    The first ``nearest`` samples, which are whole runs, are encoded without a dead zone.
     """
     codec, facts = _codec_of(job.store, job.fingerprint, job.checkpoints.folder), root_facts(open_written(job.store))
     source, rows = job.source, job.form.shard_rows
@@ -297,12 +297,12 @@ def _encode_each(
 
 
 def largest_errors(x: Array, y: Array) -> Array:
-    """Return the largest difference (n,) of values of each sample, float64: rounded up where that does not hold it."""
+    """Return the largest difference (n,) of values of each sample, float64, rounded up if it is not exact."""
     if x.dtype.kind == "f":
         wide = (np.abs(np.subtract(a, b, dtype=np.float64)) for a, b in zip(x, y, strict=True))
         found = np.array([errors.max() for errors in wide])
         return np.where(found > 0, np.nextafter(found, np.inf), 0.0)
-    # As unsigned integers differences of any two are exact.
+    # Differences of unsigned integers are exact.
     apart = (np.maximum(a, b).astype(np.uint64) - np.minimum(a, b).astype(np.uint64) for a, b in zip(x, y, strict=True))
     exact = [int(errors.max()) for errors in apart]
     return np.array([np.nextafter(float(e), np.inf) if int(float(e)) < e else float(e) for e in exact])
@@ -312,7 +312,6 @@ def _require_kept(errors: Array, promised: float, name: str, first: int) -> None
     if not (errors <= promised).all():
         worst = int(np.argmax(errors))
         raise DataError(
-            f"a value of sample {first + worst} of {name} would be off by {errors[worst]:g}, more than the "
-            f"{promised:g} that was asked for: give a larger error, or the true range with --data-range LOW,HIGH "
-            f"(data_range)"
+            f"a value of sample {first + worst} of {name} would have an error of {errors[worst]:g}, above the error "
+            f"bound {promised:g}: give a larger bound, or the true range with --data-range LOW,HIGH (data_range)"
         )

@@ -1,4 +1,4 @@
-"""A few samples in the place of all, of a source that is large or still to be ingested."""
+"""A few samples instead of all, of a source that is large or not ingested yet."""
 
 from __future__ import annotations
 
@@ -14,12 +14,12 @@ from dpca.kernels.types import Array, Region
 from dpca.storage.readers import Reader
 from dpca.storage.readers.base import Block
 
-# Consecutive samples that are read at a place of the source.
+# Number of consecutive samples that are read at one position of the source.
 RUN = 16
 
 
 class FewSamples(Reader):
-    """Some samples of a reader: from all over it, or the first ones where it can only be read from its beginning."""
+    """Some samples of a reader: spread over it, or the first ones if it supports no random access."""
 
     def __init__(self, reader: Reader, count: int) -> None:
         self._reader, n = reader, len(reader)
@@ -38,11 +38,11 @@ class FewSamples(Reader):
         return [names[at] for at in self._chosen]
 
     def fingerprint(self) -> str:
-        """Return that of all of them: nothing is kept of the few."""
+        """Return the fingerprint of the whole reader, since nothing made from a few samples is kept."""
         return self._reader.fingerprint()
 
     def part(self, indices: Sequence[int]) -> Callable[[], Block]:
-        """Return what reads some of the chosen samples."""
+        """Return a function that reads some of the chosen samples."""
         return self._reader.part([self._chosen[i] for i in indices])
 
     def stream(self, requests: Iterable[Sequence[int]]) -> Iterator[Block]:
@@ -51,7 +51,7 @@ class FewSamples(Reader):
 
 
 class Repeated(DerivedSource):
-    """A few samples again and again, in the place of a stack that is still to be made."""
+    """A few samples, repeated to the length of a stack that does not exist yet."""
 
     def __init__(self, source: Source, name: str, shape: tuple[int, ...], chunks: tuple[int, ...]) -> None:
         super().__init__(source, window_rows=0)

@@ -1,4 +1,4 @@
-"""From a stack to a stored model."""
+"""Fit a model to a stack and store it."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ from dpca.storage.workspace import Workspace, fingerprint_of
 
 
 class Fitted(NamedTuple):
-    """The result of a fit: the model, its cost, sentences that a user should know of, and whether a budget ended it."""
+    """The result of a fit: the model, its cost, notes for the user, and whether a budget ended the fit."""
 
     model: Any
     cost: StageCost
@@ -49,82 +49,81 @@ def fit_store(
     max_samples: int | None = None,
     callback: Callback | None = None,
 ) -> Fitted:
-    """Fit a model to a stack and store it; a fit that was stopped goes on, one that is done is only loaded.
+    """Fit a model to a stack and store it. An interrupted fit resumes from its checkpoint; a finished one is loaded.
 
     Parameters
     ----------
     stack : Stack
     target : path-like
-        Where the model appears once it is whole.
+        Path of the model. It appears there when it is complete.
     model : Estimator
-        Not fitted; its ``random_state``, if it has one, must be an integer. It is fitted unless ``target`` is there
-        already.
+        Not fitted. If it has a ``random_state``, this must be an integer. The model is fitted unless ``target`` already
+        exists.
     client : distributed.Client, optional
         Cluster to run on.
     overwrite : bool
-        Whether another store at ``target`` may be replaced.
+        Whether to replace another store at ``target``.
     progress : Progress
-        Told the bytes read.
+        Counts the bytes read.
     request : str, optional
-        What the store is to state of the request for it, by which a program can recognize that it served it before;
-        the store then states the numbers of a report, too.
+        Text that the store keeps. A program can use it to recognize its earlier request. The store then also states the
+        numbers of a report.
     live : path-like, optional
-        Store that holds the model so far while the fit runs, replaced at each look, and in the end the model;
-        `dpca.jobs.read_live` reads it, in this program or another.
+        Store of the model so far. It is replaced at each callback while the fit runs, and by the fitted model at the
+        end. `dpca.jobs.read_live` reads it, from any process.
     max_seconds, max_samples, callback
-        As in the model's ``fit``. A fit that a budget ends leaves the model so far at ``live``, and nothing at
-        ``target``: the same call goes on from there.
+        As in the model's ``fit``. If a budget ends the fit, the model so far is at ``live`` and there is nothing at
+        ``target``; the same call resumes the fit.
 
     Returns
     -------
     Fitted
-        Its cost is `NOTHING` where ``target`` was there already. There are no notes then, nor where a budget ended the
-        fit.
+        The cost is `NOTHING` if ``target`` already existed. There are no notes then, nor if a budget ended the fit.
 
     Raises
     ------
     DataError, PlanError
-        As the model's ``fit``. Where the components that it found cannot be what was asked for, nothing of it stays.
+        As the model's ``fit``. If the components cannot reach the requested quality, no files remain.
     StoreError
-        If ``target`` is something else, or is, holds or lies in the stack, or the stack cannot be read.
+        If ``target`` is something else or overlaps the stack, or the stack cannot be read.
     """
     check_output(target, stack)
     if live is not None:
         check_output(live, stack, target)
         check_live(live, model)
     elif max_seconds is not None or max_samples is not None:
-        raise DataError("a budget may end the fit with the model so far, which has no place: give live=, a path for it")
-    told: list[SoFar] = []
+        raise DataError("a budget (max_seconds, max_samples) requires a path for the model so far: give live=PATH")
+    latest: list[SoFar] = []
 
-    def look(so_far: SoFar) -> Any:
-        told[:] = [so_far]
+    def on_progress(so_far: SoFar) -> Any:
+        latest[:] = [so_far]
         if live is not None:
             with warnings.catch_warnings():
-                warnings.simplefilter("ignore", UserWarning)  # what Zarr says of codecs is no note on the fit
+                warnings.simplefilter("ignore", UserWarning)  # warnings of Zarr about codecs do not concern the fit
                 write_live(so_far, live)
         return None if callback is None else callback(so_far)
 
-    # An array of someone else's does not state its range, on which some choices of components depend.
+    # An array not created by dpca states no range, but some choices of components depend on it.
     fingerprint = fingerprint_of(
         model.store_kind, model.store_version, stack.fingerprint, stack.data_range, model.fit_settings()
     )
     with Workspace(target, kind=model.store_kind, fingerprint=fingerprint, overwrite=overwrite) as work:
         if work.state == "complete":
-            return Fitted(_whole(target, live), NOTHING, [])
+            return Fitted(_load_finished(target, live), NOTHING, [])
         began = time.perf_counter()
         with warnings.catch_warnings(record=True) as caught:
             warnings.simplefilter("always", UserWarning)
             kept = Checkpoints(str(work.scratch / "fold"), str(work.scratch))
             try:
                 budgets: dict[str, Any] = {"max_seconds": max_seconds, "max_samples": max_samples}
-                watch = look if live is not None or callback is not None else None
+                watch = on_progress if live is not None or callback is not None else None
                 model.fit(stack, client=client, checkpoints=kept, progress=progress, callback=watch, **budgets)
             except UnmetError:
-                # Nothing that the next try, for something else, could use: leave no trace of this one.
+                # A fit for another target cannot resume from this one, so no files remain.
                 remove_tree(work.scratch)
                 work.scratch.mkdir()
                 raise
-        stopped = bool(told) and told[-1].n_samples_seen < told[-1].n_samples
+        stopped = bool(latest) and latest[-1].n_samples_seen < latest[-1].n_samples
         if stopped:
             return Fitted(model, _cost(model, began, client), [], stopped)
         stated = {} if request is None else {"request": request, "numbers": model.report_numbers()}
@@ -133,8 +132,8 @@ def fit_store(
     return Fitted(model, _cost(model, began, client), _notes(model, caught))
 
 
-def _whole(target: str | os.PathLike[str], live: str | os.PathLike[str] | None) -> Any:
-    """Return the model that is there already; the model so far is it, too."""
+def _load_finished(target: str | os.PathLike[str], live: str | os.PathLike[str] | None) -> Any:
+    """Return the finished model, and write it to ``live`` too."""
     model = load_any(target)
     if live is not None:
         write_live(SoFar.of(model, model.n_samples_seen_, 0.0, finished=True), live)
@@ -144,7 +143,7 @@ def _whole(target: str | os.PathLike[str], live: str | os.PathLike[str] | None) 
 def _cost(model: Any, began: float, client: Any | None) -> StageCost:
     report: Any = model.fit_report_
     n_passes = int(model.report_numbers().get("passes", 1))
-    # The report is that of the first pass.
+    # The report covers only the first pass.
     peak = report.peak_memory if n_passes == 1 or client is None else max(report.peak_memory, held_by(client))
     return StageCost(time.perf_counter() - began, n_passes * report.plan.read_bytes, peak)
 
@@ -152,16 +151,16 @@ def _cost(model: Any, began: float, client: Any | None) -> StageCost:
 def _notes(model: Any, caught: Sequence[warnings.WarningMessage]) -> list[str]:
     report: Any = model.fit_report_
     warned = dict.fromkeys(str(w.message) for w in caught if issubclass(w.category, UserWarning))
-    return [*([report.note] if report.note else []), *_reached(model.target_numbers()), *warned]
+    return [*([report.note] if report.note else []), *_target_notes(model.target_numbers()), *warned]
 
 
-def _reached(target: dict[str, Any]) -> list[str]:
-    """Say how a target of quality was met, if there was one."""
+def _target_notes(target: dict[str, Any]) -> list[str]:
+    """Return how a target of quality was reached, if there was one."""
     if not target:
         return []
     name, asked, reached, error, left_out, bounds = target.values()
     where = f"{left_out:,} samples that were left out of the fit" if left_out else "samples of the fit"
     spread = f" (standard error {error:.2g})" if error else ""
-    kind = "" if name == "target_ssim" else ", before values are rounded to those of the stack"
+    kind = "" if name == "target_ssim" else ", before values are rounded to the type of the stack"
     found = math.inf if reached is None else reached
-    return [f"{name} is {asked:g}, and {found:.6g} ({range_words(bounds)}) is reached on {where}{spread}{kind}"]
+    return [f"{name} is {asked:g}; {found:.6g} ({range_words(bounds)}) is reached on {where}{spread}{kind}"]

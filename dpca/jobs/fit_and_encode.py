@@ -1,4 +1,4 @@
-"""The fit of the main job, and how a goal of its compressed store decides on cells and components."""
+"""The fit of the main job, with the cells and the number of components that a goal takes."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ def fit_recorded(
     run: Mapping[str, Any],
     before: StageCost = NOTHING,
 ) -> Fitted:
-    """Fit a model, store it, and keep what that and the fits before cost."""
+    """Fit a model, store it, and record its cost together with that of earlier fits."""
     say(
         f"fit {model.announced(stack.axes[1:])} to {stack.n_samples:,} samples of "
         f"{' x '.join(map(str, stack.sample_shape))} {stack.dtype}"
@@ -56,13 +56,13 @@ def fit_and_encode(
     run: Mapping[str, Any],
     facts: Mapping[str, Any],
 ) -> Place:
-    """Write a compressed store by as many components as its goal takes; return where the model is, for pictures."""
-    # A compressed store has all that it needs of the model as integers.
+    """Write a compressed store with as many components as its goal takes; return the path of the model."""
+    # The compressed store holds its own quantized components, so the model is temporary.
     path, spent = work.scratch / "model", NOTHING
     while True:
         fitted = fit_recorded(model, stack, path, record, say, run, spent)
         spent += fitted.cost
-        say(f"write few bytes: {goal.name} {goal.value:g}")
+        say(f"encode with {goal.name} {goal.value:g}")
         stated = {**facts, **reached_target(fitted.model)}
         try:
             cost = fill_codes(stack, path, work, work.scratch / "records", goal, facts=stated, **run)
@@ -70,7 +70,7 @@ def fit_and_encode(
         except UnmetError as error:
             if (more := _wider(model, stack, error)) is None:
                 raise
-            say(f"note: {error.computed} components of a cell do not meet the goal, so up to {more} are fitted")
+            say(f"note: {error.computed} components of a cell do not reach the goal: fit up to {more}")
             model = clone(model).set_params(**components_of_each(more))
             path = work.scratch / f"model-{more}"
     record.keep("encode", cost)
@@ -85,7 +85,7 @@ def model_with_chosen_cells(
     client: Any | None,
     say: Callable[[str], None],
 ) -> Any:
-    """Return a model like the one given, not fitted, with the cells that take the fewest bytes."""
+    """Return an unfitted copy of a model, with the cells that take the fewest bytes."""
 
     def fits(parameters: Mapping[str, Any]) -> bool:
         try:
@@ -96,7 +96,7 @@ def model_with_chosen_cells(
 
     if (chosen := record.facts("choose cells")) is None:
         began = time.perf_counter()
-        with one_blas_thread():  # products of cells are too small for more
+        with one_blas_thread():  # products of cells are too small for several threads
             choice = choose_cells(stack, model, goal, fits)
         cost, chosen = (
             StageCost(time.perf_counter() - began, choice.read_bytes, peak_resident_bytes()),
@@ -109,12 +109,12 @@ def model_with_chosen_cells(
 
 
 def reached_target(model: Any) -> dict[str, Any]:
-    """Return what store and report say of a target of the fit, if there was one."""
+    """Return what the store and the report state about a target of the fit, if there was one."""
     return {"target": reached} if (reached := model.target_numbers()) else {}
 
 
 def _wider(model: Any, stack: Stack, unmet: UnmetError) -> int | None:
-    """Return how many components of each cell to fit where some did not meet a goal, None where there are no more."""
+    """Return how many components of each cell to fit after some cells missed a goal, None if there are no more."""
     if unmet.computed is None:
         return None
     cell = model.cells_for(stack.axes[1:])

@@ -1,4 +1,4 @@
-"""Following a stack that is still being written: a model takes in samples as they arrive."""
+"""Fit a model to a stack that is still being written: the model is updated as samples arrive."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from dpca.storage.disk import there_is
 from dpca.storage.errors import DataError
 from dpca.storage.outputs import check_output
 
-# What a stored model does not state, and what does not change the result.
+# Parameters that a stored model does not state. They do not change the result.
 _NOT_KEPT = ("random_state", "memory_budget")
 
 
@@ -28,17 +28,17 @@ def follow(
     poll: float = 1.0,
     patience: float = math.inf,
 ) -> Iterator[Any]:
-    """Fit a model to a stack while it is being written, by a `dpca.storage.Appender`.
+    """Fit a model to a stack while a `dpca.storage.Appender` writes it.
 
     Parameters
     ----------
     path : path-like or URL
-        Target of the writer; nothing need be there yet.
+        Target of the writer. It need not exist yet.
     model : estimator with ``partial_fit``
-        Not fitted, or one that has taken in the first samples of this stack.
+        Not fitted, or fitted to the first samples of this stack.
     checkpoint : path-like or URL, optional
-        Store of the model, written while it follows and at the end. Where it is there already, a run that was killed
-        goes on from it. Takes ``keep_state=True``.
+        Store of the model, written every ``save_every`` seconds and at the end. If it exists, the fit resumes from it.
+        Requires ``keep_state=True``.
     save_every : float
         Seconds between two checkpoints.
     poll, patience : float
@@ -47,22 +47,22 @@ def follow(
     Yields
     ------
     estimator
-        The model after each arrival of samples. Its components are found when somebody looks at them, which takes
-        longer than to take in a few samples.
+        The model after each arrival of samples. Its components are computed when they are accessed, which takes longer
+        than an update with a few samples.
 
     Raises
     ------
     DataError
-        If the model has no ``partial_fit``, lacks ``keep_state`` or has other parameters than the checkpoint, or the
-        samples are refused.
+        If the model has no ``partial_fit``, lacks ``keep_state``, has other parameters than the checkpoint, or rejects
+        the samples.
     StoreError
-        If the stack cannot be read or the checkpoint not be written.
+        If the stack cannot be read or the checkpoint cannot be written.
 
     Notes
     -----
-    The model that is left when the writer has closed the stack depends on the samples and on nothing else: not on when
-    they were looked at, nor on how often writer or follower were killed; but ``angle_moved_`` and ``variance_moved_``
-    compare with the components that were looked at before, a checkpoint among them.
+    When the writer has closed the stack, the model depends only on the samples. It does not depend on the times of
+    arrival, nor on interruptions of the writer or of this function. ``angle_moved_`` and ``variance_moved_`` are
+    exceptions: they compare with the components at the last access, and each checkpoint counts as one.
 
     Examples
     --------
@@ -90,20 +90,20 @@ def follow(
 
 
 def _resumed(model: Any, checkpoint: str | os.PathLike[str], path: str | os.PathLike[str]) -> Any:
-    """Return the model that goes on: that of the checkpoint, if there is one."""
+    """Return the model of the checkpoint if there is one, or the given model."""
     if not model.keep_state:
-        raise DataError(f"a checkpoint holds a state to go on from: give {type(model).__name__}(..., keep_state=True)")
+        raise DataError(f"a checkpoint requires the model state: give {type(model).__name__}(..., keep_state=True)")
     check_output(checkpoint, path)
     if not there_is(checkpoint):
         return model
     kept = load_any(checkpoint, type(model))
     own, asked = kept.get_params(), model.get_params()
-    # A store may state a parameter in another form, such as (8, 8) for cells of length 8.
+    # A store can state a parameter in another form, such as (8, 8) for cells of length 8.
     alike = {name for name in asked if name not in _NOT_KEPT and type(own[name]) is type(asked[name])}
     other = next((name for name in sorted(alike) if own[name] != asked[name]), None)
     if other is not None:
         raise DataError(
-            f"the checkpoint '{checkpoint}' has {other}={own[other]!r} and the model {asked[other]!r}: "
-            f"give the same parameters, or another checkpoint"
+            f"the checkpoint '{checkpoint}' has {other}={own[other]!r} but the model has {asked[other]!r}: "
+            f"give the same parameters or another checkpoint"
         )
     return kept

@@ -1,4 +1,4 @@
-"""The model so far of a fit that is running, in a store that other programs read."""
+"""The model so far of a running fit, in a store that other programs can read."""
 
 from __future__ import annotations
 
@@ -13,13 +13,13 @@ from dpca.storage.disk import there_is
 from dpca.storage.errors import StoreError
 from dpca.storage.manifest import METADATA
 
-# Looks for a store that is not there, as in an object store while it is replaced, and seconds between two.
+# In an object store, a store can be missing while it is replaced: number of tries, and seconds between them.
 _TRIES, _PAUSE = 4, 0.05
 _KEY = "progress"
 
 
 def write_live(progress: Progress, path: str | os.PathLike[str]) -> None:
-    """Keep the model so far in a store, in the place of the one before; it is always whole, see `read_live`.
+    """Write the model so far to a store. It replaces the earlier one atomically, see `read_live`.
 
     Raises
     ------
@@ -31,7 +31,7 @@ def write_live(progress: Progress, path: str | os.PathLike[str]) -> None:
 
 
 def check_live(path: str | os.PathLike[str], model: Estimator) -> None:
-    """Refuse a path at which something else is than the model so far of an earlier fit.
+    """Reject a path that holds something other than the model so far of an earlier fit.
 
     Raises
     ------
@@ -39,40 +39,40 @@ def check_live(path: str | os.PathLike[str], model: Estimator) -> None:
     """
     if there_is(path) and not is_live(path):
         raise StoreError(
-            f"'{path}' is a {stated_by(path).get('kind')} store, not the {model.store_kind} of a fit that was running: "
+            f"'{path}' is a {stated_by(path).get('kind')} store, not the {model.store_kind} of a running fit: "
             f"give another path for the model so far"
         )
 
 
 def is_live(path: str | os.PathLike[str]) -> bool:
-    """Return whether the model at a path is that of a fit that was watched, which `read_live` reads."""
+    """Return whether the model at a path was written during a fit, for `read_live`."""
     return _KEY in stated_by(path)
 
 
 def read_live(path: str | os.PathLike[str]) -> Progress:
-    """Return the progress of a fit whose model so far is kept in a store, by another program perhaps.
+    """Read the progress of a fit from the store of its model so far. The fit can run in another program.
 
     Parameters
     ----------
     path : path-like or URL
-        What ``fit_store(..., live=path)`` or ``dpca fit --live`` keeps.
+        The path given to ``fit_store(..., live=path)`` or ``dpca fit --live``.
 
     Returns
     -------
     Progress
-        Its model is whole, however often the store is replaced meanwhile.
+        Its model is complete, even if the store is replaced in the meantime.
 
     Raises
     ------
     StoreError
-        If there is none, or it is damaged. There is none before the first look.
+        If there is no such store, or it is damaged. The first callback of the fit creates it.
 
     Examples
     --------
     >>> from dpca.jobs import read_live
-    >>> while not (told := read_live("live.zarr")).finished:
-    ...     print(told.n_samples_seen, told.model.explained_variance_ratio_)
-    >>> told.model.components_.shape
+    >>> while not (progress := read_live("live.zarr")).finished:
+    ...     print(progress.n_samples_seen, progress.model.explained_variance_ratio_)
+    >>> progress.model.components_.shape
     (2, 4320)
     """
     for _ in range(_TRIES):
@@ -86,5 +86,5 @@ def read_live(path: str | os.PathLike[str]) -> Progress:
         if n < model.n_samples_seen_ or not math.isfinite(seconds):
             raise ValueError(f"it states {n} samples")
     except (KeyError, TypeError, ValueError) as error:
-        raise StoreError(f"'{path}' is no model of a running fit ({error}): give what --live names") from error
+        raise StoreError(f"'{path}' is no model of a running fit ({error}): give the path of --live") from error
     return Progress.of(model, n, seconds, finished=finished)

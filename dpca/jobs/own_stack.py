@@ -1,6 +1,6 @@
-"""The stack that a job reads: the one that it was given, or one ingested into its own store.
+"""The stack that a job reads: the given one, or one that is ingested into the output.
 
-An ingested stack is made once for all jobs on one source: a job of other settings in the same place takes it over.
+A reader is ingested once: a job with other settings but the same output reuses the ingested stack.
 """
 
 from __future__ import annotations
@@ -25,13 +25,13 @@ from dpca.storage.stack import Stack, open_stack
 from dpca.storage.verify import verify
 from dpca.storage.workspace import Workspace
 
-#: The ingested stack inside a job's store.
+#: Name of the ingested stack in the output of a job.
 KEPT_STACK = "stack"
 _CHECKED = "stack checked"
 
 
 def inherited_of(given: Stack | Reader, reading: Mapping[str, Any]) -> Inherited | None:
-    """Return what a job on a reader takes over from another one in its place; nothing is ingested of a stack.
+    """Return the parts of an existing output that a job on a reader can reuse; None for a stack, which is not ingested.
 
     Parameters
     ----------
@@ -53,14 +53,14 @@ def own_stack(
     say: Callable[[str], None],
     shard_bytes: int | None = None,
 ) -> tuple[Stack, StageCost]:
-    """Return a given stack, or ingest a reader into a job's store unless it is there; and what ingesting it cost.
+    """Return a given stack; ingest a reader into the output, unless it is there already. Also return the cost.
 
-    A stack that was taken over is read once to check that it is whole: damage may be why somebody started again.
+    A stack of an earlier job is verified before it is reused, since damage may be the reason for the new run.
 
     Parameters
     ----------
     cells : callable, optional
-        Gives the cells that chunks should fit, from the names of a sample's axes.
+        Returns the shape of cells for the names of a sample's axes. Chunks are aligned with cells.
     shard_bytes : int, optional
         As for `dpca.storage.ingest`.
     """
@@ -69,15 +69,15 @@ def own_stack(
     target = work.store / KEPT_STACK
     serves = _serves(given, reading)(target)
     if serves and not work.is_done(_CHECKED):
-        say(f"found the {len(given):,} samples of {given.name} ingested")
+        say(f"found the ingested stack of {given.name}: {len(given):,} samples")
         if problems := verify(target, client=client, progress=progress):
-            say(f"but damaged: {problems[0]}")
+            say(f"the ingested stack is damaged: {problems[0]}")
             remove_tree(target)
             serves = False
         else:
             work.mark_done(_CHECKED)
     if serves:
-        # A run that died between the last step of the ingest and its end left a work folder, published otherwise.
+        # An interrupted run can leave the work folder of a complete stack. This one removes it.
         if (left := target.with_name(target.name + WORK_SUFFIX)).exists():
             remove_tree(left)
         return open_stack(target), NOTHING
@@ -92,23 +92,23 @@ def own_stack(
 
 
 def paths_of(given: Stack | Reader) -> list[str]:
-    """Return the paths of what a job is given."""
+    """Return the paths of the input."""
     return [given.path] if isinstance(given, Stack) else list(given.paths)
 
 
 def kept_stack(store: Place) -> Stack | None:
-    """Return the stack that a finished job kept, if it did."""
+    """Return the stack that a finished job kept, or None."""
     return open_stack(store / KEPT_STACK) if (store / KEPT_STACK).exists() else None
 
 
 def _serves(reader: Reader, reading: Mapping[str, Any]) -> Callable[[Place], bool]:
-    """Return what tells whether a store holds all of a reader as these options read it."""
+    """Return a function that checks whether a store holds all samples of a reader, read with these options."""
     content = content_of(reader, **{name: value for name, value in reading.items() if name != "on_error"})
     stop = reading.get("on_error", "stop") == "stop"
     return lambda path: is_made_of(path, content, stop=stop)
 
 
 def compressed_bytes(store: Place, carried: Carried = NOTHING_CARRIED) -> int:
-    """Return the bytes that a compressed store will have once it is finished, without the stack that is kept in it."""
+    """Return the bytes of a compressed store once it is finished, without the ingested stack in it."""
     root = None if (store / METADATA).is_file() else work_folder(store) / METADATA
     return finished_bytes(store, root, left_out=KEPT_STACK, carried=carried)

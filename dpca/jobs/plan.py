@@ -1,4 +1,4 @@
-"""What a job will take, stage by stage, on any number of workers: tried on a few of its samples before it begins."""
+"""Plan the time and memory of each stage of a job, for any number of workers, from trials on a few samples."""
 
 from __future__ import annotations
 
@@ -44,39 +44,40 @@ from dpca.storage.tasks import one_blas_thread
 from dpca.storage.workspace import Workspace
 
 T = TypeVar("T")
-# Samples that a pass over shards is tried on, at most, and bytes of them; a quarter of them tells its fixed part.
+# Upper limits of the samples, and of their bytes, for trials of a pass over shards. A quarter of them is tried too, for
+# the fixed part of the time.
 _MOST, _MOST_BYTES, _PART = 192, 2**26, 4
-# Times that each is tried.
+# Number of repetitions of each trial.
 _TURNS = 3
-# What libraries take that a worker loads and compiles as it works, beside what it holds when it starts (measured in
-# jobs on 80 samples: up to 149 MB).
+# Bytes of the libraries that a worker loads and compiles after its start (measured in jobs on 80 samples: up to
+# 149 MB).
 _COMPILED = 192 * 10**6
-# How a pass over shards is tried.
+# Options of the trials of a pass over shards.
 _QUIET: dict[str, Any] = {"facts": {}, "client": None, "progress": no_progress}
 
 
 @dataclass(frozen=True)
 class JobPlan:
-    """What a job takes on a number of workers.
+    """The plan of a job for a number of workers.
 
     Attributes
     ----------
     workers, cores : int
-        Processes of one thread each, and the processors that they share: those of this machine, and where there are
-        more workers one for each of them.
+        Processes of one thread each, and the processors that they share: those of this machine or, if there are more
+        workers, one for each of them.
     samples : int
     sample_shape : tuple of int
     dtype : str
     bytes_decoded, bytes_written : int
-        Of all samples; of what is kept.
+        Bytes of all samples, and of the output.
     stages : dict of str to StagePlan
-        In their order.
+        In order.
     worker_memory, own_memory : int
-        Bytes that a worker, and this process, hold at most.
+        Peak memory of a worker and of this process, in bytes.
     memory_allowed : int
-        Bytes that one task may take.
+        Bytes that a task may take.
     model : estimator
-        Not fitted: what will be, where the job chooses its cells.
+        The model, not fitted, with the chosen cells if the job chooses them.
     """
 
     workers: int
@@ -94,23 +95,23 @@ class JobPlan:
 
     @property
     def seconds(self) -> float:
-        """Of all stages."""
+        """Seconds of all stages."""
         return sum(stage.seconds for stage in self.stages.values())
 
     @property
     def memory(self) -> int:
-        """Bytes that all workers and this process hold at most."""
+        """Peak memory of all workers and this process, in bytes."""
         return self.workers * self.worker_memory + self.own_memory
 
     @property
     def bytes_a_second(self) -> float:
-        """Decoded bytes that are read in a second by the fastest stage: what the disk must give, but for its codec."""
+        """Decoded bytes a second of the fastest stage, which the storage must deliver, less what its codec saves."""
         return max(stage.bytes / max(stage.seconds, 1e-9) for stage in self.stages.values())
 
 
 @dataclass(frozen=True)
 class _Stage:
-    """A stage whose parts are known: what one process does, folds, and a pass over shards."""
+    """A stage and its parts: work in one process, folds, and a pass over shards."""
 
     name: str
     bytes: int
@@ -122,7 +123,7 @@ class _Stage:
     """Processor seconds of one sample in the pass over shards."""
     task_bytes: int = 0
     here: bool = False
-    """Whether this process does it all, which has done so now and knows what it held."""
+    """Whether the work is done in this process. Its peak memory is then measured, not planned."""
 
     def planned(self, workers: Workers) -> StagePlan:
         seconds = self.alone + sum(fold.seconds(workers) for fold in self.folds)
@@ -143,8 +144,8 @@ def plan_job(
 ) -> list[JobPlan]:
     """Plan a job of `dpca.jobs.compress`: seconds, memory and bytes of each of its stages.
 
-    The folds of the fit are planned as they will run; a few batches of one group of cells, and a few shards, are tried
-    on samples of the source in this process, in a temporary folder.
+    The folds of the fit are planned exactly. A few batches of one group of cells, and a few shards, are tried on
+    samples of the source in this process, in a temporary folder.
 
     Parameters
     ----------
@@ -152,9 +153,9 @@ def plan_job(
         As `dpca.jobs.open_input` opens it.
     settings : CompressionSettings
     workers : sequence of int, optional
-        Numbers of workers; default one, that of processors here.
+        Numbers of workers; default one number, that of the processors of this machine.
     budget : int, optional
-        Bytes that one task may take; default as on a cluster here, with as many workers as processors.
+        Bytes that a task may take; default as on a local cluster with a worker for each processor.
 
     Returns
     -------
@@ -164,17 +165,16 @@ def plan_job(
     Raises
     ------
     DataError
-        As `dpca.jobs.compress`; a goal that the tried samples do not reach is one.
+        As `dpca.jobs.compress`, and if some samples cannot reach the goal.
     PlanError
         If a stage does not fit the memory.
 
     Notes
     -----
-    Takes some seconds of one processor, and with a goal whose cells are to be chosen as long as that choice does.
-    Times are processor seconds of this machine, put together as the plan says: the busiest worker's share of the tasks,
-    a task's reading ahead beside its arithmetic where there are processors for both, merges level by level, what one
-    process does alone, and no less than what the scheduler takes for its tasks. That storage and network keep up is
-    assumed.
+    Takes some seconds of one processor, and the time to choose cells if the job does. Times are processor seconds of
+    this machine, combined as the tasks run. The busiest worker's share of the tasks counts. Reading ahead overlaps with
+    arithmetic if there are processors for both. Merges are counted level by level, and work in a single process in
+    full. The time of the scheduler for its tasks is a lower limit. Storage and network are assumed to keep up.
     """
     here = thread_count()
     counts = [here] if workers is None else list(workers)
@@ -192,7 +192,7 @@ def plan_job(
         held = 0
         for stage in stages:
             plan = stage.planned(each)
-            held = held if stage.here else max(held, plan.memory)  # peak memory never falls
+            held = held if stage.here else max(held, plan.memory)  # peak memory never decreases
             planned[stage.name] = StagePlan(plan.seconds, plan.bytes, plan.memory if stage.here else held)
         shape, dtype = tuple(tried.source.shape[1:]), tried.source.dtype.name
         facts = (n, shape, dtype, decoded, round(tried.bytes_written))
@@ -203,7 +203,7 @@ def plan_job(
 
 
 class _Tried:
-    """The stages of a job, each tried on a few samples as it is asked for."""
+    """The stages of a job. Each is tried on a few samples when it is planned."""
 
     def __init__(self, given: Stack | Reader, settings: CompressionSettings, workers: Workers, folder: Path) -> None:
         self.given, self.settings, self.workers, self.folder = given, settings, workers, folder
@@ -214,7 +214,7 @@ class _Tried:
         self.few: list[Stack] = []
 
     def stages(self) -> Iterator[_Stage]:
-        """Yield the stages in their order."""
+        """Yield the stages in order."""
         if isinstance(self.given, Reader):
             yield self._ingest(self.given)
         else:
@@ -230,12 +230,12 @@ class _Tried:
         yield self._scores() if self.settings.goal is None else self._encode()
 
     def _parts(self, n: int, size: int) -> list[int]:
-        """Return two numbers of samples to try."""
+        """Return the two numbers of samples to try."""
         most = max(1, min(_MOST, n, _MOST_BYTES * n // size))
         return [max(1, most // _PART), most]
 
     def _some(self, count: int) -> Stack:
-        """Make a stack of some samples of the one that is given."""
+        """Write some samples of the given stack to a new stack."""
         name = self.folder / f"few {count}"
         run = min(RUN, count)
         np.save(name.with_suffix(".npy"), spread_runs(self.source, count, run)[:count])
@@ -328,7 +328,7 @@ class _Tried:
                 kept = Checkpoints(str(space.scratch))
                 kept.save(encode_write.PLAN, found.arrays, found.settings)
                 facts = stated_facts(some, grid, goal)
-                # That the few miss the goal says nothing of all; each sample is encoded until it meets one of its own.
+                # A few samples may miss a mean goal. A goal of every sample affects the time, so it is kept.
                 own = goal if goal.every_sample else None
                 write_planned(some, self.fitted, space, kept, own, facts, client=None, progress=no_progress)
 
@@ -348,10 +348,10 @@ class _Tried:
 
 
 def _fewest_seconds(parts: Sequence[T], work: Callable[[T, Path], None], target: Path) -> list[float]:
-    """Return processor seconds of work on each part, with a target of its own.
+    """Return the processor seconds of work on each part, with a target for each; the minimum of several turns.
 
-    The first turn imports, compiles, and grows to what the others use again; other programs on this machine only add,
-    by what they leave of its caches.
+    The first turn includes imports, compilation and memory allocation. Other programs can only add time, through the
+    caches.
     """
     spent: list[list[float]] = [[] for _ in parts]
     for turn in range(_TURNS):
@@ -363,7 +363,7 @@ def _fewest_seconds(parts: Sequence[T], work: Callable[[T, Path], None], target:
 
 
 def _line(counts: Sequence[int], spent: Sequence[float]) -> tuple[float, float]:
-    """Return what two numbers of samples say of the fixed part, and of the part of each sample."""
+    """Return the fixed seconds and the seconds of each sample, from the times of two numbers of samples."""
     (few, many), (less, more) = counts, spent
     if many == few:
         return 0.0, max(less, more) / many

@@ -1,4 +1,4 @@
-"""A plan for people, and for programs."""
+"""The plan of a job as a table for the terminal, and as JSON."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from dpca.jobs.plan import JobPlan
 from dpca.report.record import aligned
 from dpca.storage.disk import readable_size
 
-# Seconds from which on a time is told in minutes.
+# Times from this many seconds are printed in minutes.
 _MINUTES = 120
 
 
@@ -22,7 +22,7 @@ def in_words(plans: Sequence[JobPlan]) -> list[str]:
         rows.append(["all stages", *(_time(plan.seconds) for plan in plans)])
     rows.append(["memory of a worker", *(readable_size(plan.worker_memory) for plan in plans)])
     rows.append(["memory of all", *(readable_size(plan.memory) for plan in plans)])
-    rows.append(["read at most, decoded, a second", *(readable_size(plan.bytes_a_second) for plan in plans)])
+    rows.append(["fastest reading, decoded, per second", *(readable_size(plan.bytes_a_second) for plan in plans)])
     shape = " x ".join(map(str, first.sample_shape))
     return [
         f"{first.samples:,} samples of {shape} {first.dtype}: {readable_size(first.bytes_decoded)}, "
@@ -40,7 +40,7 @@ def _time(seconds: float) -> str:
 
 
 def as_facts(plan: JobPlan) -> dict[str, Any]:
-    """Return a plan in values that JSON holds."""
+    """Return a plan as JSON values."""
     stages = plan.stages
     return {
         "workers": plan.workers,

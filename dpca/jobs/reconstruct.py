@@ -1,4 +1,4 @@
-"""From scores and a model back to a stack."""
+"""Reconstruct a stack from scores and a model."""
 
 from __future__ import annotations
 
@@ -32,13 +32,13 @@ from dpca.storage.stack import STACK_KIND, STACK_VERSION
 from dpca.storage.tasks import map_shards
 from dpca.storage.workspace import Workspace, fingerprint_of
 
-# Floating-point copies of one block of samples.
+# Bytes of a block of samples in floating point.
 _BLOCK_BYTES = 2**24
 
 
 @dataclass(frozen=True)
 class _Job:
-    """What the tasks share; the scores, the model and the samples travel by their paths."""
+    """The data that all tasks share. Scores, model and samples are given by path."""
 
     scores: str
     identity: str
@@ -60,29 +60,29 @@ def reconstruct_store(
     progress: Progress = no_progress,
     request: str | None = None,
 ) -> StageCost:
-    """Write the stack that stored scores stand for, in the dtype, range and layout of the original.
+    """Write the reconstruction of stored scores, with the dtype, range and layout of the original stack.
 
     Parameters
     ----------
     model, scores : path-like
         A stored model, and a store that `transform_store` made with it.
     target : path-like
-        Where the stack store appears once it is whole.
+        Path of the stack store. It appears there when it is complete.
     n_components : int, optional
-        Use only so many of the first components, and read no others; default all.
+        Use and read only this many leading components; default all.
     client, overwrite, progress
         As for `fit_store`.
     request : str, optional
-        What the store is to state of the request for it.
+        As for `fit_store`.
 
     Raises
     ------
     StoreError
         If ``scores`` is not a scores store of this version.
     DataError
-        If it does not belong to the model, or has not so many components.
+        If the scores belong to another model, or have fewer components.
     PlanError
-        Before anything is written, when a shard does not fit the memory of a worker.
+        If a shard does not fit the memory of a worker; nothing is written.
     """
     check_output(target, model, scores)
     facts = read_scores_facts(scores)
@@ -151,7 +151,7 @@ def reconstruct_store(
 
 
 def task_bytes(scores: zarr.Array[Any], basis: Representation, rows: int, dtype: np.dtype[Any]) -> int:
-    """Bytes that `reconstruct_one` takes at most beyond what its process holds anyway."""
+    """Bytes that `reconstruct_one` takes at most, in addition to the memory of its process."""
     reading = rows * math.prod(basis.score_shape) + 4 * math.prod(scores.chunks)
     written = (1 + SHARD_COPIES) * rows * math.prod(basis.sample_shape) * dtype.itemsize
     work = basis.work_bytes(min(rows, _block(basis)), dtype, pixels=True)
@@ -159,7 +159,7 @@ def task_bytes(scores: zarr.Array[Any], basis: Representation, rows: int, dtype:
 
 
 def reconstruct_one(job: _Job, start: int) -> int:
-    """Write one shard of samples, the body of a task; return the most memory that this process ever held."""
+    """Write one shard of samples, the body of a task; return the peak memory of this process."""
     scores = open_again(job.scores, job.identity)
     samples = open_array(job.samples, mode="r+")
     basis = stored_basis(job.model, job.fingerprint, job.n_components)
@@ -174,12 +174,12 @@ def reconstruct_one(job: _Job, start: int) -> int:
 
 
 def _block(basis: Representation) -> int:
-    """Return how many samples are decoded at once."""
+    """Return how many samples are decoded at a time."""
     return max(1, _BLOCK_BYTES // (4 * math.prod(basis.sample_shape)))
 
 
 def _read(scores: zarr.Array[Any], start: int, stop: int, basis: Representation) -> Array:
-    """Read the scores of some samples, of the components of the basis only."""
+    """Read the scores of some samples, only those of the components in the basis."""
     part = np.empty((stop - start, *basis.score_shape), scores.dtype)
     read_into(scores, (slice(start, stop), *(slice(length) for length in basis.score_shape)), part)
     return part

@@ -1,4 +1,4 @@
-"""All samples of a compressed store, and new ones, fitted and encoded again: what it had does not suit the new ones."""
+"""Fit and encode all samples of a compressed store again, together with new ones that its components do not suit."""
 
 from __future__ import annotations
 
@@ -21,21 +21,21 @@ from dpca.storage.readers.zarr_array import ZarrReader
 from dpca.storage.stack import Stack
 from dpca.storage.workspace import Workspace
 
-# Samples that tell whether a stack is the one that a store was made of.
+# Number of samples that are compared to find out whether a store was made from a stack.
 _TRIED = 20
-# So many times the components that a store keeps of a cell are enough for samples of a new kind.
+# Factor for the number of components of a cell, which suffices for samples of a new kind.
 _MORE = 2
 
 
 def check_original(before: Compressed, original: Stack) -> None:
-    """Refuse a stack that a store was not made of; some samples are decoded and compared.
+    """Reject a stack that a store was not made from. Some samples are decoded and compared.
 
     Raises
     ------
     DataError
     """
     if problems := remeasure(before.path, original, sample=_TRIED):
-        raise DataError(f"'{original.path}' is not what '{before.path}' was made of ({problems[0]}): give that stack")
+        raise DataError(f"'{before.path}' was not made from '{original.path}' ({problems[0]}): give its original stack")
 
 
 def refit(
@@ -50,28 +50,28 @@ def refit(
     client: Any | None,
     progress: Progress,
 ) -> StageCost:
-    """Fit and encode all samples in the place of what a workspace holds, with the goal and the cells of a store.
+    """Fit and encode all samples with the goal and the cells of a store; replace the content of a workspace.
 
     Parameters
     ----------
     before : Compressed
-        The store as it is.
+        The store before the append.
     original, new : Stack
-        What it was made of, and what comes behind.
+        The stack that it was made from, and the appended samples.
     work : Workspace
     facts : mapping
-        What the store is to state beside its own.
+        Further facts for the store to state.
     report : mapping
         Numbers of the report that is written again; empty if there is none.
     paths : sequence of str
-        Where the new samples came from.
+        Input files of the new samples.
     client, progress
         As for `dpca.jobs.encode_store`.
 
     Returns
     -------
     StageCost
-        Of the encoding.
+        Cost of the encoding.
     """
     folder = work.scratch / "again"
     grid, goal = before.codec.components.grid, before.facts["goal"]
@@ -97,7 +97,7 @@ def refit(
 
 
 def _model_like(before: Compressed) -> CellPCA:
-    """Return a model of the settings that a store states, or of its cells, with more components of each."""
+    """Return a model with the settings that a store states, or one with its cells and more components in each."""
     if (asked := before.facts.get("settings", {}).get("model")) is not None:
         given: dict[str, Any] = {name: tuple(one) if isinstance(one, list) else one for name, one in asked.items()}
         return CellPCA(**given)

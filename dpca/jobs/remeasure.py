@@ -1,4 +1,4 @@
-"""Whether a compressed store still keeps what it promises, and states, of the samples that it was made from."""
+"""Measure the errors of a compressed store again, on the original samples, and check its error bound."""
 
 from __future__ import annotations
 
@@ -20,10 +20,10 @@ from dpca.storage.tasks import run_in_order
 
 # Samples of a task.
 _ROWS = 192
-# Problems that are told one by one.
-_TOLD = 10
-# By how much a mean squared error may differ from the stated one: its type holds seven digits, and a value halfway
-# between two integers may be rounded to either.
+# Number of problems that are reported one by one.
+_MOST_REPORTED = 10
+# Relative tolerance for a stated mean squared error: its type has seven digits, and a value halfway between two
+# integers can be rounded to either.
 _NEAR = 1e-3
 
 
@@ -35,23 +35,23 @@ def remeasure(
     client: Any | None = None,
     progress: Progress = no_progress,
 ) -> list[str]:
-    """Decode samples of a compressed store, compare them with the originals, and report what is wrong.
+    """Decode samples of a compressed store, compare them with the originals, and report problems.
 
     Parameters
     ----------
     path : str
-        A compressed store whose bytes `dpca.storage.verify` has found whole.
+        A compressed store that `dpca.storage.verify` has checked.
     stack : Stack or None
-        The originals; without them, only what the store states is compared with what it promises.
+        The originals. Without them, only the stated errors are compared with the error bound.
     sample : int, optional
-        Compare so many samples from all over the stack; default all.
+        Compare this many samples, spread over the stack; default all.
     client, progress
         As for `dpca.storage.verify`.
 
     Returns
     -------
     list of str
-        One sentence a problem: a value that is off by more than promised, or an error that is not the stated one.
+        One sentence for each problem: an error above the bound, or one that differs from the stated error.
 
     Raises
     ------
@@ -63,15 +63,13 @@ def remeasure(
     store, group = open_compressed(path), open_group(path)
     promised = store.facts.get("max_error")
     if promised is not None and not (stated := array_in(group, "max_error")[...] <= promised).all():
-        return [
-            f"max_error: sample {int(np.argmin(stated))} is stated to be off by more than the promised {promised:g}"
-        ]
+        return [f"max_error: the stated error of sample {int(np.argmin(stated))} exceeds the error bound {promised:g}"]
     if stack is None:
         return []
     if (stack.shape, stack.dtype) != (store.shape, store.dtype):
         raise DataError(
-            f"'{stack.path}' holds {stack.shape} {stack.dtype} but '{path}' was made of {store.shape} {store.dtype}: "
-            f"give the stack that it was made of"
+            f"'{stack.path}' has {stack.shape} {stack.dtype} but '{path}' was made from {store.shape} {store.dtype}: "
+            f"give the stack that the store was made from"
         )
     n = store.shape[0]
     chosen = np.arange(n) if sample is None else spread_samples(n, min(sample, n), np.random.default_rng(0))
@@ -81,24 +79,24 @@ def remeasure(
     problems: list[str] = []
     stage = progress("measure", len(chosen), "samples")
     try:
-        for block, found in zip(blocks, run_in_order(_wrong, calls, client=client, name="measure"), strict=True):
+        for block, found in zip(blocks, run_in_order(_problems_of, calls, client=client, name="measure"), strict=True):
             problems += found
             stage.advance(len(block))
     finally:
         stage.close()
-    more = len(problems) - _TOLD
-    return problems if more <= 1 else [*problems[:_TOLD], f"and {more:,} more samples"]
+    more = len(problems) - _MOST_REPORTED
+    return problems if more <= 1 else [*problems[:_MOST_REPORTED], f"and {more:,} more samples"]
 
 
-def _wrong(store: Compressed, source: Source, numbers: Array, stated: Array) -> list[str]:
+def _problems_of(store: Compressed, source: Source, numbers: Array, stated: Array) -> list[str]:
     """Compare some samples, the body of a task."""
     (low, high), promised = store.facts["data_range"], store.facts.get("max_error")
     x, y = np.concatenate(list(read_samples(source, numbers))), store[numbers]
     found, off = mse_per_sample(x, y, data_range=high - low), largest_errors(x, y)
     problems = []
-    for number, error, most, said in zip(numbers.tolist(), found, off, stated, strict=True):
+    for number, error, most, expected in zip(numbers.tolist(), found, off, stated, strict=True):
         if promised is not None and not most <= promised:
-            problems.append(f"sample {number} is off by {most:g}, more than the promised {promised:g}")
-        elif not np.isclose(error, said, rtol=_NEAR, atol=1e-12):
-            problems.append(f"sample {number} has a mean squared error of {error:.6g}, not the stated {said:.6g}")
+            problems.append(f"sample {number} has an error of {most:g}, above the error bound {promised:g}")
+        elif not np.isclose(error, expected, rtol=_NEAR, atol=1e-12):
+            problems.append(f"sample {number} has a mean squared error of {error:.6g}, not {expected:.6g} as stated")
     return problems

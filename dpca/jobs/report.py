@@ -1,4 +1,4 @@
-"""The report of the main job: its numbers, gathered from the stores, and its pictures."""
+"""The report of the main job: numbers, collected from the stores, and pictures."""
 
 from __future__ import annotations
 
@@ -30,11 +30,11 @@ from dpca.storage.readers import Reader
 from dpca.storage.reading import array_in, open_array, root_facts
 from dpca.storage.stack import Stack
 
-# Samples of a comparison and of the worst ones; eigenvectors of parts and of whole samples.
+# Number of samples in a comparison and of worst samples; eigenvectors of cells or bands, and of whole samples.
 _SHOWN, _EIGENVECTORS, _EIGENIMAGES = 6, 8, 12
-# What a scores store states of the job that made it.
+# Facts about the job that a store of scores states.
 _OF_THE_JOB = ("job", "settings", "target", "goal", "made_with")
-# What a compressed store has of its model.
+# Numbers of the model that hold for a compressed store too.
 _OF_CELLS = ("cells", "cell_shape", "overlap", "shared")
 
 
@@ -49,41 +49,41 @@ def write_job_report(
     ssim: bool,
     parts: Sequence[str],
 ) -> dict[str, Any]:
-    """Gather the numbers of a store of scores or codes, draw its pictures, write both, and return the numbers.
+    """Collect the numbers of a store of scores or codes, draw its pictures, write both, and return the numbers.
 
     Parameters
     ----------
     given : Stack or Reader
-        What the job was given.
+        The input of the job.
     stack : Stack
-        The originals.
+        The original samples.
     store : Path or ObjectPath
         The scores store or the compressed store.
     model_path : Path or ObjectPath
-        The model that it was made with.
+        The model that the store was made with.
     folder : Path or ObjectPath
-        Where the report goes.
+        The folder of the report.
     record : mapping
-        ``stages``, name of each stage to its seconds, bytes and peak memory; ``notes``, what the fit has to say.
+        ``stages``, from the name of each stage to its seconds, bytes and peak memory; ``notes``, those of the fit.
     ssim : bool
-        Whether the SSIM was to be measured: where there is none, it is then said to be undefined.
+        Whether the SSIM was requested. If the store has none, the report calls it undefined.
     parts : sequence of str
-        Names of what is kept in the store, as far as it is there.
+        Names of the parts of the store. Parts that do not exist are left out.
 
     Raises
     ------
     StoreError
-        If the report cannot be written, or does not read back.
+        If the report cannot be written or cannot be read back.
     """
     model, group = load_any(model_path), open_written(store)
     stated = root_facts(group)
     small = stated["kind"] == COMPRESSED
     facts = {name: value for name, value in stated.items() if name in _OF_THE_JOB}
     quality = {name: array_in(group, name)[...] for name in ("mse", "ssim") if name in group}
-    bounds = tuple(stated["data_range"])  # where the stack has none of its own, that of its values
+    bounds = tuple(stated["data_range"])  # if the stack states no range, that of its values
     sizes = _sizes(given, stack, store, parts, small)
     numbers = {"mse_expected": model.expected_mse(bounds), **model.report_numbers()}
-    if small:  # what it keeps of the components is not what the model has of them
+    if small:  # the store keeps fewer components than the model
         numbers = {name: value for name, value in numbers.items() if name in _OF_CELLS}
     report = {
         "samples": stack.n_samples,
@@ -96,10 +96,10 @@ def write_job_report(
         "data_range": bounds,
         **record,
     }
-    if warning := _too_large(sizes, cells="cells" in report):
+    if warning := _size_warning(sizes, cells="cells" in report):
         report["notes"] = [*record["notes"], warning]
     originals = {i: stack.samples[i] for i in {*_spread(stack.n_samples), *worst_first(quality)[:_SHOWN].tolist()}}
-    if warning := _narrow(originals.values(), bounds):
+    if warning := _range_warning(originals.values(), bounds):
         report["notes"] = [*report["notes"], warning]
     title = f"{model.report_title} of {stack.source.get('name') or 'a stack'}"
     decode = _decoder(store, model, Pixels(stack.dtype, bounds), small)
@@ -110,7 +110,7 @@ def write_job_report(
 
 
 def _decoder(store: Place, model: Any, pixels: Pixels, small: bool) -> Callable[[Sequence[int]], Array]:
-    """Return what gives the reconstructions of some samples."""
+    """Return a function that returns the reconstructions of some samples."""
     if small:
         opened = compressed_in(open_written(store), os.fspath(store))
         return lambda indices: np.asarray(opened[list(indices)])
@@ -119,7 +119,7 @@ def _decoder(store: Place, model: Any, pixels: Pixels, small: bool) -> Callable[
 
 
 def _sizes(given: Stack | Reader, stack: Stack, store: Place, parts: Sequence[str], small: bool) -> dict[str, Any]:
-    # Not counting lists of checksums, which a store gets only when it is finished.
+    # Without lists of checksums, which a store gets only when it is finished.
     written: dict[str, int] = {
         part: folder_bytes(store / part, besides=CHECKSUMS) for part in parts if (store / part).exists()
     }
@@ -134,31 +134,31 @@ def _sizes(given: Stack | Reader, stack: Stack, store: Place, parts: Sequence[st
     }
 
 
-def _too_large(sizes: Mapping[str, Any], *, cells: bool) -> str | None:
-    """Say that what was written takes more room than what was given, if it does."""
+def _size_warning(sizes: Mapping[str, Any], *, cells: bool) -> str | None:
+    """Return a warning if the output is larger than the input, else None."""
     given, written = sizes["bytes_given"], sizes["bytes_written"]["total"]
     if given is None or written <= given:
         return None
     if "bytes_compressed" in sizes:
         return (
-            f"the output has {readable_size(written)}, more than the {readable_size(given)} that were given: ask for a "
-            f"goal that takes less, and do not keep the stack, where room counts"
+            f"the output has {readable_size(written)}, more than the input with {readable_size(given)}: to save disk "
+            f"space, give a goal that takes less, and do not keep the stack"
         )
     parts = {part: size for part, size in sizes["bytes_written"].items() if part != "total"}
     largest = max(parts, key=lambda part: parts[part])
-    whose = f"{readable_size(parts[largest])} of it the {largest}"
+    largest_part = f"of these the {largest} has {readable_size(parts[largest])}"
     if largest == "model":
-        whose += ", which takes as much for any number of samples" + (", and less with --shared" if cells else "")
+        largest_part += ", for any number of samples" + (" (less with --shared)" if cells else "")
     return (
-        f"the output has {readable_size(written)}, {whose}; that is more than the {readable_size(given)} that were "
-        "given, since scores and model are numbers of 4 bytes: keep fewer components, and neither the stack nor the "
-        "reconstructions, where room counts"
-        + (", or make a store of few bytes, such as with --compress psnr=36" if cells else "")
+        f"the output has {readable_size(written)}, {largest_part}; the input has only {readable_size(given)}, since "
+        "scores and model are numbers of 4 bytes: to save disk space, keep fewer components, and neither the stack "
+        "nor the reconstructions"
+        + (", or make a compressed store, for example with --compress psnr=36" if cells else "")
     )
 
 
 def quality_numbers(names: Sequence[str] | Array, quality: Mapping[str, Array], ssim: bool) -> dict[str, Any]:
-    """Return what a report says of the errors of samples with these names; ``ssim`` says that it was measured."""
+    """Return the errors of samples for a report; ``ssim`` states whether the SSIM was requested."""
     mean = quality["mse"].mean()
     numbers: dict[str, Any] = {"mse": float(mean), "psnr": float(psnr_from_mse(mean))}
     if (values := quality.get("ssim")) is not None:
@@ -171,19 +171,19 @@ def quality_numbers(names: Sequence[str] | Array, quality: Mapping[str, Array], 
 
 
 def _spread(n: int) -> list[int]:
-    """Return the numbers of samples from all over a stack."""
+    """Return the indices of samples that are spread over a stack."""
     found: list[int] = np.linspace(0, n - 1, min(_SHOWN, n)).round().astype(int).tolist()
     return found
 
 
-def _narrow(samples: Iterable[Any], bounds: tuple[float, float]) -> str | None:
-    """Say that values use little of the range that PSNR and SSIM refer to, if they do."""
+def _range_warning(samples: Iterable[Any], bounds: tuple[float, float]) -> str | None:
+    """Return a warning if the values use little of the data range, else None."""
     spanned = range_of([np.asarray(sample) for sample in samples], None)
     if not hardly_used(spanned, bounds):
         return None
     return (
         f"the pictured samples span the {range_words(spanned)}, under a tenth of the {range_words(bounds)} that PSNR "
-        f"and SSIM refer to, which makes both high: state the range of the data with --data-range LOW,HIGH (data_range)"
+        f"and SSIM refer to, so both are too high: give the range of the data with --data-range LOW,HIGH (data_range)"
     )
 
 
@@ -238,7 +238,7 @@ def pictured(
     data_range: tuple[float, float],
     axes: Sequence[str],
 ) -> Figure:
-    """Draw samples of these numbers beside their reconstructions; ``names`` and ``ssim`` are those of all samples."""
+    """Draw samples with their reconstructions; ``names`` and ``ssim`` are those of all samples."""
     values = None if ssim is None else ssim[list(originals)]
     samples = np.stack([np.asarray(sample) for sample in originals.values()])
     bounds = shown_range(list(samples), samples.dtype, data_range)

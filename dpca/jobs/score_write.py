@@ -1,4 +1,4 @@
-"""The second pass: scores, reconstructions and the quality of every image, shard by shard, to Zarr."""
+"""The second pass: write scores, reconstructions and the quality of every sample to Zarr, shard by shard."""
 
 from __future__ import annotations
 
@@ -31,19 +31,19 @@ from dpca.storage.progress import Progress, no_progress
 from dpca.storage.reading import open_array
 from dpca.storage.tasks import map_shards
 
-# Floating-point copies of one block of samples: enough rows for each cell's matrix products to be worth their calls.
+# Bytes of a block of samples in floating point. A block has enough rows for efficient matrix products in each cell.
 _BLOCK_BYTES = 48 * 2**20
-# What codecs are tried on: samples, and bytes of them.
+# Number and bytes of the samples that codecs are tried on.
 _TRIED, _TRIED_BYTES = 4, 4 * 2**20
-# So many times fewer scores are worth decompressing them.
+# Scores are compressed only if this makes them smaller by at least this factor.
 _SPARSE = 1.5
-#: Zarr holds a shard's chunks encoded, then joined, while the values are still there.
+#: Zarr holds the chunks of a shard encoded, then joined, in addition to the values.
 SHARD_COPIES = 3
 
 
 @dataclass(frozen=True)
 class WriteJob:
-    """What the tasks of one pass share; small, since the model travels by its path.
+    """The data that all tasks of a pass share; small, since the model is given by its path.
 
     Parameters
     ----------
@@ -52,22 +52,23 @@ class WriteJob:
     model : str
         Path of a stored model of any kind.
     fingerprint : str
-        Of the model at that path.
+        Fingerprint of the model at that path.
     store : str
-        Zarr group that holds the arrays to write.
+        Zarr group for the arrays to write.
     axes : tuple of str
         Names of all axes of the stack, "sample" first.
     rows : int
-        Samples of a shard, the unit of work; those of `stack_layout`.
+        Samples of a shard, the unit of work, as in `stack_layout`.
     data_range : (float, float)
-        Smallest and largest possible value: MSE is in units of its width squared, reconstructions are clipped to it.
+        Smallest and largest possible value. The unit of the MSE is the square of the difference. Reconstructions are
+        clipped to this range.
     reconstruct : bool
-        Whether to keep the reconstructions, in the dtype of the stack; their MSE is measured in any case.
+        Whether to keep the reconstructions, in the dtype of the stack. Their MSE is measured in any case.
     ssim : bool
-        Whether to measure their SSIM, too, of samples that are long enough: about a millisecond of processor time for a
+        Whether to measure their SSIM too, if samples are large enough: about a millisecond of processor time for a
         photograph of 218 x 178 pixels.
     checkpoints : Checkpoints
-        Where each finished shard leaves its quality record, the done-marker of the pass.
+        Holds the quality record of each finished shard, the done-marker of this pass.
     """
 
     source: Source
@@ -83,7 +84,7 @@ class WriteJob:
 
     @property
     def n_shards(self) -> int:
-        """Units of work."""
+        """Number of shards."""
         return math.ceil(self.source.shape[0] / self.rows)
 
     def unit(self, shard: int) -> str:
@@ -100,7 +101,7 @@ def write_scores(
     budget: int | None = None,
     progress: Progress = no_progress,
 ) -> int:
-    """Write ``scores``, ``mse``, ``psnr`` and, if asked for, ``ssim`` and ``reconstructions`` to a Zarr group.
+    """Write ``scores``, ``mse``, ``psnr`` and, if requested, ``ssim`` and ``reconstructions`` to a Zarr group.
 
     Parameters
     ----------
@@ -108,28 +109,28 @@ def write_scores(
     group : zarr.Group
         The job's store, open.
     coordinates : Coordinates, optional
-        Of the stack: they are written beside, with the centers of cells.
+        Coordinates of the stack. They are written with the centers of cells.
     client : distributed.Client, optional
-        Cluster to run on; without one, threads of this process.
+        Cluster to run on; default threads of this process.
     budget : int, optional
-        Bytes a task may take; default from the workers or the machine.
+        Bytes that a task may take; default from the workers or the machine.
     progress : Progress
-        Told the samples written.
+        Counts the samples written.
 
     Returns
     -------
     int
-        Most memory that any one process held, in bytes.
+        Peak memory of a process, in bytes.
 
     Raises
     ------
     PlanError
-        Before anything is written, when a shard does not fit the budget.
+        If a shard does not fit the budget; nothing is written.
     DataError
-        At a value that is not finite.
+        If a value is not finite.
     """
     if job.source.in_process:
-        client = None  # its memory is here
+        client = None  # the source is in the memory of this process
     basis = stored_basis(job.model, job.fingerprint)
     limit = budget if budget is not None else task_budget(client, thread_count())
     plan_scores(job.source, basis, job.axes, reconstruct=job.reconstruct, budget=limit)
@@ -147,7 +148,7 @@ def write_scores(
 
 
 def write_one(job: WriteJob, shard: int) -> int:
-    """Do one shard, the body of a task; return the most memory that this process ever held."""
+    """Write one shard, the body of a task; return the peak memory of this process."""
     basis = stored_basis(job.model, job.fingerprint)
     start, stop = shard * job.rows, min((shard + 1) * job.rows, job.source.shape[0])
     width = job.data_range[1] - job.data_range[0]
@@ -180,7 +181,7 @@ def write_one(job: WriteJob, shard: int) -> int:
 
 
 def task_bytes(source: Source, basis: Representation, rows: int, reconstruct: bool) -> int:
-    """Bytes that `write_one` takes at most beyond what its process holds anyway."""
+    """Bytes that `write_one` takes at most, in addition to the memory of its process."""
     sample = math.prod(source.shape[1:])
     score = math.prod(basis.score_shape) * basis.score_dtype(source.dtype).itemsize
     block = min(rows, max(1, _BLOCK_BYTES // (4 * sample)))
@@ -193,18 +194,19 @@ def task_bytes(source: Source, basis: Representation, rows: int, reconstruct: bo
 
 
 def plan_scores(source: Source, basis: Representation, axes: Sequence[str], *, reconstruct: bool, budget: int) -> None:
-    """Refuse a pass of `write_scores` that would not fit ``budget`` bytes a task; nothing is read or written.
+    """Check that a task of `write_scores` fits ``budget`` bytes; nothing is read or written.
 
     Raises
     ------
     PlanError
+        If it does not.
     """
     rows = stack_layout(source, basis, axes).shards[0]
     require_memory(rows, task_bytes(source, basis, rows, reconstruct), budget)
 
 
 def require_memory(rows: int, need: int, budget: int) -> None:
-    """Refuse tasks of so many samples that take more bytes than one may."""
+    """Raise PlanError if a task for this many samples needs more memory than the budget."""
     if need > budget:
         raise PlanError(
             f"writing a shard of {rows:,} samples takes {need / 1e6:,.0f} MB but a task may take "
@@ -213,14 +215,14 @@ def require_memory(rows: int, need: int, budget: int) -> None:
 
 
 def stack_layout(source: Source, basis: Representation, axes: Sequence[str]) -> Layout:
-    """Return the layout of a stack and of its reconstructions, whose shards hold the samples of a shard of scores."""
+    """Return the layout of a stack and its reconstructions. Shards hold the same samples as shards of scores."""
     return choose_layout(source.shape, source.dtype.itemsize, axes, basis.cell_shape)
 
 
 def create_arrays(
     job: WriteJob, basis: Representation, group: zarr.Group, coordinates: Coordinates | None = None
 ) -> None:
-    """Create the arrays of scores and of reconstructions that are not there yet, and write those of coordinates."""
+    """Create missing arrays of scores and reconstructions, and write those of coordinates."""
     source, shape = job.source, basis.score_shape
     found = Coordinates(job.axes, {}, {}) if coordinates is None else coordinates
     names = (found.dims[0], *basis.score_axes(job.axes[1:]))
@@ -228,13 +230,13 @@ def create_arrays(
     stated = {
         name: text for name, text in found.stated.items() if name == BESIDE or (basis.keeps_units and name == UNITS)
     }
-    # Any samples show what parts with fewer components than others lack: zeros.
+    # Cells or bands with fewer components than others have zero scores, which any sample shows.
     tried = basis.encode(np.random.default_rng(0).integers(0, 2, (_TRIED, *source.shape[1:])).astype(source.dtype))
     inner = score_layout(job.rows, shape, tried.dtype.itemsize)
     codec: Codec = "sparse" if np.count_nonzero(tried) * _SPARSE <= tried.size else "raw"
     create_array(group, "scores", (source.shape[0], *shape), tried.dtype, inner, names, codec=codec, attributes=stated)
     if job.reconstruct:
-        # They compress as their originals do.
+        # The originals show how well reconstructions compress.
         like = choose_codec(first_samples(source, _TRIED_BYTES))
         layout = stack_layout(source, basis, job.axes)
         create_array(
@@ -255,7 +257,7 @@ def record_of(checkpoints: Checkpoints, unit: str) -> dict[str, Array]:
     Raises
     ------
     StoreError
-        If its record is gone.
+        If its record is missing.
     """
     if (kept := checkpoints.load(unit)) is None:
         raise StoreError(f"the record '{unit}' in '{checkpoints.folder}' is gone: run the same command again")
@@ -263,7 +265,7 @@ def record_of(checkpoints: Checkpoints, unit: str) -> dict[str, Array]:
 
 
 def write_quality(group: zarr.Group, records: Iterable[Mapping[str, Array]], dim: str = SAMPLE) -> None:
-    """Write the records of all shards as one array a measure, and PSNR from MSE."""
+    """Write the records of all shards, as one array for each measure, and the PSNR from the MSE."""
     found: dict[str, list[Array]] = {}
     for record in records:
         for name, values in record.items():

@@ -1,4 +1,4 @@
-"""What is asked of the main job."""
+"""Settings of the main job."""
 
 from __future__ import annotations
 
@@ -9,31 +9,30 @@ from typing import Any, Literal
 
 @dataclass(frozen=True)
 class CompressionSettings:
-    """What determines the output, beside the source.
+    """The settings that determine the output of a job for a given source.
 
     Parameters
     ----------
     model : estimator
-        `CellPCA`, `BandPCA`, `PCA`, `StreamingPCA` or another one, not fitted, and left as it is. If it has a
-        ``random_state``, that must be an integer.
+        `CellPCA`, `BandPCA`, `PCA`, `StreamingPCA` or another estimator. It is not fitted and not changed. If it has a
+        ``random_state``, this must be an integer.
     goal : mapping, optional
-        One goal of `dpca.jobs.encode_store`, such as ``{"psnr": 36}``: the output is then a compressed store in the
-        place of scores and model. The model must be a `CellPCA`; it is fitted again with more components where the goal
-        takes more.
+        One goal of `dpca.jobs.encode_store`, such as ``{"psnr": 36}``. The output is then a compressed store instead of
+        scores and model. The model must be a `CellPCA`. If the goal takes more components, it is fitted again.
     every_sample : bool
-        Whether each sample is to meet the goal, not their mean: of ``psnr``, ``mse`` and ``ssim``.
+        Whether each sample must meet the goal, instead of the mean, for ``psnr``, ``mse`` and ``ssim``.
     choose_cells : bool
-        Whether a compressed store takes the place of the model's cells by others where these take fewer bytes: cells
-        with components of their own or shared ones, with an overlap or without, or one cell of all; see
-        `dpca.jobs.cell_choice`. The model's are as long as cells can be.
+        Whether to replace the model's cells if others make a smaller compressed store: cells with their own or with
+        shared components, with or without overlap, or one cell for the whole sample; see `dpca.jobs.cell_choice`. The
+        model's cells are the largest that are tried, apart from whole samples.
     reconstruct : bool
-        Whether to keep the reconstructions, of scores.
+        Whether to keep the reconstructions of scores.
     keep_stack : bool
-        Whether to keep what was ingested, as ``stack`` in the output: jobs of other settings in its place then need not
-        ingest again. A Zarr array or stack store is read where it is, in any case.
+        Whether to keep the ingested stack, as ``stack`` in the output. Jobs with other settings and the same output
+        then need not ingest again. A Zarr array or stack store is always read in place.
     ssim : bool, optional
-        Whether to measure the SSIM of every sample, where it is defined. Default: always for cells and bands; for
-        components of whole samples, where it costs more than everything else, only with ``reconstruct``.
+        Whether to measure the SSIM of every sample, if it is defined. Default: yes for cells and bands. For components
+        of whole samples the SSIM takes longer than everything else, so the default is the value of ``reconstruct``.
     color, resize, crop, on_error, key, axes, data_range
         As for `dpca.storage.ingest`.
     """
@@ -64,7 +63,7 @@ class CompressionSettings:
         return self.reconstruct or bool(self.model.measures_ssim) if self.ssim is None else self.ssim
 
     def as_dict(self) -> dict[str, Any]:
-        """Return the settings in values that JSON holds, the same as those of jobs that earlier versions did."""
+        """Return the settings as JSON values. New settings at their default are left out, as in earlier versions."""
         settings = {field.name: getattr(self, field.name) for field in fields(self) if field.name != "model"}
         for name, usual in (
             ("goal", None),

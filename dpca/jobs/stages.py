@@ -1,4 +1,4 @@
-"""What the stages of a job cost, and the record of it."""
+"""The cost of the stages of a job, and its record."""
 
 from __future__ import annotations
 
@@ -13,9 +13,9 @@ from dpca.storage.workspace import Workspace
 
 @dataclass(frozen=True)
 class StageCost:
-    """Seconds of wall-clock time, decoded bytes that went through, and the most memory one process held.
+    """Wall-clock seconds, decoded bytes processed, and peak memory of a process.
 
-    A stage that found its work done by an earlier run has 0 bytes.
+    If an earlier run did the work of a stage, it has 0 bytes.
     """
 
     seconds: float
@@ -23,7 +23,7 @@ class StageCost:
     peak_memory: int
 
     def __add__(self, other: StageCost) -> StageCost:
-        """Return what two runs of a stage cost together."""
+        """Return the total cost of two runs of a stage."""
         peak = max(self.peak_memory, other.peak_memory)
         return StageCost(self.seconds + other.seconds, self.bytes + other.bytes, peak)
 
@@ -33,7 +33,7 @@ NOTHING = StageCost(0.0, 0, 0)
 
 @dataclass(frozen=True)
 class StagePlan:
-    """What a stage will take: seconds on the clock where nothing else runs, the same bytes, and no more memory."""
+    """The planned cost of a stage: wall-clock seconds on an idle machine, bytes, and an upper limit of the memory."""
 
     seconds: float
     bytes: int
@@ -41,7 +41,7 @@ class StagePlan:
 
 
 class StageRecord:
-    """Costs and notes of the stages, kept in the workspace: a run that goes on reports those of the run before."""
+    """Costs and notes of the stages, kept in the workspace, so that a resumed run reports those of the earlier run."""
 
     _STAGES = ("ingest", "range", "choose cells", "fit", "scores", "encode")
 
@@ -51,13 +51,13 @@ class StageRecord:
     def keep(
         self, stage: str, cost: StageCost, notes: Sequence[str] = (), facts: Mapping[str, Any] | None = None
     ) -> None:
-        """Keep a cost, unless the stage was done by an earlier run, which kept its own, and what was found."""
+        """Keep the cost, the notes and the results of a stage, unless an earlier run did the stage."""
         if cost is not NOTHING:
             kept = {"cost": asdict(cost), "notes": list(notes), "facts": facts}
             self._work.mark_done(f"stage {stage}", record=kept)
 
     def plan(self, stages: Mapping[str, StagePlan]) -> None:
-        """Keep what was planned, to be reported beside what each stage cost."""
+        """Keep a plan, for the report."""
         self._work.mark_done("planned", record={name: asdict(stage) for name, stage in stages.items()})
 
     def notes(self, stage: str) -> list[str]:
@@ -66,12 +66,12 @@ class StageRecord:
         return list(self._work.record(unit)["notes"]) if self._work.is_done(unit) else []
 
     def facts(self, stage: str) -> dict[str, Any] | None:
-        """Return what a stage found, None where it is not done."""
+        """Return the results of a stage, None if it is not done."""
         unit = f"stage {stage}"
         return dict(self._work.record(unit)["facts"]) if self._work.is_done(unit) else None
 
     def numbers(self) -> dict[str, Any]:
-        """Return ``stages`` and ``notes`` as the report holds them, in the order of the stages."""
+        """Return ``stages`` and ``notes`` for the report, in the order of the stages."""
         units = {name: f"stage {name}" for name in self._STAGES}
         kept = {name: self._work.record(unit) for name, unit in units.items() if self._work.is_done(unit)}
         planned = self._work.record("planned") if self._work.is_done("planned") else {}
@@ -85,7 +85,7 @@ class StageRecord:
 
 
 def held_by(client: Any | None) -> int:
-    """Most memory that any one process of a cluster, or without one this process, ever held."""
+    """Peak memory of any process of a cluster, or of this process if there is no cluster."""
     if client is None:
         return peak_resident_bytes()
     with cluster_errors(client):

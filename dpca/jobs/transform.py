@@ -1,4 +1,4 @@
-"""From a stack and a model to a store of scores, reconstructions and quality."""
+"""Write a store of scores, reconstructions and quality from a stack and a model."""
 
 from __future__ import annotations
 
@@ -47,19 +47,19 @@ def transform_store(
     model : path-like
         A stored model of any kind.
     target : path-like
-        Where the store appears once it is whole: ``scores``, ``mse``, ``psnr``, ``ssim``, ``name`` and, if asked for,
-        ``reconstructions``.
+        Path of the store. It appears there when it is complete, with ``scores``, ``mse``, ``psnr``, ``ssim``, ``name``
+        and, if requested, ``reconstructions``.
     reconstruct : bool
         Whether to keep the reconstructions.
     client, overwrite, progress
         As for `fit_store`.
     request : str, optional
-        What the store is to state of the request for it.
+        Text that the store keeps. A program can use it to recognize its earlier request.
 
     Raises
     ------
     DataError
-        If the samples do not have the model's shape.
+        If the samples have another shape than those of the model.
     PlanError, StoreError
         As `fit_store`.
     """
@@ -67,7 +67,7 @@ def transform_store(
     check_channels(stack)
     known = model_fingerprint(model)
     kind = stored_basis(os.fspath(model), known).scores_kind
-    # The quality depends on a stated range; one that nobody states is that of the values.
+    # The quality depends on a stated range. Without one, the range of the values is used, which the content determines.
     fingerprint = fingerprint_of(kind, SCORES_VERSION, stack.fingerprint, known, reconstruct, stack.data_range)
     with Workspace(target, kind=kind, fingerprint=fingerprint, overwrite=overwrite) as work:
         if work.state == "complete":
@@ -92,7 +92,7 @@ def fill_scores(
     client: Any | None,
     progress: Progress,
 ) -> StageCost:
-    """Write what is still missing of a scores store in a workspace; ``records`` are kept of each finished shard.
+    """Write the missing parts of a scores store in a workspace; ``records`` is the folder of the records of shards.
 
     The store states ``facts`` about the job.
     """
@@ -134,13 +134,13 @@ def fill_scores(
 
 
 def check_channels(stack: Stack) -> None:
-    """Refuse a stack whose channels do not come last."""
+    """Reject a stack unless its channels are the last axis."""
     if stack.axes.count(CHANNEL) and stack.axes[-1] != CHANNEL:
         raise DataError(f"the axes of '{stack.path}' are {stack.axes}: channels must come last, move that axis first")
 
 
 def with_range(stack: Stack, **running: Any) -> Stack:
-    """Return a stack with a range: what is stated, else what its values span, found in a pass over them.
+    """Return a stack with a data range: the stated one, or the range of its values, which takes a pass over them.
 
     ``running`` are the client, the checkpoints and the progress of that pass.
     """
@@ -150,11 +150,11 @@ def with_range(stack: Stack, **running: Any) -> Stack:
 
 
 def stated_range(stack: Stack) -> tuple[float, float]:
-    """Return a stack's data range, or say how to give one."""
+    """Return the data range of a stack, or raise DataError if it states none."""
     check_channels(stack)
     if stack.data_range is None:
         raise DataError(
-            f"'{stack.path}' holds {stack.dtype} values and does not state their range: pass it with "
-            f"--data-range LOW,HIGH (data_range=(low, high)), since PSNR and SSIM depend on it"
+            f"'{stack.path}' has {stack.dtype} values but states no data range, on which PSNR and SSIM depend: give it "
+            f"with --data-range LOW,HIGH (data_range=(low, high))"
         )
     return stack.data_range

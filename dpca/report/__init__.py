@@ -1,1 +1,1 @@
-"""Reports: the record of a job as numbers and words, and one page that holds its pictures, which `dpca.plots` draws."""
+"""Reports: the record of a job as numbers and tables, and an HTML page with its pictures, drawn by `dpca.plots`."""

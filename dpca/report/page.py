@@ -1,4 +1,4 @@
-"""One page of HTML that holds everything in itself: pictures, style, words. No script, nothing fetched."""
+"""A self-contained HTML page with pictures, style and text. It has no scripts and loads nothing."""
 
 from __future__ import annotations
 
@@ -23,13 +23,13 @@ class Picture(NamedTuple):
 
 
 class DataTable(NamedTuple):
-    """A table of the page; the first cell of a row names it, the others are numbers."""
+    """A table of the page. The first cell of a row is its name, the others are numbers."""
 
     heading: str
     head: Sequence[str]
     rows: Sequence[Sequence[str]]
     notes: Sequence[str] = ()
-    """Sentences under it."""
+    """Sentences below the table."""
 
 
 def html_page(
@@ -43,13 +43,13 @@ def html_page(
     pictures: Sequence[Picture],
     tables: Sequence[DataTable] = (),
 ) -> str:
-    """Set the page: headline, highlights, tables, pictures; every text is escaped."""
+    """Return the page: heading, highlights, tables and pictures. All texts are escaped."""
     body = [
         f"<header><h1>{escape(title)}</h1><p>{escape(lead)}</p></header>",
         _highlight_strip(highlights),
         '<div class="tables">',
-        f"<section><h2>What came out</h2>{_table(summary)}</section>" if summary else "",
-        f"<section><h2>What it took</h2>{_stage_table(stages)}</section>" if stages else "",
+        f"<section><h2>Result</h2>{_table(summary)}</section>" if summary else "",
+        f"<section><h2>Time and memory</h2>{_stage_table(stages)}</section>" if stages else "",
         "</div>",
         *(_data_section(table) for table in tables),
         _rejected_section(rejected),
@@ -154,7 +154,7 @@ img { display: block; width: 100%; height: auto; padding: .75rem; background: #f
 @media print { main { max-width: none; padding: 0; } figure { break-inside: avoid; } }
 """
 
-# The policy is a second lock: no name that slipped through could load or run anything.
+# The content security policy is a second protection: text that is not escaped cannot load or run anything.
 _PAGE = """<!doctype html>
 <html lang="en">
 <head>

@@ -1,6 +1,6 @@
-"""The record of a job: numbers as JSON and as a table, pictures as PNG, all of it on one page of HTML.
+"""The report of a job: numbers as JSON and as a table, pictures as PNG, and a page of HTML with all of them.
 
-The numbers are a plain dictionary. `KEYS` lists the known ones; all may be absent, and null means "not defined here".
+The numbers are a dictionary. `KEYS` lists the known keys. Each may be missing; null means "not defined here".
 """
 
 from __future__ import annotations
@@ -26,83 +26,83 @@ from dpca.storage.outputs import resolved_output
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
-#: What the numbers of a report mean, in the order in which they are written.
+#: The meaning of each number in a report, in the order of the file.
 KEYS = {
     "samples": "number of samples",
     "sample_shape": "shape of one sample",
-    "attributes": "attributes of a sample that is taken whole",
+    "attributes": "attributes of a sample, if there are no cells or bands",
     "cells": "number of cells",
-    "cell_shape": "shape of a whole cell",
-    "overlap": "pixels on each side of a border that are mapped across it",
+    "cell_shape": "shape of a cell that is not cut off at the edge",
+    "overlap": "pixels on each side of a border that overlapping cells share",
     "shared": "whether all cells of a shape share their components",
     "bands": "number of bands",
     "band_size": "attributes of the largest band",
-    "mapping": "how attributes are put into bands",
-    "components": "most components kept in a cell or band; those of whole samples where there are neither",
-    "ranks": "{min, mean, max, total} of the components that cells or bands keep, where they differ",
+    "mapping": "how attributes are assigned to bands",
+    "components": "most components kept in a cell or band; without cells and bands, those of the whole samples",
+    "ranks": "{min, mean, max, total} of the components that cells or bands keep, if they differ",
     "method": "update rule of a streaming PCA, or solver of an exact one",
-    "landmarks": "samples whose kernels stand for those of all",
-    "passes": "how often the fit read the samples",
-    "scalars_ratio": "compression as the thesis counts it: attributes to kept scalars of a sample",
-    "bytes_ratio": "bytes of the decoded samples to bytes of scores and model on disk, or of the compressed store",
-    "bytes_compressed": "bytes of all files of the compressed store, where one was made",
-    "bytes_given": "bytes of the files that were given; null where they are not on this disk",
+    "landmarks": "number of landmarks of a kernel PCA",
+    "passes": "number of passes of the fit over the samples",
+    "scalars_ratio": "compression ratio in scalars, as in the thesis: attributes to kept scalars of a sample",
+    "bytes_ratio": "decoded bytes to bytes of scores and model on disk, or to bytes of the compressed store",
+    "bytes_compressed": "bytes of all files of the compressed store, if there is one",
+    "bytes_given": "bytes of the input files; null if they are not on this disk",
     "bytes_decoded": "bytes of all samples, decoded",
-    "bytes_written": "{stack, scores, model, reconstructions, compressed, total}: bytes of what is kept",
-    "mse": "mean over all samples of the squared error of intensities, scaled so that data_range is 0..1",
-    "psnr": "of that, in dB",
-    "data_range": "[low, high]: the values that are 0 and 1 there, and that PSNR and SSIM refer to",
+    "bytes_written": "{stack, scores, model, reconstructions, compressed, total}: bytes of the output",
+    "mse": "mean over all samples of the squared error, with values scaled so that data_range is 0..1",
+    "psnr": "PSNR of the mean squared error, in dB",
+    "data_range": "[low, high]: the data range for MSE, PSNR and SSIM",
     "ssim_mean": "structural similarity, mean over all samples",
-    "ssim_min": "the lowest one",
-    "ssim_min_name": "the name of that sample",
-    "explained_variance_ratio": "share of the variance that is kept",
-    "leading_ratios": "that of each of the first components",
-    "captured_bound": "lower bound of the kept share of what the best components would keep; null if not known",
-    "captured_estimate": "that share as it is estimated from samples drawn at random, where the fit keeps some",
-    "captured_estimate_error": "the standard error of that",
+    "ssim_min": "lowest SSIM of a sample",
+    "ssim_min_name": "name of the sample with the lowest SSIM",
+    "explained_variance_ratio": "share of the variance that the components explain",
+    "leading_ratios": "share of the variance that each of the first components explains",
+    "captured_bound": "certificate: lower bound of the captured variance as a share of the optimum; null if not known",
+    "captured_estimate": "captured variance as a share of the optimum, estimated from randomly drawn samples",
+    "captured_estimate_error": "standard error of captured_estimate",
     "rejected": "samples left out: their number, or a list of (name, reason)",
-    "goal": "{name, value}: what the compressed store was to reach; {every_sample}: whether each sample was",
-    "target": "{name, asked, reached, standard_error, left_out, data_range}: what was asked for, and is reached on "
-    "samples of the fit or on those left out of it",
+    "goal": "{name, value}: goal of the compressed store; {every_sample}: whether each sample had to meet it",
+    "target": "{name, asked, reached, standard_error, left_out, data_range}: target of the fit, and the quality "
+    "reached on samples of the fit or on samples left out of it",
     "job": "which job made the store",
-    "settings": "what was asked for",
-    "made_with": "versions of this package and of the libraries that it computed with",
-    "notes": "sentences that a reader should know of",
-    "stages": "name -> {seconds, bytes, peak_memory}, and {seconds, bytes, memory} that were planned",
+    "settings": "settings of the job",
+    "made_with": "versions of this package and of the libraries that it used",
+    "notes": "notes and warnings for the reader",
+    "stages": "name -> {seconds, bytes, peak_memory}, and {seconds, bytes, memory} as planned",
 }
 _STAGE_KEYS = ("seconds", "bytes", "peak_memory", "planned")
 
 _CAPTIONS = {
     "comparison": (
         "Originals and reconstructions",
-        "Samples beside their reconstructions, and the difference around grey, amplified as its heading says.",
+        "Samples and their reconstructions. The difference is around grey, amplified by the factor in its heading.",
     ),
-    "worst": ("The worst", "The samples with the lowest quality of all, where the model fails first."),
+    "worst": ("The worst samples", "The samples with the lowest quality."),
     "eigenfaces": (
         "Eigenfaces",
-        "First eigenvectors of every cell or band, each entry in the place of its attribute, all on "
-        "one scale. Zero is white, above it red, below it blue; of colored samples zero is grey. The sign of an "
-        "eigenvector is free: neighboring cells are given signs that agree.",
+        "First eigenvectors of every cell or band, all on one scale. Each entry is at the position of its attribute. "
+        "Zero is white, positive red, negative blue; for color samples zero is grey. The sign of an eigenvector is "
+        "arbitrary: signs are chosen so that neighboring cells agree.",
     ),
     "eigenimages": (
         "Eigenimages",
-        "The first components, all on one scale, and the share of the variance that each explains. Zero is white, "
-        "above it red, below it blue; of colored samples zero is grey. The sign is free.",
+        "The first components, all on one scale, with the share of the variance that each explains. Zero is white, "
+        "positive red, negative blue; for color samples zero is grey. The sign is arbitrary.",
     ),
-    "ranks": ("Components kept", "How many components each cell or band keeps, in the places of its attributes."),
+    "ranks": ("Components kept", "How many components each cell or band keeps, at the positions of its attributes."),
     "explained_variance": (
         "Explained variance",
-        "Share of the variance that the first components explain. Of cells or bands: the mean, all counting alike, and "
-        "how much they differ.",
+        "Share of the variance that the first components explain. For cells or bands: the unweighted mean over them, "
+        "and their spread.",
     ),
     "scores": (
         "Scores",
-        "Every point is a sample, placed by its first two scores. Dark points come early in the stack, light ones "
-        "late: a drift or a sorted source shows.",
+        "Every point is a sample, at its first two scores. Early samples of the stack are dark, late ones light, so "
+        "that a drift or a sorted source shows.",
     ),
     "ssim_histogram": (
         "Quality of every sample",
-        "How many samples reach which SSIM. No sample is left out.",
+        "Histogram of the SSIM of all samples.",
     ),
 }
 
@@ -116,35 +116,35 @@ def write_report(
     captions: Mapping[str, tuple[str, str]] | None = None,
     tables: Sequence[DataTable] = (),
 ) -> None:
-    """Write ``report.json``, one PNG a figure, and ``index.html`` that holds everything in itself.
+    """Write ``report.json``, one PNG for each figure, and ``index.html``, a page that loads no other file.
 
     Parameters
     ----------
     folder : path-like
-        Made if it is not there.
+        Created if it does not exist.
     report : mapping
-        Numbers, see the module. NumPy scalars and arrays are welcome; values that are not finite become null.
-        Further keys are written after the known ones.
+        Numbers, see the module. NumPy scalars and arrays are converted; values that are not finite become null.
+        Unknown keys are written after the known ones.
     figures : mapping of str to Figure or bytes
-        In the order of the page; ``name`` becomes ``name.png``. Bytes are those of a PNG file.
+        In the order of the page; ``name`` becomes ``name.png``. Bytes are the content of a PNG file.
     title : str
         Heading of the page.
     captions : mapping of str to (heading, sentence), optional
-        For figures other than those of the main job, or to say something else about these.
+        For figures other than those of the main job, or to replace the captions of these.
     tables : sequence of DataTable
         Further tables of the page.
 
     Raises
     ------
     ValueError
-        If the name of a figure is no plain file name.
+        If the name of a figure is not a valid file name.
     StoreError
         If the disk is full or the folder cannot be written.
 
     Notes
     -----
-    Every file is written beside its name and renamed, the page last but for a manifest of all of them: a reader never
-    sees half of one. The same report and figures give the same bytes.
+    Every file is written under a temporary name and renamed, so that no file is ever incomplete. The page comes last
+    but for the manifest. The same report and figures give bit-identical files.
     """
     known = _plain(report)
     texts = {**_CAPTIONS, **(captions or {})}
@@ -167,11 +167,11 @@ def write_report(
     )
     files = {picture.file: picture.png for picture in pictures}
     files["report.json"] = (json.dumps(known, indent=2, allow_nan=False) + "\n").encode()
-    files["index.html"] = page.encode("utf-8", "replace")  # a name that is no valid Unicode must not cost the page
+    files["index.html"] = page.encode("utf-8", "replace")  # file names can contain invalid Unicode
     with writing_errors(folder):
         target = place_of(folder)
         target.mkdir(parents=True, exist_ok=True)
-        # One that is killed leaves what is recognized as a report, which lacks files.
+        # With its manifest first, an interrupted report is recognized as one with missing files.
         if is_new := not there_is(target / FOLDER_MANIFEST):
             write_folder_manifest(target, REPORT, files)
         for name, content in files.items():
@@ -181,12 +181,12 @@ def write_report(
 
 
 def report_folder(output: str | os.PathLike[str]) -> Place:
-    """Return where the report of an output goes: ``out.report`` for ``out.zarr``.
+    """Return the folder of the report of an output: ``out.report`` for ``out.zarr``.
 
     Raises
     ------
     StoreError
-        If no output can be there.
+        If the path cannot be an output.
     """
     resolved_output(output)
     path = place_of(output)
@@ -194,12 +194,12 @@ def report_folder(output: str | os.PathLike[str]) -> Place:
 
 
 def read_report(folder: Place) -> dict[str, Any] | None:
-    """Return the numbers of an earlier report, None if there is none, or a file of it is gone.
+    """Return the numbers of an earlier report, None if there is none or one of its files is missing.
 
     Raises
     ------
     StoreError
-        If they are not those that were written.
+        If the report is damaged.
     """
     try:
         if (manifest := _manifest_of(folder)) is not None:
@@ -215,12 +215,12 @@ def read_report(folder: Place) -> dict[str, Any] | None:
 
 
 def read_pictures(folder: Place, *, besides: str) -> dict[str, bytes]:
-    """Return the PNG files of the main job's report but for one, by their names in the order of its page.
+    """Return the PNG files of the main job's report except one, by name, in the order of the page.
 
     Raises
     ------
     StoreError
-        If one is not the file that was written.
+        If one is damaged.
     """
     places = {name: folder / f"{name}.png" for name in _CAPTIONS if name != besides}
     try:
@@ -234,11 +234,11 @@ def read_pictures(folder: Place, *, besides: str) -> dict[str, bytes]:
 
 
 def _manifest_of(folder: Place) -> Manifest | None:
-    """Return the manifest of a report; None where it was written by a version without any."""
+    """Return the manifest of a report; None for a report of an earlier version, which has none."""
     if not there_is(folder / FOLDER_MANIFEST):
         return None
     if (manifest := read_manifest(read_file(folder / FOLDER_MANIFEST), str(folder))) is None:
-        raise ValueError("its manifest is none")
+        raise ValueError("its manifest cannot be read")
     return manifest
 
 
@@ -247,9 +247,9 @@ def _damaged(folder: Place, error: Exception) -> StoreError:
 
 
 def format_table(report: Mapping[str, Any]) -> str:
-    """Format the numbers of a report as the two aligned tables that a job prints at its end.
+    """Format the numbers of a report as two aligned tables, which a job prints at its end.
 
-    Without a trailing newline; control characters in names are escaped.
+    There is no trailing newline. Control characters in names are escaped.
     """
     known = _plain(report)
     summary = words.summary(known)
@@ -263,7 +263,7 @@ def format_table(report: Mapping[str, Any]) -> str:
 
 
 def aligned(head: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
-    """Set rows of equal length as plain text: the first column to the left, the others to the right."""
+    """Format rows of equal length as plain text: the first column left-aligned, the others right-aligned."""
     every = [head, *rows]
     wide = [max(len(row[column]) for row in every) for column in range(len(head))]
     lines = []
@@ -277,7 +277,7 @@ def aligned(head: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
 
 
 def _plain(report: Mapping[str, Any]) -> dict[str, Any]:
-    """Copy a report in its order of keys, with nothing in it but what JSON knows."""
+    """Return a report as JSON values, with its keys in order."""
     plain = _ordered({key: _value(value) for key, value in report.items()}, KEYS)
     stages = plain.get("stages")
     if isinstance(stages, dict):

@@ -1,8 +1,8 @@
-"""The numbers of a report as people read them: one wording for the terminal and for the page.
+"""The numbers of a report as text, for the terminal and for the page.
 
-Every function takes a report as :mod:`dpca.report.record` describes it, already plain JSON. Missing keys are left out;
-null is reported as undefined. Names come from files and archives: control characters and invalid Unicode in them are
-escaped.
+Every function takes a report as :mod:`dpca.report.record` describes it, converted to JSON values. Missing keys are left
+out; null is shown as undefined. Names come from files and archives, so control characters and invalid Unicode in them
+are escaped.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ NOTHING = "-"
 
 
 class Stage(NamedTuple):
-    """One line of the stage table, and the share of the time it took (0..1); None for the sum of all."""
+    """One line of the stage table, with its share of the total time (0..1); None in the line of the total."""
 
     name: str
     seconds: str
@@ -29,7 +29,7 @@ class Stage(NamedTuple):
 
 
 class Highlight(NamedTuple):
-    """A number that deserves large type."""
+    """A number to print in large type."""
 
     value: str
     label: str
@@ -37,7 +37,7 @@ class Highlight(NamedTuple):
 
 
 def lead(report: Mapping[str, Any]) -> str:
-    """Say in one sentence what was modeled, or nothing if that is not known."""
+    """Describe the samples and the model in one sentence; empty if the report does not state them."""
     times = "\N{MULTIPLICATION SIGN}"
     if not (report.get("samples") and report.get("sample_shape")):
         return ""
@@ -57,24 +57,24 @@ def lead(report: Mapping[str, Any]) -> str:
 
 
 def _variant(report: Mapping[str, Any]) -> str:
-    """Say how cells differ from plain ones."""
+    """Describe the overlap and the sharing of cells."""
     overlap = f", overlap {report['overlap']:,}" if report.get("overlap") else ""
     return overlap + (", one basis for all of a shape" if report.get("shared") else "")
 
 
 def kept_components(count: int, ranks: Mapping[str, Any] | None, name: str = "component") -> str:
-    """Say how many components are kept: ``count``, or from the least to the most where ranks differ."""
+    """Describe how many components are kept: ``count``, or the smallest and largest number if they differ."""
     return f"{_count(count, ranks)} {name}" + ("" if count == 1 and not ranks else "s")
 
 
 def highlights(report: Mapping[str, Any]) -> list[Highlight]:
-    """Pick the numbers that answer how good and how small."""
+    """Return the most important numbers: quality and compression ratio."""
     found, get = [], report.get
-    bytes_told = [
+    byte_ratio = [
         Highlight(_ratio(ratio), "compression, bytes", against) for ratio, against in _byte_ratios(report)[:1]
     ]
     if "bytes_compressed" in report:
-        found, bytes_told = bytes_told, []
+        found, byte_ratio = byte_ratio, []
     if (mean := get("ssim_mean")) is not None:
         low = get("ssim_min")
         found.append(Highlight(_ssim(mean), "SSIM, mean", _noted("" if low is None else f"worst {_ssim(low)}", report)))
@@ -85,13 +85,13 @@ def highlights(report: Mapping[str, Any]) -> list[Highlight]:
         found.append(Highlight(_psnr(report), "PSNR", _noted("" if error is None else f"MSE {error:.3g}", report)))
     if (ratio := get("scalars_ratio")) is not None:
         found.append(Highlight(_ratio(ratio), "compression, scalars", "attributes to kept scalars"))
-    return found + bytes_told
+    return found + byte_ratio
 
 
 def summary(report: Mapping[str, Any], *, times: str = "x") -> list[tuple[str, str]]:
-    """Put every number that is there into a row of label and value."""
+    """Return every number in the report as a row of label and value."""
 
-    def told(key: str, write: Callable[[Any], str] = "{:,}".format) -> str | None:
+    def shown(key: str, write: Callable[[Any], str] = "{:,}".format) -> str | None:
         return None if (value := report.get(key)) is None else write(value)
 
     size, shape, mapping = report.get("band_size"), report.get("cell_shape"), report.get("mapping")
@@ -100,19 +100,19 @@ def summary(report: Mapping[str, Any], *, times: str = "x") -> list[tuple[str, s
     of_total = " of the total" if "captured_bound" in report else ""
     in_bytes = [
         *(("compression, bytes", f"{_ratio(ratio)} ({against})") for ratio, against in _byte_ratios(report)),
-        ("bytes, as given", told("bytes_given", readable_size)),
-        ("bytes, decoded", told("bytes_decoded", readable_size)),
+        ("input size", shown("bytes_given", readable_size)),
+        ("decoded size", shown("bytes_decoded", readable_size)),
     ]
-    small = told("bytes_compressed", lambda size: f"{readable_size(size)}, {size / report['samples']:,.0f} a sample")
+    small = shown("bytes_compressed", lambda size: f"{readable_size(size)}, {size / report['samples']:,.0f} a sample")
     rows = [
-        *([*in_bytes[-2:], ("bytes, compressed", small), *in_bytes[:-2]] if small else ()),
-        ("samples", told("samples")),
-        ("sample shape", told("sample_shape", lambda lengths: _shape(lengths, times))),
-        ("attributes", told("attributes")),
-        ("cells", told("cells", lambda n: f"{n:,}" + (f" of {whole}" if whole else "") + _variant(report))),
+        *([*in_bytes[-2:], ("compressed size", small), *in_bytes[:-2]] if small else ()),
+        ("samples", shown("samples")),
+        ("sample shape", shown("sample_shape", lambda lengths: _shape(lengths, times))),
+        ("attributes", shown("attributes")),
+        ("cells", shown("cells", lambda n: f"{n:,}" + (f" of {whole}" if whole else "") + _variant(report))),
         (
             "bands",
-            told(
+            shown(
                 "bands",
                 lambda n: (
                     f"{n:,}"
@@ -121,41 +121,41 @@ def summary(report: Mapping[str, Any], *, times: str = "x") -> list[tuple[str, s
                 ),
             ),
         ),
-        ("components", told("components", lambda k: f"{_count(k, report.get('ranks'))}{part}{_mean(report)}")),
-        ("method", told("method", str)),
-        ("passes", told("passes")),
+        ("components", shown("components", lambda k: f"{_count(k, report.get('ranks'))}{part}{_mean(report)}")),
+        ("method", shown("method", str)),
+        ("passes", shown("passes")),
         (
             "compression, scalars",
-            told("scalars_ratio", lambda r: f"{_ratio(r)} (attributes to kept scalars, as the thesis counts it)"),
+            shown("scalars_ratio", lambda r: f"{_ratio(r)} (attributes to kept scalars, as in the thesis)"),
         ),
         *(() if small else in_bytes),
-        ("goal", told("goal", _goal)),
-        ("bytes, written", told("bytes_written", _written)),
-        ("explained variance", told("explained_variance_ratio", lambda share: _percent(share) + of_total)),
-        ("of the first components", told("leading_ratios", lambda shares: " ".join(f"{s:.2%}" for s in shares))),
+        ("goal", shown("goal", _goal)),
+        ("output size", shown("bytes_written", _written)),
+        ("explained variance", shown("explained_variance_ratio", lambda share: _percent(share) + of_total)),
+        ("first components", shown("leading_ratios", lambda shares: " ".join(f"{s:.2%}" for s in shares))),
         ("certificate", _certificate(report["captured_bound"]) if "captured_bound" in report else None),
         (
             "estimate",
-            told(
+            shown(
                 "captured_estimate", lambda s: f"{_percent(s)}, standard error {report['captured_estimate_error']:.2%}"
             ),
         ),
-        ("MSE", told("mse", "{:.3g} (intensities in 0..1)".format)),
+        ("MSE", shown("mse", "{:.3g} (values scaled to 0..1)".format)),
         ("PSNR", _with_range(_psnr(report), report) if "psnr" in report else None),
         *_ssim_rows(report),
-        ("rejected", told("rejected", _left_out)),
+        ("rejected", shown("rejected", _left_out)),
         *(("note", printable(str(note))) for note in report.get("notes") or ()),
     ]
     return [(label, value) for label, value in rows if value]
 
 
 def _byte_ratios(report: Mapping[str, Any]) -> list[tuple[float, str]]:
-    """Compare scores and model on disk with the files that were given, where they are known, and with the pixels."""
+    """Return compression ratios in bytes: of the input files, if their size is known, and of the decoded samples."""
     found, made = [], "the compressed store" if "bytes_compressed" in report else "scores and model"
     if (ratio := report.get("bytes_ratio")) is not None:
         given, decoded = report.get("bytes_given"), report.get("bytes_decoded")
         if given and decoded:
-            found.append((ratio * given / decoded, f"files as given to {made}"))
+            found.append((ratio * given / decoded, f"input files to {made}"))
         found.append((ratio, f"decoded samples to {made}"))
     return found
 
@@ -166,7 +166,7 @@ def _written(parts: Mapping[str, int]) -> str:
 
 
 def stages(report: Mapping[str, Any]) -> list[Stage]:
-    """Put every stage into a line, and what they took together into a last one if they are several."""
+    """Return every stage as a line, and the total as the last one if there are several."""
     recorded: Mapping[str, Mapping[str, Any]] = report.get("stages") or {}
     total = sum(stage.get("seconds") or 0.0 for stage in recorded.values())
     lines = []
@@ -186,7 +186,7 @@ def stages(report: Mapping[str, Any]) -> list[Stage]:
 
 
 def rejected(report: Mapping[str, Any]) -> list[tuple[str, str]]:
-    """List the names and reasons of samples that were left out, where the report has them."""
+    """Return the names and reasons of rejected samples, if the report lists them."""
     left_out = report.get("rejected")
     if not isinstance(left_out, list):
         return []
@@ -217,8 +217,8 @@ def _mean(report: Mapping[str, Any]) -> str:
 
 def _certificate(bound: float | None) -> str:
     if bound is None:
-        return "none: this method gives no bound in one pass, a second one measures what is captured"
-    return f"at least {_percent(bound)} of what the best components would explain"
+        return "none: this method gives no bound in one pass; a second pass measures the captured variance"
+    return f"at least {_percent(bound)} of the variance that the best components explain"
 
 
 def _left_out(rejected: Any) -> str:
@@ -241,7 +241,7 @@ def _ratio(ratio: float) -> str:
 
 
 def _percent(share: float) -> str:
-    # Rounded down: 99.997% must not read as 100%.
+    # Rounded down, so that 99.997% does not become 100%.
     return f"{math.floor(share * 10_000) / 100:.2f}%"
 
 
@@ -255,16 +255,16 @@ def _psnr(report: Mapping[str, Any]) -> str:
     return f"{report['psnr']:.1f} dB"
 
 
-def _in_its_range(report: Mapping[str, Any]) -> str:
+def _range_text(report: Mapping[str, Any]) -> str:
     return range_words(report["data_range"]) if report.get("data_range") else ""
 
 
 def _with_range(value: str, report: Mapping[str, Any]) -> str:
-    return f"{value} ({told})" if (told := _in_its_range(report)) else value
+    return f"{value} ({bounds})" if (bounds := _range_text(report)) else value
 
 
 def _noted(note: str, report: Mapping[str, Any]) -> str:
-    return ", ".join(part for part in (note, _in_its_range(report)) if part)
+    return ", ".join(part for part in (note, _range_text(report)) if part)
 
 
 def _seconds(seconds: float | None) -> str:

@@ -1,1 +1,1 @@
-"""Representations: what encodes samples as scores and decodes them again, and how scores lie in a store."""
+"""Representations: encode samples as scores, decode them again, and define the layout of stored scores."""

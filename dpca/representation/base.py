@@ -1,4 +1,4 @@
-"""What a representation is: two maps, from samples to scores and back."""
+"""The base class of representations: maps from samples to scores and back."""
 
 from __future__ import annotations
 
@@ -20,28 +20,28 @@ from dpca.storage.errors import DataError
 from dpca.storage.given_numbers import whole_number
 from dpca.storage.layout import count_spatial
 
-#: Under this name a store of scores states the fingerprint of the representation that they were made with.
+#: A store of scores states the fingerprint of its representation under this name.
 MODEL_FACT = "model"
 
 
 class Representation(ABC):
     """Encodes samples as scores and decodes scores as samples.
 
-    The defaults suit floating-point scores that stand for whole samples. A subclass has a ``sample_shape`` and
-    implements `_encode` and `_decode`, which may raise ValueError or ArithmeticError; `encode` and `decode` check their
-    values on either side.
+    The defaults suit floating-point scores of whole samples. A subclass has a ``sample_shape`` and implements `_encode`
+    and `_decode`. These may raise ValueError or ArithmeticError. `encode` and `decode` check the values before and
+    after.
     """
 
-    #: What a store of these scores calls itself; it ends in "scores".
+    #: Kind of a store of these scores; it ends in "scores".
     scores_kind: str = "scores"
 
     #: Whether scores are in the units of the samples.
     keeps_units: ClassVar[bool] = True
 
-    #: Whether samples come back from scores: stores of scores say how well.
+    #: Whether scores can be decoded. If so, stores of scores state the quality.
     decodes: ClassVar[bool] = True
 
-    if TYPE_CHECKING:  # a dataclass would take a property of its base for the default of its field
+    if TYPE_CHECKING:  # at run time, a dataclass would use this property as the default of its field
 
         @property
         def sample_shape(self) -> tuple[int, ...]:
@@ -55,55 +55,55 @@ class Representation(ABC):
     @property
     @abstractmethod
     def dtype(self) -> np.dtype[Any]:
-        """Type of what was learned."""
+        """Type of the components."""
 
     @property
     @abstractmethod
     def nbytes(self) -> int:
-        """Bytes of what was learned."""
+        """Bytes of all arrays."""
 
     def score_dtype(self, dtype: DTypeLike) -> np.dtype[Any]:
-        """Return the type of the scores of samples of a type."""
+        """Return the type of the scores of samples with a given type."""
         return np.result_type(working_dtype(dtype), self.dtype)
 
     def decoded_dtype(self, dtype: DTypeLike) -> np.dtype[Any]:
-        """Return the floating-point type of the samples that are decoded from scores of a type."""
+        """Return the floating-point type of samples decoded from scores with a given type."""
         return np.result_type(dtype, self.dtype)
 
     @property
     def cell_shape(self) -> tuple[int, ...] | None:
-        """Length of a cell along each spatial axis, None where samples are not cut into cells."""
+        """Length of a cell along each spatial axis, None if samples are not divided into cells."""
         return None
 
     def score_axes(self, axes: Sequence[str]) -> tuple[str, ...]:
-        """Name the axes of one sample's scores, given those of a sample."""
+        """Return the names of the axes of one sample's scores, given those of a sample."""
         return ("component",)
 
     def score_centers(self, axis: int, values: Array) -> Array | None:
-        """Return the centers of cells along an axis of a sample, given the places of its entries; None if no cells."""
+        """Return the centers of cells along an axis of a sample, from the positions of its entries, or None."""
         return None
 
     def n_spatial(self, axes: Sequence[str]) -> int:
-        """Return how many of a sample's axes, which have these names, are axes of space."""
+        """Return the number of spatial axes of a sample with these names of axes."""
         return count_spatial(axes)
 
     @abstractmethod
     def fingerprint(self) -> str:
-        """Return the hash by which scores know what they were made with.
+        """Return the hash that identifies this representation in stores of its scores.
 
-        A model has the same one in memory and on disk. Costs one look at the arrays, about a second a gigabyte.
+        A model has the same fingerprint in memory and on disk. All arrays are hashed, about a second a gigabyte.
         """
 
     @abstractmethod
     def work_bytes(self, n_rows: int, dtype: DTypeLike, *, pixels: bool = False) -> int:
-        """Bytes of temporary arrays of encoding ``n_rows`` samples of a type, or decoding to them, results included.
+        """Bytes of temporary arrays, results included, for encoding or decoding ``n_rows`` samples of a type.
 
-        ``pixels`` says that samples are decoded to pixels of this type, and not to floating point.
+        ``pixels`` states that samples are decoded to pixels of this type, and not to floating point.
         """
 
     @abstractmethod
     def _leading(self, n_components: int) -> Self:
-        """Return the representation by the first ``n_components`` components."""
+        """Return the representation with the first ``n_components`` components."""
 
     @abstractmethod
     def _encode(self, samples: Array) -> Array:
@@ -111,22 +111,22 @@ class Representation(ABC):
 
     @abstractmethod
     def _decode(self, scores: Array, pixels: Pixels | None) -> Array:
-        """Return the samples (n, *sample_shape) that scores stand for, rounded and clipped to pixels where it pays."""
+        """Return decoded samples (n, *sample_shape), rounded and clipped to pixels if that is faster here."""
 
     def leading(self, n_components: int | None) -> Self:
-        """Return the representation by the first ``n_components`` components; None stands for all.
+        """Return the representation with the first ``n_components`` components; None means all.
 
         Raises
         ------
         DataError
-            If there are not so many, or it is no number of components.
+            If there are fewer components, or this is not a positive integer.
         """
         known = self.score_shape[-1]
         if n_components is None:
             return self
         wanted = whole_number(n_components, "n_components", 1, ", or None for all")
         if wanted > known:
-            raise DataError(f"n_components is {wanted} but there are only {known}: ask for at most that many")
+            raise DataError(f"n_components is {wanted} but there are only {known}: give at most that many")
         return self._leading(wanted)
 
     def encode(self, samples: Array, name: str = "a chunk", first: int = 0) -> Array:
@@ -136,9 +136,9 @@ class Representation(ABC):
         ----------
         samples : array (n, *sample_shape), any real dtype
         name : str
-            What errors call the samples.
+            Name of the samples in errors.
         first : int
-            Number of the first one, for errors.
+            Index of the first sample, for errors.
 
         Raises
         ------
@@ -152,7 +152,7 @@ class Representation(ABC):
         return scores
 
     def decode(self, scores: Array, name: str = "the scores", first: int = 0, *, pixels: Pixels | None = None) -> Array:
-        """Return the samples (n, *sample_shape) that scores stand for.
+        """Return the samples (n, *sample_shape) decoded from scores.
 
         Parameters
         ----------
@@ -160,7 +160,7 @@ class Representation(ABC):
         name, first
             As for `encode`.
         pixels : Pixels, optional
-            What a stack can hold: samples are rounded and clipped to it. Default: neither, in floating point.
+            Type and range of a stack; samples are rounded and clipped to them. Default: neither, in floating point.
 
         Raises
         ------
@@ -168,7 +168,7 @@ class Representation(ABC):
             If scores or samples are not finite.
         """
         check_finite(scores, first, name)
-        # Samples are sums of at most some thousand scores and finite numbers: they are seldom looked at.
+        # A sample is a sum of at most some thousand scores times finite numbers. It overflows only if these are large.
         most = math.sqrt(np.finfo(self.decoded_dtype(scores.dtype)).max)
         large = scores.size and max(float(scores.max()), -float(scores.min())) > most
         samples = guarded(self._decode, name)(scores, None if large else pixels)
@@ -178,7 +178,7 @@ class Representation(ABC):
 
 
 def array_digest(array: Array) -> list[Any]:
-    """Return a hash of an array's values, its shape and its type, in values that JSON holds."""
+    """Return a hash of an array's values, with its shape and type, as JSON values."""
     values = blake2b(np.ascontiguousarray(array).tobytes(), digest_size=16).hexdigest()
     return [values, list(array.shape), str(array.dtype)]
 

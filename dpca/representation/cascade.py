@@ -1,4 +1,4 @@
-"""Features of a cascade: feature maps of patches, rectified and averaged over neighbors, layer upon layer."""
+"""Features of a cascade: the feature maps of each layer are rectified, pooled and passed to the next layer."""
 
 from __future__ import annotations
 
@@ -19,24 +19,24 @@ from dpca.representation.patches import PatchRepresentation
 from dpca.storage.errors import DataError
 from dpca.storage.workspace import fingerprint_of
 
-# Bytes of the maps that are pooled at once.
+# Bytes of the maps that are pooled at a time.
 _BLOCK_BYTES = 2**24
 
 
 @dataclass(frozen=True, eq=False)
 class CascadeRepresentation(Representation):
-    """The features of samples: each layer's feature maps, as [y+, -y-] and averaged over blocks, are the next one's.
+    """The features of a cascade of layers. Each layer's maps are rectified to [y+, -y-] and averaged over blocks.
 
     Parameters
     ----------
     layers : sequence of PatchRepresentation
-        At least one; the samples of each are the features of the one before.
+        At least one. The input of each layer are the features of the one before.
     rectify : bool
-        Whether maps y become max(y, 0) and, behind these, max(-y, 0).
+        Whether maps y become max(y, 0), followed by max(-y, 0).
     pool : int
-        Side of the blocks that maps are averaged over; what does not fill a block at the far edges is left out.
+        Side of the blocks for averaging. Incomplete blocks at the far edges are left out.
     kept : int, optional
-        How many maps of the last layer count; default all.
+        Number of maps of the last layer; default all.
     """
 
     layers: Sequence[PatchRepresentation]
@@ -66,15 +66,15 @@ class CascadeRepresentation(Representation):
 
     @property
     def nbytes(self) -> int:
-        """Bytes of what was learned."""
+        """Bytes of all layers."""
         return sum(layer.nbytes for layer in self.layers)
 
     def score_axes(self, axes: Sequence[str]) -> tuple[str, ...]:
-        """Name the axes of one sample's features, given those of a sample."""
+        """Return the names of the axes of one sample's features, given those of a sample."""
         return self.layers[0].score_axes(axes)
 
     def n_spatial(self, axes: Sequence[str]) -> int:
-        """Return how many of a sample's axes are axes of space."""
+        """Return the number of spatial axes of a sample."""
         return self.layers[0].n_spatial(axes)
 
     def fingerprint(self) -> str:
@@ -85,7 +85,7 @@ class CascadeRepresentation(Representation):
         """Bytes of temporary arrays, as `Representation.work_bytes`."""
         work = self.score_dtype(dtype)
         rows = min(n_rows, self._step(work))
-        # Of a layer: its maps with and without signs, and the pooled ones.
+        # For a layer: its maps, the rectified maps and the pooled maps.
         inside = max(layer.work_bytes(rows, work) + 3 * rows * self._map_bytes(layer, work) for layer in self.layers)
         return inside + n_rows * math.prod(self.score_shape) * work.itemsize
 
@@ -104,12 +104,12 @@ class CascadeRepresentation(Representation):
 
     def _decode(self, scores: Array, pixels: Pixels | None) -> Array:
         raise DataError(
-            "a cascade leaves out where in a block its features lie: they have no samples to come back to, take the "
-            "scores of PatchPCA for that"
+            "features of a cascade cannot be decoded, since pooling discards their positions: for decoding, use the "
+            "scores of PatchPCA"
         )
 
     def _pooled(self, maps: Array) -> Array:
-        """Return maps (n, *grid, k) rectified, and averaged over blocks of the grid."""
+        """Return maps (n, *grid, k), rectified and averaged over blocks of the grid."""
         if self.rectify:
             maps = np.concatenate([np.maximum(maps, 0), np.maximum(-maps, 0)], axis=-1)
         p, (n, *grid, k) = self.pool, maps.shape
@@ -119,7 +119,7 @@ class CascadeRepresentation(Representation):
         return pooled
 
     def _step(self, dtype: np.dtype[Any]) -> int:
-        """Samples that go through all layers together."""
+        """Number of samples that pass through all layers at a time."""
         return max(1, _BLOCK_BYTES // max(self._map_bytes(layer, dtype) for layer in self.layers))
 
     @staticmethod
@@ -128,7 +128,7 @@ class CascadeRepresentation(Representation):
 
 
 class EncodedSource(ComputedSource):
-    """The scores of another source's samples, computed where they are read; nothing is stored.
+    """The scores of the samples of another source, computed when they are read; nothing is stored.
 
     Parameters
     ----------
@@ -142,11 +142,11 @@ class EncodedSource(ComputedSource):
         self.representation = representation
 
     def compute(self, values: Array, first: int, samples: tuple[int, int], region: Region, out: Array) -> None:
-        """Fill a box of scores; whole samples are encoded for any."""
+        """Fill a box of scores. Whole samples are encoded for any box."""
         scores = self.representation.encode(values, self.name, first)
         np.copyto(out, scores[(slice(None), *(slice(*lengths) for lengths in region))])
 
     def further_bytes(self, region: Region) -> int:
-        """Return the bytes that one reader takes beside the samples that it is asked for: those of encoding, too."""
+        """Return the bytes that a reader needs in addition to its output, including those for encoding."""
         work = self.representation.work_bytes(self.read_rows(region), self.source.dtype)
         return super().further_bytes(region) + work

@@ -1,6 +1,6 @@
-"""Compressed stores: a stack as quantized scores of its cells, read as the array that it was made from.
+"""Compressed stores: the quantized scores of a stack, read as the original array.
 
-``storage/FORMAT.md`` describes the store, with a reader in numpy.
+``storage/FORMAT.md`` describes the format, with a reader in NumPy.
 """
 
 from __future__ import annotations
@@ -32,15 +32,15 @@ from dpca.storage.replaced import reopening
 
 COMPRESSED_VERSION = 1
 
-# Bytes of codes that are decoded at once: of a part of a sample, those of several chunks.
+# Bytes of codes that are decoded at a time. For a part of a sample, several chunks fit.
 _CODE_BYTES = 2**24
 
 
 @dataclass(frozen=True, eq=False)
 class Compressed(CompressedViews):
-    """A compressed store, opened as the array that it was made from; `open_compressed` makes one.
+    """A compressed store, opened as the original array by `open_compressed`.
 
-    It takes numpy's indexes. What is asked for is decoded, and little else: chunks of codes hold some hundred samples
+    It supports NumPy's indexing. Only the chunks of an index are decoded; a chunk of codes holds some hundred samples
     of some cells.
 
     Attributes
@@ -49,13 +49,13 @@ class Compressed(CompressedViews):
     shape : tuple of int
         (n_samples, *sample_shape).
     dtype : numpy dtype
-        That of the original, to which values are rounded.
+        Type of the original. Values are rounded to it.
     axes : tuple of str
         Names of the axes.
     facts : dict
-        What the store states about itself.
+        The attributes of the store.
     level : int or None
-        Components of each cell that are used at most, None for all.
+        Largest number of components of each cell to use, None for all.
     """
 
     path: str
@@ -80,16 +80,16 @@ class Compressed(CompressedViews):
         return np.asarray(self[...], dtype)
 
     def __getitem__(self, index: Any) -> Any:
-        """Return values, as numpy would of the whole array.
+        """Return values as NumPy does for the whole array.
 
         Raises
         ------
         IndexError
-            As numpy.
+            As NumPy.
         StoreError
-            If a chunk that is needed is missing or damaged.
+            If a chunk of the index is missing or damaged.
         ReplacedError
-            If another store stands at the path by now, and what is needed is not read yet.
+            If another store has replaced this one before a chunk was read.
         """
         parts = per_axis(index, self.shape)
         (rows, first), box = parts[0], _box_of(parts[1:])
@@ -104,19 +104,19 @@ class Compressed(CompressedViews):
 
     @property
     def n_components(self) -> int:
-        """Components of the cell that keeps most of them, of which `level` uses a part; 0 where there are none."""
+        """Most components that a cell keeps, whatever the `level`; 0 if there are none."""
         return int(self.codec.component.max(initial=-1)) + 1
 
     def read_bytes(self, index: Any = ...) -> int:
-        """Return the bytes of memory that reading an index takes at most, those of the result included.
+        """Return the peak memory in bytes of reading an index, result included.
 
-        Of lazy arrays, each task takes as many as the index of a chunk; `chunks` says how many samples of which
-        length these have. The store itself, its components and means, is held beside that.
+        For a lazy array, a task needs this much for one chunk, see `chunks`. The components and means of the store are
+        held in addition.
 
         Raises
         ------
         IndexError
-            As numpy.
+            As NumPy.
         """
         (rows, _), *others = per_axis(index, self.shape)
         box = _box_of(others)
@@ -124,7 +124,7 @@ class Compressed(CompressedViews):
         return decoding_bytes(self, len(np.unique(rows)), box, chosen, self.at_once(chosen))
 
     def _decoded(self, samples: Array, box: Region) -> Array:
-        """Return a box (n, *lengths) of samples, whose numbers ascend."""
+        """Return a box (n, *lengths) of samples with ascending indices."""
         values = np.empty((len(samples), *(stop - start for start, stop in box)), self.dtype)
         if not values.size:
             return values
@@ -144,21 +144,21 @@ class Compressed(CompressedViews):
         return values
 
     def chosen(self, box: Region) -> Array:
-        """Return the rows of codes that a box of a sample takes, ascending."""
+        """Return the ascending rows of codes for a box of a sample."""
         chosen = self.codec.rows_of(box)
         return chosen if self.level is None else chosen[self.codec.component[chosen] < self.level]
 
     def at_once(self, chosen: Array) -> int:
-        """Return how many samples are decoded at once of these rows of codes."""
+        """Return how many samples are decoded at a time, with these rows of codes."""
         wide, itemsize = self.rows, self.stored("codes").dtype.itemsize
         return wide * max(1, _CODE_BYTES // (wide * itemsize * max(1, len(chosen))))
 
     def codes(self, chosen: Array, samples: Array) -> Array:
-        """Return chosen rows of codes of samples, not of waves; of both, the numbers ascend."""
+        """Return codes, not waves, for ascending rows and ascending indices of samples."""
         return self._codes_at(chosen, self.places(samples))
 
     def places(self, samples: Array) -> Array:
-        """Return where samples lie along codes and residuals; see ``breaks`` in ``storage/FORMAT.md``."""
+        """Return the positions of samples along codes and residuals; see ``breaks`` in ``storage/FORMAT.md``."""
         return placed(samples, self.facts.get("breaks", ()))
 
     def _codes_at(self, chosen: Array, places: Array) -> Array:
@@ -188,9 +188,9 @@ class Compressed(CompressedViews):
         return found
 
     def _residual(self, places: Array, box: Region) -> Array:
-        """Return the residuals at places of one chunk of codes, ascending, in a box."""
+        """Return the residuals in a box, at ascending positions of one chunk of codes."""
         residual, along = self.stored("residual"), self.facts["differences"]
-        if self.codec.interpolation is not None:  # such stores have no breaks: places are samples
+        if self.codec.interpolation is not None:  # such stores have no breaks, so positions are indices of samples
             first = int(places[0]) // self.rows * self.rows
             part = np.empty((min(self.rows, len(self) - first), *self.shape[1:]), residual.dtype)
             read_into(residual, (slice(first, first + len(part)), *(slice(None) for _ in box)), part)
@@ -205,32 +205,32 @@ class Compressed(CompressedViews):
 
 
 def _box_of(parts: Sequence[tuple[Any, Any]]) -> Region:
-    """Return the smallest box that holds what indexes take of the axes of a sample, as `per_axis` gives them."""
+    """Return the smallest box of a sample that contains these indices, as `per_axis` returns them."""
     return tuple((int(min(taken)), int(max(taken)) + 1) if len(taken) else (0, 0) for taken, _ in parts)
 
 
 @reopening
 def open_compressed(path: str | os.PathLike[str], *, level: int | None = None) -> Compressed:
-    """Open a compressed store as the array that it was made from.
+    """Open a compressed store as the original array.
 
     Parameters
     ----------
     path : path-like or URL
         A store that ``dpca encode`` made.
     level : int, optional
-        Use at most so many of the first components of each cell, for a preview: a part of the codes is read.
+        Use at most this many of the first components of each cell, for a preview that reads fewer codes.
 
     Returns
     -------
     Compressed
-        Has a shape and a dtype and takes numpy's indexes; components, means and metadata have been read.
+        Has a shape and a dtype and supports NumPy's indexing. Components, means and metadata are already read.
 
     Raises
     ------
     StoreError
         If there is no such store, or it is damaged or of a newer version.
     DataError
-        If ``level`` is no number of components.
+        If ``level`` is not a positive integer.
 
     Examples
     --------
@@ -238,7 +238,7 @@ def open_compressed(path: str | os.PathLike[str], *, level: int | None = None) -
     >>> photos = dpca.open_compressed("photos.zarr")
     >>> photos[17].shape  # one photograph
     (40, 36, 3)
-    >>> photos[:20, 9:25, 9:25].shape  # a part of many: the rest is not decoded
+    >>> photos[:20, 9:25, 9:25].shape  # a part of many; the rest is not decoded
     (20, 16, 16, 3)
     """
     if level is not None:
@@ -248,13 +248,13 @@ def open_compressed(path: str | os.PathLike[str], *, level: int | None = None) -
 
 
 def compressed_in(group: zarr.Group, path: str, level: int | None = None) -> Compressed:
-    """Return the compressed store in a group as `open_compressed` does; it may not be under its name yet."""
+    """Return the compressed store in a group, as `open_compressed` does. ``path`` is its final name."""
     facts = root_facts(group)
     if facts.get("kind") != COMPRESSED:
         raise StoreError(f"'{path}' is no compressed store: give one that 'dpca encode' made")
     if facts.get("version") != COMPRESSED_VERSION:
         raise StoreError(
-            f"'{path}' is a compressed store of version {facts.get('version')} and this program reads version "
+            f"'{path}' is a compressed store of version {facts.get('version')} but this program reads version "
             f"{COMPRESSED_VERSION}: update dask-dpca"
         )
     codec = read_codec(group)
@@ -264,7 +264,7 @@ def compressed_in(group: zarr.Group, path: str, level: int | None = None) -> Com
 
 @lru_cache(maxsize=4)
 def opened_once(path: str, fingerprint: str, level: int | None) -> Compressed:
-    """Open a store once a process."""
+    """Open a store once in each process."""
     opened = _opened_whole(path, fingerprint)
     return replace(opened, level=level)
 

@@ -1,4 +1,4 @@
-"""What a compressed store consists of: its arrays, their chunks, and what reads and writes its settings."""
+"""The form of a compressed store: its arrays, their chunks, and reading and writing of its codec."""
 
 from __future__ import annotations
 
@@ -25,15 +25,16 @@ from dpca.storage.errors import StoreError, one_line
 from dpca.storage.layout import Layout
 from dpca.storage.reading import array_in, read_into, root_facts
 
-# Samples, and rows of codes, of a chunk: the trade between one sample, for which whole chunks are decoded, and a cell
-# of many samples. Half as many of either cost 1 % of the bytes each.
+# Samples, and rows of codes, in a chunk. Smaller chunks make reading one sample faster, since whole chunks are decoded;
+# larger ones make reading one cell of many samples faster. Half as many of either cost 1 % more bytes each.
 _ROWS, _CODES = 192, 128
 _SAMPLES_BYTES = 2**26
-# Samples of a chunk of residuals, which are as many as the values of the samples.
+# Samples of a chunk of residuals. There are as many residuals as values in the samples.
 _RESIDUAL_ROWS = RUN
-# Values of a chunk where there are residuals only, which takes ten times as many bytes while it is decoded.
+# Values of a chunk if there are only residuals. While it is decoded, it takes ten times as many bytes.
 _BLOCK_VALUES = 2**23
-# Positions from which chunks of waves hold 1024 of them and not 512: more is packed better, and less is padded.
+# From this many positions, chunks of waves hold 1024 of them instead of 512. More positions compress better, fewer need
+# less padding.
 _MANY = 2**13
 # The last four are left out where all ranks are zero.
 _OF_POSITIONS = ("cell", "component", "exponent", "basis")
@@ -42,16 +43,16 @@ _INTEGERS = ("group", "rank", "mean", *_OF_POSITIONS)
 
 @dataclass(frozen=True)
 class Form:
-    """How the arrays of a compressed store lie.
+    """The layout of the arrays of a compressed store.
 
     Parameters
     ----------
     shape : tuple of int
-        Of the stack.
+        Shape of the stack.
     itemsize : int
         Bytes of one of its values.
     plain : bool
-        Whether there are residuals only: fewer chunks of more samples are smaller, and predictions stay within a chunk.
+        Whether there are only residuals. Then larger chunks are smaller in total, since predictions end at chunks.
     """
 
     shape: tuple[int, ...]
@@ -67,7 +68,7 @@ class Form:
             return math.ceil(self.shape[0] / math.ceil(self.shape[0] / most))
         while rows > _RESIDUAL_ROWS and rows * sample > _SAMPLES_BYTES:
             rows //= 2
-        # What is left over in the last chunk is filled up with zeros, which are not free.
+        # The last chunk is padded with zeros, which take bytes too.
         even = math.ceil(self.shape[0] / math.ceil(self.shape[0] / rows))
         return math.ceil(even / _RESIDUAL_ROWS) * _RESIDUAL_ROWS
 
@@ -87,18 +88,18 @@ class Form:
 
     @property
     def residual(self) -> Layout:
-        """The layout of residuals, which have the shape of the stack."""
+        """Layout of the residuals, which have the shape of the stack."""
         rows = self.rows if self.plain else _RESIDUAL_ROWS
         return Layout((rows, *self.shape[1:]), (self.shard_rows, *self.shape[1:]))
 
 
 def write_quantized(group: zarr.Group, quantized: Quantized, grid: CellGrid, axes: Sequence[str]) -> None:
-    """Write what codes are decoded with into the group of a compressed store.
+    """Write the arrays that codes are decoded with to the group of a compressed store.
 
     Raises
     ------
     OverflowError
-        If 32 bits do not hold an integer.
+        If an integer does not fit into 32 bits.
     """
     spatial = axes[1 : 1 + grid.n_spatial]
     for name in _INTEGERS:
@@ -131,12 +132,12 @@ def write_quantized(group: zarr.Group, quantized: Quantized, grid: CellGrid, axe
 
 
 def mean_chunks(grid: CellGrid) -> tuple[int, ...]:
-    """Return the chunks of the mean: a channel each, which is smooth by itself."""
+    """Return the chunks of the mean: one for each channel, since each channel is smooth."""
     return (*grid.sample_shape[: grid.n_spatial], *(1 for _ in grid.channel_shape))
 
 
 def filter_along(grid: LappedGrid, axis: int) -> Array:
-    """Return the orthogonal matrix F (length, length), float64, with x = F @ z along an axis for filtered samples z."""
+    """Return the orthogonal float64 matrix F (length, length) with x = F @ z along an axis, for filtered samples z."""
     length, cell = grid.sample_shape[axis], grid.cell_shape[axis]
     half = max(grid.prefilter.half_widths(axis), default=0)
     line = LappedGrid((length,), (cell,), half) if half else CellGrid((length,), (cell,))
@@ -144,31 +145,31 @@ def filter_along(grid: LappedGrid, axis: int) -> Array:
 
 
 def longest_score(facts: dict[str, Any], waves: bool) -> float:
-    """Return what no score of a store exceeds: the length of the part of a centered sample that a component reaches."""
+    """Return an upper limit of all scores: the length of the part of a centered sample that a component covers."""
     grid, (low, high) = grid_of(facts), facts["data_range"]
     reach = grid.max_features * (2**grid.n_spatial if facts["overlap"] else 1)
     return math.sqrt(reach * (RUN if waves else 1)) * float(high - low)
 
 
 def largest_residual(facts: dict[str, Any], *, plain: bool) -> float:
-    """Return what no residual exceeds: a decoded value lies within some widths of the range."""
+    """Return an upper limit of all residuals: decoded values lie within some widths of the data range."""
     low, high = facts["data_range"]
     return float(high - low + max(abs(low), abs(high)) if plain else 4 * (high - low))
 
 
 def grid_of(facts: dict[str, Any]) -> CellGrid:
-    """Return the cells that a compressed store states."""
+    """Return the cells of a compressed store from its attributes."""
     shape, cell = tuple(map(int, facts["sample_shape"])), tuple(map(int, facts["cell_shape"]))
     return LappedGrid(shape, cell, int(facts["overlap"])) if facts["overlap"] else CellGrid(shape, cell)
 
 
 def read_codec(group: zarr.Group) -> CellCodec:
-    """Read what the codes of a store are decoded with.
+    """Read the arrays that the codes of a store are decoded with.
 
     Raises
     ------
     StoreError
-        If it is damaged.
+        If the store is damaged.
     """
     facts, arrays = root_facts(group), dict[str, Array]()
     try:
@@ -185,18 +186,18 @@ def read_codec(group: zarr.Group) -> CellCodec:
         return CellCodec(components, quantized.step, cell, component, quantized.waves, quantized.interpolation)
     except (KeyError, TypeError, ValueError, IndexError) as error:
         raise StoreError(
-            f"'{group.store_path}' is no whole compressed store ({one_line(error)}): make it again"
+            f"'{group.store_path}' is damaged or incomplete as a compressed store ({one_line(error)}): make it again"
         ) from error
 
 
 def pixels_of(facts: dict[str, Any]) -> Pixels:
-    """Return what decoded values are rounded to."""
+    """Return the type and range that decoded values are rounded to."""
     low, high = facts["clip"]
     return Pixels(np.dtype(facts["dtype"]), (low, high))
 
 
 def decoding_dtype(facts: dict[str, Any]) -> np.dtype[Any]:
-    """Return the type of arithmetic: that of integers that are rounded anyway is as short as their type allows."""
+    """Return the type for decoding. Integers are rounded afterwards, so they need only a short type."""
     dtype = np.dtype(facts["dtype"])
     exact = dtype.kind == "f" or facts["residual_step"] is not None
     return np.dtype(np.float64) if exact else working_dtype(dtype)

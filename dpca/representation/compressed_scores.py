@@ -1,4 +1,4 @@
-"""The scores of compressed stores for orthonormal components, and what else of a sample is linear in its codes."""
+"""Orthonormal scores of compressed stores, and other values of a sample that are linear in its codes."""
 
 from __future__ import annotations
 
@@ -20,20 +20,20 @@ from dpca.representation.compressed import Compressed
 from dpca.representation.compressed_form import filter_along, pixels_of
 from dpca.storage.errors import DataError
 
-# A component whose part that others do not explain is shorter than this share of it, is one of them up to rounding.
+# A component counts as linearly dependent if the part of it that others do not explain is below this share of it.
 _DEPENDENT = 1e-6
 
 
 @dataclass(frozen=True, eq=False)
 class Cell:
-    """What a cell keeps.
+    """The codes and components of a cell.
 
     Attributes
     ----------
     positions : array (m,) of integers
         Rows of codes.
     components : array (rank, n_features)
-        Of which ``which`` (m,) are those of the codes, in units of the ``step`` of these.
+        The integers ``which`` (m,) select the component of each row of codes. Codes are in units of ``step``.
     into : array (m, p), float64
         Maps codes to scores of orthonormal components.
     """
@@ -46,28 +46,28 @@ class Cell:
 
     @property
     def back(self) -> Array:
-        """What maps scores of orthonormal components to codes, (p, m)."""
+        """Matrix (p, m) that maps scores of orthonormal components to codes."""
         return np.linalg.pinv(self.into)
 
     @property
     def rows(self) -> Array:
-        """What a code of 1 adds to the cell, (m, n_features), float64."""
+        """The values that a code of 1 adds to the cell, (m, n_features), float64."""
         return self.components[self.which].astype(np.float64) * self.step
 
 
 def cells_of(store: Compressed) -> list[Cell]:
-    """Return what each cell of a store keeps, of the components that its level leaves.
+    """Return the codes and components of each cell, up to the level of the store.
 
     Raises
     ------
     DataError
-        If the store keeps everything without components, in its residuals.
+        If the store has only residuals and no components.
     """
     codec = store.codec
     if not len(codec.cell) and store.facts["residual_step"] is not None:
         raise DataError(
-            f"'{store.path}' has no components, which took more bytes than plain values, and only these are analyzed: "
-            f"decode its samples, or encode them with another goal than max_error"
+            f"'{store.path}' has only residuals, since components would take more bytes, but this analysis requires "
+            f"components: decode its samples, or encode them with another goal than max_error"
         )
     level = np.inf if store.level is None else store.level
     used = np.flatnonzero(codec.component < level)
@@ -83,28 +83,28 @@ def cells_of(store: Compressed) -> list[Cell]:
 
 
 def _root(gram: Array) -> Array:
-    """Return a root R (m, p) of inner products: R R' is these."""
+    """Return a root R (m, p) of a matrix of inner products: R R' is the matrix."""
     try:
         root = np.linalg.cholesky(gram)
         if (np.diag(root) > _DEPENDENT * np.sqrt(np.diag(gram))).all():
             return root
     except np.linalg.LinAlgError:
         pass
-    # Quantized components may depend on each other, or be zero.
+    # Quantized components can be linearly dependent, or zero.
     variances, vectors = np.linalg.eigh(gram)
     safe = variances > _DEPENDENT**2 * variances.max()
     return np.asarray(vectors[:, safe] * np.sqrt(variances[safe]))
 
 
 class PerSample:
-    """Something of each sample that is linear in its codes, computed when it is indexed."""
+    """Values of each sample that are linear in its codes. They are computed when the array is indexed."""
 
     def __init__(self, store: Compressed, shape: Sequence[int], dtype: Any) -> None:
         self.store, self.shape, self.dtype = store, (store.shape[0], *shape), np.dtype(dtype)
         self.ndim = len(self.shape)
 
     def lazy(self) -> da.Array:
-        """Return a Dask array with chunks of the samples of a chunk of codes."""
+        """Return a Dask array. Its chunks hold the samples of a chunk of codes."""
         meta, chunks = np.empty((0,) * self.ndim, self.dtype), (self.store.rows, *self.shape[1:])
         array: da.Array = da.from_array(self, chunks, fancy=False, meta=meta)
         return array
@@ -126,21 +126,21 @@ class PerSample:
 
     @cached_property
     def _positions(self) -> Array:
-        """All rows of codes that are used, ascending."""
+        """All rows of codes in use, ascending."""
         return np.sort(np.concatenate([cell.positions for cell in self._cells]))
 
     @cached_property
     def _places(self) -> list[Array]:
-        """Where those of each cell are among them."""
+        """For each cell, the indices of its rows in `_positions`."""
         return [np.searchsorted(self._positions, cell.positions) for cell in self._cells]
 
     @abstractmethod
     def _of(self, codes: Array) -> Array:
-        """Return it of samples with these codes (all positions, n)."""
+        """Return the values of samples from their codes (all positions, n)."""
 
 
 class OrthonormalScores(PerSample):
-    """Scores (n_samples, p) for orthonormal components of each cell, of samples minus the mean that the store keeps."""
+    """Scores (n_samples, p) for orthonormal components of each cell; the mean in the store is subtracted."""
 
     def __init__(self, store: Compressed) -> None:
         self.store = store
@@ -158,7 +158,7 @@ class OrthonormalScores(PerSample):
 
 
 class Thumbnails(PerSample):
-    """Means over parts of the axes of space, in the type of the samples."""
+    """Means over parts of the spatial axes, in the type of the samples."""
 
     def __init__(self, store: Compressed, lengths: tuple[int, ...]) -> None:
         self.lengths = lengths
@@ -169,7 +169,7 @@ class Thumbnails(PerSample):
 
     @cached_property
     def _maps(self) -> list[Array]:
-        """What maps filtered samples along each axis of space to means over pixels."""
+        """For each spatial axis, the matrix that maps filtered samples to means over pixels."""
         grid = self.store.codec.components.grid
         shares = [_shares(length, few) for length, few in zip(grid.sample_shape, self.lengths, strict=False)]
         if isinstance(grid, LappedGrid):
@@ -178,7 +178,7 @@ class Thumbnails(PerSample):
 
     @cached_property
     def _parts(self) -> list[tuple[tuple[slice, ...], Array]]:
-        """For each cell the part of a thumbnail that it reaches, and what its codes add there."""
+        """For each cell, the part of a thumbnail that it affects, and the values that its codes add there."""
         grid, found = self.store.codec.components.grid, []
         for c, cell in enumerate(self._cells):
             box = grid.box(c)
@@ -207,7 +207,7 @@ class Thumbnails(PerSample):
 
 
 def _shares(length: int, few: int) -> Array:
-    """Return the matrix (few, length) of means over equal parts of an axis; pixels on a border count for both."""
+    """Return the matrix (few, length) of means over equal parts of an axis; a pixel on a border counts for both."""
     ends = np.arange(length + 1) * few / length
     inside = np.minimum(ends[1:], np.arange(1, few + 1)[:, None]) - np.maximum(ends[:-1], np.arange(few)[:, None])
     found: Array = np.maximum(inside, 0)
@@ -215,7 +215,7 @@ def _shares(length: int, few: int) -> Array:
 
 
 def joined(store: Compressed, cells: Sequence[Array]) -> Array:
-    """Return samples (k, *sample_shape), float64, whose cells, filtered, have these values (k, n_features)."""
+    """Return float64 samples (k, *sample_shape) from the filtered values (k, n_features) of their cells."""
     grid = store.codec.components.grid
     plain = CellGrid(grid.sample_shape, grid.cell_shape)
     samples = np.empty((len(cells[0]), *grid.sample_shape))
@@ -228,14 +228,14 @@ def joined(store: Compressed, cells: Sequence[Array]) -> Array:
 
 
 def means_of(store: Compressed) -> list[Array]:
-    """Return the mean (n_features,), float64, of each cell that the store keeps, of filtered samples."""
+    """Return the float64 mean (n_features,) of each cell of filtered samples, as the store keeps it."""
     grid, kept = store.codec.components.grid, store.codec.components.mean.astype(np.float64)
     boxes = map(CellGrid(grid.sample_shape, grid.cell_shape).box, range(grid.n_partitions))
     return [kept[tuple(slice(*ends) for ends in box)].ravel() for box in boxes]
 
 
 def mean_codes(store: Compressed) -> Array:
-    """Return the mean over all samples of each row of codes, float64."""
+    """Return the float64 mean over all samples of each row of codes."""
     rows = np.arange(len(store.codec.cell))
     total: Array = np.zeros(len(rows))
     for start in range(0, len(store), store.rows):

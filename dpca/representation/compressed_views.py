@@ -1,4 +1,4 @@
-"""Lazy arrays of compressed stores: with Dask, and with the names and coordinates that xarray knows."""
+"""Lazy arrays of compressed stores: as a Dask array, and as an xarray.DataArray with coordinates."""
 
 from __future__ import annotations
 
@@ -19,15 +19,15 @@ from dpca.storage.labelled import as_coords
 from dpca.storage.readers.base import require
 from dpca.storage.reading import array_in
 
-#: The group of what stands along the axes, where the stack says so.
+#: The group of the coordinates, if the stack has any.
 ALONG = "coordinates"
-# Bytes of what one task decodes.
+# Bytes of the values that one task decodes.
 _CHUNK_BYTES = 2**26
 _QUALITY = ("mse", "psnr", "ssim", "max_error")
 
 
 class CompressedViews:
-    """What an opened compressed store can be read as, besides numpy's indexes."""
+    """Views of an opened compressed store, in addition to NumPy's indexing."""
 
     path: str
     shape: tuple[int, ...]
@@ -50,7 +50,7 @@ class CompressedViews:
 
     @property
     def nbytes(self) -> int:
-        """Bytes of the values, decoded."""
+        """Bytes of the decoded values."""
         return self.size * self.dtype.itemsize
 
     def __len__(self) -> int:
@@ -63,7 +63,7 @@ class CompressedViews:
 
     @property
     def chunks(self) -> tuple[int, ...]:
-        """What is decoded at once of a lazy array: the samples of a chunk of codes, of large samples whole cells."""
+        """Chunks of a lazy array: the samples of a chunk of codes. Large samples are divided along borders of cells."""
         grid, rows = self.codec.components.grid, self.rows
         lengths, units = list(grid.sample_shape), grid.cell_shape
         while rows * math.prod(lengths) * self.dtype.itemsize > _CHUNK_BYTES:
@@ -75,13 +75,13 @@ class CompressedViews:
 
     @property
     def coordinates(self) -> Coordinates:
-        """Names of the axes as the stack had them, and what stands along them."""
+        """Names of the axes in the original stack, and the coordinates along them."""
         if "dims" not in self.facts:
             return Coordinates(self.axes, {}, {})
         along, dims, stated = self._group[ALONG], tuple(self.facts["dims"]), self.facts["attributes"]
         found = coordinates_in(along, dims, self.shape, stated) if isinstance(along, zarr.Group) else None
         if found is None:
-            raise StoreError(f"'{self.path}' has no whole coordinates of {dims}: make it again")
+            raise StoreError(f"'{self.path}' lacks complete coordinates of {dims}: make it again")
         return found
 
     def stored(self, name: str) -> zarr.Array[Any]:
@@ -92,7 +92,7 @@ class CompressedViews:
 
     @cached_property
     def _arrays(self) -> dict[str, zarr.Array[Any]]:
-        # To open one takes as long as to unpack several chunks.
+        # Opening an array takes as long as decompressing several chunks.
         return {}
 
     def dask(self) -> da.Array:
@@ -115,7 +115,7 @@ class CompressedViews:
 
     @property
     def quality(self) -> dict[str, Array]:
-        """What is lost of each sample, arrays (n_samples,): mse, psnr, of images ssim, with a promise max_error."""
+        """Errors of each sample, arrays (n_samples,): mse, psnr, for images ssim, with an error bound max_error."""
         return {name: np.asarray(self.stored(name)[...]) for name in _QUALITY if name in self._group}
 
     @property

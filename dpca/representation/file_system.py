@@ -1,17 +1,17 @@
-"""Compressed stores, and virtual stacks, as ordinary Zarr, by the URL ``dpca::PATH``: a file system for fsspec.
+"""A file system for fsspec that opens compressed stores and synthetic stacks as Zarr, by the URL ``dpca::PATH``.
 
-It decodes what is read, or makes it. Of a virtual stack there are samples, coordinates of none, and names.
+Samples are decoded or generated when they are read. A synthetic stack has samples and names, but no coordinates.
 
 ::
 
     dpca::/data/photos.zarr
         .zarray  0.0.0.0  0.1.0.0  ...       the reconstruction, an array
         .zgroup  .zmetadata                  and a group:
-        samples/ .zarray  0.0.0.0  ...         the same array, with names of its axes,
-        name/ psnr/ time/ ...                  what stands along them, the names and the quality of the samples
+        samples/ .zarray  0.0.0.0  ...         the same array, with the names of its axes,
+        name/ psnr/ time/ ...                  coordinates, and the names and the quality of the samples
 
-In Zarr's version 2 an array and a group can have one address: ``zarr.open_array`` and ``dask.array.from_zarr`` find the
-one, ``xarray.open_zarr`` and ``zarr.open_group`` the other. What is below may be any path or URL,
+In Zarr version 2, an array and a group can have the same address. ``zarr.open_array`` and ``dask.array.from_zarr`` open
+the array, ``xarray.open_zarr`` and ``zarr.open_group`` the group. PATH may be any path or URL, such as
 ``dpca::s3://bucket/photos.zarr``. ``dpca`` need not be imported: fsspec finds this file system by its entry point.
 """
 
@@ -46,19 +46,19 @@ from dpca.storage.virtual_stack import is_virtual
 
 T = TypeVar("T")
 
-# What xarray calls the names of axes in Zarr's version 2.
+# The attribute for names of axes that xarray uses in Zarr version 2.
 _DIMS = "_ARRAY_DIMENSIONS"
-# Bytes of decoded chunks that are kept: whoever reads sample after sample asks for a chunk once for each.
+# Bytes of the cache of decoded chunks, since a program that reads sample by sample requests a chunk many times.
 _RECENT_BYTES = 2**27
-# Names of a virtual stack in a chunk.
+# Names in a chunk of a synthetic stack.
 _NAMES = 2**16
 
 
 @dataclass(frozen=True, eq=False)
 class _Stored:
-    """An array of Zarr's version 2 whose chunks are made of values when they are read."""
+    """An array of Zarr version 2. Its chunks are computed when they are read."""
 
-    values: Any  #: takes numpy's slices: a compressed store, samples that are made, names, or an array
+    values: Any  #: supports NumPy's slices: a compressed store, synthetic samples, names, or an array
     chunks: tuple[int, ...]
     dims: tuple[str, ...]
     attributes: Mapping[str, str]
@@ -69,7 +69,7 @@ class _Stored:
         return stored.newbyteorder("<")
 
     def metadata(self) -> dict[str, Any]:
-        """Return what ``.zarray`` holds."""
+        """Return the content of ``.zarray``."""
         return {
             "zarr_format": 2,
             "shape": self.values.shape,
@@ -92,7 +92,7 @@ class _Stored:
         return math.prod(self.chunks) * self._dtype.itemsize
 
     def chunk(self, key: str) -> bytes | None:
-        """Return a chunk, zeros behind the end of the array; None where it has no such chunk."""
+        """Return a chunk, padded with zeros at the end of the array; None if there is no such chunk."""
         places = key.split(".") if self.chunks or key != "0" else []
         if len(places) != len(self.chunks) or not all(place.isdecimal() for place in places):
             return None
@@ -100,7 +100,7 @@ class _Stored:
         if any(start >= n for start, n in zip(starts, self.values.shape, strict=True)):
             return None
         box = tuple(slice(start, start + c) for start, c in zip(starts, self.chunks, strict=True))
-        with one_blas_thread():  # others decode beside this one
+        with one_blas_thread():  # other threads decode at the same time
             values = np.asarray(self.values[box])
         if values.shape != self.chunks:
             whole = np.zeros(self.chunks, self._dtype)
@@ -111,7 +111,7 @@ class _Stored:
 
 @dataclass(frozen=True)
 class _Names:
-    """Numbers of samples as an array, made when they are read."""
+    """Indices of samples as an array of names, computed when they are read."""
 
     names: Numbered
 
@@ -128,13 +128,13 @@ class _Names:
 
 
 class _Recent:
-    """The chunks that were decoded last."""
+    """A cache of decoded chunks."""
 
     def __init__(self) -> None:
         self._lock, self._held = Lock(), OrderedDict[tuple[str, str], bytes]()
 
     def get(self, key: tuple[str, str], decode: Callable[[], bytes | None]) -> bytes | None:
-        """Return a chunk, which is decoded unless it is held."""
+        """Return a chunk from the cache, or decode it."""
         with self._lock:
             if key in self._held:
                 self._held.move_to_end(key)
@@ -148,14 +148,14 @@ class _Recent:
 
 
 class CompressedFileSystem(AsyncFileSystem):  # type: ignore[misc]
-    """The file system behind ``dpca::PATH``, as fsspec makes it; see the module.
+    """The file system of ``dpca::PATH``, as fsspec creates it; see the module.
 
     Parameters
     ----------
     fo : str
         Path of a compressed store.
     target_protocol, target_options
-        Protocol and options of the file system that holds it; see `dpca.storage.use_storage_options`.
+        Protocol and options of the file system of that path; see `dpca.storage.use_storage_options`.
     level : int, optional
         As for `dpca.open_compressed`: ``storage_options={"level": 3}`` reads a preview.
     asynchronous, loop, batch_size
@@ -164,11 +164,11 @@ class CompressedFileSystem(AsyncFileSystem):  # type: ignore[misc]
     Raises
     ------
     StoreError
-        Of any read, where the store is damaged: Zarr would take a missing file for fill values.
+        By any read of a damaged store. For a missing file, Zarr would return fill values.
     """
 
     protocol = "dpca"
-    cachable = False  # another store may stand at the same path by now
+    cachable = False  # another store can replace this one at the same path
 
     def __init__(
         self,
@@ -195,16 +195,16 @@ class CompressedFileSystem(AsyncFileSystem):  # type: ignore[misc]
         fingerprint = self._fingerprint
         if known is not None:
             fingerprint = known.fingerprint if isinstance(known, Stack) else known.facts["fingerprint"]
-        return _again, (self.storage_args, self.storage_options, fingerprint)
+        return _reopened, (self.storage_args, self.storage_options, fingerprint)
 
-    # -- what there is
+    # -- content
 
     @cached_property
     def _opened(self) -> Compressed | Stack:
         if is_virtual(self.url):
             stack = open_stack(self.url)
             if self._level is not None:
-                raise DataError(f"'{self.url}' is a virtual stack, which has no levels: leave out level={self._level}")
+                raise DataError(f"'{self.url}' is a synthetic stack without levels: leave out level={self._level}")
             if stack.fingerprint != (self._fingerprint or stack.fingerprint):
                 raise ReplacedError(f"'{self.url}' was replaced since it was opened: open it again")
             return stack
@@ -214,7 +214,7 @@ class CompressedFileSystem(AsyncFileSystem):  # type: ignore[misc]
 
     @cached_property
     def _arrays(self) -> dict[str, _Stored]:
-        """All arrays by name; "" is the reconstruction, too."""
+        """All arrays by name; "" is the reconstruction too."""
         store = self._opened
         if isinstance(store, Stack):
             found = {"samples": _Stored(store.samples, store.samples.chunks, store.axes, {BESIDE: "name"})}
@@ -233,11 +233,11 @@ class CompressedFileSystem(AsyncFileSystem):  # type: ignore[misc]
 
     @cached_property
     def _metadata(self) -> dict[str, bytes]:
-        """All files of metadata, and all arrays, of one store."""
+        """All files of metadata, from one opening of the store."""
         return self._described() if self._fingerprint is not None else reopening(self._described)()
 
     def _described(self) -> dict[str, bytes]:
-        for name in ("_opened", "_arrays"):  # of an attempt before this one
+        for name in ("_opened", "_arrays"):  # from an earlier attempt
             self.__dict__.pop(name, None)
         documents: dict[str, Any] = {".zgroup": {"zarr_format": 2}}
         for name, array in self._arrays.items():
@@ -245,13 +245,13 @@ class CompressedFileSystem(AsyncFileSystem):  # type: ignore[misc]
             documents[f"{folder}.zarray"] = array.metadata()
             documents[f"{folder}.zattrs"] = {_DIMS: array.dims, **array.attributes}
         along = self._opened.coordinates
-        documents[".zattrs"] = {} if along is None else dict(along.attributes)  # of the group, too
+        documents[".zattrs"] = {} if along is None else dict(along.attributes)  # for the group too
         of_group = {key: document for key, document in documents.items() if key != ".zarray"}
         documents[".zmetadata"] = {"zarr_consolidated_format": 1, "metadata": of_group}
         return {key: json.dumps(document).encode() for key, document in documents.items()}
 
     def _content(self, path: str) -> bytes | None:
-        """Return a file, None if there is none of that name."""
+        """Return the content of a file, None if there is no such file."""
         key = self._strip_protocol(path).lstrip("/")
         folder, _, name = key.rpartition("/")
         try:
@@ -260,27 +260,27 @@ class CompressedFileSystem(AsyncFileSystem):  # type: ignore[misc]
             if key in metadata or folder not in arrays:
                 return metadata.get(key)
             return self._recent.get((folder, name), lambda: arrays[folder].chunk(name))
-        except (OSError, KeyError) as error:  # which Zarr would take for fill values
+        except (OSError, KeyError) as error:  # Zarr would return fill values for these
             raise StoreError(f"'{self.url}' cannot be read ({one_line(error)}): make it again") from error
 
     def _sizes(self) -> dict[str, int]:
-        """Return the bytes of all files but the chunks at the root, where groups have none."""
+        """Return the bytes of all files, except for the chunks of the array at the root."""
         with self._lock:
             sizes = {key: len(content) for key, content in self._metadata.items()}
             for name, array in self._arrays.items():
                 sizes |= {f"{name}/{key}": array.chunk_bytes for key in array.places() if name}
         return sizes
 
-    # -- what fsspec asks
+    # -- methods that fsspec calls
 
     async def _cat_file(self, path: str, start: int | None = None, end: int | None = None, **_: Any) -> bytes:
-        content = await _elsewhere(self._content, path)
+        content = await _in_thread(self._content, path)
         if content is None:
             raise FileNotFoundError(f"'dpca::{self.url}' has no {path!r}")
         return content[start:end]
 
     async def _ls(self, path: str, detail: bool = True, **_: Any) -> list[Any]:
-        folder, sizes = self._strip_protocol(path).strip("/"), await _elsewhere(self._sizes)
+        folder, sizes = self._strip_protocol(path).strip("/"), await _in_thread(self._sizes)
         if folder in sizes:
             return [_entry(folder, sizes[folder])] if detail else [folder]
         base, found = f"{folder}/" if folder else "", {}
@@ -293,15 +293,14 @@ class CompressedFileSystem(AsyncFileSystem):  # type: ignore[misc]
         return list(found.values()) if detail else list(found)
 
     async def _info(self, path: str, **_: Any) -> dict[str, Any]:
-        key, sizes = self._strip_protocol(path).strip("/"), await _elsewhere(self._sizes)
+        key, sizes = self._strip_protocol(path).strip("/"), await _in_thread(self._sizes)
         if key not in sizes:
             await self._ls(key)
         return _entry(key, sizes.get(key))
 
     async def _refused(self, *_: Any, **__: Any) -> None:
         raise StoreError(
-            f"'dpca::{self.url}' is what a store decodes to, or makes, when it is read: nothing can be written to it, "
-            f"so copy it first"
+            f"'dpca::{self.url}' is computed when it is read, so it cannot be written or changed: copy it first"
         )
 
     _pipe_file = _put_file = _cp_file = _rm = _rm_file = _mkdir = _makedirs = _refused
@@ -311,18 +310,18 @@ def _entry(name: str, size: int | None) -> dict[str, Any]:
     return {"name": name, "size": size or 0, "type": "directory" if size is None else "file"}
 
 
-def _again(args: tuple[Any, ...], options: dict[str, Any], fingerprint: str | None) -> CompressedFileSystem:
-    """Return the file system of another process, which reads the same store or none."""
+def _reopened(args: tuple[Any, ...], options: dict[str, Any], fingerprint: str | None) -> CompressedFileSystem:
+    """Return the file system in another process. It reads the same store or raises ReplacedError."""
     made = CompressedFileSystem(*args, **options)
     made._fingerprint = fingerprint
     return made
 
 
-async def _elsewhere(function: Callable[..., T], *args: Any) -> T:
+async def _in_thread(function: Callable[..., T], *args: Any) -> T:
     return await asyncio.get_running_loop().run_in_executor(_threads(), function, *args)
 
 
 @cache
 def _threads() -> ThreadPoolExecutor:
-    # Of our own: decoding waits for other reads, which need those of the loop.
+    # Not the threads of the event loop: decoding waits for other reads, which need those.
     return ThreadPoolExecutor(thread_count(), thread_name_prefix="dpca")

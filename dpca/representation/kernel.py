@@ -1,4 +1,4 @@
-"""The kernel representation: scores along components of a feature space, and pre-images of them."""
+"""The kernel representation: scores along components of a feature space, and their pre-images."""
 
 from __future__ import annotations
 
@@ -17,16 +17,16 @@ from dpca.kernels.types import Array
 from dpca.representation.base import Representation, array_digest
 from dpca.storage.workspace import fingerprint_of
 
-# Values of samples, or of kernels, that are mapped at once.
+# Values of samples, or of kernels, that are mapped at a time.
 _BLOCK_BYTES = 2**25
-# Steps of the fixed point, and the relative change that ends them.
+# Most steps of the fixed-point iteration, and the relative change at which it ends.
 _STEPS, _SETTLED = 100, 1e-4
 PRE_IMAGES = ("ridge", "fixed-point")
 
 
 @dataclass(frozen=True, eq=False)
 class KernelRepresentation(Representation):
-    """Scores are k(x, Z) coefficients - offset, of landmarks Z; samples are estimated from scores.
+    """Scores are k(x, Z) coefficients - offset, with landmarks Z. Decoded samples are estimated from scores.
 
     Parameters
     ----------
@@ -35,12 +35,12 @@ class KernelRepresentation(Representation):
     coefficients : array (m, k)
     offset : array (k,)
     mean_coefficients : array (m,)
-        Of the mean in feature space.
+        Coefficients of the mean in feature space.
     landmark_scores : array (m, k)
     pre_image : str
         "ridge": kernel ridge regression of the landmarks on their scores, with the kernel and its penalty ``alpha`` as
-        in scikit-learn (Bakir, Weston & Scholkopf 2003, equation 9). "fixed-point": from there the iteration of Mika
-        et al. 1999, equation 10, for "rbf".
+        in scikit-learn (Bakir, Weston & Scholkopf 2003, equation 9). "fixed-point": the iteration of Mika et al. 1999,
+        equation 10, for "rbf", which starts at the ridge estimate.
     of_scores : Kernel
         The kernel of scores.
     alpha : float
@@ -66,24 +66,24 @@ class KernelRepresentation(Representation):
 
     @property
     def dtype(self) -> np.dtype[Any]:
-        """Type of what was learned."""
+        """Type of the landmarks."""
         return self.to_landmarks.points.dtype
 
     @property
     def nbytes(self) -> int:
-        """Bytes of what was learned, and of what pre-images take beside."""
+        """Bytes of all arrays, and of those that pre-images add."""
         points, others = self.to_landmarks.points, (self.coefficients, self.landmark_scores, self.mean_coefficients)
         return 3 * points.nbytes + 2 * sum(array.nbytes for array in others)
 
     def fingerprint(self) -> str:
-        """Return the hash by which scores know what they were made with."""
+        """Return the hash that identifies this representation in stores of its scores."""
         arrays = (self.to_landmarks.points, self.coefficients, self.offset, self.mean_coefficients)
         settings = [*vars(self.to_landmarks.kernel).values(), *vars(self.of_scores).values()]
         parts = [array_digest(array) for array in arrays]
         return fingerprint_of("kernel", list(self.sample_shape), self.pre_image, self.alpha, settings, parts)
 
     def work_bytes(self, n_rows: int, dtype: DTypeLike, *, pixels: bool = False) -> int:
-        """Bytes of temporary arrays of mapping samples, or of pre-images and the solution that they need."""
+        """Bytes of temporary arrays for mapping samples, or for pre-images and their linear system."""
         (m, d), k = self.to_landmarks.points.shape, self.coefficients.shape[1]
         step = min(n_rows, self._step())
         solution = 8 * (2 * m * m + m * d)
@@ -103,7 +103,7 @@ class KernelRepresentation(Representation):
 
     def _decode(self, scores: Array, pixels: Pixels | None) -> Array:
         if self.to_landmarks.kernel.name == "precomputed":
-            raise ValueError("a precomputed kernel has no samples to come back to, only scores")
+            raise ValueError("scores of a precomputed kernel cannot be decoded: fit another kernel to decode samples")
         samples = np.empty((len(scores), math.prod(self.sample_shape)), self.decoded_dtype(scores.dtype))
         points, solution = self._ridge
         for rows in self._blocks(len(scores)):
@@ -115,7 +115,7 @@ class KernelRepresentation(Representation):
 
     @cached_property
     def _ridge(self) -> tuple[KernelMap, Array]:
-        """The kernels of scores with those of the landmarks, and what turns them into samples (m, d)."""
+        """The map from scores to kernels with the landmarks, and the matrix (m, d) from these to samples."""
         points = KernelMap(self.of_scores, self.landmark_scores.astype(np.float64))
         kernels = points.own()
         kernels.flat[:: len(kernels) + 1] += self.alpha
@@ -123,16 +123,17 @@ class KernelRepresentation(Representation):
         return points, scipy.linalg.cho_solve(factor, self.to_landmarks.points, check_finite=False)
 
     def _fixed_point(self, scores: Array, start: Array) -> Array:
-        """Return pre-images whose images in feature space are nearest to what scores stand for, from a start.
+        """Return pre-images of scores, by fixed-point iteration from a start.
 
-        x = sum_i g_i k(x, z_i) z_i / sum_i g_i k(x, z_i), where sum_i g_i phi(z_i) is the projection.
+        The image of x in feature space is nearest to the projection sum_i g_i phi(z_i) for
+        x = sum_i g_i k(x, z_i) z_i / sum_i g_i k(x, z_i).
         """
         g = scores @ self.coefficients.T + self.mean_coefficients
         x, points = start.astype(np.float64), self.to_landmarks.points.astype(np.float64)
         for _ in range(_STEPS):
             weights = g * self.to_landmarks(x)
             total = weights.sum(axis=1, keepdims=True)
-            # Where the weights cancel out, the iteration is not defined: the sample stays.
+            # If the weights cancel, the iteration is not defined, so the sample does not change.
             able = total > 1e-6 * np.abs(weights).sum(axis=1, keepdims=True)
             moved = np.where(able, weights @ points / np.where(able, total, 1.0), x)
             change, x = float(np.abs(moved - x).max()), moved
@@ -145,5 +146,5 @@ class KernelRepresentation(Representation):
         return [slice(start, start + step) for start in range(0, n, step)]
 
     def _step(self) -> int:
-        """Samples that are mapped at once."""
+        """Samples that are mapped at a time."""
         return max(1, _BLOCK_BYTES // (8 * sum(self.to_landmarks.points.shape)))

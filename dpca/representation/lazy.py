@@ -20,12 +20,12 @@ from dpca.storage.readers.trajectory import is_trajectory
 from dpca.storage.reading import array_identity, open_again, path_of, read_into
 from dpca.storage.stack import Stack
 
-# Decoded bytes of one chunk of a lazy array: enough work for a task, little enough to hold several.
+# Decoded bytes of a chunk of a lazy array: enough work for a task, and several fit into memory.
 _CHUNK_BYTES = 64 * 2**20
 
 
 def as_lazy(x: Any) -> da.Array:
-    """Return a Dask array of samples over a stack, a Zarr array or a path, or a Dask array as it is."""
+    """Return a Dask array of samples over a stack, a Zarr array or a path; a Dask array is returned unchanged."""
     array = lazily_opened(x)
     if isinstance(array, da.Array):
         return array
@@ -34,9 +34,9 @@ def as_lazy(x: Any) -> da.Array:
 
 
 def lazy_chunks(array: zarr.Array[Any], chunks: tuple[Any, ...]) -> da.Array:
-    """Return a Dask array over a Zarr array, whose tasks check what they read as `dpca.storage.reading.read_into` does.
+    """Return a Dask array over a Zarr array. Its tasks check chunks, see `dpca.storage.reading.read_into`.
 
-    An array in a local store is opened again by its path in each process that reads it.
+    Each process opens an array in a local store by its path.
     """
     path, dtype = path_of(array), np.dtype(array.dtype)
     stored = _Stored(array if path is None else path, array_identity(array), tuple(array.shape), dtype)
@@ -46,7 +46,7 @@ def lazy_chunks(array: zarr.Array[Any], chunks: tuple[Any, ...]) -> da.Array:
 
 @dataclass(frozen=True)
 class _Stored:
-    """What a task knows of a stored array."""
+    """The parts of a stored array that are sent to tasks."""
 
     array: Any
     identity: str
@@ -68,12 +68,12 @@ class _Stored:
 
 @lru_cache(maxsize=16)
 def _opened_once(path: str, identity: str) -> zarr.Array[Any]:
-    """Open an array once a process."""
+    """Open an array once in each process."""
     return open_again(path, identity)
 
 
 def lazily_opened(x: Any) -> zarr.Array[Any] | da.Array:
-    """Return the Zarr array behind a stack, a path or itself, or a Dask array over what a path holds otherwise."""
+    """Return a Zarr array, or the one in a stack or at a path; a Dask array if the path holds something else."""
     x = opened(x)
     x = x.as_dask() if isinstance(x, Source) else x
     array: zarr.Array[Any] | da.Array = x.samples if isinstance(x, Stack) else x
@@ -81,7 +81,7 @@ def lazily_opened(x: Any) -> zarr.Array[Any] | da.Array:
 
 
 def rows_of_a_task(array: zarr.Array[Any], sample_bytes: int) -> int:
-    """Return how many samples, in whole chunks, go into a task."""
+    """Return the number of samples, in whole chunks, for a task."""
     unit = array.chunks[0]
     return max(1, _CHUNK_BYTES // max(1, sample_bytes) // unit) * unit
 
@@ -97,7 +97,7 @@ def default_client() -> Any | None:
 
 
 def is_lazy(x: Any) -> bool:
-    """Say whether the answer about these samples should be a Dask array: they are one, or lie in a store."""
+    """Return whether results for these samples are Dask arrays: if they are lazy or in a store."""
     return isinstance(x, str | os.PathLike | Stack | zarr.Array | zarr.Group | da.Array) or is_trajectory(x)
 
 
@@ -106,7 +106,7 @@ def map_samples(
 ) -> da.Array:
     """Apply ``function(representation, samples)``, which returns samples of ``shape``, to chunks of whole samples."""
     rows = lazy.rechunk(dict.fromkeys(range(1, lazy.ndim), -1))
-    # One node of the graph holds the representation, however many chunks there are.
+    # All chunks share one node of the graph for the representation.
     shared = delayed(representation, pure=False)
     axes_in, axes_out = range(lazy.ndim), (0, *range(lazy.ndim, lazy.ndim + len(shape)))
     mapped: da.Array = da.blockwise(

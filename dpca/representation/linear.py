@@ -22,25 +22,25 @@ from dpca.partition.whole import Whole
 from dpca.representation.base import Representation, array_digest
 from dpca.storage.workspace import fingerprint_of
 
-# Floating-point values of a tile that are mapped at once: enough samples for matrix products, few enough for the cache.
+# Floating-point bytes of a tile that is mapped at a time: enough samples for matrix products that still fit the cache.
 _BLOCK_BYTES = 2**25
-# Attributes of partitions that are centered and multiplied together: their values stay in a core's own cache.
+# Attributes of partitions that are centered and multiplied together, so that they stay in the cache of a core.
 _RUN_FEATURES = 2**14
-# Squared length of a row that is zero but for rounding.
+# Upper limit of the squared length of a row that is zero up to rounding error.
 _ZERO_ROW = 1e-6
 
 
 class _Run(NamedTuple):
-    """Consecutive partitions of equal size: centered in one call, and multiplied in one for each of its ranks."""
+    """Consecutive partitions of equal size. They are centered in one call, and multiplied in one for each rank."""
 
     first: int
-    """Number of the first partition."""
+    """Index of the first partition."""
     start: int
-    """Its place among the partitions of the tile."""
+    """Its index among the partitions of the tile."""
     mean: Array
     """(count, 1, n_features), float64"""
     products: list[tuple[slice, Array]]
-    """Which of the partitions, and their components (count, rank, n_features), or (1, ...) where these are shared."""
+    """Partitions and their components (count, rank, n_features), or (1, ...) if the components are shared."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -50,13 +50,13 @@ class LinearRepresentation(Representation):
     Parameters
     ----------
     partition : Partition
-        How the attributes are split.
+        Partition of the attributes.
     mean : array (*sample_shape) or (n_features,)
         Mean sample.
     components : array (n_components, *sample_shape) or (n_components, n_features)
-        Component j of every partition lies where its attributes lie: ``components[j]`` looks like a sample. Rows of a
-        partition are orthonormal; where it has fewer attributes than there are components, the surplus rows are zero.
-        Components of lapped cells reach into each other and are summed there.
+        Component j of every partition is at the positions of its attributes, so that ``components[j]`` has the shape of
+        a sample. The rows of a partition are orthonormal. If it has fewer attributes than there are components, the
+        other rows are zero. Components of overlapping cells are summed where they overlap.
     """
 
     partition: Partition
@@ -64,12 +64,12 @@ class LinearRepresentation(Representation):
     components: Array
 
     def __reduce__(self) -> tuple[Any, ...]:
-        # What is cached would take as many bytes again to ship.
+        # Cached arrays would double the bytes of a pickle.
         return LinearRepresentation, (self.partition, self.mean, self.components)
 
     @property
     def scores_kind(self) -> str:  # type: ignore[override]
-        """What a store of these scores calls itself."""
+        """Kind of a store of these scores."""
         return self.partition.scores_kind
 
     @property
@@ -84,8 +84,8 @@ class LinearRepresentation(Representation):
 
     @property
     def ranks(self) -> Array:
-        """Components that each partition keeps (n_partitions,), integers: those whose rows are not zero."""
-        # Of length 1 or 0, up to rounding.
+        """Number of components of each partition (n_partitions,), without zero rows."""
+        # Rows have length 1 or 0, up to rounding error.
         parts = self.partition.all_parts(self.components)
         return np.array([(np.einsum("ij,ij->i", part, part) > 0.5).sum() for part in parts])
 
@@ -101,19 +101,19 @@ class LinearRepresentation(Representation):
 
     @property
     def cell_shape(self) -> tuple[int, ...] | None:
-        """Length of a cell along each spatial axis, None where samples are not cut into cells."""
+        """Length of a cell along each spatial axis, None if samples are not divided into cells."""
         return self.partition.cell_shape if isinstance(self.partition, CellGrid) else None
 
     def score_axes(self, axes: Sequence[str]) -> tuple[str, ...]:
-        """Name the axes of one sample's scores, given those of a sample."""
+        """Return the names of the axes of one sample's scores, given those of a sample."""
         return (*self.partition.grid_axes(axes), "component")
 
     def score_centers(self, axis: int, values: Array) -> Array | None:
-        """Return the centers of cells along an axis of a sample, given the places of its entries; None if no cells."""
+        """Return the centers of cells along an axis of a sample, from the positions of its entries, or None."""
         return self.partition.centers(axis, values) if isinstance(self.partition, CellGrid) else None
 
     def n_spatial(self, axes: Sequence[str]) -> int:
-        """Return how many of a sample's axes, which have these names, are axes of space: those that cells cut."""
+        """Return the number of spatial axes of a sample with these names of axes; for cells, that of the cell shape."""
         return super().n_spatial(axes) if self.cell_shape is None else len(self.cell_shape)
 
     def fingerprint(self) -> str:
@@ -175,16 +175,16 @@ class LinearRepresentation(Representation):
         return samples
 
     def _rounds_parts(self, dtype: DTypeLike) -> bool:
-        """Say whether samples of a type are rounded part by part, in the cache: where parts are copied as they are."""
+        """Return whether samples are rounded part by part, in the cache; this requires parts of the same type."""
         return not isinstance(self.partition, Whole) and self.partition.split_dtype(dtype) == np.dtype(dtype)
 
     def _decoded(self, scores: Array, samples: Array, pixels: Pixels | None) -> Iterator[tuple[int, Array]]:
-        """Yield the number of the first partition of every run, and the values (count, n, n_features) of all."""
+        """Yield for every run the index of its first partition and its values (count, n, n_features)."""
         dtype = self.decoded_dtype(scores.dtype)
         for _, runs in self._tiles:
             for run in runs:
                 shape = (len(run.mean), len(scores), run.mean.shape[2])
-                # Whole samples are made in place.
+                # Whole samples are computed in place.
                 in_place = isinstance(self.partition, Whole)
                 x = samples.reshape(shape) if in_place else linalg.scratch("values", shape, dtype)
                 for some, rows in run.products:
@@ -192,7 +192,7 @@ class LinearRepresentation(Representation):
                 yield run.first, _uncentered(x, run.mean.astype(dtype), pixels)
 
     def _step(self, itemsize: int) -> int:
-        """Return how many samples are mapped at once."""
+        """Return the number of samples that are mapped at a time."""
         return max(1, _BLOCK_BYTES // (self._tile_features * itemsize))
 
     @cached_property
@@ -202,12 +202,12 @@ class LinearRepresentation(Representation):
 
     @cached_property
     def _parts(self) -> list[tuple[int, ...]]:
-        """Numbers of the partitions of every tile: those of a row of cells lie together in memory."""
+        """Indices of the partitions of every tile. A row of cells is contiguous in memory."""
         return list(self.partition.tiles((1, *self.sample_shape[1:])))
 
     @cached_property
     def _tiles(self) -> list[tuple[tuple[int, ...], list[_Run]]]:
-        """Partitions that are split together, and their runs, ready for matrix products."""
+        """Partitions that are split together, and their runs with the arrays for matrix products."""
         partition, everywhere = self.partition, (0,) * len(self.sample_shape)
         mean = np.ascontiguousarray(self.mean, np.float64).reshape(1, *self.sample_shape)
         components = np.ascontiguousarray(self.components).reshape(-1, *self.sample_shape)
@@ -232,7 +232,7 @@ class LinearRepresentation(Representation):
 
 
 def _uncentered(x: Array, mean: Array, pixels: Pixels | None) -> Array:
-    """Return the values (count, n, n_features) plus their means, as pixels where these are given; may reuse ``x``."""
+    """Return the values (count, n, n_features) plus their means, rounded if pixels are given; may reuse ``x``."""
     if pixels is not None and pixels.are_small:
         from dpca.kernels.sweeps import add_and_round
 
@@ -244,7 +244,7 @@ def _uncentered(x: Array, mean: Array, pixels: Pixels | None) -> Array:
 
 
 def _products(parts: list[Array]) -> list[tuple[slice, Array]]:
-    """Return which of consecutive partitions have as many components, and these (count, rank, n_features)."""
+    """Group consecutive partitions of equal rank; return them with their components (count, rank, n_features)."""
     ranks = list(map(_rank, parts))
     products = []
     for rank, equal in itertools.groupby(range(len(parts)), ranks.__getitem__):
@@ -258,7 +258,7 @@ def _products(parts: list[Array]) -> list[tuple[slice, Array]]:
 
 
 def _stacked(parts: Sequence[Array]) -> Array:
-    """View arrays (n, d) of equal shape that lie one after the other in memory as one (count, n, d)."""
+    """View arrays (n, d) of equal shape that are contiguous in memory as one array (count, n, d)."""
     first = parts[0]
     return as_strided(first, (len(parts), *first.shape), (first.nbytes, *first.strides))
 
@@ -269,6 +269,6 @@ def _scores_of(run: _Run, some: slice, rows: Array, scores: Array) -> Array:
 
 
 def _rank(rows: Array) -> int:
-    """Return how many rows (k, d), of length 1 or 0 up to rounding, there are up to the last one of length 1."""
+    """Return the number of rows (k, d) up to the last one of length 1; others have length 0 up to rounding error."""
     used = np.flatnonzero(np.einsum("ij,ij->i", rows, rows) > _ZERO_ROW)
     return int(used[-1]) + 1 if used.size else 0

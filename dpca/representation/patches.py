@@ -1,4 +1,4 @@
-"""Feature maps: the scores of overlapping patches, which a convolution computes, and samples made of them again."""
+"""Feature maps: the scores of overlapping patches, as a convolution computes them, and their decoding to samples."""
 
 from __future__ import annotations
 
@@ -20,12 +20,12 @@ from dpca.storage.workspace import fingerprint_of
 
 @dataclass(frozen=True, eq=False)
 class PatchRepresentation(Representation):
-    """The scores of each patch are the products of its values, less the mean patch, with orthonormal components.
+    """The scores of each patch are the products of its centered values with orthonormal components.
 
-    Samples are the average, at each pixel, of what the scores of all patches there stand for: of all samples the one
-    whose patches are nearest to these by the sum of squares (the diagonal averaging of singular spectrum analysis,
-    Golyandina & Zhigljavsky 2013, section 2.1, in several dimensions). Pixels that lie in no patch, behind the last one
-    at a stride, get the mean of all patches in their channel.
+    A decoded sample averages, at each pixel, all decoded patches that contain the pixel. Its patches are nearest to the
+    decoded patches in the sum of squares. This is the diagonal averaging of singular spectrum analysis (Golyandina &
+    Zhigljavsky 2013, section 2.1) in several dimensions. Pixels outside all patches, which a stride can leave at the
+    end, get the mean of all patches in their channel.
 
     Parameters
     ----------
@@ -57,15 +57,15 @@ class PatchRepresentation(Representation):
 
     @property
     def nbytes(self) -> int:
-        """Bytes of what was learned."""
+        """Bytes of the mean and the components."""
         return self.mean.nbytes + self.components.nbytes
 
     def score_axes(self, axes: Sequence[str]) -> tuple[str, ...]:
-        """Name the axes of one sample's scores, given those of a sample."""
+        """Return the names of the axes of one sample's scores, given those of a sample."""
         return (*(f"patch_{axis}" for axis in axes[: self.grid.n_spatial]), "component")
 
     def n_spatial(self, axes: Sequence[str]) -> int:
-        """Return how many of a sample's axes are axes of space: those that patches are cut along."""
+        """Return the number of spatial axes of a sample, as patches have them."""
         return self.grid.n_spatial
 
     def fingerprint(self) -> str:
@@ -108,7 +108,7 @@ class PatchRepresentation(Representation):
 
     @property
     def _mean_sample(self) -> Array:
-        """The sample that scores of 0 stand for (*sample_shape), float64."""
+        """The sample (*sample_shape), float64, that scores of 0 decode to."""
         grid, mean = self.grid, np.zeros((1, *self.grid.sample_shape))
         for box in grid.boxes(1):
             places = math.prod(cut.stop - cut.start for cut in box)
@@ -119,5 +119,5 @@ class PatchRepresentation(Representation):
         return found
 
     def _per_pixel(self, values: Array) -> Array:
-        """Return values of pixels with axes for their channels."""
+        """Return values of pixels, with axes of length 1 for channels."""
         return values.reshape(*values.shape, *(1,) * len(self.grid.channel_shape))

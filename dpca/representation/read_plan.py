@@ -1,4 +1,4 @@
-"""What decoding a part of a compressed store takes, from the forms of its arrays alone."""
+"""Plan the memory for decoding a part of a compressed store, from the shapes of its arrays alone."""
 
 from __future__ import annotations
 
@@ -11,14 +11,14 @@ from dpca.kernels.pixels import Pixels
 from dpca.kernels.types import Array, Region
 from dpca.representation.compressed_views import CompressedViews
 
-# Libraries' own, and indexes of samples and positions.
+# For libraries, and for indexes of samples and positions.
 _OVERHEAD = 2**20
 
 
 def decoding_bytes(store: CompressedViews, n: int, box: Region, chosen: Array, at_once: int) -> int:
-    """Return the bytes that decoding a box of samples holds at most, beyond what an opened store holds.
+    """Return the peak memory in bytes of decoding a box of samples, in addition to the opened store.
 
-    Those of the values count twice: indexes that are no slices copy them.
+    The decoded values count twice, since indexes other than slices copy them.
 
     Parameters
     ----------
@@ -27,9 +27,9 @@ def decoding_bytes(store: CompressedViews, n: int, box: Region, chosen: Array, a
         Number of samples.
     box : region of a sample
     chosen : array of integers, ascending
-        Rows of codes that the box takes.
+        Rows of codes for the box.
     at_once : int
-        Samples that are decoded at once, at most.
+        Upper limit of the samples that are decoded at a time.
     """
     size, itemsize = math.prod(stop - start for start, stop in box), store.dtype.itemsize
     if not n * size:
@@ -38,7 +38,7 @@ def decoding_bytes(store: CompressedViews, n: int, box: Region, chosen: Array, a
     wide, at_once = store.rows, min(n, at_once)
     high = min(int(codes.chunks[0]) * len(np.unique(chosen // codes.chunks[0])), codes.shape[0])
     chunk = math.prod(codes.chunks) * codes.dtype.itemsize
-    # The samples of a chunk, of all rows of its chunks: as they are stored and as scores, a copy of either.
+    # All rows of the chunks of these samples, as stored and as scores, each with a copy.
     found = len(chosen) * at_once * (working if waves else codes.dtype.itemsize)
     read = high * min(wide, n if not waves else wide) * (codes.dtype.itemsize * 2 + (3 * working if waves else 0))
     slabs = slabs_of(store.codec.components.grid, box).held_bytes(store.codec.dtype)
@@ -48,10 +48,10 @@ def decoding_bytes(store: CompressedViews, n: int, box: Region, chosen: Array, a
         along = store.facts["differences"]
         reach = math.prod(stop if axis in along else stop - start for axis, (start, stop) in enumerate(box, 1))
         packed = math.prod(residual.chunks) * residual.dtype.itemsize
-        # A chunk's samples: as stored, those wanted, sums, as scores; chunks are decoded several at a time.
+        # The samples of a chunk: as stored, selected, summed, as scores. Several chunks are decoded at a time.
         left = (1 if n == 1 else wide) * (3 * reach * residual.dtype.itemsize + size * working)
         if store.codec.interpolation is not None:
-            # Whole samples of a chunk: as stored, without and with sign, as values, and where their neighbors are.
+            # Whole samples of a chunk: as stored, without and with sign, as values, and indices of their neighbors.
             left = min(wide, len(store)) * math.prod(store.shape[1:]) * (4 * residual.dtype.itemsize + 3 * working)
         total += left + 4 * packed + 2 * at_once * size * working
     elif not Pixels(store.dtype, (0, 0)).are_small:

@@ -1,4 +1,4 @@
-"""From scores back to samples, by all components or only by the first ones, in memory or lazily."""
+"""Decode samples from scores, with all components or only the first ones, in memory or lazily."""
 
 from __future__ import annotations
 
@@ -20,27 +20,27 @@ from dpca.storage.reading import group_facts
 
 
 def samples_of(basis: Representation, x: Any, n_components: int | None = None, pixels: Pixels | None = None) -> Any:
-    """Return the samples (n, *sample_shape) that scores stand for.
+    """Return the samples (n, *sample_shape) decoded from scores.
 
     Parameters
     ----------
     basis : Representation
     x : array (n, *score_shape), numpy, Dask or Zarr; or the path of a Zarr array
-        Scores of all components, or of the first ``n_components``; of a numpy or Dask array also flat, (n, scores).
+        Scores of all components, or of the first ``n_components``. NumPy and Dask arrays can also be flat, (n, scores).
     n_components : int, optional
-        Use only so many of the first components; default all.
+        Use only this many of the first components; default all.
     pixels : Pixels, optional
-        The type and range to round and clip the samples to; default neither.
+        Type and range that samples are rounded and clipped to; default neither.
 
     Returns
     -------
     array
-        A Dask array where the scores are lazy. Of a store, chunks that hold only other components are never read.
+        A Dask array if the scores are lazy. Chunks of a store with other components are not read.
 
     Raises
     ------
     DataError
-        If the scores have another shape, or there are not so many components.
+        If the scores have another shape, or there are fewer components.
     """
     used = basis.leading(n_components)
     level = used.score_shape[-1]
@@ -61,27 +61,27 @@ def samples_of(basis: Representation, x: Any, n_components: int | None = None, p
 
 
 def check_stated_model(facts: Mapping[str, Any], where: str, basis: Representation) -> None:
-    """Raise DataError for a store of scores whose facts state that they were made with another model."""
+    """Raise DataError if a store of scores states that they were made with another model."""
     if facts.get(MODEL_FACT, fingerprint := basis.fingerprint()) != fingerprint:
         raise DataError(f"{where} holds scores of another model: use the model that made them")
 
 
 def leading_scores(scores: zarr.Array[Any] | da.Array, n_components: int, sample_bytes: int = 0) -> da.Array:
-    """Return the first components of scores as a Dask array of whole samples; of a store, nothing else is read.
+    """Return the first components of scores as a Dask array of whole samples. Of a store, nothing else is read.
 
     Parameters
     ----------
     scores : zarr.Array or dask.array.Array (n, ..., k)
     n_components : int
     sample_bytes : int
-        Bytes of one sample, if that is what a chunk will be turned into: a task should hold it, too.
+        Bytes of one decoded sample, if chunks will be decoded. Tasks are then small enough to hold the samples too.
     """
     if isinstance(scores, da.Array):
         first: da.Array = scores[..., :n_components]
         return first
     *grid, k = scores.shape[1:]
     score_bytes = math.prod(grid) * n_components * np.dtype(scores.dtype).itemsize
-    # What is wanted is a chunk of its own: what is not goes out of the graph, whatever Dask fuses.
+    # The first components are chunks of their own, so that Dask drops all others from the graph.
     levels = (n_components, k - n_components) if n_components < k else k
     rows = rows_of_a_task(scores, max(score_bytes, sample_bytes))
     first = lazy_chunks(scores, (rows, *grid, levels))[..., :n_components]

@@ -1,19 +1,19 @@
-"""How scores are cut into chunks and shards (pure: integers in, integers out).
+"""Chunks and shards of scores. The functions are pure: they map integers to integers.
 
 ::
 
     one shard = all scores of some samples      one chunk = some of its samples, some of their components
 
-                 components 0 1 | 2 3 | 4 5     a level is a run of components: a reader of the first ones
-    samples 0.. +---------+-----+-----+         reads the first levels of every shard and nothing else
+                 components 0 1 | 2 3 | 4 5     a level is a run of components: to read the first ones, only the
+    samples 0.. +---------+-----+-----+         first levels of every shard are read
                 |         |     |     |
-            64..+---------+-----+-----+         a shard is one file and the unit of writing, with the samples of
+            64..+---------+-----+-----+         a shard is one file and the unit of writing; its samples are those of
                 |         |     |     |         a shard of the stack
                 +---------+-----+-----+
 
 Milliseconds to write and read a shard of 25.6 MB: the scores of 512 photographs in 25 x 25 cells with 20 components
-each, in chunks of 64 samples (two shared cores, from the page cache, the best of several; Zarr's own reading, and in
-brackets ours):
+each, in chunks of 64 samples. Two shared cores, from the page cache, the best of several; by Zarr and, in brackets, by
+`dpca.storage.reading`:
 
 =====================  =======  =====  ========  =================  ==========
 components of a chunk  chunk    write  read all  the first quarter  one sample
@@ -24,8 +24,8 @@ components of a chunk  chunk    write  read all  the first quarter  one sample
 1                      .16 MB   76     62 (41)   11 (3)             3.8
 =====================  =======  =====  ========  =================  ==========
 
-Decoding such a shard to photographs takes half a second, so eight levels cost little, and more would gain little. The
-file grows by 20 bytes a chunk.
+Decoding such a shard to photographs takes half a second, so the cost of eight levels is small, and more levels would
+gain little. Each chunk adds 20 bytes to the file.
 """
 
 from __future__ import annotations
@@ -54,8 +54,8 @@ def score_layout(rows: int, shape: tuple[int, ...], itemsize: int) -> Layout:
     Returns
     -------
     Layout
-        A shard holds ``rows`` samples. A chunk holds one level of some samples; all levels of these samples take at
-        most 4 MiB where ``rows`` can be halved so often. Where no fitting length divides the number of components, the
+        A shard holds ``rows`` samples. A chunk holds one level of some samples. All levels of these samples have at
+        most 4 MiB, if ``rows`` has enough factors of two. If no suitable length divides the number of components, the
         last level is padded in the file.
     """
     unit = rows
@@ -67,9 +67,9 @@ def score_layout(rows: int, shape: tuple[int, ...], itemsize: int) -> Layout:
 
 
 def _level_length(k: int, component_bytes: int) -> int:
-    """Return the components of a level that waste least, padded in the file or read without need.
+    """Return the number of components of a level that wastes least, by padding in the file or by unneeded reading.
 
-    Padding stays in the file: it is never more than a tenth.
+    Padding is at most a tenth of the file.
     """
     least = max(-(-k // _MOST_LEVELS), -(-_LEAST_CHUNK_BYTES // component_bytes))
     fitting = (c for c in range(min(least, k), k + 1) if 10 * (-k % c) <= k)

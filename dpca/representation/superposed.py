@@ -1,4 +1,4 @@
-"""Scores of frames that are superposed on the reference of a model before they are projected."""
+"""Scores of frames that are superposed on a reference before they are projected."""
 
 from __future__ import annotations
 
@@ -18,12 +18,12 @@ from dpca.storage.workspace import fingerprint_of
 
 @dataclass(frozen=True, eq=False)
 class Superposed(Whitened):
-    """Scores of the rows that frames become; decoded are frames as they lie on the reference.
+    """Scores of the superposed coordinates of frames; decoded frames are superposed on the reference.
 
     Parameters
     ----------
     partition, mean, components, scales
-        As in `Whitened`, of rows.
+        As in `Whitened`, for superposed coordinates as rows.
     superposition : Superposition
     """
 
@@ -38,7 +38,7 @@ class Superposed(Whitened):
         return fingerprint_of("superposed", super().fingerprint(), *map(array_digest, own))
 
     def work_bytes(self, n_rows: int, dtype: DTypeLike, *, pixels: bool = False) -> int:
-        """Bytes of temporary arrays, as `Representation.work_bytes`: those of the rows, too."""
+        """Bytes of temporary arrays, as `Representation.work_bytes`, including those of the rows."""
         rows = n_rows * self.mean.size * working_dtype(dtype).itemsize
         return super().work_bytes(n_rows, dtype, pixels=pixels) + rows + 2**21 + 6 * self.mean.nbytes
 

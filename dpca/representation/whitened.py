@@ -1,4 +1,4 @@
-"""Scores of variance 1: those of a linear representation, each divided by its standard deviation."""
+"""Scores of variance 1: scores of a linear representation, divided by their standard deviations."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ class Whitened(LinearRepresentation):
         return fingerprint_of("whitened", super().fingerprint(), array_digest(self.scales))
 
     def work_bytes(self, n_rows: int, dtype: DTypeLike, *, pixels: bool = False) -> int:
-        """Bytes of temporary arrays, as `Representation.work_bytes`: those of a copy of the scores, too."""
+        """Bytes of temporary arrays, as `Representation.work_bytes`, including a copy of the scores."""
         copy = n_rows * self.scales.size * self.score_dtype(dtype).itemsize
         return super().work_bytes(n_rows, dtype, pixels=pixels) + copy
 

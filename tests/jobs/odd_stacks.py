@@ -50,7 +50,7 @@ class Trial:
 
 
 def odd_trial(rng: np.random.Generator, goal: str | None = None) -> Trial:
-    """Return a run that nobody would think of."""
+    """Return the settings of a random run."""
     shape, dtype = _SHAPES[rng.integers(len(_SHAPES))], np.dtype(TYPES[rng.integers(len(TYPES))])
     n = int(_COUNTS[rng.integers(len(_COUNTS))])
     values = _in_type(_patterns(rng, n, shape), dtype, rng)

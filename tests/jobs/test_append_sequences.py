@@ -44,7 +44,7 @@ def made(folder: Path, name: str, given: xarray.DataArray) -> Stack:
 
 @pytest.fixture(scope="module")
 def before(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Stores of the first maps: with a promise, and for a mean error."""
+    """Stores of the first maps: with an error bound, and with a mean error."""
     folder = tmp_path_factory.mktemp("before")
     stack = made(folder, "first", field(0, N))
     CellPCA(12, cell_shape=8, shared=True).fit(VALUES).save(folder / "model.zarr")
@@ -111,8 +111,8 @@ def test_other_coordinates_are_refused(before: Path, tmp_path: Path) -> None:
     path = shutil.copytree(before / "mean.zarr", tmp_path / "small.zarr")
     files = tree(path)
     for name, more, why in (
-        ("timeless", field(N, 60).drop_vars("time"), "'time' of each sample .* none that goes on"),
-        ("elsewhere", field(N, 60, lat=np.linspace(0, 60, 24)), "'lat' along the axes .* another one"),
+        ("timeless", field(N, 60).drop_vars("time"), "'time' of each sample"),
+        ("elsewhere", field(N, 60, lat=np.linspace(0, 60, 24)), "'lat' along the axes"),
     ):
         with pytest.raises(DataError, match=why):
             append_store(path, made(tmp_path, name, more))

@@ -70,7 +70,7 @@ def test_volumes_beside_codecs_that_keep_a_largest_error(tmp_path: Path) -> None
     else:
         assert found.at_equal_error()["SZ3 at the same largest error"] is not None
     stack_of(tmp_path, values[:9], axes=("z", "y", "x"), data_range=(0, 512), overwrite=True)
-    with pytest.raises(DataError, match="give the stack that it was made from"):
+    with pytest.raises(DataError, match="made from"):
         compare_store(str(tmp_path / "out.zarr"), open_stack(tmp_path / "stack.zarr"))
 
 

@@ -250,7 +250,7 @@ def test_damage_is_found(fitted: Path, tmp_path: Path) -> None:
         ({}, "exactly one of"),
         ({"psnr": 33.0, "ratio": 3.0}, "exactly one of"),
         ({"max_error": 0.3}, r"give 0\.5"),
-        ({"psnr": 90.0}, "with more components"),
+        ({"psnr": 90.0}, "more components"),
         ({"ratio": 1e6}, "ask for less"),
     ],
 )
@@ -267,9 +267,9 @@ def test_other_models_are_refused(fitted: Path, tmp_path: Path, images: np.ndarr
     stack = open_stack(fitted / "stack.zarr")
     PCA(3).fit(images[:50]).save(tmp_path / "pca.zarr")
     CellPCA(3, cell_shape=10).fit(images[:50, :30]).save(tmp_path / "other.zarr")
-    with pytest.raises(DataError, match="only cells are encoded"):
+    with pytest.raises(DataError, match="CellPCA"):
         encode_store(stack, tmp_path / "pca.zarr", tmp_path / "out.zarr", psnr=30.0)
-    with pytest.raises(DataError, match="use the stack's own model"):
+    with pytest.raises(DataError, match="was fitted to"):
         encode_store(stack, tmp_path / "other.zarr", tmp_path / "out.zarr", psnr=30.0)
 
 
@@ -319,9 +319,9 @@ def test_what_a_store_states_is_measured_again(
         told = remeasure(store, other)
         assert [int(text.split()[1]) for text in told] == [17, 250]
         assert remeasure(store, other, sample=2) == []  # none of the two
-        with pytest.raises(DataError, match="give the stack that it was made of"):
+        with pytest.raises(DataError, match="made from"):
             remeasure(store, short)
-    assert "more than the promised 2" in told[0]
+    assert "above the error bound 2" in told[0]
     whole, verify_it = str(fitted / "stack.zarr"), ["verify", str(tmp_path / "kept.zarr"), "--scheduler", scheduler]
     assert main([*verify_it, "--stack", whole]) == 0
     assert "error bounds hold" in capsys.readouterr().out

@@ -45,7 +45,7 @@ def test_killed_writers_and_followers_leave_what_undisturbed_ones_do(tmp_path: P
     assert tree(Path(run)) == tree(tmp_path / "calm" / "run.zarr")
     np.testing.assert_array_equal(open_stack(run).samples[...], [step(t) for t in range(90)])
     found, expected = tree(Path(kept)), tree(tmp_path / "calm" / "m.zarr")
-    # The root states how far components moved since they were last looked at.
+    # The root states how far components moved since they were last accessed.
     assert {name for name in expected if found[name] != expected[name]} == {"zarr.json"}
     assert found.keys() == expected.keys()
     assert StreamingPCA.load(kept).n_samples_seen_ == 90
@@ -84,10 +84,10 @@ def test_a_follower_says_what_it_cannot_do(tmp_path: Path) -> None:
     write(str(tmp_path / "run.zarr"), 10, 0)
     with pytest.raises(DataError, match="PCA has no partial_fit"):
         next(dpca.follow(tmp_path / "run.zarr", PCA(2)))
-    with pytest.raises(DataError, match="a checkpoint holds a state to go on from: give StreamingPCA"):
+    with pytest.raises(DataError, match="keep_state"):
         next(dpca.follow(tmp_path / "run.zarr", StreamingPCA(2), checkpoint=tmp_path / "m.zarr"))
     list(dpca.follow(tmp_path / "run.zarr", StreamingPCA(2, keep_state=True), checkpoint=tmp_path / "m.zarr"))
-    with pytest.raises(DataError, match=r"has n_components=2 and the model 3: give the same parameters"):
+    with pytest.raises(DataError, match="n_components=2"):
         next(dpca.follow(tmp_path / "run.zarr", StreamingPCA(3, keep_state=True), checkpoint=tmp_path / "m.zarr"))
     with pytest.raises(StoreError, match="input"):
         next(dpca.follow(tmp_path / "run.zarr", clone(STREAMING), checkpoint=tmp_path / "run.zarr"))

@@ -1,4 +1,4 @@
-"""A disk that becomes full at any write of any job: one sentence, nothing half-written, and the same call goes on."""
+"""A disk that becomes full at any write of any job: one error, no partial output, and the same call resumes."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A fit that ends by its budget, goes on, and is looked at by another program meanwhile."""
+"""A fit that a budget ends resumes, and another program reads the model so far."""
 
 from __future__ import annotations
 
@@ -120,7 +120,7 @@ def test_the_command_ends_goes_on_and_says_so(path: str, tmp_path: Path, capsys:
 
 def test_what_is_at_the_place_of_the_model_so_far(path: str, tmp_path: Path) -> None:
     stack, model = open_stack(path), CellPCA(2, cell_shape=5)
-    with pytest.raises(DataError, match="give live="):
+    with pytest.raises(DataError, match="live="):
         fit_store(stack, tmp_path / "m.zarr", model, max_seconds=1)
     model.fit(stack).save(tmp_path / "other.zarr")
     before = content(tmp_path / "other.zarr")

@@ -1,4 +1,4 @@
-"""With a promise, no store has more bytes than blosc, nor than zfp at the same bound, whatever the values are like."""
+"""With an error bound, no store has more bytes than Blosc, nor than zfp at the same bound, for any values."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from dpca import CellPCA
 from dpca.storage.disk import folder_bytes
 from tests.jobs.test_encode import encoded, read_as_described, stack_of
 
-# What a store states about itself takes so many bytes, and for each sample: its quality, and its name.
+# Bytes of the metadata of a store, and of the quality and the name of each sample.
 STATED, OF_A_SAMPLE = 12_000, 32
 SHAPE = (30, 40, 44)
 

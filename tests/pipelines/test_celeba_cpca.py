@@ -128,7 +128,7 @@ def test_few_bytes_in_the_place_of_scores(
     assert report["mse"] == pytest.approx(mse, rel=1e-4)
     assert report["goal"] == {"name": "psnr", "value": 33}
     assert set(report["stages"]) == {"ingest", "choose cells", "fit", "encode"}
-    table = printed.partition("bytes, as given")[2]
+    table = printed.partition("input size")[2]
     assert f"{size / 30:,.0f} a sample" in table.splitlines()[2]
     assert verify(output) == []
     done = tree(tmp_path)
@@ -137,7 +137,7 @@ def test_few_bytes_in_the_place_of_scores(
     assert tree(tmp_path) == done
     assert main([*argv, "--band-size", "100"]) == 3
     assert main([*argv, "--reconstruct"]) == 3
-    assert "ask neither" in capsys.readouterr().err
+    assert "a compressed store requires cells" in capsys.readouterr().err
     with pytest.raises(SystemExit):
         main([*argv, "--compress", "beauty=3"])
     assert "max-relative-error" in capsys.readouterr().err

@@ -258,8 +258,8 @@ def test_components_of_whole_samples_have_words_of_their_own(tmp_path):
         "method": "incremental-svd",
         "passes": "1",
         "explained variance": "87.61% of the total",
-        "of the first components": "30.00% 5.00%",
-        "certificate": "at least 99.99% of what the best components would explain",
+        "first components": "30.00% 5.00%",
+        "certificate": "at least 99.99% of the variance that the best components explain",
         "estimate": "99.99%, standard error 0.11%",
         "note": "<b>mind</b> the order",
     }
@@ -330,7 +330,7 @@ def test_bad_places_and_names_are_refused_before_anything_is_written(tmp_path):
 
 def test_what_grew_is_not_called_a_compression():
     told = format_table({"bytes_ratio": 3.7, "bytes_given": 10**6, "bytes_decoded": 20 * 10**6})
-    assert "1 : 5.4 (files as given to scores and model)" in told
+    assert "1 : 5.4 (input files to scores and model)" in told
     assert "3.7 : 1 (decoded samples to scores and model)" in told
 
 

@@ -41,7 +41,7 @@ def field() -> xarray.DataArray:
 
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory: pytest.TempPathFactory, field: xarray.DataArray) -> Path:
-    """Two stores: images with a channel axis in lapped cells, and a field with coordinates and a promise."""
+    """Two stores: images with a channel axis in overlapping cells, and a field with coordinates and an error bound."""
     folder = tmp_path_factory.mktemp("views")
     images = smooth_images(N, (*SHAPE, 2))
     np.save(folder / "images.npy", images)
@@ -187,7 +187,7 @@ def test_writing_is_refused(folder: Path) -> None:
         lambda: files.pipe_file("a", b""),
         lambda: files.mkdir("a"),
     ):
-        with pytest.raises(StoreError, match="nothing can be written to it"):
+        with pytest.raises(StoreError, match="cannot be written"):
             write()
 
 

@@ -74,8 +74,8 @@ def test_scores_of_a_stream_by_hand() -> None:
 @pytest.mark.parametrize(
     ("shape", "level", "words"),
     [
-        ((2, K), K + 1, "n_components is 7 but there are only 6"),
-        ((2, K), 0, "n_components is 0: give a positive integer"),
+        ((2, K), K + 1, "n_components is 7"),
+        ((2, K), 0, "n_components is 0"),
         ((2, K), True, "n_components is True"),
         ((2, 3), None, "scores have shape"),
         ((2, 3), 2, "scores have shape"),
@@ -224,18 +224,18 @@ def test_floats_are_left_as_they_come(dtype: type, tmp_path: Path) -> None:
 
 def test_what_cannot_be_opened(stored: Path, tmp_path: Path) -> None:
     scores, model = stored / "scores.zarr", stored / "model.zarr"
-    with pytest.raises(StoreError, match=r"holds no model: give the one .* open_scores\(path, model=\.\.\.\)"):
+    with pytest.raises(StoreError, match="model="):
         dpca.open_scores(scores)
     with pytest.raises(StoreError, match="not a scores store"):
         dpca.open_scores(model)
     with pytest.raises(StoreError, match="there is no readable scores store at"):
         dpca.open_scores(tmp_path / "nothing.zarr")
-    with pytest.raises(DataError, match="n_components is 7 but there are only 6"):
+    with pytest.raises(DataError, match="n_components is 7"):
         dpca.open_scores(scores, 7, model=model)
-    with pytest.raises(DataError, match="n_components is 7 but there are only 6"):
+    with pytest.raises(DataError, match="n_components is 7"):
         dpca.open_scores(scores, model=model).stack(7)
     other = CellPCA(K, cell_shape=8).fit(smooth_images(20, (64, 64)))
-    with pytest.raises(DataError, match="use the model that made them"):
+    with pytest.raises(DataError, match="cell-scores"):
         dpca.open_scores(scores, model=other)
 
 

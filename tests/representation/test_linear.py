@@ -229,7 +229,7 @@ def test_temporaries_stay_below_what_is_promised(
     peak = tracemalloc.get_traced_memory()[1]
     tracemalloc.stop()
     linalg.release_scratch()
-    # Scores are held while samples are put back together, as the promise has it. Clients of other tests may still have
+    # Scores are held while samples are put back together, as planned. Clients of other tests may still have
     # threads that allocate.
     promised = model.work_bytes(120, dtype, pixels=pixels)
     assert 0.5 * promised < peak <= promised + 2**20

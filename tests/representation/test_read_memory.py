@@ -1,4 +1,4 @@
-"""Reading a compressed store takes no more memory than it says."""
+"""Reading a compressed store takes no more memory than `read_bytes` returns."""
 
 from __future__ import annotations
 

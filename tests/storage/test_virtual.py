@@ -201,9 +201,9 @@ def test_others_read_it_by_its_url(stack: Stack, whole: np.ndarray[Any, Any]) ->
     assert (opened["samples"].dims, opened["name"].values[7]) == (stack.axes, "0007")
     there = pickle.loads(pickle.dumps(fsspec.filesystem("dpca", fo=stack.path)))
     assert json.loads(there.cat(".zarray"))["shape"] == list(stack.shape)
-    with pytest.raises(StoreError, match="or makes, when it is read"):
+    with pytest.raises(StoreError, match="cannot be written"):
         zarr.open_array(url, mode="r+")[0] = 1
-    with pytest.raises(DataError, match="has no levels"):
+    with pytest.raises(DataError, match="level"):
         zarr.open_array(url, mode="r", storage_options={"level": 2})
 
 
