@@ -78,7 +78,7 @@ def test_everything_is_written_and_right(
     np.testing.assert_allclose(report["leading_ratios"], pca.explained_variance_ratio_, rtol=1e-5)
     assert 0.999 < report["captured_bound"] <= 1
     (note,) = report["notes"]
-    assert "that were given" in note  # with the stack and the reconstructions
+    assert "the input" in note  # with the stack and the reconstructions
     assert set(report["stages"]) == {"ingest", "fit", "scores"}
     for cost in report["stages"].values():
         assert cost["seconds"] > 0
@@ -88,7 +88,7 @@ def test_everything_is_written_and_right(
             assert image.size[0] == int(drawing.WIDTH * drawing.DPI)
     assert verify(output) == []
     told = capsys.readouterr().out
-    assert re.search(r"at least 99\.9\d% of what the best components would explain", told)
+    assert re.search(r"at least 99\.9\d% of the variance", told)
     assert "fit 4 components by incremental-svd in 1 pass to 30 samples of 40 x 36 x 3 uint8" in told
 
 
