@@ -115,7 +115,7 @@ class StreamedModel(LinearModel):
                 f"{self.sample_shape_} {self._stream_dtype}: all batches must agree"
             )
         state = self._states[0] if self._states else guarded(self._stream_rule.init, "X")(rows.shape[1], rows.dtype)
-        self._magnitude = self._magnitude or magnitude(rows)
+        self._magnitude = self._magnitude or guarded(magnitude, "X")(rows)
         if are_ordinary(rows):
             self._go_on(self._taken(state, rows))
         else:

@@ -15,6 +15,7 @@ from dpca.kernels.inner_products import Kernel, KernelMap
 from dpca.kernels.pixels import Pixels
 from dpca.kernels.types import Array
 from dpca.representation.base import Representation, array_digest
+from dpca.storage.errors import DataError
 from dpca.storage.workspace import fingerprint_of
 
 # Values of samples, or of kernels, that are mapped at a time.
@@ -103,7 +104,7 @@ class KernelRepresentation(Representation):
 
     def _decode(self, scores: Array, pixels: Pixels | None) -> Array:
         if self.to_landmarks.kernel.name == "precomputed":
-            raise ValueError("scores of a precomputed kernel cannot be decoded: fit another kernel to decode samples")
+            raise DataError("scores of a precomputed kernel cannot be decoded: fit another kernel to decode samples")
         samples = np.empty((len(scores), math.prod(self.sample_shape)), self.decoded_dtype(scores.dtype))
         points, solution = self._ridge
         for rows in self._blocks(len(scores)):

@@ -125,9 +125,9 @@ def test_every_limit_is_refused_by_a_stage_by_name_or_by_none(tmp_path: Path, ki
     shape, dtype, layout, axes = plan_ingest(reader, settings.reading, settings.model.cells_for, None)
     outline = Outline("a.npy", shape, dtype, layout.chunks)
     basis, _ = clone(settings.model).plan_fit(outline, axes[1:], None)
-    with pytest.raises(PlanError, match=r"writing a shard .* takes \d+ MB .* MB more"):
+    with pytest.raises(PlanError, match=r"writing a shard .* \d+ MB"):
         plan_scores(outline, basis, axes, reconstruct=True, budget=1)
-    with pytest.raises(PlanError, match=r"reading 'a.npy' and writing a shard .* takes \d+ MB .* MB more"):
+    with pytest.raises(PlanError, match=r"reading 'a.npy' and writing a shard .* \d+ MB"):
         plan_ingest(reader, settings.reading, settings.model.cells_for, 1)
     settings = replace(settings, model=clone(settings.model).set_params(memory_budget=1))
     with pytest.raises(PlanError, match="stage 'fit' of this job does not fit the memory: "):
@@ -135,7 +135,7 @@ def test_every_limit_is_refused_by_a_stage_by_name_or_by_none(tmp_path: Path, ki
 
 
 def test_ingest_itself_is_refused_before_it_makes_anything(source: Path, tmp_path: Path) -> None:
-    with pytest.raises(PlanError, match=r"takes \d+ MB but a task may take 20 MB"):
+    with pytest.raises(PlanError, match=r"\d+ MB.* 20 MB"):
         ingest(source, tmp_path / "out.zarr", budget=20_000_000)
     assert os.listdir(tmp_path) == []
     assert ingest(source, tmp_path / "out.zarr", budget=80_000_000).n_samples == 12
