@@ -129,8 +129,9 @@ def write_appended(
     whole = Outline(source.name, (job.length, *source.shape[1:]), source.dtype, source.chunks)
     promised = job.before.facts["residual_step"] is not None
     form = Form(tuple(whole.shape), whole.dtype.itemsize)
-    budget = task_budget(client, thread_count())
-    decoded = plan_codes(whole, budget, len(job.before.codec.cell), form, promised=promised)
+    budget, codec = task_budget(client, thread_count()), job.before.codec
+    values = sum(rows.size for rows in codec.components.rows)
+    decoded = plan_codes(whole, budget, len(codec.cell), form, promised=promised, n_values=values)
     job = replace(job, encode=replace(job.encode, decoded=decoded))
     encode = job.encode
     counts = {s: min((s + 1) * rows, job.length) - max(s * rows, job.begins) for s in job.shards}

@@ -35,7 +35,7 @@ from dpca.representation.compressed_form import Form, largest_residual, longest_
 from dpca.storage.arrays import create_array, open_written, write_shard
 from dpca.storage.errors import DataError, StoreError
 from dpca.storage.progress import Progress
-from dpca.storage.reading import open_array, root_facts
+from dpca.storage.reading import array_in, open_array, root_facts
 from dpca.storage.tasks import map_shards
 
 #: What was chosen for the whole stack, by this name among the checkpoints.
@@ -125,8 +125,8 @@ def write_codes(
         )
     rows = form.shard_rows
     promised = facts["residual_step"] is not None
-    budget = task_budget(client, thread_count())
-    job = replace(job, decoded=plan_codes(source, budget, n_positions, form, promised=promised))
+    budget, values = task_budget(client, thread_count()), array_in(group, "basis").size if n_positions else 0
+    job = replace(job, decoded=plan_codes(source, budget, n_positions, form, promised=promised, n_values=values))
 
     def write(shards: Mapping[int, int]) -> int:
         lengths = {s: min((s + 1) * rows, n) - s * rows for s in shards}
@@ -143,7 +143,13 @@ def write_codes(
 
 
 def plan_codes(
-    source: Source, budget: int, n_positions: int = 0, form: Form | None = None, *, promised: bool = True
+    source: Source,
+    budget: int,
+    n_positions: int = 0,
+    form: Form | None = None,
+    *,
+    promised: bool = True,
+    n_values: int = 0,
 ) -> int:
     """Return how many samples are decoded at once: where ``budget`` bytes a task are short, fewer than are encoded.
 
@@ -160,7 +166,7 @@ def plan_codes(
         both = [Form(shape, itemsize), *([Form(shape, itemsize, plain=True)] if promised else [])]
         return min(plan_codes(source, budget, n_positions, one, promised=promised) for one in both)
     decoded, rows = _rows_at_once(source, form), min(form.shard_rows, source.shape[0])
-    how: dict[str, Any] = {"promised": promised}
+    how: dict[str, Any] = {"promised": promised, "n_values": n_values}
     while decoded > 1 and not form.plain and task_bytes(source, form, n_positions, decoded, **how) > budget:
         decoded //= 2
     require_memory(rows, task_bytes(source, form, n_positions, decoded, **how), budget)
@@ -168,9 +174,18 @@ def plan_codes(
 
 
 def task_bytes(
-    source: Source, form: Form, n_positions: int, decoded: int | None = None, *, promised: bool = True
+    source: Source,
+    form: Form,
+    n_positions: int,
+    decoded: int | None = None,
+    *,
+    promised: bool = True,
+    n_values: int = 0,
 ) -> int:
-    """Bytes that `encode_one` takes at most beyond what its process holds anyway, if so many are decoded at once."""
+    """Bytes that `encode_one` takes at most beyond what its process holds anyway.
+
+    With so many rows of codes, components of so many values, and so many samples decoded at once.
+    """
     sample, dtype = math.prod(source.shape[1:]), source.dtype
     rows, block = min(form.shard_rows, source.shape[0]), _rows_at_once(source, form)
     exact = promised or dtype.kind == "f"
@@ -183,10 +198,12 @@ def task_bytes(
     small = Pixels(dtype, (0, 0)).are_small
     of_a_value = 5 * unit if promised else dtype.itemsize if small else unit + dtype.itemsize
     decoding = (decoded or block) * sample * of_a_value
-    # The mean is read, and what it is of samples that are not filtered found, before anything else is there.
-    work = max(encoding, decoding + quality_bytes(source.shape[1:], dtype), 32 * sample)
-    # Samples that are encoded once more, for a goal of each; scores and waves of them; two slabs and the mean.
-    work += block * sample * dtype.itemsize + 3 * unit * (block * n_positions + sample)
+    # Before anything is decoded, components are read and their dual is computed; the mean is read, and what it is of
+    # samples that are not filtered.
+    work = max(encoding, decoding + quality_bytes(source.shape[1:], dtype), 32 * sample + 16 * n_values)
+    # Samples that are encoded once more, for a goal of each; scores and waves of them; components, what samples are
+    # multiplied with, and components times the step; two slabs and the mean.
+    work += block * sample * dtype.itemsize + 3 * unit * (block * n_positions + n_values + sample)
     return reading + SHARD_COPIES * written + work + TASK_OVERHEAD
 
 

@@ -341,7 +341,7 @@ class _Tried:
         spent = _fewest_seconds(self.few, work, self.folder / "codes")
         alone, each = _line([some.n_samples for some in self.few], spent)
         form = Form(tuple(self.source.shape), self.source.dtype.itemsize, not len(found.cell))
-        how: dict[str, Any] = {"promised": goal.is_promise}
+        how: dict[str, Any] = {"promised": goal.is_promise, "n_values": found.basis.size}
         decoded = encode_write.plan_codes(self.source, self.workers.budget, len(found.cell), form, **how)
         need = encode_write.task_bytes(self.source, form, len(found.cell), decoded, **how)
         return _Stage("encode", self._decoded, reached + alone, (), n, form.shard_rows, each, need)

@@ -68,7 +68,7 @@ def plan_shards(
 
 
 def within(model: Any, budget: int) -> Any:
-    """Return an estimator like another, not fitted; its tasks may take so many bytes unless it has a budget of its own."""
+    """Return an estimator like another one, not fitted; tasks may take so many bytes unless it states a budget."""
     given = model.get_params()["memory_budget"]
     return clone(model).set_params(memory_budget=budget if given is None else given)
 
