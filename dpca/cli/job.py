@@ -85,7 +85,7 @@ def _held(record: Place) -> Iterator[None]:
 def _plan(job: JobFile, given: Mapping[str, Stack | Reader]) -> int:
     """Log the plan of each output. Nothing is written, and only a cluster on this machine is started."""
     from dpca.engine.memory import parallel_tasks, task_budget, thread_count
-    from dpca.jobs.compression import find_done, plan_compression
+    from dpca.jobs.compression import find_done
     from dpca.jobs.plan import plan_job
     from dpca.jobs.plan_words import as_facts
 
@@ -102,7 +102,6 @@ def _plan(job: JobFile, given: Mapping[str, Stack | Reader]) -> int:
                 continue
             workers: dict[str, Any] = {"workers": [1]}
             if not elsewhere:
-                plan_compression(source, settings, how["client"])
                 at_once = parallel_tasks(how["client"], thread_count())
                 workers = {"workers": [at_once], "budget": task_budget(how["client"], thread_count())}
             found = as_facts(*plan_job(source, settings, **workers))

@@ -6,7 +6,7 @@ import json
 import math
 import os
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -19,6 +19,7 @@ from dpca.jobs.encode_until import write_until_met
 from dpca.jobs.encode_write import EncodeJob, encode_rows, plan_codes, write_rows
 from dpca.kernels.types import Array
 from dpca.representation.compressed import Compressed
+from dpca.representation.compressed_form import Form
 from dpca.representation.compressed_views import ALONG
 from dpca.storage.disk import atomic_write_bytes
 from dpca.storage.inherited import link_or_copy
@@ -122,13 +123,17 @@ def write_appended(
 
     If all samples, with the ``errors`` of the earlier ones, miss the goal of the job, some shards get finer codes.
     """
-    encode, rows = job.encode, job.rows
-    source, kept = encode.source, encode.checkpoints
+    rows, source, kept = job.rows, job.encode.source, job.encode.checkpoints
     if source.in_process:
         client = None  # the source is in the memory of this process
     whole = Outline(source.name, (job.length, *source.shape[1:]), source.dtype, source.chunks)
     promised = job.before.facts["residual_step"] is not None
-    plan_codes(whole, task_budget(client, thread_count()), len(job.before.codec.cell), promised=promised)
+    form = Form(tuple(whole.shape), whole.dtype.itemsize)
+    budget, codec = task_budget(client, thread_count()), job.before.codec
+    values = sum(rows.size for rows in codec.components.rows)
+    decoded = plan_codes(whole, budget, len(codec.cell), form, promised=promised, n_values=values)
+    job = replace(job, encode=replace(job.encode, decoded=decoded))
+    encode = job.encode
     counts = {s: min((s + 1) * rows, job.length) - max(s * rows, job.begins) for s in job.shards}
 
     def write(shards: Mapping[int, int]) -> int:

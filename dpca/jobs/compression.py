@@ -2,24 +2,16 @@
 
 from __future__ import annotations
 
-import math
 import os
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
-
-from sklearn.base import clone
 
 from dpca.choices import COMPRESSED
 from dpca.engine.checkpoint import Checkpoints
 from dpca.engine.memory import parallel_tasks, task_budget, thread_count
-from dpca.engine.plan import Outline, PlanError
-from dpca.engine.source import as_source
-from dpca.jobs.cell_choice import cells_tried
-from dpca.jobs.encode import check_goal, wanted_goal
-from dpca.jobs.encode_write import plan_codes
+from dpca.jobs.encode import wanted_goal
 from dpca.jobs.fit_and_encode import (
     fit_and_encode,
     fit_recorded,
@@ -28,8 +20,8 @@ from dpca.jobs.fit_and_encode import (
 )
 from dpca.jobs.own_stack import inherited_of, kept_stack, own_stack
 from dpca.jobs.plan import plan_job
-from dpca.jobs.score_write import plan_scores
 from dpca.jobs.settings import CompressionSettings
+from dpca.jobs.shard_plan import plan_shards
 from dpca.jobs.stages import StageCost, StageRecord, held_by
 from dpca.jobs.transform import check_channels, fill_scores, stated_range, with_range
 from dpca.models.cell_pca import CellPCA
@@ -37,9 +29,7 @@ from dpca.models.scores import SCORES_VERSION
 from dpca.report.record import read_report, report_folder
 from dpca.representation.compressed import COMPRESSED_VERSION
 from dpca.storage.errors import DataError, StoreError
-from dpca.storage.ingest import plan_ingest
 from dpca.storage.input import open_input
-from dpca.storage.layout import SHARD_BYTES
 from dpca.storage.objects import Place, place_of
 from dpca.storage.outputs import check_output
 from dpca.storage.progress import Progress, no_progress
@@ -50,8 +40,6 @@ from dpca.storage.workspace import Workspace, fingerprint_of
 PathLike = str | os.PathLike[str]
 # From this many decoded bytes, the seconds for a plan do not matter.
 _WORTH_A_PLAN = 2**34
-# Sizes of shards that are tried where memory is short, each half of the one before.
-_HALVED = 8
 
 
 @dataclass(frozen=True)
@@ -123,7 +111,8 @@ def compress(
     given = open_input(source, key=settings.key, axes=settings.axes, data_range=settings.data_range)
     if (done := find_done(given, output, settings, overwrite=overwrite)) is not None:
         return done
-    size, shard_bytes = plan_compression(given, settings, client)
+    budget = task_budget(client, thread_count())
+    size, shard_bytes = plan_shards(given, settings, budget, client)
     planning = client is not None and (size > _WORTH_A_PLAN if plan is None else plan)
     folder, model, goal = report_folder(output), settings.model, settings.goal
     with _workspace(given, output, settings, overwrite) as work:
@@ -132,7 +121,7 @@ def compress(
         record = StageRecord(work)
         if planning and work.state == "new":
             say("plan what that takes")
-            workers, budget = parallel_tasks(client, thread_count()), task_budget(client, thread_count())
+            workers = parallel_tasks(client, thread_count())
             record.plan(plan_job(given, settings, workers=[workers], budget=budget)[0].stages)
         stack, cost = own_stack(
             given,
@@ -223,78 +212,6 @@ def find_done(
             )
         report = _write_report(given, stack, store, store / "model", folder, settings, {"stages": {}, "notes": []})
     return Compressed(report, folder, True)
-
-
-def plan_compression(given: Stack | Reader, settings: CompressionSettings, client: Any | None) -> tuple[int, int]:
-    """Refuse a job if a stage does not fit the memory, however small the shards of the stack that it ingests.
-
-    Parameters
-    ----------
-    given : Stack or Reader
-        Of a reader, the first few samples are read.
-    settings : CompressionSettings
-    client : distributed.Client, optional
-
-    Returns
-    -------
-    size : int
-        Bytes of all samples, decoded.
-    shard_bytes : int
-        Those of a shard of the stack at most.
-
-    Raises
-    ------
-    PlanError
-        Naming the stage, what it takes, the limit, and the setting that fits.
-    DataError
-        If the source or the parameters are wrong.
-    """
-    budget, refused = task_budget(client, thread_count()), None
-    for halved in range(_HALVED):
-        try:
-            return _planned(given, settings, client, budget, shard_bytes := SHARD_BYTES >> halved), shard_bytes
-        except PlanError as error:
-            refused = refused or error
-            if isinstance(given, Stack):
-                break
-    assert refused is not None
-    raise refused
-
-
-def _planned(
-    given: Stack | Reader, settings: CompressionSettings, client: Any | None, budget: int, shard_bytes: int
-) -> int:
-    """Return the bytes of all samples, decoded; refuse a job if a stage does not fit the memory with such shards."""
-    model = settings.model
-    if isinstance(given, Stack):
-        source: Any = as_source(given)
-        axes = given.axes
-    else:
-        with _stage("ingest"):
-            shape, dtype, layout, axes = plan_ingest(given, settings.reading, model.cells_for, budget, shard_bytes)
-        source = Outline(given.name, shape, dtype, layout.chunks)
-    with _stage("fit"):
-        if settings.choose_cells:
-            model = clone(model).set_params(**cells_tried(model, source.shape[1:], axes[1:])[0])
-        basis, known = model.plan_fit(source, axes[1:], client)
-    name, known = ("scores", known) if settings.goal is None else ("encode", False)
-    with _stage(name, "" if known else ", even with as few components as the choice can come to"):
-        if settings.goal is None:
-            plan_scores(source, basis, axes, reconstruct=settings.reconstruct, budget=budget)
-        else:
-            wanted = wanted_goal(settings.goal, every_sample=settings.every_sample)
-            check_goal(wanted, source.shape[1:], len(model.cells_for(axes[1:])))
-            plan_codes(source, budget, promised=wanted.is_promise)
-    size: int = math.prod(source.shape) * source.dtype.itemsize
-    return size
-
-
-@contextmanager
-def _stage(name: str, why: str = "") -> Iterator[None]:
-    try:
-        yield
-    except PlanError as error:
-        raise PlanError(f"stage {name!r} of this job does not fit the memory{why}: {error}") from error
 
 
 def _workspace(

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import math
 import os
-from collections.abc import Mapping
-from dataclasses import dataclass
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, replace
 from functools import lru_cache
 from typing import Any
 
@@ -28,14 +28,14 @@ from dpca.jobs.encode_until import write_until_met
 from dpca.jobs.score_write import SHARD_COPIES, record_of, require_memory
 from dpca.kernels.dtypes import working_dtype
 from dpca.kernels.linalg import release_scratch
-from dpca.kernels.pixels import to_pixels
+from dpca.kernels.pixels import Pixels, to_pixels
 from dpca.kernels.quality import quality_bytes, quality_of
 from dpca.kernels.types import Array
 from dpca.representation.compressed_form import Form, largest_residual, longest_score, pixels_of, read_codec
 from dpca.storage.arrays import create_array, open_written, write_shard
 from dpca.storage.errors import DataError, StoreError
 from dpca.storage.progress import Progress
-from dpca.storage.reading import open_array, root_facts
+from dpca.storage.reading import array_in, open_array, root_facts
 from dpca.storage.tasks import map_shards
 
 #: Name of the checkpoint with the arrays and settings of the whole stack.
@@ -66,6 +66,8 @@ class EncodeJob:
         Whether the store has only residuals.
     goal : Goal, optional
         Of the quality of samples.
+    decoded : int, optional
+        Samples that are decoded and compared at once, which changes no byte; default as many as are encoded at once.
     """
 
     source: Source
@@ -76,6 +78,7 @@ class EncodeJob:
     checkpoints: Checkpoints
     plain: bool = False
     goal: Goal | None = None
+    decoded: int | None = None
 
     @property
     def form(self) -> Form:
@@ -122,7 +125,8 @@ def write_codes(
         )
     rows = form.shard_rows
     promised = facts["residual_step"] is not None
-    plan_codes(source, task_budget(client, thread_count()), n_positions, form, promised=promised)
+    budget, values = task_budget(client, thread_count()), array_in(group, "basis").size if n_positions else 0
+    job = replace(job, decoded=plan_codes(source, budget, n_positions, form, promised=promised, n_values=values))
 
     def write(shards: Mapping[int, int]) -> int:
         lengths = {s: min((s + 1) * rows, n) - s * rows for s in shards}
@@ -139,33 +143,67 @@ def write_codes(
 
 
 def plan_codes(
-    source: Source, budget: int, n_positions: int = 0, form: Form | None = None, *, promised: bool = True
-) -> None:
-    """Refuse shards that do not fit ``budget`` bytes a task, if only with no code at all.
+    source: Source,
+    budget: int,
+    n_positions: int = 0,
+    form: Form | None = None,
+    *,
+    promised: bool = True,
+    n_values: int = 0,
+) -> int:
+    """Return how many samples are decoded at once: where ``budget`` bytes a task are short, fewer than are encoded.
 
-    Residuals are counted only where an error of every value is ``promised``.
+    Residuals are counted only where an error of every value is ``promised``. Without a ``form`` a store with a promise
+    may come to have components or none: both must fit.
 
     Raises
     ------
     PlanError
+        If a shard does not fit, though single samples are decoded, and the store has as few codes as possible.
     """
-    form = form or Form(tuple(source.shape), source.dtype.itemsize)
-    rows = min(form.shard_rows, source.shape[0])
-    require_memory(rows, task_bytes(source, form, n_positions, promised=promised), budget)
+    if form is None:
+        shape, itemsize = tuple(source.shape), source.dtype.itemsize
+        both = [Form(shape, itemsize), *([Form(shape, itemsize, plain=True)] if promised else [])]
+        return min(plan_codes(source, budget, n_positions, one, promised=promised) for one in both)
+    decoded, rows = _rows_at_once(source, form), min(form.shard_rows, source.shape[0])
+    how: dict[str, Any] = {"promised": promised, "n_values": n_values}
+    while decoded > 1 and not form.plain and task_bytes(source, form, n_positions, decoded, **how) > budget:
+        decoded //= 2
+    require_memory(rows, task_bytes(source, form, n_positions, decoded, **how), budget)
+    return decoded
 
 
-def task_bytes(source: Source, form: Form, n_positions: int, *, promised: bool = True) -> int:
-    """Bytes that `encode_one` takes at most beyond what its process holds anyway."""
-    sample, itemsize = math.prod(source.shape[1:]), source.dtype.itemsize
-    rows = min(form.shard_rows, source.shape[0])
-    block = _rows_at_once(source, form)
-    # Codes, and residuals if any, of 32 bits; copies in floating point of what is encoded at once, and of its scores;
-    # two slabs of the sample and its mean.
+def task_bytes(
+    source: Source,
+    form: Form,
+    n_positions: int,
+    decoded: int | None = None,
+    *,
+    promised: bool = True,
+    n_values: int = 0,
+) -> int:
+    """Bytes that `encode_one` takes at most beyond what its process holds anyway.
+
+    With so many rows of codes, components of so many values, and so many samples decoded at once.
+    """
+    sample, dtype = math.prod(source.shape[1:]), source.dtype
+    rows, block = min(form.shard_rows, source.shape[0]), _rows_at_once(source, form)
+    exact = promised or dtype.kind == "f"
+    unit = 8 if exact else working_dtype(dtype).itemsize
+    # Codes, and residuals if any, of 32 bits.
     written = rows * (n_positions + (sample if promised else 0)) * 4
-    reading = rows * sample * itemsize + 4 * math.prod(source.chunks) * itemsize
-    unit = 8 if promised else working_dtype(source.dtype).itemsize
-    work = unit * block * 5 * sample + 8 * (2 * block * n_positions + 3 * sample)
-    work += quality_bytes(source.shape[1:], source.dtype)
+    reading = rows * sample * dtype.itemsize + 4 * math.prod(source.chunks) * dtype.itemsize
+    # What is encoded is read as bytes, or copied in floating point. Small integers are decoded without any.
+    encoding = block * sample * (0 if dtype == np.uint8 else unit)
+    small = Pixels(dtype, (0, 0)).are_small
+    of_a_value = 5 * unit if promised else dtype.itemsize if small else unit + dtype.itemsize
+    decoding = (decoded or block) * sample * of_a_value
+    # Before anything is decoded, components are read and their dual is computed; the mean is read, and what it is of
+    # samples that are not filtered.
+    work = max(encoding, decoding + quality_bytes(source.shape[1:], dtype), 32 * sample + 16 * n_values)
+    # Samples that are encoded once more, for a goal of each; scores and waves of them; components, what samples are
+    # multiplied with, and components times the step; two slabs and the mean.
+    work += block * sample * dtype.itemsize + 3 * unit * (block * n_positions + n_values + sample)
     return reading + SHARD_COPIES * written + work + TASK_OVERHEAD
 
 
@@ -225,11 +263,10 @@ def encode_rows(
     """
     codec, facts = _codec_of(job.store, job.fingerprint, job.checkpoints.folder), root_facts(open_written(job.store))
     source, rows = job.source, job.form.shard_rows
-    (low, high), step = facts["data_range"], facts["residual_step"]
     dtype = open_array(os.path.join(job.store, "codes"), mode="r+").dtype
     codes = np.empty((len(codec.cell), -(-(stop - start) // RUN) * RUN), dtype)
     residual = None
-    if step is not None:
+    if facts["residual_step"] is not None:
         dtype = open_array(os.path.join(job.store, "residual"), mode="r+").dtype
         residual = np.empty((stop - start, *source.shape[1:]), dtype)
     quality: dict[str, list[Array]] = {}
@@ -247,37 +284,53 @@ def encode_rows(
                 parts = [codec.encode(some, codes.dtype, zone) for some, zone in zones if len(some)]
                 found = parts[0] if len(parts) == 1 else np.concatenate(parts, axis=1)
             codes[:, here.start : here.start + found.shape[1]] = found
-            found = codec.of_samples(found)[:, : len(x)]
-            measured: dict[str, Array] = {}
-            if residual is None:
-                y = codec.decode(found, pixels=pixels_of(facts))
-            else:
-                y = codec.decode(found)
-                if codec.interpolation is not None:
-                    left, made = codec.interpolation.encode(x - y)
-                    residual[here] = folded(left)
-                    y += made
-                else:
-                    left = to_integers(np.rint((x - y) / step), residual.dtype)
-                    residual[here] = differences(left, facts["differences"])
-                    y += left * step
-                y = to_pixels(y, *pixels_of(facts))
-            if job.max_error is not None:
-                measured["max_error"] = largest_errors(x, y)
-                _require_kept(measured["max_error"], job.max_error, source.name, first + row)
-            measured |= quality_of(x, y, data_range=high - low, n_spatial=job.n_spatial)
-            for name, values in measured.items():
-                quality.setdefault(name, []).append(values.astype(np.float64 if name == "max_error" else np.float32))
+            found = codec.of_samples(found)
+            for part in _cut(len(x), job.decoded or block):
+                left = None if residual is None else residual[here][part]
+                measured = _compare(job, codec, facts, x[part], found[:, part], left, first + row + part.start)
+                for name, values in measured.items():
+                    quality.setdefault(name, []).append(values)
     release_scratch()
     codes = codes if codec.waves else codes[:, : stop - start]
     return codes, residual, {name: np.concatenate(parts) for name, parts in quality.items()}
+
+
+def _cut(n: int, count: int) -> Iterator[slice]:
+    """Cut samples into so many at a time."""
+    return (slice(start, min(start + count, n)) for start in range(0, n, count))
+
+
+def _compare(
+    job: EncodeJob, codec: CellCodec, facts: dict[str, Any], x: Array, codes: Array, residual: Array | None, first: int
+) -> dict[str, Array]:
+    """Return the quality of what codes of samples stand for; overwrites their residuals, if there are any."""
+    if residual is None:
+        y = codec.decode(codes, pixels=pixels_of(facts))
+    else:
+        y, step = codec.decode(codes), facts["residual_step"]
+        if codec.interpolation is not None:
+            left, made = codec.interpolation.encode(x - y)
+            residual[...] = folded(left)
+            y += made
+        else:
+            left = to_integers(np.rint((x - y) / step), residual.dtype)
+            residual[...] = differences(left, facts["differences"])
+            y += left * step
+        y = to_pixels(y, *pixels_of(facts))
+    low, high = facts["data_range"]
+    measured = quality_of(x, y, data_range=high - low, n_spatial=job.n_spatial)
+    measured = {name: values.astype(np.float32) for name, values in measured.items()}
+    if job.max_error is not None:
+        measured["max_error"] = largest_errors(x, y)
+        _require_kept(measured["max_error"], job.max_error, job.source.name, first)
+    return measured
 
 
 def _encode_each(
     job: EncodeJob, goal: Goal, codec: CellCodec, facts: dict[str, Any], x: Array, dtype: DTypeLike, least: Array | None
 ) -> Array:
     """Return the codes of samples with the coarsest dead zone by which each, or each run of waves, meets the goal."""
-    (low, high), unit = facts["data_range"], RUN if codec.waves else 1
+    unit = RUN if codec.waves else 1
     found, left = np.empty(0), np.arange(-(-len(x) // unit))
     for zone in from_coarse_to_fine(least):
         places = (left[:, None] * unit + np.arange(unit)).ravel()
@@ -287,13 +340,22 @@ def _encode_each(
             found = codes
         else:
             found[:, places] = codes
-        y = codec.decode(codec.of_samples(codes)[:, : len(some)], pixels=pixels_of(facts))
-        measured = quality_of(some, y, data_range=high - low, n_spatial=job.n_spatial, measures=(goal.measure,))
-        errors = goal.errors(measured)
+        codes = codec.of_samples(codes)
+        parts = _cut(len(some), job.decoded or len(some))
+        errors = np.concatenate([_errors(job, goal, codec, facts, some[part], codes[:, part]) for part in parts])
         left = left[np.maximum.reduceat(errors, np.arange(0, len(some), unit)) > goal.allowed]
         if not len(left):
             break
+        del some, codes  # before the next ones are there
     return found
+
+
+def _errors(job: EncodeJob, goal: Goal, codec: CellCodec, facts: dict[str, Any], x: Array, codes: Array) -> Array:
+    """Return the errors of samples, of which a goal speaks."""
+    low, high = facts["data_range"]
+    y = codec.decode(codes, pixels=pixels_of(facts))
+    how: dict[str, Any] = {"data_range": high - low, "n_spatial": job.n_spatial, "measures": (goal.measure,)}
+    return goal.errors(quality_of(x, y, **how))
 
 
 def largest_errors(x: Array, y: Array) -> Array:

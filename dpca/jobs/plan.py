@@ -27,6 +27,7 @@ from dpca.jobs.encode import stated_facts, wanted_goal, write_planned
 from dpca.jobs.encode_trials import Trials, cell_components, spread_runs
 from dpca.jobs.few_samples import RUN, FewSamples, Repeated
 from dpca.jobs.settings import CompressionSettings
+from dpca.jobs.shard_plan import plan_shards, within
 from dpca.jobs.stages import StagePlan
 from dpca.jobs.transform import fill_scores
 from dpca.models.scores import SCORES_VERSION
@@ -180,9 +181,10 @@ def plan_job(
     counts = [here] if workers is None else list(workers)
     room = room_within(usable_bytes() // here) if budget is None else budget
     several = [Workers(n, max(n, here), room) for n in counts]
+    shard_bytes = plan_shards(given, settings, room)[1]
     with tempfile.TemporaryDirectory() as folder, warnings.catch_warnings():
         warnings.simplefilter("ignore", UserWarning)  # a few samples converge to nothing
-        tried = _Tried(given, settings, several[0], Path(folder))
+        tried = _Tried(given, settings, several[0], Path(folder), shard_bytes)
         stages = list(tried.stages())
     n = tried.source.shape[0]
     decoded = math.prod(tried.source.shape) * tried.source.dtype.itemsize
@@ -205,8 +207,11 @@ def plan_job(
 class _Tried:
     """The stages of a job. Each is tried on a few samples when it is planned."""
 
-    def __init__(self, given: Stack | Reader, settings: CompressionSettings, workers: Workers, folder: Path) -> None:
+    def __init__(
+        self, given: Stack | Reader, settings: CompressionSettings, workers: Workers, folder: Path, shard_bytes: int
+    ) -> None:
         self.given, self.settings, self.workers, self.folder = given, settings, workers, folder
+        self.shard_bytes = shard_bytes
         self.model = clone(settings.model)
         self.bytes_written = 0.0
         self.source: Source
@@ -247,7 +252,8 @@ class _Tried:
 
     def _ingest(self, reader: Reader) -> _Stage:
         settings = self.settings
-        shape, dtype, layout, self.axes = plan_ingest(reader, settings.reading, settings.model.cells_for, None)
+        room: Any = {"budget": self.workers.budget, "shard_bytes": self.shard_bytes}
+        shape, dtype, layout, self.axes = plan_ingest(reader, settings.reading, settings.model.cells_for, **room)
         size = math.prod(shape) * dtype.itemsize
         cells = settings.model.cells_for(("y", "x") if reader.encoded else self.axes[1:])
         parts, made = self._parts(len(reader), size), {}
@@ -278,7 +284,7 @@ class _Tried:
 
     def _fit(self) -> _Stage:
         given: Any = self.given
-        model = clone(self.model).set_params(memory_budget=self.workers.budget)
+        model = within(self.model, self.workers.budget)
         if isinstance(given, Reader):
             given, bounds = self.source, self.few[-1].data_range
             if model.get_params().get("data_range", 0) is None:
@@ -335,7 +341,9 @@ class _Tried:
         spent = _fewest_seconds(self.few, work, self.folder / "codes")
         alone, each = _line([some.n_samples for some in self.few], spent)
         form = Form(tuple(self.source.shape), self.source.dtype.itemsize, not len(found.cell))
-        need = encode_write.task_bytes(self.source, form, len(found.cell), promised=goal.is_promise)
+        how: dict[str, Any] = {"promised": goal.is_promise, "n_values": found.basis.size}
+        decoded = encode_write.plan_codes(self.source, self.workers.budget, len(found.cell), form, **how)
+        need = encode_write.task_bytes(self.source, form, len(found.cell), decoded, **how)
         return _Stage("encode", self._decoded, reached + alone, (), n, form.shard_rows, each, need)
 
     @property

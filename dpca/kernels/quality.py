@@ -98,9 +98,11 @@ def quality_of(
 
 def quality_bytes(sample_shape: tuple[int, ...], dtype: DTypeLike) -> int:
     """Return the bytes of temporary arrays of `ssim_per_sample` and `mse_per_sample`."""
-    row, sample, size = math.prod(sample_shape[1:]), math.prod(sample_shape), working_dtype(dtype).itemsize
-    fields = 8 * min(max(_PASS_POSITIONS, row) + (WINDOW - 1) * row, sample) * size
-    return fields + 4 * sample * size + 24 * row
+    row, sample, work = math.prod(sample_shape[1:]), math.prod(sample_shape), working_dtype(dtype)
+    fields = 8 * min(max(_PASS_POSITIONS, row) + (WINDOW - 1) * row, sample) * work.itemsize
+    # Pairs of other types are copied, while the pair before is still there.
+    copied = 0 if np.dtype(dtype) in (np.uint8, work) else 4 * sample * work.itemsize
+    return fields + copied + 24 * row
 
 
 def _flat_pairs(x: Array, y: Array) -> Iterator[tuple[Array, Array]]:

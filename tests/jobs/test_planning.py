@@ -23,8 +23,8 @@ from dpca.engine.memory import room_within, task_budget
 from dpca.engine.plan import Outline, PlanError
 from dpca.engine.source import as_source
 from dpca.jobs import CompressionSettings, compress, open_input
-from dpca.jobs.compression import plan_compression
 from dpca.jobs.score_write import plan_scores
+from dpca.jobs.shard_plan import plan_shards
 from dpca.pipelines.celeba_cpca import main as job
 from dpca.storage import ingest
 from dpca.storage.ingest import plan_ingest, task_bytes
@@ -131,7 +131,7 @@ def test_every_limit_is_refused_by_a_stage_by_name_or_by_none(tmp_path: Path, ki
         plan_ingest(reader, settings.reading, settings.model.cells_for, 1)
     settings = replace(settings, model=clone(settings.model).set_params(memory_budget=1))
     with pytest.raises(PlanError, match="stage 'fit' of this job does not fit the memory: "):
-        plan_compression(reader, settings, None)
+        plan_shards(reader, settings, 2**32)
 
 
 def test_ingest_itself_is_refused_before_it_makes_anything(source: Path, tmp_path: Path) -> None:
@@ -160,15 +160,14 @@ def sparse(path: Path, shape: tuple[int, ...]) -> Any:
     ],
 )
 def test_the_shipped_job_fits_its_workers_on_photographs(
-    tmp_path: Path, shape: tuple[int, ...], memory: str | None, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, shape: tuple[int, ...], memory: str | None
 ) -> None:
     """Shards, and with them the batches of the fit, become smaller before anything is refused."""
     shipped = tomllib.loads((Path(__file__).parents[2] / "docs/examples/job.toml").read_text())
     room = room_within(parse_bytes(memory or shipped["memory"]))
-    model = CellPCA(cell_shape=16, overlap=8, shared=True, memory_budget=room)
+    model = CellPCA(cell_shape=16, overlap=8, shared=True)
     settings = CompressionSettings(model, goal=shipped["target"], choose_cells=True)
-    monkeypatch.setattr("dpca.jobs.compression.task_budget", lambda *_: room)
-    size, shard_bytes = plan_compression(sparse(tmp_path / "a.npy", shape), settings, None)
+    size, shard_bytes = plan_shards(sparse(tmp_path / "a.npy", shape), settings, room)
     assert size == np.prod(shape)
     assert (shard_bytes == SHARD_BYTES) == (memory is None)
 
