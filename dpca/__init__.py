@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from dpca import analysis, metrics, plots, timeseries, torch
-    from dpca.jobs.follow import follow
+    from dpca.jobs.models.follow import follow
     from dpca.models import (
         EOF,
         PCA,
@@ -56,7 +56,7 @@ def __getattr__(name: str) -> Any:
     # Imported on first use. Their libraries take seconds, and a program cannot handle signals during imports.
     if name not in __all__:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    room = "dpca.jobs.follow" if name == "follow" else "dpca.models"
+    room = "dpca.jobs.models.follow" if name == "follow" else "dpca.models"
     found = import_module(f"dpca.{name}") if name in _ROOMS else getattr(import_module(room), name)
     globals()[name] = found
     return found

@@ -19,13 +19,13 @@ from typing import Any
 import dask.array as da
 import numpy as np
 
-from dpca.engine.memory import usable_bytes
-from dpca.engine.plan import PlanError
-from dpca.kernels.linalg import add_lower, fix_signs, gram_lower, release_scratch, scratch, symmetrize
-from dpca.kernels.types import Array
+from dpca.engine.folds.memory import usable_bytes
+from dpca.engine.folds.plan import PlanError
+from dpca.kernels.algebra.linalg import add_lower, fix_signs, gram_lower, release_scratch, scratch, symmetrize
+from dpca.kernels.algebra.types import Array
 from dpca.models import PCA
-from dpca.representation.compressed import Compressed
-from dpca.representation.compressed_scores import (
+from dpca.representation.compressed.compressed import Compressed
+from dpca.representation.compressed.compressed_scores import (
     Cell,
     OrthonormalScores,
     Thumbnails,

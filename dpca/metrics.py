@@ -8,10 +8,10 @@ from typing import Any
 import numpy as np
 import scipy.linalg
 
+from dpca.kernels.algebra.types import Array
 from dpca.kernels.quality import mse_per_sample, psnr_from_mse, ssim_per_sample
-from dpca.kernels.types import Array
+from dpca.storage.arrays.layout import axes_for, count_spatial
 from dpca.storage.given_numbers import require_one_array
-from dpca.storage.layout import axes_for, count_spatial
 
 _BLOCK_ROWS = 1024
 

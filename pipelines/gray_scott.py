@@ -21,7 +21,7 @@ import numpy as np
 
 from dpca.cli.arguments import natural, positive
 from dpca.cli.running import guarded, say
-from dpca.kernels.types import Array
+from dpca.kernels.algebra.types import Array
 from dpca.storage import Appender
 
 # Diffusion of both substances, feed and kill rate (Pearson 1993, figure 3): spots that divide.

@@ -19,9 +19,9 @@ if __name__ in ("__main__", "__mp_main__"):  # this program, or a worker process
 from dpca.cli.arguments import add_job_options, add_seed, job_parser, natural, positive
 from dpca.cli.jobs import given_input, output_path, run_job
 from dpca.cli.running import guarded
-from dpca.models.streaming_methods import METHODS
-from dpca.models.streaming_pca import StreamingPCA
-from dpca.pipelines.portraits import Portraits
+from dpca.models.streaming.streaming_methods import METHODS
+from dpca.models.streaming.streaming_pca import StreamingPCA
+from dpca.pipelines.portraits import JitteredPortraits
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -73,7 +73,7 @@ def _run(options: argparse.Namespace) -> int:
         shuffle=options.shuffle,
         random_state=options.seed,
     )
-    return run_job(options, given_input(options, Portraits), output_path(options, "-eigenimages"), model)
+    return run_job(options, given_input(options, JitteredPortraits), output_path(options, "-eigenimages"), model)
 
 
 if __name__ == "__main__":

@@ -29,7 +29,7 @@ if __name__ in ("__main__", "__mp_main__"):  # this program, or a worker process
 
 from dpca.cli.arguments import positive
 from dpca.cli.running import guarded, say
-from dpca.kernels.types import Array
+from dpca.kernels.algebra.types import Array
 from dpca.pipelines.studies.rednet import training, whitening
 from dpca.pipelines.studies.rednet.cascade import cascade_table
 from dpca.pipelines.studies.rednet.inputs import Inputs

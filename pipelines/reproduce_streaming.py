@@ -30,11 +30,11 @@ if __name__ in ("__main__", "__mp_main__"):  # this program, or a worker process
 from dpca.cli.arguments import positive
 from dpca.cli.running import guarded, say
 from dpca.cli.work import shown_progress
-from dpca.pipelines.studies.reproduction import TABLES, MissingData, Table, markdown
+from dpca.pipelines.studies.reproduction import TABLES, MissingData, ReproductionTable, markdown
 from dpca.pipelines.studies.reproduction.data import Setting
 from dpca.pipelines.studies.reproduction.tables import HEADING
 from dpca.storage.disk import writing_errors
-from dpca.storage.outputs import OutputFile
+from dpca.storage.transaction.outputs import OutputFile
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -48,7 +48,7 @@ def _run(options: argparse.Namespace) -> int:
         OutputFile(output, "report", lambda content: content.startswith(HEADING.encode()), options.data),
         OutputFile(output.with_suffix(".json"), "report", _holds_numbers, options.data, others=output),
     )
-    tables: list[Table] = []
+    tables: list[ReproductionTable] = []
     skipped: dict[str, str] = {}
     # Beside the output, where there is room: the photographs take 2.5 GB once decoded.
     with writing_errors(output):
@@ -72,7 +72,9 @@ def _run(options: argparse.Namespace) -> int:
     return 0
 
 
-def _write(files: tuple[OutputFile, OutputFile], tables: Sequence[Table], skipped: Mapping[str, str]) -> None:
+def _write(
+    files: tuple[OutputFile, OutputFile], tables: Sequence[ReproductionTable], skipped: Mapping[str, str]
+) -> None:
     numbers = {"tables": {table.name: table.as_dict() for table in tables}, "skipped": skipped}
     report, beside = files
     report.write(markdown(tables, skipped).encode())

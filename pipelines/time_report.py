@@ -32,8 +32,8 @@ from dpca.cli.running import guarded, say
 from dpca.cli.work import run_options
 from dpca.pipelines.studies.time.ocean import Ocean
 from dpca.pipelines.studies.time.report import TimeSettings, report_time
+from dpca.storage.arrays.layout import SAMPLE
 from dpca.storage.errors import DataError
-from dpca.storage.layout import SAMPLE
 
 
 def main(argv: Sequence[str] | None = None) -> int:

@@ -8,13 +8,13 @@ samples of synthetic stacks when they are read. `tasks` runs calls in order on D
 the failures of a Dask cluster to `ClusterError`.
 """
 
-from dpca.storage.appending import Appender
-from dpca.storage.arrivals import arrivals
 from dpca.storage.errors import ClusterError, DataError, ReplacedError, StoreError
+from dpca.storage.growth.appending import Appender
+from dpca.storage.growth.arrivals import arrivals
 from dpca.storage.ingest import ingest
-from dpca.storage.network import use_storage_options
+from dpca.storage.integrity.verify import verify
+from dpca.storage.remote.network import use_storage_options
 from dpca.storage.stack import Stack, open_stack
-from dpca.storage.verify import verify
 from dpca.storage.virtual_stack import create_virtual, open_virtual
 
 __all__ = [

@@ -19,8 +19,8 @@ from pathlib import Path
 from typing import IO
 
 from dpca.storage.errors import DataError, StoreError, printable
-from dpca.storage.network import is_url
-from dpca.storage.objects import ObjectPath, Place, place_of
+from dpca.storage.remote.network import is_url
+from dpca.storage.remote.objects import ObjectPath, Place, place_of
 
 _FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
 _FORBIDDEN = (errno.EACCES, errno.EPERM, errno.EROFS)

@@ -25,20 +25,20 @@ import numpy as np
 from numpy.typing import NDArray
 
 from dpca.storage import cf
-from dpca.storage.arrays import create_array, create_root, write_shard
-from dpca.storage.clusters import cluster_errors, worker_threads
+from dpca.storage.arrays.arrays import create_array, create_root, write_shard
+from dpca.storage.arrays.layout import Layout
+from dpca.storage.arrays.reading import open_array
 from dpca.storage.errors import ClusterError, DataError, one_line
 from dpca.storage.images import decode
-from dpca.storage.layout import Layout
-from dpca.storage.progress import Progress, Stage
+from dpca.storage.progress import JobProgress, Stage
 from dpca.storage.ranges import found_range
 from dpca.storage.readers import Block, Reader
 from dpca.storage.readers.base import within_memory
-from dpca.storage.reading import open_array
+from dpca.storage.remote.clusters import cluster_errors, worker_threads
+from dpca.storage.remote.tasks import map_shards
 from dpca.storage.stack import STACK_KIND, STACK_VERSION
-from dpca.storage.survey import Form, nothing_left, payload_or_refusal, refusal
-from dpca.storage.tasks import map_shards
-from dpca.storage.workspace import Workspace
+from dpca.storage.survey import SampleForm, nothing_left, payload_or_refusal, refusal
+from dpca.storage.transaction.workspace import Workspace
 
 if TYPE_CHECKING:
     from distributed import Client
@@ -63,7 +63,7 @@ def fill_shard(
     array_path: str,
     start: int,
     source: Callable[[], Block] | Block,
-    form: Form,
+    form: SampleForm,
     stop: bool,
 ) -> ShardFindings:
     """Read, decode and write one shard; a task of `dpca.storage.ingest.ingest`.
@@ -166,13 +166,13 @@ class Filling:
         self,
         work: Workspace,
         reader: Reader,
-        form: Form,
+        form: SampleForm,
         layout: Layout,
         *,
         stop: bool,
         client: Client | None,
         threads: int | None,
-        progress: Progress,
+        progress: JobProgress,
     ) -> None:
         self._work, self._reader, self._form, self._layout = work, reader, form, layout
         self._stop, self._client, self._threads, self._progress = stop, client, threads, progress

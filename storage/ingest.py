@@ -14,24 +14,24 @@ import numpy as np
 import zarr
 from numpy.typing import NDArray
 
-from dpca.storage.arrays import create_array, create_root, write_strings
-from dpca.storage.coordinates import write_coordinates
+from dpca.storage.arrays.arrays import create_array, create_root, write_strings
+from dpca.storage.arrays.coordinates import write_coordinates
+from dpca.storage.arrays.layout import SHARD_BYTES, Layout, axes_for, choose_layout, count_spatial
+from dpca.storage.arrays.reading import open_group, root_facts
 from dpca.storage.disk import folder_bytes, read_file, require_free_space, there_is, writing_errors
 from dpca.storage.errors import DataError, PlanError, StoreError
 from dpca.storage.filling import Filling
 from dpca.storage.images import Color, Rules
-from dpca.storage.layout import SHARD_BYTES, Layout, axes_for, choose_layout, count_spatial
-from dpca.storage.manifest import METADATA
-from dpca.storage.network import use_storage_options
-from dpca.storage.objects import place_of
-from dpca.storage.outputs import check_output
-from dpca.storage.progress import Progress, no_progress
+from dpca.storage.integrity.manifest import METADATA
+from dpca.storage.progress import JobProgress, no_progress
 from dpca.storage.ranges import checked_range
 from dpca.storage.readers import Reader, Source, open_reader
-from dpca.storage.reading import open_group, root_facts
+from dpca.storage.remote.network import use_storage_options
+from dpca.storage.remote.objects import place_of
 from dpca.storage.stack import STACK_KIND, STACK_VERSION, Stack, open_stack
-from dpca.storage.survey import Form, require_samples, survey
-from dpca.storage.workspace import Workspace, fingerprint_of
+from dpca.storage.survey import SampleForm, require_samples, survey
+from dpca.storage.transaction.outputs import check_output
+from dpca.storage.transaction.workspace import Workspace, fingerprint_of
 
 if TYPE_CHECKING:
     from distributed import Client
@@ -62,7 +62,7 @@ def ingest(
     budget: int | Callable[[], int] | None = None,
     shard_bytes: int | None = None,
     overwrite: bool = False,
-    progress: Progress = no_progress,
+    progress: JobProgress = no_progress,
     storage_options: Mapping[str, Any] | None = None,
 ) -> Stack:
     """Convert a source to a stack store.
@@ -205,7 +205,7 @@ def plan_ingest(
     return (len(reader), *form.sample_shape), form.dtype, layout, form.axes
 
 
-def _check_memory(reader: Reader, form: Form, layout: Layout, budget: int | None) -> None:
+def _check_memory(reader: Reader, form: SampleForm, layout: Layout, budget: int | None) -> None:
     need = task_bytes(reader, form.dtype, layout)
     if budget is not None and need > budget:
         raise PlanError(
@@ -278,7 +278,7 @@ def _size(option: str, size: Sequence[int] | None) -> tuple[int, int] | None:
 
 
 def _layout(
-    reader: Reader, form: Form, cells: Sequence[int] | None, budget: int | None, shard_bytes: int | None
+    reader: Reader, form: SampleForm, cells: Sequence[int] | None, budget: int | None, shard_bytes: int | None
 ) -> Layout:
     """Return chunks and shards. Shards are halved until a task with one shard fits the budget."""
     shape, most = (len(reader), *form.sample_shape), shard_bytes or SHARD_BYTES
@@ -303,7 +303,7 @@ def _kept_layout(work: Workspace) -> Layout | None:
     return Layout(tuple(chunks), tuple(shards))
 
 
-def _bytes_to_write(work: Workspace, n_items: int, form: Form, layout: Layout) -> int:
+def _bytes_to_write(work: Workspace, n_items: int, form: SampleForm, layout: Layout) -> int:
     whole = n_items * prod(layout.shards[1:]) * form.dtype.itemsize
     if form.codec == "blosc":
         whole = int(whole / _BLOSC_SAVES)
@@ -311,7 +311,7 @@ def _bytes_to_write(work: Workspace, n_items: int, form: Form, layout: Layout) -
 
 
 def _finish(
-    work: Workspace, reader: Reader, form: Form, filling: Filling, content: str, settings: Mapping[str, Any]
+    work: Workspace, reader: Reader, form: SampleForm, filling: Filling, content: str, settings: Mapping[str, Any]
 ) -> None:
     """Write names, labels and rejections; a resumed run writes all of them again."""
     low, high = filling.data_range()

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 
 from dpca.storage.errors import DataError
 from dpca.storage.readers import Reader, open_reader
-from dpca.storage.readers.zarr_array import ZarrReader
+from dpca.storage.readers.arrays.zarr_array import ZarrReader
 from dpca.storage.stack import Stack, open_stack
 from dpca.storage.survey import require_samples
 

@@ -20,7 +20,7 @@ HEAD = 64
 _TGA_END = b"TRUEVISION-XFILE.\0"
 
 
-class Picture(NamedTuple):
+class PictureFormat(NamedTuple):
     """A format of still images."""
 
     name: str
@@ -33,9 +33,9 @@ class Picture(NamedTuple):
     """Module and class of the decoder, separated by a colon."""
 
 
-def _picture(name: str, plugin: str, begins: bytes, suffixes: str) -> Picture:
+def _picture(name: str, plugin: str, begins: bytes, suffixes: str) -> PictureFormat:
     place = plugin if ":" in plugin else f"PIL.{plugin}ImagePlugin:{plugin}ImageFile"
-    return Picture(name, re.compile(begins, re.DOTALL), tuple(suffixes.split()), place)
+    return PictureFormat(name, re.compile(begins, re.DOTALL), tuple(suffixes.split()), place)
 
 
 PICTURES = (
@@ -63,7 +63,7 @@ NAMES = ", ".join(picture.name for picture in PICTURES)
 SUFFIXES = tuple(suffix for picture in PICTURES for suffix in picture.suffixes)
 
 
-def picture_of(payload: bytes) -> Picture | None:
+def picture_of(payload: bytes) -> PictureFormat | None:
     """Return the format of an encoded image.
 
     Parameters
@@ -79,7 +79,7 @@ def picture_of(payload: bytes) -> Picture | None:
 
 
 @cache
-def plugin_of(picture: Picture) -> type[ImageFile]:
+def plugin_of(picture: PictureFormat) -> type[ImageFile]:
     """Return the class that decodes a format.
 
     Raises
@@ -97,7 +97,7 @@ def plugin_of(picture: Picture) -> type[ImageFile]:
         ) from None
 
 
-def cut_depth(picture: Picture, image: ImageFile, payload: bytes) -> str | None:
+def cut_depth(picture: PictureFormat, image: ImageFile, payload: bytes) -> str | None:
     """Return the depth of an image whose values its decoder would silently truncate; else None."""
     if picture.name == "JPEG 2000":
         # The SIZ marker has the number of components at offset 40, and from 42 on 3 bytes for each component. The first

@@ -21,7 +21,7 @@ class Stage(Protocol):
         """End the stage, finished or not."""
 
 
-class Progress(Protocol):
+class JobProgress(Protocol):
     """A function that opens a stage."""
 
     def __call__(self, stage: str, total: int, unit: str) -> Stage:

@@ -9,7 +9,8 @@ The stack store, version 1, is a Zarr v3 group::
         name/         (sample,) text
         label/        (sample,) if the source has labels
         rejected/     name, reason: rejected samples, if there are any
-        time/, lat/   coordinates along the axes, if the source has them, see `dpca.storage.coordinates`. The first axis
+        time/, lat/   coordinates along the axes, if the source has them, see `dpca.storage.arrays.coordinates`. The
+        first axis
                       of the arrays then has its name in the source, such as "time"; the attribute "axes" has "sample".
 """
 
@@ -27,22 +28,22 @@ import numpy as np
 import zarr
 
 from dpca.storage import cf
-from dpca.storage.batches import Batches, batches_of
-from dpca.storage.choosing import chosen_array, is_in_order
-from dpca.storage.coordinates import Coordinates, coordinates_in, dims_of
+from dpca.storage.arrays.batches import Batches, batches_of
+from dpca.storage.arrays.choosing import chosen_array, is_in_order
+from dpca.storage.arrays.coordinates import Coordinates, coordinates_in, dims_of
+from dpca.storage.arrays.layout import CHANNEL, MAX_CHUNK, SAMPLE, axes_for, named_axes
+from dpca.storage.arrays.reading import array_in, metadata_texts, model_of, open_group, open_node, root_facts
 from dpca.storage.errors import DataError, StoreError, one_line
-from dpca.storage.layout import CHANNEL, MAX_CHUNK, SAMPLE, axes_for, named_axes
-from dpca.storage.network import use_storage_options
+from dpca.storage.integrity.replaced import reopening
 from dpca.storage.numbered import Numbered
-from dpca.storage.objects import absolute
 from dpca.storage.ranges import checked_range, found_range, type_range
-from dpca.storage.reading import array_in, metadata_texts, model_of, open_group, open_node, root_facts
-from dpca.storage.replaced import reopening
-from dpca.storage.workspace import fingerprint_of
+from dpca.storage.remote.network import use_storage_options
+from dpca.storage.remote.objects import absolute
+from dpca.storage.transaction.workspace import fingerprint_of
 
 STACK_KIND = "stack"
 STACK_VERSION = 1
-#: The source kind of a stack that was written sample by sample, see `dpca.storage.appending`.
+#: The source kind of a stack that was written sample by sample, see `dpca.storage.growth.appending`.
 APPENDED = "appended samples"
 
 _KINDS = "buif"  # NumPy kinds of booleans, integers and floats
@@ -57,7 +58,7 @@ class Stack:
     path : str
         Path as given to `open_stack`.
     array_path : str
-        Absolute path (or URL) of the samples, for ``dpca.storage.reading.open_array`` inside tasks.
+        Absolute path (or URL) of the samples, for ``dpca.storage.arrays.reading.open_array`` inside tasks.
     samples : zarr.Array
         Shape (n_samples, ...), any integer, boolean or float dtype.
     axes : tuple of str
@@ -261,7 +262,7 @@ def open_stack(
         the range of the type for ``bool`` and ``uint8``, and None for other types; jobs then compute it.
     axes : sequence of str, optional
         Names of the axes of one sample. The default is the names in a stack store. For other arrays it is their
-        ``dimension_names`` (or ``_ARRAY_DIMENSIONS`` of xarray), or else `dpca.storage.layout.axes_for`.
+        ``dimension_names`` (or ``_ARRAY_DIMENSIONS`` of xarray), or else `dpca.storage.arrays.layout.axes_for`.
     decoded : bool
         Whether to reject arrays that require decoding or reordering. With False, the caller decodes the values, see
         `dpca.storage.cf`, and moves the axes of OME-Zarr.

@@ -9,11 +9,11 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from dpca.storage.arrays import Codec, choose_codec
-from dpca.storage.coordinates import Coordinates
+from dpca.storage.arrays.arrays import Codec, choose_codec
+from dpca.storage.arrays.coordinates import Coordinates
+from dpca.storage.arrays.layout import CHANNEL, SAMPLE, axes_for
 from dpca.storage.errors import DataError
 from dpca.storage.images import Rules, decode
-from dpca.storage.layout import CHANNEL, SAMPLE, axes_for
 from dpca.storage.pictures import NAMES
 from dpca.storage.ranges import type_range
 from dpca.storage.readers import Payload, Reader, Refused
@@ -24,7 +24,7 @@ _TRIED, _TRIED_BYTES = 8, 4 << 20
 
 
 @dataclass(frozen=True)
-class Form:
+class SampleForm:
     """The common properties of all samples of a stack.
 
     Parameters
@@ -36,7 +36,7 @@ class Form:
     axes : tuple of str
         Names of the axes of the stack, beginning with ``"sample"``.
     codec : {"raw", "blosc"}
-        See `dpca.storage.arrays.choose_codec`.
+        See `dpca.storage.arrays.arrays.choose_codec`.
     data_range : tuple of float or None
         Lowest and highest possible value of a sample; None if the range is computed from the samples.
     rules : Rules or None
@@ -66,7 +66,7 @@ class Form:
         return "rgb" if len(self.sample_shape) == 3 else "grey"
 
 
-def survey(reader: Reader, rules: Rules, *, stop: bool) -> Form:
+def survey(reader: Reader, rules: Rules, *, stop: bool) -> SampleForm:
     """Determine shape, dtype, axes and codec of the samples of a source.
 
     Parameters
@@ -94,7 +94,7 @@ def survey(reader: Reader, rules: Rules, *, stop: bool) -> Form:
         return _form(reader, rules, stop)
 
 
-def _form(reader: Reader, rules: Rules, stop: bool) -> Form:
+def _form(reader: Reader, rules: Rules, stop: bool) -> SampleForm:
     if stop and reader.refused:
         first = min(reader.refused)
         raise refusal(reader, first, reader.refused[first])
@@ -104,7 +104,7 @@ def _form(reader: Reader, rules: Rules, stop: bool) -> Form:
     else:
         tried = _some_rows(reader)
         axes = reader.axes or axes_for(tried.shape[1:])
-    return Form(
+    return SampleForm(
         sample_shape=tried.shape[1:],
         dtype=tried.dtype,
         axes=(SAMPLE, *axes),

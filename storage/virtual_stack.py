@@ -7,7 +7,8 @@
                                            "n_samples", "sample_shape", "seed", ...,
                                            "probe": <digest of three samples>}}}
 
-The store has no other files. `dpca.storage.checked` adds the array ``samples``, so that all functions that open a stack
+The store has no other files. `dpca.storage.integrity.checked` adds the array ``samples``, so that all functions that
+open a stack
 store can open a synthetic stack. Other programs see an empty Zarr group, and read the samples from ``dpca::PATH``.
 """
 
@@ -17,14 +18,14 @@ import os
 from collections.abc import Sequence
 from typing import Any
 
-from dpca.storage.arrays import create_root
+from dpca.storage.arrays.arrays import create_root
+from dpca.storage.arrays.reading import group_facts, model_of, open_group, root_facts
 from dpca.storage.errors import DataError, StoreError
-from dpca.storage.manifest import VIRTUAL_KEY
-from dpca.storage.reading import group_facts, model_of, open_group, root_facts
+from dpca.storage.integrity.manifest import VIRTUAL_KEY
 from dpca.storage.stack import STACK_KIND, STACK_VERSION, Stack, open_stack
+from dpca.storage.transaction.workspace import Workspace, fingerprint_of
 from dpca.storage.virtual.model import ImageModel
 from dpca.storage.virtual.models import is_as_stated, make_model, statement_of
-from dpca.storage.workspace import Workspace, fingerprint_of
 
 
 def create_virtual(
@@ -130,6 +131,6 @@ def is_virtual(path: str | os.PathLike[str] | Stack) -> bool:
 
 
 def wrong_samples(stack: Stack) -> list[str]:
-    """Compute three samples of a synthetic stack again, and return the problems for `dpca.storage.verify`."""
+    """Compute three samples of a synthetic stack again, and return the problems for `dpca.storage.integrity.verify`."""
     stated = group_facts(stack.samples)[VIRTUAL_KEY]
     return [] if is_as_stated(stated, open_virtual(stack)) else ["samples: differ from those at its creation"]

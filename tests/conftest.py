@@ -16,9 +16,9 @@ import pytest
 from hypothesis import settings
 from PIL import Image
 
-from tests.blas import blas_libraries, blas_threads, set_blas_threads
-from tests.forked import Programs
-from tests.pictures import leave_pictures_empty
+from tests.helpers.blas import blas_libraries, blas_threads, set_blas_threads
+from tests.helpers.forked import Programs
+from tests.helpers.pictures import leave_pictures_empty
 from tests.selection import MARKERS, is_short, left_out, mark_needs
 
 # The same examples on every run; new ones with --hypothesis-profile=default.
@@ -96,8 +96,8 @@ def two_blas_threads() -> Iterator[list[int]]:
 @pytest.fixture(scope="session")
 def cluster() -> Iterator[Any]:
     """Two single-threaded processes, as a program starts them; one cluster a session, since starting takes seconds."""
-    from dpca.engine.cluster import open_client
-    from tests.certificates import shown_to
+    from dpca.engine.clusters.cluster import open_client
+    from tests.helpers.certificates import shown_to
 
     with open_client(workers=2, memory="1.5GB") as client, shown_to(client):
         yield client
@@ -120,7 +120,7 @@ def programs() -> Iterator[Programs]:
 def s3() -> Iterator[str]:
     """Address of an S3 server, at which this process reaches ``s3://bucket`` from now on."""
     from dpca.storage import use_storage_options
-    from tests.s3_server import options_at, s3_server
+    from tests.helpers.s3_server import options_at, s3_server
 
     with s3_server() as address:
         use_storage_options(options_at(address), "s3://bucket")

@@ -11,9 +11,9 @@ import pytest
 
 import dpca
 from dpca import PCA, CellPCA, analysis
-from dpca.engine.plan import PlanError
+from dpca.engine.folds.plan import PlanError
 from dpca.jobs import encode_store
-from dpca.representation.compressed import Compressed
+from dpca.representation.compressed.compressed import Compressed
 from dpca.storage import DataError, ingest, open_stack
 from tests.conftest import smooth_images
 

@@ -14,9 +14,10 @@ from typing import Any
 
 import pytest
 
-from tests.benchmarks import cluster_speed, run, scheduler_load, terabyte
+from tests.benchmarks import run, terabyte
 from tests.benchmarks.inputs import Inputs
 from tests.benchmarks.sides import Line, at_least, at_most, compared, one_processor, ratio_of
+from tests.benchmarks.speed import cluster_speed, scheduler_load
 
 
 @pytest.fixture(autouse=True)

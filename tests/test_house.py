@@ -49,24 +49,24 @@ CALLS["pipelines"] = set(CALLS)
 
 #: Who changes files, and where. Whatever a person names goes through `check_output`, `Workspace` or `OutputFile`.
 WRITERS = {
-    "dpca.storage.claim": "locks: beside an output that was checked, never through a link",
+    "dpca.storage.transaction.claim": "locks: beside an output that was checked, never through a link",
     "dpca.storage.disk": "whole files, by a new name and a rename",
-    "dpca.storage.direct": "shards, by a new name and a rename, in the store of a workspace",
-    "dpca.storage.growing": "work folders that are claimed, and the rename of a store of a workspace",
-    "dpca.storage.inherited": "inner stores, in a work folder that is claimed",
-    "dpca.storage.lease": "locks in buckets",
-    "dpca.storage.manifest": "the manifests of stores and reports, in the folders of their writers",
-    "dpca.storage.outputs": "`OutputFile`",
-    "dpca.storage.workspace": "markers, in a work folder that is claimed",
-    "dpca.engine.checkpoint": "checkpoints, by a new name and a rename, in a work folder that is claimed",
-    "dpca.engine.private": "a folder for temporary files, of this user alone",
-    "dpca.engine.worker_setup": "the null device",
+    "dpca.storage.arrays.direct": "shards, by a new name and a rename, in the store of a workspace",
+    "dpca.storage.transaction.growing": "work folders that are claimed, and the rename of a store of a workspace",
+    "dpca.storage.transaction.inherited": "inner stores, in a work folder that is claimed",
+    "dpca.storage.transaction.lease": "locks in buckets",
+    "dpca.storage.integrity.manifest": "the manifests of stores and reports, in the folders of their writers",
+    "dpca.storage.transaction.outputs": "`OutputFile`",
+    "dpca.storage.transaction.workspace": "markers, in a work folder that is claimed",
+    "dpca.engine.folds.checkpoint": "checkpoints, by a new name and a rename, in a work folder that is claimed",
+    "dpca.engine.clusters.private": "a folder for temporary files, of this user alone",
+    "dpca.engine.clusters.worker_setup": "the null device",
     "dpca.cli.running": "the null device",
-    "dpca.jobs.append_write": "links of shards, in the store of a workspace",
-    "dpca.jobs.append": "a folder for checkpoints, in a work folder that is claimed",
-    "dpca.jobs.encode": "a folder for checkpoints, in a work folder that is claimed",
-    "dpca.jobs.fit": "a folder for checkpoints, in a work folder that is claimed",
-    "dpca.jobs.plan": "a temporary folder",
+    "dpca.jobs.compressed.append_write": "links of shards, in the store of a workspace",
+    "dpca.jobs.compressed.append": "a folder for checkpoints, in a work folder that is claimed",
+    "dpca.jobs.compressed.encode": "a folder for checkpoints, in a work folder that is claimed",
+    "dpca.jobs.models.fit": "a folder for checkpoints, in a work folder that is claimed",
+    "dpca.jobs.plans.plan": "a temporary folder",
     "dpca.plots.png": "memory",
     "dpca.report.record": "the folder of a report, which `check_output` or `check_report` was given",
     "dpca.pipelines.reproduce_streaming": "a temporary folder beside an `OutputFile`",
@@ -91,7 +91,7 @@ _CHANGES = {
     *("savetxt", "open_memmap", "savefig", "imsave", "to_netcdf", "to_zarr"),
 }
 # Which make nothing: methods of xarray's objects, and an object of a bucket, whose place was checked as any other's.
-_OTHER = {"dpca.storage.objects", "dpca.models.eof", "dpca.models.labelled"}
+_OTHER = {"dpca.storage.remote.objects", "dpca.models.eof.eof", "dpca.models.base.labelled"}
 
 
 def room_of(module: str) -> str:
@@ -173,7 +173,7 @@ def test_what_our_code_does_no_longer_is_an_error_and_what_others_do_is_theirs(k
     def told(module: str) -> None:
         warnings.warn_explicit("it will go away", kind, "a file", 1, module, registry={})
 
-    for ours in ("dpca.models.pca", "dpca.storage.stack", "tests.conftest", __name__):
+    for ours in ("dpca.models.linear.pca", "dpca.storage.stack", "tests.conftest", __name__):
         with pytest.raises(kind):
             told(ours)
     with warnings.catch_warnings(record=True) as theirs:

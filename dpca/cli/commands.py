@@ -15,18 +15,18 @@ from dpca.choices import COMPRESSED
 from dpca.cli.arguments import reading_options
 from dpca.cli.running import say
 from dpca.cli.work import cluster, run_options, shown_progress
-from dpca.engine.memory import task_budget, thread_count
+from dpca.engine.folds.memory import task_budget, thread_count
 from dpca.storage import DataError, create_virtual, ingest, open_stack, verify
+from dpca.storage.arrays.reading import open_group, open_node, root_facts
 from dpca.storage.disk import folder_bytes, readable_size
-from dpca.storage.manifest import METADATA
-from dpca.storage.objects import place_of
-from dpca.storage.outputs import OutputFile
+from dpca.storage.integrity.manifest import METADATA
 from dpca.storage.ranges import range_words
 from dpca.storage.readers import open_reader
-from dpca.storage.readers.trajectory import selected_atoms
-from dpca.storage.readers.zarr_array import ZarrReader
-from dpca.storage.reading import open_group, open_node, root_facts
+from dpca.storage.readers.arrays.trajectory import selected_atoms
+from dpca.storage.readers.arrays.zarr_array import ZarrReader
+from dpca.storage.remote.objects import place_of
 from dpca.storage.survey import require_samples
+from dpca.storage.transaction.outputs import OutputFile
 
 
 def ingest_stack(options: argparse.Namespace) -> int:
@@ -98,7 +98,7 @@ def verify_store(options: argparse.Namespace) -> int:
     with cluster(options) as client:
         problems = verify(options.path, client=client, progress=shown_progress)
         if not problems and (_stated(options.path) or {}).get("kind") == COMPRESSED:
-            from dpca.jobs.remeasure import remeasure  # imported here, because its libraries take seconds
+            from dpca.jobs.compressed.remeasure import remeasure  # imported here, because its libraries take seconds
 
             problems = remeasure(options.path, stack, sample=options.sample, client=client, progress=shown_progress)
             whole += ", and quality and error bounds hold" if stack else "; give --stack to measure quality and bounds"
@@ -112,7 +112,7 @@ def verify_store(options: argparse.Namespace) -> int:
 
 def compare(options: argparse.Namespace) -> int:
     """``dpca compare``."""
-    from dpca.jobs.compare import compare_store  # imported here, because its libraries take seconds
+    from dpca.jobs.compressed.compare import compare_store  # imported here, because its libraries take seconds
 
     stack, plot = open_stack(options.stack), None
     if options.plot is not None:

@@ -8,7 +8,7 @@ from html import escape
 from typing import TYPE_CHECKING
 
 from dpca.cli.running import say
-from dpca.engine.stopping import unstopped
+from dpca.engine.folds.stopping import unstopped
 from dpca.explore.markup import title, triplet
 from dpca.explore.opening import Opened, open_explorer
 from dpca.explore.server import PageServer
@@ -16,7 +16,7 @@ from dpca.explore.words import error_text
 from dpca.storage.errors import printable
 
 if TYPE_CHECKING:
-    from dpca.explore.live import Watched
+    from dpca.explore.live import LiveModelStore
 
 # Seconds between two readings of a model that another program may write, and seconds that a fit may take to end.
 _LOOK, _END = 1.0, 2.0
@@ -71,13 +71,13 @@ def _first(opened: Opened) -> str:
         return f'<p role="alert">{escape(error_text(error))}</p>'
 
 
-def _loaded(opened: Opened) -> Watched | None:
+def _loaded(opened: Opened) -> LiveModelStore | None:
     """Load the model. Return the object that reloads it, if it is a store of its own."""
-    from dpca.explore.live import Watched
+    from dpca.explore.live import LiveModelStore
 
     if opened.load is None:
         return None
-    watched = None if opened.watched is None else Watched(opened.watched, opened.load, opened.explorer)
+    watched = None if opened.watched is None else LiveModelStore(opened.watched, opened.load, opened.explorer)
     opened.explorer.progress = loading = "loading the model"
     with unstopped():
         import dpca.models  # noqa: F401

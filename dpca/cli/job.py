@@ -17,17 +17,17 @@ from dpca.cli.model_arguments import partitioned_model
 from dpca.cli.running import known_error, say
 from dpca.cli.work import run_options
 from dpca.report.record import report_folder
-from dpca.storage.claim import Claim
 from dpca.storage.disk import read_file
 from dpca.storage.errors import ClusterError, StoreError
-from dpca.storage.lease import Lease
-from dpca.storage.manifest import METADATA, digest_of
-from dpca.storage.network import use_storage_options
-from dpca.storage.objects import ObjectPath, Place, place_of
-from dpca.storage.outputs import OutputFile, work_folder
+from dpca.storage.integrity.manifest import METADATA, digest_of
 from dpca.storage.progress import Stage, no_progress
 from dpca.storage.readers import Reader
+from dpca.storage.remote.network import use_storage_options
+from dpca.storage.remote.objects import ObjectPath, Place, place_of
 from dpca.storage.stack import Stack
+from dpca.storage.transaction.claim import Claim
+from dpca.storage.transaction.lease import Lease
+from dpca.storage.transaction.outputs import OutputFile, work_folder
 
 _DONE = "it was made from these inputs with these settings"
 # User names, passwords and signatures in URLs.
@@ -48,7 +48,7 @@ def run_job_file(options: argparse.Namespace) -> int:
     if options.dry_run:
         return _plan(job, given)
     with _held(record.place):
-        return _Run(job, given, record).run()
+        return _JobRun(job, given, record).run()
 
 
 def _log_event(event: str, **facts: Any) -> None:
@@ -84,10 +84,10 @@ def _held(record: Place) -> Iterator[None]:
 
 def _plan(job: JobFile, given: Mapping[str, Stack | Reader]) -> int:
     """Log the plan of each output. Nothing is written, and only a cluster on this machine is started."""
-    from dpca.engine.memory import parallel_tasks, task_budget, thread_count
-    from dpca.jobs.compression import find_done
-    from dpca.jobs.plan import plan_job
-    from dpca.jobs.plan_words import as_facts
+    from dpca.engine.folds.memory import parallel_tasks, task_budget, thread_count
+    from dpca.jobs.plans.plan import plan_job
+    from dpca.jobs.plans.plan_words import as_facts
+    from dpca.jobs.scores.compression import find_done
 
     elsewhere = job.options.scheduler or job.options.cluster
     with run_options(job.options, lambda text: None) as how:
@@ -110,7 +110,7 @@ def _plan(job: JobFile, given: Mapping[str, Stack | Reader]) -> int:
     return 0
 
 
-class _Run:
+class _JobRun:
     """One run of a job. It makes every missing output."""
 
     def __init__(self, job: JobFile, given: Mapping[str, Stack | Reader], record: OutputFile) -> None:

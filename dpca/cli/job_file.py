@@ -30,10 +30,10 @@ from dpca.cli.arguments import add_compress, add_job_options, add_storage_option
 from dpca.cli.model_arguments import add_model_options
 from dpca.cli.served import stated
 from dpca.storage.errors import DataError, one_line
-from dpca.storage.network import is_url
-from dpca.storage.objects import place_of
-from dpca.storage.outputs import is_work_folder, matched, work_folder
 from dpca.storage.readers.opening import is_pattern, paths_of, real_pattern
+from dpca.storage.remote.network import is_url
+from dpca.storage.remote.objects import place_of
+from dpca.storage.transaction.outputs import is_work_folder, matched, work_folder
 
 _NAME = "{name}"
 _KEYS = ("inputs", "output", "target", "retries", "record")

@@ -15,15 +15,15 @@ from dpca.cli.served import request_of, served, stated
 from dpca.cli.work import cluster, run_options, shown_progress
 from dpca.report.words import kept_components
 from dpca.storage import DataError, Stack, open_stack
+from dpca.storage.arrays.reading import array_in, open_group, root_facts
 from dpca.storage.disk import folder_bytes
 from dpca.storage.ranges import range_words
 from dpca.storage.readers.opening import is_zarr, open_reader
-from dpca.storage.reading import array_in, open_group, root_facts
 from dpca.storage.survey import require_samples
 
 if TYPE_CHECKING:
     from dpca import Progress
-    from dpca.jobs.stages import StageCost
+    from dpca.jobs.plans.stages import StageCost
 
 # Seconds between two lines of the progress of a fit.
 _PAUSE = 10.0
@@ -111,7 +111,7 @@ def encode(options: argparse.Namespace) -> int:
 def append(options: argparse.Namespace) -> int:
     """``dpca append``."""
     from dpca.jobs import append_store
-    from dpca.jobs.stages import NOTHING
+    from dpca.jobs.plans.stages import NOTHING
 
     given = given_input(options, None)
     original = None if options.stack is None else open_stack(options.stack)

@@ -35,7 +35,7 @@ from dpca.cli.arguments import (
 )
 from dpca.cli.model_arguments import add_model_options
 from dpca.cli.running import MEANINGS, guarded
-from dpca.engine.stopping import unstopped
+from dpca.engine.folds.stopping import unstopped
 
 _DESCRIPTION = (
     """\
@@ -79,7 +79,9 @@ def _run(argv: Sequence[str] | None) -> int:
     with unstopped():
         run = resolve_name(options.run)
         if options.storage_option:
-            resolve_name("dpca.storage.network:use_storage_options")(dict(ChainMap(*reversed(options.storage_option))))
+            resolve_name("dpca.storage.remote.network:use_storage_options")(
+                dict(ChainMap(*reversed(options.storage_option)))
+            )
     return int(run(options))
 
 

@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from typing import Any
 
-from dpca.engine.stopping import STOPPED, Stopped, stop_on_signals
+from dpca.engine.folds.stopping import STOPPED, Stopped, stop_on_signals
 
 #: The meaning of each exit code. A run that was interrupted or lost its cluster resumes when the command is run again.
 MEANINGS = {

@@ -6,11 +6,11 @@ import argparse
 from typing import Any
 
 from dpca import __version__
-from dpca.storage.claim import read_json
 from dpca.storage.errors import StoreError
-from dpca.storage.manifest import METADATA, ROOT_KEY, check_metadata
-from dpca.storage.objects import place_of
-from dpca.storage.workspace import fingerprint_of
+from dpca.storage.integrity.manifest import METADATA, ROOT_KEY, check_metadata
+from dpca.storage.remote.objects import place_of
+from dpca.storage.transaction.claim import read_json
+from dpca.storage.transaction.workspace import fingerprint_of
 
 # Options for execution and paths. They do not change the content of an output.
 _HOW = ("scheduler", "cluster", "tls_ca_file", "tls_cert", "tls_key", "workers", "memory", "storage_option", "plan")

@@ -8,8 +8,8 @@ import time
 from typing import Any
 
 from dpca.cli.running import say
-from dpca.jobs.follow import follow
-from dpca.models.streaming_pca import StreamingPCA
+from dpca.jobs.models.follow import follow
+from dpca.models.streaming.streaming_pca import StreamingPCA
 
 # Number of components with their own share of the variance in each line.
 _LEADING = 3

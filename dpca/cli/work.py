@@ -67,9 +67,9 @@ def run_options(options: argparse.Namespace, report: Callable[[str], None] = say
 def cluster(options: argparse.Namespace, report: Callable[[str], None] = say) -> Iterator[Any]:
     """Open the cluster of the options, and ``report`` its number of workers and its dashboard."""
     # Imported here, because it takes seconds and not every command needs a cluster.
-    from dpca.engine.cluster import open_client
-    from dpca.engine.tls import TlsFiles
-    from dpca.storage.clusters import cluster_errors
+    from dpca.engine.clusters.cluster import open_client
+    from dpca.engine.clusters.tls import TlsFiles
+    from dpca.storage.remote.clusters import cluster_errors
 
     files = (options.tls_ca_file, options.tls_cert, options.tls_key)
     tls = TlsFiles(*files) if any(files) else None

@@ -17,8 +17,8 @@ from dpca.codec.quantize import quantize, to_integers
 from dpca.codec.slabs import Part, slabs_of, unfiltered, whole_of
 from dpca.codec.spectra import lengths_of, to_spectrum
 from dpca.codec.waves import from_waves, stored, to_waves
+from dpca.kernels.algebra.types import Array, Region
 from dpca.kernels.pixels import Pixels, to_pixels
-from dpca.kernels.types import Array, Region
 from dpca.partition.cells import CellGrid
 
 # Rows of scores that are quantized together: they stay in the cache of one core.

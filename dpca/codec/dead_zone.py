@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from typing import NamedTuple
 
 from dpca.codec.quantize import ROUNDING
-from dpca.kernels.types import Array
+from dpca.kernels.algebra.types import Array
 
 # Factors of the threshold `DeadZone.least`, for samples that may have a larger error.
 _COARSER = (3.0, 2.4, 1.9, 1.6, 1.4, 1.2)

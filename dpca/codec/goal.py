@@ -10,7 +10,7 @@ import numpy as np
 from scipy.optimize import brentq
 
 from dpca.choices import GOALS
-from dpca.kernels.types import Array
+from dpca.kernels.algebra.types import Array
 
 # A search for a step fails after so many doublings to either side.
 _MOST_DOUBLINGS = 40

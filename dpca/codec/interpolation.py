@@ -22,7 +22,7 @@ from typing import NamedTuple
 import numpy as np
 
 from dpca.codec.quantize import to_integers
-from dpca.kernels.types import Array
+from dpca.kernels.algebra.types import Array
 
 # Largest number of levels. Short axes have fewer.
 _LEVELS = 5

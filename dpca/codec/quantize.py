@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import DTypeLike
 
-from dpca.kernels.types import Array
+from dpca.kernels.algebra.types import Array
 
 #: Added to magnitudes before they are truncated. Values below 0.5 leave a dead zone around zero. They also move decoded
 #: values closer to the mean of their interval, because large values are rarer. On photographs, 0.4 needs the fewest

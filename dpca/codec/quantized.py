@@ -14,7 +14,7 @@ from dpca.codec.cells import Components
 from dpca.codec.interpolation import Interpolation
 from dpca.codec.rate import least_worth_keeping, rows_at
 from dpca.codec.spectra import from_spectrum, length_in_bits, lengths_of
-from dpca.kernels.types import Array
+from dpca.kernels.algebra.types import Array
 from dpca.partition.cells import CellGrid
 
 # Scores are ordered by tiles of so many cells, then by variance. A few cells can then be read alone, and neighboring
@@ -53,7 +53,7 @@ class Quantized:
     differences : tuple of int
         Axes of the stack along which residuals are stored as differences.
     residual_codec : {"packed", "shuffled", "bzip2"}
-        Compression of the residuals; see `dpca.storage.arrays.create_array`.
+        Compression of the residuals; see `dpca.storage.arrays.arrays.create_array`.
     interpolated : tuple of int
         Axes of the stack along which residuals are predicted, see `dpca.codec.interpolation`; empty if they are not.
     level_steps : tuple of float

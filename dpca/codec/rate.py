@@ -7,7 +7,7 @@ from typing import NamedTuple
 import numpy as np
 
 from dpca.codec.quantize import ROUNDING, quantize
-from dpca.kernels.types import Array
+from dpca.kernels.algebra.types import Array
 
 # Squared error, in steps squared, that a bit must save. In the limit of many bits per score it is ln 2 / 6 = 0.116. On
 # photographs, no value from 0.08 to 0.12 saves more than 1 % of the bytes.

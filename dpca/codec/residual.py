@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from dpca.kernels.types import Array
+from dpca.kernels.algebra.types import Array
 
 
 def differences(values: Array, axes: Sequence[int]) -> Array:

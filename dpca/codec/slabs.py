@@ -26,9 +26,9 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import DTypeLike
 
-from dpca.kernels import linalg
+from dpca.kernels.algebra import linalg
+from dpca.kernels.algebra.types import Array, Region
 from dpca.kernels.pixels import Pixels
-from dpca.kernels.types import Array, Region
 from dpca.partition.cells import CellGrid
 from dpca.partition.lapped import LappedGrid
 from dpca.partition.prefilter import rotation

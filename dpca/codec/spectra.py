@@ -7,7 +7,7 @@ from collections.abc import Iterator
 import numpy as np
 from scipy.fft import dctn, idctn
 
-from dpca.kernels.types import Array
+from dpca.kernels.algebra.types import Array
 from dpca.partition.cells import CellGrid
 
 

@@ -11,7 +11,7 @@ import numpy as np
 from numpy.typing import DTypeLike
 from scipy.fft import dct
 
-from dpca.kernels.types import Array
+from dpca.kernels.algebra.types import Array
 
 #: Samples of a run.
 RUN = 16

@@ -11,15 +11,15 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from dpca.explore.originals import Originals, Standing
+from dpca.kernels.algebra.types import Array
 from dpca.kernels.pixels import Pixels
-from dpca.kernels.types import Array
 from dpca.storage.disk import folder_bytes
-from dpca.storage.network import is_url
+from dpca.storage.remote.network import is_url
 
 if TYPE_CHECKING:  # these imports take seconds
     from dpca.models.scores import Scores
     from dpca.representation.base import Representation
-    from dpca.representation.compressed import Compressed
+    from dpca.representation.compressed.compressed import Compressed
 
 # Most scores that are read to find outliers, and most samples that are sorted.
 _MOST_SCORES = 2**27
@@ -53,8 +53,8 @@ class Pictured:
     @classmethod
     def of_model(cls, model: Any, count: int) -> Pictured:
         """Return the components to draw of a fitted model: components, modes of fields, or patches."""
-        from dpca.models.eof import EOF
-        from dpca.models.patch_pca import PatchPCA
+        from dpca.models.eof.eof import EOF
+        from dpca.models.patches.patch_pca import PatchPCA
 
         words = f"{type(model).__name__} of {model.n_samples_seen_:,} samples"
         share = np.asarray(getattr(model, "explained_variance_ratio_", np.empty(0)), np.float64)

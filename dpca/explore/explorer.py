@@ -12,9 +12,9 @@ from typing import Any
 import numpy as np
 
 from dpca.explore.decoders import Decoder, OfModel, Pictured
-from dpca.explore.originals import Names, Originals
+from dpca.explore.originals import Originals, SampleNames
+from dpca.kernels.algebra.types import Array
 from dpca.kernels.pixels import Pixels
-from dpca.kernels.types import Array
 from dpca.plots.panels import (
     centered,
     difference,
@@ -26,8 +26,8 @@ from dpca.plots.panels import (
     signed,
     thinned,
 )
+from dpca.storage.arrays.layout import axes_for, count_spatial
 from dpca.storage.errors import DataError
-from dpca.storage.layout import axes_for, count_spatial
 
 #: Most rows or columns of a picture on the page, of a thumbnail and of an eigenimage.
 LONGEST, THUMBNAIL, EIGENIMAGE = 640, 96, 160
@@ -45,7 +45,7 @@ ORDERS = {
 
 
 @dataclass(frozen=True)
-class Facts:
+class SourceFacts:
     """Metadata of the samples."""
 
     path: str
@@ -91,7 +91,7 @@ class Facts:
 
 
 @dataclass(frozen=True)
-class Look:
+class SampleView:
     """The view of a sample: panels (H, W), (H, W, 3) or (L,) of values in 0..1, and numbers."""
 
     index: int
@@ -109,7 +109,7 @@ class Look:
 
 
 @dataclass(frozen=True)
-class Components:
+class ComponentView:
     """The view of a model: mean and eigenimages as panels, and the variance that the components explain."""
 
     mean: Array | None
@@ -136,7 +136,7 @@ class Explorer:
     """
 
     def __init__(
-        self, facts: Facts | None, originals: Originals | None, names: Names, decoder: Decoder | None = None
+        self, facts: SourceFacts | None, originals: Originals | None, names: SampleNames, decoder: Decoder | None = None
     ) -> None:
         self.facts, self.originals, self.names, self._decoder = facts, originals, names, decoder
         self.model: Any = None
@@ -161,8 +161,8 @@ class Explorer:
         DataError
             If the model was fitted to other samples, or has neither components nor reconstructions.
         """
-        from dpca.models.eof import EOF
-        from dpca.models.store import basis_of
+        from dpca.models.base.store import basis_of
+        from dpca.models.eof.eof import EOF
 
         modes = isinstance(model, EOF)
         if not modes and not (hasattr(type(model), "basis_") and model.basis_.decodes):
@@ -194,7 +194,7 @@ class Explorer:
         decoder = self._decoder
         return 0 if decoder is None else decoder.n_components
 
-    def components(self, count: int, plane: int | None = None) -> Components | None:
+    def components(self, count: int, plane: int | None = None) -> ComponentView | None:
         """Return the view of the components; None if there are none."""
         model, decoder = self.model, self._decoder
         if model is not None:
@@ -207,12 +207,12 @@ class Explorer:
         vectors = () if pictured.vectors is None else pictured.vectors
         shape = next((tuple(v.shape) for v in (*vectors[:1], mean) if v is not None), ())
         if facts is None or facts.sample_shape != shape:
-            facts = Facts("", 0, shape, np.dtype(np.float32), axes_for(shape), None)
+            facts = SourceFacts("", 0, shape, np.dtype(np.float32), axes_for(shape), None)
         images = [_eigenimage(vector, facts, pictured.cell_shape, plane) for vector in vectors]
         if mean is not None:
             mean = facts.picture(mean, plane, EIGENIMAGE)
             mean = _shown(mean, shown_range([mean], facts.dtype, facts.data_range))
-        return Components(
+        return ComponentView(
             mean, images, pictured.share[: len(images)].tolist(), np.cumsum(pictured.share), pictured.words
         )
 
@@ -223,7 +223,7 @@ class Explorer:
         """The initial slice of a volume."""
         return 0 if self.facts is None else self.facts.n_planes // 2
 
-    def look(self, index: int, k: int, plane: int | None = 0) -> Look:
+    def look(self, index: int, k: int, plane: int | None = 0) -> SampleView:
         """Return the view of a sample with its first ``k`` components.
 
         Parameters
@@ -256,7 +256,7 @@ class Explorer:
         stored = {} if decoder is None else {n: float(v[index]) for n, v in self._quality(decoder).items()}
         numbers = {} if x is None or y is None else self._measured(x, y)
         size = "" if decoder is None or level is None else decoder.words(level)
-        return Look(index, name, level, panels[0], panels[1], lost, gain, numbers, stored, size)
+        return SampleView(index, name, level, panels[0], panels[1], lost, gain, numbers, stored, size)
 
     def thumbnail(self, index: int) -> Array:
         """Return a small panel of a sample, or of its reconstruction if there is no original."""
@@ -305,7 +305,7 @@ class Explorer:
 
     # -- numbers
 
-    def _facts(self) -> Facts:
+    def _facts(self) -> SourceFacts:
         if self.facts is None:
             raise DataError("a model alone has no samples to show: give the stack, too (--stack)")
         return self.facts
@@ -338,7 +338,7 @@ class Explorer:
         return numbers
 
 
-def _eigenimage(vector: Array, facts: Facts, cells: tuple[int, ...] | None, plane: int | None) -> Array:
+def _eigenimage(vector: Array, facts: SourceFacts, cells: tuple[int, ...] | None, plane: int | None) -> Array:
     values = panel(facts.plane(vector, facts.n_planes // 2 if plane is None else plane), facts.plane_axes)
     if cells is not None and values.ndim > 1 and len(cells) > 1:
         from dpca.plots.panels import align_signs

@@ -10,10 +10,10 @@ from typing import Any
 
 from dpca.explore.explorer import Explorer
 from dpca.explore.words import error_text
-from dpca.storage.claim import read_json
-from dpca.storage.manifest import METADATA
-from dpca.storage.objects import place_of
+from dpca.storage.integrity.manifest import METADATA
+from dpca.storage.remote.objects import place_of
 from dpca.storage.stack import Stack
+from dpca.storage.transaction.claim import read_json
 
 # Samples with more values than this are folded in batches of this size: a fit to LSUN then takes 1.3 GB, not 1.5 GB.
 _LARGE, _FEW = 2**16, 128
@@ -63,7 +63,7 @@ class LiveFit:
         explorer.fitting = False
 
     def _models(self) -> Any:
-        from dpca.models.streaming_pca import StreamingPCA
+        from dpca.models.streaming.streaming_pca import StreamingPCA
 
         d = math.prod(self._stack.sample_shape)
         most = max(1, min(self._k, self._stack.n_samples - 1, d))
@@ -72,7 +72,7 @@ class LiveFit:
             yield progress_words(progress), progress.model
 
 
-class Watched:
+class LiveModelStore:
     """A model store that is reloaded after another program has written it.
 
     Parameters

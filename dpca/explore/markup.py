@@ -11,8 +11,8 @@ from html import escape
 import numpy as np
 from PIL import Image
 
-from dpca.explore.explorer import Components, Look
-from dpca.kernels.types import Array
+from dpca.explore.explorer import ComponentView, SampleView
+from dpca.kernels.algebra.types import Array
 from dpca.storage.errors import printable
 
 # Most letters of a name in a caption, and below a thumbnail.
@@ -49,12 +49,12 @@ def name_of(name: str, most: int = _NAME) -> str:
     return escape(shortened(name, most))
 
 
-def title(look: Look) -> str:
+def title(look: SampleView) -> str:
     """Return index and name of a sample."""
     return f'<h2 class="name"><span>#{look.index:,}</span> <bdi>{name_of(look.name)}</bdi></h2>'
 
 
-def triplet(look: Look) -> str:
+def triplet(look: SampleView) -> str:
     """Return original, reconstruction and difference next to each other."""
     times = f" \N{MULTIPLICATION SIGN} {look.gain}" if look.gain > 1 else ""
     of = "" if look.k is None else f", k = {look.k}"
@@ -72,7 +72,7 @@ def triplet(look: Look) -> str:
     return f'<div class="panels">{figures}</div>'
 
 
-def numbers(look: Look, sample_bytes: int, *, measurable: bool = True) -> str:
+def numbers(look: SampleView, sample_bytes: int, *, measurable: bool = True) -> str:
     """Return quality and size of a reconstruction, with a hint if the quality is not ``measurable``."""
     rows = [(word, _number(name, look.numbers[name])) for name, word in _WORDS if name in look.numbers]
     known = [f"{word} {_number(name, look.stored[name])}" for name, word in _WORDS if name in look.stored]
@@ -93,7 +93,7 @@ def gallery(thumbnails: Iterable[tuple[int, str, Array]]) -> str:
     )
 
 
-def eigenimages(shown: Components) -> str:
+def eigenimages(shown: ComponentView) -> str:
     """Return the mean and the eigenimages, each with its share of the variance."""
     figures = [] if shown.mean is None else [("mean", shown.mean, "mean of the samples")]
     for number, values in enumerate(shown.images, 1):

@@ -12,10 +12,10 @@ import numpy as np
 import zarr
 
 from dpca.choices import COMPRESSED
-from dpca.explore.explorer import Explorer, Facts
-from dpca.explore.originals import Names, Originals
+from dpca.explore.explorer import Explorer, SourceFacts
+from dpca.explore.originals import Originals, SampleNames
+from dpca.storage.arrays.reading import array_in, open_node, root_facts
 from dpca.storage.errors import DataError, StoreError
-from dpca.storage.reading import array_in, open_node, root_facts
 from dpca.storage.stack import STACK_KIND, Stack, open_stack
 
 
@@ -84,7 +84,7 @@ def open_explorer(
         if model is not None:
             raise DataError(f"'{path}' is a {kind} store, not a stack: leave out --model, or give a stack")
         known = None if beside is None else _of_stack(beside.stack)
-        names = Names(None, 0) if beside is None else _names_of_stack(beside.stack)
+        names = SampleNames(None, 0) if beside is None else _names_of_stack(beside.stack)
         explorer = Explorer(known, beside, names)
         return Opened(explorer, _loading_model(explorer, path), path, beside.stack if beside else None)
     assert isinstance(node, zarr.Group)  # only groups state a kind
@@ -97,7 +97,7 @@ def open_explorer(
             f"'{path}' has {kept.n_samples:,} samples of {kept.sample_shape} and the stack '{stack}' has "
             f"{beside.stack.n_samples:,} of {beside.stack.sample_shape}: give the stack that it was made from"
         )
-    explorer = Explorer(kept, beside, Names(array_in(node, "name") if "name" in node else None, kept.n_samples))
+    explorer = Explorer(kept, beside, SampleNames(array_in(node, "name") if "name" in node else None, kept.n_samples))
     if kind == COMPRESSED:
         return Opened(explorer, lambda: _load_compressed(explorer, path), None, beside.stack if beside else None)
     return Opened(explorer, lambda: _load_scores(explorer, path, model), None, beside.stack if beside else None)
@@ -107,20 +107,20 @@ def _originals(path: str, data_range: tuple[float, float] | None) -> Originals:
     return Originals(open_stack(path, data_range=data_range))
 
 
-def _of_stack(stack: Stack) -> Facts:
-    return Facts(stack.path, stack.n_samples, stack.sample_shape, stack.dtype, stack.axes[1:], stack.data_range)
+def _of_stack(stack: Stack) -> SourceFacts:
+    return SourceFacts(stack.path, stack.n_samples, stack.sample_shape, stack.dtype, stack.axes[1:], stack.data_range)
 
 
-def _names_of_stack(stack: Stack) -> Names:
-    return Names(stack.name_array, stack.n_samples)
+def _names_of_stack(stack: Stack) -> SampleNames:
+    return SampleNames(stack.name_array, stack.n_samples)
 
 
-def _kept(path: str, group: zarr.Group, facts: dict[str, Any], kind: str) -> Facts:
+def _kept(path: str, group: zarr.Group, facts: dict[str, Any], kind: str) -> SourceFacts:
     try:
         n = facts["n_samples"] if kind == COMPRESSED else array_in(group, "scores").shape[0]
         shape, axes = tuple(map(int, facts["sample_shape"])), tuple(map(str, facts["axes"]))[1:]
         low, high = map(float, facts["data_range"])
-        return Facts(path, int(n), shape, np.dtype(facts["dtype"]), axes, (low, high))
+        return SourceFacts(path, int(n), shape, np.dtype(facts["dtype"]), axes, (low, high))
     except (KeyError, TypeError, ValueError) as error:
         raise StoreError(f"'{path}' is not a complete {kind} store (no valid {error}): make it again") from error
 
@@ -129,8 +129,8 @@ def _loading_model(explorer: Explorer, model: str) -> Callable[[], None]:
     def load() -> None:
         import_module("dpca.models")  # registers every estimator
         from dpca.explore.live import progress_words
-        from dpca.jobs.live import is_live, read_live
-        from dpca.models.store import load_any
+        from dpca.jobs.models.live import is_live, read_live
+        from dpca.models.base.store import load_any
 
         if is_live(model):
             progress = read_live(model)
@@ -153,6 +153,6 @@ def _load_scores(explorer: Explorer, path: str, model: str | None) -> None:
 
 def _load_compressed(explorer: Explorer, path: str) -> None:
     from dpca.explore.decoders import OfCompressed
-    from dpca.representation.compressed import open_compressed
+    from dpca.representation.compressed.compressed import open_compressed
 
     explorer.use_store(OfCompressed(open_compressed(os.fspath(path))))

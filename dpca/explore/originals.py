@@ -13,15 +13,15 @@ from typing import Any
 import numpy as np
 import zarr
 
-from dpca.kernels.types import Array
-from dpca.storage.claim import read_json
+from dpca.kernels.algebra.types import Array
+from dpca.storage.arrays.layout import MAX_CHUNK
+from dpca.storage.arrays.reading import model_of, read_into
 from dpca.storage.disk import there_is
 from dpca.storage.errors import DataError, ReplacedError, StoreError
-from dpca.storage.layout import MAX_CHUNK
-from dpca.storage.manifest import METADATA
-from dpca.storage.objects import place_of
-from dpca.storage.reading import model_of, read_into
+from dpca.storage.integrity.manifest import METADATA
+from dpca.storage.remote.objects import place_of
 from dpca.storage.stack import Stack
+from dpca.storage.transaction.claim import read_json
 
 # Bytes of the cache of samples. Neighbors of a sample are kept, because they come from the same chunk.
 _KEPT_BYTES = 2**26
@@ -87,7 +87,7 @@ class Originals:
         return sample
 
 
-class Names:
+class SampleNames:
     """The names of samples, read on demand.
 
     Parameters

@@ -18,7 +18,7 @@ from dpca.explore.explorer import ORDERS, Explorer
 from dpca.explore.style import INK, LINE, WIDGETS
 from dpca.explore.tasks import Tasks
 from dpca.explore.words import error_text
-from dpca.kernels.types import Array
+from dpca.kernels.algebra.types import Array
 from dpca.storage.errors import printable
 
 #: Numbers of thumbnails and of eigenimages on the page.
@@ -30,10 +30,10 @@ _SEARCHED = 2000
 
 def lay_out(explorer: Explorer, document: Document) -> None:
     """Lay out a page for one visitor. ``document`` keeps it alive."""
-    Page(explorer, document)
+    ExplorerPage(explorer, document)
 
 
-class Page:
+class ExplorerPage:
     """One visitor's page.
 
     Parameters

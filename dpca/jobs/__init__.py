@@ -2,23 +2,23 @@
 
 from __future__ import annotations
 
-from dpca.jobs.append import Appended, append_store
-from dpca.jobs.compression import Compressed, compress, find_done
-from dpca.jobs.encode import encode_store
-from dpca.jobs.fit import Fitted, fit_store
-from dpca.jobs.live import read_live
-from dpca.jobs.plan import JobPlan, plan_job
-from dpca.jobs.reconstruct import reconstruct_store
-from dpca.jobs.settings import CompressionSettings
-from dpca.jobs.stages import StagePlan
-from dpca.jobs.transform import transform_store
+from dpca.jobs.compressed.append import Appended, append_store
+from dpca.jobs.compressed.encode import encode_store
+from dpca.jobs.models.fit import FitResult, fit_store
+from dpca.jobs.models.live import read_live
+from dpca.jobs.plans.plan import JobPlan, plan_job
+from dpca.jobs.plans.stages import StagePlan
+from dpca.jobs.scores.compression import CompressionResult, compress, find_done
+from dpca.jobs.scores.reconstruct import reconstruct_store
+from dpca.jobs.scores.settings import CompressionSettings
+from dpca.jobs.scores.transform import transform_store
 from dpca.storage.input import open_input
 
 __all__ = [
     "Appended",
-    "Compressed",
+    "CompressionResult",
     "CompressionSettings",
-    "Fitted",
+    "FitResult",
     "JobPlan",
     "StagePlan",
     "append_store",

@@ -1,11 +1,11 @@
-"""Compiled steps of the kernel Hebbian algorithm. All arrays are float64; symbols are those of `dpca.rules.kha`."""
+"""Compiled steps of the kernel Hebbian algorithm. All arrays are float64; symbols as in `dpca.rules.kernel.kha`."""
 
 from __future__ import annotations
 
 import numpy as np
 
+from dpca.kernels.algebra.types import Array
 from dpca.kernels.compiled import compiled
-from dpca.kernels.types import Array
 
 
 @compiled

@@ -8,10 +8,10 @@ from typing import Any
 
 import numpy as np
 
-from dpca.kernels import linalg
-from dpca.kernels.dtypes import working_dtype
-from dpca.kernels.namespace import beside, cast, copy_of, dtype_of, is_numpy, namespace
-from dpca.kernels.types import Array
+from dpca.kernels.algebra import linalg
+from dpca.kernels.algebra.dtypes import working_dtype
+from dpca.kernels.algebra.namespace import beside, cast, copy_of, dtype_of, is_numpy, namespace
+from dpca.kernels.algebra.types import Array
 
 # Added to degrees, so that no isolated sample divides by 0.
 _TINY = float(np.finfo(np.float32).tiny)

@@ -21,8 +21,8 @@ import numpy as np
 from numpy.lib.stride_tricks import sliding_window_view
 from numpy.typing import DTypeLike
 
-from dpca.kernels import linalg
-from dpca.kernels.types import Array
+from dpca.kernels.algebra import linalg
+from dpca.kernels.algebra.types import Array
 
 # Values of patches in one block: they and their products stay in the cache.
 _BLOCK_VALUES = 2**18

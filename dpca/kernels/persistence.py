@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import scipy.fft
 
-from dpca.kernels.types import Array
+from dpca.kernels.algebra.types import Array
 
 
 def independent_samples(values: Array, of: str) -> Array:

@@ -7,7 +7,7 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import DTypeLike
 
-from dpca.kernels.types import Array
+from dpca.kernels.algebra.types import Array
 
 # Values that stay in the cache from one step to the next.
 _BLOCK = 2**16

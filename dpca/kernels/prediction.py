@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import numpy as np
 
+from dpca.kernels.algebra.types import Array
 from dpca.kernels.compiled import compiled
-from dpca.kernels.types import Array
 
 
 @compiled

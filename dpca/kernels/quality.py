@@ -8,9 +8,9 @@ from collections.abc import Collection, Iterator
 import numpy as np
 from numpy.typing import DTypeLike
 
-from dpca.kernels import linalg
-from dpca.kernels.dtypes import working_dtype
-from dpca.kernels.types import Array
+from dpca.kernels.algebra import linalg
+from dpca.kernels.algebra.dtypes import working_dtype
+from dpca.kernels.algebra.types import Array
 
 #: Side of the uniform SSIM window, in pixels: the default of scikit-image. All reported SSIM values use it.
 #: `dpca.kernels.sweeps.window_sum` adds as many values.

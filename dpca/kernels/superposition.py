@@ -6,8 +6,8 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from dpca.kernels.dtypes import working_dtype
-from dpca.kernels.types import Array
+from dpca.kernels.algebra.dtypes import working_dtype
+from dpca.kernels.algebra.types import Array
 
 # Bytes of float64 coordinates that are rotated together: they stay in the cache of one core.
 _BLOCK_BYTES = 2**20

@@ -9,8 +9,8 @@ from typing import Any
 
 import numpy as np
 
+from dpca.kernels.algebra.types import Array
 from dpca.kernels.compiled import compiled
-from dpca.kernels.types import Array
 
 # Number of partial sums: the processor adds several at once, always in the same order.
 _LANES = 64

@@ -2,22 +2,22 @@
 
 from __future__ import annotations
 
-from dpca.models.band_pca import BandPCA
-from dpca.models.cell_pca import CellPCA
-from dpca.models.convergence import ConvergenceWarning, OrderWarning
-from dpca.models.eof import EOF
-from dpca.models.eof_fit import GapWarning
-from dpca.models.kernel_pca import KernelPCA
-from dpca.models.patch_cascade import PatchCascade
-from dpca.models.patch_pca import PatchPCA
-from dpca.models.pca import PCA
-from dpca.models.ridge_classifier import StreamingRidgeClassifier
+from dpca.models.base.convergence import ConvergenceWarning, OrderWarning
+from dpca.models.base.watching import Progress
+from dpca.models.cells.band_pca import BandPCA
+from dpca.models.cells.cell_pca import CellPCA
+from dpca.models.eof.eof import EOF
+from dpca.models.eof.eof_fit import GapWarning
+from dpca.models.kernel.kernel_pca import KernelPCA
+from dpca.models.kernel.spectral_clustering import SpectralClustering
+from dpca.models.linear.pca import PCA
+from dpca.models.linear.trajectory_pca import TrajectoryPCA
+from dpca.models.patches.patch_cascade import PatchCascade
+from dpca.models.patches.patch_pca import PatchPCA
 from dpca.models.scores import open_scores
-from dpca.models.spectral_clustering import SpectralClustering
-from dpca.models.streaming_pca import StreamingPCA
-from dpca.models.trajectory_pca import TrajectoryPCA
-from dpca.models.watching import Progress
-from dpca.representation.compressed import open_compressed
+from dpca.models.streaming.streaming_pca import StreamingPCA
+from dpca.models.supervised.ridge_classifier import StreamingRidgeClassifier
+from dpca.representation.compressed.compressed import open_compressed
 
 __all__ = [
     "EOF",

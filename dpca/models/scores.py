@@ -11,17 +11,17 @@ import dask.array as da
 import numpy as np
 import zarr
 
+from dpca.kernels.algebra.types import Array
 from dpca.kernels.pixels import Pixels
-from dpca.kernels.types import Array
-from dpca.models.store import basis_of, load_any
+from dpca.models.base.store import basis_of, load_any
 from dpca.representation.base import Representation
 from dpca.representation.reconstruction import check_stated_model, leading_scores, samples_of
-from dpca.storage.batches import Batches, batches_of
+from dpca.storage.arrays.batches import Batches, batches_of
+from dpca.storage.arrays.reading import array_in, open_group, require_same, root_facts
 from dpca.storage.disk import there_is
 from dpca.storage.errors import DataError, ReplacedError, StoreError
-from dpca.storage.network import use_storage_options
-from dpca.storage.reading import array_in, open_group, require_same, root_facts
-from dpca.storage.replaced import reopening
+from dpca.storage.integrity.replaced import reopening
+from dpca.storage.remote.network import use_storage_options
 
 SCORES_VERSION = 1
 _QUALITY = ("mse", "psnr", "ssim")

@@ -23,8 +23,8 @@ from typing import ClassVar
 import numpy as np
 from numpy.typing import DTypeLike
 
-from dpca.kernels.namespace import beside, is_numpy, namespace
-from dpca.kernels.types import Array, Region
+from dpca.kernels.algebra.namespace import beside, is_numpy, namespace
+from dpca.kernels.algebra.types import Array, Region
 from dpca.partition.base import Partition
 
 # Bytes of samples that are gathered together: they stay in the cache of one core.

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, ClassVar
 import numpy as np
 from numpy.typing import DTypeLike
 
-from dpca.kernels.types import Array, Region
+from dpca.kernels.algebra.types import Array, Region
 
 
 class Partition(ABC):

@@ -23,8 +23,8 @@ from typing import Any, ClassVar
 
 import numpy as np
 
-from dpca.kernels.namespace import is_numpy, namespace
-from dpca.kernels.types import Array, Region
+from dpca.kernels.algebra.namespace import is_numpy, namespace
+from dpca.kernels.algebra.types import Array, Region
 from dpca.partition.base import Partition
 
 # Bytes that are gathered from a few samples at a time: samples and cells stay in the cache of one core.

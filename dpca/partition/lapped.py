@@ -11,10 +11,10 @@ from typing import Any
 import numpy as np
 from numpy.typing import DTypeLike
 
-from dpca.kernels import linalg
-from dpca.kernels.dtypes import working_dtype
-from dpca.kernels.namespace import is_numpy
-from dpca.kernels.types import Array, Region
+from dpca.kernels.algebra import linalg
+from dpca.kernels.algebra.dtypes import working_dtype
+from dpca.kernels.algebra.namespace import is_numpy
+from dpca.kernels.algebra.types import Array, Region
 from dpca.partition.cells import CellGrid
 from dpca.partition.prefilter import Prefilter, few_samples
 

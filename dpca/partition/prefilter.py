@@ -22,8 +22,8 @@ from numpy.lib.stride_tricks import as_strided
 from numpy.typing import DTypeLike
 from scipy.fft import dct
 
-from dpca.kernels import linalg
-from dpca.kernels.types import Array
+from dpca.kernels.algebra import linalg
+from dpca.kernels.algebra.types import Array
 from dpca.partition.cells import CellGrid
 
 # Bytes of samples that are filtered along all axes at a time: they stay in the cache of one core.

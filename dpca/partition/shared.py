@@ -23,7 +23,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import DTypeLike
 
-from dpca.kernels.types import Array, Region
+from dpca.kernels.algebra.types import Array, Region
 from dpca.partition.base import Partition
 from dpca.partition.cells import CellGrid
 

@@ -9,8 +9,8 @@ from typing import ClassVar
 
 import numpy as np
 
-from dpca.kernels.namespace import namespace
-from dpca.kernels.types import Array
+from dpca.kernels.algebra.namespace import namespace
+from dpca.kernels.algebra.types import Array
 from dpca.partition.base import Partition
 
 

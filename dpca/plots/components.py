@@ -11,19 +11,19 @@ from matplotlib.figure import Figure
 from matplotlib.ticker import MaxNLocator
 from numpy.typing import ArrayLike
 
-from dpca.engine.source import as_dense
-from dpca.kernels.types import Array
+from dpca.engine.sources.source import as_dense
+from dpca.kernels.algebra.types import Array
 from dpca.models import EOF
-from dpca.models.partitioned import PartitionedPCA
+from dpca.models.cells.partitioned import PartitionedPCA
 from dpca.partition.lapped import LappedGrid
 from dpca.plots import drawing
 from dpca.plots.drawing import ACCENT, INK, WIDTH
 from dpca.plots.given import integers, is_model, model_given, shares_for, shares_of
 from dpca.plots.layouts import tiles
 from dpca.plots.panels import align_signs, centered, extent_of, panel, signed, thinned
+from dpca.storage.arrays.labelled import coordinates_of, is_labelled
 from dpca.storage.errors import DataError
 from dpca.storage.given_numbers import whole_number
-from dpca.storage.labelled import coordinates_of, is_labelled
 
 _SHOWN, _OF_CELLS = 12, 8
 _MARGIN, _SCALE, _HIGHEST_MAP = 0.08, 0.9, 4.2

@@ -35,7 +35,7 @@ _CHART_HEIGHT = 3.9
 _SCREEN = 96
 
 
-class Page(Figure):
+class NotebookFigure(Figure):
     """A figure that notebooks display without pyplot and its backend."""
 
     # Not `_repr_png_`, because pyplot's backend replaces that for all figures and shows nothing for those without axes.
@@ -45,7 +45,7 @@ class Page(Figure):
 
 def page(height: float) -> tuple[Figure, float]:
     """Make an empty page of the given height in inches; return it and the position of its upper edge."""
-    figure = Page(figsize=(WIDTH, height), dpi=DPI, facecolor="white")
+    figure = NotebookFigure(figsize=(WIDTH, height), dpi=DPI, facecolor="white")
     return figure, height
 
 

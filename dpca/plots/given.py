@@ -14,31 +14,31 @@ from sklearn.utils.validation import check_is_fitted
 
 from dpca import metrics
 from dpca.choices import COMPRESSED
-from dpca.engine.source import Source, as_source, check_numeric
-from dpca.kernels.types import Array
+from dpca.engine.sources.source import Source, as_source, check_numeric
+from dpca.kernels.algebra.types import Array
 from dpca.models import EOF
-from dpca.models.estimator import Estimator
-from dpca.models.labelled import taken_in
+from dpca.models.base.estimator import Estimator
+from dpca.models.base.labelled import taken_in
+from dpca.models.base.store import load_any
 from dpca.models.scores import Scores, open_scores
-from dpca.models.store import load_any
 from dpca.plots.panels import bounds_of, shown_range
 from dpca.representation.base import Representation
-from dpca.representation.compressed import Compressed, open_compressed
-from dpca.representation.compressed_form import pixels_of
+from dpca.representation.compressed.compressed import Compressed, open_compressed
+from dpca.representation.compressed.compressed_form import pixels_of
+from dpca.storage.arrays.labelled import is_labelled
+from dpca.storage.arrays.layout import axes_for
+from dpca.storage.arrays.reading import array_in, open_group, open_node, root_facts
 from dpca.storage.errors import DataError
 from dpca.storage.given_numbers import is_whole, whole_number
-from dpca.storage.labelled import is_labelled
-from dpca.storage.layout import axes_for
 from dpca.storage.ranges import type_range
 from dpca.storage.readers.opening import is_zarr
-from dpca.storage.reading import array_in, open_group, open_node, root_facts
 from dpca.storage.stack import Stack, open_stack
 
 _QUALITY = ("ssim", "mse")
 
 
 @dataclass(frozen=True, eq=False)
-class Samples:
+class GivenSamples:
     """Samples to show.
 
     Attributes
@@ -106,7 +106,7 @@ class Samples:
         return [index % n for index in chosen]
 
 
-def samples_given(x: Any, axes: Sequence[str] | None = None) -> Samples:
+def samples_given(x: Any, axes: Sequence[str] | None = None) -> GivenSamples:
     """Return the samples of an array, a stack, an opened store, or a path. Only metadata are read.
 
     Raises
@@ -116,7 +116,7 @@ def samples_given(x: Any, axes: Sequence[str] | None = None) -> Samples:
     StoreError
         If a store cannot be read.
     """
-    if isinstance(x, Samples):
+    if isinstance(x, GivenSamples):
         return x
     x = opened_at(x)
     named: Callable[[Sequence[int]], list[str]] = _numbers_of
@@ -148,7 +148,7 @@ def samples_given(x: Any, axes: Sequence[str] | None = None) -> Samples:
     if len(names) != len(shape) - 1:
         raise DataError(f"axes are {names}, and a sample has {len(shape) - 1} axes: give a name for each")
     dtype = np.dtype(dtype)
-    return Samples(tuple(shape), names, dtype, data_range or type_range(dtype), flipped, read, named)
+    return GivenSamples(tuple(shape), names, dtype, data_range or type_range(dtype), flipped, read, named)
 
 
 def opened_at(x: Any) -> Any:

@@ -15,8 +15,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
+from dpca.storage.arrays.layout import CHANNEL, axes_for
 from dpca.storage.errors import DataError
-from dpca.storage.layout import CHANNEL, axes_for
 from dpca.storage.ranges import found_range, type_range
 
 NEUTRAL = 0.5
@@ -42,7 +42,7 @@ def panel(sample: ArrayLike, axes: Sequence[str] | None = None) -> NDArray[np.fl
         ``(z, y, x, channel)``, or with further leading axes.
     axes : sequence of str, optional
         Names of the axes, without the sample axis. The last axis has channels if its name is ``"channel"``. The
-        default is `dpca.storage.layout.axes_for`.
+        default is `dpca.storage.arrays.layout.axes_for`.
 
     Returns
     -------

@@ -10,12 +10,12 @@ from matplotlib.figure import Figure
 from numpy.typing import ArrayLike
 
 from dpca import metrics
+from dpca.kernels.algebra.types import Array
 from dpca.kernels.pixels import Pixels
 from dpca.kernels.quality import has_ssim
-from dpca.kernels.types import Array
 from dpca.models.scores import Scores
 from dpca.plots.given import (
-    Samples,
+    GivenSamples,
     basis_given,
     integers,
     model_given,
@@ -26,11 +26,11 @@ from dpca.plots.given import (
 )
 from dpca.plots.layouts import gallery, tiles, triplets
 from dpca.plots.panels import difference, intensity, panel, range_of, readable_gain, shown_range, thinned
-from dpca.representation.compressed import Compressed, open_compressed
+from dpca.representation.compressed.compressed import Compressed, open_compressed
 from dpca.representation.reconstruction import samples_of
+from dpca.storage.arrays.layout import count_spatial
 from dpca.storage.errors import DataError
 from dpca.storage.given_numbers import require_one_array
-from dpca.storage.layout import count_spatial
 from dpca.storage.ranges import range_words
 
 _LEVELS, _MOST_LEVELS = (1, 2, 5, 10, 20, 50, 100, 200, 500, 1000), 6
@@ -265,7 +265,7 @@ def _levels(levels: int | Iterable[int] | None, most: int) -> list[int]:
     return asked
 
 
-def _at_level(store: Any, given: Samples, chosen: Sequence[int], originals: Array | None, level: int) -> Array:
+def _at_level(store: Any, given: GivenSamples, chosen: Sequence[int], originals: Array | None, level: int) -> Array:
     """Return the reconstructions of some samples from the first ``level`` components."""
     if isinstance(store, Scores):
         lazy = store.stack(level)

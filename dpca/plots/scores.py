@@ -15,8 +15,8 @@ from matplotlib.figure import Figure
 from matplotlib.ticker import MaxNLocator
 from numpy.typing import ArrayLike
 
-from dpca.engine.source import as_dense
-from dpca.kernels.types import Array
+from dpca.engine.sources.source import as_dense
+from dpca.kernels.algebra.types import Array
 from dpca.models import EOF
 from dpca.models.scores import Scores, open_scores
 from dpca.plots import drawing
@@ -24,11 +24,11 @@ from dpca.plots.drawing import ACCENT, HAIRLINE, INK, MUTED, WIDTH
 from dpca.plots.given import integers, model_given, shares_for, shares_of
 from dpca.plots.maps import draw_series
 from dpca.representation.lazy import as_lazy
-from dpca.storage.coordinates import UNITS, coordinates_in, dims_of
+from dpca.storage.arrays.coordinates import UNITS, coordinates_in, dims_of
+from dpca.storage.arrays.labelled import is_labelled, labelled_array
+from dpca.storage.arrays.reading import array_in, open_group
 from dpca.storage.errors import DataError
 from dpca.storage.given_numbers import is_whole
-from dpca.storage.labelled import is_labelled, labelled_array
-from dpca.storage.reading import array_in, open_group
 
 # Most points of a chart, and the number of runs of samples in which they are read.
 _POINTS, _RUNS = 10_000, 20

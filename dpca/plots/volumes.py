@@ -8,13 +8,13 @@ from typing import Any
 import numpy as np
 from matplotlib.figure import Figure
 
-from dpca.kernels.types import Array
-from dpca.plots.given import Samples, samples_given
+from dpca.kernels.algebra.types import Array
+from dpca.plots.given import GivenSamples, samples_given
 from dpca.plots.layouts import tiles
 from dpca.plots.panels import extent_of, intensity, panel, range_of, signed, strongest, thinned
+from dpca.storage.arrays.layout import CHANNEL, count_spatial
 from dpca.storage.errors import DataError
 from dpca.storage.given_numbers import is_whole, whole_number
-from dpca.storage.layout import CHANNEL, count_spatial
 
 
 def volume_slices(
@@ -102,7 +102,7 @@ def maximum_projections(
     return tiles(shown, [f"along {name}" for name in names], scale=scale)
 
 
-def _volume(samples: Any, index: int, axes: Sequence[str] | None) -> tuple[Array, tuple[str, ...], Samples]:
+def _volume(samples: Any, index: int, axes: Sequence[str] | None) -> tuple[Array, tuple[str, ...], GivenSamples]:
     given = samples_given(samples, axes)
     n_spatial = count_spatial(given.axes)
     if n_spatial < 3:
@@ -112,7 +112,7 @@ def _volume(samples: Any, index: int, axes: Sequence[str] | None) -> tuple[Array
 
 
 def _shown(
-    given: Samples, pictures: Sequence[Array], data_range: tuple[float, float] | None
+    given: GivenSamples, pictures: Sequence[Array], data_range: tuple[float, float] | None
 ) -> tuple[list[Array], tuple[float, bool] | None]:
     """Return panels in 0..1, and the scale for colors by sign."""
     low, high = range_of(pictures, data_range or given.data_range)

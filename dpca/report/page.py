@@ -7,12 +7,12 @@ from collections.abc import Sequence
 from html import escape
 from typing import NamedTuple
 
-from dpca.report.words import Highlight, Stage
+from dpca.report.words import Highlight, StageText
 
 _NAMES_SHOWN = 100
 
 
-class Picture(NamedTuple):
+class ReportPicture(NamedTuple):
     """A picture of the page."""
 
     file: str
@@ -38,9 +38,9 @@ def html_page(
     lead: str,
     highlights: Sequence[Highlight],
     summary: Sequence[tuple[str, str]],
-    stages: Sequence[Stage],
+    stages: Sequence[StageText],
     rejected: Sequence[tuple[str, str]],
-    pictures: Sequence[Picture],
+    pictures: Sequence[ReportPicture],
     tables: Sequence[DataTable] = (),
 ) -> str:
     """Return the page: heading, highlights, tables and pictures. All texts are escaped."""
@@ -71,7 +71,7 @@ def _table(rows: Sequence[tuple[str, str]]) -> str:
     return f"<table><tbody>{''.join(lines)}</tbody></table>"
 
 
-def _stage_table(stages: Sequence[Stage]) -> str:
+def _stage_table(stages: Sequence[StageText]) -> str:
     lines = []
     for name, seconds, rate, memory, share in stages:
         bar = f'<i style="width:{100 * share:.1f}%"></i>' if share else ""
@@ -101,7 +101,7 @@ def _rejected_section(rejected: Sequence[tuple[str, str]]) -> str:
     return f'<section class="rejected"><h2>Left out</h2>{_table(rejected[:_NAMES_SHOWN])}{more}</section>'
 
 
-def _figure(picture: Picture) -> str:
+def _figure(picture: ReportPicture) -> str:
     source = f"data:image/png;base64,{base64.b64encode(picture.png).decode('ascii')}"
     caption = f"<figcaption>{escape(picture.caption)}</figcaption>" if picture.caption else ""
     return (

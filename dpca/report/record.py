@@ -16,12 +16,12 @@ import numpy as np
 
 from dpca.plots.png import png
 from dpca.report import words
-from dpca.report.page import DataTable, Picture, html_page
+from dpca.report.page import DataTable, ReportPicture, html_page
 from dpca.storage.disk import atomic_write_bytes, read_file, there_is, writing_errors
 from dpca.storage.errors import StoreError, one_line
-from dpca.storage.manifest import FOLDER_MANIFEST, REPORT, Manifest, read_manifest, write_folder_manifest
-from dpca.storage.objects import Place, place_of
-from dpca.storage.outputs import resolved_output
+from dpca.storage.integrity.manifest import FOLDER_MANIFEST, REPORT, Manifest, read_manifest, write_folder_manifest
+from dpca.storage.remote.objects import Place, place_of
+from dpca.storage.transaction.outputs import resolved_output
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -154,7 +154,7 @@ def write_report(
             raise ValueError(f"figure {name!r} cannot name a file: use letters, digits, '-' and '_'")
         heading, sentence = texts.get(name, (name.replace("_", " ").replace("-", " ").capitalize(), ""))
         drawn = figure if isinstance(figure, bytes) else png(figure)
-        pictures.append(Picture(f"{name}.png", heading, sentence, drawn))
+        pictures.append(ReportPicture(f"{name}.png", heading, sentence, drawn))
     page = html_page(
         title=title,
         lead=words.lead(known),

@@ -18,7 +18,7 @@ from dpca.storage.ranges import range_words
 NOTHING = "-"
 
 
-class Stage(NamedTuple):
+class StageText(NamedTuple):
     """One line of the stage table, with its share of the total time (0..1); None in the line of the total."""
 
     name: str
@@ -165,7 +165,7 @@ def _written(parts: Mapping[str, int]) -> str:
     return f"{readable_size(parts['total'])} ({each})"
 
 
-def stages(report: Mapping[str, Any]) -> list[Stage]:
+def stages(report: Mapping[str, Any]) -> list[StageText]:
     """Return every stage as a line, and the total as the last one if there are several."""
     recorded: Mapping[str, Mapping[str, Any]] = report.get("stages") or {}
     total = sum(stage.get("seconds") or 0.0 for stage in recorded.values())
@@ -178,10 +178,10 @@ def stages(report: Mapping[str, Any]) -> list[Stage]:
         took = [_seconds(seconds), _size(stage.get("peak_memory"))]
         if planned:
             took = [f"{took[0]} ({_seconds(planned['seconds'])} planned)", f"{took[1]} ({_size(planned['memory'])})"]
-        lines.append(Stage(printable(name), took[0], rate, took[1], share))
+        lines.append(StageText(printable(name), took[0], rate, took[1], share))
     if len(lines) > 1:
         peaks = [stage["peak_memory"] for stage in recorded.values() if stage.get("peak_memory") is not None]
-        lines.append(Stage("total", _seconds(total), NOTHING, _size(max(peaks, default=None)), None))
+        lines.append(StageText("total", _seconds(total), NOTHING, _size(max(peaks, default=None)), None))
     return lines
 
 

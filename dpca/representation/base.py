@@ -11,14 +11,14 @@ from typing import TYPE_CHECKING, Any, ClassVar, Self
 import numpy as np
 from numpy.typing import DTypeLike
 
-from dpca.engine.boundary import guarded
-from dpca.engine.source import check_finite
-from dpca.kernels.dtypes import working_dtype
+from dpca.engine.folds.boundary import guarded
+from dpca.engine.sources.source import check_finite
+from dpca.kernels.algebra.dtypes import working_dtype
+from dpca.kernels.algebra.types import Array
 from dpca.kernels.pixels import Pixels, to_pixels
-from dpca.kernels.types import Array
+from dpca.storage.arrays.layout import count_spatial
 from dpca.storage.errors import DataError
 from dpca.storage.given_numbers import whole_number
-from dpca.storage.layout import count_spatial
 
 #: A store of scores states the fingerprint of its representation under this name.
 MODEL_FACT = "model"

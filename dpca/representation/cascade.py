@@ -10,14 +10,14 @@ from typing import Any, ClassVar, Self
 import numpy as np
 from numpy.typing import DTypeLike
 
-from dpca.engine.derived import ComputedSource
-from dpca.engine.source import Source
+from dpca.engine.sources.derived import ComputedSource
+from dpca.engine.sources.source import Source
+from dpca.kernels.algebra.types import Array, Region
 from dpca.kernels.pixels import Pixels
-from dpca.kernels.types import Array, Region
 from dpca.representation.base import Representation
 from dpca.representation.patches import PatchRepresentation
 from dpca.storage.errors import DataError
-from dpca.storage.workspace import fingerprint_of
+from dpca.storage.transaction.workspace import fingerprint_of
 
 # Bytes of the maps that are pooled at a time.
 _BLOCK_BYTES = 2**24

@@ -11,12 +11,12 @@ import numpy as np
 import scipy.linalg
 from numpy.typing import DTypeLike
 
+from dpca.kernels.algebra.types import Array
 from dpca.kernels.inner_products import Kernel, KernelMap
 from dpca.kernels.pixels import Pixels
-from dpca.kernels.types import Array
 from dpca.representation.base import Representation, array_digest
 from dpca.storage.errors import DataError
-from dpca.storage.workspace import fingerprint_of
+from dpca.storage.transaction.workspace import fingerprint_of
 
 # Values of samples, or of kernels, that are mapped at a time.
 _BLOCK_BYTES = 2**25

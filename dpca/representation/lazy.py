@@ -13,11 +13,11 @@ import numpy as np
 import zarr
 from dask.delayed import delayed
 
-from dpca.engine.source import Source, opened
-from dpca.kernels.types import Array
+from dpca.engine.sources.source import Source, opened
+from dpca.kernels.algebra.types import Array
 from dpca.representation.base import Representation
-from dpca.storage.readers.trajectory import is_trajectory
-from dpca.storage.reading import array_identity, open_again, path_of, read_into
+from dpca.storage.arrays.reading import array_identity, open_again, path_of, read_into
+from dpca.storage.readers.arrays.trajectory import is_trajectory
 from dpca.storage.stack import Stack
 
 # Decoded bytes of a chunk of a lazy array: enough work for a task, and several fit into memory.
@@ -34,18 +34,18 @@ def as_lazy(x: Any) -> da.Array:
 
 
 def lazy_chunks(array: zarr.Array[Any], chunks: tuple[Any, ...]) -> da.Array:
-    """Return a Dask array over a Zarr array. Its tasks check chunks, see `dpca.storage.reading.read_into`.
+    """Return a Dask array over a Zarr array. Its tasks check chunks, see `dpca.storage.arrays.reading.read_into`.
 
     Each process opens an array in a local store by its path.
     """
     path, dtype = path_of(array), np.dtype(array.dtype)
-    stored = _Stored(array if path is None else path, array_identity(array), tuple(array.shape), dtype)
+    stored = _StoredArray(array if path is None else path, array_identity(array), tuple(array.shape), dtype)
     lazy: da.Array = da.from_array(stored, chunks=chunks, fancy=False, meta=np.empty((0,) * array.ndim, dtype))
     return lazy
 
 
 @dataclass(frozen=True)
-class _Stored:
+class _StoredArray:
     """The parts of a stored array that are sent to tasks."""
 
     array: Any

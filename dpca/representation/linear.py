@@ -13,14 +13,14 @@ import numpy as np
 from numpy.lib.stride_tricks import as_strided
 from numpy.typing import DTypeLike
 
-from dpca.kernels import linalg
+from dpca.kernels.algebra import linalg
+from dpca.kernels.algebra.types import Array
 from dpca.kernels.pixels import Pixels, to_pixels
-from dpca.kernels.types import Array
 from dpca.partition.base import Partition
 from dpca.partition.cells import CellGrid
 from dpca.partition.whole import Whole
 from dpca.representation.base import Representation, array_digest
-from dpca.storage.workspace import fingerprint_of
+from dpca.storage.transaction.workspace import fingerprint_of
 
 # Floating-point bytes of a tile that is mapped at a time: enough samples for matrix products that still fit the cache.
 _BLOCK_BYTES = 2**25
@@ -30,7 +30,7 @@ _RUN_FEATURES = 2**14
 _ZERO_ROW = 1e-6
 
 
-class _Run(NamedTuple):
+class _CellRun(NamedTuple):
     """Consecutive partitions of equal size. They are centered in one call, and multiplied in one for each rank."""
 
     first: int
@@ -206,7 +206,7 @@ class LinearRepresentation(Representation):
         return list(self.partition.tiles((1, *self.sample_shape[1:])))
 
     @cached_property
-    def _tiles(self) -> list[tuple[tuple[int, ...], list[_Run]]]:
+    def _tiles(self) -> list[tuple[tuple[int, ...], list[_CellRun]]]:
         """Partitions that are split together, and their runs with the arrays for matrix products."""
         partition, everywhere = self.partition, (0,) * len(self.sample_shape)
         mean = np.ascontiguousarray(self.mean, np.float64).reshape(1, *self.sample_shape)
@@ -219,14 +219,14 @@ class LinearRepresentation(Representation):
         tiles = []
         for parts in self._parts:
             means, rows = cut(mean, parts), cut(components, parts)
-            runs: list[_Run] = []
+            runs: list[_CellRun] = []
             sizes = [partition.n_features(i) for i in parts]
             for _, equal in itertools.groupby(
                 enumerate(sizes), lambda each: (each[1], each[0] // max(1, _RUN_FEATURES // each[1]))
             ):
                 (first, _), *others = equal
                 here = slice(first, first + 1 + len(others))
-                runs.append(_Run(parts[here.start], here.start, _stacked(means[here]), _products(rows[here])))
+                runs.append(_CellRun(parts[here.start], here.start, _stacked(means[here]), _products(rows[here])))
             tiles.append((parts, runs))
         return tiles
 
@@ -263,7 +263,7 @@ def _stacked(parts: Sequence[Array]) -> Array:
     return as_strided(first, (len(parts), *first.shape), (first.nbytes, *first.strides))
 
 
-def _scores_of(run: _Run, some: slice, rows: Array, scores: Array) -> Array:
+def _scores_of(run: _CellRun, some: slice, rows: Array, scores: Array) -> Array:
     """View the scores (count, n, rank) of some partitions of a run in those (n, n_partitions, n_components) of all."""
     return scores[:, run.first + some.start : run.first + some.stop, : rows.shape[1]].swapaxes(0, 1)
 

@@ -10,12 +10,12 @@ from typing import Any, ClassVar, Self
 import numpy as np
 from numpy.typing import DTypeLike
 
-from dpca.kernels import linalg
+from dpca.kernels.algebra import linalg
+from dpca.kernels.algebra.types import Array
 from dpca.kernels.patches import PatchGrid
 from dpca.kernels.pixels import Pixels
-from dpca.kernels.types import Array
 from dpca.representation.base import Representation, array_digest
-from dpca.storage.workspace import fingerprint_of
+from dpca.storage.transaction.workspace import fingerprint_of
 
 
 @dataclass(frozen=True, eq=False)

@@ -11,12 +11,12 @@ import dask.array as da
 import numpy as np
 import zarr
 
-from dpca.engine.source import as_samples
+from dpca.engine.sources.source import as_samples
 from dpca.kernels.pixels import Pixels
 from dpca.representation.base import MODEL_FACT, Representation
 from dpca.representation.lazy import is_lazy, lazily_opened, lazy_chunks, map_samples, rows_of_a_task
+from dpca.storage.arrays.reading import group_facts
 from dpca.storage.errors import DataError
-from dpca.storage.reading import group_facts
 
 
 def samples_of(basis: Representation, x: Any, n_components: int | None = None, pixels: Pixels | None = None) -> Any:

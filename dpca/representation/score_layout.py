@@ -13,7 +13,7 @@
 
 Milliseconds to write and read a shard of 25.6 MB: the scores of 512 photographs in 25 x 25 cells with 20 components
 each, in chunks of 64 samples. Two shared cores, from the page cache, the best of several; by Zarr and, in brackets, by
-`dpca.storage.reading`:
+`dpca.storage.arrays.reading`:
 
 =====================  =======  =====  ========  =================  ==========
 components of a chunk  chunk    write  read all  the first quarter  one sample
@@ -32,7 +32,7 @@ from __future__ import annotations
 
 import math
 
-from dpca.storage.layout import Layout
+from dpca.storage.arrays.layout import Layout
 
 _CHUNK_BYTES = 4 * 2**20
 _LEAST_CHUNK_BYTES = 2**16

@@ -7,13 +7,13 @@ from typing import Any
 
 from numpy.typing import DTypeLike
 
-from dpca.kernels.dtypes import working_dtype
+from dpca.kernels.algebra.dtypes import working_dtype
+from dpca.kernels.algebra.types import Array
 from dpca.kernels.pixels import Pixels
 from dpca.kernels.superposition import Superposition
-from dpca.kernels.types import Array
 from dpca.representation.base import array_digest
 from dpca.representation.whitened import Whitened
-from dpca.storage.workspace import fingerprint_of
+from dpca.storage.transaction.workspace import fingerprint_of
 
 
 @dataclass(frozen=True, eq=False)

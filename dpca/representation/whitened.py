@@ -7,11 +7,11 @@ from typing import Any, ClassVar, Self
 
 from numpy.typing import DTypeLike
 
+from dpca.kernels.algebra.types import Array
 from dpca.kernels.pixels import Pixels
-from dpca.kernels.types import Array
 from dpca.representation.base import array_digest
 from dpca.representation.linear import LinearRepresentation
-from dpca.storage.workspace import fingerprint_of
+from dpca.storage.transaction.workspace import fingerprint_of
 
 
 @dataclass(frozen=True, eq=False)

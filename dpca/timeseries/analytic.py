@@ -9,8 +9,8 @@ import numpy as np
 import scipy.linalg
 import scipy.signal
 
-from dpca.kernels.types import Array
-from dpca.rules.rule import check_number
+from dpca.kernels.algebra.types import Array
+from dpca.rules.base.rule import check_number
 from dpca.storage.errors import DataError
 from dpca.timeseries.functions import checked_modes, time_functions
 from dpca.timeseries.results import Modes, turned, with_share

@@ -10,15 +10,15 @@ from typing import Any, ClassVar
 import numpy as np
 import scipy.signal
 
-from dpca.engine.lagged import LaggedSource
-from dpca.engine.source import ArraySource, Source, as_source
-from dpca.kernels.types import Array
-from dpca.models.labelled import given_to_fit
-from dpca.models.passes import Passes
+from dpca.engine.sources.lagged import LaggedSource
+from dpca.engine.sources.source import ArraySource, Source, as_source
+from dpca.kernels.algebra.types import Array
+from dpca.models.base.labelled import given_to_fit
+from dpca.models.base.passes import Passes
 from dpca.models.scores import Scores, read_scores_facts
 from dpca.representation.lazy import default_client
-from dpca.rules.moments import Moments
-from dpca.rules.spectral import SpectralSVD
+from dpca.rules.covariance.moments import Moments
+from dpca.rules.covariance.spectral import SpectralSVD
 from dpca.storage.errors import DataError, StoreError
 from dpca.storage.given_numbers import whole_number
 from dpca.timeseries.functions import even_step, time_functions, times_along, times_of

@@ -7,11 +7,11 @@ from typing import Any, ClassVar
 
 import numpy as np
 
-from dpca.engine.lagged import LaggedSource
-from dpca.engine.source import as_source
-from dpca.kernels.types import Array
-from dpca.models.labelled import given_to_fit
-from dpca.models.pca import PCA
+from dpca.engine.sources.lagged import LaggedSource
+from dpca.engine.sources.source import as_source
+from dpca.kernels.algebra.types import Array
+from dpca.models.base.labelled import given_to_fit
+from dpca.models.linear.pca import PCA
 from dpca.storage.errors import DataError
 from dpca.storage.given_numbers import whole_number
 from dpca.timeseries.functions import checked_modes, time_functions

@@ -10,8 +10,8 @@ from typing import Any
 import numpy as np
 import scipy.linalg
 
-from dpca.kernels.types import Array
-from dpca.models.convergence import ConvergenceWarning
+from dpca.kernels.algebra.types import Array
+from dpca.models.base.convergence import ConvergenceWarning
 from dpca.storage.errors import DataError
 from dpca.timeseries.exponentials import amplitudes_of, fit_exponentials
 from dpca.timeseries.functions import TimeFunctions, checked_modes, time_functions

@@ -8,7 +8,7 @@ import numpy as np
 import scipy.linalg
 import scipy.optimize
 
-from dpca.kernels.types import Array
+from dpca.kernels.algebra.types import Array
 
 _STEPS = 100
 # Largest exponent of an initial guess over the whole record; larger ones overflow.

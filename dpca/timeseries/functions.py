@@ -12,16 +12,16 @@ from typing import Any
 import numpy as np
 from sklearn.utils.validation import check_is_fitted
 
-from dpca.engine.source import as_samples, check_finite
-from dpca.kernels.types import Array
-from dpca.models.component_model import ComponentModel
-from dpca.models.eof import EOF
+from dpca.engine.sources.source import as_samples, check_finite
+from dpca.kernels.algebra.types import Array
+from dpca.models.base.component_model import ComponentModel
+from dpca.models.eof.eof import EOF
 from dpca.models.scores import Scores, open_scores
 from dpca.representation.linear import LinearRepresentation
 from dpca.representation.whitened import Whitened
+from dpca.storage.arrays.labelled import is_labelled, labelled_array
 from dpca.storage.errors import DataError
 from dpca.storage.given_numbers import is_whole
-from dpca.storage.labelled import is_labelled, labelled_array
 
 # Steps that differ by less than this share of their mean count as equal.
 _UNEVEN = 1e-3

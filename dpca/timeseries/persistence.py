@@ -8,8 +8,8 @@ from typing import Any
 import numpy as np
 import scipy.fft
 
+from dpca.kernels.algebra.types import Array
 from dpca.kernels.persistence import independent_samples
-from dpca.kernels.types import Array
 from dpca.storage.errors import DataError
 from dpca.timeseries.functions import time_functions
 from dpca.timeseries.results import Result

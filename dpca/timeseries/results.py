@@ -10,8 +10,8 @@ from typing import Any, ClassVar
 import dask.array as da
 import numpy as np
 
-from dpca.kernels.types import Array
-from dpca.models.labelled import Labels
+from dpca.kernels.algebra.types import Array
+from dpca.models.base.labelled import Labels
 from dpca.representation.linear import LinearRepresentation
 from dpca.representation.reconstruction import samples_of
 from dpca.storage.readers.base import require

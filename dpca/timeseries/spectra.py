@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import scipy.signal
 
-from dpca.kernels.types import Array
+from dpca.kernels.algebra.types import Array
 from dpca.storage.errors import DataError
 from dpca.storage.given_numbers import whole_number
 from dpca.timeseries.functions import time_functions

@@ -9,10 +9,10 @@ import numpy as np
 import scipy.linalg
 from numpy.typing import DTypeLike
 
-from dpca.kernels.types import Array
-from dpca.rules.orthonormal import gram
-from dpca.rules.rule import Rule
-from dpca.rules.state import Layout, State
+from dpca.kernels.algebra.types import Array
+from dpca.rules.base.orthonormal import gram
+from dpca.rules.base.rule import Rule
+from dpca.rules.base.state import Layout, State
 
 _BLOCK_ROWS, _BLOCK_COLUMNS = 256, 1024
 

@@ -12,21 +12,21 @@ import zarr
 from matplotlib.figure import Figure
 
 from dpca.cli.running import say as print_line
-from dpca.jobs.own_stack import inherited_of, own_stack
-from dpca.jobs.stages import StageCost
-from dpca.kernels.types import Array
+from dpca.jobs.plans.own_stack import inherited_of, own_stack
+from dpca.jobs.plans.stages import StageCost
+from dpca.kernels.algebra.types import Array
 from dpca.pipelines.studies.reproduction.data import MissingData
 from dpca.report.page import DataTable
 from dpca.report.record import aligned, read_report, report_folder, write_report
-from dpca.storage.arrays import create_array, create_root, write_shard
+from dpca.storage.arrays.arrays import create_array, create_root, write_shard
+from dpca.storage.arrays.layout import Layout
 from dpca.storage.errors import StoreError
-from dpca.storage.layout import Layout
-from dpca.storage.objects import Place
-from dpca.storage.outputs import check_output, check_report
-from dpca.storage.progress import Progress, no_progress
+from dpca.storage.progress import JobProgress, no_progress
 from dpca.storage.readers import Reader
+from dpca.storage.remote.objects import Place
 from dpca.storage.stack import Stack
-from dpca.storage.workspace import Workspace, fingerprint_of
+from dpca.storage.transaction.outputs import check_output, check_report
+from dpca.storage.transaction.workspace import Workspace, fingerprint_of
 
 
 @dataclass(frozen=True, eq=False)
@@ -82,7 +82,7 @@ class StackReport:
         write: Callable[[Workspace, Stack, StageCost], None],
         *,
         client: Any = None,
-        progress: Progress = no_progress,
+        progress: JobProgress = no_progress,
         say: Callable[[str], None] = lambda text: None,
     ) -> tuple[dict[str, Any], bool]:
         """Make store and report, unless an earlier run made them.

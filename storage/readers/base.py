@@ -27,7 +27,7 @@ from typing import Any, TypeAlias
 import numpy as np
 from numpy.typing import NDArray
 
-from dpca.storage.coordinates import Coordinates
+from dpca.storage.arrays.coordinates import Coordinates
 from dpca.storage.disk import file_bytes, open_file, read_at
 from dpca.storage.errors import DataError
 from dpca.storage.errors import printable as printable

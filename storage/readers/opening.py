@@ -10,21 +10,21 @@ from collections.abc import Sequence
 from importlib import import_module
 from typing import TYPE_CHECKING, TypeAlias, cast
 
+from dpca.storage.arrays.labelled import is_labelled
 from dpca.storage.disk import file_bytes
 from dpca.storage.errors import DataError, one_line
-from dpca.storage.labelled import is_labelled
-from dpca.storage.network import is_url
-from dpca.storage.objects import ObjectPath, absolute, is_dir, is_file, place_of
-from dpca.storage.outputs import is_never_input
+from dpca.storage.readers.arrays.data_array import DataArrayReader
+from dpca.storage.readers.arrays.trajectory import TrajectoryReader, is_trajectory
+from dpca.storage.readers.arrays.zarr_array import ZarrReader
 from dpca.storage.readers.base import Reader, is_hidden, is_image, seen, suffix_of, within_memory
-from dpca.storage.readers.data_array import DataArrayReader
-from dpca.storage.readers.folder import FilesReader, FolderReader
 from dpca.storage.readers.format import FileHead, Format
-from dpca.storage.readers.lmdb_images import LmdbReader, is_lmdb
+from dpca.storage.readers.images.folder import FilesReader, FolderReader
+from dpca.storage.readers.images.lmdb_images import LmdbReader, is_lmdb
+from dpca.storage.readers.images.tiff import is_stack
 from dpca.storage.readers.several import SeveralReader
-from dpca.storage.readers.tiff import is_stack
-from dpca.storage.readers.trajectory import TrajectoryReader, is_trajectory
-from dpca.storage.readers.zarr_array import ZarrReader
+from dpca.storage.remote.network import is_url
+from dpca.storage.remote.objects import ObjectPath, absolute, is_dir, is_file, place_of
+from dpca.storage.transaction.outputs import is_never_input
 
 if TYPE_CHECKING:
     import xarray
@@ -34,7 +34,19 @@ Source: TypeAlias = "str | os.PathLike[str] | Sequence[str | os.PathLike[str]] |
 Paths: TypeAlias = str | os.PathLike[str] | Sequence[str | os.PathLike[str]]
 
 # Modules beside this one that state formats of files, asked in this order.
-_FILES = ("hdf5", "netcdf3", "npy", "zip", "tiff", "folder", "video", "nifti", "idx", "trajectory", "tar")
+_FILES = (
+    "arrays.hdf5",
+    "arrays.netcdf3",
+    "arrays.npy",
+    "zip",
+    "images.tiff",
+    "images.folder",
+    "images.video",
+    "arrays.nifti",
+    "arrays.idx",
+    "arrays.trajectory",
+    "tar",
+)
 _FORMATS: list[Format] = [one for name in _FILES for one in import_module(f"dpca.storage.readers.{name}").FORMATS]
 _ZARR_METADATA = ("zarr.json", ".zarray", ".zgroup")
 

@@ -10,7 +10,7 @@ from itertools import accumulate
 
 import numpy as np
 
-from dpca.storage.coordinates import joined
+from dpca.storage.arrays.coordinates import joined
 from dpca.storage.errors import DataError
 from dpca.storage.readers.base import Block, Reader, digest
 

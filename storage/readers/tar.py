@@ -18,7 +18,6 @@ from typing import IO, Any
 
 from dpca.storage.disk import begin_of, open_file, read_at
 from dpca.storage.errors import DataError, StoreError, one_line
-from dpca.storage.objects import absolute, place_of
 from dpca.storage.pictures import HEAD
 from dpca.storage.readers.base import (
     MAX_ENCODED,
@@ -33,6 +32,7 @@ from dpca.storage.readers.base import (
     suffix_of,
 )
 from dpca.storage.readers.format import COMPRESSIONS, Format
+from dpca.storage.remote.objects import absolute, place_of
 
 _BLOCK = 512
 # Long names and headers of pax are texts of some lines.

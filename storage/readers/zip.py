@@ -18,7 +18,6 @@ from typing import IO, NamedTuple
 
 from dpca.storage.disk import open_file, read_at
 from dpca.storage.errors import DataError, StoreError, one_line
-from dpca.storage.objects import absolute
 from dpca.storage.pictures import HEAD
 from dpca.storage.readers.base import (
     Payload,
@@ -32,6 +31,7 @@ from dpca.storage.readers.base import (
     suffix_of,
 )
 from dpca.storage.readers.format import Format
+from dpca.storage.remote.objects import absolute
 
 _LOCAL_HEADER = 30
 

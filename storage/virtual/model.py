@@ -28,9 +28,9 @@ import numpy as np
 from numpy.lib.stride_tricks import as_strided
 from numpy.typing import NDArray
 
+from dpca.storage.arrays.layout import axes_for, choose_layout
 from dpca.storage.errors import DataError
-from dpca.storage.layout import axes_for, choose_layout
-from dpca.storage.manifest import digest_of
+from dpca.storage.integrity.manifest import digest_of
 from dpca.storage.virtual.exact import BELL_MOST, BELL_VARIANCE, Floats, bells, octets, words
 
 Region = Sequence[tuple[int, int]]

@@ -21,7 +21,7 @@ MODELS: dict[str, type[ImageModel]] = {
     "moving": Moving,
 }
 
-# The key of the digest of some samples, which `dpca.storage.verify` compares.
+# The key of the digest of some samples, which `dpca.storage.integrity.verify` compares.
 _PROBE = "probe"
 # Types of parameters as JSON has them; a truth value is no whole number.
 _TYPES: dict[str, tuple[type, ...]] = {"int": (int,), "float": (float, int), "str": (str,)}

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from dpca.storage.layout import count_spatial
+from dpca.storage.arrays.layout import count_spatial
 from dpca.storage.virtual.exact import Floats, places
 from dpca.storage.virtual.model import ImageModel
 

@@ -11,8 +11,8 @@ import numpy as np
 from zarr.abc.store import ByteRequest, OffsetByteRequest, RangeByteRequest, Store
 from zarr.core.buffer import Buffer, BufferPrototype, default_buffer_prototype
 
-from dpca.storage.layout import SAMPLE
-from dpca.storage.manifest import Manifest
+from dpca.storage.arrays.layout import SAMPLE
+from dpca.storage.integrity.manifest import Manifest
 from dpca.storage.virtual.model import ImageModel, Region
 from dpca.storage.virtual.models import stated_model
 

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from dpca.storage.layout import CHANNEL
+from dpca.storage.arrays.layout import CHANNEL
 from dpca.storage.virtual.exact import Floats, cosine
 from dpca.storage.virtual.model import ImageModel
 

@@ -17,8 +17,8 @@ from pathlib import Path
 
 from threadpoolctl import threadpool_info
 
-from dpca.engine.device import find_device
-from dpca.engine.memory import thread_count
+from dpca.engine.folds.device import find_device
+from dpca.engine.folds.memory import thread_count
 from dpca.pipelines.studies.partitions.device_speed import TABLE_4_3, cell_speeds
 from dpca.storage import open_stack
 from tests.benchmarks.inputs import Inputs

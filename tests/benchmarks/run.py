@@ -18,11 +18,12 @@ from collections.abc import Sequence
 from contextlib import nullcontext
 from pathlib import Path
 
-from tests.benchmarks import (
+from tests.benchmarks.quality import compressed_bytes, sequence_bytes, streaming_quality
+from tests.benchmarks.sides import Stage, compared, inputs_of, one_processor, options_of, print_line, read_lines
+from tests.benchmarks.speed import (
     analysis_speed,
     checked_reading,
     cluster_speed,
-    compressed_bytes,
     compressed_speed,
     field_speed,
     fit_speed,
@@ -32,12 +33,9 @@ from tests.benchmarks import (
     learning_speed,
     partition_speed,
     scores_speed,
-    sequence_bytes,
-    streaming_quality,
     streaming_speed,
     virtual_speed,
 )
-from tests.benchmarks.sides import Stage, compared, inputs_of, one_processor, options_of, print_line, read_lines
 
 STAGES: dict[str, Stage] = {
     "ingest": ingest_speed.lines,

@@ -28,11 +28,11 @@ from typing import Any
 import numpy as np
 import psutil
 
-import dpca.engine.plan
+import dpca.engine.folds.plan
 from dpca import CellPCA, StreamingPCA
-from dpca.engine.cluster import open_client
-from dpca.engine.memory import parallel_tasks, task_budget, thread_count
-from dpca.engine.source import as_source
+from dpca.engine.clusters.cluster import open_client
+from dpca.engine.folds.memory import parallel_tasks, task_budget, thread_count
+from dpca.engine.sources.source import as_source
 from dpca.jobs import CompressionSettings, fit_store, plan_job
 from dpca.storage import Stack, create_virtual, open_stack
 from tests.benchmarks.sides import Line, at_most, print_line, ratio_of
@@ -180,7 +180,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     arguments = sys.argv[1:] if argv is None else list(argv)
     if arguments[:1] == ["--go-on"]:
         path, target, estimator, distance = arguments[1:]
-        dpca.engine.plan.CHECKPOINT_BYTES = int(distance)
+        dpca.engine.folds.plan.CHECKPOINT_BYTES = int(distance)
         go_on(Path(path), Path(target), estimator)
         return 0
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)

@@ -18,9 +18,9 @@ import zarr
 from PIL import Image
 
 from dpca.storage import ingest
-from dpca.storage.workspace import Workspace
+from dpca.storage.transaction.workspace import Workspace
 from tests.conftest import smooth_images
-from tests.resealing import edit_facts
+from tests.helpers.resealing import edit_facts
 
 
 class Case(NamedTuple):

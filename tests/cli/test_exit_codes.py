@@ -17,8 +17,8 @@ from hypothesis import strategies as st
 
 from dpca.cli import main, running
 from dpca.cli.running import guarded, say
-from dpca.engine.plan import PlanError
-from dpca.engine.stopping import Stopped
+from dpca.engine.folds.plan import PlanError
+from dpca.engine.folds.stopping import Stopped
 from dpca.pipelines import (
     celeba_cpca,
     convergence_report,
@@ -29,7 +29,7 @@ from dpca.pipelines import (
 )
 from dpca.storage import ClusterError, DataError, StoreError
 from dpca.storage.errors import BusyError
-from tests.benchmarks.stop_anywhere import DPCA, ROOT
+from tests.benchmarks.searches.stop_anywhere import DPCA, ROOT
 from tests.cli.bad_cases import make_stack
 
 PROGRAMS = [celeba_cpca, convergence_report, lsun_streaming, partition_report, reproduce_kernel, reproduce_streaming]

@@ -17,9 +17,9 @@ import pytest
 
 from dpca.cli import main
 from dpca.pipelines.celeba_cpca import main as run_job
-from tests.benchmarks.stop_anywhere import DPCA, ROOT
-from tests.forked import Programs
-from tests.given_cluster import GivenCluster
+from tests.benchmarks.searches.stop_anywhere import DPCA, ROOT
+from tests.helpers.forked import Programs
+from tests.helpers.given_cluster import GivenCluster
 
 pytestmark = pytest.mark.usefixtures("small_pictures")
 
@@ -75,7 +75,7 @@ def _tree(folder: Path) -> dict[str, bytes]:
 
 
 # One that hands out single calls, one that maps over shards; the next test kills it while a fold runs. What each way of
-# asking a lost scheduler says is tested in `tests/storage/test_clusters.py`.
+# asking a lost scheduler says is tested in `tests/storage/remote/test_clusters.py`.
 @pytest.mark.parametrize("command", [_ingest, _transform])
 def test_a_scheduler_that_is_killed(
     command: Callable[[Path, Path], list[str]], made: Path, tmp_path: Path, programs: Programs
@@ -142,7 +142,7 @@ sys.meta_path.insert(0, Without())
 def test_workers_without_this_package_or_with_a_part_of_it(made: Path, tmp_path: Path, programs: Programs) -> None:
     """Workers that cannot import it, or one of its modules, however it is installed here."""
     with GivenCluster(0, tmp_path / "log", programs) as given:
-        for name in ("dpca", "dpca.storage.tasks"):
+        for name in ("dpca", "dpca.storage.remote.tasks"):
             shadow = tmp_path / f"without-{name}"
             shadow.mkdir()
             (shadow / "sitecustomize.py").write_text(_WITHOUT.format(name=name))

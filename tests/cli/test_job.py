@@ -21,8 +21,8 @@ from dpca.cli import main
 from dpca.cli.job import _clean
 from dpca.cli.job_file import read_job_file
 from dpca.storage import DataError, create_virtual, verify
-from dpca.storage.claim import Claim
-from dpca.storage.manifest import write_folder_manifest
+from dpca.storage.integrity.manifest import write_folder_manifest
+from dpca.storage.transaction.claim import Claim
 from tests.conftest import write_images
 
 pytestmark = pytest.mark.usefixtures("small_pictures")

@@ -11,7 +11,7 @@ import pytest
 
 from dpca.cli import main as dpca_main
 from dpca.jobs import fit_store, transform_store
-from dpca.models.cell_pca import CellPCA
+from dpca.models.cells.cell_pca import CellPCA
 from dpca.pipelines.celeba_cpca import main as cells
 from dpca.pipelines.convergence_report import main as convergence
 from dpca.pipelines.lsun_streaming import main as streaming

@@ -13,7 +13,7 @@ import pytest
 
 from dpca.cli import main
 from dpca.jobs import encode_store, fit_store, transform_store
-from dpca.models.cell_pca import CellPCA
+from dpca.models.cells.cell_pca import CellPCA
 from dpca.storage import ingest, open_stack
 from tests.conftest import smooth_images
 

@@ -32,7 +32,7 @@ NOT_RUN = {
     "dask worker": "runs on other machines; tests/cli/test_given_cluster.py runs it here",
     "dpca explore": "serves until interrupted; tests/explore/test_command.py runs it",
     "dpca compress /shared/": "has the address of another machine",
-    "dpca plan tb.zarr": "takes half a minute; tests/jobs/test_job_plan.py plans less",
+    "dpca plan tb.zarr": "takes half a minute; tests/jobs/plans/test_job_plan.py plans less",
     "python pipelines/lsun_streaming.py": "needs LMDB files of LSUN; tests/pipelines/test_lsun_streaming.py runs it",
     "python pipelines/convergence_report.py": "takes a minute; tests/pipelines/test_convergence_report.py runs it",
     "python pipelines/partition_report.py": "takes a minute; tests/pipelines/test_partition_report.py runs it",

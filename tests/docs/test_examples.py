@@ -23,7 +23,7 @@ from dask.utils import parse_bytes
 from dpca import __version__
 from dpca.cli.program import _parser
 from dpca.cli.running import MEANINGS
-from dpca.engine.cluster_file import read_cluster_file
+from dpca.engine.clusters.cluster_file import read_cluster_file
 from dpca.storage import verify
 from tests.conftest import write_images
 

@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 import dpca
-from tests.forked import Programs, printed_by
+from tests.helpers.forked import Programs, printed_by
 
 ROOT = Path(__file__).parents[2]
 pytest.importorskip("furo", reason='needs pip install -e ".[docs]"')

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from dpca.rules.minibatch import InBatches
+from dpca.rules.base.minibatch import InBatches
 
 _PLACES = {
     "short_task": ("plan", "_SHORT_TASK"),
@@ -35,7 +35,7 @@ def given_plan(monkeypatch: pytest.MonkeyPatch) -> Callable[..., None]:
         for name, value in values.items():
             module, constant = _PLACES[name]
             known = (lambda value=value: value) if name in ("threads", "usable") else value
-            places.append((sys.modules[f"dpca.engine.{module}"], constant, known))
+            places.append((sys.modules[f"dpca.engine.folds.{module}"], constant, known))
         if batch_rows is not None:
             places.append((InBatches, "batch_rows", lambda rule, dtype: batch_rows))
         for place in places:

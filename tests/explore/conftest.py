@@ -16,8 +16,8 @@ from dpca import CellPCA, StreamingPCA
 from dpca.explore.opening import Opened
 from dpca.explore.page import lay_out
 from dpca.explore.server import PageServer
-from dpca.jobs.encode import encode_store
-from dpca.jobs.transform import transform_store
+from dpca.jobs.compressed.encode import encode_store
+from dpca.jobs.scores.transform import transform_store
 from dpca.storage import ingest, open_stack
 from tests.conftest import smooth_images
 

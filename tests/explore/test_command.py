@@ -10,8 +10,8 @@ from pathlib import Path
 import pytest
 
 from dpca.cli import main
-from dpca.engine.stopping import STOPPED
-from tests.forked import Programs
+from dpca.engine.folds.stopping import STOPPED
+from tests.helpers.forked import Programs
 
 DPCA = [sys.executable, "-c", "import sys; from dpca.cli import main; sys.exit(main())", "explore"]
 

@@ -15,10 +15,10 @@ import zarr
 import dpca
 from dpca.explore import markup, originals
 from dpca.explore.explorer import Explorer
-from dpca.explore.live import LiveFit, Watched, progress_words
+from dpca.explore.live import LiveFit, LiveModelStore, progress_words
 from dpca.explore.opening import open_explorer
-from dpca.explore.originals import Names
-from dpca.jobs.fit import fit_store
+from dpca.explore.originals import SampleNames
+from dpca.jobs.models.fit import fit_store
 from dpca.metrics import psnr, ssim
 from dpca.plots.panels import NO_DATA
 from dpca.storage import StoreError, open_stack
@@ -117,7 +117,7 @@ def test_names_are_found_in_any_case_and_numbers_name_samples(stores: Path, monk
     assert names.find("portrait", seconds=-1)[1] == 8  # at least one block is searched
     assert names.find("portrait", wanted=lambda: False)[1] == 8
     assert names.find("nobody") == ([], N)
-    virtual = Names(None, 3_033_042)
+    virtual = SampleNames(None, 3_033_042)
     assert virtual[3_033_041] == "3033041"
     assert virtual.find("#3,033,041") == ([3_033_041], 3_033_042)
     assert virtual.find("3033042")[0] == virtual.find("-1")[0] == virtual.find("x")[0] == []
@@ -193,7 +193,7 @@ def test_a_store_that_disappears_is_missed_and_a_model_that_is_written_again_is_
     dpca.PCA(2).fit(values).save(tmp_path / "m.zarr")
     found = open_explorer(str(tmp_path / "a.zarr"), model=str(tmp_path / "m.zarr"))
     found.load()
-    watched, explorer = Watched(found.watched, found.load, found.explorer), found.explorer
+    watched, explorer = LiveModelStore(found.watched, found.load, found.explorer), found.explorer
     watched.look()
     assert (explorer.version, explorer.n_components) == (1, 2)
     dpca.PCA(4).fit(values).save(tmp_path / "m.zarr", overwrite=True)

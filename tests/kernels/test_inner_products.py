@@ -11,10 +11,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from sklearn.metrics.pairwise import pairwise_kernels
 
-from dpca.kernels import linalg
+from dpca.kernels.algebra import linalg
+from dpca.kernels.algebra.namespace import to_numpy
 from dpca.kernels.inner_products import Kernel, KernelMap
-from dpca.kernels.namespace import to_numpy
-from tests.traced import traced_peak
+from tests.helpers.traced import traced_peak
 
 KERNELS: dict[str, dict[str, Any]] = {
     "rbf": {"gamma": 0.01},

@@ -12,10 +12,10 @@ import numpy as np
 import pytest
 from threadpoolctl import threadpool_limits
 
-from dpca.kernels import linalg
-from dpca.kernels.bounded_eigh import bounded_eigh
-from dpca.kernels.namespace import to_numpy
-from tests.traced import traced_peak
+from dpca.kernels.algebra import linalg
+from dpca.kernels.algebra.bounded_eigh import bounded_eigh
+from dpca.kernels.algebra.namespace import to_numpy
+from tests.helpers.traced import traced_peak
 
 
 @pytest.fixture(autouse=True, scope="module")

@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from dpca.kernels import linalg_int8
+from dpca.kernels.algebra import linalg_int8
 
 needs_library = pytest.mark.skipif(not linalg_int8.is_available(), reason="no library of exact 8-bit products here")
 

@@ -11,7 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from skimage.metrics import structural_similarity
 
-from dpca.kernels import linalg
+from dpca.kernels.algebra import linalg
 from dpca.kernels.quality import mse_per_sample, ssim_per_sample
 
 

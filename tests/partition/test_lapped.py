@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from dpca.engine.identity import digest
+from dpca.engine.folds.identity import digest
 from dpca.partition import CellGrid, LappedGrid
 from dpca.partition.prefilter import Prefilter
 from dpca.representation.linear import LinearRepresentation

@@ -11,10 +11,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from dpca.kernels import linalg
+from dpca.kernels.algebra import linalg
 from dpca.partition import Bands, CellGrid, LappedGrid, SharedGrid, Whole, map_at_random
 from dpca.partition.base import Partition
-from tests.traced import traced_peak
+from tests.helpers.traced import traced_peak
 
 
 @st.composite

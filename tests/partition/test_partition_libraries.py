@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from dpca.kernels.namespace import empty, namespace, to_numpy
+from dpca.kernels.algebra.namespace import empty, namespace, to_numpy
 from dpca.partition import Bands, CellGrid, Whole, map_at_random
 from tests.conftest import sender
 

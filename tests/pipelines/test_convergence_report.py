@@ -110,7 +110,7 @@ def test_a_rule_that_diverges_is_in_the_table(
         if method != "sanger":
             return real(method, k, **options)
         from dpca.rules import Constant, Sanger
-        from dpca.rules.minibatch import InBatches
+        from dpca.rules.base.minibatch import InBatches
 
         return InBatches(Sanger(k, Constant(500.0), unit=1.0), 50)
 

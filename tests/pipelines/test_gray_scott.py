@@ -10,7 +10,7 @@ import pytest
 
 from dpca.pipelines.gray_scott import main, simulate
 from dpca.storage import open_stack
-from tests.storage.jobs_to_kill import tree
+from tests.storage.transaction.jobs_to_kill import tree
 
 
 def test_patterns_live() -> None:

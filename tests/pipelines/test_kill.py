@@ -1,6 +1,7 @@
 """SIGKILL of the program and of a worker, in every stage: the next run finishes, and nothing is different.
 
-`tests/benchmarks/kill_and_resume.py` does the same as often as one likes, with any source and a cluster for each run.
+`tests/benchmarks/searches/kill_and_resume.py` does the same as often as one likes, with any source and a cluster for
+each run.
 """
 
 from __future__ import annotations
@@ -12,9 +13,9 @@ from typing import Any
 
 import pytest
 
-from tests.benchmarks.kill_and_resume import PROGRAM, TWO_WORKERS, commands, disturbed, undisturbed, whole_job
+from tests.benchmarks.searches.kill_and_resume import PROGRAM, TWO_WORKERS, commands, disturbed, undisturbed, whole_job
 from tests.conftest import write_images
-from tests.forked import Programs
+from tests.helpers.forked import Programs
 
 FEW = ("--components", "5")
 OWN = (*FEW, *TWO_WORKERS, "--memory", "1.5GB")

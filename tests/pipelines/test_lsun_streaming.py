@@ -24,9 +24,9 @@ from dpca.pipelines.lsun_streaming import main
 from dpca.plots import drawing
 from dpca.storage import open_stack, verify
 from tests.conftest import smooth_images
-from tests.forked import Programs
+from tests.helpers.forked import Programs
 from tests.pipelines.test_celeba_cpca import tree
-from tests.storage.made_sources import write_lsun
+from tests.storage.sources.made_sources import write_lsun
 
 pytestmark = pytest.mark.usefixtures("small_pictures")
 

@@ -129,7 +129,7 @@ def test_every_number_is_what_it_says(tmp_path: Path, scheduler: str, capsys: py
 
 
 def _all_held_out(output: Path, n: int, count: int) -> Any:
-    from dpca.engine.sampling import spread_samples
+    from dpca.engine.sources.sampling import spread_samples
 
     return spread_samples(n, count, np.random.default_rng(0))
 

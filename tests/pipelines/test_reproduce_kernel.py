@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from dpca.pipelines.reproduce_kernel import main
-from dpca.pipelines.studies.kernel.courses import Problem, Variant, centered, gaussian, run, table
+from dpca.pipelines.studies.kernel.courses import KernelMatrix, Variant, centered, gaussian, run, table
 from dpca.pipelines.studies.kernel.mnist import errors, features
 
 
@@ -24,7 +24,7 @@ def test_kernels_and_errors_are_those_of_the_whole_matrix(x: np.ndarray, monkeyp
     middle = np.eye(90) - 1 / 90
     whole = middle @ kernel @ middle
     np.testing.assert_allclose(centered(kernel), whole, atol=1e-14)
-    problem, rows = Problem(whole, 3), np.random.default_rng(1).normal(size=(3, 90))
+    problem, rows = KernelMatrix(whole, 3), np.random.default_rng(1).normal(size=(3, 90))
     assert problem.error(rows) == pytest.approx(np.linalg.norm(whole - rows.T @ rows))
     values = np.linalg.eigvalsh(whole)
     assert problem.minimum == pytest.approx(np.linalg.norm(values[:-3]))
@@ -38,7 +38,7 @@ def test_kernels_and_errors_are_those_of_the_whole_matrix(x: np.ndarray, monkeyp
 
 
 def test_a_course_ends_where_a_variant_diverges(x: np.ndarray) -> None:
-    problem = Problem(centered(gaussian(x, 0.7)), 2)
+    problem = KernelMatrix(centered(gaussian(x, 0.7)), 2)
     good, bad = (run(problem, Variant("constant", eta), 2, 3) for eta in (0.1, 1e4))
     assert good.excess.shape == (2, 3)
     assert good.median[-1] < good.median[0]

@@ -17,7 +17,7 @@ from PIL import Image
 
 from dpca.metrics import convergence
 from dpca.pipelines.reproduce_streaming import main
-from dpca.pipelines.studies.reproduction import TABLES, Entry, Table, digits, markdown, spiked
+from dpca.pipelines.studies.reproduction import TABLES, Entry, ReproductionTable, digits, markdown, spiked
 from dpca.pipelines.studies.reproduction.data import MissingData, Setting
 from dpca.pipelines.studies.reproduction.tables import Published
 from tests.conftest import smooth_images
@@ -46,7 +46,7 @@ def test_verdicts_follow_from_the_numbers(entry: Entry, verdict: str) -> None:
 
 def test_a_table_is_set_with_theirs_ours_and_the_difference() -> None:
     entry = Entry("Oja", "k = 5", Published(-3.7, 0.16), (-3.5, -3.6), 1.234)
-    text = markdown([Table("t", "Title", "Convergence", "Ten trials.", (entry,))], {"lfw": "no tars"})
+    text = markdown([ReproductionTable("t", "Title", "Convergence", "Ten trials.", (entry,))], {"lfw": "no tars"})
     assert "| Oja | k = 5 | -3.70 +- 0.16 | -3.55 +- 0.07 | +0.15 | 1.23 | agrees within the spread |" in text
     assert "* lfw: no tars" in text
 

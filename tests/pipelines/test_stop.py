@@ -13,7 +13,7 @@ import pytest
 import zarr
 
 from dpca.pipelines import celeba_cpca, lsun_streaming
-from tests.forked import Programs
+from tests.helpers.forked import Programs
 
 
 @pytest.mark.parametrize(

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from tests.benchmarks.stop_anywhere import SIGNALS, commands, faults_of, prepare, stop_anywhere, stopped
-from tests.forked import Programs
+from tests.benchmarks.searches.stop_anywhere import SIGNALS, commands, faults_of, prepare, stop_anywhere, stopped
+from tests.helpers.forked import Programs
 
 
 def test_every_program_ends_quietly_whenever_it_is_stopped(tmp_path: Path) -> None:

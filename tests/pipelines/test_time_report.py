@@ -12,7 +12,7 @@ import xarray
 import zarr
 from PIL import Image
 
-from dpca.models.store import load_any
+from dpca.models.base.store import load_any
 from dpca.pipelines.studies.time.ocean import Ocean
 from dpca.pipelines.studies.time.plots import in_motion
 from dpca.pipelines.time_report import main

@@ -81,7 +81,7 @@ def test_only_what_is_shown_is_read(photographs: np.ndarray) -> None:
 
 @pytest.mark.parametrize("kind", ["cells", "whole"])
 def test_a_ladder_shows_what_so_many_components_give_back(kind: str, made: Path, photographs: np.ndarray) -> None:
-    from dpca.models.store import load_any
+    from dpca.models.base.store import load_any
 
     model = load_any(made / f"{kind}.zarr")
     expected = [
@@ -115,7 +115,7 @@ def test_a_compressed_store_has_levels_of_its_own(made: Path, photographs: np.nd
 
 
 def test_models_are_drawn_by_their_components_and_shares(made: Path, photographs: np.ndarray) -> None:
-    from dpca.models.store import load_any
+    from dpca.models.base.store import load_any
 
     model = load_any(made / "whole.zarr")
     figure = plots.eigenimages(made / "whole.zarr", 2)

@@ -13,9 +13,10 @@ from matplotlib.figure import Figure
 
 from dpca.report import record
 from dpca.report.record import format_table, read_pictures, read_report, write_report
-from dpca.storage import disk, manifest
+from dpca.storage import disk
 from dpca.storage.errors import StoreError
-from dpca.storage.outputs import check_output
+from dpca.storage.integrity import manifest
+from dpca.storage.transaction.outputs import check_output
 
 REPORT = {
     "stages": {

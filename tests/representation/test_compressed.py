@@ -14,7 +14,7 @@ from hypothesis.extra import numpy as hnp
 import dpca
 from dpca import CellPCA
 from dpca.jobs import encode_store
-from dpca.representation.compressed import Compressed
+from dpca.representation.compressed.compressed import Compressed
 from dpca.storage import DataError, StoreError, ingest, open_stack, verify
 from tests.conftest import smooth_images
 

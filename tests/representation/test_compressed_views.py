@@ -19,10 +19,10 @@ from hypothesis.extra import numpy as hnp
 import dpca
 from dpca import CellPCA
 from dpca.jobs import encode_store
-from dpca.representation import compressed_views, file_system
+from dpca.representation.compressed import compressed_views, file_system
 from dpca.storage import DataError, StoreError, ingest, open_stack
 from tests.conftest import smooth_images
-from tests.s3_server import options_at, upload
+from tests.helpers.s3_server import options_at, upload
 
 N, SHAPE = 230, (14, 18)
 

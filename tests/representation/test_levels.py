@@ -22,7 +22,7 @@ from dpca.jobs import fit_store, reconstruct_store, transform_store
 from dpca.pipelines.celeba_cpca import main as job
 from dpca.representation.lazy import as_lazy
 from dpca.storage import DataError, StoreError, open_stack, verify
-from dpca.storage.reading import read_into
+from dpca.storage.arrays.reading import read_into
 from tests.conftest import smooth_images
 
 K = 6

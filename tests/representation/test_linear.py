@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from dpca.kernels import linalg
+from dpca.kernels.algebra import linalg
 from dpca.kernels.pixels import Pixels, to_pixels
 from dpca.partition import Bands, CellGrid, LappedGrid, Whole, map_at_random
 from dpca.partition.base import Partition

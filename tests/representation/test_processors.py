@@ -15,7 +15,7 @@ from dpca import CellPCA
 from dpca.jobs import encode_store
 from dpca.storage import ingest, open_stack
 from tests.conftest import smooth_images
-from tests.core_types import environment, taken, usable
+from tests.helpers.core_types import environment, taken, usable
 from tests.representation import decode_elsewhere
 
 # Apart by what they fuse and how wide they add; every other one does as one of them.

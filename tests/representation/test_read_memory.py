@@ -11,12 +11,12 @@ import pytest
 import dpca
 from dpca import CellPCA
 from dpca.jobs import encode_store
-from dpca.kernels import linalg
-from dpca.representation.compressed import Compressed
+from dpca.kernels.algebra import linalg
+from dpca.representation.compressed.compressed import Compressed
 from dpca.storage import ingest
 from tests.conftest import smooth_images
-from tests.jobs.test_encode_sequences import drifting
-from tests.traced import traced_peak
+from tests.helpers.traced import traced_peak
+from tests.jobs.compressed.test_encode_sequences import drifting
 
 pytestmark = pytest.mark.memory
 

@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from dpca.representation.score_layout import score_layout
-from dpca.storage.layout import Layout
+from dpca.storage.arrays.layout import Layout
 
 
 @pytest.mark.parametrize(

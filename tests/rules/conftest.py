@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from dpca.kernels import linalg_int8
+from dpca.kernels.algebra import linalg_int8
 
 
 @pytest.fixture(scope="module", params=["bytes", "floats"])

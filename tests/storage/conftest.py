@@ -8,10 +8,10 @@ from typing import Any
 import numpy as np
 import pytest
 from distributed import Client, LocalCluster
-from ingest_to_kill import small_shards
 
-from dpca.storage.arrays import create_array, create_root, write_shard, write_strings
-from dpca.storage.layout import Layout
+from dpca.storage.arrays.arrays import create_array, create_root, write_shard, write_strings
+from dpca.storage.arrays.layout import Layout
+from tests.storage.sources.ingest_to_kill import small_shards
 
 MakeStack = Callable[..., Path]
 

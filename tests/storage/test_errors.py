@@ -6,7 +6,7 @@ import pickle
 
 import pytest
 
-from dpca.models.rank import UnmetError
+from dpca.models.cells.rank import UnmetError
 from dpca.storage.errors import BusyError, ClusterError, DataError, PlanError, StoreError
 
 

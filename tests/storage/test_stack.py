@@ -7,9 +7,9 @@ import pytest
 import xarray
 import zarr
 
-from dpca.storage.arrays import create_root, write_strings
+from dpca.storage.arrays.arrays import create_root, write_strings
+from dpca.storage.arrays.reading import array_identity, open_array
 from dpca.storage.errors import DataError, StoreError
-from dpca.storage.reading import array_identity, open_array
 from dpca.storage.stack import open_stack
 
 

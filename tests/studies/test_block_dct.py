@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from dpca.partition import CellGrid
 from dpca.pipelines.studies.partitions.dct_moments import BlockDCTMoments, block_dct, cell_waves, low_frequencies
-from dpca.rules.state import State
+from dpca.rules.base.state import State
 
 
 @settings(deadline=None, max_examples=30)

@@ -10,11 +10,11 @@ import zarr
 from hypothesis import given
 from hypothesis import strategies as st
 
-from dpca.engine.source import as_source
+from dpca.engine.sources.source import as_source
 from dpca.pipelines.studies.convergence.courses import marks_for, run_rule
 from dpca.pipelines.studies.convergence.reference import exact_reference
 from dpca.rules import AcceleratedBlockPower, Constant, IncrementalSVD, Oja, Sanger
-from dpca.rules.minibatch import InBatches
+from dpca.rules.base.minibatch import InBatches
 from dpca.storage.errors import DataError
 from tests.conftest import smooth_images
 

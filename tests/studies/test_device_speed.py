@@ -9,8 +9,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from dpca.engine import device as devices
-from dpca.engine.device import Device
+from dpca.engine.folds import device as devices
+from dpca.engine.folds.device import Device
 from dpca.pipelines.studies.partitions.device_speed import TABLE_4_3, cell_seconds, cell_speeds
 from dpca.storage import ingest
 from tests.conftest import smooth_images

@@ -14,8 +14,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from dpca import BandPCA
-from dpca.engine.plan import PlanError
-from dpca.engine.source import as_source
+from dpca.engine.folds.plan import PlanError
+from dpca.engine.sources.source import as_source
 from dpca.partition import CellGrid
 from dpca.pipelines.studies.partitions.analogy import Analogy, angles_between, combined
 from dpca.pipelines.studies.partitions.block_dct import dct_basis
@@ -23,7 +23,7 @@ from dpca.pipelines.studies.partitions.dct_moments import BlockDCTMoments
 from dpca.pipelines.studies.partitions.published import FIRST_EXAMPLE, QUALITY, SECONDS
 from dpca.pipelines.studies.partitions.settings import PartitionSettings, design
 from dpca.pipelines.studies.partitions.strategies import Training, fitting, strategies
-from dpca.pipelines.studies.partitions.tables import Bound, Table, in_text
+from dpca.pipelines.studies.partitions.tables import Bound, PartitionTable, in_text
 from dpca.storage.errors import DataError
 from dpca.storage.progress import no_progress
 from tests.conftest import smooth_images
@@ -191,7 +191,7 @@ def test_a_table_shows_the_columns_that_have_values() -> None:
         ("cells", {"components": 1200, "mse": 0.000961, "ssim": None, "theirs_cpu": 0.16, "scalars_ratio": 15.0}),
         ("holistic", {"components": 5, "mse": Bound(0.0123, "at most"), "theirs_cpu": "hours", "ssim": None}),
     )
-    table = Table("4.1", "A first example", "Of all.", "", lines, ("Told.",))
+    table = PartitionTable("4.1", "A first example", "Of all.", "", lines, ("Told.",))
     page = table.on_page()
     assert list(page.head) == ["", "k", "scalars", "MSE", "theirs: CPU s a cell"]
     assert list(page.rows) == [
@@ -214,7 +214,7 @@ def test_components_of_whole_samples_follow_the_memory_unless_they_are_asked_for
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     # In the package the name of the module is that of its function.
-    folding = importlib.import_module("dpca.engine.fold")
+    folding = importlib.import_module("dpca.engine.folds.fold")
     training = Training(as_source(np.zeros((400, 200, 100), np.uint8)), 400, 20_000, None, "", no_progress)
 
     def fitted(room: int, **settings: Any) -> int:

@@ -8,8 +8,8 @@ import numpy as np
 import pytest
 import zarr
 
-from dpca.engine.plan import PlanError
-from dpca.engine.source import Source, as_source
+from dpca.engine.folds.plan import PlanError
+from dpca.engine.sources.source import Source, as_source
 from dpca.metrics import convergence, principal_angles
 from dpca.pipelines.studies.convergence import reference as module
 from dpca.pipelines.studies.convergence.reference import exact_reference

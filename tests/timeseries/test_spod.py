@@ -13,7 +13,7 @@ import xarray
 import zarr
 
 from dpca import PCA, timeseries
-from dpca.engine.fold import plan_for
+from dpca.engine.folds.fold import plan_for
 from dpca.storage import DataError
 from tests.fixtures.other_libraries import known
 from tests.timeseries.field import SHAPE, waves
@@ -70,15 +70,15 @@ def test_stores_in_segments(
 ) -> None:
     zarr.create_array(str(tmp_path / "x.zarr"), data=FIELD, chunks=(50, 5, 6))
     x = str(tmp_path / "x.zarr") if how == "path" else da.from_array(FIELD, chunks=(50, 5, 6))
-    monkeypatch.setattr("dpca.engine.plan.SEGMENT_BYTES", 5 * 40 * 30 * 8)
-    monkeypatch.setattr("dpca.engine.plan._SHORT_TASK", 0)
+    monkeypatch.setattr("dpca.engine.folds.plan.SEGMENT_BYTES", 5 * 40 * 30 * 8)
+    monkeypatch.setattr("dpca.engine.folds.plan._SHORT_TASK", 0)
     segments: list[int] = []
 
     def planned(*given: Any, **how: Any) -> Any:
         segments.append(len((plan := plan_for(*given, **how)).segments))
         return plan
 
-    monkeypatch.setattr("dpca.engine.fold.plan_for", planned)
+    monkeypatch.setattr("dpca.engine.folds.fold.plan_for", planned)
     for client in (None, cluster):
         found = timeseries.spod(x, 3, 40, oversampling=4, client=client, band=(0.02, 0.2))
         here = (exact.frequencies >= 0.02) & (exact.frequencies <= 0.2)

@@ -14,13 +14,13 @@ import numpy as np
 import dpca
 from dpca import CellPCA
 from dpca.jobs import append_store, encode_store
-from dpca.jobs.own_stack import KEPT_STACK
-from dpca.representation.compressed_form import Form
+from dpca.jobs.plans.own_stack import KEPT_STACK
+from dpca.representation.compressed.compressed_form import StoreForm
 from dpca.storage import Stack, ingest, open_stack, verify
 from dpca.storage.errors import DataError, StoreError
-from dpca.storage.manifest import write_manifest
+from dpca.storage.integrity.manifest import write_manifest
 from tests.conftest import smooth_images
-from tests.jobs.test_encode_sequences import drifting
+from tests.jobs.compressed.test_encode_sequences import drifting
 from tests.trust.damage import draw_damage
 
 SAMPLES, MORE, ROWS = 70, 12, 32
@@ -48,7 +48,7 @@ def make_appendable(folder: Path) -> None:
             ingest(here / f"{stack}.npy", here / f"{stack}-stack.zarr", data_range=stated, threads=1)
         for stack in ("first", "days"):
             CellPCA(12, cell_shape=8, shared=True).fit(here / f"{stack}-stack.zarr").save(here / f"{stack}-model.zarr")
-        with patch.object(Form, "rows", ROWS), patch.object(Form, "shard_rows", ROWS):
+        with patch.object(StoreForm, "rows", ROWS), patch.object(StoreForm, "shard_rows", ROWS):
             for store, stack, goal in (
                 ("mean", "first", {"psnr": 30.0}),
                 ("promised", "first", {"max_error": 3.0}),

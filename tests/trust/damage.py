@@ -23,9 +23,9 @@ from dpca.jobs import (
     fit_store,
     transform_store,
 )
-from dpca.representation.compressed_form import Form as CodesForm
+from dpca.representation.compressed.compressed_form import StoreForm as CodesForm
 from dpca.storage import ingest
-from dpca.storage.layout import Layout
+from dpca.storage.arrays.layout import Layout
 from tests.conftest import smooth_images
 
 SHAPE = (40, 24, 20, 3)
@@ -55,7 +55,7 @@ def small_shards(shape: Any, itemsize: int, axes: Any, cell_shape: Any = None, *
 def make_stores(folder: Path, client: Any) -> None:
     """Make a store of every kind in ``a``, and others of the same shapes in ``b``."""
     drawing: Any = importlib.import_module("dpca.plots.drawing")
-    score_write: Any = importlib.import_module("dpca.jobs.score_write")
+    score_write: Any = importlib.import_module("dpca.jobs.scores.score_write")
     ingesting: Any = importlib.import_module("dpca.storage.ingest")
     with (
         patch.object(score_write, "choose_layout", small_shards),

@@ -15,7 +15,7 @@ from typing import Any
 import zarr
 
 import dpca
-from dpca.models.store import load_any
+from dpca.models.base.store import load_any
 from dpca.storage import ReplacedError, open_stack, verify
 from dpca.storage.disk import exchanged
 from tests.trust.ways import _decoded, _equal, _labelled, _model_parts, _scores_parts, _stack_parts

@@ -11,8 +11,8 @@ import numpy as np
 import pytest
 
 from dpca.storage import StoreError, verify
-from dpca.storage.manifest import carried_over
-from dpca.storage.workspace import Workspace
+from dpca.storage.integrity.manifest import carried_over
+from dpca.storage.transaction.workspace import Workspace
 from tests.trust.appends import APPENDED, AppendTrial, make_appendable
 
 
@@ -25,7 +25,7 @@ def trial(tmp_path_factory: pytest.TempPathFactory) -> AppendTrial:
 @pytest.mark.cases(1)
 @pytest.mark.parametrize("store", APPENDED)
 def test_no_damage_is_vouched_for_by_an_append(store: str, trial: AppendTrial) -> None:
-    """`tests/benchmarks/damage_stores.py --append` tests more of these."""
+    """`tests/benchmarks/searches/damage_stores.py --append` tests more of these."""
     rng = np.random.default_rng(list(APPENDED).index(store))
     assert [wrong for _ in range(4) for wrong in trial.run(store, rng)] == []
 

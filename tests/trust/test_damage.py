@@ -25,7 +25,7 @@ def test_whole_stores_are_read_in_every_way(trial: Trial) -> None:
 
 @pytest.mark.parametrize("store", STORES)
 def test_damage_is_named_and_never_read(store: str, trial: Trial) -> None:
-    """Six ways for each store, all ways over all stores; `tests/benchmarks/damage_stores.py` tests more."""
+    """Six ways for each store, all ways over all stores; `tests/benchmarks/searches/damage_stores.py` tests more."""
     rng = np.random.default_rng(STORES.index(store))
     assert [wrong for _ in range(6) for wrong in trial.run(store, rng)] == []
     assert len(trial.used[store]) == 6

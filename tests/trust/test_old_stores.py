@@ -10,8 +10,8 @@ import pytest
 
 import dpca
 from dpca.jobs import fit_store
-from dpca.jobs.stages import NOTHING
-from dpca.models.store import load_any
+from dpca.jobs.plans.stages import NOTHING
+from dpca.models.base.store import load_any
 from dpca.storage import open_stack, verify
 
 FIXTURES = Path(__file__).parents[1] / "fixtures"

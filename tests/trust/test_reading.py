@@ -23,9 +23,9 @@ from dpca import PCA, CellPCA, StreamingPCA
 from dpca.cli import main as command
 from dpca.jobs import fit_store, reconstruct_store, transform_store
 from dpca.storage import DataError, StoreError, ingest, open_stack, verify
-from dpca.storage.arrays import write_strings
-from dpca.storage.checked import checked_store
-from dpca.storage.reading import open_array
+from dpca.storage.arrays.arrays import write_strings
+from dpca.storage.arrays.reading import open_array
+from dpca.storage.integrity.checked import checked_store
 from tests.conftest import smooth_images
 from tests.trust.damage import SHAPE, change_value, json_places
 
@@ -274,7 +274,7 @@ def test_every_value_of_the_metadata_is_vouched_for(stores: Path) -> None:
     """`verify` reports the file of any changed value.
 
     This test changes eight values in files with manifests, and two values in files with a digest in a manifest.
-    `tests/benchmarks/damage_stores.py` tests more.
+    `tests/benchmarks/searches/damage_stores.py` tests more.
     """
     rng, missed, n = np.random.default_rng(0), [], 0
     for store in ("scores.zarr", "stack.zarr", "streaming.zarr", "job.report"):

@@ -10,16 +10,17 @@ import pytest
 
 import dpca
 from dpca.cli.running import known_error
-from dpca.storage import ReplacedError, StoreError, open_stack, replaced
+from dpca.storage import ReplacedError, StoreError, open_stack
+from dpca.storage.arrays.reading import open_array, open_group
 from dpca.storage.disk import exchanged
-from dpca.storage.reading import open_array, open_group
+from dpca.storage.integrity import replaced
 from tests.trust.replaced import OPENED, READ, Replacement
 
 
 @pytest.mark.parametrize("gap", [False, True], ids=["swapped", "two renames"])
 @pytest.mark.parametrize("store", READ)
 def test_no_reader_is_told_of_damage(store: str, gap: bool, made_twice: Path, tmp_path: Path) -> None:
-    """Replace it before some accesses; `tests/benchmarks/read_while_replaced.py` does so before each."""
+    """Replace it before some accesses; `tests/benchmarks/searches/read_while_replaced.py` does so before each."""
     stores = Replacement(made_twice, tmp_path, store, gap=gap)
     for ways, opens in ((OPENED, True), (READ, False)):
         for way, read in ways.get(store, {}).items():

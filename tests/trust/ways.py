@@ -1,6 +1,6 @@
 """Every public way of reading finished stores, applied to damaged stores.
 
-Each way must return the same values as before, or raise an error; `dpca.storage.verify` must report the file.
+Each way must return the same values as before, or raise an error; `dpca.storage.integrity.verify` must report the file.
 """
 
 from __future__ import annotations
@@ -17,8 +17,8 @@ import zarr
 import dpca
 from dpca import PCA, CellPCA, StreamingPCA, analysis
 from dpca.jobs import find_done, open_input, reconstruct_store, transform_store
-from dpca.jobs.remeasure import remeasure
-from dpca.models.store import load_any
+from dpca.jobs.compressed.remeasure import remeasure
+from dpca.models.base.store import load_any
 from dpca.storage import ingest, open_stack, verify
 from dpca.storage.errors import DataError, StoreError
 from tests.conftest import smooth_images

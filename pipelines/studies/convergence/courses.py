@@ -10,23 +10,23 @@ from typing import Any, ClassVar
 import numpy as np
 from numpy.typing import DTypeLike
 
-from dpca.engine.fold import fold
-from dpca.engine.memory import task_budget
-from dpca.engine.plan import PlanError
-from dpca.engine.source import Source
-from dpca.engine.watching import Marks
-from dpca.kernels.dtypes import working_dtype
-from dpca.kernels.types import Array
+from dpca.engine.folds.fold import fold
+from dpca.engine.folds.memory import task_budget
+from dpca.engine.folds.plan import PlanError
+from dpca.engine.folds.watching import Marks
+from dpca.engine.sources.source import Source
+from dpca.kernels.algebra.dtypes import working_dtype
+from dpca.kernels.algebra.types import Array
 from dpca.partition.whole import Whole
 from dpca.pipelines.studies.convergence.reference import Reference
-from dpca.rules.rule import Wrapper
-from dpca.rules.state import State
+from dpca.rules.base.rule import Wrapper
+from dpca.rules.base.state import State
 from dpca.storage.errors import DataError
-from dpca.storage.progress import Progress, no_progress
+from dpca.storage.progress import JobProgress, no_progress
 
 
 @dataclass(frozen=True)
-class Course:
+class ConvergenceCurve:
     """What became of one rule.
 
     Attributes
@@ -59,11 +59,11 @@ class Run:
     found: list[dict[str, Array]]
     failure: str = ""
 
-    def course(self, name: str, reference: Reference, *, progress: Progress = no_progress) -> Course:
+    def course(self, name: str, reference: Reference, *, progress: JobProgress = no_progress) -> ConvergenceCurve:
         """Measure it."""
         bases = [found["components"] for found in self.found]
         values = reference.convergence(bases, progress=progress) if bases else []
-        return Course(name, tuple(self.samples), tuple(self.seconds), tuple(values), self.failure)
+        return ConvergenceCurve(name, tuple(self.samples), tuple(self.seconds), tuple(values), self.failure)
 
 
 def run_rule(
@@ -72,7 +72,7 @@ def run_rule(
     marks: Sequence[int],
     *,
     value_range: tuple[float, float] | None = None,
-    progress: Progress = no_progress,
+    progress: JobProgress = no_progress,
     stage: str = "",
 ) -> Run:
     """Give a rule the samples of a source in their order, once, and note what it has found at some marks.

@@ -9,19 +9,19 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from dpca import metrics
-from dpca.engine.fold import fold
-from dpca.engine.memory import usable_bytes
-from dpca.engine.plan import PlanError
-from dpca.engine.source import Source
-from dpca.kernels import linalg
-from dpca.kernels.types import Array
-from dpca.models.passes import Passes
-from dpca.models.pca_solvers import Problem, dual
+from dpca.engine.folds.fold import fold
+from dpca.engine.folds.memory import usable_bytes
+from dpca.engine.folds.plan import PlanError
+from dpca.engine.sources.source import Source
+from dpca.kernels.algebra import linalg
+from dpca.kernels.algebra.types import Array
+from dpca.models.base.passes import Passes
+from dpca.models.linear.pca_solvers import SolverProblem, dual
 from dpca.partition.whole import Whole
 from dpca.pipelines.studies.captured import Captured
-from dpca.rules.covariance import Covariance
+from dpca.rules.covariance.covariance import Covariance
 from dpca.storage.errors import DataError
-from dpca.storage.progress import Progress, no_progress
+from dpca.storage.progress import JobProgress, no_progress
 
 
 @dataclass(frozen=True, eq=False)
@@ -53,7 +53,7 @@ class Reference:
         """Return the same for the first k components only."""
         return replace(self, components=self.components[:k], explained_variance=self.explained_variance[:k])
 
-    def convergence(self, bases: Sequence[Array], *, progress: Progress = no_progress) -> list[float]:
+    def convergence(self, bases: Sequence[Array], *, progress: JobProgress = no_progress) -> list[float]:
         """Return the convergence of Alakkari 2020, equation 2.24 of each basis (k, d), in float64; lower is better.
 
         From the covariance where it is at hand; otherwise in one pass over the source, which costs 2 n d operations
@@ -65,7 +65,7 @@ class Reference:
         best = captured[0]
         return [math.log10(1 - found / best) if found < best else -math.inf for found in captured[1:]]
 
-    def captured(self, bases: Sequence[Array], *, progress: Progress = no_progress) -> tuple[list[float], float]:
+    def captured(self, bases: Sequence[Array], *, progress: JobProgress = no_progress) -> tuple[list[float], float]:
         """Return the variance that each basis captures, measured in float64 in one pass, and the total variance."""
         rule = Captured(list(bases), self.mean)
         partition = Whole(tuple(self.source.shape[1:]))
@@ -73,7 +73,7 @@ class Reference:
         return found["captured"].tolist(), float(found["total_variance"])
 
 
-def exact_reference(source: Source, n_components: int, *, progress: Progress = no_progress) -> Reference:
+def exact_reference(source: Source, n_components: int, *, progress: JobProgress = no_progress) -> Reference:
     """Compute the best components of a source from its covariance, or from its dual where samples are the fewer.
 
     Parameters
@@ -116,10 +116,10 @@ def exact_reference(source: Source, n_components: int, *, progress: Progress = n
     return _dual_reference(source, n_components, progress)
 
 
-def _dual_reference(source: Source, k: int, progress: Progress) -> Reference:
+def _dual_reference(source: Source, k: int, progress: JobProgress) -> Reference:
     n, d = source.shape[0], math.prod(source.shape[1:])
     passes = Passes(source, client=None, memory_budget=None, checkpoints=None, progress=progress)
-    found = dual(Problem(n, d, k, np.dtype(np.float64)), passes)
+    found = dual(SolverProblem(n, d, k, np.dtype(np.float64)), passes)
     values = found["explained_variance"]
     if (rank := int(np.count_nonzero(values))) < k:
         raise DataError(

@@ -12,21 +12,21 @@ import numpy as np
 import zarr
 
 from dpca import plots
-from dpca.engine.source import as_source
-from dpca.jobs.stages import StageCost
-from dpca.models.streaming_methods import METHODS, make_rule
-from dpca.pipelines.studies.convergence.courses import Course, marks_for, run_rule
+from dpca.engine.sources.source import as_source
+from dpca.jobs.plans.stages import StageCost
+from dpca.models.streaming.streaming_methods import METHODS, make_rule
+from dpca.pipelines.studies.convergence.courses import ConvergenceCurve, marks_for, run_rule
 from dpca.pipelines.studies.convergence.reference import Reference, exact_reference
 from dpca.pipelines.studies.runner import StackReport, write_array
 from dpca.report.page import DataTable
 from dpca.report.record import write_report
-from dpca.storage.arrays import write_strings
+from dpca.storage.arrays.arrays import write_strings
 from dpca.storage.errors import DataError
-from dpca.storage.objects import Place
-from dpca.storage.progress import Progress, no_progress
+from dpca.storage.progress import JobProgress, no_progress
 from dpca.storage.readers import Reader
+from dpca.storage.remote.objects import Place
 from dpca.storage.stack import Stack
-from dpca.storage.workspace import Workspace
+from dpca.storage.transaction.workspace import Workspace
 
 KIND, VERSION = "convergence", 1
 _HEAD = ("rule", "convergence", "of the best variance", "CPU s", "CPU ms a sample", "remark")
@@ -64,7 +64,7 @@ def report_convergence(
     *,
     reading: Mapping[str, Any] | None = None,
     overwrite: bool = False,
-    progress: Progress = no_progress,
+    progress: JobProgress = no_progress,
     say: Callable[[str], None] = lambda text: None,
 ) -> tuple[dict[str, Any], bool]:
     """Run rules over a stack in its order, once each, and write store, numbers and figures.
@@ -174,19 +174,21 @@ def _pixel_range(stack: Stack) -> tuple[float, float] | None:
     return stack.data_range if stack.dtype.kind in "bui" else None
 
 
-def _record(course: Course) -> dict[str, Any]:
+def _record(course: ConvergenceCurve) -> dict[str, Any]:
     record = asdict(course)
     record["convergence"] = [value if math.isfinite(value) else None for value in course.convergence]
     return record
 
 
-def _course(record: dict[str, Any]) -> Course:
+def _course(record: dict[str, Any]) -> ConvergenceCurve:
     values = tuple(-math.inf if value is None else value for value in record["convergence"])
-    return Course(record["rule"], tuple(record["samples"]), tuple(record["seconds"]), values, record["failure"])
+    return ConvergenceCurve(
+        record["rule"], tuple(record["samples"]), tuple(record["seconds"]), values, record["failure"]
+    )
 
 
 def _numbers(
-    stack: Stack, settings: ConvergenceSettings, reference: Reference, courses: Sequence[Course]
+    stack: Stack, settings: ConvergenceSettings, reference: Reference, courses: Sequence[ConvergenceCurve]
 ) -> dict[str, Any]:
     return {
         "samples": stack.n_samples,
@@ -201,7 +203,7 @@ def _numbers(
     }
 
 
-def _write_store(group: zarr.Group, courses: Sequence[Course], marks: Sequence[int]) -> None:
+def _write_store(group: zarr.Group, courses: Sequence[ConvergenceCurve], marks: Sequence[int]) -> None:
     shape = (len(courses), len(marks))
     # Infinite after a rule failed.
     values, seconds = np.full(shape, np.inf), np.full(shape, np.inf)
@@ -214,7 +216,7 @@ def _write_store(group: zarr.Group, courses: Sequence[Course], marks: Sequence[i
     write_strings(group, "rule", [course.rule for course in courses], "rule")
 
 
-def _write_report(folder: Place, report: dict[str, Any], courses: Sequence[Course]) -> None:
+def _write_report(folder: Place, report: dict[str, Any], courses: Sequence[ConvergenceCurve]) -> None:
     name = (report["source"] or {}).get("name") or "a stack"
     figures, captions = {}, {}
     for key, label, heading in (

@@ -10,14 +10,14 @@ import numpy as np
 from sklearn.cluster import KMeans
 
 from dpca import metrics
-from dpca.kernels.types import Array
-from dpca.models.spectral_clustering import SpectralClustering
-from dpca.pipelines.studies.kernel.courses import Course, Problem, Variant, curves, gaussian, passes
+from dpca.kernels.algebra.types import Array
+from dpca.models.kernel.spectral_clustering import SpectralClustering
+from dpca.pipelines.studies.kernel.courses import ErrorCurve, KernelMatrix, Variant, curves, gaussian, passes
 from dpca.pipelines.studies.kernel.usps import SIGMA, digits
 from dpca.pipelines.studies.reproduction.data import Setting
 from dpca.pipelines.studies.runner import Section
 from dpca.report.page import DataTable
-from dpca.rules.rule import DivergedError
+from dpca.rules.base.rule import DivergedError
 
 CLUSTERS, PASSES = 10, 30
 #: Table 1 of the source.
@@ -40,7 +40,7 @@ def clustering_section(setting: Setting, n_passes: int = PASSES) -> Section:
     x, labels = digits(setting)
     kernel = gaussian(x, SIGMA)
     roots = np.sqrt(kernel.sum(axis=1))
-    problem = Problem(kernel / roots / roots[:, None], CLUSTERS)
+    problem = KernelMatrix(kernel / roots / roots[:, None], CLUSTERS)
     courses, lines = [], []
     numbers: dict[str, Any] = {}
     for variant in VARIANTS:
@@ -69,7 +69,7 @@ def clustering_section(setting: Setting, n_passes: int = PASSES) -> Section:
     )
 
 
-def _run(problem: Problem, variant: Variant, labels: Array, n_passes: int) -> tuple[Course, dict[int, float]]:
+def _run(problem: KernelMatrix, variant: Variant, labels: Array, n_passes: int) -> tuple[ErrorCurve, dict[int, float]]:
     steps = passes(problem.kernel, variant.gains(len(labels)), problem.start(0), 0)
     excess, found = np.full((1, n_passes), np.nan), {}
     began = time.process_time()
@@ -80,7 +80,7 @@ def _run(problem: Problem, variant: Variant, labels: Array, n_passes: int) -> tu
                 found[number] = _information(result["expansion"], labels)
     except DivergedError:
         pass
-    return Course(variant, excess, time.process_time() - began), found
+    return ErrorCurve(variant, excess, time.process_time() - began), found
 
 
 def _information(eigenvectors: Array, labels: Array) -> float:

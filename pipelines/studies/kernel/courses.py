@@ -12,12 +12,12 @@ import numpy as np
 import scipy.linalg
 from matplotlib.figure import Figure
 
-from dpca.kernels.types import Array
+from dpca.kernels.algebra.types import Array
 from dpca.plots import convergence
 from dpca.report.page import DataTable
-from dpca.rules.gains import Gains, gains_of
-from dpca.rules.kha import KernelHebbian, begin
-from dpca.rules.rule import DivergedError
+from dpca.rules.base.rule import DivergedError
+from dpca.rules.kernel.gains import Gains, gains_of
+from dpca.rules.kernel.kha import KernelHebbian, begin
 
 _NAMES = {"constant": "KHA", "smd*": "KHA-SMD*", "smd": "KHA-SMD"}
 _EMPHASIZED = "KHA/et*"
@@ -32,7 +32,7 @@ class Variant:
     Attributes
     ----------
     name : str
-        One of `dpca.rules.gains.VARIANTS`.
+        One of `dpca.rules.kernel.gains.VARIANTS`.
     eta : float
     tau : float
         In passes.
@@ -63,7 +63,7 @@ class Variant:
 
 
 @dataclass(frozen=True, eq=False)
-class Problem:
+class KernelMatrix:
     """A kernel matrix (l, l), centered if it should be, and how many of its r eigenvectors are wanted.
 
     ``scale`` multiplies the random start, N(0, 1 / (r l)), which is too large for kernels far from 1.
@@ -97,7 +97,7 @@ class Problem:
 
 
 @dataclass(frozen=True, eq=False)
-class Course:
+class ErrorCurve:
     """Excess errors E / E_min - 1 (trial, pass) of a variant, nan once it diverged, and its processor seconds."""
 
     variant: Variant
@@ -110,7 +110,7 @@ class Course:
         return np.median(self.excess, axis=0)
 
 
-def run(problem: Problem, variant: Variant, trials: int, n_passes: int) -> Course:
+def run(problem: KernelMatrix, variant: Variant, trials: int, n_passes: int) -> ErrorCurve:
     """Run a variant from ``trials`` starts, in as many orders of samples."""
     excess = np.full((trials, n_passes), np.nan)
     began = time.process_time()
@@ -127,7 +127,7 @@ def run(problem: Problem, variant: Variant, trials: int, n_passes: int) -> Cours
                 excess[seed, i] = problem.error(found["rows"]) / problem.minimum - 1
         except DivergedError:
             continue
-    return Course(variant, excess, (time.process_time() - began) / trials)
+    return ErrorCurve(variant, excess, (time.process_time() - began) / trials)
 
 
 def passes(
@@ -175,7 +175,7 @@ def gaussian(x: Array, sigma: float) -> Array:
     return values
 
 
-def curves(courses: Sequence[Course]) -> Figure:
+def curves(courses: Sequence[ErrorCurve]) -> Figure:
     """Median excess error against passes, one line a variant."""
     lines = []
     for course in courses:
@@ -189,7 +189,7 @@ def curves(courses: Sequence[Course]) -> Figure:
     )
 
 
-def table(heading: str, courses: Sequence[Course], marks: Sequence[int], notes: Sequence[str]) -> DataTable:
+def table(heading: str, courses: Sequence[ErrorCurve], marks: Sequence[int], notes: Sequence[str]) -> DataTable:
     """Excess errors after some numbers of passes: the median, and the least and the largest of the trials."""
     shown = [mark for mark in marks if mark <= courses[0].excess.shape[1]]
     head = ("variant", "eta 0", "tau", "mu", *(f"{mark} passes" for mark in shown), "CPU s a run")

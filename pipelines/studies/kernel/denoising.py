@@ -6,8 +6,8 @@ import numpy as np
 from skimage.data import camera
 
 from dpca import PCA, KernelPCA
-from dpca.kernels.types import Array
-from dpca.pipelines.studies.kernel.courses import Problem, Variant, centered, curves, gaussian, run, table
+from dpca.kernels.algebra.types import Array
+from dpca.pipelines.studies.kernel.courses import KernelMatrix, Variant, centered, curves, gaussian, run, table
 from dpca.pipelines.studies.kernel.usps import digits
 from dpca.pipelines.studies.reproduction.data import Setting
 from dpca.pipelines.studies.runner import Section
@@ -40,7 +40,7 @@ def patches_section(setting: Setting, n_passes: int = PASSES) -> Section:
     noisy = picture + np.random.default_rng(0).normal(0, _NOISE, picture.shape)
     windows = _windows(noisy)
     some = windows[_grid(picture.shape, SPACING)]
-    problem = Problem(centered(gaussian(some, 1.0)), COMPONENTS)
+    problem = KernelMatrix(centered(gaussian(some, 1.0)), COMPONENTS)
     courses = [run(problem, variant, 1, n_passes) for variant in VARIANTS]
     kernel = KernelPCA(COMPONENTS, gamma=0.5, n_landmarks=1000, pre_image="fixed-point", random_state=0).fit(some)
     linear = PCA(COMPONENTS).fit(some)

@@ -5,8 +5,8 @@ from __future__ import annotations
 import numpy as np
 
 from dpca import PCA, KernelPCA
-from dpca.kernels.types import Array
-from dpca.pipelines.studies.kernel.courses import Problem, Variant, centered, curves, gaussian, run, table
+from dpca.kernels.algebra.types import Array
+from dpca.pipelines.studies.kernel.courses import KernelMatrix, Variant, centered, curves, gaussian, run, table
 from dpca.pipelines.studies.reproduction.data import Setting
 from dpca.pipelines.studies.runner import Section
 from dpca.plots import comparison
@@ -38,7 +38,7 @@ def faces_section(setting: Setting, n_passes: int = PASSES) -> Section:
     known, tested = faces[:SAMPLES].reshape(SAMPLES, -1), faces[SAMPLES:]
     coarse = _means(tested).repeat(_BLOCK, axis=1).repeat(_BLOCK, axis=2)
     kernel = KernelPCA(COMPONENTS, n_landmarks=SAMPLES, random_state=0).fit(known)
-    problem = Problem(centered(gaussian(known, 1 / np.sqrt(2 * kernel.gamma_))), COMPONENTS)
+    problem = KernelMatrix(centered(gaussian(known, 1 / np.sqrt(2 * kernel.gamma_))), COMPONENTS)
     courses = [run(problem, variant, 1, n_passes) for variant in VARIANTS]
     shown = {"20 x 20 pixels": coarse}
     for name, model in {"kernel PCA": kernel, "linear PCA": PCA(COMPONENTS).fit(known)}.items():

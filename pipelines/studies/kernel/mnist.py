@@ -9,13 +9,13 @@ from dataclasses import dataclass
 import numpy as np
 import scipy.linalg
 
-from dpca.kernels.types import Array
+from dpca.kernels.algebra.types import Array
 from dpca.pipelines.studies.kernel.courses import Variant
 from dpca.pipelines.studies.reproduction.data import Setting
 from dpca.pipelines.studies.runner import Section
 from dpca.report.page import DataTable
-from dpca.rules.gains import tune
-from dpca.rules.kha import KernelHebbian, begin
+from dpca.rules.kernel.gains import tune
+from dpca.rules.kernel.kha import KernelHebbian, begin
 
 COMPONENTS, SIGMA = 50, 10.2
 _LANDMARKS, DECAY = 1000, 0.05

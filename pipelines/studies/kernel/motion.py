@@ -9,8 +9,8 @@ import numpy as np
 from scipy.spatial.transform import Rotation
 
 from dpca import PCA, KernelPCA
-from dpca.kernels.types import Array
-from dpca.pipelines.studies.kernel.courses import Problem, Variant, centered, curves, gaussian, run, table
+from dpca.kernels.algebra.types import Array
+from dpca.pipelines.studies.kernel.courses import KernelMatrix, Variant, centered, curves, gaussian, run, table
 from dpca.pipelines.studies.reproduction.data import Setting
 from dpca.pipelines.studies.runner import Section
 from dpca.report.page import DataTable
@@ -40,7 +40,7 @@ def motion_section(setting: Setting, n_passes: int = PASSES) -> Section:
     )[:FRAMES]
     noisy = with_noise(clean, np.random.default_rng(0))
     flat = noisy.reshape(FRAMES, -1)
-    problem = Problem(centered(gaussian(flat, np.sqrt(_SQUARED_SIGMA))), COMPONENTS)
+    problem = KernelMatrix(centered(gaussian(flat, np.sqrt(_SQUARED_SIGMA))), COMPONENTS)
     courses = [run(problem, variant, setting.trials, n_passes) for variant in VARIANTS]
     kernel = KernelPCA(COMPONENTS, method="exact", gamma=1 / (2 * _SQUARED_SIGMA), pre_image="fixed-point")
     models: dict[str, Any] = {"kernel PCA": kernel, "linear PCA": PCA(COMPONENTS)}

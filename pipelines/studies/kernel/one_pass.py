@@ -13,7 +13,7 @@ from sklearn.kernel_approximation import Nystroem
 from sklearn.pipeline import make_pipeline
 
 from dpca import KernelPCA
-from dpca.kernels.types import Array
+from dpca.kernels.algebra.types import Array
 from dpca.pipelines.studies.kernel.mnist import COMPONENTS, errors
 from dpca.pipelines.studies.reproduction.data import Setting
 from dpca.pipelines.studies.runner import Section

@@ -6,10 +6,10 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from dpca.kernels.types import Array
+from dpca.kernels.algebra.types import Array
 from dpca.pipelines.studies.kernel.courses import (
-    Course,
-    Problem,
+    ErrorCurve,
+    KernelMatrix,
     Variant,
     centered,
     curves,
@@ -73,20 +73,20 @@ def first_of_each(setting: Setting) -> Array:
 def linear_section(setting: Setting, n_passes: int = PASSES) -> Section:
     """Figure 2, left: the dot product."""
     x = first_of_each(setting)
-    problem = Problem(centered(x @ x.T), COMPONENTS, 0.1)
+    problem = KernelMatrix(centered(x @ x.T), COMPONENTS, 0.1)
     return _section("dot product", setting, problem, LINEAR, n_passes, x - x.mean(axis=0), _CHANCE)
 
 
 def rbf_section(setting: Setting, n_passes: int = PASSES) -> Section:
     """Figure 2, right: the Gaussian kernel."""
     x = first_of_each(setting)
-    problem = Problem(centered(gaussian(x, SIGMA)), COMPONENTS)
+    problem = KernelMatrix(centered(gaussian(x, SIGMA)), COMPONENTS)
     return _section("RBF kernel, sigma 8", setting, problem, RBF, n_passes, x - x.mean(axis=0))
 
 
 def steps_section(setting: Setting, n_passes: int = PASSES) -> Section:
     """Figure 4: eigenvalues once a pass, or before every step."""
-    problem = Problem(centered(gaussian(first_of_each(setting), SIGMA)), COMPONENTS)
+    problem = KernelMatrix(centered(gaussian(first_of_each(setting), SIGMA)), COMPONENTS)
     variants = [v for v in RBF if v.name != "t"]
     courses = [run(problem, v, setting.trials, n_passes) for v in (*variants, *RBF_EACH_STEP)]
     note = "Theirs (figure 4): eigenvalues before every step help in the first passes and hardly matter in the end."
@@ -99,7 +99,13 @@ def steps_section(setting: Setting, n_passes: int = PASSES) -> Section:
 
 
 def _section(
-    name: str, setting: Setting, problem: Problem, variants: Sequence[Variant], n_passes: int, x: Array, *notes: str
+    name: str,
+    setting: Setting,
+    problem: KernelMatrix,
+    variants: Sequence[Variant],
+    n_passes: int,
+    x: Array,
+    *notes: str,
 ) -> Section:
     key = f"usps-{name.split()[0].lower()}"
     courses = [run(problem, variant, setting.trials, n_passes) for variant in variants]
@@ -119,7 +125,7 @@ def _section(
     )
 
 
-def _eigenvectors(problem: Problem, variant: Variant, n_passes: int, x: Array) -> Array:
+def _eigenvectors(problem: KernelMatrix, variant: Variant, n_passes: int, x: Array) -> Array:
     steps = passes(problem.kernel, variant.gains(len(x)), problem.start(0), 0)
     found = next(steps)
     for _ in range(n_passes - 1):
@@ -128,11 +134,11 @@ def _eigenvectors(problem: Problem, variant: Variant, n_passes: int, x: Array) -
     return pictures
 
 
-def _least(problem: Problem) -> str:
+def _least(problem: KernelMatrix) -> str:
     return f"The least error, of the exact eigenvectors, is {problem.minimum:.2f}."
 
 
-def _numbers(key: str, problem: Problem, courses: Sequence[Course]) -> dict[str, object]:
+def _numbers(key: str, problem: KernelMatrix, courses: Sequence[ErrorCurve]) -> dict[str, object]:
     return {
         key: {
             "least_error": problem.minimum,

@@ -8,7 +8,7 @@ from typing import Any, cast
 
 import numpy as np
 
-from dpca.kernels.types import Array
+from dpca.kernels.algebra.types import Array
 from dpca.metrics import principal_angles
 from dpca.partition.bands import Bands
 from dpca.representation.linear import LinearRepresentation

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 
 import numpy as np
 
-from dpca.kernels.types import Array
+from dpca.kernels.algebra.types import Array
 from dpca.partition.cells import CellGrid
 from dpca.pipelines.studies.partitions.dct_moments import cell_waves, low_frequencies
 from dpca.representation.linear import LinearRepresentation

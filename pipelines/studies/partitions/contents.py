@@ -6,14 +6,14 @@ import math
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from dpca.kernels.dtypes import working_dtype
+from dpca.kernels.algebra.dtypes import working_dtype
 from dpca.pipelines.studies.partitions.analogy import Analogy
 from dpca.pipelines.studies.partitions.published import FIRST_EXAMPLE, QUALITY, SECONDS, PublishedQuality
 from dpca.pipelines.studies.partitions.records import Record
-from dpca.pipelines.studies.partitions.samples import Samples
+from dpca.pipelines.studies.partitions.samples import ReportSamples
 from dpca.pipelines.studies.partitions.settings import USUAL_HOLISTIC, Design, PartitionSettings
 from dpca.pipelines.studies.partitions.strategies import HOLISTIC, RANDOM, size_of
-from dpca.pipelines.studies.partitions.tables import Bound, Table, Value
+from dpca.pipelines.studies.partitions.tables import Bound, PartitionTable, Value
 
 # Alakkari 2020, section 4.5.3: what the published bands were made with.
 _THEIR_BANDS = (1875, 50)
@@ -46,7 +46,7 @@ class Findings:
 
     settings: PartitionSettings
     plan: Design
-    samples: Samples
+    samples: ReportSamples
     records: Mapping[str, Record]
     analogy: Analogy
 
@@ -92,7 +92,7 @@ class Findings:
         return value if record.facts.whole else Bound(value, "at least")
 
 
-def all_tables(found: Findings) -> list[Table]:
+def all_tables(found: Findings) -> list[PartitionTable]:
     """Return the tables in the order of the page."""
     made = (first_example, cell_sizes, run_times, mappings, baselines, likeness)
     return [make(found) for make in made]
@@ -124,7 +124,7 @@ def conditions(found: Findings) -> list[str]:
     return told
 
 
-def first_example(found: Findings) -> Table:
+def first_example(found: Findings) -> PartitionTable:
     """Alakkari 2020, table 4.1: the middle cell size and whole samples."""
     lines = []
     for record in (found.cells()[found.plan.middle], found.records[HOLISTIC]):
@@ -141,7 +141,7 @@ def first_example(found: Findings) -> Table:
             "theirs_cpu": "hours" if same and not cells else None if seconds is None or not same else seconds.cpu,
         }
         lines.append((name, shown))
-    return Table(
+    return PartitionTable(
         "4.1",
         "A first example (table 4.1)",
         "CPU seconds: processor time of reading, arithmetic and eigenproblems on all workers. Whole samples by "
@@ -152,16 +152,16 @@ def first_example(found: Findings) -> Table:
     )
 
 
-def cell_sizes(found: Findings) -> Table:
+def cell_sizes(found: Findings) -> PartitionTable:
     """Alakkari 2020, table 4.2: cells of several sizes and whole samples."""
     keys = ("partitions", "components", *_QUALITY, "pixel_mse", "theirs_mse", "theirs_ssim", "theirs_ratio")
     records = [*found.cells(), found.records[HOLISTIC]]
     lines = [(record.facts.name, _some(found.values(record), keys)) for record in records]
     told = f"As many components as make {found.settings.ratio:g} attributes one score, or what comes next to it."
-    return Table("4.2", "Sizes of cells (table 4.2)", told, "", tuple(lines), _of_whole_samples(found))
+    return PartitionTable("4.2", "Sizes of cells (table 4.2)", told, "", tuple(lines), _of_whole_samples(found))
 
 
-def run_times(found: Findings) -> Table:
+def run_times(found: Findings) -> PartitionTable:
     """Alakkari 2020, table 4.3: seconds a cell."""
     lines = []
     for record in found.cells():
@@ -183,10 +183,10 @@ def run_times(found: Findings) -> Table:
         if found.settings.compare != "none"
         else "Processor time of the whole fit on all workers by the number of cells, reading included."
     )
-    return Table("4.3", "Time of a cell (table 4.3)", told, "", tuple(lines), (_on_a_gpu(),))
+    return PartitionTable("4.3", "Time of a cell (table 4.3)", told, "", tuple(lines), (_on_a_gpu(),))
 
 
-def mappings(found: Findings) -> Table:
+def mappings(found: Findings) -> PartitionTable:
     """Alakkari 2020, table 4.4: bands by every mapping and in raster order, and the largest cells."""
     keys = ("partitions", *_QUALITY, "seconds", "theirs_ratio", "theirs_mse", "theirs_ssim")
     lines = []
@@ -198,10 +198,10 @@ def mappings(found: Findings) -> Table:
     reading = _READING.format(
         intervals=found.settings.n_intervals, size=plan.band_size, channels=_TOGETHER if plan.has_channels else ""
     )
-    return Table("4.4", "Mappings of attributes to bands (table 4.4)", told, "", tuple(lines), (reading,))
+    return PartitionTable("4.4", "Mappings of attributes to bands (table 4.4)", told, "", tuple(lines), (reading,))
 
 
-def baselines(found: Findings) -> Table:
+def baselines(found: Findings) -> PartitionTable:
     """Cells beside the cosine transform with as many coefficients, and what knows neither."""
     keys = ("components", *_QUALITY)
     records: list[Record] = []
@@ -216,10 +216,10 @@ def baselines(found: Findings) -> Table:
         "order, channels of a frequency together. Best set: those of most variance in the training samples, chosen for "
         "every cell; no other set that is the same for all samples leaves less. No entropy coding anywhere."
     )
-    return Table("baselines", "Beside the cosine transform", told, "", tuple(lines))
+    return PartitionTable("baselines", "Beside the cosine transform", told, "", tuple(lines))
 
 
-def likeness(found: Findings) -> Table:
+def likeness(found: Findings) -> PartitionTable:
     """Alakkari 2020, section 4.5.4: explained variance and principal angles of bands at random and whole samples."""
     analogy = found.analogy
     apart = f"{RANDOM}, channels apart"
@@ -241,7 +241,7 @@ def likeness(found: Findings) -> Table:
         "together. The angles, in degrees, are the principal ones between the span of these vectors and that of as "
         "many components of whole samples."
     )
-    return Table("analogy", "Bands at random and whole samples (section 4.5.4)", told, "k", tuple(lines))
+    return PartitionTable("analogy", "Bands at random and whole samples (section 4.5.4)", told, "k", tuple(lines))
 
 
 def _on_a_gpu() -> str:

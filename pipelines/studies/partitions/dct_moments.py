@@ -9,11 +9,11 @@ import numpy as np
 import scipy.fft
 from numpy.typing import DTypeLike
 
-from dpca.kernels import linalg
-from dpca.kernels.dtypes import working_dtype
-from dpca.kernels.types import Array
-from dpca.rules.moments import Moments
-from dpca.rules.state import State
+from dpca.kernels.algebra import linalg
+from dpca.kernels.algebra.dtypes import working_dtype
+from dpca.kernels.algebra.types import Array
+from dpca.rules.base.state import State
+from dpca.rules.covariance.moments import Moments
 
 _BLOCK_ROWS = 64
 

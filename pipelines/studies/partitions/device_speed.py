@@ -9,14 +9,14 @@ from typing import Any
 
 import numpy as np
 
-from dpca.engine.device import Device
-from dpca.engine.fold_device import fold_on_device
-from dpca.engine.source import as_source
-from dpca.kernels.types import Array
-from dpca.models.cell_pca import CellPCA
+from dpca.engine.folds.device import Device
+from dpca.engine.folds.fold_device import fold_on_device
+from dpca.engine.sources.source import as_source
+from dpca.kernels.algebra.types import Array
+from dpca.models.cells.cell_pca import CellPCA
 from dpca.partition.cells import CellGrid
 from dpca.pipelines.studies.partitions.published import SECONDS, PublishedTime
-from dpca.rules.covariance import CovariancePCA
+from dpca.rules.covariance.covariance import CovariancePCA
 
 
 @dataclass(frozen=True)
@@ -52,7 +52,7 @@ def cell_speeds(X: Any, device: Device | None, cases: tuple[CellCase, ...] = TAB
     X
         Whatever `CellPCA.fit` takes, samples (height, width, channels).
     device : Device or None
-        As `dpca.engine.device.find_device` returns it.
+        As `dpca.engine.folds.device.find_device` returns it.
     cases : tuple of CellCase
 
     Yields

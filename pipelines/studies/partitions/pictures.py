@@ -8,7 +8,7 @@ import numpy as np
 from matplotlib.figure import Figure
 
 from dpca import plots
-from dpca.kernels.types import Array
+from dpca.kernels.algebra.types import Array
 from dpca.pipelines.studies.partitions.contents import Findings
 from dpca.pipelines.studies.partitions.records import Record, fewer_of
 from dpca.pipelines.studies.partitions.samples import panels

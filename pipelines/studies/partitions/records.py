@@ -10,24 +10,24 @@ from typing import Any
 
 import numpy as np
 
-from dpca.engine.checkpoint import Checkpoints
-from dpca.kernels.types import Array
+from dpca.engine.folds.checkpoint import Checkpoints
+from dpca.kernels.algebra.types import Array
 from dpca.pipelines.studies.partitions.analogy import combined
-from dpca.pipelines.studies.partitions.samples import Samples, panels
+from dpca.pipelines.studies.partitions.samples import ReportSamples, panels
 from dpca.pipelines.studies.partitions.strategies import (
     CURVE,
     HOLISTIC,
     RANDOM,
-    Fitted,
+    FittedStrategy,
     Strategy,
     Training,
     exactly,
     fit_noting,
 )
-from dpca.storage.clusters import cluster_errors
-from dpca.storage.objects import Place
-from dpca.storage.progress import Progress
-from dpca.storage.workspace import Workspace, fingerprint_of
+from dpca.storage.progress import JobProgress
+from dpca.storage.remote.clusters import cluster_errors
+from dpca.storage.remote.objects import Place
+from dpca.storage.transaction.workspace import Workspace, fingerprint_of
 
 #: Shares of the components of the largest cells that a picture shows (Alakkari 2020, figure 4.6), all of them last.
 FEWER = (0.04, 0.2, 0.5, 1.0)
@@ -41,13 +41,14 @@ class Facts:
     ----------
     name : str
     n_partitions, n_components, kept, model_bytes : int
-        As in `Fitted`.
+        As in `FittedStrategy`.
     seconds : float
         Processor time of the fit: reading, arithmetic and eigenproblems, on all workers.
     whole : bool
         Whether ``seconds`` is all of it; a run before this one may have done a part.
     total, left : float
-        As in `Fitted`, of values scaled so that the data range has length 1: ``left`` is the MSE of all training
+        As in `FittedStrategy`, of values scaled so that the data range has length 1: ``left`` is the MSE of all
+        training
         samples.
     exact : bool
         Whether ``left`` is that, or at most that.
@@ -76,7 +77,8 @@ class Record:
     ----------
     facts : Facts
     arrays : dict of array
-        ``curve`` as in `Fitted`; what `Samples.quality` measures, as ``training.mse`` and so on, and ``held-out.mse``
+        ``curve`` as in `FittedStrategy`; what `Samples.quality` measures, as ``training.mse`` and so on, and
+        ``held-out.mse``
         and so on; ``pictures``, panels of a few samples; and what only some strategies have.
     """
 
@@ -90,11 +92,11 @@ class Record:
 
 def record_of(
     strategy: Strategy,
-    samples: Samples,
+    samples: ReportSamples,
     work: Workspace,
     *,
     client: Any,
-    progress: Progress,
+    progress: JobProgress,
     shared: bool,
     eigencells: bool,
     fewer: bool,
@@ -149,7 +151,7 @@ def _processor_seconds(client: Any) -> dict[str, float]:
     return {"this process": time.process_time(), **workers}
 
 
-def training_of(samples: Samples, client: Any, folder: Place, progress: Progress) -> Training:
+def training_of(samples: ReportSamples, client: Any, folder: Place, progress: JobProgress) -> Training:
     """Return what a fit to the training samples is given."""
     fitted = samples.fitted
     n, d = fitted.shape[0], int(np.prod(fitted.shape[1:]))
@@ -157,7 +159,12 @@ def training_of(samples: Samples, client: Any, folder: Place, progress: Progress
 
 
 def _facts(
-    strategy: Strategy, fitted: Fitted, samples: Samples, seconds: float, whole: bool, notes: Sequence[str]
+    strategy: Strategy,
+    fitted: FittedStrategy,
+    samples: ReportSamples,
+    seconds: float,
+    whole: bool,
+    notes: Sequence[str],
 ) -> Facts:
     # In units of the data range, as all that is measured.
     width = samples.data_range[1] - samples.data_range[0]
@@ -176,7 +183,9 @@ def _facts(
     )
 
 
-def _measured(strategy: Strategy, fitted: Fitted, samples: Samples, eigencells: bool, fewer: bool) -> dict[str, Array]:
+def _measured(
+    strategy: Strategy, fitted: FittedStrategy, samples: ReportSamples, eigencells: bool, fewer: bool
+) -> dict[str, Array]:
     basis = fitted.basis
     found = {"curve": fitted.curve, "pictures": samples.pictures(basis)}
     sets = {"training": samples.training, "held-out": samples.held_out}

@@ -12,14 +12,14 @@ from typing import Any
 import numpy as np
 import zarr
 
-from dpca.jobs.stages import StageCost
-from dpca.jobs.transform import stated_range
+from dpca.jobs.plans.stages import StageCost
+from dpca.jobs.scores.transform import stated_range
 from dpca.pipelines.studies.partitions.analogy import Analogy, angles_between
 from dpca.pipelines.studies.partitions.checks import Check, all_checks
 from dpca.pipelines.studies.partitions.contents import Findings, all_tables, conditions
 from dpca.pipelines.studies.partitions.pictures import CAPTIONS, all_figures
 from dpca.pipelines.studies.partitions.records import Record, record_of, training_of
-from dpca.pipelines.studies.partitions.samples import Samples, gather
+from dpca.pipelines.studies.partitions.samples import ReportSamples, gather
 from dpca.pipelines.studies.partitions.settings import Design, PartitionSettings, check, design
 from dpca.pipelines.studies.partitions.strategies import (
     CURVE,
@@ -30,16 +30,16 @@ from dpca.pipelines.studies.partitions.strategies import (
     shares,
     strategies,
 )
-from dpca.pipelines.studies.partitions.tables import Table, in_text
+from dpca.pipelines.studies.partitions.tables import PartitionTable, in_text
 from dpca.pipelines.studies.runner import StackReport, write_array
 from dpca.report.page import DataTable
 from dpca.report.record import write_report
-from dpca.storage.arrays import write_strings
-from dpca.storage.objects import Place
-from dpca.storage.progress import Progress, no_progress
+from dpca.storage.arrays.arrays import write_strings
+from dpca.storage.progress import JobProgress, no_progress
 from dpca.storage.readers import Reader
+from dpca.storage.remote.objects import Place
 from dpca.storage.stack import Stack
-from dpca.storage.workspace import Workspace
+from dpca.storage.transaction.workspace import Workspace
 
 Say = Callable[[str], None]
 
@@ -54,7 +54,7 @@ def report_partitions(
     reading: Mapping[str, Any] | None = None,
     client: Any = None,
     overwrite: bool = False,
-    progress: Progress = no_progress,
+    progress: JobProgress = no_progress,
     say: Say = lambda text: None,
 ) -> dict[str, Any]:
     """Fit every way of splitting attributes to a stack, measure it, and write store, tables and figures.
@@ -141,10 +141,10 @@ def known_report(
 def _records(
     settings: PartitionSettings,
     plan: Design,
-    samples: Samples,
+    samples: ReportSamples,
     work: Workspace,
     client: Any,
-    progress: Progress,
+    progress: JobProgress,
     say: Say,
 ) -> dict[str, Record]:
     found = {}
@@ -168,7 +168,7 @@ def _records(
 
 
 def _analogy(
-    records: Mapping[str, Record], samples: Samples, work: Workspace, client: Any, progress: Progress
+    records: Mapping[str, Record], samples: ReportSamples, work: Workspace, client: Any, progress: JobProgress
 ) -> Analogy:
     """Compare bands at random with whole samples; one pass measures what their combined vectors capture."""
     whole, random = records[HOLISTIC].arrays, records[RANDOM].arrays
@@ -213,7 +213,7 @@ def _overview(found: Findings, checks: list[Check]) -> DataTable:
     return DataTable("What was measured, and what the thesis claims", (), (), sentences)
 
 
-def _write_report(folder: Place, found: Findings, tables: list[Table], checks: list[Check]) -> None:
+def _write_report(folder: Place, found: Findings, tables: list[PartitionTable], checks: list[Check]) -> None:
     stack, plan = found.samples.stack, found.plan
     report = {
         "samples": stack.n_samples,

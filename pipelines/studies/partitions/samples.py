@@ -11,19 +11,19 @@ from typing import Any
 
 import numpy as np
 
-from dpca.engine.held_out import RemainingSource
-from dpca.engine.memory import thread_count
-from dpca.engine.sampling import read_samples, spread_samples
-from dpca.engine.source import Source, as_source
-from dpca.jobs.transform import stated_range
+from dpca.engine.folds.memory import thread_count
+from dpca.engine.sources.held_out import RemainingSource
+from dpca.engine.sources.sampling import read_samples, spread_samples
+from dpca.engine.sources.source import Source, as_source
+from dpca.jobs.scores.transform import stated_range
+from dpca.kernels.algebra.types import Array
 from dpca.kernels.pixels import Pixels, to_pixels
 from dpca.kernels.quality import has_ssim, mse_per_sample, ssim_per_sample
-from dpca.kernels.types import Array
 from dpca.pipelines.studies.partitions.settings import Design, PartitionSettings, count_cut
 from dpca.plots.panels import panel, thinned
 from dpca.storage.disk import require_free_space, writing_errors
+from dpca.storage.remote.tasks import run_in_order
 from dpca.storage.stack import Stack
-from dpca.storage.tasks import run_in_order
 
 # Floating-point copies of the samples that are reconstructed at once.
 _BLOCK_BYTES = 32 * 2**20
@@ -47,7 +47,7 @@ class Measured:
 
 
 @dataclass(frozen=True, eq=False)
-class Samples:
+class ReportSamples:
     """The samples of a report.
 
     Attributes
@@ -124,7 +124,7 @@ class Samples:
         return panels(values, self.axes)
 
 
-def gather(stack: Stack, settings: PartitionSettings, plan: Design, folder: Path) -> Samples:
+def gather(stack: Stack, settings: PartitionSettings, plan: Design, folder: Path) -> ReportSamples:
     """Choose the samples, and copy those that are measured to files in a folder, unless they are there.
 
     Raises
@@ -154,7 +154,7 @@ def gather(stack: Stack, settings: PartitionSettings, plan: Design, folder: Path
 
     training = some(kept, "training")
     held_out = some(others, "held-out") if len(others) else None
-    return Samples(stack, fitted, training, held_out, stated_range(stack))
+    return ReportSamples(stack, fitted, training, held_out, stated_range(stack))
 
 
 def panels(samples: Array, axes: tuple[str, ...]) -> Array:

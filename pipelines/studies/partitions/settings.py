@@ -8,11 +8,11 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from dpca.models.parameters import checked_rank
+from dpca.models.base.parameters import checked_rank
 from dpca.partition.cells import CellGrid
 from dpca.pipelines.studies.partitions.published import DATA_SETS
+from dpca.storage.arrays.layout import count_spatial
 from dpca.storage.errors import DataError
-from dpca.storage.layout import count_spatial
 
 #: Pixels of the cells of Alakkari 2020, table 4.2: squares of 5, 10 and 25.
 _CELL_PIXELS = (25, 100, 625)

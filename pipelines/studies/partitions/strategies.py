@@ -8,23 +8,23 @@ from typing import Any, Protocol
 
 import numpy as np
 
-from dpca.engine.checkpoint import Checkpoints
-from dpca.engine.fold import fold, plan_for
-from dpca.engine.held_out import RemainingSource
-from dpca.engine.plan import PlanError
-from dpca.engine.source import as_source
-from dpca.kernels.types import Array
-from dpca.models.band_pca import BandPCA
-from dpca.models.cell_pca import CellPCA
-from dpca.models.streaming_methods import make_rule
-from dpca.models.streaming_pca import StreamingPCA
+from dpca.engine.folds.checkpoint import Checkpoints
+from dpca.engine.folds.fold import fold, plan_for
+from dpca.engine.folds.plan import PlanError
+from dpca.engine.sources.held_out import RemainingSource
+from dpca.engine.sources.source import as_source
+from dpca.kernels.algebra.types import Array
+from dpca.models.cells.band_pca import BandPCA
+from dpca.models.cells.cell_pca import CellPCA
+from dpca.models.streaming.streaming_methods import make_rule
+from dpca.models.streaming.streaming_pca import StreamingPCA
 from dpca.partition.cells import CellGrid
 from dpca.partition.whole import Whole
 from dpca.pipelines.studies.captured import Captured
 from dpca.pipelines.studies.partitions.block_dct import dct_basis
 from dpca.pipelines.studies.partitions.dct_moments import BlockDCTMoments
 from dpca.pipelines.studies.partitions.settings import Design, PartitionSettings
-from dpca.storage.progress import Progress
+from dpca.storage.progress import JobProgress
 from dpca.storage.stack import Stack
 
 #: Components whose explained variance is looked at one by one (Alakkari 2020, figure 4.9).
@@ -52,7 +52,7 @@ class Training:
     d: int
     client: Any
     folder: str
-    progress: Progress
+    progress: JobProgress
 
     def running(self) -> dict[str, Any]:
         """Return the arguments of a fit that say how it runs."""
@@ -64,7 +64,7 @@ class Training:
 
 
 @dataclass(frozen=True, eq=False)
-class Fitted:
+class FittedStrategy:
     """What a fit found.
 
     Attributes
@@ -108,7 +108,7 @@ class Strategy(Protocol):
     def work(self) -> str:
         """What its fit is called; strategies that share one take its results from where the first left them."""
 
-    def fit(self, training: Training) -> Fitted:
+    def fit(self, training: Training) -> FittedStrategy:
         """Find its components."""
 
 
@@ -129,14 +129,14 @@ class Cells:
         """What its fit is called."""
         return self.name
 
-    def fit(self, training: Training) -> Fitted:
+    def fit(self, training: Training) -> FittedStrategy:
         """Accumulate the covariance of every cell and solve it."""
         model = CellPCA(self.components, cell_shape=self.cell).fit(training.samples, **training.running())
         return _partitioned(model, model.basis_, model.grid_, training)
 
 
 @dataclass(frozen=True)
-class Bands:
+class BandStrategy:
     """Bands with as many components each (Alakkari 2020, section 4.4)."""
 
     mapping: str
@@ -163,7 +163,7 @@ class Bands:
         """What its fit is called."""
         return self.name
 
-    def fit(self, training: Training) -> Fitted:
+    def fit(self, training: Training) -> FittedStrategy:
         """Map attributes to bands and solve every band."""
         model = BandPCA(
             self.components,
@@ -194,14 +194,16 @@ class Holistic:
         """What its fit is called."""
         return self.name
 
-    def fit(self, training: Training) -> Fitted:
+    def fit(self, training: Training) -> FittedStrategy:
         """Find the components in one pass; what they leave is known as a bound."""
         model = StreamingPCA(self.components, random_state=self.seed).fit(training.samples, **training.running())
         total = training.per_attribute(model.total_variance_)
         bound = training.per_attribute(model.total_variance_ - model.explained_variance_.sum())
         held = model.components_.nbytes + model.mean_.nbytes
         curve = np.cumsum(model.explained_variance_ratio_)
-        return Fitted(model.basis_, 1, self.components, self.components, held, total, max(bound, 0.0), False, curve)
+        return FittedStrategy(
+            model.basis_, 1, self.components, self.components, held, total, max(bound, 0.0), False, curve
+        )
 
 
 @dataclass(frozen=True)
@@ -228,7 +230,7 @@ class BlockDCT:
         """What its fit is called: both choices come from one pass."""
         return f"DCT {size_of(self.cell)}{' and channels' if self.across_channels else ''}"
 
-    def fit(self, training: Training) -> Fitted:
+    def fit(self, training: Training) -> FittedStrategy:
         """Measure all coefficients of the training samples, in one pass that both choices share."""
         source = as_source(training.samples)
         shape = tuple(source.shape[1:])
@@ -244,7 +246,9 @@ class BlockDCT:
         left = training.per_attribute(max(total - captured[-1], 0.0))
         curve = shares(captured, total)
         attributes = training.per_attribute(total)
-        return Fitted(basis, grid.n_partitions, self.components, kept, model_bytes, attributes, left, True, curve)
+        return FittedStrategy(
+            basis, grid.n_partitions, self.components, kept, model_bytes, attributes, left, True, curve
+        )
 
 
 def strategies(settings: PartitionSettings, plan: Design) -> list[Strategy]:
@@ -254,15 +258,15 @@ def strategies(settings: PartitionSettings, plan: Design) -> list[Strategy]:
     together = plan.has_channels
     found: list[Strategy] = [Cells(cell, components) for cell, components in sizes]
     found.append(Holistic(plan.holistic, seed))
-    found.append(Bands("random", size, k, s, seed, keep_channels=together))
+    found.append(BandStrategy("random", size, k, s, seed, keep_channels=together))
     if together:
-        found.append(Bands("random", size, k, s, seed, keep_channels=False, named_apart=True))
+        found.append(BandStrategy("random", size, k, s, seed, keep_channels=False, named_apart=True))
     found += [
-        Bands(mapping, size, k, s, seed, count, keep_channels=together)
+        BandStrategy(mapping, size, k, s, seed, count, keep_channels=together)
         for mapping in ("mean", "mean-variance")
         for count in (*plan.estimating, None)
     ]
-    found.append(Bands("raster", size, k, s, seed, keep_channels=together))
+    found.append(BandStrategy("raster", size, k, s, seed, keep_channels=together))
     found += [
         BlockDCT(cell, components, chosen, across)
         for across in ((False, True) if together else (False,))
@@ -320,7 +324,7 @@ def captured_by_rows(training: Training, rows: Array, mean: Array, stage: str) -
     return captured[:CURVE], float(captured.sum()), float(found["total_variance"])
 
 
-def exactly(fitted: Fitted, training: Training) -> Fitted:
+def exactly(fitted: FittedStrategy, training: Training) -> FittedStrategy:
     """Return what components of whole samples leave, measured in one more pass instead of bounded."""
     each, captured, total = captured_by_rows(training, fitted.basis.components, fitted.basis.mean, "measure")
     left = training.per_attribute(max(total - captured, 0.0))
@@ -328,7 +332,7 @@ def exactly(fitted: Fitted, training: Training) -> Fitted:
     return replace(fitted, left=left, total=training.per_attribute(total), exact=True, curve=curve)
 
 
-def fit_noting(strategy: Strategy, training: Training) -> tuple[Fitted, list[str]]:
+def fit_noting(strategy: Strategy, training: Training) -> tuple[FittedStrategy, list[str]]:
     """Fit a strategy; return what it warned of, too."""
     with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always", UserWarning)
@@ -341,12 +345,12 @@ def size_of(cell: tuple[int, ...]) -> str:
     return " x ".join(map(str, cell)) if len(cell) > 1 else f"of {cell[0]}"
 
 
-def _partitioned(model: Any, basis: Any, partition: Any, training: Training) -> Fitted:
+def _partitioned(model: Any, basis: Any, partition: Any, training: Training) -> FittedStrategy:
     """Gather what a fitted model with partitions says of itself."""
     n_partitions, k = partition.n_partitions, model.n_components_
     captured = np.cumsum(model.explained_variance_.reshape(-1, k).sum(axis=0))
     total = float(model.total_variance_.sum())
-    return Fitted(
+    return FittedStrategy(
         basis,
         n_partitions,
         k,

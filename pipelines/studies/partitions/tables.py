@@ -80,7 +80,7 @@ COLUMNS = {
 
 
 @dataclass(frozen=True)
-class Table:
+class PartitionTable:
     """Lines that belong together.
 
     Attributes
@@ -147,6 +147,6 @@ def _plain(values: Mapping[str, Value]) -> dict[str, Any]:
     return plain
 
 
-def in_text(tables: Sequence[Table]) -> str:
+def in_text(tables: Sequence[PartitionTable]) -> str:
     """Set tables as plain text, one under the other."""
     return "\n\n".join(table.as_text() for table in tables)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from dpca import PatchCascade, StreamingRidgeClassifier
-from dpca.kernels.types import Array
+from dpca.kernels.algebra.types import Array
 from dpca.pipelines.studies.reproduction.data import Setting
 from dpca.report.page import DataTable
 

@@ -12,10 +12,10 @@ from PIL import Image
 
 from dpca import CellPCA
 from dpca.jobs import fit_store
-from dpca.kernels.types import Array
+from dpca.kernels.algebra.types import Array
 from dpca.pipelines.studies.rednet.splits import TASKS, known_well, people
 from dpca.pipelines.studies.reproduction.data import Setting
-from dpca.rules.orthonormal import orthonormalize
+from dpca.rules.base.orthonormal import orthonormalize
 from dpca.storage.disk import atomic_write_bytes
 from dpca.storage.errors import StoreError, one_line
 from dpca.storage.images import decode

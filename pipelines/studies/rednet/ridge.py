@@ -9,7 +9,7 @@ from sklearn.linear_model import RidgeClassifier, RidgeClassifierCV
 from sklearn.pipeline import make_pipeline
 from sklearn.preprocessing import StandardScaler
 
-from dpca.kernels.types import Array
+from dpca.kernels.algebra.types import Array
 from dpca.pipelines.studies.rednet.inputs import Inputs
 from dpca.pipelines.studies.rednet.splits import Split, Task, split
 

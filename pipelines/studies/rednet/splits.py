@@ -8,7 +8,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from dpca.kernels.types import Array
+from dpca.kernels.algebra.types import Array
 
 
 class Task(NamedTuple):

@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from dpca.kernels.types import Array
+from dpca.kernels.algebra.types import Array
 from dpca.report.page import DataTable
 
 _HEAD = ("mean, %", "sd", "trials", "beside {}", "standard error", "told apart", "thesis, mean (sd)")

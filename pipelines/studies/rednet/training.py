@@ -9,17 +9,17 @@ from typing import Any
 
 import numpy as np
 
-from dpca.kernels.types import Array
+from dpca.kernels.algebra.types import Array
 from dpca.pipelines.studies.rednet.inputs import Inputs, signs
 from dpca.pipelines.studies.rednet.splits import Task, split
-from dpca.pipelines.studies.rednet.trials import Course, accuracy, descend
+from dpca.pipelines.studies.rednet.trials import TrialResult, accuracy, descend
 
 #: Section 5.6.2.
 BATCH, RATE, MOMENTUM, DECAY, HALVED_EVERY = 128, 0.008, 0.9, 1e-4, 100
 
 
 @dataclass(frozen=True)
-class Network:
+class TableRow:
     """A row of the table.
 
     Parameters
@@ -40,19 +40,19 @@ def _own(inputs: Inputs) -> Array:
     return inputs.arrays["own"][..., :3].astype(np.float32)
 
 
-NETWORKS: dict[str, Network] = {
-    "RedNet, own k = 3": Network(_own),
-    "RedNet, shared k = 3": Network(lambda inputs: inputs.arrays["shared"]),
-    "RedNet, own k = 3, random signs": Network(lambda inputs: _own(inputs) * signs(_own(inputs).shape[1:])),
-    "RedNet, grey": Network(lambda inputs: inputs.arrays["grey"]),
-    "RedNet, color": Network(lambda inputs: inputs.arrays["color"]),
-    "RedNet, batch normalization": Network(_own, epochs=400, normalization="batch"),
+NETWORKS: dict[str, TableRow] = {
+    "RedNet, own k = 3": TableRow(_own),
+    "RedNet, shared k = 3": TableRow(lambda inputs: inputs.arrays["shared"]),
+    "RedNet, own k = 3, random signs": TableRow(lambda inputs: _own(inputs) * signs(_own(inputs).shape[1:])),
+    "RedNet, grey": TableRow(lambda inputs: inputs.arrays["grey"]),
+    "RedNet, color": TableRow(lambda inputs: inputs.arrays["color"]),
+    "RedNet, batch normalization": TableRow(_own, epochs=400, normalization="batch"),
 }
 
 
 def train(
-    network: Network, values: Array, person: Array, task: Task, trial: int, device: str, epochs: int | None = None
-) -> Course:
+    network: TableRow, values: Array, person: Array, task: Task, trial: int, device: str, epochs: int | None = None
+) -> TrialResult:
     """Train a network anew on the photographs of a trial.
 
     As section 5.6.2 has it: inputs less the mean of the training photographs, stochastic gradient descent, no
@@ -91,15 +91,15 @@ def train(
     optimizer = torch.optim.SGD(groups, lr=RATE, momentum=MOMENTUM)
     scheduler = torch.optim.lr_scheduler.StepLR(optimizer, HALVED_EVERY, 0.5)
     losses = descend(model, optimizer, scheduler, x, y, epochs=epochs or network.epochs, batch=BATCH, seed=trial)
-    return Course(accuracy(model, tested, drawn.labels[1]), losses, time.perf_counter() - began)
+    return TrialResult(accuracy(model, tested, drawn.labels[1]), losses, time.perf_counter() - began)
 
 
 def courses(
-    inputs: Inputs, task: Task, device: str, *, networks: dict[str, Network] = NETWORKS, epochs: int | None = None
-) -> dict[str, Callable[[int], Course]]:
+    inputs: Inputs, task: Task, device: str, *, networks: dict[str, TableRow] = NETWORKS, epochs: int | None = None
+) -> dict[str, Callable[[int], TrialResult]]:
     """Return what trains each network in a trial of a task; see `dpca.pipelines.studies.rednet.trials.run`."""
 
-    def course(network: Network) -> Callable[[int], Course]:
+    def course(network: TableRow) -> Callable[[int], TrialResult]:
         values = network.values(inputs)
         return lambda trial: train(network, values, inputs.person, task, trial, device, epochs)
 

@@ -11,13 +11,13 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from dpca.engine.device import find_device
-from dpca.kernels.types import Array
+from dpca.engine.folds.device import find_device
+from dpca.kernels.algebra.types import Array
 from dpca.storage.disk import atomic_write_bytes
 from dpca.storage.errors import DataError, StoreError, one_line
 
 
-class Course(NamedTuple):
+class TrialResult(NamedTuple):
     """What a trial came to."""
 
     accuracy: float
@@ -82,7 +82,7 @@ def accuracy(model: Any, x: Any, labels: Array) -> float:
 
 
 def run(
-    courses: Mapping[str, Callable[[int], Course]],
+    courses: Mapping[str, Callable[[int], TrialResult]],
     trials: int,
     folder: Path,
     deadline: float,

@@ -10,8 +10,8 @@ from typing import Any
 import numpy as np
 
 from dpca import PatchPCA
-from dpca.kernels.types import Array
-from dpca.pipelines.studies.rednet.trials import Course, accuracy, descend
+from dpca.kernels.algebra.types import Array
+from dpca.pipelines.studies.rednet.trials import TrialResult, accuracy, descend
 
 #: Side of the patches, and what is added to the variances of values of variance 1, as in airbench (Jordan 2024).
 PATCH, WHITEN = 2, 5e-4
@@ -30,7 +30,7 @@ FIRST: dict[str, tuple[bool, dict[str, Any] | None]] = {
 }
 
 
-def courses(images: Array, labels: Array, device: str, epochs: int = EPOCHS) -> dict[str, Callable[[int], Course]]:
+def courses(images: Array, labels: Array, device: str, epochs: int = EPOCHS) -> dict[str, Callable[[int], TrialResult]]:
     """Return what trains a small network with each first convolution, in a trial that decides the split and the seed.
 
     Parameters
@@ -43,7 +43,7 @@ def courses(images: Array, labels: Array, device: str, epochs: int = EPOCHS) -> 
     return {name: partial(_train, name, images, labels, device, epochs) for name in FIRST}
 
 
-def _train(name: str, images: Array, labels: Array, device: str, epochs: int, trial: int) -> Course:
+def _train(name: str, images: Array, labels: Array, device: str, epochs: int, trial: int) -> TrialResult:
     import torch
     from torch import nn
 
@@ -70,7 +70,7 @@ def _train(name: str, images: Array, labels: Array, device: str, epochs: int, tr
     )
     y = torch.from_numpy(labels[learned].astype(np.int64)).to(device)
     losses = descend(model, optimizer, scheduler, x, y, epochs=epochs, batch=BATCH, seed=trial)
-    return Course(accuracy(model, z, labels[tested]), losses, time.perf_counter() - began)
+    return TrialResult(accuracy(model, z, labels[tested]), losses, time.perf_counter() - began)
 
 
 def _body(channels: int, classes: int) -> Any:

@@ -7,7 +7,7 @@ from dpca.pipelines.studies.reproduction.digits import default_table, digits_tab
 from dpca.pipelines.studies.reproduction.faces import faces_table
 from dpca.pipelines.studies.reproduction.margin import cifar_margin, faces_margin
 from dpca.pipelines.studies.reproduction.spiked import spiked_table
-from dpca.pipelines.studies.reproduction.tables import Entry, Table, markdown
+from dpca.pipelines.studies.reproduction.tables import Entry, ReproductionTable, markdown
 
 TABLES = {
     "krasulina": krasulina_table,
@@ -20,4 +20,4 @@ TABLES = {
 }
 """Name of each table to the function that computes it: (Setting) -> Table."""
 
-__all__ = ["TABLES", "Entry", "MissingData", "Table", "markdown"]
+__all__ = ["TABLES", "Entry", "MissingData", "ReproductionTable", "markdown"]

@@ -7,10 +7,10 @@ from pathlib import Path
 
 import numpy as np
 
-from dpca.kernels.types import Array
+from dpca.kernels.algebra.types import Array
 from dpca.storage.images import decode
 from dpca.storage.ingest import ingest
-from dpca.storage.progress import Progress, no_progress
+from dpca.storage.progress import JobProgress, no_progress
 from dpca.storage.readers import open_reader
 from dpca.storage.readers.permuted import Permuted
 from dpca.storage.stack import Stack
@@ -38,7 +38,7 @@ class Setting:
     data: Path
     workspace: Path
     trials: int = 10
-    progress: Progress = no_progress
+    progress: JobProgress = no_progress
 
     def file(self, name: str, what: str) -> Path:
         """Return the path of a file in the data folder."""

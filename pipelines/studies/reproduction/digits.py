@@ -7,11 +7,11 @@ from typing import Any
 
 import numpy as np
 
-from dpca.engine.source import Source, as_source
-from dpca.kernels.types import Array
+from dpca.engine.sources.source import Source, as_source
+from dpca.kernels.algebra.types import Array
 from dpca.pipelines.studies.convergence.reference import Reference, exact_reference
 from dpca.pipelines.studies.reproduction.data import Setting
-from dpca.pipelines.studies.reproduction.tables import Entry, Published, Table
+from dpca.pipelines.studies.reproduction.tables import Entry, Published, ReproductionTable
 from dpca.pipelines.studies.reproduction.trials import entry
 from dpca.rules import (
     CCIPCA,
@@ -28,8 +28,8 @@ from dpca.rules import (
     SecondStrategy,
     SimilarityMatching,
 )
-from dpca.rules.minibatch import InBatches
-from dpca.rules.state import State
+from dpca.rules.base.minibatch import InBatches
+from dpca.rules.base.state import State
 
 PIXELS = (0.0, 255.0)
 BATCH = 100
@@ -95,7 +95,7 @@ _THESIS = {
 }
 
 
-def digits_table(setting: Setting) -> Table:
+def digits_table(setting: Setting) -> ReproductionTable:
     """Alakkari 2020, table 3.4, the column of MNIST."""
     x, _ = setting.digits("train")
     reference = exact_reference(as_source(x), 5)
@@ -111,7 +111,7 @@ def digits_table(setting: Setting) -> Table:
         )
         for name, make, open_points in thesis_rules(5)
     ]
-    return Table(
+    return ReproductionTable(
         "mnist",
         "MNIST, one pass (Alakkari 2020, table 3.4)",
         "Convergence, log10(1 - captured / best)",
@@ -125,7 +125,7 @@ _LOSSES = {5: (35.16, (35.17, 0.01), (35.26, 0.10)), 10: (26.95, (26.97, 0.03), 
 _LOSSES[20] = (18.74, (18.77, 0.02), (18.83, 0.05))
 
 
-def krasulina_table(setting: Setting) -> Table:
+def krasulina_table(setting: Setting) -> ReproductionTable:
     """K table 1, MNIST: batch PCA, stochastic implicit Krasulina, and the incremental algorithm."""
     x = np.concatenate([setting.digits(part)[0] for part in ("train", "t10k")])
     # One more, to tell what it costs to miss the last one for the next.
@@ -151,7 +151,7 @@ def krasulina_table(setting: Setting) -> Table:
                 )
             )
         remarks += _strays(entries[-2], k, gap)
-    return Table(
+    return ReproductionTable(
         "krasulina",
         "MNIST, compression loss (Amid & Warmuth 2020, table 1)",
         "Mean squared length of what a projection leaves out of a sample",
@@ -196,7 +196,7 @@ def _strays(one: Entry, k: int, gap: float) -> list[str]:
 _ASKED = {5: (-7.4, -5.0), 20: (-6.5, -4.2), 50: (-5.7, -3.7)}
 
 
-def default_table(setting: Setting) -> Table:
+def default_table(setting: Setting) -> ReproductionTable:
     """ALGORITHMS.md section 4: incremental SVD in random order, sorted, and merged from segments, beside others."""
     x, labels = setting.digits("train")
     in_classes = x[np.argsort(labels, kind="stable")]
@@ -233,7 +233,7 @@ def default_table(setting: Setting) -> Table:
                 f"k = {k}, {order}: merged from {_SEGMENTS} segments it is {abs(apart):.2f} "
                 f"{'worse' if apart > 0 else 'better'} than in one stream; asked for was at most one unit worse."
             )
-    return Table(
+    return ReproductionTable(
         "default",
         "MNIST, the default: incremental SVD with oversampling 60",
         "Convergence, log10(1 - captured / best)",

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import math
 
-from dpca.engine.source import as_source
+from dpca.engine.sources.source import as_source
 from dpca.pipelines.studies.convergence.courses import run_rule
 from dpca.pipelines.studies.convergence.reference import exact_reference
 from dpca.pipelines.studies.reproduction.data import Setting
 from dpca.pipelines.studies.reproduction.digits import BATCH, PIXELS, in_batches, thesis_rules
-from dpca.pipelines.studies.reproduction.tables import Entry, Published, Table
+from dpca.pipelines.studies.reproduction.tables import Entry, Published, ReproductionTable
 
 _MANY, _LONG = 200, 1000
 _THESIS = {
@@ -26,7 +26,7 @@ _THESIS = {
 }
 
 
-def faces_table(setting: Setting) -> Table:
+def faces_table(setting: Setting) -> ReproductionTable:
     """Alakkari 2020, table 3.7, the column of LFW, and the 200 components of the text below it; one trial."""
     source = as_source(setting.faces())
     reference = exact_reference(source, _MANY, progress=setting.progress)
@@ -50,7 +50,7 @@ def faces_table(setting: Setting) -> Table:
         Entry(name, f"k = {k}, B = {size:,}", published, (error,), run.seconds[-1])
         for (name, k, size, _, published), error, run in zip(lines, errors[2:], runs, strict=True)
     ]
-    return Table(
+    return ReproductionTable(
         "lfw",
         "Labeled Faces in the Wild, one pass (Alakkari 2020, table 3.7)",
         "Mean squared error of intensities in [0, 1], reconstructed from the components and the mean",

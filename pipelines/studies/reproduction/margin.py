@@ -7,13 +7,13 @@ from typing import Any
 
 import numpy as np
 
-from dpca.engine.source import Source, as_source
-from dpca.models.streaming_methods import METHODS, make_rule
+from dpca.engine.sources.source import Source, as_source
+from dpca.models.streaming.streaming_methods import METHODS, make_rule
 from dpca.pipelines.studies.convergence.courses import Run, run_rule
 from dpca.pipelines.studies.convergence.reference import Reference, exact_reference
 from dpca.pipelines.studies.reproduction.data import Setting
 from dpca.pipelines.studies.reproduction.digits import BATCH, PIXELS, in_batches
-from dpca.pipelines.studies.reproduction.tables import Entry, Table
+from dpca.pipelines.studies.reproduction.tables import Entry, ReproductionTable
 from dpca.rules import Delayed, ImplicitKrasulina, Krasulina, Oja, OjaSubspace, Power, Sanger, SimilarityMatching
 
 _K = 50
@@ -21,7 +21,7 @@ _DEFAULT = "incremental-svd"
 _ASKED = 1.5
 
 
-def cifar_margin(setting: Setting) -> Table:
+def cifar_margin(setting: Setting) -> ReproductionTable:
     """All rules on the CIFAR-10 subset, k = 50."""
     x = setting.cifar()
     references = exact_reference(as_source(x), _K)
@@ -35,7 +35,7 @@ def cifar_margin(setting: Setting) -> Table:
     )
 
 
-def faces_margin(setting: Setting) -> Table:
+def faces_margin(setting: Setting) -> ReproductionTable:
     """All rules on Labeled Faces in the Wild, k = 50; one trial, as each takes minutes."""
     source = as_source(setting.faces())
     reference = exact_reference(source, _K, progress=setting.progress)
@@ -43,7 +43,7 @@ def faces_margin(setting: Setting) -> Table:
     return _margin("lfw-margin", title, [source], reference, setting)
 
 
-def _margin(name: str, title: str, sources: list[Source], reference: Reference, setting: Setting) -> Table:
+def _margin(name: str, title: str, sources: list[Source], reference: Reference, setting: Setting) -> ReproductionTable:
     lines = _rules(float(reference.explained_variance[0]) / PIXELS[1] ** 2)
     runs = {
         line: [
@@ -53,7 +53,7 @@ def _margin(name: str, title: str, sources: list[Source], reference: Reference, 
         for line, make in lines.items()
     }
     entries = _measured(runs, reference, setting)
-    return Table(
+    return ReproductionTable(
         name,
         f"{title}: every rule, k = {_K}",
         "Convergence, log10(1 - captured / best)",

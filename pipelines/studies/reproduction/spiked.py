@@ -7,11 +7,11 @@ from typing import Any
 
 import numpy as np
 
-from dpca.engine.source import Source, as_source
+from dpca.engine.sources.source import Source, as_source
 from dpca.pipelines.studies.convergence.reference import Reference, exact_reference
 from dpca.pipelines.studies.reproduction.data import Setting
 from dpca.pipelines.studies.reproduction.digits import ACCELERATION, SCHEDULE_OF_SM, in_batches
-from dpca.pipelines.studies.reproduction.tables import Published, Table
+from dpca.pipelines.studies.reproduction.tables import Published, ReproductionTable
 from dpca.pipelines.studies.reproduction.trials import entry
 from dpca.rules import (
     CCIPCA,
@@ -74,7 +74,7 @@ def _rules() -> list[tuple[str, _Made, tuple[tuple[float, float] | None, ...]]]:
     ]
 
 
-def spiked_table(setting: Setting) -> Table:
+def spiked_table(setting: Setting) -> ReproductionTable:
     """Alakkari 2020, table 3.2: each trial draws the model anew."""
     streams = [_stream(setting, seed) for seed in range(setting.trials)]
     entries = []
@@ -94,7 +94,7 @@ def spiked_table(setting: Setting) -> Table:
                     open_points=_OPEN.get(name, ACCELERATION if name.startswith("accelerated") else ""),
                 )
             )
-    return Table(
+    return ReproductionTable(
         "spiked",
         "Spiked covariance model, one pass (Alakkari 2020, table 3.2)",
         "Convergence, log10(1 - captured / best)",

@@ -95,7 +95,7 @@ class Entry:
 
 
 @dataclass(frozen=True)
-class Table:
+class ReproductionTable:
     """Entries that belong together.
 
     Attributes
@@ -152,7 +152,7 @@ class Table:
 HEADING = "# Published numbers of streaming PCA, and ours"
 
 
-def markdown(tables: Sequence[Table], skipped: Mapping[str, str]) -> str:
+def markdown(tables: Sequence[ReproductionTable], skipped: Mapping[str, str]) -> str:
     """Set the tables as a Markdown document; ``skipped`` names what is missing, and why."""
     lines = [HEADING, ""]
     lines += [
@@ -168,7 +168,7 @@ def markdown(tables: Sequence[Table], skipped: Mapping[str, str]) -> str:
     return "\n".join(lines)
 
 
-def _section(table: Table) -> list[str]:
+def _section(table: ReproductionTable) -> list[str]:
     places = table.places
     lines = [f"## {table.title}", "", f"{table.measure}. {table.conditions}", ""]
     lines += ["| rule | setting | theirs | ours | difference | CPU s | |", "|---|---|---|---|---|---|---|"]

@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from dpca.engine.source import Source
+from dpca.engine.sources.source import Source
 from dpca.pipelines.studies.convergence.courses import run_rule
 from dpca.pipelines.studies.convergence.reference import Reference
 from dpca.pipelines.studies.reproduction.tables import Entry, Published

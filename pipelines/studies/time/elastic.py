@@ -14,7 +14,7 @@ from scipy.linalg import expm
 from scipy.spatial.distance import pdist, squareform
 from scipy.spatial.transform import Rotation
 
-from dpca.kernels.types import Array
+from dpca.kernels.algebra.types import Array
 
 # Root of the mean squared distance that an atom is displaced by the slowest mode: small beside
 # the molecule, or potential and rotation would not be those of the linear model.
@@ -22,7 +22,7 @@ _DISPLACED = 0.05
 
 
 @dataclass(frozen=True, eq=False)
-class Network:
+class ElasticNetwork:
     """Atoms (n, 3) in equilibrium, of mass 1, and their modes.
 
     Attributes
@@ -66,7 +66,7 @@ class Network:
         return frames.astype(np.float32)
 
 
-def network(n_atoms: int, seed: int = 0, reach: float = 2.6) -> Network:
+def network(n_atoms: int, seed: int = 0, reach: float = 2.6) -> ElasticNetwork:
     """Return a compact network of so many atoms, .9 apart or more; springs join those within ``reach`` (Tirion 1996).
 
     The shorter it is, the softer are the slowest modes beside the others. ValueError where they are no springs' at all.
@@ -91,4 +91,4 @@ def network(n_atoms: int, seed: int = 0, reach: float = 2.6) -> Network:
     if values[0] < 1e-8:
         raise ValueError(f"the network of seed {seed} is not rigid: take another")
     frequencies = np.sqrt(values / values[0])
-    return Network(structure, modes, frequencies, _DISPLACED**2 * n_atoms)
+    return ElasticNetwork(structure, modes, frequencies, _DISPLACED**2 * n_atoms)

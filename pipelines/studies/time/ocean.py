@@ -9,10 +9,10 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from dpca.storage.coordinates import Coordinate, Coordinates
+from dpca.storage.arrays.coordinates import Coordinate, Coordinates
 from dpca.storage.errors import DataError
+from dpca.storage.readers.arrays.raw import ArrayReader
 from dpca.storage.readers.base import digest
-from dpca.storage.readers.raw import ArrayReader
 
 # Raised whenever the same parameters give other values, so that a store of the older ones is not taken for these.
 _RECIPE = 1

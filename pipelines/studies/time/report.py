@@ -12,27 +12,27 @@ from typing import Any
 import numpy as np
 import zarr
 
-from dpca.engine.checkpoint import Checkpoints
-from dpca.engine.memory import peak_resident_bytes
-from dpca.jobs.stages import StageCost
-from dpca.kernels.types import Array
-from dpca.models.band_pca import BandPCA
-from dpca.models.cell_pca import CellPCA
-from dpca.models.store import write_model
-from dpca.models.streaming_pca import StreamingPCA
+from dpca.engine.folds.checkpoint import Checkpoints
+from dpca.engine.folds.memory import peak_resident_bytes
+from dpca.jobs.plans.stages import StageCost
+from dpca.kernels.algebra.types import Array
+from dpca.models.base.store import write_model
+from dpca.models.cells.band_pca import BandPCA
+from dpca.models.cells.cell_pca import CellPCA
+from dpca.models.streaming.streaming_pca import StreamingPCA
 from dpca.pipelines.studies.runner import StackReport, write_array
 from dpca.pipelines.studies.time.plots import functions_and_spectra, in_motion
 from dpca.plots import comparison, eigenimages, explained_variance
 from dpca.plots.panels import strongest
 from dpca.report.page import DataTable
 from dpca.report.record import write_report
+from dpca.storage.arrays.layout import CHANNEL, count_spatial
 from dpca.storage.errors import DataError
-from dpca.storage.layout import CHANNEL, count_spatial
-from dpca.storage.objects import Place
-from dpca.storage.progress import Progress, no_progress
+from dpca.storage.progress import JobProgress, no_progress
 from dpca.storage.readers import Reader
+from dpca.storage.remote.objects import Place
 from dpca.storage.stack import Stack
-from dpca.storage.workspace import Workspace
+from dpca.storage.transaction.workspace import Workspace
 from dpca.timeseries import spectrum
 
 KIND, VERSION = "time-report", 1
@@ -80,7 +80,7 @@ def report_time(
     reading: Mapping[str, Any] | None = None,
     client: Any = None,
     overwrite: bool = False,
-    progress: Progress = no_progress,
+    progress: JobProgress = no_progress,
     say: Callable[[str], None] = lambda text: None,
 ) -> tuple[dict[str, Any], bool]:
     """Find the modes of a stack, what they do over time, and write store, numbers and figures.

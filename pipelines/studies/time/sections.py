@@ -7,11 +7,11 @@ import math
 import numpy as np
 from scipy.spatial.transform import Rotation
 
-from dpca.kernels.types import Array
-from dpca.models.band_pca import BandPCA
-from dpca.models.cell_pca import CellPCA
-from dpca.models.pca import PCA
-from dpca.models.trajectory_pca import TrajectoryPCA
+from dpca.kernels.algebra.types import Array
+from dpca.models.cells.band_pca import BandPCA
+from dpca.models.cells.cell_pca import CellPCA
+from dpca.models.linear.pca import PCA
+from dpca.models.linear.trajectory_pca import TrajectoryPCA
 from dpca.pipelines.studies.runner import Section
 from dpca.pipelines.studies.time.elastic import network
 from dpca.pipelines.studies.time.ocean import ocean_frames

@@ -7,8 +7,8 @@ from typing import Any
 
 import numpy as np
 
-from dpca.engine.source import as_source
-from dpca.kernels.types import Array
+from dpca.engine.sources.source import as_source
+from dpca.kernels.algebra.types import Array
 from dpca.pipelines.studies.convergence.reference import Reference, exact_reference
 from dpca.pipelines.studies.reproduction.digits import in_batches, shuffled, thesis_rules
 from dpca.pipelines.studies.reproduction.tables import Entry, Published

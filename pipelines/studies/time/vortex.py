@@ -8,7 +8,7 @@ from __future__ import annotations
 import numpy as np
 import scipy.fft
 
-from dpca.kernels.types import Array
+from dpca.kernels.algebra.types import Array
 
 
 def vortex_frames(count: int = 99, size: int = 32, *, every: int = 8, seed: int = 0) -> Array:

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 import numpy as np
 from scipy.signal import lfilter
 
-from dpca.kernels.types import Array
+from dpca.kernels.algebra.types import Array
 
 
 @dataclass(frozen=True)

@@ -1,0 +1,286 @@
+"""The fold: applies one rule to every partition of a stack, as a Dask graph of segments."""
+
+from __future__ import annotations
+
+import math
+import time
+from collections.abc import Callable, Generator, Sequence
+from dataclasses import dataclass, replace
+from functools import partial
+from typing import Any
+
+import dask
+from dask.base import compute
+from dask.delayed import delayed
+
+from dpca.engine.folds.checkpoint import Checkpoints
+from dpca.engine.folds.fold_tasks import Outcome, Results, Work, group_graph
+from dpca.engine.folds.identity import digest
+from dpca.engine.folds.memory import parallel_tasks, peak_resident_bytes, task_budget, thread_count, usable_bytes
+from dpca.engine.folds.plan import FoldPlan, PlanError, plan_fold
+from dpca.engine.folds.rehearsal import rehearsal
+from dpca.engine.folds.rounds import Scheme
+from dpca.engine.folds.strands import Strands
+from dpca.engine.folds.watching import FoldProgress, Watch
+from dpca.engine.folds.watching import FoldReport as FoldReport
+from dpca.engine.sources.source import Source
+from dpca.partition.base import Partition
+from dpca.rules.base.rule import Rule
+from dpca.rules.base.state import State
+from dpca.storage.progress import JobProgress, Stage, no_progress
+from dpca.storage.remote.clusters import cluster_errors
+from dpca.storage.remote.sharing import share_storage_options
+
+
+def fold(
+    rule: Rule,
+    source: Source,
+    partition: Partition,
+    *,
+    scheme: Scheme | None = None,
+    plan: FoldPlan | None = None,
+    client: Any | None = None,
+    budget: int | None = None,
+    checkpoints: Checkpoints | None = None,
+    progress: JobProgress = no_progress,
+    stage: str = "fit",
+    note: str = "",
+    watch: Watch | None = None,
+) -> tuple[Results, FoldReport]:
+    """Fold a rule over each partition of a stack.
+
+    If the rule can merge states, segments of the samples are folded in parallel and merged as a tree. Otherwise each
+    segment begins with the final state of the one before it.
+
+    A fold in rounds, or one with a ``watch``, folds a few segments at a time, link by link, see
+    `dpca.engine.folds.strands`. At the end of each link the states are transferred to this process and kept. If a
+    worker is
+    lost, its work is repeated from there. The results do not depend on ``watch``.
+
+    Parameters
+    ----------
+    rule : Rule
+        The rule: averageable for `Averaging`, summable for `DataParallel`.
+    source : Source
+        The samples. Threads of this process fold a numpy array.
+    partition : Partition
+        The partition of the attributes.
+    scheme : Averaging or DataParallel, optional
+        The work of the streams in a round, for a fold in synchronous rounds. The result depends on it, not on the
+        workers.
+    plan : FoldPlan, optional
+        The result of `plan_for` for the same arguments, if it is known.
+    client : distributed.Client, optional
+        The cluster to run on; the default is threads of this process.
+    budget : int, optional
+        Memory of a task in bytes; the default depends on the worker with the least memory, or on this machine.
+    checkpoints : Checkpoints, optional
+        Storage for finished segments and groups. A fold does not repeat those of its own. Those of other rules,
+        parameters, sources or plans are not touched.
+    progress : Progress
+        Receives the bytes read.
+    stage : str
+        Name of the progress bar, and of the tasks on Dask's dashboard.
+    note : str
+        Note in the report.
+    watch : Watch, optional
+        Is called in this process at intervals, before the fold has ended. It is not called if memory does not hold the
+        states of all partitions at once, or if checkpoints hold results of some of them.
+
+    Returns
+    -------
+    results : list of dict
+        The result of ``rule.finish`` for each partition, in order.
+    report : FoldReport
+
+    Raises
+    ------
+    PlanError
+        Before anything runs, if the budget cannot hold one partition, with the states of all streams of a round.
+    DataError
+        At a value that is not finite.
+    """
+    if (stand_in := rehearsal()) is not None:
+        guessed, planned = stand_in.fold(rule, source, partition, scheme, stage)
+        return guessed, FoldReport(planned, 0.0, 0, note)
+    folding = iter_fold(
+        rule,
+        source,
+        partition,
+        scheme=scheme,
+        plan=plan,
+        client=client,
+        budget=budget,
+        checkpoints=checkpoints,
+        progress=progress,
+        stage=stage,
+        note=note,
+        watch=watch,
+    )
+    try:
+        while True:
+            look = next(folding)
+            if watch is not None:
+                watch.look(look)
+    except StopIteration as ended:
+        found: tuple[Results, FoldReport] = ended.value
+        return found
+    finally:
+        folding.close()
+
+
+def iter_fold(
+    rule: Rule,
+    source: Source,
+    partition: Partition,
+    *,
+    scheme: Scheme | None = None,
+    plan: FoldPlan | None = None,
+    client: Any | None = None,
+    budget: int | None = None,
+    checkpoints: Checkpoints | None = None,
+    progress: JobProgress = no_progress,
+    stage: str = "fit",
+    note: str = "",
+    watch: Watch | None = None,
+    begun: Sequence[State] | None = None,
+) -> Generator[FoldProgress, None, tuple[Results, FoldReport]]:
+    """Fold as `fold` does, link by link. Each link yields a `FoldProgress`; the last one returns the results.
+
+    Nothing runs between two links. A closed, unfinished fold keeps its checkpoints.
+
+    Parameters
+    ----------
+    begun : sequence of State, optional
+        Initial states of a chain: those after the samples before the plan's only segment.
+    """
+    began = time.perf_counter()
+    client = None if source.in_process else client
+    plan = plan or plan_for(rule, source, partition, scheme=scheme, client=client, budget=budget)
+    if checkpoints is not None:
+        # Each fold has a folder of its own. Another budget or cluster has other groups, another rule other arrays.
+        settings = digest(rule, plan, source, partition, scheme)
+        checkpoints = replace(checkpoints, folder=f"{checkpoints.folder}/{settings}")
+
+    def report(peak: int) -> FoldReport:
+        return FoldReport(plan, time.perf_counter() - began, peak or peak_resident_bytes(), note)
+
+    run = _FoldRun(rule, source, partition, scheme, plan, client, checkpoints, stage, report, begun)
+    results: Results = [{} for _ in range(partition.n_partitions)]
+    bar = progress(stage, plan.read_bytes, "B")
+    try:
+        with cluster_errors(client):
+            outcomes = yield from run.outcomes(bar, watch)
+    finally:
+        bar.close()
+    for group, (found, _) in zip(plan.groups, outcomes, strict=True):
+        for index, result in zip(group.partitions, found, strict=True):
+            results[index] = result
+    return results, report(max(held for _, held in outcomes))
+
+
+def plan_for(
+    rule: Rule,
+    source: Source,
+    partition: Partition,
+    *,
+    scheme: Scheme | None = None,
+    client: Any | None = None,
+    budget: int | None = None,
+) -> FoldPlan:
+    """Return the plan of `fold` for these arguments. Parameters and errors are those of `fold`.
+
+    The attributes of a band are spread over the whole sample, so each of several tasks reads all samples. In one
+    process, the threads of a single task fold them instead if that saves reading.
+    """
+    client = None if source.in_process else client
+    n_threads = thread_count()
+    planned = partial(plan_fold, source, partition, rule, scheme=scheme)
+    limit = task_budget(client, n_threads) if budget is None else budget
+    plan = planned(budget=limit, n_parallel=1 if scheme is not None else parallel_tasks(client, n_threads))
+    if client is None and scheme is None and n_threads > 1 and len(plan.groups) > 1:
+        try:
+            together = planned(budget=task_budget(None, 1) if budget is None else budget, threads=n_threads)
+        except PlanError:
+            together = plan
+        plan = together if together.read_bytes < plan.read_bytes else plan
+    if plan.result_bytes + plan.held_bytes > usable_bytes():
+        held, fewer = "", "components"
+        if plan.held_bytes:
+            held, fewer = f", arrays of one entry a sample {plan.held_bytes / 1e6:,.0f} MB", "components or samples"
+        raise PlanError(
+            f"the results of {partition.n_partitions:,} partitions need {plan.result_bytes / 1e6:,.0f} MB of memory"
+            f"{held}, and this process may use {usable_bytes() / 1e6:,.0f} MB: use fewer {fewer}"
+        )
+    return plan
+
+
+@dataclass(frozen=True)
+class _FoldRun:
+    """One fold, its cluster and its checkpoints."""
+
+    rule: Rule
+    source: Source
+    partition: Partition
+    scheme: Scheme | None
+    plan: FoldPlan
+    client: Any | None
+    checkpoints: Checkpoints | None
+    stage: str
+    report: Callable[[int], FoldReport]
+    begun: Sequence[State] | None = None
+
+    def outcomes(self, bar: Stage, watch: Watch | None) -> Generator[FoldProgress, None, list[Outcome]]:
+        """Return the results of each group, from checkpoints or computed, in parallel or link by link."""
+        plan, dtype = self.plan, self.partition.split_dtype(self.source.dtype)
+        common = (plan.batch_rows, plan.threads, plan.checkpoint_rows, self.source.name, dtype)
+        row_bytes = [math.prod(b - a for a, b in group.region) * self.source.dtype.itemsize for group in plan.groups]
+        outcomes: dict[int, Outcome] = {}
+        missing: dict[int, Work] = {}
+        for g, group in enumerate(plan.groups):
+            work = Work(self.rule, self.partition, group, *common, f"group-{g:06d}", self.stage, self.checkpoints)
+            if self.checkpoints is not None and (found := self.checkpoints.load_results(work.name)):
+                outcomes[g] = found, 0
+                bar.advance(row_bytes[g] * self.source.shape[0])
+            else:
+                missing[g] = work
+        given = (self.source, plan.segments, self.scheme, self.client, self.computed, self.report, bar, row_bytes)
+        strands = partial(Strands, *given)
+        if watch is not None and len(missing) == len(plan.groups) and strands(missing).fit_memory():
+            outcomes = yield from strands(missing, self.begun).outcomes(watch)
+        elif self.scheme is not None:
+            for g, work in missing.items():
+                outcomes |= yield from strands({g: work}).outcomes(None)
+        else:
+            graph = {g: group_graph(work, self.source, plan.segments) for g, work in missing.items()}
+            outcomes |= self.computed(graph, lambda g: bar.advance(row_bytes[g] * self.source.shape[0]))
+        return [outcomes[g] for g in range(len(plan.groups))]
+
+    def computed(self, graph: dict[Any, Any], done: Callable[[Any], None]) -> dict[Any, Any]:
+        """Compute the nodes of a graph, on the cluster or on threads. ``done`` is called for each finished node."""
+        if self.client is None:
+            reporting = [delayed(_with_report, pure=False)(node, done, g) for g, node in graph.items()]
+            at_once = max(1, thread_count() // self.plan.threads)
+            return dict(zip(graph, compute(*reporting, scheduler="threads", num_workers=at_once), strict=True))
+        from distributed import as_completed
+
+        share_storage_options(self.client)
+        # The graph contains states on purpose; the option suppresses Dask's warning.
+        with dask.config.set({"distributed.admin.large-graph-warning-threshold": "1 TB"}):
+            futures = self.client.compute(list(graph.values()))
+        number_of = dict(zip(futures, graph, strict=True))
+        found: dict[Any, Any] = {}
+        try:
+            for future in as_completed(futures):
+                found[number_of[future]] = future.result()
+                future.release()  # otherwise its worker would keep all its results until the end
+                done(number_of[future])
+        except BaseException:
+            self.client.cancel(futures)
+            raise
+        return found
+
+
+def _with_report(outcome: Any, done: Callable[[Any], None], g: Any) -> Any:
+    done(g)
+    return outcome

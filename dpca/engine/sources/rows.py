@@ -1,0 +1,77 @@
+"""Arrays in other files than Zarr stores, opened without a copy as a Dask array. Its tasks read rows of the file."""
+
+from __future__ import annotations
+
+import math
+import os
+from collections.abc import Callable
+from typing import Any
+
+import dask.array as da
+import numpy as np
+from dask.delayed import delayed
+
+from dpca.kernels.algebra.types import Array
+from dpca.storage import cf
+from dpca.storage.arrays.coordinates import Coordinates
+from dpca.storage.errors import DataError
+from dpca.storage.readers import open_reader
+from dpca.storage.survey import require_samples
+
+_BLOCK_BYTES = 32 * 2**20
+
+
+def open_rows(path: Any, key: str | None = None) -> tuple[da.Array, str, tuple[str, ...] | None, Coordinates | None]:
+    """Open an array in a format of `dpca.storage.ingest`, without a copy.
+
+    Parameters
+    ----------
+    path : path-like, MDAnalysis.AtomGroup or MDAnalysis.Universe
+        An array in a format with random access; or atoms, in all frames of their trajectory.
+    key : str, optional
+        Name of the array, if the file has several.
+
+    Returns
+    -------
+    rows : dask.array.Array (n_samples, ...)
+        In blocks of whole samples of about 32 MiB. A block is read when it is computed.
+    name : str
+        Name of the array in messages.
+    axes : tuple of str or None
+        Names of the axes of a sample, if the source states them.
+    coordinates : Coordinates or None
+        Coordinates along all axes.
+
+    Raises
+    ------
+    DataError
+        For images, and for formats without random access: these must be ingested first. When a block is computed, for
+        missing values.
+    """
+    reader = open_reader(path, key=key)
+    require_samples(reader)
+    if reader.encoded or not reader.random_access:
+        why = "contains encoded images" if reader.encoded else "can only be read from its beginning"
+        raise DataError(
+            f"'{os.fspath(path)}' {why}: make a stack of it first, `dpca ingest {os.fspath(path)} STACK.zarr` "
+            f"(dpca.storage.ingest)"
+        )
+    shape, n = reader.sample_shape, len(reader)
+    step = max(1, _BLOCK_BYTES // (math.prod(shape) * reader.dtype.itemsize))
+    name, meta = f"rows-{reader.fingerprint()}", np.empty((0,) * (len(shape) + 1), reader.dtype)
+    blocks = []
+    for start in range(0, n, step):
+        indices = range(start, min(start + step, n))
+        task = delayed(_read, pure=True)(
+            reader.part(indices), start, reader.name, dask_key_name=f"{name}-{start}-{step}"
+        )
+        blocks.append(da.from_delayed(task, (len(indices), *shape), meta=meta, name=f"{name}-block-{start}-{step}"))
+    return da.concatenate(blocks), reader.name, reader.axes, reader.coordinates
+
+
+def _read(part: Callable[[], Any], start: int, name: str) -> Array:
+    rows: Array = part()
+    if np.ma.is_masked(rows):
+        absent = np.ma.getmaskarray(rows).reshape(len(rows), -1).any(axis=1)
+        raise DataError(f"sample {start + int(absent.argmax())} of '{name}' holds a missing value: {cf.REMEDY}")
+    return np.ma.getdata(rows)

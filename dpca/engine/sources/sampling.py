@@ -1,0 +1,64 @@
+"""A few samples of a stack, spread over the whole stack."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator
+
+import numpy as np
+
+from dpca.engine.sources.source import Source, check_finite
+from dpca.kernels.algebra.types import Array
+
+# Most bytes of one read around the chosen samples. In memory, copying this many bytes is as fast as indexing.
+_SPAN_BYTES, _COPIED_BYTES = 64 * 2**20, 2**20
+
+
+def spread_samples(n_samples: int, count: int, rng: np.random.Generator) -> Array:
+    """Choose ``count`` of ``n_samples`` samples, a random one in each of ``count`` equal parts; ascending.
+
+    Stacks are often sorted by person, class or time, so the first samples and equidistant ones are not representative.
+    """
+    edges = np.arange(count + 1) * n_samples // count
+    return rng.integers(edges[:-1], edges[1:])
+
+
+def first_samples(source: Source, most_bytes: int) -> Array:
+    """Read the first samples, of at most ``most_bytes`` bytes but at least one.
+
+    Raises
+    ------
+    DataError
+        At a value that is not finite.
+    """
+    shape = source.shape[1:]
+    rows = max(1, most_bytes // max(1, math.prod(shape) * source.dtype.itemsize))
+    first = np.empty((min(rows, source.shape[0]), *shape), source.dtype)
+    source.reader()((0, len(first)), tuple((0, length) for length in shape), first)
+    check_finite(first, 0, source.name)
+    return first
+
+
+def read_samples(source: Source, chosen: Array) -> Iterator[Array]:
+    """Yield the chosen samples (ascending), some at a time, as arrays (m, *sample_shape).
+
+    Chunks without chosen samples are not read. A chunk with many is decoded once for each 64 MiB of it.
+
+    Raises
+    ------
+    DataError
+        At a value that is not finite.
+    """
+    read, region = source.reader(), tuple((0, length) for length in source.shape[1:])
+    each = math.prod(source.shape[1:]) * source.dtype.itemsize
+    rows = max(1, _SPAN_BYTES // each)
+    # No span crosses the border of a chunk. Arrays in memory have no chunks.
+    chunk = max(source.chunks[0], _COPIED_BYTES // each) if source.in_process else source.chunks[0]
+    starts = np.arange(0, source.shape[0], chunk)[:, None] + np.arange(0, chunk, min(rows, chunk))
+    spans = np.searchsorted(starts.ravel(), chosen, side="right")
+    for span in np.split(chosen, np.flatnonzero(np.diff(spans)) + 1):
+        first, last = int(span[0]), int(span[-1]) + 1
+        block = np.empty((last - first, *source.shape[1:]), source.dtype)
+        read((first, last), region, block)
+        check_finite(block, first, source.name)
+        yield block[span - first]

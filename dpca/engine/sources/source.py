@@ -1,0 +1,400 @@
+"""Sources of batches: a Zarr array that each task opens itself, a Dask array, or a numpy array in memory."""
+
+from __future__ import annotations
+
+import itertools
+import math
+import os
+from abc import ABC, abstractmethod
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any, Protocol, cast
+
+import dask.array as da
+import numpy as np
+import zarr
+from dask.delayed import delayed
+from scipy.sparse import issparse
+
+from dpca.engine.sources.rows import open_rows
+from dpca.kernels.algebra.types import Array, Region
+from dpca.storage import cf
+from dpca.storage.arrays.reading import array_identity, model_of, open_again, open_array, path_of, read_into
+from dpca.storage.errors import DataError, one_line
+from dpca.storage.given_numbers import require_one_array
+from dpca.storage.readers.arrays.trajectory import is_trajectory
+from dpca.storage.readers.opening import is_zarr
+from dpca.storage.stack import Stack, open_stack
+
+# Samples are read a few whole chunks at a time, because Zarr holds the encoded bytes and a copy of each request.
+_READ_BYTES = 16 * 2**20
+# Values of one search for NaN; its result takes a byte per value.
+_CHECKED_AT_ONCE = 2**20
+_NOT_FINITE = f"holds a value that is not finite (NaN or infinity): {cf.REMEDY}"
+
+
+class BatchReader(Protocol):
+    """Reads a box of samples into an array."""
+
+    def __call__(self, samples: tuple[int, int], region: Region, out: Array) -> None:
+        """Fill ``out`` (stop - start, *region lengths)."""
+
+
+class Source(ABC):
+    """A stack of samples that tasks open and read themselves. It is small, because it is sent to tasks.
+
+    A new kind of source implements `reader`, and overrides further defaults only if it differs from them.
+
+    Parameters
+    ----------
+    name : str
+        Name of the source in errors.
+    shape : tuple of int
+        Samples first.
+    dtype : numpy.dtype
+    chunks : tuple of int
+        Unit of decoding along each axis.
+    """
+
+    in_process: bool = False  #: whether the values are in this process, so that tasks of a cluster cannot read them
+    segment_bytes: int | None = None
+    """Most bytes of a segment, for sources with all values of a segment in memory at once."""
+    held_rows: int = 0  #: further samples in memory of a reader that reorders samples
+    n_readers: int = 1  #: number of boxes that are read at once
+    making_bytes: int = 0  #: most memory of a process to compute samples of a synthetic stack
+    with_gaps: bool = False
+    """Whether NaN means a missing value. Otherwise NaN is rejected."""
+    axes: tuple[str, ...] | None = None  #: names of the axes of one sample, to find the axis of channels
+    coordinates: Any = None  #: coordinates of a file along all axes: `dpca.storage.arrays.coordinates.Coordinates`
+
+    def __init__(self, name: str, shape: tuple[int, ...], dtype: np.dtype[Any], chunks: tuple[int, ...]) -> None:
+        self.name, self.shape, self.dtype, self.chunks = name, tuple(shape), np.dtype(dtype), tuple(chunks)
+
+    @abstractmethod
+    def reader(self) -> BatchReader:
+        """Open the source in the calling process."""
+
+    def piece(self, samples: tuple[int, int], region: Region) -> Any:
+        """Return the source for a task that reads this box."""
+        return self
+
+    def identity(self) -> Any:
+        """Return what identifies this source among others of its kind, see `dpca.engine.folds.identity.digest`."""
+        return vars(self)
+
+    def as_dask(self) -> da.Array | None:
+        """Return the values as a Dask array, if they are one. Its own tasks can then rearrange them."""
+        return None
+
+    def numbers(self, start: int, stop: int) -> tuple[int, int] | None:
+        """Return the index range of samples in the stack (start, stop); None if the source reorders samples."""
+        return None if self.held_rows else (start, stop)
+
+    def decoded_bytes(self, region: Region) -> int:
+        """Return the bytes of one sample in all chunks that a region overlaps."""
+        lengths = (-(-b // c) * c - a // c * c for (a, b), c in zip(region, self.chunks[1:], strict=True))
+        return math.prod(lengths) * self.dtype.itemsize
+
+    def further_bytes(self, region: Region) -> int:
+        """Return the bytes of one reader in addition to the requested samples and their chunks."""
+        return self.making_bytes
+
+    def held(self) -> tuple[Array, ...]:
+        """Return the arrays of one entry a sample that this source holds in memory for as long as it is read."""
+        return ()
+
+    def read_rows(self, region: Region) -> int:
+        """Return the number of samples of one read: whole chunks with a decoded size of about 16 MiB."""
+        return max(1, _READ_BYTES // (self.chunks[0] * self.decoded_bytes(region))) * self.chunks[0]
+
+
+class ZarrSource(Source):
+    """A Zarr array (v2 or v3) with a path; samples on axis 0.
+
+    ``array_identity`` detects that the array is replaced while tasks read it, see
+    `dpca.storage.arrays.reading.array_identity`.
+    """
+
+    def __init__(
+        self,
+        path: str,
+        shape: tuple[int, ...],
+        dtype: np.dtype[Any],
+        chunks: tuple[int, ...],
+        array_identity: str | None = None,
+    ) -> None:
+        super().__init__(path, shape, dtype, chunks)
+        self.path, self.array_identity = path, array_identity
+
+    def reader(self) -> BatchReader:
+        """Open the array in the calling process."""
+        known = self.array_identity
+        array = open_array(self.path) if known is None else open_again(self.path, known)
+
+        def read(samples: tuple[int, int], region: Region, out: Array) -> None:
+            (start, stop), box = samples, tuple(slice(a, b) for a, b in region)
+            step = self.read_rows(region)
+            # Cuts lie at borders of chunks, so that no chunk is decoded twice.
+            edges = [start, *range((start // step + 1) * step, stop, step), stop]
+            for a, b in itertools.pairwise(edges):
+                read_into(array, (slice(a, b), *box), out[a - start : b - start])
+
+        return read
+
+    def identity(self) -> Any:
+        """Return the path and the modification time of the array's metadata."""
+        for name in ("zarr.json", ".zarray"):
+            file = os.path.join(self.path, name)
+            if os.path.exists(file):
+                return {**vars(self), "written": os.stat(file).st_mtime_ns}
+        return vars(self)  # the store is not a folder
+
+
+class ArraySource(Source):
+    """A numpy array (or memory map) in this process, or a Zarr array that only this process can open (memory, ZIP).
+
+    If the array is a piece of a stack, ``corner`` is its position in the stack, samples first.
+    """
+
+    in_process = True
+
+    def __init__(self, array: Any, name: str = "the array", corner: tuple[int, ...] = ()) -> None:
+        # Arrays in memory have no chunks: the cost of any box is its own size.
+        chunks = tuple(array.chunks) if isinstance(array, zarr.Array) else (1,) * array.ndim
+        super().__init__(name, tuple(array.shape), np.dtype(array.dtype), chunks)
+        self.array, self.corner = array, corner or (0,) * array.ndim
+
+    def reader(self) -> BatchReader:
+        """Return a function that copies boxes."""
+
+        def read(samples: tuple[int, int], region: Region, out: Array) -> None:
+            box = zip((samples, *region), self.corner, strict=True)
+            selection = tuple(slice(a - c, b - c) for (a, b), c in box)
+            if isinstance(self.array, zarr.Array):
+                read_into(self.array, selection, out)
+            else:
+                np.copyto(out, self.array[selection])
+
+        return read
+
+    def identity(self) -> Any:
+        """Return the array, which is hashed by value."""
+        return self.array
+
+
+class DaskSource(Source):
+    """A Dask array. Its chunks are computed on the workers that need them."""
+
+    segment_bytes = 128 * 2**20  # a task has its whole segment in memory
+
+    def __init__(self, array: da.Array, name: str = "the Dask array", axes: Any = None, along: Any = None) -> None:
+        longest = tuple(max(lengths) for lengths in array.chunks)
+        super().__init__(name, tuple(array.shape), np.dtype(array.dtype), longest)
+        self.array, self.axes, self.coordinates = array, axes, along
+
+    def reader(self) -> BatchReader:
+        """Return a function that computes a box on the current scheduler."""
+
+        def read(samples: tuple[int, int], region: Region, out: Array) -> None:
+            np.copyto(out, self._box(samples, region).compute())
+
+        return read
+
+    def piece(self, samples: tuple[int, int], region: Region) -> Any:
+        """Return the delayed `ArraySource` of a box."""
+        corner = tuple(a for a, _ in (samples, *region))
+        return delayed(ArraySource, pure=False)(self._box(samples, region), self.name, corner)
+
+    def as_dask(self) -> da.Array:
+        """Return the Dask array. When it is computed, values that are not finite raise, with the sample's index."""
+        return self.array if self.with_gaps else checked_lazily(self.array, self.name)
+
+    def identity(self) -> Any:
+        """Return the Dask array, which is hashed by name."""
+        return self.array
+
+    def _box(self, samples: tuple[int, int], region: Region) -> da.Array:
+        return cast(da.Array, self.array[tuple(slice(a, b) for a, b in (samples, *region))])
+
+
+def as_source(x: Any) -> Source:
+    """Return a source for a path, a stack, a Zarr or Dask array, or any array-like object.
+
+    Parameters
+    ----------
+    x : str, path-like, dpca.storage.Stack, zarr.Array or Group, dask.array.Array, array_like, or Source
+        Samples on axis 0. A source is returned as it is.
+
+    Raises
+    ------
+    DataError
+        If it has no samples, a single axis, or values that are not real numbers.
+    StoreError
+        If a path contains nothing readable.
+    """
+    x, path, axes = opened(x), None, None
+    if isinstance(x, Source):
+        return x
+    if isinstance(x, Stack):
+        path, axes, x = x.array_path, x.axes[1:], x.samples
+    source: Source
+    if isinstance(x, zarr.Array):
+        path = path or path_of(x)
+        source = ZarrSource(path, x.shape, x.dtype, x.chunks, array_identity(x)) if path else ArraySource(x)
+        if (model := model_of(x)) is not None:
+            source.making_bytes = model.nbytes
+    elif isinstance(x, da.Array):
+        if any(np.isnan(length) for length in x.shape):
+            raise DataError(f"the Dask array has the unknown shape {x.shape}: call compute_chunk_sizes() on it")
+        source = DaskSource(x)
+    else:
+        source = ArraySource(as_dense(x))
+    source.axes = axes
+    check_numeric(source.shape, source.dtype, source.name)
+    return source
+
+
+def opened(x: Any, key: str | None = None) -> Any:
+    """Open a path, a Zarr group or atoms; return other objects as they are. ``key`` names one of several arrays.
+
+    Raises
+    ------
+    DataError
+        If there is nothing, several arrays without a ``key``, a group outside of a folder, a source that must be
+        ingested, or masked values.
+    StoreError
+        If a path contains nothing readable.
+    """
+    if isinstance(x, zarr.Group):
+        path = path_of(x)
+        if path is None:
+            raise DataError(f"the Zarr group {x.name!r} is not in a folder: give one of its arrays, group[name]")
+        return open_stack(path)
+    if isinstance(x, zarr.Array):
+        cf.require_plain(str(x.store_path), x)
+        if not x.dtype.isnative and (path := path_of(x)) is not None:
+            x = open_array(path)  # as tasks do, because the dtype of a new Zarr 3 array has another byte order
+    if is_trajectory(x):
+        return DaskSource(*open_rows(x))
+    if isinstance(x, str | os.PathLike):
+        path = os.fspath(x)
+        return open_stack(f"{path}/{key}" if key else path) if is_zarr(path) else DaskSource(*open_rows(path, key))
+    if isinstance(x, da.Array) and isinstance(x._meta, np.ma.MaskedArray):
+        raise DataError(
+            f"a Dask array of {x.shape} is masked, and masked values are not supported: fill them first, "
+            f"dask.array.ma.filled(x, value)"
+        )
+    return x
+
+
+def as_dense(x: Any, name: str = "X") -> Array:
+    """Return an array-like object as a numpy array. numpy itself would wrap unknown objects instead of raising.
+
+    Raises
+    ------
+    DataError
+        For objects that are not arrays of samples, and for a list of arrays.
+    """
+    require_one_array(x, name)
+    if issparse(x):
+        raise DataError(f"a sparse matrix of {x.shape} is not supported: pass dense samples, x.toarray()")
+    if np.ma.is_masked(x):
+        raise DataError(f"an array of {x.shape} has masked values: fill them first, x.filled(value)")
+    try:
+        # Zarr itself would read missing chunks as fill values.
+        array = _read_whole(x) if isinstance(x, zarr.Array) else np.asarray(x)
+    except (TypeError, ValueError) as error:
+        raise DataError(
+            f"an object of type {type(x).__name__} is not an array of samples ({one_line(error)}): give samples of one "
+            f"shape and one dtype"
+        ) from error
+    if array.ndim == 0:
+        raise DataError(f"an object of type {type(x).__name__} is not a stack: give an array, a Stack or a path")
+    if array.dtype.kind in "USTO" and array.ndim == 1:
+        raise DataError(
+            f"a list of {len(array)} names or other objects is not a stack: give one path, or ingest several"
+        )
+    return array
+
+
+def _read_whole(x: zarr.Array[Any]) -> Array:
+    stored, path = opened(x), path_of(x)
+    stored = stored if path is None else open_array(path)
+    read_into(stored, (slice(None),) * stored.ndim, values := np.empty(stored.shape, stored.dtype))
+    return values
+
+
+def as_samples(x: Any, name: str) -> Array:
+    """Return samples in memory as a numeric array, or raise; see `as_dense`."""
+    array = as_dense(x, name)
+    check_numeric(array.shape, array.dtype, name)
+    return array
+
+
+def check_numeric(shape: tuple[int, ...], dtype: np.dtype[Any], name: str) -> None:
+    """Reject shapes and dtypes that no rule supports."""
+    if len(shape) < 2:
+        raise DataError(f"{name} has shape {shape}: give samples on axis 0 and at least one axis of attributes")
+    if 0 in shape:
+        raise DataError(f"{name} has shape {shape} and so no values: give at least one along every axis")
+    if dtype.kind == "c":
+        raise DataError(f"Complex data not supported: {name} has dtype {dtype}, pass real and imaginary parts apart")
+    if dtype.kind not in "buif" or dtype.itemsize > 8:
+        raise DataError(
+            f"{name} has dtype {dtype}: convert it to integers or real floating-point numbers of at most 64 bits"
+        )
+
+
+def batches(source: Source, samples: tuple[int, int], region: Region, rows: int) -> Iterator[tuple[int, Array]]:
+    """Yield (first sample, batch) in order. A thread reads one batch ahead of the caller.
+
+    The two buffers are reused: a batch is valid until the next one is requested.
+
+    Raises
+    ------
+    DataError
+        At a value that is not finite. The message names the array and the first such sample.
+    """
+    (start, stop), n_buffers = samples, 1 if samples[1] - samples[0] <= rows else 2
+    read, box = source.reader(), tuple(b - a for a, b in region)
+    buffers = [np.empty((min(rows, stop - start), *box), source.dtype) for _ in range(n_buffers)]
+
+    def load(turn: int, first: int) -> Array:
+        out = buffers[turn % n_buffers][: min(rows, stop - first)]
+        read((first, first + len(out)), region, out)
+        return out
+
+    with ThreadPoolExecutor(1, thread_name_prefix="read-ahead") as ahead:
+        firsts = range(start, stop, rows)
+        coming = ahead.submit(load, 0, start)
+        for turn, first in enumerate(firsts):
+            batch = coming.result()
+            if first + rows < stop:
+                coming = ahead.submit(load, turn + 1, first + rows)
+            if not source.with_gaps:
+                check_finite(batch, first, source.name)
+            yield first, batch
+
+
+def check_finite(batch: Array, first: int, name: str, what: str = _NOT_FINITE) -> None:
+    """Reject NaN and infinity. The error names the first such sample, followed by ``what``; integers have none."""
+    if batch.dtype.kind != "f":
+        return
+    rows = max(1, _CHECKED_AT_ONCE // max(1, math.prod(batch.shape[1:])))
+    for start in range(0, len(batch), rows):
+        part = batch[start : start + rows]
+        finite = np.isfinite(part).reshape(len(part), -1).all(axis=1)
+        if not finite.all():
+            raise DataError(f"sample {first + start + int(finite.argmin())} of {name} {what}")
+
+
+def checked_lazily(x: da.Array, name: str) -> da.Array:
+    """Return a Dask array that rejects NaN and infinity when it is computed. The error names the sample."""
+    if x.dtype.kind != "f":
+        return x
+    return cast(da.Array, da.map_blocks(_checked, x, called=name, dtype=x.dtype, meta=np.empty((0,) * x.ndim, x.dtype)))
+
+
+def _checked(block: Array, called: str, block_info: Any = None) -> Array:
+    check_finite(block, block_info[0]["array-location"][0][0], called)
+    return block

@@ -1,0 +1,314 @@
+"""Append samples to a compressed store: encode them with its components, or refit all samples."""
+
+from __future__ import annotations
+
+import math
+import os
+import time
+from collections.abc import Mapping
+from contextlib import suppress
+from dataclasses import dataclass, replace
+from typing import Any, Literal
+
+import numpy as np
+import zarr
+
+from dpca.choices import COMPRESSED
+from dpca.codec.goal import Goal
+from dpca.engine.folds.checkpoint import Checkpoints
+from dpca.engine.sources.source import as_source
+from dpca.jobs.compressed.append_write import QUALITY, AppendJob, grow, what_stays, write_appended
+from dpca.jobs.compressed.encode_write import EncodeJob
+from dpca.jobs.compressed.refit import check_original, refit
+from dpca.jobs.plans.own_stack import paths_of
+from dpca.jobs.plans.stages import NOTHING, StageCost
+from dpca.jobs.scores.score_write import write_quality
+from dpca.kernels.algebra.types import Array
+from dpca.kernels.quality import psnr_from_mse
+from dpca.report.record import read_report, report_folder
+from dpca.representation.compressed.compressed import COMPRESSED_VERSION, Compressed, open_compressed
+from dpca.representation.compressed.compressed_views import ALONG
+from dpca.storage.arrays.arrays import create_root, write_strings
+from dpca.storage.arrays.coordinates import Coordinates, joined, write_coordinates
+from dpca.storage.disk import folder_bytes, remove_tree
+from dpca.storage.errors import BusyError, DataError
+from dpca.storage.ingest import ingest
+from dpca.storage.integrity.manifest import Carried, finished_bytes
+from dpca.storage.progress import JobProgress, no_progress
+from dpca.storage.readers import Reader
+from dpca.storage.remote.objects import ObjectPath, place_of
+from dpca.storage.stack import Stack
+from dpca.storage.transaction.outputs import check_output
+from dpca.storage.transaction.workspace import Workspace, fingerprint_of
+
+Drift = Literal["refuse", "accept", "refit"]
+
+# Facts about how the earlier store was made. The longer store has its own.
+_OWN_FACTS = ("kind", "version", "fingerprint", "made_with", "manifest", "request")
+# A goal is missed if the mean error of the new samples exceeds it by more than this many standard errors, estimated
+# from the earlier samples, or if their ratio of bytes is below this share of the goal.
+_STANDARD_ERRORS, _RATIO_SHARE = 3, 0.95
+# Names of checkpoints.
+_REPORT, _REFIT = "report", "refit"
+
+
+@dataclass(frozen=True)
+class Appended:
+    """The result of `append_store`.
+
+    Attributes
+    ----------
+    cost : StageCost
+        `NOTHING` if the store already had these samples.
+    samples : int
+        Number of new samples.
+    measures : dict of str to (float, float)
+        PSNR in decibels, the ratio of bytes and, if it is defined, the mean SSIM: of the earlier samples and of the
+        new ones, both encoded with the components of the store.
+    drifted : str
+        By how much the new samples miss the goal of the store; empty if they meet it.
+    refitted : bool
+        Whether all samples were fitted and encoded again.
+    missed : str
+        By how much all samples together miss the goal, if the new ones are slightly worse; empty if they meet it.
+    """
+
+    cost: StageCost
+    samples: int
+    measures: dict[str, tuple[float, float]]
+    drifted: str
+    refitted: bool
+    missed: str = ""
+
+
+def append_store(
+    store: str | os.PathLike[str],
+    given: Stack | Reader,
+    *,
+    drift: Drift = "refuse",
+    original: Stack | None = None,
+    reading: Mapping[str, Any] | None = None,
+    client: Any | None = None,
+    progress: JobProgress = no_progress,
+) -> Appended:
+    """Append samples to a compressed store: encode them with the components of the store.
+
+    Stored samples do not change. Files of full shards are reused. The last shard, if it is not full, is written again
+    with the same codes and the new ones. An error bound holds for the new samples as for the others. Other goals refer
+    to a mean or to the number of bytes. If the new samples miss such a goal, ``drift`` decides: they are refused, or
+    accepted, or all samples are fitted and encoded again. If the store has the report of a job, it is updated.
+
+    Parameters
+    ----------
+    store : path-like
+        On a disk. The longer store replaces it when it is complete; until then the store is unchanged.
+    given : Stack or Reader
+        Samples of the same shape and type, with the same coordinates along the samples, if the store has any.
+    drift : {"refuse", "accept", "refit"}
+        What to do if the new samples miss the goal of the store.
+    original : Stack, optional
+        With "refit": the samples that the store was made from.
+    reading : mapping, optional
+        Options of `dpca.storage.ingest` for a reader.
+    client, progress
+        As for `encode_store`.
+
+    Raises
+    ------
+    DataError
+        If the samples have another shape or type, or miss the goal and are refused, or if ``original`` is another
+        stack. The store is unchanged.
+    StoreError
+        As `encode_store`, and if the store is damaged. Damaged chunks of earlier samples are not detected, since they
+        are not decoded.
+    PlanError
+        As `encode_store`.
+
+    Notes
+    -----
+    Costs the encoding of the new samples, one shard, and a hard link for each file that is reused. A refit costs as
+    much as ``dpca fit`` and ``dpca encode`` in addition.
+    """
+    reading = dict(reading or {})
+    if isinstance(place_of(store), ObjectPath):
+        raise DataError(
+            f"'{store}' is in an object store, but append requires a disk: append on a disk and copy the result"
+        )
+    if (drift == "refit") != (original is not None):
+        raise DataError(
+            "drift='refit' and original (--drift refit and --stack) require each other: give both, with the stack "
+            "that the store was made from, or neither"
+        )
+    check_output(store, given, *([] if original is None else [original]))
+    before = open_compressed(store)
+    if 0 in before.facts.get("interpolated", ()):
+        raise DataError(
+            f"'{store}' interpolates between samples, so nothing can be appended to it: encode all samples again"
+        )
+    content, paths = given.fingerprint if isinstance(given, Stack) else given.fingerprint(), paths_of(given)
+    if any(entry["content"] == content for entry in before.facts.get("appended", [])):
+        with suppress(BusyError), Workspace(store, kind=COMPRESSED, fingerprint=before.facts["fingerprint"]):
+            pass  # removes what is left of a run that ended between publishing and cleaning up
+        return Appended(NOTHING, 0, {}, "", False)
+    if original is not None:
+        check_original(before, original)
+    fingerprint = fingerprint_of(
+        "append", before.facts["fingerprint"], content, reading, original.fingerprint if original else None
+    )
+    compact = zarr.config.set({"json_indent": None})
+    with compact, Workspace(store, kind=COMPRESSED, fingerprint=fingerprint, overwrite=True) as work:
+        began, kept = time.perf_counter(), Checkpoints(str(work.scratch), str(work.scratch))
+        if open_compressed(store).facts["fingerprint"] != before.facts["fingerprint"]:
+            raise BusyError(f"'{store}' was replaced by another run: run the same command again")
+        if isinstance(given, Reader):
+            cells = before.codec.components.grid.cell_shape
+            given = ingest(given, work.scratch / "stack", cell_shape=cells, client=client, progress=progress, **reading)
+        _check_alike(before, given)
+        along, report = _all_coordinates(before, given), _report_of(before, kept)
+        promised, n_spatial = before.facts.get("max_error"), before.codec.components.grid.n_spatial
+        goal = Goal(**before.facts["goal"])
+        encode = EncodeJob(as_source(given), str(work.store), work.fingerprint, promised, n_spatial, kept, goal=goal)
+        carried = what_stays(job := AppendJob(encode, before))
+        run: dict[str, Any] = {"client": client, "progress": progress}
+        facts = {"appended": [*before.facts.get("appended", []), {"content": content, "samples": given.n_samples}]}
+        if (known := kept.load(_REFIT)) is None:
+            found = _write_store(job, goal, given, along, work, carried, facts, **run)
+            if found["drifted"] and drift == "refuse":
+                remove_tree(work.scratch)  # another run cannot use it
+                work.scratch.mkdir()
+                raise DataError(
+                    f"refused to append, as the new samples {found['drifted']}: accept them with --drift accept "
+                    f"(drift='accept'), or fit and encode all samples again with --drift refit (drift='refit')"
+                )
+        else:
+            found = known[1]
+        refitted = bool(found["drifted"]) and original is not None
+        note = f"{given.n_samples:,} samples were appended, and they {found['drifted']}" if found["drifted"] else ""
+        notes = [text for text in (note, "" if refitted else found["missed"]) if text]
+        new_report = report | {"notes": [*report.get("notes", []), *notes]} if report else {}
+        if original is not None and refitted:
+            kept.save(_REFIT, {}, found)
+            carried = Carried(stores=carried.stores)
+            found["peak"] = refit(before, original, given, work, facts, new_report, paths, **run).peak_memory
+        cost = StageCost(time.perf_counter() - began, given.nbytes, found["peak"])
+        if new_report and not refitted:
+            from dpca.jobs.compressed.append_report import renew_report  # matplotlib takes a second to import
+
+            renew_report(new_report, before, given, paths, work.store, carried, cost)
+        work.publish(carried)
+    missed = "" if refitted else found["missed"]
+    return Appended(cost, given.n_samples, found["measures"], found["drifted"], refitted, missed)
+
+
+def _report_of(before: Compressed, kept: Checkpoints) -> dict[str, Any]:
+    """Return the report of the job that made a store, before any change by this run; empty if there is none."""
+    if (found := kept.load(_REPORT)) is None and "job" in before.facts:
+        found = {}, read_report(report_folder(before.path)) or {}
+        kept.save(_REPORT, *found)
+    return dict(found[1]) if found else {}
+
+
+def _write_store(
+    job: AppendJob,
+    goal: Goal,
+    given: Stack,
+    along: Coordinates,
+    work: Workspace,
+    carried: Carried,
+    more: Mapping[str, Any],
+    client: Any | None,
+    progress: JobProgress,
+) -> dict[str, Any]:
+    """Write the longer store; return the peak memory of a process, the measures, and by how much a goal is missed."""
+    before = job.before
+    grow(job, carried)
+    facts = {name: value for name, value in before.facts.items() if name not in _OWN_FACTS}
+    facts |= {"n_samples": len(before) + given.n_samples, **more}
+    if job.begins > job.ends:
+        facts["breaks"] = [*facts.get("breaks", []), len(before)]
+    group = create_root(work.store, kind=COMPRESSED, version=COMPRESSED_VERSION, fingerprint=work.fingerprint, **facts)
+    try:
+        old = {name: values for name, values in before.quality.items() if name in QUALITY}
+        errors = goal.errors(old) if goal.is_of_samples else None
+        peak, new = write_appended(job, errors, client, progress)
+    except OverflowError as error:
+        raise DataError(
+            f"'{given.path}' has values far outside the range of '{before.path}' ({error}): encode all samples again"
+        ) from error
+    dim = along.dims[0]
+    write_quality(group, [old, new], dim)
+    write_strings(group, "name", [*before.names.tolist(), *given.names.tolist()], dim)
+    if "dims" in facts:
+        write_coordinates(group.require_group(ALONG), along)
+    size = folder_bytes(before.path)
+    added = max(1, finished_bytes(work.store, carried=carried) - size)
+    measures, drifted = _drift(goal, old, new, (before.nbytes / size, given.nbytes / added))
+    share = (size + added) / (before.nbytes + given.nbytes)
+    return {"peak": peak, "measures": measures, "drifted": drifted, "missed": _missed(goal, old, new, share)}
+
+
+def _check_alike(before: Compressed, stack: Stack) -> None:
+    kind, other = (before.shape[1:], before.dtype), (tuple(stack.sample_shape), stack.dtype)
+    if kind != other:
+        raise DataError(
+            f"'{stack.path}' has samples of {other[0]} {other[1]} but '{before.path}' has samples of {kind[0]} "
+            f"{kind[1]}: append samples of the same shape and type"
+        )
+
+
+def _all_coordinates(before: Compressed, stack: Stack) -> Coordinates:
+    """Return the coordinates of all samples.
+
+    Raises
+    ------
+    DataError
+        If the new samples have no coordinates along the samples, such as times, or other coordinates of space.
+    """
+    known, new = before.coordinates, stack.coordinates
+    both = joined([known, new])
+    arrays = {} if both is None else dict(both.arrays)
+    for name, found in known.arrays.items():
+        each = known.dims[0] in found.dims
+        if name not in arrays and (each or (both is not None and new is not None and name in new.arrays)):
+            raise DataError(
+                f"'{before.path}' has the coordinate {name!r} {'of each sample' if each else 'along the axes'} but "
+                f"'{stack.path}' has {'none to continue it' if each else 'another'}: give samples with the same "
+                f"coordinates"
+            )
+        arrays.setdefault(name, found)
+    return replace(known, arrays={name: arrays[name] for name in known.arrays})
+
+
+def _missed(goal: Goal, old: Mapping[str, Array], new: Mapping[str, Array], share: float) -> str:
+    """Return by how much all samples miss the goal, or nothing; ``share`` is compressed bytes by decoded bytes."""
+    if goal.is_promise:
+        return ""
+    errors = [goal.errors(each) for each in (old, new)] if goal.is_of_samples else []
+    error = goal.error(np.concatenate(errors)) if errors else share
+    if error <= goal.allowed:
+        return ""
+    return f"all samples together have {goal.name} {goal.value_of(error):.6g} but the goal is {goal.value:g}"
+
+
+def _drift(
+    goal: Goal, old: Mapping[str, Array], new: Mapping[str, Array], ratio: tuple[float, float]
+) -> tuple[dict[str, Any], str]:
+    """Compare the quality of new and earlier samples; return the measures and by how much the new ones miss a goal."""
+    measures = {"psnr": tuple(float(psnr_from_mse(each["mse"].mean())) for each in (old, new)), "ratio": ratio}
+    if "ssim" in old and "ssim" in new:
+        measures["ssim"] = (float(old["ssim"].mean()), float(new["ssim"].mean()))
+    if goal.is_of_samples:
+        before, after = goal.errors(old), goal.errors(new)
+        # The mean of a few samples differs from that of many by chance.
+        spread = 0.0 if goal.every_sample else _STANDARD_ERRORS * float(before.std()) / math.sqrt(len(after))
+        kept = goal.error(after) <= max(goal.allowed, goal.error(before)) + spread
+        was, now = goal.value_of(goal.error(before)), goal.value_of(goal.error(after))
+    else:
+        was, now = ratio
+        kept = goal.is_promise or now >= _RATIO_SHARE * min(goal.value, was)
+    if kept:
+        return measures, ""
+    return (
+        measures,
+        f"have {goal.name} {now:.4g} but the goal is {goal.value:.4g}; the earlier samples have {was:.4g}",
+    )

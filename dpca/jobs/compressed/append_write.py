@@ -1,0 +1,177 @@
+"""Write the longer store of an append: link the files that it reuses, write the shards that hold new samples."""
+
+from __future__ import annotations
+
+import json
+import math
+import os
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from dpca.codec.waves import RUN, restored
+from dpca.engine.folds.memory import peak_resident_bytes, task_budget, thread_count
+from dpca.engine.folds.plan import Outline
+from dpca.jobs.compressed.encode_until import write_until_met
+from dpca.jobs.compressed.encode_write import EncodeJob, encode_rows, plan_codes, write_rows
+from dpca.kernels.algebra.types import Array
+from dpca.representation.compressed.compressed import Compressed
+from dpca.representation.compressed.compressed_form import StoreForm
+from dpca.representation.compressed.compressed_views import ALONG
+from dpca.storage.arrays.reading import StoredArray, array_in, open_group, read_into
+from dpca.storage.disk import atomic_write_bytes
+from dpca.storage.integrity.manifest import METADATA, Carried, carried_over
+from dpca.storage.progress import JobProgress
+from dpca.storage.remote.tasks import map_shards
+from dpca.storage.transaction.inherited import link_or_copy
+
+#: Arrays with an entry for each sample. Others are computed from these.
+QUALITY = ("mse", "ssim", "max_error")
+# Written again, since they have an entry for each sample or describe all of them.
+_ANEW = (METADATA, ALONG, "name", "psnr", *QUALITY)
+# Arrays that grow, and along which axis. Their metadata and their last shard are written again.
+_LONGER = {"codes": -1, "residual": 0}
+_LINKED = "linked"
+
+
+@dataclass(frozen=True)
+class AppendJob:
+    """The data that all tasks share. Shards are those of the longer store; the source has only the new samples.
+
+    Parameters
+    ----------
+    encode : EncodeJob
+        Encodes the new samples to the longer store.
+    before : Compressed
+    """
+
+    encode: EncodeJob
+    before: Compressed
+
+    @property
+    def run(self) -> int:
+        """Samples that are encoded together."""
+        return RUN if self.before.codec.waves else 1
+
+    @property
+    def rows(self) -> int:
+        """Positions in a shard. Each sample has a position; new samples begin at a multiple of `run`."""
+        return int(self.before.stored("codes").shards[-1]) * self.run  # type: ignore[index]
+
+    @property
+    def ends(self) -> int:
+        """Position behind the last earlier sample."""
+        return int(self.before.places(np.array([len(self.before) - 1]))[0]) + 1
+
+    @property
+    def begins(self) -> int:
+        """Position of the first new sample."""
+        return math.ceil(self.ends / self.run) * self.run
+
+    @property
+    def length(self) -> int:
+        """Number of positions in the longer store."""
+        return self.begins + int(self.encode.source.shape[0])
+
+    @property
+    def shards(self) -> range:
+        """Shards that hold new samples."""
+        return range(self.begins // self.rows, math.ceil(self.length / self.rows))
+
+
+def what_stays(job: AppendJob) -> Carried:
+    """Return the files that the longer store reuses.
+
+    Raises
+    ------
+    StoreError
+        If the earlier store is damaged, as far as this shows without reading its chunks.
+    """
+    shard = job.begins // job.rows
+    tails = (f"codes/c/0{'/0' * job.before.codec.waves}/{shard}", f"residual/c/{shard}{'/0' * (job.before.ndim - 1)}")
+    rewritten = (*tails, *(f"{name}/{METADATA}" for name in _LONGER))
+    return carried_over(
+        Path(job.before.path), lambda name: name.partition("/")[0] not in _ANEW and name not in rewritten
+    )
+
+
+def grow(job: AppendJob, carried: Carried) -> None:
+    """Link every reused file to the longer store, and write the new lengths of its arrays."""
+    before, target, kept = Path(job.before.path), Path(job.encode.store), job.encode.checkpoints
+    if kept.load(_LINKED) is None:
+        inner = (path for name in carried.stores for path in sorted((before / name).rglob("*")) if path.is_file())
+        for name in [*carried.paths, *(path.relative_to(before).as_posix() for path in inner)]:
+            (target / name).parent.mkdir(parents=True, exist_ok=True)
+            (target / name).unlink(missing_ok=True)
+            link_or_copy(os.fspath(before / name), os.fspath(target / name))
+        kept.save(_LINKED, {}, {})
+    for name, axis in _LONGER.items():
+        if name in carried.shards:
+            metadata = json.loads((before / name / METADATA).read_bytes())
+            metadata["shape"][axis] = math.ceil(job.length / job.run) if name == "codes" else job.length
+            (target / name).mkdir(exist_ok=True)
+            atomic_write_bytes(target / name / METADATA, json.dumps(metadata).encode())
+
+
+def write_appended(
+    job: AppendJob, errors: Array | None, client: Any | None, progress: JobProgress
+) -> tuple[int, dict[str, Array]]:
+    """Write the shards that hold new samples; return the peak memory of a process and the quality of these samples.
+
+    If all samples, with the ``errors`` of the earlier ones, miss the goal of the job, some shards get finer codes.
+    """
+    rows, source, kept = job.rows, job.encode.source, job.encode.checkpoints
+    if source.in_process:
+        client = None  # the source is in the memory of this process
+    whole = Outline(source.name, (job.length, *source.shape[1:]), source.dtype, source.chunks)
+    promised = job.before.facts["residual_step"] is not None
+    form = StoreForm(tuple(whole.shape), whole.dtype.itemsize)
+    budget, codec = task_budget(client, thread_count()), job.before.codec
+    values = sum(rows.size for rows in codec.components.rows)
+    decoded = plan_codes(whole, budget, len(codec.cell), form, promised=promised, n_values=values)
+    job = replace(job, encode=replace(job.encode, decoded=decoded))
+    encode = job.encode
+    counts = {s: min((s + 1) * rows, job.length) - max(s * rows, job.begins) for s in job.shards}
+
+    def write(shards: Mapping[int, int]) -> int:
+        calls = (
+            (s, counts[s], None if kept.load(encode.unit(s, nearest)) else (job, s, nearest))
+            for s, nearest in shards.items()
+        )
+        stage = progress("append", sum(counts[s] for s in shards), "samples")
+        peaks = map_shards(_append_one, calls, stage=stage, client=client, threads=thread_count(), name="append")
+        return max([*peaks, peak_resident_bytes() if client is None else 0])
+
+    peak, nearest = write_until_met(encode.goal, job.shards, write, encode.record, errors)
+    records = [encode.record(s, nearest.get(s, 0)) for s in job.shards]
+    return peak, {name: np.concatenate([record[name] for record in records]) for name in records[0]}
+
+
+def _append_one(job: AppendJob, shard: int, nearest: int = 0) -> int:
+    """Write one shard, the body of a task; return the peak memory of this process."""
+    begins, encode = job.begins, job.encode
+    start, stop = shard * job.rows, min((shard + 1) * job.rows, job.length)
+    first = max(start, begins)
+    codes, residual, record = encode_rows(encode, first - begins, stop - begins, None, nearest)
+    if start < begins:
+        old = open_group(job.before.path)
+        there = _read(array_in(old, "codes"), -1, start // job.run, begins // job.run)
+        codes = np.concatenate([restored(there) if job.run > 1 else there, codes], axis=1)
+        if residual is not None:
+            there = _read(array_in(old, "residual"), 0, start, job.ends)
+            gap = np.zeros((begins - job.ends, *there.shape[1:]), there.dtype)
+            residual = np.concatenate([there, gap, residual])
+    write_rows(encode.store, start, codes, residual)
+    encode.checkpoints.save(encode.unit(shard, nearest), record, {"n_samples": stop - first})
+    return peak_resident_bytes()
+
+
+def _read(array: StoredArray, axis: int, start: int, stop: int) -> Array:
+    """Return a part of an array along one axis."""
+    parts, lengths = [slice(None)] * array.ndim, list(array.shape)
+    parts[axis], lengths[axis] = slice(start, stop), stop - start
+    read_into(array, tuple(parts), values := np.empty(lengths, array.dtype))
+    return values

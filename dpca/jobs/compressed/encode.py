@@ -1,0 +1,329 @@
+"""Encode a stack to a compressed store with the components of a cell PCA."""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import numpy as np
+import zarr
+
+from dpca.choices import COMPRESSED
+from dpca.codec.goal import Goal
+from dpca.codec.quantize import promised_error
+from dpca.codec.quantized import Quantized
+from dpca.engine.folds.checkpoint import Checkpoints
+from dpca.engine.sources.source import as_source
+from dpca.jobs.compressed.encode_trials import Trials, cell_components
+from dpca.jobs.compressed.encode_write import PLAN, EncodeJob, stored_plan, write_codes
+from dpca.jobs.plans.own_stack import KEPT_STACK, compressed_bytes
+from dpca.jobs.plans.stages import NOTHING, StageCost
+from dpca.jobs.scores.score_write import write_quality
+from dpca.jobs.scores.transform import check_channels, stated_range, with_range
+from dpca.kernels.algebra.types import Array
+from dpca.models.base.store import load_any, model_fingerprint
+from dpca.models.cells.cell_pca import CellPCA
+from dpca.models.cells.rank import UnmetError
+from dpca.models.cells.targets import check_ssim
+from dpca.partition.cells import CellGrid
+from dpca.representation.compressed.compressed import COMPRESSED_VERSION
+from dpca.representation.compressed.compressed_form import write_quantized
+from dpca.representation.compressed.compressed_views import ALONG
+from dpca.storage.arrays.arrays import create_root, write_strings
+from dpca.storage.arrays.coordinates import write_coordinates
+from dpca.storage.arrays.layout import SAMPLE
+from dpca.storage.disk import remove_tree
+from dpca.storage.errors import DataError
+from dpca.storage.progress import JobProgress, no_progress
+from dpca.storage.ranges import type_range
+from dpca.storage.remote.objects import Place
+from dpca.storage.remote.tasks import one_blas_thread
+from dpca.storage.stack import Stack
+from dpca.storage.transaction.outputs import check_output
+from dpca.storage.transaction.workspace import Workspace, fingerprint_of
+
+# Number of steps that are tried on all samples, and the name of the error in the checkpoint of each.
+_ROUNDS, _REACHED = 5, "reached"
+
+
+def encode_store(
+    stack: Stack,
+    model: str | os.PathLike[str],
+    target: str | os.PathLike[str],
+    *,
+    client: Any | None = None,
+    overwrite: bool = False,
+    progress: JobProgress = no_progress,
+    request: str | None = None,
+    every_sample: bool = False,
+    **goal: float | None,
+) -> StageCost:
+    """Compress a stack: write quantized scores of its cells, with as few bytes as the goal allows.
+
+    Parameters
+    ----------
+    stack : Stack
+        The samples. The model can be fitted to other samples.
+    model : path-like
+        A stored `CellPCA`. Components that do not save bytes are dropped, so fit more rather than fewer.
+    target : path-like
+        Path of the store. It appears there when it is complete; `dpca.open_compressed` reads it.
+    client, overwrite, progress
+        As for `fit_store`.
+    request : str, optional
+        Text that the store keeps. A program can use it to recognize its earlier request.
+    every_sample : bool
+        Whether each sample must meet the goal, instead of the mean, for ``psnr``, ``mse`` and ``ssim``.
+    **goal : float
+        Exactly one of ``ratio``, ``psnr``, ``mse``, ``ssim``, ``max_error`` and ``max_relative_error``; see
+        `dpca.codec.goal.Goal`. The last two are error bounds of every value, the others hold for all samples together.
+        The store states the quality of each sample.
+
+    Raises
+    ------
+    DataError
+        If the goal is invalid or cannot be reached, or the model is no `CellPCA` or was fitted to samples of another
+        shape.
+    PlanError, StoreError
+        As `fit_store`.
+    """
+    check_output(target, stack, model)
+    check_channels(stack)
+    wanted = wanted_goal(goal, every_sample=every_sample)
+    fingerprint = fingerprint_of(
+        COMPRESSED,
+        COMPRESSED_VERSION,
+        stack.fingerprint,
+        model_fingerprint(model),
+        stack.data_range,
+        wanted.name,
+        wanted.value,
+        *(["every_sample"] if every_sample else []),
+    )
+    with Workspace(target, kind=COMPRESSED, fingerprint=fingerprint, overwrite=overwrite) as work:
+        if work.state == "complete":
+            return NOTHING
+        facts = {} if request is None else {"request": request}
+        stack = with_range(stack, client=client, progress=progress)
+        try:
+            cost = fill_codes(stack, model, work, work.scratch, wanted, facts=facts, client=client, progress=progress)
+        except UnmetError:
+            # An encoding with another goal cannot resume from this one, so no files remain.
+            remove_tree(work.scratch)
+            work.scratch.mkdir()
+            raise
+        work.publish()
+    return cost
+
+
+def wanted_goal(given: Mapping[str, float | None], *, every_sample: bool = False) -> Goal:
+    """Return the one goal in a mapping, see `dpca.codec.goal.Goal`.
+
+    Raises
+    ------
+    DataError
+        If there is none, or several, or its value is invalid.
+    """
+    try:
+        return Goal.of(every_sample=every_sample, **given)
+    except ValueError as error:
+        raise DataError(str(error)) from error
+
+
+def fill_codes(
+    stack: Stack,
+    model: str | os.PathLike[str],
+    work: Workspace,
+    records: Place,
+    wanted: Goal,
+    *,
+    facts: Mapping[str, Any],
+    client: Any | None,
+    progress: JobProgress,
+) -> StageCost:
+    """Write the missing parts of a compressed store in a workspace; ``records`` is the folder of the records of shards.
+
+    The store states ``facts`` about the job. The step is chosen on some samples. If all samples together miss the goal,
+    and finer codes of some shards do not suffice, everything is written again with another step.
+
+    Raises
+    ------
+    UnmetError
+        If the goal cannot be reached.
+    """
+    began = time.perf_counter()
+    fitted, content = cells_for(stack, model), model_fingerprint(model)
+    stated = {**facts, **stated_facts(stack, fitted.grid_, wanted), "model": content}
+    aim, peak, reached = wanted, 0, ""
+    for number in range(_ROUNDS):
+        kept = Checkpoints(str(records / f"{content[:12]}-{number}"), str(work.scratch))
+        if (known := kept.load(_REACHED)) is None:
+            if kept.load(PLAN) is None:
+                _clear(work)
+                found = _planned(stack, fitted, stated, aim, reached)
+                kept.save(PLAN, found.arrays, found.settings)
+            held, quality = write_planned(stack, fitted, work, kept, wanted, stated, client, progress)
+            peak, known = max(peak, held), ({}, {"error": _error(wanted, stack, work, quality)})
+            kept.save(_REACHED, *known)
+        if wanted.is_promise or (error := known[1]["error"]) <= wanted.allowed:
+            return StageCost(time.perf_counter() - began, stack.nbytes, peak)
+        each = "the worst" if wanted.every_sample else "all"
+        reached = f"{each} of {stack.n_samples:,} samples reached {wanted.value_of(error):.6g}"
+        aim = aim.stricter(error, wanted, number)
+    raise UnmetError(
+        f"{wanted.name} is {wanted.value:g} but {reached} in {_ROUNDS} attempts: ask for less, or fit more components"
+    )
+
+
+def cells_for(stack: Stack, model: str | os.PathLike[str]) -> CellPCA:
+    """Return the stored model for the encoding of a stack.
+
+    Raises
+    ------
+    DataError
+        If it is no `CellPCA`, or was fitted to samples of another shape.
+    """
+    fitted = load_any(model)
+    if not isinstance(fitted, CellPCA):
+        raise DataError(f"'{model}' is a {fitted.store_kind} model but only cells are encoded: fit a CellPCA")
+    if fitted.sample_shape_ != tuple(stack.sample_shape):
+        raise DataError(
+            f"'{stack.path}' has samples of {tuple(stack.sample_shape)} but the model was fitted to "
+            f"{fitted.sample_shape_}: give a model that was fitted to samples of this shape"
+        )
+    return fitted
+
+
+def _planned(stack: Stack, fitted: CellPCA, stated: dict[str, Any], aim: Goal, reached: str) -> Quantized:
+    """Return the arrays and settings for a goal; ``reached`` describes a failed earlier attempt, for errors."""
+    with one_blas_thread():  # products of cells are too small for several threads
+        try:
+            return Trials(as_source(stack), cell_components(fitted), stated).reach(aim)
+        except UnmetError as error:
+            raise UnmetError(f"{error}; {reached}" if reached else str(error), error.computed) from error
+
+
+def _clear(work: Workspace) -> None:
+    """Remove the arrays of an earlier attempt."""
+    for entry in work.store.iterdir() if work.store.is_dir() else ():
+        if entry.is_dir() and entry.name != KEPT_STACK:
+            remove_tree(entry)
+
+
+def _error(wanted: Goal, stack: Stack, work: Workspace, quality: Sequence[Mapping[str, Array]]) -> float:
+    """Return the error of all samples of an unfinished store; for a ratio, its share of the decoded bytes."""
+    if wanted.is_of_samples:
+        return wanted.error(np.concatenate([wanted.errors(record) for record in quality]))
+    return compressed_bytes(work.store) / stack.nbytes
+
+
+def write_planned(
+    stack: Stack,
+    fitted: CellPCA,
+    work: Workspace,
+    kept: Checkpoints,
+    wanted: Goal | None,
+    stated: Mapping[str, Any],
+    client: Any | None,
+    progress: JobProgress,
+) -> tuple[int, list[dict[str, Array]]]:
+    """Write a compressed store from its `PLAN` in the checkpoint; return the result of `write_codes`.
+
+    If the samples miss the goal and finer codes of some shards help, these shards are written again.
+    """
+    source, grid = as_source(stack), fitted.grid_
+    chosen = Quantized.of(*stored_plan(kept))
+    stated = {**stated, **chosen.settings}
+    if (along := stack.coordinates) is not None:
+        stated |= {"dims": list(along.dims), "attributes": along.stated}
+    # Metadata without spaces has half the bytes, which matters for few samples.
+    with zarr.config.set({"json_indent": None}):
+        group = create_root(
+            work.store, kind=COMPRESSED, version=COMPRESSED_VERSION, fingerprint=work.fingerprint, **stated
+        )
+        try:
+            write_quantized(group, chosen, grid, stack.axes)
+            if along is not None:
+                write_coordinates(group.require_group(ALONG), along)
+            job = EncodeJob(
+                source,
+                str(work.store),
+                work.fingerprint,
+                stated.get("max_error"),
+                grid.n_spatial,
+                kept,
+                not len(chosen.cell),
+                wanted,
+            )
+            peak, quality = write_codes(job, group, len(chosen.cell), client, progress)
+        except OverflowError as error:
+            raise DataError(
+                f"'{stack.path}' cannot be encoded with a step this fine ({error}): ask for less"
+            ) from error
+        dim = SAMPLE if along is None else along.dims[0]
+        write_quality(group, quality, dim)
+        write_strings(group, "name", stack.names.tolist(), dim)
+    return peak, quality
+
+
+def stated_facts(stack: Stack, grid: CellGrid, wanted: Goal) -> dict[str, Any]:
+    """Return the facts that a compressed store states about its samples and its goal.
+
+    Raises
+    ------
+    DataError
+        If the stack states no data range, the error bound is below the rounding error of the type, or SSIM is not
+        defined for the samples.
+    """
+    check_goal(wanted, stack.sample_shape, grid.n_spatial)
+    data_range = stated_range(stack)
+    max_error = _promise(wanted, data_range)
+    beyond = max_error is not None or type_range(stack.dtype) is None
+    facts: dict[str, Any] = {
+        "axes": list(stack.axes),
+        "sample_shape": list(stack.sample_shape),
+        "dtype": stack.dtype.name,
+        "data_range": list(data_range),
+        "n_samples": stack.n_samples,
+        # Values outside the data range are kept if there is an error bound. Appended values can be outside the range of
+        # the first samples too, unless that is the range of their type.
+        "clip": list(_whole_range(stack.dtype, data_range) if beyond else data_range),
+        "cell_shape": list(grid.cell_shape),
+        "overlap": getattr(grid, "overlap", 0),
+        "goal": {"name": wanted.name, "value": wanted.value, **({"every_sample": True} if wanted.every_sample else {})},
+        "source": stack.source,
+        "residual_step": None,
+    }
+    if max_error is not None:
+        facts |= {"max_error": max_error, "residual_step": 2 * _allowed(max_error, stack.dtype, data_range)}
+    return facts
+
+
+def check_goal(goal: Goal, sample_shape: Sequence[int], n_spatial: int) -> None:
+    """Reject a goal that is not defined for the samples.
+
+    Raises
+    ------
+    DataError
+    """
+    if goal.name == "ssim":
+        check_ssim(f"ssim is {goal.value:g}", tuple(sample_shape), n_spatial, "give psnr or mse instead")
+
+
+def _promise(goal: Goal, data_range: tuple[float, float]) -> float | None:
+    if not goal.is_promise:
+        return None
+    return goal.value if goal.name == "max_error" else goal.value * (data_range[1] - data_range[0])
+
+
+def _allowed(max_error: float, dtype: np.dtype[Any], data_range: tuple[float, float]) -> float:
+    try:
+        return promised_error(max_error, dtype, max(map(abs, data_range)))
+    except ValueError as error:
+        raise DataError(str(error)) from error
+
+
+def _whole_range(dtype: np.dtype[Any], data_range: tuple[float, float]) -> tuple[float, float]:
+    return data_range if dtype.kind == "f" else (float(np.iinfo(dtype).min), float(np.iinfo(dtype).max))

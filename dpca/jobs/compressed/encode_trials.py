@@ -1,0 +1,322 @@
+"""Choose the step and the components of a compressed store: trials on some samples, until the goal is reached."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterator
+from contextlib import suppress
+from copy import copy
+from dataclasses import replace
+from functools import cached_property, partial
+from typing import Any
+
+import numpy as np
+
+from dpca.codec.cells import CellCodec, Components
+from dpca.codec.dead_zone import NEAREST, DeadZone
+from dpca.codec.goal import Goal, UnreachedError, search_step
+from dpca.codec.interpolation import FINER, Interpolation, folded
+from dpca.codec.quantize import integer_dtype, to_integers
+from dpca.codec.quantized import Quantized, quantized
+from dpca.codec.residual import best_axes, differences
+from dpca.codec.waves import RUN, stored, to_waves, waves_pay
+from dpca.engine.sources.sampling import read_samples, spread_samples
+from dpca.engine.sources.source import Source
+from dpca.kernels.algebra.types import Array
+from dpca.kernels.quality import quality_of
+from dpca.models.cells.cell_pca import CellPCA
+from dpca.models.cells.rank import UnmetError
+from dpca.partition.cells import CellGrid
+from dpca.partition.lapped import LappedGrid
+from dpca.partition.shared import SharedGrid
+from dpca.representation.compressed.compressed_form import (
+    StoreForm,
+    decoding_dtype,
+    largest_residual,
+    longest_score,
+    mean_chunks,
+    pixels_of,
+)
+from dpca.storage.arrays.arrays import packed_bytes
+from dpca.storage.errors import DataError
+
+# Samples for choosing components: as many as have this many bytes of scores, within these limits. Goals are measured on
+# as many other samples, if there are any.
+_TRIED_BYTES, _TRIED_LEAST, _TRIED_MOST = 2**26, 16, 256
+# Runs of consecutive samples that show whether waves save bytes.
+_RUNS = 4
+# Number of samples at the start of a search, and its precision with them, in doublings of the step.
+_FEW, _ROUGH = 32, 1 / 16
+# Steps to try for an error bound, in units of the bound. Finer steps make scores larger, coarser ones residuals.
+_BOUND_STEPS = (1.0, 2.0, 2.8, 4.0, 8.0, 16.0)
+# The data range must be at least this many times the smallest normal number, so that it can be divided into steps.
+_ORDINARY = 2**10
+# Number of values that predictions are tried on.
+_TRIED_VALUES = 2**24
+# Bytes of the metadata of a store and of each array, checksums included; the number of arrays of a store with and
+# without components; and bytes of the quality and name of a sample, and of its largest error if there is a bound.
+_OF_A_STORE, _OF_AN_ARRAY, _ARRAYS, _OF_A_SAMPLE = 2_400, 800, (12, 8), (13, 8)
+
+
+def cell_components(model: CellPCA) -> Components:
+    """Return the components of a fitted model's cells. Shared components occur once."""
+    grid, rows, mean = model.grid_, model.components_, model.mean_[None].astype(np.float64)
+    if isinstance(grid, LappedGrid):
+        rows = grid.prefilter.apply(rows.copy(), (0,) * (rows.ndim - 1))
+        mean = grid.prefilter.apply(mean.copy(), (0,) * (rows.ndim - 1))
+    cells, group = groups_of(grid, shared=model.shared)
+    parts = CellGrid(grid.sample_shape, grid.cell_shape).all_parts(rows)
+    return Components(grid, mean[0], group, [parts[members[0]].copy() for members in cells])
+
+
+def groups_of(grid: CellGrid, *, shared: bool) -> tuple[list[list[int]], Array]:
+    """Return the cells of each group with the same components, and the group (n_cells,) of each cell."""
+    plain = CellGrid(grid.sample_shape, grid.cell_shape)
+    cells = SharedGrid(plain).cells if shared else [[i] for i in range(plain.n_partitions)]
+    group = np.empty(plain.n_partitions, np.int64)
+    for g, members in enumerate(cells):
+        group[members] = g
+    return cells, group
+
+
+class Trials:
+    """Encodes some samples of a stack with different steps, and measures errors and bytes.
+
+    Parameters
+    ----------
+    source : Source
+    components : Components
+        Components that do not save bytes are dropped.
+    facts : dict
+        Facts that the store will state.
+    n_samples : int, optional
+        Number of samples in the store, if the source has only some of them.
+    """
+
+    def __init__(
+        self, source: Source, components: Components, facts: dict[str, Any], n_samples: int | None = None
+    ) -> None:
+        self.facts, self.source, self.n_samples = facts, source, n_samples or source.shape[0]
+        self.form = StoreForm((self.n_samples, *source.shape[1:]), source.dtype.itemsize)
+        self.components = components
+        one = len(components.group) * max(map(len, components.rows)) * components.rows[0].itemsize
+        there = source.shape[0]
+        count = min(there, max(_TRIED_LEAST, min(_TRIED_MOST, _TRIED_BYTES // one)))
+        runs = spread_runs(source, _RUNS * RUN, RUN) if there >= 2 * RUN else None
+        self.waves = runs is not None and waves_pay(components.scores(runs))
+        unit = RUN if self.waves else 1
+        samples = spread_runs(source, 2 * count, unit)
+        first = np.arange(len(samples)) // unit % 2 == 0 if len(samples) > max(count, unit) else slice(None)
+        self.scores = components.scores(samples[first])
+        if self.waves:
+            self.scores = to_waves(self.scores)
+        self.samples = samples if isinstance(first, slice) else samples[~first]
+
+    @property
+    def _width(self) -> float:
+        low, high = self.facts["data_range"]
+        return float(high - low)
+
+    def reach(self, goal: Goal, *, rough: bool = False, guess: float | None = None) -> Quantized:
+        """Return the arrays and settings with the fewest bytes that meet a goal.
+
+        Parameters
+        ----------
+        goal : Goal
+        rough : bool
+            Whether a step within 4 % of the best one suffices.
+        guess : float, optional
+            A step that nearly meets the goal.
+
+        Raises
+        ------
+        UnmetError
+            If no step meets the goal. If more components can help, it states how many there are.
+        """
+        if goal.is_promise:
+            sized = list(self._bounded_encodings())
+            if not sized:
+                raise DataError(
+                    f"{goal.name} {goal.value:g} takes integers of more than 32 bits for values of {self.source.name}: "
+                    f"ask for a larger error"
+                )
+            return min(sized, key=lambda one: one[0])[1]
+        kind, coarse = np.finfo(self.scores.dtype), goal.name != "ratio"
+        if self._width < _ORDINARY * float(kind.tiny):
+            raise DataError(
+                f"values of {self.source.name} span {self._width:g}, too little for arithmetic in {kind.dtype}: "
+                f"multiply all values by a constant"
+            )
+        try:
+            first = self if rough else self._few()
+            start = 1.0 if guess is None else 4 * _ROUGH
+            # A step as long as the longest score keeps nothing. Below the other limit, codes exceed 32 bits.
+            longest = longest_score(self.facts, self.waves)
+            search = partial(
+                search_step, coarse=coarse, end=4 * longest if coarse else longest / np.iinfo(np.int32).max
+            )
+            step = search(first.margin_of(goal), guess or self._width / 32, first=start, near=_ROUGH)
+            if not rough:
+                step = search(self.margin_of(goal), step, first=_ROUGH)
+        except (UnreachedError, OverflowError) as error:
+            more = "fit the model with more components (--components all has every one), or ask for less"
+            most = max(map(len, self.components.rows))
+            short = goal.name != "ratio" and most < self.components.grid.max_features
+            raise UnmetError(
+                f"{goal.name} {goal.value:g} cannot be reached with the components of the model: "
+                f"{more if short else 'ask for less'}",
+                most if short else None,
+            ) from error
+        return self.at(step)
+
+    def margin_of(self, goal: Goal) -> Callable[[float], float]:
+        """Return a function from steps to the margin by which they meet a goal; negative if they miss it."""
+        if goal.name == "ratio":
+            return lambda step: self._ratio(step) / goal.value - 1
+        return lambda step: goal.margin(goal.errors(self._quality(self.at(step), goal)))
+
+    def _bounded_encodings(self) -> Iterator[tuple[float, Quantized]]:
+        """Yield the bytes and the arrays of encodings that meet an error bound with integers of at most 32 bits."""
+        unit = self.facts["residual_step"] / 2
+        plain = self.at(unit).without_components()
+        tried: list[tuple[Callable[[Quantized], Quantized], Quantized, str]] = [
+            (self.with_residual, self.at(unit * times), "packed") for times in _BOUND_STEPS
+        ]
+        tried += [(self.with_residual, plain, "packed"), (_without_differences, plain, "shuffled")]
+        finer = [partial(self._interpolated, finer=finer) for finer in FINER]
+        tried += [(predicted, plain, codec) for predicted in finer for codec in ("packed", "bzip2")]
+        for residual, kept, codec in tried:
+            with suppress(OverflowError):
+                found = replace(residual(kept), residual_codec=codec)
+                yield self.stored_bytes(found), found
+
+    def _ratio(self, step: float) -> float:
+        try:
+            return self._raw_bytes / self.stored_bytes(self.at(step))
+        except OverflowError:  # too fine a step
+            return 0.0
+
+    def _few(self) -> Trials:
+        """Return trials of a subset of the samples; for waves, of whole runs."""
+        few, unit = copy(self), RUN if self.waves else 1
+        every = max(1, len(self.samples) // _FEW)
+
+        def some(n: int, step: int) -> Array:
+            return np.arange(n).reshape(-1, unit)[::step].ravel()
+
+        few.samples = self.samples[some(len(self.samples), every)]
+        few.scores = self.scores.take(some(self.scores.shape[2], max(1, every // 2)), axis=2)
+        return few
+
+    def at(self, step: float) -> Quantized:
+        """Return the encoding with a step, or with the nearest step that is a normal number of the type of scores."""
+        kind = np.finfo(self.scores.dtype)
+        step = min(max(step, float(kind.tiny)), float(kind.max) / 16)
+        return quantized(self.components, self.scores, step, self.n_samples, self.waves)
+
+    def codec(self, tried: Quantized) -> CellCodec:
+        """Return the codec of an encoding."""
+        components = tried.components(self.components.grid, decoding_dtype(self.facts))
+        return CellCodec(components, tried.step, tried.cell, tried.component, tried.waves)
+
+    def with_residual(self, tried: Quantized) -> Quantized:
+        """Return the encoding with residuals, and the axes along which differences make them smallest."""
+        codec = self.codec(tried)
+        left = self._residual(codec, codec.encode(self.samples[:RUN], np.int32, DeadZone(tried.least)), RUN)
+        return replace(tried, differences=best_axes(left, self.components.grid.n_spatial))
+
+    def _interpolated(self, plain: Quantized, finer: float) -> Quantized:
+        """Return the encoding with interpolated residuals: along space, and along samples if that saves bytes."""
+        axes = range(0 if self.waves else 1, 1 + self.components.grid.n_spatial)
+        step = self.facts["residual_step"]
+        found = Interpolation.fitted(self.blocks[len(self.blocks) // 2], axes, step, finer)
+        return replace(plain, differences=(), interpolated=found.axes, level_steps=found.steps, weights=found.weights)
+
+    def _plain(self, tried: Quantized, block: Array) -> Array:
+        """Return the stored residuals of samples that are encoded without components."""
+        left = block - tried.components(self.components.grid, np.float64).offset
+        if tried.interpolation is not None:
+            return folded(tried.interpolation.encode(left)[0])
+        return differences(to_integers(np.rint(left / self.facts["residual_step"]), np.int32), tried.differences)
+
+    @cached_property
+    def blocks(self) -> list[Array]:
+        """Runs of consecutive float64 samples, each as long as a chunk of a store without components."""
+        rows = min(self.source.shape[0], replace(self.form, plain=True).rows)
+        runs = spread_runs(self.source, max(rows, _TRIED_VALUES // math.prod(self.source.shape[1:])), rows)
+        return np.split(runs.astype(np.float64), len(runs) // rows)
+
+    def stored_bytes(self, tried: Quantized) -> float:
+        """Estimate the bytes of the store."""
+        codec, times = self.codec(tried), self.n_samples / len(self.samples)
+        _require_32_bits(self.facts, tried)
+        codes = codec.encode(self.samples, np.int32, DeadZone(tried.least))
+        once = sum(packed_bytes(np.asarray(getattr(tried, name)), (2**14,)) for name in ("cell", "component", "basis"))
+        once += packed_bytes(tried.mean, mean_chunks(self.components.grid))
+        shown, chunks = stored(codes) if tried.waves else codes, self.form.codes(len(codes), tried.waves).chunks
+        size = once + times * packed_bytes(shown, chunks)
+        if self.facts["residual_step"] is None:
+            pass
+        elif not len(tried.cell):
+            times = self.n_samples / sum(map(len, self.blocks))
+            for block in self.blocks:
+                left = self._plain(tried, block)
+                size += times * packed_bytes(left, left.shape, tried.residual_codec)
+        else:
+            left = differences(self._residual(codec, codes), tried.differences)
+            size += times * packed_bytes(left, self.form.residual.chunks, tried.residual_codec)
+        grid, promise = self.components.grid, self.facts["residual_step"] is not None
+        filters = grid.n_spatial if isinstance(grid, LappedGrid) else 0
+        n_arrays = (_ARRAYS[0] if len(tried.cell) else _ARRAYS[1]) + 2 * promise + bool(tried.interpolated) + filters
+        size += 2 * tried.weights.size  # hardly compressible
+        return (
+            size
+            + _OF_A_STORE
+            + _OF_AN_ARRAY * n_arrays
+            + self.n_samples * (_OF_A_SAMPLE[0] + promise * _OF_A_SAMPLE[1])
+        )
+
+    def _residual(self, codec: CellCodec, codes: Array, most: int | None = None) -> Array:
+        samples = self.samples[:most]
+        decoded = codec.decode(codec.of_samples(codes)[:, : len(samples)])
+        return to_integers(np.rint((samples - decoded) / self.facts["residual_step"]), np.int32)
+
+    @property
+    def _raw_bytes(self) -> int:
+        return self.n_samples * int(self.samples[0].nbytes)
+
+    def _quality(self, tried: Quantized, goal: Goal) -> dict[str, Array]:
+        # With a goal of every sample, samples that miss it are encoded without a dead zone.
+        codec, zone = self.codec(tried), NEAREST if goal.every_sample else DeadZone(tried.least)
+        codes = codec.of_samples(codec.encode(self.samples, np.int32, zone))
+        decoded = codec.decode(codes, pixels=pixels_of(self.facts))
+        n_spatial = self.components.grid.n_spatial
+        return quality_of(self.samples, decoded, data_range=self._width, n_spatial=n_spatial, measures=(goal.measure,))
+
+    def mse(self, tried: Quantized) -> float:
+        """Return the mean squared error, in units of the squared width of the data range."""
+        return float(self._quality(tried, Goal("mse", 1.0))["mse"].mean())
+
+
+def _require_32_bits(facts: dict[str, Any], tried: Quantized) -> None:
+    """Reject an encoding with integers of more than 32 bits.
+
+    Raises
+    ------
+    OverflowError
+    """
+    longest, plain = longest_score(facts, tried.waves) / tried.step, not len(tried.cell)
+    integer_dtype(0.0 if plain else longest)
+    if facts["residual_step"] is not None:
+        integer_dtype(largest_residual(facts, plain=plain) / facts["residual_step"])
+
+
+def _without_differences(plain: Quantized) -> Quantized:
+    return replace(plain, differences=())
+
+
+def spread_runs(source: Source, most: int, run: int) -> Array:
+    """Read runs of consecutive samples, spread over the source: at most ``most`` samples, but at least one run."""
+    n_runs = source.shape[0] // run
+    firsts = run * spread_samples(n_runs, min(max(1, most // run), n_runs), np.random.default_rng(0))
+    return np.concatenate(list(read_samples(source, (firsts[:, None] + np.arange(run)).ravel())))

@@ -1,0 +1,112 @@
+"""Fit and encode all samples of a compressed store again, together with new ones that its components do not suit."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from dpca.codec.goal import Goal
+from dpca.jobs.compressed.encode import fill_codes
+from dpca.jobs.compressed.remeasure import remeasure
+from dpca.jobs.models.fit import fit_store
+from dpca.jobs.plans.stages import StageCost
+from dpca.models.cells.cell_pca import CellPCA
+from dpca.report.record import report_folder
+from dpca.representation.compressed.compressed import Compressed
+from dpca.storage.errors import DataError
+from dpca.storage.ingest import ingest
+from dpca.storage.progress import JobProgress
+from dpca.storage.readers.arrays.zarr_array import ZarrReader
+from dpca.storage.readers.several import SeveralReader
+from dpca.storage.stack import Stack
+from dpca.storage.transaction.workspace import Workspace
+
+# Number of samples that are compared to find out whether a store was made from a stack.
+_TRIED = 20
+# Factor for the number of components of a cell, which suffices for samples of a new kind.
+_MORE = 2
+
+
+def check_original(before: Compressed, original: Stack) -> None:
+    """Reject a stack that a store was not made from. Some samples are decoded and compared.
+
+    Raises
+    ------
+    DataError
+    """
+    if problems := remeasure(before.path, original, sample=_TRIED):
+        raise DataError(f"'{before.path}' was not made from '{original.path}' ({problems[0]}): give its original stack")
+
+
+def refit(
+    before: Compressed,
+    original: Stack,
+    new: Stack,
+    work: Workspace,
+    facts: Mapping[str, Any],
+    report: Mapping[str, Any],
+    paths: Sequence[str],
+    *,
+    client: Any | None,
+    progress: JobProgress,
+) -> StageCost:
+    """Fit and encode all samples with the goal and the cells of a store; replace the content of a workspace.
+
+    Parameters
+    ----------
+    before : Compressed
+        The store before the append.
+    original, new : Stack
+        The stack that it was made from, and the appended samples.
+    work : Workspace
+    facts : mapping
+        Further facts for the store to state.
+    report : mapping
+        Numbers of the report that is written again; empty if there is none.
+    paths : sequence of str
+        Input files of the new samples.
+    client, progress
+        As for `dpca.jobs.encode_store`.
+
+    Returns
+    -------
+    StageCost
+        Cost of the encoding.
+    """
+    folder = work.scratch / "again"
+    grid, goal = before.codec.components.grid, before.facts["goal"]
+    name = " and ".join(str(stack.source.get("name", "a stack")) for stack in (original, new))
+    both = SeveralReader([ZarrReader(stack.path) for stack in (original, new)], name)
+    both.paths = (original.path, *paths)
+    both.names = [*original.names.tolist(), *new.names.tolist()]
+    stated = tuple(before.facts["data_range"])
+    run: dict[str, Any] = {"client": client, "progress": progress}
+    stack = ingest(both, folder / "stack", cell_shape=grid.cell_shape, data_range=stated, **run)
+    fitted = fit_store(stack, folder / "model", _model_like(before), **run)
+    kept_facts = {name: value for name, value in before.facts.items() if name in ("job", "settings")}
+    wanted = Goal(**goal)
+    cost = fill_codes(stack, folder / "model", work, folder / "records", wanted, facts={**kept_facts, **facts}, **run)
+    if report:
+        from dpca.jobs.scores.report import write_job_report  # matplotlib takes a second to import
+
+        stages = {name: vars(one) for name, one in {"fit": fitted.cost, "encode": cost}.items()}
+        record = {"stages": stages, "notes": report["notes"]}
+        where = report_folder(before.path)
+        write_job_report(both, stack, work.store, folder / "model", where, record, ssim=True, parts=())
+    return cost
+
+
+def _model_like(before: Compressed) -> CellPCA:
+    """Return a model with the settings that a store states, or one with its cells and more components in each."""
+    if (asked := before.facts.get("settings", {}).get("model")) is not None:
+        given: dict[str, Any] = {name: tuple(one) if isinstance(one, list) else one for name, one in asked.items()}
+        return CellPCA(**given)
+    components = before.codec.components
+    grid, rows = components.grid, components.rows
+    return CellPCA(
+        min(_MORE * max(1, *map(len, rows)), grid.max_features),
+        cell_shape=tuple(grid.cell_shape),
+        overlap=int(before.facts["overlap"]),
+        shared=len(rows) < grid.n_partitions,
+        random_state=0,
+    )

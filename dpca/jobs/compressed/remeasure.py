@@ -1,0 +1,102 @@
+"""Measure the errors of a compressed store again, on the original samples, and check its error bound."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from dpca.engine.sources.sampling import read_samples, spread_samples
+from dpca.engine.sources.source import Source, as_source
+from dpca.jobs.compressed.encode_write import largest_errors
+from dpca.kernels.algebra.types import Array
+from dpca.kernels.quality import mse_per_sample
+from dpca.representation.compressed.compressed import Compressed, open_compressed
+from dpca.storage.arrays.reading import array_in, open_group
+from dpca.storage.errors import DataError
+from dpca.storage.progress import JobProgress, no_progress
+from dpca.storage.remote.tasks import run_in_order
+from dpca.storage.stack import Stack
+
+# Samples of a task.
+_ROWS = 192
+# Number of problems that are reported one by one.
+_MOST_REPORTED = 10
+# Relative tolerance for a stated mean squared error: its type has seven digits, and a value halfway between two
+# integers can be rounded to either.
+_NEAR = 1e-3
+
+
+def remeasure(
+    path: str,
+    stack: Stack | None,
+    *,
+    sample: int | None = None,
+    client: Any | None = None,
+    progress: JobProgress = no_progress,
+) -> list[str]:
+    """Decode samples of a compressed store, compare them with the originals, and report problems.
+
+    Parameters
+    ----------
+    path : str
+        A compressed store that `dpca.storage.integrity.verify` has checked.
+    stack : Stack or None
+        The originals. Without them, only the stated errors are compared with the error bound.
+    sample : int, optional
+        Compare this many samples, spread over the stack; default all.
+    client, progress
+        As for `dpca.storage.integrity.verify`.
+
+    Returns
+    -------
+    list of str
+        One sentence for each problem: an error above the bound, or one that differs from the stated error.
+
+    Raises
+    ------
+    DataError
+        If the stack has another shape or type.
+    StoreError
+        If the store or the stack is damaged.
+    """
+    store, group = open_compressed(path), open_group(path)
+    promised = store.facts.get("max_error")
+    if promised is not None and not (stated := array_in(group, "max_error")[...] <= promised).all():
+        return [f"max_error: the stated error of sample {int(np.argmin(stated))} exceeds the error bound {promised:g}"]
+    if stack is None:
+        return []
+    if (stack.shape, stack.dtype) != (store.shape, store.dtype):
+        raise DataError(
+            f"'{stack.path}' has {stack.shape} {stack.dtype} but '{path}' was made from {store.shape} {store.dtype}: "
+            f"give the stack that the store was made from"
+        )
+    n = store.shape[0]
+    chosen = np.arange(n) if sample is None else spread_samples(n, min(sample, n), np.random.default_rng(0))
+    mse, source = array_in(group, "mse")[...], as_source(stack)
+    blocks = np.split(chosen, np.flatnonzero(np.diff(chosen // _ROWS)) + 1)
+    calls = [(store, source, block, mse[block]) for block in blocks]
+    problems: list[str] = []
+    stage = progress("measure", len(chosen), "samples")
+    try:
+        for block, found in zip(blocks, run_in_order(_problems_of, calls, client=client, name="measure"), strict=True):
+            problems += found
+            stage.advance(len(block))
+    finally:
+        stage.close()
+    more = len(problems) - _MOST_REPORTED
+    return problems if more <= 1 else [*problems[:_MOST_REPORTED], f"and {more:,} more samples"]
+
+
+def _problems_of(store: Compressed, source: Source, numbers: Array, stated: Array) -> list[str]:
+    """Compare some samples, the body of a task."""
+    (low, high), promised = store.facts["data_range"], store.facts.get("max_error")
+    x, y = np.concatenate(list(read_samples(source, numbers))), store[numbers]
+    found, off = mse_per_sample(x, y, data_range=high - low), largest_errors(x, y)
+    problems = []
+    for number, error, most, expected in zip(numbers.tolist(), found, off, stated, strict=True):
+        if promised is not None and not most <= promised:
+            problems.append(f"sample {number} has an error of {most:g}, above the error bound {promised:g}")
+        elif not np.isclose(error, expected, rtol=_NEAR, atol=1e-12):
+            problems.append(f"sample {number} has a mean squared error of {error:.6g}, not {expected:.6g} as stated")
+    return problems

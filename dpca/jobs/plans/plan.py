@@ -1,0 +1,380 @@
+"""Plan the time and memory of each stage of a job, for any number of workers, from trials on a few samples."""
+
+from __future__ import annotations
+
+import math
+import tempfile
+import time
+import warnings
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any, TypeVar
+
+import numpy as np
+from sklearn.base import clone
+
+from dpca.choices import COMPRESSED
+from dpca.codec.goal import Goal
+from dpca.engine.clusters.cluster import keep_freed_memory
+from dpca.engine.folds.checkpoint import Checkpoints
+from dpca.engine.folds.memory import AT_START, peak_resident_bytes, room_within, thread_count, usable_bytes
+from dpca.engine.folds.rehearsal import SCHEDULING, FoldCost, Workers, rehearsing
+from dpca.engine.sources.source import Source, as_source
+from dpca.jobs.compressed import encode_write
+from dpca.jobs.compressed.cell_choice import choose_cells
+from dpca.jobs.compressed.encode import stated_facts, wanted_goal, write_planned
+from dpca.jobs.compressed.encode_trials import Trials, cell_components, spread_runs
+from dpca.jobs.plans.few_samples import RUN, FewSamples, Repeated
+from dpca.jobs.plans.shard_plan import plan_shards, within
+from dpca.jobs.plans.stages import StagePlan
+from dpca.jobs.scores import score_write
+from dpca.jobs.scores.settings import CompressionSettings
+from dpca.jobs.scores.transform import fill_scores
+from dpca.models.base.store import write_model
+from dpca.models.base.value_range import spanned_range
+from dpca.models.scores import SCORES_VERSION
+from dpca.representation.compressed.compressed import COMPRESSED_VERSION
+from dpca.representation.compressed.compressed_form import StoreForm
+from dpca.storage.disk import folder_bytes
+from dpca.storage.ingest import ingest, plan_ingest
+from dpca.storage.ingest import task_bytes as ingest_bytes
+from dpca.storage.progress import no_progress
+from dpca.storage.readers import Reader
+from dpca.storage.remote.tasks import one_blas_thread
+from dpca.storage.stack import Stack
+from dpca.storage.transaction.workspace import Workspace
+
+T = TypeVar("T")
+# Upper limits of the samples, and of their bytes, for trials of a pass over shards. A quarter of them is tried too, for
+# the fixed part of the time.
+_MOST, _MOST_BYTES, _PART = 192, 2**26, 4
+# Number of repetitions of each trial.
+_TURNS = 3
+# Bytes of the libraries that a worker loads and compiles after its start (measured in jobs on 80 samples: up to
+# 149 MB).
+_COMPILED = 192 * 10**6
+# Options of the trials of a pass over shards.
+_QUIET: dict[str, Any] = {"facts": {}, "client": None, "progress": no_progress}
+
+
+@dataclass(frozen=True)
+class JobPlan:
+    """The plan of a job for a number of workers.
+
+    Attributes
+    ----------
+    workers, cores : int
+        Processes of one thread each, and the processors that they share: those of this machine or, if there are more
+        workers, one for each of them.
+    samples : int
+    sample_shape : tuple of int
+    dtype : str
+    bytes_decoded, bytes_written : int
+        Bytes of all samples, and of the output.
+    stages : dict of str to StagePlan
+        In order.
+    worker_memory, own_memory : int
+        Peak memory of a worker and of this process, in bytes.
+    memory_allowed : int
+        Bytes that a task may take.
+    model : estimator
+        The model, not fitted, with the chosen cells if the job chooses them.
+    """
+
+    workers: int
+    cores: int
+    samples: int
+    sample_shape: tuple[int, ...]
+    dtype: str
+    bytes_decoded: int
+    bytes_written: int
+    stages: dict[str, StagePlan]
+    worker_memory: int
+    own_memory: int
+    memory_allowed: int
+    model: Any
+
+    @property
+    def seconds(self) -> float:
+        """Seconds of all stages."""
+        return sum(stage.seconds for stage in self.stages.values())
+
+    @property
+    def memory(self) -> int:
+        """Peak memory of all workers and this process, in bytes."""
+        return self.workers * self.worker_memory + self.own_memory
+
+    @property
+    def bytes_a_second(self) -> float:
+        """Decoded bytes a second of the fastest stage, which the storage must deliver, less what its codec saves."""
+        return max(stage.bytes / max(stage.seconds, 1e-9) for stage in self.stages.values())
+
+
+@dataclass(frozen=True)
+class _Stage:
+    """A stage and its parts: work in one process, folds, and a pass over shards."""
+
+    name: str
+    bytes: int
+    alone: float = 0.0
+    folds: tuple[FoldCost, ...] = ()
+    samples: int = 0
+    shard: int = 1
+    each: float = 0.0
+    """Processor seconds of one sample in the pass over shards."""
+    task_bytes: int = 0
+    here: bool = False
+    """Whether the work is done in this process. Its peak memory is then measured, not planned."""
+
+    def planned(self, workers: Workers) -> StagePlan:
+        seconds = self.alone + sum(fold.seconds(workers) for fold in self.folds)
+        if self.samples:
+            tasks = math.ceil(self.samples / self.shard)
+            turns, busy = math.ceil(tasks / workers.n) / tasks, min(tasks, workers.n)
+            seconds += max(self.samples * self.each * turns * max(1, busy / workers.cores), tasks * SCHEDULING)
+        task = max([self.task_bytes, *(fold.planned(workers).task_bytes for fold in self.folds)])
+        return StagePlan(seconds, self.bytes, peak_resident_bytes() if self.here else task + AT_START + _COMPILED)
+
+
+def plan_job(
+    given: Stack | Reader,
+    settings: CompressionSettings,
+    *,
+    workers: Sequence[int] | None = None,
+    budget: int | None = None,
+) -> list[JobPlan]:
+    """Plan a job of `dpca.jobs.compress`: seconds, memory and bytes of each of its stages.
+
+    The folds of the fit are planned exactly. A few batches of one group of cells, and a few shards, are tried on
+    samples of the source in this process, in a temporary folder.
+
+    Parameters
+    ----------
+    given : Stack or Reader
+        As `dpca.jobs.open_input` opens it.
+    settings : CompressionSettings
+    workers : sequence of int, optional
+        Numbers of workers; default one number, that of the processors of this machine.
+    budget : int, optional
+        Bytes that a task may take; default as on a local cluster with a worker for each processor.
+
+    Returns
+    -------
+    list of JobPlan
+        One for each number of workers.
+
+    Raises
+    ------
+    DataError
+        As `dpca.jobs.compress`, and if some samples cannot reach the goal.
+    PlanError
+        If a stage does not fit the memory.
+
+    Notes
+    -----
+    Takes some seconds of one processor, and the time to choose cells if the job does. Times are processor seconds of
+    this machine, combined as the tasks run. The busiest worker's share of the tasks counts. Reading ahead overlaps with
+    arithmetic if there are processors for both. Merges are counted level by level, and work in a single process in
+    full. The time of the scheduler for its tasks is a lower limit. Storage and network are assumed to keep up.
+    """
+    here = thread_count()
+    counts = [here] if workers is None else list(workers)
+    room = room_within(usable_bytes() // here) if budget is None else budget
+    several = [Workers(n, max(n, here), room) for n in counts]
+    shard_bytes = plan_shards(given, settings, room)[1]
+    with tempfile.TemporaryDirectory() as folder, warnings.catch_warnings():
+        warnings.simplefilter("ignore", UserWarning)  # a few samples converge to nothing
+        tried = _Tried(given, settings, several[0], Path(folder), shard_bytes)
+        stages = list(tried.stages())
+    n = tried.source.shape[0]
+    decoded = math.prod(tried.source.shape) * tried.source.dtype.itemsize
+    found = []
+    for each in several:
+        planned: dict[str, StagePlan] = {}
+        held = 0
+        for stage in stages:
+            plan = stage.planned(each)
+            held = held if stage.here else max(held, plan.memory)  # peak memory never decreases
+            planned[stage.name] = StagePlan(plan.seconds, plan.bytes, plan.memory if stage.here else held)
+        shape, dtype = tuple(tried.source.shape[1:]), tried.source.dtype.name
+        facts = (n, shape, dtype, decoded, round(tried.bytes_written))
+        found.append(
+            JobPlan(each.n, each.cores, *facts, planned, held, peak_resident_bytes(), each.budget, tried.model)
+        )
+    return found
+
+
+class _Tried:
+    """The stages of a job. Each is tried on a few samples when it is planned."""
+
+    def __init__(
+        self, given: Stack | Reader, settings: CompressionSettings, workers: Workers, folder: Path, shard_bytes: int
+    ) -> None:
+        self.given, self.settings, self.workers, self.folder = given, settings, workers, folder
+        self.shard_bytes = shard_bytes
+        self.model = clone(settings.model)
+        self.bytes_written = 0.0
+        self.source: Source
+        self.axes: tuple[str, ...]
+        self.few: list[Stack] = []
+
+    def stages(self) -> Iterator[_Stage]:
+        """Yield the stages in order."""
+        if isinstance(self.given, Reader):
+            yield self._ingest(self.given)
+        else:
+            self.source, self.axes = as_source(self.given), self.given.axes
+            self.few = [self._some(part) for part in self._parts(self.source.shape[0], self.given.nbytes)]
+            if self.given.data_range is None:
+                yield self._range()
+                self.given = replace(self.given, data_range=self.few[-1].data_range)
+        if self.settings.choose_cells:
+            yield self._choose_cells()
+        keep_freed_memory()  # as workers do
+        yield self._fit()
+        yield self._scores() if self.settings.goal is None else self._encode()
+
+    def _parts(self, n: int, size: int) -> list[int]:
+        """Return the two numbers of samples to try."""
+        most = max(1, min(_MOST, n, _MOST_BYTES * n // size))
+        return [max(1, most // _PART), most]
+
+    def _some(self, count: int) -> Stack:
+        """Write some samples of the given stack to a new stack."""
+        name = self.folder / f"few {count}"
+        run = min(RUN, count)
+        np.save(name.with_suffix(".npy"), spread_runs(self.source, count, run)[:count])
+        bounds = self.given.data_range
+        cells, axes = self.model.cells_for(self.axes[1:]), self.axes[1:]
+        return ingest(
+            name.with_suffix(".npy"), name.with_suffix(".zarr"), cell_shape=cells, axes=axes, data_range=bounds
+        )
+
+    def _ingest(self, reader: Reader) -> _Stage:
+        settings = self.settings
+        room: Any = {"budget": self.workers.budget, "shard_bytes": self.shard_bytes}
+        shape, dtype, layout, self.axes = plan_ingest(reader, settings.reading, settings.model.cells_for, **room)
+        size = math.prod(shape) * dtype.itemsize
+        cells = settings.model.cells_for(("y", "x") if reader.encoded else self.axes[1:])
+        parts, made = self._parts(len(reader), size), {}
+
+        def work(count: int, target: Path) -> None:
+            made[count] = ingest(FewSamples(reader, count), target, cell_shape=cells, **settings.reading)
+
+        spent = _fewest_seconds(parts, work, self.folder / "few")
+        self.few = [made[count] for count in parts]
+        self.source = Repeated(as_source(self.few[-1]), reader.name, shape, layout.chunks)
+        alone, each = _line(parts, spent)
+        need = ingest_bytes(reader, dtype, layout)
+        return _Stage("ingest", size, alone, (), shape[0], layout.rows_per_shard, each, need)
+
+    def _range(self) -> _Stage:
+        with rehearsing(self.workers, str(self.folder / "fold")) as rehearsal:
+            spanned_range(self.source)
+        return _Stage("range", self._decoded, 0.0, tuple(rehearsal.costs))
+
+    def _choose_cells(self) -> _Stage:
+        stack = self.given if isinstance(self.given, Stack) else self.few[-1]
+        began = time.process_time()
+        with one_blas_thread():
+            choice = choose_cells(stack, self.model, self._goal)
+        self.model = clone(self.model).set_params(**choice.parameters)
+        spent = time.process_time() - began
+        return _Stage("choose cells", choice.read_bytes, spent, here=True)
+
+    def _fit(self) -> _Stage:
+        given: Any = self.given
+        model = within(self.model, self.workers.budget)
+        if isinstance(given, Reader):
+            given, bounds = self.source, self.few[-1].data_range
+            if model.get_params().get("data_range", 0) is None:
+                model.set_params(data_range=bounds)
+        began = time.process_time()
+        with rehearsing(self.workers, str(self.folder / "fold")) as rehearsal:
+            model.fit(given)
+        write_model(model, self.folder / "model.zarr", "planned")
+        alone = time.process_time() - began - rehearsal.spent
+        self.fitted = model
+        moved = sum(fold.planned(self.workers).read_bytes for fold in rehearsal.costs)
+        return _Stage("fit", moved, alone, tuple(rehearsal.costs))
+
+    def _scores(self) -> _Stage:
+        basis, path, size = self.fitted.basis_, self.folder / "model.zarr", {}
+
+        def work(stack: Stack, target: Path) -> None:
+            measured: dict[str, Any] = {"reconstruct": self.settings.reconstruct, "ssim": self.settings.measures_ssim}
+            with Workspace(target, kind=basis.scores_kind, fingerprint=str(SCORES_VERSION)) as space:
+                fill_scores(stack, path, space, space.scratch, **measured, **_QUIET)
+                size[stack.n_samples] = folder_bytes(space.store)
+
+        spent = _fewest_seconds(self.few, work, self.folder / "scores")
+        parts, n = [stack.n_samples for stack in self.few], self.source.shape[0]
+        alone, each = _line(parts, spent)
+        once, of_each = _line(parts, [size[count] for count in parts])
+        score = math.prod(basis.score_shape) * basis.score_dtype(self.source.dtype).itemsize
+        most = n * score + (self._decoded if self.settings.reconstruct else 0)
+        self.bytes_written = once + min(most, n * of_each) + folder_bytes(path)
+        rows = score_write.stack_layout(self.source, basis, self.axes).shards[0]
+        need = score_write.task_bytes(self.source, basis, rows, self.settings.reconstruct)
+        return _Stage("scores", self._decoded, alone, (), n, rows, each, need)
+
+    def _encode(self) -> _Stage:
+        goal, n = self._goal, self.source.shape[0]
+        stack, grid = self.few[-1], self.fitted.grid_
+        origin = self.source if isinstance(self.given, Stack) else as_source(stack)
+        began = time.process_time()
+        with one_blas_thread():
+            trials = Trials(origin, cell_components(self.fitted), stated_facts(stack, grid, goal), n_samples=n)
+            found = trials.reach(goal)
+        reached = time.process_time() - began
+        self.bytes_written = trials.stored_bytes(found)
+
+        def work(some: Stack, target: Path) -> None:
+            with Workspace(target, kind=COMPRESSED, fingerprint=str(COMPRESSED_VERSION)) as space:
+                kept = Checkpoints(str(space.scratch))
+                kept.save(encode_write.PLAN, found.arrays, found.settings)
+                facts = stated_facts(some, grid, goal)
+                # A few samples may miss a mean goal. A goal of every sample affects the time, so it is kept.
+                own = goal if goal.every_sample else None
+                write_planned(some, self.fitted, space, kept, own, facts, client=None, progress=no_progress)
+
+        spent = _fewest_seconds(self.few, work, self.folder / "codes")
+        alone, each = _line([some.n_samples for some in self.few], spent)
+        form = StoreForm(tuple(self.source.shape), self.source.dtype.itemsize, not len(found.cell))
+        how: dict[str, Any] = {"promised": goal.is_promise, "n_values": found.basis.size}
+        decoded = encode_write.plan_codes(self.source, self.workers.budget, len(found.cell), form, **how)
+        need = encode_write.task_bytes(self.source, form, len(found.cell), decoded, **how)
+        return _Stage("encode", self._decoded, reached + alone, (), n, form.shard_rows, each, need)
+
+    @property
+    def _goal(self) -> Goal:
+        return wanted_goal(self.settings.goal or {}, every_sample=self.settings.every_sample)
+
+    @property
+    def _decoded(self) -> int:
+        return math.prod(self.source.shape) * self.source.dtype.itemsize
+
+
+def _fewest_seconds(parts: Sequence[T], work: Callable[[T, Path], None], target: Path) -> list[float]:
+    """Return the processor seconds of work on each part, with a target for each; the minimum of several turns.
+
+    The first turn includes imports, compilation and memory allocation. Other programs can only add time, through the
+    caches.
+    """
+    spent: list[list[float]] = [[] for _ in parts]
+    for turn in range(_TURNS):
+        for number, part in enumerate(parts):
+            began = time.process_time()
+            work(part, target.with_name(f"{target.name} {turn} {number}.zarr"))
+            spent[number].append(time.process_time() - began)
+    return list(map(min, spent))
+
+
+def _line(counts: Sequence[int], spent: Sequence[float]) -> tuple[float, float]:
+    """Return the fixed seconds and the seconds of each sample, from the times of two numbers of samples."""
+    (few, many), (less, more) = counts, spent
+    if many == few:
+        return 0.0, max(less, more) / many
+    each = max(more - less, 0.0) / (many - few)
+    return max(0.0, more - many * each), each

@@ -1,0 +1,55 @@
+"""The plan of a job as a table for the terminal, and as JSON."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from dpca.jobs.plans.plan import JobPlan
+from dpca.report.record import aligned
+from dpca.storage.disk import readable_size
+
+# Times from this many seconds are printed in minutes.
+_MINUTES = 120
+
+
+def in_words(plans: Sequence[JobPlan]) -> list[str]:
+    """Return the lines of a table with a column for each number of workers."""
+    first = plans[0]
+    head = ["", *(f"{plan.workers:,} worker{'s' if plan.workers > 1 else ''}" for plan in plans)]
+    rows = [[name, *(_time(plan.stages[name].seconds) for plan in plans)] for name in first.stages]
+    if len(rows) > 1:
+        rows.append(["all stages", *(_time(plan.seconds) for plan in plans)])
+    rows.append(["memory of a worker", *(readable_size(plan.worker_memory) for plan in plans)])
+    rows.append(["memory of all", *(readable_size(plan.memory) for plan in plans)])
+    rows.append(["fastest reading, decoded, per second", *(readable_size(plan.bytes_a_second) for plan in plans)])
+    shape = " x ".join(map(str, first.sample_shape))
+    return [
+        f"{first.samples:,} samples of {shape} {first.dtype}: {readable_size(first.bytes_decoded)}, "
+        f"of which {readable_size(first.bytes_written)} are kept",
+        "",
+        *aligned(head, rows).splitlines(),
+    ]
+
+
+def _time(seconds: float) -> str:
+    if seconds < _MINUTES:
+        return f"{seconds:.1f} s"
+    hours, minutes = divmod(round(seconds / 60), 60)
+    return f"{hours:,} h {minutes:02d} min" if hours else f"{minutes} min"
+
+
+def as_facts(plan: JobPlan) -> dict[str, Any]:
+    """Return a plan as JSON values."""
+    stages = plan.stages
+    return {
+        "workers": plan.workers,
+        "samples": plan.samples,
+        "sample_shape": list(plan.sample_shape),
+        "dtype": plan.dtype,
+        "bytes_decoded": plan.bytes_decoded,
+        "bytes_written": plan.bytes_written,
+        "seconds": {name: round(stage.seconds, 2) for name, stage in stages.items()},
+        "memory": plan.worker_memory,
+        "memory_allowed": plan.memory_allowed,
+    }

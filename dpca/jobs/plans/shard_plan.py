@@ -1,0 +1,113 @@
+"""Whether a job fits the memory, and with shards of which size: one decision for the job and for its plan."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+
+from sklearn.base import clone
+
+from dpca.engine.folds.plan import Outline, PlanError
+from dpca.engine.sources.source import as_source
+from dpca.jobs.compressed.cell_choice import cells_tried
+from dpca.jobs.compressed.encode import check_goal, wanted_goal
+from dpca.jobs.compressed.encode_write import plan_codes
+from dpca.jobs.scores.score_write import plan_scores
+from dpca.jobs.scores.settings import CompressionSettings
+from dpca.storage.arrays.layout import SHARD_BYTES
+from dpca.storage.ingest import plan_ingest
+from dpca.storage.readers import Reader
+from dpca.storage.stack import Stack
+
+# Sizes of shards that are tried where memory is short, each half of the one before.
+_HALVED = 8
+
+
+def plan_shards(
+    given: Stack | Reader, settings: CompressionSettings, budget: int, client: Any | None = None
+) -> tuple[int, int]:
+    """Refuse a job if a stage does not fit the memory, however small the shards of the stack that it ingests.
+
+    Parameters
+    ----------
+    given : Stack or Reader
+        Of a reader, the first few samples are read.
+    settings : CompressionSettings
+    budget : int
+        Bytes that one task may take; those of a fit only where the model has no ``memory_budget``.
+    client : distributed.Client, optional
+        Where the fit will run.
+
+    Returns
+    -------
+    size : int
+        Bytes of all samples, decoded.
+    shard_bytes : int
+        Those of a shard of the stack at most.
+
+    Raises
+    ------
+    PlanError
+        Naming the stage, what it takes, the limit, and the setting that fits.
+    DataError
+        If the source or the parameters are wrong.
+    """
+    refused = None
+    model = within(settings.model, budget)
+    for halved in range(_HALVED):
+        try:
+            return _planned(given, settings, model, client, budget, shard_bytes := SHARD_BYTES >> halved), shard_bytes
+        except PlanError as error:
+            refused = error
+            if isinstance(given, Stack):
+                break
+    assert refused is not None
+    raise refused
+
+
+def within(model: Any, budget: int) -> Any:
+    """Return an estimator like another one, not fitted; tasks may take so many bytes unless it states a budget."""
+    given = model.get_params()["memory_budget"]
+    return clone(model).set_params(memory_budget=budget if given is None else given)
+
+
+def _planned(
+    given: Stack | Reader,
+    settings: CompressionSettings,
+    model: Any,
+    client: Any | None,
+    budget: int,
+    shard_bytes: int,
+) -> int:
+    """Return the bytes of all samples, decoded; refuse a job if a stage does not fit the memory with such shards."""
+    if isinstance(given, Stack):
+        source: Any = as_source(given)
+        axes = given.axes
+    else:
+        with _stage("ingest"):
+            shape, dtype, layout, axes = plan_ingest(given, settings.reading, model.cells_for, budget, shard_bytes)
+        source = Outline(given.name, shape, dtype, layout.chunks)
+    with _stage("fit"):
+        if settings.choose_cells:
+            model = clone(model).set_params(**cells_tried(model, source.shape[1:], axes[1:])[0])
+        basis, known = model.plan_fit(source, axes[1:], client)
+    name, known = ("scores", known) if settings.goal is None else ("encode", False)
+    with _stage(name, "" if known else ", even with as few components as the choice can come to"):
+        if settings.goal is None:
+            plan_scores(source, basis, axes, reconstruct=settings.reconstruct, budget=budget)
+        else:
+            wanted = wanted_goal(settings.goal, every_sample=settings.every_sample)
+            check_goal(wanted, source.shape[1:], len(model.cells_for(axes[1:])))
+            plan_codes(source, budget, promised=wanted.is_promise)
+    size: int = math.prod(source.shape) * source.dtype.itemsize
+    return size
+
+
+@contextmanager
+def _stage(name: str, why: str = "") -> Iterator[None]:
+    try:
+        yield
+    except PlanError as error:
+        raise PlanError(f"stage {name!r} of this job does not fit the memory{why}: {error}") from error

@@ -1,0 +1,92 @@
+"""The cost of the stages of a job, and its record."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass
+from typing import Any
+
+from dpca.engine.folds.memory import peak_resident_bytes
+from dpca.storage.remote.clusters import cluster_errors
+from dpca.storage.transaction.workspace import Workspace
+
+
+@dataclass(frozen=True)
+class StageCost:
+    """Wall-clock seconds, decoded bytes processed, and peak memory of a process.
+
+    If an earlier run did the work of a stage, it has 0 bytes.
+    """
+
+    seconds: float
+    bytes: int
+    peak_memory: int
+
+    def __add__(self, other: StageCost) -> StageCost:
+        """Return the total cost of two runs of a stage."""
+        peak = max(self.peak_memory, other.peak_memory)
+        return StageCost(self.seconds + other.seconds, self.bytes + other.bytes, peak)
+
+
+NOTHING = StageCost(0.0, 0, 0)
+
+
+@dataclass(frozen=True)
+class StagePlan:
+    """The planned cost of a stage: wall-clock seconds on an idle machine, bytes, and an upper limit of the memory."""
+
+    seconds: float
+    bytes: int
+    memory: int
+
+
+class StageRecord:
+    """Costs and notes of the stages, kept in the workspace, so that a resumed run reports those of the earlier run."""
+
+    _STAGES = ("ingest", "range", "choose cells", "fit", "scores", "encode")
+
+    def __init__(self, work: Workspace) -> None:
+        self._work = work
+
+    def keep(
+        self, stage: str, cost: StageCost, notes: Sequence[str] = (), facts: Mapping[str, Any] | None = None
+    ) -> None:
+        """Keep the cost, the notes and the results of a stage, unless an earlier run did the stage."""
+        if cost is not NOTHING:
+            kept = {"cost": asdict(cost), "notes": list(notes), "facts": facts}
+            self._work.mark_done(f"stage {stage}", record=kept)
+
+    def plan(self, stages: Mapping[str, StagePlan]) -> None:
+        """Keep a plan, for the report."""
+        self._work.mark_done("planned", record={name: asdict(stage) for name, stage in stages.items()})
+
+    def notes(self, stage: str) -> list[str]:
+        """Return the notes of a stage."""
+        unit = f"stage {stage}"
+        return list(self._work.record(unit)["notes"]) if self._work.is_done(unit) else []
+
+    def facts(self, stage: str) -> dict[str, Any] | None:
+        """Return the results of a stage, None if it is not done."""
+        unit = f"stage {stage}"
+        return dict(self._work.record(unit)["facts"]) if self._work.is_done(unit) else None
+
+    def numbers(self) -> dict[str, Any]:
+        """Return ``stages`` and ``notes`` for the report, in the order of the stages."""
+        units = {name: f"stage {name}" for name in self._STAGES}
+        kept = {name: self._work.record(unit) for name, unit in units.items() if self._work.is_done(unit)}
+        planned = self._work.record("planned") if self._work.is_done("planned") else {}
+        return {
+            "stages": {
+                name: record["cost"] | ({"planned": planned[name]} if name in planned else {})
+                for name, record in kept.items()
+            },
+            "notes": [note for record in kept.values() for note in record["notes"]],
+        }
+
+
+def held_by(client: Any | None) -> int:
+    """Peak memory of any process of a cluster, or of this process if there is no cluster."""
+    if client is None:
+        return peak_resident_bytes()
+    with cluster_errors(client):
+        return max(client.run(peak_resident_bytes, on_error="ignore").values(), default=0)

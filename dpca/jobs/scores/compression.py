@@ -1,0 +1,252 @@
+"""The main job, for any estimator: from a source to a model, scores and their quality, or to a compressed store."""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+from dpca.choices import COMPRESSED
+from dpca.engine.folds.checkpoint import Checkpoints
+from dpca.engine.folds.memory import parallel_tasks, task_budget, thread_count
+from dpca.jobs.compressed.encode import wanted_goal
+from dpca.jobs.plans.own_stack import inherited_of, kept_stack, own_stack
+from dpca.jobs.plans.plan import plan_job
+from dpca.jobs.plans.shard_plan import plan_shards
+from dpca.jobs.plans.stages import StageCost, StageRecord, held_by
+from dpca.jobs.scores.fit_and_encode import (
+    fit_and_encode,
+    fit_recorded,
+    model_with_chosen_cells,
+    reached_target,
+)
+from dpca.jobs.scores.settings import CompressionSettings
+from dpca.jobs.scores.transform import check_channels, fill_scores, stated_range, with_range
+from dpca.models.cells.cell_pca import CellPCA
+from dpca.models.scores import SCORES_VERSION
+from dpca.report.record import read_report, report_folder
+from dpca.representation.compressed.compressed import COMPRESSED_VERSION
+from dpca.storage.errors import DataError, StoreError
+from dpca.storage.input import open_input
+from dpca.storage.progress import JobProgress, no_progress
+from dpca.storage.readers import Reader
+from dpca.storage.remote.objects import Place, place_of
+from dpca.storage.stack import Stack
+from dpca.storage.transaction.outputs import check_output
+from dpca.storage.transaction.workspace import Workspace, fingerprint_of
+
+PathLike = str | os.PathLike[str]
+# From this many decoded bytes, the seconds for a plan do not matter.
+_WORTH_A_PLAN = 2**34
+
+
+@dataclass(frozen=True)
+class CompressionResult:
+    """The result of a job.
+
+    Attributes
+    ----------
+    report : mapping
+        Content of ``report.json``.
+    folder : Path or ObjectPath
+        Folder of the report.
+    already_done : bool
+        Whether the output was already complete.
+    """
+
+    report: Mapping[str, Any]
+    folder: Place
+    already_done: bool
+
+
+def compress(
+    source: PathLike | Sequence[PathLike] | Stack | Reader,
+    output: PathLike,
+    settings: CompressionSettings,
+    *,
+    client: Any | None = None,
+    overwrite: bool = False,
+    progress: JobProgress = no_progress,
+    say: Callable[[str], None] = lambda text: None,
+    request: str | None = None,
+    plan: bool | None = None,
+) -> CompressionResult:
+    """Ingest a source, fit a model, write scores and their quality, or a compressed store, and write a report.
+
+    Parameters
+    ----------
+    source : path-like, sequence of these, dpca.storage.Stack, or dpca.storage.readers.Reader
+        Images, archives or arrays, see `dpca.storage.ingest`. A Zarr array or stack store is read in place, without a
+        copy.
+    output : path-like
+        Store of the scores, or the compressed store. A store of scores contains the model as ``model`` and, if
+        ``keep_stack`` is set, the ingested stack as ``stack``. The report goes to ``<output stem>.report``.
+    settings : CompressionSettings
+    client : distributed.Client, optional
+        Cluster to run on; default threads of this process.
+    overwrite : bool
+        Whether to replace an output that has other settings.
+    progress : Progress
+    say : callable
+        Called with a line of text for each event.
+    request : str, optional
+        Text that the store keeps. A program can use it to recognize its earlier request.
+    plan : bool, optional
+        Whether to plan the time of each stage first if a cluster is used, see `plan_job`, and to report it with the
+        actual time. Default: for more than 16 GiB of samples.
+
+    Raises
+    ------
+    DataError, PlanError, StoreError
+        With a message of one sentence. Nothing appears under ``output``. The next run resumes from the finished parts.
+
+    Notes
+    -----
+    The memory of every stage is planned before the first one begins. All files are written to ``<output>.partial``; one
+    rename at the end moves them to ``output``. An interrupted run resumes from its checkpoint. A finished run is
+    recognized by the fingerprint of source and settings.
+    """
+    given = open_input(source, key=settings.key, axes=settings.axes, data_range=settings.data_range)
+    if (done := find_done(given, output, settings, overwrite=overwrite)) is not None:
+        return done
+    budget = task_budget(client, thread_count())
+    size, shard_bytes = plan_shards(given, settings, budget, client)
+    planning = client is not None and (size > _WORTH_A_PLAN if plan is None else plan)
+    folder, model, goal = report_folder(output), settings.model, settings.goal
+    with _workspace(given, output, settings, overwrite) as work:
+        if work.state == "resumed":
+            say(f"resumed the unfinished run in '{os.fspath(output)}.partial'")
+        record = StageRecord(work)
+        if planning and work.state == "new":
+            say("plan what that takes")
+            workers = parallel_tasks(client, thread_count())
+            record.plan(plan_job(given, settings, workers=[workers], budget=budget)[0].stages)
+        stack, cost = own_stack(
+            given,
+            work,
+            settings.reading,
+            cells=model.cells_for,
+            client=client,
+            progress=progress,
+            say=say,
+            shard_bytes=shard_bytes,
+        )
+        record.keep("ingest", cost)
+        run: dict[str, Any] = {"client": client, "progress": progress}
+        stack = _with_range(stack, work, record, say, run)
+        wanted = None if goal is None else wanted_goal(goal, every_sample=settings.every_sample)
+        if wanted is not None and settings.choose_cells:
+            model = model_with_chosen_cells(model, stack, wanted, record, client, say)
+        stated = {} if request is None else {"request": request}
+        records = work.scratch / "records"
+        if wanted is None:
+            fitted = fit_recorded(model, stack, model_path := work.store / "model", record, say, run)
+            facts = {**_facts(settings), **reached_target(fitted.model), **stated}
+            say(f"write scores{', reconstructions and their' if settings.reconstruct else ' and'} quality")
+            measured: dict[str, Any] = {"reconstruct": settings.reconstruct, "ssim": settings.measures_ssim}
+            record.keep("scores", fill_scores(stack, model_path, work, records, facts=facts, **measured, **run))
+        else:
+            model_path = fit_and_encode(model, stack, work, wanted, record, say, run, _facts(settings) | stated)
+        # The report comes first, so that every store under its final name has one.
+        report = _write_report(given, stack, work.store, model_path, folder, settings, record.numbers())
+        if not settings.keep_stack:
+            work.set_aside()
+        work.publish()
+    return CompressionResult(report, folder, False)
+
+
+def _with_range(
+    stack: Stack, work: Workspace, record: StageRecord, say: Callable[[str], None], run: Mapping[str, Any]
+) -> Stack:
+    """Return a stack with its data range. A range found from the values is kept for a run that resumes this one."""
+    if stack.data_range is not None:
+        check_channels(stack)
+        return stack
+    if (found := record.facts("range")) is None:
+        say(f"find the range of the {stack.dtype} values (--data-range LOW,HIGH saves this pass)")
+        began = time.perf_counter()
+        kept = Checkpoints(str(work.scratch / "range"), str(work.scratch))
+        low, high = stated_range(with_range(stack, checkpoints=kept, **run))
+        found = {"low": low, "high": high}
+        cost = StageCost(time.perf_counter() - began, stack.nbytes, held_by(run["client"]))
+        record.keep("range", cost, facts=found)
+    return replace(stack, data_range=(found["low"], found["high"]))
+
+
+def find_done(
+    given: Stack | Reader, output: PathLike, settings: CompressionSettings, *, overwrite: bool = False
+) -> CompressionResult | None:
+    """Return the result of an earlier run of this job, or None if there is work to do.
+
+    Needs no cluster. Call it before starting one, to find errors in the settings or the output early.
+
+    Raises
+    ------
+    DataError, StoreError
+        As `compress`.
+    """
+    folder = report_folder(output)
+    check_output(output, given, report=folder)
+    if settings.goal is not None:
+        wanted_goal(settings.goal, every_sample=settings.every_sample)
+        if not isinstance(settings.model, CellPCA) or settings.reconstruct:
+            raise DataError(
+                "a compressed store requires cells and opens as reconstructions: give a CellPCA, and no reconstruct"
+            )
+    elif settings.choose_cells or settings.every_sample:
+        raise DataError("choose_cells or every_sample is given without a goal: give a goal, or leave them out")
+    settings.model.check_before(given.n_samples if isinstance(given, Stack) else len(given))
+    with _workspace(given, output, settings, overwrite, look_only=True) as work:
+        if work.state != "complete":
+            return None
+    if (report := read_report(folder)) is None:
+        store = place_of(output)
+        stack = given if isinstance(given, Stack) else kept_stack(store)
+        if stack is None or settings.goal is not None:
+            lost = "samples" if settings.goal is None else "components"
+            raise StoreError(
+                f"the report '{folder}' is gone, and its pictures need the {lost}, which '{output}' does not keep: run "
+                f"the job again with --overwrite (overwrite=True) to make both"
+            )
+        report = _write_report(given, stack, store, store / "model", folder, settings, {"stages": {}, "notes": []})
+    return CompressionResult(report, folder, True)
+
+
+def _workspace(
+    given: Stack | Reader, output: PathLike, settings: CompressionSettings, overwrite: bool, look_only: bool = False
+) -> Workspace:
+    kind, version = settings.model.scores_kind, SCORES_VERSION
+    if settings.goal is not None:
+        kind, version = COMPRESSED, COMPRESSED_VERSION
+    content = given.fingerprint if isinstance(given, Stack) else given.fingerprint()
+    return Workspace(
+        output,
+        kind=kind,
+        fingerprint=fingerprint_of(kind, version, content, settings.as_dict()),
+        overwrite=overwrite,
+        inherited=inherited_of(given, settings.reading),
+        look_only=look_only,
+    )
+
+
+def _facts(settings: CompressionSettings) -> dict[str, Any]:
+    """Return what the store and the report state about the settings."""
+    return {"job": "compress", "settings": settings.as_dict()}
+
+
+def _write_report(
+    given: Stack | Reader,
+    stack: Stack,
+    store: Place,
+    model: Place,
+    folder: Place,
+    settings: CompressionSettings,
+    record: Mapping[str, Any],
+) -> dict[str, Any]:
+    # matplotlib takes a second to import, and is needed only here.
+    from dpca.jobs.scores.report import write_job_report
+
+    parts = (*(["stack"] if settings.keep_stack else []), "scores", "model", "reconstructions")
+    return write_job_report(given, stack, store, model, folder, record, ssim=settings.measures_ssim, parts=parts)

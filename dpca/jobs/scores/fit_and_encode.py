@@ -1,0 +1,123 @@
+"""The fit of the main job, with the cells and the number of components that a goal takes."""
+
+from __future__ import annotations
+
+import math
+import time
+from collections.abc import Callable, Mapping
+from typing import Any
+
+from sklearn.base import clone
+
+from dpca.codec.goal import Goal
+from dpca.engine.folds.memory import peak_resident_bytes
+from dpca.engine.folds.plan import PlanError
+from dpca.engine.sources.source import as_source
+from dpca.jobs.compressed.cell_choice import choose_cells, components_of_each
+from dpca.jobs.compressed.encode import fill_codes
+from dpca.jobs.models.fit import FitResult, fit_store
+from dpca.jobs.plans.stages import NOTHING, StageCost, StageRecord
+from dpca.models.cells.rank import UnmetError
+from dpca.storage.remote.objects import Place
+from dpca.storage.remote.tasks import one_blas_thread
+from dpca.storage.stack import Stack
+from dpca.storage.transaction.workspace import Workspace
+
+
+def fit_recorded(
+    model: Any,
+    stack: Stack,
+    path: Place,
+    record: StageRecord,
+    say: Callable[[str], None],
+    run: Mapping[str, Any],
+    before: StageCost = NOTHING,
+) -> FitResult:
+    """Fit a model, store it, and record its cost together with that of earlier fits."""
+    say(
+        f"fit {model.announced(stack.axes[1:])} to {stack.n_samples:,} samples of "
+        f"{' x '.join(map(str, stack.sample_shape))} {stack.dtype}"
+    )
+    fitted = fit_store(stack, path, clone(model), **run)
+    if fitted.cost is not NOTHING:
+        record.keep("fit", fitted.cost + before, fitted.notes)
+    for note in record.notes("fit"):
+        say(f"note: {note}")
+    return fitted
+
+
+def fit_and_encode(
+    model: Any,
+    stack: Stack,
+    work: Workspace,
+    goal: Goal,
+    record: StageRecord,
+    say: Callable[[str], None],
+    run: Mapping[str, Any],
+    facts: Mapping[str, Any],
+) -> Place:
+    """Write a compressed store with as many components as its goal takes; return the path of the model."""
+    # The compressed store holds its own quantized components, so the model is temporary.
+    path, spent = work.scratch / "model", NOTHING
+    while True:
+        fitted = fit_recorded(model, stack, path, record, say, run, spent)
+        spent += fitted.cost
+        say(f"encode with {goal.name} {goal.value:g}")
+        stated = {**facts, **reached_target(fitted.model)}
+        try:
+            cost = fill_codes(stack, path, work, work.scratch / "records", goal, facts=stated, **run)
+            break
+        except UnmetError as error:
+            if (more := _wider(model, stack, error)) is None:
+                raise
+            say(f"note: {error.computed} components of a cell do not reach the goal: fit up to {more}")
+            model = clone(model).set_params(**components_of_each(more))
+            path = work.scratch / f"model-{more}"
+    record.keep("encode", cost)
+    return path
+
+
+def model_with_chosen_cells(
+    model: Any,
+    stack: Stack,
+    goal: Goal,
+    record: StageRecord,
+    client: Any | None,
+    say: Callable[[str], None],
+) -> Any:
+    """Return an unfitted copy of a model, with the cells that take the fewest bytes."""
+
+    def fits(parameters: Mapping[str, Any]) -> bool:
+        try:
+            clone(model).set_params(**parameters).plan_fit(as_source(stack), stack.axes[1:], client)
+        except PlanError:
+            return False
+        return True
+
+    if (chosen := record.facts("choose cells")) is None:
+        began = time.perf_counter()
+        with one_blas_thread():  # products of cells are too small for several threads
+            choice = choose_cells(stack, model, goal, fits)
+        cost, chosen = (
+            StageCost(time.perf_counter() - began, choice.read_bytes, peak_resident_bytes()),
+            choice.parameters,
+        )
+        record.keep("choose cells", cost, [choice.words], chosen)
+    for note in record.notes("choose cells"):
+        say(f"note: {note}")
+    return clone(model).set_params(**chosen)
+
+
+def reached_target(model: Any) -> dict[str, Any]:
+    """Return what the store and the report state about a target of the fit, if there was one."""
+    return {"target": reached} if (reached := model.target_numbers()) else {}
+
+
+def _wider(model: Any, stack: Stack, unmet: UnmetError) -> int | None:
+    """Return how many components of each cell to fit after some cells missed a goal, None if there are no more."""
+    if unmet.computed is None:
+        return None
+    cell = model.cells_for(stack.axes[1:])
+    most = math.prod((*cell, *stack.sample_shape[len(cell) :]))
+    more = min(2 * unmet.computed, most if model.shared else min(most, stack.n_samples))
+    return more if more > unmet.computed else None

@@ -1,0 +1,245 @@
+"""The report of the main job: numbers, collected from the stores, and pictures."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import Any
+
+import numpy as np
+from matplotlib.figure import Figure
+
+from dpca import plots
+from dpca.choices import COMPRESSED
+from dpca.jobs.plans.own_stack import compressed_bytes, paths_of
+from dpca.kernels.algebra.types import Array
+from dpca.kernels.pixels import Pixels
+from dpca.kernels.quality import psnr_from_mse
+from dpca.models.base.store import load_any
+from dpca.plots.given import curve_of, shares_of, worst_first
+from dpca.plots.panels import hardly_used, range_of, shown_range
+from dpca.report.record import read_report, write_report
+from dpca.representation.compressed.compressed import compressed_in
+from dpca.storage.arrays.arrays import open_written
+from dpca.storage.arrays.reading import array_in, open_array, root_facts
+from dpca.storage.disk import bytes_at, folder_bytes, readable_size
+from dpca.storage.errors import StoreError
+from dpca.storage.integrity.manifest import CHECKSUMS
+from dpca.storage.ranges import range_words
+from dpca.storage.readers import Reader
+from dpca.storage.remote.objects import Place
+from dpca.storage.stack import Stack
+
+# Number of samples in a comparison and of worst samples; eigenvectors of cells or bands, and of whole samples.
+_SHOWN, _EIGENVECTORS, _EIGENIMAGES = 6, 8, 12
+# Facts about the job that a store of scores states.
+_OF_THE_JOB = ("job", "settings", "target", "goal", "made_with")
+# Numbers of the model that hold for a compressed store too.
+_OF_CELLS = ("cells", "cell_shape", "overlap", "shared")
+
+
+def write_job_report(
+    given: Stack | Reader,
+    stack: Stack,
+    store: Place,
+    model_path: Place,
+    folder: Place,
+    record: Mapping[str, Any],
+    *,
+    ssim: bool,
+    parts: Sequence[str],
+) -> dict[str, Any]:
+    """Collect the numbers of a store of scores or codes, draw its pictures, write both, and return the numbers.
+
+    Parameters
+    ----------
+    given : Stack or Reader
+        The input of the job.
+    stack : Stack
+        The original samples.
+    store : Path or ObjectPath
+        The scores store or the compressed store.
+    model_path : Path or ObjectPath
+        The model that the store was made with.
+    folder : Path or ObjectPath
+        The folder of the report.
+    record : mapping
+        ``stages``, from the name of each stage to its seconds, bytes and peak memory; ``notes``, those of the fit.
+    ssim : bool
+        Whether the SSIM was requested. If the store has none, the report calls it undefined.
+    parts : sequence of str
+        Names of the parts of the store. Parts that do not exist are left out.
+
+    Raises
+    ------
+    StoreError
+        If the report cannot be written or cannot be read back.
+    """
+    model, group = load_any(model_path), open_written(store)
+    stated = root_facts(group)
+    small = stated["kind"] == COMPRESSED
+    facts = {name: value for name, value in stated.items() if name in _OF_THE_JOB}
+    quality = {name: array_in(group, name)[...] for name in ("mse", "ssim") if name in group}
+    bounds = tuple(stated["data_range"])  # if the stack states no range, that of its values
+    sizes = _sizes(given, stack, store, parts, small)
+    numbers = {"mse_expected": model.expected_mse(bounds), **model.report_numbers()}
+    if small:  # the store keeps fewer components than the model
+        numbers = {name: value for name, value in numbers.items() if name in _OF_CELLS}
+    report = {
+        "samples": stack.n_samples,
+        "sample_shape": stack.sample_shape,
+        **numbers,
+        **sizes,
+        **facts,
+        **quality_numbers(stack.names, quality, ssim),
+        "rejected": stack.rejected,
+        "data_range": bounds,
+        **record,
+    }
+    if warning := _size_warning(sizes, cells="cells" in report):
+        report["notes"] = [*record["notes"], warning]
+    originals = {i: stack.samples[i] for i in {*_spread(stack.n_samples), *worst_first(quality)[:_SHOWN].tolist()}}
+    if warning := _range_warning(originals.values(), bounds):
+        report["notes"] = [*report["notes"], warning]
+    title = f"{model.report_title} of {stack.source.get('name') or 'a stack'}"
+    decode = _decoder(store, model, Pixels(stack.dtype, bounds), small)
+    write_report(folder, report, _figures(originals, bounds, stack, store, model, quality, report, decode), title=title)
+    if (written := read_report(folder)) is None:
+        raise StoreError(f"the report in '{folder}' cannot be read back: remove that folder and run again")
+    return written
+
+
+def _decoder(store: Place, model: Any, pixels: Pixels, small: bool) -> Callable[[Sequence[int]], Array]:
+    """Return a function that returns the reconstructions of some samples."""
+    if small:
+        opened = compressed_in(open_written(store), os.fspath(store))
+        return lambda indices: np.asarray(opened[list(indices)])
+    scores = open_array(store / "scores")
+    return lambda indices: model.basis_.decode(np.stack([np.asarray(scores[i]) for i in indices]), pixels=pixels)
+
+
+def _sizes(given: Stack | Reader, stack: Stack, store: Place, parts: Sequence[str], small: bool) -> dict[str, Any]:
+    # Without lists of checksums, which a store gets only when it is finished.
+    written: dict[str, int] = {
+        part: folder_bytes(store / part, besides=CHECKSUMS) for part in parts if (store / part).exists()
+    }
+    if small:
+        written["compressed"] = compressed_bytes(store)
+    return {
+        **({"bytes_compressed": written["compressed"]} if small else {}),
+        "bytes_ratio": stack.nbytes / (written["compressed"] if small else written["scores"] + written["model"]),
+        "bytes_given": bytes_at(paths_of(given)),
+        "bytes_decoded": stack.nbytes,
+        "bytes_written": {**written, "total": sum(written.values())},
+    }
+
+
+def _size_warning(sizes: Mapping[str, Any], *, cells: bool) -> str | None:
+    """Return a warning if the output is larger than the input, else None."""
+    given, written = sizes["bytes_given"], sizes["bytes_written"]["total"]
+    if given is None or written <= given:
+        return None
+    if "bytes_compressed" in sizes:
+        return (
+            f"the output has {readable_size(written)}, more than the input with {readable_size(given)}: to save disk "
+            f"space, give a goal that takes less, and do not keep the stack"
+        )
+    parts = {part: size for part, size in sizes["bytes_written"].items() if part != "total"}
+    largest = max(parts, key=lambda part: parts[part])
+    largest_part = f"of these the {largest} has {readable_size(parts[largest])}"
+    if largest == "model":
+        largest_part += ", for any number of samples" + (" (less with --shared)" if cells else "")
+    return (
+        f"the output has {readable_size(written)}, {largest_part}; the input has only {readable_size(given)}, since "
+        "scores and model are numbers of 4 bytes: to save disk space, keep fewer components, and neither the stack "
+        "nor the reconstructions"
+        + (", or make a compressed store, for example with --compress psnr=36" if cells else "")
+    )
+
+
+def quality_numbers(names: Sequence[str] | Array, quality: Mapping[str, Array], ssim: bool) -> dict[str, Any]:
+    """Return the errors of samples for a report; ``ssim`` states whether the SSIM was requested."""
+    mean = quality["mse"].mean()
+    numbers: dict[str, Any] = {"mse": float(mean), "psnr": float(psnr_from_mse(mean))}
+    if (values := quality.get("ssim")) is not None:
+        worst = int(values.argmin())
+        found = (float(values.mean()), float(values[worst]), str(names[worst]))
+        numbers |= dict(zip(("ssim_mean", "ssim_min", "ssim_min_name"), found, strict=True))
+    elif ssim:
+        numbers |= dict.fromkeys(("ssim_mean", "ssim_min", "ssim_min_name"))
+    return numbers
+
+
+def _spread(n: int) -> list[int]:
+    """Return the indices of samples that are spread over a stack."""
+    found: list[int] = np.linspace(0, n - 1, min(_SHOWN, n)).round().astype(int).tolist()
+    return found
+
+
+def _range_warning(samples: Iterable[Any], bounds: tuple[float, float]) -> str | None:
+    """Return a warning if the values use little of the data range, else None."""
+    spanned = range_of([np.asarray(sample) for sample in samples], None)
+    if not hardly_used(spanned, bounds):
+        return None
+    return (
+        f"the pictured samples span the {range_words(spanned)}, under a tenth of the {range_words(bounds)} that PSNR "
+        f"and SSIM refer to, so both are too high: give the range of the data with --data-range LOW,HIGH (data_range)"
+    )
+
+
+def _figures(
+    originals: Mapping[int, Any],
+    bounds: tuple[float, float],
+    stack: Stack,
+    store: Place,
+    model: Any,
+    quality: Mapping[str, Array],
+    report: Mapping[str, Any],
+    decode: Callable[[Sequence[int]], Array],
+) -> dict[str, Figure]:
+    basis, axes, ssim = model.basis_, stack.axes[1:], quality.get("ssim")
+
+    def shown(indices: Sequence[int]) -> Figure:
+        given = {i: originals[i] for i in indices}
+        return pictured(given, decode(indices), stack.names, ssim, bounds, axes)
+
+    whole, shares = len(basis.score_shape) == 1, None
+    figures = {
+        "comparison": shown(_spread(stack.n_samples)),
+        "worst": shown(worst_first(quality)[:_SHOWN].tolist()),
+    }
+    if (components := model.pictured_components(_EIGENIMAGES if whole else _EIGENVECTORS)) is not None:
+        shares = shares_of(model)
+        figures["eigenimages" if whole else "eigenfaces"] = plots.cell_eigenvectors(
+            components,
+            len(components),
+            axes=axes,
+            cell_shape=basis.cell_shape,
+            explained_variance_ratio=shares[: len(components)],
+        )
+        if "ranks" in report:
+            figures["ranks"] = plots.rank_map(model, axes=axes)
+        curve = curve_of(model)
+        if np.isfinite(curve).any():
+            figures["explained_variance"] = plots.explained_variance(curve, parts=f"{model.part_name}s")
+    if whole:
+        stored = open_array(store / "scores")
+        figures["scores"] = plots.scores_scatter(stored, explained_variance_ratio=shares)
+    if ssim is not None:
+        figures["ssim_histogram"] = plots.ssim_histogram(ssim)
+    return figures
+
+
+def pictured(
+    originals: Mapping[int, Any],
+    rebuilt: Array,
+    names: Sequence[str] | Array,
+    ssim: Array | None,
+    data_range: tuple[float, float],
+    axes: Sequence[str],
+) -> Figure:
+    """Draw samples with their reconstructions; ``names`` and ``ssim`` are those of all samples."""
+    values = None if ssim is None else ssim[list(originals)]
+    samples = np.stack([np.asarray(sample) for sample in originals.values()])
+    bounds = shown_range(list(samples), samples.dtype, data_range)
+    return plots.comparison(samples, rebuilt, [str(names[i]) for i in originals], values, bounds, axes=axes)

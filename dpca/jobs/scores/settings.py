@@ -1,0 +1,78 @@
+"""Settings of the main job."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, fields
+from typing import Any, Literal
+
+
+@dataclass(frozen=True)
+class CompressionSettings:
+    """The settings that determine the output of a job for a given source.
+
+    Parameters
+    ----------
+    model : estimator
+        `CellPCA`, `BandPCA`, `PCA`, `StreamingPCA` or another estimator. It is not fitted and not changed. If it has a
+        ``random_state``, this must be an integer.
+    goal : mapping, optional
+        One goal of `dpca.jobs.encode_store`, such as ``{"psnr": 36}``. The output is then a compressed store instead of
+        scores and model. The model must be a `CellPCA`. If the goal takes more components, it is fitted again.
+    every_sample : bool
+        Whether each sample must meet the goal, instead of the mean, for ``psnr``, ``mse`` and ``ssim``.
+    choose_cells : bool
+        Whether to replace the model's cells if others make a smaller compressed store: cells with their own or with
+        shared components, with or without overlap, or one cell for the whole sample; see
+        `dpca.jobs.compressed.cell_choice`. The
+        model's cells are the largest that are tried, apart from whole samples.
+    reconstruct : bool
+        Whether to keep the reconstructions of scores.
+    keep_stack : bool
+        Whether to keep the ingested stack, as ``stack`` in the output. Jobs with other settings and the same output
+        then need not ingest again. A Zarr array or stack store is always read in place.
+    ssim : bool, optional
+        Whether to measure the SSIM of every sample, if it is defined. Default: yes for cells and bands. For components
+        of whole samples the SSIM takes longer than everything else, so the default is the value of ``reconstruct``.
+    color, resize, crop, on_error, key, axes, data_range
+        As for `dpca.storage.ingest`.
+    """
+
+    model: Any
+    goal: Mapping[str, float] | None = None
+    every_sample: bool = False
+    choose_cells: bool = False
+    reconstruct: bool = False
+    keep_stack: bool = False
+    ssim: bool | None = None
+    color: Literal["auto", "rgb", "grey"] = "auto"
+    resize: tuple[int, int] | None = None
+    crop: tuple[int, int] | None = None
+    on_error: Literal["stop", "skip"] = "stop"
+    key: str | None = None
+    axes: tuple[str, ...] | None = None
+    data_range: tuple[float, float] | None = None
+
+    @property
+    def reading(self) -> dict[str, Any]:
+        """Options of `dpca.storage.ingest` for a reader."""
+        return {name: getattr(self, name) for name in ("color", "resize", "crop", "on_error", "data_range")}
+
+    @property
+    def measures_ssim(self) -> bool:
+        """Whether the SSIM of every sample is measured."""
+        return self.reconstruct or bool(self.model.measures_ssim) if self.ssim is None else self.ssim
+
+    def as_dict(self) -> dict[str, Any]:
+        """Return the settings as JSON values. New settings at their default are left out, as in earlier versions."""
+        settings = {field.name: getattr(self, field.name) for field in fields(self) if field.name != "model"}
+        for name, usual in (
+            ("goal", None),
+            ("every_sample", False),
+            ("choose_cells", False),
+            ("ssim", None),
+            ("keep_stack", False),
+        ):
+            if settings[name] is usual:
+                del settings[name]
+        return settings | self.model.job_settings()  # type: ignore[no-any-return]

@@ -1,0 +1,160 @@
+"""Write a store of scores, reconstructions and quality from a stack and a model."""
+
+from __future__ import annotations
+
+import math
+import os
+import time
+from collections.abc import Mapping
+from dataclasses import replace
+from typing import Any
+
+from dpca.engine.folds.checkpoint import Checkpoints
+from dpca.engine.sources.source import as_source
+from dpca.jobs.plans.stages import NOTHING, StageCost
+from dpca.jobs.scores.score_write import WriteJob, stack_layout, write_scores
+from dpca.models.base.store import model_fingerprint, stored_basis
+from dpca.models.base.value_range import spanned_range
+from dpca.models.scores import SCORES_VERSION
+from dpca.representation.base import MODEL_FACT
+from dpca.storage.arrays.arrays import create_root, write_strings
+from dpca.storage.arrays.layout import CHANNEL, SAMPLE
+from dpca.storage.disk import require_free_space
+from dpca.storage.errors import DataError
+from dpca.storage.progress import JobProgress, no_progress
+from dpca.storage.remote.objects import Place, absolute
+from dpca.storage.stack import Stack
+from dpca.storage.transaction.outputs import check_output
+from dpca.storage.transaction.workspace import Workspace, fingerprint_of
+
+
+def transform_store(
+    stack: Stack,
+    model: str | os.PathLike[str],
+    target: str | os.PathLike[str],
+    *,
+    reconstruct: bool = False,
+    client: Any | None = None,
+    overwrite: bool = False,
+    progress: JobProgress = no_progress,
+    request: str | None = None,
+) -> StageCost:
+    """Write the scores of every sample of a stack, with the quality of their reconstructions.
+
+    Parameters
+    ----------
+    stack : Stack
+    model : path-like
+        A stored model of any kind.
+    target : path-like
+        Path of the store. It appears there when it is complete, with ``scores``, ``mse``, ``psnr``, ``ssim``, ``name``
+        and, if requested, ``reconstructions``.
+    reconstruct : bool
+        Whether to keep the reconstructions.
+    client, overwrite, progress
+        As for `fit_store`.
+    request : str, optional
+        Text that the store keeps. A program can use it to recognize its earlier request.
+
+    Raises
+    ------
+    DataError
+        If the samples have another shape than those of the model.
+    PlanError, StoreError
+        As `fit_store`.
+    """
+    check_output(target, stack, model)
+    check_channels(stack)
+    known = model_fingerprint(model)
+    kind = stored_basis(os.fspath(model), known).scores_kind
+    # The quality depends on a stated range. Without one, the range of the values is used, which the content determines.
+    fingerprint = fingerprint_of(kind, SCORES_VERSION, stack.fingerprint, known, reconstruct, stack.data_range)
+    with Workspace(target, kind=kind, fingerprint=fingerprint, overwrite=overwrite) as work:
+        if work.state == "complete":
+            return NOTHING
+        stack = with_range(stack, client=client, progress=progress)
+        how: dict[str, Any] = {"reconstruct": reconstruct, "client": client, "progress": progress}
+        facts = {"settings": {"reconstruct": reconstruct}, **({} if request is None else {"request": request})}
+        cost = fill_scores(stack, model, work, work.scratch, facts=facts, **how)
+        work.publish()
+    return cost
+
+
+def fill_scores(
+    stack: Stack,
+    model: str | os.PathLike[str],
+    work: Workspace,
+    records: Place,
+    *,
+    reconstruct: bool,
+    ssim: bool = True,
+    facts: Mapping[str, Any],
+    client: Any | None,
+    progress: JobProgress,
+) -> StageCost:
+    """Write the missing parts of a scores store in a workspace; ``records`` is the folder of the records of shards.
+
+    The store states ``facts`` about the job.
+    """
+    began, store = time.perf_counter(), work.store
+    path, known, data_range = absolute(model), model_fingerprint(model), stated_range(stack)
+    basis = stored_basis(path, known)
+    if basis.sample_shape != tuple(stack.sample_shape):
+        raise DataError(
+            f"'{stack.path}' has samples of {stack.sample_shape} but the model was fitted to {basis.sample_shape}: "
+            f"use the stack's own model"
+        )
+    scores = stack.n_samples * math.prod(basis.score_shape) * basis.score_dtype(stack.dtype).itemsize
+    need = scores + (stack.nbytes if reconstruct else 0)
+    if not (store / "scores" / "c").exists():
+        require_free_space(store, need, "the scores" + (" with the reconstructions" if reconstruct else ""))
+    coordinates = stack.coordinates
+    group = create_root(
+        store,
+        kind=basis.scores_kind,
+        version=SCORES_VERSION,
+        fingerprint=work.fingerprint,
+        axes=list(stack.axes),
+        data_range=list(data_range),
+        dtype=stack.dtype.name,
+        sample_shape=list(stack.sample_shape),
+        n_components=basis.score_shape[-1],
+        source=stack.source,
+        **facts,
+        **{MODEL_FACT: basis.fingerprint()},
+        **({"attributes": coordinates.attributes} if coordinates and coordinates.attributes else {}),
+        **({} if basis.cell_shape is None else {"cell_shape": list(basis.cell_shape)}),
+    )
+    source = as_source(stack)
+    rows, kept = stack_layout(source, basis, stack.axes).shards[0], Checkpoints(str(records), str(work.scratch))
+    job = WriteJob(source, path, known, str(store), stack.axes, rows, data_range, reconstruct, ssim, kept)
+    peak = write_scores(job, group, coordinates, client=client, progress=progress)
+    write_strings(group, "name", stack.names.tolist(), coordinates.dims[0] if coordinates else SAMPLE)
+    return StageCost(time.perf_counter() - began, stack.nbytes, peak)
+
+
+def check_channels(stack: Stack) -> None:
+    """Reject a stack unless its channels are the last axis."""
+    if stack.axes.count(CHANNEL) and stack.axes[-1] != CHANNEL:
+        raise DataError(f"the axes of '{stack.path}' are {stack.axes}: channels must come last, move that axis first")
+
+
+def with_range(stack: Stack, **running: Any) -> Stack:
+    """Return a stack with a data range: the stated one, or the range of its values, which takes a pass over them.
+
+    ``running`` are the client, the checkpoints and the progress of that pass.
+    """
+    if stack.data_range is not None:
+        return stack
+    return replace(stack, data_range=spanned_range(as_source(stack), **running))
+
+
+def stated_range(stack: Stack) -> tuple[float, float]:
+    """Return the data range of a stack, or raise DataError if it states none."""
+    check_channels(stack)
+    if stack.data_range is None:
+        raise DataError(
+            f"'{stack.path}' has {stack.dtype} values but states no data range, on which PSNR and SSIM depend: give it "
+            f"with --data-range LOW,HIGH (data_range=(low, high))"
+        )
+    return stack.data_range

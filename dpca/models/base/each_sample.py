@@ -1,0 +1,55 @@
+"""Functions that apply to each sample: in memory, lazily, or on arrays with named dims."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+from numpy.typing import DTypeLike
+
+from dpca.engine.folds.boundary import guarded
+from dpca.engine.sources.source import check_numeric, opened
+from dpca.kernels.algebra.types import Array
+from dpca.models.base.labelled import Labels, given_to_model
+from dpca.models.base.samples import dense_samples
+from dpca.representation.lazy import as_lazy, is_lazy, map_samples
+from dpca.storage.arrays.labelled import is_labelled
+from dpca.storage.errors import DataError
+
+
+class EachSample:
+    """Base of models that compute a result for each sample, lazily for lazy samples."""
+
+    sample_shape_: tuple[int, ...]
+
+    _labels: Labels | None = None  # dims and coordinates of the samples of the fit, if they had names
+    _key: str | None = None  # name of their array in the file
+
+    def _in_memory(self, X: Any) -> Array:
+        """Return samples that are held in memory, after a check."""
+        return dense_samples(self, X, reset=False)
+
+    def _each_sample(
+        self, X: Any, function: Any, basis: Any, shape: tuple[int, ...], dtype_for: Callable[[DTypeLike], DTypeLike]
+    ) -> Any:
+        """Apply ``function(basis, samples, name)`` to samples in memory, or lazily to each chunk of them.
+
+        The result has shape (n_samples, *shape). Its dtype is ``dtype_for`` of the dtype of the samples. For a
+        ``DataArray``, which must yield one number per sample, it is a ``DataArray``.
+        """
+        if is_labelled(X):
+            samples, _ = given_to_model(X, self._labels)
+            return samples.result(self._each_sample(samples.values, function, basis, shape, dtype_for))
+        if not is_lazy(X):
+            return guarded(function, "X")(basis, self._of_this_shape(self._in_memory(X)), "X")
+        lazy = self._of_this_shape(as_lazy(opened(X, self._key)))
+        check_numeric(lazy.shape, lazy.dtype, "X")
+        return map_samples(lazy, function, basis, shape, dtype_for(lazy.dtype))
+
+    def _of_this_shape(self, X: Any) -> Any:
+        if tuple(X.shape[1:]) != self.sample_shape_:
+            raise DataError(
+                f"samples have shape {tuple(X.shape[1:])} but this model was fitted to {self.sample_shape_}: give "
+                f"samples of that shape"
+            )
+        return X

@@ -1,0 +1,307 @@
+"""Base of all estimators: fitting any source, transforming lazily or in memory, saving and loading."""
+
+from __future__ import annotations
+
+import math
+from abc import ABC, abstractmethod
+from collections.abc import Sequence
+from inspect import signature
+from typing import Any, ClassVar, Self
+
+import numpy as np
+from sklearn.base import BaseEstimator, TransformerMixin
+from sklearn.utils import check_random_state
+from sklearn.utils._set_output import _get_output_config
+
+from dpca.engine.folds.checkpoint import Checkpoints
+from dpca.engine.folds.fold import FoldReport
+from dpca.engine.sources.source import Source
+from dpca.kernels.algebra.types import Array
+from dpca.models.base.each_sample import EachSample
+from dpca.models.base.labelled import Labels, given_to_fit, given_to_model, scores_given, taken_in
+from dpca.models.base.parameters import check_parameters
+from dpca.models.base.samples import dense_samples
+from dpca.models.base.storable import Storable
+from dpca.models.base.watching import Callback, Watching, watched
+from dpca.models.cells.rank_choice import CHOICES
+from dpca.models.streaming.streaming_methods import describe_option
+from dpca.representation.base import Representation
+from dpca.representation.lazy import default_client
+from dpca.representation.reconstruction import samples_of
+from dpca.rules.base.state import State
+from dpca.storage.arrays.labelled import is_labelled
+from dpca.storage.progress import JobProgress, no_progress
+
+#: Parameters that stores of earlier versions lack. Stores contain them only if they differ from their defaults.
+LATER = ("flatten", "whiten", "keep_state", "track_scores")
+
+
+class Estimator(ABC, EachSample, Storable, TransformerMixin, BaseEstimator):  # type: ignore[misc]
+    """Base of all estimators.
+
+    A subclass implements `_fit` and ``basis_``, and is `Storable`.
+    """
+
+    #: Kind of the stores of scores.
+    scores_kind: ClassVar[str]
+    #: Whether jobs without reconstructions measure SSIM.
+    measures_ssim: ClassVar[bool] = True
+    #: Title of the report, before the name of the stack.
+    report_title: ClassVar[str]
+
+    # Parameters of all estimators. Each subclass is a dataclass, and its constructor only sets parameters.
+    random_state: Any
+    memory_budget: int | None
+
+    n_samples_seen_: int
+    n_features_in_: int
+    sample_shape_: tuple[int, ...]
+    fit_report_: FoldReport
+
+    _states: list[State] | None = None  # states of partial_fit, one for each part of the partition
+
+    def __sklearn_is_fitted__(self) -> bool:
+        return hasattr(self, "n_samples_seen_")
+
+    @abstractmethod
+    def _fit(self, X: Any, **running: Any) -> None:
+        """Fit the samples; ``running`` are the client, the checkpoints and the progress for all folds."""
+
+    @property
+    @abstractmethod
+    def basis_(self) -> Representation:
+        """The map from samples to scores and back, as it is sent to tasks."""
+
+    # -- fitting
+
+    @abstractmethod
+    def plan_fit(self, source: Source, axes: Sequence[str], client: Any | None) -> tuple[Representation, bool]:
+        """Plan a fit to a source without reading it. The estimator does not change.
+
+        Parameters
+        ----------
+        source : Source
+        axes : sequence of str
+            Names of the axes of a sample.
+        client : distributed.Client or None
+            Where the fit will run.
+
+        Returns
+        -------
+        basis : Representation
+            Has the size of the basis that the fit will find. Its arrays are zeros and take no memory.
+        known : bool
+            Whether the size is exact. If the size depends on the data, it is the smallest possible one: one component
+            for each part of the partition, or the mean number if the total is given; the fewest bands.
+
+        Raises
+        ------
+        PlanError
+            If the fit does not fit into memory.
+        DataError
+            If the parameters do not match the source.
+        """
+
+    def fit(
+        self,
+        X: Any,
+        y: Any = None,
+        *,
+        sample_dim: str | Sequence[str] | None = None,
+        key: str | None = None,
+        client: Any | None = None,
+        checkpoints: Checkpoints | None = None,
+        progress: JobProgress = no_progress,
+        callback: Callback | None = None,
+        max_seconds: float | None = None,
+        max_samples: int | None = None,
+    ) -> Self:
+        """Fit the model to samples.
+
+        Parameters
+        ----------
+        X : array (n_samples, *sample_shape), Stack, path or Source
+            A numpy, Dask or Zarr array; an ``xarray.DataArray`` of numpy or Dask; a `dpca.storage.Stack`; the path of a
+            stack store, a Zarr array, or a file with random access (``.npy``, netCDF, ...); or a source of the engine,
+            such as `dpca.engine.sources.held_out.RemainingSource`.
+        y : ignored
+        sample_dim : str or sequence of str, optional
+            For a ``DataArray``: the sample dim, or several dims that together number the samples; default the first.
+            The other dims are the axes of a sample, in their order, except that "channel" or "rgb" comes last.
+        key : str, optional
+            Name of the array in a file, a Zarr group or an ``xarray.Dataset``, required if there are several. The
+            fitted model uses this name for other paths, too.
+        client : distributed.Client, optional
+            Default: the current one, if any.
+        checkpoints : Checkpoints, optional
+            Folder of the checkpoints. The fit resumes from them if it was interrupted. If the fit uses random numbers,
+            it requires an integer ``random_state``. Several fits may share the folder.
+        progress : Progress, optional
+            Receives the number of bytes read in each pass.
+        callback : callable (dpca.Progress), optional
+            Receives the progress so far, with a fitted model: after 16, 64, 256 and 1,024 samples, then about every
+            second, with at most a twentieth of the time spent on it, and at the end. If it returns True, the fit ends
+            early. An exception ends the fit, too. The result does not depend on the callback. For rules with rounding
+            errors that depend on the batches, the first call comes after a whole batch. The solver "dual" of `PCA` has
+            components only at the end, as has the last layer of `PatchCascade`; "power" has them in its last pass.
+        max_seconds, max_samples : float and int, optional
+            Budgets. When one is used up, the fit ends with a model of the samples so far, ``n_samples_seen_`` of them,
+            but not before there is a model. With ``checkpoints``, another call of ``fit`` resumes from there with a new
+            budget.
+
+        Warns
+        -----
+        ConvergenceWarning
+            If the components have not converged. The message recommends what to change.
+
+        Raises
+        ------
+        DataError
+            If values are not finite, there are fewer than 2 samples, parameters do not match the data, or the rule
+            diverges.
+        PlanError
+            If the state and a batch do not fit into the memory budget.
+        """
+        check_parameters(self)
+        X, labels = given_to_fit(X, sample_dim, key)
+        watching = Watching.asked(self, callback, max_seconds, max_samples)
+        if watching is not None:
+            watching.beside = {"_labels": labels, "_key": key}
+        further = {} if watching is None else {"watching": watching}
+
+        def run_fit() -> None:
+            self._fit(X, client=client or default_client(), checkpoints=checkpoints, progress=progress, **further)
+            self._labels, self._key = labels, key
+
+        return watched(self, watching, run_fit)
+
+    def _batch(self, X: Any, sample_dim: str | Sequence[str] | None) -> Array:
+        """Return the samples of a ``partial_fit`` call in memory, after checks. The first batch sets the labels."""
+        fresh = self._states is None
+        labels: Labels | None
+        if is_labelled(X):
+            known = None if fresh else self._labels
+            samples, labels = taken_in(X, sample_dim) if known is None else given_to_model(X, known)
+            X = samples.values
+        else:
+            X, labels = given_to_fit(X, sample_dim)
+        if fresh:
+            self._labels = labels
+        return dense_samples(self, X, reset=fresh)
+
+    def _seed(self) -> int:
+        """Return the seed of this fit, from ``random_state``."""
+        return int(check_random_state(self.random_state).randint(2**31))
+
+    # -- transforming
+
+    def transform(self, X: Any) -> Any:
+        """Return the scores (n_samples, *score_shape) of samples.
+
+        The last axis of the scores of a sample is the component. The axes before it are the grid of cells, or the band,
+        unless ``flatten`` is set. The output depends on the input:
+
+        - A numpy array yields a numpy array.
+        - A Dask array, a Zarr array, a stack or a path yields a Dask array that is computed chunk by chunk.
+        - A ``DataArray`` yields a ``DataArray``, lazy if the input is lazy, with the coordinates of the samples and the
+          dim "component". Scores of cells on (lat, lon) also have the coordinates "cell_lat" and "cell_lon" of the cell
+          centers. Dims that are not dims of the fitted samples number the samples.
+        - After ``set_output(transform="pandas")`` or ``"polars"``, the output is a table in memory with a column for
+          each score; see `get_feature_names_out`.
+
+        Raises
+        ------
+        DataError
+            If the samples have another shape than in the fit, or values are not finite. A lazy output raises the latter
+            when it is computed.
+        """
+        basis, named = self.basis_, given_to_model(X, self._labels) if is_labelled(X) else None
+        X = X if named is None else named[0].values
+        scores = self._each_sample(X, Representation.encode, basis, basis.score_shape, basis.score_dtype)
+        table, flat = _get_output_config("transform", self)["dense"] != "default", getattr(self, "flatten", False)
+        if table or flat:
+            scores = scores.reshape(scores.shape[0], math.prod(scores.shape[1:]))
+        if named is None or table:
+            return scores
+        labelled, labels = named
+        return labelled.scores(scores, basis, labels, self.get_feature_names_out() if flat else None)
+
+    def inverse_transform(self, X: Any, n_components: int | None = None) -> Any:
+        """Return the reconstruction (n_samples, *sample_shape) of samples from scores, neither rounded nor clipped.
+
+        Parameters
+        ----------
+        X : array (n_samples, *score_shape), numpy, Dask or Zarr; or the path of a Zarr array
+            Scores of all components, or of ``n_components``. In memory or in Dask, scores of a sample may also lie
+            along one axis, as in a table. Or a ``DataArray`` as returned by `transform`.
+        n_components : int, optional
+            Number of leading components to use; default all.
+
+        Returns
+        -------
+        array
+            Lazy for lazy scores, as `transform`. Chunks of a store with only unused components are not read. A
+            ``DataArray`` has the dims, their coordinates, the name and the attributes of the samples of the fit.
+
+        Raises
+        ------
+        DataError
+            If the scores have another shape, or fewer components are available than requested.
+        """
+        basis = self.basis_
+        if not is_labelled(X):
+            return samples_of(basis, X, n_components)
+        labels = self._labels or Labels.of_shape(self.sample_shape_)
+        scores = scores_given(X, basis, n_components, labels)
+        return scores.samples(samples_of(basis, scores.values, n_components), labels)
+
+    # -- jobs and reports
+
+    @abstractmethod
+    def check_before(self, n_samples: int) -> None:
+        """Reject parameters that are invalid for this number of samples, as far as this is known without the data."""
+
+    @abstractmethod
+    def announced(self, axes: Sequence[str]) -> str:
+        """Return a description of the fit for logs, given the names of the axes of a sample."""
+
+    @abstractmethod
+    def report_numbers(self) -> dict[str, Any]:
+        """Return the numbers of the fitted model for a report; see `dpca.report.record`."""
+
+    def target_numbers(self) -> dict[str, Any]:
+        """Return the quality target and the value reached; empty without a target."""
+        return {}
+
+    def expected_mse(self, data_range: tuple[float, float]) -> float | None:
+        """Return the mean squared error of the samples of the fit before rounding, or None if it must be measured.
+
+        The error is of values scaled so that ``data_range`` has length 1.
+        """
+        return None
+
+    def cells_for(self, axes: Sequence[str]) -> tuple[int, ...] | None:
+        """Return the cell shape that chunks of a stack should match, given the names of the axes; None for any."""
+        return None
+
+    def fit_settings(self) -> dict[str, Any]:
+        """Return the parameters that identify a stored fit: all, but parameters of later versions only if given."""
+        given = self._given_parameters()
+        values = self.get_params(deep=False).items()
+        return {name: describe_option(value) for name, value in values if name in given or name not in LATER}
+
+    def job_settings(self) -> dict[str, Any]:
+        """Return the parameters that identify a job on this estimator: those that are given."""
+        return {"model": self._given_parameters()}
+
+    def pictured_components(self, count: int) -> Array | None:
+        """Return the first components (count, *sample_shape), each part at its position; None if there are none."""
+        return None
+
+    def _given_parameters(self) -> dict[str, Any]:
+        """Return the parameters that differ from their defaults, and ``n_components`` if no alternative is given."""
+        parameters = signature(type(self)).parameters
+        given = {n: v for n, v in self.get_params(deep=False).items() if np.any(v != parameters[n].default)}
+        if "n_components" in parameters and not given.keys() & set(CHOICES):
+            given["n_components"] = self.get_params()["n_components"]
+        return {name: describe_option(value) for name, value in given.items()}

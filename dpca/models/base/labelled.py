@@ -1,0 +1,311 @@
+"""Arrays of xarray in, arrays of xarray out: dims by their names, coordinates, and what the values are.
+
+Estimators compute with plain arrays, samples first and channels last. `Labels` takes these out of a ``DataArray``, in
+memory or in Dask, nothing of which is computed, and puts names and coordinates on what comes back.
+"""
+
+from __future__ import annotations
+
+import math
+import os
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any
+
+import numpy as np
+import zarr
+
+from dpca.engine.sources.source import Source, as_source, opened
+from dpca.kernels.algebra.types import Array
+from dpca.representation.base import Representation
+from dpca.storage.arrays.coordinates import Coordinates, coordinates_in
+from dpca.storage.arrays.labelled import as_coords, called, coordinates_of, is_labelled, labelled_array, leading_dims
+from dpca.storage.arrays.layout import CHANNEL, SAMPLE, axes_for, named_axes
+from dpca.storage.errors import DataError
+from dpca.storage.readers.base import require
+
+COMPONENT = "component"
+#: The dim of scores in two axes.
+SCORE = "score"
+
+
+@dataclass(frozen=True, eq=False)
+class Labels:
+    """What the dims of samples are called, and what stands along them.
+
+    Attributes
+    ----------
+    order : tuple
+        All dims of the array, as they were given.
+    dims : tuple
+        Those of one sample, channels last.
+    along : xarray.Coordinates, dpca.storage.arrays.coordinates.Coordinates or None
+        Those along these dims, of an array of xarray with scalar ones.
+    name, attrs
+        Of the array.
+    """
+
+    order: tuple[Any, ...]
+    dims: tuple[Any, ...]
+    along: Any
+    name: Any
+    attrs: dict[str, Any]
+
+    @classmethod
+    def of(cls, x: Any, sample_dims: Sequence[Any]) -> Labels:
+        """Return the labels of a ``DataArray`` with these dims of samples."""
+        dims = [dim for dim in x.dims if dim not in sample_dims]
+        axes = named_axes(dims) or ()
+        if CHANNEL in axes:
+            dims.append(dims.pop(axes.index(CHANNEL)))
+        return cls(x.dims, tuple(dims), _coords_along(x, dims), x.name, dict(x.attrs))
+
+    @classmethod
+    def of_shape(cls, sample_shape: Sequence[int]) -> Labels:
+        """Return the labels of samples of which nothing is known but their shape."""
+        axes = axes_for(sample_shape)
+        return cls(axes, axes, None, None, {})
+
+    @classmethod
+    def of_source(cls, source: Any) -> Labels | None:
+        """Return the labels of a stack, or of a source of an array in a file, None where it names nothing itself."""
+        found = getattr(source, "coordinates", None)
+        if found is None or (found.dims[0] == SAMPLE and not found.arrays):
+            return None
+        own = found.of_one_sample()
+        return cls(found.dims, own.dims, own, None, dict(own.attributes))
+
+    @classmethod
+    def stored(cls, facts: Mapping[str, Any], group: zarr.Group, sample_shape: Sequence[int]) -> Labels:
+        """Return the labels that a store of a model states, see `facts`, with the coordinates in a group of it."""
+        order, dims = (tuple(map(str, facts[name])) for name in ("order", "dims"))
+        found = coordinates_in(group, dims, sample_shape, facts["attributes"])
+        if found is None:
+            raise ValueError(f"its labels {dims} do not fit samples of {tuple(sample_shape)}")
+        return cls(order, dims, found, facts["name"], dict(found.attributes))
+
+    def kept(self, sample_shape: Sequence[int]) -> Coordinates | None:
+        """Return the coordinates along samples of a shape as stores hold them; None where two dims have one name."""
+        if isinstance(self.along, Coordinates):
+            return self.along
+        import xarray  # or there were no labels
+
+        return coordinates_of(xarray.DataArray(np.empty(sample_shape), self.along, self.dims, attrs=self.attrs))
+
+    def facts(self, kept: Coordinates) -> dict[str, Any]:
+        """Return what the store of a model states beside the coordinates that it keeps."""
+        name = self.name if isinstance(self.name, str) else None
+        return {"order": [*map(str, self.order)], "dims": list(kept.dims), "name": name, "attributes": kept.stated}
+
+    @cached_property
+    def coords(self) -> Any:
+        """Coordinates as xarray has them, None where there are none."""
+        return as_coords(self.along) if isinstance(self.along, Coordinates) else self.along
+
+    @property
+    def axes(self) -> tuple[str, ...]:
+        """Names of a sample's axes as partitions know them."""
+        return named_axes(self.dims) or tuple(map(str, self.dims))
+
+    def check(self, x: Any) -> None:
+        """Refuse samples along whose dims other coordinates stand than along those of the fit.
+
+        Raises
+        ------
+        DataError
+        """
+        if self.coords is not None:
+            for dim in self.dims:
+                _check_index(x, dim, self.coords.to_dataset().indexes.get(dim), f"x.reindex({dim}=...)")
+
+
+@dataclass(frozen=True, eq=False)
+class Labelled:
+    """Samples, or their scores, that came as a ``DataArray``.
+
+    Attributes
+    ----------
+    array : xarray.DataArray
+        The dims of samples first.
+    n_sample_dims : int
+        How many there are.
+    """
+
+    array: Any
+    n_sample_dims: int
+
+    @property
+    def sample_dims(self) -> tuple[Any, ...]:
+        """Dims that count samples."""
+        dims: tuple[Any, ...] = self.array.dims[: self.n_sample_dims]
+        return dims
+
+    @property
+    def values(self) -> Any:
+        """The values, samples on the first axis: a Dask array where there is one, else a numpy array."""
+        values = self.array.data
+        one = self.n_sample_dims == 1
+        return values if one else values.reshape(-1, *values.shape[self.n_sample_dims :])
+
+    def source(self, labels: Labels) -> Source:
+        """Return the samples as a source of a fit."""
+        source = as_source(self.values)
+        source.name, source.axes = called(self.array), labels.axes
+        return source
+
+    def result(self, values: Any, dims: Sequence[Any] = (), name: Any = None, attrs: Any = None) -> Any:
+        """Return what was computed of each sample (n_samples, ...) as a ``DataArray`` with coordinates of samples."""
+        import xarray  # whoever gave the samples has it
+
+        if clash := {*self.sample_dims} & {*dims}:
+            (dim, *_) = clash
+            raise DataError(f"{dim!r} is a dim of the samples and of what they become: rename it, x.rename({dim}=...)")
+        n = self.array.shape[: self.n_sample_dims]
+        values = values if len(n) == 1 else values.reshape(*n, *values.shape[1:])
+        named = xarray.DataArray(values, dims=(*self.sample_dims, *dims), attrs=attrs)
+        # Without a name it would take that of a Dask array.
+        return named.assign_coords(_coords_along(self.array, self.sample_dims)).rename(name)
+
+    def scores(self, values: Any, basis: Representation, labels: Labels, names: Array | None) -> Any:
+        """Return scores as a ``DataArray``; ``names`` are those of the scores in two axes."""
+        attrs = {"units": labels.attrs["units"]} if "units" in labels.attrs and basis.keeps_units else {}
+        if names is not None:
+            return self.result(values, (SCORE,), "scores", attrs).assign_coords({SCORE: names})
+        coords = score_coords(basis, labels)
+        return self.result(values, basis.score_axes(labels.dims), "scores", attrs).assign_coords(coords)
+
+    def samples(self, values: Any, labels: Labels) -> Any:
+        """Return reconstructed samples as a ``DataArray`` like the one of the fit."""
+        named = self.result(values, labels.dims, labels.name, labels.attrs)
+        if labels.coords is not None:
+            named = named.assign_coords(labels.coords)
+        return named.transpose(*labels.order) if {*named.dims} == {*labels.order} else named
+
+
+def given_to_fit(x: Any, sample_dim: str | Sequence[str] | None, key: str | None = None) -> tuple[Any, Labels | None]:
+    """Return samples, opened where they are a path, and their labels: those of xarray as a source.
+
+    Raises
+    ------
+    DataError
+        For a data set without a ``key``, a ``key`` of samples that are one array, dims that are not there, or a
+        ``sample_dim`` of samples without dims.
+    """
+    if not is_labelled(x):
+        if key is not None and not isinstance(x, str | os.PathLike):
+            raise DataError(f"key={key!r} chooses an array of a file, and this is no path: leave it out")
+        if sample_dim is not None:
+            raise DataError(
+                f"sample_dim is {sample_dim!r} but only arrays of xarray have dims with names: leave it out, samples "
+                f"are counted by the first axis"
+            )
+        x = opened(x, key)
+        return x, Labels.of_source(x)
+    labelled, labels = taken_in(labelled_array(x, key), sample_dim)
+    return labelled.source(labels), labels
+
+
+def taken_in(x: Any, sample_dim: str | Sequence[str] | None) -> tuple[Labelled, Labels]:
+    """Return samples of xarray, by default counted by the first dim, and their labels."""
+    x = labelled_array(x)
+    dims = leading_dims(x, sample_dim)
+    labels = Labels.of(x, dims)
+    return Labelled(x.transpose(*dims, *labels.dims), len(dims)), labels
+
+
+def given_to_model(x: Any, labels: Labels | None) -> tuple[Labelled, Labels]:
+    """Return samples of xarray for a model that was fitted to samples with these labels, and the labels.
+
+    Raises
+    ------
+    DataError
+        If they lack a dim of the model, have no other, or have other coordinates along its dims.
+    """
+    if labels is None:
+        return taken_in(x, None)
+    x = labelled_array(x)
+    labels.check(x)
+    return _in_order(x, labels.dims), labels
+
+
+def scores_given(x: Any, basis: Representation, n_components: int | None, labels: Labels) -> Labelled:
+    """Return scores of xarray, of all components or of the first ones, for a model; see `given_to_model`."""
+    x, used = labelled_array(x), basis.leading(n_components)
+    basis = used if x.sizes.get(COMPONENT) == used.score_shape[-1] else basis
+    if SCORE in x.dims:
+        return _in_order(x, (SCORE,))
+    for dim, coord in score_coords(basis, labels).items():
+        _check_index(x, dim, coord.to_index(), "as transform gave them")
+    return _in_order(x, basis.score_axes(labels.dims))
+
+
+def score_coords(basis: Representation, labels: Labels) -> dict[Any, Any]:
+    """Return the coordinates along the dims of scores: numbers of components, centers of cells."""
+    import xarray
+
+    dims, coords = basis.score_axes(labels.dims), {}
+    if labels.coords is not None:
+        for axis, dim in enumerate(labels.dims):
+            along = labels.coords.get(dim)
+            centers = None if along is None else basis.score_centers(axis, np.asarray(along))
+            if centers is not None:
+                coords[dims[axis]] = xarray.DataArray(centers, dims=dims[axis], attrs=along.attrs)
+    return {**coords, COMPONENT: xarray.DataArray(np.arange(basis.score_shape[-1]), dims=COMPONENT)}
+
+
+def as_dataset(model: Any, labels: Labels) -> Any:
+    """Return the components, means and variances of a model as an ``xarray.Dataset``; see `ComponentModel.to_xarray`.
+
+    Raises
+    ------
+    DataError
+        If xarray is not installed.
+    """
+    xarray = require("xarray", "xarray", "a model as a data set with names")
+    basis, shape = model.basis_, model.sample_shape_
+    own, scores = labels.dims, basis.score_axes(labels.dims)
+    variables = {
+        "components": ((COMPONENT, *own), model.components_.reshape(-1, *shape)),
+        "mean": (own, model.mean_.reshape(shape), labels.attrs),
+        "explained_variance": (scores, model.explained_variance_),
+        "explained_variance_ratio": (scores, model.explained_variance_ratio_),
+        "total_variance": (scores[:-1], model.total_variance_),
+    }
+    data = xarray.Dataset(variables).assign_coords(score_coords(basis, labels))
+    return data if labels.coords is None else data.assign_coords(labels.coords)
+
+
+def _in_order(x: Any, dims: Sequence[Any]) -> Labelled:
+    """Return an array whose last dims are these; all others count samples."""
+    sample_dims = [dim for dim in x.dims if dim not in dims]
+    lacking = [dim for dim in dims if dim not in x.dims]
+    if lacking or not sample_dims:
+        what = f"lacks {lacking[0]!r}" if lacking else "has no dim that counts samples, which x.expand_dims makes"
+        raise DataError(f"{called(x)} has the dims {x.dims} and {what}: this model needs {(*dims,)} and one of samples")
+    return Labelled(x.transpose(*sample_dims, *dims), len(sample_dims))
+
+
+def _coords_along(x: Any, dims: Sequence[Any]) -> Any:
+    others = [name for name, coord in x.coords.items() if not set(coord.dims) <= set(dims)]
+    return x.coords.to_dataset().drop_vars(others).coords
+
+
+def _check_index(x: Any, dim: Any, expected: Any, remedy: str) -> None:
+    found = x.indexes.get(dim)
+    if found is None or expected is None or found.equals(expected):
+        return
+    close = len(found) == len(expected) and all(values.dtype.kind in "iuf" for values in (found, expected))
+    if not (close and np.allclose(found, expected, rtol=1e-6, atol=1e-6 * _width(expected))):
+        raise DataError(
+            f"{called(x)} has other coordinates along {dim!r} than the model ({_ends(found)}, not "
+            f"{_ends(expected)}): give it the same, {remedy}"
+        )
+
+
+def _width(index: Any) -> float:
+    return float(abs(index[-1] - index[0])) / max(1, len(index) - 1) if len(index) and math.isfinite(index[0]) else 0.0
+
+
+def _ends(index: Any) -> str:
+    return f"{len(index)} from {index[0]} to {index[-1]}" if len(index) else "none"

@@ -1,0 +1,219 @@
+"""What estimators of components of whole samples share: checking samples, outlier scores."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator
+from inspect import signature
+from typing import Any, ClassVar, NamedTuple, Self
+
+import numpy as np
+from sklearn.base import ClassNamePrefixFeaturesOutMixin
+from sklearn.utils.validation import check_is_fitted
+
+from dpca.engine.sources.source import Source, check_finite
+from dpca.kernels.algebra import linalg
+from dpca.kernels.algebra.dtypes import working_dtype
+from dpca.kernels.algebra.types import Array
+from dpca.models.base.component_model import ComponentModel
+from dpca.models.base.estimator import LATER
+from dpca.models.base.parameters import explained_share, no_values
+from dpca.models.base.store import Kept, StoredModel
+from dpca.models.cells.rank import ranks_by_threshold
+from dpca.models.streaming.streaming_methods import describe_option, restore_option
+from dpca.partition.whole import Whole
+from dpca.representation.base import Representation
+from dpca.representation.linear import LinearRepresentation
+from dpca.representation.whitened import Whitened
+
+# Shares of the variance that a report gives one by one.
+_LEADING = 5
+# Samples that are centered at once.
+_BLOCK_BYTES = 2**22
+
+
+class LinearModel(ClassNamePrefixFeaturesOutMixin, ComponentModel):  # type: ignore[misc]
+    """Base of the estimators of orthonormal components of whole samples; a subclass learns, and plans a fit."""
+
+    #: What a store keeps: arrays with the names of their axes, numbers or words of a type, and all parameters
+    #: but some. What is not known, and what an older store lacks, is left out.
+    kept_arrays: ClassVar[dict[str, tuple[str, ...]]] = {
+        "mean": ("feature",),
+        "components": ("component", "feature"),
+        "explained_variance": ("component",),
+    }
+    kept_facts: ClassVar[dict[str, type]] = {}
+    parameters_not_kept: ClassVar[tuple[str, ...]] = ("random_state", "memory_budget")
+
+    scores_kind: ClassVar[str] = Whole.scores_kind
+    measures_ssim: ClassVar[bool] = False  # it costs more than the scores of whole samples
+    part_name: ClassVar[str] = "sample"
+    report_title: ClassVar[str] = "Eigenimages"
+
+    n_components: int | float | None
+    whiten: bool
+
+    # -- learning
+
+    def _learned(self, found: dict[str, Any], sample_shape: tuple[int, ...], n: int) -> None:
+        """Set the learned attributes from the result of a rule or the arrays of a store."""
+        super()._learned({**found, "total_variance": float(found["total_variance"])}, sample_shape, n)
+        self.captured_bound_ = float(found.get("captured_bound", np.nan))
+
+    def _kept_of(self, found: dict[str, Array]) -> dict[str, Array]:
+        """Return what is kept of all components where ``n_components`` is a share of the variance."""
+        share, variances = explained_share(self.n_components), found["explained_variance"]
+        if share is None:
+            return found
+        total = np.atleast_1d(found["total_variance"])
+        k = max(1, int(ranks_by_threshold(variances[None], total, share, max_components=len(variances))[0]))
+        return {**found, "components": found["components"][:k].copy(), "explained_variance": variances[:k]}
+
+    def _basis_to_be(self, source: Source, k: int) -> tuple[Representation, bool]:
+        """Return a basis of ``k`` components, whose arrays take no memory, and whether there will be so many.
+
+        Of a share of the variance it is known that it takes a component.
+        """
+        shape, known = tuple(source.shape[1:]), explained_share(self.n_components) is None
+        k = k if known else 1
+        d, dtype = math.prod(shape), working_dtype(source.dtype)
+        return LinearRepresentation(Whole(shape), no_values((d,), np.float64), no_values((k, d), dtype)), known
+
+    # -- using
+
+    @property
+    def basis_(self) -> LinearRepresentation:
+        """The mean and the components: what tasks are sent."""
+        check_is_fitted(self)
+        whole = Whole(self.sample_shape_)
+        if not self.whiten:
+            return LinearRepresentation(whole, self.mean_, self.components_)
+        # As in scikit-learn: directions without variance are not blown up further.
+        deviations = np.sqrt(np.maximum(self.explained_variance_, np.finfo(float).eps ** 2))
+        return Whitened(whole, self.mean_, self.components_, deviations)
+
+    def score_samples(self, X: Any) -> Any:
+        """Return minus the squared reconstruction error of each sample: the lower, the more an outlier.
+
+        Parameters
+        ----------
+        X : as in `transform`
+
+        Returns
+        -------
+        array (n_samples,), float64; a Dask array for Dask arrays, Zarr arrays, stacks and paths. Costs 4 n d k
+        operations.
+        """
+        return self._each_sample(X, residual_scores, self.basis_, (), lambda dtype: np.float64)
+
+    @property
+    def _n_features_out(self) -> int:
+        return self.n_components_
+
+    def report_numbers(self) -> dict[str, Any]:
+        """Return what a report says of the fitted model; see `dpca.report.record`."""
+        return super().report_numbers() | {
+            "attributes": self.n_features_in_,
+            "scalars_ratio": self.n_features_in_ / self.n_components_,
+            "leading_ratios": self.explained_variance_ratio_[:_LEADING],
+            "captured_bound": None if math.isnan(self.captured_bound_) else self.captured_bound_,
+            "total_variance": self.total_variance_,
+            "explained_variance": self.explained_variance_,
+        }
+
+    # -- keeping
+
+    def _kept(self) -> Kept:
+        known = {name: getattr(self, f"{name}_") for name in self.kept_facts}
+        stated = [name for name in self._kept_parameters() if name not in LATER or getattr(self, name)]
+        facts = {
+            "sample_shape": list(self.sample_shape_),
+            "n_components": int(self.n_components_),
+            "n_samples_seen": int(self.n_samples_seen_),
+            "total_variance": self.total_variance_,
+            # JSON has no nan.
+            **{name: None if value != value else value for name, value in known.items()},
+            "parameters": {name: describe_option(getattr(self, name)) for name in stated},
+        }
+        names = [name for name in self.kept_arrays if hasattr(self, f"{name}_")]
+        arrays = {name: (getattr(self, f"{name}_"), self.kept_arrays[name]) for name in names}
+        return Kept(arrays, facts, self.store_version)
+
+    @classmethod
+    def _from_store(cls, stored: StoredModel) -> Self:
+        facts = stored.facts
+        names = [name for name in cls.kept_arrays if name in facts.get("kept", cls.kept_arrays)]
+        if not LinearModel.kept_arrays.keys() <= set(names):
+            raise ValueError(f"it states the arrays {names}")
+        model = cls(**{"n_components": stored.n_components, **cls._restored_parameters(facts["parameters"])})
+        known = {name: kind(facts[name]) for name, kind in cls.kept_facts.items() if facts.get(name) is not None}
+        lengths = cls._stored_lengths(stored)
+        arrays = stored.arrays({name: tuple(lengths[axis] for axis in cls.kept_arrays[name]) for name in names})
+        total = float(facts["total_variance"])
+        model._learned({**arrays, **known, "total_variance": total}, stored.sample_shape, stored.n_samples)
+        for name, value in known.items():
+            setattr(model, f"{name}_", value)
+        return model
+
+    @classmethod
+    def _kept_parameters(cls) -> list[str]:
+        return [name for name in signature(cls).parameters if name not in cls.parameters_not_kept]
+
+    @classmethod
+    def _restored_parameters(cls, given: dict[str, Any]) -> dict[str, Any]:
+        """Return the parameters that a store states."""
+        return {name: restore_option(given[name]) for name in cls._kept_parameters() if name in given}
+
+    @classmethod
+    def _stored_lengths(cls, stored: StoredModel) -> dict[str, int]:
+        """Return the lengths of the axes of the arrays in a store."""
+        return {"component": stored.n_components, "feature": math.prod(stored.sample_shape)}
+
+
+class LeastComponents(NamedTuple):
+    """Orthonormal rows along which the samples hardly differ, and their variances, which are positive."""
+
+    mean: Array
+    components: Array
+    variances: Array
+
+
+def residual_scores(basis: LinearRepresentation, samples: Array, name: str = "a chunk") -> Array:
+    """Return -|x - x^|^2 (n,), float64, x^ being the reconstruction from the components of a basis.
+
+    The residual itself is squared: the difference of |x - mean|^2 and the squared scores would lose what they share.
+    """
+    scores = np.empty(len(samples))
+    for rows, centered in _centered(basis.mean, samples, basis.components.dtype, name):
+        components = basis.components.astype(centered.dtype, copy=False)
+        centered -= (centered @ components.T) @ components
+        scores[rows] = -np.einsum("ij,ij->i", centered, centered, dtype=np.float64)
+    return scores
+
+
+def least_scores(least: LeastComponents, samples: Array, name: str = "a chunk") -> Array:
+    """Return -sum_j y_j^2 / lambda_j (n,), float64, over the least components (Jolliffe 2002, section 10.1).
+
+    With all components this is minus the squared Mahalanobis distance (Alakkari 2020, section 2.1.2). Its mean over the
+    samples of the fit is -n_least (n - 1) / n.
+    """
+    scores = np.empty(len(samples))
+    weights = 1 / np.sqrt(least.variances)
+    for rows, centered in _centered(least.mean, samples, least.components.dtype, name):
+        y = (centered @ least.components.T.astype(centered.dtype, copy=False)).astype(np.float64) * weights
+        scores[rows] = -np.einsum("ij,ij->i", y, y)
+    return scores
+
+
+def _centered(mean: Array, samples: Array, least_dtype: np.dtype[Any], name: str) -> Iterator[tuple[slice, Array]]:
+    """Yield samples less the mean, a block at a time, in a buffer that is used again; NaN and infinity are refused."""
+    check_finite(samples, 0, name)
+    n, d = len(samples), len(mean)
+    flat = samples.reshape(n, d)
+    dtype = np.result_type(working_dtype(samples.dtype), least_dtype)
+    shift = mean.astype(dtype)
+    step = max(1, _BLOCK_BYTES // (d * dtype.itemsize))
+    for start in range(0, n, step):
+        block = flat[start : start + step]
+        out = linalg.scratch("centered", block.shape, dtype)
+        yield slice(start, start + len(block)), np.subtract(block, shift, out=out, dtype=dtype)

@@ -1,0 +1,133 @@
+"""Passes over one source, one fold after the other, counted and kept apart on disk."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+
+from dpca.engine.folds.checkpoint import Checkpoints
+from dpca.engine.folds.fold import FoldReport, fold, plan_for
+from dpca.engine.folds.memory import task_budget, thread_count
+from dpca.engine.folds.plan import FoldPlan
+from dpca.engine.folds.rounds import Scheme
+from dpca.engine.folds.watching import Watch
+from dpca.engine.sources.sampling import first_samples
+from dpca.engine.sources.source import Source
+from dpca.kernels.algebra.types import Array
+from dpca.models.base.watching import Watching
+from dpca.partition.base import Partition
+from dpca.partition.whole import Whole
+from dpca.rules.base.state import State
+from dpca.storage.progress import JobProgress, no_progress
+
+Settle = Callable[[Any, Any, int], None]
+Make = Callable[[list[State]], Any]
+
+# Samples of the first look at a source.
+_FIRST_BYTES = 2**24
+
+
+class Passes:
+    """Fold rules over a source; each call is a pass over the data.
+
+    Parameters
+    ----------
+    source : Source
+    client : distributed.Client or None
+    memory_budget : int or None
+        Bytes of a task; default as in `fold`.
+    checkpoints : Checkpoints or None
+        Each pass has a folder of its own in theirs.
+    progress : Progress
+    watching : Watching, optional
+        Who watches the fit.
+    settle : callable (model, found, n_samples_seen), optional
+        Lets an estimator learn what a look, or `show`, found; without it nothing is watched.
+    """
+
+    def __init__(
+        self,
+        source: Source,
+        *,
+        client: Any | None,
+        memory_budget: int | None,
+        checkpoints: Checkpoints | None = None,
+        progress: JobProgress = no_progress,
+        watching: Watching | None = None,
+        settle: Settle | None = None,
+    ) -> None:
+        self.source = source
+        self.client = None if source.in_process else client
+        self.budget = task_budget(self.client, thread_count()) if memory_budget is None else memory_budget
+        self.count = 0
+        self.report: FoldReport  # of the first pass
+        self.settle = settle
+        self._checkpoints = checkpoints
+        self._progress = progress
+        self._watching = watching
+
+    def __call__(self, rule: Any, *, look: Make | None = None) -> dict[str, Array]:
+        """Fold a rule over whole samples."""
+        return self.over(Whole(tuple(self.source.shape[1:])), rule, look=look)[0]
+
+    def over(
+        self,
+        partition: Partition,
+        rule: Any,
+        *,
+        scheme: Scheme | None = None,
+        stage: str = "",
+        look: Make | None = None,
+    ) -> list[dict[str, Array]]:
+        """Fold a rule over each partition of the samples.
+
+        Parameters
+        ----------
+        stage : str
+            What progress and checkpoints call the pass.
+        look : callable (states) -> found, optional
+            Makes of the states so far what the estimator learns, for who watches the fit.
+        """
+        self.count += 1
+        kept, stage = self._checkpoints, stage or f"pass {self.count}"
+        results, report = fold(
+            rule,
+            self.source,
+            partition,
+            scheme=scheme,
+            client=self.client,
+            budget=self.budget,
+            checkpoints=None if kept is None else replace(kept, folder=f"{kept.folder}/{stage.replace(' ', '-')}"),
+            progress=self._progress,
+            stage=stage,
+            watch=self._watch(look),
+        )
+        if self.count == 1:
+            self.report = report
+        return results
+
+    def show(self, found: Any) -> None:
+        """Show who watches what a whole pass found, where further ones follow."""
+        if self._watching is not None and self.settle is not None:
+            settle, n = self.settle, self.source.shape[0]
+            self._watching.show(lambda model: settle(model, found, n), n, self.report)
+
+    def _watch(self, look: Make | None) -> Watch | None:
+        watching, settle = self._watching, self.settle
+        # Where there is a model already, a budget may end a pass that has nothing to look at.
+        if watching is None or settle is None or (look is None and not watching.complete):
+            return None
+        return watching.fold(look or list, settle, self.source.shape[0])
+
+    def plan(self, partition: Partition, rule: Any) -> FoldPlan:
+        """Plan a pass without running it; a `PlanError` says that it does not fit."""
+        return plan_for(rule, self.source, partition, client=self.client, budget=self.budget)
+
+    def first_mean(self) -> Array:
+        """Return the mean (d,), float64, of the first samples: near enough to shift by in a first pass."""
+        first = first_samples(self.source, _FIRST_BYTES)
+        mean: Array = first.reshape(len(first), -1).mean(axis=0, dtype=np.float64)
+        return mean

@@ -1,0 +1,233 @@
+"""CellPCA: one principal component analysis for each cell of a stack of images or volumes."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any, ClassVar, Self
+
+import numpy as np
+
+from dpca.engine.sources.source import Source
+from dpca.kernels.algebra.types import Array, Region
+from dpca.models.base.docs import PARTITIONED, documented
+from dpca.models.base.parameters import spatial_lengths
+from dpca.models.base.store import Kept, StoredModel
+from dpca.models.cells.partitioned import PartitionedPCA
+from dpca.models.cells.rank_choice import RankChoice
+from dpca.partition.base import Partition
+from dpca.partition.cells import CellGrid
+from dpca.partition.lapped import LappedGrid
+from dpca.partition.shared import SharedGrid
+from dpca.storage.arrays.layout import axes_for
+from dpca.storage.errors import DataError
+from dpca.storage.given_numbers import is_whole
+
+
+@documented(**PARTITIONED, part="cell", parts="cells", grid="*grid_shape")
+@dataclass(eq=False, repr=False, kw_only=True)
+class CellPCA(PartitionedPCA):
+    """Principal component analysis of each cell of an image or volume stack (Alakkari 2020, sections 4.3 and 6.4.3).
+
+    Each sample is divided into cells, blocks of neighboring pixels with all their channels. Each cell has its own mean
+    and components from all samples. One pass accumulates the covariances chunk by chunk, then they are decomposed.
+    Cells at the edges are smaller if the cell length does not divide the image. Values are analyzed in the units of the
+    input. Integers are converted to floating point in blocks, never as a whole.
+
+    With ``shared=True`` all cells of the same shape share their components; only the means differ. This requires more
+    components for the same error. In return there is one covariance for each cell shape (whole cells, and up to 3
+    shapes at the edges of images, 7 of volumes) instead of one for each cell, in memory and in a store. Use it for
+    large cells.
+
+    Parameters
+    ----------
+    {n_components}
+    cell_shape : int or tuple of int
+        Cell length along each spatial axis; an integer applies to all of them. The length of a tuple is the number of
+        spatial axes; the remaining axes are channels. With an integer, the last axis counts as channels if it has at
+        most 4 entries and follows at least two other axes.
+    overlap : int
+        Number of pixels on each side of a border between cells that an orthogonal filter combines before the analysis
+        (:class:`~dpca.partition.prefilter.Prefilter`). It reduces visible cell borders in reconstructions. At least 2
+        and at most half of a cell; 0 for no overlap. Nothing is stored twice, and all certificates remain exact.
+    shared : bool
+        Whether all cells of the same shape share their components: the eigenvectors of the average of their
+        covariances, each about the mean of its cell. These leave the least squared error of all shared components. A
+        shared component is counted once for each cell, and is retained in all of these cells or in none.
+    {choices}
+    random_state : int, RandomState or None
+        Seed of the samples for a quality target. Resuming an interrupted fit requires an integer.
+    {memory_budget}
+    {flatten}
+    {keep_state}
+
+    Attributes
+    ----------
+    {components}
+        Shared components are repeated in each of their cells. With an overlap, the above applies to the cells of the
+        filtered components (``grid_.prefilter.apply``). ``components_`` and ``mean_`` are in the space of samples:
+        components of neighboring cells overlap and are added there. In both cases ``components_[j]`` is the sum of
+        component j of all cells.
+    {attributes}
+    grid_ : CellGrid
+        A `LappedGrid` if there is an overlap.
+
+    Notes
+    -----
+    {costs}
+    Shared components require one read and one covariance for each cell shape. `PlanError` is raised if the covariances
+    do not fit into memory. Their ``explained_variance_`` and ``total_variance_`` are averages over the cells of that
+    shape, because the variances of the scores of single cells would require a second pass. The average error of these
+    cells and the error of the whole sample are exact.
+
+    For 8-bit integers the covariances are exact: the result does not depend on chunks, order or workers. This does not
+    hold with an overlap, because filtered values are floating-point numbers. Filtering costs a few multiplications per
+    pixel, and each task reads and copies the pixels around its cells. With an overlap, variances of a cell refer to the
+    filtered samples. Their sum over all cells is the variance of the samples.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> from dpca import CellPCA
+    >>> images = np.random.default_rng(0).integers(0, 256, (100, 20, 30, 3), dtype=np.uint8)
+    >>> model = CellPCA(5, cell_shape=10).fit(images)
+    >>> model.transform(images).shape
+    (100, 2, 3, 5)
+    """
+
+    store_kind: ClassVar[str] = "cell-pca"
+    # Version 2 has an overlap or shared components. Earlier versions of dpca would ignore both, so they must reject
+    # such a store. Models without either are stored as version 1.
+    store_version: ClassVar[int] = 2
+    part_name: ClassVar[str] = "cell"
+    report_title: ClassVar[str] = "Cell PCA"
+    scores_kind: ClassVar[str] = CellGrid.scores_kind
+
+    cell_shape: int | tuple[int, ...]
+    overlap: int = 0
+    shared: bool = False
+
+    # -- the partition
+
+    def _partition(self, source: Source, axes: Sequence[str] | None, **running: Any) -> CellGrid:
+        sample_shape, overlap = tuple(source.shape[1:]), self.overlap
+        if not is_whole(overlap):
+            raise DataError(f"overlap is {overlap!r}: give an integer number of pixels")
+        cell = self.cells_for(axes or axes_for(sample_shape))
+        try:
+            return LappedGrid(sample_shape, cell, int(overlap)) if overlap else CellGrid(sample_shape, cell)
+        except ValueError as error:
+            raise DataError(str(error)) from error
+
+    def _folded(self, partition: CellGrid) -> Partition:
+        return SharedGrid(partition) if self.shared else partition
+
+    def _to_compute(self, choice: RankChoice, n: int | None, partition: Any) -> int | None:
+        # Shared components have the samples of many cells, so there may be more components than samples.
+        return super()._to_compute(choice, None if self.shared else n, partition)
+
+    def _most_components(self, partition: CellGrid) -> tuple[int, str]:
+        return partition.max_features, f"a cell of {partition.cell_shape}"
+
+    def _n_spatial(self, partition: CellGrid, axes: Sequence[str]) -> int:
+        return partition.n_spatial
+
+    def _name_of(self, place: tuple[int, ...]) -> str:
+        return "cell" + "_".join(map(str, place))
+
+    @property
+    def grid_(self) -> CellGrid:
+        """The cells."""
+        grid: CellGrid = self.partition_
+        return grid
+
+    # -- jobs and reports
+
+    def cells_for(self, axes: Sequence[str]) -> tuple[int, ...]:
+        """Return the cell length along each spatial axis, given the names of the axes of a sample.
+
+        Raises
+        ------
+        DataError
+            If ``cell_shape`` does not match the axes, or the channel axis is not the last one.
+        """
+        return spatial_lengths(self.cell_shape, "cell_shape", axes)
+
+    def announced(self, axes: Sequence[str]) -> str:
+        """Return a description of the fit for logs, given the names of the axes of a sample."""
+        return f"{' x '.join(map(str, self.cells_for(axes)))} cells"
+
+    def report_numbers(self) -> dict[str, Any]:
+        """Return the numbers of the fitted model for a report; see `dpca.report.record`."""
+        numbers = super().report_numbers() | {"cells": self.grid_.n_partitions, "cell_shape": self.grid_.cell_shape}
+        return numbers | {name: value for name in ("overlap", "shared") if (value := getattr(self, name))}
+
+    def pictured_components(self, count: int) -> Array:
+        """Return the first components (count, *sample_shape), each cell at its position."""
+        rows = super().pictured_components(count).copy()
+        if isinstance(self.grid_, LappedGrid):
+            # Show the filtered components: in samples, overlapping components with arbitrary signs are added up.
+            self.grid_.prefilter.apply(rows, (0,) * (rows.ndim - 1))
+        return rows
+
+    # -- stores
+
+    def _kept(self) -> Kept:
+        grid, axes = self.grid_, axes_for(self.sample_shape_)
+        grid_axes = tuple(f"cell_{i}" for i in range(grid.n_spatial))
+        components = {}
+        for name, boxes in _places(grid, bool(self.shared)):
+            # Each cell shape has its own lengths along the spatial axes, so these dims carry the number of the shape.
+            of_shape = name.removeprefix("components")
+            own = (*(f"{axis}{of_shape}" for axis in axes[: grid.n_spatial]), *axes[grid.n_spatial :])
+            components[name] = (self.components_[_at(boxes[0])], ("component", *own))
+        arrays = {
+            "mean": (self.mean_, axes),
+            **components,
+            "explained_variance": (self.explained_variance_, (*grid_axes, "component")),
+            "total_variance": (self.total_variance_, grid_axes),
+            **self._state_arrays(),
+        }
+        facts = self._facts(cell_shape=list(grid.cell_shape))
+        overlap, shared = getattr(grid, "overlap", 0), {"shared": True} if self.shared else {}
+        beside = {"overlap": overlap, **shared} if overlap or shared else {}
+        later = [{name: facts[name]} for name in ("flatten", "state") if name in facts]
+        identity = [facts["cell_shape"], self.n_samples_seen_, *beside.values(), *later]
+        return Kept(arrays, facts | beside, self.store_version if beside else 1, identity)
+
+    @classmethod
+    def _from_store(cls, stored: StoredModel) -> Self:
+        facts, shape, k = stored.facts, stored.sample_shape, stored.n_components
+        cell = tuple(map(int, facts["cell_shape"]))
+        overlap, shared = (0, False) if facts["version"] == 1 else (int(facts["overlap"]), facts.get("shared", False))
+        if not isinstance(shared, bool):
+            raise ValueError(f"shared is {shared!r}: the metadata allows true and false")
+        grid = LappedGrid(shape, cell, overlap) if overlap else CellGrid(shape, cell)
+        places = _places(grid, shared)
+        shapes = {name: (k, *(stop - start for start, stop in boxes[0])) for name, boxes in places}
+        arrays = stored.arrays(shapes | cls._shapes(shape, grid.grid_shape, k))
+        if "components" not in arrays:
+            arrays["components"] = np.empty((k, *shape), arrays["components_0"].dtype)
+            for name, boxes in places:
+                for box in boxes:
+                    arrays["components"][_at(box)] = arrays[name]
+        # n_components=None stands for all components. It is also valid if there are more components than samples.
+        model = cls(None if k == grid.max_features else k, cell_shape=cell, overlap=overlap, shared=shared)
+        model._learned_parts(grid, arrays, stored.n_samples)
+        model._remember(stored)
+        return model
+
+
+def _at(box: Region) -> tuple[slice, ...]:
+    """Return the index of a box in the array of all components."""
+    return (slice(None), *(slice(*ends) for ends in box))
+
+
+def _places(grid: CellGrid, shared: bool) -> list[tuple[str, list[Region]]]:
+    """Return the names of the component arrays and the boxes of a sample that each applies to, several if shared.
+
+    With an overlap, components overlap, differently at the edges, so there is one array of the whole sample.
+    """
+    if not shared or isinstance(grid, LappedGrid):
+        return [("components", [tuple((0, length) for length in grid.sample_shape)])]
+    return [(f"components_{g}", [grid.box(i) for i in cells]) for g, cells in enumerate(SharedGrid(grid).cells)]

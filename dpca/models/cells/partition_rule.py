@@ -1,0 +1,159 @@
+"""What to fold over each partition: its exact covariance where that is affordable, otherwise incremental SVD."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator
+from typing import Any
+
+import numpy as np
+
+from dpca.engine.folds.fold import plan_for
+from dpca.engine.folds.fold_tasks import Results
+from dpca.engine.folds.plan import FoldPlan, PlanError
+from dpca.engine.sources.source import Source
+from dpca.kernels.algebra.dtypes import working_dtype
+from dpca.kernels.algebra.types import Array
+from dpca.partition.base import Partition
+from dpca.partition.shared import SharedGrid
+from dpca.rules.base.keeping import Keeping
+from dpca.rules.base.rule import Rule
+from dpca.rules.covariance.covariance import CovariancePCA
+from dpca.rules.covariance.pooled_covariance import PooledCovariancePCA
+from dpca.rules.incremental.incremental_svd import IncrementalSVD
+
+# Covariances that need so many times the reads of incremental SVD cost more than it does.
+_MOST_READS = 8
+
+
+def exact_rule(k: int | None, partition: Partition) -> Rule:
+    """Return the rule that accumulates covariances: of each partition, or one for all cells of a shape."""
+    return PooledCovariancePCA(k, partition.groups) if isinstance(partition, SharedGrid) else CovariancePCA(k)
+
+
+def by_partition(rule: Rule, folded: Partition, results: Results, dtype: np.dtype[Any]) -> tuple[Results, Array | None]:
+    """Return what was found for each partition, and how many of them share its components, None where none does.
+
+    Components that cells share are one array, of the working dtype, in the results of all of them.
+    """
+    if not (isinstance(folded, SharedGrid) and isinstance(rule, PooledCovariancePCA)):
+        return results, None
+    n = sum(map(len, folded.cells))
+    cells: Results = [{} for _ in range(n)]
+    places = np.zeros(n, np.int64)
+    for group, found in zip(folded.cells, rule.unpack(results[0]), strict=True):
+        found["components"] = found["components"].astype(working_dtype(dtype), copy=False)
+        for i, mean in zip(group, found["mean"], strict=True):
+            cells[i] = {**found, "mean": mean}
+        places[group] = len(group)
+    return cells, places
+
+
+def in_place(k: int, partition: Partition, results: Results, dtype: np.dtype[Any]) -> dict[str, Array]:
+    """Return arrays of all partitions, ``k`` rows of components in place, from the results of each, which are used up.
+
+    Parameters
+    ----------
+    dtype : dtype
+        Of the samples.
+    """
+    variance = np.zeros((partition.n_partitions, k))
+    total = np.array([result["total_variance"] for result in results])
+    means = ((i, result["mean"][None, None]) for i, result in enumerate(results))
+    mean = partition.join(means, np.empty((1, *partition.sample_shape)))
+
+    def found() -> Iterator[tuple[int, Array]]:
+        for i in range(len(results)):
+            # Forgotten one after the other: all components are in memory once, not twice.
+            result, results[i] = results[i], {}
+            variance[i, : len(result["components"])] = result["explained_variance"]
+            yield i, result["components"][None]
+
+    return {
+        "components": partition.join(found(), np.zeros((k, *partition.sample_shape), working_dtype(dtype))),
+        "mean": mean[0],
+        "explained_variance": variance.reshape(*partition.grid_shape, k),
+        "total_variance": total.reshape(partition.grid_shape),
+    }
+
+
+def choose_rule(
+    k: int | None,
+    source: Source,
+    partition: Partition,
+    what: str,
+    *,
+    client: Any | None,
+    budget: int | None,
+    keep: bool = False,
+) -> tuple[Any, FoldPlan, str]:
+    """Return the rule that finds ``k`` components of each partition, its plan, and a sentence on it for the report.
+
+    Covariances that are too many for the budget take turns, group by group, each of which reads the stack again.
+    Incremental SVD is taken where one covariance alone is too large, or where this would be more than 8 reads for each
+    of its own. All components (None) need covariances. So do those that cells share: there are few of these.
+
+    Parameters
+    ----------
+    what : str
+        What the partitions are called, in the plural.
+    client, budget
+        As for :func:`~dpca.engine.folds.fold.fold`.
+    keep : bool
+        Whether results are to hold the states: those of covariances, by a `Keeping`.
+
+    Raises
+    ------
+    PlanError
+        If neither fits the budget; it names the lesser need.
+    """
+
+    def planned(rule: Any) -> FoldPlan | PlanError:
+        try:
+            return plan_for(rule, source, partition, client=client, budget=budget)
+        except PlanError as error:
+            return error
+
+    exact: Any = Keeping(exact_rule(k, partition)) if keep else exact_rule(k, partition)
+    names = f"the covariances of {partition.n_partitions:,} {what}"
+    if isinstance(partition, SharedGrid):
+        return exact, plan_for(exact, source, partition, client=client, budget=budget), _note_on_shared(partition, what)
+    plan = planned(exact)
+    reads = _reads(plan, source)
+    size = sum(exact.state_bytes(partition.n_features(i), source.dtype) for i in range(partition.n_partitions))
+    if k is not None and not keep and reads > _MOST_READS:
+        rule = IncrementalSVD(k)
+        streaming = planned(rule)
+        if isinstance(streaming, FoldPlan) and reads > _MOST_READS * (own := _reads(streaming, source)):
+            why = f"{names}, {size / 1e6:,.0f} MB, would need {reads:.3g} reads of the stack"
+            if isinstance(plan, PlanError):
+                why = f"{names} do not fit a task's memory even one by one"
+            return rule, streaming, f"{why}, so each was folded by incremental SVD: the stack was read {_times(own)}"
+        if isinstance(plan, PlanError):
+            plan = streaming
+    if isinstance(plan, PlanError):
+        raise plan
+    turns = f", by {len(plan.groups)} groups of {what} in turn" if reads > 1 else ""
+    return exact, plan, f"{names}, {size / 1e6:,.0f} MB, were accumulated: the stack was read {_times(reads)}{turns}"
+
+
+def _note_on_shared(partition: SharedGrid, what: str) -> str:
+    n_places, size = sum(n for n, _ in partition.groups), sum(8 * d**2 for _, d in partition.groups)
+    shapes = f" of {len(partition.groups)} shapes" if len(partition.groups) > 1 else ""
+    matrix, verb = ("covariances", "were") if shapes else ("covariance", "was")
+    return (
+        f"the {matrix} that {n_places:,} {what}{shapes} share, {size / 1e6:,.0f} MB, {verb} accumulated: the stack was "
+        f"read once"
+    )
+
+
+def _reads(plan: FoldPlan | PlanError, source: Source) -> float:
+    """Return how often a plan decodes each chunk of the stack, on average; infinity where there is no plan."""
+    if isinstance(plan, PlanError):
+        return math.inf
+    stack = source.decoded_bytes(tuple((0, length) for length in source.shape[1:]))
+    return sum(source.decoded_bytes(group.region) for group in plan.groups) / stack
+
+
+def _times(reads: float) -> str:
+    return "once" if reads <= 1 else f"{reads:.3g} times"

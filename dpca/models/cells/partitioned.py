@@ -1,0 +1,396 @@
+"""What cell PCA and band PCA share: one principal component analysis for each partition of the attributes."""
+
+from __future__ import annotations
+
+import math
+from abc import abstractmethod
+from collections.abc import Sequence
+from dataclasses import KW_ONLY, dataclass
+from functools import partial
+from typing import Any, Self, cast
+
+import numpy as np
+from sklearn.utils.validation import check_is_fitted
+
+from dpca.engine.folds.boundary import guarded
+from dpca.engine.folds.fold import fold
+from dpca.engine.folds.fold_tasks import Results
+from dpca.engine.folds.plan import FoldPlan
+from dpca.engine.sources.held_out import hold_out
+from dpca.engine.sources.source import Source, as_source
+from dpca.kernels.algebra.dtypes import working_dtype
+from dpca.kernels.algebra.types import Array
+from dpca.models.base.component_model import ComponentModel
+from dpca.models.base.convergence import check_result, check_scale
+from dpca.models.base.parameters import check_parameters, check_states_fit, checked_rank, no_values
+from dpca.models.base.samples import fitted_source
+from dpca.models.base.store import StoredModel, plain
+from dpca.models.base.value_range import spanned_range
+from dpca.models.base.watching import finish_all
+from dpca.models.cells.partition_rule import by_partition, choose_rule, exact_rule, in_place
+from dpca.models.cells.rank import UnmetError
+from dpca.models.cells.rank_choice import CHOICES, RankChoice
+from dpca.models.cells.targets import TargetCheck, check_for, keep_chosen, value_range_for
+from dpca.models.streaming.going_on import WhereStateIsKept, read_states, stated_dtype, stored_arrays
+from dpca.partition.base import Partition
+from dpca.representation.base import Representation
+from dpca.representation.linear import LinearRepresentation
+from dpca.rules.base.keeping import taken_state
+from dpca.rules.base.rule import Rule
+from dpca.rules.base.state import State
+from dpca.storage.arrays.layout import axes_for, count_spatial
+from dpca.storage.errors import DataError
+from dpca.storage.ranges import checked_range
+
+
+@dataclass(eq=False, repr=False)
+class PartitionedPCA(ComponentModel):
+    """Base of the estimators with one principal component analysis for each partition.
+
+    A subclass says what the partitions are. The components of all partitions lie in place, ``components_``
+    (n_components, *sample_shape); where a partition has fewer attributes than there are components, the surplus rows
+    are zero.
+    """
+
+    n_components: int | str | None = None
+    _: KW_ONLY
+    threshold: float | None = None
+    total_components: int | None = None
+    ratio: float | None = None
+    target_mse: float | None = None
+    target_psnr: float | None = None
+    target_ssim: float | None = None
+    validation_fraction: float | None = None
+    max_components: int | None = None
+    data_range: tuple[float, float] | None = None
+    random_state: Any = None
+    memory_budget: int | None = None
+    flatten: bool = False
+    keep_state: bool = False
+
+    @abstractmethod
+    def _partition(self, source: Source, axes: Sequence[str] | None, **running: Any) -> Partition:
+        """Return how a stack with these axes of a sample is split; ``running`` goes to the folds that this takes."""
+
+    @abstractmethod
+    def _most_components(self, partition: Any) -> tuple[int, str]:
+        """Return how many components a partition can have at most, and what errors call one."""
+
+    @abstractmethod
+    def _name_of(self, place: tuple[int, ...]) -> str:
+        """Return what the partition at a place of the grid is called."""
+
+    def _n_spatial(self, partition: Any, axes: Sequence[str]) -> int:
+        """Return how many axes of a sample are axes of space."""
+        return count_spatial(axes)
+
+    def _folded(self, partition: Any) -> Partition:
+        """Return the partition to fold: this one, or one that joins its parts that share components."""
+        return cast("Partition", partition)
+
+    # -- learning
+
+    def _fit(self, X: Any, **running: Any) -> None:
+        stack, whole = fitted_source(self, X)
+        source, watching = whole, running.pop("watching", None)
+        choice, left_out = RankChoice.of(self.get_params()), None
+        if choice.validation_fraction is not None:
+            source, left_out = hold_out(whole, choice.validation_fraction, self._random(0))
+        if source.shape[0] < 2:
+            raise DataError(f"{source.shape[0]} sample has no variance: a fit needs at least 2 samples")
+        axes = whole.axes
+        partition = self._partition(source, axes, **running)
+        check = None
+        if choice.is_target:
+            n_spatial = self._n_spatial(partition, axes or axes_for(source.shape[1:]))
+            check = check_for(choice, whole, left_out, n_spatial, self._random(1), self.memory_budget)
+        value_range = value_range_for(choice, self.data_range, stack, lambda: spanned_range(whole, **running))
+        n, stage, why = source.shape[0], "fit", ""
+        computed = self._to_compute(choice, n, partition)
+        while True:
+            folding, folded, plan, note = self._rule(choice, source, partition, running["client"])
+            rule = folding.rule if self.keep_state else folding
+            known = (source.dtype, value_range, check, left_out)
+
+            def learn(
+                model: Any,
+                results: Results,
+                n: int,
+                given: tuple[Any, ...] = (choice, rule, partition, folded),
+                known: tuple[Any, ...] = known,
+            ) -> None:
+                states = [*map(taken_state, results)] if self.keep_state else None
+                guarded(model._settle, source.name)(*given, results, n, *known)
+                model._states = states
+                if states is not None:
+                    model._fixed = self._to_go_on(partition, source.dtype)
+
+            watch = None if watching is None else watching.fold(partial(finish_all, folding), learn, n)
+            results, report = fold(
+                folding, source, folded, plan=plan, note=note + why, stage=stage, watch=watch, **running
+            )
+            try:
+                learn(self, results, n)
+                break
+            except UnmetError as error:
+                before, choice = computed, choice.wider(error) or choice
+                if (computed := self._to_compute(choice, n, partition)) == before:
+                    raise
+            stage = f"fit again, {computed} components"
+            why = f"; {before} components of each {self.part_name} were too few, so up to {computed} were computed anew"
+        self.fit_report_ = report
+
+    def plan_fit(self, source: Source, axes: Sequence[str], client: Any | None) -> tuple[Representation, bool]:
+        """Plan a fit; see `Estimator.plan_fit`."""
+        shape, dtype = tuple(source.shape[1:]), working_dtype(source.dtype)
+        choice = RankChoice.of(self.get_params())
+        if choice.validation_fraction is not None:
+            source = hold_out(source, choice.validation_fraction, np.random.default_rng(0))[0]
+        partition = self._partition(source, axes)
+        self._rule(choice, source, partition, client)
+        k = self._to_compute(choice, source.shape[0], partition)
+        least = partition.max_features if k is None else k
+        if choice.adapts:
+            mean = choice.mean_rank(math.prod(shape), partition.n_partitions)
+            least = 1 if mean is None else min(least, max(1, math.ceil(mean)))
+        basis = LinearRepresentation(partition, no_values(shape, np.float64), no_values((least, *shape), dtype))
+        return basis, not choice.adapts
+
+    def _rule(
+        self, choice: RankChoice, source: Source, partition: Partition, client: Any | None
+    ) -> tuple[Any, Partition, FoldPlan, str]:
+        """Return what is folded over what, by which plan, and a sentence on it."""
+        k, folded = self._to_compute(choice, source.shape[0], partition), self._folded(partition)
+        if self.keep_state:
+            self._to_go_on(partition, source.dtype)
+        how: dict[str, Any] = {"client": client, "budget": self.memory_budget, "keep": bool(self.keep_state)}
+        rule, plan, note = choose_rule(k, source, folded, f"{self.part_name}s", **how)
+        return rule, folded, plan, note
+
+    def _to_go_on(self, partition: Partition, dtype: np.dtype[Any]) -> tuple[Partition, Partition, Rule, np.dtype[Any]]:
+        """Return what all batches of `partial_fit` share: the partition, what is folded over what, and their dtype."""
+        folded = self._folded(partition)
+        rule = exact_rule(self._to_compute(RankChoice.of(self.get_params()), None, partition), folded)
+        check_states_fit(rule, map(folded.n_features, range(folded.n_partitions)), folded.split_dtype(dtype))
+        return partition, folded, rule, dtype
+
+    def _empty_states(self) -> list[State]:
+        """Return the states before any sample."""
+        _, folded, rule, dtype = self._fixed
+        return [rule.init(folded.n_features(i), folded.split_dtype(dtype)) for i in range(folded.n_partitions)]
+
+    @WhereStateIsKept
+    def partial_fit(self, X: Any, y: Any = None, *, sample_dim: str | Sequence[str] | None = None) -> Self:
+        """Take in further samples, held in memory, and decompose again.
+
+        Parameters
+        ----------
+        X : array (n_samples, *sample_shape)
+            The first call fixes the sample shape, the dtype and the partitions. A batch that is refused changes
+            nothing.
+        sample_dim : str or sequence of str, optional
+            Of the first ``DataArray``, see `fit`.
+
+        Notes
+        -----
+        Keeps all covariances in memory, twice while it takes in a batch, and solves every eigenproblem at each call:
+        for many batches, or when they lie in a store, `fit` is far cheaper. The attributes are there once two samples
+        were seen.
+
+        Raises
+        ------
+        DataError
+            For a model that `fit` fitted or `load` read without ``keep_state``; for samples that do not go with those
+            before.
+        """
+        if self._states is None:
+            check_parameters(self)
+        X = np.ascontiguousarray(self._batch(X, sample_dim))
+        choice = RankChoice.of(self.get_params())
+        if choice.validation_fraction is not None or choice.name == "target_ssim":
+            raise DataError(
+                f"{choice.name} is met on samples that partial_fit does not keep: use fit, or target_mse or "
+                f"target_psnr without validation_fraction"
+            )
+        value_range = value_range_for(choice, self.data_range, X)
+        if self._states is None:
+            self._fixed = self._to_go_on(
+                self._partition(as_source(X), self._labels.axes if self._labels else None), X.dtype
+            )
+            before = self._empty_states()
+        else:
+            before = self._states
+        partition, folded, rule, dtype = self._fixed
+        if (X.shape[1:], X.dtype) != (partition.sample_shape, dtype):
+            raise DataError(
+                f"this batch has samples of {X.shape[1:]} {X.dtype} but the first one had "
+                f"{partition.sample_shape} {dtype}: all batches must agree"
+            )
+        parts = guarded(folded.all_parts, "X")(X)
+        update, finish = guarded(rule.update, "X"), guarded(rule.finish, "X")
+        # What is updated is a copy: a batch that turns out to be beyond arithmetic leaves no trace.
+        states = [update(state.copy(), part) for state, part in zip(before, parts, strict=True)]
+        n = states[0].counts["n_samples"]
+        if n >= 2:
+            results = [finish(state.copy()) for state in states]
+            settle = guarded(self._settle, "X")
+            settle(choice, rule, partition, folded, results, n, dtype, value_range, None, None)
+        self._states = states
+        return self
+
+    def _settle(
+        self,
+        choice: RankChoice,
+        rule: Rule,
+        partition: Partition,
+        folded: Partition,
+        results: list[dict[str, Array]],
+        n: int,
+        dtype: np.dtype[Any],
+        value_range: tuple[float, float] | None,
+        check: TargetCheck | None,
+        left_out: Array | None,
+    ) -> None:
+        """Choose which of the components that were found in n samples to keep, and learn them."""
+        results, places = by_partition(rule, folded, results, dtype)
+        for result in results:
+            check_result(result, f"the analysis of a {self.part_name}")
+        check_scale(results, f"the analysis of {self.part_name}s")
+        reached = keep_chosen(choice, partition, results, n, value_range, check, places)
+        k = max([1, *(len(result["components"]) for result in results)]) if choice.adapts else choice.value
+        self._learned_parts(partition, in_place(k or partition.max_features, partition, results, dtype), n)
+        target: dict[str, Any] = {}
+        if reached is not None and value_range is not None:
+            target = {
+                "name": choice.name,
+                "asked": float(choice.value),
+                # The PSNR of what is exact is infinite, for which JSON has no number.
+                "reached": reached.value if math.isfinite(reached.value) else None,
+                "standard_error": reached.standard_error,
+                "left_out": 0 if left_out is None else len(left_out),
+                "data_range": list(value_range),
+            }
+        self._know_target(target, left_out)
+
+    def _know_target(self, target: dict[str, Any], left_out: Array | None = None) -> None:
+        """Set the attributes that only targets give; those of a fit with another choice go."""
+        self._target, reached = target, target.get("reached", math.nan)
+        learned = {
+            "target_reached_": (math.inf if reached is None else reached) if target else None,
+            "target_standard_error_": target.get("standard_error"),
+        }
+        self._know_only({**learned, "validation_samples_": left_out})
+
+    def target_numbers(self) -> dict[str, Any]:
+        """Return what was asked for as a target and what is reached, empty where there is none."""
+        return self._target or {}
+
+    def _to_compute(self, choice: RankChoice, n: int | None, partition: Partition) -> int | None:
+        """Return how many components of each partition the rule is to find in n samples, None for all."""
+        if choice.adapts:
+            d, largest = math.prod(partition.sample_shape), partition.max_features
+            return choice.to_compute(d, partition.n_partitions, largest, n)
+        if self.n_components is None:
+            return None
+        most, what = self._most_components(partition)
+        return checked_rank(self.n_components, most, n, what, f", or choose larger {self.part_name}s")
+
+    def _random(self, use: int) -> np.random.Generator:
+        """Return the generator of one of the uses of ``random_state``."""
+        return np.random.default_rng((self._seed(), use))
+
+    def _learned_parts(self, partition: Partition, arrays: dict[str, Array], n: int) -> None:
+        """Set the learned attributes from what a store holds or a fit of n samples found."""
+        if n < 2:
+            raise ValueError(f"{n} samples")
+        super()._learned(arrays, partition.sample_shape, n)
+        self._known_partition = partition
+        self._basis = LinearRepresentation(partition, self.mean_, self.components_)
+
+    # -- using
+
+    @property
+    def basis_(self) -> LinearRepresentation:
+        """The mean and the components with their partition: what tasks are sent."""
+        check_is_fitted(self)
+        return self._basis
+
+    @property
+    def partition_(self) -> Any:
+        """How the attributes are split: the cells or bands."""
+        check_is_fitted(self)
+        return self._known_partition
+
+    @property
+    def ranks_(self) -> Array:
+        """Components that each partition keeps, integers (*grid_shape). Rows of ``components_`` beyond are zero."""
+        return self.basis_.ranks.reshape(self.total_variance_.shape)
+
+    def get_feature_names_out(self, input_features: Any = None) -> Array:
+        """Return names of the scores in the order of a flattened sample of them."""
+        check_is_fitted(self)
+        places, levels = np.ndindex(self.total_variance_.shape), range(self.n_components_)
+        return np.array([f"{self._name_of(place)}_component{j}" for place in places for j in levels], dtype=object)
+
+    # -- what jobs and reports ask
+
+    def check_before(self, n_samples: int) -> None:
+        """Refuse parameters that cannot be fitted to so many samples, as far as the parameters alone tell."""
+        RankChoice.of(self.get_params())
+
+    def report_numbers(self) -> dict[str, Any]:
+        """Return what a report says of the fitted model; see `dpca.report.record`."""
+        ranks = self.ranks_
+        low, high, total = int(ranks.min()), int(ranks.max()), int(ranks.sum())
+        ratio = self.n_features_in_ / total if total else None
+        numbers = super().report_numbers() | {"scalars_ratio": ratio}
+        if low != high:
+            numbers["ranks"] = {"min": low, "mean": total / ranks.size, "max": high, "total": total}
+        return numbers
+
+    # -- keeping
+
+    def _facts(self, **own: Any) -> dict[str, Any]:
+        """Return what a store states."""
+        counts = {"n_components": self.n_components_, "n_samples_seen": self.n_samples_seen_}
+        return {
+            "sample_shape": list(self.sample_shape_),
+            **own,
+            **counts,
+            **({"target": self._target} if self._target else {}),
+            **({"flatten": True} if self.flatten else {}),
+            **({"state": self._state_facts()} if self.keep_state and self._states else {}),
+        }
+
+    def _state_facts(self) -> dict[str, Any]:
+        """Return what a store states of states: the dtype of the samples, and how many components are kept."""
+        data_range = None if self.data_range is None else list(map(float, self.data_range))
+        choices = {name: plain(getattr(self, name)) for name in (*CHOICES, "max_components")}
+        return {"dtype": str(self._fixed[3]), "parameters": choices | {"data_range": data_range}}
+
+    def _state_arrays(self) -> dict[str, tuple[Array, tuple[str, ...]]]:
+        """Return the arrays of a store that hold states."""
+        return stored_arrays(self._states) if self.keep_state and self._states else {}
+
+    def _remember(self, stored: StoredModel) -> None:
+        """Take over what a store states beside parameters that it has always stated, where it does."""
+        facts = stored.facts
+        self.flatten = bool(facts.get("flatten", False))
+        if (state := facts.get("state")) is not None:
+            for name in (*CHOICES, "max_components"):
+                setattr(self, name, state["parameters"][name])
+            if (bounds := state["parameters"]["data_range"]) is not None:
+                self.data_range = checked_range(bounds)
+            self.keep_state, self._fixed = True, self._to_go_on(self.partition_, stated_dtype(state))
+            read_states(stored, states := self._empty_states())
+            self._states = states
+        if (stated := facts.get("target")) is not None:
+            kinds = {"name": str, "asked": float, "reached": float, "standard_error": float, "left_out": int}
+            known = {name: stated[name] if stated[name] is None else kind(stated[name]) for name, kind in kinds.items()}
+            known["data_range"] = [float(value) for value in stated.get("data_range", ())]  # older models have none
+            self._know_target(known)
+
+    @staticmethod
+    def _shapes(sample_shape: tuple[int, ...], grid_shape: tuple[int, ...], k: int) -> dict[str, tuple[int, ...]]:
+        """Return the shapes of the arrays in a store, beside those of components."""
+        return {"mean": sample_shape, "explained_variance": (*grid_shape, k), "total_variance": grid_shape}

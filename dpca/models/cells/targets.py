@@ -1,0 +1,304 @@
+"""Keeping as many components as were asked for: a target of quality is met on samples that are read.
+
+Components are added in the order of the eigenvalues, whatever the samples are; the target decides how many.
+
+* Squared error: of samples that the fit did not see it follows from the energies of their scores, for every number of
+  components at once, so that they are read once.
+* SSIM: the number is searched, on some hundred samples that are held in memory with their scores.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from scipy.optimize import brentq
+
+from dpca.engine.folds.fold_tasks import Results
+from dpca.engine.folds.memory import thread_count, usable_bytes
+from dpca.engine.sources.sampling import read_samples, spread_samples
+from dpca.engine.sources.source import Source
+from dpca.kernels.algebra.dtypes import working_dtype
+from dpca.kernels.algebra.types import Array
+from dpca.kernels.pixels import Pixels
+from dpca.kernels.quality import WINDOW, has_ssim, ssim_per_sample
+from dpca.models.cells.rank import spread
+from dpca.models.cells.rank_choice import CapturedVariance, EigenvalueSpectrum, RankChoice, Reached, standard_error
+from dpca.representation.linear import LinearRepresentation
+from dpca.storage.errors import DataError
+from dpca.storage.ranges import checked_range, type_range
+from dpca.storage.remote.tasks import run_in_order
+
+#: Samples that SSIM is measured on: their mean is known to .001, where single images vary by .02.
+SSIM_SAMPLES = 500
+# Neighbors in the stack may be alike, so that not single samples but groups of them tell how well a mean is known.
+_GROUPS = 10
+# Floating-point copy of the samples that are mapped at once.
+_BLOCK_BYTES = 2**25
+
+
+@dataclass(frozen=True)
+class TargetCheck:
+    """Samples that are read to meet a target on them.
+
+    Parameters
+    ----------
+    source : Source
+        The whole stack.
+    samples : array of integers
+        Which of its samples, ascending.
+    name : str
+        What errors say was done with them.
+    n_spatial : int
+        How many axes of a sample are axes of space.
+    room : int
+        Bytes that may be held in memory.
+    """
+
+    source: Source
+    samples: Array
+    name: str
+    n_spatial: int
+    room: int
+
+
+def check_for(
+    choice: RankChoice,
+    source: Source,
+    left_out: Array | None,
+    n_spatial: int,
+    rng: np.random.Generator,
+    memory_budget: int | None,
+) -> TargetCheck | None:
+    """Choose the samples to meet a target on: those that were left out, or what SSIM needs.
+
+    None where the eigenvalues alone tell what is reached: the squared error of the samples of the fit.
+
+    Raises
+    ------
+    DataError
+        If SSIM has no meaning for such samples.
+    """
+    samples = left_out
+    if choice.name == "target_ssim":
+        shape = tuple(source.shape[1:])
+        remedy = "give --target-psnr DB (target_psnr) or --target-mse MSE (target_mse) instead"
+        check_ssim(f"target_ssim is {choice.value:g}", shape, n_spatial, remedy)
+        n = source.shape[0] if left_out is None else len(left_out)
+        samples = spread_samples(n, min(SSIM_SAMPLES, n), rng)
+        samples = samples if left_out is None else left_out[samples]
+    if samples is None:
+        return None
+    room = usable_bytes() if memory_budget is None else memory_budget
+    return TargetCheck(source, samples, "measured" if left_out is None else "held out", n_spatial, room)
+
+
+def check_ssim(asked: str, sample_shape: tuple[int, ...], n_spatial: int, remedy: str) -> None:
+    """Refuse samples of which SSIM has no meaning.
+
+    Raises
+    ------
+    DataError
+    """
+    if not has_ssim(sample_shape, n_spatial):
+        raise DataError(
+            f"{asked} but samples are {sample_shape}, and SSIM needs images or volumes of at least {WINDOW} pixels "
+            f"along every axis of space: {remedy}"
+        )
+
+
+def value_range_for(
+    choice: RankChoice,
+    data_range: tuple[float, float] | None,
+    stack: Any,
+    find: Callable[[], tuple[float, float]] | None = None,
+) -> tuple[float, float] | None:
+    """Return the smallest and the largest possible value where a target needs them, None where there is no target.
+
+    They are what is given, what the stack states, those of its type, or what ``find`` returns.
+
+    Raises
+    ------
+    DataError
+        If nobody says what they are.
+    """
+    if not choice.is_target:
+        return None
+    known = data_range if data_range is not None else getattr(stack, "data_range", None)
+    if known is None and (known := type_range(np.dtype(stack.dtype)) or (find and find())) is None:
+        raise DataError(
+            f"{choice.name} needs the range of the values, which a batch does not tell: give data_range=(low, high)"
+        )
+    return checked_range(known)
+
+
+def keep_chosen(
+    choice: RankChoice,
+    partition: Any,
+    results: Results,
+    n_samples: int,
+    value_range: tuple[float, float] | None,
+    check: TargetCheck | None,
+    places: Array | None = None,
+) -> Reached | None:
+    """Leave each partition the components that the choice gives it, and return what is reached of a target.
+
+    Parameters
+    ----------
+    choice : RankChoice
+    partition : Partition
+    results : list of dict
+        Mean, components and variances of each partition, as folded.
+    n_samples : int
+        Samples of the fit.
+    value_range : (float, float) or None
+        Smallest and largest possible value, None where there is no target.
+    check : Check or None
+        Samples to meet a target on, None for those of the fit.
+    places : array (n_partitions,), optional
+        How many partitions share the components of each, and keep them together.
+
+    Raises
+    ------
+    DataError
+        If the components that were computed do not do what is asked.
+    """
+    if not choice.adapts:
+        return None
+    variances = np.zeros((len(results), max(len(result["explained_variance"]) for result in results)))
+    for row, result in zip(variances, results, strict=True):
+        row[: len(result["explained_variance"])] = result["explained_variance"]
+    totals = np.array([float(result["total_variance"]) for result in results])
+    sizes = np.array([partition.n_features(i) for i in range(partition.n_partitions)])
+    known, reached = EigenvalueSpectrum(variances, totals, sizes, n_samples, places), None
+    if value_range is None:
+        ranks = choice.ranks(known)
+    elif check is not None and choice.name == "target_ssim":
+        held = Held(_all_found(partition, results, check), check, value_range)
+        ranks, reached = _ranks_for_ssim(choice, known, held, check.name)
+    else:
+        captured = known.captured if check is None else _captured(_all_found(partition, results, check), check)
+        ranks, reached = choice.ranks_for_error(known, captured, value_range[1] - value_range[0])
+    choice.warn_where_short(ranks, known)
+    for result, r in zip(results, ranks, strict=True):
+        result["components"] = result["components"][:r]
+        result["explained_variance"] = result["explained_variance"][:r]
+    return reached
+
+
+def _ranks_for_ssim(choice: RankChoice, known: EigenvalueSpectrum, held: Held, name: str) -> tuple[Array, Reached]:
+    """Return the ranks of the fewest components whose mean SSIM is the target at least, and what they reach."""
+    counts = known.counts
+    seen: dict[int, Array] = {}
+
+    def mean_ssim(step: int) -> float:
+        seen[step] = held.ssim(spread(known.variances, int(counts[step])))
+        return float(seen[step].mean())
+
+    step, reached = fewest(mean_ssim, float(choice.value), len(counts) - 1)
+    if reached < choice.value:
+        raise choice.unmet(known, reached, f"the {held.n_samples:,} samples {name}")
+    return spread(known.variances, int(counts[step])), Reached(reached, standard_error(seen[step]))
+
+
+def _all_found(partition: Any, results: Results, check: TargetCheck) -> LinearRepresentation:
+    """Return all components that were computed, in the type that the model will have."""
+    shape, k = partition.sample_shape, max(len(result["components"]) for result in results)
+    means = ((i, result["mean"][None, None]) for i, result in enumerate(results))
+    rows = ((i, result["components"][None]) for i, result in enumerate(results))
+    components = partition.join(rows, np.zeros((k, *shape), working_dtype(check.source.dtype)))
+    return LinearRepresentation(partition, partition.join(means, np.empty((1, *shape)))[0], components)
+
+
+def _captured(basis: LinearRepresentation, check: TargetCheck) -> CapturedVariance:
+    """Read the samples of a check once and return what every component captures of them.
+
+    Costs 2 d k operations for a sample of d attributes, for k components of each partition.
+    """
+    groups = np.array_split(check.samples, min(_GROUPS, len(check.samples)))
+    energies, totals = np.zeros((len(groups), *basis.score_shape)), np.zeros(len(groups))
+    for g, chosen in enumerate(groups):
+        for samples in _blocks(check.source, chosen):
+            energies[g] += np.square(basis.encode(samples), dtype=np.float64).sum(axis=0)
+            # Filters of lapped cells leave squares as they are.
+            totals[g] += sum(float(np.square(x - basis.mean).sum()) for x in samples)
+    counts = np.array([len(chosen) for chosen in groups])
+    by_partition = energies.reshape(len(groups), -1, basis.score_shape[-1])
+    return CapturedVariance(by_partition, totals, counts, f"the {len(check.samples):,} samples {check.name}")
+
+
+def fewest(measure: Callable[[int], float], target: float, most: int) -> tuple[int, float]:
+    """Return the least number for which a rising measure reaches a target, and the measure there.
+
+    Brent's method on the integers, which takes about two thirds of the steps of bisection where the measure is smooth.
+    If ``most`` does not reach the target, it is what is returned.
+    """
+    seen: dict[int, float] = {}
+
+    def above(number: float) -> float:
+        n = math.ceil(number)
+        if n not in seen:
+            seen[n] = measure(n)
+        return (seen[n] - target) or math.ulp(0.0)  # what is reached exactly is reached
+
+    if above(most) < 0:
+        return most, seen[most]
+    if above(0) < 0:
+        # Ends of a bracket shorter than 1/2 round to neighbors: one does not reach the target, the other does.
+        brentq(above, 0, most, xtol=0.5, maxiter=1000)
+    found = min(n for n, value in seen.items() if value >= target)
+    return found, seen[found]
+
+
+class Held:
+    """Samples in memory with all their scores, whose SSIM is measured for any ranks.
+
+    Parameters
+    ----------
+    basis : LinearRepresentation
+        All components that were computed.
+    check : Check
+        Where samples and scores would take more than half of its room, as many as fit are held, spread over all.
+    value_range : (float, float)
+    """
+
+    def __init__(self, basis: LinearRepresentation, check: TargetCheck, value_range: tuple[float, float]) -> None:
+        self._basis, self._value_range, self._n_spatial = basis, value_range, check.n_spatial
+        row = math.prod(check.source.shape[1:]) * check.source.dtype.itemsize
+        row += math.prod(basis.score_shape) * basis.dtype.itemsize
+        self.n_samples = n = min(len(check.samples), max(2, check.room // 2 // row))
+        self._samples = list(_blocks(check.source, check.samples[np.arange(n) * len(check.samples) // n]))
+        self._scores = list(self._in_threads(lambda b: basis.encode(self._samples[b])))
+
+    def ssim(self, ranks: Array) -> Array:
+        """Return the SSIM of each where partitions keep so many components; values are made pixels, as on writing."""
+        kept = (np.arange(self._basis.score_shape[-1]) < ranks[:, None]).reshape(self._basis.score_shape)
+        return np.concatenate(list(self._in_threads(lambda b: self._ssim(b, kept))))
+
+    def _in_threads(self, function: Callable[[int], Any]) -> Iterator[Any]:
+        return run_in_order(function, [(b,) for b in range(len(self._samples))], threads=thread_count())
+
+    def _ssim(self, b: int, kept: Array) -> Array:
+        samples, (low, high) = self._samples[b], self._value_range
+        pixels = self._basis.decode(self._scores[b] * kept, pixels=Pixels(samples.dtype, self._value_range))
+        return ssim_per_sample(samples, pixels, data_range=high - low, n_spatial=self._n_spatial)
+
+
+def _blocks(source: Source, chosen: Array) -> Iterator[Array]:
+    """Yield the chosen samples, as many at a time as are mapped at once, C-ordered."""
+    row = math.prod(source.shape[1:]) * working_dtype(source.dtype).itemsize
+    rows = max(1, _BLOCK_BYTES // row)
+    left, filled = len(chosen), 0
+    block = np.empty((min(rows, left), *source.shape[1:]), source.dtype)
+    for samples in read_samples(source, chosen):
+        start = 0
+        while start < len(samples):
+            some = samples[start : start + len(block) - filled]
+            block[filled : filled + len(some)] = some
+            start, filled, left = start + len(some), filled + len(some), left - len(some)
+            if filled == len(block):
+                yield block
+                block, filled = np.empty((min(rows, left), *source.shape[1:]), source.dtype), 0

@@ -1,0 +1,402 @@
+"""EOF: empirical orthogonal functions of fields of any size, with weights, masks, climatologies and trends."""
+
+from __future__ import annotations
+
+from dataclasses import KW_ONLY, dataclass
+from typing import Any, ClassVar, Self
+
+import dask.array as da
+import numpy as np
+from sklearn.base import BaseEstimator
+from sklearn.utils.validation import check_is_fitted
+
+from dpca.engine.folds.checkpoint import Checkpoints
+from dpca.kernels.algebra.types import Array
+from dpca.models.base.docs import documented
+from dpca.models.base.linear_model import LinearModel
+from dpca.models.base.parameters import check_parameters
+from dpca.models.base.watching import Callback, Watching, watched
+from dpca.models.eof import significance
+from dpca.models.eof.anomalies import AnomalySource, projected
+from dpca.models.eof.calendar import Calendar
+from dpca.models.eof.eof_fit import GAPS, FittedAnomalies, Fitting, interpolated, longest_gap
+from dpca.models.eof.eof_store import StoredEOF
+from dpca.models.eof.fields import MODE, Field, FieldNames, on_grid, scale_of, series_given
+from dpca.models.eof.gaps import FilledSource
+from dpca.models.eof.rotation import RotatedEOF, rotated
+from dpca.models.eof.weights import field_weights
+from dpca.models.linear.pca import PCA
+from dpca.models.linear.pca_solvers import SOLVERS
+from dpca.models.streaming.streaming_methods import default_method
+from dpca.models.streaming.streaming_pca import StreamingPCA
+from dpca.representation.lazy import default_client
+from dpca.storage.arrays.labelled import is_labelled
+from dpca.storage.errors import DataError
+from dpca.storage.given_numbers import whole_number
+from dpca.storage.progress import JobProgress, no_progress
+
+#: The solver `StreamingPCA`: a few passes in any order of the samples, in constant memory.
+STREAMING = "streaming"
+# Size of a batch of anomalies in bytes and in samples. Fewer samples make updates inefficient. More samples save
+# nothing and take memory, as several batches are held at a time.
+_BATCH_BYTES, _FEWEST_ROWS, _BATCH_ROWS = 2**25, 100, 1024
+
+
+@documented()
+@dataclass(eq=False, repr=False)
+class EOF(StoredEOF, BaseEstimator):  # type: ignore[misc]
+    """Empirical orthogonal functions of a field in time (Lorenz 1956; Hannachi, Jolliffe & Stephenson 2007).
+
+    The modes are the components of weighted anomalies. EOF finds and excludes grid points without data, subtracts the
+    mean (or climatology and trend) and multiplies by weights. These steps apply to each block when it is read: the
+    field is not copied, and may be larger than memory.
+
+    Parameters
+    ----------
+    n_modes : int
+        Number of modes.
+    dim : str
+        The time dim, along which the samples lie. If dims have no names, it is the first axis.
+    weights : None, "coslat" or array
+        Factors of the anomalies at each grid point. "coslat": the square root of the cosine of the latitude, so that
+        the variance is weighted by area. Or an array that numpy can broadcast to a sample, or a ``DataArray`` with some
+        of the dims of a sample.
+    gaps : str
+        Treatment of grid points that miss some values. "drop" excludes them and reports their number (`GapWarning`).
+        "interpolate" fills gaps linearly along the coordinate of ``dim``. "iterate" fills gaps with the expectation
+        under the modes and repeats the fit until it converges (Beckers & Rixen 2003; Tipping & Bishop 1999). Grid
+        points without any value are always excluded. Samples without any value are ignored and have NaN scores, except
+        that "interpolate" fills them.
+    standardize : bool
+        Divide the anomalies at each grid point by their standard deviation (divisor n).
+    detrend : bool
+        Subtract the linear trend of each grid point along the coordinate of ``dim``.
+    climatology : None, "month", "season", "dayofyear" or "hour"
+        Subtract the mean of each part of the year or the day instead of the mean of all samples.
+    n_passes : int
+        Passes of the solver "streaming". If the spectrum has a gap, ``captured_bound_`` is close to 1 after these; see
+        `StreamingPCA`. If the covariance fits into memory, one pass is exact.
+    solver : str
+        "streaming" for `StreamingPCA`, or a solver of `PCA`: "auto", "covariance", "dual", "randomized" and others.
+    batch_size, oversampling : int, optional
+        Of the solver "streaming". By default a batch takes 32 MiB in float32, but has 100 to 1,024 samples.
+    random_state : int, RandomState or None
+        Seed of the random numbers.
+    {memory_budget}
+
+    Attributes
+    ----------
+    explained_variance_, explained_variance_ratio_ : array (n_modes,), float64
+        Eigenvalues of the covariance of the weighted anomalies (divisor n - 1); the same by the total variance.
+    total_variance_ : float
+    captured_bound_ : float
+        Certificate: the modes capture at least this share of the optimum; see `StreamingPCA` and `PCA`.
+    model_ : StreamingPCA or PCA
+        The model of the anomalies at grid points with data.
+    n_samples_seen_ : int
+        Number of samples with data.
+    n_places_ : int
+        Number of analyzed grid points.
+    sample_shape_ : tuple of int
+
+    Notes
+    -----
+    A pass costs that of `StreamingPCA` over the values at grid points with data. Missing values, ``standardize``,
+    ``detrend`` and ``climatology`` take one more, ``"iterate"`` one for each of a few dozen fits. Memory: that of
+    `StreamingPCA`, 2 bytes a sample, and 8 with ``detrend``. `save` stores no samples; it stores `pcs` if computed.
+    {where}
+
+    Examples
+    --------
+    >>> import numpy as np, xarray as xr
+    >>> from dpca import EOF
+    >>> values = np.random.default_rng(0).normal(size=(60, 9, 12))
+    >>> values[:, 2:4, 5:8] = np.nan  # land
+    >>> sst = xr.DataArray(values, {"lat": np.linspace(-60, 60, 9)}, ("time", "lat", "lon"))
+    >>> eof = EOF(3, weights="coslat").fit(sst)
+    >>> eof.eofs().dims, eof.pcs().dims
+    (('mode', 'lat', 'lon'), ('time', 'mode'))
+    """
+
+    store_kind: ClassVar[str] = "eof"
+
+    n_modes: int
+    _: KW_ONLY
+    dim: str = "time"
+    weights: Any = None
+    gaps: str = "drop"
+    standardize: bool = False
+    detrend: bool = False
+    climatology: str | None = None
+    n_passes: int = 2
+    solver: str = STREAMING
+    batch_size: int | None = None
+    oversampling: int | None = None
+    random_state: Any = None
+    memory_budget: int | None = None
+
+    def fit(
+        self,
+        X: Any,
+        y: Any = None,
+        *,
+        dim: str | None = None,
+        key: str | None = None,
+        client: Any | None = None,
+        checkpoints: Checkpoints | None = None,
+        progress: JobProgress = no_progress,
+        callback: Callback | None = None,
+        max_seconds: float | None = None,
+        max_samples: int | None = None,
+    ) -> Self:
+        """Find the modes.
+
+        Parameters
+        ----------
+        X : DataArray, Dataset, array (n_samples, *sample_shape), Stack, path or Source
+            An ``xarray.DataArray`` in memory or in Dask; the variable ``key`` of a ``Dataset``, as xarray opens it from
+            netCDF, Zarr or GRIB; or any input of `PCA.fit`.
+        y : ignored
+        dim, key : str, optional
+            The parameter ``dim`` once more, as in xeofs; the name of the variable, required if there are several.
+        client : distributed.Client, optional
+            Default: the current one, if any.
+        checkpoints : Checkpoints, optional
+            Folder of checkpoints. An interrupted fit resumes from them. Requires an integer ``random_state``.
+        progress : Progress, optional
+            Receives the number of bytes read in each pass.
+        callback, max_seconds, max_samples
+            As in `StreamingPCA.fit`. `dpca.Progress` contains the EOF analysis of the samples so far.
+
+        Warns
+        -----
+        GapWarning
+            If grid points that miss some values are excluded.
+
+        Raises
+        ------
+        DataError
+            If the data lack the dim, have no values or fewer than 2 samples; if weights, latitudes or dates are
+            invalid.
+        PlanError
+            If the state and a batch do not fit into the memory budget.
+        """
+        self._check()
+        if dim is not None and dim != self.dim:
+            raise DataError(f"dim is {dim!r} in fit() but {self.dim!r} in the estimator: use EOF(..., dim={dim!r})")
+        given = Field.of(X, self.dim, key)
+        n, *shape = given.source.shape
+        if n < 2:
+            raise DataError(f"there is {n} sample along {given.dim!r}: a fit requires at least 2 samples")
+        calendar = Calendar.of(given.along, n, given.dim, self.climatology, bool(self.detrend))
+        running = {"client": client or default_client(), "checkpoints": checkpoints, "progress": progress}
+        watching = Watching.asked(self, callback, max_seconds, max_samples)
+        how = field_weights(self.weights, given.labels, tuple(shape)), running, watching
+        fitting = Fitting(self, given, calendar, *how)
+        return watched(self, watching, lambda: self._learned(fitting.run(), given, calendar, n))
+
+    def eofs(self, scaling: int = 0) -> Any:
+        """Return the modes as maps (n_modes, *sample_shape), NaN at grid points without data.
+
+        Parameters
+        ----------
+        scaling : int
+            0: unit length over all grid points. 1: divided by the square root of the eigenvalue. 2: multiplied by it.
+            The maps are modes of the weighted anomalies, as in eofs and xeofs.
+
+        Returns
+        -------
+        xarray.DataArray (mode, ...), or array
+            A ``DataArray`` with the coordinates of the field if its dims had names. Modes are numbered from 1.
+        """
+        check_is_fitted(self, "model_")
+        scale = self._scale(scaling)
+        maps = self._anomalies.placed(self.model_.components_ * scale[:, None].astype(self.model_.components_.dtype))
+        return on_grid(maps, self._given.labels, "eofs", self._attributes(scaling == 2))
+
+    def pcs(self, scaling: int = 0) -> Any:
+        """Return the principal component time series (n_samples, n_modes) of the fit. The first call reads the samples.
+
+        Parameters
+        ----------
+        scaling : int
+            0: projections on modes of unit length. 1: these divided, 2: multiplied by the root of the eigenvalue.
+
+        Returns
+        -------
+        xarray.DataArray (dim, mode), or array
+            NaN for samples without values.
+        """
+        check_is_fitted(self, "model_")
+        if self._pcs is None:
+            if not isinstance(self._given, Field):
+                raise DataError("this store has no PC time series: call pcs() before save(), or project() the samples")
+            found = self._projected(self._given)
+            self._pcs = np.asarray(found.compute() if isinstance(found, da.Array) else found)
+        scaled = self._pcs * self._scale(scaling).astype(self._pcs.dtype)
+        return self._given.series(scaled, self._attributes(scaling == 0))
+
+    def project(self, X: Any, *, key: str | None = None) -> Any:
+        """Return the scores (n_samples, n_modes) of any samples.
+
+        Mean, climatology, trend, standard deviation, weights and grid points with data are those of the fit.
+
+        Parameters
+        ----------
+        X, key
+            As in `fit`, on the same grid; with dates if the fit used dates.
+
+        Returns
+        -------
+        xarray.DataArray (dim, mode), or array
+            Lazy for Dask arrays. Costs 2 n d k operations.
+
+        Raises
+        ------
+        DataError
+            If the grid differs, or values are missing at grid points with data and ``gaps`` is "drop".
+        """
+        check_is_fitted(self, "model_")
+        given = Field.of(X, self.dim, key, self._given.labels if is_labelled(X) else None)
+        if given.source.shape[1:] != self.sample_shape_:
+            raise DataError(f"samples have shape {given.source.shape[1:]}: give {self.sample_shape_}, as in the fit")
+        self._calendar.check(given.along, self._given.along, always=True)
+        return given.series(self._projected(given), self._attributes(True))
+
+    def reconstruct(self, pcs: Any = None, n_modes: int | None = None) -> Any:
+        """Return the reconstruction of the field from PC time series, in its units, NaN at grid points without data.
+
+        Parameters
+        ----------
+        pcs : DataArray (dim, mode) or array (m, n_modes), optional
+            As returned by `project`. Default: the PC time series of the fit. An array without coordinates must have
+            all times of the fit.
+        n_modes : int, optional
+            Number of leading modes to use; default all.
+
+        Returns
+        -------
+        xarray.DataArray (dim, ...), or array
+            In memory: if the field is large, select times beforehand. Costs 2 m d k operations.
+        """
+        check_is_fitted(self, "model_")
+        pcs = self.pcs() if pcs is None else pcs
+        k = len(self.explained_variance_) if n_modes is None else whole_number(n_modes, "n_modes", 1)
+        named, dim = is_labelled(pcs), self._given.dim
+        values = series_given(pcs, dim, k)
+        groups, trend = self._calendar.given(
+            pcs.coords.get(dim) if named else self._given.along, values, self._given.along
+        )
+        rows = values[:, :k] @ self.model_.components_[:k] + self.model_.mean_.astype(values.dtype)
+        field = self._anomalies.placed(self._anomalies.back(rows, groups, trend))
+        labels = self._given.labels
+        if labels is None or not named:
+            return field
+        found = on_grid(field, labels, labels.name or "reconstruction", labels.attrs).drop_vars(MODE)
+        found = found.rename({MODE: self._given.dim}).assign_coords(pcs.drop_vars(MODE, errors="ignore").coords)
+        return found.transpose(*labels.order) if {*found.dims} == {*labels.order} else found
+
+    def rotate(
+        self, method: str = "varimax", n_modes: int | None = None, *, kaiser: bool = True, power: int = 4
+    ) -> RotatedEOF:
+        """Return the modes rotated to simple structure; see `dpca.models.eof.rotation.rotated`."""
+        k = len(self.explained_variance_) if n_modes is None else whole_number(n_modes, "n_modes", 2)
+        return rotated(self, method, k, kaiser, power)
+
+    def north_test(self, *, n_eff: bool = True) -> Any:
+        """Return standard errors and separation of the eigenvalues; see `dpca.models.eof.significance.north_test`.
+
+        With ``n_eff``, the effective number of samples follows from the autocorrelation of the PC time series. This
+        reads the data once for `pcs`.
+        """
+        check_is_fitted(self, "model_")
+        return significance.north_test(
+            self.explained_variance_, self.n_samples_seen_, self._used_pcs() if n_eff else None
+        )
+
+    def rule_n(self, *, n_trials: int = 1000, level: float = 0.95) -> Any:
+        """Return which modes explain more variance than noise does; see `dpca.models.eof.significance.rule_n`."""
+        check_is_fitted(self, "model_")
+        shares, sizes = self.explained_variance_ratio_, (self.n_samples_seen_, self.n_places_)
+        return significance.rule_n(shares, *sizes, n_trials, level, self._seed())
+
+    def bootstrap(self, *, n_trials: int = 1000, level: float = 0.95, block_length: int = 1) -> Any:
+        """Return the variation of the modes under resampling; see `dpca.models.eof.significance.bootstrap`."""
+        check_is_fitted(self, "model_")
+        return significance.bootstrap(self._used_pcs(), n_trials, level, block_length, self._seed())
+
+    # -- internals
+
+    def _learned(
+        self, found: FittedAnomalies, given: FieldNames, calendar: Calendar, n: int, pcs: Array | None = None
+    ) -> None:
+        self.model_, self._anomalies, self._expected = found.model, found.anomalies, found.expected
+        self._given, self._calendar, self._n_given, self._pcs = given, calendar, n, pcs
+        self.explained_variance_ = found.model.explained_variance_
+        self.explained_variance_ratio_ = found.model.explained_variance_ratio_
+        self.total_variance_, self.captured_bound_ = found.model.total_variance_, found.model.captured_bound_
+        self.n_samples_seen_, self.n_places_ = found.n_used, len(found.anomalies.places)
+        self.sample_shape_ = found.anomalies.sample_shape
+
+    def _check(self) -> None:
+        check_parameters(self)
+        whole_number(self.n_modes, "n_modes", 1)
+        whole_number(self.n_passes, "n_passes", 1)
+        for name, known in (("gaps", GAPS), ("solver", (STREAMING, "auto", *SOLVERS))):
+            if getattr(self, name) not in known:
+                raise DataError(f"{name} is {getattr(self, name)!r}: choose one of {', '.join(known)}")
+        for name in ("standardize", "detrend"):
+            if not isinstance(getattr(self, name), bool | np.bool_):
+                raise DataError(f"{name} is {getattr(self, name)!r}: give True or False")
+        if not isinstance(self.dim, str):
+            raise DataError(f"dim is {self.dim!r}: give the name of one dim")
+
+    def _model(self, n: int, d: int, n_passes: int | None) -> LinearModel:
+        """Return an unfitted estimator for n samples of d grid points."""
+        if self.n_modes > min(n, d):
+            raise DataError(
+                f"n_modes is {self.n_modes} but there are {n:,} samples of {d:,} grid points with data: give at most "
+                f"{min(n, d):,}"
+            )
+        common: dict[str, Any] = {"random_state": self.random_state, "memory_budget": self.memory_budget}
+        if self.solver != STREAMING:
+            return PCA(self.n_modes, solver=self.solver, **common)
+        exact = default_method(self.n_modes, d, {"oversampling": self.oversampling}) == "covariance"
+        passes = 1 if exact else self.n_passes if n_passes is None else n_passes
+        size = min(n, batch_rows(d)) if self.batch_size is None else self.batch_size
+        own: dict[str, Any] = {"batch_size": size, "oversampling": self.oversampling}
+        return StreamingPCA(self.n_modes, n_passes=passes, **own, **common)
+
+    def _seed(self) -> int:
+        return self.model_._seed()
+
+    def _scale(self, scaling: int) -> Array:
+        return scale_of(self.explained_variance_, scaling)
+
+    def _attributes(self, in_units: bool) -> dict[str, Any]:
+        """Return the metadata attributes of the field, with its units if the values have these units."""
+        known = {} if self._given.labels is None else self._given.labels.attrs
+        keeps = in_units and not self.standardize
+        return {name: value for name, value in known.items() if name != "units" or keeps}
+
+    def _projected(self, given: Field) -> Any:
+        source, n = given.source, given.source.shape[0]
+        times = self._calendar.groups(given.along, n), self._calendar.trend(given.along, n)
+        if self.gaps == "interpolate" and (longest := longest_gap(source, n)):
+            source = interpolated(source, given, longest)
+        if self._expected is not None:
+            source = FilledSource(source, self._anomalies, *times, self._expected)
+        anomalies = AnomalySource(source, self._anomalies, *times, certain=True)
+        anomalies.with_gaps = True  # samples without values remain NaN
+        return projected(anomalies, self.model_.basis_)
+
+    def _used_pcs(self) -> Array:
+        self.pcs()
+        pcs: Any = self._pcs
+        used: Array = pcs[~np.isnan(pcs).any(axis=1)].astype(np.float64)
+        return used
+
+
+def batch_rows(n_places: int) -> int:
+    """Return the default number of samples in a batch of the solver "streaming", given the number of grid points."""
+    return min(_BATCH_ROWS, max(_FEWEST_ROWS, _BATCH_BYTES // (4 * n_places)))

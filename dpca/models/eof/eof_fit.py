@@ -1,0 +1,271 @@
+"""The fit of `EOF`: the survey of grid points with data and their statistics, the filling of gaps, and the passes."""
+
+from __future__ import annotations
+
+import math
+import warnings
+from dataclasses import dataclass, field, replace
+from functools import partial
+from typing import Any
+
+import numpy as np
+
+from dpca.engine.sources.held_out import without
+from dpca.engine.sources.source import Source
+from dpca.kernels.algebra.types import Array
+from dpca.models.base.convergence import ConvergenceWarning, check_level
+from dpca.models.base.linear_model import LinearModel
+from dpca.models.base.passes import Passes
+from dpca.models.base.watching import Enough, Progress, Watching
+from dpca.models.eof.anomalies import Anomalies, AnomalySource, GapError, SurveySource
+from dpca.models.eof.calendar import Calendar, elapsed
+from dpca.models.eof.fields import Field
+from dpca.models.eof.gaps import Expected, FilledSource, InterpolatedSource
+from dpca.partition.whole import Whole
+from dpca.rules.base.watched import moved
+from dpca.rules.covariance.survey import Survey
+from dpca.storage.errors import DataError
+
+#: Treatments of grid points that miss some values.
+GAPS = ("drop", "interpolate", "iterate")
+# Most bytes of the halo: the samples that interpolation reads before and after its own.
+_MOST_HALO = 2**28
+# Filling by modes ends when the modes and their variances change by at most these shares, or after this many fits.
+_MOVED, _CHANGED, _MOST_FITS = 1e-7, 1e-5, 100
+
+
+class GapWarning(UserWarning):
+    """Some grid points of a field miss some values and are excluded."""
+
+
+@dataclass
+class FittedAnomalies:
+    """The result of a fit.
+
+    Attributes
+    ----------
+    model : LinearModel
+        The model of the anomalies at grid points with data.
+    anomalies : Anomalies
+    n_used : int
+        Number of samples with data.
+    expected : Expected or None
+        The expectation that fills gaps with ``gaps="iterate"``.
+    n_fits : int
+    """
+
+    model: LinearModel
+    anomalies: Anomalies
+    n_used: int
+    expected: Expected | None = None
+    n_fits: int = 1
+
+
+@dataclass
+class Fitting:
+    """One fit to a field.
+
+    Attributes
+    ----------
+    eof : EOF
+        The parameters.
+    given : Field
+    calendar : Calendar
+    weights : array (*sample_shape) or None
+    running : dict
+        Client, checkpoints and progress for all passes.
+    watching : Watching, optional
+        The callback and the budgets.
+    """
+
+    eof: Any
+    given: Field
+    calendar: Calendar
+    weights: Array | None
+    running: dict[str, Any]
+    watching: Watching | None = None
+    is_over: bool = field(default=False, init=False)
+    shift: Array = field(init=False)
+
+    def __post_init__(self) -> None:
+        source, n = self.given.source, self.given.source.shape[0]
+        self.shape = tuple(source.shape[1:])
+        self.groups, self.trend = self.calendar.groups(self.given.along, n), self.calendar.trend(self.given.along, n)
+        first = np.empty((1, *self.shape), source.dtype)
+        source.reader()((0, 1), tuple((0, length) for length in self.shape), first)
+        self.shift = first.ravel().astype(np.float64)
+
+    @property
+    def _wants_moments(self) -> bool:
+        return bool(self.eof.standardize or self.eof.detrend or self.eof.climatology is not None)
+
+    def run(self) -> FittedAnomalies:
+        """Fit. Try the grid points with data of the first sample; the pass raises `GapError` if others differ."""
+        places = np.flatnonzero(~np.isnan(self.shift))
+        if not self._wants_moments and places.size:
+            anomalies = Anomalies(places, self.shape, self._gain(places))
+            certain = self.given.source.dtype.kind != "f"
+            try:
+                return self._fitted(self._over(self.given.source, anomalies, certain=certain))
+            except GapError:
+                pass
+        return self._surveyed()
+
+    def _surveyed(self) -> FittedAnomalies:
+        source, eof = self.given.source, self.eof
+        found = self._survey(source, "survey")
+        there = found["empty"] == 0
+        n, some = int(there.sum()), found["count"] > 0
+        gappy = some & (found["count"] < (n if eof.gaps != "interpolate" else len(there)))
+        if not some.any():
+            raise DataError(f"all values of {source.name} are NaN: give a field with values")
+        if n < 2:
+            raise DataError(f"only {n} of {len(there)} samples has values: a fit requires at least 2")
+        if gappy.any() and eof.gaps == "interpolate":
+            source = interpolated(source, self.given, int(found["run"][some].max()))
+            found = self._survey(source, "survey of what is filled") if self._wants_moments else found
+            return self._fitted(self._over(source, self._anomalies(found, np.flatnonzero(some))))
+        if not there.all():
+            source = without(source, np.flatnonzero(~there))
+            source.with_gaps = True
+            self.groups = self.groups[there]
+            self.trend = None if self.trend is None else self.trend[there]
+        if gappy.any() and eof.gaps == "iterate":
+            return self._iterated(source, found, np.flatnonzero(some))
+        if gappy.any():
+            warnings.warn(
+                f"{int(gappy.sum()):,} of {int(some.sum()):,} grid points with data miss some of {n:,} values and are "
+                f"excluded: fill them with gaps='interpolate' or gaps='iterate', or select times and grid points",
+                GapWarning,
+                stacklevel=5,
+            )
+        if not (kept := np.flatnonzero(some & ~gappy)).size:
+            raise DataError(
+                f"no grid point of {source.name} has all {n:,} values: fill them with gaps='interpolate' or "
+                f"gaps='iterate', or select times and grid points"
+            )
+        return self._fitted(self._over(source, self._anomalies(found, kept)))
+
+    def _survey(self, source: Source, stage: str) -> dict[str, Array]:
+        surveyed = SurveySource(source)
+        rule = Survey(self.groups, self.trend, np.nan_to_num(self.shift))
+        passes = Passes(surveyed, memory_budget=self.eof.memory_budget, **self.running)
+        found = passes.over(Whole(tuple(surveyed.shape[1:])), rule, stage=stage)[0]
+        largest = np.abs(found["level"]).max(where=np.isfinite(found["level"]), initial=0)
+        check_level(float(np.sqrt(found["variance"].mean()) or largest), f"the {stage}")
+        return found
+
+    def _anomalies(self, found: dict[str, Array], places: Array) -> Anomalies:
+        """Return the anomalies at these grid points according to the survey of a source without gaps."""
+        gain = self._gain(places)
+        if not self._wants_moments:
+            return Anomalies(places, self.shape, gain)
+        if self.eof.standardize:
+            deviation = np.sqrt(found["variance"][places])
+            gain = np.divide(1.0 if gain is None else gain, deviation, out=np.zeros(len(places)), where=deviation > 0)
+        slope = found["slope"][places] if self.calendar.detrend else None
+        return Anomalies(places, self.shape, gain, found["level"][:, places], slope)
+
+    def _gain(self, places: Array) -> Array | None:
+        return None if self.weights is None else self.weights.ravel()[places]
+
+    def _over(self, source: Source, anomalies: Anomalies, *, certain: bool = True) -> AnomalySource:
+        return AnomalySource(source, anomalies, self.groups, self.trend, certain)
+
+    def _fitted(self, source: AnomalySource, n_passes: int | None = None) -> FittedAnomalies:
+        model = self.eof._model(*source.shape, n_passes)
+        watched: dict[str, Any] = {}
+        if (watching := self.watching) is not None:
+            left = max(watching.max_seconds - watching.pace.seconds, 1e-3)
+            watched = {"callback": partial(self._show, source), "max_samples": watching.max_samples}
+            watched["max_seconds"] = None if math.isinf(left) else left
+        model.fit(source, **self.running, **watched)
+        if self.is_over:
+            raise Enough
+        return FittedAnomalies(model, source.anomalies, source.shape[0])
+
+    def _show(self, source: AnomalySource, progress: Progress) -> bool:
+        """Pass the modes so far to the callback; return whether the fit ends here."""
+        self.is_over = progress.finished and progress.n_samples_seen < progress.n_samples
+        if self.watching is not None and (self.is_over or not progress.finished):
+            expected = expected_by(progress.model) if self.eof.gaps == "iterate" else None
+            found = FittedAnomalies(progress.model, source.anomalies, progress.n_samples_seen, expected)
+            n = self.given.source.shape[0]
+            try:
+                self.watching.show(lambda eof: eof._learned(found, self.given, self.calendar, n), source.shape[0])
+            except Enough:
+                self.is_over = True
+        return self.is_over
+
+    def _iterated(self, source: Source, found: dict[str, Array], places: Array) -> FittedAnomalies:
+        """Alternate fits and filling until convergence (Beckers & Rixen 2003; noise as in Tipping & Bishop 1999)."""
+        slope = found["slope"][places] if self.calendar.detrend else None
+        known = Anomalies(places, self.shape, None, found["level"][:, places], slope)
+        fills = FilledSource(source, known, self.groups, self.trend, None)
+        before: LinearModel | None = None
+        for turn in range(1, _MOST_FITS + 1):
+            if self._wants_moments:
+                anomalies = self._anomalies(self._survey(fills, f"survey {turn}"), places)
+            else:
+                anomalies = replace(known, gain=self._gain(places))
+            found_now = self._fitted(self._over(fills, anomalies), 1)
+            model = found_now.model
+            done = before is not None and _converged(before, model)
+            if done:
+                break
+            before, fills = model, self._filled(source, found_now)
+        else:
+            warnings.warn(
+                f"gaps='iterate' has not converged after {_MOST_FITS} fits: use fewer modes, or remove grid points and "
+                f"samples with few values",
+                ConvergenceWarning,
+                stacklevel=6,
+            )
+        last = self._fitted(self._over(fills, anomalies))
+        return replace(last, expected=expected_by(last.model), n_fits=turn + 1)
+
+    def _filled(self, source: Source, found: FittedAnomalies) -> FilledSource:
+        return FilledSource(source, found.anomalies, self.groups, self.trend, expected_by(found.model))
+
+
+def interpolated(source: Source, given: Field, longest: int) -> Source:
+    """Return a source with gaps filled by interpolation in time; ``longest`` is the longest gap in samples.
+
+    Raises
+    ------
+    DataError
+        If the halo of the longest gap takes too much memory, or the times do not ascend.
+    """
+    halo = 2 * longest * int(np.prod(source.shape[1:])) * source.dtype.itemsize
+    if halo > _MOST_HALO:
+        raise DataError(
+            f"the longest gap of {source.name} lasts {longest:,} samples, and interpolating it takes "
+            f"{halo / 1e6:,.0f} MB, more than {_MOST_HALO / 1e6:,.0f} MB: use gaps='iterate', or remove the grid "
+            f"points or samples with long gaps"
+        )
+    times = elapsed(given.along, source.shape[0], given.dim)
+    if not (np.diff(times) > 0).all():
+        raise DataError(f"the coordinate {given.dim!r} does not ascend: sort the samples with x.sortby({given.dim!r})")
+    return InterpolatedSource(source, times, longest)
+
+
+def longest_gap(source: Source, n: int) -> int:
+    """Return the length of the longest gap at any grid point with data, from a pass over the source."""
+    surveyed = SurveySource(source)
+    rule = Survey(np.zeros(n, np.uint16), None, np.zeros(surveyed.shape[1] - 2))
+    found = Passes(surveyed, client=None, memory_budget=None).over(Whole((surveyed.shape[1],)), rule)[0]
+    return int(found["run"][found["count"] > 0].max(initial=0))
+
+
+def expected_by(model: LinearModel) -> Expected:
+    """Return the expectation of missing values under the modes of a model."""
+    captured, d = float(model.explained_variance_.sum()), model.n_features_in_
+    noise = max(float(model.total_variance_) - captured, 0.0) / max(d - len(model.components_), 1)
+    floor = max(float(model.explained_variance_[0]), 1e-300) * 1e-12
+    return Expected(model.components_, model.mean_, noise / np.maximum(model.explained_variance_, floor))
+
+
+def _converged(before: LinearModel, after: LinearModel) -> bool:
+    _, share = moved(before.components_, after.components_, after.explained_variance_)
+    old, new = (float(model.explained_variance_.sum()) for model in (before, after))
+    return share <= _MOVED and abs(new - old) <= _CHANGED * max(new, 1e-300)

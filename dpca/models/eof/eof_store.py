@@ -1,0 +1,138 @@
+"""Stores of `EOF`: the model of the anomalies, and the map from a field to anomalies."""
+
+from __future__ import annotations
+
+import math
+from abc import abstractmethod
+from dataclasses import replace
+from inspect import signature
+from typing import Any, Self
+
+import numpy as np
+
+from dpca.kernels.algebra.types import Array
+from dpca.models.base.labelled import Labelled, Labels
+from dpca.models.base.linear_model import LinearModel
+from dpca.models.base.storable import Storable
+from dpca.models.base.store import Kept, StoredModel
+from dpca.models.eof.anomalies import Anomalies
+from dpca.models.eof.calendar import Calendar
+from dpca.models.eof.eof_fit import FittedAnomalies, expected_by
+from dpca.models.eof.fields import MODE, FieldNames
+from dpca.models.eof.gaps import Expected
+from dpca.models.eof.weights import field_weights
+from dpca.models.linear.pca import PCA
+from dpca.models.streaming.streaming_methods import describe_option
+from dpca.models.streaming.streaming_pca import StreamingPCA
+from dpca.storage.arrays.labelled import coordinates_of
+
+# Arrays in addition to those of the model of the anomalies; the features of that model are the grid points with data.
+_ARRAYS = {
+    "analyzed": ("place",),
+    "gain": ("feature",),
+    "level": ("group", "feature"),
+    "slope": ("feature",),
+    "weights": ("place",),
+    "pcs": ("time", "component"),
+}
+_NOT_KEPT = ("random_state", "memory_budget", "weights")
+
+
+class StoredEOF(Storable):
+    """Base of `EOF` that writes it to a store and reads it back."""
+
+    climatology: str | None
+    detrend: bool
+    weights: Any
+    model_: LinearModel
+    _given: FieldNames
+    _calendar: Calendar
+    _anomalies: Anomalies
+    _expected: Expected | None
+    _n_given: int
+    _pcs: Array | None
+
+    @abstractmethod
+    def _check(self) -> None:
+        """Reject invalid parameters."""
+
+    @abstractmethod
+    def _learned(
+        self, found: FittedAnomalies, given: FieldNames, calendar: Calendar, n: int, pcs: Array | None = None
+    ) -> None:
+        """Set the attributes of a fit to ``n`` samples."""
+
+    @property
+    def _labels(self) -> Labels | None:
+        return self._given.labels
+
+    @_labels.setter
+    def _labels(self, labels: Labels | None) -> None:
+        self._given = replace(self._given, labels=labels)
+
+    def _kept(self) -> Kept:
+        names, calendar, n, weights = self._given, self._calendar, self._n_given, self.weights
+        if weights is not None and not isinstance(weights, str):
+            weights = field_weights(weights, names.labels, self.sample_shape_)
+        analyzed = np.zeros(math.prod(self.sample_shape_), bool)
+        analyzed[self._anomalies.places] = True
+        own: dict[str, Any] = {name: getattr(self._anomalies, name) for name in ("gain", "level", "slope")}
+        own |= {"weights": weights.ravel() if isinstance(weights, np.ndarray) else None}
+        own |= {"analyzed": analyzed, "pcs": self._pcs}
+        arrays = {name: (values, _ARRAYS[name]) for name, values in own.items() if values is not None}
+        given = {name: getattr(self, name) for name in signature(type(self)).parameters if name not in _NOT_KEPT}
+        inner = self.model_._kept()
+        facts: dict[str, Any] = {
+            "sample_shape": list(self.sample_shape_),
+            "n_components": self.model_.n_components_,
+            "n_samples_seen": self.model_.n_samples_seen_,
+            "n_samples": n,
+            "parameters": {name: describe_option(value) for name, value in given.items()},
+            "kept": list(arrays),
+            "model": {"kind": self.model_.store_kind, **inner.facts},
+            "fills": self._expected is not None,
+            "dim": names.dim,
+            "calendar": {"parts": calendar.parts.tolist(), "origin": calendar.origin, "unit": calendar.unit},
+        }
+        if isinstance(weights, str):
+            facts["parameters"]["weights"] = weights
+        times = None
+        if names.labels is not None:
+            times = coordinates_of(names.series(np.empty((n, 1))).isel({MODE: 0}, drop=True))
+        if times is not None:
+            facts["times"] = Labels(times.dims, times.dims, times, None, {}).facts(times)
+        return Kept({**inner.arrays, **arrays}, facts, self.store_version, beside=times)
+
+    @classmethod
+    def _from_store(cls, stored: StoredModel) -> Self:
+        facts, inner = stored.facts, stored.within("model")
+        eof = cls(**facts["parameters"])
+        eof._check()
+        model = {kind.store_kind: kind for kind in (PCA, StreamingPCA)}[inner.facts["kind"]]._from_store(inner)
+        if stored.n_components != model.n_components_ or stored.n_samples != model.n_samples_seen_:
+            raise ValueError(f"{stored.n_components} modes of {stored.n_samples} samples differ from the inner model")
+        along, n = facts["calendar"], int(facts["n_samples"])
+        if n < stored.n_samples:
+            raise ValueError(f"{stored.n_samples} samples with data are more than {n} samples")
+        parts = np.array(along["parts"])
+        lengths = {"feature": model.n_features_in_, "component": model.n_components_, "time": n}
+        lengths |= {"group": len(parts), "place": math.prod(stored.sample_shape)}
+        shapes = {name: tuple(lengths[axis] for axis in _ARRAYS[name]) for name in facts["kept"]}
+        arrays = stored.arrays(shapes, integers=("analyzed",))
+        if len(places := np.flatnonzero(arrays["analyzed"])) != model.n_features_in_:
+            raise ValueError(f"{len(places)} grid points differ from the {model.n_features_in_} of the inner model")
+        if "weights" in arrays:
+            eof.weights = arrays["weights"].reshape(stored.sample_shape)
+        anomalies = Anomalies(places, stored.sample_shape, *(arrays.get(name) for name in ("gain", "level", "slope")))
+        calendar = Calendar(
+            str(facts["dim"]), eof.climatology, bool(eof.detrend), parts, float(along["origin"]), float(along["unit"])
+        )
+        names, times = FieldNames(None, None, None, calendar.dim), stored.labels("times", (n,))
+        if times is not None:
+            import xarray  # only stores with coordinates require it
+
+            samples = xarray.DataArray(np.empty(n), times.coords, times.dims)
+            names = replace(names, labelled=Labelled(samples, 1), along=samples.coords.get(calendar.dim))
+        found = FittedAnomalies(model, anomalies, stored.n_samples, expected_by(model) if facts["fills"] else None)
+        eof._learned(found, names, calendar, n, arrays.get("pcs"))
+        return eof

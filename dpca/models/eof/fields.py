@@ -1,0 +1,145 @@
+"""Input and output of `EOF`: fields with their dims and coordinates, and results on the same grid."""
+
+from __future__ import annotations
+
+import copy
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from dpca.engine.sources.source import Source, as_source
+from dpca.kernels.algebra.types import Array
+from dpca.models.base.labelled import Labelled, Labels, given_to_fit, given_to_model, taken_in
+from dpca.storage.arrays.labelled import as_coords, called, is_labelled, labelled_array
+from dpca.storage.errors import DataError
+from dpca.storage.given_numbers import require_one_array
+
+#: The dim of modes. They are numbered from 1.
+MODE = "mode"
+
+
+@dataclass(frozen=True, eq=False)
+class FieldNames:
+    """The dims and coordinates of a field.
+
+    Attributes
+    ----------
+    labels : Labels or None
+        Dims and coordinates of a sample, if the dims have names.
+    labelled : Labelled or None
+        The samples, if they were given as a ``DataArray``; from a store, a ``DataArray`` with their coordinates.
+    along : xarray.DataArray or None
+        The coordinate of the samples.
+    dim : str
+    """
+
+    labels: Labels | None
+    labelled: Labelled | None
+    along: Any
+    dim: str
+
+    def series(self, values: Any, attrs: Any = None) -> Any:
+        """Return PC time series (n, k), as a ``DataArray`` if the dims of samples have names."""
+        if self.labels is None:
+            return values
+        import xarray  # only samples with names require it
+
+        numbers = {MODE: np.arange(1, values.shape[1] + 1)}
+        if self.labelled is not None:
+            return self.labelled.result(values, (MODE,), "pcs", attrs).assign_coords(numbers)
+        coords = numbers if self.along is None else {**numbers, self.dim: self.along}
+        return xarray.DataArray(values, coords, (self.dim, MODE), "pcs", attrs)
+
+
+@dataclass(frozen=True, eq=False)
+class Field(FieldNames):
+    """Samples along one dim.
+
+    Attributes
+    ----------
+    source : Source
+        Missing values are NaN.
+    """
+
+    source: Source
+
+    @classmethod
+    def of(cls, X: Any, dim: str, key: str | None, labels: Labels | None = None) -> Field:
+        """Return the field in an array, a ``Dataset``, a path or a source; ``labels`` are those of a model.
+
+        Raises
+        ------
+        DataError
+            If the dim is missing, or the input is not an array of samples.
+        """
+        if not is_labelled(X):
+            X, found = given_to_fit(X, None, key)
+            source = copy.copy(as_source(X))  # elsewhere, the source of the caller rejects missing values
+            coordinates = None if found is None else getattr(X, "coordinates", None)
+            along = None if coordinates is None else as_coords(coordinates).get(coordinates.dims[0])
+            labelled, own = None, dim if coordinates is None else coordinates.dims[0]
+        else:
+            if hasattr(X, "data_vars") and key is None and len(X.data_vars) == 1:
+                (key,) = X.data_vars
+            x, own = labelled_array(X, key), dim
+            if dim not in x.dims:
+                raise DataError(
+                    f"dim is {dim!r} but {called(x)} has the dims {x.dims}: give the dim of the samples to EOF as dim="
+                )
+            labelled, found = taken_in(x, dim) if labels is None else given_to_model(x, labels)
+            if labelled.sample_dims != (dim,):
+                raise DataError(f"{called(x)} has the dims {x.dims}: remove all except {dim!r} and those of the fit")
+            source, along = labelled.source(found), x.coords.get(dim)
+        source.with_gaps = True
+        return cls(found, labelled, along, own, source)
+
+
+def on_grid(maps: Array, labels: Labels | None, name: str, attrs: Any = None) -> Any:
+    """Return maps (k, *sample_shape), as a ``DataArray`` if the dims of samples have names."""
+    if labels is None:
+        return maps
+    import xarray  # only samples with names require it
+
+    found = xarray.DataArray(maps, dims=(MODE, *labels.dims), name=name, attrs=attrs)
+    found = found.assign_coords({MODE: np.arange(1, len(maps) + 1)})
+    return found if labels.coords is None else found.assign_coords(labels.coords)
+
+
+def series_given(pcs: Any, dim: str, k: int) -> Array:
+    """Return PC time series (n, k or more), given as a ``DataArray`` or an array, in memory.
+
+    Raises
+    ------
+    DataError
+        If the dims differ, there are fewer than k modes, or the numbered modes are not 1 to k in order.
+    """
+    if named := is_labelled(pcs):
+        if {*labelled_array(pcs).dims} != {dim, MODE}:
+            raise DataError(f"pcs has the dims {pcs.dims}: give {(dim, MODE)}")
+        pcs = pcs.transpose(dim, MODE)
+    require_one_array(pcs, "pcs")
+    values = np.asarray(pcs)
+    if values.ndim != 2 or values.shape[1] < k:
+        raise DataError(f"pcs has shape {values.shape}: give (n_samples, n_modes) with at least {k} modes")
+    if named and MODE in pcs.coords and (pcs[MODE][:k] != np.arange(1, k + 1)).any():
+        found = ", ".join(map(str, pcs[MODE].values))
+        raise DataError(f"pcs has the modes {found}: give 1 to {k}, in this order")
+    return values
+
+
+def scale_of(eigenvalues: Array, scaling: int) -> Array:
+    """Return the factors of modes or PC time series: 1, or the square root of the eigenvalues or its inverse.
+
+    Raises
+    ------
+    DataError
+        If scaling is not 0, 1 or 2.
+    """
+    if isinstance(scaling, bool) or scaling not in (0, 1, 2):
+        raise DataError(
+            f"scaling is {scaling!r}: give 0 for none, 1 to divide by the root of the eigenvalue, or 2 to multiply"
+        )
+    root = np.sqrt(np.maximum(eigenvalues, 0))
+    divided = np.divide(1, root, out=np.zeros_like(root), where=root > 0)
+    return np.ones_like(root) if scaling == 0 else divided if scaling == 1 else root

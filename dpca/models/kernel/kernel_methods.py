@@ -1,0 +1,191 @@
+"""The methods of `KernelPCA`: each finds components in the span of landmarks of a source."""
+
+from __future__ import annotations
+
+import math
+from bisect import bisect_left
+from dataclasses import dataclass, replace
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from dpca.engine.folds.plan import PlanError
+from dpca.engine.sources.sampling import read_samples
+from dpca.kernels.algebra.types import Array
+from dpca.kernels.inner_products import Kernel, KernelMap
+from dpca.models.base.parameters import no_values
+from dpca.models.base.passes import Passes
+from dpca.models.kernel.landmarks import HELD_OUT, OUT_OF_RANGE, chosen_of, default_gamma, draw, pool_size
+from dpca.partition.whole import Whole
+from dpca.rules.covariance.covariance import Covariance
+from dpca.rules.kernel.gains import Gains
+from dpca.rules.kernel.kernel_covariance import KernelComponents, degree_weights, degrees
+from dpca.storage.errors import DataError
+
+# Limits of rounding errors, relative to the largest entry or eigenvalue: the asymmetry of a kernel matrix, and negative
+# eigenvalues of the kernels of landmarks.
+_ASYMMETRY, _NEGATIVE = 1e-5, 1e-4
+# Limit of the rounding error of kernels, relative to their variation: eigenvalues then have two digits.
+_ROUNDED = 1e-3
+
+
+@dataclass(frozen=True)
+class KernelProblem:
+    """The parameters of a fit, checked against the data."""
+
+    k: int
+    n_landmarks: int
+    kernel: str
+    gamma: float | None
+    """None for the default."""
+    degree: int
+    coef0: float
+    landmarks: str | Array
+    """The method of choice, or the landmarks (m, d)."""
+    dtype: np.dtype[Any]
+    """The dtype of the landmarks."""
+    seed: int
+    center: bool = True
+    gains: Gains | None = None
+    """The gains of Hebbian steps; None for KHA/et* with a tuned first step."""
+    n_passes: int = 1
+
+    def kernel_on(self, x: Array) -> Kernel:
+        """Return the kernel; the default of gamma is computed from the rows."""
+        default = self.gamma is None and self.kernel in ("rbf", "poly")
+        return Kernel(self.kernel, default_gamma(x) if default else float(self.gamma or 1), self.degree, self.coef0)
+
+    def landmarks_of(self, pool: Array, rng: np.random.Generator) -> KernelMap:
+        """Return the map to the given landmarks, or to landmarks chosen from a pool (n, d)."""
+        pool = pool.astype(self.dtype, copy=False)
+        kernel = self.kernel_on(pool)
+        if not isinstance(self.landmarks, str):
+            return KernelMap(kernel, self.landmarks)
+        return KernelMap(kernel, chosen_of(pool, kernel, self.landmarks, self.n_landmarks, rng))
+
+    def rule(self, to_landmarks: KernelMap, held_out: Array | None = None) -> KernelComponents:
+        """Return the rule that finds the components in the span of landmarks."""
+        return KernelComponents(Covariance(center=self.center), to_landmarks, self.k, held_out=held_out)
+
+
+class Found(NamedTuple):
+    """The map to the landmarks, and the results of `KernelComponents`."""
+
+    to_landmarks: KernelMap
+    results: dict[str, Array]
+
+
+def nystrom(problem: KernelProblem, passes: Passes) -> Found:
+    """Fold the kernels with landmarks in one pass, after the landmarks are chosen."""
+    to_landmarks, rng = look(problem, passes)
+    held_out = draw(passes.source, HELD_OUT, rng).astype(problem.dtype, copy=False)
+    return fold_kernels(problem, passes, to_landmarks, held_out)
+
+
+def about_degrees(problem: KernelProblem, passes: Passes) -> Found:
+    """Find components of the kernels divided by the square roots of the degrees, which take an additional pass."""
+    to_landmarks, _ = look(problem, passes)
+    mean = passes(degrees(to_landmarks))["mean"]
+    weights = degree_weights(to_landmarks, mean, passes.source.shape[0])
+    to_landmarks = replace(to_landmarks, degrees=weights)
+    return fold_kernels(problem, passes, to_landmarks)
+
+
+def fold_kernels(
+    problem: KernelProblem, passes: Passes, to_landmarks: KernelMap, held_out: Array | None = None
+) -> Found:
+    """Find the components in the span of landmarks, in one pass."""
+    rule = problem.rule(to_landmarks, held_out)
+    return Found(to_landmarks, passes(rule, look=lambda states: Found(to_landmarks, rule.finish(states[0]))))
+
+
+def look(problem: KernelProblem, passes: Passes) -> tuple[KernelMap, np.random.Generator]:
+    """Plan the pass, then choose landmarks; return these and the random generator."""
+    plan(problem, passes)
+    source, rng = passes.source, np.random.default_rng(problem.seed)
+    pool = draw(source, pool_size(source, problem.n_landmarks, problem.dtype.itemsize, passes.budget), rng)
+    return problem.landmarks_of(pool, rng), rng
+
+
+def exact(problem: KernelProblem, passes: Passes) -> Found:
+    """Fold the kernels with all samples in float64: exact kernel PCA, if all samples fit into memory."""
+    plan(problem, passes)
+    x = np.concatenate(list(read_samples(passes.source, np.arange(passes.source.shape[0]))))
+    x = x.reshape(len(x), -1).astype(np.float64)
+    if problem.kernel == "precomputed":
+        _check_kernels(x)
+        x = (x + x.T) / 2
+    to_landmarks = KernelMap(problem.kernel_on(x), x)
+    return fold_kernels(problem, passes, to_landmarks)
+
+
+def plan(problem: KernelProblem, passes: Passes) -> None:
+    """Plan the pass without reading samples.
+
+    Raises
+    ------
+    PlanError
+        If the pass does not fit into memory. The message states the largest number of landmarks that does.
+    """
+    shape = tuple(passes.source.shape[1:])
+    d = math.prod(shape)
+
+    held_out = no_values((min(HELD_OUT, passes.source.shape[0]), d), problem.dtype)
+
+    def plan_error(m: int) -> PlanError | None:
+        points = KernelMap(Kernel(problem.kernel), no_values((m, d), problem.dtype))
+        try:
+            passes.plan(Whole(shape), problem.rule(points, held_out))
+        except PlanError as error:
+            return error
+        return None
+
+    if (error := plan_error(problem.n_landmarks)) is not None:
+        fits = bisect_left(range(1, problem.n_landmarks), True, key=lambda m: plan_error(m) is not None)
+        if fits < problem.k:
+            raise error
+        raise PlanError(
+            f"{problem.n_landmarks:,} landmarks do not fit into the {passes.budget / 1e6:,.0f} MB of a task: use "
+            f"method='nystrom' with n_landmarks={fits}, which fits, or a larger memory_budget"
+        ) from error
+
+
+def check_found(results: dict[str, Array], k: int) -> None:
+    """Check the results of `KernelComponents`.
+
+    Raises
+    ------
+    DataError
+        If the kernels are not positive semi-definite, results are not finite or lost to rounding, or there are fewer
+        than k components.
+    """
+    if (least := float(results["least"])) < -_NEGATIVE:
+        raise DataError(
+            f"the kernel matrix has an eigenvalue of {least:.3g} times its largest: give a positive semi-definite "
+            f"matrix, such as a matrix of inner products"
+        )
+    if not all(np.isfinite(array).all() for array in results.values()):
+        raise DataError(OUT_OF_RANGE)
+    if float(results["eigenvalues"][0]) > 0 and (rounded := float(results["rounding"])) > _ROUNDED:
+        raise DataError(
+            f"the rounding error is {rounded:.1e} times the variation of the kernels: subtract the mean of all "
+            f"samples, or give samples in float64"
+        )
+    rank = int(np.count_nonzero(results["eigenvalues"] > float(np.finfo(np.float32).eps) * float(results["total"])))
+    if rank < k:
+        raise DataError(
+            f"n_components is {k} but the samples vary along only {rank} directions of feature space: give at most "
+            f"that many components, or samples that differ more"
+        )
+
+
+def _check_kernels(kernels: Array) -> None:
+    largest = float(np.abs(kernels).max())
+    if len(kernels) != kernels.shape[1]:
+        raise DataError(f"the kernel matrix has shape {kernels.shape}: give a square matrix, (n_samples, n_samples)")
+    if not float(np.abs(kernels - kernels.T).max()) <= _ASYMMETRY * largest:
+        i, j = np.unravel_index(np.abs(kernels - kernels.T).argmax(), kernels.shape)
+        raise DataError(
+            f"the kernel matrix has {kernels[i, j]:g} at ({i}, {j}) and {kernels[j, i]:g} at ({j}, {i}): give a "
+            f"symmetric matrix"
+        )

@@ -1,0 +1,274 @@
+"""KernelPCA: kernel principal component analysis of data of any size, in one pass."""
+
+from __future__ import annotations
+
+import math
+import sys
+from collections.abc import Callable, Sequence
+from dataclasses import KW_ONLY, dataclass
+from typing import Any, ClassVar
+
+import numpy as np
+
+from dpca.choices import KERNELS
+from dpca.engine.folds.boundary import guarded
+from dpca.engine.sources.source import Source
+from dpca.kernels.algebra.dtypes import working_dtype
+from dpca.kernels.algebra.types import Array
+from dpca.kernels.inner_products import Kernel, KernelMap
+from dpca.models.base.docs import documented
+from dpca.models.base.parameters import checked_rank, no_values, require_seed
+from dpca.models.base.passes import Passes
+from dpca.models.base.samples import varied_source
+from dpca.models.kernel.kernel_hebbian import hebbian
+from dpca.models.kernel.kernel_methods import Found, KernelProblem, exact, nystrom, plan
+from dpca.models.kernel.kernel_model import KernelModel
+from dpca.models.kernel.landmarks import CHOICES
+from dpca.representation.base import Representation
+from dpca.representation.kernel import PRE_IMAGES, KernelRepresentation
+from dpca.rules.kernel.gains import Gains
+from dpca.storage.errors import DataError
+from dpca.storage.given_numbers import is_real, require_one_array, whole_number
+
+# Default number of landmarks: the larger of a fixed number and a number for each component.
+_LANDMARKS, _PER_COMPONENT = 500, 10
+#: Functions of a problem and the passes over its source that find the components.
+METHODS: dict[str, Callable[[KernelProblem, Passes], Found]] = {"nystrom": nystrom, "exact": exact, "kha": hebbian}
+
+
+@documented()
+@dataclass(eq=False, repr=False)
+class KernelPCA(KernelModel):
+    """Kernel principal component analysis (Schölkopf, Smola & Müller 1998) of any number of samples, in one pass.
+
+    The components lie in the span of some samples, the landmarks, in feature space (Nyström method; Williams & Seeger
+    2001). The data are centered in feature space. The components are the optimal ones within this span, and the
+    eigenvalues are exactly the sums of squares that they capture.
+
+    Parameters
+    ----------
+    n_components : int
+    kernel : {"rbf", "poly", "linear", "cosine", "precomputed"}
+        As in scikit-learn. With "precomputed", samples are rows of a kernel matrix; this requires method "exact".
+    gamma : float, optional
+        Parameter of "rbf" and "poly". Default: 1 / (2 s^2), where s is the root mean square distance between the
+        samples that landmarks are chosen from. (The default of scikit-learn is 1 / n_features.)
+    degree, coef0 : int, float
+        Parameters of "poly": (gamma x.z + coef0)^degree.
+    method : {"nystrom", "exact", "kha"}
+        "nystrom": one pass, after up to 16,384 samples are read for the choice of landmarks. Memory does not grow with
+        the number of samples.
+        "exact": all samples are landmarks. Takes 12 matrices of n x n in float64 and O(n^3) time.
+        "kha": the kernel Hebbian algorithm (Günter, Schraudolph & Vishwanathan 2007) in the span of the landmarks, for
+        comparisons: one pass of "nystrom", then passes of steps in random order that approximate its result. Takes
+        8 (n_components + 2) bytes more for each sample.
+    n_landmarks : int, optional
+        Number of landmarks. Default: 500, or 10 for each component if that is more, and at most the number of samples.
+        Fewer are used if these already span all others.
+    landmarks : {"cholesky", "uniform"} or array (n_landmarks, *sample_shape)
+        Choice of the landmarks. "cholesky": randomly pivoted Cholesky (Chen, Epperly, Tropp & Webber 2022), which finds
+        small groups of samples far from all others. "uniform": all samples with the same probability. Or the landmarks.
+    pre_image : {"ridge", "fixed-point"}
+        Estimate of samples in `inverse_transform`. "ridge": kernel ridge regression of the landmarks on their scores,
+        as scikit-learn with all samples (Bakir, Weston & Schölkopf 2003). "fixed-point": the fixed-point iteration of
+        Mika et al. 1999, started from "ridge"; only for "rbf".
+    alpha : float
+        Penalty of the ridge regression, positive.
+    inverse_gamma : float, optional
+        Parameter of the kernel of scores in the ridge regression. Default: as for ``gamma``, from the scores of the
+        landmarks. (scikit-learn uses ``gamma`` itself.)
+    gains : Gains, optional
+        Gains of "kha"; see `dpca.rules.gains_of`. Default: KHA/et*, which decays to a twentieth over a pass, from the
+        largest gain that does not diverge in the first 1,280 steps (`dpca.rules.tune`).
+    n_passes : int
+        Number of passes of "kha" over the data, all in the same random order.
+    random_state : int, RandomState or None
+        Seed of the choice of landmarks, and of the order and the initial state of "kha".
+    {memory_budget}
+
+    Attributes
+    ----------
+    eigenvalues_ : array (n_components,), float64
+        Sums of squares of the scores of the samples of the fit, descending, as in scikit-learn.
+    landmarks_ : array (n_landmarks, n_features)
+        float32, or float64 for float64 input, wide integers, and method "exact".
+    coefficients_ : array (n_landmarks, n_components), float64
+        Coefficients of the components in the images of the landmarks. Scores are the kernels with the landmarks times
+        these, minus ``offset_`` (n_components,). ``mean_coefficients_`` (n_landmarks,) are the coefficients of the
+        mean.
+    landmark_scores_ : array (n_landmarks, n_components), float64
+    total_ : float
+        The sum of all eigenvalues. With "nystrom" it may be too high by the part of the mean outside of the span.
+    residual_ : float
+        Certificate: the part of ``total_`` outside of the span of the landmarks. No components capture more than these
+        plus the residual.
+    captured_bound_ : float
+        Certificate: these components capture at least this share of the optimum. It is sharper than a bound from
+        ``residual_``, as only the leading directions of the residual count. They are estimated from 1,000 random
+        samples, plus three standard errors; `partial_fit` draws no samples and counts the whole residual. Rounding of
+        the kernels is treated as random. The bound is therefore not a proof, unlike that of `StreamingPCA`.
+    gamma_, inverse_gamma_ : float
+    n_components_, n_features_in_, n_samples_seen_ : int
+    sample_shape_ : tuple of int
+    fit_report_ : FoldReport
+        Plan, seconds and peak memory of the pass.
+
+    Notes
+    -----
+    {where}
+    Costs 2 n m (d + m / 2) operations for m landmarks of d attributes, and O(m^3) at the end. A task holds the
+    landmarks and about a dozen matrices of m x m; the planner bounds this memory before anything runs. For samples with
+    very many attributes, use their scores instead, such as ``dpca.open_scores(path).scores``.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> from dpca import KernelPCA
+    >>> images = np.random.default_rng(0).integers(0, 256, (300, 20, 30), dtype=np.uint8)
+    >>> model = KernelPCA(5, n_landmarks=100, random_state=0).fit(images)
+    >>> model.transform(images).shape
+    (300, 5)
+    >>> model.inverse_transform(model.transform(images)).shape
+    (300, 20, 30)
+    """
+
+    store_kind: ClassVar[str] = "kernel-pca"
+
+    n_components: int
+    _: KW_ONLY
+    kernel: str = "rbf"
+    gamma: float | None = None
+    degree: int = 3
+    coef0: float = 1.0
+    method: str = "nystrom"
+    n_landmarks: int | None = None
+    landmarks: Any = "cholesky"
+    pre_image: str = "ridge"
+    alpha: float = 1.0
+    inverse_gamma: float | None = None
+    gains: Any = None
+    n_passes: int = 1
+    random_state: Any = None
+    memory_budget: int | None = None
+
+    # -- fitting
+
+    def _fit(self, X: Any, **running: Any) -> None:
+        source = varied_source(self, X)
+        drawn = self.method == "kha" or (self.method == "nystrom" and isinstance(self.landmarks, str))
+        if running["checkpoints"] is not None and drawn:
+            require_seed(self.random_state)
+        problem = self._problem(source.shape[0], tuple(source.shape[1:]), source.dtype)
+        passes = Passes(source, memory_budget=self.memory_budget, **running)
+
+        def set_results(model: Any, found: Found, n: int) -> None:
+            model._settle(found, tuple(source.shape[1:]), n)
+            model._states = None
+
+        passes.settle = set_results
+        set_results(self, guarded(METHODS[self.method], source.name)(problem, passes), source.shape[0])
+        self.fit_report_ = passes.report
+
+    def _problem(self, n: int | None, shape: tuple[int, ...], dtype: np.dtype[Any]) -> KernelProblem:
+        """Return the checked problem for n samples, or for any number if n is None."""
+        for name, choices in {"kernel": KERNELS, "method": METHODS, "pre_image": PRE_IMAGES}.items():
+            if not isinstance(value := getattr(self, name), str) or value not in choices:
+                raise DataError(f"{name} is {value!r}: choose one of {', '.join(choices)}")
+        for name, least in {"gamma": None, "inverse_gamma": None, "alpha": 0.0, "coef0": -1e-300}.items():
+            value = getattr(self, name)
+            if not (value is None and least is None) and not _is_above(value, least or 0.0):
+                what = "a number of at least 0" if name == "coef0" else "a positive number"
+                raise DataError(f"{name} is {value!r}: give {what}{', or None for the default' * (least is None)}")
+        if self.kernel == "precomputed" and self.method != "exact":
+            raise DataError(f"method is {self.method!r} but kernel='precomputed' requires 'exact': use method='exact'")
+        if self.pre_image == "fixed-point" and self.kernel != "rbf":
+            raise DataError(f"pre_image is 'fixed-point' but kernel is {self.kernel!r}: use 'ridge', or kernel='rbf'")
+        k = checked_rank(self.n_components, sys.maxsize, n)
+        m, landmarks = self._landmarks(k, n, shape, dtype)
+        if k > m:
+            raise DataError(
+                f"n_components is {k} but there are only {m} landmarks: give at most that many components, or more "
+                f"landmarks"
+            )
+        if not isinstance(self.gains, Gains | None):
+            raise DataError(f"gains is {self.gains!r}: give gains from dpca.rules.gains_of, or None to tune them")
+        n_passes = whole_number(self.n_passes, "n_passes", 1)
+        if self.method != "kha" and (self.gains is not None or n_passes > 1):
+            raise DataError(f"gains and n_passes do not apply to method={self.method!r}: remove them, or use 'kha'")
+        takes_all = self.method == "exact"
+        drawn = self.method == "kha" or (not takes_all and isinstance(landmarks, str))
+        return KernelProblem(
+            k,
+            m,
+            self.kernel,
+            self.gamma,
+            whole_number(self.degree, "degree", 1),
+            float(self.coef0),
+            landmarks,
+            np.dtype(np.float64) if takes_all else working_dtype(dtype),
+            self._seed() if drawn else 0,
+            gains=self.gains,
+            n_passes=n_passes,
+        )
+
+    def _landmarks(
+        self, k: int, n: int | None, shape: tuple[int, ...], dtype: np.dtype[Any]
+    ) -> tuple[int, str | Array]:
+        """Return the number of landmarks, and the method of choice or the landmarks."""
+        given, count = self.landmarks, self.n_landmarks
+        wanted = max(_LANDMARKS, _PER_COMPONENT * k) if count is None else whole_number(count, "n_landmarks", 1)
+        if self.method == "exact":
+            if count is not None or not isinstance(given, str) or given != "cholesky":
+                raise DataError("method='exact' uses all samples as landmarks: remove n_landmarks and landmarks")
+            return wanted if n is None else n, "all"
+        if isinstance(given, str):
+            if given not in CHOICES:
+                raise DataError(f"landmarks is {given!r}: choose one of {', '.join(CHOICES)}, or give an array")
+            if n is not None and count is not None and wanted > n:
+                raise DataError(f"n_landmarks is {wanted} but there are only {n} samples: give at most that many")
+            return min(wanted, wanted if n is None else n), given
+        if count is not None:
+            raise DataError(f"n_landmarks is {count!r} but landmarks is an array: remove n_landmarks")
+        require_one_array(given, "landmarks")
+        try:
+            points = np.asarray(given)
+        except ValueError as error:
+            raise DataError(f"landmarks are not an array ({error}): give numbers (n_landmarks, *{shape})") from error
+        if (
+            points.dtype.kind not in "buif"
+            or points.ndim < 2
+            or not points.size
+            or (shape and points.shape[1:] != shape)
+        ):
+            raise DataError(
+                f"landmarks have dtype {points.dtype} and shape {points.shape}: give numbers (n_landmarks, *{shape})"
+            )
+        if not np.isfinite(points).all():
+            raise DataError("landmarks contain NaN or infinity: give finite values")
+        points = points.reshape(len(points), -1)
+        return len(points), points.astype(np.result_type(working_dtype(dtype), working_dtype(points.dtype)), copy=False)
+
+    def plan_fit(self, source: Source, axes: Sequence[str], client: Any | None) -> tuple[Representation, bool]:
+        """Plan a fit; see `Estimator.plan_fit`."""
+        shape = tuple(source.shape[1:])
+        problem = self._problem(source.shape[0], shape, source.dtype)
+        plan(problem, Passes(source, memory_budget=self.memory_budget, client=client))
+        k, m = problem.k, problem.n_landmarks
+        points, kernel = no_values((m, math.prod(shape)), problem.dtype), Kernel(problem.kernel)
+        scores, one = no_values((m, k), np.float64), no_values((m,), np.float64)
+        maps = KernelMap(kernel, points), scores, no_values((k,), np.float64), one, scores
+        return KernelRepresentation(shape, *maps, self.pre_image, kernel, 1.0), True
+
+    # -- jobs and reports
+
+    def check_before(self, n_samples: int) -> None:
+        """Reject parameters that are invalid for this number of samples, as far as this is known without the data."""
+        self._problem(n_samples or None, (), np.dtype(np.float32))
+
+    def announced(self, axes: Sequence[str]) -> str:
+        """Return a description of the fit for logs."""
+        return f"{self.n_components} components of the {self.kernel} kernel by {self.method}"
+
+
+def _is_above(value: Any, least: float) -> bool:
+    return is_real(value) and bool(least < value < math.inf)

@@ -1,0 +1,90 @@
+"""Spectral clustering of data of any size, by landmarks."""
+
+from __future__ import annotations
+
+from dataclasses import KW_ONLY, dataclass, replace
+from typing import Any, Self
+
+import numpy as np
+from sklearn.base import BaseEstimator, ClusterMixin
+from sklearn.cluster import KMeans
+from sklearn.utils import check_random_state
+
+from dpca.engine.sources.source import batches
+from dpca.kernels.algebra.types import Array
+from dpca.models.base.passes import Passes
+from dpca.models.base.samples import varied_source
+from dpca.models.kernel.kernel_methods import about_degrees
+from dpca.models.kernel.kernel_pca import KernelPCA
+from dpca.representation.lazy import default_client
+from dpca.rules.covariance.covariance import BLOCK_ROWS
+from dpca.storage.errors import DataError
+from dpca.storage.given_numbers import whole_number
+
+
+@dataclass(eq=False, repr=False)
+class SpectralClustering(ClusterMixin, BaseEstimator):  # type: ignore[misc]
+    """Spectral clustering (Ng, Jordan & Weiss 2002) in three passes, by a kernel's landmarks.
+
+    The leading eigenvectors of D^(-1/2) K D^(-1/2), which is not centered, are found as `KernelPCA` finds them: the
+    degrees D follow from the kernels with landmarks (Fowlkes, Belongie, Chung & Malik 2004). Rows of them, scaled to
+    length 1, are clustered by k-means.
+
+    Parameters
+    ----------
+    n_clusters : int
+    gamma, n_landmarks, landmarks, random_state, memory_budget
+        As for `KernelPCA`, with the kernel "rbf".
+    n_init : int
+        Starts of k-means, of which the best counts.
+
+    Attributes
+    ----------
+    labels_ : array (n_samples,), int32
+    embedding_ : array (n_samples, n_clusters), float32
+        Rows of length 1.
+    eigenvalues_ : array (n_clusters,), float64
+        Descending, at most about 1.
+    """
+
+    n_clusters: int = 8
+    _: KW_ONLY
+    gamma: float | None = None
+    n_landmarks: int | None = None
+    landmarks: Any = "cholesky"
+    n_init: int = 10
+    random_state: Any = None
+    memory_budget: int | None = None
+
+    def fit(self, X: Any, y: Any = None) -> Self:
+        """Cluster samples (n_samples, *sample_shape): numpy, Dask, Zarr, a stack or its path; see `KernelPCA.fit`."""
+        shared = ("gamma", "n_landmarks", "landmarks", "random_state", "memory_budget")
+        model = KernelPCA(self.n_clusters, **{name: getattr(self, name) for name in shared})
+        whole_number(self.n_init, "n_init", 1)
+        source = varied_source(self, X)
+        if whole_number(self.n_clusters, "n_clusters", 1) > source.shape[0]:
+            raise DataError(
+                f"n_clusters is {self.n_clusters} but there are only {source.shape[0]} samples: ask for at most that "
+                f"many"
+            )
+        shape = tuple(source.shape[1:])
+        problem = replace(model._problem(source.shape[0], shape, source.dtype), center=False)
+        passes = Passes(source, memory_budget=self.memory_budget, client=default_client())
+        found = about_degrees(problem, passes)
+        values, n = found.results["eigenvalues"], source.shape[0]
+        coefficients = found.results["coefficients"] / np.sqrt(values)
+        if coefficients.shape[1] < self.n_clusters:
+            raise DataError(
+                f"n_clusters is {self.n_clusters} but the samples have only {coefficients.shape[1]} directions of "
+                f"feature space: ask for at most that many"
+            )
+        self.eigenvalues_ = values
+        self.embedding_ = np.empty((n, self.n_clusters), np.float32)
+        for first, rows in batches(source, (0, n), tuple((0, length) for length in shape), BLOCK_ROWS):
+            scores = found.to_landmarks(rows.reshape(len(rows), -1)) @ coefficients
+            lengths = np.linalg.norm(scores, axis=1, keepdims=True)
+            self.embedding_[first : first + len(rows)] = scores / np.where(lengths > 0, lengths, 1)
+        seed = check_random_state(self.random_state).randint(2**31)
+        clusters = KMeans(self.n_clusters, n_init=self.n_init, random_state=seed).fit(self.embedding_)
+        self.labels_: Array = clusters.labels_
+        return self

@@ -1,0 +1,312 @@
+"""The solvers of `PCA`, each a few passes over the data put together from rules, and the choice among them."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import partial
+from typing import Any
+
+import numpy as np
+
+from dpca.engine.folds.memory import usable_bytes
+from dpca.engine.folds.plan import PlanError
+from dpca.kernels.algebra import linalg
+from dpca.kernels.algebra.types import Array
+from dpca.models.base.parameters import no_values
+from dpca.models.base.passes import Passes
+from dpca.partition.cells import CellGrid
+from dpca.partition.whole import Whole
+from dpca.rules.base.minibatch import InBatches
+from dpca.rules.base.orthonormal import orthonormalize
+from dpca.rules.base.state import State
+from dpca.rules.covariance.covariance import CovariancePCA
+from dpca.rules.covariance.covariance_product import CovarianceProduct, RayleighRitz, Refinement
+from dpca.rules.covariance.dual import BlockGram, DualComponents, dual_bytes, dual_share, dual_weights
+from dpca.rules.covariance.measured import half_step, measured_bound, next_iterate, rayleigh_ritz
+from dpca.rules.covariance.power_iteration import PowerIteration
+from dpca.rules.covariance.vr_pca import VRPCA
+
+Found = dict[str, Array]
+
+# Blocks of attributes, each of which may mean to read all data.
+_MOST_BLOCKS = 256
+# Samples of one step of VR-PCA: the root of all, beyond which its rate would overshoot, and so many at most.
+_MOST_ROWS = 256
+#: Largest d of a covariance, or n of a Gram matrix, whose eigenproblem takes seconds.
+LARGEST_MATRIX = 4096
+# Up to so many attributes the covariance is as cheap as the dual form, however few samples there are.
+_FEW_ATTRIBUTES = 512
+# Solvers that iterate on a basis lose to a whole eigenproblem when more than this share of all components is wanted.
+_SHARE = 0.25
+
+
+@dataclass(frozen=True)
+class SolverProblem:
+    """What is to be found, checked against the data."""
+
+    n: int
+    d: int
+    k: int
+    dtype: np.dtype[Any]
+    """Of the components."""
+    center: bool = True
+    oversampling: int = 0
+    n_iter: int = 0
+    tol: float = 0.0
+    seed: int = 0
+    n_least: int = 0
+
+    @property
+    def q(self) -> int:
+        """Rows of the basis that is iterated on."""
+        return min(self.k + self.oversampling, self.n, self.d)
+
+    def start(self, rows: int) -> Array:
+        """Random orthonormal rows (rows, d)."""
+        drawn = np.random.default_rng(self.seed).standard_normal((rows, self.d), self.dtype.type)
+        return orthonormalize(drawn)
+
+    def ritz(self, rows: Array, mean: Array) -> RayleighRitz:
+        """Rule that measures a basis."""
+        return RayleighRitz(rows, mean, self.center, n_components=self.k)
+
+    def error(self, ritz: Found) -> float:
+        """Certain bound on the error of the captured variance of the wanted components, as a share of it."""
+        captured = float(ritz["explained_variance"][: self.k].sum())
+        return float(ritz["coupling"]) / captured if captured > 0 else 0.0
+
+
+def covariance(problem: SolverProblem, passes: Passes) -> Found:
+    """Eigendecomposition of the covariance, one pass (Alakkari 2020, section 2.1; Arora 2015, section 5.1)."""
+    precise = problem.dtype == np.float64
+    rule = CovariancePCA(problem.k, n_least=problem.n_least, center=problem.center, precise=precise, certified=True)
+    return passes(rule, look=lambda states: rule.finish(states[0]))
+
+
+def dual(problem: SolverProblem, passes: Passes) -> Found:
+    """Eigendecomposition of the Gram matrix (Arora 2015, section 6.1), then the components in one more pass."""
+    rule = BlockGram(problem.n, problem.center)
+    blocks = _attribute_blocks(rule, passes)
+    grams = passes.over(blocks, rule)
+    total = grams[0]["gram"]
+    for other in grams[1:]:
+        total += other["gram"]
+    found = dual_weights(total, problem.k, passes.source.dtype)
+    weights, values = found["weights"], found["explained_variance"]
+    components = passes(DualComponents(weights, problem.k, problem.center))
+    return {
+        **components,
+        "explained_variance": np.concatenate([values, np.zeros(problem.k - len(values))]),
+        "total_variance": found["total_variance"],
+        "captured_bound": np.asarray(dual_share(found, components["mean"], problem.k, problem.dtype)),
+    }
+
+
+def randomized(problem: SolverProblem, passes: Passes) -> Found:
+    """Range of C^(q + 1) on random vectors, then Rayleigh-Ritz (Halko, Martinsson & Tropp 2011, algorithm 4.4)."""
+    rows, mean = problem.start(problem.q), _first_mean(problem, passes)
+    for _ in range(problem.n_iter + 1):
+        look = partial(_sketched, problem, CovarianceProduct(rows, mean, problem.center))
+        found = passes(Refinement(rows, mean, problem.center), look=look)
+        rows, mean = found["components"], found["mean"]
+    return _ritz_pass(problem, passes, rows, mean)[0]
+
+
+def orthogonal_iteration(problem: SolverProblem, passes: Passes) -> Found:
+    """Orthogonal iteration with Rayleigh-Ritz from a random start (Arora 2015, section 5.3) to small residuals."""
+    rows, mean = problem.start(problem.q), _first_mean(problem, passes)
+    for turn in range(problem.n_iter):
+        measured, ritz = _ritz_pass(problem, passes, rows, mean)
+        if problem.error(ritz) <= problem.tol or turn + 1 == problem.n_iter:
+            break
+        passes.show(measured)
+        rows, mean = next_iterate(ritz["product"], ritz["components"]).astype(problem.dtype), ritz["mean"]
+    return measured
+
+
+def power(problem: SolverProblem, passes: Passes) -> Found:
+    """Power iteration with deflation (Arora 2015, section 5.2), at most ``n_iter`` passes for each component."""
+    mean = _first_mean(problem, passes)
+    found, variances = np.empty((0, problem.d)), np.empty(0)
+    starts = problem.start(problem.k)
+    for j in range(problem.k):
+        row = starts[j : j + 1]
+        for _ in range(problem.n_iter):
+            rule = PowerIteration(row, mean, problem.center, found=found, variances=variances)
+            step = passes(rule)
+            row, mean, value = step["components"].astype(problem.dtype), step["mean"], step["explained_variance"]
+            # So all residuals together, and with them the coupling, stay below tol of the captured variance.
+            if step["residual_norms"][0] <= problem.tol / problem.k * (variances.sum() + value[0]):
+                break
+        found = orthonormalize(np.concatenate([found, row]))
+        variances = np.append(variances, value)
+    return _ritz_pass(problem, passes, found.astype(problem.dtype), mean)[0]
+
+
+def vr_pca(problem: SolverProblem, passes: Passes) -> Found:
+    """Variance-reduced PCA (Alakkari 2020, algorithm 2.1; Shamir 2016): a product and a stochastic pass an epoch."""
+    rows, mean = problem.start(problem.k), _first_mean(problem, passes)
+    size = min(math.isqrt(problem.n), _MOST_ROWS)
+    for epoch in range(problem.n_iter + 1):
+        measured, ritz = _ritz_pass(problem, passes, rows, mean)
+        total = float(ritz["total_variance"])
+        if problem.error(ritz) <= problem.tol or epoch == problem.n_iter or total == 0:
+            break
+        passes.show(measured)
+        mean = ritz["mean"]
+        share = (problem.n - 1) / problem.n
+        rule = VRPCA(
+            ritz["components"].astype(problem.dtype),
+            (share * ritz["product"]).astype(problem.dtype),
+            mean,
+            # Shamir's rate for single samples, times the samples of a step: as much noise and progress an epoch.
+            size / (share * total * math.sqrt(problem.n)),
+        )
+        rows = passes(InBatches(rule, size))["components"]
+    return measured
+
+
+Solver = Callable[[SolverProblem, Passes], Found]
+SOLVERS: dict[str, Solver] = {
+    "covariance": covariance,
+    "dual": dual,
+    "randomized": randomized,
+    "orthogonal-iteration": orthogonal_iteration,
+    "power": power,
+    "vr-pca": vr_pca,
+}
+#: Iterations of each solver that iterates, unless told otherwise.
+DEFAULT_ITERATIONS = {"randomized": 4, "orthogonal-iteration": 100, "power": 100, "vr-pca": 50}
+#: Largest error of the captured variance of each that needs no warning, as a share of it, unless told otherwise.
+DEFAULT_TOLERANCE = {"randomized": 1e-2, "orthogonal-iteration": 1e-4, "power": 1e-4, "vr-pca": 1e-4}
+
+
+def choose_solver(n: int, d: int, k: int, budget: int, *, dtype: str = "float32", n_least: int = 0) -> tuple[str, str]:
+    """Return the solver for ``k`` components of ``n`` samples of ``d`` attributes, and why, in a sentence.
+
+    The sentence is stored with the model and does not name the budget, which depends on what is free at the moment.
+    Exact solvers are chosen where their matrix is small: "covariance" (one pass, d x d) or, for fewer samples than
+    attributes, "dual" (n x n); also where most components are wanted and the matrix fits. Otherwise "randomized".
+
+    Parameters
+    ----------
+    n, d, k : int
+    budget : int
+        Bytes that one task may take.
+    dtype : str
+        Of the samples.
+    n_least : int
+        Least components wanted: only the covariance has them.
+    """
+    if n_least:
+        return "covariance", f"{n_least} least components are wanted, which only the covariance gives"
+    dual = n < d and d > _FEW_ATTRIBUTES
+    solver, side = ("dual", n) if dual else ("covariance", d)
+    name = "the Gram matrix of the samples" if dual else "the covariance"
+    need = matrix_bytes(solver, side, k, dtype)
+    size = f"{name} is {side:,} x {side:,}"
+    if need > budget:
+        return "randomized", f"{size} and needs {_mb(need)}, more than a task may take"
+    if side <= LARGEST_MATRIX:
+        return solver, f"{size}, no more than {LARGEST_MATRIX:,}, and its {_mb(need)} fit a task"
+    if k > _SHARE * min(n, d):
+        return solver, f"{k:,} components are most of {min(n, d):,}, and {size}: its {_mb(need)} fit a task"
+    return "randomized", f"{size}, more than {LARGEST_MATRIX:,}, of which only {k:,} components are wanted"
+
+
+def matrix_bytes(solver: str, side: int, k: int, dtype: str = "float32") -> int:
+    """Bytes of the matrix of an exact solver and of its eigenproblem."""
+    if solver == "dual":
+        return dual_bytes(side, 1024, k, dtype) + 8 * (k * (side + 1) + 1)
+    rule = CovariancePCA(k)
+    return rule.state_bytes(side, dtype) + rule.work_bytes(1024, side, dtype) + rule.result_bytes(side, dtype)
+
+
+def plan_first_pass(solver: str, problem: SolverProblem, passes: Passes) -> None:
+    """Plan the pass of a solver that needs the most memory.
+
+    Raises
+    ------
+    PlanError
+        If it does not fit.
+    """
+    if solver == "dual":
+        _attribute_blocks(BlockGram(problem.n, problem.center), passes)
+        return
+    q = problem.k if solver in ("power", "vr-pca") else problem.q
+    rows, mean = no_values((q, problem.d), problem.dtype), no_values((problem.d,), np.float64)
+    exact = CovariancePCA(problem.k, n_least=problem.n_least, center=problem.center)
+    passes.plan(Whole(tuple(passes.source.shape[1:])), exact if solver == "covariance" else problem.ritz(rows, mean))
+
+
+def _first_mean(problem: SolverProblem, passes: Passes) -> Array:
+    return passes.first_mean() if problem.center else np.zeros(problem.d)
+
+
+def _ritz_pass(problem: SolverProblem, passes: Passes, rows: Array, mean: Array) -> tuple[Found, Found]:
+    """Measure a basis in a pass: return the wanted components, and what the rule found."""
+    rule = problem.ritz(rows, mean)
+    ritz = passes(rule, look=lambda states: _measured(problem, rule.finish(states[0])))
+    return _measured(problem, ritz), ritz
+
+
+def _sketched(problem: SolverProblem, rule: CovarianceProduct, states: list[State]) -> Found:
+    """Return the components in the range of a product with the covariance of the samples so far; see `refined`."""
+    found = rule.finish(states[0])
+    values, rows, product, _ = rayleigh_ritz(rule.components.astype(np.float64), found["product"])
+    better, rows, _ = half_step(values, rows, product)
+    dtype = rule.components.dtype
+    return {
+        "components": linalg.fix_signs(rows[: problem.k].astype(dtype)),
+        "explained_variance": better[: problem.k],
+        "mean": found["mean"],
+        "total_variance": np.asarray(max(float(found["total_variance"]), float(values.sum()))),
+    }
+
+
+def _measured(problem: SolverProblem, ritz: Found) -> Found:
+    """Keep the wanted components of a measured basis, with what bounds their error."""
+    k = problem.k
+    values = ritz["explained_variance"][:k]
+    return {
+        "mean": ritz["mean"],
+        "components": linalg.fix_signs(ritz["components"][:k].copy()),
+        "explained_variance": values,
+        "residual_norms": ritz["residual_norms"][:k],
+        "total_variance": ritz["total_variance"],
+        "captured_bound": np.asarray(measured_bound(ritz, k, problem.dtype)),
+        "error": np.asarray(problem.error(ritz)),
+    }
+
+
+def _attribute_blocks(rule: BlockGram, passes: Passes) -> CellGrid:
+    """Cut samples into the fewest boxes, along the longest axis first, whose values of all samples fit the budget."""
+    shape = tuple(passes.source.shape[1:])
+    cell = list(shape)
+    while True:
+        grid = CellGrid(shape, tuple(cell))
+        try:
+            passes.plan(grid, rule)
+            break
+        except PlanError as error:
+            longest = int(np.argmax(cell))
+            if cell[longest] == 1 or grid.n_partitions > _MOST_BLOCKS:
+                raise PlanError(
+                    f"the dual form of {rule.n_samples:,} samples does not fit the {passes.budget / 1e6:,.0f} MB of a "
+                    f"task, even in {grid.n_partitions:,} blocks of attributes: allow more memory, or use "
+                    f"solver='randomized'"
+                ) from error
+            cell[longest] = math.ceil(cell[longest] / 2)
+    n, room = rule.n_samples, usable_bytes()
+    if (need := 8 * n * n * grid.n_partitions) > room:
+        raise PlanError(
+            f"the {grid.n_partitions} Gram matrices of {n:,} x {n:,} samples take {_mb(need)} but this process may "
+            f"hold {_mb(room)}: use solver='randomized', or allow tasks more memory"
+        )
+    return grid
+
+
+def _mb(n: int) -> str:
+    return f"{n / 1e6:,.0f} MB"

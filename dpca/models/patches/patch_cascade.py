@@ -1,0 +1,268 @@
+"""PatchCascade: layers of patch components, rectified and pooled: features for a linear classifier."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any, ClassVar, Self
+
+import numpy as np
+from sklearn.utils.validation import check_is_fitted
+
+from dpca.engine.sources.source import Source
+from dpca.kernels.algebra.dtypes import working_dtype
+from dpca.kernels.algebra.types import Array
+from dpca.kernels.patches import PatchGrid
+from dpca.models.base.convergence import check_result, check_scale
+from dpca.models.base.docs import documented
+from dpca.models.base.estimator import Estimator
+from dpca.models.base.parameters import no_values, spatial_lengths
+from dpca.models.base.passes import Passes
+from dpca.models.base.samples import varied_source
+from dpca.models.base.store import Kept, StoredModel
+from dpca.partition.whole import Whole
+from dpca.representation.base import Representation
+from dpca.representation.cascade import CascadeRepresentation, EncodedSource
+from dpca.representation.patches import PatchRepresentation
+from dpca.rules.base.orthonormal import orthonormalize
+from dpca.rules.covariance.patch_covariance import PatchCovariancePCA
+from dpca.storage.arrays.layout import axes_for
+from dpca.storage.errors import DataError
+from dpca.storage.given_numbers import is_real, whole_number
+
+
+@documented()
+@dataclass(eq=False, repr=False)
+class PatchCascade(Estimator):
+    """Features of images or volumes by layers of patch components, learned without labels and without gradients.
+
+    Each layer takes the components of all overlapping patches of what it is given (`PatchPCA`), keeps the positive and
+    the negative part of every feature map as a map of its own, and averages these over blocks; the next layer takes the
+    patches of the result. The idea is that of PCANet (Chan et al. 2015), with rectification and averages in the place
+    of its hashing and histograms. A linear classifier on the features comes far above one on the pixels.
+
+    Parameters
+    ----------
+    n_components : sequence of int
+        Components of each layer, at least one.
+    patch_shape : int or tuple of int
+        As in `PatchPCA`, in every layer.
+    pool : int
+        Side of the blocks that maps are averaged over.
+    whitening : float or None
+        Divide each filter by the root of its variance plus this share of the largest one, so that directions of little
+        variance count, too. None keeps the filters orthonormal.
+    rectify : bool
+        Whether maps y become max(y, 0) and max(-y, 0). Without it all layers together are one linear map.
+    filters : {"pca", "random"}
+        Random orthonormal filters are what to compare with. They are not whitened.
+    random_state : int, RandomState or None
+        Seed of random filters.
+    {memory_budget}
+    flatten : bool
+        Whether `transform` returns the features of a sample along one axis, as classifiers take them.
+
+    Attributes
+    ----------
+    filters_ : list of array (n_components[j], *patch_shape, channels of layer j), float32 or float64
+        As they are applied, after whitening.
+    means_ : list of array (*patch_shape, channels of layer j), float64
+        The mean patch of what each layer is given.
+    explained_variance_ : list of array (n_components[j],), float64
+        Of the components of its patches; of random filters nan.
+    n_samples_seen_, n_features_in_ : int
+    sample_shape_ : tuple of int
+    fit_report_ : FoldReport
+        Plan, seconds, peak memory of the first layer.
+
+    Notes
+    -----
+    {where}
+    Costs one read for each layer, which computes the features of those before it again: nothing is stored between them.
+    Features have no samples to come back to: `inverse_transform` raises `DataError`.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> from dpca import PatchCascade
+    >>> images = np.random.default_rng(0).integers(0, 256, (50, 28, 28), dtype=np.uint8)
+    >>> PatchCascade((4, 6)).fit(images).transform(images).shape
+    (50, 4, 4, 12)
+    """
+
+    store_kind: ClassVar[str] = "patch-cascade"
+    scores_kind: ClassVar[str] = CascadeRepresentation.scores_kind
+    measures_ssim: ClassVar[bool] = False
+    report_title: ClassVar[str] = "Cascade of patches"
+
+    n_components: Sequence[int] = (8, 32)
+    patch_shape: int | tuple[int, ...] = 5
+    pool: int = 2
+    whitening: float | None = 0.01
+    rectify: bool = True
+    filters: str = "pca"
+    random_state: Any = None
+    memory_budget: int | None = None
+    flatten: bool = False
+
+    # -- learning
+
+    def _fit(self, X: Any, **running: Any) -> None:
+        source, random = varied_source(self, X), np.random.default_rng(self._seed())
+        layers: list[PatchRepresentation] = []
+        self.explained_variance_: list[Array] = []
+        for j, rule, given in self._layers(source, source.axes, layers):
+            passes = Passes(given, memory_budget=self.memory_budget, **running)
+            (found,) = passes.over(Whole(tuple(given.shape[1:])), rule, stage=f"layer {j + 1}")
+            check_scale([check_result(found, what := f"the analysis of the patches of layer {j + 1}")], what)
+            layers.append(PatchRepresentation(rule.grid, found["mean"], self._filters(found, random, given.dtype)))
+            known = found["explained_variance"]
+            self.explained_variance_.append(known if self.filters == "pca" else np.full_like(known, np.nan))
+            if j == 0:
+                self.fit_report_ = passes.report
+        self._learn(layers, source.shape[0])
+
+    def _layers(
+        self, source: Source, axes: Sequence[str] | None, known: list[PatchRepresentation]
+    ) -> Iterator[tuple[int, PatchCovariancePCA, Source]]:
+        """Yield, for each layer, its number, what finds its components, and what that is folded over.
+
+        The caller adds to ``known`` what was found before it asks for the next.
+        """
+        counts = self._counts()
+        patch = spatial_lengths(self.patch_shape, "patch_shape", axes or axes_for(source.shape[1:]))
+        for j, k in enumerate(counts):
+            given = EncodedSource(source, self._representation(known)) if known else source
+            shape = tuple(given.shape[1:])
+            try:
+                grid = PatchGrid(shape, patch, (1,) * len(patch))
+            except ValueError as error:
+                raise DataError(f"layer {j + 1} is given maps of {shape}, but {error}; or take fewer layers") from error
+            if k > grid.n_features:
+                raise DataError(f"n_components of layer {j + 1} is {k}: give at most {grid.n_features}, of one patch")
+            if self.pool > min(grid.grid_shape):
+                raise DataError(
+                    f"pool is {self.pool} but the maps of layer {j + 1} are {grid.grid_shape}: give a smaller one, or "
+                    f"fewer layers"
+                )
+            yield j, PatchCovariancePCA(grid, k), given
+
+    def _counts(self) -> list[int]:
+        """Return the components of each layer, with all parameters checked that need no samples."""
+        counts: Any = self.n_components
+        if not isinstance(counts, Sequence) or isinstance(counts, str) or not counts:
+            raise DataError(f"n_components is {counts!r}: give a sequence of positive integers, one for each layer")
+        whole_number(self.pool, "pool", 1)
+        if self.filters not in ("pca", "random"):
+            raise DataError(f"filters is {self.filters!r}: give 'pca' or 'random'")
+        share = self.whitening
+        if share is not None and not (is_real(share) and 0 < share < math.inf):
+            raise DataError(f"whitening is {share!r}: give a positive share of the largest variance, or None")
+        return [whole_number(k, "n_components", 1, " for each layer") for k in counts]
+
+    def _filters(self, found: dict[str, Array], random: np.random.Generator, dtype: np.dtype[Any]) -> Array:
+        """Return the filters of a layer (k, d), from the components that were found."""
+        rows = found["components"]
+        if self.filters == "random":
+            rows = orthonormalize(random.standard_normal(rows.shape))
+        elif self.whitening is not None:
+            variances = np.maximum(found["explained_variance"], 0)
+            # Constant samples have no variance at all: their maps are 0 either way.
+            rows = rows / np.sqrt(variances + self.whitening * (variances[0] or 1.0))[:, None]
+        filters: Array = rows.astype(working_dtype(dtype))
+        return filters
+
+    def _representation(self, layers: Sequence[PatchRepresentation]) -> CascadeRepresentation:
+        return CascadeRepresentation(tuple(layers), bool(self.rectify), int(self.pool))
+
+    def _learn(self, layers: Sequence[PatchRepresentation], n: int) -> None:
+        self.filters_ = [layer.components.reshape(-1, *layer.grid.shape) for layer in layers]
+        self.means_ = [layer.mean.reshape(layer.grid.shape) for layer in layers]
+        self._basis = self._representation(layers)
+        self.sample_shape_, self.n_samples_seen_ = layers[0].sample_shape, n
+        self.n_features_in_ = math.prod(self.sample_shape_)
+
+    def plan_fit(self, source: Source, axes: Sequence[str], client: Any | None) -> tuple[Representation, bool]:
+        """Plan a fit; see `Estimator.plan_fit`."""
+        layers: list[PatchRepresentation] = []
+        for _, rule, given in self._layers(source, axes, layers):
+            passes = Passes(given, memory_budget=self.memory_budget, client=client)
+            passes.plan(Whole(tuple(given.shape[1:])), rule)
+            d, k = rule.grid.n_features, rule.n_components or 0
+            zeros = no_values((d,), np.float64), no_values((k, d), working_dtype(given.dtype))
+            layers.append(PatchRepresentation(rule.grid, *zeros))
+        return self._representation(layers), True
+
+    # -- using
+
+    @property
+    def basis_(self) -> CascadeRepresentation:
+        """The filters of all layers: what tasks are sent."""
+        check_is_fitted(self)
+        return self._basis
+
+    def get_feature_names_out(self, input_features: Any = None) -> Array:
+        """Return names of the features in the order of a flattened sample of them."""
+        *grid, k = self.basis_.score_shape
+        places = ("_".join(map(str, place)) for place in np.ndindex(*grid))
+        return np.array([f"block{p}_map{j}" for p in places for j in range(k)], dtype=object)
+
+    # -- what jobs and reports ask
+
+    def check_before(self, n_samples: int) -> None:
+        """Refuse parameters that cannot be fitted to so many samples, as far as the parameters alone tell."""
+        self._counts()
+
+    def announced(self, axes: Sequence[str]) -> str:
+        """Say what is fitted to samples whose axes have these names."""
+        return f"{len(self._counts())} layers of patch components"
+
+    def report_numbers(self) -> dict[str, Any]:
+        """Return what a report says of the fitted model; see `dpca.report.record`."""
+        features = math.prod(self.basis_.score_shape)
+        return {"components": self.basis_.score_shape[-1], "scalars_ratio": self.n_features_in_ / features}
+
+    # -- keeping
+
+    def _kept(self) -> Kept:
+        layers = self._basis.layers
+        facts = {
+            "sample_shape": list(self.sample_shape_),
+            "n_components": self._basis.score_shape[-1],
+            "n_samples_seen": self.n_samples_seen_,
+            "layers": [len(layer.components) for layer in layers],
+            "patch_shape": list(layers[0].grid.patch_shape),
+            **{name: getattr(self, name) for name in ("pool", "whitening", "rectify", "filters", "flatten")},
+        }
+        arrays: dict[str, Any] = {}
+        for j, layer in enumerate(layers):
+            arrays[f"filters_{j}"] = layer.components, (f"component_{j}", f"attribute_{j}")
+            arrays[f"mean_{j}"] = layer.mean, (f"attribute_{j}",)
+            arrays[f"explained_variance_{j}"] = self.explained_variance_[j], (f"component_{j}",)
+        return Kept(arrays, facts, self.store_version)
+
+    @classmethod
+    def _from_store(cls, stored: StoredModel) -> Self:
+        facts = stored.facts
+        counts, patch = (tuple(map(int, facts[name])) for name in ("layers", "patch_shape"))
+        share = facts["whitening"]
+        model = cls(counts, patch_shape=patch, pool=int(facts["pool"]), rectify=bool(facts["rectify"]))
+        model.filters, model.whitening = facts["filters"], None if share is None else float(share)
+        model.flatten = bool(facts["flatten"])
+        layers: list[PatchRepresentation] = []
+        model._counts()
+        model.explained_variance_ = []
+        shape = stored.sample_shape
+        for j, k in enumerate(counts):
+            grid = PatchGrid(shape, patch, (1,) * len(patch))
+            d = grid.n_features
+            names = {f"filters_{j}": (k, d), f"mean_{j}": (d,), f"explained_variance_{j}": (k,)}
+            filters, mean, variances = stored.arrays(names).values()
+            layers.append(PatchRepresentation(grid, mean, filters))
+            model.explained_variance_.append(variances)
+            shape = model._representation(layers).score_shape
+        if shape[-1] != stored.n_components or 0 in shape:
+            raise ValueError(f"its features are {shape}")
+        model._learn(layers, stored.n_samples)
+        return model

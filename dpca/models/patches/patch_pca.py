@@ -1,0 +1,274 @@
+"""PatchPCA: components that all overlapping patches of a stack share, as the filters of a first convolution."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any, ClassVar, Self
+
+import numpy as np
+from sklearn.utils.validation import check_is_fitted
+
+from dpca.engine.sources.source import Source
+from dpca.kernels.algebra.dtypes import working_dtype
+from dpca.kernels.algebra.types import Array
+from dpca.kernels.patches import PatchGrid
+from dpca.models.base.convergence import check_result, check_scale
+from dpca.models.base.docs import documented
+from dpca.models.base.estimator import Estimator
+from dpca.models.base.parameters import checked_rank, no_values, spatial_lengths
+from dpca.models.base.passes import Passes
+from dpca.models.base.samples import varied_source
+from dpca.models.base.store import Kept, StoredModel
+from dpca.partition.whole import Whole
+from dpca.representation.base import Representation
+from dpca.representation.patches import PatchRepresentation
+from dpca.rules.covariance.patch_covariance import PatchCovariancePCA
+from dpca.storage.arrays.layout import axes_for
+from dpca.storage.errors import DataError
+from dpca.storage.given_numbers import is_real
+
+
+@documented()
+@dataclass(eq=False, repr=False)
+class PatchPCA(Estimator):
+    """Principal component analysis of all overlapping patches of an image or volume stack: convolution filters.
+
+    Every patch of every sample, one at each step of the stride, is a row of one analysis, so all places share the mean
+    patch and the components: the filters of PCANet (Chan et al. 2015), learned in one pass. `transform` gives feature
+    maps, as a convolution without padding computes them. `filters` gives the weights of that convolution, also
+    whitened, for a network whose first layer is not trained.
+
+    Cells (`CellPCA`) compress: they cover a sample once. Patches describe: they overlap, so a shift of what a sample
+    shows shifts its feature maps.
+
+    Parameters
+    ----------
+    n_components : int or None
+        Components to keep; None keeps one for each attribute of a patch.
+    patch_shape : int or tuple of int
+        Length of a patch along each spatial axis, one integer for all of them. A tuple also says which axes are
+        spatial: its length counts them, axes after those are channels. With an integer, a last axis of length 4 or less
+        behind two or more others is taken for channels.
+    stride : int or tuple of int
+        Pixels from one patch to the next along each spatial axis.
+    {memory_budget}
+    flatten : bool
+        Whether `transform` returns the feature maps of a sample along one axis, as the steps of a scikit-learn
+        ``Pipeline`` expect it. `inverse_transform` takes both.
+
+    Attributes
+    ----------
+    components_ : array (n_components, *patch_shape, *channels), float32 (float64 for float64 and wide integers)
+        Orthonormal, ordered by variance; the entry of largest magnitude is positive.
+    mean_ : array (*patch_shape, *channels), float64
+        The mean patch.
+    explained_variance_ : array (n_components,), float64
+        Variance of the scores of all patches, in squared units of the input (divisor: their number less 1).
+    explained_variance_ratio_ : array (n_components,), float64
+    total_variance_ : float
+        Certificate: the sum of all variances of the patches, exact.
+    grid_ : PatchGrid
+        Where the patches lie; ``grid_.grid_shape`` is the shape of a feature map.
+    n_components_, n_samples_seen_, n_features_in_ : int
+    sample_shape_ : tuple of int
+    fit_report_ : FoldReport
+        Plan, seconds, peak memory.
+
+    Notes
+    -----
+    {where}
+    Costs one read and O(n p d^2) arithmetic for p patches of d attributes in each of n samples; a stride of s over
+    images divides p by s^2, and changes the covariance little. Memory: 8 d^2 bytes of sums, and 16 d k for k components
+    of them, or 32 d^2 for nearly all. `transform` costs O(n p d k).
+    8-bit integers are summed exactly: the result does not depend on chunks, order or workers.
+
+    `inverse_transform` averages, at each pixel, what the scores of all patches there stand for; with all components and
+    a stride of at most the patch it gives the samples back. Pixels behind the last patch of a stride get the mean.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> from dpca import PatchPCA
+    >>> images = np.random.default_rng(0).integers(0, 256, (100, 20, 30, 3), dtype=np.uint8)
+    >>> model = PatchPCA(8, patch_shape=5).fit(images)
+    >>> model.transform(images).shape
+    (100, 16, 26, 8)
+    >>> model.filters(whiten=10.0, signs=True).shape
+    (16, 3, 5, 5)
+    """
+
+    store_kind: ClassVar[str] = "patch-pca"
+    scores_kind: ClassVar[str] = PatchRepresentation.scores_kind
+    measures_ssim: ClassVar[bool] = False
+    report_title: ClassVar[str] = "Components of patches"
+
+    n_components: int | None = None
+    patch_shape: int | tuple[int, ...] = 5
+    stride: int | tuple[int, ...] = 1
+    memory_budget: int | None = None
+    flatten: bool = False
+
+    # -- learning
+
+    def _fit(self, X: Any, **running: Any) -> None:
+        source = varied_source(self, X)
+        rule = self._rule(source, source.axes)
+        passes = Passes(source, memory_budget=self.memory_budget, **running)
+
+        def learn(model: Any, found: dict[str, Array], n: int) -> None:
+            check_scale([check_result(found, what := "the analysis of patches")], what)
+            components = found["components"].astype(working_dtype(source.dtype))
+            model._learn(rule.grid, {**found, "components": components}, n)
+
+        passes.settle = learn
+        learn(self, passes(rule, look=lambda states: rule.finish(states[0])), source.shape[0])
+        self.fit_report_ = passes.report
+
+    def _rule(self, source: Source, axes: Sequence[str] | None) -> PatchCovariancePCA:
+        """Return what is folded over samples whose axes have these names."""
+        shape = tuple(source.shape[1:])
+        patch = spatial_lengths(self.patch_shape, "patch_shape", axes or axes_for(shape))
+        stride = self.stride if isinstance(self.stride, Sequence) else (self.stride,) * len(patch)
+        if not all(isinstance(s, int | np.integer) for s in stride):
+            raise DataError(f"stride is {self.stride!r}: give one integer, or one for each spatial axis")
+        try:
+            grid = PatchGrid(shape, patch, tuple(map(int, stride)))
+        except ValueError as error:
+            raise DataError(str(error)) from error
+        k, d = self.n_components, grid.n_features
+        return PatchCovariancePCA(grid, d if k is None else checked_rank(k, d, None, f"a patch of {grid.shape}"))
+
+    def plan_fit(self, source: Source, axes: Sequence[str], client: Any | None) -> tuple[Representation, bool]:
+        """Plan a fit; see `Estimator.plan_fit`."""
+        rule = self._rule(source, axes)
+        passes = Passes(source, memory_budget=self.memory_budget, client=client)
+        passes.plan(Whole(rule.grid.sample_shape), rule)
+        d, k = rule.grid.n_features, rule.n_components or 0
+        zeros = no_values((d,), np.float64), no_values((k, d), working_dtype(source.dtype))
+        return PatchRepresentation(rule.grid, *zeros), True
+
+    def _learn(self, grid: PatchGrid, found: dict[str, Array], n: int) -> None:
+        """Set the learned attributes from the result of a fit to n samples, or the arrays of a store."""
+        self.grid_, self.sample_shape_, self.n_samples_seen_ = grid, grid.sample_shape, n
+        self.n_features_in_ = math.prod(grid.sample_shape)
+        self.components_, self.mean_ = found["components"].reshape(-1, *grid.shape), found["mean"].reshape(grid.shape)
+        self.n_components_, self.explained_variance_ = len(self.components_), found["explained_variance"]
+        self.total_variance_ = float(found["total_variance"])
+        share = np.zeros_like(self.explained_variance_)
+        np.divide(self.explained_variance_, self.total_variance_, out=share, where=self.total_variance_ > 0)
+        self.explained_variance_ratio_ = share
+
+    # -- using
+
+    @property
+    def basis_(self) -> PatchRepresentation:
+        """The mean patch, the components and their places: what tasks are sent."""
+        check_is_fitted(self)
+        return PatchRepresentation(self.grid_, self.mean_.ravel(), self.components_.reshape(self.n_components_, -1))
+
+    def filters(self, whiten: float | None = None, *, signs: bool = False) -> Array:
+        """Return the components as weights of a convolution, channels first.
+
+        Parameters
+        ----------
+        whiten : float, optional
+            Divide filter j by the root of ``explained_variance_[j] + whiten``, at least 0, in squared units of the
+            samples: the outputs have variances lambda / (lambda + whiten) and no correlations, 1 where ``whiten`` is
+            small beside lambda. Default: orthonormal filters.
+        signs : bool
+            Whether every filter is followed, behind all others, by its negative: rectified outputs then lose nothing.
+
+        Returns
+        -------
+        array (n_components or twice as many, channels, *patch_shape), of the type of ``components_``
+            Samples without channels count as of one. A convolution with these and `filter_biases`, with the stride of
+            the model and no padding, computes what `transform` does.
+
+        Raises
+        ------
+        DataError
+            For a ``whiten`` that is no such number, and for 0 where a variance is 0.
+        """
+        check_is_fitted(self)
+        weights = self.components_.reshape(self.n_components_, *self.grid_.patch_shape, -1)
+        if whiten is not None:
+            scales = self._deviations(whiten).reshape(-1, *(1,) * (weights.ndim - 1))
+            weights = (weights / scales).astype(weights.dtype)
+        weights = np.moveaxis(weights, -1, 1)
+        return np.concatenate([weights, -weights]) if signs else np.ascontiguousarray(weights)
+
+    def filter_biases(self, whiten: float | None = None, *, signs: bool = False) -> Array:
+        """Return the biases (n_components or twice as many,) that go with `filters`: minus the mean patch's outputs."""
+        filters = self.filters(whiten, signs=signs)
+        mean = np.moveaxis(self.mean_.reshape(*self.grid_.patch_shape, -1), -1, 0)
+        biases: Array = -(filters.reshape(len(filters), -1) @ mean.ravel()).astype(filters.dtype)
+        return biases
+
+    def _deviations(self, whiten: float) -> Array:
+        if not is_real(whiten) or not 0 <= whiten < math.inf:
+            raise DataError(f"whiten is {whiten!r}: give a number of at least 0 to add to variances, or None")
+        variances = np.maximum(self.explained_variance_, 0) + float(whiten)
+        if not variances.all():
+            raise DataError("whiten is 0 but some components have no variance: give a positive one, or keep fewer")
+        return np.sqrt(variances)
+
+    def get_feature_names_out(self, input_features: Any = None) -> Array:
+        """Return names of the scores in the order of a flattened sample of them."""
+        check_is_fitted(self)
+        places = ("_".join(map(str, place)) for place in np.ndindex(self.grid_.grid_shape))
+        return np.array([f"patch{p}_component{j}" for p in places for j in range(self.n_components_)], dtype=object)
+
+    # -- what jobs and reports ask
+
+    def check_before(self, n_samples: int) -> None:
+        """Refuse parameters that cannot be fitted to so many samples, as far as the parameters alone tell."""
+        if self.n_components is not None:
+            checked_rank(self.n_components, self.n_components, None)
+
+    def announced(self, axes: Sequence[str]) -> str:
+        """Say what is fitted to samples whose axes have these names."""
+        shape = " x ".join(map(str, spatial_lengths(self.patch_shape, "patch_shape", axes)))
+        return f"components that patches of {shape} share"
+
+    def report_numbers(self) -> dict[str, Any]:
+        """Return what a report says of the fitted model; see `dpca.report.record`."""
+        return {
+            "components": self.n_components_,
+            "explained_variance_ratio": float(self.explained_variance_ratio_.sum()),
+            "attributes": self.grid_.n_features,
+            "scalars_ratio": self.n_features_in_ / (self.grid_.n_patches * self.n_components_),
+        }
+
+    # -- keeping
+
+    def _kept(self) -> Kept:
+        facts = {
+            "sample_shape": list(self.sample_shape_),
+            "n_components": self.n_components_,
+            "n_samples_seen": self.n_samples_seen_,
+            "patch_shape": list(self.grid_.patch_shape),
+            "stride": list(self.grid_.stride),
+            "total_variance": self.total_variance_,
+            **({"flatten": True} if self.flatten else {}),
+        }
+        arrays = {
+            "components": (self.components_.reshape(self.n_components_, -1), ("component", "attribute")),
+            "mean": (self.mean_.ravel(), ("attribute",)),
+            "explained_variance": (self.explained_variance_, ("component",)),
+        }
+        return Kept(arrays, facts, self.store_version)
+
+    @classmethod
+    def _from_store(cls, stored: StoredModel) -> Self:
+        facts, k = stored.facts, stored.n_components
+        patch, stride = (tuple(map(int, facts[name])) for name in ("patch_shape", "stride"))
+        grid = PatchGrid(stored.sample_shape, patch, stride)
+        d, total = grid.n_features, float(facts["total_variance"])
+        arrays = stored.arrays({"components": (k, d), "mean": (d,), "explained_variance": (k,)})
+        if not 1 <= k <= d or stored.n_samples < 2:
+            raise ValueError(f"{k} components of {stored.n_samples} samples")
+        model = cls(k, patch_shape=patch, stride=stride, flatten=bool(facts.get("flatten", False)))
+        model._learn(grid, {**arrays, "total_variance": np.asarray(total)}, stored.n_samples)
+        return model

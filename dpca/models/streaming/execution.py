@@ -1,0 +1,80 @@
+"""The execution of a streaming rule: as a chain, in averaged rounds, or data-parallel."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+from dpca.engine.folds.memory import parallel_tasks, thread_count
+from dpca.engine.folds.rounds import Averaging, DataParallel, Scheme
+from dpca.rules.base.minibatch import InBatches
+from dpca.rules.base.rule import Wrapper
+from dpca.storage.errors import DataError
+from dpca.storage.given_numbers import whole_number
+
+EXECUTIONS = ("auto", "chain", "averaged", "data-parallel")
+# Defaults of Amid & Warmuth (2020), section "Distributed Setting".
+_STREAMS, _ROUND = 10, 1000
+# Default batch of data-parallel execution: computing its parts should take long compared with sending a basis.
+_LARGE_BATCH = 1000
+
+
+def executed(rule: InBatches, model: Any, client: Any | None) -> tuple[Any, Scheme | None]:
+    """Return the rule to fold, and the scheme of its rounds, None for a plain fold.
+
+    Parameters
+    ----------
+    rule : InBatches
+        The rule, with the batches of a chain.
+    model : StreamingPCA
+        Its parameters ``execution``, ``n_streams``, ``round_size`` and ``batch_size`` apply.
+    client : distributed.Client or None
+        Where the fold will run. A batch is divided into one part for each thread of the workers.
+
+    Raises
+    ------
+    DataError
+        If the rule does not support the execution, or a number is invalid.
+    """
+    execution, n_streams, round_size = model.execution, model.n_streams, model.round_size
+    if execution not in EXECUTIONS:
+        raise DataError(f"execution is {execution!r}: choose one of {', '.join(EXECUTIONS)}")
+    if round_size is not None and execution != "averaged":
+        raise DataError(f"round_size is {round_size!r} but only execution='averaged' has rounds: remove it")
+    if n_streams is not None and execution not in ("averaged", "data-parallel"):
+        raise DataError(f"n_streams is {n_streams!r} but execution={execution!r} has a single stream: remove it")
+    for name, value in (("n_streams", n_streams), ("round_size", round_size)):
+        if value is not None:
+            whole_number(value, name, 1)
+    if execution == "averaged":
+        return rule, _averaging(rule, n_streams, round_size)
+    if execution == "data-parallel":
+        return rule.rule, _data_parallel(rule, n_streams, model.batch_size, client)
+    return replace(rule, chain=execution == "chain"), None
+
+
+def _averaging(rule: InBatches, n_streams: int | None, round_size: int | None) -> Averaging:
+    if not rule.averageable:
+        raise DataError(f"{_name(rule)} does not support averaging: use execution='auto', or another rule")
+    whole = -(-_ROUND // rule.size) * rule.size
+    try:
+        return Averaging(int(n_streams or _STREAMS), int(round_size or whole), rule.size)
+    except ValueError as error:
+        raise DataError(str(error)) from error
+
+
+def _data_parallel(rule: InBatches, n_streams: int | None, batch_size: int | None, client: Any | None) -> DataParallel:
+    if not rule.rule.summable:
+        raise DataError(
+            f"{_name(rule)} does not support data-parallel execution: use execution='auto', or a rule with an update "
+            f"that is a sum over the batch"
+        )
+    workers = parallel_tasks(client, thread_count())
+    return DataParallel(_LARGE_BATCH if batch_size is None else rule.size, int(n_streams or max(1, workers)))
+
+
+def _name(rule: InBatches) -> str:
+    inner = rule.rule
+    while isinstance(inner, Wrapper):
+        inner = inner.rule
+    return type(inner).__name__

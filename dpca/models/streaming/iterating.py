@@ -1,0 +1,92 @@
+"""The generator behind `StreamingPCA.iter_fit`."""
+
+from __future__ import annotations
+
+import copy
+import time
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+from typing import Any
+
+from dpca.engine.folds.fold import iter_fold, plan_for
+from dpca.engine.folds.watching import FoldProgress, Pace, Watch
+from dpca.engine.sources.source import Source
+from dpca.models.base.watching import Progress
+from dpca.partition.whole import Whole
+from dpca.rules.base.keeping import Keeping, taken_state
+from dpca.storage.errors import DataError
+from dpca.storage.progress import JobProgress as Told
+
+
+@dataclass
+class _Links(Watch):
+    """Stops of the fold according to the pace."""
+
+    pace: Pace
+    most: int | None
+
+    def until(self, n_samples: int) -> int:
+        """Return the number of samples at the next stop."""
+        return self.pace.until(n_samples)
+
+    @property
+    def exact(self) -> bool:
+        """Whether the next stop may lie inside a chunk, so that the first progress comes early."""
+        return self.pace.is_early
+
+    def look(self, look: FoldProgress) -> None:
+        """Do nothing: `iterate` handles each stop."""
+
+
+def iterate(
+    model: Any, source: Source, *, client: Any | None, progress: Told, pace: Pace, max_samples: int | None
+) -> Iterator[Progress]:
+    """Fit a `StreamedModel` to the remaining samples of a source, and yield the progress so far.
+
+    The model has a rule, and a state if samples were fitted before. Whenever the generator is suspended, closed or left
+    by an exception, the model is consistent and nothing runs.
+    """
+    n, whole = source.shape[0], Whole(tuple(source.shape[1:]))
+    seen = int(model.n_samples_seen_) if model._states else 0
+    if seen > n:
+        raise DataError(f"this model has seen {seen:,} samples but {source.name} has {n:,}: give the same stack again")
+    rule: Any = Keeping(replace(model._stream_rule, chain=True))
+    plan = plan_for(rule, source, whole, client=client, budget=model.memory_budget)
+    left = tuple((max(start, seen), stop) for start, stop in plan.segments if stop > seen)
+    plan = replace(plan, segments=left, read_bytes=plan.read_bytes // n * (n - seen))
+    most = None if max_samples is None else seen + max_samples
+    watch = _Links(pace, most)
+    how: dict[str, Any] = {"client": client, "progress": progress, "watch": watch, "begun": model._states}
+    folding = iter_fold(rule, source, whole, plan=plan, **how)
+    try:
+        while seen < n:
+            try:
+                look = next(folding)
+            except StopIteration as ended:
+                (found,), _ = ended.value
+                model._go_on(taken_state(found), found)
+                break
+            model._go_on(look.reached[0])
+            if pace.is_over or (most is not None and look.n_samples >= most):
+                break
+            if pace.arrived(look.n_samples) and (snapshot := _snapshot(model, pace)) is not None:
+                yield Progress.of(snapshot, n, pace.seconds)
+        yield Progress.of(model, n, pace.seconds, finished=True)
+    finally:
+        folding.close()
+        if model._states:
+            # Copy the state, because yielded models share it.
+            model._states = [model._states[0].copy()]
+
+
+def _snapshot(model: Any, pace: Pace) -> Any:
+    """Return a copy of a model with its components, None if there are none yet."""
+    began, found = time.perf_counter(), copy.copy(model)
+    try:
+        model._looked_at = found.components_
+    except DataError:
+        return None
+    if not model.keep_state:
+        found._states = None
+    pace.looked(time.perf_counter() - began)
+    return found

@@ -1,0 +1,375 @@
+"""Going on batch by batch: components of a stream whose state is kept, found when somebody asks for them."""
+
+from __future__ import annotations
+
+import copy
+import math
+from abc import abstractmethod
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import replace
+from typing import Any, Self
+
+import numpy as np
+from sklearn.utils.validation import check_is_fitted
+
+from dpca.engine.folds.boundary import guarded
+from dpca.engine.folds.watching import Pace
+from dpca.engine.sources.shuffled import shuffle
+from dpca.engine.sources.source import Source
+from dpca.kernels.algebra.linalg import scratch
+from dpca.kernels.algebra.types import Array
+from dpca.models.base.labelled import Labels, given_to_fit
+from dpca.models.base.linear_model import LinearModel
+from dpca.models.base.parameters import are_ordinary, check_parameters, check_states_fit
+from dpca.models.base.passes import Passes
+from dpca.models.base.samples import magnitude, varied_source
+from dpca.models.base.store import Kept, StoredModel
+from dpca.models.base.watching import EVERY, Progress, checked_budgets, positive_seconds
+from dpca.models.streaming.going_on import NoStateError, WhereStateIsKept, read_states, stated_dtype, stored_arrays
+from dpca.models.streaming.iterating import iterate
+from dpca.models.streaming.streaming_methods import AUTO, method_name
+from dpca.models.streaming.tracked import TRACKED, TrackedScores
+from dpca.representation.lazy import default_client
+from dpca.representation.whitened import Whitened
+from dpca.rules.base.basis import StreamingRule
+from dpca.rules.base.state import State
+from dpca.storage.errors import DataError
+from dpca.storage.progress import JobProgress as Told
+from dpca.storage.progress import no_progress
+
+#: What a fit knows of its own error.
+CERTIFICATE = ("captured_bound", "captured_estimate", "captured_estimate_error", "angle_moved", "variance_moved")
+_COMPONENTS = ("components", "mean", "explained_variance", "explained_variance_ratio", "singular_values")
+# What `partial_fit` leaves to be found.
+_FOUND = {f"{name}_" for name in (*_COMPONENTS, "total_variance", "n_components", *CERTIFICATE)}
+
+
+class StreamedModel(LinearModel):
+    """Base of `StreamingPCA`: `partial_fit` and `merge`; the subclass makes the rule and learns what it finds."""
+
+    method_: str
+
+    n_passes: int
+    shuffle: bool
+    keep_state: bool
+    track_scores: bool
+    _magnitude: float = 0.0  # of the first batch of `partial_fit` that is not all 0
+    _tracked: TrackedScores  # where scores are tracked, those of all samples so far but those that wait for a batch
+
+    @abstractmethod
+    def _rule(self, method: str | StreamingRule, d: int, n: int | None, seed: int) -> Any:
+        """Return the rule for n samples of d attributes, or any number of them, in its batches."""
+
+    @abstractmethod
+    def _method(self, d: int, source: Source | None = None, room: int = 0) -> str | StreamingRule:
+        """Return the method for any number of samples of ``d`` attributes, or those of a source, in so many bytes."""
+
+    @abstractmethod
+    def _settle(
+        self,
+        found: dict[str, Array],
+        what: str,
+        sample_shape: tuple[int, ...],
+        n: int,
+        values: Callable[[], float],
+        before: Array | None = None,
+    ) -> None:
+        """Learn what was found, unless it is not finite.
+
+        ``values`` returns the magnitude of the samples; ``before`` are the components until then, if any.
+        """
+
+    @WhereStateIsKept
+    def partial_fit(self, X: Any, y: Any = None, *, sample_dim: str | Sequence[str] | None = None) -> Self:
+        """Take in further samples, held in memory.
+
+        Parameters
+        ----------
+        X : array (n_samples, *sample_shape)
+            The first call fixes the sample shape and dtype. A batch that is refused changes nothing.
+        sample_dim : str or sequence of str, optional
+            Of the first ``DataArray``, see `fit`.
+
+        Raises
+        ------
+        DataError
+            For a model that `fit` fitted or `load` read without ``keep_state``; for samples that do not go with those
+            before, or with which the rule diverges.
+
+        Notes
+        -----
+        Costs what the rule's update does. The components are found when they are asked for, from the state so far.
+        """
+        fresh = self._states is None
+        if fresh:
+            check_parameters(self)
+        X = self._batch(X, sample_dim)
+        rows = np.ascontiguousarray(X.reshape(len(X), -1))
+        if fresh:
+            method = self._method(rows.shape[1])
+            self._begin(method, rows.shape[1], rows.dtype, self._seed())
+            self.method_, self.sample_shape_, self._magnitude = method_name(method), tuple(X.shape[1:]), 0.0
+        if rows.dtype != self._stream_dtype or tuple(X.shape[1:]) != self.sample_shape_:
+            raise DataError(
+                f"this batch has samples of {tuple(X.shape[1:])} {rows.dtype} but the first one had "
+                f"{self.sample_shape_} {self._stream_dtype}: all batches must agree"
+            )
+        state = self._states[0] if self._states else guarded(self._stream_rule.init, "X")(rows.shape[1], rows.dtype)
+        self._magnitude = self._magnitude or guarded(magnitude, "X")(rows)
+        if are_ordinary(rows):
+            self._go_on(self._taken(state, rows))
+        else:
+            # Whether the rule bears such values its result tells.
+            updated = guarded(self._stream_rule.update, "X")(state.copy(), rows)
+            self._find(updated)
+            self._track(state, updated, state.arrays["held_rows"][: state.counts["n_held"]], rows)
+        return self
+
+    @property
+    def tracked_scores_(self) -> Array:
+        """Scores (n_samples, n_components) of all samples of `partial_fit`, by ``components_``.
+
+        In the order of the samples; only with ``track_scores``. What a sample had outside of the directions that the
+        rule kept at the time is lost. Found when asked for: costs 2 n q k operations and some products of q x d, q
+        being n_components + oversampling. Until then the model holds q numbers a sample, and taking in a sample costs
+        half as much again.
+        """
+        if not self.track_scores or self._states is None:
+            raise NoStateError("no scores were tracked: give track_scores=True and partial_fit, or ask transform")
+        basis, state = self.basis_, self._states[0]
+        waiting = state.arrays["held_rows"][: state.counts["n_held"]]
+        scores = self._tracked.by(state, basis.components, basis.mean, waiting)
+        return scores / basis.scales.astype(scores.dtype) if isinstance(basis, Whitened) else scores
+
+    def _track(self, before: State, after: State, held: Array, rows: Array) -> None:
+        """Take the samples into the scores that are tracked, which one state has taken in and another had not."""
+        n = after.counts["n_samples"] - before.counts["n_samples"]
+        if self.track_scores and n:
+            self._tracked.taken(before, after, [held, rows[: n - len(held)]])
+
+    def _begin(self, method: str | StreamingRule, d: int, dtype: np.dtype[Any], seed: int) -> None:
+        """Fix what all batches share."""
+        self._stream_rule, self._stream_dtype, self._stream_seed = self._rule(method, d, None, seed), dtype, seed
+        check_states_fit(self._stream_rule, [d], dtype)
+        self._tracked = TrackedScores()
+
+    def _check_going_on(self, method: str | StreamingRule, d: int, dtype: np.dtype[Any], seed: int) -> None:
+        """Refuse to keep the state of a fit that has none, or one too large."""
+        if self.n_passes > 1:
+            raise DataError(
+                f"keep_state=True keeps what one pass has seen but n_passes is {self.n_passes}: leave one of them out"
+            )
+        check_states_fit(self._rule(method, d, None, seed), [d], dtype)
+
+    def _go_on_from(self, found: State, method: str | StreamingRule, d: int, dtype: np.dtype[Any], seed: int) -> None:
+        """Keep the state of a fit, in which nothing waits."""
+        self._begin(method, d, dtype, seed)
+        state = self._stream_rule.init(d, dtype)
+        for own, others in ((state.arrays, found.arrays), (state.counts, found.counts)):
+            own.update({name: others[name] for name in own if name in others})
+        self._states = [state]
+
+    def _kept(self) -> Kept:
+        kept = super()._kept()
+        if not (self.keep_state and self._states):
+            return kept
+        state, n_held = self._states[0], self._states[0].counts["n_held"]
+        facts = {"seed": self._stream_seed, "dtype": str(self._stream_dtype), "n_held": n_held}
+        if isinstance(self.n_components, float):
+            facts["n_components"] = self.n_components
+        tracked = self._tracked.arrays() if self.track_scores else {}
+        if tracked:
+            facts["tracked"] = [len(tracked["tracked_scores"]), *tracked["tracked_turns"].shape]
+        filled = State({**state.arrays, "held_rows": state.arrays["held_rows"][:n_held]}, state.counts)
+        further = {name: (values, TRACKED[name]) for name, values in tracked.items()} | stored_arrays([filled])
+        return replace(kept, arrays={**kept.arrays, **further}, facts={**kept.facts, "state": facts})
+
+    @classmethod
+    def _from_store(cls, stored: StoredModel) -> Self:
+        model = super()._from_store(stored)
+        if (facts := stored.facts.get("state")) is not None:
+            d, dtype, n_held = model.n_features_in_, stated_dtype(facts), int(facts["n_held"])
+            model.n_components = facts.get("n_components", model.n_components)
+            # What was chosen there, whatever would be chosen here.
+            model._begin(model.method_ if model.method == AUTO else model.method, d, dtype, int(facts["seed"]))
+            state = model._stream_rule.init(d, dtype)
+            room = state.arrays["held_rows"]
+            if not 0 <= n_held <= len(room):
+                raise ValueError(f"{n_held} samples wait for a batch of {len(room)}")
+            state.arrays["held_rows"] = room[:n_held]
+            read_states(stored, [state])
+            state.arrays["held_rows"] = room
+            if (state.counts["n_held"], state.counts["n_samples"]) != (n_held, stored.n_samples - n_held):
+                raise ValueError(f"its state has taken in {state.counts['n_samples']} samples")
+            model._states = [state]
+            if tracked := facts.get("tracked"):
+                size, parts, q, _ = map(int, tracked)
+                shapes = dict(zip(TRACKED, [(size,), (parts, q, q), (parts, q), (parts,)], strict=True))
+                model._tracked = TrackedScores.of(stored.arrays(shapes, integers=["tracked_lengths"]))
+        return model
+
+    def _taken(self, state: State, rows: Array) -> State:
+        """Take in samples; those that are refused change nothing."""
+        rule, held = self._stream_rule, state.counts["n_held"]
+        n = held + len(rows)
+        before = _set_aside(rule.rule.part_of(state)) if n >= rule.size else State()
+        waiting = state.arrays["held_rows"][:held]
+        if self.track_scores and n >= rule.size and n % rule.size:
+            waiting = waiting.copy()  # or what waits then would be written over it
+        try:
+            updated: State = guarded(rule.update, "X")(state, rows)
+        except DataError:
+            state.arrays |= before.copy().arrays
+            state.counts |= {**before.counts, "n_held": held}
+            raise
+        if before.arrays:
+            self._track(before, updated, waiting, rows)
+        return updated
+
+    def merge(self, other: StreamedModel) -> Self:
+        """Take in all that another estimator has seen through `partial_fit`.
+
+        Raises
+        ------
+        DataError
+            If the method cannot merge, or the two did not see samples of one shape and dtype with the same parameters.
+        """
+        check_is_fitted(self)
+        if not isinstance(other, StreamedModel):
+            raise DataError(f"merge takes in another StreamingPCA, not one of type {type(other).__name__}: give one")
+        check_is_fitted(other)
+        if self.track_scores:
+            raise DataError("scores are tracked along one stream, and merge joins two: leave out track_scores")
+        if self._states is None or other._states is None:
+            raise DataError(
+                "merge joins what partial_fit has seen, and a model that fit() fitted or load() read keeps no state: "
+                "give all the data to one fit()"
+            )
+        rule = self._stream_rule
+        if not rule.mergeable:
+            raise DataError(f"{self.method_} cannot merge: use method='incremental-svd'")
+        alike = other._stream_rule == rule and other._stream_dtype == self._stream_dtype
+        if not alike or other.sample_shape_ != self.sample_shape_:
+            raise DataError("the two estimators differ in parameters, sample shape or dtype: they must be alike")
+        self._magnitude = self._magnitude or other._magnitude
+        self._find(guarded(rule.merge, "the other estimator")(self._states[0].copy(), other._states[0]))
+        return self
+
+    @WhereStateIsKept
+    def iter_fit(
+        self,
+        X: Any,
+        *,
+        sample_dim: str | Sequence[str] | None = None,
+        key: str | None = None,
+        client: Any | None = None,
+        progress: Told = no_progress,
+        max_seconds: float | None = None,
+        max_samples: int | None = None,
+        every: float = EVERY,
+    ) -> Iterator[Progress]:
+        """Take in the samples of a stack, in order, and yield the model so far, for example to draw it.
+
+        A model that has taken in some of them goes on behind those: so one that was stopped, by a budget or because
+        nobody asked for more, is continued by the same call, and one with ``keep_state`` by another program that loads
+        it. In the end it is what one call makes, to the last bit. Samples come as one stream, whatever ``execution``.
+
+        Parameters
+        ----------
+        X, sample_dim, key, client, progress
+            As in `fit`.
+        max_seconds : float, optional
+            Seconds after which it ends; a link of samples that is under way is ended first.
+        max_samples : int, optional
+            Samples to take in at most.
+        every : float
+            Seconds between looks, at least: they are rare enough to take a twentieth of the time themselves.
+
+        Yields
+        ------
+        Progress
+            After 16, 64, 256 and 1,024 samples, and then now and then. The last one is ``finished``, and its model this
+            estimator. Chunks are read whole.
+
+        Raises
+        ------
+        DataError
+            As `fit`, and for a model that keeps no state. An exception leaves the model with the samples up to the last
+            link that ended.
+
+        Examples
+        --------
+        >>> from dpca import StreamingPCA
+        >>> for found in StreamingPCA(5).iter_fit("stack.zarr", max_seconds=30):
+        ...     print(found.n_samples_seen, found.model.components_.shape)
+        16 (5, 4320)
+        30 (5, 4320)
+        """
+        check_parameters(self)
+        if self.n_passes != 1:
+            raise DataError(f"iter_fit makes one pass but n_passes is {self.n_passes}: leave it out, or use fit")
+        if self.track_scores:
+            raise DataError("track_scores=True is for partial_fit: leave it out, and ask transform")
+        seconds, most = checked_budgets(max_seconds, max_samples)
+        pace, client = Pace(positive_seconds(every, "every"), seconds), client or default_client()
+        X, labels = given_to_fit(X, sample_dim, key)
+        source = self._begun(X, client, labels, key)
+        return iterate(self, source, client=client, progress=progress, pace=pace, max_samples=most)
+
+    def _begun(self, X: Any, client: Any | None, labels: Labels | None, key: str | None) -> Source:
+        """Return the samples of a stack as one stream, of which this model has seen the first ones, or will do."""
+        fresh = self._states is None
+        source = self._stream_of(X, client)
+        shape, d = tuple(source.shape[1:]), math.prod(source.shape[1:])
+        if fresh:
+            room = Passes(source, client=client, memory_budget=self.memory_budget).budget
+            method = self._method(d, source, room)
+            self._begin(method, d, source.dtype, self._seed())
+            self.method_, self.sample_shape_ = method_name(method), shape
+            self._labels, self._key = labels, key
+        elif (shape, source.dtype) != (self.sample_shape_, self._stream_dtype):
+            raise DataError(
+                f"{source.name} has samples of {shape} {source.dtype} but this model has seen {self.sample_shape_} "
+                f"{self._stream_dtype}: give the same stack again"
+            )
+        return shuffle(source, self._stream_seed) if self.shuffle else source
+
+    def _stream_of(self, X: Any, client: Any | None) -> Source:
+        """Return the source of samples as the rule gets them."""
+        return varied_source(self if self._states is None else copy.copy(self), X)
+
+    def _go_on(self, state: State, found: dict[str, Array] | None = None) -> None:
+        """Keep a state, from which `__getattr__` finds what is asked for, or what was found in it already."""
+        self._states, self.n_samples_seen_ = [state], state.counts["n_samples"] + state.counts["n_held"]
+        self._looked_at = vars(self).get("components_", self._looked_at)
+        for name in _FOUND:
+            self.__dict__.pop(name, None)
+        if found is not None:
+            self._know(found, state)
+
+    def __getattr__(self, name: str) -> Any:
+        # `partial_fit` leaves the components to whoever asks for them: to find them takes longer than to take in a few
+        # samples.
+        if name in _FOUND and self._states:
+            self._find(self._states[0])
+        return object.__getattribute__(self, name)
+
+    def _find(self, state: State) -> None:
+        # ``finish`` uses a state up.
+        self._know(guarded(self._stream_rule.finish, "X")(state.copy()), state)
+
+    def _know(self, found: dict[str, Array], state: State) -> None:
+        """Learn what was found in a state."""
+        n, before = state.counts["n_samples"] + state.counts["n_held"], vars(self).get("components_", self._looked_at)
+        guarded(self._settle, "X")(
+            self._kept_of(found), self.method_, self.sample_shape_, n, lambda: self._magnitude, before
+        )
+        self._states = [state]
+
+
+def _set_aside(state: State) -> State:
+    """Return a state with the same values, in memory that the next call in this thread uses again."""
+    arrays = {name: scratch(f"before: {name}", array.shape, array.dtype) for name, array in state.arrays.items()}
+    for name, array in arrays.items():
+        np.copyto(array, state.arrays[name])
+    return State(arrays, dict(state.counts))

@@ -1,0 +1,247 @@
+"""The update rules that `StreamingPCA` knows by name, and rule objects as plain values that a store can hold."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import fields, is_dataclass, replace
+from importlib import import_module
+from typing import Any
+
+import numpy as np
+
+from dpca.kernels.algebra import linalg_int8
+from dpca.representation.base import array_digest
+from dpca.rules.base.basis import StreamingRule
+from dpca.rules.base.minibatch import InBatches
+from dpca.rules.base.schedules import SCHEDULES, FirstStrategy, Harmonic, Power
+from dpca.rules.base.watched import Watched
+from dpca.rules.certificates.sampled import Sampled
+from dpca.rules.incremental.incremental_svd import IncrementalSVD
+from dpca.rules.kernel.gains import Gains
+from dpca.storage.errors import DataError
+from dpca.storage.given_numbers import whole_number
+
+#: Each method's module and class in `dpca.rules`; a store names rules by these only.
+METHODS: dict[str, str] = {
+    "incremental-svd": "incremental.incremental_svd.IncrementalSVD",
+    "covariance": "covariance.streaming_covariance.StreamingCovariance",
+    "oja": "stochastic.oja.Oja",
+    "oja-subspace": "stochastic.oja.OjaSubspace",
+    "krasulina": "stochastic.oja.Krasulina",
+    "sanger": "stochastic.oja.Sanger",
+    "implicit-krasulina": "stochastic.implicit_krasulina.ImplicitKrasulina",
+    "block-power": "stochastic.block_power.BlockPower",
+    "accelerated-block-power": "stochastic.accelerated.AcceleratedBlockPower",
+    "accelerated-oja": "stochastic.accelerated.AcceleratedOja",
+    "ccipca": "incremental.ccipca.CCIPCA",
+    "ipca": "incremental.ipca.IPCA",
+    "similarity-matching": "stochastic.similarity_matching.SimilarityMatching",
+}
+# Literal steps of stores that were written before rules could be objects, where they are not Harmonic(1).
+_LITERAL = {"krasulina": Power(1.0, 0.9), "implicit-krasulina": Power(1.0, 0.8), "accelerated-oja": Harmonic(100.0)}
+#: Options of rules that were parameters of `StreamingPCA` before rules could be objects.
+FORMER_OPTIONS = (
+    "schedule",
+    "unit",
+    "online",
+    "orthonormalize_every",
+    "acceleration",
+    "per_component",
+    "growth",
+    "momentum",
+    "amnesic",
+    "tau",
+    "neural_steps",
+)
+# What options of rules may be, beside plain values.
+_OBJECTS: dict[str, Any] = {**SCHEDULES, Gains.__name__: Gains}
+#: The method that is chosen by the number of attributes.
+AUTO = "auto"
+# Largest covariance whose eigenproblem takes no more than some seconds.
+_LARGEST_COVARIANCE = 4096
+# Bytes for each of its entries: the state, a product, and the eigensolver's copy and work space.
+_COVARIANCE_BYTES = 24
+# Samples for each attribute that pay for its eigenproblem.
+_SAMPLES_SHARE = 3
+_BATCH_BYTES, _FEWEST_SAMPLES = 2**28, 100
+# Small batches are read several at a time: so many samples, which take no more bytes than this.
+_AT_ONCE, _BYTES_AT_ONCE = 256, 2**25
+#: What an estimator fills in.
+_FILLED = ("n_components", "center", "seed", "wide")
+
+
+def rule_class(method: str) -> type[StreamingRule]:
+    """Return the class of a method's rule.
+
+    Raises
+    ------
+    DataError
+        For a method that does not exist.
+    """
+    if not isinstance(method, str) or method not in METHODS:
+        choices = ", ".join((AUTO, *METHODS))
+        raise DataError(f"method is {method!r}: choose one of {choices}, or give a rule of dpca.rules")
+    module, name = METHODS[method].rsplit(".", 1)
+    found: type[StreamingRule] = getattr(import_module(f"dpca.rules.{module}"), name)
+    return found
+
+
+def method_name(method: str | StreamingRule) -> str:
+    """Return what messages call a method."""
+    return method if isinstance(method, str) else type(method).__name__
+
+
+def default_method(
+    k: int, n_features: int, options: Mapping[str, Any], of_bytes: bool = False, n_samples: int = 0, room: int = 0
+) -> str:
+    """Return the method for ``k`` components of so many attributes d where none was chosen.
+
+    "covariance" up to d = 8 q + 400, q being the directions that "incremental-svd" would keep, and up to 4,096; beyond,
+    or where that rule's options are given, "incremental-svd". A sample costs d^2 operations by the one and d (4 q +
+    200) by the other, which works with smaller matrices, at half the speed. Measured on float32, one thread, both take
+    the same time at d = 1,050 for q = 65, 1,300 for 110, 2,000 for 200 and above 3,072 for 400.
+
+    Of 8-bit samples "covariance" up to 4,096 where bytes are multiplied as integers
+    (`dpca.kernels.algebra.linalg_int8`), if it
+    fits into ``room`` bytes, and 3 d samples or more are known to come: at d = 3,072 and q = 110 each takes .4 of the
+    time, at 4,096 and q = 70 two thirds, which pays for the eigenproblem (.3 and .5 s for photographs).
+    """
+    if any(value is not None for value in options.values()):
+        return "incremental-svd"
+    most = 8 * (k + IncrementalSVD.oversampling) + 400
+    pays = of_bytes and n_samples >= _SAMPLES_SHARE * n_features and _COVARIANCE_BYTES * n_features**2 <= room
+    if pays and linalg_int8.pays():
+        most = _LARGEST_COVARIANCE
+    return "covariance" if n_features <= min(most, _LARGEST_COVARIANCE) else "incremental-svd"
+
+
+def make_rule(
+    method: str | StreamingRule,
+    k: int,
+    *,
+    center: bool,
+    batch_size: int | None,
+    seed: int,
+    options: Mapping[str, Any] | None = None,
+    n_samples: int | None = None,
+    n_features: int = 1,
+    sampled: bool = False,
+    ends: bool = False,
+) -> Any:
+    """Return the rule of a method, which gets its samples in batches of ``batch_size``.
+
+    By default a batch has as many samples as the rule does best with, and fewer where it would take more than 256 MiB
+    in float32, but at least 100, or all there are.
+
+    Parameters
+    ----------
+    method : str or StreamingRule
+        A name in `METHODS`, or a rule with options of its own, whose ``n_components``, ``center`` and ``seed``, and
+        seeds of schedules that are None, are filled in here.
+    options : mapping of str to value, optional
+        Further options of the rule; those that are None are left to it.
+    n_samples : int, optional
+        Length of the stream, where it is known: the rule is then watched for how far its last part moves the
+        components.
+    n_features : int
+        Attributes of a sample.
+    sampled : bool
+        Keep some samples of the stream to estimate what is captured, if the rule allows it.
+    ends : bool
+        Whether no samples follow the ``n_samples``: then directions beyond their number are not held.
+
+    Raises
+    ------
+    DataError
+        For a method that does not exist, an option that the method does not have, or a value that makes no sense.
+    """
+    try:
+        rule = method if isinstance(method, StreamingRule) else rule_class(method)()
+        known = {field.name for field in fields(rule)}
+        chosen = {name: value for name, value in (options or {}).items() if value is not None}
+        for name in chosen.keys() - known:
+            raise DataError(f"{name} has no meaning for {method_name(method)}: leave it out")
+        given = {"n_components": k, "center": center, "seed": seed, **chosen}
+        rule = replace(rule, **{name: value for name, value in given.items() if name in known})
+        rule = replace(rule, **_seeded(rule, seed))
+        if ends and n_samples is not None and isinstance(rule, IncrementalSVD):
+            rule = replace(rule, oversampling=min(rule.oversampling, max(0, n_samples - k)))
+    except ValueError as error:
+        raise DataError(str(error)) from error
+    if batch_size is None:
+        size = min(rule.batch_rows("float32"), max(_FEWEST_SAMPLES, _BATCH_BYTES // (4 * n_features)))
+        size = min(size, n_samples or size)
+    else:
+        size = whole_number(batch_size, "batch_size", 1)
+    sampled = sampled and isinstance(rule, IncrementalSVD) and rule.forgetting == 1
+    watched = rule if n_samples is None else Watched(rule, n_samples)
+    at_once = min(_AT_ONCE, max(1, _BYTES_AT_ONCE // (4 * n_features)))
+    return InBatches(Sampled(watched) if sampled else watched, size, at_once=at_once)
+
+
+def _seeded(rule: StreamingRule, seed: int) -> dict[str, Any]:
+    """Return the rule's schedules that draw random numbers and have no seed, with one."""
+    values = {field.name: getattr(rule, field.name) for field in fields(rule)}
+    drawing = {name: value for name, value in values.items() if isinstance(value, FirstStrategy)}
+    return {name: replace(value, seed=seed) for name, value in drawing.items() if value.seed is None}
+
+
+def describe_option(value: Any) -> Any:
+    """Return a parameter in values that JSON holds, of arrays a hash; see `restore_option`.
+
+    Raises
+    ------
+    DataError
+        For a rule that `METHODS` does not name, or other objects than gains and schedules of `SCHEDULES`.
+    """
+    if isinstance(value, np.ndarray) and value.ndim:
+        return array_digest(value)
+    if not is_dataclass(value) or isinstance(value, type):
+        return value.item() if hasattr(value, "item") else value
+    own = {field.name: describe_option(getattr(value, field.name)) for field in fields(value)}
+    if _OBJECTS.get(type(value).__name__) is type(value):
+        return {"schedule": type(value).__name__, **own}
+    path = f"{type(value).__module__.removeprefix('dpca.rules.')}.{type(value).__name__}"
+    for name, known in METHODS.items():
+        if path == known:
+            return {"method": name, "options": {name: own[name] for name in own if name not in _FILLED}}
+    raise DataError(
+        f"{value!r} cannot be stored: only rules of StreamingPCA's methods (dpca.models.streaming), with schedules and "
+        f"gains of dpca.rules, can"
+    )
+
+
+def restore_option(value: Any) -> Any:
+    """Return the parameter that `describe_option` described.
+
+    Raises
+    ------
+    DataError, KeyError, TypeError, ValueError
+        If it made no such thing.
+    """
+    if not isinstance(value, dict):
+        return value
+    if "method" in value:
+        return rule_class(value["method"])(**{name: restore_option(v) for name, v in value["options"].items()})
+    values = {name: restore_option(own) for name, own in value.items()}
+    return _OBJECTS[values.pop("schedule")](**values)
+
+
+def translate_parameters(stored: Mapping[str, Any], kept_now: Sequence[str]) -> dict[str, Any]:
+    """Return the parameters of `StreamingPCA`, of which stores keep these now, from those that a store holds.
+
+    Before a rule could be an object, its options were parameters of the estimator beside ``method``, None where they
+    were left to it. With a schedule or a unit, the steps were literal unless the unit was "measured".
+    """
+    given = {name: restore_option(value) for name, value in dict(stored).items()}  # a TypeError where it is none
+    kept = {name: given.pop(name) for name in kept_now if name in given}
+    options = {name: value for name, value in given.items() if value is not None}
+    if not options:
+        return kept
+    rule = rule_class(kept["method"])
+    known = {field.name for field in fields(rule)}
+    if options.keys() & {"schedule", "unit"}:
+        options = {"schedule": _LITERAL.get(kept["method"], Harmonic(1.0)), "unit": 1.0, **options}
+    if options.get("unit") == "measured":
+        options["unit"] = None
+    return {**kept, "method": rule(**{name: value for name, value in options.items() if name in known})}

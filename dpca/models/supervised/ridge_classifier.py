@@ -1,0 +1,394 @@
+"""A linear classifier in one pass over samples that need not fit in memory."""
+
+from __future__ import annotations
+
+import bisect
+import math
+from collections.abc import Sequence
+from dataclasses import KW_ONLY, dataclass
+from functools import partial
+from typing import Any, ClassVar, Self
+
+import numpy as np
+from sklearn.base import BaseEstimator, ClassifierMixin
+from sklearn.utils import column_or_1d
+from sklearn.utils.multiclass import check_classification_targets
+from sklearn.utils.validation import check_is_fitted
+
+from dpca.engine.folds.checkpoint import Checkpoints
+from dpca.engine.folds.fold import fold, plan_for
+from dpca.engine.folds.memory import task_budget, thread_count
+from dpca.engine.folds.plan import FoldPlan, Outline, PlanError
+from dpca.engine.sources.coded import CodedSource
+from dpca.engine.sources.source import check_finite
+from dpca.kernels.algebra.types import Array
+from dpca.models.base.each_sample import EachSample
+from dpca.models.base.labelled import given_to_fit
+from dpca.models.base.parameters import check_parameters
+from dpca.models.base.samples import fitted_source
+from dpca.models.base.storable import Storable
+from dpca.models.base.store import Kept, StoredModel
+from dpca.models.base.watching import Callback, Watching, finish_all, watched
+from dpca.models.scores import Scores
+from dpca.partition.whole import Whole
+from dpca.representation.lazy import default_client
+from dpca.rules.base.codes import DIGITS, MOST_CODES
+from dpca.rules.base.state import State
+from dpca.rules.covariance.ridge import RidgeMoments
+from dpca.storage.errors import DataError, one_line
+from dpca.storage.given_numbers import whole_number
+from dpca.storage.progress import JobProgress, no_progress
+
+# Samples whose decision is computed at once.
+_ROWS = 1024
+# Labels that are looked at together, at least, so that temporary arrays stay small however many there are.
+_LABELS_AT_ONCE = 2**18
+# What stores hold of labels: truth values, integers, floats, strings.
+_LABELS = "biufUO"
+
+
+@dataclass(eq=False, repr=False)
+class StreamingRidgeClassifier(EachSample, Storable, ClassifierMixin, BaseEstimator):  # type: ignore[misc]
+    """Linear classifier by ridge regression, in one pass, its penalty chosen by exact cross-validation.
+
+    What scikit-learn's `RidgeClassifier` finds on standardized attributes: least squares on targets of 1 and -1, with
+    an intercept and a penalty on the squares of the coefficients; a sample belongs to the class of the largest
+    decision. The moments of attributes and classes are added up in any order, on any number of workers.
+
+    Parameters
+    ----------
+    alphas : float or sequence of float
+        Penalties to choose from; one alone is taken as it is. Above 0, in units of a standardized attribute's sum of
+        squares, that is of the number of samples.
+    cv : int
+        Folds of the cross-validation: the penalty of the least squared error of the targets on samples that were left
+        out, as `GridSearchCV` of a pipeline with ``StandardScaler`` finds it in many passes. The samples of each
+        class are dealt to the folds in turn.
+    standardize : bool
+        Whether attributes are divided by their standard deviations; constant ones never are.
+    memory_budget : int, optional
+        Bytes that the fit may take; default a share of what the machine has.
+
+    Attributes
+    ----------
+    classes_ : array (n_classes,)
+        Ascending.
+    coef_ : array (n_targets, n_features), float64
+        Of attributes as they are; one row for each class, or of two classes only for the second.
+    intercept_ : array (n_targets,), float64
+    alpha_ : float
+        The penalty that was taken.
+    cv_errors_ : array (n_alphas,), float64
+        Mean squared error of a target for each penalty; 0 where there was nothing to choose.
+    folds_ : array (n_samples,), int32
+        Which fold each sample was left out in; not stored.
+    sample_shape_ : tuple of int
+    n_samples_seen_, n_features_in_ : int
+    fit_report_ : FoldReport
+        What the fit cost.
+
+    Notes
+    -----
+    Costs n d^2 operations for n samples with d attributes, and d^3 / 3 for each penalty and fold; memory 8 d^2 bytes
+    (``cv`` + 3) times, and as often again for each further segment that is folded at once; and 4 bytes a sample, for
+    its class and fold. One penalty needs no folds.
+    For 8-bit integers the moments are exact, so nothing depends on chunks, order or workers; other types agree to
+    rounding. Products of anything but 8-bit integers are float64, at half the speed of float32: a small penalty
+    magnifies their errors.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> from dpca import StreamingRidgeClassifier
+    >>> rng = np.random.default_rng(0)
+    >>> y = rng.choice(["cat", "dog"], 200)
+    >>> images = rng.integers(0, 200, (200, 8, 8)) + 50 * (y == "dog")[:, None, None]
+    >>> model = StreamingRidgeClassifier().fit(images, y)
+    >>> model.predict(images[:2]) == y[:2]
+    array([ True,  True])
+    """
+
+    store_kind: ClassVar[str] = "ridge-classifier"
+
+    alphas: Any = (0.1, 1.0, 10.0, 100.0, 1e3, 1e4, 1e5)
+    _: KW_ONLY
+    cv: int = 5
+    standardize: bool = True
+    memory_budget: int | None = None
+
+    def __sklearn_is_fitted__(self) -> bool:
+        return hasattr(self, "n_samples_seen_")
+
+    # -- learning
+
+    def fit(
+        self,
+        X: Any,
+        y: Any,
+        *,
+        sample_dim: str | Sequence[str] | None = None,
+        key: str | None = None,
+        client: Any | None = None,
+        checkpoints: Checkpoints | None = None,
+        progress: JobProgress = no_progress,
+        callback: Callback | None = None,
+        max_seconds: float | None = None,
+        max_samples: int | None = None,
+    ) -> Self:
+        """Find the coefficients.
+
+        Parameters
+        ----------
+        X : array (n_samples, *sample_shape), Stack, Scores, path or Source
+            As for `CellPCA.fit`, or what `dpca.open_scores` returns.
+        y : array_like (n_samples,)
+            The class of each sample: strings, integers or truth values, in the order of the samples.
+        sample_dim, key, client, checkpoints, progress
+            As for `CellPCA.fit`.
+        callback, max_seconds, max_samples
+            As for `CellPCA.fit`. Each look solves for all penalties and folds, as the end does; a class without samples
+            so far is never predicted.
+
+        Raises
+        ------
+        DataError
+            For values that are not finite, labels that are no classes or not one for each sample, or a single class.
+        PlanError
+            When the moments do not fit the memory budget; it says how many attributes would.
+        """
+        check_parameters(self)
+        alphas, cv = self._penalties(), whole_number(self.cv, "cv", 2)
+        n_folds = cv if len(alphas) > 1 else 1
+        X, labels = given_to_fit(_plain(X), sample_dim, key)
+        _, source = fitted_source(self, X)
+        classes, y = self._classes(y, n := source.shape[0])
+        if n_folds > n:
+            raise DataError(f"cv is {cv} but there are only {n} samples: give fewer folds, or one alpha")
+        if n_folds * len(classes) > MOST_CODES:
+            raise DataError(
+                f"{len(classes):,} classes in {n_folds} folds are more than {MOST_CODES:,}: numbers are labels only "
+                f"where they are classes"
+            )
+        rule = RidgeMoments(len(classes), alphas, n_folds=n_folds, standardize=bool(self.standardize))
+        coded = CodedSource(source, _dealt(y, classes, n_folds))
+        client = client or default_client()
+        plan = self._planned(rule, coded, None if source.in_process else client)
+        watching = Watching.asked(self, callback, max_seconds, max_samples)
+
+        def settle(model: Self, found: dict[str, Array], n: int) -> None:
+            model.classes_, model._codes = classes, coded.codes
+            model.coef_, model.intercept_ = found["coefficients"], found["intercept"]
+            model.alpha_, model.cv_errors_ = float(found["alpha"]), found["errors"]
+            model.sample_shape_, model.n_samples_seen_ = tuple(source.shape[1:]), n
+            model._labels, model._key = labels, key
+
+        def learn() -> None:
+            (found,), self.fit_report_ = fold(
+                rule,
+                coded,
+                Whole(coded.shape[1:]),
+                client=client,
+                budget=self.memory_budget,
+                checkpoints=checkpoints,
+                progress=progress,
+                plan=plan,
+                watch=None if watching is None else watching.fold(so_far, settle, source.shape[0]),
+            )
+            settle(self, found, source.shape[0])
+
+        def so_far(states: list[State]) -> dict[str, Array]:
+            return finish_all(rule, states)[0]
+
+        return watched(self, watching, learn)
+
+    def _penalties(self) -> tuple[float, ...]:
+        try:
+            alphas = tuple(float(alpha) for alpha in np.ravel(self.alphas))
+        except (TypeError, ValueError):
+            alphas = ()
+        if not alphas or not all(0 < alpha < math.inf for alpha in alphas):
+            raise DataError(f"alphas is {self.alphas!r}: give one or several numbers above 0")
+        return alphas
+
+    @property
+    def folds_(self) -> Array:
+        """Which fold each sample was left out in (n_samples,), int32."""
+        check_is_fitted(self)
+        if not hasattr(self, "_codes"):
+            raise AttributeError("folds_ is not stored: fit the classifier")
+        folds: Array = self._codes // np.int32(len(self.classes_))
+        return folds
+
+    def _classes(self, y: Any, n: int) -> tuple[Array, Array]:
+        """Return the classes, and the labels (n,) as an array."""
+        if y is None:
+            raise DataError(
+                f"{type(self).__name__} requires y to be passed, but the target y is None: give the class of each "
+                f"sample"
+            )
+        try:
+            if np.ma.is_masked(y):
+                raise ValueError("some labels are masked")
+            labels = column_or_1d(np.asarray(y), warn=True)
+            labels = labels.astype(object) if labels.dtype.kind == "T" else labels  # strings of any length
+            found = []
+            for some in np.array_split(labels, max(1, len(labels) // _LABELS_AT_ONCE)):
+                if labels.dtype.kind == "f" and not np.isfinite(some).all():
+                    raise ValueError("Input y contains NaN or infinity")
+                check_classification_targets(some)
+                found.append(np.unique(some))
+            classes = np.unique(np.concatenate(found))
+        except (TypeError, ValueError) as error:
+            raise DataError(
+                f"y holds no classes ({one_line(error)}): give strings, integers or truth values"
+            ) from error
+        if len(labels) != n:
+            raise DataError(f"y holds {len(labels)} labels but there are {n} samples: give one for each")
+        if len(classes) < 2:
+            raise DataError(
+                f"y holds 1 class, {classes.tolist()[0]!r}: a classifier needs samples of at least 2 classes"
+            )
+        if classes.dtype.kind not in _LABELS or (classes.dtype == object and not all(type(c) is str for c in classes)):
+            raise DataError(f"y holds labels of type {classes.dtype}: give strings, integers or truth values")
+        return classes, labels
+
+    def _planned(self, rule: RidgeMoments, coded: CodedSource, client: Any | None) -> FoldPlan:
+        """Plan the fold; refuse what does not fit, saying how many attributes would."""
+
+        def planned(source: CodedSource) -> FoldPlan:
+            return plan_for(rule, source, Whole(source.shape[1:]), client=client, budget=self.memory_budget)
+
+        def refused(d: int) -> bool:
+            name, (n, *_), rows = coded.name, coded.shape, coded.chunks[0]
+            try:
+                planned(CodedSource(Outline(name, (n, d), coded.source.dtype, (rows, d)), coded.codes))
+            except PlanError:
+                return True
+            return False
+
+        try:
+            return planned(coded)
+        except PlanError as error:
+            d = coded.shape[1] - DIGITS
+            fits = bisect.bisect_left(range(1, d), True, key=refused)
+            limit = task_budget(client, thread_count()) if self.memory_budget is None else self.memory_budget
+            otherwise = f", or give at most {fits:,} attributes, as fewer components" if fits else ""
+            otherwise += ", or give one alpha, which needs no folds" if rule.n_folds > 1 else ""
+            raise PlanError(
+                f"moments of {d:,} attributes in {rule.n_folds} fold(s) do not fit into the {limit / 1e6:,.0f} MB that "
+                f"a task may take: allow more memory{otherwise}"
+            ) from error
+
+    # -- using
+
+    def decision_function(self, X: Any) -> Any:
+        """Return decisions (n_samples, n_classes), of two classes (n_samples,), above 0 for the second.
+
+        Lazy in, lazy out: samples that are lazy or in a store give a Dask array; a ``DataArray`` of single numbers
+        gives one.
+
+        Raises
+        ------
+        DataError
+            For samples of another shape than those of the fit, or values that are not finite.
+        """
+        check_is_fitted(self)
+        shape = () if len(self.coef_) == 1 else (len(self.coef_),)
+        return self._each_sample(_plain(X), _decisions, self._decider(), shape, lambda dtype: np.float64)
+
+    def predict(self, X: Any) -> Any:
+        """Return the class (n_samples,) of each sample; lazy in, lazy out, see `decision_function`."""
+        check_is_fitted(self)
+        function = partial(_predictions, classes=self.classes_)
+        return self._each_sample(_plain(X), function, self._decider(), (), lambda dtype: self.classes_.dtype)
+
+    def _decider(self) -> tuple[Array, Array]:
+        return self.coef_, self.intercept_
+
+    # -- on disk
+
+    def _kept(self) -> Kept:
+        return Kept(
+            arrays={
+                "coefficients": (self.coef_, ("target", "feature")),
+                "intercept": (self.intercept_, ("target",)),
+                "cv_errors": (self.cv_errors_, ("alpha",)),
+            },
+            facts={
+                "sample_shape": list(self.sample_shape_),
+                "n_components": len(self.coef_),
+                "n_samples_seen": self.n_samples_seen_,
+                "classes": self.classes_.tolist(),
+                "classes_type": "object" if self.classes_.dtype == object else self.classes_.dtype.str,
+                "alphas": list(self._penalties()),
+                "alpha": self.alpha_,
+                "cv": int(self.cv),
+                "standardize": bool(self.standardize),
+            },
+            version=1,
+        )
+
+    @classmethod
+    def _from_store(cls, stored: StoredModel) -> Self:
+        facts, d = stored.facts, math.prod(stored.sample_shape)
+        kind = np.dtype(facts["classes_type"])
+        if kind.kind not in _LABELS:
+            raise ValueError(f"its labels are of type {kind}")
+        model = cls(tuple(map(float, facts["alphas"])), cv=int(facts["cv"]), standardize=bool(facts["standardize"]))
+        n, m = stored.n_components, len(model._penalties())
+        found = stored.arrays({"coefficients": (n, d), "intercept": (n,), "cv_errors": (m,)})
+        model.classes_ = np.array(facts["classes"], kind)
+        if len(model.classes_) != (2 if n == 1 else n):
+            raise ValueError(f"it has {len(model.classes_)} classes and {n} targets")
+        model.coef_, model.intercept_ = found["coefficients"], found["intercept"]
+        model.cv_errors_, model.alpha_ = found["cv_errors"], float(facts["alpha"])
+        model.sample_shape_, model.n_samples_seen_ = stored.sample_shape, stored.n_samples
+        model.n_features_in_ = d
+        return model
+
+
+def _plain(X: Any) -> Any:
+    return X.scores if isinstance(X, Scores) else X
+
+
+def _dealt(labels: Array, classes: Array, n_folds: int) -> Array:
+    """Return the code (n,), int32, of each sample: its fold times the number of classes, plus its class.
+
+    Samples sorted by class are dealt to the folds in turn, so that the sizes of folds differ by one at most, of each
+    class and of all.
+    """
+    codes = np.empty(len(labels), np.int32)
+    runs = [slice(start, start + _LABELS_AT_ONCE) for start in range(0, len(labels), _LABELS_AT_ONCE)]
+    counts = np.zeros(len(classes), np.int64)
+    for run in runs:
+        codes[run] = np.searchsorted(classes, labels[run])
+        counts += np.bincount(codes[run], minlength=len(classes))
+    place = np.cumsum(counts) - counts  # of the next sample of each class among all that are sorted
+    for run in runs:
+        own = codes[run]
+        order = np.argsort(own, kind="stable")
+        counts = np.bincount(own, minlength=len(classes))
+        # The j-th place of a class in this run follows those of the runs before.
+        ranks = np.arange(len(own)) + np.repeat(place - np.cumsum(counts) + counts, counts)
+        own[order] += (ranks % n_folds * len(classes)).astype(np.int32)
+        place += counts
+    return codes
+
+
+def _decisions(decider: tuple[Array, Array], samples: Array, name: str = "a chunk") -> Array:
+    coefficients, intercept = decider
+    check_finite(samples, 0, name)
+    rows = samples.reshape(len(samples), -1)
+    found = np.empty((len(rows), len(coefficients)))
+    for start in range(0, len(rows), _ROWS):
+        # In float64: attributes may lie far from 0.
+        np.matmul(rows[start : start + _ROWS].astype(np.float64), coefficients.T, out=found[start : start + _ROWS])
+    found += intercept
+    return found[:, 0] if len(coefficients) == 1 else found
+
+
+def _predictions(decider: tuple[Array, Array], samples: Array, name: str = "a chunk", *, classes: Array) -> Array:
+    found = _decisions(decider, samples, name)
+    which = (found > 0).astype(np.intp) if found.ndim == 1 else found.argmax(axis=1)
+    predicted: Array = classes[which]
+    return predicted

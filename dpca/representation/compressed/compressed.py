@@ -1,0 +1,277 @@
+"""Compressed stores: the quantized scores of a stack, read as the original array.
+
+``storage/FORMAT.md`` describes the format, with a reader in NumPy.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from functools import lru_cache
+from typing import Any
+
+import numpy as np
+import zarr
+
+from dpca.choices import COMPRESSED
+from dpca.codec.cells import CellCodec
+from dpca.codec.interpolation import unfolded
+from dpca.codec.residual import sums
+from dpca.codec.waves import RUN, from_waves, placed
+from dpca.kernels.algebra.types import Array, Region
+from dpca.kernels.pixels import to_pixels
+from dpca.representation.compressed.compressed_form import pixels_of, read_codec
+from dpca.representation.compressed.compressed_views import CompressedViews
+from dpca.representation.compressed.indexing import alike, moved, per_axis, runs
+from dpca.representation.compressed.read_plan import decoding_bytes
+from dpca.storage.arrays.reading import open_group, read_into, root_facts
+from dpca.storage.errors import ReplacedError, StoreError
+from dpca.storage.given_numbers import whole_number
+from dpca.storage.integrity.replaced import reopening
+
+COMPRESSED_VERSION = 1
+
+# Bytes of codes that are decoded at a time. For a part of a sample, several chunks fit.
+_CODE_BYTES = 2**24
+
+
+@dataclass(frozen=True, eq=False)
+class Compressed(CompressedViews):
+    """A compressed store, opened as the original array by `open_compressed`.
+
+    It supports NumPy's indexing. Only the chunks of an index are decoded; a chunk of codes holds some hundred samples
+    of some cells.
+
+    Attributes
+    ----------
+    path : str
+    shape : tuple of int
+        (n_samples, *sample_shape).
+    dtype : numpy dtype
+        Type of the original. Values are rounded to it.
+    axes : tuple of str
+        Names of the axes.
+    facts : dict
+        The attributes of the store.
+    level : int or None
+        Largest number of components of each cell to use, None for all.
+    """
+
+    path: str
+    shape: tuple[int, ...]
+    dtype: np.dtype[Any]
+    axes: tuple[str, ...]
+    facts: dict[str, Any]
+    level: int | None
+    codec: CellCodec
+    _group: zarr.Group
+
+    def __reduce__(self) -> Any:
+        return opened_once, (self.path, self.facts["fingerprint"], self.level)
+
+    def __dask_tokenize__(self) -> Any:
+        return COMPRESSED, self.path, self.facts["fingerprint"], self.level
+
+    def __repr__(self) -> str:
+        return f"<Compressed '{self.path}' {self.shape} {self.dtype}>"
+
+    def __array__(self, dtype: Any = None, copy: bool | None = None) -> Array:
+        return np.asarray(self[...], dtype)
+
+    def __getitem__(self, index: Any) -> Any:
+        """Return values as NumPy does for the whole array.
+
+        Raises
+        ------
+        IndexError
+            As NumPy.
+        StoreError
+            If a chunk of the index is missing or damaged.
+        ReplacedError
+            If another store has replaced this one before a chunk was read.
+        """
+        parts = per_axis(index, self.shape)
+        (rows, first), box = parts[0], _box_of(parts[1:])
+        samples, places = np.unique(rows, return_inverse=True)
+        values = self._decoded(samples, box)
+        if isinstance(first, slice):
+            first = slice(None, None, -1 if first.step < 0 else 1)
+        else:
+            first = places.reshape(np.shape(first)) if np.ndim(first) else int(places[0])
+        others = [moved(part, start) for (_, part), (start, _) in zip(parts[1:], box, strict=True)]
+        return values[(first, *others)]
+
+    @property
+    def n_components(self) -> int:
+        """Most components that a cell keeps, whatever the `level`; 0 if there are none."""
+        return int(self.codec.component.max(initial=-1)) + 1
+
+    def read_bytes(self, index: Any = ...) -> int:
+        """Return the peak memory in bytes of reading an index, result included.
+
+        For a lazy array, a task needs this much for one chunk, see `chunks`. The components and means of the store are
+        held in addition.
+
+        Raises
+        ------
+        IndexError
+            As NumPy.
+        """
+        (rows, _), *others = per_axis(index, self.shape)
+        box = _box_of(others)
+        chosen = self.chosen(box)
+        return decoding_bytes(self, len(np.unique(rows)), box, chosen, self.at_once(chosen))
+
+    def _decoded(self, samples: Array, box: Region) -> Array:
+        """Return a box (n, *lengths) of samples with ascending indices."""
+        values = np.empty((len(samples), *(stop - start for start, stop in box)), self.dtype)
+        if not values.size:
+            return values
+        chosen, wide, places = self.chosen(box), self.rows, self.places(samples)
+        at_once = self.at_once(chosen)
+        pixels, step = pixels_of(self.facts), self.facts["residual_step"]
+        for block in alike(places // at_once):
+            some = places[block]
+            codes = self._codes_at(chosen, some)
+            if step is None or (self.level is not None and len(self.codec.cell)):
+                self.codec.decode(codes, box, chosen, pixels, values[block])
+                continue
+            y = self.codec.decode(codes, box, chosen)
+            for chunk in alike(some // wide):
+                y[chunk] += self._residual(some[chunk], box)
+            values[block] = to_pixels(y, *pixels)
+        return values
+
+    def chosen(self, box: Region) -> Array:
+        """Return the ascending rows of codes for a box of a sample."""
+        chosen = self.codec.rows_of(box)
+        return chosen if self.level is None else chosen[self.codec.component[chosen] < self.level]
+
+    def at_once(self, chosen: Array) -> int:
+        """Return how many samples are decoded at a time, with these rows of codes."""
+        wide, itemsize = self.rows, self.stored("codes").dtype.itemsize
+        return wide * max(1, _CODE_BYTES // (wide * itemsize * max(1, len(chosen))))
+
+    def codes(self, chosen: Array, samples: Array) -> Array:
+        """Return codes, not waves, for ascending rows and ascending indices of samples."""
+        return self._codes_at(chosen, self.places(samples))
+
+    def places(self, samples: Array) -> Array:
+        """Return the positions of samples along codes and residuals; see ``breaks`` in ``storage/FORMAT.md``."""
+        return placed(samples, self.facts.get("breaks", ()))
+
+    def _codes_at(self, chosen: Array, places: Array) -> Array:
+        codes, waves = self.stored("codes"), self.codec.waves
+        high = codes.chunks[0]
+        found = np.empty((len(chosen), len(places)), self.codec.dtype if waves else codes.dtype)
+        for chunk in alike(places // self.rows):
+            start, stop = int(places[chunk][0]), int(places[chunk][-1]) + 1
+            columns: tuple[slice, ...] = (slice(start, stop),)
+            if waves:
+                columns, start = (slice(0, RUN), slice(start // RUN, -(-stop // RUN))), start // RUN * RUN
+            wanted, lengths = places[chunk] - start, [part.stop - part.start for part in columns]
+            for run in runs(np.unique(chosen // high)):
+                a, b = int(run[0]) * high, min((int(run[-1]) + 1) * high, codes.shape[0])
+                here = slice(*np.searchsorted(chosen, (a, b)))
+                every = here.stop - here.start == b - a
+                if not waves and every and len(wanted) == lengths[0]:
+                    read_into(codes, (slice(a, b), *columns), found[here, chunk])
+                    continue
+                part = np.empty((b - a, *lengths), codes.dtype)
+                read_into(codes, (slice(a, b), *columns), part)
+                if waves:
+                    part = from_waves(part, self.codec.dtype)
+                if len(wanted) < part.shape[1]:
+                    part = part[:, wanted]
+                found[here, chunk] = part if every else part[chosen[here] - a]
+        return found
+
+    def _residual(self, places: Array, box: Region) -> Array:
+        """Return the residuals in a box, at ascending positions of one chunk of codes."""
+        residual, along = self.stored("residual"), self.facts["differences"]
+        if self.codec.interpolation is not None:  # such stores have no breaks, so positions are indices of samples
+            first = int(places[0]) // self.rows * self.rows
+            part = np.empty((min(self.rows, len(self) - first), *self.shape[1:]), residual.dtype)
+            read_into(residual, (slice(first, first + len(part)), *(slice(None) for _ in box)), part)
+            decoded: Array = self.codec.interpolation.decode(unfolded(part))[places - first]
+            return decoded[(slice(None), *(slice(*reach) for reach in box))]
+        start, stop = int(places[0]), int(places[-1]) + 1
+        ends = [(0 if axis in along else a, b) for axis, (a, b) in enumerate(box, 1)]
+        part = np.empty((stop - start, *(b - a for a, b in ends)), residual.dtype)
+        read_into(residual, (slice(start, stop), *(slice(*reach) for reach in ends)), part)
+        crop = (slice(a - first, None) for (a, _), (first, _) in zip(box, ends, strict=True))
+        return sums(part[places - start], along)[(slice(None), *crop)] * float(self.facts["residual_step"])
+
+
+def _box_of(parts: Sequence[tuple[Any, Any]]) -> Region:
+    """Return the smallest box of a sample that contains these indices, as `per_axis` returns them."""
+    return tuple((int(min(taken)), int(max(taken)) + 1) if len(taken) else (0, 0) for taken, _ in parts)
+
+
+@reopening
+def open_compressed(path: str | os.PathLike[str], *, level: int | None = None) -> Compressed:
+    """Open a compressed store as the original array.
+
+    Parameters
+    ----------
+    path : path-like or URL
+        A store that ``dpca encode`` made.
+    level : int, optional
+        Use at most this many of the first components of each cell, for a preview that reads fewer codes.
+
+    Returns
+    -------
+    Compressed
+        Has a shape and a dtype and supports NumPy's indexing. Components, means and metadata are already read.
+
+    Raises
+    ------
+    StoreError
+        If there is no such store, or it is damaged or of a newer version.
+    DataError
+        If ``level`` is not a positive integer.
+
+    Examples
+    --------
+    >>> import dpca
+    >>> photos = dpca.open_compressed("photos.zarr")
+    >>> photos[17].shape  # one photograph
+    (40, 36, 3)
+    >>> photos[:20, 9:25, 9:25].shape  # a part of many; the rest is not decoded
+    (20, 16, 16, 3)
+    """
+    if level is not None:
+        level = whole_number(level, "level", 1, ", a number of components, or None for all")
+    where = os.fspath(path)
+    return compressed_in(open_group(path), where if "://" in where else os.path.abspath(where), level)
+
+
+def compressed_in(group: zarr.Group, path: str, level: int | None = None) -> Compressed:
+    """Return the compressed store in a group, as `open_compressed` does. ``path`` is its final name."""
+    facts = root_facts(group)
+    if facts.get("kind") != COMPRESSED:
+        raise StoreError(f"'{path}' is no compressed store: give one that 'dpca encode' made")
+    if facts.get("version") != COMPRESSED_VERSION:
+        raise StoreError(
+            f"'{path}' is a compressed store of version {facts.get('version')} but this program reads version "
+            f"{COMPRESSED_VERSION}: update dask-dpca"
+        )
+    codec = read_codec(group)
+    shape = (int(facts["n_samples"]), *codec.components.grid.sample_shape)
+    return Compressed(path, shape, np.dtype(facts["dtype"]), tuple(facts["axes"]), facts, level, codec, group)
+
+
+@lru_cache(maxsize=4)
+def opened_once(path: str, fingerprint: str, level: int | None) -> Compressed:
+    """Open a store once in each process."""
+    opened = _opened_whole(path, fingerprint)
+    return replace(opened, level=level)
+
+
+@lru_cache(maxsize=4)
+def _opened_whole(path: str, fingerprint: str) -> Compressed:
+    opened = open_compressed(path)
+    if opened.facts["fingerprint"] != fingerprint:
+        raise ReplacedError(f"'{path}' was replaced since it was opened: open it again")
+    return opened

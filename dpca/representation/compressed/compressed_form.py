@@ -1,0 +1,203 @@
+"""The form of a compressed store: its arrays, their chunks, and reading and writing of its codec."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import zarr
+
+from dpca.codec.cells import CellCodec
+from dpca.codec.quantize import integer_dtype, to_integers
+from dpca.codec.quantized import Quantized
+from dpca.codec.slabs import unfiltered
+from dpca.codec.waves import RUN
+from dpca.kernels.algebra.dtypes import working_dtype
+from dpca.kernels.algebra.types import Array
+from dpca.kernels.pixels import Pixels
+from dpca.partition.cells import CellGrid
+from dpca.partition.lapped import LappedGrid
+from dpca.storage.arrays.arrays import create_array, write_shard
+from dpca.storage.arrays.layout import Layout
+from dpca.storage.arrays.reading import array_in, read_into, root_facts
+from dpca.storage.errors import StoreError, one_line
+
+# Samples, and rows of codes, in a chunk. Smaller chunks make reading one sample faster, since whole chunks are decoded;
+# larger ones make reading one cell of many samples faster. Half as many of either cost 1 % more bytes each.
+_ROWS, _CODES = 192, 128
+_SAMPLES_BYTES = 2**26
+# Samples of a chunk of residuals. There are as many residuals as values in the samples.
+_RESIDUAL_ROWS = RUN
+# Values of a chunk if there are only residuals. While it is decoded, it takes ten times as many bytes.
+_BLOCK_VALUES = 2**23
+# From this many positions, chunks of waves hold 1024 of them instead of 512. More positions compress better, fewer need
+# less padding.
+_MANY = 2**13
+# The last four are left out where all ranks are zero.
+_OF_POSITIONS = ("cell", "component", "exponent", "basis")
+_INTEGERS = ("group", "rank", "mean", *_OF_POSITIONS)
+
+
+@dataclass(frozen=True)
+class StoreForm:
+    """The layout of the arrays of a compressed store.
+
+    Parameters
+    ----------
+    shape : tuple of int
+        Shape of the stack.
+    itemsize : int
+        Bytes of one of its values.
+    plain : bool
+        Whether there are only residuals. Then larger chunks are smaller in total, since predictions end at chunks.
+    """
+
+    shape: tuple[int, ...]
+    itemsize: int
+    plain: bool = False
+
+    @property
+    def rows(self) -> int:
+        """Samples of a chunk of codes."""
+        rows, sample = _ROWS, math.prod(self.shape[1:]) * self.itemsize
+        if self.plain:
+            most = max(1, _BLOCK_VALUES // math.prod(self.shape[1:]))
+            return math.ceil(self.shape[0] / math.ceil(self.shape[0] / most))
+        while rows > _RESIDUAL_ROWS and rows * sample > _SAMPLES_BYTES:
+            rows //= 2
+        # The last chunk is padded with zeros, which take bytes too.
+        even = math.ceil(self.shape[0] / math.ceil(self.shape[0] / rows))
+        return math.ceil(even / _RESIDUAL_ROWS) * _RESIDUAL_ROWS
+
+    @property
+    def shard_rows(self) -> int:
+        """Samples of a shard, the unit of writing."""
+        sample = math.prod(self.shape[1:]) * self.itemsize
+        return self.rows * max(1, min(4, 2 * _SAMPLES_BYTES // (self.rows * sample)))
+
+    def codes(self, n_positions: int, waves: bool) -> Layout:
+        """Return the layout of codes (n_positions, n_samples), or of waves (n_positions, RUN, runs)."""
+        high = _CODES * (4 if n_positions < _MANY else 8) if waves else _CODES
+        width = max(1, -(-n_positions // high)) * high
+        if waves:
+            return Layout((high, 1, self.rows // RUN), (width, RUN, self.shard_rows // RUN))
+        return Layout((high, self.rows), (width, self.shard_rows))
+
+    @property
+    def residual(self) -> Layout:
+        """Layout of the residuals, which have the shape of the stack."""
+        rows = self.rows if self.plain else _RESIDUAL_ROWS
+        return Layout((rows, *self.shape[1:]), (self.shard_rows, *self.shape[1:]))
+
+
+def write_quantized(group: zarr.Group, quantized: Quantized, grid: CellGrid, axes: Sequence[str]) -> None:
+    """Write the arrays that codes are decoded with to the group of a compressed store.
+
+    Raises
+    ------
+    OverflowError
+        If an integer does not fit into 32 bits.
+    """
+    spatial = axes[1 : 1 + grid.n_spatial]
+    for name in _INTEGERS:
+        values = np.asarray(getattr(quantized, name))
+        if name in _OF_POSITIONS and not len(quantized.cell):
+            continue
+        names: Sequence[str] = axes[1:] if name == "mean" else (f"{name}_number",)
+        names = ("position",) if name in ("cell", "component") else names
+        dtype = integer_dtype(float(np.abs(values).max(initial=0)))
+        chunks = mean_chunks(grid) if name == "mean" else (2**14,)
+        shards = tuple(-(-max(1, n) // c) * c for n, c in zip(values.shape, chunks, strict=True))
+        layout = Layout(chunks, shards)
+        array = create_array(group, name, values.shape, dtype, layout, names, codec="packed")
+        if values.size:
+            write_shard(array, (0,) * values.ndim, to_integers(values, dtype))
+    if quantized.interpolated:
+        kept = quantized.weights
+        layout, names = Layout(kept.shape, kept.shape), ("level", "parity", "axis", "distance")
+        write_shard(
+            create_array(group, "weights", kept.shape, kept.dtype, layout, names, codec="packed"), (0,) * 4, kept
+        )
+    if isinstance(grid, LappedGrid):
+        for axis, name in enumerate(spatial):
+            values = filter_along(grid, axis)
+            layout = Layout(values.shape, values.shape)
+            array = create_array(
+                group, f"filter_{axis}", values.shape, values.dtype, layout, (name, f"filtered_{name}"), codec="zstd"
+            )
+            write_shard(array, (0, 0), values)
+
+
+def mean_chunks(grid: CellGrid) -> tuple[int, ...]:
+    """Return the chunks of the mean: one for each channel, since each channel is smooth."""
+    return (*grid.sample_shape[: grid.n_spatial], *(1 for _ in grid.channel_shape))
+
+
+def filter_along(grid: LappedGrid, axis: int) -> Array:
+    """Return the orthogonal float64 matrix F (length, length) with x = F @ z along an axis, for filtered samples z."""
+    length, cell = grid.sample_shape[axis], grid.cell_shape[axis]
+    half = max(grid.prefilter.half_widths(axis), default=0)
+    line = LappedGrid((length,), (cell,), half) if half else CellGrid((length,), (cell,))
+    return np.ascontiguousarray(unfiltered(line, np.eye(length)).T)
+
+
+def longest_score(facts: dict[str, Any], waves: bool) -> float:
+    """Return an upper limit of all scores: the length of the part of a centered sample that a component covers."""
+    grid, (low, high) = grid_of(facts), facts["data_range"]
+    reach = grid.max_features * (2**grid.n_spatial if facts["overlap"] else 1)
+    return math.sqrt(reach * (RUN if waves else 1)) * float(high - low)
+
+
+def largest_residual(facts: dict[str, Any], *, plain: bool) -> float:
+    """Return an upper limit of all residuals: decoded values lie within some widths of the data range."""
+    low, high = facts["data_range"]
+    return float(high - low + max(abs(low), abs(high)) if plain else 4 * (high - low))
+
+
+def grid_of(facts: dict[str, Any]) -> CellGrid:
+    """Return the cells of a compressed store from its attributes."""
+    shape, cell = tuple(map(int, facts["sample_shape"])), tuple(map(int, facts["cell_shape"]))
+    return LappedGrid(shape, cell, int(facts["overlap"])) if facts["overlap"] else CellGrid(shape, cell)
+
+
+def read_codec(group: zarr.Group) -> CellCodec:
+    """Read the arrays that the codes of a store are decoded with.
+
+    Raises
+    ------
+    StoreError
+        If the store is damaged.
+    """
+    facts, arrays = root_facts(group), dict[str, Array]()
+    try:
+        for name in (*_INTEGERS, "weights") if facts.get("interpolated") else _INTEGERS:
+            if name in _OF_POSITIONS and not arrays["rank"].any():
+                arrays[name] = np.zeros(0, np.int16)
+                continue
+            stored = array_in(group, name)
+            read_into(stored, (slice(None),) * stored.ndim, values := np.empty(stored.shape, stored.dtype))
+            arrays[name] = values
+        quantized = Quantized.of(arrays, facts)
+        components = quantized.components(grid_of(facts), decoding_dtype(facts))
+        cell, component = arrays["cell"].astype(int), arrays["component"].astype(int)
+        return CellCodec(components, quantized.step, cell, component, quantized.waves, quantized.interpolation)
+    except (KeyError, TypeError, ValueError, IndexError) as error:
+        raise StoreError(
+            f"'{group.store_path}' is damaged or incomplete as a compressed store ({one_line(error)}): make it again"
+        ) from error
+
+
+def pixels_of(facts: dict[str, Any]) -> Pixels:
+    """Return the type and range that decoded values are rounded to."""
+    low, high = facts["clip"]
+    return Pixels(np.dtype(facts["dtype"]), (low, high))
+
+
+def decoding_dtype(facts: dict[str, Any]) -> np.dtype[Any]:
+    """Return the type for decoding. Integers are rounded afterwards, so they need only a short type."""
+    dtype = np.dtype(facts["dtype"])
+    exact = dtype.kind == "f" or facts["residual_step"] is not None
+    return np.dtype(np.float64) if exact else working_dtype(dtype)

@@ -1,0 +1,208 @@
+"""The contract of rules: their functions, and the properties that the engine reads before it runs them."""
+
+from __future__ import annotations
+
+import math
+from abc import ABC, abstractmethod
+from collections.abc import Sequence
+from dataclasses import dataclass
+from numbers import Integral, Real
+from typing import Any, ClassVar
+
+import numpy as np
+from numpy.typing import DTypeLike
+
+from dpca.kernels.algebra.types import Array
+from dpca.rules.base.state import Layout, State
+
+
+class DivergedError(ValueError):
+    """A parameter does not suit the data, such as a step too large to converge. The message says what to do."""
+
+
+class Rule(ABC):
+    """Base class of update rules: pure functions on arrays.
+
+    A rule is a frozen dataclass of its options. It implements `_layout`, `_take` and `_finish`, and overrides other
+    methods if the defaults do not suit. ``update``, ``merge``, ``combine``, ``apply`` and ``finish`` own their first
+    state: they may reuse its buffers and return it. No function changes a batch or a second state.
+    """
+
+    #: Names of the counters of a state.
+    counts: ClassVar[Sequence[str]] = ("n_samples",)
+    #: Smallest number of samples for a result.
+    least_samples: ClassVar[int] = 1
+    #: Whether states of two streams can be merged. Otherwise samples are processed in sequence.
+    mergeable: ClassVar[bool] = False
+    #: Whether several streams may start from one state and be averaged later, by `average`.
+    averageable: ClassVar[bool] = False
+    #: Whether several workers can process parts of a batch, by `partial`, `combine` and `apply`.
+    summable: ClassVar[bool] = False
+    #: Whether states and batches may be stacked along a leading axis; see `State.stacked`.
+    stackable: ClassVar[bool] = False
+    #: Whether the rule assumes that samples arrive in random order.
+    random_order: ClassVar[bool] = False
+
+    @abstractmethod
+    def _layout(self, n_features: int, dtype: DTypeLike) -> Layout:
+        """Return the shape and dtype of each array of a state, for batches of ``n_features`` attributes of a dtype."""
+
+    def _start(self, state: State, dtype: DTypeLike) -> None:  # noqa: B027 - most rules start at 0
+        """Set the values of the initial state that are not 0."""
+
+    @abstractmethod
+    def _take(self, state: State, batch: Array) -> None:
+        """Process and count a batch of at least one sample."""
+
+    @abstractmethod
+    def _finish(self, state: State) -> dict[str, Array]:
+        """Return the result of at least ``least_samples`` samples."""
+
+    def init(self, n_features: int, dtype: DTypeLike) -> State:
+        """Return the initial state for batches of ``n_features`` attributes of a dtype."""
+        state = State.zeros(self._layout(n_features, dtype), self.counts)
+        self._start(state, dtype)
+        return state
+
+    def part_of(self, state: State) -> State:
+        """Return the rule's own part of a shared state, with the same arrays."""
+        layout = self._layout(1, np.float32)
+        arrays = {name: array for name, array in state.arrays.items() if name in layout}
+        return State(arrays, {name: count for name, count in state.counts.items() if name in self.counts})
+
+    def update(self, state: State, batch: Array) -> State:
+        """Process a batch (n_samples, n_features), n_samples >= 0."""
+        if batch.shape[-2]:
+            self._take(state, batch)
+        return state
+
+    def merge(self, a: State, b: State) -> State:
+        """Return the state of both streams. By default this is the sum of all arrays and counters."""
+        for name, values in b.arrays.items():
+            a.arrays[name] += values
+        for name, count in b.counts.items():
+            a.counts[name] += count
+        return a
+
+    def finish(self, state: State) -> dict[str, Array]:
+        """Return the result as named arrays. The state must not be used afterwards."""
+        n = state.counts["n_samples"]
+        if n < self.least_samples:
+            what = "principal components" if self.least_samples == 1 else "variance"
+            raise ValueError(f"{n} sample(s) have no {what}: give at least {self.least_samples}")
+        return self._finish(state)
+
+    def average(self, before: State, states: Sequence[State]) -> State:
+        """Return the average of states that started from ``before``. Each sample counts once. Changes no state."""
+        raise NotImplementedError(f"{type(self).__name__} is not averageable")
+
+    def partial(self, state: State, part: Array) -> State:
+        """Return the sums over a part (n_samples, n_features) of a batch, for an update of ``state``."""
+        raise NotImplementedError(f"{type(self).__name__} is not summable")
+
+    def combine(self, state: State, a: State, b: State) -> State:
+        """Return the sums over both parts, in the buffers of ``a``. Nothing else changes."""
+        raise NotImplementedError(f"{type(self).__name__} is not summable")
+
+    def apply(self, state: State, sums: State) -> State:
+        """Make one update with the sums over a batch, equal to `update` up to rounding error.
+
+        Neither state must be used afterwards.
+        """
+        raise NotImplementedError(f"{type(self).__name__} is not summable")
+
+    def batch_rows(self, dtype: DTypeLike) -> int:
+        """Return the best number of samples per update, for the planner. Any number is supported."""
+        return 1024
+
+    def takes_any_batches(self, dtype: DTypeLike) -> bool:
+        """Return whether the result is bit-identical for any division of samples of this dtype into batches."""
+        return False
+
+    def state_bytes(self, n_features: int, dtype: DTypeLike) -> int:
+        """Return the bytes of a state, for the planner."""
+        return bytes_of(self._layout(n_features, dtype))
+
+    def work_bytes(self, n_rows: int, n_features: int, dtype: DTypeLike) -> int:
+        """Return the bytes of temporary arrays in ``update`` and ``finish``, for the planner."""
+        return 16 * n_rows * n_features + 4 * self.state_bytes(n_features, dtype)
+
+    def result_bytes(self, n_features: int, dtype: DTypeLike) -> int:
+        """Return the bytes of the result of ``finish``, for the planner."""
+        return self.state_bytes(n_features, dtype)
+
+
+@dataclass(frozen=True)
+class Wrapper:
+    """A rule that wraps another rule and adds arrays and counters to its state.
+
+    The inner rule works on the same state, and uses only its own arrays and counters. Everything that a wrapper does
+    not implement is delegated to the inner rule.
+    """
+
+    rule: Any
+
+    counts: ClassVar[Sequence[str]] = ()
+
+    def __getattr__(self, name: str) -> Any:
+        # Do not delegate before the fields exist, nor special methods, which Python and Dask look up on every object.
+        if name == "rule" or name.startswith("__"):
+            raise AttributeError(name)
+        return getattr(self.rule, name)
+
+    def _own_layout(self, n_features: int, dtype: DTypeLike) -> Layout:
+        """Return the layout of the arrays of the wrapper."""
+        return {}
+
+    def init(self, n_features: int, dtype: DTypeLike) -> State:
+        """Return the initial state of the rule and of the wrapper."""
+        state, own = self.rule.init(n_features, dtype), State.zeros(self._own_layout(n_features, dtype), self.counts)
+        return State(state.arrays | own.arrays, state.counts | own.counts)
+
+    def part_of(self, state: State) -> State:
+        """Return the part of a shared state that belongs to the wrapper and its rule, with the same arrays."""
+        inner: State = self.rule.part_of(state)
+        arrays = {name: state.arrays[name] for name in self._own_layout(1, np.float32)}
+        return State(inner.arrays | arrays, inner.counts | {name: state.counts[name] for name in self.counts})
+
+    def merge(self, a: State, b: State) -> State:
+        """Merge the states of the rule. The wrapper's own part of ``a`` does not change."""
+        merged: State = self.rule.merge(a, self.rule.part_of(b))
+        return merged
+
+    def average(self, before: State, states: Sequence[State]) -> State:
+        """Average the states of the rule. The wrapper's own part is that of ``before``."""
+        averaged = self.rule.average(self.rule.part_of(before), [self.rule.part_of(state) for state in states])
+        return State(before.arrays | averaged.arrays, before.counts | averaged.counts)
+
+    def takes_any_batches(self, dtype: DTypeLike) -> bool:
+        """Return False, because the effect of the wrapper is not known here."""
+        return False
+
+    def state_bytes(self, n_features: int, dtype: DTypeLike) -> int:
+        """Return the bytes of the state of the rule and of the wrapper."""
+        return bytes_of(self._own_layout(n_features, dtype)) + int(self.rule.state_bytes(n_features, dtype))
+
+
+def bytes_of(layout: Layout) -> int:
+    """Return the bytes of the arrays of a layout."""
+    return sum(math.prod(shape) * np.dtype(dtype).itemsize for shape, dtype in layout.values())
+
+
+def check_number(
+    name: str, value: Any, words: str, *, above: float = -math.inf, least: float = -math.inf, most: float = math.inf
+) -> None:
+    """Reject an option unless it is a finite number with above < number and least <= number <= most.
+
+    ``words`` describe the allowed values in the error.
+    """
+    number = isinstance(value, Real) and not isinstance(value, bool | np.bool_)
+    if not number or not (above < value and least <= value <= most and abs(value) < math.inf):
+        raise ValueError(f"{name} is {value!r}: give {words}")
+
+
+def check_count(name: str, value: Any, what: str, *, least: int = 1) -> None:
+    """Reject an option unless it is an integer of at least ``least``. In the error, ``what`` follows this number."""
+    if not isinstance(value, Integral):
+        raise ValueError(f"{name} is {value!r}: give an integer, {least} or more {what}")
+    check_number(name, value, f"{least} or more {what}", least=least)

@@ -1,0 +1,141 @@
+"""Measures how far the last part of a stream moved the components: a certificate for every rule."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import DTypeLike
+
+from dpca.kernels.algebra.dtypes import working_dtype
+from dpca.kernels.algebra.types import Array
+from dpca.rules.base.orthonormal import gram
+from dpca.rules.base.rule import Wrapper
+from dpca.rules.base.state import Layout, State
+
+_EARLIER, _COUNT = "earlier_components", "n_earlier"
+# The last part of a stream, as a share: the final components are compared with those before it.
+_LAST_PART = 0.1
+
+
+@dataclass(frozen=True)
+class Watched(Wrapper):
+    """A rule with a measure of the motion of its components over the last part of the stream.
+
+    The final components are compared with earlier ones. If one state processes all samples, these are the components
+    before the first batch that contains samples of the last tenth. If streams are averaged, they are those before the
+    first such round. If segments are merged, they are those of the first state of the last merge. The last part is then
+    up to half of the stream, and the angle is larger.
+
+    Parameters
+    ----------
+    rule : StreamingRule
+        Its ``finish`` returns orthonormal ``components`` and their ``explained_variance``.
+    n_samples : int
+        Length of the stream.
+
+    Results of ``finish``: those of the rule; ``angle_moved`` (), the largest principal angle between the earlier and
+    the final components, in radians; ``variance_moved`` (), see `moved`. Both are nan for a stream of a single batch.
+    Costs one more ``finish`` of a copy of the state, and k rows of d.
+    """
+
+    n_samples: int
+    counts = (_COUNT,)
+
+    def _own_layout(self, n_features: int, dtype: DTypeLike) -> Layout:
+        return {_EARLIER: ((self.rule.rank(n_features), n_features), working_dtype(dtype))}
+
+    def init(self, n_features: int, dtype: DTypeLike) -> State:
+        """Return the state of the rule, with memory for earlier components."""
+        state = super().init(n_features, dtype)
+        state.arrays[_EARLIER] = state.arrays[_EARLIER][:0]
+        return state
+
+    def update(self, state: State, batch: Array) -> State:
+        """Process a batch (n_samples, n_features)."""
+        self._watch(state, len(batch))
+        updated: State = self.rule.update(state, batch)
+        return updated
+
+    def average(self, before: State, states: Sequence[State]) -> State:
+        """Return one state for streams that started from ``before``."""
+        if len(states) == 1:
+            return states[0]
+        before = State(dict(before.arrays), dict(before.counts))
+        self._watch(before, sum(state.counts["n_samples"] - before.counts["n_samples"] for state in states))
+        return super().average(before, states)
+
+    def apply(self, state: State, sums: State) -> State:
+        """Make one update with the sums over a batch."""
+        self._watch(state, sums.counts["n_samples"])
+        applied: State = self.rule.apply(state, sums)
+        return applied
+
+    def merge(self, a: State, b: State) -> State:
+        """Return the state of both streams."""
+        if a.counts["n_samples"] and b.counts["n_samples"]:
+            self._keep_components(a)
+        return super().merge(a, b)
+
+    def finish(self, state: State) -> dict[str, Array]:
+        """Return the result of the rule, and how far the components moved."""
+        result: dict[str, Array] = self.rule.finish(state)
+        angle, share = math.nan, math.nan
+        if state.counts[_COUNT]:
+            angle, share = moved(state.arrays[_EARLIER], result["components"], result["explained_variance"])
+        return {**result, "angle_moved": np.asarray(angle), "variance_moved": np.asarray(share)}
+
+    def _watch(self, state: State, n_coming: int) -> None:
+        """Store the components if the next samples reach into the last part."""
+        n = state.counts["n_samples"]
+        if n and not state.counts[_COUNT] and n + n_coming > (1 - _LAST_PART) * self.n_samples:
+            self._keep_components(state)
+
+    def _keep_components(self, state: State) -> None:
+        # ``finish`` overwrites a state.
+        state.arrays[_EARLIER] = self.rule.finish(self.rule.part_of(state).copy())["components"]
+        state.counts[_COUNT] = state.counts["n_samples"]
+
+    def work_bytes(self, n_rows: int, n_features: int, dtype: DTypeLike) -> int:
+        """Return the bytes of temporary arrays of the rule, and of ``finish`` for a copy of its state."""
+        finished = self.rule.state_bytes(n_features, dtype) + self.rule.result_bytes(n_features, dtype)
+        return int(self.rule.work_bytes(n_rows, n_features, dtype) + finished)
+
+    def result_bytes(self, n_features: int, dtype: DTypeLike) -> int:
+        """Return the bytes of a result."""
+        return int(self.rule.result_bytes(n_features, dtype)) + 16
+
+
+def moved(before: Array, after: Array, variances: Array) -> tuple[float, float]:
+    """Return the distance of orthonormal rows ``after`` (k, d) from rows ``before`` (m, d).
+
+    Parameters
+    ----------
+    variances : array (k,)
+        Variances of the rows ``after``.
+
+    Returns
+    -------
+    angle : float
+        The largest of the min(k, m) principal angles between the two subspaces, in radians (Bjorck & Golub 1973).
+    share : float
+        Share of the variance of the rows ``after`` outside of the span of ``before``: sum lambda_i |(I - P) v_i|^2 /
+        sum lambda_i, with the projection P onto this span. Unlike the angle, it is small if components only mix with
+        others of similar, small variance. 0 without any variance.
+    """
+    few, many = (before, after) if len(before) <= len(after) else (after, before)
+    angle = math.asin(math.sqrt(min(1.0, float(np.linalg.eigvalsh(_outside(few, many))[-1].clip(0)))))
+    total = float(variances.sum())
+    left = np.diagonal(_outside(after, before)).clip(0, 1)
+    return angle, float(left @ variances) / total if total > 0 else 0.0
+
+
+def _outside(rows: Array, others: Array) -> Array:
+    """Return R R^T in float64, for the part R of rows outside of the span of others."""
+    # Uses products in float64 and the inverse of those of ``others``. Assuming orthonormal rows in float32 would leave
+    # 1e-7, an angle of 3e-4.
+    cross = gram(rows, others)
+    left: Array = gram(rows) - cross @ np.linalg.pinv(gram(others), hermitian=True) @ cross.T
+    return left

@@ -1,0 +1,401 @@
+"""Covariance of one set of attributes, and its principal components."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+from numpy.typing import DTypeLike
+
+from dpca.kernels.algebra import linalg, linalg_int8
+from dpca.kernels.algebra.dtypes import working_dtype
+from dpca.kernels.algebra.namespace import any_of, cast, dtype_of, is_numpy, namespace
+from dpca.kernels.algebra.rounding import unit
+from dpca.kernels.algebra.types import Array
+from dpca.rules.base.rule import Rule
+from dpca.rules.base.state import Layout, State
+from dpca.rules.certificates import certified
+
+#: Rows of one float32 product. Products of 8-bit pixels minus 128 are at most 2**14. Sums over 1024 rows stay within
+#: 2**24, where float32 holds every integer. The result is exact for any order of additions in BLAS.
+BLOCK_ROWS = 1024
+# Photographs are far from this bound, so that most products of 4096 rows stay within it, too. This saves three of four
+# additions to a state that is larger than the cache (d = 1,875: a fifth of the time). The diagonal of the product shows
+# whether the bound holds, because |sum x y| <= max(sum x^2, sum y^2) for any order of additions.
+_MOST_BLOCK_ROWS = 4096
+_EXACT_BELOW = 2.0**24
+# Sums of squares below this may have lost terms to underflow in float32.
+_SMALL = 2.0**-80
+# Array of a state with a certificate: the sum of squares of the shifted samples, times the rounding error of their
+# dtype.
+_ROUNDING = "rounding"
+CERTIFIED: Layout = {_ROUNDING: ((), float)}
+#: Rows of a matrix that are centered at a time.
+BAND_ROWS = 128
+# Numbers out of range are either scaled or rejected in the end.
+QUIET = np.errstate(over="ignore", invalid="ignore")
+
+Products = tuple[Array, Array, Array | None]
+"""x^T x (lower triangle), the sum of the rows of s x, and the powers of two s with s x = block - shift (None for 1)."""
+
+
+@dataclass(frozen=True)
+class Covariance(Rule):
+    """Sample covariance in one pass over shifted data.
+
+    With a shift c near the mean, ``sum`` = sum (x - c) and ``cross`` = sum (x - c)(x - c)^T, the covariance is
+    (cross - sum sum^T / n) / (n - 1). This is the shifted-data algorithm (Chan, Golub & LeVeque 1983, section 3).
+    Alakkari (2020, section 4.3.1) accumulates the same matrix. Products are float32 over at most 1,024 rows, and 4,096
+    rows for 8-bit integers. They are summed in float64. If :mod:`dpca.kernels.algebra.linalg_int8` pays, products of
+    8-bit
+    integers use integer arithmetic, in half the time.
+
+    For 8-bit integers c is 128 (0 if signed). Every product and sum is then exact. The result is bit-identical for any
+    batch size, order of merging, number of workers and BLAS. For other dtypes c is the mean of the first batch. It
+    moves to the mean of a later batch that is far from it, because images may be sorted and simulations drift. A large
+    offset therefore never costs accuracy. float64 samples are processed in float64.
+
+    Batches may be arrays of another library on an accelerator; the state moves to it. Small covariances can be stacked
+    there: ``State.stacked(m)`` supports batches (m, n, d) of m sets of attributes, and every array of the result has a
+    leading axis m. Exactness and accuracy are the same if float32 products are not computed in TF32, which libraries
+    disable by default.
+
+    Parameters
+    ----------
+    center : bool
+        Whether the covariance is about the mean. If false, it is about 0, and ``mean`` is 0.
+
+    Costs O(n d^2) time, 8 d^2 bytes of state. Results of ``finish``: ``mean`` (d,), ``covariance`` (d, d), float64.
+    """
+
+    center: bool = field(default=True, kw_only=True)
+
+    mergeable = True
+    stackable = True
+    least_samples = 2
+
+    def _layout(self, n_features: int, dtype: DTypeLike) -> Layout:
+        return {
+            "shift": ((n_features,), float),
+            "sum": ((n_features,), float),
+            "cross": ((n_features, n_features), float),
+        }
+
+    def _start(self, state: State, dtype: DTypeLike) -> None:
+        state.arrays["shift"][...] = 128 if np.dtype(dtype) == np.uint8 else 0
+
+    @QUIET
+    def _take(self, state: State, batch: Array) -> None:
+        state.move_to(batch)
+        if not is_exact(dtype_of(batch)):
+            _add_numbers(state, batch)
+        elif linalg.is_single(batch) and linalg_int8.pays():
+            for start in range(0, len(batch), linalg_int8.MOST_ROWS):
+                block = batch[start : start + linalg_int8.MOST_ROWS]
+                add_products(state, len(block), *linalg_int8.gram_lower(block))
+        else:
+            _add_bytes(state, batch)
+
+    @QUIET
+    def merge(self, a: State, b: State) -> State:
+        """Return the state of both streams, with the shift of the first."""
+        n, total = b.counts["n_samples"], b.arrays["sum"]
+        if n == 0:
+            return a
+        a.move_to(total)
+        if a.counts["n_samples"] == 0:
+            a.arrays["shift"][...] = b.arrays["shift"]
+        a.arrays["cross"] += b.arrays["cross"]
+        if _ROUNDING in a.arrays:
+            a.arrays[_ROUNDING] += b.arrays[_ROUNDING]
+        a.arrays["sum"] += _displace(a.arrays["cross"], total, n, b.arrays["shift"] - a.arrays["shift"])
+        a.counts["n_samples"] += n
+        return a
+
+    def _finish(self, state: State) -> dict[str, Array]:
+        mean, cross = self._covariance_lower(state)
+        return {"mean": mean, "covariance": linalg.symmetrize(cross)}
+
+    def _bounded(self, state: State, n_components: int | None, n_least: int, dtype: np.dtype[Any]) -> dict[str, Array]:
+        """Return the mean and what `dpca.rules.certificates.certified.components` returns, in a working dtype."""
+        state = state.to_numpy()
+        n, arrays = state.counts["n_samples"], state.arrays
+        error = certified.error_of(arrays["cross"].diagonal(), arrays["sum"], float(arrays[_ROUNDING]), n, dtype)
+        mean, covariance = self._covariance_lower(state)
+        return {"mean": mean, **certified.components(covariance, n_components, n_least, error, dtype)}
+
+    @QUIET
+    def _covariance_lower(self, state: State) -> tuple[Array, Array]:
+        n, total, cross = state.counts["n_samples"], state.arrays["sum"], state.arrays["cross"]
+        xp = namespace(cross)
+        if self.center:
+            mean = state.arrays["shift"] + total / n
+            # In bands of rows, to avoid a second matrix of d x d.
+            for start in range(0, total.shape[-1], BAND_ROWS):
+                stop = min(start + BAND_ROWS, total.shape[-1])
+                rows = cross[..., start:stop, :stop]
+                rows -= _outer(total[..., start:stop] / n, total[..., :stop], cross.ndim)
+                rows /= max(n - 1, 1)
+        else:
+            mean = xp.zeros_like(total)
+            _displace(cross, total, n, state.arrays["shift"])
+            cross /= max(n - 1, 1)
+        if any_of(~xp.isfinite(linalg.diagonal(cross))):
+            raise ValueError("a variance exceeds the range of float64: divide all values by a constant first")
+        return mean, cross
+
+    def takes_any_batches(self, dtype: DTypeLike) -> bool:
+        """Return whether sums are exact."""
+        return is_exact(np.dtype(dtype))
+
+    def batch_rows(self, dtype: DTypeLike) -> int:
+        """Return the best number of samples per update: the rows of one product."""
+        return _MOST_BLOCK_ROWS if is_exact(np.dtype(dtype)) else BLOCK_ROWS
+
+    def work_bytes(self, n_rows: int, n_features: int, dtype: DTypeLike) -> int:
+        """Return the bytes of temporary arrays: one shifted block and its product."""
+        itemsize = working_dtype(dtype).itemsize
+        block = min(n_rows, self.batch_rows(dtype)) * (n_features + 1) * (itemsize + 1)
+        return block + (n_features + 1) ** 2 * itemsize
+
+
+@dataclass(frozen=True)
+class CovariancePCA(Covariance):
+    """Leading principal components from the covariance (Alakkari 2020, section 2.1; Arora 2015, section 5.1).
+
+    Parameters
+    ----------
+    n_components : int or None
+        Number of components to retain. None retains one for each attribute; larger numbers are cut to that.
+    n_least : int
+        Number of least components, those of the smallest variances, to retain in addition (Alakkari 2020, section
+        2.1.2).
+    precise : bool
+        Whether eigenvectors are computed up to rounding error, see `dpca.kernels.algebra.linalg.leading_eigh`.
+    certified : bool
+        Whether ``captured_bound`` () is computed, see `dpca.rules.certificates.certificate`. Requires a single matrix
+        (d, d).
+
+    Results of ``finish``: ``mean`` (d,) float64, ``components`` (k, d) float64, ``explained_variance`` (k,)
+    float64, descending, ``total_variance`` () float64; with ``n_least`` also ``least_components`` (n_least, d) and
+    ``least_variance`` (n_least,), ascending, float64. Costs O(d^3) time besides the covariance. The least variances are
+    accurate up to the rounding error of the largest one.
+    """
+
+    n_components: int | None = None
+    n_least: int = field(default=0, kw_only=True)
+    precise: bool = field(default=False, kw_only=True)
+    certified: bool = field(default=False, kw_only=True)
+
+    def _layout(self, n_features: int, dtype: DTypeLike) -> Layout:
+        return {**super()._layout(n_features, dtype), **(CERTIFIED if self.certified else {})}
+
+    def _finish(self, state: State) -> dict[str, Array]:
+        if self.certified:
+            return self._certified(state)
+        mean, covariance = self._covariance_lower(state)
+        xp, d = namespace(mean), mean.shape[-1]
+        total = xp.linalg.trace(covariance)
+        k, least = min(self.n_components or d, d), {}
+        if self.n_least:
+            values, rows, *smallest = linalg.extreme_eigh(covariance, k, min(self.n_least, d))
+            least = dict(zip(("least_variance", "least_components"), smallest, strict=True))
+        else:
+            values, rows = linalg.leading_eigh(covariance, k, precise=self.precise)
+        return {
+            "mean": mean,
+            "components": rows,
+            "explained_variance": values,
+            "total_variance": xp.asarray(total),
+            **least,
+        }
+
+    def _certified(self, state: State) -> dict[str, Array]:
+        dtype = np.dtype(np.float64 if self.precise else np.float32)
+        return self._bounded(state, self.n_components, self.n_least, dtype)
+
+    def result_bytes(self, n_features: int, dtype: DTypeLike) -> int:
+        """Return the bytes of a result."""
+        k = min(self.n_components or n_features, n_features)
+        return 8 * (n_features * (k + 1) + k + 1 + self.n_least * (n_features + 1))
+
+    def work_bytes(self, n_rows: int, n_features: int, dtype: DTypeLike) -> int:
+        """Return the bytes of temporary arrays, including the eigensolver. With ``n_least`` it computes all pairs."""
+        k = n_features if self.n_least else min(self.n_components or n_features, n_features)
+        return super().work_bytes(n_rows, n_features, dtype) + linalg.eigh_bytes(n_features, k)
+
+
+def _add_numbers(state: State, batch: Array) -> None:
+    """Add floats or integers of more than 8 bits to a state."""
+    n = batch.shape[-2]
+    for start in range(0, n, BLOCK_ROWS):
+        add_block(state, batch[..., start : min(start + BLOCK_ROWS, n), :], spread_of(state), _products)
+
+
+def add_block(state: State, block: Array, spread: Array, products: Callable[[Array, Array], Products]) -> None:
+    """Add up to 1,024 rows of numbers (..., n, d), or of several places (n_places, n, d), to a state.
+
+    ``spread`` is the result of `spread_of` for all previous samples. ``products`` is a function like `_products`.
+    """
+    xp, n = namespace(block), block.shape[-2]
+    if state.counts["n_samples"] == 0:
+        state.arrays["shift"][...] = cast(center_of(block), np.float64)
+    product, total, scale = products(block, state.arrays["shift"])
+    squares = cast(linalg.diagonal(product), np.float64)
+    if scale is not None:
+        squares = squares * scale[..., None] ** 2
+    # If a block is so far from the shift, compared with the spread so far, products lose two digits.
+    own = _variance(squares, total, n, product.ndim)
+    far = _squared_means(total, n, product.ndim) > 100 * xp.maximum(own, spread)
+    if any_of(far):
+        # In a stack, only matrices with a far block get a new shift.
+        some = xp.any(far, axis=-1)[..., None]
+        move_shift(state, xp.where(some, center_of(block), state.arrays["shift"]))
+        product, total, scale = products(block, state.arrays["shift"])
+        squares = cast(linalg.diagonal(product), np.float64) * (1.0 if scale is None else scale[..., None] ** 2)
+    if _ROUNDING in state.arrays:
+        state.arrays[_ROUNDING] += unit(working_dtype(dtype_of(block))) * xp.sum(squares, axis=-1)
+    add_products(state, n, product, total, scale)
+
+
+def _add_bytes(state: State, batch: Array) -> None:
+    """Add 8-bit integers to a state by exact floating-point products."""
+    start, n = 0, batch.shape[-2]
+    while start < n:
+        block = batch[..., start : min(start + _exact_rows(state), n), :]
+        product, total, scale = _products(block, state.arrays["shift"])
+        if block.shape[-2] > BLOCK_ROWS and any_of(_largest_square(product) >= _EXACT_BELOW):
+            block = block[..., :BLOCK_ROWS, :]
+            product, total, scale = _products(block, state.arrays["shift"])
+        add_products(state, block.shape[-2], product, total, scale)
+        start += block.shape[-2]
+
+
+def add_products(state: State, n: int, product: Array, total: Array, scale: Array | None = None) -> None:
+    """Add the result of `_products` for ``n`` rows to a state."""
+    linalg.add_lower(state.arrays["cross"], product, 1.0 if scale is None else scale**2)
+    state.arrays["sum"] += total
+    state.counts["n_samples"] += n
+
+
+def _products(block: Array, shift: Array) -> Products:
+    d, dtype = block.shape[-1], working_dtype(dtype_of(block))
+    # With a column of ones, the sums are a row of the product. This saves a pass over the rows.
+    x = linalg.workspace("shifted", (*block.shape[:-1], d + 1), dtype, block)
+    x[..., d] = 1
+    shift_into(block, shift, x[..., :d])
+    product, scale = scaled_gram(x)
+    total = cast(product[..., d, :d], np.float64)
+    return product[..., :d, :d], total if scale is None else scale[..., None] * total, scale
+
+
+def scaled_gram(x: Array) -> tuple[Array, Array | None]:
+    """Return y^T y (lower triangle) and the powers of two s with s y = x. The last columns of x and y are ones.
+
+    ``x`` (..., n, d + 1) is overwritten by y. s is None if it is 1.
+    """
+    d = x.shape[-1] - 1
+    product = linalg.workspace_gram("product", x)
+    scale = None
+    if dtype_of(x) == np.float32:
+        largest = _largest_square(product[..., :d, :d])
+        outside = ~((largest > _SMALL) & (largest < math.inf))
+        # If squares leave the range of float32 (densities in SI units do), scale the largest deviation to 1, exactly.
+        scale = linalg.bring_to_one(x[..., :d], outside) if any_of(outside) else None
+        if scale is not None:
+            product = linalg.workspace_gram("product", x)
+    return product, scale
+
+
+def _exact_rows(state: State) -> int:
+    """Return the rows of 8-bit integers with a likely exact product, by the mean square so far with a safety margin."""
+    n = state.counts["n_samples"]
+    squares = _largest_square(state.arrays["cross"])
+    largest = float(namespace(squares).max(squares) if squares.ndim else squares) / n if n else math.inf
+    return int(min(max(0.8 * _EXACT_BELOW / max(largest, 1.0), BLOCK_ROWS), _MOST_BLOCK_ROWS))
+
+
+def _largest_square(product: Array) -> Array:
+    """Return the largest sum of squares on the diagonal of each product."""
+    squares = linalg.diagonal(product)
+    # For few values the method takes a third of the time of np.max.
+    largest: Array = squares.max(axis=-1) if is_numpy(squares) else namespace(squares).max(squares, axis=-1)
+    return largest
+
+
+def shift_into(block: Array, shift: Array, out: Array) -> Array:
+    """Write block - shift to ``out``, in the working dtype."""
+    if is_numpy(block) and block.dtype == np.uint8:
+        # Flipping the top bit subtracts 128 in 8 bits, which is cheaper than subtracting floats.
+        flipped = np.bitwise_xor(block, np.uint8(128), out=linalg.scratch("flipped", block.shape, np.uint8))
+        np.copyto(out, flipped.view(np.int8))
+    else:
+        linalg.copy_into(out, block)
+        if dtype_of(block) not in (np.dtype(np.int8), np.dtype(bool)):  # their shift is 0
+            out -= cast(shift, dtype_of(out))[..., None, :]
+    return out
+
+
+def center_of(block: Array) -> Array:
+    """Return the mean of a block in the working dtype."""
+    xp = namespace(block)
+    mean = xp.sum(block, axis=-2, dtype=xp.float64) / block.shape[-2]
+    return cast(mean, working_dtype(dtype_of(block)))
+
+
+def spread_of(state: State) -> Array:
+    """Return the variance (..., d) of the samples of a state, with divisor n; 0 before the first sample."""
+    n, squares = state.counts["n_samples"], linalg.diagonal(state.arrays["cross"])
+    return _variance(squares, state.arrays["sum"], n, squares.ndim + 1) if n else namespace(squares).zeros_like(squares)
+
+
+def _variance(squares: Array, total: Array, n: int, ndim: int) -> Array:
+    """Return the variance of n samples about their mean, averaged over places if ``total`` has such an axis."""
+    places = total.shape[-2] if total.ndim == ndim else 1
+    mean_squares: Array = squares / (n * places)
+    return mean_squares - _squared_means(total, n, ndim)
+
+
+def _squared_means(total: Array, n: int, ndim: int) -> Array:
+    squares: Array = (total / n) ** 2
+    return namespace(squares).mean(squares, axis=-2) if total.ndim == ndim else squares
+
+
+def move_shift(state: State, shift: Array) -> None:
+    """Change the shift of a state."""
+    n, total = state.counts["n_samples"], state.arrays["sum"]
+    total[...] = _displace(state.arrays["cross"], total, n, state.arrays["shift"] - shift)
+    state.arrays["shift"][...] = shift
+
+
+def _displace(cross: Array, total: Array, n: int, delta: Array) -> Array:
+    """Update ``cross`` for a shift that is lower by delta, and return the new sum of the n deviations.
+
+    sum (y + delta)(y + delta)^T = sum y y^T + total delta^T + delta (total + n delta)^T, for each place.
+    For one matrix (d, d), ``total`` and ``delta`` are (d,), or (n_places, d) if the matrix sums several places.
+    """
+    xp = namespace(cross)
+    moved: Array = total + n * delta
+    if any_of(delta):
+        rows = [a if a.ndim == cross.ndim else a[..., None, :] for a in (total, delta, moved)]
+        n_places = rows[0].shape[-2]
+        for start in range(0, n_places, BLOCK_ROWS):
+            stop = min(start + BLOCK_ROWS, n_places)
+            before, change, after = (a[..., start:stop, :] for a in rows)
+            left, right = xp.concat([before, change], axis=-2), xp.concat([change, after], axis=-2)
+            linalg.add_outer_lower(cross, left, right)
+    return moved
+
+
+def _outer(a: Array, b: Array, ndim: int) -> Array:
+    """Return a b^T with ``ndim`` axes, summed over places if the vectors have such an axis."""
+    product: Array = a.T @ b if a.ndim == ndim else a[..., None] * b[..., None, :]
+    return product
+
+
+def is_exact(dtype: np.dtype[Any]) -> bool:
+    """Return whether values are 8-bit integers. Sums of their products are exact."""
+    return dtype in (np.dtype(np.uint8), np.dtype(np.int8), np.dtype(bool))

@@ -1,0 +1,288 @@
+"""One pass that multiplies given vectors by the covariance of a stream, the step of every iterative solver."""
+
+from __future__ import annotations
+
+import itertools
+import math
+from dataclasses import dataclass
+
+import numpy as np
+import scipy.linalg
+from numpy.typing import DTypeLike
+
+from dpca.kernels.algebra import linalg
+from dpca.kernels.algebra.dtypes import working_dtype
+from dpca.kernels.algebra.rounding import eigen_error, unit
+from dpca.kernels.algebra.types import Array
+from dpca.rules.base.orthonormal import gram
+from dpca.rules.base.rule import Rule
+from dpca.rules.base.state import Layout, State
+from dpca.rules.certificates import certificate
+from dpca.rules.covariance.measured import (
+    BLOCK_ROWS,
+    PassErrors,
+    next_iterate,
+    rayleigh_ritz,
+    relative_errors,
+    singular_values,
+)
+from dpca.rules.incremental.nystrom import COLUMNS, blocks
+
+# Largest number of bytes of a batch, and fewest rows that pay for adding a product of all columns.
+_BATCH_BYTES, _FEWEST_ROWS = 2**26, 64
+# Samples per group: the products of residuals are computed within a group.
+_GROUP = 128
+
+
+@dataclass(frozen=True, eq=False)
+class CovarianceProduct(Rule):
+    """Multiply rows V (k, d) by the covariance C of a stream without forming C.
+
+    sum y^T (x - mean) with y = (x - mean) V^T is (n - 1) V C. This is a sum over samples: states can be merged, and the
+    order of samples does not matter.
+
+    Parameters
+    ----------
+    components : array (k, d)
+        The rows V.
+    mean : array (d,), float64
+        Mean of the samples, exact or approximate. The remaining difference is subtracted at the end.
+    center : bool
+        Whether the covariance is about the mean.
+
+    Results of ``finish``, float64: ``mean`` (d,), ``product`` V C (k, d), ``total_variance`` (). Costs 4 n d k
+    operations; state k d numbers.
+    """
+
+    components: Array
+    mean: Array
+    center: bool = True
+
+    mergeable = True
+    least_samples = 2
+
+    def _layout(self, n_features: int, dtype: DTypeLike) -> Layout:
+        image = (len(self.components), n_features)
+        # The sum of squares times the rounding error of the dtype is also a sum over samples.
+        numbers = dict.fromkeys(("squares", "rounding"), ((), float))
+        return {"image": (image, float), "sum": ((n_features,), float), **numbers}
+
+    def _take(self, state: State, batch: Array) -> None:
+        dtype = working_dtype(batch.dtype)
+        # BLAS rounds differently for arrays in Fortran order and for unaligned ones, which may arrive on workers.
+        mean, components = self.mean.astype(dtype), np.require(self.components, dtype, ["C", "A"])
+        for start in range(0, len(batch), BLOCK_ROWS):
+            block = batch[start : start + BLOCK_ROWS]
+            y, ones, squares = np.zeros((len(block), len(components)), dtype), np.ones(len(block), dtype), 0.0
+            groups = self._groups(len(block))
+            # Columns are centered twice, a block at a time, because this costs less than holding all of them.
+            for columns in blocks(batch.shape[1]):
+                x = self._centered(block[:, columns], mean[columns])
+                y += x @ components[:, columns].T
+                state.arrays["sum"][columns] += ones @ x
+                squares += float(np.einsum("ij,ij->i", x, x, dtype=dtype).sum(dtype=np.float64))
+                for rows, products in groups:
+                    products += x[rows] @ x[rows].T
+            for columns in blocks(batch.shape[1]):
+                state.arrays["image"][:, columns] += y.T @ self._centered(block[:, columns], mean[columns])
+            state.arrays["squares"] += squares
+            state.arrays["rounding"] += unit(dtype) * squares
+            state.counts["n_samples"] += len(block)
+            for rows, products in groups:
+                self._bound_outside(state, products, y[rows])
+
+    def _groups(self, n: int) -> list[tuple[slice, Array]]:
+        """Return groups of rows of a block, and an array of zeros for the products of the rows of each group."""
+        return []
+
+    def _bound_outside(self, state: State, products: Array, y: Array) -> None:
+        """Process the products of the centered rows of a group with each other, and their products with components."""
+
+    def _centered(self, part: Array, mean: Array) -> Array:
+        x = linalg.scratch("refined", part.shape, mean.dtype)
+        centered: Array = np.subtract(part, mean if self.center else 0, out=x, dtype=mean.dtype)
+        return centered
+
+    def _finish(self, state: State) -> dict[str, Array]:
+        mean, product, total = self._product(state)
+        return {"mean": mean, "product": product, "total_variance": np.asarray(total)}
+
+    def _product(self, state: State) -> tuple[Array, Array, float]:
+        """Return the exact mean, the product, and the trace of the covariance."""
+        n, image, total = state.counts["n_samples"], state.arrays["image"], state.arrays["sum"]
+        squares = float(state.arrays["squares"])
+        mean = np.array(self.mean)
+        if self.center:
+            image -= np.outer(self.components.astype(np.float64) @ total, total / n)
+            squares -= float(total @ total) / n
+            mean += total / n
+        image /= n - 1
+        return mean, image, max(squares / (n - 1), 0.0)
+
+    def batch_rows(self, dtype: DTypeLike) -> int:
+        """Return the rows of a batch of at most 64 MiB, but enough rows to pay for adding their product."""
+        row_bytes = int(self.components.shape[1]) * np.dtype(dtype).itemsize
+        return min(BLOCK_ROWS, max(_FEWEST_ROWS, _BATCH_BYTES // row_bytes))
+
+    def work_bytes(self, n_rows: int, n_features: int, dtype: DTypeLike) -> int:
+        """Return the bytes of temporary arrays: a block of columns, the components, and six bases in ``finish``."""
+        k, itemsize, columns = len(self.components), working_dtype(dtype).itemsize, min(n_features, COLUMNS)
+        return (min(n_rows, BLOCK_ROWS) * (columns + k) + k * (columns + n_features)) * itemsize + 48 * k * n_features
+
+
+@dataclass(frozen=True, eq=False)
+class Refinement(CovarianceProduct):
+    """Multiply components V (k, d) by the covariance C of a stream: one step of orthogonal iteration.
+
+    Alakkari 2020, section 2.2.1, and section 3.4.5 for a second pass; Arora 2015, section 5.3. The product of V C with
+    V^T yields the Rayleigh-Ritz values of V, exact up to rounding error, and the residuals C v - lambda v. An
+    orthonormal basis of V C is the next iterate. It captures at least as much variance.
+
+    Parameters
+    ----------
+    components : array (k, d), orthonormal rows
+    mean, center
+        See `CovarianceProduct`.
+
+    Results of ``finish``: ``mean``, ``components`` (the next iterate, in the order of its singular values),
+    ``explained_variance`` (k,) of the given components, ``residual_norms`` (k,) and ``total_variance`` ().
+    """
+
+    def _finish(self, state: State) -> dict[str, Array]:
+        errors = PassErrors.of(state, self.components)
+        mean, product, total = self._product(state)
+        given = self.components.astype(np.float64)
+        skew = float(np.linalg.norm(gram(given) - np.eye(len(given))))
+        values, given, product, _ = rayleigh_ritz(given, product)
+        residual = np.linalg.norm(product - values[:, None] * given, axis=1)
+        rows = next_iterate(product, given)
+        captured, total = float(values.sum()), max(total, float(values.sum()))
+        # The only known bound on the best components is the total variance.
+        each, k = errors.rows.rows(errors.spread), len(given)
+        slack = math.sqrt(k) * float(np.linalg.norm(each)) + 2 * skew * captured
+        moved = math.sqrt(2 * k) * unit(self.components.dtype) * total
+        bound = certificate.share(captured - slack, total - captured + errors.total + slack + moved)
+        return {
+            "mean": mean,
+            "components": linalg.fix_signs(rows.astype(self.components.dtype)),
+            "explained_variance": values,
+            "residual_norms": residual,
+            "total_variance": np.asarray(total),
+            "captured_bound": np.asarray(bound),
+        }
+
+
+@dataclass(frozen=True, eq=False, kw_only=True)
+class RayleighRitz(CovarianceProduct):
+    """Rayleigh-Ritz on a basis V (q, d), for the ``n_components`` leading directions in its span.
+
+    Alakkari 2020, section 2.2.1; Parlett 1998, section 11.3. The returned components have exactly the returned
+    variances. The components of `Refinement`, in contrast, are one multiplication ahead of its measured variances.
+
+    Let R = C V^T - V^T diag(values). In a basis that begins with V, the covariance is [[diag(values), R^T], [R, F]]. F
+    is positive semi-definite, and its trace is the variance that V does not capture. The sum of the k largest
+    eigenvalues exceeds neither the total variance nor
+
+        max(v_1 + ... + v_k, v_1 + ... + v_(k-1) + trace F) + (the k largest singular values of R)
+
+    (Ky Fan's inequality for the sum of the block-diagonal and the off-diagonal part).
+
+    Parameters
+    ----------
+    components : array (q, d), orthonormal rows
+    mean, center
+        See `CovarianceProduct`.
+    n_components : int
+        Number of leading directions k, at most q.
+    outside : float
+        Known upper bound on the largest eigenvalue of F, if any. The trace of F is another bound. The pass measures a
+        third one: F is a sum over groups of at most 128 samples. The largest eigenvalue of each group is that of the
+        products of its residuals, and the largest eigenvalue of a sum is at most the sum of the largest ones. The sum
+        of the k largest eigenvalues is then at most that of [[diag(values), S], [S, outside I]] with S^2 = R^T R. If V
+        is nearly invariant and ``outside`` is smaller than v_k, this exceeds v_1 + ... + v_k only by squares of R
+        (Parlett 1998, chapter 11).
+
+    Results of ``finish``, float64: ``mean``; ``components`` (q, d), the Ritz vectors; ``product`` (q, d), the Ritz
+    vectors times the covariance; ``explained_variance`` (q,), descending; ``residual_norms`` (q,); ``total_variance``
+    (); ``coupling`` (), the sum of the singular values of the residuals of the k leading directions. Up to rounding
+    error, their captured variance differs by at most ``coupling`` from the sum of some k eigenvalues. Further results
+    are the input of the certificates of `dpca.rules.covariance.measured`, including rounding errors.
+    """
+
+    n_components: int
+    outside: float = math.inf
+
+    def __post_init__(self) -> None:
+        if not 1 <= self.n_components <= len(self.components):
+            raise ValueError(
+                f"n_components is {self.n_components}, but the basis has {len(self.components)} rows: give 1 to "
+                f"{len(self.components)}"
+            )
+
+    def _layout(self, n_features: int, dtype: DTypeLike) -> Layout:
+        return {**super()._layout(n_features, dtype), "outside": ((), float)}
+
+    def _groups(self, n: int) -> list[tuple[slice, Array]]:
+        edges = np.linspace(0, n, -(-n // _GROUP) + 1).astype(int)
+        return [(slice(a, b), np.zeros((b - a, b - a))) for a, b in itertools.pairwise(edges)]
+
+    def _bound_outside(self, state: State, products: Array, y: Array) -> None:
+        trace, size = float(np.trace(products)), math.sqrt(float(np.vdot(products, products)))
+        mapped, _, squared = relative_errors(self.components.shape[1], len(products), unit(y.dtype))
+        off = mapped * math.sqrt(len(self.components))
+        y = y.astype(np.float64)
+        last = len(products) - 1
+        (largest,) = scipy.linalg.eigvalsh(products - y @ y.T, subset_by_index=[last, last])
+        rounding = squared * trace + (2 * math.sqrt(size * trace) + off * trace) * off
+        state.arrays["outside"] += max(float(largest), 0.0) + rounding + eigen_error(last + 1, trace)
+
+    def _finish(self, state: State) -> dict[str, Array]:
+        n, k = state.counts["n_samples"], self.n_components
+        given, pass_errors = self.components.astype(np.float64), PassErrors.of(state, self.components)
+        seen = float(state.arrays["outside"]) / (n - 1)
+        mean, product, total = self._product(state)
+        # Orthonormalize the rows in float64, because they are only orthonormal in float32. Transform the products, too.
+        lower = np.linalg.cholesky(gram(given))
+        skew = float(np.linalg.norm(lower @ lower.T - np.eye(len(given))))
+        given, product = (scipy.linalg.solve_triangular(lower, rows, lower=True) for rows in (given, product))
+        values, rows, product, turn = rayleigh_ritz(given, product)
+        inner = gram(product, rows)
+        residual = product - inner @ rows
+        products = gram(residual)
+        squares, turn_root = scipy.linalg.eigh(products)
+        root = (turn_root * np.sqrt(np.maximum(squares, 0))) @ turn_root.T
+        total = max(total, float(values.sum()))
+        lapack = math.sqrt(eigen_error(len(values), float(squares[-1])))
+        errors = pass_errors.rows.turned((1 + 2 * skew) * turn)
+        errors = errors._replace(added=errors.added + lapack)
+        left = total - float(values.sum()) + pass_errors.total + float(errors.rows(pass_errors.spread).sum())
+        outside = min(self.outside, left, seen + 2 * skew * pass_errors.spread + pass_errors.total)
+        return {
+            "mean": mean,
+            "components": rows,
+            "product": product,
+            "explained_variance": values,
+            "residual_norms": np.sqrt(np.maximum(products.diagonal(), 0)),
+            "total_variance": np.asarray(total),
+            "coupling": np.asarray(singular_values(products[:k, :k]).sum()),
+            "inner": inner,
+            "root": root,
+            "projected": errors.projected,
+            "added": errors.added,
+            "shifted": np.asarray(errors.shifted),
+            "outside": np.asarray(outside),
+            "left": np.asarray(left),
+        }
+
+    def result_bytes(self, n_features: int, dtype: DTypeLike) -> int:
+        """Return the bytes of a result."""
+        q = len(self.components)
+        return 8 * (n_features * (2 * q + 1) + 2 * q * (q + 3))
+
+
+def refinement(found: dict[str, Array], components: Array, mean: Array, center: bool) -> CovarianceProduct:
+    """Return the rule of the next pass, from the result ``found`` of a pass: for all its directions, if it has them."""
+    if "directions" not in found:
+        return Refinement(components, mean, center)
+    outside = float(found["outside"])
+    return RayleighRitz(found["directions"], mean, center, n_components=len(components), outside=outside)

@@ -1,0 +1,221 @@
+"""Exact principal components of few samples with many attributes, from the Gram matrix of the samples, in two passes.
+
+The covariance X^T X of centered samples and their Gram matrix X X^T have the same nonzero eigenvalues. For eigenvectors
+u of the Gram matrix, the components are X^T u / sqrt(eigenvalue) (Alakkari 2020, section 2.1, dual form; Arora 2015,
+section 6.1). `BlockGram` computes the Gram matrix of some attributes of **all** samples, so that each attribute is
+centered exactly. The sum over all attributes is the input of `dual_weights`. `DualComponents` is the second pass.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import DTypeLike
+
+from dpca.kernels.algebra import linalg
+from dpca.kernels.algebra.bounded_eigh import bounded_eigh
+from dpca.kernels.algebra.dtypes import working_dtype
+from dpca.kernels.algebra.rounding import gamma, unit
+from dpca.kernels.algebra.types import Array
+from dpca.rules.base.orthonormal import orthonormalize
+from dpca.rules.base.rule import Rule
+from dpca.rules.base.state import Layout, State
+from dpca.rules.certificates import certificate
+
+_BLOCK_ROWS = 1024
+# Attributes of one product. Longer sums are accumulated in float64.
+_BLOCK_ATTRIBUTES = 1024
+
+
+@dataclass(frozen=True)
+class BlockGram(Rule):
+    """Gram matrix of all samples over some of their attributes. The state holds the samples until all have arrived.
+
+    Products are float32 over at most 1,024 attributes (float64 for float64 input), and are summed in float64.
+
+    Parameters
+    ----------
+    n_samples : int
+        Number of samples of the whole stream.
+    center : bool
+        Subtract the mean of each attribute.
+
+    Results of ``finish``: ``gram`` (n, n), float64, lower triangle. Holds n_samples x n_attributes values in the dtype
+    of the input, and 8 n^2 bytes. Costs n^2 operations for each attribute.
+    """
+
+    n_samples: int
+    center: bool = True
+    least_samples = 0
+
+    def _layout(self, n_features: int, dtype: DTypeLike) -> Layout:
+        return {"rows": ((self.n_samples, n_features), dtype)}
+
+    def _take(self, state: State, batch: Array) -> None:
+        first = state.counts["n_samples"]
+        if first + len(batch) > self.n_samples:
+            raise ValueError(
+                f"got {first + len(batch)} samples, but n_samples is {self.n_samples}: give the number of all samples"
+            )
+        state.arrays["rows"][first : first + len(batch)] = batch
+        state.counts["n_samples"] += len(batch)
+
+    def _finish(self, state: State) -> dict[str, Array]:
+        n = self.n_samples
+        if state.counts["n_samples"] < n:
+            raise ValueError(
+                f"got {state.counts['n_samples']} samples, but n_samples is {n}: give the number of all samples"
+            )
+        samples, gram = state.arrays.pop("rows"), np.zeros((n, n))
+        for start in range(0, samples.shape[1], _BLOCK_ATTRIBUTES):
+            part = samples[:, start : start + _BLOCK_ATTRIBUTES]
+            rows = linalg.scratch("attributes", part.shape[::-1], working_dtype(samples.dtype))
+            np.copyto(rows, part.T)
+            if self.center:
+                rows -= part.mean(axis=0, dtype=np.float64).astype(rows.dtype)[:, None]
+            linalg.add_lower(gram, linalg.gram_lower(rows, linalg.scratch("gram", (n, n), rows.dtype)))
+        return {"gram": gram}
+
+    def result_bytes(self, n_features: int, dtype: DTypeLike) -> int:
+        """Return the bytes of a result."""
+        return 8 * self.n_samples**2
+
+    def work_bytes(self, n_rows: int, n_features: int, dtype: DTypeLike) -> int:
+        """Return the bytes of temporary arrays: the Gram matrix, one block of attributes and its product."""
+        return dual_bytes(self.n_samples, n_features, 1, dtype)
+
+
+def dual_weights(gram: Array, n_components: int, dtype: DTypeLike) -> dict[str, Array]:
+    """Return the weights of the samples in each component, from their Gram matrix.
+
+    Parameters
+    ----------
+    gram : array (n, n), float64
+        Only the lower triangle is read. The matrix is overwritten.
+    n_components : int
+        Number of components.
+    dtype : dtype
+        Dtype of the samples.
+
+    Returns
+    -------
+    dict
+        Float64: ``weights`` (k, n), so that components = weights @ (X - mean) for any set of attributes;
+        ``explained_variance`` (k,), descending; ``total_variance`` (); ``beyond`` () and ``errors`` (k,), see
+        `dpca.kernels.algebra.bounded_eigh`. k is the smaller of n_components and the rank of the samples in the
+        precision of
+        the products.
+    """
+    n = len(gram)
+    if n < 2:
+        raise ValueError(f"{n} sample(s) have no variance: give at least 2")
+    total = float(np.trace(gram))
+    precise = working_dtype(dtype) == np.float64
+    values, vectors, beyond, errors = bounded_eigh(gram, min(n_components, n), precise=precise)
+    # Directions without variance consist of rounding errors and are not orthogonal.
+    kept = int(np.count_nonzero(values > 4 * float(np.finfo(working_dtype(dtype)).eps) * total))
+    return {
+        "weights": vectors[:kept] / np.sqrt(values[:kept, None]),
+        "explained_variance": values[:kept] / (n - 1),
+        "total_variance": np.asarray(total / (n - 1)),
+        "beyond": np.asarray(max(beyond, float(values[kept : kept + 1].sum())) / (n - 1)),
+        "errors": errors[:kept] / (n - 1),
+    }
+
+
+def dual_share(found: dict[str, Array], mean: Array, n_components: int, dtype: DTypeLike) -> float:
+    """Return a lower bound on what `DualComponents` captures; see `dpca.rules.certificates.certificate`.
+
+    For centered samples X and eigenvectors U of X X^T, X^T U captures at least tr U^T X X^T U, see (d) there.
+
+    Parameters
+    ----------
+    found : dict
+        Result of `dual_weights`.
+    mean : array (d,)
+    n_components : int
+    dtype : dtype
+        Dtype of the components.
+    """
+    values, total, beyond = found["explained_variance"], float(found["total_variance"]), float(found["beyond"])
+    if not total > 0:
+        return 1.0
+    n, u = found["weights"].shape[1], unit(dtype)
+    g = gamma(_BLOCK_ATTRIBUTES + 6, u) + gamma(len(mean) + 6, unit(np.float64))
+    # Attributes are centered by a rounded mean.
+    error = g * total / (1 - g) + n / (n - 1) * u**2 * float(mean @ mean)
+    each = gamma(min(n, _BLOCK_ROWS) + 8, u) + gamma(n + 8, unit(np.float64))
+    distance = each * math.sqrt(float((total / values).sum()))
+    lost = (n_components - len(values)) * (beyond + error)
+    return certificate.exact_share(values, beyond, found["errors"] + error, dtype, distance=distance, lost=lost)
+
+
+def dual_bytes(n_samples: int, n_attributes: int, n_components: int, dtype: DTypeLike) -> int:
+    """Return the bytes of a Gram matrix, of the temporary arrays of `BlockGram`, and of the eigensolver."""
+    itemsize = working_dtype(dtype).itemsize
+    block = min(n_attributes, _BLOCK_ATTRIBUTES) * (n_samples * itemsize + 16)
+    eigh = linalg.eigh_bytes(n_samples, min(n_components, n_samples))
+    return 8 * (n_samples**2 + 1) + block + n_samples**2 * itemsize + eigh
+
+
+@dataclass(frozen=True, eq=False)
+class DualComponents(Rule):
+    """Components from the weights of `dual_weights`: weights @ (X - mean).
+
+    Weights belong to positions in the stream, so that samples must arrive in order.
+
+    Parameters
+    ----------
+    weights : array (k, n_samples), float64
+    n_components : int
+        Number of rows, at least k. Rows beyond the rank of the samples complete the orthonormal basis and capture
+        nothing.
+    center : bool
+        See `BlockGram`.
+
+    Results of ``finish``: ``mean`` (d,) and ``components`` (n_components, d), orthonormal rows, float64. Costs 2 k d
+    operations per sample, and a state of k d numbers.
+    """
+
+    weights: Array
+    n_components: int
+    center: bool = True
+
+    def _layout(self, n_features: int, dtype: DTypeLike) -> Layout:
+        image = (len(self.weights), n_features)
+        return {"image": (image, float), "sum": ((n_features,), float), "shift": ((n_features,), float)}
+
+    def _take(self, state: State, batch: Array) -> None:
+        dtype = working_dtype(batch.dtype)
+        for start in range(0, len(batch), _BLOCK_ROWS):
+            block, seen = batch[start : start + _BLOCK_ROWS], state.counts["n_samples"]
+            if self.center and not seen:
+                state.arrays["shift"][:] = block.mean(axis=0, dtype=np.float64).astype(dtype)
+            x = linalg.scratch("dual", block.shape, dtype)
+            np.subtract(block, state.arrays["shift"].astype(dtype), out=x, dtype=dtype)
+            state.arrays["image"] += self.weights[:, seen : seen + len(x)].astype(dtype) @ x
+            state.arrays["sum"] += np.ones(len(x), dtype) @ x
+            state.counts["n_samples"] += len(x)
+
+    def _finish(self, state: State) -> dict[str, Array]:
+        image, total, n = state.arrays["image"], state.arrays["sum"], state.counts["n_samples"]
+        if n != self.weights.shape[1]:
+            raise ValueError(f"got {n} samples, but weights for {self.weights.shape[1]}: give all samples")
+        mean = np.zeros_like(total)
+        if self.center:
+            mean = state.arrays["shift"] + total / n
+            image -= np.outer(self.weights.sum(axis=1), total / n)
+        missing = np.zeros((self.n_components - len(image), image.shape[1]))
+        rows = orthonormalize(np.concatenate([image, missing]))
+        return {"mean": mean, "components": linalg.fix_signs(rows)}
+
+    def result_bytes(self, n_features: int, dtype: DTypeLike) -> int:
+        """Return the bytes of a result."""
+        return 8 * n_features * (self.n_components + 1)
+
+    def work_bytes(self, n_rows: int, n_features: int, dtype: DTypeLike) -> int:
+        """Return the bytes of temporary arrays: a shifted block and a product, and four bases in ``finish``."""
+        k, itemsize = self.n_components, working_dtype(dtype).itemsize
+        return ((min(n_rows, _BLOCK_ROWS) + k + 1) * itemsize + 32 * k) * n_features

@@ -1,0 +1,50 @@
+"""The lowest and the highest value of all samples."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import DTypeLike
+
+from dpca.kernels.algebra.types import Array
+from dpca.rules.base.rule import Rule
+from dpca.rules.base.state import Layout, State
+
+
+@dataclass(frozen=True)
+class Extremes(Rule):
+    """Lowest and highest value in one pass: O(n d) time, two numbers of memory.
+
+    Results of ``finish``: ``low`` and ``high``, float64, shape (1,).
+    """
+
+    mergeable = True
+
+    def _layout(self, n_features: int, dtype: DTypeLike) -> Layout:
+        return {"low": ((1,), float), "high": ((1,), float)}
+
+    def _start(self, state: State, dtype: DTypeLike) -> None:
+        state.arrays["low"][...], state.arrays["high"][...] = np.inf, -np.inf
+
+    def _take(self, state: State, batch: Array) -> None:
+        extremes = {"low": np.array([batch.min()], float), "high": np.array([batch.max()], float)}
+        self.merge(state, State(extremes, {"n_samples": len(batch)}))
+
+    def merge(self, a: State, b: State) -> State:
+        """Return the extremes of both streams."""
+        np.minimum(a.arrays["low"], b.arrays["low"], out=a.arrays["low"])
+        np.maximum(a.arrays["high"], b.arrays["high"], out=a.arrays["high"])
+        a.counts["n_samples"] += b.counts["n_samples"]
+        return a
+
+    def takes_any_batches(self, dtype: DTypeLike) -> bool:
+        """Return True, because the order of values does not matter."""
+        return True
+
+    def _finish(self, state: State) -> dict[str, Array]:
+        return dict(state.arrays)
+
+    def work_bytes(self, n_rows: int, n_features: int, dtype: DTypeLike) -> int:
+        """Return 0: an update needs no large temporary arrays."""
+        return 0

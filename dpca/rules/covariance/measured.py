@@ -1,0 +1,204 @@
+"""Evaluation of a Rayleigh-Ritz pass: the next iterate, and proven bounds on the captured variance."""
+
+from __future__ import annotations
+
+import math
+from typing import NamedTuple
+
+import numpy as np
+import scipy.linalg
+from numpy.typing import DTypeLike
+
+from dpca.kernels.algebra import linalg
+from dpca.kernels.algebra.rounding import gamma, unit
+from dpca.kernels.algebra.types import Array
+from dpca.rules.base.orthonormal import gram, orthonormalize
+from dpca.rules.base.state import State
+from dpca.rules.certificates import certificate
+from dpca.rules.incremental.nystrom import COLUMNS
+
+#: Samples of one product.
+BLOCK_ROWS = 1024
+# Variances below this share of the largest are rounding errors.
+_SMALLEST = 1e-12
+# Arrays of a result that only `refined` requires. It removes them, because some are as large as all directions.
+_MEASURED = ("product", "inner", "root", "projected", "added", "shifted", "left")
+# Bound on the error of a product that underflows, in any dtype.
+_SMALLEST_NORMAL = float(np.finfo(np.float32).tiny)
+
+
+def refined(found: dict[str, Array], like: Array) -> dict[str, Array]:
+    """Return the components of the next iterate, from the result of `RayleighRitz`.
+
+    A result of `Refinement` already has them and is returned as it is.
+
+    Let V be Ritz vectors with values T and products V C. Rayleigh-Ritz on the span of C^(1/2) V needs no further pass:
+    A = C^(1/2) V^T T^(-1/2) has orthonormal columns, and A^T C A = T^(-1/2) V C^2 V^T T^(-1/2). Its values are at most
+    the eigenvalues of C, and at least those of V. The components U are C^(1/2) times its vectors. They capture at least
+    the sum of the values by the Cauchy-Schwarz inequality: a^T C^2 a >= (a^T C a)^2 for |a| = 1.
+
+    Parameters
+    ----------
+    like : array (k, d)
+        Its shape and dtype are those of the components.
+
+    Returns
+    -------
+    dict
+        ``components`` (k, d); ``explained_variance`` (k,), the values above; ``directions`` (q, d), the whole iterate,
+        with the components first; ``outside``, infinity, because the variance outside of the directions is unknown.
+    """
+    if "product" not in found:
+        return found
+    k, values = len(like), found["explained_variance"]
+    better, rows, turn = half_step(values, found["components"], found["product"])
+    bound = _refined_bound(found, turn, better, k, like.dtype) if len(turn) else measured_bound(found, k, like.dtype)
+    kept = {name: array for name, array in found.items() if name not in _MEASURED}
+    return {
+        **kept,
+        "explained_variance": better[:k],
+        "residual_norms": found["residual_norms"][:k],
+        "components": linalg.fix_signs(rows[:k].astype(like.dtype)),
+        "directions": rows.astype(like.dtype),
+        "outside": np.asarray(math.inf),
+        "captured_bound": np.asarray(bound),
+    }
+
+
+def half_step(values: Array, rows: Array, product: Array) -> tuple[Array, Array, Array]:
+    """Make the step of `refined`, and return the new values (q,), rows (q, d), and the rotation ``turn`` (q', q').
+
+    The first q' rows are the normalized turn V C, for the q' leading Ritz vectors V with positive variance. ``values``
+    are the squared lengths of turn V C. The product is overwritten.
+    """
+    known = int(np.count_nonzero(values > _SMALLEST * values[0])) if values[0] > 0 else 0
+    better = np.zeros(len(values))
+    if not known:
+        return better, rows, np.empty((0, 0))
+    roots = np.sqrt(values[:known])
+    scaled = product[:known]
+    scaled /= roots[:, None]
+    squares, turn = scipy.linalg.eigh(gram(scaled))
+    better[:known] = np.maximum(squares[::-1], 0)
+    turned = turn[:, ::-1].T @ scaled
+    # Rows without variance do not change.
+    rows = orthonormalize(turned if known == len(values) else np.concatenate([turned, rows])[: len(values)])
+    return better, rows, turn[:, ::-1].T / roots
+
+
+def measured_bound(found: dict[str, Array], k: int, dtype: DTypeLike) -> float:
+    """Return a lower bound on the captured share of the leading k Ritz vectors, stored in a dtype."""
+    captured, missed, largest, _ = certified_share(found, k)
+    return certificate.share(captured, certificate.moved(missed, largest, certificate.stored(k, dtype)))
+
+
+def optimum(found: dict[str, Array], k: int) -> float:
+    """Return an upper bound on the variance of the best k components, from the result of `RayleighRitz`."""
+    _, missed, largest, _ = certified_share(found, k)
+    off = math.sqrt(k) * float(np.linalg.norm(errors_of(found).rows(largest)[:k]))
+    return float(found["explained_variance"][:k].sum()) + missed + off
+
+
+def _refined_bound(found: dict[str, Array], turn: Array, better: Array, k: int, dtype: DTypeLike) -> float:
+    """Return a lower bound on the captured share of turn (m, q') V C, for the q' leading Ritz vectors V.
+
+    The bound is that of turn V, because turn V C captures at least as much.
+    """
+    j, q = min(k, len(turn)), len(better)
+    rows = np.zeros((j, q))
+    rows[:, : turn.shape[1]] = turn[:j]
+    whole = scipy.linalg.qr(rows.T)[0].T
+    captured, missed, largest, above = certified_share(found, j, whole)
+    # The rows of turn V C are orthogonal, with squared lengths ``better``.
+    errors = np.abs(rows) @ errors_of(found).rows(largest) / np.sqrt(np.maximum(better[:j], np.finfo(float).tiny))
+    distance = float(np.linalg.norm(errors)) + certificate.stored(k, dtype)
+    # Rows without variance may miss the largest variance outside.
+    return certificate.share(captured, certificate.moved(missed + (k - j) * above, largest, distance))
+
+
+def rayleigh_ritz(given: Array, product: Array) -> tuple[Array, Array, Array, Array]:
+    """Return the Ritz values of orthonormal rows, descending, the Ritz vectors, and their products with the covariance.
+
+    The last result is the rotation of the rows to the Ritz vectors.
+    """
+    values, turn = scipy.linalg.eigh(given @ product.T)
+    values, turn = np.maximum(values[::-1], 0), turn[:, ::-1].T
+    return values, turn @ given, turn @ product, turn
+
+
+class PassErrors(NamedTuple):
+    """Bounds on the rounding errors of a pass, in units of the covariance; see `dpca.rules.certificates`."""
+
+    rows: certificate.Errors
+    """Errors of the products with the given rows."""
+    spread: float
+    """Sum of squares of the shifted samples."""
+    total: float
+    """Error of the total variance."""
+
+    @classmethod
+    def of(cls, state: State, components: Array) -> PassErrors:
+        """Return the error bounds for the state of a `CovarianceProduct` before ``finish``, and its rows."""
+        n, image, squares = state.counts["n_samples"], state.arrays["image"], float(state.arrays["squares"])
+        d, total = image.shape[1], state.arrays["sum"]
+        u = float(state.arrays["rounding"]) / squares if squares else 0.0
+        exact = gamma(n + d + 8, unit(np.float64))
+        mapped, added, squared = (error + exact for error in relative_errors(d, n, u))
+        floor = n * d * _SMALLEST_NORMAL if squares else 0.0
+        spread = (squares * (1 + squared) + floor) / (n - 1)
+        root, shifted = math.sqrt(spread), float(total @ total) / (n * (n - 1))
+        along = np.einsum("ij,ij->i", image, components, dtype=np.float64) / (n - 1)
+        lengths = np.sqrt(np.maximum(along, 0) + 2 * (mapped + added) * spread)
+        centered = (2 * math.sqrt(shifted) + added * root) * added * root + floor
+        rows = certificate.Errors(np.full(len(lengths), mapped * root), added * root * lengths + centered, shifted)
+        return cls(rows, spread, squared * spread + centered)
+
+
+def relative_errors(d: int, n: int, u: float) -> tuple[float, float, float]:
+    """Return relative errors, in blocks, of a projection of d values, of a sum over n rows, and of one over columns."""
+    width = min(d, COLUMNS)
+    mapped, added, squared = (gamma(m + 6, u) for m in (width + -(-d // COLUMNS), min(n, BLOCK_ROWS), width))
+    return mapped, added, squared
+
+
+def certified_share(found: dict[str, Array], k: int, turn: Array | None = None) -> tuple[float, float, float, float]:
+    """Return bounds for k directions: captured variance, missed variance, largest variance, largest one outside.
+
+    The captured variance is a lower bound, all others are upper bounds. The directions are those of `RayleighRitz`, or
+    the leading rows of the orthonormal ``turn`` (q, q) times these.
+    """
+    inner, root, errors = found["inner"], found["root"], errors_of(found)
+    if turn is not None:
+        inner, root, errors = turn @ inner @ turn.T, turn @ root @ turn.T, errors.turned(turn)
+    missed, largest, above = certificate.missed(inner, root, k, float(found["outside"]), errors)
+    values, captured, left = np.linalg.eigvalsh(inner)[::-1], float(np.trace(inner[:k, :k])), float(found["left"])
+    each = errors.rows(largest)
+    off = math.sqrt(k) * float(np.linalg.norm(each[:k]))
+    # Two more bounds on the optimum: all variance outside lies in one direction; and the total variance.
+    alone = max(float(values[:k].sum()), float(values[: k - 1].sum()) + left)
+    alone += float(np.sort(np.abs(np.linalg.eigvalsh(root)))[::-1][:k].sum())
+    best = min(alone + 2 * math.sqrt(k) * float(np.linalg.norm(each)), left + float(values.sum()))
+    return captured - off, min(missed, max(best - captured, 0.0) + off), largest, above
+
+
+def errors_of(found: dict[str, Array]) -> certificate.Errors:
+    """Return the errors of the products in a result of `RayleighRitz`."""
+    return certificate.Errors(found["projected"], found["added"], float(found["shifted"]))
+
+
+def next_iterate(product: Array, given: Array) -> Array:
+    """Return an orthonormal basis of a product, ordered by singular values. Rows without variance do not change."""
+    _, values, rows = scipy.linalg.svd(product, full_matrices=False)
+    found = values > values[0] * 1e-12
+    if found.all() or not values[0]:
+        kept: Array = rows if values[0] else given
+        return kept
+    q: Array = scipy.linalg.qr(np.concatenate([rows[found], given]).T, mode="economic")[0].T
+    q[: found.sum()] = rows[found]
+    return q[: len(given)]
+
+
+def singular_values(products: Array) -> Array:
+    """Return the singular values of rows, descending, from their Gram matrix."""
+    found: Array = np.sqrt(np.maximum(scipy.linalg.eigvalsh(products)[::-1], 0))
+    return found

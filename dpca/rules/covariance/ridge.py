@@ -1,0 +1,256 @@
+"""Ridge classification from moments in one pass. Cross-validation chooses the penalty."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
+
+import numpy as np
+from numpy.typing import DTypeLike
+from scipy.linalg import blas, lapack
+
+from dpca.kernels.algebra import linalg
+from dpca.kernels.algebra.types import Array
+from dpca.rules.base.codes import DIGITS, read_codes
+from dpca.rules.base.rule import DivergedError, Rule
+from dpca.rules.base.state import Layout, State
+from dpca.rules.covariance.covariance import QUIET, Covariance, move_shift
+
+# An attribute counts as constant if its variance is below this share of its mean square.
+_CONSTANT = 1e-14
+
+
+@dataclass(frozen=True)
+class RidgeMoments(Rule):
+    """Linear classifier by ridge regression on targets of 1 and -1 (Hoerl & Kennard 1970).
+
+    With standardized attributes Z and targets Y, the coefficients are (Z^T Z + alpha I)^-1 Z^T Y. Each sample belongs
+    to a fold. The state has the moments of the attributes of each fold, and their sums over each class. The moments of
+    all other folds yield the coefficients W and the standardization without a fold. The moments of the fold yield the
+    squared error on it,
+
+        sum |y - W^T z|^2 = tr(Y^T Y) - 2 tr(W^T Z^T Y) + tr(W^T Z^T Z W).
+
+    This is the exact error of K-fold cross-validation, for any number of penalties, without a second pass.
+
+    Batches hold the attributes, then the code (`dpca.rules.base.codes`) fold * n_classes + class. Products are those of
+    `dpca.rules.covariance.covariance.Covariance`, which are exact for 8-bit integers. Other samples should be float64,
+    because a
+    small penalty magnifies rounding errors.
+
+    Parameters
+    ----------
+    n_classes : int
+        At least 2. Two classes have one target, that of the second class.
+    alphas : sequence of float
+        Penalties, all positive.
+    n_folds : int
+        Number of folds. Give 1 if there is only one penalty.
+    standardize : bool
+        Whether attributes are divided by their standard deviations (divisor n). Constant attributes are not.
+
+    Notes
+    -----
+    Costs O(n d^2) time, and d^3 / 3 for each penalty and fold; 8 d^2 bytes per fold, and 16 d^2 in addition. Results of
+    ``finish``, float64: ``coefficients`` (n_targets, d) for attributes before standardization, ``intercept``
+    (n_targets,), ``alpha`` () and ``errors`` (n_alphas,), the mean squared errors per target in cross-validation.
+    """
+
+    n_classes: int
+    alphas: Sequence[float]
+    n_folds: int = field(default=1, kw_only=True)
+    standardize: bool = field(default=True, kw_only=True)
+
+    mergeable = True
+    least_samples = 2
+
+    def _layout(self, n_features: int, dtype: DTypeLike) -> Layout:
+        k, d = self.n_folds, n_features - DIGITS
+        return {
+            "shift": ((k, d), float),
+            "sum": ((k, d), float),
+            "cross": ((k, d, d), float),
+            "class_sum": ((k, self.n_classes, d), float),
+            "class_count": ((k, self.n_classes), np.int64),
+        }
+
+    def _start(self, state: State, dtype: DTypeLike) -> None:
+        Covariance()._start(state, dtype)
+
+    def _take(self, state: State, batch: Array) -> None:
+        codes = read_codes(batch[:, -DIGITS:])
+        order = np.argsort(codes, kind="stable")
+        rows = batch[order, :-DIGITS]
+        present, starts = np.unique(codes[order], return_index=True)
+        ends = np.append(starts, len(rows))
+        # These sums take a seventh of the time of reduceat.
+        sums = [rows[a:b].sum(axis=0, dtype=np.float64) for a, b in itertools.pairwise(ends)]
+        of_fold = np.searchsorted(present, np.arange(self.n_folds + 1) * self.n_classes)
+        for f, fold in enumerate(self._folds(state)):
+            Covariance().update(fold, rows[ends[of_fold[f]] : ends[of_fold[f + 1]]])
+        folds, classes = np.divmod(present, self.n_classes)
+        state.arrays["class_sum"][folds, classes] += sums
+        state.arrays["class_count"][folds, classes] += np.diff(ends)
+        state.counts["n_samples"] += len(rows)
+
+    def merge(self, a: State, b: State) -> State:
+        """Return the state of both streams, with the shifts of the first."""
+        for mine, other in zip(self._folds(a), self._folds(b), strict=True):
+            Covariance().merge(mine, other)
+        for name in ("class_sum", "class_count"):
+            a.arrays[name] += b.arrays[name]
+        a.counts["n_samples"] += b.counts["n_samples"]
+        return a
+
+    def _folds(self, state: State) -> Iterator[State]:
+        """Yield the moments of each fold, with views as arrays."""
+        counts = state.arrays["class_count"].sum(axis=1)
+        for f, n in enumerate(counts.tolist()):
+            yield State({name: state.arrays[name][f] for name in ("shift", "sum", "cross")}, {"n_samples": n})
+
+    @QUIET
+    def _finish(self, state: State) -> dict[str, Array]:
+        folds = [_Moments(fold, *of) for fold, of in zip(self._folds(state), self._classes(state), strict=True)]
+        filled = max(folds, key=lambda fold: fold.n)
+        shift = filled.state.arrays["shift"].copy()
+        for fold in folds:
+            fold.move_to(shift)
+        whole = folds[0] if len(folds) == 1 else _Moments.sum_of(folds)
+        squares = linalg.diagonal(whole.state.arrays["cross"])
+        if not np.isfinite(squares).all():
+            raise ValueError("a variance exceeds the range of float64: divide all values by a constant first")
+        level = np.sqrt(squares.max() / whole.n) or np.abs(shift).max()
+        if 0 < level < np.sqrt(np.finfo(np.float64).tiny):
+            raise ValueError(
+                f"squares of values of about {level:.0e} underflow in float64: multiply all values by a constant first"
+            )
+        errors = np.zeros(len(self.alphas))
+        best = 0
+        if len(folds) > 1 and len(self.alphas) > 1:
+            for fold in folds:
+                errors += fold.squared_errors(*whole.less(fold).solutions(self.alphas, self.standardize))
+            errors /= whole.n * whole.n_targets
+            best = int(errors.argmin())
+        alpha = float(self.alphas[best])
+        coefficients, intercept = whole.solutions([alpha], self.standardize)
+        return {
+            "coefficients": coefficients[0],
+            "intercept": intercept[0] - coefficients[0] @ shift,
+            "alpha": np.asarray(alpha),
+            "errors": errors,
+        }
+
+    def _classes(self, state: State) -> Iterator[tuple[Array, Array]]:
+        return zip(state.arrays["class_sum"], state.arrays["class_count"], strict=True)
+
+    def takes_any_batches(self, dtype: DTypeLike) -> bool:
+        """Return whether sums are exact."""
+        return Covariance().takes_any_batches(dtype)
+
+    def batch_rows(self, dtype: DTypeLike) -> int:
+        """Return the best number of samples per update: enough of each fold for a product."""
+        return Covariance().batch_rows(dtype) * min(self.n_folds, 4)
+
+    def work_bytes(self, n_rows: int, n_features: int, dtype: DTypeLike) -> int:
+        """Return the bytes of temporary arrays: sorted samples, a product, three matrices, and the solutions."""
+        d, targets = n_features, self.n_classes * len(self.alphas)
+        update = n_rows * d * (np.dtype(dtype).itemsize + 8) + Covariance().work_bytes(n_rows, d, dtype)
+        return update + 8 * (3 * d * d + 6 * d * targets + self.n_folds * self.n_classes * d)
+
+    def result_bytes(self, n_features: int, dtype: DTypeLike) -> int:
+        """Return the bytes of a result."""
+        return 8 * (self.n_classes * (n_features + 1) + len(self.alphas) + 1)
+
+
+@dataclass
+class _Moments:
+    """Sums over samples: of attributes, of their products, and of the attributes and samples of each class."""
+
+    state: State
+    class_sum: Array
+    class_count: Array
+
+    @property
+    def n(self) -> int:
+        return int(self.class_count.sum())
+
+    @property
+    def n_targets(self) -> int:
+        return 1 if len(self.class_count) == 2 else len(self.class_count)
+
+    @classmethod
+    def sum_of(cls, folds: Sequence[_Moments]) -> _Moments:
+        first, *others = folds
+        whole = cls(first.state.copy(), first.class_sum.copy(), first.class_count.copy())
+        for fold in others:
+            whole._add(fold, 1)
+        return whole
+
+    def less(self, fold: _Moments) -> _Moments:
+        """Return the moments of all other samples. All moments must have one shift."""
+        rest = _Moments(self.state.copy(), self.class_sum.copy(), self.class_count.copy())
+        rest._add(fold, -1)
+        return rest
+
+    def _add(self, fold: _Moments, sign: int) -> None:
+        for name in ("sum", "cross"):
+            self.state.arrays[name] += sign * fold.state.arrays[name]
+        self.class_sum += sign * fold.class_sum
+        self.class_count += sign * fold.class_count
+
+    def move_to(self, shift: Array) -> None:
+        """Change the shift of all sums. Sums over classes have no shift before."""
+        self.class_sum -= self.class_count[:, None] * shift
+        move_shift(self.state, shift)
+
+    def targets(self) -> tuple[Array, Array]:
+        """Return sums over samples: of targets (n_targets,), and of targets times attributes (n_targets, d)."""
+        some = slice(-self.n_targets, None)
+        return 2.0 * self.class_count[some] - self.n, 2 * self.class_sum[some] - self.state.arrays["sum"]
+
+    def solutions(self, alphas: Sequence[float], standardize: bool) -> tuple[Array, Array]:
+        """Return coefficients (n_alphas, n_targets, d) and intercepts (n_alphas, n_targets) for shifted attributes.
+
+        The products are overwritten.
+        """
+        n, total, cross = max(self.n, 1), self.state.arrays["sum"], self.state.arrays["cross"]
+        targets, products = self.targets()
+        squares, mean = linalg.diagonal(cross) / n, total / n
+        variances = squares - mean**2
+        varies = variances > _CONSTANT * squares
+        scale = np.where(varies, np.sqrt(np.where(varies, variances, 1)), 1) if standardize else np.ones_like(mean)
+        # In bands of rows of the lower triangle, to avoid a second matrix.
+        for start in range(0, len(cross), 128):
+            stop = start + 128
+            rows = cross[start:stop, :stop]
+            rows -= np.outer(total[start:stop], mean[:stop])
+            rows /= scale[start:stop, None]
+            rows /= scale[:stop]
+        gram, right = cross, ((products - np.outer(targets, mean)) / scale).T
+        found = []
+        for i, alpha in enumerate(alphas, 1):
+            # Fortran reads the transpose: our lower triangle is its upper one.
+            factor = gram.T if i == len(alphas) else np.array(gram.T, order="F")
+            np.einsum("ii->i", factor)[...] += alpha
+            factor, wrong = lapack.dpotrf(factor, lower=0, clean=0, overwrite_a=1)
+            if wrong:
+                raise DivergedError(
+                    f"alpha is {alpha:g}, too small compared with the products of these attributes: give a larger alpha"
+                )
+            solved, _ = lapack.dpotrs(factor, right, lower=0)
+            found.append(solved.T / scale)
+        coefficients = np.stack(found)
+        return coefficients, targets / n - coefficients @ mean
+
+    def squared_errors(self, coefficients: Array, intercepts: Array) -> Array:
+        """Return the sums of squared errors (n_alphas,) on these samples."""
+        n, total, cross = self.n, self.state.arrays["sum"], self.state.arrays["cross"]
+        targets, products = self.targets()
+        rows = coefficients.reshape(-1, len(total))
+        moved = blas.dsymm(1.0, cross.T, rows.T, lower=0).T.reshape(coefficients.shape)
+        squares = (coefficients * moved).sum(axis=(1, 2)) + n * (intercepts**2).sum(axis=1)
+        squares += 2 * (intercepts * (coefficients @ total)).sum(axis=1)
+        fitted = (coefficients * products).sum(axis=(1, 2)) + intercepts @ targets
+        errors: Array = n * self.n_targets - 2 * fitted + squares
+        return errors

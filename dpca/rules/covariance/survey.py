@@ -1,0 +1,149 @@
+"""Statistics of attributes with missing values: means by groups of samples, trends, variances, and gaps."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import DTypeLike
+
+from dpca.kernels.algebra.types import Array
+from dpca.rules.base.rule import Rule
+from dpca.rules.base.state import Layout, State
+
+# Sample numbers are two columns of floating-point numbers, which hold integers up to 2^24 exactly.
+_PART = 2**20
+_BLOCK_ROWS = 64
+
+
+@dataclass(frozen=True, eq=False)
+class Survey(Rule):
+    """Regress every attribute on groups of samples and a trend, and count missing values, in one pass.
+
+    A batch (m, d + 2) holds samples with NaN for missing values, and their numbers, see `numbered`. The model is
+    x = c_g + b t, with the group g of a sample and its time t. Least squares have a closed form. Group g has n_g
+    samples, and the sums S_g of x and T_g of t. Then b = (sum x t - sum_g S_g T_g / n_g) / (sum t^2 - sum_g T_g^2 /
+    n_g) and c_g = (S_g - b T_g) / n_g. All sums are of values minus ``shift``, in float64. States can be merged. Runs
+    of missing values continue from the first state to the second.
+
+    Parameters
+    ----------
+    groups : array (n,), integer
+        Group of each sample, from 0 on.
+    trend : array (n,), float64, or None
+        Time of each sample, about -1 to 1.
+    shift : array (d,), float64
+        A constant near the values of each attribute.
+
+    Notes
+    -----
+    Samples without any value are ignored. Results of ``finish``: ``level`` (n_groups, d), ``slope`` (d,) and the
+    residual ``variance`` (d,) (divisor n), float64. They are exact for attributes without missing values. For all other
+    attributes, ``level`` is the mean of the existing values over all groups, and ``slope`` is 0. Integers: ``count``
+    (d,), the number of existing values; ``run`` (d,), the longest run of missing values; ``empty`` (n,), whether a
+    sample has no value. Costs O(n d) time; state (n_groups + 7) d + n numbers.
+    """
+
+    groups: Array
+    trend: Array | None
+    shift: Array
+
+    mergeable = True
+
+    def _layout(self, n_features: int, dtype: DTypeLike) -> Layout:
+        d = len(self.shift)
+        whole = dict.fromkeys(("count", "first", "last", "run"), ((d,), np.int64))
+        sums = {"sums": ((self._n_groups, d), float), "along": ((d,), float), "squares": ((d,), float)}
+        return {**whole, **sums, "empty": ((len(self.groups),), np.int8)}
+
+    @property
+    def _n_groups(self) -> int:
+        return int(self.groups.max()) + 1
+
+    def _take(self, state: State, batch: Array) -> None:
+        arrays, shift = state.arrays, self.shift.astype(batch.dtype)
+        for start in range(0, len(batch), _BLOCK_ROWS):
+            rows = batch[start : start + _BLOCK_ROWS]
+            numbers = (rows[:, -2] * _PART + rows[:, -1]).astype(np.int64)
+            x = rows[:, :-2] - shift
+            missing = np.isnan(x)
+            some = missing.any(axis=0)
+            if some.any():
+                x[missing] = 0
+                arrays["empty"][numbers] += missing.all(axis=1)
+                self._count_runs(state, missing, np.flatnonzero(some))
+            arrays["last"][~some] = 0
+            arrays["count"] += len(x) - missing.sum(axis=0)
+            groups = self.groups[numbers]
+            for group in np.unique(groups):
+                arrays["sums"][group] += x[groups == group].sum(axis=0, dtype=np.float64)
+            arrays["squares"] += np.einsum("ij,ij->j", x, x, dtype=np.float64)
+            if self.trend is not None:
+                arrays["along"] += self.trend[numbers] @ x
+            state.counts["n_samples"] += len(x)
+
+    def _count_runs(self, state: State, missing: Array, columns: Array) -> None:
+        first, last, run = (state.arrays[name][columns] for name in ("first", "last", "run"))
+        for number, row in enumerate(missing[:, columns], state.counts["n_samples"]):
+            last = (last + 1) * row
+            np.maximum(run, last, out=run)
+            first += (first == number) & row
+        for name, values in (("first", first), ("last", last), ("run", run)):
+            state.arrays[name][columns] = values
+
+    def merge(self, a: State, b: State) -> State:
+        """Return the state of both streams, ``b`` after ``a``."""
+        ours, theirs, n_a, n_b = a.arrays, b.arrays, a.counts["n_samples"], b.counts["n_samples"]
+        joined = {
+            "run": np.maximum(np.maximum(ours["run"], theirs["run"]), ours["last"] + theirs["first"]),
+            "first": np.where(ours["first"] == n_a, n_a + theirs["first"], ours["first"]),
+            "last": np.where(theirs["last"] == n_b, n_b + ours["last"], theirs["last"]),
+        }
+        merged = super().merge(a, b)
+        merged.arrays.update(joined)
+        return merged
+
+    def _finish(self, state: State) -> dict[str, Array]:
+        arrays = state.arrays
+        there = arrays["empty"] == 0
+        n, groups = int(there.sum()), self.groups[there]
+        own = np.maximum(np.bincount(groups, minlength=self._n_groups), 1)[:, None]
+        sums, squares = arrays["sums"], arrays["squares"]
+        slope = np.zeros(len(self.shift))
+        within = squares - (sums**2 / own).sum(axis=0)
+        if not np.isfinite(within).all():
+            raise ValueError("a variance exceeds the range of float64: divide all values by a constant first")
+        level = sums / own
+        if self.trend is not None:
+            t = self.trend[there]
+            times = np.bincount(groups, t, self._n_groups)[:, None]
+            spread = float(t @ t) - float((times**2 / own).sum())
+            # If times do not vary within groups, the groups already explain the trend.
+            if spread > 1e-12 * float(t @ t):
+                slope = (arrays["along"] - (sums * times / own).sum(axis=0)) / spread
+            level -= slope * times / own
+            within -= slope**2 * spread
+        gappy = arrays["count"] < n
+        level[:, gappy] = sums[:, gappy].sum(axis=0) / np.maximum(arrays["count"][gappy], 1)
+        slope[gappy] = 0
+        return {
+            "level": level + self.shift,
+            "slope": slope,
+            "variance": np.maximum(within, 0) / max(n, 1),
+            **{name: arrays[name] for name in ("count", "run", "empty")},
+        }
+
+    def work_bytes(self, n_rows: int, n_features: int, dtype: DTypeLike) -> int:
+        """Return the bytes of temporary arrays: a block of samples, its mask, and sums of the result.
+
+        Groups and trend are counted, too, and the copies of them at the end.
+        """
+        own = len(self.groups) * (10 + self.groups.itemsize * 2 + (16 if self.trend is not None else 0))
+        return (13 * min(n_rows, _BLOCK_ROWS) + 32 * (self._n_groups + 2)) * n_features + own
+
+
+def numbered(values: Array, first: int, out: Array) -> None:
+    """Write samples (m, d) and their numbers, from ``first`` on, into ``out`` (m, d + 2)."""
+    out[:, :-2] = values
+    numbers = np.arange(first, first + len(values))
+    out[:, -2], out[:, -1] = numbers // _PART, numbers % _PART

@@ -1,0 +1,68 @@
+"""The small eigenproblems of the incremental SVD: truncation of Gram matrices, and bounds on the discarded part."""
+
+from __future__ import annotations
+
+import math
+from typing import NamedTuple
+
+import numpy as np
+import scipy.linalg
+
+from dpca.kernels.algebra.types import Array
+
+
+class Truncation(NamedTuple):
+    """The leading part of a Gram matrix."""
+
+    values: Array
+    """Retained eigenvalues (m,), descending and positive."""
+    vectors: Array
+    """Their orthonormal eigenvectors (n, m)."""
+    discarded: float
+    """Sum of the ``n_counted`` largest discarded eigenvalues."""
+    largest: float
+    """The largest of these, 0 if there are none."""
+
+
+def truncate(gram: Array, n_kept: int, *, n_counted: int, floor: float) -> Truncation:
+    """Retain the leading ``n_kept`` eigenpairs of a Gram matrix with eigenvalues above ``floor``.
+
+    Parameters
+    ----------
+    gram : array (n, n), float64, symmetric
+    n_kept : int
+        Largest number of eigenpairs to retain.
+    n_counted : int
+        Number of the largest discarded eigenvalues in ``discarded``.
+    floor : float
+        Eigenvalues up to this value are rounding errors.
+    """
+    values, vectors = scipy.linalg.eigh(gram, driver="evd", check_finite=False)
+    values, vectors = np.maximum(values[::-1], 0.0), vectors[:, ::-1]
+    kept = int(np.count_nonzero(values[:n_kept] > floor))
+    discarded = values[kept:]
+    return Truncation(values[:kept], vectors[:, :kept], float(discarded[:n_counted].sum()), float(discarded[:1].sum()))
+
+
+def largest_sum(gram: Array, k: int) -> float:
+    """Return an upper bound on the sum of the ``k`` largest eigenvalues of a positive semi-definite matrix (n, n).
+
+    The bound is k/n times the trace plus sqrt(k (n - k)) standard deviations of the eigenvalues (Wolkowicz & Styan
+    1980), by Cauchy's inequality. It is exact if the k largest eigenvalues are equal, and the others are equal, too.
+    Costs O(n^2).
+    """
+    n, trace = len(gram), max(float(np.trace(gram)), 0.0)
+    k, mean = min(k, n), trace / n
+    variance = max(float(np.vdot(gram, gram)) / n - mean * mean, 0.0)
+    # With the trace as the first argument, min returns it if squares overflow to NaN.
+    return min(trace, k * mean + math.sqrt(k * (n - k) * variance))
+
+
+def largest(gram: Array) -> float:
+    """Return an upper bound on the largest eigenvalue of a symmetric matrix (n, n).
+
+    The bound is the fourth root of the sum of fourth powers of the eigenvalues. It is mostly smaller than
+    `largest_sum`. Costs O(n^3).
+    """
+    square = gram @ gram
+    return math.sqrt(math.sqrt(np.vdot(square, square)))

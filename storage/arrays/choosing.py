@@ -1,0 +1,72 @@
+"""Finds the array of a Zarr group that holds the samples, for groups not created by dpca."""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Sequence
+from typing import Any
+
+import zarr
+from zarr.errors import BaseZarrError
+
+from dpca.storage.arrays.coordinates import beside
+from dpca.storage.arrays.layout import CHANNEL, SAMPLE, stacked_axes
+from dpca.storage.arrays.reading import array_in
+from dpca.storage.errors import DataError, StoreError, one_line
+
+_PREFERRED = ("samples", "images", "data")
+
+
+def is_in_order(axes: Sequence[str], shape: Sequence[int]) -> bool:
+    """Return whether samples are on the first axis, channels on the last, and no other OME-Zarr axis has length 1."""
+    idle = any(n == 1 and axis not in ("y", "x") for axis, n in zip(axes[1:], shape[1:], strict=True))
+    return axes[0] == SAMPLE and CHANNEL not in axes[:-1] and not idle
+
+
+def chosen_array(where: str, group: zarr.Group) -> tuple[zarr.Array[Any], str, tuple[str, ...] | None]:
+    """Return the array with the samples, its path, and the names of all its axes if the group states them."""
+    if (ome := _of_ome(where, group)) is not None:
+        return ome
+    try:
+        with warnings.catch_warnings():
+            # Zarr warns of other files in the folder, which are irrelevant to a reader.
+            warnings.simplefilter("ignore")
+            known = dict(group.arrays())
+            others = beside(array.attrs.asdict() for array in known.values())
+            arrays = {name: array for name, array in known.items() if array.ndim >= 2 and name not in others}
+    except (OSError, ValueError, TypeError, KeyError, BaseZarrError) as error:
+        raise StoreError(
+            f"'{where}' cannot be read as a Zarr group ({one_line(error)}): give the path of one array"
+        ) from error
+    found = [next(iter(arrays))] if len(arrays) == 1 else [name for name in _PREFERRED if name in arrays]
+    if not found:
+        listed = ", ".join(sorted(arrays)) or "none"
+        raise DataError(
+            f"'{where}' is a Zarr group and it is unclear which array holds the samples (arrays of two or more axes: "
+            f"{listed}): give '{where}/<array>'"
+        )
+    return array_in(group, found[0]), f"{where.rstrip('/')}/{found[0]}", None
+
+
+def _of_ome(where: str, group: zarr.Group) -> tuple[zarr.Array[Any], str, tuple[str, ...]] | None:
+    """Return the highest resolution of an OME-Zarr image (versions 0.1 to 0.5); None for other groups."""
+    stated: Any = group.attrs.asdict()
+    stated = stated.get("ome", stated)
+    if not isinstance(stated, dict) or not stated.get("multiscales"):
+        return None
+    try:
+        image = stated["multiscales"][0]
+        path = str(image["datasets"][0]["path"])
+        # Axes are dicts since version 0.4, letters in version 0.3, and these five letters before.
+        names = [one["name"] if isinstance(one, dict) else one for one in image.get("axes", "tczyx")]
+        if path.startswith("/") or ".." in path.split("/") or not all(isinstance(name, str) for name in names):
+            raise ValueError(f"its first dataset is {path[:40]!r}, its axes are {str(names)[:40]}")
+        array = array_in(group, path)
+        if len(names) != array.ndim or len(set(names)) != array.ndim:
+            raise ValueError(f"its axes are {str(names)[:40]} and its array has the shape {array.shape}")
+    except (KeyError, IndexError, TypeError, AttributeError, ValueError) as error:
+        raise DataError(
+            f"'{where}' is not a complete OME-Zarr image ({one_line(error)}): give '{where}/<array>'"
+        ) from error
+    axes = stacked_axes(names, array.shape) or (SAMPLE, *names[1:])
+    return array, f"{where.rstrip('/')}/{path}", axes

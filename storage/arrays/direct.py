@@ -1,0 +1,314 @@
+"""Reads the inner chunks of shards directly into the memory of the caller, and writes shards chunk by chunk.
+
+Shards of object stores are only written here, so that their bytes are identical to those on a disk.
+
+Zarr copies every inner chunk through four buffers (the file, the chunk, the selection in the shard, the caller), most
+of them newly allocated. If a chunk consists of little-endian values and a CRC-32C, its bytes are the values. Reading
+them in place is four times faster (2.7 against 0.65 GB/s on one core, from the page cache). Writing them from one
+buffer takes two fifths of the time, little more than the file itself. Integers packed by pcodec are decoded from the
+bytes of the file without a copy, ten times as fast as by Zarr. Every checksum is still verified. Zarr reads and writes
+all other forms.
+"""
+
+from __future__ import annotations
+
+import io
+import math
+import os
+import stat
+import sys
+import uuid
+import warnings
+from collections.abc import Iterator, Sequence
+from itertools import product
+from pathlib import Path
+from typing import Any, BinaryIO, NamedTuple
+
+import google_crc32c
+import numpy as np
+import zarr
+from numcodecs.registry import get_codec  # type: ignore[import-untyped]
+from pcodec import standalone
+from zarr.abc.codec import ArrayBytesCodec
+from zarr.codecs import BytesCodec, Crc32cCodec, ShardingCodec, ShardingCodecIndexLocation
+from zarr.codecs.numcodecs import PCodec
+from zarr.core.metadata import ArrayV3Metadata
+
+from dpca.storage.integrity.checked import CheckedStore
+from dpca.storage.integrity.checksums import CRC_BYTES, NOT_STORED, ShardChecksums, index_bytes, places_in
+from dpca.storage.remote.object_store import ObjectStore
+from dpca.storage.remote.objects import ObjectPath
+
+Array = np.ndarray[Any, Any]
+
+#: The Zarr codec that packs integers into few bits.
+PACKED = PCodec
+# Zarr repeats this warning whenever an array is opened. FORMAT.md documents the format.
+warnings.filterwarnings("ignore", "Numcodecs codecs are not in the Zarr version 3 specification")
+
+# Small enough for the cache of a core, so that the checksum is computed from the cache.
+_PIECE_BYTES = 1 << 18
+
+
+def read_shards(array: zarr.Array[Any], taken: Sequence[range], out: Array) -> bool:
+    """Read a box of an array into ``out`` if its chunks are in local files and raw or packed by pcodec.
+
+    Parameters
+    ----------
+    array : zarr.Array
+        Array to read.
+    taken : sequence of range
+        The box: one range with step 1 for each axis of the array.
+    out : ndarray
+        Has the shape of the box and the dtype of the array. A C-ordered buffer avoids a copy.
+
+    Returns
+    -------
+    bool
+        False if the array or the box has another form. Nothing is read in this case.
+
+    Raises
+    ------
+    ValueError, RuntimeError
+        If a chunk is missing or truncated, does not match its checksum or cannot be unpacked.
+    OSError
+        If a file cannot be read.
+    """
+    codec = _codec(array) if _is_local(array) else None
+    if codec is None or not all(r.step == 1 for r in taken):
+        return False
+    if out.size == 0:
+        return True
+    chunks, shards = array.chunks, array.shards or array.chunks
+    per_shard = [s // c for s, c in zip(shards, chunks, strict=True)]
+    length = None if codec is PACKED else math.prod(chunks) * array.dtype.itemsize + CRC_BYTES
+    scratch = np.empty(chunks, array.dtype)
+    for shard in product(*(_touched(r, s) for r, s in zip(taken, shards, strict=True))):
+        key = array.store_path / array.metadata.encode_chunk_key(shard)
+        known = key.store.checksums(key.path) if isinstance(key.store, CheckedStore) else None
+        with _opened(os.path.join(os.fspath(key.store.root), key.path), known) as file:  # type: ignore[attr-defined]
+            places = _read_index(file, math.prod(per_shard), known)
+            along = [_parts(*axis) for axis in zip(taken, shard, shards, chunks, strict=True)]
+            for parts in product(*along):
+                place = 0
+                for part, n in zip(parts, per_shard, strict=True):
+                    place = place * n + part.chunk % n
+                offset, packed = places[place].tolist()
+                if not packed or packed != (length or packed):
+                    raise _misplaced(tuple(part.chunk for part in parts), packed, length)
+                target, of = out[tuple([part.to for part in parts])], tuple([part.of for part in parts])
+                belongs = None if known is None else int(known.chunks[place])
+                if length is None:
+                    _unpack_chunk(os.pread(file.fileno(), packed, offset), packed, target, of, scratch, belongs)
+                else:
+                    file.seek(offset)
+                    _read_chunk(file, target, of, scratch, belongs)
+    return True
+
+
+def write_raw_shard(array: zarr.Array[Any], shard: tuple[int, ...], values: Array) -> bool:
+    """Write one complete shard atomically if its chunks are raw or packed by pcodec.
+
+    Parameters
+    ----------
+    array : zarr.Array
+        Open for writing.
+    shard : tuple of int
+        Index of the shard along each axis.
+    values : ndarray
+        All values of the shard inside the array, in the dtype of the array.
+
+    Returns
+    -------
+    bool
+        False if the array has another form. Nothing is written in this case.
+
+    Notes
+    -----
+    Memory: one inner chunk in addition to the values; for an object store, also a copy of the shard. Chunks are in
+    C order. Chunks entirely outside the array are not stored.
+    """
+    if _codec(array) is None:
+        return False
+    key = array.store_path / array.metadata.encode_chunk_key(shard)
+    if isinstance(key.store, ObjectStore):
+        whole = io.BytesIO()
+        _write_chunks(whole, array, values)
+        ObjectPath(f"{key.store.url}/{key.path}").write_bytes(whole.getvalue())
+        return True
+    if not _is_local(array):
+        return False
+    path = Path(os.fspath(key.store.root)) / key.path  # type: ignore[attr-defined]
+    path.parent.mkdir(parents=True, exist_ok=True)
+    # Zarr uses the same suffix for incomplete files. The next run removes the files of writers that were killed.
+    temporary = path.with_name(f"{path.name}.{uuid.uuid4().hex}.partial")
+    try:
+        with open(temporary, "xb", buffering=0) as file:
+            _write_chunks(file, array, values)
+        os.replace(temporary, path)
+    except BaseException:
+        temporary.unlink(missing_ok=True)
+        raise
+    return True
+
+
+def _write_chunks(file: BinaryIO, array: zarr.Array[Any], values: Array) -> None:
+    """Write the chunks of a shard, and its index."""
+    chunks = array.chunks
+    per_shard = [s // c for s, c in zip(array.shards or chunks, chunks, strict=True)]
+    first = array.metadata.codecs[0].codecs[0]  # type: ignore[union-attr]
+    pack = get_codec(dict(first.codec_config)).encode if isinstance(first, PACKED) else None
+    places, scratch = np.full((*per_shard, 2), NOT_STORED, "<u8"), np.zeros(chunks, array.dtype)
+    for chunk in product(*(range(-(-n // c)) for n, c in zip(values.shape, chunks, strict=True))):
+        part = values[tuple(slice(i * c, i * c + c) for i, c in zip(chunk, chunks, strict=True))]
+        if part.shape != scratch.shape:
+            scratch[...] = 0
+        scratch[tuple(slice(0, n) for n in part.shape)] = part
+        content = scratch.data.cast("B") if pack is None else memoryview(pack(scratch))
+        places[chunk] = file.tell(), len(content) + CRC_BYTES
+        _write(file, content)
+    _write(file, places.data.cast("B"))
+
+
+def _write(file: BinaryIO, content: memoryview) -> None:
+    """Write bytes, and their checksum."""
+    checksum = 0
+    for piece in _pieces(content):
+        checksum = google_crc32c.extend(checksum, np.asarray(piece))
+        _write_all(file, piece)
+    _write_all(file, memoryview(checksum.to_bytes(CRC_BYTES, "little")))
+
+
+def _write_all(file: BinaryIO, content: memoryview) -> None:
+    # A disk that becomes full accepts a part and raises an error for the rest.
+    while content:
+        content = content[file.write(content) :]
+
+
+def _is_local(array: zarr.Array[Any]) -> bool:
+    return getattr(array.store_path.store, "root", None) is not None
+
+
+def _codec(array: zarr.Array[Any]) -> type[ArrayBytesCodec] | None:
+    """Return the codec of the chunks of a shard, `BytesCodec` or `PACKED`; None for any other form."""
+    metadata = array.metadata
+    if not isinstance(metadata, ArrayV3Metadata):
+        return None
+    if len(metadata.codecs) != 1 or not isinstance(sharding := metadata.codecs[0], ShardingCodec):
+        return None
+    codecs = (*sharding.codecs, *sharding.index_codecs)
+    forms = tuple(map(type, codecs))
+    usual = (
+        forms[0] in (BytesCodec, PACKED)
+        and forms[1:] == (Crc32cCodec, BytesCodec, Crc32cCodec)
+        and sharding.index_location == ShardingCodecIndexLocation.end
+        and sys.byteorder == "little"
+        and array.dtype.isnative
+        and all(c.endian is None or c.endian.value == "little" for c in codecs if isinstance(c, BytesCodec))
+    )
+    return forms[0] if usual else None
+
+
+def _opened(path: str, known: ShardChecksums | None) -> BinaryIO:
+    """Open a shard; raise an error for a link or a pipe at its path."""
+    if known is None:
+        return open(path, "rb", buffering=0)
+    handle = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK)
+    status = os.fstat(handle)
+    if not stat.S_ISREG(status.st_mode) or status.st_size != known.size:
+        os.close(handle)
+        raise ValueError(f"'{path}' is not a file of {known.size:,} bytes")
+    return open(handle, "rb", buffering=0)
+
+
+def _touched(taken: range, edge: int) -> range:
+    return range(taken.start // edge, (taken.stop - 1) // edge + 1)
+
+
+class _ShardPart(NamedTuple):
+    """A chunk along an axis: its number, its slice of the box, and the slice of the chunk inside the box."""
+
+    chunk: int
+    to: slice
+    of: slice
+
+
+def _parts(taken: range, shard: int, shard_edge: int, edge: int) -> list[_ShardPart]:
+    """Return the chunks of a shard that overlap a box along an axis."""
+    inside = range(max(taken.start, shard * shard_edge), min(taken.stop, (shard + 1) * shard_edge))
+    found = []
+    for i in _touched(inside, edge):
+        start, stop = max(inside.start, i * edge), min(inside.stop, (i + 1) * edge)
+        found.append(
+            _ShardPart(i, slice(start - taken.start, stop - taken.start), slice(start - i * edge, stop - i * edge))
+        )
+    return found
+
+
+def _read_index(file: BinaryIO, n_chunks: int, known: ShardChecksums | None) -> Array:
+    """Return the offset and the length of every inner chunk of a shard, shape (n_chunks, 2)."""
+    file.seek(-index_bytes(n_chunks), os.SEEK_END)
+    index = np.empty(index_bytes(n_chunks) - CRC_BYTES, np.uint8)
+    checksum = _read_into(file, index.data, 0)
+    _check(file.read(CRC_BYTES), checksum, None if known is None else known.index)
+    return places_in(index)
+
+
+def _misplaced(chunk: tuple[int, ...], length: int, expected: int | None) -> ValueError:
+    if not length:
+        return ValueError(f"chunk {chunk} is missing")
+    return ValueError(f"chunk {chunk} has {length} bytes, expected {expected}")
+
+
+def _read_chunk(file: BinaryIO, target: Array, of: tuple[slice, ...], scratch: Array, belongs: int | None) -> None:
+    """Read one raw chunk at the current file position, and copy a part of it to its target."""
+    flat = scratch.data.cast("B")
+    if of[0].start == 0 and target.shape[1:] == scratch.shape[1:] and target.flags.c_contiguous:
+        # The requested rows are the first of the chunk and are read in place. The rest is read only for the checksum.
+        checksum = _read_into(file, target.data.cast("B"), 0)
+        checksum = _read_into(file, flat[target.nbytes :], checksum)
+        _check(file.read(CRC_BYTES), checksum, belongs)
+        return
+    checksum = _read_into(file, flat, 0)
+    _check(file.read(CRC_BYTES), checksum, belongs)
+    np.copyto(target, scratch[of])
+
+
+def _unpack_chunk(
+    content: bytes, length: int, target: Array, of: tuple[slice, ...], scratch: Array, belongs: int | None
+) -> None:
+    """Unpack one chunk of ``length`` bytes, and copy a part of it to its target."""
+    if len(content) < length:
+        raise ValueError("the file ends too early")
+    content, stored = content[:-CRC_BYTES], content[-CRC_BYTES:]
+    _check(stored, google_crc32c.value(content), belongs)
+    if target.shape == scratch.shape and target.flags.c_contiguous:
+        standalone.simple_decompress_into(content, target.reshape(-1))
+        return
+    standalone.simple_decompress_into(content, scratch.reshape(-1))
+    np.copyto(target, scratch[of])
+
+
+def _read_into(file: BinaryIO, buffer: memoryview, checksum: int) -> int:
+    """Fill a buffer and return the checksum of all bytes so far."""
+    for piece in _pieces(buffer):
+        done = 0
+        while done < len(piece):
+            got = file.readinto(piece[done:])  # type: ignore[attr-defined]
+            if not got:
+                raise ValueError("the file ends too early")
+            done += got
+        checksum = google_crc32c.extend(checksum, np.asarray(piece))
+    return checksum
+
+
+def _pieces(buffer: memoryview) -> Iterator[memoryview]:
+    return (buffer[start : start + _PIECE_BYTES] for start in range(0, len(buffer), _PIECE_BYTES))
+
+
+def _check(stored: bytes, checksum: int, belongs: int | None) -> None:
+    """Compare a computed checksum with the stored and the expected checksum."""
+    if stored != checksum.to_bytes(CRC_BYTES, "little"):
+        raise ValueError(f"stored and computed checksum do not match: {stored!r}, {checksum:#010x}")
+    if belongs is not None and checksum != belongs:
+        raise ValueError("a chunk has another checksum than the chunk that was written")

@@ -1,0 +1,156 @@
+"""A Zarr array, version 2 or 3: our own stack store or anyone's."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Sequence
+from functools import cached_property, partial
+from itertools import compress, islice
+from math import prod
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from dpca.storage import cf
+from dpca.storage.arrays.coordinates import Coordinates
+from dpca.storage.arrays.layout import SAMPLE
+from dpca.storage.arrays.reading import is_dense, model_of, open_array
+from dpca.storage.errors import DataError, StoreError, one_line
+from dpca.storage.integrity.checksums import shard_grid
+from dpca.storage.readers.arrays.raw import ArrayReader, gather
+from dpca.storage.readers.base import runs
+from dpca.storage.stack import Stack, open_stack
+
+# Chunks of zeros need not be stored; an array with fewer than one stored chunk in so many was never written.
+_CHUNKS_A_FILE = 1000
+
+
+class ZarrReader(ArrayReader):
+    """Rows of an array, chosen as `dpca.storage.open_stack` does, and decoded by the conventions of netCDF.
+
+    Rows are read in the shards of the new store, so a chunk of the source that spans several of them is
+    decoded several times.
+
+    Parameters
+    ----------
+    path : str
+        Array, or group with an obvious one.
+    key : str, optional
+        Path of the array inside a group.
+    axes : sequence of str, optional
+        See `ArrayReader`; by default what the source states.
+
+    Attributes
+    ----------
+    stack : Stack
+        The array, its values as they are stored.
+
+    Raises
+    ------
+    DataError, StoreError
+        See `dpca.storage.open_stack`; and if hardly any of its chunks is there.
+    """
+
+    kind = "zarr"
+
+    def __init__(self, path: str, key: str | None = None, axes: Sequence[str] | None = None) -> None:
+        where = path if key is None else f"{path.rstrip('/')}/{key.strip('/')}"
+        try:
+            self.stack = open_stack(where, decoded=False)
+            _check_chunks(self.stack)
+            self._coding = cf.coding_of_zarr(self.stack.samples, f"'{where}'")
+            name = os.path.basename(self.stack.path.rstrip("/"))
+            dtype = self.stack.dtype if self._coding is None else self._coding.dtype
+            shape, self._kept = self.stack.shape, (True,) * self.stack.samples.ndim
+            if self.stack.moved:  # axes of one entry go, as they do in TIFF
+                named = list(zip(self.stack.axes, shape, strict=True))
+                self._kept = tuple(n > 1 or axis in (SAMPLE, "y", "x") for axis, n in named)
+                axes, shape = tuple(compress(self.stack.axes, self._kept)), tuple(compress(shape, self._kept))
+            super().__init__(name, shape, dtype, axes)
+            if axes is None:
+                self.axes = self.stack.axes[1:]
+            if self._coding is None:
+                self.data_range = self.stack.data_range
+            if self.order[0] == 0:
+                self.labels = self.stack.labels
+        except (DataError, StoreError):
+            raise
+        except Exception as error:
+            # Hostile metadata can end in any exception inside zarr; all of them mean the same here.
+            raise StoreError(f"'{where}' cannot be opened as a Zarr array ({one_line(error)}): get it again") from error
+
+    @cached_property
+    def names(self) -> Sequence[str]:
+        """Names of the samples where the source is a stack store, else their numbers."""
+        return self.stack.names.tolist() if self.order[0] == 0 else list(self._names)
+
+    @cached_property
+    def coordinates(self) -> Coordinates | None:  # type: ignore[override]
+        """What stands along the axes of the array in its group."""
+        found = self.stack.coordinates
+        return found and found.arranged(self.order, self.axes or ())
+
+    @property
+    def decodes(self) -> bool:
+        """Whether the data are not the stored values in their order, so that only ingest reads them."""
+        return self._coding is not None or self.stack.moved
+
+    def __len__(self) -> int:
+        return len(self._names)
+
+    def fingerprint(self) -> str:
+        """Fingerprint of the stack."""
+        return self.stack.fingerprint
+
+    def part(self, indices: Sequence[int]) -> Callable[[], NDArray[Any]]:
+        """Ship the array's path and which rows are wanted."""
+        path, wanted = self.stack.array_path, list(runs(indices))
+        return partial(_read, path, self._kept, self.order, wanted, self.dtype, self._coding)
+
+
+def _check_chunks(stack: Stack) -> None:
+    """Refuse an array whose claimed chunks are almost all missing."""
+    wanted = prod(shard_grid(stack.samples))
+    least = -(-wanted // _CHUNKS_A_FILE)
+    if "://" in stack.array_path or least == 1 or model_of(stack.samples) is not None:
+        return
+    files = (
+        file for _, _, names in os.walk(stack.array_path) for file in names if not file.startswith((".z", "zarr."))
+    )
+    there = sum(1 for _ in islice(files, least))
+    if there < least:
+        raise DataError(
+            f"'{stack.path}' claims {wanted:,} chunks and holds {there:,}: the array was never written whole"
+        )
+
+
+def _read(
+    path: str,
+    kept: tuple[bool, ...],
+    order: tuple[int, ...],
+    wanted: list[tuple[int, int]],
+    dtype: np.dtype[Any],
+    coding: cf.Coding | None,
+) -> NDArray[Any]:
+    array = open_array(path)
+    try:
+        box: list[Any] = [slice(None) if is_kept else 0 for is_kept in kept]
+        (samples,) = [i for n, i in enumerate(compress(range(len(kept)), kept)) if n == order[0]]
+
+        def rows(start: int, stop: int) -> NDArray[Any]:
+            box[samples] = slice(start, stop)
+            return np.asarray(array[tuple(box)]).transpose(order)
+
+        read = gather(rows, wanted, dtype if coding is None else np.dtype(array.dtype).newbyteorder("="))
+    except MemoryError as error:
+        raise StoreError(f"'{path}' needs more memory than there is for its chunks: rechunk it") from error
+    except Exception as error:
+        if isinstance(error, StoreError) and (error.__cause__ is None or is_dense(array)):
+            raise
+        # A broken chunk can end in any exception inside a codec; all of them mean the same here.
+        why = one_line(error.__cause__ or error)
+        raise StoreError(
+            f"'{path}' cannot be read from sample {wanted[0][0]:,} on ({why}): get the source again"
+        ) from error
+    return read if coding is None else coding.decode(read)

@@ -1,0 +1,5 @@
+"""Object stores, web servers and clusters.
+
+`network` and `objects` read and write through fsspec, `object_store` is Zarr's view of it.
+`tasks` runs calls on a cluster or on local threads; `clusters` turns the failures of a cluster into one error.
+"""

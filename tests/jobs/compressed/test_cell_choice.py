@@ -1,0 +1,82 @@
+"""The choice of the cells of a compressed store."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from scipy.ndimage import gaussian_filter
+
+from dpca import CellPCA, open_compressed
+from dpca.codec.goal import Goal
+from dpca.jobs import CompressionSettings, compress
+from dpca.jobs.compressed.cell_choice import cells_in_words, cells_tried, choose_cells
+from dpca.storage import DataError, Stack, ingest
+
+CELL = 8
+LIKE = CellPCA(ratio=3.0, cell_shape=CELL, overlap=4, shared=True)
+
+
+def images(kind: str) -> np.ndarray:
+    rng = np.random.default_rng(0)
+    if kind == "shared":  # every sample is another picture
+        values = 150 * gaussian_filter(rng.normal(size=(96, 48, 48)), (0, 1, 1))
+    else:  # a scene whose cells, or which as a whole, becomes lighter and darker
+        grid = 1 if kind == "whole" else 3
+        light, scene = rng.normal(0, 30, (640, grid, 1, grid, 1)), rng.normal(size=(grid, 24 // grid, grid, 24 // grid))
+        values = (light * scene).reshape(640, 24, 24)
+    return np.clip(128 + values + rng.normal(0, 2, values.shape), 0, 255).astype(np.uint8)
+
+
+def stack_of(folder: Path, values: np.ndarray) -> Stack:
+    np.save(folder / "values.npy", values)
+    return ingest(folder / "values.npy", folder / "stack.zarr", data_range=(0, 255))
+
+
+@pytest.mark.cases(1)
+@pytest.mark.parametrize("kind", ["shared", "own", "whole"])
+def test_what_the_samples_have_in_common_decides(tmp_path: Path, kind: str) -> None:
+    stack = stack_of(tmp_path, images(kind))
+    chosen = choose_cells(stack, LIKE, Goal.of(psnr=32.0))
+    assert chosen.parameters["shared"] is (kind == "shared")
+    assert chosen.parameters["cell_shape"] == [24 if kind == "whole" else CELL] * 2
+    assert all(cells_in_words(cells) in chosen.words for cells in cells_tried(LIKE, stack.sample_shape, ("y", "x")))
+    assert choose_cells(stack, LIKE, Goal.of(psnr=32.0)) == chosen
+    # With a ratio, the least error decides; where the memory is short, what fits.
+    assert choose_cells(stack, LIKE, Goal.of(ratio=6.0)).parameters["shared"] is (kind == "shared")
+    assert choose_cells(stack, LIKE, Goal.of(psnr=32.0), lambda cells: False).parameters["shared"]
+
+
+def test_cells_fit_the_samples() -> None:
+    shared, own, whole = cells_tried(LIKE, (40, 30, 20), ("z", "y", "x"))
+    assert (shared["cell_shape"], shared["overlap"], own["overlap"]) == ([4, 4, 4], 2, 0)
+    assert whole["cell_shape"] == [40, 30, 20]
+    assert cells_tried(LIKE, (6, 5, 3), ("y", "x", "channel")) == [
+        {"cell_shape": [6, 5], "overlap": 0, "shared": False}
+    ]
+
+
+@pytest.mark.long
+def test_a_job_chooses_cells_and_takes_as_many_components_as_its_goal_does(tmp_path: Path) -> None:
+    values = images("own")[:90]
+    stack = stack_of(tmp_path, values)
+    told: list[str] = []
+
+    def job(name: str, **how: Any) -> dict[str, Any]:
+        settings = CompressionSettings(goal={"psnr": 36.0}, **how)
+        return dict(compress(stack, tmp_path / name, settings, say=told.append).report)
+
+    chosen = job("chosen.zarr", model=LIKE, choose_cells=True)
+    assert list(chosen["stages"]) == ["choose cells", "fit", "encode"]
+    assert any("own components of cells of 8 x 8" in note for note in chosen["notes"])
+    told.clear()
+    wider = job("wider.zarr", model=CellPCA(1, cell_shape=12))
+    assert "choose cells" not in wider["stages"]
+    assert any("fit up to 2" in line for line in told)
+    for name in ("chosen", "wider"):
+        error = open_compressed(tmp_path / f"{name}.zarr")[...].astype(float) - values
+        assert -10 * np.log10(np.square(error / 255).mean()) > 35.9
+    with pytest.raises(DataError, match="choose_cells"):
+        compress(stack, tmp_path / "none.zarr", CompressionSettings(LIKE, choose_cells=True))

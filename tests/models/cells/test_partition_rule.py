@@ -1,0 +1,85 @@
+"""Covariances where they are affordable, incremental SVD where they are not, and a report that says which."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import zarr
+
+from dpca import BandPCA, CellPCA
+from dpca.engine.folds.plan import PlanError
+
+
+@pytest.fixture(scope="module")
+def volumes() -> np.ndarray[Any, Any]:
+    """200 volumes of 12 x 16 x 24: a few patterns whose strengths fall off, under a little noise."""
+    rng = np.random.default_rng(0)
+    patterns = rng.normal(size=(8, 12, 16, 24)) * 0.7 ** np.arange(8)[:, None, None, None]
+    return (np.tensordot(rng.normal(size=(200, 8)), patterns, 1) + rng.normal(0, 0.05, (200, 12, 16, 24))).astype("f4")
+
+
+def test_volumes_in_cells_too_large_for_their_covariances_stream(volumes: np.ndarray) -> None:
+    exact = CellPCA(5, cell_shape=(12, 16, 12)).fit(volumes)
+    assert exact.fit_report_.note == "the covariances of 2 cells, 85 MB, were accumulated: the stack was read once"
+    streamed = CellPCA(5, cell_shape=(12, 16, 12), memory_budget=44 * 2**20).fit(volumes)
+    assert streamed.fit_report_.note == (
+        "the covariances of 2 cells do not fit a task's memory even one by one, so each was folded by incremental SVD: "
+        "the stack was read once"
+    )
+    assert streamed.fit_report_.plan.task_bytes <= 44 * 2**20
+    np.testing.assert_allclose(streamed.explained_variance_, exact.explained_variance_, rtol=1e-3)
+    np.testing.assert_allclose(streamed.total_variance_, exact.total_variance_, rtol=1e-5)
+    np.testing.assert_allclose(streamed.mean_, exact.mean_, atol=1e-6)
+    rebuilt = streamed.inverse_transform(streamed.transform(volumes))
+    measured = ((rebuilt - volumes).astype(float) ** 2).mean()
+    # The certificate is a bound then, and nearly the truth.
+    assert measured <= streamed.expected_mse((0, 1)) * (1 + 1e-5)
+    assert measured == pytest.approx(exact.expected_mse((0, 1)), rel=1e-3)
+
+
+@pytest.mark.long
+def test_groups_take_turns_where_that_is_cheaper_than_streaming(volumes: np.ndarray, tmp_path: Path) -> None:
+    """In chunks of whole volumes, every group of cells decodes all of the stack."""
+    path = str(tmp_path / "x.zarr")
+    zarr.create_array(path, data=volumes, chunks=(10, 12, 16, 24))
+    exact = CellPCA(2, cell_shape=(6, 8, 8)).fit(path)
+    assert exact.fit_report_.note.endswith("were accumulated: the stack was read once")
+    for k, mb, reads in ((2, 38, 8), (2, 34, 12), (None, 36, 12)):
+        model = CellPCA(k, cell_shape=(6, 8, 8), memory_budget=mb * 2**20).fit(path)
+        assert model.fit_report_.note.endswith(f"was read {reads} times, by {reads} groups of cells in turn")
+        np.testing.assert_allclose(model.explained_variance_[..., :2], exact.explained_variance_, rtol=1e-6)
+
+
+def test_many_large_cells_stream_rather_than_take_turns(tmp_path: Path) -> None:
+    x = np.random.default_rng(0).normal(size=(30, 16, 24, 80)).astype(np.float32)
+    x[:, :, :, ::4] *= 4
+    path = str(tmp_path / "x.zarr")
+    zarr.create_array(path, data=x, chunks=(10, 16, 24, 80))
+    model = CellPCA(2, cell_shape=(16, 24, 4), memory_budget=84 * 2**20).fit(path)
+    assert model.fit_report_.note == (
+        "the covariances of 20 cells, 378 MB, would need 20 reads of the stack, so each was folded by incremental SVD: "
+        "the stack was read 2 times"
+    )
+    cell = x[:, :, :, 8:12].reshape(30, -1).astype(float)
+    exact = np.linalg.svd(cell - cell.mean(0), compute_uv=False) ** 2 / 29
+    np.testing.assert_allclose(model.explained_variance_[0, 0, 2], exact[:2], rtol=1e-5)
+
+
+def test_where_nothing_fits_the_lesser_need_is_named(volumes: np.ndarray) -> None:
+    def refused(k: int | None) -> str:
+        with pytest.raises(PlanError) as refusal:
+            CellPCA(k, cell_shape=(12, 16, 12), memory_budget=24 * 2**20).fit(volumes)
+        return str(refusal.value)
+
+    needs = [float(refused(k).split("needs ")[1].split(" MB")[0].replace(",", "")) for k in (5, None)]
+    assert needs[0] < 0.7 * needs[1]
+
+
+def test_small_bands_are_not_streamed_for_the_sake_of_a_few_reads(tmp_path: Path) -> None:
+    """A basis of 52 directions takes nearly as much as the covariance of 60 attributes, and far longer."""
+    x = np.random.default_rng(0).normal(size=(100, 24_000)).astype(np.float32)
+    model = BandPCA(2, band_size=60, mapping="random", random_state=0, memory_budget=30 * 2**20).fit(x)
+    assert "were accumulated" in model.fit_report_.note

@@ -1,0 +1,48 @@
+"""The ladder of solvers, rung by rung."""
+
+from __future__ import annotations
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from dpca.models.linear.pca_solvers import LARGEST_MATRIX, SOLVERS, choose_solver, matrix_bytes
+
+GIB = 2**30
+
+
+@pytest.mark.parametrize(
+    ("n", "d", "k", "budget", "solver", "words"),
+    [
+        (60_000, 784, 50, 4 * GIB, "covariance", "784 x 784"),
+        (100, 300, 5, 4 * GIB, "covariance", "300 x 300"),
+        (1_000, 187_500, 50, 4 * GIB, "dual", "Gram matrix of the samples is 1,000 x 1,000"),
+        (LARGEST_MATRIX, 187_500, 50, 4 * GIB, "dual", "no more than 4,096"),
+        (LARGEST_MATRIX + 1, 187_500, 50, 4 * GIB, "randomized", "more than 4,096"),
+        (3_000_000, 196_608, 50, 4 * GIB, "randomized", "needs 620,718 MB"),
+        (100_000, LARGEST_MATRIX, 50, 4 * GIB, "covariance", "no more than"),
+        (100_000, LARGEST_MATRIX, 50, GIB // 8, "randomized", "more than a task may take"),
+        (100_000, 6_000, 50, 4 * GIB, "randomized", "only 50 components"),
+        (100_000, 6_000, 5_000, 4 * GIB, "covariance", "5,000 components are most of 6,000"),
+        (5_000, 187_500, 4_000, 4 * GIB, "dual", "4,000 components are most of 5,000"),
+        (5_000, 187_500, 4_000, GIB // 8, "randomized", "may take"),
+    ],
+)
+def test_the_ladder(n: int, d: int, k: int, budget: int, solver: str, words: str) -> None:
+    found, reason = choose_solver(n, d, k, budget)
+    assert found == solver
+    assert words in reason
+
+
+def test_least_components_are_the_covariance_s() -> None:
+    assert choose_solver(10, 10**6, 5, GIB, n_least=2)[0] == "covariance"
+
+
+@given(n=st.integers(2, 10**7), d=st.integers(1, 10**7), share=st.floats(0, 1), budget=st.integers(10**6, 10**12))
+def test_an_exact_solver_is_chosen_only_where_it_fits(n: int, d: int, share: float, budget: int) -> None:
+    k = max(1, int(share * min(n, d)))
+    solver, reason = choose_solver(n, d, k, budget)
+    assert solver in SOLVERS
+    if solver != "randomized":
+        assert matrix_bytes(solver, n if solver == "dual" else d, k) <= budget
+    assert "\n" not in reason

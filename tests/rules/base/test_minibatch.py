@@ -1,0 +1,70 @@
+"""Batches of one size, whatever pieces the samples come in."""
+
+from __future__ import annotations
+
+import itertools
+from dataclasses import dataclass
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from dpca.rules.base.minibatch import InBatches
+from dpca.rules.base.rule import Rule
+
+
+@dataclass(frozen=True)
+class Recording(Rule):
+    """Keeps the rows of every update, and where each ended."""
+
+    mergeable = True
+    least_samples = 0
+
+    def _layout(self, n_features, dtype):
+        return {"rows": ((0, n_features), dtype), "ends": ((0,), int)}
+
+    def _take(self, state, batch):
+        state.arrays["rows"] = np.concatenate([state.arrays["rows"], batch])
+        state.arrays["ends"] = np.append(state.arrays["ends"], len(batch))
+
+    def merge(self, a, b):
+        for name in b.arrays:
+            a.arrays[name] = np.concatenate([a.arrays[name], b.arrays[name]])
+        return a
+
+    def _finish(self, state):
+        return state.arrays
+
+
+@given(st.integers(0, 40), st.integers(1, 12), st.lists(st.integers(0, 40), max_size=5))
+@settings(deadline=None)
+def test_every_update_gets_so_many_samples_in_order(n, size, cuts):
+    x = np.arange(2 * n).reshape(n, 2)
+    rule = InBatches(Recording(), size)
+    state = rule.init(2, x.dtype)
+    for a, b in itertools.pairwise([0, *sorted(min(c, n) for c in cuts), n]):
+        state = rule.update(state, x[a:b])
+    found = rule.finish(state)
+    np.testing.assert_array_equal(found["rows"], x)
+    assert found["ends"].tolist() == [size] * (n // size) + [n % size] * (n % size > 0)
+
+
+def test_a_merge_takes_what_waits_on_both_sides_and_leaves_the_second_alone():
+    x = np.arange(20).reshape(10, 2)
+    rule = InBatches(Recording(), 4)
+    a, b = (rule.update(rule.init(2, x.dtype), part) for part in (x[:5], x[5:]))
+    before = {name: value.copy() for name, value in b.arrays.items()}
+    found = rule.finish(rule.update(rule.merge(a, b), x[:2]))
+    np.testing.assert_array_equal(found["rows"], np.concatenate([x, x[:2]]))
+    assert found["ends"].tolist() == [4, 1, 4, 1, 2]
+    for name, value in before.items():
+        np.testing.assert_array_equal(b.arrays[name][: len(value)], value)
+    assert b.counts["n_held"] == 1
+
+
+@pytest.mark.parametrize("size", [1, 100, 1000])
+def test_it_asks_for_whole_batches(size):
+    rows = InBatches(Recording(), size).batch_rows("u1")
+    assert rows >= size
+    assert rows % size == 0

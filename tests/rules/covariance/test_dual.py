@@ -1,0 +1,64 @@
+"""The dual form over a stream against the SVD."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from dpca.rules.covariance.dual import BlockGram, DualComponents, dual_weights
+from tests.rules.streams import fit
+
+
+def dual_pca(x: np.ndarray, k: int, center: bool, cut: int) -> dict[str, np.ndarray]:
+    """Both passes, with the attributes cut into two blocks."""
+    parts = [np.ascontiguousarray(part) for part in (x[:, :cut], x[:, cut:])]
+    gram = sum(fit(BlockGram(len(x), center), part, 7)["gram"] for part in parts)
+    found = dual_weights(gram, k, x.dtype)
+    return {**found, **fit(DualComponents(found["weights"], k, center), x, 7)}
+
+
+@pytest.mark.parametrize("dtype", [np.uint8, np.int16, np.float32, np.float64])
+@pytest.mark.parametrize(("n", "d", "k"), [(5, 40, 3), (60, 2500, 10), (250, 1100, 4)])
+@pytest.mark.parametrize("center", [True, False])
+def test_against_the_svd(dtype: type, n: int, d: int, k: int, center: bool) -> None:
+    rng = np.random.default_rng(0)
+    x = 100 + (rng.normal(size=(n, n)) * 40 * 0.8 ** np.arange(n)) @ rng.normal(size=(n, d)) / 4
+    x = np.clip(x, 0, 255).astype(dtype)
+    found = dual_pca(x, k, center, d // 3)
+    wide = x.astype(float) - (x.mean(0, dtype=float) if center else 0)
+    _, s, v = np.linalg.svd(wide, full_matrices=False)
+    # The eigensolver computes the captured variance with a relative error of at most 1e-9.
+    tolerance = 1e-7 if dtype is np.float64 else 2e-5
+    np.testing.assert_allclose(found["mean"], x.mean(0, dtype=float) if center else np.zeros(d), rtol=1e-6)
+    np.testing.assert_allclose(found["explained_variance"], s[:k] ** 2 / (n - 1), rtol=tolerance)
+    np.testing.assert_allclose(found["total_variance"], (s**2).sum() / (n - 1), rtol=tolerance)
+    np.testing.assert_allclose(found["components"] @ found["components"].T, np.eye(k), atol=tolerance)
+    np.testing.assert_allclose(np.linalg.svd(found["components"] @ v[:k].T, compute_uv=False), 1, atol=tolerance)
+
+
+@pytest.mark.parametrize("dtype", [np.float32, np.float64])
+def test_no_more_weights_than_the_rank(dtype: type) -> None:
+    x = np.repeat(np.random.default_rng(2).normal(size=(4, 50)), 3, axis=0).astype(dtype)
+    assert dual_pca(x, 9, True, 20)["weights"].shape == (3, 12)
+    flat = dual_pca(np.full((6, 50), 7, dtype), 2, True, 20)
+    assert flat["weights"].shape == (0, 6)
+    assert flat["total_variance"] == 0
+
+
+def test_rows_beyond_the_rank_complete_the_basis() -> None:
+    x = np.arange(12.0).reshape(4, 3)
+    weights = np.array([[-3.0, -1, 1, 3]]) / np.sqrt(20 * 27)
+    rows = fit(DualComponents(weights, 3), x, 2)["components"]
+    np.testing.assert_allclose(rows @ rows.T, np.eye(3), atol=1e-14)
+    np.testing.assert_allclose(rows[0], np.full(3, np.sqrt(1 / 3)), rtol=1e-14)
+
+
+def test_too_many_and_too_few_samples() -> None:
+    with pytest.raises(ValueError, match="5 samples"):
+        fit(BlockGram(4), np.ones((5, 2)))
+    with pytest.raises(ValueError, match="3 samples"):
+        fit(BlockGram(4), np.ones((3, 2)))
+    with pytest.raises(ValueError, match="weights"):
+        fit(DualComponents(np.ones((1, 4)), 1), np.ones((3, 2)))
+    with pytest.raises(ValueError, match="at least 2"):
+        dual_weights(np.ones((1, 1)), 1, np.float32)

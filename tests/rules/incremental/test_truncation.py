@@ -1,0 +1,53 @@
+"""The small eigenproblem, and bounds on the largest eigenvalues, against LAPACK."""
+
+from __future__ import annotations
+
+import numpy as np
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from hypothesis.extra import numpy as hnp
+
+from dpca.rules.incremental.truncation import largest, largest_sum, truncate
+
+
+def with_eigenvalues(values: list[float] | np.ndarray, seed: int = 0) -> np.ndarray:
+    turn = np.linalg.qr(np.random.default_rng(seed).normal(size=(len(values), len(values))))[0]
+    return (turn * np.asarray(values)) @ turn.T
+
+
+def test_the_leading_part_stays_and_the_largest_of_the_rest_are_counted() -> None:
+    gram = with_eigenvalues([9, 7, 4, 3, 2, 1])
+    found = truncate(gram, 2, n_counted=3, floor=0.0)
+    np.testing.assert_allclose(found.values, [9, 7])
+    np.testing.assert_allclose(gram @ found.vectors, found.vectors * [9, 7], atol=1e-12)
+    np.testing.assert_allclose(found.discarded, 4 + 3 + 2)
+
+
+def test_what_is_below_the_floor_is_given_up() -> None:
+    found = truncate(np.diag([4.0, 3.0, 0.5, 0.25, 0.0]), 4, n_counted=2, floor=1.0)
+    np.testing.assert_array_equal(found.values, [4, 3])
+    assert found.vectors.shape == (5, 2)
+    assert found.discarded == 0.75
+
+
+@given(hnp.arrays(float, st.integers(1, 12), elements=st.floats(0, 1e3)), st.integers(0, 14), st.integers(0, 9))
+@settings(deadline=None)
+def test_the_bounds_on_the_largest_eigenvalues(values: np.ndarray, k: int, seed: int) -> None:
+    gram = with_eigenvalues(values, seed)
+    bound = largest_sum(gram, k)
+    assert np.sort(values)[::-1][:k].sum() <= bound * (1 + 1e-6) + 1e-4
+    assert bound <= values.sum() * (1 + 1e-12)
+    assert values.max() <= largest(gram) * (1 + 1e-6) + 1e-4
+
+
+def test_the_bounds_are_exact_for_two_levels_and_for_one_direction() -> None:
+    np.testing.assert_allclose(largest_sum(with_eigenvalues([5.0, 5, 1, 1, 1]), 2), 10)
+    np.testing.assert_allclose(largest_sum(with_eigenvalues([0.5] * 100), 30), 15)
+    np.testing.assert_allclose(largest(with_eigenvalues([3.0, 0, 0, 0])), 3)
+
+
+def test_bounds_of_numbers_whose_squares_overflow() -> None:
+    """float64 samples of 1e100: the trace still bounds what was left out."""
+    gram = np.diag([1e200, 2e200])
+    with np.errstate(all="ignore"):
+        assert largest_sum(gram, 1) == 3e200

@@ -1,0 +1,84 @@
+"""Images of OME-Zarr, written by zarr as versions 0.1 to 0.5 of the format say."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import zarr
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from dpca.cli import main
+from dpca.engine.sources.source import as_source
+from dpca.storage import ingest, open_stack
+from dpca.storage.errors import DataError, StoreError
+from dpca.storage.readers import open_reader
+
+
+def write(path: Path, values: Any, axes: str | None, version: str = "0.4", dataset: str = "0") -> Path:
+    """Write two resolutions; the first one is read."""
+    group = zarr.create_group(path, zarr_format=3 if version == "0.5" else 2, overwrite=True)
+    for i, one in enumerate((values, values[..., ::2, ::2])):
+        group.create_array(f"{i}", data=one, chunks=(1,) * (values.ndim - 2) + one.shape[-2:])
+    image: dict[str, Any] = {"version": version, "datasets": [{"path": dataset}, {"path": "1"}]}
+    if version in ("0.4", "0.5"):
+        kinds = {"t": "time", "c": "channel"}
+        image["axes"] = [{"name": axis, "type": kinds.get(axis, "space")} for axis in axes or ""]
+    elif version == "0.3":
+        image["axes"] = list(axes or "")
+    group.attrs["ome" if version == "0.5" else "multiscales"] = (
+        {"version": version, "multiscales": [image]} if version == "0.5" else [image]
+    )
+    return path
+
+
+@settings(max_examples=12, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(sizes=st.lists(st.integers(1, 3), min_size=3, max_size=3), version=st.sampled_from(["0.1", "0.3", "0.4", "0.5"]))
+def test_the_highest_resolution_by_the_names_of_its_axes(sizes: list[int], version: str, tmp_path: Path) -> None:
+    x = np.random.default_rng(0).integers(0, 99, (*sizes, 6, 4)).astype("u2")
+    reader = open_reader(write(tmp_path / "s.zarr", x, "tczyx", version))
+    long = {axis: n for axis, n in zip("tcz", sizes, strict=True) if n > 1}
+    sample = next((axis for axis in "tzc" if axis in long), "t")
+    rest = [axis for axis in "tz" if axis in long and axis != sample]
+    wanted = [sample, *rest, "y", "x", *("c" if "c" in long and sample != "c" else "")]
+    expected = x.transpose(["tczyx".index(a) for a in wanted + [a for a in "tczyx" if a not in wanted]])
+    expected = expected.reshape(expected.shape[: len(wanted)])
+    assert reader.axes == tuple("channel" if axis == "c" else axis for axis in wanted[1:])
+    np.testing.assert_array_equal(reader.fetch(range(len(reader))), expected)
+
+
+def test_read_where_it_is_if_its_axes_are_in_order(tmp_path: Path) -> None:
+    x = np.random.default_rng(0).integers(0, 99, (5, 3, 6, 4)).astype("u1")
+    path = write(tmp_path / "s.zarr", x, "tzyx", "0.5")
+    stack = open_stack(path)
+    assert stack.axes == ("sample", "z", "y", "x")
+    np.testing.assert_array_equal(stack.samples[:], x)
+    assert as_source(path).shape == x.shape
+
+
+def test_ingested_if_they_are_not(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    x = np.random.default_rng(0).integers(0, 99, (1, 2, 5, 6, 4)).astype("u1")
+    path = write(tmp_path / "s.zarr", x, "tczyx")
+    with pytest.raises(DataError, match="dpca ingest"):
+        as_source(path)
+    assert main(["info", str(path)]) == 0
+    assert "6 x 4 x 2" in capsys.readouterr().out
+    stack = ingest(path, tmp_path / "out.zarr")
+    assert stack.axes == ("sample", "y", "x", "channel")
+    np.testing.assert_array_equal(stack.samples[:], np.moveaxis(x[0], 0, -1))
+
+
+@pytest.mark.parametrize("dataset", ["../../etc", "/etc", "7", "0/../../0"])
+def test_nothing_outside_is_followed(dataset: str, tmp_path: Path) -> None:
+    path = write(tmp_path / "s.zarr", np.ones((3, 4, 4), "u1"), "tyx", dataset=dataset)
+    with pytest.raises((DataError, StoreError), match="OME-Zarr|no readable array"):
+        open_reader(path)
+
+
+def test_axes_that_do_not_fit_are_refused(tmp_path: Path) -> None:
+    path = write(tmp_path / "s.zarr", np.ones((3, 4, 4), "u1"), "tzyx")
+    with pytest.raises(DataError, match="OME-Zarr"):
+        open_reader(path)

@@ -1,0 +1,40 @@
+"""A slow ingest in a process of its own, for `test_ingest` to kill.
+
+``python ingest_to_kill.py SOURCE TARGET ON_ERROR`` prints "ready" when it begins.
+"""
+
+from __future__ import annotations
+
+import importlib
+import sys
+import time
+from collections.abc import Sequence
+from typing import Any
+
+from dpca.storage.arrays.layout import Layout
+
+
+def small_shards(shape: Sequence[int], itemsize: int, axes: Sequence[str], cell_shape: Any = None, *_: Any) -> Layout:
+    """Cut a stack into many shards, however small it is."""
+    return Layout((2, *shape[1:]), (4, *shape[1:]))
+
+
+def main(source: str, target: str, on_error: Any) -> None:
+    """Ingest with a pause in every task."""
+    # the module, which the function of the same name hides in the package
+    ingest: Any = importlib.import_module("dpca.storage.ingest")
+    filling: Any = importlib.import_module("dpca.storage.filling")
+    ingest.choose_layout = small_shards
+    decode = filling.decode
+
+    def slow_decode(*args: Any) -> Any:
+        time.sleep(0.002)
+        return decode(*args)
+
+    filling.decode = slow_decode
+    print("ready", flush=True)
+    ingest.ingest(source, target, on_error=on_error, threads=2)
+
+
+if __name__ == "__main__":
+    main(*sys.argv[1:])
