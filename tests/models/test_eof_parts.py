@@ -156,7 +156,7 @@ def test_rotated_shares_are_of_all_variance() -> None:
     turned = eof.rotate("varimax", 3)
     np.testing.assert_allclose(turned.explained_variance_ratio_, turned.explained_variance_ / eof.total_variance_)
     assert turned.explained_variance_ratio_.sum() == pytest.approx(eof.explained_variance_ratio_[:3].sum())
-    with pytest.raises(DataError, match="1 modes are to be rotated and there are 1: give 2 to that many"):
+    with pytest.raises(DataError, match="number of modes to rotate is 1"):
         EOF(1, solver="auto").fit(SST).rotate()
 
 
