@@ -194,9 +194,7 @@ def open_scores(
         model = os.path.join(path, "model")
         if not there_is(model):
             require_same(group)
-            raise StoreError(
-                f"'{path}' holds no model: pass the model of its scores, open_scores(path, model=...)"
-            )
+            raise StoreError(f"'{path}' holds no model: pass the model of its scores, open_scores(path, model=...)")
     estimator = load_any(model) if isinstance(model, str | os.PathLike) else model
     array, basis = array_in(group, "scores"), basis_of(estimator)
     require_same(group)

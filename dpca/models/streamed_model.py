@@ -156,9 +156,7 @@ class StreamedModel(LinearModel):
     def _check_going_on(self, method: str | StreamingRule, d: int, dtype: np.dtype[Any], seed: int) -> None:
         """Raise an error if a fit has no state to keep, or one that does not fit into memory."""
         if self.n_passes > 1:
-            raise DataError(
-                f"keep_state=True requires n_passes=1, but n_passes is {self.n_passes}: omit one of them"
-            )
+            raise DataError(f"keep_state=True requires n_passes=1, but n_passes is {self.n_passes}: omit one of them")
         check_states_fit(self._rule(method, d, None, seed), [d], dtype)
 
     def _go_on_from(self, found: State, method: str | StreamingRule, d: int, dtype: np.dtype[Any], seed: int) -> None:
