@@ -286,7 +286,7 @@ def relabelled(**changes: Any) -> xr.DataArray:
         (SST * np.nan, {}, "NaN"),
         (SST[:1], {}, "1 sample along 'time'"),
         (SST.where(SST.time == SST.time[3]), {}, "1 of 72 samples"),
-        (relabelled(lat=np.deg2rad(SST.lat.values)), {"weights": "coslat"}, "in degrees"),
+        (relabelled(lat=np.deg2rad(SST.lat.values)), {"weights": "coslat"}, "units=.degrees_north"),
         (relabelled(lat=np.linspace(0, 700, LAT)), {"weights": "coslat"}, "latitudes 'lat' go to 700"),
         (SST.drop_vars("lat"), {"weights": "coslat"}, "no latitudes"),
         (SST.values, {"weights": "coslat"}, "no latitudes"),
@@ -359,7 +359,7 @@ def test_what_does_not_go_with_a_fit_is_refused() -> None:
     for call, sentence in (
         (lambda: eof.eofs(3), "scaling is 3"),
         (lambda: eof.rotate("equamax"), "method is 'equamax'"),
-        (lambda: eof.rotate(n_modes=3), "there are 2"),
+        (lambda: eof.rotate(n_modes=3), "2 to 2"),
         (lambda: eof.rule_n(level=95), "level is 95"),
         (lambda: eof.bootstrap(block_length=100), "block_length is 100"),
         (lambda: eof.reconstruct(np.zeros((3, 1))), "2 modes"),

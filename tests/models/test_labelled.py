@@ -335,7 +335,7 @@ WRONG: dict[str, tuple[Any, str]] = {
     "no scores": (lambda m: m.inverse_transform(FIELD), "lacks 'component'"),
     "a name twice": (
         lambda m: m.transform(FIELD.rename(time="component")),
-        r"'component' is a dim of the samples and of what they become: rename it",
+        r"'component' is a dim of the samples .*rename it",
     ),
     "complex": (lambda m: m.fit(FIELD * 1j), "Complex data not supported"),
     "texts": (lambda m: m.fit(FIELD.astype(str)), "convert it to integers or real"),

@@ -153,11 +153,11 @@ def test_in_a_pipeline_it_finds_what_no_linear_map_of_pixels_does() -> None:
         ({"n_components": 8}, "a sequence of positive integers"),
         ({"n_components": ()}, "a sequence of positive integers"),
         ({"n_components": (8, 0)}, "positive integer for each layer"),
-        ({"n_components": (76,)}, "layer 1 is 76: give at most 75"),
+        ({"n_components": (76,)}, "layer 1 is 76: use at most 75"),
         ({"n_components": (4, 4, 4)}, r"layer 3 has maps of \(1, 1, 8\).*fewer layers"),
         ({"n_components": (4,), "pool": 16}, r"pool is 16, but the maps of layer 1 are \(15, 13\)"),
         ({"pool": 0}, "pool is 0: give a positive integer"),
-        ({"whitening": 0}, "whitening is 0: give a positive share"),
+        ({"whitening": 0}, "whitening is 0"),
         ({"filters": "dct"}, "filters is"),
     ],
 )

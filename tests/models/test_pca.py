@@ -196,7 +196,7 @@ def test_a_stopped_fit_goes_on(images: np.ndarray, tmp_path: Path, monkeypatch: 
         ({"n_components": 2.5}, "positive integer"),
         ({"n_components": True}, "positive integer"),
         ({"n_components": 217}, "only 216 attributes"),
-        ({"n_components": 2, "solver": "full"}, "choose one of auto, covariance"),
+        ({"n_components": 2, "solver": "full"}, "one of auto, covariance"),
         ({"n_components": 2, "solver": "dual", "n_least": 2}, "use solver='covariance'"),
         ({"n_components": 2, "n_least": 217}, "only 216 attributes"),
         ({"n_components": 2, "n_least": -1}, "an integer of at least 0"),

@@ -109,6 +109,6 @@ def test_samples_without_noise_keep_what_they_have(n: int) -> None:
 
 
 def test_noise_needs_all_eigenvalues() -> None:
-    with pytest.raises(DataError, match="only 3 are known"):
+    with pytest.raises(DataError, match="only 3 were computed"):
         rank.ranks_by_noise(VARIANCES, np.array([5, 5, 5]), 100)
     np.testing.assert_array_equal(rank.ranks_by_noise(np.zeros((2, 3)), np.array([3, 3]), 100), [0, 0])

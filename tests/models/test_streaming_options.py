@@ -128,10 +128,10 @@ def test_an_option_of_the_default_is_no_option_of_others(method: str) -> None:
     [
         (
             {"method": "oya"},
-            "method is 'oya': choose one of auto, incremental-svd, covariance, oja, .*, or give a rule of dpca.rules",
+            "method is 'oya': use one of auto, incremental-svd, .* rule of dpca.rules",
         ),
-        ({"method": Oja}, "method is <class .*: choose one of"),
-        ({"method": Harmonic(1.0)}, "method is Harmonic.*: choose one of"),
+        ({"method": Oja}, "method is <class .*: use one of"),
+        ({"method": Harmonic(1.0)}, "method is Harmonic.*: use one of"),
         ({"forgetting": 2.0}, "forgetting is 2.0: give a weight above 0"),
         ({"oversampling": True}, "oversampling is True: give 0 or more further directions"),
         ({"oversampling": "50"}, "oversampling is '50': give an integer"),

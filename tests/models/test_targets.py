@@ -280,7 +280,7 @@ def test_the_seed_decides_what_is_left_out() -> None:
         ({"target_ssim": 0}, "target_ssim is 0"),
         (
             {"target_ssim": 0.99, "max_components": 2},
-            r"target_ssim\) is 0.99, but all 24 .* only 0\.\d+ on the 40 samples measured: .*max_components=K\) above 2",
+            r"target_ssim\) is 0.99, but all 24 .* only 0\.\d+ on the 40 samples measured: .*=K\) above 2",
         ),
         (
             {"target_psnr": 60, "validation_fraction": 0.25},
