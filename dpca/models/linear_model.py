@@ -60,7 +60,7 @@ class LinearModel(ClassNamePrefixFeaturesOutMixin, ComponentModel):  # type: ign
         super()._learned({**found, "total_variance": float(found["total_variance"])}, sample_shape, n)
         self.captured_bound_ = float(found.get("captured_bound", np.nan))
 
-    def _kept_of(self, found: dict[str, Array]) -> dict[str, Array]:
+    def _truncated(self, found: dict[str, Array]) -> dict[str, Array]:
         """Truncate the result to ``n_components`` if that is a share of the variance."""
         share, variances = explained_share(self.n_components), found["explained_variance"]
         if share is None:

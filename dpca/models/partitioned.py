@@ -119,10 +119,10 @@ class PartitionedPCA(ComponentModel):
                 known: tuple[Any, ...] = known,
             ) -> None:
                 states = [*map(taken_state, results)] if self.keep_state else None
-                guarded(model._settle, source.name)(*given, results, n, *known)
+                guarded(model._set_results, source.name)(*given, results, n, *known)
                 model._states = states
                 if states is not None:
-                    model._fixed = self._to_go_on(partition, source.dtype)
+                    model._fixed = self._batch_settings(partition, source.dtype)
 
             watch = None if watching is None else watching.fold(partial(finish_all, folding), learn, n)
             results, report = fold(
@@ -161,12 +161,14 @@ class PartitionedPCA(ComponentModel):
         """Return the rule, the partition to fold, the plan, and a note on them for the report."""
         k, folded = self._to_compute(choice, source.shape[0], partition), self._folded(partition)
         if self.keep_state:
-            self._to_go_on(partition, source.dtype)
+            self._batch_settings(partition, source.dtype)
         how: dict[str, Any] = {"client": client, "budget": self.memory_budget, "keep": bool(self.keep_state)}
         rule, plan, note = choose_rule(k, source, folded, f"{self.part_name}s", **how)
         return rule, folded, plan, note
 
-    def _to_go_on(self, partition: Partition, dtype: np.dtype[Any]) -> tuple[Partition, Partition, Rule, np.dtype[Any]]:
+    def _batch_settings(
+        self, partition: Partition, dtype: np.dtype[Any]
+    ) -> tuple[Partition, Partition, Rule, np.dtype[Any]]:
         """Return the settings of all batches of `partial_fit`: the partition, the one to fold, the rule, the dtype."""
         folded = self._folded(partition)
         rule = exact_rule(self._to_compute(RankChoice.of(self.get_params()), None, partition), folded)
@@ -210,7 +212,7 @@ class PartitionedPCA(ComponentModel):
             )
         value_range = value_range_for(choice, self.data_range, X)
         if self._states is None:
-            self._fixed = self._to_go_on(
+            self._fixed = self._batch_settings(
                 self._partition(as_source(X), self._labels.axes if self._labels else None), X.dtype
             )
             before = self._empty_states()
@@ -229,12 +231,12 @@ class PartitionedPCA(ComponentModel):
         n = states[0].counts["n_samples"]
         if n >= 2:
             results = [finish(state.copy()) for state in states]
-            settle = guarded(self._settle, "X")
+            settle = guarded(self._set_results, "X")
             settle(choice, rule, partition, folded, results, n, dtype, value_range, None, None)
         self._states = states
         return self
 
-    def _settle(
+    def _set_results(
         self,
         choice: RankChoice,
         rule: Rule,
@@ -266,9 +268,9 @@ class PartitionedPCA(ComponentModel):
                 "left_out": 0 if left_out is None else len(left_out),
                 "data_range": list(value_range),
             }
-        self._know_target(target, left_out)
+        self._set_target(target, left_out)
 
-    def _know_target(self, target: dict[str, Any], left_out: Array | None = None) -> None:
+    def _set_target(self, target: dict[str, Any], left_out: Array | None = None) -> None:
         """Set the attributes of a fit with a target; without one, delete those of an earlier fit."""
         self._target, reached = target, target.get("reached", math.nan)
         learned = {
@@ -377,14 +379,14 @@ class PartitionedPCA(ComponentModel):
                 setattr(self, name, state["parameters"][name])
             if (bounds := state["parameters"]["data_range"]) is not None:
                 self.data_range = checked_range(bounds)
-            self.keep_state, self._fixed = True, self._to_go_on(self.partition_, stated_dtype(state))
+            self.keep_state, self._fixed = True, self._batch_settings(self.partition_, stated_dtype(state))
             read_states(stored, states := self._empty_states())
             self._states = states
         if (stated := facts.get("target")) is not None:
             kinds = {"name": str, "asked": float, "reached": float, "standard_error": float, "left_out": int}
             known = {name: stated[name] if stated[name] is None else kind(stated[name]) for name, kind in kinds.items()}
             known["data_range"] = [float(value) for value in stated.get("data_range", ())]  # missing in older models
-            self._know_target(known)
+            self._set_target(known)
 
     @staticmethod
     def _shapes(sample_shape: tuple[int, ...], grid_shape: tuple[int, ...], k: int) -> dict[str, tuple[int, ...]]:

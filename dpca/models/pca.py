@@ -162,7 +162,7 @@ class PCA(LinearModel):
             require_seed(self.random_state)
 
         def learn(model: Any, found: dict[str, Array], n: int) -> None:
-            found = model._kept_of(found)
+            found = model._truncated(found)
             check_result(found, solver, (*RESULT, "residual_norms", "least_components", "least_variance"))
             dtype = None if solver == "covariance" else problem.dtype
             check_scale([found], solver, dtype, partial(first_magnitude, source, n))

@@ -65,7 +65,7 @@ class StreamedModel(LinearModel):
         """Return the method for samples of ``d`` attributes, or for those of a source in ``room`` bytes of memory."""
 
     @abstractmethod
-    def _settle(
+    def _set_results(
         self,
         found: dict[str, Array],
         what: str,
@@ -153,13 +153,13 @@ class StreamedModel(LinearModel):
         check_states_fit(self._stream_rule, [d], dtype)
         self._tracked = TrackedScores()
 
-    def _check_going_on(self, method: str | StreamingRule, d: int, dtype: np.dtype[Any], seed: int) -> None:
+    def _check_keep_state(self, method: str | StreamingRule, d: int, dtype: np.dtype[Any], seed: int) -> None:
         """Raise an error if a fit has no state to keep, or one that does not fit into memory."""
         if self.n_passes > 1:
             raise DataError(f"keep_state=True requires n_passes=1, but n_passes is {self.n_passes}: omit one of them")
         check_states_fit(self._rule(method, d, None, seed), [d], dtype)
 
-    def _go_on_from(self, found: State, method: str | StreamingRule, d: int, dtype: np.dtype[Any], seed: int) -> None:
+    def _resume_from(self, found: State, method: str | StreamingRule, d: int, dtype: np.dtype[Any], seed: int) -> None:
         """Keep the state of a fit, without samples that wait for a batch."""
         self._begin(method, d, dtype, seed)
         state = self._stream_rule.init(d, dtype)
@@ -312,10 +312,10 @@ class StreamedModel(LinearModel):
         seconds, most = checked_budgets(max_seconds, max_samples)
         pace, client = Pace(positive_seconds(every, "every"), seconds), client or default_client()
         X, labels = given_to_fit(X, sample_dim, key)
-        source = self._begun(X, client, labels, key)
+        source = self._stream_for(X, client, labels, key)
         return iterate(self, source, client=client, progress=progress, pace=pace, max_samples=most)
 
-    def _begun(self, X: Any, client: Any | None, labels: Labels | None, key: str | None) -> Source:
+    def _stream_for(self, X: Any, client: Any | None, labels: Labels | None, key: str | None) -> Source:
         """Return the samples of a stack as one stream, and initialize a new model for it."""
         fresh = self._states is None
         source = self._stream_of(X, client)
@@ -359,8 +359,8 @@ class StreamedModel(LinearModel):
     def _know(self, found: dict[str, Array], state: State) -> None:
         """Set the fitted attributes from the results of a state."""
         n, before = state.counts["n_samples"] + state.counts["n_held"], vars(self).get("components_", self._looked_at)
-        guarded(self._settle, "X")(
-            self._kept_of(found), self.method_, self.sample_shape_, n, lambda: self._magnitude, before
+        guarded(self._set_results, "X")(
+            self._truncated(found), self.method_, self.sample_shape_, n, lambda: self._magnitude, before
         )
         self._states = [state]
 

@@ -190,7 +190,7 @@ class StreamingPCA(StreamedModel):
         rule = self._rule(method, math.prod(shape), source.shape[0], seed)
         self.method_ = method_name(method)
         if self.keep_state:
-            self._check_going_on(method, math.prod(shape), source.dtype, seed)
+            self._check_keep_state(method, math.prod(shape), source.dtype, seed)
             rule = replace(rule, rule=Keeping(rule.rule))
         work, scheme = executed(rule, self, running["client"])
         if rule.random_order and not source.in_process and not self.shuffle:
@@ -200,14 +200,14 @@ class StreamingPCA(StreamedModel):
                 OrderWarning,
                 stacklevel=3,
             )
-        values, settle = partial(first_magnitude, stream), guarded(self._settle, source.name)
+        values, settle = partial(first_magnitude, stream), guarded(self._set_results, source.name)
 
         def learn(model: Any, found: dict[str, Array], n: int) -> None:
-            state, found = taken_state(found), model._kept_of(found)
-            guarded(model._settle, source.name)(found, self.method_, shape, n, partial(values, n))
+            state, found = taken_state(found), model._truncated(found)
+            guarded(model._set_results, source.name)(found, self.method_, shape, n, partial(values, n))
             model._states = model._looked_at = None
             if self.keep_state:
-                model._go_on_from(state, method, math.prod(shape), source.dtype, seed)
+                model._resume_from(state, method, math.prod(shape), source.dtype, seed)
 
         first.settle = learn
         try:
@@ -230,7 +230,7 @@ class StreamingPCA(StreamedModel):
         if advice := unsettled(self.method_, self.variance_moved_, self.angle_moved_, self.captured_bound_):
             warnings.warn(advice, ConvergenceWarning, stacklevel=3)
 
-    def _settle(
+    def _set_results(
         self,
         found: dict[str, Array],
         what: str,

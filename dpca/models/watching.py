@@ -161,7 +161,7 @@ class Watching:
         self.latest, self.complete, self.n_samples = self._model(settle), True, n_samples
         if report is not None:
             self.latest.fit_report_ = report
-        self._tell(n_samples)
+        self._call_back(n_samples)
 
     def ended(self, model: T) -> T:
         """Pass the fitted estimator to the callback, and return it."""
@@ -183,7 +183,7 @@ class Watching:
         except DataError:
             # Few samples may have no model. If a value is invalid, the fit itself raises the error.
             return
-        self._tell(n_samples)
+        self._call_back(n_samples)
         self.pace.looked(time.perf_counter() - began)
 
     def is_over(self, n_samples: int) -> bool:
@@ -205,7 +205,7 @@ class Watching:
         vars(model).update(self.beside)
         return model
 
-    def _tell(self, n_samples: int) -> None:
+    def _call_back(self, n_samples: int) -> None:
         progress = Progress.of(self.latest, n_samples, self.pace.seconds)
         try:
             answer = None if self.callback is None else self.callback(progress)
