@@ -1,4 +1,4 @@
-"""Stored scores, opened to look at the stack that they stand for, at any level of detail."""
+"""Stores of scores, opened for reading: scores, reconstructions with any number of components, batches."""
 
 from __future__ import annotations
 
@@ -35,9 +35,9 @@ class Scores:
     ----------
     path : str
     model : fitted estimator
-        What the scores were made with.
+        The model of the scores.
     n_components : int
-        Components that are used where nothing else is said.
+        Default number of components.
     pixels : Pixels
         Type of the original stack, and its smallest and largest possible value.
     array : zarr.Array
@@ -57,7 +57,7 @@ class Scores:
 
     @property
     def quality(self) -> dict[str, Array]:
-        """What is lost of each sample, arrays (n_samples,): mse, psnr in dB, of images ssim; empty if not measured."""
+        """Quality of each sample, arrays (n_samples,): mse, psnr in dB, for images ssim; empty if not measured."""
         group, n = open_group(self.path), self.array.shape[0]
         stored = {name: array_in(group, name) for name in _QUALITY if name in group}
         found = {name: np.asarray(array[...]) for name, array in stored.items() if array.shape == (n,)}
@@ -65,23 +65,23 @@ class Scores:
         return found
 
     def stack(self, n_components: int | None = None) -> da.Array:
-        """Return the samples that the scores stand for, as they were: in the original's dtype, rounded and clipped.
+        """Return the reconstructions in the dtype of the original stack, rounded and clipped.
 
         Parameters
         ----------
         n_components : int, optional
-            Use only so many of the first components, up to all that are stored; default that of this object.
+            Number of leading components to use; default that of this object.
 
         Returns
         -------
         dask.array.Array (n_samples, *sample_shape)
-            Computes, and reads, chunk by chunk; of the scores only the chunks with the components that are used. For
-            floating-point values of an integer stack, ``model.inverse_transform`` takes ``scores``.
+            Reads and computes chunk by chunk, and only the chunks of scores with these components. For floating-point
+            reconstructions of an integer stack, pass ``scores`` to ``model.inverse_transform``.
 
         Raises
         ------
         DataError
-            If there are not so many components.
+            If the store has fewer components.
         """
         level = self.n_components if n_components is None else n_components
         lazy: da.Array = samples_of(self.model.basis_, self.array, level, self.pixels)
@@ -99,32 +99,31 @@ class Scores:
         start: int = 0,
         standardize: bool | tuple[Any, Any] = False,
     ) -> Batches:
-        """Return the scores in batches, for something that trains on them; nothing is read before they are iterated.
+        """Return the scores in batches, for training; they are read when they are iterated.
 
-        Scores of cells are small images (rows, columns, components): with components in the place of channels.
+        Scores of cells are small images (rows, columns, components), with components instead of channels.
 
         Parameters
         ----------
         batch_size, labels, shuffle, epoch, part, start
-            As for `dpca.storage.Stack.batches`.
+            As in `dpca.storage.Stack.batches`.
         n_components : int, optional
-            Use only so many of the first components, up to all that are stored; default that of this object. Chunks
-            that hold only others are not read.
+            Number of leading components to use; default that of this object. Chunks of other components are not read.
         standardize : bool or (mean, deviation)
-            Whether to divide each score by its standard deviation among the samples of the fit, which the model knows
-            (``explained_variance_``; their mean is 0), so that no pass is needed, and other samples are treated as
-            those were. Shared components have one deviation for all cells of a shape. Or what to subtract, and to
-            divide by.
+            Whether to divide each score by its standard deviation among the samples of the fit
+            (``explained_variance_`` of the model; their mean is 0). This requires no pass, and is the same for other
+            samples. Shared components have one deviation for all cells of a shape. A pair gives the values to subtract
+            and to divide by.
 
         Returns
         -------
         Batches
-            An iterable of arrays (m, ..., n_components) of their own, or of (array, labels).
+            An iterable of new arrays (m, ..., n_components), or of (array, labels).
 
         Raises
         ------
         DataError
-            For arguments that do not fit the scores, or a model that does not know their deviations.
+            If arguments do not fit the scores, or the model has no variances.
         """
         level = self.model.basis_.leading(self.n_components if n_components is None else n_components).score_shape[-1]
         moments = None if isinstance(standardize, bool) else standardize
@@ -141,12 +140,12 @@ class Scores:
         shape, variances = self.array.shape[1:], getattr(self.model, "explained_variance_", None)
         if variances is None:
             raise DataError(
-                f"a model of kind {self.model.store_kind} does not know the deviations of its scores: give "
+                f"standardize is True, but a model of kind {self.model.store_kind} has no variances of its scores: use "
                 f"standardize=(mean, deviation)"
             )
         if getattr(self.model, "whiten", False):
             return np.ones(shape)
-        return np.broadcast_to(np.sqrt(np.maximum(variances, 0)), shape)  # of patches: one for all places
+        return np.broadcast_to(np.sqrt(np.maximum(variances, 0)), shape)  # patches have one variance for all places
 
 
 @reopening
@@ -157,36 +156,36 @@ def open_scores(
     model: str | os.PathLike[str] | Any = None,
     storage_options: Mapping[str, Any] | None = None,
 ) -> Scores:
-    """Open a finished store of scores that ``dpca transform`` or a job wrote.
+    """Open a complete store of scores, written by ``dpca transform`` or a job.
 
     Parameters
     ----------
     path : path-like
         The store.
     n_components : int, optional
-        Use only so many of the first components; default all.
+        Number of leading components to use; default all.
     model : path-like or fitted estimator, optional
-        What the scores were made with; default the one inside the store, where jobs put it.
+        The model of the scores; default the model inside the store, written by jobs.
     storage_options : mapping, optional
-        How `path` is reached where that is an object store, see `dpca.storage.use_storage_options`.
+        Options for object storage, see `dpca.storage.use_storage_options`.
 
     Returns
     -------
     Scores
-        Only the model and metadata have been read.
+        Only the model and metadata are read.
 
     Raises
     ------
     StoreError
-        If this is no such store, or there is no model.
+        If ``path`` is not a store of scores, or there is no model.
     DataError
-        If the model is another one, or there are not so many components.
+        If the model does not match the scores, or the store has fewer components.
 
     Examples
     --------
     >>> import dpca
     >>> preview = dpca.open_scores("out.zarr").stack(n_components=3)
-    >>> preview[17].compute().shape  # reads 3 of the components of the samples around this one
+    >>> preview[17].compute().shape  # reads 3 components of one chunk of samples
     (40, 36, 3)
     """
     use_storage_options(storage_options, path)
@@ -195,9 +194,7 @@ def open_scores(
         model = os.path.join(path, "model")
         if not there_is(model):
             require_same(group)
-            raise StoreError(
-                f"'{path}' holds no model: give the one that its scores were made with, open_scores(path, model=...)"
-            )
+            raise StoreError(f"'{path}' holds no model: pass the model of its scores, open_scores(path, model=...)")
     estimator = load_any(model) if isinstance(model, str | os.PathLike) else model
     array, basis = array_in(group, "scores"), basis_of(estimator)
     require_same(group)
@@ -208,12 +205,12 @@ def open_scores(
 
 
 def read_scores_facts(path: str | os.PathLike[str]) -> dict[str, Any]:
-    """Return what a store of scores states about itself.
+    """Return the facts in the metadata of a store of scores.
 
     Raises
     ------
     StoreError
-        If there is no such store, or one of another version.
+        If there is no such store, or it has another version.
     """
     return _opened(path)[1]
 
@@ -225,13 +222,13 @@ def _opened(path: str | os.PathLike[str]) -> tuple[zarr.Group, dict[str, Any]]:
         raise
     except StoreError as error:
         raise StoreError(f"there is no readable scores store at '{path}' ({error})") from error
-    # Representations name the kind of their scores themselves.
+    # Each representation defines its own kind of scores.
     if not str(facts.get("kind")).endswith("scores"):
-        raise StoreError(f"'{path}' is not a scores store: give one that 'dpca transform' made")
+        raise StoreError(f"'{path}' is not a scores store: use a store that 'dpca transform' made")
     if facts.get("version") != SCORES_VERSION:
         raise StoreError(
-            f"'{path}' is a scores store of version {facts.get('version')} and this program reads version "
-            f"{SCORES_VERSION}: update dask-dpca or make it again"
+            f"'{path}' is a scores store of version {facts.get('version')}, but this program reads version "
+            f"{SCORES_VERSION}: update dask-dpca, or make the store again"
         )
     return group, facts
 
@@ -239,12 +236,12 @@ def _opened(path: str | os.PathLike[str]) -> tuple[zarr.Group, dict[str, Any]]:
 def check_match(
     path: str | os.PathLike[str], facts: Mapping[str, Any], shape: tuple[int, ...], basis: Representation
 ) -> None:
-    """Raise DataError for a model that is not the one that made a store's scores."""
+    """Raise `DataError` if a model did not make the scores of a store."""
     same_kind = facts["kind"] == basis.scores_kind
     if not same_kind or tuple(shape[1:]) != basis.score_shape or facts["sample_shape"] != list(basis.sample_shape):
         raise DataError(
-            f"'{path}' holds {facts['kind']} of {tuple(shape[1:])} for samples of {facts['sample_shape']} but the "
+            f"'{path}' holds {facts['kind']} of {tuple(shape[1:])} for samples of {facts['sample_shape']}, but the "
             f"model makes {basis.scores_kind} of {basis.score_shape} for {basis.sample_shape}: use the model that made "
-            f"them"
+            f"the scores"
         )
     check_stated_model(facts, f"'{path}'", basis)

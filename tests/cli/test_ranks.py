@@ -112,7 +112,7 @@ def test_a_bound_that_costs_something_is_noted(
     argv = ["--source", str(tmp_path / "a.npy"), "--output", str(tmp_path / "out.zarr"), "--scheduler", scheduler]
     assert job([*argv, "--cell", "4", "--ratio", "16"]) == 0
     assert "note: 2 partitions" in capsys.readouterr().out
-    assert "raise --max-components K (max_components=K)" in (tmp_path / "out.report" / "index.html").read_text()
+    assert "--max-components K (max_components=K)" in (tmp_path / "out.report" / "index.html").read_text()
 
 
 @pytest.mark.parametrize(

@@ -162,7 +162,7 @@ def test_scores_are_read_with_their_own_model_only(
     scores, other = stores / "scores.zarr", stores.parent / "other.zarr"
     model = CellPCA(3, cell_shape=8).fit(smooth_images(20, SHAPE[1:], seed=9))
     model.save(other)
-    refused = pytest.raises(DataError, match="model that made them")
+    refused = pytest.raises(DataError, match="use the model")
     for given in (other, model):
         with refused:
             dpca.open_scores(scores, model=given)

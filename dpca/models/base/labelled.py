@@ -1,7 +1,7 @@
-"""Arrays of xarray in, arrays of xarray out: dims by their names, coordinates, and what the values are.
+"""Estimators accept and return arrays of xarray, with names of dims, coordinates and attributes.
 
-Estimators compute with plain arrays, samples first and channels last. `Labels` takes these out of a ``DataArray``, in
-memory or in Dask, nothing of which is computed, and puts names and coordinates on what comes back.
+Estimators compute with plain arrays, samples first and channels last. This module gets these from a ``DataArray``, in
+memory or lazy (nothing is computed), and adds names and coordinates to the results.
 """
 
 from __future__ import annotations
@@ -32,18 +32,18 @@ SCORE = "score"
 
 @dataclass(frozen=True, eq=False)
 class Labels:
-    """What the dims of samples are called, and what stands along them.
+    """Names of the dims of samples, and the coordinates along them.
 
     Attributes
     ----------
     order : tuple
-        All dims of the array, as they were given.
+        All dims of the array, in its order.
     dims : tuple
-        Those of one sample, channels last.
+        Dims of one sample, channels last.
     along : xarray.Coordinates, dpca.storage.arrays.coordinates.Coordinates or None
-        Those along these dims, of an array of xarray with scalar ones.
+        Coordinates along these dims; those of xarray include scalar ones.
     name, attrs
-        Of the array.
+        Name and attributes of the array.
     """
 
     order: tuple[Any, ...]
@@ -63,13 +63,13 @@ class Labels:
 
     @classmethod
     def of_shape(cls, sample_shape: Sequence[int]) -> Labels:
-        """Return the labels of samples of which nothing is known but their shape."""
+        """Return the default labels of samples of this shape."""
         axes = axes_for(sample_shape)
         return cls(axes, axes, None, None, {})
 
     @classmethod
     def of_source(cls, source: Any) -> Labels | None:
-        """Return the labels of a stack, or of a source of an array in a file, None where it names nothing itself."""
+        """Return the labels of a stack, or of a source of an array in a file, None if it has no names."""
         found = getattr(source, "coordinates", None)
         if found is None or (found.dims[0] == SAMPLE and not found.arrays):
             return None
@@ -78,7 +78,7 @@ class Labels:
 
     @classmethod
     def stored(cls, facts: Mapping[str, Any], group: zarr.Group, sample_shape: Sequence[int]) -> Labels:
-        """Return the labels that a store of a model states, see `facts`, with the coordinates in a group of it."""
+        """Return the labels from the facts of a store, see `facts`, and the coordinates in a group of the store."""
         order, dims = (tuple(map(str, facts[name])) for name in ("order", "dims"))
         found = coordinates_in(group, dims, sample_shape, facts["attributes"])
         if found is None:
@@ -86,34 +86,35 @@ class Labels:
         return cls(order, dims, found, facts["name"], dict(found.attributes))
 
     def kept(self, sample_shape: Sequence[int]) -> Coordinates | None:
-        """Return the coordinates along samples of a shape as stores hold them; None where two dims have one name."""
+        """Return the coordinates along samples of a shape in the form of stores; None if two dims have one name."""
         if isinstance(self.along, Coordinates):
             return self.along
-        import xarray  # or there were no labels
+        import xarray  # these labels come from xarray, so it is installed
 
         return coordinates_of(xarray.DataArray(np.empty(sample_shape), self.along, self.dims, attrs=self.attrs))
 
     def facts(self, kept: Coordinates) -> dict[str, Any]:
-        """Return what the store of a model states beside the coordinates that it keeps."""
+        """Return the facts of the labels for the store of a model; it keeps the coordinates in addition."""
         name = self.name if isinstance(self.name, str) else None
         return {"order": [*map(str, self.order)], "dims": list(kept.dims), "name": name, "attributes": kept.stated}
 
     @cached_property
     def coords(self) -> Any:
-        """Coordinates as xarray has them, None where there are none."""
+        """The coordinates as an object of xarray, None without coordinates."""
         return as_coords(self.along) if isinstance(self.along, Coordinates) else self.along
 
     @property
     def axes(self) -> tuple[str, ...]:
-        """Names of a sample's axes as partitions know them."""
+        """Names of a sample's axes for partitions."""
         return named_axes(self.dims) or tuple(map(str, self.dims))
 
     def check(self, x: Any) -> None:
-        """Refuse samples along whose dims other coordinates stand than along those of the fit.
+        """Compare the coordinates of samples with those of the fit.
 
         Raises
         ------
         DataError
+            If they differ.
         """
         if self.coords is not None:
             for dim in self.dims:
@@ -122,14 +123,14 @@ class Labels:
 
 @dataclass(frozen=True, eq=False)
 class Labelled:
-    """Samples, or their scores, that came as a ``DataArray``.
+    """Samples or scores in a ``DataArray``.
 
     Attributes
     ----------
     array : xarray.DataArray
-        The dims of samples first.
+        Dims that count samples come first.
     n_sample_dims : int
-        How many there are.
+        Number of dims that count samples.
     """
 
     array: Any
@@ -143,7 +144,7 @@ class Labelled:
 
     @property
     def values(self) -> Any:
-        """The values, samples on the first axis: a Dask array where there is one, else a numpy array."""
+        """The values, samples on the first axis: a Dask array for a lazy ``DataArray``, else a numpy array."""
         values = self.array.data
         one = self.n_sample_dims == 1
         return values if one else values.reshape(-1, *values.shape[self.n_sample_dims :])
@@ -155,20 +156,20 @@ class Labelled:
         return source
 
     def result(self, values: Any, dims: Sequence[Any] = (), name: Any = None, attrs: Any = None) -> Any:
-        """Return what was computed of each sample (n_samples, ...) as a ``DataArray`` with coordinates of samples."""
-        import xarray  # whoever gave the samples has it
+        """Return the results for each sample (n_samples, ...) as a ``DataArray`` with the coordinates of samples."""
+        import xarray  # the samples are an array of xarray, so it is installed
 
         if clash := {*self.sample_dims} & {*dims}:
             (dim, *_) = clash
-            raise DataError(f"{dim!r} is a dim of the samples and of what they become: rename it, x.rename({dim}=...)")
+            raise DataError(f"{dim!r} is a dim of the samples and of the result: rename it, x.rename({dim}=...)")
         n = self.array.shape[: self.n_sample_dims]
         values = values if len(n) == 1 else values.reshape(*n, *values.shape[1:])
         named = xarray.DataArray(values, dims=(*self.sample_dims, *dims), attrs=attrs)
-        # Without a name it would take that of a Dask array.
+        # Without a name it would get that of the Dask array.
         return named.assign_coords(_coords_along(self.array, self.sample_dims)).rename(name)
 
     def scores(self, values: Any, basis: Representation, labels: Labels, names: Array | None) -> Any:
-        """Return scores as a ``DataArray``; ``names`` are those of the scores in two axes."""
+        """Return scores as a ``DataArray``; ``names`` are the names of scores in an array of two axes."""
         attrs = {"units": labels.attrs["units"]} if "units" in labels.attrs and basis.keeps_units else {}
         if names is not None:
             return self.result(values, (SCORE,), "scores", attrs).assign_coords({SCORE: names})
@@ -184,21 +185,21 @@ class Labelled:
 
 
 def given_to_fit(x: Any, sample_dim: str | Sequence[str] | None, key: str | None = None) -> tuple[Any, Labels | None]:
-    """Return samples, opened where they are a path, and their labels: those of xarray as a source.
+    """Return the samples of a fit, with paths opened and arrays of xarray as a source, and their labels.
 
     Raises
     ------
     DataError
-        For a data set without a ``key``, a ``key`` of samples that are one array, dims that are not there, or a
-        ``sample_dim`` of samples without dims.
+        If a data set lacks a ``key``, a ``key`` is given for a single array, dims do not exist, or ``sample_dim`` is
+        given for samples without named dims.
     """
     if not is_labelled(x):
         if key is not None and not isinstance(x, str | os.PathLike):
-            raise DataError(f"key={key!r} chooses an array of a file, and this is no path: leave it out")
+            raise DataError(f"key={key!r} selects an array of a file, but X is not a path: omit it")
         if sample_dim is not None:
             raise DataError(
-                f"sample_dim is {sample_dim!r} but only arrays of xarray have dims with names: leave it out, samples "
-                f"are counted by the first axis"
+                f"sample_dim is {sample_dim!r}, but only arrays of xarray have named dims: omit it, the first axis "
+                f"counts samples"
             )
         x = opened(x, key)
         return x, Labels.of_source(x)
@@ -207,7 +208,7 @@ def given_to_fit(x: Any, sample_dim: str | Sequence[str] | None, key: str | None
 
 
 def taken_in(x: Any, sample_dim: str | Sequence[str] | None) -> tuple[Labelled, Labels]:
-    """Return samples of xarray, by default counted by the first dim, and their labels."""
+    """Return samples of xarray, with the first dim as the default sample dim, and their labels."""
     x = labelled_array(x)
     dims = leading_dims(x, sample_dim)
     labels = Labels.of(x, dims)
@@ -215,12 +216,12 @@ def taken_in(x: Any, sample_dim: str | Sequence[str] | None) -> tuple[Labelled, 
 
 
 def given_to_model(x: Any, labels: Labels | None) -> tuple[Labelled, Labels]:
-    """Return samples of xarray for a model that was fitted to samples with these labels, and the labels.
+    """Return samples of xarray for a fitted model with these labels, and the labels.
 
     Raises
     ------
     DataError
-        If they lack a dim of the model, have no other, or have other coordinates along its dims.
+        If they lack a dim of the model, have no dim of samples, or have other coordinates along its dims.
     """
     if labels is None:
         return taken_in(x, None)
@@ -230,13 +231,13 @@ def given_to_model(x: Any, labels: Labels | None) -> tuple[Labelled, Labels]:
 
 
 def scores_given(x: Any, basis: Representation, n_components: int | None, labels: Labels) -> Labelled:
-    """Return scores of xarray, of all components or of the first ones, for a model; see `given_to_model`."""
+    """Return scores of xarray for a model, of all components or of the leading ones; see `given_to_model`."""
     x, used = labelled_array(x), basis.leading(n_components)
     basis = used if x.sizes.get(COMPONENT) == used.score_shape[-1] else basis
     if SCORE in x.dims:
         return _in_order(x, (SCORE,))
     for dim, coord in score_coords(basis, labels).items():
-        _check_index(x, dim, coord.to_index(), "as transform gave them")
+        _check_index(x, dim, coord.to_index(), "as transform returns them")
     return _in_order(x, basis.score_axes(labels.dims))
 
 
@@ -281,8 +282,8 @@ def _in_order(x: Any, dims: Sequence[Any]) -> Labelled:
     sample_dims = [dim for dim in x.dims if dim not in dims]
     lacking = [dim for dim in dims if dim not in x.dims]
     if lacking or not sample_dims:
-        what = f"lacks {lacking[0]!r}" if lacking else "has no dim that counts samples, which x.expand_dims makes"
-        raise DataError(f"{called(x)} has the dims {x.dims} and {what}: this model needs {(*dims,)} and one of samples")
+        what = f"lacks {lacking[0]!r}" if lacking else "has no dim of samples (add one by x.expand_dims)"
+        raise DataError(f"{called(x)} has the dims {x.dims} and {what}: use {(*dims,)} and at least one dim of samples")
     return Labelled(x.transpose(*sample_dims, *dims), len(sample_dims))
 
 
@@ -299,7 +300,7 @@ def _check_index(x: Any, dim: Any, expected: Any, remedy: str) -> None:
     if not (close and np.allclose(found, expected, rtol=1e-6, atol=1e-6 * _width(expected))):
         raise DataError(
             f"{called(x)} has other coordinates along {dim!r} than the model ({_ends(found)}, not "
-            f"{_ends(expected)}): give it the same, {remedy}"
+            f"{_ends(expected)}): use the same coordinates, {remedy}"
         )
 
 

@@ -1,4 +1,4 @@
-"""What estimators of components of whole samples share: checking samples, outlier scores."""
+"""Base of the estimators of components of whole samples: fitted attributes, outlier scores, stores."""
 
 from __future__ import annotations
 
@@ -26,17 +26,17 @@ from dpca.representation.base import Representation
 from dpca.representation.linear import LinearRepresentation
 from dpca.representation.whitened import Whitened
 
-# Shares of the variance that a report gives one by one.
+# Number of leading shares of the variance in a report.
 _LEADING = 5
-# Samples that are centered at once.
+# Bytes of one block of centered samples.
 _BLOCK_BYTES = 2**22
 
 
 class LinearModel(ClassNamePrefixFeaturesOutMixin, ComponentModel):  # type: ignore[misc]
-    """Base of the estimators of orthonormal components of whole samples; a subclass learns, and plans a fit."""
+    """Base of the estimators of orthonormal components of whole samples; a subclass fits, and plans a fit."""
 
-    #: What a store keeps: arrays with the names of their axes, numbers or words of a type, and all parameters
-    #: but some. What is not known, and what an older store lacks, is left out.
+    #: Content of a store: arrays with the names of their axes, facts of a type, and all parameters except some.
+    #: Attributes that a model lacks are omitted, and may be missing in an older store.
     kept_arrays: ClassVar[dict[str, tuple[str, ...]]] = {
         "mean": ("feature",),
         "components": ("component", "feature"),
@@ -46,7 +46,7 @@ class LinearModel(ClassNamePrefixFeaturesOutMixin, ComponentModel):  # type: ign
     parameters_not_kept: ClassVar[tuple[str, ...]] = ("random_state", "memory_budget")
 
     scores_kind: ClassVar[str] = Whole.scores_kind
-    measures_ssim: ClassVar[bool] = False  # it costs more than the scores of whole samples
+    measures_ssim: ClassVar[bool] = False  # SSIM costs more than the scores of whole samples
     part_name: ClassVar[str] = "sample"
     report_title: ClassVar[str] = "Eigenimages"
 
@@ -56,12 +56,12 @@ class LinearModel(ClassNamePrefixFeaturesOutMixin, ComponentModel):  # type: ign
     # -- learning
 
     def _learned(self, found: dict[str, Any], sample_shape: tuple[int, ...], n: int) -> None:
-        """Set the learned attributes from the result of a rule or the arrays of a store."""
+        """Set the fitted attributes from the result of a rule or the arrays of a store."""
         super()._learned({**found, "total_variance": float(found["total_variance"])}, sample_shape, n)
         self.captured_bound_ = float(found.get("captured_bound", np.nan))
 
-    def _kept_of(self, found: dict[str, Array]) -> dict[str, Array]:
-        """Return what is kept of all components where ``n_components`` is a share of the variance."""
+    def _truncated(self, found: dict[str, Array]) -> dict[str, Array]:
+        """Truncate the result to ``n_components`` if that is a share of the variance."""
         share, variances = explained_share(self.n_components), found["explained_variance"]
         if share is None:
             return found
@@ -70,9 +70,9 @@ class LinearModel(ClassNamePrefixFeaturesOutMixin, ComponentModel):  # type: ign
         return {**found, "components": found["components"][:k].copy(), "explained_variance": variances[:k]}
 
     def _basis_to_be(self, source: Source, k: int) -> tuple[Representation, bool]:
-        """Return a basis of ``k`` components, whose arrays take no memory, and whether there will be so many.
+        """Return a placeholder basis of ``k`` components for plans, and whether the number is final.
 
-        Of a share of the variance it is known that it takes a component.
+        The placeholder uses no memory. For a share of the variance it has one component.
         """
         shape, known = tuple(source.shape[1:]), explained_share(self.n_components) is None
         k = k if known else 1
@@ -83,17 +83,17 @@ class LinearModel(ClassNamePrefixFeaturesOutMixin, ComponentModel):  # type: ign
 
     @property
     def basis_(self) -> LinearRepresentation:
-        """The mean and the components: what tasks are sent."""
+        """The mean and the components, as tasks receive them."""
         check_is_fitted(self)
         whole = Whole(self.sample_shape_)
         if not self.whiten:
             return LinearRepresentation(whole, self.mean_, self.components_)
-        # As in scikit-learn: directions without variance are not blown up further.
+        # As in scikit-learn, the scale of directions without variance is limited.
         deviations = np.sqrt(np.maximum(self.explained_variance_, np.finfo(float).eps ** 2))
         return Whitened(whole, self.mean_, self.components_, deviations)
 
     def score_samples(self, X: Any) -> Any:
-        """Return minus the squared reconstruction error of each sample: the lower, the more an outlier.
+        """Return minus the squared reconstruction error of each sample: outliers have low values.
 
         Parameters
         ----------
@@ -111,7 +111,7 @@ class LinearModel(ClassNamePrefixFeaturesOutMixin, ComponentModel):  # type: ign
         return self.n_components_
 
     def report_numbers(self) -> dict[str, Any]:
-        """Return what a report says of the fitted model; see `dpca.report.record`."""
+        """Return the numbers of the fitted model for a report; see `dpca.report.record`."""
         return super().report_numbers() | {
             "attributes": self.n_features_in_,
             "scalars_ratio": self.n_features_in_ / self.n_components_,
@@ -121,7 +121,7 @@ class LinearModel(ClassNamePrefixFeaturesOutMixin, ComponentModel):  # type: ign
             "explained_variance": self.explained_variance_,
         }
 
-    # -- keeping
+    # -- on disk
 
     def _kept(self) -> Kept:
         known = {name: getattr(self, f"{name}_") for name in self.kept_facts}
@@ -131,7 +131,7 @@ class LinearModel(ClassNamePrefixFeaturesOutMixin, ComponentModel):  # type: ign
             "n_components": int(self.n_components_),
             "n_samples_seen": int(self.n_samples_seen_),
             "total_variance": self.total_variance_,
-            # JSON has no nan.
+            # JSON has no NaN.
             **{name: None if value != value else value for name, value in known.items()},
             "parameters": {name: describe_option(getattr(self, name)) for name in stated},
         }
@@ -144,7 +144,7 @@ class LinearModel(ClassNamePrefixFeaturesOutMixin, ComponentModel):  # type: ign
         facts = stored.facts
         names = [name for name in cls.kept_arrays if name in facts.get("kept", cls.kept_arrays)]
         if not LinearModel.kept_arrays.keys() <= set(names):
-            raise ValueError(f"it states the arrays {names}")
+            raise ValueError(f"it has only the arrays {names}")
         model = cls(**{"n_components": stored.n_components, **cls._restored_parameters(facts["parameters"])})
         known = {name: kind(facts[name]) for name, kind in cls.kept_facts.items() if facts.get(name) is not None}
         lengths = cls._stored_lengths(stored)
@@ -161,7 +161,7 @@ class LinearModel(ClassNamePrefixFeaturesOutMixin, ComponentModel):  # type: ign
 
     @classmethod
     def _restored_parameters(cls, given: dict[str, Any]) -> dict[str, Any]:
-        """Return the parameters that a store states."""
+        """Return the parameters in a store."""
         return {name: restore_option(given[name]) for name in cls._kept_parameters() if name in given}
 
     @classmethod
@@ -171,7 +171,7 @@ class LinearModel(ClassNamePrefixFeaturesOutMixin, ComponentModel):  # type: ign
 
 
 class LeastComponents(NamedTuple):
-    """Orthonormal rows along which the samples hardly differ, and their variances, which are positive."""
+    """Orthonormal rows of the smallest variances, and these variances, which are positive."""
 
     mean: Array
     components: Array
@@ -179,9 +179,9 @@ class LeastComponents(NamedTuple):
 
 
 def residual_scores(basis: LinearRepresentation, samples: Array, name: str = "a chunk") -> Array:
-    """Return -|x - x^|^2 (n,), float64, x^ being the reconstruction from the components of a basis.
+    """Return -|x - x^|^2 (n,), float64, with the reconstruction x^ from the components of a basis.
 
-    The residual itself is squared: the difference of |x - mean|^2 and the squared scores would lose what they share.
+    The residual itself is squared: the difference of |x - mean|^2 and the squared scores would lose digits.
     """
     scores = np.empty(len(samples))
     for rows, centered in _centered(basis.mean, samples, basis.components.dtype, name):
@@ -206,7 +206,7 @@ def least_scores(least: LeastComponents, samples: Array, name: str = "a chunk") 
 
 
 def _centered(mean: Array, samples: Array, least_dtype: np.dtype[Any], name: str) -> Iterator[tuple[slice, Array]]:
-    """Yield samples less the mean, a block at a time, in a buffer that is used again; NaN and infinity are refused."""
+    """Yield blocks of samples minus the mean, in a buffer that is reused; raise an error for NaN and infinity."""
     check_finite(samples, 0, name)
     n, d = len(samples), len(mean)
     flat = samples.reshape(n, d)

@@ -1,4 +1,4 @@
-"""Parameters that estimators share, checked before anything is read."""
+"""Checks of common parameters of estimators, before samples are read."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ _NAMES = ("solver", "mapping", "execution")
 
 
 def check_parameters(model: Any) -> None:
-    """Refuse what no estimator could take: arrays for single values, and flags, names, seeds and budgets that are none.
+    """Check flags, names, seeds and memory budgets, and reject arrays instead of single values.
 
     Raises
     ------
@@ -47,24 +47,24 @@ def check_parameters(model: Any) -> None:
             and name not in _ARRAYS
             and (value.ndim > 1 or name not in ("cell_shape", "data_range"))
         ):
-            raise DataError(f"{name} is an array of {value.shape}: give a single value, or a tuple where that is meant")
+            raise DataError(f"{name} is an array of {value.shape}: use a single value or a tuple")
         if name in _FLAGS and not (isinstance(value, bool | np.bool_) or (isinstance(value, int) and value in (0, 1))):
-            raise DataError(f"{name} is {value!r}: give True or False")
+            raise DataError(f"{name} is {value!r}: use True or False")
         if name in _NAMES and not isinstance(value, str):
-            raise DataError(f"{name} is {value!r}: give a name, as the documentation lists them")
+            raise DataError(f"{name} is {value!r}: use one of the names in the documentation")
     budget = getattr(model, "memory_budget", None)
     if budget is not None and not (is_real(budget) and 0 <= budget < math.inf):
-        raise DataError(f"memory_budget is {budget!r}: give a number of bytes, or None for what the machine has")
+        raise DataError(f"memory_budget is {budget!r}: use a number of bytes, or None for the default")
     try:
         check_random_state(getattr(model, "random_state", None))
     except (TypeError, ValueError) as error:
         raise DataError(
-            f"random_state is {model.random_state!r}: give an integer of 0 to 2**32 - 1, a RandomState, or None"
+            f"random_state is {model.random_state!r}: use an integer from 0 to 2**32 - 1, a RandomState, or None"
         ) from error
 
 
 def check_states_fit(rule: Rule, sizes: Iterable[int], dtype: DTypeLike) -> None:
-    """Refuse states, of so many attributes each, that this process has no room for, twice, to take in a batch.
+    """Raise an error if states of these numbers of attributes do not fit into memory twice, as an update requires.
 
     Raises
     ------
@@ -73,30 +73,31 @@ def check_states_fit(rule: Rule, sizes: Iterable[int], dtype: DTypeLike) -> None
     need, room = 2 * sum(rule.state_bytes(size, dtype) for size in sizes), usable_bytes()
     if need > room:
         raise PlanError(
-            f"what partial_fit keeps takes {need / 1e6:,.0f} MB but this process may hold {room / 1e6:,.0f} MB: use "
-            f"fit, fewer components or smaller batches, cells or bands"
+            f"partial_fit requires {need / 1e6:,.0f} MB for its state, but this process may use {room / 1e6:,.0f} MB: "
+            f"use fit, fewer components, or smaller batches, cells or bands"
         )
 
 
 def checked_rank(k: Any, n_features: int, n_samples: int | None, what: str = "a sample", remedy: str = "") -> int:
-    """Return the number of components as an int, refusing what so many samples and attributes of ``what`` cannot have.
+    """Return the number of components as an int.
 
     Raises
     ------
     DataError
+        If it exceeds the number of samples, or of attributes of ``what``.
     """
     wanted = whole_number(k, "n_components", 1, ", or None to keep all where that is possible")
     if wanted > n_features:
         raise DataError(
-            f"n_components is {wanted} but {what} has only {n_features} attributes: ask for at most that many{remedy}"
+            f"n_components is {wanted}, but {what} has only {n_features} attributes: use at most {n_features}{remedy}"
         )
     if n_samples is not None and wanted > n_samples:
-        raise DataError(f"n_components is {wanted} but there are only {n_samples} samples: ask for at most that many")
+        raise DataError(f"n_components is {wanted}, but there are only {n_samples} samples: use at most {n_samples}")
     return wanted
 
 
 def explained_share(n_components: Any) -> float | None:
-    """Return the share of the variance that ``n_components`` stands for, None where it is no share."""
+    """Return ``n_components`` if it is a share of the variance, else None."""
     share = isinstance(n_components, float | np.floating) and 0 < n_components < 1
     return float(n_components) if share else None
 
@@ -107,32 +108,32 @@ def spatial_lengths(value: Any, name: str, axes: Sequence[str]) -> tuple[int, ..
     Parameters
     ----------
     value : int or sequence of int
-        One for all of them, or one for each.
+        One length for all spatial axes, or one for each.
     name : str
-        What errors call it.
+        Name of the parameter in errors.
     axes : sequence of str
 
     Raises
     ------
     DataError
-        If it gives none, or an axis of channels is not the last one.
+        If ``value`` is not such a length, or an axis of channels is not the last one.
     """
     if CHANNEL in axes[:-1]:
-        raise DataError(f"the axes of a sample are {tuple(axes)}: channels must come last, move that axis first")
+        raise DataError(f"the axes of a sample are {tuple(axes)}: move the axis of channels to the end")
     if isinstance(value, int | np.integer):
         return (int(value),) * count_spatial(axes)
     if not isinstance(value, Sequence) or not all(isinstance(length, int | np.integer) for length in value):
-        raise DataError(f"{name} is {value!r}: give one integer, or one for each spatial axis")
+        raise DataError(f"{name} is {value!r}: use one integer, or one for each spatial axis")
     return tuple(int(length) for length in value)
 
 
 def no_values(shape: tuple[int, ...], dtype: DTypeLike) -> Array:
-    """Return zeros that take no memory, in the place of an array that a fit will find."""
+    """Return zeros that use no memory, as a placeholder for an array of a fitted model."""
     return np.broadcast_to(np.zeros((), dtype), shape)
 
 
 def require_seed(random_state: Any) -> None:
-    """Refuse a ``random_state`` that draws something else when a fit goes on from its checkpoints.
+    """Reject a ``random_state`` that draws other numbers when a fit resumes from its checkpoints.
 
     Raises
     ------
@@ -140,13 +141,13 @@ def require_seed(random_state: Any) -> None:
     """
     if not isinstance(random_state, int | np.integer):
         raise DataError(
-            f"random_state is {random_state!r} but a fit with checkpoints must begin where it began before: give an "
-            f"integer"
+            f"random_state is {random_state!r}, but a fit with checkpoints must draw the same numbers when it resumes: "
+            f"use an integer"
         )
 
 
 def are_ordinary(rows: Array) -> bool:
-    """Say whether the sum of squares of samples is a number of their working dtype, so that no rule has trouble."""
+    """Return whether the sum of squares of samples is finite in their working dtype, so that no rule overflows."""
     if rows.dtype.kind not in "buif":
         return False
     with np.errstate(over="ignore"):

@@ -1,4 +1,4 @@
-"""Passes over one source, one fold after the other, counted and kept apart on disk."""
+"""Passes over one source: successive folds, each with its number and its folder of checkpoints."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ from dpca.storage.progress import JobProgress, no_progress
 Settle = Callable[[Any, Any, int], None]
 Make = Callable[[list[State]], Any]
 
-# Samples of the first look at a source.
+# Bytes of the samples for the first estimate of the mean.
 _FIRST_BYTES = 2**24
 
 
@@ -40,12 +40,12 @@ class Passes:
     memory_budget : int or None
         Bytes of a task; default as in `fold`.
     checkpoints : Checkpoints or None
-        Each pass has a folder of its own in theirs.
+        Each pass has its own folder in theirs.
     progress : Progress
     watching : Watching, optional
-        Who watches the fit.
+        The callback and budgets of the fit.
     settle : callable (model, found, n_samples_seen), optional
-        Lets an estimator learn what a look, or `show`, found; without it nothing is watched.
+        Sets the fitted attributes of an estimator from results. Without it, there are no callbacks.
     """
 
     def __init__(
@@ -63,7 +63,7 @@ class Passes:
         self.client = None if source.in_process else client
         self.budget = task_budget(self.client, thread_count()) if memory_budget is None else memory_budget
         self.count = 0
-        self.report: FoldReport  # of the first pass
+        self.report: FoldReport  # report of the first pass
         self.settle = settle
         self._checkpoints = checkpoints
         self._progress = progress
@@ -87,9 +87,9 @@ class Passes:
         Parameters
         ----------
         stage : str
-            What progress and checkpoints call the pass.
+            Name of the pass in progress and checkpoints.
         look : callable (states) -> found, optional
-            Makes of the states so far what the estimator learns, for who watches the fit.
+            Computes the results from the states so far, for callbacks.
         """
         self.count += 1
         kept, stage = self._checkpoints, stage or f"pass {self.count}"
@@ -110,24 +110,24 @@ class Passes:
         return results
 
     def show(self, found: Any) -> None:
-        """Show who watches what a whole pass found, where further ones follow."""
+        """Call the callback with the results of a complete pass, before further passes."""
         if self._watching is not None and self.settle is not None:
             settle, n = self.settle, self.source.shape[0]
             self._watching.show(lambda model: settle(model, found, n), n, self.report)
 
     def _watch(self, look: Make | None) -> Watch | None:
         watching, settle = self._watching, self.settle
-        # Where there is a model already, a budget may end a pass that has nothing to look at.
+        # If there is a complete model already, a budget may end a pass without results so far.
         if watching is None or settle is None or (look is None and not watching.complete):
             return None
         return watching.fold(look or list, settle, self.source.shape[0])
 
     def plan(self, partition: Partition, rule: Any) -> FoldPlan:
-        """Plan a pass without running it; a `PlanError` says that it does not fit."""
+        """Plan a pass without running it; raise `PlanError` if it does not fit into the budget."""
         return plan_for(rule, self.source, partition, client=self.client, budget=self.budget)
 
     def first_mean(self) -> Array:
-        """Return the mean (d,), float64, of the first samples: near enough to shift by in a first pass."""
+        """Return the mean (d,), float64, of the first samples, as an approximate shift for a first pass."""
         first = first_samples(self.source, _FIRST_BYTES)
         mean: Array = first.reshape(len(first), -1).mean(axis=0, dtype=np.float64)
         return mean

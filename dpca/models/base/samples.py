@@ -1,4 +1,4 @@
-"""Samples as estimators are given them: arrays in memory by scikit-learn's conventions, or sources that are read."""
+"""Samples for estimators: arrays in memory, checked by scikit-learn's conventions, or sources."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from dpca.storage.errors import DataError
 
 
 def fitted_source(model: Any, X: Any) -> tuple[Any, Source]:
-    """Return what a model is fitted to, opened, and its source; the model learns ``n_features_in_``."""
+    """Return the opened samples of a fit, and their source; set ``n_features_in_`` of the model."""
     lazy = is_lazy(X) or isinstance(X, Source)
     stack = opened(X) if lazy else np.ascontiguousarray(dense_samples(model, X, reset=True))
     source = as_source(stack)
@@ -27,15 +27,16 @@ def fitted_source(model: Any, X: Any) -> tuple[Any, Source]:
 
 
 def varied_source(model: Any, X: Any) -> Source:
-    """Return the source of what a model is fitted to, as `fitted_source` does, of at least 2 samples.
+    """Return the source of a fit as `fitted_source` does, with at least 2 samples.
 
     Raises
     ------
     DataError
+        If there are fewer samples.
     """
     _, source = fitted_source(model, X)
     if source.shape[0] < 2:
-        raise DataError(f"{source.shape[0]} sample has no variance: a fit needs at least 2 samples")
+        raise DataError(f"the stack has {source.shape[0]} sample: a fit requires at least 2 samples")
     return source
 
 
@@ -54,9 +55,9 @@ def magnitude(samples: Array) -> float:
 
 
 def dense_samples(model: Any, X: Any, *, reset: bool) -> Array:
-    """Check samples in memory by scikit-learn's conventions, which count features along a single axis only.
+    """Check samples in memory by scikit-learn's conventions, for samples with any number of axes.
 
-    ``reset`` lets the model learn number and names of the features; otherwise they must be those that it knows.
+    ``reset`` sets the number and names of the features of the model; otherwise they must equal those of the model.
     """
     dense = as_dense(X)
     if isinstance(X, zarr.Array):
@@ -64,14 +65,14 @@ def dense_samples(model: Any, X: Any, *, reset: bool) -> Array:
     shape = dense.shape
     if len(shape) < 2:
         raise DataError(
-            f"X has shape {shape} but samples on axis 0 and at least one axis of attributes are needed: Reshape "
+            f"X has shape {shape}, but samples on axis 0 and at least one axis of attributes are required: Reshape "
             f"your data"
         )
     if dense.dtype.kind not in "buifO":
         check_numeric(shape, dense.dtype, "X")
     samples: Array
     try:
-        # Values that are not finite are for our own sentence, which names the sample.
+        # `check_finite` checks for NaN and infinity, because its error names the sample.
         if len(shape) == 2:
             samples = validate_data(model, X, dtype="numeric", reset=reset, ensure_all_finite=False)
         else:

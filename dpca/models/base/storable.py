@@ -15,15 +15,15 @@ from dpca.storage.remote.network import use_storage_options
 
 
 class Storable:
-    """Base of all models: a subclass says what a store keeps of it (`_kept`), and how it comes back (`_from_store`)."""
+    """Base of all models: a subclass defines the content of its store (`_kept`), and reads it (`_from_store`)."""
 
-    #: What stores of it state to be, and the newest version of them that is read.
+    #: The kind of its stores, and their newest supported version.
     store_kind: ClassVar[str]
     store_version: ClassVar[int] = 1
 
     sample_shape_: tuple[int, ...]
 
-    _labels: Labels | None = None  # of the samples of the fit, where xarray named them
+    _labels: Labels | None = None  # labels of the samples of the fit, if they have names
 
     def __init_subclass__(cls, **options: Any) -> None:
         super().__init_subclass__(**options)
@@ -32,17 +32,17 @@ class Storable:
 
     @abstractmethod
     def _kept(self) -> Kept:
-        """Return what a store holds of this model."""
+        """Return the content of a store of this model."""
 
     @classmethod
     @abstractmethod
     def _from_store(cls, stored: StoredModel) -> Self:
-        """Return the model that a store holds.
+        """Return the model in a store.
 
         Raises
         ------
         KeyError, TypeError, ValueError
-            If what it states makes no sense.
+            If its facts are invalid.
         """
 
     def save(
@@ -52,20 +52,20 @@ class Storable:
         overwrite: bool = False,
         storage_options: Mapping[str, Any] | None = None,
     ) -> None:
-        """Write the model to a Zarr group, which appears under ``path`` only when it is whole; see `load`.
+        """Write the model to a Zarr group, which appears at ``path`` only when it is complete; see `load`.
 
         Parameters
         ----------
         path : path-like or URL
         overwrite : bool
-            Whether another store may be replaced.
+            Whether to replace another store at ``path``.
         storage_options : mapping, optional
-            How ``path`` is reached where it is in an object store, see `dpca.storage.use_storage_options`.
+            Options for object storage, see `dpca.storage.use_storage_options`.
 
         Raises
         ------
         StoreError
-            If ``path`` exists and is something else, unless it may be replaced (``overwrite``).
+            If ``path`` exists and holds other content, unless ``overwrite`` is given.
         """
         check_is_fitted(self)
         use_storage_options(storage_options, path)
@@ -73,18 +73,18 @@ class Storable:
 
     @classmethod
     def load(cls, path: str | os.PathLike[str], *, storage_options: Mapping[str, Any] | None = None) -> Self:
-        """Read a model that `save` wrote; nothing in it is executed.
+        """Read a model written by `save`; no code in it is executed.
 
         Parameters
         ----------
         path : path-like or URL
         storage_options : mapping, optional
-            How ``path`` is reached where it is in an object store, see `dpca.storage.use_storage_options`.
+            Options for object storage, see `dpca.storage.use_storage_options`.
 
         Raises
         ------
         StoreError
-            If there is no such model, or it is damaged or comes from a newer version.
+            If there is no such model, it is damaged, or its version is newer.
         """
         use_storage_options(storage_options, path)
         model: Self = load_any(path, cls)

@@ -1,4 +1,4 @@
-"""Estimators on disk: Zarr groups of plain arrays and attributes; nothing in them is ever executed."""
+"""Estimators on disk: Zarr groups of plain arrays and attributes, without executable content."""
 
 from __future__ import annotations
 
@@ -23,29 +23,29 @@ from dpca.storage.errors import DataError, ReplacedError, StoreError, one_line
 from dpca.storage.integrity.replaced import reopening
 from dpca.storage.transaction.workspace import Workspace, fingerprint_of
 
-#: Every estimator by the kind that its stores state; a class that states a ``store_kind`` is entered by its base.
+#: All estimators by the kind of their stores. Setting ``store_kind`` in a class adds it.
 ESTIMATORS: dict[str, type[Any]] = {}
 
-# Under these names a store states what the dims of samples are called, and keeps a group of coordinates.
+# Name of the fact of a store with the names of dims, and of its group of coordinates.
 _LABELS, _ALONG = "labels", "coordinates"
 
 
 @dataclass(frozen=True)
 class Kept:
-    """What a store holds of a fitted estimator.
+    """The content of a store of a fitted estimator.
 
     Parameters
     ----------
     arrays : mapping of str to (array, sequence of str)
-        Each with the names of its axes; axes of one name have one length, or others could not open the store.
+        Arrays with the names of their axes. Axes of one name must have one length, as other programs (xarray) require.
     facts : mapping
-        Values that JSON holds, among them ``sample_shape``, ``n_components`` and ``n_samples_seen``.
+        JSON values, including ``sample_shape``, ``n_components`` and ``n_samples_seen``.
     version : int
-        Of the format.
+        Version of the format.
     identity : sequence, optional
-        Which of the facts tell two models apart that have the same arrays; default all.
+        The facts that distinguish two models with the same arrays; default all.
     beside : Coordinates, optional
-        Those of what is no axis of a sample, such as the times of the fit.
+        Coordinates that do not belong to an axis of a sample, such as the times of the fit.
     """
 
     arrays: Mapping[str, tuple[Array, Sequence[str]]]
@@ -56,12 +56,12 @@ class Kept:
 
 
 class StoredModel:
-    """A stored model that is being read.
+    """A store of a model, open for reading.
 
     Attributes
     ----------
     facts : dict
-        What it states about itself.
+        Facts in its metadata.
     sample_shape : tuple of int
     n_components, n_samples : int
     """
@@ -72,28 +72,28 @@ class StoredModel:
         self.n_components, self.n_samples = int(facts["n_components"]), int(facts["n_samples_seen"])
 
     def within(self, fact: str) -> StoredModel:
-        """Return the model that a fact describes, whose arrays lie among those of this one."""
+        """Return the inner model that a fact describes; its arrays are in the same group."""
         return StoredModel(self._path, self._group, self.facts[fact])
 
     def labels(self, fact: str, shape: Sequence[int]) -> Labels | None:
-        """Return the labels of axes of these lengths that a fact states, None where there is no such fact."""
+        """Return the labels in a fact, for axes of these lengths; None without such a fact."""
         if fact not in self.facts:
             return None
         return Labels.stored(self.facts[fact], group_in(self._group, _ALONG), shape)
 
     def arrays(self, shapes: Mapping[str, tuple[int, ...]], *, integers: Sequence[str] = ()) -> dict[str, Array]:
-        """Read arrays of these shapes: of floating-point numbers, but for ``integers``.
+        """Read arrays of these shapes: of floating-point numbers, except ``integers``.
 
         Raises
         ------
         StoreError
-            If one is damaged, or has another shape, or other numbers.
+            If an array is damaged, or has another shape or kind of numbers.
         """
         arrays = {}
         for name, shape in shapes.items():
             try:
                 stored = array_in(self._group, name)
-                # Zarr itself takes a missing shard for zeros.
+                # `read_into` reports a missing shard, which Zarr itself reads as zeros.
                 read_into(stored, (slice(None),) * stored.ndim, values := np.empty(stored.shape, stored.dtype))
             except ReplacedError:
                 raise
@@ -113,12 +113,12 @@ def save_model(
     overwrite: bool = False,
     stated: Mapping[str, Any] = MappingProxyType({}),
 ) -> None:
-    """Write a fitted estimator; it appears under ``path`` only when it is whole. Its group states ``stated``, too.
+    """Write a fitted estimator, with the further facts ``stated``; it appears at ``path`` only when it is complete.
 
     Raises
     ------
     StoreError
-        If ``path`` exists and is something else.
+        If ``path`` exists and holds other content.
     """
     kept: Kept = model._kept()
     digests = {name: array_digest(values) for name, (values, _) in kept.arrays.items()}
@@ -135,12 +135,10 @@ def save_model(
 def write_model(
     model: Any, store: str | os.PathLike[str], fingerprint: str, stated: Mapping[str, Any] = MappingProxyType({})
 ) -> None:
-    """Write a fitted estimator as a Zarr group, the content of a workspace that is about to be published.
+    """Write a fitted estimator as a Zarr group, with the further facts ``stated``, in a workspace.
 
-    The group states ``stated``, too.
-
-    An array whose first axis counts components or groups is cut into chunks of one of these, as many a shard as fit
-    64 MiB. One of values in a row, of the state of a fit, is cut into chunks of 64 MiB.
+    If the first axis of an array counts components or groups, each of them is a chunk, and a shard has up to 64 MiB of
+    chunks. A flat array of the state of a fit has chunks of 64 MiB.
     """
     kept: Kept = model._kept()
     labels, along = _labels(model, kept)
@@ -161,19 +159,19 @@ def write_model(
 
 
 def load_any(path: str | os.PathLike[str], only: type[Any] | None = None) -> Any:
-    """Read a stored estimator of any kind, or ``only`` of one class.
+    """Read a stored estimator of any kind, or of the class ``only``.
 
     Raises
     ------
     StoreError
-        If there is no such model, or it is damaged or of a newer version.
+        If there is no such model, it is damaged, or its version is newer.
     """
     return load_stated(path, only)[0]
 
 
 @reopening
 def load_stated(path: str | os.PathLike[str], only: type[Any] | None = None) -> tuple[Any, dict[str, Any]]:
-    """Do as `load_any`, and return what the store states about itself, too."""
+    """Read a stored estimator as `load_any` does, and return it with the facts of its store."""
     estimator, group, facts = _found(path, only)
     try:
         model = estimator._from_store(stored := StoredModel(path, group, facts))
@@ -185,23 +183,23 @@ def load_stated(path: str | os.PathLike[str], only: type[Any] | None = None) -> 
 
 
 def model_fingerprint(path: str | os.PathLike[str]) -> str:
-    """Return the fingerprint that a stored estimator of any kind states."""
+    """Return the fingerprint of a stored estimator of any kind."""
     return str(_found(path)[2]["fingerprint"])
 
 
 def stated_by(path: str | os.PathLike[str]) -> dict[str, Any]:
-    """Return what a stored estimator of any kind states about itself."""
+    """Return the facts of the store of an estimator of any kind."""
     return _found(path)[2]
 
 
 @lru_cache(maxsize=2)
 def stored_basis(model: str, fingerprint: str, n_components: int | None = None) -> Representation:
-    """Read a model once a worker; its fingerprint tells it from one that stood at this path before.
+    """Read the basis of a model once per worker; its fingerprint distinguishes it from earlier models at this path.
 
     Raises
     ------
     StoreError
-        If another model stands at this path by now.
+        If the model at this path has been replaced.
     """
     if model_fingerprint(model) != fingerprint:
         raise ReplacedError(f"the model at '{model}' was replaced while it was used: run the same command again")
@@ -209,28 +207,30 @@ def stored_basis(model: str, fingerprint: str, n_components: int | None = None) 
 
 
 def basis_of(model: Any) -> Representation:
-    """Return what maps samples to scores and back.
+    """Return the basis of a model, which maps samples to scores and back.
 
     Raises
     ------
     DataError
-        For a model of which stores of scores cannot be made.
+        If the model does not support stores of scores.
     """
     basis: Representation | None = model.basis_ if hasattr(type(model), "basis_") else None
     if basis is None or not basis.decodes:
-        raise DataError(f"a model of kind {model.store_kind} makes no stores of scores: load it, and call its methods")
+        raise DataError(
+            f"a model of kind {model.store_kind} does not support stores of scores: load it, and call its methods"
+        )
     return basis
 
 
 def plain(value: Any) -> Any:
-    """Return the value of a parameter as JSON holds it; a random generator in the place of a seed becomes None."""
+    """Return the value of a parameter as JSON; a random generator instead of a seed becomes None."""
     if isinstance(value, np.generic):
         return value.item()
     return value if value is None or isinstance(value, str | int | float | bool) else None
 
 
 def _labels(model: Any, kept: Kept) -> tuple[dict[str, Any], Coordinates | None]:
-    """Return what a store states of the labels of samples, and the coordinates that it keeps; nothing without any."""
+    """Return the facts of the labels of samples for a store, and its coordinates, empty and None without any."""
     labels: Labels | None = model._labels
     along = None if labels is None else labels.kept(model.sample_shape_)
     if labels is None or along is None:
@@ -240,28 +240,28 @@ def _labels(model: Any, kept: Kept) -> tuple[dict[str, Any], Coordinates | None]
 
 
 def _found(path: str | os.PathLike[str], only: type[Any] | None = None) -> tuple[type[Any], zarr.Group, dict[str, Any]]:
-    """Return the class of a stored model, its group, and what it states about itself."""
+    """Return the class of a stored model, its group, and its facts."""
     try:
         facts = root_facts(group := open_group(path))
     except ReplacedError:
         raise
     except (StoreError, TypeError) as error:
         called = f"'{path}'" if isinstance(path, str | os.PathLike) else f"an object of type {type(path).__name__}"
-        raise StoreError(f"there is no model at {called} that can be read ({error}): give the path of one") from error
+        raise StoreError(f"there is no model at {called}, or it is unreadable ({error}): use another path") from error
     kind = str(facts.get("kind") or "foreign")
     if kind not in ESTIMATORS or (only is not None and kind != only.store_kind):
         wanted = "" if only is None else f" of kind {only.store_kind}"
         raise StoreError(
-            f"'{path}' is a {kind} store, not a model{wanted}: give the path of a store that 'dpca fit' or save() made"
+            f"'{path}' is a {kind} store, not a model{wanted}: use the path of a store that 'dpca fit' or save() made"
         )
     estimator = only or ESTIMATORS[kind]
     if facts.get("version") not in range(1, estimator.store_version + 1):
         raise StoreError(
-            f"the model at '{path}' has version {facts.get('version')} and this program reads version "
+            f"the model at '{path}' has version {facts.get('version')}, but this program supports versions up to "
             f"{estimator.store_version}: update dask-dpca, or fit the model again"
         )
     if "fingerprint" not in facts:
-        raise _damaged(path, "it states no fingerprint")
+        raise _damaged(path, "it has no fingerprint")
     return estimator, group, facts
 
 

@@ -1,4 +1,4 @@
-"""The range of the values of a stack that does not state one: what they span."""
+"""The data range of a stack without one in its metadata: the span of its values."""
 
 from __future__ import annotations
 
@@ -11,23 +11,23 @@ from dpca.partition.cells import CellGrid
 from dpca.rules.covariance.extremes import Extremes
 from dpca.storage.ranges import found_range
 
-# Bytes of a sample that are looked at together, whole chunks unless one is larger.
+# Bytes of a sample in one partition; whole chunks, unless a chunk is larger.
 _TOGETHER = 2**24
 
 
 def spanned_range(source: Source, **running: Any) -> tuple[float, float]:
-    """Return the lowest and the highest value of all samples, found in a pass over them.
+    """Return the smallest and the largest value of all samples, in one pass.
 
     Parameters
     ----------
     source : Source
     **running
-        As for `dpca.engine.folds.fold.fold`: client, checkpoints, progress.
+        As in `dpca.engine.folds.fold.fold`: client, checkpoints, progress.
 
     Raises
     ------
     DataError
-        At a value that is not finite.
+        If a value is not finite.
     """
     shape = tuple(source.shape[1:])
     chunk, row_bytes = source.chunks[1], math.prod(shape[1:]) * source.dtype.itemsize

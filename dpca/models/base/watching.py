@@ -1,4 +1,4 @@
-"""Fits that are watched: the model so far, now and then, and budgets of time and samples that end a fit early."""
+"""Callbacks of fits with the progress so far, and budgets of time and samples that end a fit early."""
 
 from __future__ import annotations
 
@@ -22,37 +22,37 @@ from dpca.storage.given_numbers import is_real, whole_number
 from dpca.storage.remote.tasks import one_blas_thread, run_in_order
 
 T = TypeVar("T")
-#: Seconds between looks, at least.
+#: Smallest number of seconds between two calls of a callback.
 EVERY = 1.0
 _ESTIMATE = "captured_estimate"
 
 
 @dataclass(frozen=True)
 class Progress:
-    """A fit that is under way, or has ended.
+    """Progress of a fit: passed to callbacks, and returned by `StreamingPCA.iter_fit`.
 
     Attributes
     ----------
     model : estimator
-        A fitted model of the samples so far, which does all that one of the whole stack does; of few samples it may
-        have fewer components than were asked for. It is a copy, which the fit does not change any more. When the fit
-        has ended it is the estimator itself.
+        A fitted model of the samples so far, with all methods of the final model. With few samples it may have fewer
+        components than ``n_components``. It is a copy that the fit does not change. If ``finished``, it is the
+        estimator itself.
     n_samples_seen : int
-        Samples that the model was made from.
+        Samples in the model.
     n_samples : int
         Samples of the stack.
     seconds : float
-        Since the fit began, with all looks before this one.
+        Time since the fit began, including earlier callbacks.
     captured_variance : float
-        Share of the variance of the samples so far that the components explain, 0 to 1, as the fit estimates it: its
-        ``explained_variance_ratio_``, summed. Of few samples too much; nan of a model without components.
+        Share, 0 to 1, of the variance of the samples so far along the components: the sum of
+        ``explained_variance_ratio_``. It is too large for few samples; nan for a model without components.
     captured_bound : float
-        Certificate: the components capture at least this share of what the best ones would, for the samples so far; nan
-        where the method knows of none.
+        Certificate: the components capture at least this share of the optimum on the samples so far; nan if the method
+        has no bound.
     captured_estimate : float
-        Estimate of the same share, by `StreamingPCA`'s default method, else nan.
+        Estimate of the same share, by the default method of `StreamingPCA`, else nan.
     finished : bool
-        Whether this is the last one.
+        Whether the fit has ended.
     """
 
     model: Any
@@ -66,7 +66,7 @@ class Progress:
 
     @classmethod
     def of(cls, model: Any, n_samples: int, seconds: float, *, finished: bool = False) -> Progress:
-        """Return what a fitted model says of itself."""
+        """Return the progress of a fit from its model so far."""
         numbers = model.report_numbers() if hasattr(model, "report_numbers") else {}
         ratio = numbers.get("explained_variance_ratio", np.sum(getattr(model, "explained_variance_ratio_", math.nan)))
         bound, estimate = (float(getattr(model, f"{name}_", math.nan)) for name in ("captured_bound", _ESTIMATE))
@@ -75,28 +75,28 @@ class Progress:
 
 
 Callback = Callable[[Progress], Any]
-"""Is called with each `Progress`; where it returns True, the fit ends there."""
+"""A function that `fit` calls with each `Progress`. If it returns True, the fit ends."""
 
 
 class Enough(BaseException):
-    """A fit ends with the last model so far. It is no `Exception`, so nothing on the way catches it as an error."""
+    """A fit ends early with the model so far. Not an `Exception`, so that no handler of errors catches it."""
 
 
 class Raised(BaseException):
-    """A callback raised an error, the cause of this one. Nothing on the way mistakes it for an error in the samples."""
+    """A callback raised an error, the cause of this one. Not an `Exception`, so it never counts as a bad sample."""
 
 
 @dataclass
 class Watching:
-    """What watches the folds of one fit.
+    """The callback and the budgets of one fit.
 
     Parameters
     ----------
     estimator : estimator
-        Copies of it are the models so far.
+        The estimator that is fitted; the models so far are copies of it.
     callback : callable, optional
     max_seconds, max_samples
-        As for `Estimator.fit`.
+        As in `Estimator.fit`.
     """
 
     estimator: Any
@@ -104,15 +104,15 @@ class Watching:
     max_seconds: float = math.inf
     max_samples: int | None = None
     beside: Mapping[str, Any] = field(default_factory=dict)
-    """What models know beside what they learn."""
+    """Attributes of all models so far that the fit does not set."""
     latest: Any = field(default=None, init=False)
-    """The last model so far, if there was one."""
+    """The last model so far, if there is one."""
     complete: bool = field(default=False, init=False)
-    """Whether that is of all samples."""
+    """Whether the last model contains all samples."""
     n_samples: int = field(default=0, init=False)
-    """Of the stack, once it is known."""
+    """Samples of the stack, set by the first fold."""
     most: int | None = field(default=None, init=False)
-    """Samples after which the fit ends, once it is known where it goes on."""
+    """Sample at which the fit ends, set when the fit starts or resumes."""
 
     def __post_init__(self) -> None:
         self.pace = Pace(math.inf if self.callback is None else EVERY, self.max_seconds)
@@ -121,38 +121,38 @@ class Watching:
     def asked(
         cls, estimator: Any, callback: Callback | None, max_seconds: float | None, max_samples: int | None
     ) -> Watching | None:
-        """Return what watches a fit with these arguments, None if they ask for nothing.
+        """Return the callback and budgets of a fit with these arguments, None without any.
 
         Raises
         ------
         DataError
-            For a callback that cannot be called, or budgets that are none.
+            If the callback is not callable, or a budget is invalid.
         """
         if callback is None and max_seconds is None and max_samples is None:
             return None
         if callback is not None and not callable(callback):
-            raise DataError(f"callback is of type {type(callback).__name__}: give a function of one dpca.Progress")
+            raise DataError(f"callback is of type {type(callback).__name__}: use a function of one dpca.Progress")
         return cls(estimator, callback, *checked_budgets(max_seconds, max_samples))
 
     def fold(
         self, make: Callable[[list[State]], Any], settle: Callable[[Any, Any, int], None], n_samples: int
     ) -> Watch:
-        """Return what watches one fold.
+        """Return the watch of one fold.
 
         Parameters
         ----------
         make : callable (states) -> found
-            Makes of states, which it may use up, what the estimator learns.
+            Computes the results from the states, which it may overwrite.
         settle : callable (model, found, n_samples_seen)
-            Lets a copy of the estimator learn that.
+            Sets the fitted attributes of a copy of the estimator from the results.
         n_samples : int
-            Of the stack.
+            Samples of the stack.
         """
         self.n_samples = n_samples
         return _FoldWatch(self, make, settle, n_samples)
 
     def show(self, settle: Callable[[Any], None], n_samples: int, report: FoldReport | None = None) -> None:
-        """Show the model of all samples, where further passes follow.
+        """Pass the model of all samples to the callback before further passes.
 
         Raises
         ------
@@ -161,17 +161,17 @@ class Watching:
         self.latest, self.complete, self.n_samples = self._model(settle), True, n_samples
         if report is not None:
             self.latest.fit_report_ = report
-        self._tell(n_samples)
+        self._call_back(n_samples)
 
     def ended(self, model: T) -> T:
-        """Show the estimator in the end, and return it."""
+        """Pass the fitted estimator to the callback, and return it."""
         if self.callback is not None:
             n = max(self.n_samples, int(getattr(model, "n_samples_seen_", 0)))
             self.callback(Progress.of(model, n, self.pace.seconds, finished=True))
         return model
 
     def look(self, settle: Callable[[Any], None], n_samples: int) -> None:
-        """Make the model so far, if there can be one, and show it.
+        """Make the model so far, if possible, and pass it to the callback.
 
         Raises
         ------
@@ -181,17 +181,17 @@ class Watching:
         try:
             self.latest = self._model(settle)
         except DataError:
-            # So few samples may have no model; if they are bad, the fit itself raises the error.
+            # Few samples may have no model. If a value is invalid, the fit itself raises the error.
             return
-        self._tell(n_samples)
+        self._call_back(n_samples)
         self.pace.looked(time.perf_counter() - began)
 
     def is_over(self, n_samples: int) -> bool:
-        """Say whether a budget is used up."""
+        """Return whether a budget is used up."""
         return self.pace.is_over or (self.most is not None and n_samples >= self.most)
 
     def most_from(self, n_samples: int) -> int | None:
-        """Return after how many samples the fit ends, which began, or went on, at ``n_samples``."""
+        """Return the sample at which the fit ends that started or resumed at ``n_samples``."""
         if self.most is None and self.max_samples is not None:
             self.most = n_samples + self.max_samples
         return self.most
@@ -199,26 +199,26 @@ class Watching:
     def _model(self, settle: Callable[[Any], None]) -> Any:
         model = copy.copy(self.estimator)
         with warnings.catch_warnings():
-            # The fit itself warns, once, at its end.
+            # The fit itself warns once, at its end.
             warnings.simplefilter("ignore", UserWarning)
             settle(model)
         vars(model).update(self.beside)
         return model
 
-    def _tell(self, n_samples: int) -> None:
-        told = Progress.of(self.latest, n_samples, self.pace.seconds)
+    def _call_back(self, n_samples: int) -> None:
+        progress = Progress.of(self.latest, n_samples, self.pace.seconds)
         try:
-            answer = None if self.callback is None else self.callback(told)
+            answer = None if self.callback is None else self.callback(progress)
         except Exception as error:
             raise Raised from error
-        # numpy's comparisons have a truth value of their own; what else is returned was meant for nobody
-        if (isinstance(answer, bool | np.bool_) and answer) or self.is_over(told.n_samples_seen):
+        # Only True ends the fit, also as the result of a comparison of numpy.
+        if (isinstance(answer, bool | np.bool_) and answer) or self.is_over(progress.n_samples_seen):
             raise Enough
 
 
 @dataclass
 class _FoldWatch(Watch):
-    """Watches one fold of a fit."""
+    """The watch of one fold of a fit."""
 
     watching: Watching
     make: Callable[[list[State]], Any]
@@ -226,19 +226,19 @@ class _FoldWatch(Watch):
     n_samples: int
 
     def until(self, n_samples: int) -> int:
-        """Return when to stop next."""
+        """Return the sample at which to stop next."""
         self.most = self.watching.most_from(n_samples)
         return self.watching.pace.until(n_samples)
 
     @property
     def exact(self) -> bool:
-        """Whether the next link may end inside a chunk: there is to be something to see at once."""
+        """Whether the next run of samples may end inside a chunk, for an early first result."""
         return self.watching.pace.is_early
 
     def look(self, look: FoldProgress) -> None:
-        """Look, where it is time; end the fit where it is over and there is a model.
+        """Call the callback if it is due. End the fit if a budget is used up and there is a model.
 
-        In a further pass there are no looks, whose models would be of fewer samples than the one there is.
+        Further passes do not call it: their models would contain fewer samples than the model of the first pass.
         """
         watching = self.watching
         due, over = watching.pace.arrived(look.n_samples), watching.is_over(look.n_samples)
@@ -260,7 +260,7 @@ class _FoldWatch(Watch):
 
 
 def watched(model: T, watching: Watching | None, learn: Callable[[], None]) -> T:
-    """Let a model learn and return it; where that ends early, it knows what the last model so far does."""
+    """Fit a model by ``learn`` and return it. After an early end, it has the attributes of the last model so far."""
     try:
         learn()
     except Enough:
@@ -271,17 +271,17 @@ def watched(model: T, watching: Watching | None, learn: Callable[[], None]) -> T
 
 
 def finish_all(rule: Any, states: list[State]) -> list[dict[str, Array]]:
-    """Return what a rule finds in the states of all partitions, which are used up."""
+    """Return the results of a rule for the states of all partitions, and overwrite the states."""
     return list(run_in_order(rule.finish, ((state,) for state in states), threads=thread_count()))
 
 
 def checked_budgets(max_seconds: Any, max_samples: Any) -> tuple[float, int | None]:
-    """Return budgets of seconds, infinity for none, and of samples.
+    """Return the budgets of seconds, infinity without a limit, and of samples, None without a limit.
 
     Raises
     ------
     DataError
-        If they are none.
+        If a budget is not a positive number, or allows fewer than 2 samples.
     """
     seconds = math.inf if max_seconds is None else positive_seconds(max_seconds, "max_seconds")
     most = None if max_samples is None else whole_number(max_samples, "max_samples", 2, ", or None for no limit")
@@ -294,8 +294,8 @@ def positive_seconds(value: Any, name: str) -> float:
     Raises
     ------
     DataError
-        If it is none, or not positive.
+        If it is not a positive number.
     """
     if not is_real(value) or not value > 0:
-        raise DataError(f"{name} is {value!r}: give a positive number of seconds")
+        raise DataError(f"{name} is {value!r}: use a positive number of seconds")
     return float(value)

@@ -1,4 +1,4 @@
-"""What to fold over each partition: its exact covariance where that is affordable, otherwise incremental SVD."""
+"""The rule for each partition: its exact covariance if that is affordable, otherwise incremental SVD."""
 
 from __future__ import annotations
 
@@ -22,19 +22,19 @@ from dpca.rules.covariance.covariance import CovariancePCA
 from dpca.rules.covariance.pooled_covariance import PooledCovariancePCA
 from dpca.rules.incremental.incremental_svd import IncrementalSVD
 
-# Covariances that need so many times the reads of incremental SVD cost more than it does.
+# Covariances with this multiple of the reads of incremental SVD cost more than incremental SVD.
 _MOST_READS = 8
 
 
 def exact_rule(k: int | None, partition: Partition) -> Rule:
-    """Return the rule that accumulates covariances: of each partition, or one for all cells of a shape."""
+    """Return the rule that accumulates covariances, of each partition or shared by all cells of a shape."""
     return PooledCovariancePCA(k, partition.groups) if isinstance(partition, SharedGrid) else CovariancePCA(k)
 
 
 def by_partition(rule: Rule, folded: Partition, results: Results, dtype: np.dtype[Any]) -> tuple[Results, Array | None]:
-    """Return what was found for each partition, and how many of them share its components, None where none does.
+    """Return the results of each partition, and the number of partitions that share its components, None if not shared.
 
-    Components that cells share are one array, of the working dtype, in the results of all of them.
+    Shared components are one array, of the working dtype, in the results of all their cells.
     """
     if not (isinstance(folded, SharedGrid) and isinstance(rule, PooledCovariancePCA)):
         return results, None
@@ -50,12 +50,14 @@ def by_partition(rule: Rule, folded: Partition, results: Results, dtype: np.dtyp
 
 
 def in_place(k: int, partition: Partition, results: Results, dtype: np.dtype[Any]) -> dict[str, Array]:
-    """Return arrays of all partitions, ``k`` rows of components in place, from the results of each, which are used up.
+    """Return arrays of all partitions from the results of each, with ``k`` rows of components at their attributes.
+
+    The results are emptied to free their memory.
 
     Parameters
     ----------
     dtype : dtype
-        Of the samples.
+        Type of the samples.
     """
     variance = np.zeros((partition.n_partitions, k))
     total = np.array([result["total_variance"] for result in results])
@@ -64,7 +66,7 @@ def in_place(k: int, partition: Partition, results: Results, dtype: np.dtype[Any
 
     def found() -> Iterator[tuple[int, Array]]:
         for i in range(len(results)):
-            # Forgotten one after the other: all components are in memory once, not twice.
+            # Results are freed one by one, so that all components are in memory once, not twice.
             result, results[i] = results[i], {}
             variance[i, : len(result["components"])] = result["explained_variance"]
             yield i, result["components"][None]
@@ -87,25 +89,25 @@ def choose_rule(
     budget: int | None,
     keep: bool = False,
 ) -> tuple[Any, FoldPlan, str]:
-    """Return the rule that finds ``k`` components of each partition, its plan, and a sentence on it for the report.
+    """Return the rule that finds ``k`` components of each partition, its plan, and a note on it for the report.
 
-    Covariances that are too many for the budget take turns, group by group, each of which reads the stack again.
-    Incremental SVD is taken where one covariance alone is too large, or where this would be more than 8 reads for each
-    of its own. All components (None) need covariances. So do those that cells share: there are few of these.
+    If the covariances exceed the budget, they are computed group by group, and each group reads the stack again.
+    Incremental SVD is selected if a single covariance is too large, or if the covariances require more than 8 times its
+    reads. All components (None) require covariances. So do shared components, because there are few of them.
 
     Parameters
     ----------
     what : str
-        What the partitions are called, in the plural.
+        Name of the partitions in the plural.
     client, budget
-        As for :func:`~dpca.engine.folds.fold.fold`.
+        As in :func:`~dpca.engine.folds.fold.fold`.
     keep : bool
-        Whether results are to hold the states: those of covariances, by a `Keeping`.
+        Whether the results include the states of the covariances, by a `Keeping`.
 
     Raises
     ------
     PlanError
-        If neither fits the budget; it names the lesser need.
+        If neither fits into the budget; it states the smaller requirement.
     """
 
     def planned(rule: Any) -> FoldPlan | PlanError:
@@ -125,30 +127,27 @@ def choose_rule(
         rule = IncrementalSVD(k)
         streaming = planned(rule)
         if isinstance(streaming, FoldPlan) and reads > _MOST_READS * (own := _reads(streaming, source)):
-            why = f"{names}, {size / 1e6:,.0f} MB, would need {reads:.3g} reads of the stack"
+            why = f"{names}, {size / 1e6:,.0f} MB, require {reads:.3g} reads of the stack"
             if isinstance(plan, PlanError):
-                why = f"{names} do not fit a task's memory even one by one"
-            return rule, streaming, f"{why}, so each was folded by incremental SVD: the stack was read {_times(own)}"
+                why = f"{names} do not fit into the memory of a task one by one"
+            return rule, streaming, f"{why}: used incremental SVD instead, the stack was read {_times(own)}"
         if isinstance(plan, PlanError):
             plan = streaming
     if isinstance(plan, PlanError):
         raise plan
     turns = f", by {len(plan.groups)} groups of {what} in turn" if reads > 1 else ""
-    return exact, plan, f"{names}, {size / 1e6:,.0f} MB, were accumulated: the stack was read {_times(reads)}{turns}"
+    return exact, plan, f"{names} have {size / 1e6:,.0f} MB: the stack was read {_times(reads)}{turns}"
 
 
 def _note_on_shared(partition: SharedGrid, what: str) -> str:
     n_places, size = sum(n for n, _ in partition.groups), sum(8 * d**2 for _, d in partition.groups)
     shapes = f" of {len(partition.groups)} shapes" if len(partition.groups) > 1 else ""
-    matrix, verb = ("covariances", "were") if shapes else ("covariance", "was")
-    return (
-        f"the {matrix} that {n_places:,} {what}{shapes} share, {size / 1e6:,.0f} MB, {verb} accumulated: the stack was "
-        f"read once"
-    )
+    matrix, verb = ("covariances", "have") if shapes else ("covariance", "has")
+    return f"the shared {matrix} of {n_places:,} {what}{shapes} {verb} {size / 1e6:,.0f} MB: the stack was read once"
 
 
 def _reads(plan: FoldPlan | PlanError, source: Source) -> float:
-    """Return how often a plan decodes each chunk of the stack, on average; infinity where there is no plan."""
+    """Return the mean number of times that a plan decodes each chunk of the stack; infinity without a plan."""
     if isinstance(plan, PlanError):
         return math.inf
     stack = source.decoded_bytes(tuple((0, length) for length in source.shape[1:]))

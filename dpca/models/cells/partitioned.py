@@ -1,4 +1,4 @@
-"""What cell PCA and band PCA share: one principal component analysis for each partition of the attributes."""
+"""Base of cell PCA and band PCA: one principal component analysis for each partition of the attributes."""
 
 from __future__ import annotations
 
@@ -47,9 +47,8 @@ from dpca.storage.ranges import checked_range
 class PartitionedPCA(ComponentModel):
     """Base of the estimators with one principal component analysis for each partition.
 
-    A subclass says what the partitions are. The components of all partitions lie in place, ``components_``
-    (n_components, *sample_shape); where a partition has fewer attributes than there are components, the surplus rows
-    are zero.
+    A subclass defines the partitions. ``components_`` (n_components, *sample_shape) holds the components of each
+    partition at its attributes. If a partition has fewer attributes than ``n_components``, its surplus rows are zero.
     """
 
     n_components: int | str | None = None
@@ -70,22 +69,22 @@ class PartitionedPCA(ComponentModel):
 
     @abstractmethod
     def _partition(self, source: Source, axes: Sequence[str] | None, **running: Any) -> Partition:
-        """Return how a stack with these axes of a sample is split; ``running`` goes to the folds that this takes."""
+        """Return the partition of a stack with these axes of a sample; ``running`` is passed to the folds required."""
 
     @abstractmethod
     def _most_components(self, partition: Any) -> tuple[int, str]:
-        """Return how many components a partition can have at most, and what errors call one."""
+        """Return the largest possible number of components of a partition, and the name of a partition in errors."""
 
     @abstractmethod
     def _name_of(self, place: tuple[int, ...]) -> str:
-        """Return what the partition at a place of the grid is called."""
+        """Return the name of the partition at a position of the grid."""
 
     def _n_spatial(self, partition: Any, axes: Sequence[str]) -> int:
-        """Return how many axes of a sample are axes of space."""
+        """Return the number of spatial axes of a sample."""
         return count_spatial(axes)
 
     def _folded(self, partition: Any) -> Partition:
-        """Return the partition to fold: this one, or one that joins its parts that share components."""
+        """Return the partition to fold: this one, or one that joins partitions with shared components."""
         return cast("Partition", partition)
 
     # -- learning
@@ -97,7 +96,7 @@ class PartitionedPCA(ComponentModel):
         if choice.validation_fraction is not None:
             source, left_out = hold_out(whole, choice.validation_fraction, self._random(0))
         if source.shape[0] < 2:
-            raise DataError(f"{source.shape[0]} sample has no variance: a fit needs at least 2 samples")
+            raise DataError(f"the stack has {source.shape[0]} sample: a fit requires at least 2 samples")
         axes = whole.axes
         partition = self._partition(source, axes, **running)
         check = None
@@ -120,10 +119,10 @@ class PartitionedPCA(ComponentModel):
                 known: tuple[Any, ...] = known,
             ) -> None:
                 states = [*map(taken_state, results)] if self.keep_state else None
-                guarded(model._settle, source.name)(*given, results, n, *known)
+                guarded(model._set_results, source.name)(*given, results, n, *known)
                 model._states = states
                 if states is not None:
-                    model._fixed = self._to_go_on(partition, source.dtype)
+                    model._fixed = self._batch_settings(partition, source.dtype)
 
             watch = None if watching is None else watching.fold(partial(finish_all, folding), learn, n)
             results, report = fold(
@@ -137,7 +136,7 @@ class PartitionedPCA(ComponentModel):
                 if (computed := self._to_compute(choice, n, partition)) == before:
                     raise
             stage = f"fit again, {computed} components"
-            why = f"; {before} components of each {self.part_name} were too few, so up to {computed} were computed anew"
+            why = f"; {before} components of each {self.part_name} were too few: fitted again with up to {computed}"
         self.fit_report_ = report
 
     def plan_fit(self, source: Source, axes: Sequence[str], client: Any | None) -> tuple[Representation, bool]:
@@ -159,16 +158,18 @@ class PartitionedPCA(ComponentModel):
     def _rule(
         self, choice: RankChoice, source: Source, partition: Partition, client: Any | None
     ) -> tuple[Any, Partition, FoldPlan, str]:
-        """Return what is folded over what, by which plan, and a sentence on it."""
+        """Return the rule, the partition to fold, the plan, and a note on them for the report."""
         k, folded = self._to_compute(choice, source.shape[0], partition), self._folded(partition)
         if self.keep_state:
-            self._to_go_on(partition, source.dtype)
+            self._batch_settings(partition, source.dtype)
         how: dict[str, Any] = {"client": client, "budget": self.memory_budget, "keep": bool(self.keep_state)}
         rule, plan, note = choose_rule(k, source, folded, f"{self.part_name}s", **how)
         return rule, folded, plan, note
 
-    def _to_go_on(self, partition: Partition, dtype: np.dtype[Any]) -> tuple[Partition, Partition, Rule, np.dtype[Any]]:
-        """Return what all batches of `partial_fit` share: the partition, what is folded over what, and their dtype."""
+    def _batch_settings(
+        self, partition: Partition, dtype: np.dtype[Any]
+    ) -> tuple[Partition, Partition, Rule, np.dtype[Any]]:
+        """Return the settings of all batches of `partial_fit`: the partition, the one to fold, the rule, the dtype."""
         folded = self._folded(partition)
         rule = exact_rule(self._to_compute(RankChoice.of(self.get_params()), None, partition), folded)
         check_states_fit(rule, map(folded.n_features, range(folded.n_partitions)), folded.split_dtype(dtype))
@@ -181,27 +182,24 @@ class PartitionedPCA(ComponentModel):
 
     @WhereStateIsKept
     def partial_fit(self, X: Any, y: Any = None, *, sample_dim: str | Sequence[str] | None = None) -> Self:
-        """Take in further samples, held in memory, and decompose again.
+        """Update the model with further samples in memory.
 
         Parameters
         ----------
         X : array (n_samples, *sample_shape)
-            The first call fixes the sample shape, the dtype and the partitions. A batch that is refused changes
-            nothing.
+            The first call fixes the sample shape, the dtype and the partitions. A rejected batch changes nothing.
         sample_dim : str or sequence of str, optional
             Of the first ``DataArray``, see `fit`.
 
         Notes
         -----
-        Keeps all covariances in memory, twice while it takes in a batch, and solves every eigenproblem at each call:
-        for many batches, or when they lie in a store, `fit` is far cheaper. The attributes are there once two samples
-        were seen.
+        Keeps all covariances in memory (twice during a call) and solves every eigenproblem at each call. For many
+        batches, or batches in a store, `fit` is far cheaper. The fitted attributes exist after two samples.
 
         Raises
         ------
         DataError
-            For a model that `fit` fitted or `load` read without ``keep_state``; for samples that do not go with those
-            before.
+            If `fit` or `load` made the model without ``keep_state``, or the samples do not match the earlier ones.
         """
         if self._states is None:
             check_parameters(self)
@@ -209,12 +207,12 @@ class PartitionedPCA(ComponentModel):
         choice = RankChoice.of(self.get_params())
         if choice.validation_fraction is not None or choice.name == "target_ssim":
             raise DataError(
-                f"{choice.name} is met on samples that partial_fit does not keep: use fit, or target_mse or "
+                f"{choice.name} requires samples that partial_fit does not keep: use fit, or target_mse or "
                 f"target_psnr without validation_fraction"
             )
         value_range = value_range_for(choice, self.data_range, X)
         if self._states is None:
-            self._fixed = self._to_go_on(
+            self._fixed = self._batch_settings(
                 self._partition(as_source(X), self._labels.axes if self._labels else None), X.dtype
             )
             before = self._empty_states()
@@ -223,22 +221,22 @@ class PartitionedPCA(ComponentModel):
         partition, folded, rule, dtype = self._fixed
         if (X.shape[1:], X.dtype) != (partition.sample_shape, dtype):
             raise DataError(
-                f"this batch has samples of {X.shape[1:]} {X.dtype} but the first one had "
-                f"{partition.sample_shape} {dtype}: all batches must agree"
+                f"this batch has samples of {X.shape[1:]} {X.dtype}, but the first batch has "
+                f"{partition.sample_shape} {dtype}: use the same shape and dtype in all batches"
             )
         parts = guarded(folded.all_parts, "X")(X)
         update, finish = guarded(rule.update, "X"), guarded(rule.finish, "X")
-        # What is updated is a copy: a batch that turns out to be beyond arithmetic leaves no trace.
+        # The update changes a copy, so that a batch with an overflow leaves the model unchanged.
         states = [update(state.copy(), part) for state, part in zip(before, parts, strict=True)]
         n = states[0].counts["n_samples"]
         if n >= 2:
             results = [finish(state.copy()) for state in states]
-            settle = guarded(self._settle, "X")
+            settle = guarded(self._set_results, "X")
             settle(choice, rule, partition, folded, results, n, dtype, value_range, None, None)
         self._states = states
         return self
 
-    def _settle(
+    def _set_results(
         self,
         choice: RankChoice,
         rule: Rule,
@@ -251,7 +249,7 @@ class PartitionedPCA(ComponentModel):
         check: TargetCheck | None,
         left_out: Array | None,
     ) -> None:
-        """Choose which of the components that were found in n samples to keep, and learn them."""
+        """Choose the components to keep from the results for n samples, and set the fitted attributes."""
         results, places = by_partition(rule, folded, results, dtype)
         for result in results:
             check_result(result, f"the analysis of a {self.part_name}")
@@ -264,16 +262,16 @@ class PartitionedPCA(ComponentModel):
             target = {
                 "name": choice.name,
                 "asked": float(choice.value),
-                # The PSNR of what is exact is infinite, for which JSON has no number.
+                # The PSNR of an exact reconstruction is infinite, which JSON cannot represent.
                 "reached": reached.value if math.isfinite(reached.value) else None,
                 "standard_error": reached.standard_error,
                 "left_out": 0 if left_out is None else len(left_out),
                 "data_range": list(value_range),
             }
-        self._know_target(target, left_out)
+        self._set_target(target, left_out)
 
-    def _know_target(self, target: dict[str, Any], left_out: Array | None = None) -> None:
-        """Set the attributes that only targets give; those of a fit with another choice go."""
+    def _set_target(self, target: dict[str, Any], left_out: Array | None = None) -> None:
+        """Set the attributes of a fit with a target; without one, delete those of an earlier fit."""
         self._target, reached = target, target.get("reached", math.nan)
         learned = {
             "target_reached_": (math.inf if reached is None else reached) if target else None,
@@ -282,25 +280,25 @@ class PartitionedPCA(ComponentModel):
         self._know_only({**learned, "validation_samples_": left_out})
 
     def target_numbers(self) -> dict[str, Any]:
-        """Return what was asked for as a target and what is reached, empty where there is none."""
+        """Return the target and the value reached, empty without a target."""
         return self._target or {}
 
     def _to_compute(self, choice: RankChoice, n: int | None, partition: Partition) -> int | None:
-        """Return how many components of each partition the rule is to find in n samples, None for all."""
+        """Return the number of components of each partition that the rule finds in n samples, None for all."""
         if choice.adapts:
             d, largest = math.prod(partition.sample_shape), partition.max_features
             return choice.to_compute(d, partition.n_partitions, largest, n)
         if self.n_components is None:
             return None
         most, what = self._most_components(partition)
-        return checked_rank(self.n_components, most, n, what, f", or choose larger {self.part_name}s")
+        return checked_rank(self.n_components, most, n, what, f", or use larger {self.part_name}s")
 
     def _random(self, use: int) -> np.random.Generator:
-        """Return the generator of one of the uses of ``random_state``."""
+        """Return the random generator of one use of ``random_state``."""
         return np.random.default_rng((self._seed(), use))
 
     def _learned_parts(self, partition: Partition, arrays: dict[str, Array], n: int) -> None:
-        """Set the learned attributes from what a store holds or a fit of n samples found."""
+        """Set the fitted attributes from the arrays of a store, or of a fit to n samples."""
         if n < 2:
             raise ValueError(f"{n} samples")
         super()._learned(arrays, partition.sample_shape, n)
@@ -311,35 +309,35 @@ class PartitionedPCA(ComponentModel):
 
     @property
     def basis_(self) -> LinearRepresentation:
-        """The mean and the components with their partition: what tasks are sent."""
+        """The mean and the components with their partition, as tasks receive them."""
         check_is_fitted(self)
         return self._basis
 
     @property
     def partition_(self) -> Any:
-        """How the attributes are split: the cells or bands."""
+        """The partition of the attributes into cells or bands."""
         check_is_fitted(self)
         return self._known_partition
 
     @property
     def ranks_(self) -> Array:
-        """Components that each partition keeps, integers (*grid_shape). Rows of ``components_`` beyond are zero."""
+        """Number of retained components of each partition, integers (*grid_shape). Surplus rows are zero."""
         return self.basis_.ranks.reshape(self.total_variance_.shape)
 
     def get_feature_names_out(self, input_features: Any = None) -> Array:
-        """Return names of the scores in the order of a flattened sample of them."""
+        """Return the names of the scores, in the order of the flattened scores of a sample."""
         check_is_fitted(self)
         places, levels = np.ndindex(self.total_variance_.shape), range(self.n_components_)
         return np.array([f"{self._name_of(place)}_component{j}" for place in places for j in levels], dtype=object)
 
-    # -- what jobs and reports ask
+    # -- for jobs and reports
 
     def check_before(self, n_samples: int) -> None:
-        """Refuse parameters that cannot be fitted to so many samples, as far as the parameters alone tell."""
+        """Raise `DataError` if the parameters alone show that a fit to this many samples fails."""
         RankChoice.of(self.get_params())
 
     def report_numbers(self) -> dict[str, Any]:
-        """Return what a report says of the fitted model; see `dpca.report.record`."""
+        """Return the numbers of the fitted model for a report; see `dpca.report.record`."""
         ranks = self.ranks_
         low, high, total = int(ranks.min()), int(ranks.max()), int(ranks.sum())
         ratio = self.n_features_in_ / total if total else None
@@ -348,10 +346,10 @@ class PartitionedPCA(ComponentModel):
             numbers["ranks"] = {"min": low, "mean": total / ranks.size, "max": high, "total": total}
         return numbers
 
-    # -- keeping
+    # -- on disk
 
     def _facts(self, **own: Any) -> dict[str, Any]:
-        """Return what a store states."""
+        """Return the facts of a store of this model."""
         counts = {"n_components": self.n_components_, "n_samples_seen": self.n_samples_seen_}
         return {
             "sample_shape": list(self.sample_shape_),
@@ -363,17 +361,17 @@ class PartitionedPCA(ComponentModel):
         }
 
     def _state_facts(self) -> dict[str, Any]:
-        """Return what a store states of states: the dtype of the samples, and how many components are kept."""
+        """Return the facts of stored states: the dtype of the samples, and the choice of components."""
         data_range = None if self.data_range is None else list(map(float, self.data_range))
         choices = {name: plain(getattr(self, name)) for name in (*CHOICES, "max_components")}
         return {"dtype": str(self._fixed[3]), "parameters": choices | {"data_range": data_range}}
 
     def _state_arrays(self) -> dict[str, tuple[Array, tuple[str, ...]]]:
-        """Return the arrays of a store that hold states."""
+        """Return the arrays of the states for a store."""
         return stored_arrays(self._states) if self.keep_state and self._states else {}
 
     def _remember(self, stored: StoredModel) -> None:
-        """Take over what a store states beside parameters that it has always stated, where it does."""
+        """Restore the attributes that only newer stores, or stores of some fits, contain."""
         facts = stored.facts
         self.flatten = bool(facts.get("flatten", False))
         if (state := facts.get("state")) is not None:
@@ -381,16 +379,16 @@ class PartitionedPCA(ComponentModel):
                 setattr(self, name, state["parameters"][name])
             if (bounds := state["parameters"]["data_range"]) is not None:
                 self.data_range = checked_range(bounds)
-            self.keep_state, self._fixed = True, self._to_go_on(self.partition_, stated_dtype(state))
+            self.keep_state, self._fixed = True, self._batch_settings(self.partition_, stated_dtype(state))
             read_states(stored, states := self._empty_states())
             self._states = states
         if (stated := facts.get("target")) is not None:
             kinds = {"name": str, "asked": float, "reached": float, "standard_error": float, "left_out": int}
             known = {name: stated[name] if stated[name] is None else kind(stated[name]) for name, kind in kinds.items()}
-            known["data_range"] = [float(value) for value in stated.get("data_range", ())]  # older models have none
-            self._know_target(known)
+            known["data_range"] = [float(value) for value in stated.get("data_range", ())]  # missing in older models
+            self._set_target(known)
 
     @staticmethod
     def _shapes(sample_shape: tuple[int, ...], grid_shape: tuple[int, ...], k: int) -> dict[str, tuple[int, ...]]:
-        """Return the shapes of the arrays in a store, beside those of components."""
+        """Return the shapes of the arrays in a store, except the components."""
         return {"mean": sample_shape, "explained_variance": (*grid_shape, k), "total_variance": grid_shape}

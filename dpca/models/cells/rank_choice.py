@@ -1,4 +1,4 @@
-"""The ways to ask for components of partitions: one parameter at a time, each a target that the user understands."""
+"""The parameters that choose the number of components of partitions, one at a time."""
 
 from __future__ import annotations
 
@@ -17,33 +17,33 @@ from dpca.models.cells import rank
 from dpca.storage.errors import DataError
 from dpca.storage.given_numbers import is_real, whole_number
 
-#: The parameters of an estimator that say how many components it keeps; None of them keeps all.
+#: The parameters of an estimator for the number of components. If all are None, it keeps all components.
 CHOICES = ("n_components", "threshold", "total_components", "ratio", "target_mse", "target_psnr", "target_ssim")
 TARGETS = CHOICES[-3:]
-# Where ranks differ, so many times the mean rank are computed unless ``max_components`` says otherwise, or this share
-# of the attributes where no mean is asked for.
+# If ranks differ and ``max_components`` is not given, this multiple of the mean rank is computed, or this share of the
+# attributes if the mean rank is unknown.
 _TIMES_MEAN, _SHARE = 4, 1 / 3
 
 
 class RankWarning(UserWarning):
-    """Some partitions would have kept more components than were computed."""
+    """Some partitions keep all computed components, and might keep more."""
 
 
 @dataclass(frozen=True)
 class EigenvalueSpectrum:
-    """What is known of all partitions once their components were computed.
+    """The eigenvalues of all partitions after a fit.
 
     Parameters
     ----------
     variances : array (n_partitions, k)
-        What each component captures, zero where a partition has fewer.
+        Variance along each component, zero if a partition has fewer.
     totals : array (n_partitions,)
         Total variance of each partition.
     sizes : array (n_partitions,)
         Attributes of each partition.
     n_samples : int
     places : array (n_partitions,), optional
-        How many partitions share the components of each; variances and totals are then averages over these.
+        Number of partitions that share the components of each; variances and totals are then averages over these.
     """
 
     variances: Array
@@ -59,12 +59,12 @@ class EigenvalueSpectrum:
 
     @property
     def counts(self) -> Array:
-        """How many components in all can be kept, ascending from 0."""
+        """The possible total numbers of components, ascending from 0."""
         return rank.whole_counts(self.variances, self.places is not None)
 
     @property
     def captured(self) -> CapturedVariance:
-        """What components capture of the samples of the fit."""
+        """The captured energies of the samples of the fit."""
         n = self.n_samples
         energies, totals = self.variances * (n - 1), self.totals.sum(keepdims=True) * (n - 1)
         return CapturedVariance(energies[None], totals, np.array([n]), "the samples of the fit")
@@ -72,18 +72,18 @@ class EigenvalueSpectrum:
 
 @dataclass(frozen=True)
 class CapturedVariance:
-    """What components capture of some samples, those of the fit or others.
+    """The captured energies of some samples, of the fit or others.
 
     Parameters
     ----------
     energies : array (n_groups, n_partitions, k)
-        Summed squares of the scores of each group of samples; groups tell how much the samples differ.
+        Summed squares of the scores of each group of samples. The groups give the standard error.
     totals : array (n_groups,)
-        Summed squares of the samples less the mean of the fit.
+        Summed squares of the differences between the samples and the mean of the fit.
     counts : array (n_groups,), integer
         Samples of each group.
     name : str
-        What errors call the samples.
+        Name of the samples in errors.
     """
 
     energies: Array
@@ -94,7 +94,7 @@ class CapturedVariance:
 
 @dataclass(frozen=True)
 class Reached:
-    """What a target's measure is on the samples that it is met on, and the standard error, 0 where all are known."""
+    """The value of a target's measure on the samples that it is met on, and its standard error, 0 for all samples."""
 
     value: float
     standard_error: float
@@ -102,14 +102,14 @@ class Reached:
 
 @dataclass(frozen=True)
 class RankChoice:
-    """One of `CHOICES`, its value, the bound on each rank, and the share of the samples that a target is met on."""
+    """One of `CHOICES`, its value, the bound on each rank, and the share of samples held out for a target."""
 
     name: str
     value: Any
     max_components: int | None
     validation_fraction: float | None
     least: int = 0
-    """Components of each partition to compute at least, where ``max_components`` does not say how many."""
+    """Smallest number of components of each partition to compute if ``max_components`` is not given."""
 
     @classmethod
     def of(cls, parameters: Mapping[str, Any]) -> RankChoice:
@@ -118,40 +118,40 @@ class RankChoice:
         Raises
         ------
         DataError
-            If more than one is given, or one makes no sense.
+            If more than one is given, or a value is invalid.
         """
         given = {name: parameters[name] for name in CHOICES if parameters.get(name) is not None}
         if len(given) > 1:
-            raise DataError(f"{' and '.join(given)} are given: ask for components in one way at a time")
+            raise DataError(f"{' and '.join(given)} are given: use one of them to choose the number of components")
         name, value = next(iter(given.items()), ("n_components", None))
         bound = parameters.get("max_components")
         if bound is not None:
             bound = whole_number(bound, "max_components", 1)
             if name == "n_components" and value != NOISE:
                 raise DataError(
-                    f"{_option('max_components')} bounds ranks that differ: leave it out where --components "
-                    f"(n_components) is given"
+                    f"{_option('max_components')} bounds ranks that differ, but --components (n_components) gives one "
+                    f"rank: omit one of them"
                 )
         if name == "total_components":
             whole_number(value, name, 1)
         elif name != "n_components" and not _is_positive(value):
-            raise DataError(f"{name} is {value!r}: give a positive number")
+            raise DataError(f"{name} is {value!r}: use a positive number")
         if name == "target_ssim" and value is not None and value > 1:
-            raise DataError(f"target_ssim is {value!r}: give a number of at most 1, the SSIM of an image with itself")
+            raise DataError(f"target_ssim is {value!r}: use a number of at most 1, the SSIM of equal images")
         fraction = parameters.get("validation_fraction")
         if fraction is not None:
             if not _is_positive(fraction) or fraction > 0.5:
-                raise DataError(f"validation_fraction is {fraction!r}: give a number above 0 and at most 0.5")
+                raise DataError(f"validation_fraction is {fraction!r}: use a number above 0 and at most 0.5")
             if name not in TARGETS:
                 raise DataError(
-                    f"validation_fraction is {fraction!r} but there is no target to meet on these samples: give one of "
-                    f"{', '.join(map(_option, TARGETS))}, or leave it out"
+                    f"validation_fraction is {fraction!r}, but there is no target for these samples: use one of "
+                    f"{', '.join(map(_option, TARGETS))}, or omit it"
                 )
         return cls(name, value, bound, fraction)
 
     @property
     def is_target(self) -> bool:
-        """Whether the quality of reconstructions is what was asked for."""
+        """Whether the choice is a quality of reconstructions."""
         return self.name in TARGETS
 
     @property
@@ -160,9 +160,9 @@ class RankChoice:
         return self.name != "n_components" or self.value == NOISE
 
     def to_compute(self, n_features: int, n_partitions: int, largest: int, n: int | None) -> int | None:
-        """Return how many components of each partition must be computed, None for all."""
+        """Return the number of components of each partition to compute, None for all."""
         if self.value == NOISE:
-            return None  # the noise shows in the smallest
+            return None  # the smallest eigenvalues determine the noise floor
         if not self.adapts:
             return None if self.value is None else int(self.value)
         mean = self.mean_rank(n_features, n_partitions)
@@ -170,7 +170,7 @@ class RankChoice:
         return max(1, min(self.max_components or most, largest, largest if n is None else n))
 
     def mean_rank(self, n_features: int, n_partitions: int) -> float | None:
-        """Return how many components a partition keeps on average, None where that depends on the data."""
+        """Return the mean number of retained components of a partition, None if it depends on the data."""
         if self.name == "total_components":
             return float(self.value) / n_partitions
         if self.name == "ratio":
@@ -178,12 +178,12 @@ class RankChoice:
         return None
 
     def ranks(self, known: EigenvalueSpectrum) -> Array:
-        """Return how many components each partition keeps, where no target has to be met.
+        """Return the number of retained components of each partition, for choices other than targets.
 
         Raises
         ------
         DataError
-            If not enough components were computed.
+            If too few components were computed.
         """
         variances, totals = known.variances, known.totals
         if self.value == NOISE:
@@ -197,8 +197,8 @@ class RankChoice:
             counts = known.counts
             if len(counts) > 1 and total < counts[1]:
                 raise rank.UnmetError(
-                    f"{total:,} components in all are fewer than the {counts[1]:,} cells that share the first one: "
-                    f"ask for at least that many, or leave out --shared (shared=False)"
+                    f"{total:,} components in total are fewer than the {counts[1]:,} cells that share the first one: "
+                    f"use at least {counts[1]:,}, or omit --shared (shared=False)"
                 )
             if total <= counts[-1]:
                 total = int(counts[counts <= total][-1])
@@ -207,21 +207,21 @@ class RankChoice:
     def ranks_for_error(
         self, known: EigenvalueSpectrum, captured: CapturedVariance, width: float
     ) -> tuple[Array, Reached]:
-        """Return the ranks of the fewest components that meet ``target_mse`` or ``target_psnr``, and what they reach.
+        """Return the ranks of the fewest components that meet ``target_mse`` or ``target_psnr``, and the value reached.
 
         Parameters
         ----------
         known : Spectrum
-            Its variances say in which order components are added.
+            Components are added in the order of its variances.
         captured : Captured
-            The samples on which the target is to be met.
+            The samples for which the target is met.
         width : float
-            Largest possible value less the smallest.
+            Difference of the largest and the smallest possible value.
 
         Raises
         ------
         DataError
-            If the components that were computed do not meet it.
+            If the computed components do not meet it.
         """
         parts = zip(captured.energies, captured.totals, strict=True)
         left = np.stack([rank.left_by(known.variances, energies, float(total)) for energies, total in parts])
@@ -236,47 +236,47 @@ class RankChoice:
         count = int(counts[met[counts].argmax()])
         value, error = float(mse[count]), standard_error(left[:, count] / captured.counts)
         if decibels:
-            # To first order; without any error at all, the ratio is infinite and known.
+            # To first order. Without any error, the ratio is infinite and exact.
             value, error = float(psnr_from_mse(mse)[count]), 10 / math.log(10) * error / value if value else 0.0
         return rank.spread(known.variances, count), Reached(value, error)
 
     def unmet(self, known: EigenvalueSpectrum, best: float, samples: str) -> rank.UnmetError:
-        """Return the error that says what can be reached instead of the target."""
+        """Return the error for an unmet target, with the value that can be reached."""
         n, most = len(rank.falling(known.variances)), known.variances.shape[1]
         short = most < min(int(known.sizes.max()), known.n_samples)
-        remedy = f"raise --max-components K (max_components=K) above {most}" if short else "fit more samples"
+        remedy = f"use --max-components K (max_components=K) above {most}" if short else "fit more samples"
         return rank.UnmetError(
-            f"{_option(self.name)} is {self.value:g} but all {n:,} components that were computed reach only {best:.6g} "
-            f"on {samples}: {remedy}, or relax the target",
+            f"{_option(self.name)} is {self.value:g}, but all {n:,} computed components reach only {best:.6g} on "
+            f"{samples}: {remedy}, or relax the target",
             most if short else None,
         )
 
     def wider(self, unmet: rank.UnmetError) -> RankChoice | None:
-        """Return the choice with twice as many components to compute, None where that is bounded or of no use."""
+        """Return the choice with twice as many components to compute, None if that is bounded or useless."""
         if unmet.computed is None or self.max_components is not None:
             return None
         return replace(self, least=2 * unmet.computed)
 
     def warn_where_short(self, chosen: Array, known: EigenvalueSpectrum) -> None:
-        """Warn if partitions might have kept more components than were computed, and nobody asked for that bound."""
+        """Warn if partitions might keep more components than were computed, unless ``max_components`` is given."""
         most = known.variances.shape[1]
         capped = int(((chosen == most) & (known.sizes > most)).sum())
         if capped and self.max_components is None:
             warnings.warn(
-                f"{capped} partitions keep all {most} components that were computed and might have kept more: "
-                f"raise --max-components K (max_components=K) for the least error",
+                f"{capped} partitions keep all {most} computed components and might keep more: use a larger "
+                f"--max-components K (max_components=K) for the least error",
                 RankWarning,
                 stacklevel=4,
             )
 
 
 def _option(name: str) -> str:
-    """Return what a command calls a parameter, and its own name."""
+    """Return the command-line option of a parameter, and its name."""
     return f"--{name.replace('_', '-')} ({name})"
 
 
 def standard_error(means: Array) -> float:
-    """Return the standard error of the mean of groups of about equal size, 0 for a single group, which is all."""
+    """Return the standard error of the mean of groups of about equal size, 0 for a single group of all samples."""
     return float(means.std(ddof=1) / math.sqrt(len(means))) if len(means) > 1 else 0.0
 
 

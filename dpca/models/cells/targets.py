@@ -1,10 +1,10 @@
-"""Keeping as many components as were asked for: a target of quality is met on samples that are read.
+"""Targets of quality: keep the fewest components that meet a target on samples of the fit, or on held-out ones.
 
-Components are added in the order of the eigenvalues, whatever the samples are; the target decides how many.
+Components are added in the order of the eigenvalues until the target is met.
 
-* Squared error: of samples that the fit did not see it follows from the energies of their scores, for every number of
-  components at once, so that they are read once.
-* SSIM: the number is searched, on some hundred samples that are held in memory with their scores.
+* Squared error: for held-out samples, it follows from the energies of their scores for all numbers of components, so
+  they are read once.
+* SSIM: the number is searched, on some hundred samples in memory with their scores.
 """
 
 from __future__ import annotations
@@ -32,30 +32,30 @@ from dpca.storage.errors import DataError
 from dpca.storage.ranges import checked_range, type_range
 from dpca.storage.remote.tasks import run_in_order
 
-#: Samples that SSIM is measured on: their mean is known to .001, where single images vary by .02.
+#: Number of samples for SSIM. The standard error of their mean is .001 if single images vary by .02.
 SSIM_SAMPLES = 500
-# Neighbors in the stack may be alike, so that not single samples but groups of them tell how well a mean is known.
+# Neighbors in the stack may be similar, so the standard error of a mean follows from groups of samples.
 _GROUPS = 10
-# Floating-point copy of the samples that are mapped at once.
+# Bytes of the floating-point copy of one block of samples.
 _BLOCK_BYTES = 2**25
 
 
 @dataclass(frozen=True)
 class TargetCheck:
-    """Samples that are read to meet a target on them.
+    """The samples on which a target is met.
 
     Parameters
     ----------
     source : Source
         The whole stack.
     samples : array of integers
-        Which of its samples, ascending.
+        Their numbers, ascending.
     name : str
-        What errors say was done with them.
+        The origin of the samples in errors: "measured" or "held out".
     n_spatial : int
-        How many axes of a sample are axes of space.
+        Number of spatial axes of a sample.
     room : int
-        Bytes that may be held in memory.
+        Bytes of memory that may be used.
     """
 
     source: Source
@@ -73,19 +73,19 @@ def check_for(
     rng: np.random.Generator,
     memory_budget: int | None,
 ) -> TargetCheck | None:
-    """Choose the samples to meet a target on: those that were left out, or what SSIM needs.
+    """Return the samples on which to meet a target: the held-out ones, or samples for SSIM.
 
-    None where the eigenvalues alone tell what is reached: the squared error of the samples of the fit.
+    None for the squared error of the samples of the fit, which follows from the eigenvalues.
 
     Raises
     ------
     DataError
-        If SSIM has no meaning for such samples.
+        If SSIM is undefined for such samples.
     """
     samples = left_out
     if choice.name == "target_ssim":
         shape = tuple(source.shape[1:])
-        remedy = "give --target-psnr DB (target_psnr) or --target-mse MSE (target_mse) instead"
+        remedy = "use --target-psnr DB (target_psnr) or --target-mse MSE (target_mse) instead"
         check_ssim(f"target_ssim is {choice.value:g}", shape, n_spatial, remedy)
         n = source.shape[0] if left_out is None else len(left_out)
         samples = spread_samples(n, min(SSIM_SAMPLES, n), rng)
@@ -97,7 +97,7 @@ def check_for(
 
 
 def check_ssim(asked: str, sample_shape: tuple[int, ...], n_spatial: int, remedy: str) -> None:
-    """Refuse samples of which SSIM has no meaning.
+    """Raise an error if SSIM is undefined for these samples.
 
     Raises
     ------
@@ -105,8 +105,8 @@ def check_ssim(asked: str, sample_shape: tuple[int, ...], n_spatial: int, remedy
     """
     if not has_ssim(sample_shape, n_spatial):
         raise DataError(
-            f"{asked} but samples are {sample_shape}, and SSIM needs images or volumes of at least {WINDOW} pixels "
-            f"along every axis of space: {remedy}"
+            f"{asked}, but samples are {sample_shape}, and SSIM requires images or volumes of at least {WINDOW} pixels "
+            f"along every spatial axis: {remedy}"
         )
 
 
@@ -116,21 +116,21 @@ def value_range_for(
     stack: Any,
     find: Callable[[], tuple[float, float]] | None = None,
 ) -> tuple[float, float] | None:
-    """Return the smallest and the largest possible value where a target needs them, None where there is no target.
+    """Return the smallest and the largest possible value for a target, None without a target.
 
-    They are what is given, what the stack states, those of its type, or what ``find`` returns.
+    They are ``data_range``, the data range of the stack, the range of its type, or the result of ``find``.
 
     Raises
     ------
     DataError
-        If nobody says what they are.
+        If none of these is available.
     """
     if not choice.is_target:
         return None
     known = data_range if data_range is not None else getattr(stack, "data_range", None)
     if known is None and (known := type_range(np.dtype(stack.dtype)) or (find and find())) is None:
         raise DataError(
-            f"{choice.name} needs the range of the values, which a batch does not tell: give data_range=(low, high)"
+            f"{choice.name} requires the range of the values, which a batch does not have: use data_range=(low, high)"
         )
     return checked_range(known)
 
@@ -144,27 +144,27 @@ def keep_chosen(
     check: TargetCheck | None,
     places: Array | None = None,
 ) -> Reached | None:
-    """Leave each partition the components that the choice gives it, and return what is reached of a target.
+    """Truncate the results of each partition to the chosen components, and return the value reached of a target.
 
     Parameters
     ----------
     choice : RankChoice
     partition : Partition
     results : list of dict
-        Mean, components and variances of each partition, as folded.
+        Mean, components and variances of each partition.
     n_samples : int
         Samples of the fit.
     value_range : (float, float) or None
-        Smallest and largest possible value, None where there is no target.
+        Smallest and largest possible value, None without a target.
     check : Check or None
-        Samples to meet a target on, None for those of the fit.
+        Samples on which to meet a target, None for those of the fit.
     places : array (n_partitions,), optional
-        How many partitions share the components of each, and keep them together.
+        Number of partitions that share the components of each.
 
     Raises
     ------
     DataError
-        If the components that were computed do not do what is asked.
+        If the computed components do not meet the choice.
     """
     if not choice.adapts:
         return None
@@ -190,7 +190,7 @@ def keep_chosen(
 
 
 def _ranks_for_ssim(choice: RankChoice, known: EigenvalueSpectrum, held: Held, name: str) -> tuple[Array, Reached]:
-    """Return the ranks of the fewest components whose mean SSIM is the target at least, and what they reach."""
+    """Return the ranks of the fewest components with a mean SSIM of at least the target, and the value reached."""
     counts = known.counts
     seen: dict[int, Array] = {}
 
@@ -205,7 +205,7 @@ def _ranks_for_ssim(choice: RankChoice, known: EigenvalueSpectrum, held: Held, n
 
 
 def _all_found(partition: Any, results: Results, check: TargetCheck) -> LinearRepresentation:
-    """Return all components that were computed, in the type that the model will have."""
+    """Return all computed components in the dtype of the model."""
     shape, k = partition.sample_shape, max(len(result["components"]) for result in results)
     means = ((i, result["mean"][None, None]) for i, result in enumerate(results))
     rows = ((i, result["components"][None]) for i, result in enumerate(results))
@@ -214,7 +214,7 @@ def _all_found(partition: Any, results: Results, check: TargetCheck) -> LinearRe
 
 
 def _captured(basis: LinearRepresentation, check: TargetCheck) -> CapturedVariance:
-    """Read the samples of a check once and return what every component captures of them.
+    """Read the samples of a check once, and return their energies along every component.
 
     Costs 2 d k operations for a sample of d attributes, for k components of each partition.
     """
@@ -223,7 +223,7 @@ def _captured(basis: LinearRepresentation, check: TargetCheck) -> CapturedVarian
     for g, chosen in enumerate(groups):
         for samples in _blocks(check.source, chosen):
             energies[g] += np.square(basis.encode(samples), dtype=np.float64).sum(axis=0)
-            # Filters of lapped cells leave squares as they are.
+            # The filters of lapped cells are orthogonal, so they do not change the sum of squares.
             totals[g] += sum(float(np.square(x - basis.mean).sum()) for x in samples)
     counts = np.array([len(chosen) for chosen in groups])
     by_partition = energies.reshape(len(groups), -1, basis.score_shape[-1])
@@ -231,10 +231,10 @@ def _captured(basis: LinearRepresentation, check: TargetCheck) -> CapturedVarian
 
 
 def fewest(measure: Callable[[int], float], target: float, most: int) -> tuple[int, float]:
-    """Return the least number for which a rising measure reaches a target, and the measure there.
+    """Return the least number for which an increasing measure reaches a target, and the measure of this number.
 
-    Brent's method on the integers, which takes about two thirds of the steps of bisection where the measure is smooth.
-    If ``most`` does not reach the target, it is what is returned.
+    Uses Brent's method on the integers, which requires about two thirds of the steps of bisection for a smooth measure.
+    Returns ``most`` if it does not reach the target.
     """
     seen: dict[int, float] = {}
 
@@ -242,26 +242,26 @@ def fewest(measure: Callable[[int], float], target: float, most: int) -> tuple[i
         n = math.ceil(number)
         if n not in seen:
             seen[n] = measure(n)
-        return (seen[n] - target) or math.ulp(0.0)  # what is reached exactly is reached
+        return (seen[n] - target) or math.ulp(0.0)  # a target that is reached exactly counts as reached
 
     if above(most) < 0:
         return most, seen[most]
     if above(0) < 0:
-        # Ends of a bracket shorter than 1/2 round to neighbors: one does not reach the target, the other does.
+        # The ends of a bracket shorter than 1/2 round to neighbors: one reaches the target, and the other does not.
         brentq(above, 0, most, xtol=0.5, maxiter=1000)
     found = min(n for n, value in seen.items() if value >= target)
     return found, seen[found]
 
 
 class Held:
-    """Samples in memory with all their scores, whose SSIM is measured for any ranks.
+    """Samples in memory with all their scores, for the SSIM of any ranks.
 
     Parameters
     ----------
     basis : LinearRepresentation
-        All components that were computed.
+        All computed components.
     check : Check
-        Where samples and scores would take more than half of its room, as many as fit are held, spread over all.
+        If samples and scores exceed half of its room, a smaller number of samples is held, spread over all.
     value_range : (float, float)
     """
 
@@ -274,7 +274,7 @@ class Held:
         self._scores = list(self._in_threads(lambda b: basis.encode(self._samples[b])))
 
     def ssim(self, ranks: Array) -> Array:
-        """Return the SSIM of each where partitions keep so many components; values are made pixels, as on writing."""
+        """Return the SSIM of each sample for these ranks, with values rounded to pixels as in stores."""
         kept = (np.arange(self._basis.score_shape[-1]) < ranks[:, None]).reshape(self._basis.score_shape)
         return np.concatenate(list(self._in_threads(lambda b: self._ssim(b, kept))))
 
@@ -288,7 +288,7 @@ class Held:
 
 
 def _blocks(source: Source, chosen: Array) -> Iterator[Array]:
-    """Yield the chosen samples, as many at a time as are mapped at once, C-ordered."""
+    """Yield the chosen samples in blocks of `_BLOCK_BYTES`, C-ordered."""
     row = math.prod(source.shape[1:]) * working_dtype(source.dtype).itemsize
     rows = max(1, _BLOCK_BYTES // row)
     left, filled = len(chosen), 0

@@ -1,4 +1,4 @@
-"""Modes rotated to simple structure: each is large at few places."""
+"""Modes rotated to simple structure: each mode is large at few places."""
 
 from __future__ import annotations
 
@@ -26,12 +26,12 @@ class RotatedEOF:
     Attributes
     ----------
     explained_variance_, explained_variance_ratio_ : array (k,), float64
-        Of each rotated mode, descending: the squares of its loadings. After "promax" they do not add up to those
-        before.
+        Variance of each rotated mode, descending: the sum of its squared loadings. After "promax" their sum differs
+        from that of the modes.
     rotation_ : array (k, k), float64
-        The rotated loadings are the loadings, modes times the roots of their eigenvalues, times this.
+        Loadings times this matrix are the rotated loadings. Loadings are modes times the roots of their eigenvalues.
     correlation_ : array (k, k), float64
-        Between the time functions: the identity after "varimax".
+        Correlation of the time functions: the identity after "varimax".
     """
 
     eof: Any = field(repr=False)
@@ -59,7 +59,7 @@ class RotatedEOF:
     def _turned(self, pcs: Any, scaling: int) -> Any:
         k = len(self.explained_variance_)
         root = np.sqrt(self.eof.explained_variance_[:k])
-        # Of loadings L R the time functions of variance 1 are those of L times the inverse of R^T.
+        # For loadings L R, the time functions of variance 1 are those of L times the inverse of R^T.
         turn = np.linalg.inv(self.rotation_).T / root[:, None]
         turn = turn * np.sqrt(self.explained_variance_) * self._scale(scaling)
         values = (pcs.data if is_labelled(pcs) else pcs)[:, :k] @ turn.astype(pcs.dtype)
@@ -75,32 +75,34 @@ def rotated(eof: Any, method: str, k: int, kaiser: bool, power: int) -> RotatedE
     Parameters
     ----------
     method : {"varimax", "promax"}
-        "varimax" keeps the time functions uncorrelated (Kaiser 1958). "promax" goes on from there to oblique modes
-        (Hendrickson & White 1964; Richman 1986).
+        "varimax" keeps the time functions uncorrelated (Kaiser 1958). "promax" continues from its result to oblique
+        modes (Hendrickson & White 1964; Richman 1986).
     k : int
         2 or more.
     kaiser : bool
-        Whether each place counts alike, its loadings divided by the root of their squares' sum (Kaiser 1958).
+        Kaiser normalization: divide the loadings of each place by the root of the sum of their squares, so that all
+        places have equal weight (Kaiser 1958).
     power : int
-        Of "promax": to what the loadings are raised; 1 changes nothing.
+        Exponent of the loadings in "promax"; 1 changes nothing.
 
     Returns
     -------
     RotatedEOF
-        Costs O(n_places k^2) for each of some tens of turns, and memory for as many loadings in float64, four times.
+        Costs O(n_places k^2) for each of some tens of iterations, and memory for four copies of the loadings in
+        float64.
 
     Raises
     ------
     DataError
-        For another method, fewer than 2 modes, or one without variance.
+        If the method is unknown, there are fewer than 2 modes, or a mode has no variance.
     """
     if method not in METHODS:
-        raise DataError(f"method is {method!r}: choose one of {', '.join(METHODS)}")
+        raise DataError(f"method is {method!r}: use one of {', '.join(METHODS)}")
     variances, power = eof.explained_variance_[:k], whole_number(power, "power", 1)
     if len(variances) < k or k < 2:
-        raise DataError(f"{k} modes are to be rotated and there are {len(variances)}: give 2 to that many")
+        raise DataError(f"the number of modes to rotate is {k}: use 2 to {len(variances)}, the number of modes")
     if not variances[-1] > 0:
-        raise DataError(f"mode {k} has no variance, and so no loadings: rotate fewer")
+        raise DataError(f"mode {k} has no variance, and so no loadings: rotate fewer modes")
     loadings = eof.model_.components_[:k].T.astype(np.float64) * np.sqrt(variances)
     turn = varimax(loadings, kaiser=kaiser)
     found = loadings @ turn
@@ -108,7 +110,7 @@ def rotated(eof: Any, method: str, k: int, kaiser: bool, power: int) -> RotatedE
     if method == "promax" and power > 1:
         oblique = promax(found, power, kaiser=kaiser)
         turn = turn @ oblique
-        # Places without loadings have none after it.
+        # Places without loadings have none after the rotation.
         found = loadings @ turn
         back = np.linalg.inv(oblique)
         correlation = back @ back.T
@@ -122,10 +124,10 @@ def rotated(eof: Any, method: str, k: int, kaiser: bool, power: int) -> RotatedE
 
 
 def varimax(loadings: Array, *, kaiser: bool = True) -> Array:
-    """Return the orthogonal matrix (k, k) that makes squares of loadings (d, k) vary most (Kaiser 1958).
+    """Return the orthogonal matrix (k, k) that maximizes the variance of squared loadings (d, k) (Kaiser 1958).
 
-    By the singular value decomposition of the criterion's gradient (Sherin 1966), until that grows by less than 1e-8 of
-    itself.
+    Iterates with the singular value decomposition of the criterion's gradient (Sherin 1966), until the sum of its
+    singular values changes by less than 1e-8 of itself.
     """
     x = _alike(loadings) if kaiser else loadings
     before = 0.0
@@ -138,23 +140,23 @@ def varimax(loadings: Array, *, kaiser: bool = True) -> Array:
             return turn
         before = now
     warnings.warn(
-        f"varimax still turns after {_MOST_TURNS} steps: rotate fewer modes", ConvergenceWarning, stacklevel=4
+        f"varimax has not converged after {_MOST_TURNS} steps: rotate fewer modes", ConvergenceWarning, stacklevel=4
     )
     return turn
 
 
 def promax(loadings: Array, power: int, *, kaiser: bool = True) -> Array:
-    """Return the matrix (k, k) that takes loadings (d, k) nearest to their powers (Hendrickson & White 1964)."""
+    """Return the matrix (k, k) that maps loadings (d, k) closest to their powers (Hendrickson & White 1964)."""
     x = _alike(loadings) if kaiser else loadings
     target = x / np.abs(x).max(axis=0)
     turn = np.linalg.lstsq(x, target * np.abs(target) ** (power - 1), rcond=None)[0]
-    # Time functions of variance 1.
+    # Scale to time functions of variance 1.
     found: Array = turn * np.sqrt(np.diagonal(np.linalg.inv(turn.T @ turn)))
     return found
 
 
 def _alike(loadings: Array) -> Array:
-    """Return loadings whose squares sum to 1 at each place; where all are 0 they stay so."""
+    """Return loadings scaled to a sum of squares of 1 at each place; loadings of 0 remain 0."""
     lengths = np.sqrt(np.einsum("ij,ij->i", loadings, loadings))[:, None]
     alike: Array = np.divide(loadings, lengths, out=np.zeros_like(loadings), where=lengths > 0)
     return alike

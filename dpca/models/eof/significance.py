@@ -1,4 +1,4 @@
-"""Which modes are more than noise, and how well they are known: North's rule, rule N, the bootstrap."""
+"""Significance and sampling errors of modes: North's rule, rule N, the bootstrap."""
 
 from __future__ import annotations
 
@@ -23,10 +23,10 @@ class NorthTest:
     error : array (k,), float64
         One standard error.
     n_eff : array (k,), float64
-        Samples that count.
+        Effective number of samples.
     separated : array (k,), bool
-        Whether the eigenvalue is further than its error from both neighbors that are known. Modes that are not apart
-        mix, and turn with the samples.
+        Whether the distance of the eigenvalue to both computed neighbors exceeds its error. Modes that are not
+        separated mix: other samples give other combinations of them.
     """
 
     eigenvalue: Array
@@ -37,13 +37,13 @@ class NorthTest:
 
 @dataclass(frozen=True, eq=False)
 class RuleN:
-    """Shares of variance beside those of noise.
+    """Shares of variance, compared with those of noise.
 
     Attributes
     ----------
     share : array (k,), float64
     threshold : array (k,), float64
-        What the share of as high a mode of noise stays below, at the level that was asked for.
+        Quantile, at the given level, of the share of the same mode of noise.
     significant : array (k,), bool
     """
 
@@ -54,16 +54,16 @@ class RuleN:
 
 @dataclass(frozen=True, eq=False)
 class Bootstrap:
-    """How eigenvalues and modes vary between samples.
+    """Variation of eigenvalues and modes between samples.
 
     Attributes
     ----------
     low, high : array (k,), float64
-        Bounds of the eigenvalues at the level that was asked for.
+        Bounds of the eigenvalues at the given level.
     congruence : array (k,), float64
-        Mean absolute cosine between a mode and the one in its place.
+        Mean absolute cosine between a mode and the mode of the same number in a draw.
     least_congruence : array (k,), float64
-        What this cosine exceeds at the level that was asked for.
+        The value that this cosine exceeds at the given level.
     """
 
     low: Array
@@ -79,9 +79,9 @@ def north_test(eigenvalues: Array, n_samples: int, pcs: Array | None = None) -> 
     ----------
     eigenvalues : array (k,), descending
     n_samples : int
-        Independent ones.
+        Number of independent samples.
     pcs : array (n_samples, k), optional
-        Time functions; the samples of each count as far as they are independent for a variance, see
+        Time functions. The number of independent samples is then estimated for each of them, see
         `dpca.kernels.persistence.independent_samples`.
 
     Returns
@@ -101,13 +101,14 @@ def rule_n(shares: Array, n_samples: int, n_places: int, n_trials: int, level: f
     Parameters
     ----------
     shares : array (k,)
-        Of the total variance.
+        Shares of the total variance.
     n_samples, n_places : int
-        Of the field; noise of as many values has fewer degrees of freedom where neighbors or steps are correlated.
+        Size of the field. If neighbors or time steps are correlated, the field has fewer degrees of freedom than noise
+        of this size.
     n_trials : int
-        Fields of noise.
+        Number of fields of noise.
     level : float
-        Share of them that stays below ``threshold``.
+        Share of the fields with a share of variance below ``threshold``.
     seed : int
 
     Returns
@@ -116,8 +117,8 @@ def rule_n(shares: Array, n_samples: int, n_places: int, n_trials: int, level: f
 
     Notes
     -----
-    No field of noise is made: the eigenvalues of its covariance are those of a tridiagonal matrix of independent
-    entries (Dumitriu & Edelman 2002), exactly in distribution. A trial costs O(k min(n_samples, n_places)).
+    The fields of noise are not computed. The eigenvalues of their covariance have exactly the distribution of those of
+    a tridiagonal matrix of independent entries (Dumitriu & Edelman 2002). A trial costs O(k min(n_samples, n_places)).
     """
     n_trials, level = whole_number(n_trials, "n_trials", 2), _level(level)
     rng, k = np.random.default_rng(seed), len(shares)
@@ -135,19 +136,19 @@ def rule_n(shares: Array, n_samples: int, n_places: int, n_trials: int, level: f
 
 
 def bootstrap(pcs: Array, n_trials: int, level: float, block_length: int, seed: int) -> Bootstrap:
-    """Draw samples anew, with replacement, and find the modes of each draw (Efron 1979; Fisher et al. 2016).
+    """Draw samples with replacement, and find the modes of each draw (Efron 1979; Fisher et al. 2016).
 
-    The modes of a draw are combinations of those of the fit, so the field is not read again; what lies outside these
-    takes no part.
+    The modes of a draw are combinations of the modes of the fit, so the field is not read again. Variance outside of
+    the modes of the fit is ignored.
 
     Parameters
     ----------
     pcs : array (n_samples, k)
     n_trials : int
     level : float
-        Of the interval, such as .95.
+        Level of the interval, such as .95.
     block_length : int
-        Samples in a row that are drawn together, where they depend on each other (Kunsch 1989).
+        Number of consecutive samples that are drawn together, for samples that depend on each other (Kunsch 1989).
     seed : int
 
     Returns
@@ -158,7 +159,7 @@ def bootstrap(pcs: Array, n_trials: int, level: float, block_length: int, seed: 
     n_trials, level = whole_number(n_trials, "n_trials", 2), _level(level)
     (n, k), length = pcs.shape, whole_number(block_length, "block_length", 1)
     if length > n:
-        raise DataError(f"block_length is {length} but there are only {n} samples: draw shorter blocks")
+        raise DataError(f"block_length is {length}, but there are only {n} samples: use at most {n}")
     rng, values, cosines = np.random.default_rng(seed), np.empty((n_trials, k)), np.empty((n_trials, k))
     for trial in range(n_trials):
         starts = rng.integers(0, n - length + 1, -(-n // length))
@@ -171,5 +172,5 @@ def bootstrap(pcs: Array, n_trials: int, level: float, block_length: int, seed: 
 
 def _level(level: float) -> float:
     if isinstance(level, bool) or not isinstance(level, float | np.floating) or not 0 < level < 1:
-        raise DataError(f"level is {level!r}: give a share between 0 and 1, such as .95")
+        raise DataError(f"level is {level!r}: use a share between 0 and 1, such as .95")
     return float(level)

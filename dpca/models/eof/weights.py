@@ -1,4 +1,4 @@
-"""What each place of a field counts: given weights, or the root of the cosine of its latitude."""
+"""Weights of the places of a field: given values, or the root of the cosine of the latitude."""
 
 from __future__ import annotations
 
@@ -12,53 +12,53 @@ from dpca.storage.arrays.coordinates import is_latitude
 from dpca.storage.arrays.labelled import is_labelled
 from dpca.storage.errors import DataError, one_line
 
-#: The weights that follow from latitudes.
+#: The name of weights from latitudes.
 COSLAT = "coslat"
-# A little beyond the poles, where grids of single precision put them.
+# Slightly beyond the poles, because of rounding in grids of single precision.
 _POLE = 90.0001
 
 
 def field_weights(weights: Any, labels: Labels | None, sample_shape: tuple[int, ...]) -> Array | None:
-    """Return the weight (*sample_shape), float64, that multiplies the anomalies at each place; None where all are 1.
+    """Return the weights (*sample_shape), float64, of the anomalies at each place; None if all are 1.
 
     Parameters
     ----------
     weights : None, "coslat" or array
-        An array that numpy can broadcast to a sample, or a ``DataArray`` with some of its dims. NaN stands for 0.
+        An array that numpy can broadcast to a sample, or a ``DataArray`` with some of its dims. NaN counts as 0.
     labels : Labels or None
-        Of the samples.
+        Labels of the samples.
     sample_shape : tuple of int
 
     Raises
     ------
     DataError
-        For weights that are negative or infinite, of another shape, or without latitudes in degrees.
+        If weights are negative or infinite, have another shape, or require latitudes in degrees that do not exist.
     """
     if weights is None:
         return None
     if isinstance(weights, str):
         if weights != COSLAT:
-            raise DataError(f"weights are {weights!r}: give {COSLAT!r}, an array, or None")
+            raise DataError(f"weights are {weights!r}: use {COSLAT!r}, an array, or None")
         weights = _root_of_cosine(labels)
     if is_labelled(weights):
         weights = _in_order(weights, labels, sample_shape)
     try:
         values = np.asarray(weights)
     except ValueError as error:  # rows of several lengths
-        raise DataError(f"weights are no array ({one_line(error)}): give one for each place") from error
+        raise DataError(f"weights are not an array ({one_line(error)}): use one weight for each place") from error
     if values.dtype.kind not in "biuf":
-        raise DataError(f"weights hold {values.dtype} values: give real numbers")
+        raise DataError(f"weights hold {values.dtype} values: use real numbers")
     try:
         found = np.broadcast_to(values.astype(np.float64), sample_shape)
     except ValueError as error:
         raise DataError(
-            f"weights have shape {values.shape} but a sample has {sample_shape}: give one for each place"
+            f"weights have shape {values.shape}, but a sample has {sample_shape}: use one weight for each place"
         ) from error
     found = np.where(np.isnan(found), 0.0, found)
     if not (np.isfinite(found).all() and (found >= 0).all()):
-        raise DataError(f"weights go from {found.min():g} to {found.max():g}: give finite ones of at least 0")
+        raise DataError(f"weights range from {found.min():g} to {found.max():g}: use finite weights of at least 0")
     if not found.any():
-        raise DataError("weights are 0 everywhere: give some that are positive")
+        raise DataError("weights are 0 everywhere: use positive weights at some places")
     return found
 
 
@@ -68,32 +68,32 @@ def _root_of_cosine(labels: Labels | None) -> Any:
     found = [c for name, c in coords.items() if is_latitude(str(name), c.attrs)]
     if not found:
         raise DataError(
-            f"weights are {COSLAT!r} but the samples have no latitudes: give an xarray.DataArray with a coordinate "
-            f"'lat', or weights as an array"
+            f"weights are {COSLAT!r}, but the samples have no latitudes: use an xarray.DataArray with a coordinate "
+            f"'lat', or an array of weights"
         )
     lat = found[0]
     units, most = str(lat.attrs.get("units", "degrees")), float(np.abs(lat).max())
-    # A globe in radians; a strip of degrees along the equator says so by its units.
+    # Without units, a maximum near pi / 2 means radians. A strip of degrees along the equator requires units.
     radians = "units" not in lat.attrs and 1.2 < most <= np.pi / 2 + 1e-6
     if not units.lower().startswith("deg") or not most <= _POLE or radians:
         raise DataError(
-            f"the latitudes {lat.name!r} go to {most:g} in {units if 'units' in lat.attrs else 'no units'}: give them "
-            f"in degrees (attribute units='degrees_north')"
+            f"the latitudes {lat.name!r} go to {most:g} in {units if 'units' in lat.attrs else 'no units'}: use "
+            f"degrees (attribute units='degrees_north')"
         )
     return np.sqrt(np.cos(np.deg2rad(lat)).clip(0, 1))
 
 
 def _in_order(weights: Any, labels: Labels | None, sample_shape: tuple[int, ...]) -> Any:
-    import xarray  # whoever gave the weights has it
+    import xarray  # the weights are an array of xarray, so it is installed
 
     dims = () if labels is None else labels.dims
     if labels is None or not set(weights.dims) <= set(dims):
-        raise DataError(f"weights have the dims {weights.dims} but a sample has {dims}: give them along some of these")
+        raise DataError(f"weights have the dims {weights.dims}, but a sample has {dims}: use some of these dims")
     grid = xarray.DataArray(np.ones(sample_shape), labels.coords, dims)
     try:
         return xarray.align(grid, weights, join="exact", copy=False)[1].broadcast_like(grid).transpose(*dims)
     except ValueError as error:
         raise DataError(
-            f"weights of {dict(weights.sizes)} have other coordinates than samples of {dict(grid.sizes)}: give them "
+            f"weights of {dict(weights.sizes)} have other coordinates than samples of {dict(grid.sizes)}: use weights "
             f"on the same grid"
         ) from error

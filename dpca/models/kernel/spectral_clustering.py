@@ -1,4 +1,4 @@
-"""Spectral clustering of data of any size, by landmarks."""
+"""Spectral clustering of data of any size with landmarks."""
 
 from __future__ import annotations
 
@@ -24,19 +24,19 @@ from dpca.storage.given_numbers import whole_number
 
 @dataclass(eq=False, repr=False)
 class SpectralClustering(ClusterMixin, BaseEstimator):  # type: ignore[misc]
-    """Spectral clustering (Ng, Jordan & Weiss 2002) in three passes, by a kernel's landmarks.
+    """Spectral clustering (Ng, Jordan & Weiss 2002) in three passes, with landmarks of a kernel.
 
-    The leading eigenvectors of D^(-1/2) K D^(-1/2), which is not centered, are found as `KernelPCA` finds them: the
-    degrees D follow from the kernels with landmarks (Fowlkes, Belongie, Chung & Malik 2004). Rows of them, scaled to
-    length 1, are clustered by k-means.
+    The leading eigenvectors of D^(-1/2) K D^(-1/2), without centering, are computed as in `KernelPCA`. The degrees D
+    follow from the kernels with landmarks (Fowlkes, Belongie, Chung & Malik 2004). The rows of the eigenvectors, scaled
+    to length 1, are clustered by k-means.
 
     Parameters
     ----------
     n_clusters : int
     gamma, n_landmarks, landmarks, random_state, memory_budget
-        As for `KernelPCA`, with the kernel "rbf".
+        As in `KernelPCA`, with the kernel "rbf".
     n_init : int
-        Starts of k-means, of which the best counts.
+        Number of starts of k-means; the best result is used.
 
     Attributes
     ----------
@@ -64,8 +64,8 @@ class SpectralClustering(ClusterMixin, BaseEstimator):  # type: ignore[misc]
         source = varied_source(self, X)
         if whole_number(self.n_clusters, "n_clusters", 1) > source.shape[0]:
             raise DataError(
-                f"n_clusters is {self.n_clusters} but there are only {source.shape[0]} samples: ask for at most that "
-                f"many"
+                f"n_clusters is {self.n_clusters}, but there are only {source.shape[0]} samples: use at most "
+                f"{source.shape[0]}"
             )
         shape = tuple(source.shape[1:])
         problem = replace(model._problem(source.shape[0], shape, source.dtype), center=False)
@@ -75,8 +75,8 @@ class SpectralClustering(ClusterMixin, BaseEstimator):  # type: ignore[misc]
         coefficients = found.results["coefficients"] / np.sqrt(values)
         if coefficients.shape[1] < self.n_clusters:
             raise DataError(
-                f"n_clusters is {self.n_clusters} but the samples have only {coefficients.shape[1]} directions of "
-                f"feature space: ask for at most that many"
+                f"n_clusters is {self.n_clusters}, but the samples have only {coefficients.shape[1]} directions of "
+                f"feature space: use at most {coefficients.shape[1]}"
             )
         self.eigenvalues_ = values
         self.embedding_ = np.empty((n, self.n_clusters), np.float32)

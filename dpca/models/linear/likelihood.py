@@ -1,4 +1,4 @@
-"""How likely samples are under the Gaussian model that components and eigenvalues stand for."""
+"""Likelihood of samples under the Gaussian model of components and eigenvalues."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from dpca.engine.sources.source import check_finite
 from dpca.kernels.algebra.types import Array
 from dpca.representation.linear import LinearRepresentation
 
-# Floating-point copy of the samples that are looked at at once.
+# Bytes of the floating-point copy of one block of samples.
 _BLOCK_BYTES = 2**24
 # Variances below this would make squared distances overflow.
 _LEAST_VARIANCE = 1e-200
@@ -20,17 +20,17 @@ _LEAST_VARIANCE = 1e-200
 
 @dataclass(frozen=True, eq=False)
 class Likelihood:
-    """Probabilistic PCA of each partition (Tipping & Bishop 1999), all of them independent.
+    """Probabilistic PCA (Tipping & Bishop 1999) of independent partitions.
 
     Parameters
     ----------
     basis : LinearRepresentation
     precisions : array (n_partitions, n_components)
-        1 / variance along each component, 0 where a partition has none.
+        1 / variance along each component, 0 for components that a partition lacks.
     noise_precisions : array (n_partitions,)
-        1 / variance along every other direction, 0 where there are none.
+        1 / variance along every other direction, 0 if there are none.
     constant : float
-        Of the log-likelihood: d log(2 pi) and the logarithm of the determinant.
+        Constant of the log-likelihood: d log(2 pi) plus the logarithm of the determinant.
     """
 
     basis: LinearRepresentation
@@ -40,20 +40,20 @@ class Likelihood:
 
     @classmethod
     def of(cls, basis: LinearRepresentation, variances: Array, totals: Array, n_samples: int) -> Self:
-        """Return the model with these variances along components and in all, learned from so many samples.
+        """Return the model of a fit to ``n_samples``, with these variances along components and these total variances.
 
-        The noise of a partition is what its components leave, averaged over the min(n, d) - k eigenvalues that are left
-        out, as scikit-learn's PCA has it. No variance is below the rounding error of the largest one, so that a
-        direction without variance makes other samples very unlikely, not impossible.
+        The noise variance of a partition is the discarded variance, averaged over the min(n, d) - k discarded
+        eigenvalues, as in scikit-learn's PCA. No variance is below the rounding error of the largest one. So samples
+        along a direction without variance are very unlikely, but not impossible.
         """
-        # Scores by orthonormal components, whatever scale the basis gives them.
+        # A linear basis has scores along orthonormal components, without the scale of a whitened basis.
         basis = LinearRepresentation(basis.partition, basis.mean, basis.components)
         partition, ranks = basis.partition, basis.ranks
         n_partitions, k = partition.n_partitions, len(basis.components)
         variances, totals = variances.reshape(n_partitions, k), np.reshape(totals, n_partitions)
         sizes = np.array([partition.n_features(i) for i in range(n_partitions)])
         floor = max(float(variances.max(initial=0)) * np.finfo(float).eps, _LEAST_VARIANCE)
-        # All of min(n, d) eigenvalues may be known where a sample has more attributes.
+        # All min(n, d) eigenvalues may be retained although a sample has more attributes.
         left_out = np.where(ranks < np.minimum(sizes, n_samples), np.minimum(sizes, n_samples), sizes) - ranks
         noise = np.maximum((totals - variances.sum(axis=1)) / np.maximum(left_out, 1), floor)
         kept = np.arange(k) < ranks[:, None]
@@ -71,7 +71,7 @@ def log_likelihoods(model: Likelihood, samples: Array, name: str = "a chunk") ->
         rows = slice(start, start + step)
         scores = basis.encode(samples[rows], name)
         left = basis.partition.all_parts(samples[rows] - basis.decode(scores, name))
-        # Squared lengths: a filter of lapped cells, which is orthogonal, leaves their sum as it is.
+        # The filter of lapped cells is orthogonal, so it does not change the sum of squares.
         lost = np.stack([np.einsum("ij,ij->i", part, part, dtype=np.float64) for part in left], axis=1)
         squares = np.square(scores, dtype=np.float64).reshape(len(lost), -1) @ model.precisions.ravel()
         likelihoods[rows] = -0.5 * (model.constant + squares + lost @ model.noise_precisions)

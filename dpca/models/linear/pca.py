@@ -1,4 +1,4 @@
-"""PCA: principal components as exact as asked, in as many passes as that takes, of data of any size."""
+"""PCA: principal components of data of any size, exact or to a tolerance."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ from dpca.representation.base import Representation
 from dpca.storage.errors import DataError
 from dpca.storage.given_numbers import is_real, whole_number
 
-# Solvers that find every component there is.
+# Solvers that find all components.
 _COMPLETE = ("covariance", "dual")
 # Solvers that work with further directions.
 _OVERSAMPLED = ("randomized", "orthogonal-iteration")
@@ -49,19 +49,20 @@ _LEAST_VARIANCE = 1e-200
 @documented()
 @dataclass(eq=False, repr=False)
 class PCA(LinearModel):
-    """Principal component analysis of samples that need not fit in memory, exact or as exact as asked.
+    """Principal component analysis of samples that need not fit in memory, exact or to a tolerance.
 
     Parameters
     ----------
     n_components : int, float or None
-        Components to find; None keeps all, min(n_samples, n_features), and a number between 0 and 1 the fewest that
-        explain more than this share of the variance, both by the solvers "covariance" and "dual".
+        Components to find. None keeps all min(n_samples, n_features) components. A number between 0 and 1 keeps the
+        fewest components that explain more than this share of the variance. Both require the solver "covariance" or
+        "dual".
     solver : str
         - "covariance": eigendecomposition of the covariance (Alakkari 2020, section 2.1). One pass, n d^2 operations,
           8 d^2 bytes. Exact.
         - "dual": eigendecomposition of the Gram matrix of the samples (Arora 2015, section 6.1). n^2 d operations,
-          8 n^2 bytes; reads the data once for each block of attributes that fits memory with all samples, and once
-          more. Exact.
+          8 n^2 bytes. All samples of one block of attributes must fit into memory: it reads the data once for each
+          block, and once more. Exact.
         - "randomized": range finder with ``n_iter`` power iterations, then Rayleigh-Ritz (Halko, Martinsson & Tropp
           2011). ``n_iter`` + 2 passes of 4 n d q operations, q = n_components + oversampling, 8 d q bytes.
         - "orthogonal-iteration": from a random basis (Arora 2015, section 5.3) until ``tol`` is met, in at most
@@ -69,23 +70,22 @@ class PCA(LinearModel):
         - "power": power iteration with deflation (Arora 2015, section 5.2) until ``tol`` is met, in at most ``n_iter``
           passes for each component, and one more.
         - "vr-pca": variance-reduced stochastic gradients (Alakkari 2020, algorithm 2.1; in blocks, Shamir 2016) until
-          ``tol`` is met, in at most ``n_iter`` epochs of two passes. Takes the samples in the order of the store, in
-          mini-batches.
-        - "auto": by shape and memory, see `dpca.models.linear.pca_solvers.choose_solver`.
+          ``tol`` is met, in at most ``n_iter`` epochs of two passes. Reads mini-batches in the order of the store.
+        - "auto": chosen by shape and memory, see `dpca.models.linear.pca_solvers.choose_solver`.
     n_least : int
-        Number of components of the smallest variances to find as well; only by "covariance".
+        Number of components of the smallest variances to find as well. Requires "covariance".
     center : bool
         Whether to subtract the mean.
     n_iter : int, optional
         See ``solver``; default 4 for "randomized", 50 for "vr-pca", 100 for the others.
     oversampling : int, optional
-        Extra directions that "randomized" and "orthogonal-iteration" work with; default 10.
+        Extra directions of "randomized" and "orthogonal-iteration"; default 10.
     tol : float, optional
-        Of solvers that iterate: largest error of the captured variance, as a share of it, that needs no warning;
-        default 1e-4, and 1e-2 for "randomized", whose passes are fixed. The error is measured in the last pass: the
-        captured variance differs by at most that from the sum of as many eigenvalues (the singular values of the
-        residuals; Kahan 1967). On 10,000 images of MNIST with 50 components, the true loss was a sixth to a hundredth
-        of it.
+        Tolerated error of the captured variance, as a share of it; a larger error gives a warning. Requires a solver
+        that iterates. Default 1e-4, and 1e-2 for "randomized", which makes a fixed number of passes. The error is
+        measured in the last pass, from the singular values of the residuals (Kahan 1967). It bounds the difference
+        between the captured variance and the sum of as many eigenvalues. On 10,000 images of MNIST with 50 components,
+        the true loss was a sixth to a hundredth of it.
     random_state : int, RandomState or None
         Seed of the random start of the iterations.
     {memory_budget}
@@ -97,19 +97,19 @@ class PCA(LinearModel):
     explained_variance_, explained_variance_ratio_, singular_values_ : array (n_components,), float64
         Variances (divisor n - 1) along ``components_``.
     least_components_, least_variance_ : arrays (n_least, n_features) and (n_least,), float64
-        Ascending; only with ``n_least``. Known to the rounding error of the largest variance.
+        In ascending order; only with ``n_least``. Exact up to the rounding error of the largest variance.
     solver_, solver_reason_ : str
-        What was run, and why.
+        The solver, and the reason for its choice.
     captured_bound_ : float
-        Certificate: the captured variance is at least this share of what the best components would capture: a proof,
-        rounding counted in, see `dpca.rules.certificates.certificate`. Of the exact solvers it lacks only that: for
-        8-bit integers
-        and float64 1e-9 or less, else up to some percent where eigenvalues are close. Of the others it is far below the
-        truth where much variance lies outside their basis.
+        Certificate: the captured variance is at least this share of the optimum. This is proven and includes rounding,
+        see `dpca.rules.certificates.certificate`. For the exact solvers, the bound differs from 1 by rounding only: by
+        1e-9 or less
+        for 8-bit integers and float64, else by up to some percent if eigenvalues are close. For the other solvers, it
+        is far below the true share if much variance lies outside their basis.
     residual_norms_ : array (n_components,), float64
-        ||C v - lambda v|| of each component, measured; only by the solvers that iterate.
+        Measured ||C v - lambda v|| of each component; only by the iterative solvers.
     n_passes_ : int
-        Number of passes over the data that were made.
+        Number of passes over the data.
 
     Notes
     -----
@@ -163,7 +163,7 @@ class PCA(LinearModel):
             require_seed(self.random_state)
 
         def learn(model: Any, found: dict[str, Array], n: int) -> None:
-            found = model._kept_of(found)
+            found = model._truncated(found)
             check_result(found, solver, (*RESULT, "residual_norms", "least_components", "least_variance"))
             dtype = None if solver == "covariance" else problem.dtype
             check_scale([found], solver, dtype, partial(first_magnitude, source, n))
@@ -186,36 +186,36 @@ class PCA(LinearModel):
         return self._basis_to_be(source, problem.k)
 
     def _chosen(self, source: Source, passes: Passes) -> tuple[SolverProblem, str, str]:
-        """Return what is to be found, checked; the solver; and why that one."""
+        """Return the checked problem, the solver, and the reason for its choice."""
         n, d = source.shape[0], math.prod(source.shape[1:])
         complete = self.n_components is None or explained_share(self.n_components) is not None
         k = min(n, d) if complete else checked_rank(self.n_components, d, n)
         n_least = whole_number(self.n_least, "n_least", 0)
         if n_least > d:
-            raise DataError(f"n_least is {n_least} but a sample has only {d} attributes: ask for at most that many")
+            raise DataError(f"n_least is {n_least}, but a sample has only {d} attributes: use at most {d}")
         solver, reason = self.solver, f"solver={self.solver!r} was asked for"
         if solver == "auto":
             solver, reason = choose_solver(n, d, k, passes.budget, dtype=str(source.dtype), n_least=n_least)
         elif solver not in SOLVERS:
-            raise DataError(f"solver is {solver!r}: choose one of auto, {', '.join(SOLVERS)}")
+            raise DataError(f"solver is {solver!r}: use one of auto, {', '.join(SOLVERS)}")
         elif self.oversampling is not None and solver not in _OVERSAMPLED:
-            raise DataError(f"oversampling has no meaning for {solver}: leave it out")
+            raise DataError(f"the solver {solver} does not support oversampling: omit it")
         elif self.n_iter is not None and solver not in DEFAULT_ITERATIONS:
-            raise DataError(f"n_iter has no meaning for {solver}, which does not iterate: leave it out")
+            raise DataError(f"the solver {solver} does not iterate and does not support n_iter: omit it")
         elif self.tol is not None and solver not in DEFAULT_TOLERANCE:
-            raise DataError(f"tol has no meaning for {solver}, which is exact: leave it out")
+            raise DataError(f"the solver {solver} is exact and does not support tol: omit it")
         if n_least and solver != "covariance":
-            raise DataError(f"n_least is {n_least} but {solver} finds no least components: use solver='covariance'")
+            raise DataError(f"n_least is {n_least}, but {solver} finds no least components: use solver='covariance'")
         if complete and solver not in _COMPLETE:
             raise DataError(
-                f"n_components={self.n_components} takes all {k:,} components, which {solver} ({reason}) cannot find: "
-                f"give a number, or use solver='covariance' or 'dual'"
+                f"n_components={self.n_components} requires all {k:,} components, but {solver} ({reason}) cannot find "
+                f"them: use an integer, or solver='covariance' or 'dual'"
             )
         n_iter = DEFAULT_ITERATIONS.get(solver, 1) if self.n_iter is None else self.n_iter
         extra = _DEFAULT_OVERSAMPLING if self.oversampling is None else self.oversampling
         tol = DEFAULT_TOLERANCE.get(solver, math.inf) if self.tol is None else self.tol
         if not is_real(tol) or not tol > 0:
-            raise DataError(f"tol is {tol!r}: give a positive number")
+            raise DataError(f"tol is {tol!r}: use a positive number")
         problem = SolverProblem(
             n,
             d,
@@ -231,14 +231,14 @@ class PCA(LinearModel):
         return problem, solver, reason
 
     def _advice(self, problem: SolverProblem, error: float) -> str:
-        more = f"raise n_iter, now {problem.n_iter}"
+        more = f"increase n_iter (now {problem.n_iter})"
         if self.solver_ in _OVERSAMPLED:
-            more += f", or oversampling, now {problem.oversampling}"
+            more += f" or oversampling (now {problem.oversampling})"
         else:
-            more += ", or use solver='orthogonal-iteration', which iterates on all components together"
+            more += ", use solver='orthogonal-iteration', which iterates on all components together"
         return (
-            f"{self.solver_} has not converged: the captured variance may be off by {error:.1e} of itself, more than "
-            f"tol={problem.tol:g}: {more}, or accept it by a larger tol"
+            f"{self.solver_} has not converged: the captured variance has a relative error of up to {error:.1e}, above "
+            f"tol={problem.tol:g}: {more}, or use a larger tol"
         )
 
     def _learned(self, found: dict[str, Any], sample_shape: tuple[int, ...], n: int) -> None:
@@ -249,16 +249,16 @@ class PCA(LinearModel):
     # -- using
 
     def score_samples(self, X: Any, kind: str = "residual") -> Any:
-        """Return how normal each sample is, minus a squared distance: the lower, the more an outlier.
+        """Return minus a squared distance for each sample: outliers have low values.
 
         Parameters
         ----------
         X : as in `transform`
         kind : str
             "residual": minus the squared distance of a sample from its reconstruction. "least-components":
-            -sum_j y_j^2 / lambda_j over the least components, the Mahalanobis distance in the directions along which
-            the samples of the fit hardly differ (Jolliffe 2002, section 10.1); needs ``n_least``. A variance below the
-            rounding error of the components' dtype, relative to the largest variance, counts as that.
+            -sum_j y_j^2 / lambda_j over the least components (Jolliffe 2002, section 10.1), the Mahalanobis distance in
+            the directions of smallest variance; requires ``n_least``. Variances are at least the rounding error of the
+            components' dtype, relative to the largest variance.
 
         Returns
         -------
@@ -268,7 +268,7 @@ class PCA(LinearModel):
         if kind == "residual":
             return super().score_samples(X)
         if kind != "least-components":
-            raise DataError(f"kind is {kind!r}: choose residual or least-components")
+            raise DataError(f"kind is {kind!r}: use residual or least-components")
         check_is_fitted(self)
         if not hasattr(self, "least_components_"):
             raise DataError("this model has no least components: fit it with n_least of at least 1")
@@ -277,25 +277,25 @@ class PCA(LinearModel):
         least = LeastComponents(self.mean_, self.least_components_, variances)
         return self._each_sample(X, least_scores, least, (), lambda dtype: np.float64)
 
-    # -- what jobs and reports ask
+    # -- for jobs and reports
 
     def check_before(self, n_samples: int) -> None:
-        """Refuse parameters that cannot be fitted to so many samples, as far as the parameters alone tell."""
-        # That there are no samples at all, ingest says better.
+        """Raise `DataError` if the parameters alone show that a fit to this many samples fails."""
+        # Ingest has a better message for a source without samples.
         if self.n_components is not None and explained_share(self.n_components) is None:
             checked_rank(self.n_components, sys.maxsize, n_samples or None)
 
     def announced(self, axes: Sequence[str]) -> str:
-        """Say what is fitted."""
+        """Return a description of the fit."""
         if (share := explained_share(self.n_components)) is not None:
             return f"the components that explain {100 * share:g} % of the variance"
         return f"{'all' if self.n_components is None else self.n_components} components exactly or to a tolerance"
 
     def report_numbers(self) -> dict[str, Any]:
-        """Return what a report says of the fitted model; see `dpca.report.record`."""
+        """Return the numbers of the fitted model for a report; see `dpca.report.record`."""
         return super().report_numbers() | {"method": self.solver_, "passes": self.n_passes_}
 
-    # -- keeping
+    # -- on disk
 
     def _kept(self) -> Kept:
         kept = super()._kept()

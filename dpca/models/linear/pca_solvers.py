@@ -1,4 +1,4 @@
-"""The solvers of `PCA`, each a few passes over the data put together from rules, and the choice among them."""
+"""The solvers of `PCA`, each made of a few passes of rules over the data, and the choice of a solver."""
 
 from __future__ import annotations
 
@@ -30,27 +30,28 @@ from dpca.rules.covariance.vr_pca import VRPCA
 
 Found = dict[str, Array]
 
-# Blocks of attributes, each of which may mean to read all data.
+# Largest number of blocks of attributes. Each block may require a read of all data.
 _MOST_BLOCKS = 256
-# Samples of one step of VR-PCA: the root of all, beyond which its rate would overshoot, and so many at most.
+# Largest number of samples of one step of VR-PCA. The root of all samples is also a limit: the rate is too large
+# beyond it.
 _MOST_ROWS = 256
 #: Largest d of a covariance, or n of a Gram matrix, whose eigenproblem takes seconds.
 LARGEST_MATRIX = 4096
-# Up to so many attributes the covariance is as cheap as the dual form, however few samples there are.
+# Up to this number of attributes the covariance is as cheap as the dual form for any number of samples.
 _FEW_ATTRIBUTES = 512
-# Solvers that iterate on a basis lose to a whole eigenproblem when more than this share of all components is wanted.
+# If more than this share of all components is requested, a complete eigenproblem is faster than iteration on a basis.
 _SHARE = 0.25
 
 
 @dataclass(frozen=True)
 class SolverProblem:
-    """What is to be found, checked against the data."""
+    """The checked parameters of a fit."""
 
     n: int
     d: int
     k: int
     dtype: np.dtype[Any]
-    """Of the components."""
+    """Type of the components."""
     center: bool = True
     oversampling: int = 0
     n_iter: int = 0
@@ -60,7 +61,7 @@ class SolverProblem:
 
     @property
     def q(self) -> int:
-        """Rows of the basis that is iterated on."""
+        """Rows of the basis of the iterative solvers."""
         return min(self.k + self.oversampling, self.n, self.d)
 
     def start(self, rows: int) -> Array:
@@ -73,7 +74,7 @@ class SolverProblem:
         return RayleighRitz(rows, mean, self.center, n_components=self.k)
 
     def error(self, ritz: Found) -> float:
-        """Certain bound on the error of the captured variance of the wanted components, as a share of it."""
+        """Proven bound on the error of the captured variance of the requested components, as a share of it."""
         captured = float(ritz["explained_variance"][: self.k].sum())
         return float(ritz["coupling"]) / captured if captured > 0 else 0.0
 
@@ -137,7 +138,7 @@ def power(problem: SolverProblem, passes: Passes) -> Found:
             rule = PowerIteration(row, mean, problem.center, found=found, variances=variances)
             step = passes(rule)
             row, mean, value = step["components"].astype(problem.dtype), step["mean"], step["explained_variance"]
-            # So all residuals together, and with them the coupling, stay below tol of the captured variance.
+            # The sum of all residuals, and hence the coupling, remains below tol of the captured variance.
             if step["residual_norms"][0] <= problem.tol / problem.k * (variances.sum() + value[0]):
                 break
         found = orthonormalize(np.concatenate([found, row]))
@@ -146,7 +147,7 @@ def power(problem: SolverProblem, passes: Passes) -> Found:
 
 
 def vr_pca(problem: SolverProblem, passes: Passes) -> Found:
-    """Variance-reduced PCA (Alakkari 2020, algorithm 2.1; Shamir 2016): a product and a stochastic pass an epoch."""
+    """Variance-reduced PCA (Alakkari 2020, algorithm 2.1; Shamir 2016): a product and a stochastic pass per epoch."""
     rows, mean = problem.start(problem.k), _first_mean(problem, passes)
     size = min(math.isqrt(problem.n), _MOST_ROWS)
     for epoch in range(problem.n_iter + 1):
@@ -161,7 +162,7 @@ def vr_pca(problem: SolverProblem, passes: Passes) -> Found:
             ritz["components"].astype(problem.dtype),
             (share * ritz["product"]).astype(problem.dtype),
             mean,
-            # Shamir's rate for single samples, times the samples of a step: as much noise and progress an epoch.
+            # Shamir's rate for single samples, times the samples of a step: the same noise and progress per epoch.
             size / (share * total * math.sqrt(problem.n)),
         )
         rows = passes(InBatches(rule, size))["components"]
@@ -177,47 +178,48 @@ SOLVERS: dict[str, Solver] = {
     "power": power,
     "vr-pca": vr_pca,
 }
-#: Iterations of each solver that iterates, unless told otherwise.
+#: Default number of iterations of each iterative solver.
 DEFAULT_ITERATIONS = {"randomized": 4, "orthogonal-iteration": 100, "power": 100, "vr-pca": 50}
-#: Largest error of the captured variance of each that needs no warning, as a share of it, unless told otherwise.
+#: Default tolerance of the error of the captured variance, as a share of it; a larger error gives a warning.
 DEFAULT_TOLERANCE = {"randomized": 1e-2, "orthogonal-iteration": 1e-4, "power": 1e-4, "vr-pca": 1e-4}
 
 
 def choose_solver(n: int, d: int, k: int, budget: int, *, dtype: str = "float32", n_least: int = 0) -> tuple[str, str]:
-    """Return the solver for ``k`` components of ``n`` samples of ``d`` attributes, and why, in a sentence.
+    """Return the solver for ``k`` components of ``n`` samples of ``d`` attributes, and the reason for its choice.
 
-    The sentence is stored with the model and does not name the budget, which depends on what is free at the moment.
-    Exact solvers are chosen where their matrix is small: "covariance" (one pass, d x d) or, for fewer samples than
-    attributes, "dual" (n x n); also where most components are wanted and the matrix fits. Otherwise "randomized".
+    The reason is stored with the model. It does not state the budget, which depends on the free memory. An exact
+    solver is chosen if its matrix is small: "covariance" (one pass, d x d) or, for fewer samples than attributes,
+    "dual" (n x n). It is also chosen if most components are requested and the matrix fits. Otherwise the solver is
+    "randomized".
 
     Parameters
     ----------
     n, d, k : int
     budget : int
-        Bytes that one task may take.
+        Bytes that one task may use.
     dtype : str
-        Of the samples.
+        Type of the samples.
     n_least : int
-        Least components wanted: only the covariance has them.
+        Number of least components; they require "covariance".
     """
     if n_least:
-        return "covariance", f"{n_least} least components are wanted, which only the covariance gives"
+        return "covariance", f"{n_least} least components were requested, and only the covariance has them"
     dual = n < d and d > _FEW_ATTRIBUTES
     solver, side = ("dual", n) if dual else ("covariance", d)
     name = "the Gram matrix of the samples" if dual else "the covariance"
     need = matrix_bytes(solver, side, k, dtype)
     size = f"{name} is {side:,} x {side:,}"
     if need > budget:
-        return "randomized", f"{size} and needs {_mb(need)}, more than a task may take"
+        return "randomized", f"{size} and requires {_mb(need)}, more than the memory budget of a task"
     if side <= LARGEST_MATRIX:
-        return solver, f"{size}, no more than {LARGEST_MATRIX:,}, and its {_mb(need)} fit a task"
+        return solver, f"{size}, at most {LARGEST_MATRIX:,}, and its {_mb(need)} fit into the budget of a task"
     if k > _SHARE * min(n, d):
-        return solver, f"{k:,} components are most of {min(n, d):,}, and {size}: its {_mb(need)} fit a task"
-    return "randomized", f"{size}, more than {LARGEST_MATRIX:,}, of which only {k:,} components are wanted"
+        return solver, f"{k:,} of {min(n, d):,} components were requested, and {size}: its {_mb(need)} fit into a task"
+    return "randomized", f"{size}, more than {LARGEST_MATRIX:,}, and only {k:,} components were requested"
 
 
 def matrix_bytes(solver: str, side: int, k: int, dtype: str = "float32") -> int:
-    """Bytes of the matrix of an exact solver and of its eigenproblem."""
+    """Return the bytes of the matrix of an exact solver and of its eigenproblem."""
     if solver == "dual":
         return dual_bytes(side, 1024, k, dtype) + 8 * (k * (side + 1) + 1)
     rule = CovariancePCA(k)
@@ -225,12 +227,12 @@ def matrix_bytes(solver: str, side: int, k: int, dtype: str = "float32") -> int:
 
 
 def plan_first_pass(solver: str, problem: SolverProblem, passes: Passes) -> None:
-    """Plan the pass of a solver that needs the most memory.
+    """Plan the pass of a solver with the largest memory.
 
     Raises
     ------
     PlanError
-        If it does not fit.
+        If it does not fit into the budget.
     """
     if solver == "dual":
         _attribute_blocks(BlockGram(problem.n, problem.center), passes)
@@ -246,7 +248,7 @@ def _first_mean(problem: SolverProblem, passes: Passes) -> Array:
 
 
 def _ritz_pass(problem: SolverProblem, passes: Passes, rows: Array, mean: Array) -> tuple[Found, Found]:
-    """Measure a basis in a pass: return the wanted components, and what the rule found."""
+    """Measure a basis in a pass, and return the requested components and the results of the rule."""
     rule = problem.ritz(rows, mean)
     ritz = passes(rule, look=lambda states: _measured(problem, rule.finish(states[0])))
     return _measured(problem, ritz), ritz
@@ -267,7 +269,7 @@ def _sketched(problem: SolverProblem, rule: CovarianceProduct, states: list[Stat
 
 
 def _measured(problem: SolverProblem, ritz: Found) -> Found:
-    """Keep the wanted components of a measured basis, with what bounds their error."""
+    """Return the requested components of a measured basis, with the bounds of their error."""
     k = problem.k
     values = ritz["explained_variance"][:k]
     return {
@@ -282,7 +284,7 @@ def _measured(problem: SolverProblem, ritz: Found) -> Found:
 
 
 def _attribute_blocks(rule: BlockGram, passes: Passes) -> CellGrid:
-    """Cut samples into the fewest boxes, along the longest axis first, whose values of all samples fit the budget."""
+    """Return the fewest blocks of attributes that fit into the budget with all samples, cut along the longest axis."""
     shape = tuple(passes.source.shape[1:])
     cell = list(shape)
     while True:
@@ -294,16 +296,16 @@ def _attribute_blocks(rule: BlockGram, passes: Passes) -> CellGrid:
             longest = int(np.argmax(cell))
             if cell[longest] == 1 or grid.n_partitions > _MOST_BLOCKS:
                 raise PlanError(
-                    f"the dual form of {rule.n_samples:,} samples does not fit the {passes.budget / 1e6:,.0f} MB of a "
-                    f"task, even in {grid.n_partitions:,} blocks of attributes: allow more memory, or use "
-                    f"solver='randomized'"
+                    f"the dual form of {rule.n_samples:,} samples does not fit into {passes.budget / 1e6:,.0f} MB, the "
+                    f"memory budget of a task, even in {grid.n_partitions:,} blocks of attributes: increase "
+                    f"memory_budget, or use solver='randomized'"
                 ) from error
             cell[longest] = math.ceil(cell[longest] / 2)
     n, room = rule.n_samples, usable_bytes()
     if (need := 8 * n * n * grid.n_partitions) > room:
         raise PlanError(
-            f"the {grid.n_partitions} Gram matrices of {n:,} x {n:,} samples take {_mb(need)} but this process may "
-            f"hold {_mb(room)}: use solver='randomized', or allow tasks more memory"
+            f"the {grid.n_partitions} Gram matrices of {n:,} x {n:,} samples require {_mb(need)}, but this process may "
+            f"use {_mb(room)}: use solver='randomized', or increase memory_budget"
         )
     return grid
 

@@ -1,4 +1,4 @@
-"""TrajectoryPCA: essential dynamics of a molecule, whose frames are superposed where they are read."""
+"""TrajectoryPCA: essential dynamics of a molecule, with frames superposed as they are read."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ from dpca.storage.errors import DataError, one_line
 from dpca.storage.given_numbers import whole_number
 from dpca.storage.readers.arrays.trajectory import MASS
 
-# A mean that moves by less than this share of the molecule's radius is found.
+# The mean has converged if it moves by less than this share of the molecule's radius of gyration.
 _SETTLED = 1e-6
 
 
@@ -38,25 +38,25 @@ _SETTLED = 1e-6
 class TrajectoryPCA(StreamingPCA):
     """Principal component analysis of a molecule's trajectory: essential dynamics (Amadei, Linssen & Berendsen 1993).
 
-    Each frame is shifted and turned onto a reference before anything else, by the rotation of least squared distance
-    (Kabsch 1976). The reference belongs to the model: `transform` superposes frames as `fit` did, whatever they are.
+    Each frame is first superposed on a reference, by the translation and rotation of least squared distance (Kabsch
+    1976). The reference is part of the model: `transform` superposes all frames on the reference of `fit`.
 
     Parameters
     ----------
     n_components : int or float
         As in `StreamingPCA`.
     reference : {"mean", "first"} or array (n_atoms, 3)
-        What frames are superposed on. "mean": the mean of the superposed frames, beginning with the first frame, in
-        passes until it stands still. "first": the first frame, as MDAnalysis does it; or positions of one's own. Is
-        centered.
+        The structure that frames are superposed on. "mean": the mean of the superposed frames, found by passes that
+        start with the first frame and end when the mean has converged. "first": the first frame, as in MDAnalysis. An
+        array: these positions. The reference is centered.
     weights : None, "mass" or array (n_atoms,)
-        Of each atom, positive: its coordinates are multiplied by the root. "mass" gives the mass-weighted covariance of
-        quasi-harmonic analysis, and needs masses: those of an ``AtomGroup``, or of a stack that was made of one.
+        Positive weight of each atom: its coordinates are multiplied by the root of the weight. "mass" gives the
+        mass-weighted covariance of quasi-harmonic analysis, and requires an ``AtomGroup`` or a stack made from one.
     fit_weights : None, "mass" or array (n_atoms,)
-        Of each atom's squared distance in superposing, at least 0: atoms of weight 0 do not count there, but are
-        analyzed. Default ``weights``.
+        Weight, at least 0, of each atom's squared distance in the superposition. Atoms of weight 0 do not affect the
+        superposition, but are analyzed. Default ``weights``.
     reference_passes : int
-        Most passes to find the reference "mean".
+        Largest number of passes to find the reference "mean".
     method, batch_size, n_passes, center, shuffle, execution, n_streams, round_size, random_state, memory_budget
         As in `StreamingPCA`.
     oversampling, forgetting, whiten, keep_state
@@ -67,23 +67,23 @@ class TrajectoryPCA(StreamingPCA):
     components_ : array (n_components, 3 n_atoms)
         Orthonormal rows of weighted coordinates: x, y, z of the first atom first.
     explained_variance_, explained_variance_ratio_, singular_values_ : array (n_components,), float64
-        In squared units of the coordinates times those of the weights (divisor n - 1).
+        In squared units of the coordinates times units of the weights (divisor n - 1).
     mean_ : array (3 n_atoms,), float64
-        Of weighted coordinates; see `mean_structure_`.
+        Mean of the weighted coordinates; see `mean_structure_`.
     reference_ : array (n_atoms, 3), float64
-        With its weighted center at the origin.
+        The reference, with its weighted center at the origin.
     weights_, fit_weights_ : array (n_atoms,), float64
     reference_moved_ : float
-        Root of the weighted mean squared distance by which the last pass moved the reference "mean", as a share of the
-        molecule's radius of gyration; nan for another reference.
+        Weighted root mean square distance between the last two references "mean", as a share of the molecule's radius
+        of gyration; nan for another reference.
     n_samples_seen_, sample_shape_, total_variance_, captured_bound_, ...
         As in `StreamingPCA`.
 
     Notes
     -----
-    Beside what `StreamingPCA` takes, a frame costs about 60 operations an atom and 10 microseconds to superpose, in
-    every pass and in `transform`. Memory does not depend on the number of frames. Molecules that a periodic box cuts
-    are made whole before (``MDAnalysis.transformations.unwrap``).
+    In addition to the cost of `StreamingPCA`, the superposition of a frame takes about 60 operations per atom and 10
+    microseconds, in every pass and in `transform`. Memory does not depend on the number of frames. If a periodic box
+    cuts molecules, make them whole first (``MDAnalysis.transformations.unwrap``).
 
     Examples
     --------
@@ -102,7 +102,7 @@ class TrajectoryPCA(StreamingPCA):
         "weights": ("atom",),
         "fit_weights": ("atom",),
     }
-    # The learned arrays take the place of what they were made from.
+    # The store has the learned arrays instead of these parameters.
     parameters_not_kept: ClassVar[tuple[str, ...]] = (
         *StreamingPCA.parameters_not_kept,
         "reference",
@@ -126,7 +126,7 @@ class TrajectoryPCA(StreamingPCA):
         return SuperposedSource(super()._stream_of(X, client), self._superposition)
 
     def _placed(self, X: Any, **running: Any) -> Source:
-        """Return frames on the reference, once that is found."""
+        """Find the reference, and return the frames superposed on it."""
         most = whole_number(self.reference_passes, "reference_passes", 1)
         source, masses = varied_source(self, X), _masses(X)
         self._prepare(source.shape[1:], source.name, lambda: first_samples(source, 1)[0], masses)
@@ -142,8 +142,8 @@ class TrajectoryPCA(StreamingPCA):
         if fresh:
             if self._is_mean:
                 raise DataError(
-                    "reference is 'mean', which takes passes over all frames, and partial_fit sees some at a time: "
-                    "give reference='first', or positions"
+                    "reference is 'mean', which requires passes over all frames, so partial_fit does not support it: "
+                    "use reference='first', or positions"
                 )
             self._prepare(frames.shape[1:], "X", lambda: frames[0], masses)
         return self._superposition.rows_of(frames if fresh else self._of_this_shape(frames))
@@ -157,24 +157,24 @@ class TrajectoryPCA(StreamingPCA):
         return self._superposed(basis, place), known
 
     def _prepare(self, shape: Sequence[int], name: str, first: Callable[[], Array], masses: Array | None) -> None:
-        """Set the weights, and the reference that frames are superposed on first."""
+        """Set the weights and the first reference."""
         _check_frames(shape, name)
         self.weights_ = _weights(self.weights, "weights", shape[0], masses, np.ones(shape[0]))
         if not (self.weights_ > 0).all():
-            raise DataError("weights holds 0, with which an atom has no coordinates: leave it out, or use fit_weights")
+            raise DataError("weights holds 0: use positive weights and omit atoms, or use fit_weights")
         self.fit_weights_ = _weights(self.fit_weights, "fit_weights", shape[0], masses, self.weights_)
         if isinstance(self.reference, str):
             if self.reference not in ("mean", "first"):
-                raise DataError(f"reference is {self.reference!r}: give 'mean', 'first' or positions (n_atoms, 3)")
+                raise DataError(f"reference is {self.reference!r}: use 'mean', 'first' or positions (n_atoms, 3)")
             positions = first()
         else:
             try:
                 positions = np.asarray(self.reference)
             except ValueError as error:  # rows of several lengths
-                raise DataError(f"reference is no array ({one_line(error)}): give positions (n_atoms, 3)") from error
+                raise DataError(f"reference is not an array ({one_line(error)}): use positions (n_atoms, 3)") from error
             if positions.shape != tuple(shape) or positions.dtype.kind not in "iuf":
                 raise DataError(
-                    f"reference is {positions.dtype} of {positions.shape} and frames are {tuple(shape)}: give "
+                    f"reference is {positions.dtype} of {positions.shape} and frames have {tuple(shape)}: use real "
                     f"positions of the same atoms"
                 )
             check_finite(positions[None].astype(np.float64), 0, "reference")
@@ -182,7 +182,7 @@ class TrajectoryPCA(StreamingPCA):
         self._check_reference()
 
     def _move(self, mean: Array) -> float:
-        """Take the mean of rows for the reference; return by how much that moves it."""
+        """Replace the reference by the mean of weighted rows, and return `reference_moved_`."""
         before, weights = self.reference_, self.fit_weights_[:, None]
         self.reference_ = centered(mean / np.sqrt(self.weights_)[:, None], self.fit_weights_)
         self._check_reference()
@@ -194,8 +194,8 @@ class TrajectoryPCA(StreamingPCA):
         if is_line(self.reference_, self.fit_weights_):
             count = int((self.fit_weights_ > 0).sum())
             raise DataError(
-                f"the {count} atoms that frames are superposed by lie on one line, around which any turn is as good: "
-                f"give at least 3 that do not"
+                f"the {count} atoms of the superposition lie on one line, so the rotation about it is undefined: set "
+                f"fit_weights of at least 3 atoms that do not lie on a line"
             )
 
     @property
@@ -205,7 +205,7 @@ class TrajectoryPCA(StreamingPCA):
     def _learned(self, found: dict[str, Any], sample_shape: tuple[int, ...], n: int) -> None:
         super()._learned(found, sample_shape, n)
         for name in ("reference", "weights", "fit_weights"):
-            if name in found:  # of a store
+            if name in found:  # read from a store
                 setattr(self, f"{name}_", found[name])
         self.reference_moved_ = vars(self).get("reference_moved_", found.get("reference_moved", np.nan))
 
@@ -221,7 +221,7 @@ class TrajectoryPCA(StreamingPCA):
 
     @property
     def basis_(self) -> Superposed:
-        """The reference, the mean and the components: what tasks are sent."""
+        """The reference, the mean and the components, as tasks receive them."""
         return self._superposed(super().basis_, self._superposition)
 
     def _superposed(self, basis: Any, superposition: Superposition) -> Superposed:
@@ -229,7 +229,7 @@ class TrajectoryPCA(StreamingPCA):
         return Superposed(basis.partition, basis.mean, basis.components, scales, superposition)
 
     def aligned(self, frames: Array) -> Array:
-        """Return frames (n, n_atoms, 3), held in memory, as they lie on the reference; float32, float64 for float64."""
+        """Return frames (n, n_atoms, 3) in memory, superposed on the reference; float32, or float64 for float64."""
         check_is_fitted(self)
         samples = self._of_this_shape(self._in_memory(frames))
         return self._superposition.frames(self._superposition.rows_of(samples))
@@ -242,8 +242,8 @@ class TrajectoryPCA(StreamingPCA):
 
     @property
     def modes_(self) -> Array:
-        """How atoms move for a score of 1 (n_components, n_atoms, 3), in the units of the frames."""
-        # A score that was whitened counts standard deviations.
+        """Displacements of the atoms for a score of 1 (n_components, n_atoms, 3), in the units of the frames."""
+        # The unit of a whitened score is one standard deviation.
         rows = self.components_ * self.basis_.scales[:, None].astype(self.components_.dtype)
         modes: Array = self._superposition.frames(rows.reshape(-1, *self.sample_shape_))
         return modes
@@ -251,7 +251,7 @@ class TrajectoryPCA(StreamingPCA):
     def _each_sample(
         self, X: Any, function: Any, basis: Any, shape: tuple[int, ...], dtype_for: Callable[[DTypeLike], DTypeLike]
     ) -> Any:
-        if function is not Representation.encode:  # which superposes
+        if function is not Representation.encode:  # encode superposes frames itself
             function = _OfRows(function, self._superposition)
         return super()._each_sample(X, function, basis, shape, dtype_for)
 
@@ -269,7 +269,7 @@ class _OfRows:
 
 
 def _masses(X: Any) -> Array | None:
-    """Return the masses that stand along the atoms of a source, None where there are none."""
+    """Return the masses of the atoms of a source, None if it has none."""
     along = getattr(X, "coordinates", None)
     found = None if along is None else along.arrays.get(MASS)
     return None if found is None else found.values
@@ -277,9 +277,9 @@ def _masses(X: Any) -> Array | None:
 
 def _check_frames(shape: Sequence[int], name: str) -> None:
     if len(shape) != 2 or shape[1] != 3:
-        raise DataError(f"{name} has samples of {tuple(shape)}: give positions (n_frames, n_atoms, 3)")
+        raise DataError(f"{name} has samples of {tuple(shape)}: use positions (n_frames, n_atoms, 3)")
     if shape[0] < 3:
-        raise DataError(f"{name} has {shape[0]} atoms: at least 3 are needed to turn a frame onto another")
+        raise DataError(f"{name} has {shape[0]} atoms: the superposition of frames requires at least 3")
 
 
 def _weights(given: Any, name: str, n_atoms: int, masses: Array | None, default: Array) -> Array:
@@ -287,20 +287,20 @@ def _weights(given: Any, name: str, n_atoms: int, masses: Array | None, default:
         return default
     if isinstance(given, str):
         if given != MASS:
-            raise DataError(f"{name} is {given!r}: give 'mass', an array (n_atoms,), or None")
+            raise DataError(f"{name} is {given!r}: use 'mass', an array (n_atoms,), or None")
         if masses is None:
             raise DataError(
-                f"{name} is 'mass' but the masses of these frames are not known: give an AtomGroup of MDAnalysis, a "
-                f"stack that was made of one, or the masses themselves"
+                f"{name} is 'mass', but these frames have no masses: use an AtomGroup of MDAnalysis, a stack made from "
+                f"one, or an array of the masses"
             )
         given = masses
     try:
         values = np.asarray(given, np.float64)
     except (TypeError, ValueError) as error:
-        raise DataError(f"{name} is no array of numbers ({one_line(error)}): give one of each atom") from error
+        raise DataError(f"{name} is not an array of numbers ({one_line(error)}): use one for each atom") from error
     if values.shape != (n_atoms,) or not np.isfinite(values).all() or (values < 0).any() or not values.any():
         raise DataError(
-            f"{name} is {values.shape}, from {values.min(initial=np.inf):g} on, for {n_atoms} atoms: give a number of "
-            f"each, at least 0 and not all of them"
+            f"{name} has shape {values.shape} and least value {values.min(initial=np.inf):g} for {n_atoms} atoms: use "
+            f"one finite number of at least 0 for each, not all of them 0"
         )
     return values

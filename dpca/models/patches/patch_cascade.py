@@ -1,4 +1,4 @@
-"""PatchCascade: layers of patch components, rectified and pooled: features for a linear classifier."""
+"""PatchCascade: layers of patch components, rectified and pooled, as features for a linear classifier."""
 
 from __future__ import annotations
 
@@ -37,10 +37,10 @@ from dpca.storage.given_numbers import is_real, whole_number
 class PatchCascade(Estimator):
     """Features of images or volumes by layers of patch components, learned without labels and without gradients.
 
-    Each layer takes the components of all overlapping patches of what it is given (`PatchPCA`), keeps the positive and
-    the negative part of every feature map as a map of its own, and averages these over blocks; the next layer takes the
-    patches of the result. The idea is that of PCANet (Chan et al. 2015), with rectification and averages in the place
-    of its hashing and histograms. A linear classifier on the features comes far above one on the pixels.
+    Each layer finds the components of all overlapping patches of its input (`PatchPCA`). It splits every feature map
+    into its positive and its negative part, and averages the parts over blocks. The result is the input of the next
+    layer. The idea is that of PCANet (Chan et al. 2015), with rectification and averages instead of hashing and
+    histograms. A linear classifier is far more accurate on these features than on the pixels.
 
     Parameters
     ----------
@@ -51,26 +51,26 @@ class PatchCascade(Estimator):
     pool : int
         Side of the blocks that maps are averaged over.
     whitening : float or None
-        Divide each filter by the root of its variance plus this share of the largest one, so that directions of little
-        variance count, too. None keeps the filters orthonormal.
+        Divide each filter by the root of its variance plus this share of the largest variance. This increases the
+        weight of directions of small variance. None keeps the filters orthonormal.
     rectify : bool
-        Whether maps y become max(y, 0) and max(-y, 0). Without it all layers together are one linear map.
+        Whether maps y become max(y, 0) and max(-y, 0). Otherwise all layers together are one linear map.
     filters : {"pca", "random"}
-        Random orthonormal filters are what to compare with. They are not whitened.
+        Random orthonormal filters are a baseline for comparison. They are not whitened.
     random_state : int, RandomState or None
         Seed of random filters.
     {memory_budget}
     flatten : bool
-        Whether `transform` returns the features of a sample along one axis, as classifiers take them.
+        Whether `transform` returns the features of a sample along one axis, as classifiers require.
 
     Attributes
     ----------
     filters_ : list of array (n_components[j], *patch_shape, channels of layer j), float32 or float64
-        As they are applied, after whitening.
+        The filters of each layer, after whitening.
     means_ : list of array (*patch_shape, channels of layer j), float64
-        The mean patch of what each layer is given.
+        The mean patch of the input of each layer.
     explained_variance_ : list of array (n_components[j],), float64
-        Of the components of its patches; of random filters nan.
+        Variance along the components of each layer; nan for random filters.
     n_samples_seen_, n_features_in_ : int
     sample_shape_ : tuple of int
     fit_report_ : FoldReport
@@ -79,8 +79,8 @@ class PatchCascade(Estimator):
     Notes
     -----
     {where}
-    Costs one read for each layer, which computes the features of those before it again: nothing is stored between them.
-    Features have no samples to come back to: `inverse_transform` raises `DataError`.
+    A fit costs one read for each layer. Each layer computes the features of earlier layers again: nothing is stored
+    between them. Features have no inverse: `inverse_transform` raises `DataError`.
 
     Examples
     --------
@@ -126,9 +126,9 @@ class PatchCascade(Estimator):
     def _layers(
         self, source: Source, axes: Sequence[str] | None, known: list[PatchRepresentation]
     ) -> Iterator[tuple[int, PatchCovariancePCA, Source]]:
-        """Yield, for each layer, its number, what finds its components, and what that is folded over.
+        """Yield the number, the rule and the source of each layer.
 
-        The caller adds to ``known`` what was found before it asks for the next.
+        The caller appends each fitted layer to ``known`` before the next one.
         """
         counts = self._counts()
         patch = spatial_lengths(self.patch_shape, "patch_shape", axes or axes_for(source.shape[1:]))
@@ -138,37 +138,39 @@ class PatchCascade(Estimator):
             try:
                 grid = PatchGrid(shape, patch, (1,) * len(patch))
             except ValueError as error:
-                raise DataError(f"layer {j + 1} is given maps of {shape}, but {error}; or take fewer layers") from error
+                raise DataError(f"layer {j + 1} has maps of {shape} as input: {error}, or use fewer layers") from error
             if k > grid.n_features:
-                raise DataError(f"n_components of layer {j + 1} is {k}: give at most {grid.n_features}, of one patch")
+                raise DataError(
+                    f"n_components of layer {j + 1} is {k}: use at most {grid.n_features}, the attributes of a patch"
+                )
             if self.pool > min(grid.grid_shape):
                 raise DataError(
-                    f"pool is {self.pool} but the maps of layer {j + 1} are {grid.grid_shape}: give a smaller one, or "
+                    f"pool is {self.pool}, but the maps of layer {j + 1} are {grid.grid_shape}: use a smaller pool, or "
                     f"fewer layers"
                 )
             yield j, PatchCovariancePCA(grid, k), given
 
     def _counts(self) -> list[int]:
-        """Return the components of each layer, with all parameters checked that need no samples."""
+        """Return the numbers of components of the layers, after a check of all parameters that require no samples."""
         counts: Any = self.n_components
         if not isinstance(counts, Sequence) or isinstance(counts, str) or not counts:
-            raise DataError(f"n_components is {counts!r}: give a sequence of positive integers, one for each layer")
+            raise DataError(f"n_components is {counts!r}: use a sequence of positive integers, one for each layer")
         whole_number(self.pool, "pool", 1)
         if self.filters not in ("pca", "random"):
-            raise DataError(f"filters is {self.filters!r}: give 'pca' or 'random'")
+            raise DataError(f"filters is {self.filters!r}: use 'pca' or 'random'")
         share = self.whitening
         if share is not None and not (is_real(share) and 0 < share < math.inf):
-            raise DataError(f"whitening is {share!r}: give a positive share of the largest variance, or None")
+            raise DataError(f"whitening is {share!r}: use a positive share of the largest variance, or None")
         return [whole_number(k, "n_components", 1, " for each layer") for k in counts]
 
     def _filters(self, found: dict[str, Array], random: np.random.Generator, dtype: np.dtype[Any]) -> Array:
-        """Return the filters of a layer (k, d), from the components that were found."""
+        """Return the filters of a layer (k, d) from its components."""
         rows = found["components"]
         if self.filters == "random":
             rows = orthonormalize(random.standard_normal(rows.shape))
         elif self.whitening is not None:
             variances = np.maximum(found["explained_variance"], 0)
-            # Constant samples have no variance at all: their maps are 0 either way.
+            # Constant samples have no variance: their maps are 0 for any filters.
             rows = rows / np.sqrt(variances + self.whitening * (variances[0] or 1.0))[:, None]
         filters: Array = rows.astype(working_dtype(dtype))
         return filters
@@ -198,32 +200,32 @@ class PatchCascade(Estimator):
 
     @property
     def basis_(self) -> CascadeRepresentation:
-        """The filters of all layers: what tasks are sent."""
+        """The filters of all layers, as tasks receive them."""
         check_is_fitted(self)
         return self._basis
 
     def get_feature_names_out(self, input_features: Any = None) -> Array:
-        """Return names of the features in the order of a flattened sample of them."""
+        """Return the names of the features, in the order of the flattened features of a sample."""
         *grid, k = self.basis_.score_shape
         places = ("_".join(map(str, place)) for place in np.ndindex(*grid))
         return np.array([f"block{p}_map{j}" for p in places for j in range(k)], dtype=object)
 
-    # -- what jobs and reports ask
+    # -- for jobs and reports
 
     def check_before(self, n_samples: int) -> None:
-        """Refuse parameters that cannot be fitted to so many samples, as far as the parameters alone tell."""
+        """Raise `DataError` if the parameters alone show that a fit to this many samples fails."""
         self._counts()
 
     def announced(self, axes: Sequence[str]) -> str:
-        """Say what is fitted to samples whose axes have these names."""
+        """Return a description of the fit to samples with axes of these names."""
         return f"{len(self._counts())} layers of patch components"
 
     def report_numbers(self) -> dict[str, Any]:
-        """Return what a report says of the fitted model; see `dpca.report.record`."""
+        """Return the numbers of the fitted model for a report; see `dpca.report.record`."""
         features = math.prod(self.basis_.score_shape)
         return {"components": self.basis_.score_shape[-1], "scalars_ratio": self.n_features_in_ / features}
 
-    # -- keeping
+    # -- on disk
 
     def _kept(self) -> Kept:
         layers = self._basis.layers
@@ -263,6 +265,6 @@ class PatchCascade(Estimator):
             model.explained_variance_.append(variances)
             shape = model._representation(layers).score_shape
         if shape[-1] != stored.n_components or 0 in shape:
-            raise ValueError(f"its features are {shape}")
+            raise ValueError(f"its features have shape {shape}")
         model._learn(layers, stored.n_samples)
         return model

@@ -1,4 +1,4 @@
-"""PatchPCA: components that all overlapping patches of a stack share, as the filters of a first convolution."""
+"""PatchPCA: components of all overlapping patches of a stack, as filters of a convolution."""
 
 from __future__ import annotations
 
@@ -35,28 +35,28 @@ from dpca.storage.given_numbers import is_real
 class PatchPCA(Estimator):
     """Principal component analysis of all overlapping patches of an image or volume stack: convolution filters.
 
-    Every patch of every sample, one at each step of the stride, is a row of one analysis, so all places share the mean
-    patch and the components: the filters of PCANet (Chan et al. 2015), learned in one pass. `transform` gives feature
-    maps, as a convolution without padding computes them. `filters` gives the weights of that convolution, also
-    whitened, for a network whose first layer is not trained.
+    Every patch of every sample, one at each step of the stride, is a row of one analysis. All places share the mean
+    patch and the components. These are the filters of PCANet (Chan et al. 2015), learned in one pass. `transform`
+    returns feature maps, as a convolution without padding computes them. `filters` returns the weights of that
+    convolution, optionally whitened, for a network with an untrained first layer.
 
-    Cells (`CellPCA`) compress: they cover a sample once. Patches describe: they overlap, so a shift of what a sample
-    shows shifts its feature maps.
+    Use `CellPCA` to compress: cells cover a sample once. Use patches to extract features: they overlap, and a shifted
+    sample has shifted feature maps.
 
     Parameters
     ----------
     n_components : int or None
         Components to keep; None keeps one for each attribute of a patch.
     patch_shape : int or tuple of int
-        Length of a patch along each spatial axis, one integer for all of them. A tuple also says which axes are
-        spatial: its length counts them, axes after those are channels. With an integer, a last axis of length 4 or less
-        behind two or more others is taken for channels.
+        Length of a patch along each spatial axis, or one integer for all axes. The length of a tuple is the number of
+        spatial axes; the axes after them are channels. With an integer, a last axis of length 4 or less after two or
+        more other axes counts as channels.
     stride : int or tuple of int
         Pixels from one patch to the next along each spatial axis.
     {memory_budget}
     flatten : bool
         Whether `transform` returns the feature maps of a sample along one axis, as the steps of a scikit-learn
-        ``Pipeline`` expect it. `inverse_transform` takes both.
+        ``Pipeline`` expect. `inverse_transform` supports both.
 
     Attributes
     ----------
@@ -68,9 +68,9 @@ class PatchPCA(Estimator):
         Variance of the scores of all patches, in squared units of the input (divisor: their number less 1).
     explained_variance_ratio_ : array (n_components,), float64
     total_variance_ : float
-        Certificate: the sum of all variances of the patches, exact.
+        Certificate: the exact sum of all variances of the patches.
     grid_ : PatchGrid
-        Where the patches lie; ``grid_.grid_shape`` is the shape of a feature map.
+        Positions of the patches; ``grid_.grid_shape`` is the shape of a feature map.
     n_components_, n_samples_seen_, n_features_in_ : int
     sample_shape_ : tuple of int
     fit_report_ : FoldReport
@@ -79,13 +79,14 @@ class PatchPCA(Estimator):
     Notes
     -----
     {where}
-    Costs one read and O(n p d^2) arithmetic for p patches of d attributes in each of n samples; a stride of s over
-    images divides p by s^2, and changes the covariance little. Memory: 8 d^2 bytes of sums, and 16 d k for k components
-    of them, or 32 d^2 for nearly all. `transform` costs O(n p d k).
+    A fit costs one read and O(n p d^2) operations for p patches of d attributes in each of n samples. A stride of s
+    over images divides p by s^2 and changes the covariance little. Memory: 8 d^2 bytes of sums, and 16 d k for k
+    components, or 32 d^2 for nearly all. `transform` costs O(n p d k).
     8-bit integers are summed exactly: the result does not depend on chunks, order or workers.
 
-    `inverse_transform` averages, at each pixel, what the scores of all patches there stand for; with all components and
-    a stride of at most the patch it gives the samples back. Pixels behind the last patch of a stride get the mean.
+    `inverse_transform` averages the reconstructions of all patches at each pixel. It returns the samples if all
+    components are kept and the stride is not larger than the patch. Pixels beyond the last patch of a stride get the
+    mean.
 
     Examples
     --------
@@ -127,12 +128,12 @@ class PatchPCA(Estimator):
         self.fit_report_ = passes.report
 
     def _rule(self, source: Source, axes: Sequence[str] | None) -> PatchCovariancePCA:
-        """Return what is folded over samples whose axes have these names."""
+        """Return the rule for samples with axes of these names."""
         shape = tuple(source.shape[1:])
         patch = spatial_lengths(self.patch_shape, "patch_shape", axes or axes_for(shape))
         stride = self.stride if isinstance(self.stride, Sequence) else (self.stride,) * len(patch)
         if not all(isinstance(s, int | np.integer) for s in stride):
-            raise DataError(f"stride is {self.stride!r}: give one integer, or one for each spatial axis")
+            raise DataError(f"stride is {self.stride!r}: use one integer, or one for each spatial axis")
         try:
             grid = PatchGrid(shape, patch, tuple(map(int, stride)))
         except ValueError as error:
@@ -164,7 +165,7 @@ class PatchPCA(Estimator):
 
     @property
     def basis_(self) -> PatchRepresentation:
-        """The mean patch, the components and their places: what tasks are sent."""
+        """The mean patch, the components and their positions, as tasks receive them."""
         check_is_fitted(self)
         return PatchRepresentation(self.grid_, self.mean_.ravel(), self.components_.reshape(self.n_components_, -1))
 
@@ -174,22 +175,22 @@ class PatchPCA(Estimator):
         Parameters
         ----------
         whiten : float, optional
-            Divide filter j by the root of ``explained_variance_[j] + whiten``, at least 0, in squared units of the
-            samples: the outputs have variances lambda / (lambda + whiten) and no correlations, 1 where ``whiten`` is
-            small beside lambda. Default: orthonormal filters.
+            Divide filter j by the root of ``explained_variance_[j] + whiten``. At least 0, in squared units of the
+            samples. The outputs are uncorrelated and have variances lambda / (lambda + whiten), close to 1 if
+            ``whiten`` is much smaller than lambda. Default: orthonormal filters.
         signs : bool
-            Whether every filter is followed, behind all others, by its negative: rectified outputs then lose nothing.
+            Whether to append the negatives of all filters. Rectified outputs then lose no information.
 
         Returns
         -------
         array (n_components or twice as many, channels, *patch_shape), of the type of ``components_``
-            Samples without channels count as of one. A convolution with these and `filter_biases`, with the stride of
-            the model and no padding, computes what `transform` does.
+            Samples without channels have one channel here. A convolution with these weights and `filter_biases`, the
+            stride of the model and no padding computes the same as `transform`.
 
         Raises
         ------
         DataError
-            For a ``whiten`` that is no such number, and for 0 where a variance is 0.
+            If ``whiten`` is not a number of at least 0, or is 0 and a component has no variance.
         """
         check_is_fitted(self)
         weights = self.components_.reshape(self.n_components_, *self.grid_.patch_shape, -1)
@@ -200,7 +201,7 @@ class PatchPCA(Estimator):
         return np.concatenate([weights, -weights]) if signs else np.ascontiguousarray(weights)
 
     def filter_biases(self, whiten: float | None = None, *, signs: bool = False) -> Array:
-        """Return the biases (n_components or twice as many,) that go with `filters`: minus the mean patch's outputs."""
+        """Return the biases (n_components or twice as many,) of `filters`: minus their outputs for the mean patch."""
         filters = self.filters(whiten, signs=signs)
         mean = np.moveaxis(self.mean_.reshape(*self.grid_.patch_shape, -1), -1, 0)
         biases: Array = -(filters.reshape(len(filters), -1) @ mean.ravel()).astype(filters.dtype)
@@ -208,32 +209,34 @@ class PatchPCA(Estimator):
 
     def _deviations(self, whiten: float) -> Array:
         if not is_real(whiten) or not 0 <= whiten < math.inf:
-            raise DataError(f"whiten is {whiten!r}: give a number of at least 0 to add to variances, or None")
+            raise DataError(f"whiten is {whiten!r}: use a number of at least 0, or None")
         variances = np.maximum(self.explained_variance_, 0) + float(whiten)
         if not variances.all():
-            raise DataError("whiten is 0 but some components have no variance: give a positive one, or keep fewer")
+            raise DataError(
+                "whiten is 0, but some components have no variance: use a positive whiten, or keep fewer components"
+            )
         return np.sqrt(variances)
 
     def get_feature_names_out(self, input_features: Any = None) -> Array:
-        """Return names of the scores in the order of a flattened sample of them."""
+        """Return the names of the scores, in the order of the flattened scores of a sample."""
         check_is_fitted(self)
         places = ("_".join(map(str, place)) for place in np.ndindex(self.grid_.grid_shape))
         return np.array([f"patch{p}_component{j}" for p in places for j in range(self.n_components_)], dtype=object)
 
-    # -- what jobs and reports ask
+    # -- for jobs and reports
 
     def check_before(self, n_samples: int) -> None:
-        """Refuse parameters that cannot be fitted to so many samples, as far as the parameters alone tell."""
+        """Raise `DataError` if the parameters alone show that a fit to this many samples fails."""
         if self.n_components is not None:
             checked_rank(self.n_components, self.n_components, None)
 
     def announced(self, axes: Sequence[str]) -> str:
-        """Say what is fitted to samples whose axes have these names."""
+        """Return a description of the fit to samples with axes of these names."""
         shape = " x ".join(map(str, spatial_lengths(self.patch_shape, "patch_shape", axes)))
-        return f"components that patches of {shape} share"
+        return f"shared components of patches of {shape}"
 
     def report_numbers(self) -> dict[str, Any]:
-        """Return what a report says of the fitted model; see `dpca.report.record`."""
+        """Return the numbers of the fitted model for a report; see `dpca.report.record`."""
         return {
             "components": self.n_components_,
             "explained_variance_ratio": float(self.explained_variance_ratio_.sum()),
@@ -241,7 +244,7 @@ class PatchPCA(Estimator):
             "scalars_ratio": self.n_features_in_ / (self.grid_.n_patches * self.n_components_),
         }
 
-    # -- keeping
+    # -- on disk
 
     def _kept(self) -> Kept:
         facts = {

@@ -1,4 +1,4 @@
-"""Going on batch by batch: components of a stream whose state is kept, found when somebody asks for them."""
+"""Base of `StreamingPCA`: batches update a state, and the components are computed when they are first read."""
 
 from __future__ import annotations
 
@@ -37,15 +37,15 @@ from dpca.storage.errors import DataError
 from dpca.storage.progress import JobProgress as Told
 from dpca.storage.progress import no_progress
 
-#: What a fit knows of its own error.
+#: Measures of the error of a fit.
 CERTIFICATE = ("captured_bound", "captured_estimate", "captured_estimate_error", "angle_moved", "variance_moved")
 _COMPONENTS = ("components", "mean", "explained_variance", "explained_variance_ratio", "singular_values")
-# What `partial_fit` leaves to be found.
+# Attributes that `partial_fit` does not compute, but `__getattr__`.
 _FOUND = {f"{name}_" for name in (*_COMPONENTS, "total_variance", "n_components", *CERTIFICATE)}
 
 
 class StreamedModel(LinearModel):
-    """Base of `StreamingPCA`: `partial_fit` and `merge`; the subclass makes the rule and learns what it finds."""
+    """Base of `StreamingPCA`: `partial_fit`, `merge` and `iter_fit`. The subclass makes the rule and fits the model."""
 
     method_: str
 
@@ -54,18 +54,18 @@ class StreamedModel(LinearModel):
     keep_state: bool
     track_scores: bool
     _magnitude: float = 0.0  # of the first batch of `partial_fit` that is not all 0
-    _tracked: TrackedScores  # where scores are tracked, those of all samples so far but those that wait for a batch
+    _tracked: TrackedScores  # with ``track_scores``, the scores of all samples of complete batches
 
     @abstractmethod
     def _rule(self, method: str | StreamingRule, d: int, n: int | None, seed: int) -> Any:
-        """Return the rule for n samples of d attributes, or any number of them, in its batches."""
+        """Return the rule, with its batches, for n samples of d attributes, or for any number (None)."""
 
     @abstractmethod
     def _method(self, d: int, source: Source | None = None, room: int = 0) -> str | StreamingRule:
-        """Return the method for any number of samples of ``d`` attributes, or those of a source, in so many bytes."""
+        """Return the method for samples of ``d`` attributes, or for those of a source in ``room`` bytes of memory."""
 
     @abstractmethod
-    def _settle(
+    def _set_results(
         self,
         found: dict[str, Array],
         what: str,
@@ -74,31 +74,31 @@ class StreamedModel(LinearModel):
         values: Callable[[], float],
         before: Array | None = None,
     ) -> None:
-        """Learn what was found, unless it is not finite.
+        """Set the fitted attributes from a finite result.
 
-        ``values`` returns the magnitude of the samples; ``before`` are the components until then, if any.
+        ``values`` returns the magnitude of the samples; ``before`` are the previous components, if any.
         """
 
     @WhereStateIsKept
     def partial_fit(self, X: Any, y: Any = None, *, sample_dim: str | Sequence[str] | None = None) -> Self:
-        """Take in further samples, held in memory.
+        """Update the model with further samples in memory.
 
         Parameters
         ----------
         X : array (n_samples, *sample_shape)
-            The first call fixes the sample shape and dtype. A batch that is refused changes nothing.
+            The first call fixes the sample shape and dtype. A rejected batch changes nothing.
         sample_dim : str or sequence of str, optional
             Of the first ``DataArray``, see `fit`.
 
         Raises
         ------
         DataError
-            For a model that `fit` fitted or `load` read without ``keep_state``; for samples that do not go with those
-            before, or with which the rule diverges.
+            If `fit` or `load` made the model without ``keep_state``, the samples do not match the earlier ones, or the
+            rule diverges.
 
         Notes
         -----
-        Costs what the rule's update does. The components are found when they are asked for, from the state so far.
+        Costs as much as the update of the rule. The components are computed from the state when they are first read.
         """
         fresh = self._states is None
         if fresh:
@@ -111,15 +111,15 @@ class StreamedModel(LinearModel):
             self.method_, self.sample_shape_, self._magnitude = method_name(method), tuple(X.shape[1:]), 0.0
         if rows.dtype != self._stream_dtype or tuple(X.shape[1:]) != self.sample_shape_:
             raise DataError(
-                f"this batch has samples of {tuple(X.shape[1:])} {rows.dtype} but the first one had "
-                f"{self.sample_shape_} {self._stream_dtype}: all batches must agree"
+                f"this batch has samples of {tuple(X.shape[1:])} {rows.dtype}, but the first batch has "
+                f"{self.sample_shape_} {self._stream_dtype}: use the same shape and dtype in all batches"
             )
         state = self._states[0] if self._states else guarded(self._stream_rule.init, "X")(rows.shape[1], rows.dtype)
         self._magnitude = self._magnitude or guarded(magnitude, "X")(rows)
         if are_ordinary(rows):
             self._go_on(self._taken(state, rows))
         else:
-            # Whether the rule bears such values its result tells.
+            # Such values may overflow in the rule, so its result is checked at once.
             updated = guarded(self._stream_rule.update, "X")(state.copy(), rows)
             self._find(updated)
             self._track(state, updated, state.arrays["held_rows"][: state.counts["n_held"]], rows)
@@ -127,42 +127,40 @@ class StreamedModel(LinearModel):
 
     @property
     def tracked_scores_(self) -> Array:
-        """Scores (n_samples, n_components) of all samples of `partial_fit`, by ``components_``.
+        """Scores (n_samples, n_components) of all samples of `partial_fit` along ``components_``.
 
-        In the order of the samples; only with ``track_scores``. What a sample had outside of the directions that the
-        rule kept at the time is lost. Found when asked for: costs 2 n q k operations and some products of q x d, q
-        being n_components + oversampling. Until then the model holds q numbers a sample, and taking in a sample costs
-        half as much again.
+        In the order of the samples; only with ``track_scores``. The parts of a sample outside of the directions that
+        the rule kept at the time are lost. The scores are computed when they are read, with 2 n q k operations and some
+        products of q x d, with q = n_components + oversampling. The model holds q numbers per sample, and an update
+        costs 1.5 times as much as without them.
         """
         if not self.track_scores or self._states is None:
-            raise NoStateError("no scores were tracked: give track_scores=True and partial_fit, or ask transform")
+            raise NoStateError("no scores were tracked: use track_scores=True with partial_fit, or transform")
         basis, state = self.basis_, self._states[0]
         waiting = state.arrays["held_rows"][: state.counts["n_held"]]
         scores = self._tracked.by(state, basis.components, basis.mean, waiting)
         return scores / basis.scales.astype(scores.dtype) if isinstance(basis, Whitened) else scores
 
     def _track(self, before: State, after: State, held: Array, rows: Array) -> None:
-        """Take the samples into the scores that are tracked, which one state has taken in and another had not."""
+        """Add the scores of the samples between two states, of the batches ``held`` and ``rows``."""
         n = after.counts["n_samples"] - before.counts["n_samples"]
         if self.track_scores and n:
             self._tracked.taken(before, after, [held, rows[: n - len(held)]])
 
     def _begin(self, method: str | StreamingRule, d: int, dtype: np.dtype[Any], seed: int) -> None:
-        """Fix what all batches share."""
+        """Set the rule, dtype and seed of all batches."""
         self._stream_rule, self._stream_dtype, self._stream_seed = self._rule(method, d, None, seed), dtype, seed
         check_states_fit(self._stream_rule, [d], dtype)
         self._tracked = TrackedScores()
 
-    def _check_going_on(self, method: str | StreamingRule, d: int, dtype: np.dtype[Any], seed: int) -> None:
-        """Refuse to keep the state of a fit that has none, or one too large."""
+    def _check_keep_state(self, method: str | StreamingRule, d: int, dtype: np.dtype[Any], seed: int) -> None:
+        """Raise an error if a fit has no state to keep, or one that does not fit into memory."""
         if self.n_passes > 1:
-            raise DataError(
-                f"keep_state=True keeps what one pass has seen but n_passes is {self.n_passes}: leave one of them out"
-            )
+            raise DataError(f"keep_state=True requires n_passes=1, but n_passes is {self.n_passes}: omit one of them")
         check_states_fit(self._rule(method, d, None, seed), [d], dtype)
 
-    def _go_on_from(self, found: State, method: str | StreamingRule, d: int, dtype: np.dtype[Any], seed: int) -> None:
-        """Keep the state of a fit, in which nothing waits."""
+    def _resume_from(self, found: State, method: str | StreamingRule, d: int, dtype: np.dtype[Any], seed: int) -> None:
+        """Keep the state of a fit, without samples that wait for a batch."""
         self._begin(method, d, dtype, seed)
         state = self._stream_rule.init(d, dtype)
         for own, others in ((state.arrays, found.arrays), (state.counts, found.counts)):
@@ -190,17 +188,17 @@ class StreamedModel(LinearModel):
         if (facts := stored.facts.get("state")) is not None:
             d, dtype, n_held = model.n_features_in_, stated_dtype(facts), int(facts["n_held"])
             model.n_components = facts.get("n_components", model.n_components)
-            # What was chosen there, whatever would be chosen here.
+            # The state belongs to the method of the stored fit, even if "auto" selects another one now.
             model._begin(model.method_ if model.method == AUTO else model.method, d, dtype, int(facts["seed"]))
             state = model._stream_rule.init(d, dtype)
             room = state.arrays["held_rows"]
             if not 0 <= n_held <= len(room):
-                raise ValueError(f"{n_held} samples wait for a batch of {len(room)}")
+                raise ValueError(f"it holds {n_held} samples of a batch of {len(room)}")
             state.arrays["held_rows"] = room[:n_held]
             read_states(stored, [state])
             state.arrays["held_rows"] = room
             if (state.counts["n_held"], state.counts["n_samples"]) != (n_held, stored.n_samples - n_held):
-                raise ValueError(f"its state has taken in {state.counts['n_samples']} samples")
+                raise ValueError(f"its state contains {state.counts['n_samples']} samples")
             model._states = [state]
             if tracked := facts.get("tracked"):
                 size, parts, q, _ = map(int, tracked)
@@ -209,13 +207,13 @@ class StreamedModel(LinearModel):
         return model
 
     def _taken(self, state: State, rows: Array) -> State:
-        """Take in samples; those that are refused change nothing."""
+        """Update the state with samples; rejected samples change nothing."""
         rule, held = self._stream_rule, state.counts["n_held"]
         n = held + len(rows)
         before = _set_aside(rule.rule.part_of(state)) if n >= rule.size else State()
         waiting = state.arrays["held_rows"][:held]
         if self.track_scores and n >= rule.size and n % rule.size:
-            waiting = waiting.copy()  # or what waits then would be written over it
+            waiting = waiting.copy()  # because the update overwrites the held samples
         try:
             updated: State = guarded(rule.update, "X")(state, rows)
         except DataError:
@@ -227,30 +225,30 @@ class StreamedModel(LinearModel):
         return updated
 
     def merge(self, other: StreamedModel) -> Self:
-        """Take in all that another estimator has seen through `partial_fit`.
+        """Merge with another estimator that was fitted to other samples by `partial_fit`.
 
         Raises
         ------
         DataError
-            If the method cannot merge, or the two did not see samples of one shape and dtype with the same parameters.
+            If the method has no merge, or the estimators differ in parameters, sample shape or dtype.
         """
         check_is_fitted(self)
         if not isinstance(other, StreamedModel):
-            raise DataError(f"merge takes in another StreamingPCA, not one of type {type(other).__name__}: give one")
+            raise DataError(f"other is of type {type(other).__name__}: merge requires another StreamingPCA")
         check_is_fitted(other)
         if self.track_scores:
-            raise DataError("scores are tracked along one stream, and merge joins two: leave out track_scores")
+            raise DataError("merge does not support track_scores=True, which requires a single stream: omit it")
         if self._states is None or other._states is None:
             raise DataError(
-                "merge joins what partial_fit has seen, and a model that fit() fitted or load() read keeps no state: "
-                "give all the data to one fit()"
+                "merge requires the states of two estimators, but fit and load keep a state only with keep_state=True: "
+                "use partial_fit, keep_state=True, or one fit of all samples"
             )
         rule = self._stream_rule
         if not rule.mergeable:
-            raise DataError(f"{self.method_} cannot merge: use method='incremental-svd'")
+            raise DataError(f"{self.method_} does not support merge: use method='incremental-svd'")
         alike = other._stream_rule == rule and other._stream_dtype == self._stream_dtype
         if not alike or other.sample_shape_ != self.sample_shape_:
-            raise DataError("the two estimators differ in parameters, sample shape or dtype: they must be alike")
+            raise DataError("the two estimators differ in parameters, sample shape or dtype: use the same for both")
         self._magnitude = self._magnitude or other._magnitude
         self._find(guarded(rule.merge, "the other estimator")(self._states[0].copy(), other._states[0]))
         return self
@@ -268,34 +266,35 @@ class StreamedModel(LinearModel):
         max_samples: int | None = None,
         every: float = EVERY,
     ) -> Iterator[Progress]:
-        """Take in the samples of a stack, in order, and yield the model so far, for example to draw it.
+        """Update the model with the samples of a stack, in order, and yield the progress so far, for example for plots.
 
-        A model that has taken in some of them goes on behind those: so one that was stopped, by a budget or because
-        nobody asked for more, is continued by the same call, and one with ``keep_state`` by another program that loads
-        it. In the end it is what one call makes, to the last bit. Samples come as one stream, whatever ``execution``.
+        A model that has read some samples of the stack resumes after them. Call `iter_fit` again to resume after a
+        budget or an early exit from the loop. Another program can load a model with ``keep_state`` and resume. The
+        result is bit-identical to that of a single call. Samples are read as one stream, independent of ``execution``.
 
         Parameters
         ----------
         X, sample_dim, key, client, progress
             As in `fit`.
         max_seconds : float, optional
-            Seconds after which it ends; a link of samples that is under way is ended first.
+            Time limit. The run of samples in progress is completed first.
         max_samples : int, optional
-            Samples to take in at most.
+            Largest number of samples to read.
         every : float
-            Seconds between looks, at least: they are rare enough to take a twentieth of the time themselves.
+            Smallest number of seconds between two results. Their interval is long enough that they take a twentieth of
+            the time.
 
         Yields
         ------
         Progress
-            After 16, 64, 256 and 1,024 samples, and then now and then. The last one is ``finished``, and its model this
-            estimator. Chunks are read whole.
+            After 16, 64, 256 and 1,024 samples, and then at intervals. The last one is ``finished``, and its model is
+            this estimator. Chunks are read whole.
 
         Raises
         ------
         DataError
-            As `fit`, and for a model that keeps no state. An exception leaves the model with the samples up to the last
-            link that ended.
+            As in `fit`, and for a model without a state. After an exception, the model contains the samples of all
+            completed runs.
 
         Examples
         --------
@@ -307,17 +306,17 @@ class StreamedModel(LinearModel):
         """
         check_parameters(self)
         if self.n_passes != 1:
-            raise DataError(f"iter_fit makes one pass but n_passes is {self.n_passes}: leave it out, or use fit")
+            raise DataError(f"iter_fit makes one pass, but n_passes is {self.n_passes}: omit it, or use fit")
         if self.track_scores:
-            raise DataError("track_scores=True is for partial_fit: leave it out, and ask transform")
+            raise DataError("track_scores=True requires partial_fit: omit it, and use transform")
         seconds, most = checked_budgets(max_seconds, max_samples)
         pace, client = Pace(positive_seconds(every, "every"), seconds), client or default_client()
         X, labels = given_to_fit(X, sample_dim, key)
-        source = self._begun(X, client, labels, key)
+        source = self._stream_for(X, client, labels, key)
         return iterate(self, source, client=client, progress=progress, pace=pace, max_samples=most)
 
-    def _begun(self, X: Any, client: Any | None, labels: Labels | None, key: str | None) -> Source:
-        """Return the samples of a stack as one stream, of which this model has seen the first ones, or will do."""
+    def _stream_for(self, X: Any, client: Any | None, labels: Labels | None, key: str | None) -> Source:
+        """Return the samples of a stack as one stream, and initialize a new model for it."""
         fresh = self._states is None
         source = self._stream_of(X, client)
         shape, d = tuple(source.shape[1:]), math.prod(source.shape[1:])
@@ -329,17 +328,17 @@ class StreamedModel(LinearModel):
             self._labels, self._key = labels, key
         elif (shape, source.dtype) != (self.sample_shape_, self._stream_dtype):
             raise DataError(
-                f"{source.name} has samples of {shape} {source.dtype} but this model has seen {self.sample_shape_} "
-                f"{self._stream_dtype}: give the same stack again"
+                f"{source.name} has samples of {shape} {source.dtype}, but this model was fitted to samples of "
+                f"{self.sample_shape_} {self._stream_dtype}: use the same stack again"
             )
         return shuffle(source, self._stream_seed) if self.shuffle else source
 
     def _stream_of(self, X: Any, client: Any | None) -> Source:
-        """Return the source of samples as the rule gets them."""
+        """Return the source of samples in the form that the rule reads."""
         return varied_source(self if self._states is None else copy.copy(self), X)
 
     def _go_on(self, state: State, found: dict[str, Array] | None = None) -> None:
-        """Keep a state, from which `__getattr__` finds what is asked for, or what was found in it already."""
+        """Keep a state, and its results if they are known; otherwise `__getattr__` computes them."""
         self._states, self.n_samples_seen_ = [state], state.counts["n_samples"] + state.counts["n_held"]
         self._looked_at = vars(self).get("components_", self._looked_at)
         for name in _FOUND:
@@ -348,27 +347,26 @@ class StreamedModel(LinearModel):
             self._know(found, state)
 
     def __getattr__(self, name: str) -> Any:
-        # `partial_fit` leaves the components to whoever asks for them: to find them takes longer than to take in a few
-        # samples.
+        # To compute the components takes longer than an update with a few samples, so `partial_fit` does not do it.
         if name in _FOUND and self._states:
             self._find(self._states[0])
         return object.__getattribute__(self, name)
 
     def _find(self, state: State) -> None:
-        # ``finish`` uses a state up.
+        # ``finish`` overwrites the state.
         self._know(guarded(self._stream_rule.finish, "X")(state.copy()), state)
 
     def _know(self, found: dict[str, Array], state: State) -> None:
-        """Learn what was found in a state."""
+        """Set the fitted attributes from the results of a state."""
         n, before = state.counts["n_samples"] + state.counts["n_held"], vars(self).get("components_", self._looked_at)
-        guarded(self._settle, "X")(
-            self._kept_of(found), self.method_, self.sample_shape_, n, lambda: self._magnitude, before
+        guarded(self._set_results, "X")(
+            self._truncated(found), self.method_, self.sample_shape_, n, lambda: self._magnitude, before
         )
         self._states = [state]
 
 
 def _set_aside(state: State) -> State:
-    """Return a state with the same values, in memory that the next call in this thread uses again."""
+    """Return a copy of a state, in memory that the next call in this thread reuses."""
     arrays = {name: scratch(f"before: {name}", array.shape, array.dtype) for name, array in state.arrays.items()}
     for name, array in arrays.items():
         np.copyto(array, state.arrays[name])

@@ -1,4 +1,4 @@
-"""The update rules that `StreamingPCA` knows by name, and rule objects as plain values that a store can hold."""
+"""The update rules of `StreamingPCA` by name, and rule objects as plain values for stores."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from dpca.rules.kernel.gains import Gains
 from dpca.storage.errors import DataError
 from dpca.storage.given_numbers import whole_number
 
-#: Each method's module and class in `dpca.rules`; a store names rules by these only.
+#: Each method's module and class in `dpca.rules`. Stores contain these names only.
 METHODS: dict[str, str] = {
     "incremental-svd": "incremental.incremental_svd.IncrementalSVD",
     "covariance": "covariance.streaming_covariance.StreamingCovariance",
@@ -37,9 +37,9 @@ METHODS: dict[str, str] = {
     "ipca": "incremental.ipca.IPCA",
     "similarity-matching": "stochastic.similarity_matching.SimilarityMatching",
 }
-# Literal steps of stores that were written before rules could be objects, where they are not Harmonic(1).
+# Default step sizes of stores from before rules were objects, if they differ from Harmonic(1).
 _LITERAL = {"krasulina": Power(1.0, 0.9), "implicit-krasulina": Power(1.0, 0.8), "accelerated-oja": Harmonic(100.0)}
-#: Options of rules that were parameters of `StreamingPCA` before rules could be objects.
+#: Options of rules that were parameters of `StreamingPCA` before rules were objects.
 FORMER_OPTIONS = (
     "schedule",
     "unit",
@@ -53,20 +53,20 @@ FORMER_OPTIONS = (
     "tau",
     "neural_steps",
 )
-# What options of rules may be, beside plain values.
+# Values of options of rules that are not plain values.
 _OBJECTS: dict[str, Any] = {**SCHEDULES, Gains.__name__: Gains}
-#: The method that is chosen by the number of attributes.
+#: The method is selected by the number of attributes.
 AUTO = "auto"
-# Largest covariance whose eigenproblem takes no more than some seconds.
+# The eigenproblem of a covariance of this size takes a few seconds.
 _LARGEST_COVARIANCE = 4096
-# Bytes for each of its entries: the state, a product, and the eigensolver's copy and work space.
+# Bytes of each entry of the covariance: the state, a product, and the eigensolver's copy and work space.
 _COVARIANCE_BYTES = 24
-# Samples for each attribute that pay for its eigenproblem.
+# Samples for each attribute that outweigh the cost of the eigenproblem.
 _SAMPLES_SHARE = 3
 _BATCH_BYTES, _FEWEST_SAMPLES = 2**28, 100
-# Small batches are read several at a time: so many samples, which take no more bytes than this.
+# Small batches are read together: at most this number of samples, and this number of bytes.
 _AT_ONCE, _BYTES_AT_ONCE = 256, 2**25
-#: What an estimator fills in.
+#: Fields of a rule that an estimator sets.
 _FILLED = ("n_components", "center", "seed", "wide")
 
 
@@ -76,35 +76,37 @@ def rule_class(method: str) -> type[StreamingRule]:
     Raises
     ------
     DataError
-        For a method that does not exist.
+        If the method does not exist.
     """
     if not isinstance(method, str) or method not in METHODS:
         choices = ", ".join((AUTO, *METHODS))
-        raise DataError(f"method is {method!r}: choose one of {choices}, or give a rule of dpca.rules")
+        raise DataError(f"method is {method!r}: use one of {choices}, or a rule of dpca.rules")
     module, name = METHODS[method].rsplit(".", 1)
     found: type[StreamingRule] = getattr(import_module(f"dpca.rules.{module}"), name)
     return found
 
 
 def method_name(method: str | StreamingRule) -> str:
-    """Return what messages call a method."""
+    """Return the name of a method in messages."""
     return method if isinstance(method, str) else type(method).__name__
 
 
 def default_method(
     k: int, n_features: int, options: Mapping[str, Any], of_bytes: bool = False, n_samples: int = 0, room: int = 0
 ) -> str:
-    """Return the method for ``k`` components of so many attributes d where none was chosen.
+    """Return the default method for ``k`` components of d = ``n_features`` attributes.
 
-    "covariance" up to d = 8 q + 400, q being the directions that "incremental-svd" would keep, and up to 4,096; beyond,
-    or where that rule's options are given, "incremental-svd". A sample costs d^2 operations by the one and d (4 q +
-    200) by the other, which works with smaller matrices, at half the speed. Measured on float32, one thread, both take
-    the same time at d = 1,050 for q = 65, 1,300 for 110, 2,000 for 200 and above 3,072 for 400.
+    This is "covariance" up to d = 8 q + 400 and at most 4,096, with the q directions that "incremental-svd" keeps. For
+    larger d, or if ``options`` of that rule are given, it is "incremental-svd". A sample costs d^2 operations by
+    "covariance" and d (4 q + 200) by "incremental-svd", which multiplies smaller matrices at half the speed. In
+    float32 on one thread, the measured times are equal at d = 1,050 for q = 65, 1,300 for 110, 2,000 for 200 and above
+    3,072 for 400.
 
-    Of 8-bit samples "covariance" up to 4,096 where bytes are multiplied as integers
-    (`dpca.kernels.algebra.linalg_int8`), if it
-    fits into ``room`` bytes, and 3 d samples or more are known to come: at d = 3,072 and q = 110 each takes .4 of the
-    time, at 4,096 and q = 70 two thirds, which pays for the eigenproblem (.3 and .5 s for photographs).
+    For 8-bit samples it is "covariance" up to d = 4,096, if the kernel multiplies bytes as integers
+    (`dpca.kernels.algebra.linalg_int8`), the covariance fits into ``room`` bytes, and there are at least 3 d samples.
+    Each
+    sample takes .4 of the time at d = 3,072 and q = 110, and two thirds at 4,096 and q = 70. This outweighs the cost of
+    the eigenproblem (.3 and .5 s for photographs).
     """
     if any(value is not None for value in options.values()):
         return "incremental-svd"
@@ -128,39 +130,38 @@ def make_rule(
     sampled: bool = False,
     ends: bool = False,
 ) -> Any:
-    """Return the rule of a method, which gets its samples in batches of ``batch_size``.
+    """Return the rule of a method, with samples in batches of ``batch_size``.
 
-    By default a batch has as many samples as the rule does best with, and fewer where it would take more than 256 MiB
-    in float32, but at least 100, or all there are.
+    The default batch size is that of the rule, but at most 256 MiB in float32, at least 100 samples, and at most all
+    samples.
 
     Parameters
     ----------
     method : str or StreamingRule
-        A name in `METHODS`, or a rule with options of its own, whose ``n_components``, ``center`` and ``seed``, and
-        seeds of schedules that are None, are filled in here.
+        A name in `METHODS`, or a rule with its own options. This function sets its ``n_components``, ``center`` and
+        ``seed``, and the seeds of schedules that are None.
     options : mapping of str to value, optional
-        Further options of the rule; those that are None are left to it.
+        Further options of the rule; None is the default of the rule.
     n_samples : int, optional
-        Length of the stream, where it is known: the rule is then watched for how far its last part moves the
-        components.
+        Length of the stream. If given, the movement of the components in the last part of the stream is measured.
     n_features : int
         Attributes of a sample.
     sampled : bool
-        Keep some samples of the stream to estimate what is captured, if the rule allows it.
+        Keep some samples of the stream to estimate the captured share, if the rule supports it.
     ends : bool
-        Whether no samples follow the ``n_samples``: then directions beyond their number are not held.
+        Whether no samples follow the ``n_samples``. Then the rule keeps no more directions than samples.
 
     Raises
     ------
     DataError
-        For a method that does not exist, an option that the method does not have, or a value that makes no sense.
+        If the method does not exist, it does not have an option, or a value is invalid.
     """
     try:
         rule = method if isinstance(method, StreamingRule) else rule_class(method)()
         known = {field.name for field in fields(rule)}
         chosen = {name: value for name, value in (options or {}).items() if value is not None}
         for name in chosen.keys() - known:
-            raise DataError(f"{name} has no meaning for {method_name(method)}: leave it out")
+            raise DataError(f"the method {method_name(method)} does not support {name}: omit it")
         given = {"n_components": k, "center": center, "seed": seed, **chosen}
         rule = replace(rule, **{name: value for name, value in given.items() if name in known})
         rule = replace(rule, **_seeded(rule, seed))
@@ -180,19 +181,19 @@ def make_rule(
 
 
 def _seeded(rule: StreamingRule, seed: int) -> dict[str, Any]:
-    """Return the rule's schedules that draw random numbers and have no seed, with one."""
+    """Return the random schedules of the rule that have no seed, with a seed."""
     values = {field.name: getattr(rule, field.name) for field in fields(rule)}
     drawing = {name: value for name, value in values.items() if isinstance(value, FirstStrategy)}
     return {name: replace(value, seed=seed) for name, value in drawing.items() if value.seed is None}
 
 
 def describe_option(value: Any) -> Any:
-    """Return a parameter in values that JSON holds, of arrays a hash; see `restore_option`.
+    """Return a parameter as JSON values, an array as its hash; see `restore_option`.
 
     Raises
     ------
     DataError
-        For a rule that `METHODS` does not name, or other objects than gains and schedules of `SCHEDULES`.
+        If it is a rule that is not in `METHODS`, or another object except gains and `SCHEDULES`.
     """
     if isinstance(value, np.ndarray) and value.ndim:
         return array_digest(value)
@@ -206,18 +207,17 @@ def describe_option(value: Any) -> Any:
         if path == known:
             return {"method": name, "options": {name: own[name] for name in own if name not in _FILLED}}
     raise DataError(
-        f"{value!r} cannot be stored: only rules of StreamingPCA's methods (dpca.models.streaming), with schedules and "
-        f"gains of dpca.rules, can"
+        f"{value!r} cannot be stored: use a rule of StreamingPCA's methods, with schedules and gains of dpca.rules"
     )
 
 
 def restore_option(value: Any) -> Any:
-    """Return the parameter that `describe_option` described.
+    """Return the parameter from the result of `describe_option`.
 
     Raises
     ------
     DataError, KeyError, TypeError, ValueError
-        If it made no such thing.
+        If ``value`` is not such a result.
     """
     if not isinstance(value, dict):
         return value
@@ -228,12 +228,12 @@ def restore_option(value: Any) -> Any:
 
 
 def translate_parameters(stored: Mapping[str, Any], kept_now: Sequence[str]) -> dict[str, Any]:
-    """Return the parameters of `StreamingPCA`, of which stores keep these now, from those that a store holds.
+    """Return the parameters of `StreamingPCA` in ``kept_now`` from the parameters in a store.
 
-    Before a rule could be an object, its options were parameters of the estimator beside ``method``, None where they
-    were left to it. With a schedule or a unit, the steps were literal unless the unit was "measured".
+    Before rules were objects, their options were parameters of the estimator, None for the default of the rule. With
+    the parameter "schedule" or "unit", the step sizes were literal, unless the unit was "measured".
     """
-    given = {name: restore_option(value) for name, value in dict(stored).items()}  # a TypeError where it is none
+    given = {name: restore_option(value) for name, value in dict(stored).items()}  # TypeError if not a mapping
     kept = {name: given.pop(name) for name in kept_now if name in given}
     options = {name: value for name, value in given.items() if value is not None}
     if not options:

@@ -1,4 +1,4 @@
-"""StreamingPCA: principal components in one pass over data of any size, by any of the field's update rules."""
+"""StreamingPCA: principal components in one pass over data of any size, by a choice of update rules."""
 
 from __future__ import annotations
 
@@ -51,88 +51,90 @@ from dpca.storage.given_numbers import whole_number
 @documented()
 @dataclass(eq=False, repr=False)
 class StreamingPCA(StreamedModel):
-    """Principal component analysis of a stream of samples, in one pass and memory that does not grow.
+    """Principal component analysis of a stream of samples, in one pass and constant memory.
 
     Parameters
     ----------
     n_components : int or float
-        Components to find; a number between 0 and 1 stands for the fewest that explain more than this share of the
-        variance, which takes the method "covariance".
+        Components to find. A number between 0 and 1 keeps the fewest components that explain more than this share of
+        the variance, and requires the method "covariance".
     method : str or rule
-        The update rule, by name or as an object of `dpca.rules` with options of its own, such as
-        ``Oja(schedule=Harmonic(1.0))``, in which the estimator fills in ``n_components``, ``center`` and ``seed``.
-        "auto" is "covariance" for samples of few attributes, of 8 bits of more, and "incremental-svd" for others, see
-        `dpca.models.streaming.streaming_methods.default_method`. "covariance" is exact; "incremental-svd" (Brand 2002;
-        Ross et
-        al. 2008) is close to that after one pass in any order of samples. Both merge, so that segments are folded side
-        by side. The others are the sequential rules of the field, each described where it is defined in `dpca.rules`:
-        "oja", "oja-subspace", "krasulina", "sanger", "implicit-krasulina", "block-power", "accelerated-block-power",
-        "accelerated-oja", "ccipca", "ipca" and "similarity-matching". They assume samples in random order and run as a
-        chain, one segment after the other, unless ``execution`` says otherwise.
+        The update rule: a name, or an object of `dpca.rules` with its own options, such as
+        ``Oja(schedule=Harmonic(1.0))``. The estimator sets the ``n_components``, ``center`` and ``seed`` of that
+        object. "auto" selects "covariance" for samples of few attributes (more for 8-bit samples) and
+        "incremental-svd" for others, see `dpca.models.streaming.streaming_methods.default_method`. "covariance" is
+        exact.
+        "incremental-svd" (Brand 2002; Ross et al. 2008) is close to exact after one pass, for any order of samples.
+        These two support merging: segments are folded in parallel. The others are sequential rules, described in
+        `dpca.rules`: "oja", "oja-subspace", "krasulina", "sanger", "implicit-krasulina", "block-power",
+        "accelerated-block-power", "accelerated-oja", "ccipca", "ipca" and "similarity-matching". They assume samples in
+        random order. By default they run as a chain, one segment after the other, see ``execution``.
     batch_size : int, optional
-        Samples of one update, whatever the chunks of the store; default what the rule does best with: 4,096 for
+        Samples of one update, independent of the chunks of the store. The default depends on the rule: 4,096 for
         "covariance", 1,024 for "incremental-svd" and 100 for most others, but at most 256 MiB in float32.
     n_passes : int
-        Passes over the data. Each one after the first multiplies the components by the covariance (orthogonal
-        iteration with Rayleigh-Ritz, Alakkari 2020, section 3.4.5; Arora 2015, section 5.3) and measures exactly what
-        they capture. Those of "incremental-svd" multiply all its directions, which proves nearly all that is captured:
-        ``captured_bound_`` lacks little more than what rounding could cost where there is a gap in the spectrum (MNIST,
-        k = 20, random order: 5e-5, .10 after one pass).
+        Passes over the data. Each pass after the first multiplies the components by the covariance (orthogonal
+        iteration with Rayleigh-Ritz, Alakkari 2020, section 3.4.5; Arora 2015, section 5.3) and measures exactly the
+        variance that they capture. The passes of "incremental-svd" multiply all its directions. If the spectrum has a
+        gap, ``captured_bound_`` then differs from 1 by little more than rounding (MNIST, k = 20, random order: 5e-5;
+        .10 after one pass).
     center : bool
-        Whether to subtract the mean: exactly in one pass by the rules that merge, the running mean by others.
+        Whether to subtract the mean. Rules with a merge subtract the exact mean in one pass, others the running mean.
     shuffle : bool
-        Take the samples in a random order in the first pass: whole chunks in a random order, the samples of several of
-        them mixed. Stores of sorted images need that for all rules but those that merge.
+        Read the samples in a random order in the first pass: whole chunks in a random order, with the samples of
+        several chunks mixed. Sorted stacks require this for all rules without a merge.
     execution : str
-        How samples are shared among workers. "auto": segments side by side, merged as a tree, by a rule that merges,
-        and a chain otherwise. "chain": one stream, whatever the rule. "averaged": ``n_streams`` streams of samples,
+        How samples are distributed to workers. "auto": parallel segments, merged as a tree, if the rule has a merge,
+        and a chain otherwise. "chain": one stream, for every rule. "averaged": ``n_streams`` streams of samples,
         averaged after every ``round_size`` samples of each (Amid & Warmuth 2020, equation 18), by "implicit-krasulina"
-        and, with less reason, "oja", "oja-subspace", "krasulina", "sanger" and "accelerated-oja". "data-parallel": the
-        batch of one update spread over workers, by "oja", "block-power", "accelerated-block-power" and
-        "accelerated-oja"; take a large ``batch_size`` (default 1,000). `partial_fit` is always a chain.
+        and, with less justification, "oja", "oja-subspace", "krasulina", "sanger" and "accelerated-oja".
+        "data-parallel": the batch of one update distributed to workers, by "oja", "block-power",
+        "accelerated-block-power" and "accelerated-oja"; use a large ``batch_size`` (default 1,000). `partial_fit` is
+        always a chain.
     n_streams : int, optional
-        Streams that are averaged, default 10: the result depends on their number, not on that of workers. Or parts of a
-        batch, default one for each that can run at once: the result depends on it by rounding only.
+        For "averaged": number of streams, default 10. The result depends on it, but not on the number of workers. For
+        "data-parallel": parts of a batch, by default as many as can run at once. The result depends on it by rounding
+        only.
     round_size : int, optional
-        Samples that each stream takes between two averages: whole batches, default 1,000 samples.
+        Samples of each stream between two averages: whole batches, default 1,000 samples.
     random_state : int, RandomState or None
-        Seed of the random start, of random schedules and of the order. A fit that is to be resumed needs an int.
+        Seed of the random start, of random schedules and of the order. A fit with checkpoints requires an int.
     {memory_budget}
     oversampling, forgetting
-        Options of "incremental-svd", which "auto" is where they are given: extra directions to keep, default 60; weight
-        of a sample relative to the next.
+        Options of "incremental-svd": extra directions to keep, default 60; weight of a sample relative to the next
+        one. If one of them is given, "auto" selects "incremental-svd".
     {whiten}
     {keep_state}
-        Of one pass: it does not go with ``n_passes`` > 1.
+        Requires ``n_passes`` = 1.
     track_scores : bool
-        Whether `partial_fit` keeps the scores of all samples so far, and turns them along with the components, so that
-        no sample is looked at twice: in `tracked_scores_`. Only by "incremental-svd", which "auto" is then.
+        Whether `partial_fit` keeps the scores of all samples so far in `tracked_scores_`. It rotates them with the
+        components, and reads no sample twice. Requires "incremental-svd", which "auto" then selects.
 
     Attributes
     ----------
     {whole_samples}
     explained_variance_, explained_variance_ratio_, singular_values_ : array (n_components,), float64
-        Variances along the components as the rule estimates them (divisor n - 1). Measured where ``n_passes`` > 1: for
-        the components before the last multiplication, and of "incremental-svd" half a step further, see
-        `dpca.rules.covariance.measured.refined`: none is more than its eigenvalue, and their sum no more than what the
-        components capture.
+        Variances along the components (divisor n - 1), as the rule estimates them. If ``n_passes`` > 1, they are
+        measured for the components before the last multiplication, and for "incremental-svd" half a step further, see
+        `dpca.rules.covariance.measured.refined`. Then no variance exceeds its eigenvalue, and their sum does not
+        exceed the
+        captured variance.
     method_ : str
-        What the update rule is called.
+        Name of the update rule.
     captured_bound_ : float
-        Certificate: the captured variance is at least this share of what the best components would capture, as they
-        are stored: a proof, rounding counted in, see `dpca.rules.certificates.certificate`; nan where the rule knows
-        no bound.
+        Certificate: the stored components capture at least this share of the optimum. This is proven and includes
+        rounding, see `dpca.rules.certificates.certificate`; nan if the rule has no bound.
     captured_estimate_, captured_estimate_error_ : float
-        The same share as it is estimated from up to 512 samples that were drawn at random, and its standard error, see
-        `dpca.rules.certificates.sampled`; nan where the rule keeps no samples: only "incremental-svd" does, in one
+        Estimate of the same share from up to 512 randomly drawn samples, and its standard error, see
+        `dpca.rules.certificates.sampled`. nan if the rule keeps no samples: only "incremental-svd" keeps them, in one
         pass without
         forgetting. "covariance" has 1 and 0.
     residual_norms_ : array (n_components,), float64
-        ||C v - lambda v|| of the components measured in the last pass; only with ``n_passes`` > 1.
+        ||C v - lambda v|| of the components, measured in the last pass; only with ``n_passes`` > 1.
     angle_moved_ : float
-        Certificate: the largest principal angle, in radians, between the components and those before the last tenth of
-        the stream (or before the last pass or `merge`; of segments merged as a tree: before its last merge; after
-        `partial_fit`: those that were last looked at). nan where there was no such part.
+        Certificate: the largest principal angle, in radians, between the components and earlier ones. These are the
+        components before the last tenth of the stream, before the last pass, before the last `merge` (also that of
+        segments merged as a tree), or, after `partial_fit`, those that were last read. nan if there are none.
     variance_moved_ : float
         Certificate: share of the captured variance that lies outside those earlier components.
 
@@ -142,8 +144,8 @@ class StreamingPCA(StreamedModel):
     2 q rows of d and one batch; n d^2 for "covariance", 8 d^2 bytes and a batch.
     {where}
 
-    A fit that has not converged gives a `ConvergenceWarning`: where ``variance_moved_`` is more than 2 %, and, for
-    "incremental-svd", ``captured_bound_`` is below 0.9, too.
+    A fit that has not converged gives a `ConvergenceWarning`: if ``variance_moved_`` is more than 2 % and, for
+    "incremental-svd", ``captured_bound_`` is below 0.9.
 
     Examples
     --------
@@ -181,7 +183,7 @@ class StreamingPCA(StreamedModel):
         n_passes = whole_number(self.n_passes, "n_passes", 1)
         if self.track_scores:
             raise DataError(
-                "track_scores=True is for partial_fit, which sees no sample again: leave it out, and ask transform"
+                "track_scores=True requires partial_fit, and fit does not support it: omit it, and use transform"
             )
         source = varied_source(self, X)
         shape, seed = tuple(source.shape[1:]), self._seed()
@@ -191,24 +193,24 @@ class StreamingPCA(StreamedModel):
         rule = self._rule(method, math.prod(shape), source.shape[0], seed)
         self.method_ = method_name(method)
         if self.keep_state:
-            self._check_going_on(method, math.prod(shape), source.dtype, seed)
+            self._check_keep_state(method, math.prod(shape), source.dtype, seed)
             rule = replace(rule, rule=Keeping(rule.rule))
         work, scheme = executed(rule, self, running["client"])
         if rule.random_order and not source.in_process and not self.shuffle:
             warnings.warn(
-                f"{self.method_} assumes samples in random order and the order of {source.name} is not "
-                f"known to be: use shuffle=True, or method='incremental-svd', which takes any order",
+                f"{self.method_} assumes samples in random order, but the order of {source.name} is unknown: use "
+                f"shuffle=True, or method='incremental-svd', which supports any order",
                 OrderWarning,
                 stacklevel=3,
             )
-        values, settle = partial(first_magnitude, stream), guarded(self._settle, source.name)
+        values, settle = partial(first_magnitude, stream), guarded(self._set_results, source.name)
 
         def learn(model: Any, found: dict[str, Array], n: int) -> None:
-            state, found = taken_state(found), model._kept_of(found)
-            guarded(model._settle, source.name)(found, self.method_, shape, n, partial(values, n))
+            state, found = taken_state(found), model._truncated(found)
+            guarded(model._set_results, source.name)(found, self.method_, shape, n, partial(values, n))
             model._states = model._looked_at = None
             if self.keep_state:
-                model._go_on_from(state, method, math.prod(shape), source.dtype, seed)
+                model._resume_from(state, method, math.prod(shape), source.dtype, seed)
 
         first.settle = learn
         try:
@@ -231,7 +233,7 @@ class StreamingPCA(StreamedModel):
         if advice := unsettled(self.method_, self.variance_moved_, self.angle_moved_, self.captured_bound_):
             warnings.warn(advice, ConvergenceWarning, stacklevel=3)
 
-    def _settle(
+    def _set_results(
         self,
         found: dict[str, Array],
         what: str,
@@ -240,9 +242,9 @@ class StreamingPCA(StreamedModel):
         values: Callable[[], float],
         before: Array | None = None,
     ) -> None:
-        """Learn what was found, unless it is not finite.
+        """Set the fitted attributes from a finite result.
 
-        ``values`` returns the magnitude of the samples; ``before`` are the components until then, if any.
+        ``values`` returns the magnitude of the samples; ``before`` are the previous components, if any.
         """
         exact = self.method_ in ("incremental-svd", "covariance")
         remedy = "" if exact else ", or use method='incremental-svd'"
@@ -258,9 +260,9 @@ class StreamingPCA(StreamedModel):
         if share is not None and method_name(method) not in ("covariance", "StreamingCovariance"):
             raise DataError(
                 f"n_components is {share:g}, a share of the variance, but {method_name(method)} does not find all "
-                f"components: give a number, or use method='covariance', or PCA"
+                f"components: use an integer, method='covariance', or PCA"
             )
-        # The second pass multiplies all directions of the first, which bounds what all others hold.
+        # The second pass multiplies all directions of the first. This bounds the variance of all other directions.
         known = method == "incremental-svd" or isinstance(method, IncrementalSVD)
         wide = True if known and self.n_passes > 1 else None
         return make_rule(
@@ -270,7 +272,7 @@ class StreamingPCA(StreamedModel):
             batch_size=self.batch_size,
             seed=seed,
             options={**self._options(), "wide": wide},
-            # How far all components move together says nothing of those that will be kept.
+            # The movement of all components together does not show the convergence of the retained ones.
             n_samples=n if share is None else None,
             n_features=d,
             sampled=self.n_passes == 1,
@@ -283,8 +285,7 @@ class StreamingPCA(StreamedModel):
     def _method(self, d: int, source: Source | None = None, room: int = 0) -> str | StreamingRule:
         if self.track_scores and self.method not in (AUTO, "incremental-svd"):
             raise DataError(
-                f"track_scores=True is for method='incremental-svd', not {method_name(self.method)}: leave one of them "
-                f"out"
+                f"track_scores=True requires method='incremental-svd', not {method_name(self.method)}: omit one of them"
             )
         if self.method != AUTO or self.track_scores:
             return "incremental-svd" if self.track_scores else self.method
@@ -305,23 +306,23 @@ class StreamingPCA(StreamedModel):
 
     def _learned(self, found: dict[str, Any], sample_shape: tuple[int, ...], n: int) -> None:
         super()._learned(found, sample_shape, n)
-        if not hasattr(self, "method_"):  # stores did not state it before there was a choice
+        if not hasattr(self, "method_"):  # stores of the first versions do not contain it
             self.method_ = method_name(self.method)
         if "residual_norms" in found:
             self.residual_norms_ = found["residual_norms"]  # measured now, not estimated
         for name in CERTIFICATE[1:]:
             setattr(self, f"{name}_", float(found.get(name, np.nan)))
 
-    # -- what jobs and reports ask
+    # -- for jobs and reports
 
     def check_before(self, n_samples: int) -> None:
-        """Refuse parameters that cannot be fitted to so many samples, as far as the parameters alone tell."""
-        # That there are no samples at all, ingest says better.
+        """Raise `DataError` if the parameters alone show that a fit to this many samples fails."""
+        # Ingest has a better message for a source without samples.
         d = sys.maxsize if explained_share(self.n_components) is None else 1
         self._rule(self._method(d), d, n_samples or None, 0)
 
     def announced(self, axes: Sequence[str]) -> str:
-        """Say what is fitted."""
+        """Return a description of the fit."""
         passes = "1 pass" if self.n_passes == 1 else f"{self.n_passes} passes"
         by = "" if self.method == AUTO else f" by {method_name(self.method)}"
         share = explained_share(self.n_components)
@@ -329,7 +330,7 @@ class StreamingPCA(StreamedModel):
         return f"{what}{by} in {passes}"
 
     def job_settings(self) -> dict[str, Any]:
-        """Return what identifies a job on this estimator, in the form that jobs have always had."""
+        """Return the settings that identify a job with this estimator; their form never changes."""
         given = self._given_parameters()
         seed = given.pop("random_state", None)
         names = ("n_components", "method", "n_passes", "batch_size", "oversampling", "shuffle")
@@ -337,17 +338,17 @@ class StreamingPCA(StreamedModel):
         return given | always | {"seed": seed}
 
     def report_numbers(self) -> dict[str, Any]:
-        """Return what a report says of the fitted model; see `dpca.report.record`."""
+        """Return the numbers of the fitted model for a report; see `dpca.report.record`."""
         numbers = super().report_numbers() | {"method": self.method_, "passes": self.n_passes}
-        # What is exact needs no estimate.
+        # An exact method needs no estimate.
         names = ("captured_estimate", "captured_estimate_error") if self.captured_estimate_error_ > 0 else ()
         return numbers | {name: getattr(self, f"{name}_") for name in names}
 
     def fit_settings(self) -> dict[str, Any]:
-        """Return what identifies a stored fit; options of rules were parameters once, and stay None in it."""
+        """Return the settings that identify a stored fit. Options of rules, formerly parameters, remain as None."""
         return dict.fromkeys(FORMER_OPTIONS) | super().fit_settings()
 
-    # -- keeping
+    # -- on disk
 
     @classmethod
     def _restored_parameters(cls, given: dict[str, Any]) -> dict[str, Any]:
@@ -355,4 +356,4 @@ class StreamingPCA(StreamedModel):
 
 
 def _as_it_is(model: Any, found: Any, n: int) -> None:
-    """Let a copy of an estimator that has learned from a whole pass know what it knows."""
+    """Leave a copy of an estimator unchanged: it is already fitted by a whole pass."""

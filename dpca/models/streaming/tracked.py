@@ -1,4 +1,4 @@
-"""Scores of a stream that is still coming in, turned along with its basis: no sample is looked at twice."""
+"""Scores of a stream, rotated with the basis as it changes: each sample is read once."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ import numpy as np
 from dpca.kernels.algebra.types import Array
 from dpca.rules.base.state import State
 
-#: Names under which a store keeps what is tracked, with their axes.
+#: Names of the arrays of tracked scores in a store, with the names of their axes.
 TRACKED = {
     "tracked_scores": ("tracked_score_value",),
     "tracked_turns": ("tracked_part", "direction", "new_direction"),
@@ -19,21 +19,21 @@ TRACKED = {
     "tracked_lengths": ("tracked_part",),
 }
 
-# Samples that are centered at once.
+# Bytes of one block of centered samples.
 _BLOCK_BYTES = 2**25
 
 
 class _TrackedPart(NamedTuple):
-    """Successive samples, and what the basis became after them.
+    """Scores of successive samples, and the map to the scores of the next part.
 
     Attributes
     ----------
     scores : array (n, q)
-        In the q directions of the basis at the time.
+        Scores along the q directions of the basis at the time.
     turn : array (q, q)
-        From these to the directions of the next part, or of the state.
+        Map from these directions to those of the next part, or of the state.
     shift : array (q,)
-        What the mean that moved adds.
+        Change of the scores by the change of the mean.
     """
 
     scores: Array
@@ -43,18 +43,19 @@ class _TrackedPart(NamedTuple):
 
 @dataclass
 class TrackedScores:
-    """Scores of all samples that a rule has taken in, in all directions that it keeps.
+    """Scores of all samples in the state of a rule, along all directions that it keeps.
 
-    When the basis V of q directions becomes V', scores y become y V V'^T, and what the mean moved by is added: a
-    sample loses what it had outside of V, and directions that come in later do not know it. So all q directions are
-    tracked, more than the components. Parts of the stream wait with their turns, and are joined when a later one is as
-    long: log2 of the number of batches are left, and a sample costs 2 q^2 operations for each.
+    When the basis V of q directions becomes V', scores y become y V V'^T plus the change of the mean. The part of a
+    sample outside of V is lost, also for directions that the basis gains later. Therefore all q directions are tracked,
+    which are more than the components. Parts of the stream are kept with their maps, and two parts are joined when the
+    later one is as long as the earlier one. There are log2 of the number of batches parts, and each join costs 2 q^2
+    operations per sample.
     """
 
     parts: list[_TrackedPart] = field(default_factory=list)
 
     def taken(self, before: State, after: State, rows: Sequence[Array]) -> None:
-        """Go on from a state to one that has taken in these rows (n, d), in pieces."""
+        """Update the scores from one state to the next, which contains these rows (n, d) in pieces."""
         if self.parts:
             self.parts[-1] = _then(self.parts[-1], *_turn(before, after.arrays["basis"], after.arrays["mean"]))
         basis, mean = after.arrays["basis"], after.arrays["mean"]
@@ -69,9 +70,9 @@ class TrackedScores:
             self.parts.append(last._replace(scores=joined))
 
     def by(self, state: State, components: Array, mean: Array, waiting: Array) -> Array:
-        """Return the scores (n, k) of all samples by components (k, d) about a mean (d,).
+        """Return the scores (n, k) of all samples along components (k, d) about a mean (d,).
 
-        ``waiting`` are rows (m, d) that the state has not taken in yet.
+        ``waiting`` are rows (m, d) that wait for a batch and are not in the state.
         """
         turn, shift = _turn(state, components, mean)
         found = [_scores(waiting, mean, components)]
@@ -81,7 +82,7 @@ class TrackedScores:
         return np.concatenate(found[::-1])
 
     def arrays(self) -> dict[str, Array]:
-        """Return what a store keeps; see `TRACKED`."""
+        """Return the arrays for a store; see `TRACKED`."""
         if not self.parts:
             return {}
         values = [np.concatenate([part.scores for part in self.parts]).ravel()]
@@ -90,7 +91,7 @@ class TrackedScores:
 
     @classmethod
     def of(cls, arrays: Mapping[str, Array]) -> TrackedScores:
-        """Return what `arrays` returned."""
+        """Return the tracked scores from the result of `arrays`."""
         scores, turns, shifts, lengths = (arrays[name] for name in TRACKED)
         pieces = np.split(scores.reshape(-1, turns.shape[1]), np.cumsum(lengths)[:-1])
         return cls([_TrackedPart(*part) for part in zip(pieces, turns, shifts, strict=True)])
@@ -101,7 +102,7 @@ def _then(part: _TrackedPart, turn: Array, shift: Array) -> _TrackedPart:
 
 
 def _turn(state: State, rows: Array, mean: Array) -> tuple[Array, Array]:
-    """Return what turns scores by a state's basis into those by other rows (k, d), about another mean."""
+    """Return the map and shift from scores along a state's basis to those along rows (k, d) about another mean."""
     basis = state.arrays["basis"]
     moved = (state.arrays["mean"] - mean).astype(rows.dtype)
     return basis @ rows.T, rows @ moved

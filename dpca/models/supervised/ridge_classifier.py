@@ -39,62 +39,62 @@ from dpca.storage.errors import DataError, one_line
 from dpca.storage.given_numbers import whole_number
 from dpca.storage.progress import JobProgress, no_progress
 
-# Samples whose decision is computed at once.
+# Samples of one block of decisions.
 _ROWS = 1024
-# Labels that are looked at together, at least, so that temporary arrays stay small however many there are.
+# Labels of one block, at least, so that temporary arrays are small for any number of labels.
 _LABELS_AT_ONCE = 2**18
-# What stores hold of labels: truth values, integers, floats, strings.
+# Kinds of labels in stores: truth values, integers, floats, strings.
 _LABELS = "biufUO"
 
 
 @dataclass(eq=False, repr=False)
 class StreamingRidgeClassifier(EachSample, Storable, ClassifierMixin, BaseEstimator):  # type: ignore[misc]
-    """Linear classifier by ridge regression, in one pass, its penalty chosen by exact cross-validation.
+    """Linear classifier by ridge regression in one pass, with a penalty chosen by exact cross-validation.
 
-    What scikit-learn's `RidgeClassifier` finds on standardized attributes: least squares on targets of 1 and -1, with
-    an intercept and a penalty on the squares of the coefficients; a sample belongs to the class of the largest
-    decision. The moments of attributes and classes are added up in any order, on any number of workers.
+    Equals scikit-learn's `RidgeClassifier` on standardized attributes: least squares on targets of 1 and -1, with an
+    intercept and a penalty on the squares of the coefficients. The predicted class is that of the largest decision. The
+    moments of attributes and classes are added in any order, on any number of workers.
 
     Parameters
     ----------
     alphas : float or sequence of float
-        Penalties to choose from; one alone is taken as it is. Above 0, in units of a standardized attribute's sum of
-        squares, that is of the number of samples.
+        Penalties to choose from, above 0. A single penalty is used without cross-validation. A penalty is in units of
+        a standardized attribute's sum of squares, which is the number of samples.
     cv : int
-        Folds of the cross-validation: the penalty of the least squared error of the targets on samples that were left
-        out, as `GridSearchCV` of a pipeline with ``StandardScaler`` finds it in many passes. The samples of each
-        class are dealt to the folds in turn.
+        Folds of the cross-validation. It selects the penalty of the least squared error of the targets on held-out
+        samples, as `GridSearchCV` of a pipeline with ``StandardScaler`` does in many passes. The samples of each class
+        are assigned to the folds in turn.
     standardize : bool
-        Whether attributes are divided by their standard deviations; constant ones never are.
+        Whether to divide attributes by their standard deviations, except constant attributes.
     memory_budget : int, optional
-        Bytes that the fit may take; default a share of what the machine has.
+        Bytes that the fit may use; default a share of the memory of the machine.
 
     Attributes
     ----------
     classes_ : array (n_classes,)
         Ascending.
     coef_ : array (n_targets, n_features), float64
-        Of attributes as they are; one row for each class, or of two classes only for the second.
+        For attributes that are not standardized. One row for each class; with two classes, one row for the second.
     intercept_ : array (n_targets,), float64
     alpha_ : float
-        The penalty that was taken.
+        The selected penalty.
     cv_errors_ : array (n_alphas,), float64
-        Mean squared error of a target for each penalty; 0 where there was nothing to choose.
+        Mean squared error of a target for each penalty; 0 for a single penalty.
     folds_ : array (n_samples,), int32
-        Which fold each sample was left out in; not stored.
+        The fold that each sample was held out in; not stored.
     sample_shape_ : tuple of int
     n_samples_seen_, n_features_in_ : int
     fit_report_ : FoldReport
-        What the fit cost.
+        Plan, seconds, peak memory.
 
     Notes
     -----
     Costs n d^2 operations for n samples with d attributes, and d^3 / 3 for each penalty and fold; memory 8 d^2 bytes
-    (``cv`` + 3) times, and as often again for each further segment that is folded at once; and 4 bytes a sample, for
-    its class and fold. One penalty needs no folds.
-    For 8-bit integers the moments are exact, so nothing depends on chunks, order or workers; other types agree to
-    rounding. Products of anything but 8-bit integers are float64, at half the speed of float32: a small penalty
-    magnifies their errors.
+    (``cv`` + 3) times, and the same again for each further segment in parallel, and 4 bytes per sample for its class
+    and fold. A single penalty requires no folds.
+    For 8-bit integers the moments are exact, so the result does not depend on chunks, order or workers. For other types
+    it is equal up to rounding error. Their products are computed in float64, at half the speed of float32, because a
+    small penalty amplifies rounding errors.
 
     Examples
     --------
@@ -140,21 +140,22 @@ class StreamingRidgeClassifier(EachSample, Storable, ClassifierMixin, BaseEstima
         Parameters
         ----------
         X : array (n_samples, *sample_shape), Stack, Scores, path or Source
-            As for `CellPCA.fit`, or what `dpca.open_scores` returns.
+            As in `CellPCA.fit`, or the result of `dpca.open_scores`.
         y : array_like (n_samples,)
             The class of each sample: strings, integers or truth values, in the order of the samples.
         sample_dim, key, client, checkpoints, progress
-            As for `CellPCA.fit`.
+            As in `CellPCA.fit`.
         callback, max_seconds, max_samples
-            As for `CellPCA.fit`. Each look solves for all penalties and folds, as the end does; a class without samples
+            As in `CellPCA.fit`. Each call of the callback solves for all penalties and folds. A class without samples
             so far is never predicted.
 
         Raises
         ------
         DataError
-            For values that are not finite, labels that are no classes or not one for each sample, or a single class.
+            If a value is not finite, the labels are not classes, their number differs from that of the samples, or
+            there is a single class.
         PlanError
-            When the moments do not fit the memory budget; it says how many attributes would.
+            If the moments do not fit into the memory budget; the message states the largest number of attributes.
         """
         check_parameters(self)
         alphas, cv = self._penalties(), whole_number(self.cv, "cv", 2)
@@ -163,11 +164,11 @@ class StreamingRidgeClassifier(EachSample, Storable, ClassifierMixin, BaseEstima
         _, source = fitted_source(self, X)
         classes, y = self._classes(y, n := source.shape[0])
         if n_folds > n:
-            raise DataError(f"cv is {cv} but there are only {n} samples: give fewer folds, or one alpha")
+            raise DataError(f"cv is {cv}, but there are only {n} samples: use fewer folds, or one alpha")
         if n_folds * len(classes) > MOST_CODES:
             raise DataError(
-                f"{len(classes):,} classes in {n_folds} folds are more than {MOST_CODES:,}: numbers are labels only "
-                f"where they are classes"
+                f"y has {len(classes):,} classes, which in {n_folds} folds exceed the limit of {MOST_CODES:,}: use "
+                f"classes as labels, not measured values, or fewer folds"
             )
         rule = RidgeMoments(len(classes), alphas, n_folds=n_folds, standardize=bool(self.standardize))
         coded = CodedSource(source, _dealt(y, classes, n_folds))
@@ -207,12 +208,12 @@ class StreamingRidgeClassifier(EachSample, Storable, ClassifierMixin, BaseEstima
         except (TypeError, ValueError):
             alphas = ()
         if not alphas or not all(0 < alpha < math.inf for alpha in alphas):
-            raise DataError(f"alphas is {self.alphas!r}: give one or several numbers above 0")
+            raise DataError(f"alphas is {self.alphas!r}: use one or several numbers above 0")
         return alphas
 
     @property
     def folds_(self) -> Array:
-        """Which fold each sample was left out in (n_samples,), int32."""
+        """The fold that each sample was held out in (n_samples,), int32."""
         check_is_fitted(self)
         if not hasattr(self, "_codes"):
             raise AttributeError("folds_ is not stored: fit the classifier")
@@ -223,7 +224,7 @@ class StreamingRidgeClassifier(EachSample, Storable, ClassifierMixin, BaseEstima
         """Return the classes, and the labels (n,) as an array."""
         if y is None:
             raise DataError(
-                f"{type(self).__name__} requires y to be passed, but the target y is None: give the class of each "
+                f"{type(self).__name__} requires y to be passed, but the target y is None: pass the class of each "
                 f"sample"
             )
         try:
@@ -240,20 +241,20 @@ class StreamingRidgeClassifier(EachSample, Storable, ClassifierMixin, BaseEstima
             classes = np.unique(np.concatenate(found))
         except (TypeError, ValueError) as error:
             raise DataError(
-                f"y holds no classes ({one_line(error)}): give strings, integers or truth values"
+                f"y does not hold classes ({one_line(error)}): use strings, integers or truth values"
             ) from error
         if len(labels) != n:
-            raise DataError(f"y holds {len(labels)} labels but there are {n} samples: give one for each")
+            raise DataError(f"y holds {len(labels)} labels, but there are {n} samples: use one label for each")
         if len(classes) < 2:
             raise DataError(
-                f"y holds 1 class, {classes.tolist()[0]!r}: a classifier needs samples of at least 2 classes"
+                f"y holds 1 class, {classes.tolist()[0]!r}: a classifier requires samples of at least 2 classes"
             )
         if classes.dtype.kind not in _LABELS or (classes.dtype == object and not all(type(c) is str for c in classes)):
-            raise DataError(f"y holds labels of type {classes.dtype}: give strings, integers or truth values")
+            raise DataError(f"y holds labels of type {classes.dtype}: use strings, integers or truth values")
         return classes, labels
 
     def _planned(self, rule: RidgeMoments, coded: CodedSource, client: Any | None) -> FoldPlan:
-        """Plan the fold; refuse what does not fit, saying how many attributes would."""
+        """Plan the fold; an error about memory states the largest number of attributes that fits."""
 
         def planned(source: CodedSource) -> FoldPlan:
             return plan_for(rule, source, Whole(source.shape[1:]), client=client, budget=self.memory_budget)
@@ -272,32 +273,31 @@ class StreamingRidgeClassifier(EachSample, Storable, ClassifierMixin, BaseEstima
             d = coded.shape[1] - DIGITS
             fits = bisect.bisect_left(range(1, d), True, key=refused)
             limit = task_budget(client, thread_count()) if self.memory_budget is None else self.memory_budget
-            otherwise = f", or give at most {fits:,} attributes, as fewer components" if fits else ""
-            otherwise += ", or give one alpha, which needs no folds" if rule.n_folds > 1 else ""
+            otherwise = f", or use at most {fits:,} attributes, for example fewer components" if fits else ""
+            otherwise += ", or use one alpha, which requires no folds" if rule.n_folds > 1 else ""
             raise PlanError(
-                f"moments of {d:,} attributes in {rule.n_folds} fold(s) do not fit into the {limit / 1e6:,.0f} MB that "
-                f"a task may take: allow more memory{otherwise}"
+                f"the moments of {d:,} attributes in {rule.n_folds} fold(s) do not fit into {limit / 1e6:,.0f} MB, the "
+                f"memory budget of a task: increase memory_budget{otherwise}"
             ) from error
 
     # -- using
 
     def decision_function(self, X: Any) -> Any:
-        """Return decisions (n_samples, n_classes), of two classes (n_samples,), above 0 for the second.
+        """Return decisions (n_samples, n_classes); with two classes (n_samples,), above 0 for the second.
 
-        Lazy in, lazy out: samples that are lazy or in a store give a Dask array; a ``DataArray`` of single numbers
-        gives one.
+        For samples that are lazy or in a store, the result is a Dask array; for a ``DataArray``, a ``DataArray``.
 
         Raises
         ------
         DataError
-            For samples of another shape than those of the fit, or values that are not finite.
+            If the samples have another shape than those of the fit, or a value is not finite.
         """
         check_is_fitted(self)
         shape = () if len(self.coef_) == 1 else (len(self.coef_),)
         return self._each_sample(_plain(X), _decisions, self._decider(), shape, lambda dtype: np.float64)
 
     def predict(self, X: Any) -> Any:
-        """Return the class (n_samples,) of each sample; lazy in, lazy out, see `decision_function`."""
+        """Return the class (n_samples,) of each sample; the type of array is that of `decision_function`."""
         check_is_fitted(self)
         function = partial(_predictions, classes=self.classes_)
         return self._each_sample(_plain(X), function, self._decider(), (), lambda dtype: self.classes_.dtype)
@@ -381,7 +381,7 @@ def _decisions(decider: tuple[Array, Array], samples: Array, name: str = "a chun
     rows = samples.reshape(len(samples), -1)
     found = np.empty((len(rows), len(coefficients)))
     for start in range(0, len(rows), _ROWS):
-        # In float64: attributes may lie far from 0.
+        # In float64, because attributes may be far from 0.
         np.matmul(rows[start : start + _ROWS].astype(np.float64), coefficients.T, out=found[start : start + _ROWS])
     found += intercept
     return found[:, 0] if len(coefficients) == 1 else found

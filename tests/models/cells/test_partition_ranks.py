@@ -109,7 +109,7 @@ def test_too_few_components_computed_is_told() -> None:
     """A cell of noise among cells of far weaker noise would take all twelve components; four times the mean is 4."""
     x = np.random.default_rng(2).normal(0, 1, (100, 12, 16, 3))
     x[:, :4, :4] *= 30
-    with pytest.warns(RankWarning, match="1 partitions keep all 4 components that were computed"):
+    with pytest.warns(RankWarning, match="1 partitions keep all 4"):
         model = cells(ratio=48, max_components=None).fit(x)
     assert model.ranks_[0, 0] == 4
     with warnings.catch_warnings():
@@ -123,15 +123,14 @@ def test_too_few_components_computed_is_told() -> None:
     [
         ({"ratio": 8, "threshold": 0.9}, "threshold and ratio are given"),
         ({"n_components": 3, "ratio": 8}, "n_components and ratio are given"),
-        ({"n_components": 3}, r"where --components \(n_components\) is given"),
-        ({"ratio": -1}, "ratio is -1: give a positive number"),
+        ({"n_components": 3}, "bounds ranks"),
+        ({"ratio": -1}, "ratio is -1"),
         ({"total_components": 2.5}, "total_components is 2.5: give a positive integer"),
         ({"ratio": 8, "max_components": 0}, "max_components is 0"),
-        ({"total_components": 500, "max_components": 4}, r"or raise --max-components K \(max_components=K\)"),
+        ({"total_components": 500, "max_components": 4}, "total_components is 500"),
         (
             {"target_mse": 1e-9, "max_components": 2},
-            r"target_mse\) is 1e-09 but all 24 components that were computed reach only .* on the samples of the fit: "
-            r"raise --max-components K \(max_components=K\) above 2, or relax the target",
+            r"target_mse\) is 1e-09, but all 24 .* on the samples of the fit: .*max_components=K\) above 2",
         ),
         ({"threshold": 1.5}, "at least 0 and below 1"),
         ({"target_mse": 1e-3, "data_range": (1, 1)}, "give two finite numbers, the lower first"),

@@ -23,12 +23,10 @@ def volumes() -> np.ndarray[Any, Any]:
 
 def test_volumes_in_cells_too_large_for_their_covariances_stream(volumes: np.ndarray) -> None:
     exact = CellPCA(5, cell_shape=(12, 16, 12)).fit(volumes)
-    assert exact.fit_report_.note == "the covariances of 2 cells, 85 MB, were accumulated: the stack was read once"
+    assert exact.fit_report_.note == "the covariances of 2 cells have 85 MB: the stack was read once"
     streamed = CellPCA(5, cell_shape=(12, 16, 12), memory_budget=44 * 2**20).fit(volumes)
-    assert streamed.fit_report_.note == (
-        "the covariances of 2 cells do not fit a task's memory even one by one, so each was folded by incremental SVD: "
-        "the stack was read once"
-    )
+    for words in ("2 cells do not fit", "incremental SVD", "read once"):
+        assert words in streamed.fit_report_.note
     assert streamed.fit_report_.plan.task_bytes <= 44 * 2**20
     np.testing.assert_allclose(streamed.explained_variance_, exact.explained_variance_, rtol=1e-3)
     np.testing.assert_allclose(streamed.total_variance_, exact.total_variance_, rtol=1e-5)
@@ -46,7 +44,7 @@ def test_groups_take_turns_where_that_is_cheaper_than_streaming(volumes: np.ndar
     path = str(tmp_path / "x.zarr")
     zarr.create_array(path, data=volumes, chunks=(10, 12, 16, 24))
     exact = CellPCA(2, cell_shape=(6, 8, 8)).fit(path)
-    assert exact.fit_report_.note.endswith("were accumulated: the stack was read once")
+    assert exact.fit_report_.note.endswith("the stack was read once")
     for k, mb, reads in ((2, 38, 8), (2, 34, 12), (None, 36, 12)):
         model = CellPCA(k, cell_shape=(6, 8, 8), memory_budget=mb * 2**20).fit(path)
         assert model.fit_report_.note.endswith(f"was read {reads} times, by {reads} groups of cells in turn")
@@ -59,10 +57,8 @@ def test_many_large_cells_stream_rather_than_take_turns(tmp_path: Path) -> None:
     path = str(tmp_path / "x.zarr")
     zarr.create_array(path, data=x, chunks=(10, 16, 24, 80))
     model = CellPCA(2, cell_shape=(16, 24, 4), memory_budget=84 * 2**20).fit(path)
-    assert model.fit_report_.note == (
-        "the covariances of 20 cells, 378 MB, would need 20 reads of the stack, so each was folded by incremental SVD: "
-        "the stack was read 2 times"
-    )
+    for words in ("20 cells, 378 MB", "20 reads", "incremental SVD", "read 2 times"):
+        assert words in model.fit_report_.note
     cell = x[:, :, :, 8:12].reshape(30, -1).astype(float)
     exact = np.linalg.svd(cell - cell.mean(0), compute_uv=False) ** 2 / 29
     np.testing.assert_allclose(model.explained_variance_[0, 0, 2], exact[:2], rtol=1e-5)
@@ -82,4 +78,4 @@ def test_small_bands_are_not_streamed_for_the_sake_of_a_few_reads(tmp_path: Path
     """A basis of 52 directions takes nearly as much as the covariance of 60 attributes, and far longer."""
     x = np.random.default_rng(0).normal(size=(100, 24_000)).astype(np.float32)
     model = BandPCA(2, band_size=60, mapping="random", random_state=0, memory_budget=30 * 2**20).fit(x)
-    assert "were accumulated" in model.fit_report_.note
+    assert "incremental SVD" not in model.fit_report_.note

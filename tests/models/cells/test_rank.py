@@ -26,7 +26,7 @@ def test_threshold_by_hand() -> None:
 
 
 def test_threshold_that_the_known_components_do_not_reach() -> None:
-    with pytest.raises(DataError, match=r"1 partitions need more than 3 components to explain 0.97"):
+    with pytest.raises(DataError, match=r"1 partitions .* more than 3 components"):
         rank.ranks_by_threshold(VARIANCES, TOTALS, 0.97)
     with pytest.raises(DataError, match="at least 0 and below 1"):
         rank.ranks_by_threshold(VARIANCES, TOTALS, 1.0)
@@ -41,7 +41,7 @@ spectra = hnp.arrays(
 @settings(deadline=None, derandomize=True)
 def test_no_other_ranks_of_that_sum_explain_more(variances: np.ndarray, total: int) -> None:
     if total > np.count_nonzero(variances):
-        with pytest.raises(DataError, match="ask for at most that many"):
+        with pytest.raises(DataError, match="total_components is"):
             rank.spread(variances, total)
         return
     ranks = rank.spread(variances, total)
@@ -82,7 +82,7 @@ def test_ratio_and_psnr_by_hand() -> None:
     assert rank.total_for_ratio(300, 300) == 1
     assert rank.mse_of_psnr(20.0, 1.0) == pytest.approx(0.01)
     assert rank.mse_of_psnr(40.0, 255.0) == pytest.approx(6.5025)
-    for ratio, words in {0.5: "at least 1", 301.0: "at most that ratio", float("nan"): "at least 1"}.items():
+    for ratio, words in {0.5: "at least 1", 301.0: "ratio is 301", float("nan"): "at least 1"}.items():
         with pytest.raises(DataError, match=words):
             rank.total_for_ratio(300, ratio)
 
@@ -109,6 +109,6 @@ def test_samples_without_noise_keep_what_they_have(n: int) -> None:
 
 
 def test_noise_needs_all_eigenvalues() -> None:
-    with pytest.raises(DataError, match="only 3 are known"):
+    with pytest.raises(DataError, match="only 3 were computed"):
         rank.ranks_by_noise(VARIANCES, np.array([5, 5, 5]), 100)
     np.testing.assert_array_equal(rank.ranks_by_noise(np.zeros((2, 3)), np.array([3, 3]), 100), [0, 0])

@@ -274,23 +274,21 @@ def test_the_seed_decides_what_is_left_out() -> None:
         ({"target_psnr": 30, "validation_fraction": 0}, "above 0 and at most 0.5"),
         ({"target_psnr": 30, "validation_fraction": True}, "above 0 and at most 0.5"),
         ({"target_psnr": 30, "validation_fraction": 0.01}, "0.01 of 40 samples is 0"),
-        ({"ratio": 8, "validation_fraction": 0.2}, r"there is no target to meet .*--target-mse \(target_mse\)"),
+        ({"ratio": 8, "validation_fraction": 0.2}, r"no target .*--target-mse \(target_mse\)"),
         ({"target_ssim": 0.9, "target_psnr": 30}, "target_psnr and target_ssim are given"),
-        ({"target_ssim": 1.1}, "target_ssim is 1.1: give a number of at most 1"),
-        ({"target_ssim": 0}, "target_ssim is 0: give a positive number"),
+        ({"target_ssim": 1.1}, "target_ssim is 1.1"),
+        ({"target_ssim": 0}, "target_ssim is 0"),
         (
             {"target_ssim": 0.99, "max_components": 2},
-            r"target_ssim\) is 0.99 but all 24 components that were computed reach only 0\.\d+ on the 40 samples "
-            r"measured: raise --max-components K \(max_components=K\) above 2, or relax the target",
+            r"target_ssim\) is 0.99, but all 24 .* only 0\.\d+ on the 40 samples measured: .*=K\) above 2",
         ),
         (
             {"target_psnr": 60, "validation_fraction": 0.25},
-            r"target_psnr\) is 60 but all \d+ components that were computed reach only 3\d\.\d+ on the 10 samples held "
-            "out: fit more samples, or relax the target",
+            r"target_psnr\) is 60, but all \d+ .* only 3\d\.\d+ on the 10 samples held out: fit more samples",
         ),
         (
             {"target_mse": 1e-5, "validation_fraction": 0.25, "max_components": 20},
-            r"target_mse\) is 1e-05 but all \d+ .* on the 10 samples held out: raise --max-components K "
+            r"target_mse\) is 1e-05, but all \d+ .* on the 10 samples held out: .*"
             r"\(max_components=K\) above 20",
         ),
     ],
@@ -303,7 +301,7 @@ def test_what_cannot_be(asked: dict[str, Any], words: str) -> None:
 @pytest.mark.parametrize("shape", [(40,), (6, 30), (30, 6, 3)])
 def test_ssim_of_what_has_no_structure(shape: tuple[int, ...]) -> None:
     x = np.random.default_rng(0).integers(0, 256, (20, *shape), dtype=np.uint8)
-    with pytest.raises(DataError, match="SSIM needs images or volumes of at least 7 pixels along every axis of space"):
+    with pytest.raises(DataError, match="at least 7 pixels along every spatial axis"):
         BandPCA(band_size=6, target_ssim=0.9).fit(x)
     with pytest.raises(DataError, match=r"--target-psnr DB \(target_psnr\) or --target-mse MSE \(target_mse\)"):
         CellPCA(cell_shape=3, target_ssim=0.9).fit(x)
@@ -311,10 +309,10 @@ def test_ssim_of_what_has_no_structure(shape: tuple[int, ...]) -> None:
 
 def test_batches_cannot_tell_a_range_or_be_kept() -> None:
     x = smooth_images(40, SHAPE)
-    with pytest.raises(DataError, match="needs the range of the values"):
+    with pytest.raises(DataError, match="data_range"):
         cells(target_psnr=30).partial_fit(x.astype(np.uint16))
     for asked in ({"target_ssim": 0.9}, {"target_psnr": 30, "validation_fraction": 0.2}):
-        with pytest.raises(DataError, match="on samples that partial_fit does not keep: use fit"):
+        with pytest.raises(DataError, match="partial_fit does not keep"):
             cells(**asked).partial_fit(x)
     model = cells(target_psnr=30)
     for start in (0, 20):

@@ -62,9 +62,9 @@ def test_a_model_without_its_state_refuses_to_go_on(model: Any, how: str, images
     for a, b in zip(learned(model), before, strict=True):
         np.testing.assert_array_equal(a, b)
     if hasattr(model, "merge"):
-        with pytest.raises(DataError, match="keeps no state"):
+        with pytest.raises(DataError, match="state"):
             model.merge(clone(model).partial_fit(images))
-        with pytest.raises(DataError, match="keeps no state"):
+        with pytest.raises(DataError, match="state"):
             clone(model).partial_fit(images).merge(model)
 
 
@@ -223,9 +223,9 @@ def test_states_of_many_kinds_are_kept(images: np.ndarray, tmp_path: Path) -> No
 
 
 def test_what_no_state_can_be_kept_of(images: np.ndarray, tmp_path: Path) -> None:
-    with pytest.raises(DataError, match="keep_state=True keeps what one pass has seen but n_passes is 2"):
+    with pytest.raises(DataError, match="n_passes is 2"):
         StreamingPCA(2, n_passes=2, keep_state=True).fit(images)
-    with pytest.raises(DataError, match="keep_state is 'yes': give True or False"):
+    with pytest.raises(DataError, match="keep_state is 'yes'"):
         CellPCA(2, cell_shape=4, keep_state="yes").fit(images)
     StreamingPCA(2, keep_state=True, batch_size=10).partial_fit(images[:103]).save(tmp_path / "m")
     CellPCA(2, cell_shape=4, keep_state=True).fit(images).save(tmp_path / "c")

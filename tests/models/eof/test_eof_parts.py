@@ -79,7 +79,7 @@ def test_weights_of_latitudes() -> None:
     assert weights is not None
     np.testing.assert_allclose(weights, [0, np.sqrt(0.5), 1, 0], atol=1e-7)
     radians = np.linspace(-np.pi / 2, np.pi / 2, 5)
-    with pytest.raises(DataError, match=r"go to 1.5708 in no units: give them in degrees"):
+    with pytest.raises(DataError, match=r"go to 1.5708 in no units"):
         field_weights("coslat", grid(radians), (5,))
     # A strip along the equator says that these are degrees.
     assert field_weights("coslat", grid(radians, units="degrees_north"), (5,)) is not None
@@ -156,7 +156,7 @@ def test_rotated_shares_are_of_all_variance() -> None:
     turned = eof.rotate("varimax", 3)
     np.testing.assert_allclose(turned.explained_variance_ratio_, turned.explained_variance_ / eof.total_variance_)
     assert turned.explained_variance_ratio_.sum() == pytest.approx(eof.explained_variance_ratio_[:3].sum())
-    with pytest.raises(DataError, match="1 modes are to be rotated and there are 1: give 2 to that many"):
+    with pytest.raises(DataError, match="number of modes to rotate is 1"):
         EOF(1, solver="auto").fit(SST).rotate()
 
 

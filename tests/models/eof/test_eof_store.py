@@ -101,7 +101,7 @@ def test_what_a_store_lacks_and_what_is_no_store_of_it(tmp_path: Path) -> None:
     with pytest.raises(DataError, match="other coordinates along 'lat'"):
         again.project(OTHER.assign_coords(lat=OTHER.lat + 1))
     zarr.create_array(str(tmp_path / "x.zarr"), data=np.nan_to_num(SST.values))
-    with pytest.raises(DataError, match="kind eof makes no stores of scores: load it"):
+    with pytest.raises(DataError, match="kind eof does not support stores"):
         transform_store(open_stack(tmp_path / "x.zarr"), path, tmp_path / "scores.zarr")
     wrong = [("n_components", 3), ("n_samples", 7), ("n_samples_seen", 7), ("sample_shape", [4, 6]), ("kept", ["all"])]
     for i, (fact, value) in enumerate([*wrong, ("model", {"kind": "cell-pca"}), ("parameters", {"n_modes": 0})]):

@@ -397,9 +397,9 @@ def test_samples_that_cannot_be() -> None:
     odd = k.copy()
     odd[3, 4] += 1
     for x, options, says in (
-        (np.ones((20, 3)), {}, "give samples that differ, or gamma"),
+        (np.ones((20, 3)), {}, "gamma has no default"),
         (np.ones((20, 3)), {"gamma": 1.0}, "0 directions"),
-        (np.zeros((20, 3)), {"kernel": "linear"}, "differ from 0"),
+        (np.zeros((20, 3)), {"kernel": "linear"}, "not 0"),
         (odd, {"kernel": "precomputed", "method": "exact"}, r"\(3, 4\).*symmetric"),
         (-k, {"kernel": "precomputed", "method": "exact"}, "eigenvalue of -1 .*positive semi-definite"),
         (0 * k, {"kernel": "precomputed", "method": "exact"}, "0 directions"),

@@ -162,7 +162,7 @@ def test_the_dual_form_reads_blocks_of_attributes_that_fit(tmp_path: Path) -> No
 
 @pytest.mark.parametrize("solver", ITERATIVE)
 def test_what_has_not_converged_is_warned_about(solver: str) -> None:
-    with pytest.warns(ConvergenceWarning, match=f"{solver} has not converged.*tol=1e-09.*raise n_iter, now 1"):
+    with pytest.warns(ConvergenceWarning, match=f"{solver} has not converged.*tol=1e-09.*n_iter .now 1"):
         PCA(4, solver=solver, n_iter=1, tol=1e-9, random_state=0).fit(spectrum("slow"))
 
 
@@ -185,7 +185,7 @@ def test_a_stopped_fit_goes_on(images: np.ndarray, tmp_path: Path, monkeypatch: 
     # All passes are found there: no batch is taken in again.
     monkeypatch.setattr(CovarianceProduct, "update", None)
     np.testing.assert_array_equal(model.fit(path, checkpoints=checkpoints).components_, first)
-    with pytest.raises(DataError, match="give an integer"):
+    with pytest.raises(DataError, match="random_state"):
         PCA(3, solver="randomized").fit(path, checkpoints=checkpoints)
 
 
@@ -196,16 +196,16 @@ def test_a_stopped_fit_goes_on(images: np.ndarray, tmp_path: Path, monkeypatch: 
         ({"n_components": 2.5}, "positive integer"),
         ({"n_components": True}, "positive integer"),
         ({"n_components": 217}, "only 216 attributes"),
-        ({"n_components": 2, "solver": "full"}, "choose one of auto, covariance"),
+        ({"n_components": 2, "solver": "full"}, "one of auto, covariance"),
         ({"n_components": 2, "solver": "dual", "n_least": 2}, "use solver='covariance'"),
         ({"n_components": 2, "n_least": 217}, "only 216 attributes"),
         ({"n_components": 2, "n_least": -1}, "an integer of at least 0"),
-        ({"n_components": None, "solver": "randomized"}, "give a number"),
+        ({"n_components": None, "solver": "randomized"}, "requires all"),
         ({"n_components": 2, "solver": "power", "n_iter": 0}, "n_iter is 0: give a positive integer"),
         ({"n_components": 2, "solver": "randomized", "n_iter": -1}, "at least 0"),
         ({"n_components": 2, "solver": "randomized", "oversampling": -1}, "oversampling"),
-        ({"n_components": 2, "solver": "power", "oversampling": 5}, "no meaning"),
-        ({"n_components": 2, "solver": "dual", "tol": 1e-3}, "no meaning"),
+        ({"n_components": 2, "solver": "power", "oversampling": 5}, "does not support oversampling"),
+        ({"n_components": 2, "solver": "dual", "tol": 1e-3}, "does not support tol"),
         ({"n_components": 2, "solver": "power", "tol": float("nan")}, "positive"),
         ({"n_components": 2, "solver": "dual", "n_iter": 5}, "does not iterate"),
         ({"n_components": 2, "tol": 0}, "positive number"),

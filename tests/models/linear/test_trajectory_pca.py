@@ -152,19 +152,19 @@ LINE = np.linspace(0, 1, ATOMS)[:, None] * [1.0, 2, 3]
 @pytest.mark.parametrize(
     ("options", "samples", "words"),
     [
-        ({}, lambda x: x[:, :2], "2 atoms: at least 3"),
-        ({}, lambda x: x.reshape(N, -1), r"\(60,\): give positions \(n_frames, n_atoms, 3\)"),
+        ({}, lambda x: x[:, :2], "2 atoms: .* at least 3"),
+        ({}, lambda x: x.reshape(N, -1), r"\(60,\): use positions \(n_frames, n_atoms, 3\)"),
         ({}, broken, "sample 7 of X"),
         ({}, lambda x: np.stack([LINE, *x[1:]]), "lie on one line"),
-        ({"fit_weights": np.arange(ATOMS) < 2}, lambda x: x, "the 2 atoms that frames are superposed by lie on one"),
-        ({"reference": "median"}, lambda x: x, "'median': give 'mean', 'first' or positions"),
-        ({"reference": np.zeros((3, 3))}, lambda x: x, r"\(3, 3\) and frames are \(20, 3\)"),
+        ({"fit_weights": np.arange(ATOMS) < 2}, lambda x: x, "2 atoms .* lie on one line"),
+        ({"reference": "median"}, lambda x: x, "'median': use 'mean', 'first' or positions"),
+        ({"reference": np.zeros((3, 3))}, lambda x: x, r"\(3, 3\) .*\(20, 3\)"),
         ({"reference": np.full((ATOMS, 3), np.inf)}, lambda x: x, "reference holds a value that is not finite"),
-        ({"weights": "mass"}, lambda x: x, "masses of these frames are not known"),
-        ({"weights": "charge"}, lambda x: x, "'charge': give 'mass'"),
+        ({"weights": "mass"}, lambda x: x, "no masses"),
+        ({"weights": "charge"}, lambda x: x, "'charge': use 'mass'"),
         ({"weights": np.ones(3)}, lambda x: x, "for 20 atoms"),
         ({"weights": np.arange(ATOMS)}, lambda x: x, "weights holds 0"),
-        ({"fit_weights": -MASSES}, lambda x: x, "from -16 on"),
+        ({"fit_weights": -MASSES}, lambda x: x, "least value -16"),
         ({"reference_passes": 0}, lambda x: x, "reference_passes is 0"),
     ],
 )
@@ -179,7 +179,7 @@ def test_frames_that_do_not_go_with_a_model(frames: np.ndarray) -> None:
         model.transform(frames[:, 1:])
     with pytest.raises(DataError, match="sample 7"):
         model.transform(broken(frames))
-    with pytest.raises(DataError, match="takes passes over all frames"):
+    with pytest.raises(DataError, match="partial_fit"):
         TrajectoryPCA(2).partial_fit(frames)
 
 

@@ -134,14 +134,14 @@ def test_what_it_refuses(images: np.ndarray, path: str) -> None:
         with pytest.raises(DataError, match=said):
             clone(MODEL).set_params(**wrong).iter_fit(path)
     for wrong in ({"max_seconds": -1}, {"max_samples": 0}, {"every": None}):
-        with pytest.raises(DataError, match="give a"):
+        with pytest.raises(DataError, match=next(iter(wrong))):
             clone(MODEL).iter_fit(path, **wrong)
     with pytest.raises(DataError, match="keeps no state"):
         clone(MODEL).fit(images).iter_fit(path)
     seen = clone(MODEL).partial_fit(images)
-    with pytest.raises(DataError, match="give the same stack again"):
+    with pytest.raises(DataError, match="same stack"):
         last(seen, images[:100])
-    with pytest.raises(DataError, match="give the same stack again"):
+    with pytest.raises(DataError, match="same stack"):
         seen.iter_fit(images[:, :3])
 
 

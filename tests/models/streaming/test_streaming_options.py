@@ -121,7 +121,7 @@ def test_a_name_is_the_rule_without_options(method: str) -> None:
 def test_an_option_of_the_default_is_no_option_of_others(method: str) -> None:
     for name, value in {"oversampling": 1, "forgetting": 0.9}.items():
         for given in (method, rule_class(method)()):
-            with pytest.raises(DataError, match=f"^{name} has no meaning for .*: leave it out"):
+            with pytest.raises(DataError, match=f"does not support {name}"):
                 StreamingPCA(2, method=given, **{name: value}).fit(planted(50))
 
 
@@ -130,10 +130,10 @@ def test_an_option_of_the_default_is_no_option_of_others(method: str) -> None:
     [
         (
             {"method": "oya"},
-            "method is 'oya': choose one of auto, incremental-svd, covariance, oja, .*, or give a rule of dpca.rules",
+            "method is 'oya': use one of auto, incremental-svd, .* rule of dpca.rules",
         ),
-        ({"method": Oja}, "method is <class .*: choose one of"),
-        ({"method": Harmonic(1.0)}, "method is Harmonic.*: choose one of"),
+        ({"method": Oja}, "method is <class .*: use one of"),
+        ({"method": Harmonic(1.0)}, "method is Harmonic.*: use one of"),
         ({"forgetting": 2.0}, "forgetting is 2.0: give a weight above 0"),
         ({"oversampling": True}, "oversampling is True: give 0 or more further directions"),
         ({"oversampling": "50"}, "oversampling is '50': give an integer"),
@@ -147,7 +147,7 @@ def test_values_without_sense_are_one_sentence(parameters: dict[str, Any], sente
 def test_messages_name_the_rule() -> None:
     x = planted(300)
     model = StreamingPCA(2, method=Oja()).partial_fit(x)
-    with pytest.raises(DataError, match="Oja cannot merge"):
+    with pytest.raises(DataError, match="Oja does not support merge"):
         model.merge(StreamingPCA(2, method=Oja()).partial_fit(x))
 
 
@@ -179,7 +179,7 @@ def test_a_description_is_plain_json(rule: Any) -> None:
 
 def test_only_what_has_a_name_is_stored_and_read(tmp_path: Path) -> None:
     model = StreamingPCA(2, method=ExplicitKrasulina(schedule=Constant(0.01))).fit(planted(300))
-    with pytest.raises(DataError, match=r"ExplicitKrasulina\(.* cannot be stored: only rules that .*METHODS names"):
+    with pytest.raises(DataError, match=r"ExplicitKrasulina\(.* cannot be stored"):
         model.save(tmp_path / "m.zarr")
     for stored in (
         {"method": "os.system", "options": {}},

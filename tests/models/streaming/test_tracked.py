@@ -95,11 +95,11 @@ def test_parts_are_joined_as_they_grow() -> None:
 @pytest.mark.parametrize(
     ("call", "words"),
     [
-        (lambda m: m.fit(stream(30)), "track_scores=True is for partial_fit, which sees no sample again"),
-        (lambda m: m.set_params(method="oja").partial_fit(stream(30)), "track_scores=True is for .*, not oja"),
-        (lambda m: m.partial_fit(stream(30)).merge(m), "scores are tracked along one stream"),
+        (lambda m: m.fit(stream(30)), "requires partial_fit"),
+        (lambda m: m.set_params(method="oja").partial_fit(stream(30)), "not oja"),
+        (lambda m: m.partial_fit(stream(30)).merge(m), "merge"),
         (lambda m: m.set_params(track_scores="yes").partial_fit(stream(30)), "track_scores is 'yes'"),
-        (lambda m: m.tracked_scores_, "no scores were tracked: give track_scores=True"),
+        (lambda m: m.tracked_scores_, "no scores were tracked"),
         (lambda m: m.set_params(track_scores=False).partial_fit(stream(30)).tracked_scores_, "no scores were tracked"),
     ],
 )
