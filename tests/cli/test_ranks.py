@@ -69,7 +69,7 @@ def test_what_is_asked_for_is_kept(
     assert f"16 cells, {kept} components each" in told
     target = next((name for name in parameters if name.startswith("target")), None)
     if target:
-        assert f"note: {target} is {parameters[target]:g}, and {expected.target_reached_:.6g} (range 0 to 255)" in told
+        assert f"{target} is {parameters[target]:g}; {expected.target_reached_:.6g} (range 0 to 255)" in told
 
 
 def test_bands_have_ranks_too(stack: str, tmp_path: Path, scheduler: str) -> None:

@@ -37,8 +37,7 @@ from dpca.storage.progress import JobProgress, no_progress
 
 #: The solver `StreamingPCA`: a few passes in any order of the samples, in constant memory.
 STREAMING = "streaming"
-# Size of a batch of anomalies in bytes and in samples. Fewer samples make updates inefficient. More samples save
-# nothing and take memory, as several batches are held at a time.
+# Size of a batch of anomalies in bytes and in samples: fewer are inefficient, more only take memory.
 _BATCH_BYTES, _FEWEST_ROWS, _BATCH_ROWS = 2**25, 100, 1024
 
 
@@ -47,9 +46,8 @@ _BATCH_BYTES, _FEWEST_ROWS, _BATCH_ROWS = 2**25, 100, 1024
 class EOF(StoredEOF, BaseEstimator):  # type: ignore[misc]
     """Empirical orthogonal functions of a field in time (Lorenz 1956; Hannachi, Jolliffe & Stephenson 2007).
 
-    The modes are the components of weighted anomalies. EOF finds and excludes grid points without data, subtracts the
-    mean (or climatology and trend) and multiplies by weights. These steps apply to each block when it is read: the
-    field is not copied, and may be larger than memory.
+    The modes are the components of weighted anomalies. EOF excludes grid points without data, subtracts the mean (or
+    climatology and trend) and multiplies by weights, a block at a time: the field may be larger than memory.
 
     Parameters
     ----------

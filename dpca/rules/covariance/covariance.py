@@ -19,12 +19,11 @@ from dpca.rules.base.rule import Rule
 from dpca.rules.base.state import Layout, State
 from dpca.rules.certificates import certified
 
-#: Rows of one float32 product. Products of 8-bit pixels minus 128 are at most 2**14. Sums over 1024 rows stay within
-#: 2**24, where float32 holds every integer. The result is exact for any order of additions in BLAS.
+#: Rows of one float32 product. Products of 8-bit pixels minus 128 are at most 2**14, so their sums over 1024 rows stay
+#: within 2**24, where float32 holds every integer. The result is exact for any order of additions in BLAS.
 BLOCK_ROWS = 1024
-# Photographs are far from this bound, so that most products of 4096 rows stay within it, too. This saves three of four
-# additions to a state that is larger than the cache (d = 1,875: a fifth of the time). The diagonal of the product shows
-# whether the bound holds, because |sum x y| <= max(sum x^2, sum y^2) for any order of additions.
+# Most products of 4096 rows of photographs stay within this bound, too. They save three of four additions to a state
+# beyond the cache (d = 1,875: a fifth of the time). |sum x y| <= max(sum x^2, sum y^2): the diagonal checks the bound.
 _MOST_BLOCK_ROWS = 4096
 _EXACT_BELOW = 2.0**24
 # Sums of squares below this may have lost terms to underflow in float32.
