@@ -277,13 +277,17 @@ def test_other_models_are_refused(fitted: Path, tmp_path: Path, images: np.ndarr
 @pytest.mark.parametrize("kind", ["smooth, psnr", "one cell, psnr", "smooth, promise", "noise, promise"])
 def test_a_shard_takes_no_more_memory_than_planned(tmp_path: Path, kind: str) -> None:
     noise, one_cell = kind.startswith("noise"), kind.startswith("one cell")
-    goal = {"psnr": 30.0 if one_cell else 35.0} if kind.endswith("psnr") else {"max_relative_error": 0.01}
+    goal = {"psnr": 35.0} if kind.endswith("psnr") else {"max_relative_error": 0.01}
     if noise:  # hardly packed at all: of what is planned for it, at least half is taken
         values, goal = np.random.default_rng(0).integers(0, 2**28, (768, 24, 20), np.int32), {"max_error": 0.5}
+    elif one_cell:  # components as large as three in ten of the samples, and each worth its bits
+        rng = np.random.default_rng(0)
+        values = (128 + 4 * rng.normal(size=(200, 60)) @ rng.normal(size=(60, 9000))).clip(0, 255)
+        values = values.reshape(200, 100, 90).astype(np.uint8)
     else:
         values = smooth_images(200, (100, 90, 3)).astype(np.uint8 if "psnr" in goal else np.float32)
     stack = stack_of(tmp_path, values, data_range=(0, 2**28 if noise else 255))
-    model = CellPCA(40, cell_shape=(100, 90)) if one_cell else CellPCA(40, cell_shape=10, overlap=4, shared=True)
+    model = CellPCA(60, cell_shape=(100, 90)) if one_cell else CellPCA(40, cell_shape=10, overlap=4, shared=True)
     model.fit(stack).save(tmp_path / "model.zarr")
     store = encoded(tmp_path, tmp_path / "out.zarr", **goal)
     remove_manifest(tmp_path / "out.zarr")

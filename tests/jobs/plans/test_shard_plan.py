@@ -19,7 +19,7 @@ from dpca.cli import main
 from dpca.engine.folds.memory import room_within
 from dpca.engine.folds.plan import Outline, PlanError
 from dpca.jobs import CompressionSettings, append_store, compress, encode_store, plan_job
-from dpca.jobs.compressed.encode_write import plan_codes, task_bytes
+from dpca.jobs.compressed.encode_write import _cut, plan_codes, task_bytes
 from dpca.jobs.plans.shard_plan import plan_shards
 from dpca.representation.compressed.compressed_form import StoreForm
 from dpca.storage import Stack, ingest, open_stack
@@ -164,19 +164,18 @@ def test_fewer_samples_are_decoded_before_a_shard_is_refused(dtype: str, promise
 
 
 @pytest.fixture
-def one_by_one(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[int]]:
-    """Budgets with which single samples just fit; collects how many samples are decoded at once."""
+def one_by_one(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    """Plans have single samples decoded; collects how many samples are decoded at once."""
     counts: list[int] = []
 
-    def least(source: Any, budget: int, n_positions: int, form: StoreForm, **how: Any) -> int:
-        counts.append(plan_codes(source, task_bytes(source, form, n_positions, 1, **how), n_positions, form, **how))
-        counts[-1] = min(counts[-1], 1)  # where decoding is not what takes most, more fit; the bytes are the point
-        return counts[-1]
+    def cut(n: int, count: int) -> Iterator[slice]:
+        counts.append(count)
+        return _cut(n, count)
 
-    monkeypatch.setattr("dpca.jobs.compressed.encode_write.plan_codes", least)
-    monkeypatch.setattr("dpca.jobs.compressed.append_write.plan_codes", least)
-    yield counts
-    assert counts
+    monkeypatch.setattr("dpca.jobs.compressed.encode_write.plan_codes", lambda *_, **__: 1)
+    monkeypatch.setattr("dpca.jobs.compressed.append_write.plan_codes", lambda *_, **__: 1)
+    monkeypatch.setattr("dpca.jobs.compressed.encode_write._cut", cut)
+    yield
     assert set(counts) == {1}
 
 
@@ -211,9 +210,8 @@ def stack_in(folder: Path, name: str) -> Stack:
 
 
 @pytest.mark.parametrize("name", ["film", "film each", "photos", "photos each", "floats"])
-def test_single_samples_are_decoded_to_the_same_bytes(
-    films: Path, tmp_path: Path, name: str, one_by_one: list[int]
-) -> None:
+@pytest.mark.usefixtures("one_by_one")
+def test_single_samples_are_decoded_to_the_same_bytes(films: Path, tmp_path: Path, name: str) -> None:
     whole, stack = dpca.open_compressed(films / f"{name} whole.zarr"), name.split()[0]
     assert whole.facts["waves"] == name.startswith("film")
     assert len(whole.codec.cell) > 0
