@@ -24,8 +24,8 @@ autodoc_member_order = "groupwise"
 autodoc_preserve_defaults = True
 # Jobs and reports call these methods. They concern authors of estimators, who read the code.
 autodoc_default_options = {
-    "exclude-members": "announced, cells_for, check_before, expected_mse, fit_settings, job_settings, "
-    "pictured_components, plan_fit, report_numbers, target_numbers"
+    "exclude-members": "announced, cell_shape_for, check_parameters_for, expected_mse, fit_settings, job_settings, "
+    "component_maps, plan_fit, report_numbers, target_numbers"
 }
 autodoc_typehints = "none"  # the sections of numpydoc state types and shapes
 numpydoc_show_class_members = False  # autodoc lists them

@@ -49,7 +49,7 @@ __all__ = [
 ]
 __version__ = "0.1.0"
 # The names above that are modules.
-_ROOMS = ("analysis", "metrics", "plots", "timeseries", "torch")
+_MODULES = ("analysis", "metrics", "plots", "timeseries", "torch")
 
 
 def __getattr__(name: str) -> Any:
@@ -57,7 +57,7 @@ def __getattr__(name: str) -> Any:
     if name not in __all__:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
     room = "dpca.jobs.models.follow" if name == "follow" else "dpca.models"
-    found = import_module(f"dpca.{name}") if name in _ROOMS else getattr(import_module(room), name)
+    found = import_module(f"dpca.{name}") if name in _MODULES else getattr(import_module(room), name)
     globals()[name] = found
     return found
 

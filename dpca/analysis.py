@@ -197,7 +197,7 @@ def pca(store: Compressed, n_components: int, *, random_state: Any = 0) -> PCA:
         "total_variance": model.total_variance_,
         "residual_norms": getattr(model, "residual_norms_", None),
     }
-    model._learned(learned, store.shape[1:], store.shape[0])
+    model._set_fitted(learned, store.shape[1:], store.shape[0])
     return model
 
 

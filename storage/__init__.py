@@ -1,11 +1,9 @@
 """Stacks of samples in Zarr: ingest, the stack store, and how every store is written.
 
-This package is independent of PCA. `readers`, `images` and `ingest` decode files by documented rules. `stack` opens
-stacks, `coordinates` handles the names and the coordinates of axes, and `verify` checks stores. Every store is written
-with `layout` (chunks and shards), `arrays` (sharded Zarr with checksums) and `workspace` (jobs that resume after they
-are killed). `appending` and `arrivals` write and follow stacks that grow. `virtual_stack` and `virtual` compute the
-samples of synthetic stacks when they are read. `tasks` runs calls in order on Dask or threads, and `clusters` converts
-the failures of a Dask cluster to `ClusterError`.
+This package is independent of PCA. `ingest` copies a source, which `readers` read by documented rules, to a stack store,
+and `stack` opens one. `arrays` has sharded Zarr arrays with checksums, and `integrity` verifies every read.
+`transaction` has jobs that resume after they are killed, and stores that appear complete or not at all. `remote` reaches
+object stores and clusters. `growth` writes and follows stacks that grow. `synthetic` computes samples when they are read.
 """
 
 from dpca.storage.errors import ClusterError, DataError, ReplacedError, StoreError
@@ -15,7 +13,7 @@ from dpca.storage.ingest import ingest
 from dpca.storage.integrity.verify import verify
 from dpca.storage.remote.network import use_storage_options
 from dpca.storage.stack import Stack, open_stack
-from dpca.storage.virtual_stack import create_virtual, open_virtual
+from dpca.storage.synthetic.stack import create_synthetic, open_synthetic
 
 __all__ = [
     "Appender",
@@ -25,10 +23,10 @@ __all__ = [
     "Stack",
     "StoreError",
     "arrivals",
-    "create_virtual",
+    "create_synthetic",
     "ingest",
     "open_stack",
-    "open_virtual",
+    "open_synthetic",
     "use_storage_options",
     "verify",
 ]

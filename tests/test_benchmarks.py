@@ -137,7 +137,7 @@ def test_the_scheduler_is_loaded_with_a_fold_of_ours(capsys: pytest.CaptureFixtu
     assert spent["sides"]["graph"] > 0 < spent["sides"]["tasks"]
 
 
-def test_a_pass_over_a_virtual_stack_is_held_against_its_plan(capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_pass_over_a_synthetic_stack_is_held_against_its_plan(capsys: pytest.CaptureFixture[str]) -> None:
     assert terabyte.main(["--gigabytes", "0.002", "--side", "24"]) == 0
     lines = {line["name"]: line for line in map(json.loads, capsys.readouterr().out.splitlines())}
     assert len(lines) == 3

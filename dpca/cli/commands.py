@@ -16,7 +16,7 @@ from dpca.cli.arguments import reading_options
 from dpca.cli.running import say
 from dpca.cli.work import cluster, run_options, shown_progress
 from dpca.engine.folds.memory import task_budget, thread_count
-from dpca.storage import DataError, create_virtual, ingest, open_stack, verify
+from dpca.storage import DataError, create_synthetic, ingest, open_stack, verify
 from dpca.storage.arrays.reading import open_group, open_node, root_facts
 from dpca.storage.disk import folder_bytes, readable_size
 from dpca.storage.integrity.manifest import METADATA
@@ -56,14 +56,14 @@ def ingest_stack(options: argparse.Namespace) -> int:
     return 0
 
 
-def make_virtual(options: argparse.Namespace) -> int:
-    """``dpca virtual``."""
+def make_synthetic(options: argparse.Namespace) -> int:
+    """``dpca synthetic``."""
     parameters = dict(ChainMap(*reversed(options.parameter)))
     if stated := {"path", "model", "n_samples", "sample_shape", "seed", "overwrite"} & parameters.keys():
         raise DataError(
-            f"--parameter {min(stated)} is not a model parameter: use its own option, see dpca virtual --help"
+            f"--parameter {min(stated)} is not a model parameter: use its own option, see dpca synthetic --help"
         )
-    stack = create_virtual(
+    stack = create_synthetic(
         options.path,
         options.model,
         n_samples=options.samples,
@@ -116,10 +116,10 @@ def compare(options: argparse.Namespace) -> int:
 
     stack, plot = open_stack(options.stack), None
     if options.plot is not None:
-        from dpca.plots.png import is_png_of_ours, png
+        from dpca.plots.png import is_dpca_png, png
         from dpca.plots.rates import rate_chart
 
-        plot = OutputFile(options.plot, "plot", is_png_of_ours, stack, options.store)
+        plot = OutputFile(options.plot, "plot", is_dpca_png, stack, options.store)
     found = compare_store(options.store, stack, sample=options.sample)
     if plot is not None:
         others: dict[str, list[tuple[float, float]]] = {}

@@ -8,7 +8,7 @@ from html import escape
 from typing import TYPE_CHECKING
 
 from dpca.cli.running import say
-from dpca.engine.folds.stopping import unstopped
+from dpca.engine.folds.stopping import defer_signals
 from dpca.explore.markup import title, triplet
 from dpca.explore.opening import Opened, open_explorer
 from dpca.explore.server import PageServer
@@ -37,14 +37,14 @@ def explore(options: argparse.Namespace) -> int:
     fit = None
     try:
         server.show(_first(opened))
-        with unstopped():
+        with defer_signals():
             from dpca.explore.live import LiveFit
             from dpca.explore.page import lay_out
 
         server.mount(lambda document: lay_out(opened.explorer, document))
         watched = _loaded(opened)
         if opened.load is None and opened.stack is not None:
-            with unstopped():
+            with defer_signals():
                 import dpca.models  # noqa: F401  here, because signals are held back in this thread
             fit = LiveFit(opened.explorer, opened.stack, options.components)
             fit.start()
@@ -79,7 +79,7 @@ def _loaded(opened: Opened) -> LiveModelStore | None:
         return None
     watched = None if opened.watched is None else LiveModelStore(opened.watched, opened.load, opened.explorer)
     opened.explorer.progress = loading = "loading the model"
-    with unstopped():
+    with defer_signals():
         import dpca.models  # noqa: F401
     opened.load()
     if opened.explorer.progress == loading:

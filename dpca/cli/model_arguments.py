@@ -34,7 +34,7 @@ _OF_KERNELS = {"gamma": "gamma", "landmarks": "n_landmarks"}
 
 
 # Cells with the smallest compressed size for photographs. `encode` chooses among this many components.
-_FOR_FEW_BYTES, _CHOSEN_FROM = {"cell": 16, "overlap": 8, "shared": True}, {"ratio": 3.0}
+_COMPRESSION_DEFAULTS, _CHOSEN_FROM = {"cell": 16, "overlap": 8, "shared": True}, {"ratio": 3.0}
 
 
 class _Flag(NamedTuple):
@@ -164,7 +164,7 @@ def partitioned_model(options: argparse.Namespace) -> Any:
 
     parameters: dict[str, Any] = {"random_state": options.seed, **_components(options)}
     if getattr(options, "compress", None) is not None and not any((options.cell, options.band_size, options.kernel)):
-        options = argparse.Namespace(**vars(options) | {**_FOR_FEW_BYTES, **_given(options, _OF_CELLS)})
+        options = argparse.Namespace(**vars(options) | {**_COMPRESSION_DEFAULTS, **_given(options, _OF_CELLS)})
     model: BandPCA | CellPCA | KernelPCA
     if options.kernel is None:
         _refuse(options, _OF_KERNELS, "requires a kernel: give --kernel")
@@ -182,7 +182,7 @@ def partitioned_model(options: argparse.Namespace) -> Any:
         _refuse(options, _OF_BANDS, "requires bands: give --band-size")
         cell_shape = 10 if options.cell is None else options.cell
         model = CellPCA(cell_shape=cell_shape, **_given(options, _OF_CELLS), **parameters)
-    model.check_before(0)
+    model.check_parameters_for(0)
     return model
 
 

@@ -20,7 +20,7 @@ def plan(options: argparse.Namespace) -> int:
     from dpca.jobs.plans.plan_words import as_facts, in_words
 
     settings = settings_of(options, _model(options))
-    settings.model.check_before(0)
+    settings.model.check_parameters_for(0)
     budget = room_within(memory_limit(options.memory, thread_count()))
     plans = plan_job(given, settings, workers=options.workers, budget=budget)
     for line in map(json.dumps, map(as_facts, plans)) if options.json else in_words(plans):

@@ -35,7 +35,7 @@ from dpca.cli.arguments import (
 )
 from dpca.cli.model_arguments import add_model_options
 from dpca.cli.running import MEANINGS, guarded
-from dpca.engine.folds.stopping import unstopped
+from dpca.engine.folds.stopping import defer_signals
 
 _DESCRIPTION = (
     """\
@@ -43,7 +43,7 @@ Principal component analysis of image and volume stacks of any size.
 
   dpca compress faces.zip out.zarr                      images -> model, scores, quality and a report, or step by step:
   dpca ingest faces.zip faces.zarr                      images -> stack store
-  dpca virtual lsun.zarr --samples 3033042              a synthetic stack of any size, for trials
+  dpca synthetic lsun.zarr --samples 3033042              a synthetic stack of any size, for trials
   dpca info faces.zarr                                  metadata of a store
   dpca fit faces.zarr model.zarr --cell 10 --components 20             or --band-size 1875
   dpca transform model.zarr faces.zarr scores.zarr      stack -> scores and their quality
@@ -76,7 +76,7 @@ def _run(argv: Sequence[str] | None) -> int:
         parser.print_help()
         return 2
     # Libraries are imported here, because help and parser errors need none. An interrupted import may swallow a signal.
-    with unstopped():
+    with defer_signals():
         run = resolve_name(options.run)
         if options.storage_option:
             resolve_name("dpca.storage.remote.network:use_storage_options")(
@@ -173,23 +173,23 @@ def _parser() -> argparse.ArgumentParser:
     )
     add_source_options(ingest)
 
-    virtual = command(
-        "virtual",
-        "commands:make_virtual",
+    synthetic = command(
+        "synthetic",
+        "commands:make_synthetic",
         "make a synthetic stack of any size: its samples are computed when they are read",
-        "dpca virtual lsun.zarr --samples 3033042 --shape 256x256x3\n"
-        "         dpca virtual waves.zarr --model moving --samples 5000 --shape 128x256 --parameter period=40",
+        "dpca synthetic lsun.zarr --samples 3033042 --shape 256x256x3\n"
+        "         dpca synthetic waves.zarr --model moving --samples 5000 --shape 128x256 --parameter period=40",
         path="stack store to write, with a size of one kilobyte",
     )
-    virtual.add_argument(
+    synthetic.add_argument(
         "--model", default="portraits", metavar="NAME", help="image model of the samples (default: %(default)s)"
     )
-    virtual.add_argument("--samples", type=positive, required=True, metavar="N", help="number of samples")
-    virtual.add_argument(
+    synthetic.add_argument("--samples", type=positive, required=True, metavar="N", help="number of samples")
+    synthetic.add_argument(
         "--shape", type=sample_lengths, default=(256, 256, 3), metavar="HxWxC", help="sample shape (default: 256x256x3)"
     )
-    add_seed(virtual, "seed of the samples")
-    virtual.add_argument(
+    add_seed(synthetic, "seed of the samples")
+    synthetic.add_argument(
         "--parameter",
         type=named_value,
         action="append",
@@ -362,7 +362,7 @@ def _parser() -> argparse.ArgumentParser:
 
     for sub in (fit, transform, encode):
         add_range_option(sub, "from the stack, otherwise from its values")
-    for sub in (ingest, virtual, fit, transform, encode, reconstruct):
+    for sub in (ingest, synthetic, fit, transform, encode, reconstruct):
         add_overwrite(sub)
     for sub in (ingest, fit, transform, encode, append, reconstruct, verify):
         add_cluster_options(sub)

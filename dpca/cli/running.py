@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from typing import Any
 
-from dpca.engine.folds.stopping import STOPPED, Stopped, stop_on_signals
+from dpca.engine.folds.stopping import INTERRUPTED, Stopped, interruptible
 
 #: The meaning of each exit code. A run that was interrupted or lost its cluster resumes when the command is run again.
 MEANINGS = {
@@ -35,7 +35,7 @@ def guarded(job: Callable[[], int]) -> int:
     """Run a program's body. Turn errors into one sentence on standard error and an exit code."""
     gc.freeze()  # keeps the garbage collector from searching all imported objects at exit, which takes half a second
     try:
-        with stop_on_signals():
+        with interruptible():
             try:
                 code = job()
             except SystemExit:  # argparse has printed its message
@@ -50,7 +50,7 @@ def guarded(job: Callable[[], int]) -> int:
         # An interrupt inside a library leaves unfinished objects, and Python would print a warning for each.
         sys.unraisablehook = lambda _: None
         warnings.simplefilter("ignore")
-        _print_error(STOPPED)
+        _print_error(INTERRUPTED)
         return 128 + stop.number if isinstance(stop, Stopped) else 130
     except Exception as error:
         return _report(error)

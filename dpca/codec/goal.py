@@ -79,7 +79,7 @@ class Goal:
         return goal
 
     @property
-    def is_promise(self) -> bool:
+    def is_error_bound(self) -> bool:
         """Whether the goal is an error bound for every value."""
         return self.name in ("max_error", "max_relative_error")
 

@@ -64,7 +64,7 @@ def to_integers(values: Array, dtype: DTypeLike) -> Array:
     return values.astype(dtype)
 
 
-def promised_error(max_error: float, dtype: DTypeLike, largest: float) -> float:
+def error_within_bound(max_error: float, dtype: DTypeLike, largest: float) -> float:
     """Return the error that floating-point values may have so that stored samples satisfy an error bound.
 
     Parameters

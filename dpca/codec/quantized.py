@@ -163,7 +163,7 @@ def quantized(components: Components, scores: Array, step: float, n_samples: int
     for g, spectrum in enumerate(components.spectra):
         bits[g, : len(spectrum)] = length_in_bits(spectrum * np.sqrt(energy[g, : len(spectrum), None]))
     shares = (bits / places[:, None])[group]
-    kept = measured.worth_keeping(times, shares.ravel()).reshape(n_cells, k)
+    kept = measured.pays_off(times, shares.ravel()).reshape(n_cells, k)
     grid_shape = components.grid.grid_shape
     edge = max(1, round(_TILE_CELLS ** (1 / max(1, len(grid_shape)))))
     coordinates = np.unravel_index(np.arange(n_cells), grid_shape)

@@ -33,7 +33,7 @@ class Rows(NamedTuple):
     saved: Array
     bits: Array
 
-    def worth_keeping(self, times: float, row_bits: Array) -> Array:
+    def pays_off(self, times: float, row_bits: Array) -> Array:
         """Return a mask (n_rows,) of the rows that save more squared error than the price of their bits.
 
         Parameters

@@ -62,7 +62,7 @@ class Slab(NamedTuple):
     ----------
     parts : list of Part
     zones : list of (half width, array (n_zones, 6) of integers)
-        Zones to filter, in this order, after these parts are present; see `dpca.kernels.sweeps.turn_zones`.
+        Zones to filter, in this order, after these parts are present; see `dpca.kernels.sweeps.filter_zones`.
     runs : array (n_runs, 1 + 2 * n_spatial) of integers
         Positions of the parts in the box; see `dpca.kernels.sweeps.gather_runs`.
     """
@@ -166,10 +166,10 @@ class Slabs:
 
 
 def _turn(slab: Slab, values: Array, *, inverse: bool) -> None:
-    from dpca.kernels.sweeps import turn_zones
+    from dpca.kernels.sweeps import filter_zones
 
     for half, zones in slab.zones:
-        turn_zones(values.reshape(-1), values.shape[1], zones, _turning(half, values.dtype, inverse))
+        filter_zones(values.reshape(-1), values.shape[1], zones, _turning(half, values.dtype, inverse))
 
 
 @lru_cache(maxsize=64)

@@ -42,11 +42,11 @@ def from_waves(waves: Array, dtype: DTypeLike) -> Array:
 
     The result of a run is bit-identical on all processors and does not depend on other runs.
     """
-    from dpca.kernels.sweeps import turn_runs
+    from dpca.kernels.sweeps import transform_runs
 
     n_rows, _, n_runs = waves.shape
     scores = np.empty((n_rows, n_runs, RUN), dtype)
-    turn_runs(waves, matrix().astype(dtype), scores)
+    transform_runs(waves, matrix().astype(dtype), scores)
     return scores.reshape(n_rows, n_runs * RUN)
 
 

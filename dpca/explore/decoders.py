@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from dpca.explore.originals import Originals, Standing
+from dpca.explore.originals import Originals, StoreGuard
 from dpca.kernels.algebra.types import Array
 from dpca.kernels.pixels import Pixels
 from dpca.storage.disk import folder_bytes
@@ -62,7 +62,7 @@ class Pictured:
         if isinstance(model, EOF):
             return cls(np.asarray(model.eofs())[:count], None, None, share, words)
         patches = isinstance(model, PatchPCA)
-        vectors = model.components_[:count] if patches else model.pictured_components(count)
+        vectors = model.components_[:count] if patches else model.component_maps(count)
         mean, k = getattr(model, "mean_", None), model.basis_.score_shape[-1]
         mean = None if mean is None else np.asarray(mean).reshape(vectors.shape[1:] if patches else model.sample_shape_)
         words += f", {k} component{'s' * (k != 1)}"
@@ -97,7 +97,7 @@ class Decoder(ABC):
         return None
 
     @property
-    def knows_distances(self) -> bool:
+    def has_distances(self) -> bool:
         """Whether `distances` is available."""
         return False
 
@@ -148,7 +148,7 @@ class OfScores(Decoder):
         self.n_components = scores.n_components
         self._scores = lru_cache(16)(self._read)
         self._leading = lru_cache(8)(self._basis.leading)
-        self._standing = Standing(scores.path)
+        self._standing = StoreGuard(scores.path)
 
     def decode(self, index: int, k: int) -> Array:
         """Return the sample by its first ``k`` components."""
@@ -163,7 +163,7 @@ class OfScores(Decoder):
         return {} if self._opened.array.shape[0] > _MOST_SCORES else self._opened.quality
 
     @property
-    def knows_distances(self) -> bool:
+    def has_distances(self) -> bool:
         """Whether these are scores of whole samples with known variances, and few enough."""
         model, array = self._opened.model, self._opened.array
         known = hasattr(model, "explained_variance_") and not getattr(model, "whiten", False)
@@ -195,7 +195,7 @@ class OfCompressed(Decoder):
     """
 
     def __init__(self, store: Compressed) -> None:
-        self._store, self._standing = store, Standing(store.path)
+        self._store, self._standing = store, StoreGuard(store.path)
         self.n_components = max(1, store.n_components)
         self._level = lru_cache(8)(lambda k: replace(store, level=None if k == self.n_components else k))
         self._bytes = math.nan if is_url(store.path) else folder_bytes(store.path) / max(1, len(store))
@@ -227,7 +227,7 @@ class OfCompressed(Decoder):
         return Pictured(*found, np.empty(0), words)
 
     @property
-    def knows_distances(self) -> bool:
+    def has_distances(self) -> bool:
         """Whether the store has components."""
         return len(self._store.codec.cell) > 0
 

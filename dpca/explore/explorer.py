@@ -279,7 +279,7 @@ class Explorer:
         if decoder is not None:
             quality = self._quality(decoder)
             names += [name for name in ("ssim", "psnr", "mse") if name in quality]
-            names += ["distance"] if decoder.knows_distances else []
+            names += ["distance"] if decoder.has_distances else []
             names += ["measured"] if not quality and self.originals is not None else []
         return {name: ORDERS[name] for name in names}
 

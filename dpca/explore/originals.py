@@ -58,7 +58,7 @@ class Originals:
         self._rows = max(1, min(chunk, _KEPT_BYTES // (2 * sample)))
         self._kept: OrderedDict[int, Array] = OrderedDict()
         self._most = max(2, _KEPT_BYTES // (self._rows * sample))
-        self._lock, self._standing = threading.Lock(), Standing(stack.path)
+        self._lock, self._standing = threading.Lock(), StoreGuard(stack.path)
 
     def __len__(self) -> int:
         return self.stack.n_samples
@@ -181,7 +181,7 @@ def _number(text: str) -> int | None:
     return int(digits) if digits.isascii() and digits.isdigit() and len(digits) < 19 else None
 
 
-class Standing:
+class StoreGuard:
     """Detects that a store was removed or replaced. Zarr itself would read fill values or other data then.
 
     Parameters

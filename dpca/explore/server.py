@@ -123,7 +123,7 @@ class PageServer:
         def begin() -> None:
             behind = BokehTornado(
                 {"/app": Documents(FunctionHandler(build))},
-                extra_websocket_origins=["*"],  # `Door` has already compared the origin with the host
+                extra_websocket_origins=["*"],  # `AccessRouter` has already compared the origin with the host
                 include_headers=[],
                 include_cookies=[],  # sessions would show them to the page, including the token
                 use_index=False,
@@ -157,7 +157,7 @@ class PageServer:
         asyncio.set_event_loop(self._loop)
 
         async def listen() -> HTTPServer:
-            server = HTTPServer(Door(self))
+            server = HTTPServer(AccessRouter(self))
             server.add_socket(self._socket)
             return server
 
@@ -176,7 +176,7 @@ class PageServer:
         self._loop.close()
 
 
-class Door(Router):
+class AccessRouter(Router):
     """Admits or refuses every request, including websockets.
 
     Parameters

@@ -99,7 +99,7 @@ def add_and_round(values: Array, mean: Array, low: Any, high: Any, out: Array) -
 
 
 @compiled
-def turn_zones(values: Array, n: int, zones: Array, turning: Array) -> None:
+def filter_zones(values: Array, n: int, zones: Array, turning: Array) -> None:
     """Filter zones across borders of cells in place, for n samples.
 
     Each half of a zone has as many lines of values as ``turning`` (half, half) has rows. The filter multiplies the
@@ -190,7 +190,7 @@ def add_components(codes: Array, first: int, rows: Array, component: Array, basi
 
 
 @compiled
-def turn_runs(values: Array, matrix: Array, out: Array) -> None:
+def transform_runs(values: Array, matrix: Array, out: Array) -> None:
     """Set ``out`` (n, n_runs, p) to the products of each run of values (n, m, n_runs), numbers, with a matrix (m, p).
 
     The order of additions is fixed, unlike in BLAS. The result of a run does not depend on the other runs or on the

@@ -160,7 +160,7 @@ def _vectors(
             values, shares = np.asarray(maps), model.explained_variance_ratio_ if shares is None else shares
             flipped = () if not is_labelled(maps) or (found := coordinates_of(maps)) is None else found.northward
         else:
-            values = model.pictured_components(_asked(n_components, usual))
+            values = model.component_maps(_asked(n_components, usual))
             if values is None:
                 raise DataError(f"{type(model).__name__} has no components of a sample's shape: give another model")
             shares, cells = shares_of(model) if shares is None else shares, model.basis_.cell_shape

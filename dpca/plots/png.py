@@ -21,6 +21,6 @@ def png(figure: Figure) -> bytes:
     return buffer.getvalue()
 
 
-def is_png_of_ours(content: bytes) -> bool:
+def is_dpca_png(content: bytes) -> bool:
     """Return whether `png` created a file."""
     return content.startswith(_BEGIN) and _TEXT in content[:256]

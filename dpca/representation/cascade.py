@@ -146,7 +146,7 @@ class EncodedSource(ComputedSource):
         scores = self.representation.encode(values, self.name, first)
         np.copyto(out, scores[(slice(None), *(slice(*lengths) for lengths in region))])
 
-    def further_bytes(self, region: Region) -> int:
+    def extra_bytes(self, region: Region) -> int:
         """Return the bytes that a reader needs in addition to its output, including those for encoding."""
         work = self.representation.work_bytes(self.read_rows(region), self.source.dtype)
-        return super().further_bytes(region) + work
+        return super().extra_bytes(region) + work

@@ -29,9 +29,9 @@ from dpca.storage.integrity.replaced import reopening
 from dpca.storage.integrity.unchecked import written_store
 from dpca.storage.remote.network import is_url
 from dpca.storage.remote.objects import place_of
+from dpca.storage.synthetic.model import ImageModel
+from dpca.storage.synthetic.store import SyntheticStore
 from dpca.storage.transaction.claim import JOURNAL, WORK_SUFFIX
-from dpca.storage.virtual.model import ImageModel
-from dpca.storage.virtual.store import VirtualStore
 
 Node = TypeVar("Node")
 
@@ -214,7 +214,7 @@ def model_of(array: zarr.Array[Any]) -> ImageModel | None:
     """Return the image model that computes the values of an array; None if the values are stored."""
     store = array.store_path.store
     held = store.home(f"{array.path}/")[0].held if isinstance(store, CheckedStore) else store
-    return held.model if isinstance(held, VirtualStore) else None
+    return held.model if isinstance(held, SyntheticStore) else None
 
 
 def _make(array: zarr.Array[Any], taken: Sequence[range], out: np.ndarray[Any, Any]) -> bool:

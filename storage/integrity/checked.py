@@ -30,7 +30,7 @@ from dpca.storage.integrity.misplaced import orphaned, refuse_links, require_kno
 from dpca.storage.integrity.replaced import refuse_gap
 from dpca.storage.integrity.unchecked import content_of, missing_file, plain_store, require_file
 from dpca.storage.remote.objects import absolute
-from dpca.storage.virtual.store import with_samples
+from dpca.storage.synthetic.store import with_samples
 
 _METADATA = (METADATA, ".zarray", ".zmetadata", ".zgroup")
 # The keys of chunks in Zarr version 3, after the path of their array.

@@ -15,7 +15,7 @@ from dpca.storage.errors import DataError, StoreError, one_line
 from dpca.storage.integrity.checksums import shard_grid
 from dpca.storage.remote.objects import absolute
 from dpca.storage.stack import STACK_KIND, open_stack
-from dpca.storage.virtual_stack import is_virtual, wrong_samples
+from dpca.storage.synthetic.stack import is_synthetic, wrong_samples
 
 # Numbered arrays, such as "components_3", belong together.
 _NUMBERED = re.compile(r"_\d+$")
@@ -40,7 +40,7 @@ def check_stack(where: str, root: zarr.Group) -> list[str]:
     if root_facts(root).get("kind") != STACK_KIND:
         return []
     try:
-        if is_virtual(stack := open_stack(where)):
+        if is_synthetic(stack := open_stack(where)):
             return wrong_samples(stack)
         return [] if "name" in root else ["name: the names of the samples are missing"]
     except (DataError, StoreError) as error:

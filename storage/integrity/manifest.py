@@ -51,7 +51,7 @@ REPORT = "report"
 ROOT_KEY = "dpca"
 _KEY = "manifest"
 #: The key below `ROOT_KEY` of the image model of a synthetic stack.
-VIRTUAL_KEY = "virtual"
+SYNTHETIC_KEY = "synthetic"
 # Placeholder for the checksum of a file inside the file, while this checksum is computed.
 _BLANK = "0" * 32
 
@@ -73,14 +73,14 @@ class Manifest:
         Digests of the metadata of inner stores, by their paths.
     digest : str
         Digest of the file with the manifest, which identifies the store.
-    virtual : optional
-        The image model of a synthetic stack, see `dpca.storage.virtual`.
+    synthetic : optional
+        The image model of a synthetic stack, see `dpca.storage.synthetic`.
     """
 
     files: Mapping[str, str]
     stores: Mapping[str, str]
     digest: str
-    virtual: Any = None
+    synthetic: Any = None
 
     @cached_property
     def arrays(self) -> frozenset[str]:
@@ -137,7 +137,7 @@ def read_manifest(content: bytes, where: str) -> Manifest | None:
         valid = False
     if not valid:
         raise StoreError(f"the metadata of '{where}' was changed after it was written: create the store again")
-    return Manifest(files, stores, digest_of(content), facts.get(VIRTUAL_KEY))
+    return Manifest(files, stores, digest_of(content), facts.get(SYNTHETIC_KEY))
 
 
 def has_manifest(content: bytes) -> bool:

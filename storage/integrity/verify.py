@@ -132,7 +132,7 @@ def _problems(where: str, store: CheckedStore, inside: str, client: Client | Non
 def _is_known(manifest: Manifest, inside: str) -> bool:
     """Return whether a path in a store is an array or a group, or is inside an inner store."""
     known = [*manifest.stores, *(name.rpartition("/")[0] for name in manifest.files)]
-    known += ["samples"] * (manifest.virtual is not None)
+    known += ["samples"] * (manifest.synthetic is not None)
     in_a_store = any(inside.startswith(f"{name}/") for name in manifest.stores)
     return not inside or in_a_store or any(f"{name}/".startswith(f"{inside}/") for name in known)
 

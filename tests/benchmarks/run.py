@@ -34,7 +34,7 @@ from tests.benchmarks.speed import (
     partition_speed,
     scores_speed,
     streaming_speed,
-    virtual_speed,
+    synthetic_speed,
 )
 
 STAGES: dict[str, Stage] = {
@@ -59,7 +59,7 @@ STAGES: dict[str, Stage] = {
     "learning": learning_speed.lines,
     "codec": compressed_speed.lines,
     "manifest": checked_reading.lines,
-    "virtual": virtual_speed.lines,
+    "synthetic": synthetic_speed.lines,
     "workers": cluster_speed.worker_lines,
     "memory": cluster_speed.memory_lines,
 }

@@ -1,4 +1,4 @@
-"""One pass over a virtual stack of any size: seconds beside the plan made before, memory on the way, a kill at half.
+"""One pass over a synthetic stack of any size: seconds beside the plan made before, memory on the way, a kill at half.
 
     python tests/benchmarks/terabyte.py --gigabytes 100 > pass.jsonl       (two processors: ten minutes)
     python tests/benchmarks/terabyte.py --gigabytes 100 --estimator cells
@@ -34,7 +34,7 @@ from dpca.engine.clusters.cluster import open_client
 from dpca.engine.folds.memory import parallel_tasks, task_budget, thread_count
 from dpca.engine.sources.source import as_source
 from dpca.jobs import CompressionSettings, fit_store, plan_job
-from dpca.storage import Stack, create_virtual, open_stack
+from dpca.storage import Stack, create_synthetic, open_stack
 from tests.benchmarks.sides import Line, at_most, print_line, ratio_of
 
 MODELS: dict[str, Any] = {
@@ -193,7 +193,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     with tempfile.TemporaryDirectory(dir=".") as given:
         folder = Path(given).resolve()
         n = max(2, round(options.gigabytes * 1e9 / math.prod(shape)))
-        stack = create_virtual(folder / "stack.zarr", n_samples=n, sample_shape=shape)
+        stack = create_synthetic(folder / "stack.zarr", n_samples=n, sample_shape=shape)
         if options.kill:  # checkpoints as far apart, as a share of the pass, as those of 100 GB
             lines = kill_lines(stack, folder, options.estimator, stack.nbytes // 24)
         else:

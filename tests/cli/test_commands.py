@@ -97,9 +97,9 @@ def test_verify_finds_damage(
     assert "1 problem" in capsys.readouterr().out
 
 
-def test_virtual_stacks(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_synthetic_stacks(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     path = str(tmp_path / "waves.zarr")
-    argv = ["virtual", path, "--model", "moving", "--samples", "70", "--shape", "8x6", "--parameter", "period=9"]
+    argv = ["synthetic", path, "--model", "moving", "--samples", "70", "--shape", "8x6", "--parameter", "period=9"]
     assert main(argv) == 0
     assert "70 samples of 8 x 6 float32 (13.4 kB)" in capsys.readouterr().out
     assert main(["info", path, "--json"]) == 0
@@ -114,7 +114,7 @@ def test_virtual_stacks(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> N
 
 
 @pytest.mark.parametrize(
-    "command", ["", "ingest", "virtual", "info", "fit", "transform", "encode", "reconstruct", "verify"]
+    "command", ["", "ingest", "synthetic", "info", "fit", "transform", "encode", "reconstruct", "verify"]
 )
 def test_help_teaches(command: str, capsys: pytest.CaptureFixture[str]) -> None:
     with pytest.raises(SystemExit) as stop:

@@ -104,8 +104,8 @@ def test_what_was_finished_before_the_scheduler_was_killed_is_kept(
     assert said[-1].returncode == 0, said[-1]  # type: ignore[union-attr]
     assert any("unfinished run" in line for line in said if isinstance(line, str))
     # The table at the end, which begins with the samples, names every stage.
-    announced = takewhile(lambda line: isinstance(line, str) and not line.startswith("samples "), said)
-    assert not any(str(line).startswith("ingest ") for line in announced)
+    fit_description = takewhile(lambda line: isinstance(line, str) and not line.startswith("samples "), said)
+    assert not any(str(line).startswith("ingest ") for line in fit_description)
     assert _tree(tmp_path / "out.zarr") == _tree(made / "calm.zarr")
 
 

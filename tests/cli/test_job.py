@@ -20,7 +20,7 @@ from dpca import open_compressed
 from dpca.cli import main
 from dpca.cli.job import _clean
 from dpca.cli.job_file import read_job_file
-from dpca.storage import DataError, create_virtual, verify
+from dpca.storage import DataError, create_synthetic, verify
 from dpca.storage.integrity.manifest import write_folder_manifest
 from dpca.storage.transaction.claim import Claim
 from tests.conftest import write_images
@@ -220,7 +220,7 @@ RECORDS = {
 def test_a_record_replaces_nothing_but_a_record(image: Path, what: str, capsys: pytest.CaptureFixture[str]) -> None:
     record, why = RECORDS[what]
     zarr.create_array(image / "z.zarr", data=np.zeros((3, 8, 8), np.uint8))
-    create_virtual(image / "done.zarr", model="textures", n_samples=3, sample_shape=(8, 8))
+    create_synthetic(image / "done.zarr", model="textures", n_samples=3, sample_shape=(8, 8))
     (image / "another.json").write_text('{"a": {"inputs": [], "content": "x"}}')
     (image / "empty.json").write_text("{}")
     (image / "link.json").symlink_to("another.json")

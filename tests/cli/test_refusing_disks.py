@@ -21,7 +21,7 @@ FIT = ["--cell", "8", "--components", "2"]
 # IN is a file on the failing disk; OUT is the output, which lies there, too.
 COMMANDS = {
     "ingest": ["ingest", "a.npy", "OUT"],
-    "virtual": ["virtual", "OUT", "--samples", "9", "--shape", "8x8"],
+    "synthetic": ["synthetic", "OUT", "--samples", "9", "--shape", "8x8"],
     "fit": ["fit", "s", "OUT", *FIT],
     "fit --live": ["fit", "s", "fitted", *FIT, "--live", "OUT"],
     "transform": ["transform", "m", "s", "OUT"],
@@ -86,7 +86,7 @@ def run(
         )
 
     def command(argv: list[str]) -> int:
-        alone = argv[0] in ("virtual", "compare", "plan", "job", "info", "watch")
+        alone = argv[0] in ("synthetic", "compare", "plan", "job", "info", "watch")
         places = {"IN": str(disk / "c"), "OUT": str(disk / "out")}
         return main([places.get(one, one) for one in argv] + ([] if alone else ["--scheduler", scheduler]))
 

@@ -6,7 +6,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as hnp
 
-from dpca.codec.quantize import integer_dtype, promised_error, quantize, to_integers
+from dpca.codec.quantize import error_within_bound, integer_dtype, quantize, to_integers
 
 
 @settings(deadline=None)
@@ -39,15 +39,15 @@ def test_nothing_overflows_in_silence(largest: float) -> None:
 
 
 def test_promises_for_integers_are_whole_numbers() -> None:
-    assert 0.48 < promised_error(0.5, np.uint8, 255) < 0.5
-    assert 0.48 < promised_error(0.99, np.int32, 255) < 0.5
-    assert 3.48 < promised_error(3, np.uint16, 255) < 3.5
+    assert 0.48 < error_within_bound(0.5, np.uint8, 255) < 0.5
+    assert 0.48 < error_within_bound(0.99, np.int32, 255) < 0.5
+    assert 3.48 < error_within_bound(3, np.uint16, 255) < 3.5
     with pytest.raises(ValueError, match=r"give 0\.5"):
-        promised_error(0.4, np.uint8, 255)
+        error_within_bound(0.4, np.uint8, 255)
 
 
 def test_promises_that_the_type_cannot_keep_are_refused() -> None:
-    assert 0.9e-3 < promised_error(1e-3, np.float32, 100) < 1e-3
+    assert 0.9e-3 < error_within_bound(1e-3, np.float32, 100) < 1e-3
     with pytest.raises(ValueError, match="float32"):
-        promised_error(1e-6, np.float32, 100)
-    assert promised_error(1e-6, np.float64, 100) > 0
+        error_within_bound(1e-6, np.float32, 100)
+    assert error_within_bound(1e-6, np.float64, 100) > 0

@@ -29,12 +29,12 @@ def test_rows_are_kept_by_what_they_save() -> None:
     scores = rng.normal(0, [[0.1], [0.15], [1], [10]], (4, 300)).astype(np.float32)
     free, dear = np.zeros(4), np.full(4, 1e9)
     measured = rows_at(scores, 1.0)
-    assert measured.worth_keeping(1.0, free).tolist() == [False, False, True, True]
-    assert not measured.worth_keeping(1.0, dear).any()
+    assert measured.pays_off(1.0, free).tolist() == [False, False, True, True]
+    assert not measured.pays_off(1.0, dear).any()
     # The share of the components pays once there are samples enough.
-    assert measured.worth_keeping(1e7, dear).tolist() == [False, False, True, True]
+    assert measured.pays_off(1e7, dear).tolist() == [False, False, True, True]
     # Steps and scores of other units make no difference.
-    assert rows_at(scores * 1e-20, 1e-20).worth_keeping(1.0, free).tolist() == [False, False, True, True]
+    assert rows_at(scores * 1e-20, 1e-20).pays_off(1.0, free).tolist() == [False, False, True, True]
 
 
 @settings(deadline=None)

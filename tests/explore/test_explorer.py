@@ -81,7 +81,7 @@ def test_what_was_kept_of_samples_is_shown_and_sorted_without_them(stores: Path,
     shown, cells = alone.components(3), dpca.CellPCA.load(stores / "cells.zarr")
     assert [image.shape for image in shown.images] == [SHAPE] * 3
     if kept == "small.zarr":  # its components are those of the model, as few as are worth their bytes
-        found, first = alone._decoder.pictured(1).vectors[0], cells.pictured_components(1)[0]
+        found, first = alone._decoder.pictured(1).vectors[0], cells.component_maps(1)[0]
         for y, x in ((0, 0), (16, 8)):
             cell = np.s_[y : y + 8, x : x + 8]
             assert abs(np.corrcoef(found[cell].ravel(), first[cell].ravel())[0, 1]) > 0.99

@@ -24,7 +24,7 @@ from dpca.engine.clusters.private import private_folder
 from dpca.engine.clusters.tls import TlsFiles
 from dpca.engine.clusters.worker_setup import SILENCE, quiet
 from dpca.engine.folds.memory import thread_count, usable_bytes
-from dpca.engine.folds.stopping import unstopped
+from dpca.engine.folds.stopping import defer_signals
 from dpca.storage.errors import ClusterError, DataError, one_line
 from dpca.storage.remote.clusters import cluster_errors, require_version, wait_for_worker, watched
 
@@ -146,7 +146,7 @@ def _own(workers: int | None, memory: str | int | None) -> Iterator[Any]:
         stack.enter_context(quiet())
         _share_imports()
         # A partly started cluster cannot be closed, so signals wait until it has started.
-        with unstopped(), _workers_ignore(signal.SIGINT, signal.SIGHUP):
+        with defer_signals(), _workers_ignore(signal.SIGINT, signal.SIGHUP):
             try:
                 cluster = LocalCluster(
                     n_workers=n_workers,
@@ -184,7 +184,7 @@ def _described(file: ClusterFile) -> Iterator[Any]:
     with dask.config.set(_SETTINGS | patience | {"temporary-directory": private_folder()}), ExitStack() as stack:
         stack.enter_context(quiet())
         _share_imports()
-        with unstopped(), _workers_ignore(signal.SIGINT, signal.SIGHUP):
+        with defer_signals(), _workers_ignore(signal.SIGINT, signal.SIGHUP):
             cluster = file.start()
             stack.push(partial(_close_described, file, cluster))
             try:
@@ -207,7 +207,7 @@ def _described(file: ClusterFile) -> Iterator[Any]:
 
 
 def _close_described(file: ClusterFile, cluster: Any, kind: Any, error: BaseException | None, trace: Any) -> None:
-    with unstopped():
+    with defer_signals():
         try:
             file.close(cluster)
         except ClusterError:
@@ -238,7 +238,7 @@ def _joined(address: str, tls: TlsFiles | None) -> Iterator[Any]:
         stack.enter_context(quiet())
         security = _security(address, tls)
         _greet(address, security)
-        with unstopped():
+        with defer_signals():
             try:
                 client = Client(address, timeout=_ANSWER, security=security)
             except (OSError, ImportError, ValueError) as error:
@@ -332,7 +332,7 @@ def _workers_ignore(*signals: signal.Signals) -> Iterator[None]:
 
 def _close(opened: Any) -> None:
     # Nothing depends on the workers any more. Those that cannot be closed end with this process.
-    with unstopped(), suppress(Exception):
+    with defer_signals(), suppress(Exception):
         opened.close(timeout=_ANSWER)
 
 

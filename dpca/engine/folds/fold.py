@@ -14,7 +14,7 @@ from dask.base import compute
 from dask.delayed import delayed
 
 from dpca.engine.folds.checkpoint import Checkpoints
-from dpca.engine.folds.fold_tasks import Outcome, Results, Work, group_graph
+from dpca.engine.folds.fold_tasks import GroupResult, Results, Work, group_graph
 from dpca.engine.folds.identity import digest
 from dpca.engine.folds.memory import parallel_tasks, peak_resident_bytes, task_budget, thread_count, usable_bytes
 from dpca.engine.folds.plan import FoldPlan, PlanError, plan_fold
@@ -143,7 +143,7 @@ def iter_fold(
     stage: str = "fit",
     note: str = "",
     watch: Watch | None = None,
-    begun: Sequence[State] | None = None,
+    resume_from: Sequence[State] | None = None,
 ) -> Generator[FoldProgress, None, tuple[Results, FoldReport]]:
     """Fold as `fold` does, link by link. Each link yields a `FoldProgress`; the last one returns the results.
 
@@ -151,7 +151,7 @@ def iter_fold(
 
     Parameters
     ----------
-    begun : sequence of State, optional
+    resume_from : sequence of State, optional
         Initial states of a chain: those after the samples before the plan's only segment.
     """
     began = time.perf_counter()
@@ -165,7 +165,7 @@ def iter_fold(
     def report(peak: int) -> FoldReport:
         return FoldReport(plan, time.perf_counter() - began, peak or peak_resident_bytes(), note)
 
-    run = _FoldRun(rule, source, partition, scheme, plan, client, checkpoints, stage, report, begun)
+    run = _FoldRun(rule, source, partition, scheme, plan, client, checkpoints, stage, report, resume_from)
     results: Results = [{} for _ in range(partition.n_partitions)]
     bar = progress(stage, plan.read_bytes, "B")
     try:
@@ -228,14 +228,14 @@ class _FoldRun:
     checkpoints: Checkpoints | None
     stage: str
     report: Callable[[int], FoldReport]
-    begun: Sequence[State] | None = None
+    resume_from: Sequence[State] | None = None
 
-    def outcomes(self, bar: Stage, watch: Watch | None) -> Generator[FoldProgress, None, list[Outcome]]:
+    def outcomes(self, bar: Stage, watch: Watch | None) -> Generator[FoldProgress, None, list[GroupResult]]:
         """Return the results of each group, from checkpoints or computed, in parallel or link by link."""
         plan, dtype = self.plan, self.partition.split_dtype(self.source.dtype)
         common = (plan.batch_rows, plan.threads, plan.checkpoint_rows, self.source.name, dtype)
         row_bytes = [math.prod(b - a for a, b in group.region) * self.source.dtype.itemsize for group in plan.groups]
-        outcomes: dict[int, Outcome] = {}
+        outcomes: dict[int, GroupResult] = {}
         missing: dict[int, Work] = {}
         for g, group in enumerate(plan.groups):
             work = Work(self.rule, self.partition, group, *common, f"group-{g:06d}", self.stage, self.checkpoints)
@@ -247,7 +247,7 @@ class _FoldRun:
         given = (self.source, plan.segments, self.scheme, self.client, self.computed, self.report, bar, row_bytes)
         strands = partial(Strands, *given)
         if watch is not None and len(missing) == len(plan.groups) and strands(missing).fit_memory():
-            outcomes = yield from strands(missing, self.begun).outcomes(watch)
+            outcomes = yield from strands(missing, self.resume_from).outcomes(watch)
         elif self.scheme is not None:
             for g, work in missing.items():
                 outcomes |= yield from strands({g: work}).outcomes(None)

@@ -25,7 +25,7 @@ from dpca.storage.remote.clusters import for_workers, task_key
 from dpca.storage.remote.tasks import one_blas_thread, run_in_order
 
 Results = list[dict[str, Array]]
-Outcome = tuple[Results, int]
+GroupResult = tuple[Results, int]
 """Results of a group, and the peak memory of the processes that computed them."""
 Reached = tuple[list[State], int]
 """States of a group, or one stream's pieces of them, and the same peak memory."""
@@ -129,7 +129,7 @@ def fold_segment(
     return states, max(peak, peak_resident_bytes())
 
 
-def fold_group(work: Work, source: Source, samples: Run) -> Outcome:
+def fold_group(work: Work, source: Source, samples: Run) -> GroupResult:
     """Fold and finish a group of a single segment in one task, so that its states are never transferred."""
     outcome = finish(work, fold_segment(work, source, samples))
     if work.checkpoints is not None:
@@ -145,12 +145,12 @@ def merge_states(work: Work, a: Reached, b: Reached) -> Reached:
     return merged, max(a[1], b[1], peak_resident_bytes())
 
 
-def finish_copy(work: Work, reached: Reached, n_segments: int) -> Outcome:
+def finish_copy(work: Work, reached: Reached, n_segments: int) -> GroupResult:
     """Finish a copy of the states, because Dask may need the states again for a retry."""
     return finish(work, (list(reached[0]), reached[1]), n_segments, copy=True)
 
 
-def finish(work: Work, reached: Reached, n_segments: int = 0, *, copy: bool = False) -> Outcome:
+def finish(work: Work, reached: Reached, n_segments: int = 0, *, copy: bool = False) -> GroupResult:
     """Finish states, one after the other in each thread. Keep the results and remove the kept segments.
 
     Without ``copy`` the states are consumed: each is freed before the next one is finished.
@@ -170,12 +170,12 @@ def finish(work: Work, reached: Reached, n_segments: int = 0, *, copy: bool = Fa
 
 
 def finish_graph(work: Work, reached: Reached, n_segments: int, *, copy: bool) -> Any:
-    """Return the delayed `Outcome` of states in this process."""
+    """Return the delayed `GroupResult` of states in this process."""
     return _node(f"{work.stage} finish", finish_copy if copy else finish, work, reached, n_segments)()
 
 
 def group_graph(work: Work, source: Source, cuts: Sequence[Run]) -> Any:
-    """Return the delayed `Outcome` of a group: its segments are merged in pairs of neighbors, then finished."""
+    """Return the delayed `GroupResult` of a group: its segments are merged in pairs of neighbors, then finished."""
     pieces = [source.piece(samples, work.group.region) for samples in cuts]
     if len(cuts) == 1:
         return _node(work.stage, fold_group, work)(pieces[0], cuts[0])

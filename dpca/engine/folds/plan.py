@@ -254,9 +254,9 @@ class _Planner:
         work = self.threads * self.rule.work_bytes(rows, size.most_features, self.values)
         work += self.partition.split_bytes(size.region, source.dtype)
         # Encoded chunks of one read and the values cut from them, and a further chunk that Zarr joins from parts.
-        at_once = min(source.n_readers * source.read_rows(size.region), max(rows, source.held_rows))
+        at_once = min(source.n_readers * source.read_rows(size.region), max(rows, source.buffered_rows))
         reading = at_once * (box + decoded) + 2 * source.n_readers * math.prod(source.chunks) * self.itemsize
-        reading += source.held_rows * box + source.n_readers * source.further_bytes(size.region)
+        reading += source.buffered_rows * box + source.n_readers * source.extra_bytes(size.region)
         if self.whole is not None:
             # The values that Dask computed for a segment, and the chunks from which they are cut.
             reading += min(self.whole // box + rows, self.n) * (box + decoded)

@@ -13,7 +13,7 @@ from types import FrameType
 from typing import Any
 
 SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
-STOPPED = "stopped: finished work is kept, the same command resumes"
+INTERRUPTED = "stopped: finished work is kept, the same command resumes"
 
 # Seconds after which a repeated signal is a second request, and not the same signal over two ways.
 _IMPATIENCE = 1.0
@@ -46,7 +46,7 @@ _asked: _Asked | None = None
 
 
 @contextmanager
-def stop_on_signals() -> Iterator[None]:
+def interruptible() -> Iterator[None]:
     """Turn Ctrl-C, SIGTERM and the closing of a terminal into `Stopped` for the duration of a block.
 
     Every ``finally`` runs, undisturbed by further signals. A signal more than a second after the first one ends the
@@ -92,7 +92,7 @@ def stop_on_signals() -> Iterator[None]:
 
 
 @contextmanager
-def unstopped() -> Iterator[None]:
+def defer_signals() -> Iterator[None]:
     """Defer a stop to the end of a block that must not be interrupted. The block must be short."""
     asked = _asked
     if asked is None or threading.current_thread() is not threading.main_thread():
@@ -107,5 +107,5 @@ def unstopped() -> Iterator[None]:
 
 
 def _end_at_once(number: int) -> None:
-    os.write(2, f"{STOPPED}\n".encode())
+    os.write(2, f"{INTERRUPTED}\n".encode())
     os._exit(128 + number)

@@ -20,7 +20,7 @@ from functools import partial
 from typing import Any
 
 from dpca.engine.folds.boundary import guarded
-from dpca.engine.folds.fold_tasks import Outcome, Reached, Work, finish_graph, merge_states, segment_graph
+from dpca.engine.folds.fold_tasks import GroupResult, Reached, Work, finish_graph, merge_states, segment_graph
 from dpca.engine.folds.memory import parallel_tasks, thread_count, usable_bytes
 from dpca.engine.folds.rounds import Run, Scheme
 from dpca.engine.folds.watching import FoldProgress, FoldReport, Watch
@@ -68,7 +68,7 @@ class Strands:
         Bytes of each group's box of a sample.
     works : mapping of int to Work
         The groups, by index.
-    begun : sequence of State, optional
+    resume_from : sequence of State, optional
         Initial states of the first segment of a chain.
     """
 
@@ -81,7 +81,7 @@ class Strands:
     bar: Stage
     row_bytes: Sequence[int]
     works: Mapping[int, Work]
-    begun: Sequence[State] | None = None
+    resume_from: Sequence[State] | None = None
 
     def __post_init__(self) -> None:
         self._n_parallel = parallel_tasks(self.client, thread_count())
@@ -91,7 +91,7 @@ class Strands:
         # Number of segments in each merged state: different powers of 2, in descending order.
         self._merged: dict[int, list[tuple[int, Reached]]] = {g: [] for g in self.works}
         # Links end after whole rounds, or whole batches from the beginning of the segment; with 0, anywhere.
-        exact = self.scheme is None and work.rule.takes_any_batches(work.dtype)
+        exact = self.scheme is None and work.rule.is_batch_invariant(work.dtype)
         self._batch = 0 if exact else work.rows if self.scheme is None else self.scheme.round_rows
 
     def fit_memory(self) -> bool:
@@ -103,7 +103,7 @@ class Strands:
         waiting = math.ceil(math.log2(len(self.cuts))) if self._merges else 0
         return states * (self._side_by_side + waiting + _COPIES) <= usable_bytes()
 
-    def outcomes(self, watch: Watch | None) -> Generator[FoldProgress, None, dict[int, Outcome]]:
+    def outcomes(self, watch: Watch | None) -> Generator[FoldProgress, None, dict[int, GroupResult]]:
         """Fold all segments. Yield a `FoldProgress` after each link but the last; return the results of each group."""
         before, first = self._initial_states()
         for g in self.works:
@@ -138,8 +138,8 @@ class Strands:
             kept = {g: work.load(s) for g, work in self.works.items()}
             if all(kept.values()):
                 return {g: (found, 0) for g, found in kept.items() if found}, s + 1
-        if self.begun is not None:
-            return {g: (list(self.begun), 0) for g in self.works}, 0
+        if self.resume_from is not None:
+            return {g: (list(self.resume_from), 0) for g in self.works}, 0
         return {g: work.begin() for g, work in self.works.items()}, 0
 
     def _strand(self, g: int, s: int, before: Reached) -> _Strand:
@@ -190,7 +190,7 @@ class Strands:
             end = start + math.ceil((at + rows - start) / self._batch) * self._batch
         else:
             # If a link ended inside a chunk or window, that would be read twice.
-            unit = max(self.source.chunks[0], self.source.held_rows)
+            unit = max(self.source.chunks[0], self.source.buffered_rows)
             end = min(math.ceil((at + rows) / unit) * unit, at + max(1, most))
         return min(end, stop)
 

@@ -33,15 +33,15 @@ class DerivedSource(Source):
         super().__init__(source.name, source.shape, source.dtype, source.chunks)
         self.source, self.window_rows = source, window_rows
         self.in_process, self.segment_bytes, self.axes = source.in_process, source.segment_bytes, source.axes
-        self.held_rows, self.n_readers = source.held_rows + window_rows, source.n_readers * n_readers
+        self.buffered_rows, self.n_readers = source.buffered_rows + window_rows, source.n_readers * n_readers
 
     def decoded_bytes(self, region: Region) -> int:
         """Return the bytes of one sample in all chunks that a region overlaps."""
         return self.source.decoded_bytes(region)
 
-    def further_bytes(self, region: Region) -> int:
+    def extra_bytes(self, region: Region) -> int:
         """Return the bytes of one reader in addition to the requested samples and their chunks."""
-        return self.source.further_bytes(region)
+        return self.source.extra_bytes(region)
 
     def held(self) -> tuple[Array, ...]:
         """Return the arrays of one entry a sample that this source, or the other one, holds."""
@@ -198,11 +198,11 @@ class ComputedSource(DerivedSource):
         """Return the bytes that are read per sample: the decoded chunks and the values cut from them."""
         return self.stride * self._read_bytes(region)
 
-    def further_bytes(self, region: Region) -> int:
+    def extra_bytes(self, region: Region) -> int:
         """Return the bytes of the samples before and behind the requested ones, and of chunks that Zarr joins."""
         own, box = self.source, self.needed(region)
         beside = (self.before + self.behind) * self._read_bytes(region)
-        return own.further_bytes(box) + beside + 2 * math.prod(own.chunks) * own.dtype.itemsize
+        return own.extra_bytes(box) + beside + 2 * math.prod(own.chunks) * own.dtype.itemsize
 
     def read_rows(self, region: Region) -> int:
         """Return the number of samples of one read."""

@@ -59,9 +59,9 @@ class Source(ABC):
     in_process: bool = False  #: whether the values are in this process, so that tasks of a cluster cannot read them
     segment_bytes: int | None = None
     """Most bytes of a segment, for sources with all values of a segment in memory at once."""
-    held_rows: int = 0  #: further samples in memory of a reader that reorders samples
+    buffered_rows: int = 0  #: further samples in memory of a reader that reorders samples
     n_readers: int = 1  #: number of boxes that are read at once
-    making_bytes: int = 0  #: most memory of a process to compute samples of a synthetic stack
+    synthesis_bytes: int = 0  #: most memory of a process to compute samples of a synthetic stack
     with_gaps: bool = False
     """Whether NaN means a missing value. Otherwise NaN is rejected."""
     axes: tuple[str, ...] | None = None  #: names of the axes of one sample, to find the axis of channels
@@ -88,16 +88,16 @@ class Source(ABC):
 
     def numbers(self, start: int, stop: int) -> tuple[int, int] | None:
         """Return the index range of samples in the stack (start, stop); None if the source reorders samples."""
-        return None if self.held_rows else (start, stop)
+        return None if self.buffered_rows else (start, stop)
 
     def decoded_bytes(self, region: Region) -> int:
         """Return the bytes of one sample in all chunks that a region overlaps."""
         lengths = (-(-b // c) * c - a // c * c for (a, b), c in zip(region, self.chunks[1:], strict=True))
         return math.prod(lengths) * self.dtype.itemsize
 
-    def further_bytes(self, region: Region) -> int:
+    def extra_bytes(self, region: Region) -> int:
         """Return the bytes of one reader in addition to the requested samples and their chunks."""
-        return self.making_bytes
+        return self.synthesis_bytes
 
     def held(self) -> tuple[Array, ...]:
         """Return the arrays of one entry a sample that this source holds in memory for as long as it is read."""
@@ -242,7 +242,7 @@ def as_source(x: Any) -> Source:
         path = path or path_of(x)
         source = ZarrSource(path, x.shape, x.dtype, x.chunks, array_identity(x)) if path else ArraySource(x)
         if (model := model_of(x)) is not None:
-            source.making_bytes = model.nbytes
+            source.synthesis_bytes = model.nbytes
     elif isinstance(x, da.Array):
         if any(np.isnan(length) for length in x.shape):
             raise DataError(f"the Dask array has the unknown shape {x.shape}: call compute_chunk_sizes() on it")

@@ -281,7 +281,7 @@ def _all_coordinates(before: Compressed, stack: Stack) -> Coordinates:
 
 def _missed(goal: Goal, old: Mapping[str, Array], new: Mapping[str, Array], share: float) -> str:
     """Return by how much all samples miss the goal, or nothing; ``share`` is compressed bytes by decoded bytes."""
-    if goal.is_promise:
+    if goal.is_error_bound:
         return ""
     errors = [goal.errors(each) for each in (old, new)] if goal.is_of_samples else []
     error = goal.error(np.concatenate(errors)) if errors else share
@@ -305,7 +305,7 @@ def _drift(
         was, now = goal.value_of(goal.error(before)), goal.value_of(goal.error(after))
     else:
         was, now = ratio
-        kept = goal.is_promise or now >= _RATIO_SHARE * min(goal.value, was)
+        kept = goal.is_error_bound or now >= _RATIO_SHARE * min(goal.value, was)
     if kept:
         return measures, ""
     return (

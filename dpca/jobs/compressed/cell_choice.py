@@ -77,7 +77,7 @@ def cells_tried(model: CellPCA, sample_shape: Sequence[int], axes: Sequence[str]
     sample_shape, axes
         Of a sample. Cells are no longer than the sample. In volumes they are half as long as in images.
     """
-    lengths, overlap = model.cells_for(axes), model.overlap
+    lengths, overlap = model.cell_shape_for(axes), model.overlap
     if len(lengths) >= _MANY_AXES:
         lengths, overlap = tuple(max(1, length // 2) for length in lengths), overlap // 2
     spatial = tuple(map(int, sample_shape[: len(lengths)]))
@@ -199,7 +199,7 @@ class _Trial:
             found = trials.reach(self._goal, rough=True, guess=self._guess)
         except UnmetError:
             return math.inf, 0
-        if not self._goal.is_promise and self._goal.name != "ratio":
+        if not self._goal.is_error_bound and self._goal.name != "ratio":
             self._guess = found.step
         cost = trials.mse(found) if self._goal.name == "ratio" else trials.stored_bytes(found)
         # A margin: components of a few samples differ from those of all.

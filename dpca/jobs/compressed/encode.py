@@ -12,7 +12,7 @@ import zarr
 
 from dpca.choices import COMPRESSED
 from dpca.codec.goal import Goal
-from dpca.codec.quantize import promised_error
+from dpca.codec.quantize import error_within_bound
 from dpca.codec.quantized import Quantized
 from dpca.engine.folds.checkpoint import Checkpoints
 from dpca.engine.sources.source import as_source
@@ -154,7 +154,7 @@ def fill_codes(
         If the goal cannot be reached.
     """
     began = time.perf_counter()
-    fitted, content = cells_for(stack, model), model_fingerprint(model)
+    fitted, content = cell_shape_for(stack, model), model_fingerprint(model)
     stated = {**facts, **stated_facts(stack, fitted.grid_, wanted), "model": content}
     aim, peak, reached = wanted, 0, ""
     for number in range(_ROUNDS):
@@ -167,7 +167,7 @@ def fill_codes(
             held, quality = write_planned(stack, fitted, work, kept, wanted, stated, client, progress)
             peak, known = max(peak, held), ({}, {"error": _error(wanted, stack, work, quality)})
             kept.save(_REACHED, *known)
-        if wanted.is_promise or (error := known[1]["error"]) <= wanted.allowed:
+        if wanted.is_error_bound or (error := known[1]["error"]) <= wanted.allowed:
             return StageCost(time.perf_counter() - began, stack.nbytes, peak)
         each = "the worst" if wanted.every_sample else "all"
         reached = f"{each} of {stack.n_samples:,} samples reached {wanted.value_of(error):.6g}"
@@ -177,7 +177,7 @@ def fill_codes(
     )
 
 
-def cells_for(stack: Stack, model: str | os.PathLike[str]) -> CellPCA:
+def cell_shape_for(stack: Stack, model: str | os.PathLike[str]) -> CellPCA:
     """Return the stored model for the encoding of a stack.
 
     Raises
@@ -313,14 +313,14 @@ def check_goal(goal: Goal, sample_shape: Sequence[int], n_spatial: int) -> None:
 
 
 def _promise(goal: Goal, data_range: tuple[float, float]) -> float | None:
-    if not goal.is_promise:
+    if not goal.is_error_bound:
         return None
     return goal.value if goal.name == "max_error" else goal.value * (data_range[1] - data_range[0])
 
 
 def _allowed(max_error: float, dtype: np.dtype[Any], data_range: tuple[float, float]) -> float:
     try:
-        return promised_error(max_error, dtype, max(map(abs, data_range)))
+        return error_within_bound(max_error, dtype, max(map(abs, data_range)))
     except ValueError as error:
         raise DataError(str(error)) from error
 

@@ -133,7 +133,7 @@ class Trials:
         UnmetError
             If no step meets the goal. If more components can help, it states how many there are.
         """
-        if goal.is_promise:
+        if goal.is_error_bound:
             sized = list(self._bounded_encodings())
             if not sized:
                 raise DataError(

@@ -246,7 +246,7 @@ class _Tried:
         run = min(RUN, count)
         np.save(name.with_suffix(".npy"), spread_runs(self.source, count, run)[:count])
         bounds = self.given.data_range
-        cells, axes = self.model.cells_for(self.axes[1:]), self.axes[1:]
+        cells, axes = self.model.cell_shape_for(self.axes[1:]), self.axes[1:]
         return ingest(
             name.with_suffix(".npy"), name.with_suffix(".zarr"), cell_shape=cells, axes=axes, data_range=bounds
         )
@@ -254,9 +254,9 @@ class _Tried:
     def _ingest(self, reader: Reader) -> _Stage:
         settings = self.settings
         room: Any = {"budget": self.workers.budget, "shard_bytes": self.shard_bytes}
-        shape, dtype, layout, self.axes = plan_ingest(reader, settings.reading, settings.model.cells_for, **room)
+        shape, dtype, layout, self.axes = plan_ingest(reader, settings.reading, settings.model.cell_shape_for, **room)
         size = math.prod(shape) * dtype.itemsize
-        cells = settings.model.cells_for(("y", "x") if reader.encoded else self.axes[1:])
+        cells = settings.model.cell_shape_for(("y", "x") if reader.encoded else self.axes[1:])
         parts, made = self._parts(len(reader), size), {}
 
         def work(count: int, target: Path) -> None:
@@ -342,7 +342,7 @@ class _Tried:
         spent = _fewest_seconds(self.few, work, self.folder / "codes")
         alone, each = _line([some.n_samples for some in self.few], spent)
         form = StoreForm(tuple(self.source.shape), self.source.dtype.itemsize, not len(found.cell))
-        how: dict[str, Any] = {"promised": goal.is_promise, "n_values": found.basis.size}
+        how: dict[str, Any] = {"promised": goal.is_error_bound, "n_values": found.basis.size}
         decoded = encode_write.plan_codes(self.source, self.workers.budget, len(found.cell), form, **how)
         need = encode_write.task_bytes(self.source, form, len(found.cell), decoded, **how)
         return _Stage("encode", self._decoded, reached + alone, (), n, form.shard_rows, each, need)

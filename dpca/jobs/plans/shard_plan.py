@@ -87,7 +87,7 @@ def _planned(
         axes = given.axes
     else:
         with _stage("ingest"):
-            shape, dtype, layout, axes = plan_ingest(given, settings.reading, model.cells_for, budget, shard_bytes)
+            shape, dtype, layout, axes = plan_ingest(given, settings.reading, model.cell_shape_for, budget, shard_bytes)
         source = Outline(given.name, shape, dtype, layout.chunks)
     with _stage("fit"):
         if settings.choose_cells:
@@ -99,8 +99,8 @@ def _planned(
             plan_scores(source, basis, axes, reconstruct=settings.reconstruct, budget=budget)
         else:
             wanted = wanted_goal(settings.goal, every_sample=settings.every_sample)
-            check_goal(wanted, source.shape[1:], len(model.cells_for(axes[1:])))
-            plan_codes(source, budget, promised=wanted.is_promise)
+            check_goal(wanted, source.shape[1:], len(model.cell_shape_for(axes[1:])))
+            plan_codes(source, budget, promised=wanted.is_error_bound)
     size: int = math.prod(source.shape) * source.dtype.itemsize
     return size
 

@@ -127,7 +127,7 @@ def compress(
             given,
             work,
             settings.reading,
-            cells=model.cells_for,
+            cells=model.cell_shape_for,
             client=client,
             progress=progress,
             say=say,
@@ -197,7 +197,7 @@ def find_done(
             )
     elif settings.choose_cells or settings.every_sample:
         raise DataError("choose_cells or every_sample is given without a goal: give a goal, or leave them out")
-    settings.model.check_before(given.n_samples if isinstance(given, Stack) else len(given))
+    settings.model.check_parameters_for(given.n_samples if isinstance(given, Stack) else len(given))
     with _workspace(given, output, settings, overwrite, look_only=True) as work:
         if work.state != "complete":
             return None

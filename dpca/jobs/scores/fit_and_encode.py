@@ -35,7 +35,7 @@ def fit_recorded(
 ) -> FitResult:
     """Fit a model, store it, and record its cost together with that of earlier fits."""
     say(
-        f"fit {model.announced(stack.axes[1:])} to {stack.n_samples:,} samples of "
+        f"fit {model.fit_description(stack.axes[1:])} to {stack.n_samples:,} samples of "
         f"{' x '.join(map(str, stack.sample_shape))} {stack.dtype}"
     )
     fitted = fit_store(stack, path, clone(model), **run)
@@ -117,7 +117,7 @@ def _wider(model: Any, stack: Stack, unmet: UnmetError) -> int | None:
     """Return how many components of each cell to fit after some cells missed a goal, None if there are no more."""
     if unmet.computed is None:
         return None
-    cell = model.cells_for(stack.axes[1:])
+    cell = model.cell_shape_for(stack.axes[1:])
     most = math.prod((*cell, *stack.sample_shape[len(cell) :]))
     more = min(2 * unmet.computed, most if model.shared else min(most, stack.n_samples))
     return more if more > unmet.computed else None

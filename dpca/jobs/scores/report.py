@@ -208,7 +208,7 @@ def _figures(
         "comparison": shown(_spread(stack.n_samples)),
         "worst": shown(worst_first(quality)[:_SHOWN].tolist()),
     }
-    if (components := model.pictured_components(_EIGENIMAGES if whole else _EIGENVECTORS)) is not None:
+    if (components := model.component_maps(_EIGENIMAGES if whole else _EIGENVECTORS)) is not None:
         shares = shares_of(model)
         figures["eigenimages" if whole else "eigenfaces"] = plots.cell_eigenvectors(
             components,

@@ -35,9 +35,9 @@ class ComponentModel(Estimator):
         """The mean and the components, as they are sent to tasks."""
 
     _target: dict[str, Any] | None = None  # the quality target and the value reached
-    _looked_at: Array | None = None  # the previous components, for models that compute components on access
+    _previous_components: Array | None = None  # the previous components, for models that compute components on access
 
-    def _learned(self, found: dict[str, Any], sample_shape: tuple[int, ...], n: int) -> None:
+    def _set_fitted(self, found: dict[str, Any], sample_shape: tuple[int, ...], n: int) -> None:
         """Set the attributes of every model from a store or from the results of a fit to n samples."""
         self.components_, self.mean_ = found["components"], found["mean"]
         self.explained_variance_, self.total_variance_ = found["explained_variance"], found["total_variance"]
@@ -48,7 +48,7 @@ class ComponentModel(Estimator):
         self.n_samples_seen_, self.n_components_ = n, len(self.components_)
         self.sample_shape_, self.n_features_in_ = sample_shape, math.prod(sample_shape)
 
-    def _know_only(self, attributes: Mapping[str, Any]) -> None:
+    def _set_optional(self, attributes: Mapping[str, Any]) -> None:
         """Set the attributes that only some fits have; delete those that are None, as they are of an earlier fit."""
         for name, value in attributes.items():
             if value is not None:
@@ -109,7 +109,7 @@ class ComponentModel(Estimator):
         share = self.explained_variance_.sum() / max(np.sum(self.total_variance_), 1e-300)
         return {"components": len(self.components_), "explained_variance_ratio": float(share)}
 
-    def pictured_components(self, count: int) -> Array:
+    def component_maps(self, count: int) -> Array:
         """Return the first components (count, *sample_shape), each part of the partition at its position."""
         check_is_fitted(self)
         return self.components_[:count].reshape(-1, *self.sample_shape_)

@@ -29,7 +29,7 @@ class ConvergenceWarning(sklearn.exceptions.ConvergenceWarning):  # type: ignore
     """The components had not converged at the end of the samples."""
 
 
-def unsettled(method: str, variance_moved: float, angle_moved: float, captured_bound: float) -> str | None:
+def not_converged_message(method: str, variance_moved: float, angle_moved: float, captured_bound: float) -> str | None:
     """Return the warning about a fit that has not converged; None if it has, or if the change is unknown."""
     if not variance_moved > MOST_MOVED or captured_bound >= SAFE_BOUND:
         return None
@@ -74,10 +74,10 @@ def check_scale(
     d = sum(found["components"].shape[-1] for found in results)
     variance = sum(float(found["total_variance"]) for found in results) / d
     largest = max(float(np.abs(found["mean"]).max()) for found in results)
-    check_level(math.sqrt(variance) or largest or values(), what, dtype)
+    check_deviation_scale(math.sqrt(variance) or largest or values(), what, dtype)
 
 
-def check_level(level: float, what: str, dtype: DTypeLike | None = None) -> None:
+def check_deviation_scale(level: float, what: str, dtype: DTypeLike | None = None) -> None:
     """Reject a size of deviations as `check_scale` does; 0 is the size of constant zeros and passes."""
     double = np.finfo(np.float64)
     least, most = math.sqrt(double.tiny), math.sqrt(double.max)

@@ -258,11 +258,11 @@ class Estimator(ABC, EachSample, Storable, TransformerMixin, BaseEstimator):  # 
     # -- jobs and reports
 
     @abstractmethod
-    def check_before(self, n_samples: int) -> None:
+    def check_parameters_for(self, n_samples: int) -> None:
         """Reject parameters that are invalid for this number of samples, as far as this is known without the data."""
 
     @abstractmethod
-    def announced(self, axes: Sequence[str]) -> str:
+    def fit_description(self, axes: Sequence[str]) -> str:
         """Return a description of the fit for logs, given the names of the axes of a sample."""
 
     @abstractmethod
@@ -280,7 +280,7 @@ class Estimator(ABC, EachSample, Storable, TransformerMixin, BaseEstimator):  # 
         """
         return None
 
-    def cells_for(self, axes: Sequence[str]) -> tuple[int, ...] | None:
+    def cell_shape_for(self, axes: Sequence[str]) -> tuple[int, ...] | None:
         """Return the cell shape that chunks of a stack should match, given the names of the axes; None for any."""
         return None
 
@@ -294,7 +294,7 @@ class Estimator(ABC, EachSample, Storable, TransformerMixin, BaseEstimator):  # 
         """Return the parameters that identify a job on this estimator: those that are given."""
         return {"model": self._given_parameters()}
 
-    def pictured_components(self, count: int) -> Array | None:
+    def component_maps(self, count: int) -> Array | None:
         """Return the first components (count, *sample_shape), each part at its position; None if there are none."""
         return None
 

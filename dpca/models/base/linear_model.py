@@ -55,9 +55,9 @@ class LinearModel(ClassNamePrefixFeaturesOutMixin, ComponentModel):  # type: ign
 
     # -- learning
 
-    def _learned(self, found: dict[str, Any], sample_shape: tuple[int, ...], n: int) -> None:
+    def _set_fitted(self, found: dict[str, Any], sample_shape: tuple[int, ...], n: int) -> None:
         """Set the fitted attributes from the result of a rule or the arrays of a store."""
-        super()._learned({**found, "total_variance": float(found["total_variance"])}, sample_shape, n)
+        super()._set_fitted({**found, "total_variance": float(found["total_variance"])}, sample_shape, n)
         self.captured_bound_ = float(found.get("captured_bound", np.nan))
 
     def _truncated(self, found: dict[str, Array]) -> dict[str, Array]:
@@ -150,7 +150,7 @@ class LinearModel(ClassNamePrefixFeaturesOutMixin, ComponentModel):  # type: ign
         lengths = cls._stored_lengths(stored)
         arrays = stored.arrays({name: tuple(lengths[axis] for axis in cls.kept_arrays[name]) for name in names})
         total = float(facts["total_variance"])
-        model._learned({**arrays, **known, "total_variance": total}, stored.sample_shape, stored.n_samples)
+        model._set_fitted({**arrays, **known, "total_variance": total}, stored.sample_shape, stored.n_samples)
         for name, value in known.items():
             setattr(model, f"{name}_", value)
         return model

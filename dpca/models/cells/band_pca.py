@@ -189,7 +189,7 @@ class BandPCA(PartitionedPCA):
 
     # -- jobs and reports
 
-    def announced(self, axes: Sequence[str]) -> str:
+    def fit_description(self, axes: Sequence[str]) -> str:
         """Return a description of the fit for logs."""
         return f"bands of {self.band_size:,} attributes"
 
@@ -223,6 +223,6 @@ class BandPCA(PartitionedPCA):
         bands = Bands(arrays["labels"])
         if bands.n_partitions != p:
             raise ValueError(f"the labels have {bands.n_partitions} bands instead of {p}")
-        model._learned_parts(bands, arrays, stored.n_samples)
-        model._remember(stored)
+        model._set_partitions(bands, arrays, stored.n_samples)
+        model._restore_attributes(stored)
         return model

@@ -113,7 +113,7 @@ class CellPCA(PartitionedPCA):
         sample_shape, overlap = tuple(source.shape[1:]), self.overlap
         if not is_whole(overlap):
             raise DataError(f"overlap is {overlap!r}: give an integer number of pixels")
-        cell = self.cells_for(axes or axes_for(sample_shape))
+        cell = self.cell_shape_for(axes or axes_for(sample_shape))
         try:
             return LappedGrid(sample_shape, cell, int(overlap)) if overlap else CellGrid(sample_shape, cell)
         except ValueError as error:
@@ -143,7 +143,7 @@ class CellPCA(PartitionedPCA):
 
     # -- jobs and reports
 
-    def cells_for(self, axes: Sequence[str]) -> tuple[int, ...]:
+    def cell_shape_for(self, axes: Sequence[str]) -> tuple[int, ...]:
         """Return the cell length along each spatial axis, given the names of the axes of a sample.
 
         Raises
@@ -153,18 +153,18 @@ class CellPCA(PartitionedPCA):
         """
         return spatial_lengths(self.cell_shape, "cell_shape", axes)
 
-    def announced(self, axes: Sequence[str]) -> str:
+    def fit_description(self, axes: Sequence[str]) -> str:
         """Return a description of the fit for logs, given the names of the axes of a sample."""
-        return f"{' x '.join(map(str, self.cells_for(axes)))} cells"
+        return f"{' x '.join(map(str, self.cell_shape_for(axes)))} cells"
 
     def report_numbers(self) -> dict[str, Any]:
         """Return the numbers of the fitted model for a report; see `dpca.report.record`."""
         numbers = super().report_numbers() | {"cells": self.grid_.n_partitions, "cell_shape": self.grid_.cell_shape}
         return numbers | {name: value for name in ("overlap", "shared") if (value := getattr(self, name))}
 
-    def pictured_components(self, count: int) -> Array:
+    def component_maps(self, count: int) -> Array:
         """Return the first components (count, *sample_shape), each cell at its position."""
-        rows = super().pictured_components(count).copy()
+        rows = super().component_maps(count).copy()
         if isinstance(self.grid_, LappedGrid):
             # Show the filtered components: in samples, overlapping components with arbitrary signs are added up.
             self.grid_.prefilter.apply(rows, (0,) * (rows.ndim - 1))
@@ -213,8 +213,8 @@ class CellPCA(PartitionedPCA):
                     arrays["components"][_at(box)] = arrays[name]
         # n_components=None stands for all components. It is also valid if there are more components than samples.
         model = cls(None if k == grid.max_features else k, cell_shape=cell, overlap=overlap, shared=shared)
-        model._learned_parts(grid, arrays, stored.n_samples)
-        model._remember(stored)
+        model._set_partitions(grid, arrays, stored.n_samples)
+        model._restore_attributes(stored)
         return model
 
 

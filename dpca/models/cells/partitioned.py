@@ -31,11 +31,11 @@ from dpca.models.cells.partition_rule import by_partition, choose_rule, exact_ru
 from dpca.models.cells.rank import UnmetError
 from dpca.models.cells.rank_choice import CHOICES, RankChoice
 from dpca.models.cells.targets import TargetCheck, check_for, keep_chosen, value_range_for
-from dpca.models.streaming.going_on import WhereStateIsKept, read_states, stated_dtype, stored_arrays
+from dpca.models.streaming.going_on import RequiresState, read_states, stated_dtype, stored_arrays
 from dpca.partition.base import Partition
 from dpca.representation.base import Representation
 from dpca.representation.linear import LinearRepresentation
-from dpca.rules.base.keeping import taken_state
+from dpca.rules.base.keeping import pop_state
 from dpca.rules.base.rule import Rule
 from dpca.rules.base.state import State
 from dpca.storage.arrays.layout import axes_for, count_spatial
@@ -118,7 +118,7 @@ class PartitionedPCA(ComponentModel):
                 given: tuple[Any, ...] = (choice, rule, partition, folded),
                 known: tuple[Any, ...] = known,
             ) -> None:
-                states = [*map(taken_state, results)] if self.keep_state else None
+                states = [*map(pop_state, results)] if self.keep_state else None
                 guarded(model._set_results, source.name)(*given, results, n, *known)
                 model._states = states
                 if states is not None:
@@ -180,7 +180,7 @@ class PartitionedPCA(ComponentModel):
         _, folded, rule, dtype = self._fixed
         return [rule.init(folded.n_features(i), folded.split_dtype(dtype)) for i in range(folded.n_partitions)]
 
-    @WhereStateIsKept
+    @RequiresState
     def partial_fit(self, X: Any, y: Any = None, *, sample_dim: str | Sequence[str] | None = None) -> Self:
         """Update the model with further samples in memory.
 
@@ -256,7 +256,7 @@ class PartitionedPCA(ComponentModel):
         check_scale(results, f"the analysis of {self.part_name}s")
         reached = keep_chosen(choice, partition, results, n, value_range, check, places)
         k = max([1, *(len(result["components"]) for result in results)]) if choice.adapts else choice.value
-        self._learned_parts(partition, in_place(k or partition.max_features, partition, results, dtype), n)
+        self._set_partitions(partition, in_place(k or partition.max_features, partition, results, dtype), n)
         target: dict[str, Any] = {}
         if reached is not None and value_range is not None:
             target = {
@@ -277,7 +277,7 @@ class PartitionedPCA(ComponentModel):
             "target_reached_": (math.inf if reached is None else reached) if target else None,
             "target_standard_error_": target.get("standard_error"),
         }
-        self._know_only({**learned, "validation_samples_": left_out})
+        self._set_optional({**learned, "validation_samples_": left_out})
 
     def target_numbers(self) -> dict[str, Any]:
         """Return the target and the value reached, empty without a target."""
@@ -297,11 +297,11 @@ class PartitionedPCA(ComponentModel):
         """Return the random generator of one use of ``random_state``."""
         return np.random.default_rng((self._seed(), use))
 
-    def _learned_parts(self, partition: Partition, arrays: dict[str, Array], n: int) -> None:
+    def _set_partitions(self, partition: Partition, arrays: dict[str, Array], n: int) -> None:
         """Set the fitted attributes from the arrays of a store, or of a fit to n samples."""
         if n < 2:
             raise ValueError(f"{n} samples")
-        super()._learned(arrays, partition.sample_shape, n)
+        super()._set_fitted(arrays, partition.sample_shape, n)
         self._known_partition = partition
         self._basis = LinearRepresentation(partition, self.mean_, self.components_)
 
@@ -332,7 +332,7 @@ class PartitionedPCA(ComponentModel):
 
     # -- for jobs and reports
 
-    def check_before(self, n_samples: int) -> None:
+    def check_parameters_for(self, n_samples: int) -> None:
         """Raise `DataError` if the parameters alone show that a fit to this many samples fails."""
         RankChoice.of(self.get_params())
 
@@ -370,7 +370,7 @@ class PartitionedPCA(ComponentModel):
         """Return the arrays of the states for a store."""
         return stored_arrays(self._states) if self.keep_state and self._states else {}
 
-    def _remember(self, stored: StoredModel) -> None:
+    def _restore_attributes(self, stored: StoredModel) -> None:
         """Restore the attributes that only newer stores, or stores of some fits, contain."""
         facts = stored.facts
         self.flatten = bool(facts.get("flatten", False))

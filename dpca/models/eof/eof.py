@@ -191,7 +191,7 @@ class EOF(StoredEOF, BaseEstimator):  # type: ignore[misc]
         watching = Watching.asked(self, callback, max_seconds, max_samples)
         how = field_weights(self.weights, given.labels, tuple(shape)), running, watching
         fitting = Fitting(self, given, calendar, *how)
-        return watched(self, watching, lambda: self._learned(fitting.run(), given, calendar, n))
+        return watched(self, watching, lambda: self._set_fitted(fitting.run(), given, calendar, n))
 
     def eofs(self, scaling: int = 0) -> Any:
         """Return the modes as maps (n_modes, *sample_shape), NaN at grid points without data.
@@ -325,7 +325,7 @@ class EOF(StoredEOF, BaseEstimator):  # type: ignore[misc]
 
     # -- internals
 
-    def _learned(
+    def _set_fitted(
         self, found: FittedAnomalies, given: FieldNames, calendar: Calendar, n: int, pcs: Array | None = None
     ) -> None:
         self.model_, self._anomalies, self._expected = found.model, found.anomalies, found.expected

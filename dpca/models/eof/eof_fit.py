@@ -13,7 +13,7 @@ import numpy as np
 from dpca.engine.sources.held_out import without
 from dpca.engine.sources.source import Source
 from dpca.kernels.algebra.types import Array
-from dpca.models.base.convergence import ConvergenceWarning, check_level
+from dpca.models.base.convergence import ConvergenceWarning, check_deviation_scale
 from dpca.models.base.linear_model import LinearModel
 from dpca.models.base.passes import Passes
 from dpca.models.base.watching import Enough, Progress, Watching
@@ -152,7 +152,7 @@ class Fitting:
         passes = Passes(surveyed, memory_budget=self.eof.memory_budget, **self.running)
         found = passes.over(Whole(tuple(surveyed.shape[1:])), rule, stage=stage)[0]
         largest = np.abs(found["level"]).max(where=np.isfinite(found["level"]), initial=0)
-        check_level(float(np.sqrt(found["variance"].mean()) or largest), f"the {stage}")
+        check_deviation_scale(float(np.sqrt(found["variance"].mean()) or largest), f"the {stage}")
         return found
 
     def _anomalies(self, found: dict[str, Array], places: Array) -> Anomalies:
@@ -188,11 +188,11 @@ class Fitting:
         """Pass the modes so far to the callback; return whether the fit ends here."""
         self.is_over = progress.finished and progress.n_samples_seen < progress.n_samples
         if self.watching is not None and (self.is_over or not progress.finished):
-            expected = expected_by(progress.model) if self.eof.gaps == "iterate" else None
+            expected = gap_expectation(progress.model) if self.eof.gaps == "iterate" else None
             found = FittedAnomalies(progress.model, source.anomalies, progress.n_samples_seen, expected)
             n = self.given.source.shape[0]
             try:
-                self.watching.show(lambda eof: eof._learned(found, self.given, self.calendar, n), source.shape[0])
+                self.watching.show(lambda eof: eof._set_fitted(found, self.given, self.calendar, n), source.shape[0])
             except Enough:
                 self.is_over = True
         return self.is_over
@@ -222,10 +222,10 @@ class Fitting:
                 stacklevel=6,
             )
         last = self._fitted(self._over(fills, anomalies))
-        return replace(last, expected=expected_by(last.model), n_fits=turn + 1)
+        return replace(last, expected=gap_expectation(last.model), n_fits=turn + 1)
 
     def _filled(self, source: Source, found: FittedAnomalies) -> FilledSource:
-        return FilledSource(source, found.anomalies, self.groups, self.trend, expected_by(found.model))
+        return FilledSource(source, found.anomalies, self.groups, self.trend, gap_expectation(found.model))
 
 
 def interpolated(source: Source, given: Field, longest: int) -> Source:
@@ -257,7 +257,7 @@ def longest_gap(source: Source, n: int) -> int:
     return int(found["run"][found["count"] > 0].max(initial=0))
 
 
-def expected_by(model: LinearModel) -> Expected:
+def gap_expectation(model: LinearModel) -> Expected:
     """Return the expectation of missing values under the modes of a model."""
     captured, d = float(model.explained_variance_.sum()), model.n_features_in_
     noise = max(float(model.total_variance_) - captured, 0.0) / max(d - len(model.components_), 1)

@@ -17,7 +17,7 @@ from dpca.models.base.storable import Storable
 from dpca.models.base.store import Kept, StoredModel
 from dpca.models.eof.anomalies import Anomalies
 from dpca.models.eof.calendar import Calendar
-from dpca.models.eof.eof_fit import FittedAnomalies, expected_by
+from dpca.models.eof.eof_fit import FittedAnomalies, gap_expectation
 from dpca.models.eof.fields import MODE, FieldNames
 from dpca.models.eof.gaps import Expected
 from dpca.models.eof.weights import field_weights
@@ -57,7 +57,7 @@ class StoredEOF(Storable):
         """Reject invalid parameters."""
 
     @abstractmethod
-    def _learned(
+    def _set_fitted(
         self, found: FittedAnomalies, given: FieldNames, calendar: Calendar, n: int, pcs: Array | None = None
     ) -> None:
         """Set the attributes of a fit to ``n`` samples."""
@@ -133,6 +133,6 @@ class StoredEOF(Storable):
 
             samples = xarray.DataArray(np.empty(n), times.coords, times.dims)
             names = replace(names, labelled=Labelled(samples, 1), along=samples.coords.get(calendar.dim))
-        found = FittedAnomalies(model, anomalies, stored.n_samples, expected_by(model) if facts["fills"] else None)
-        eof._learned(found, names, calendar, n, arrays.get("pcs"))
+        found = FittedAnomalies(model, anomalies, stored.n_samples, gap_expectation(model) if facts["fills"] else None)
+        eof._set_fitted(found, names, calendar, n, arrays.get("pcs"))
         return eof

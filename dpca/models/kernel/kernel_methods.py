@@ -82,7 +82,7 @@ def nystrom(problem: KernelProblem, passes: Passes) -> Found:
     return fold_kernels(problem, passes, to_landmarks, held_out)
 
 
-def about_degrees(problem: KernelProblem, passes: Passes) -> Found:
+def by_degrees(problem: KernelProblem, passes: Passes) -> Found:
     """Find components of the kernels divided by the square roots of the degrees, which take an additional pass."""
     to_landmarks, _ = look(problem, passes)
     mean = passes(degrees(to_landmarks))["mean"]

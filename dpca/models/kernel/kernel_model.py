@@ -20,7 +20,7 @@ from dpca.models.base.parameters import check_parameters, check_states_fit
 from dpca.models.base.store import Kept, StoredModel
 from dpca.models.kernel.kernel_methods import Found, check_found
 from dpca.models.kernel.landmarks import default_gamma
-from dpca.models.streaming.going_on import WhereStateIsKept
+from dpca.models.streaming.going_on import RequiresState
 from dpca.models.streaming.streaming_methods import describe_option, restore_option
 from dpca.representation.kernel import KernelRepresentation
 from dpca.storage.errors import DataError
@@ -47,7 +47,7 @@ class KernelModel(ClassNamePrefixFeaturesOutMixin, Estimator):  # type: ignore[m
 
     # -- fitting
 
-    def _settle(self, found: Found, sample_shape: tuple[int, ...], n: int) -> None:
+    def _set_results(self, found: Found, sample_shape: tuple[int, ...], n: int) -> None:
         """Set the attributes from the results of a fit."""
         kernel, results = found.to_landmarks.kernel, found.results
         check_found(results, int(self.n_components))
@@ -60,9 +60,9 @@ class KernelModel(ClassNamePrefixFeaturesOutMixin, Estimator):  # type: ignore[m
         self.inverse_gamma_ = float(self.inverse_gamma or default_gamma(scores, "inverse_gamma"))
         for name in ("total", "residual", "captured_bound"):
             setattr(self, f"{name}_", float(results[name]))
-        self._know(sample_shape, n)
+        self._set_basis(sample_shape, n)
 
-    def _know(self, sample_shape: tuple[int, ...], n: int) -> None:
+    def _set_basis(self, sample_shape: tuple[int, ...], n: int) -> None:
         self.sample_shape_, self.n_samples_seen_ = sample_shape, n
         self.n_components_, self.n_features_in_ = len(self.eigenvalues_), math.prod(sample_shape)
         kernel = Kernel(self.kernel, self.gamma_, int(self.degree), float(self.coef0))
@@ -80,7 +80,7 @@ class KernelModel(ClassNamePrefixFeaturesOutMixin, Estimator):  # type: ignore[m
 
     # -- incremental fits
 
-    @WhereStateIsKept
+    @RequiresState
     def partial_fit(self, X: Any, y: Any = None, *, sample_dim: str | Sequence[str] | None = None) -> Self:
         """Update the model with further samples in memory. Requires method "nystrom".
 
@@ -118,7 +118,7 @@ class KernelModel(ClassNamePrefixFeaturesOutMixin, Estimator):  # type: ignore[m
                 f"give samples of that shape"
             )
         state = self._states[0] if self._states else self._rule.init(rows.shape[1], rows.dtype)
-        self._go_on(guarded(self._rule.update, "X")(state, rows))
+        self._set_state(guarded(self._rule.update, "X")(state, rows))
         return self
 
     def merge(self, other: KernelModel) -> Self:
@@ -140,10 +140,10 @@ class KernelModel(ClassNamePrefixFeaturesOutMixin, Estimator):  # type: ignore[m
             raise DataError(
                 "the two estimators differ in kernel, landmarks or sample shape: give both the same landmarks and gamma"
             )
-        self._go_on(guarded(self._rule.merge, "the other estimator")(self._states[0].copy(), other._states[0]))
+        self._set_state(guarded(self._rule.merge, "the other estimator")(self._states[0].copy(), other._states[0]))
         return self
 
-    def _go_on(self, state: Any) -> None:
+    def _set_state(self, state: Any) -> None:
         """Set the state. `__getattr__` computes the attributes from it on access."""
         self._states, self.n_samples_seen_ = [state], state.counts["n_samples"]
         for name in _FOUND:
@@ -154,7 +154,7 @@ class KernelModel(ClassNamePrefixFeaturesOutMixin, Estimator):  # type: ignore[m
             if self.n_samples_seen_ < 2:
                 raise DataError("the model has seen 1 sample: give at least 2 samples to partial_fit")
             found = Found(self._rule.to_landmarks, guarded(self._rule.finish, "X")(self._states[0].copy()))
-            self._settle(found, self.sample_shape_, self.n_samples_seen_)
+            self._set_results(found, self.sample_shape_, self.n_samples_seen_)
         return object.__getattribute__(self, name)
 
     # -- representation
@@ -220,6 +220,6 @@ class KernelModel(ClassNamePrefixFeaturesOutMixin, Estimator):  # type: ignore[m
         model = cls(**given)
         for name, values in (arrays | {name: float(facts[name]) for name in _NUMBERS}).items():
             setattr(model, f"{name}_", values)
-        model._know(stored.sample_shape, stored.n_samples)
-        model.check_before(0)
+        model._set_basis(stored.sample_shape, stored.n_samples)
+        model.check_parameters_for(0)
         return model

@@ -162,7 +162,7 @@ class KernelPCA(KernelModel):
         passes = Passes(source, memory_budget=self.memory_budget, **running)
 
         def set_results(model: Any, found: Found, n: int) -> None:
-            model._settle(found, tuple(source.shape[1:]), n)
+            model._set_results(found, tuple(source.shape[1:]), n)
             model._states = None
 
         passes.settle = set_results
@@ -261,11 +261,11 @@ class KernelPCA(KernelModel):
 
     # -- jobs and reports
 
-    def check_before(self, n_samples: int) -> None:
+    def check_parameters_for(self, n_samples: int) -> None:
         """Reject parameters that are invalid for this number of samples, as far as this is known without the data."""
         self._problem(n_samples or None, (), np.dtype(np.float32))
 
-    def announced(self, axes: Sequence[str]) -> str:
+    def fit_description(self, axes: Sequence[str]) -> str:
         """Return a description of the fit for logs."""
         return f"{self.n_components} components of the {self.kernel} kernel by {self.method}"
 

@@ -169,7 +169,7 @@ class PCA(LinearModel):
             check_scale([found], solver, dtype, partial(first_magnitude, source, n))
             model.solver_, model.solver_reason_, model.n_passes_ = solver, reason, passes.count
             found["components"] = found["components"].astype(problem.dtype, copy=False)
-            model._learned(found, tuple(source.shape[1:]), n)
+            model._set_fitted(found, tuple(source.shape[1:]), n)
 
         passes.settle = learn
         found = guarded(SOLVERS[solver], source.name)(problem, passes)
@@ -241,10 +241,10 @@ class PCA(LinearModel):
             f"tol={problem.tol:g}: {more}, or use a larger tol"
         )
 
-    def _learned(self, found: dict[str, Any], sample_shape: tuple[int, ...], n: int) -> None:
-        super()._learned(found, sample_shape, n)
+    def _set_fitted(self, found: dict[str, Any], sample_shape: tuple[int, ...], n: int) -> None:
+        super()._set_fitted(found, sample_shape, n)
         names = ("residual_norms", "least_components", "least_variance")
-        self._know_only({f"{name}_": found.get(name) for name in names})
+        self._set_optional({f"{name}_": found.get(name) for name in names})
 
     # -- using
 
@@ -279,13 +279,13 @@ class PCA(LinearModel):
 
     # -- for jobs and reports
 
-    def check_before(self, n_samples: int) -> None:
+    def check_parameters_for(self, n_samples: int) -> None:
         """Raise `DataError` if the parameters alone show that a fit to this many samples fails."""
         # Ingest has a better message for a source without samples.
         if self.n_components is not None and explained_share(self.n_components) is None:
             checked_rank(self.n_components, sys.maxsize, n_samples or None)
 
-    def announced(self, axes: Sequence[str]) -> str:
+    def fit_description(self, axes: Sequence[str]) -> str:
         """Return a description of the fit."""
         if (share := explained_share(self.n_components)) is not None:
             return f"the components that explain {100 * share:g} % of the variance"

@@ -202,8 +202,8 @@ class TrajectoryPCA(StreamingPCA):
     def _is_mean(self) -> bool:
         return isinstance(self.reference, str) and self.reference == "mean"
 
-    def _learned(self, found: dict[str, Any], sample_shape: tuple[int, ...], n: int) -> None:
-        super()._learned(found, sample_shape, n)
+    def _set_fitted(self, found: dict[str, Any], sample_shape: tuple[int, ...], n: int) -> None:
+        super()._set_fitted(found, sample_shape, n)
         for name in ("reference", "weights", "fit_weights"):
             if name in found:  # read from a store
                 setattr(self, f"{name}_", found[name])

@@ -212,11 +212,11 @@ class PatchCascade(Estimator):
 
     # -- for jobs and reports
 
-    def check_before(self, n_samples: int) -> None:
+    def check_parameters_for(self, n_samples: int) -> None:
         """Raise `DataError` if the parameters alone show that a fit to this many samples fails."""
         self._counts()
 
-    def announced(self, axes: Sequence[str]) -> str:
+    def fit_description(self, axes: Sequence[str]) -> str:
         """Return a description of the fit to samples with axes of these names."""
         return f"{len(self._counts())} layers of patch components"
 

@@ -225,12 +225,12 @@ class PatchPCA(Estimator):
 
     # -- for jobs and reports
 
-    def check_before(self, n_samples: int) -> None:
+    def check_parameters_for(self, n_samples: int) -> None:
         """Raise `DataError` if the parameters alone show that a fit to this many samples fails."""
         if self.n_components is not None:
             checked_rank(self.n_components, self.n_components, None)
 
-    def announced(self, axes: Sequence[str]) -> str:
+    def fit_description(self, axes: Sequence[str]) -> str:
         """Return a description of the fit to samples with axes of these names."""
         shape = " x ".join(map(str, spatial_lengths(self.patch_shape, "patch_shape", axes)))
         return f"shared components of patches of {shape}"

@@ -17,7 +17,7 @@ class NoStateError(DataError, AttributeError):
     """A model was fitted or loaded without its state and has no ``partial_fit``."""
 
 
-class WhereStateIsKept:
+class RequiresState:
     """A method that a fitted model has only if it keeps the state of its fit.
 
     Without the state, access raises `NoStateError`, and ``hasattr`` is False. This corresponds to ``available_if`` of

@@ -13,7 +13,7 @@ from dpca.engine.folds.watching import FoldProgress, Pace, Watch
 from dpca.engine.sources.source import Source
 from dpca.models.base.watching import Progress
 from dpca.partition.whole import Whole
-from dpca.rules.base.keeping import Keeping, taken_state
+from dpca.rules.base.keeping import Keeping, pop_state
 from dpca.storage.errors import DataError
 from dpca.storage.progress import JobProgress as Told
 
@@ -64,9 +64,9 @@ def iterate(
                 look = next(folding)
             except StopIteration as ended:
                 (found,), _ = ended.value
-                model._go_on(taken_state(found), found)
+                model._set_state(pop_state(found), found)
                 break
-            model._go_on(look.reached[0])
+            model._set_state(look.reached[0])
             if pace.is_over or (most is not None and look.n_samples >= most):
                 break
             if pace.arrived(look.n_samples) and (snapshot := _snapshot(model, pace)) is not None:
@@ -83,7 +83,7 @@ def _snapshot(model: Any, pace: Pace) -> Any:
     """Return a copy of a model with its components, None if there are none yet."""
     began, found = time.perf_counter(), copy.copy(model)
     try:
-        model._looked_at = found.components_
+        model._previous_components = found.components_
     except DataError:
         return None
     if not model.keep_state:

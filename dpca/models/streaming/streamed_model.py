@@ -25,7 +25,7 @@ from dpca.models.base.passes import Passes
 from dpca.models.base.samples import magnitude, varied_source
 from dpca.models.base.store import Kept, StoredModel
 from dpca.models.base.watching import EVERY, Progress, checked_budgets, positive_seconds
-from dpca.models.streaming.going_on import NoStateError, WhereStateIsKept, read_states, stated_dtype, stored_arrays
+from dpca.models.streaming.going_on import NoStateError, RequiresState, read_states, stated_dtype, stored_arrays
 from dpca.models.streaming.iterating import iterate
 from dpca.models.streaming.streaming_methods import AUTO, method_name
 from dpca.models.streaming.tracked import TRACKED, TrackedScores
@@ -79,7 +79,7 @@ class StreamedModel(LinearModel):
         ``values`` returns the magnitude of the samples; ``before`` are the previous components, if any.
         """
 
-    @WhereStateIsKept
+    @RequiresState
     def partial_fit(self, X: Any, y: Any = None, *, sample_dim: str | Sequence[str] | None = None) -> Self:
         """Update the model with further samples in memory.
 
@@ -117,12 +117,12 @@ class StreamedModel(LinearModel):
         state = self._states[0] if self._states else guarded(self._stream_rule.init, "X")(rows.shape[1], rows.dtype)
         self._magnitude = self._magnitude or guarded(magnitude, "X")(rows)
         if are_ordinary(rows):
-            self._go_on(self._taken(state, rows))
+            self._set_state(self._taken(state, rows))
         else:
             # Such values may overflow in the rule, so its result is checked at once.
             updated = guarded(self._stream_rule.update, "X")(state.copy(), rows)
             self._find(updated)
-            self._track(state, updated, state.arrays["held_rows"][: state.counts["n_held"]], rows)
+            self._track(state, updated, state.arrays["buffered_rows"][: state.counts["n_held"]], rows)
         return self
 
     @property
@@ -137,7 +137,7 @@ class StreamedModel(LinearModel):
         if not self.track_scores or self._states is None:
             raise NoStateError("no scores were tracked: use track_scores=True with partial_fit, or transform")
         basis, state = self.basis_, self._states[0]
-        waiting = state.arrays["held_rows"][: state.counts["n_held"]]
+        waiting = state.arrays["buffered_rows"][: state.counts["n_held"]]
         scores = self._tracked.by(state, basis.components, basis.mean, waiting)
         return scores / basis.scales.astype(scores.dtype) if isinstance(basis, Whitened) else scores
 
@@ -178,7 +178,7 @@ class StreamedModel(LinearModel):
         tracked = self._tracked.arrays() if self.track_scores else {}
         if tracked:
             facts["tracked"] = [len(tracked["tracked_scores"]), *tracked["tracked_turns"].shape]
-        filled = State({**state.arrays, "held_rows": state.arrays["held_rows"][:n_held]}, state.counts)
+        filled = State({**state.arrays, "buffered_rows": state.arrays["buffered_rows"][:n_held]}, state.counts)
         further = {name: (values, TRACKED[name]) for name, values in tracked.items()} | stored_arrays([filled])
         return replace(kept, arrays={**kept.arrays, **further}, facts={**kept.facts, "state": facts})
 
@@ -191,12 +191,12 @@ class StreamedModel(LinearModel):
             # The state belongs to the method of the stored fit, even if "auto" selects another one now.
             model._begin(model.method_ if model.method == AUTO else model.method, d, dtype, int(facts["seed"]))
             state = model._stream_rule.init(d, dtype)
-            room = state.arrays["held_rows"]
+            room = state.arrays["buffered_rows"]
             if not 0 <= n_held <= len(room):
                 raise ValueError(f"it holds {n_held} samples of a batch of {len(room)}")
-            state.arrays["held_rows"] = room[:n_held]
+            state.arrays["buffered_rows"] = room[:n_held]
             read_states(stored, [state])
-            state.arrays["held_rows"] = room
+            state.arrays["buffered_rows"] = room
             if (state.counts["n_held"], state.counts["n_samples"]) != (n_held, stored.n_samples - n_held):
                 raise ValueError(f"its state contains {state.counts['n_samples']} samples")
             model._states = [state]
@@ -211,7 +211,7 @@ class StreamedModel(LinearModel):
         rule, held = self._stream_rule, state.counts["n_held"]
         n = held + len(rows)
         before = _set_aside(rule.rule.part_of(state)) if n >= rule.size else State()
-        waiting = state.arrays["held_rows"][:held]
+        waiting = state.arrays["buffered_rows"][:held]
         if self.track_scores and n >= rule.size and n % rule.size:
             waiting = waiting.copy()  # because the update overwrites the held samples
         try:
@@ -253,7 +253,7 @@ class StreamedModel(LinearModel):
         self._find(guarded(rule.merge, "the other estimator")(self._states[0].copy(), other._states[0]))
         return self
 
-    @WhereStateIsKept
+    @RequiresState
     def iter_fit(
         self,
         X: Any,
@@ -337,14 +337,14 @@ class StreamedModel(LinearModel):
         """Return the source of samples in the form that the rule reads."""
         return varied_source(self if self._states is None else copy.copy(self), X)
 
-    def _go_on(self, state: State, found: dict[str, Array] | None = None) -> None:
+    def _set_state(self, state: State, found: dict[str, Array] | None = None) -> None:
         """Keep a state, and its results if they are known; otherwise `__getattr__` computes them."""
         self._states, self.n_samples_seen_ = [state], state.counts["n_samples"] + state.counts["n_held"]
-        self._looked_at = vars(self).get("components_", self._looked_at)
+        self._previous_components = vars(self).get("components_", self._previous_components)
         for name in _FOUND:
             self.__dict__.pop(name, None)
         if found is not None:
-            self._know(found, state)
+            self._set_basis(found, state)
 
     def __getattr__(self, name: str) -> Any:
         # To compute the components takes longer than an update with a few samples, so `partial_fit` does not do it.
@@ -354,11 +354,14 @@ class StreamedModel(LinearModel):
 
     def _find(self, state: State) -> None:
         # ``finish`` overwrites the state.
-        self._know(guarded(self._stream_rule.finish, "X")(state.copy()), state)
+        self._set_basis(guarded(self._stream_rule.finish, "X")(state.copy()), state)
 
-    def _know(self, found: dict[str, Array], state: State) -> None:
+    def _set_basis(self, found: dict[str, Array], state: State) -> None:
         """Set the fitted attributes from the results of a state."""
-        n, before = state.counts["n_samples"] + state.counts["n_held"], vars(self).get("components_", self._looked_at)
+        n, before = (
+            state.counts["n_samples"] + state.counts["n_held"],
+            vars(self).get("components_", self._previous_components),
+        )
         guarded(self._set_results, "X")(
             self._truncated(found), self.method_, self.sample_shape_, n, lambda: self._magnitude, before
         )

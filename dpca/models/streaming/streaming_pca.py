@@ -18,7 +18,13 @@ from dpca.engine.folds.plan import PlanError
 from dpca.engine.sources.shuffled import shuffle
 from dpca.engine.sources.source import Source
 from dpca.kernels.algebra.types import Array
-from dpca.models.base.convergence import ConvergenceWarning, OrderWarning, check_result, check_scale, unsettled
+from dpca.models.base.convergence import (
+    ConvergenceWarning,
+    OrderWarning,
+    check_result,
+    check_scale,
+    not_converged_message,
+)
 from dpca.models.base.docs import documented
 from dpca.models.base.linear_model import LinearModel
 from dpca.models.base.parameters import checked_rank, explained_share
@@ -38,7 +44,7 @@ from dpca.models.streaming.streaming_methods import (
 from dpca.partition.whole import Whole
 from dpca.representation.base import Representation
 from dpca.rules.base.basis import StreamingRule
-from dpca.rules.base.keeping import Keeping, taken_state
+from dpca.rules.base.keeping import Keeping, pop_state
 from dpca.rules.base.watched import moved
 from dpca.rules.covariance.covariance import is_exact
 from dpca.rules.covariance.covariance_product import refinement
@@ -206,9 +212,9 @@ class StreamingPCA(StreamedModel):
         values, settle = partial(first_magnitude, stream), guarded(self._set_results, source.name)
 
         def learn(model: Any, found: dict[str, Array], n: int) -> None:
-            state, found = taken_state(found), model._truncated(found)
+            state, found = pop_state(found), model._truncated(found)
             guarded(model._set_results, source.name)(found, self.method_, shape, n, partial(values, n))
-            model._states = model._looked_at = None
+            model._states = model._previous_components = None
             if self.keep_state:
                 model._resume_from(state, method, math.prod(shape), source.dtype, seed)
 
@@ -230,7 +236,7 @@ class StreamingPCA(StreamedModel):
             (found,) = further.over(whole, refine, stage=stage)
             found = refined(found, before)
             settle(found, stage, shape, source.shape[0], partial(values, source.shape[0]), before)
-        if advice := unsettled(self.method_, self.variance_moved_, self.angle_moved_, self.captured_bound_):
+        if advice := not_converged_message(self.method_, self.variance_moved_, self.angle_moved_, self.captured_bound_):
             warnings.warn(advice, ConvergenceWarning, stacklevel=3)
 
     def _set_results(
@@ -250,7 +256,7 @@ class StreamingPCA(StreamedModel):
         remedy = "" if exact else ", or use method='incremental-svd'"
         dtype = None if exact else found["components"].dtype
         check_scale([check_result(found, what, otherwise=remedy)], what, dtype, values)
-        self._learned(found, sample_shape, n)
+        self._set_fitted(found, sample_shape, n)
         if before is not None:
             self.angle_moved_, self.variance_moved_ = moved(before, self.components_, self.explained_variance_)
 
@@ -304,8 +310,8 @@ class StreamingPCA(StreamedModel):
         plan_for(work, stream, whole, scheme=scheme, client=client, budget=self.memory_budget)
         return self._basis_to_be(source, int(self.n_components))
 
-    def _learned(self, found: dict[str, Any], sample_shape: tuple[int, ...], n: int) -> None:
-        super()._learned(found, sample_shape, n)
+    def _set_fitted(self, found: dict[str, Any], sample_shape: tuple[int, ...], n: int) -> None:
+        super()._set_fitted(found, sample_shape, n)
         if not hasattr(self, "method_"):  # stores of the first versions do not contain it
             self.method_ = method_name(self.method)
         if "residual_norms" in found:
@@ -315,13 +321,13 @@ class StreamingPCA(StreamedModel):
 
     # -- for jobs and reports
 
-    def check_before(self, n_samples: int) -> None:
+    def check_parameters_for(self, n_samples: int) -> None:
         """Raise `DataError` if the parameters alone show that a fit to this many samples fails."""
         # Ingest has a better message for a source without samples.
         d = sys.maxsize if explained_share(self.n_components) is None else 1
         self._rule(self._method(d), d, n_samples or None, 0)
 
-    def announced(self, axes: Sequence[str]) -> str:
+    def fit_description(self, axes: Sequence[str]) -> str:
         """Return a description of the fit."""
         passes = "1 pass" if self.n_passes == 1 else f"{self.n_passes} passes"
         by = "" if self.method == AUTO else f" by {method_name(self.method)}"

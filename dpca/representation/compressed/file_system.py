@@ -42,7 +42,7 @@ from dpca.storage.numbered import Numbered
 from dpca.storage.remote.network import use_storage_options
 from dpca.storage.remote.tasks import one_blas_thread
 from dpca.storage.stack import Stack, open_stack
-from dpca.storage.virtual_stack import is_virtual
+from dpca.storage.synthetic.stack import is_synthetic
 
 T = TypeVar("T")
 
@@ -201,7 +201,7 @@ class CompressedFileSystem(AsyncFileSystem):  # type: ignore[misc]
 
     @cached_property
     def _opened(self) -> Compressed | Stack:
-        if is_virtual(self.url):
+        if is_synthetic(self.url):
             stack = open_stack(self.url)
             if self._level is not None:
                 raise DataError(f"'{self.url}' is a synthetic stack without levels: leave out level={self._level}")

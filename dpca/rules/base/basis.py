@@ -19,7 +19,7 @@ from dpca.rules.base.rule import DivergedError, Rule, check_count
 from dpca.rules.base.state import Layout, State
 
 # During so many first updates the basis changes too much: projections on the previous basis do not give its variances.
-UNSETTLED = 10
+WARM_UP_UPDATES = 10
 # Rows that are longer than expected by this factor have diverged.
 _DIVERGED = 1e4
 
@@ -126,7 +126,7 @@ class BasisRule(SequentialRule):
     def _take(self, state: State, batch: Array) -> None:
         x = centering.take(state, batch, self.center, state.arrays["components"].dtype)
         y = x @ self._rows(state).T
-        settled = self._turns(state) >= UNSETTLED
+        settled = self._turns(state) >= WARM_UP_UPDATES
         if settled and self._comparable(state):
             ritz.observe(state, self._coordinates(state, y))
         if self.online:

@@ -17,7 +17,7 @@ _ARRAY, _COUNT = "state array ", "state count "
 
 @dataclass(frozen=True)
 class Keeping(Wrapper):
-    """A rule with results that include the final state; see `taken_state`.
+    """A rule with results that include the final state; see `pop_state`.
 
     Parameters
     ----------
@@ -34,16 +34,16 @@ class Keeping(Wrapper):
         arrays = {f"{_ARRAY}{name}": array for name, array in kept.arrays.items()}
         return {**result, **arrays, **{f"{_COUNT}{name}": np.asarray(count) for name, count in kept.counts.items()}}
 
-    def takes_any_batches(self, dtype: DTypeLike) -> bool:
+    def is_batch_invariant(self, dtype: DTypeLike) -> bool:
         """Return the answer of the rule."""
-        return bool(self.rule.takes_any_batches(dtype))
+        return bool(self.rule.is_batch_invariant(dtype))
 
     def result_bytes(self, n_features: int, dtype: DTypeLike) -> int:
         """Return the bytes of a result, including the state."""
         return int(self.rule.result_bytes(n_features, dtype) + self.rule.state_bytes(n_features, dtype))
 
 
-def taken_state(result: dict[str, Array]) -> State:
+def pop_state(result: dict[str, Array]) -> State:
     """Remove the state of `Keeping` from a result, and return it."""
     state = State()
     for name in [name for name in result if name.startswith((_ARRAY, _COUNT))]:

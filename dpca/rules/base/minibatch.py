@@ -11,7 +11,7 @@ from dpca.kernels.algebra.types import Array
 from dpca.rules.base.rule import Wrapper
 from dpca.rules.base.state import Layout, State
 
-_HELD, _COUNT = "held_rows", "n_held"
+_HELD, _COUNT = "buffered_rows", "n_held"
 
 
 @dataclass(frozen=True)
@@ -91,7 +91,7 @@ class InBatches(Wrapper):
             self.rule.update(state, state.arrays[_HELD][:n])
         return state
 
-    def takes_any_batches(self, dtype: DTypeLike) -> bool:
+    def is_batch_invariant(self, dtype: DTypeLike) -> bool:
         """Return True, because the rule always receives batches of one size."""
         return True
 

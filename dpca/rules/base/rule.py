@@ -115,7 +115,7 @@ class Rule(ABC):
         """Return the best number of samples per update, for the planner. Any number is supported."""
         return 1024
 
-    def takes_any_batches(self, dtype: DTypeLike) -> bool:
+    def is_batch_invariant(self, dtype: DTypeLike) -> bool:
         """Return whether the result is bit-identical for any division of samples of this dtype into batches."""
         return False
 
@@ -175,7 +175,7 @@ class Wrapper:
         averaged = self.rule.average(self.rule.part_of(before), [self.rule.part_of(state) for state in states])
         return State(before.arrays | averaged.arrays, before.counts | averaged.counts)
 
-    def takes_any_batches(self, dtype: DTypeLike) -> bool:
+    def is_batch_invariant(self, dtype: DTypeLike) -> bool:
         """Return False, because the effect of the wrapper is not known here."""
         return False
 

@@ -9,7 +9,7 @@ import numpy as np
 
 from dpca.kernels.algebra.types import Array
 from dpca.rules.base import centering, ritz
-from dpca.rules.base.basis import UNSETTLED, BasisRule, next_update, product
+from dpca.rules.base.basis import WARM_UP_UPDATES, BasisRule, next_update, product
 from dpca.rules.base.orthonormal import gram
 from dpca.rules.base.state import State
 
@@ -81,7 +81,7 @@ class SummedRule(BasisRule):
         if self.center:
             _add_means(products, rows, apart, n)
         inner = gram(products, rows)
-        settled = self._turns(state) >= UNSETTLED
+        settled = self._turns(state) >= WARM_UP_UPDATES
         if settled and self._comparable(state):
             ritz.observe_products(state, inner, n)
         kept = None if settled else products.copy()

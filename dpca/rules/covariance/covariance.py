@@ -146,7 +146,7 @@ class Covariance(Rule):
             raise ValueError("a variance exceeds the range of float64: divide all values by a constant first")
         return mean, cross
 
-    def takes_any_batches(self, dtype: DTypeLike) -> bool:
+    def is_batch_invariant(self, dtype: DTypeLike) -> bool:
         """Return whether sums are exact."""
         return is_exact(np.dtype(dtype))
 

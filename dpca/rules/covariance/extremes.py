@@ -38,7 +38,7 @@ class Extremes(Rule):
         a.counts["n_samples"] += b.counts["n_samples"]
         return a
 
-    def takes_any_batches(self, dtype: DTypeLike) -> bool:
+    def is_batch_invariant(self, dtype: DTypeLike) -> bool:
         """Return True, because the order of values does not matter."""
         return True
 

@@ -135,7 +135,7 @@ class PooledCovariancePCA(Rule):
             arrays = {name: state.arrays[name][columns].reshape(n_places, d) for name in ("shift", "sum")}
             yield State({**arrays, "cross": state.arrays[f"cross-{g}"]}, dict(state.counts)), columns
 
-    def takes_any_batches(self, dtype: DTypeLike) -> bool:
+    def is_batch_invariant(self, dtype: DTypeLike) -> bool:
         """Return whether sums are exact."""
         return is_exact(np.dtype(dtype))
 

@@ -144,9 +144,9 @@ class RidgeMoments(Rule):
     def _classes(self, state: State) -> Iterator[tuple[Array, Array]]:
         return zip(state.arrays["class_sum"], state.arrays["class_count"], strict=True)
 
-    def takes_any_batches(self, dtype: DTypeLike) -> bool:
+    def is_batch_invariant(self, dtype: DTypeLike) -> bool:
         """Return whether sums are exact."""
-        return Covariance().takes_any_batches(dtype)
+        return Covariance().is_batch_invariant(dtype)
 
     def batch_rows(self, dtype: DTypeLike) -> int:
         """Return the best number of samples per update: enough of each fold for a product."""

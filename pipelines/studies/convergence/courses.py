@@ -139,7 +139,7 @@ class _Timed(Wrapper):
     # One stream, cut at the marks.
     mergeable: ClassVar[bool] = False
 
-    def takes_any_batches(self, dtype: DTypeLike) -> bool:
+    def is_batch_invariant(self, dtype: DTypeLike) -> bool:
         return True
 
     def init(self, n_features: int, dtype: DTypeLike) -> State:

@@ -122,11 +122,11 @@ def record_of(
         return Record(Facts(**{**known, "notes": tuple(known["notes"])}), arrays[0])
     folder = work.scratch / "fits" / fingerprint_of(strategy.work)
     training = training_of(samples, client, folder, progress)
-    begun = folder.exists()
+    resume_from = folder.exists()
     (fitted, notes), seconds, alive = timed(lambda: fit_noting(strategy, training), client)
     if strategy.name == HOLISTIC:
         fitted = exactly(fitted, training)
-    facts = _facts(strategy, fitted, samples, seconds, alive and not begun, notes)
+    facts = _facts(strategy, fitted, samples, seconds, alive and not resume_from, notes)
     record = Record(facts, _measured(strategy, fitted, samples, eigencells, fewer))
     kept.save(fingerprint_of(unit), record.arrays, {})
     work.mark_done(unit, record=asdict(facts))

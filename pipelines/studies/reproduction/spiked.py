@@ -26,7 +26,7 @@ from dpca.rules import (
     SecondStrategy,
     SimilarityMatching,
 )
-from dpca.storage import create_virtual
+from dpca.storage import create_synthetic
 
 _SAMPLES, _ATTRIBUTES = 10_000, 1000
 _K = 5
@@ -110,7 +110,7 @@ def _fixed(make: _Made, online: bool) -> Callable[[int], Any]:
 
 def _stream(setting: Setting, seed: int) -> tuple[Source, Reference]:
     path = setting.workspace / f"spiked-{seed}.zarr"
-    stack = create_virtual(path, "spiked", n_samples=_SAMPLES, sample_shape=(_ATTRIBUTES,), seed=seed)
+    stack = create_synthetic(path, "spiked", n_samples=_SAMPLES, sample_shape=(_ATTRIBUTES,), seed=seed)
     # Every rule reads it, several times over.
     source = as_source(np.asarray(stack.samples[...]))
     return source, exact_reference(source, _K)

@@ -84,14 +84,14 @@ class Job:
         Gives the command line that makes a store at a path.
     seconds : callable
         Gives how long each stage took, from the path of a store and what the run that made it printed.
-    announced : mapping
+    fit_description : mapping
         How each stage is announced.
     """
 
     name: str
     command: Callable[[Place], list[str]]
     seconds: Callable[[Place, str], dict[str, float]]
-    announced: Mapping[str, tuple[str, ...]]
+    fit_description: Mapping[str, tuple[str, ...]]
 
 
 def main() -> int:
@@ -263,13 +263,15 @@ def disturbed(
         if victim == "program":
             for stage, delay in moments.items():
                 for sooner in range(_TRIES):
-                    if struck := _run_and_kill(start(command), {stage: delay / 2**sooner}, job.announced, None, rng):
+                    if struck := _run_and_kill(
+                        start(command), {stage: delay / 2**sooner}, job.fit_description, None, rng
+                    ):
                         break
                     _remove(output)  # this time it was faster, and is done
                 kills += struck
-            _run_and_kill(start(command), {}, job.announced, None, rng)
+            _run_and_kill(start(command), {}, job.fit_description, None, rng)
         else:
-            kills += _run_and_kill(start(command), moments, job.announced, workers, rng)
+            kills += _run_and_kill(start(command), moments, job.fit_description, workers, rng)
         same = _tree(output) == calm and not output.with_name(f"{output.name}.partial").exists()
         differences += not same
         when = ", ".join(f"{delay:.2f} s into {stage}" for stage, delay in moments.items())
@@ -287,7 +289,7 @@ def _remove(output: Place) -> None:
 def _run_and_kill(
     program: Any,
     moments: Mapping[str, float],
-    announced: Mapping[str, tuple[str, ...]],
+    fit_description: Mapping[str, tuple[str, ...]],
     workers: Callable[[int], list[int]] | None,
     rng: random.Random,
 ) -> int:
@@ -297,7 +299,7 @@ def _run_and_kill(
         for line in program.stdout:
             # A job's log is JSON.
             told = json.loads(line).get("says", "") if line.startswith("{") else line
-            stage = next((name for name in moments if told.startswith(announced[name])), None)
+            stage = next((name for name in moments if told.startswith(fit_description[name])), None)
             if stage is None:
                 continue
             time.sleep(moments[stage])

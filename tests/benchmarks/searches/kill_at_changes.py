@@ -83,18 +83,18 @@ def kill_everywhere(folder: Path, before: str, job: Callable[[Path], object], ev
             kill_before_change(n, str(here))
         job(here / "out.zarr")
 
-    def begun(name: str) -> Path:
+    def resume_from(name: str) -> Path:
         (here := folder / name).mkdir()
         if before:
             shutil.copytree(folder / before, here / "out.zarr")
         return here
 
-    calm = begun("calm")
+    calm = resume_from("calm")
     old = tree(calm / "out.zarr")
     in_a_child(run, calm, 0)
     new, n, differences = tree(calm / "out.zarr"), 1, 0
     while True:
-        here = begun("killed")
+        here = resume_from("killed")
         ended = in_a_child(run, here, n)
         there = tree(here / "out.zarr")
         if not ended:

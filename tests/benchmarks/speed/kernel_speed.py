@@ -74,7 +74,7 @@ def uneven_lines(n: int) -> Iterator[Line]:
     yield at_least(1.0, name="kernel PCA of uneven data", where="1 % in 20 far groups", n=n, **found)
 
 
-class Virtual(Source):
+class RepeatedDigits(Source):
     """Digits with noise in their lowest bits, as many as asked for, made when they are read.
 
     Parameters
@@ -84,7 +84,7 @@ class Virtual(Source):
     """
 
     def __init__(self, digits: Array, n: int) -> None:
-        super().__init__(f"{n:,} virtual samples", (n, digits.shape[1]), digits.dtype, (1000, digits.shape[1]))
+        super().__init__(f"{n:,} synthetic samples", (n, digits.shape[1]), digits.dtype, (1000, digits.shape[1]))
         self.digits = digits
 
     def reader(self) -> Any:
@@ -106,13 +106,13 @@ def million_lines(inputs: Inputs) -> Iterator[Line]:
     """In a process of its own, whose memory nothing else took."""
     x, _ = inputs.digits
     if inputs.quick:
-        n, m, found = 5000, 30, fit_virtual(x, 5000, 30)
+        n, m, found = 5000, 30, fit_synthetic(x, 5000, 30)
     else:
         n, m = _MILLION, 2000
         np.save(inputs.folder / "digits.npy", x)
         command = [sys.executable, __file__, "fit", str(inputs.folder / "digits.npy"), str(n), str(m)]
         found = json.loads(subprocess.run(command, capture_output=True, text=True, check=True).stdout)
-    where = f"virtual samples of {x.shape[1]} attributes, {m} landmarks"
+    where = f"synthetic samples of {x.shape[1]} attributes, {m} landmarks"
     sides = {"fit": found["seconds"], "200 s": 200.0}
     yield at_most(
         1.0, name="kernel PCA of a million", where=where, n=n, **ratio_of([sides], ["fit"], ["200 s"], unit="CPU s")
@@ -122,11 +122,11 @@ def million_lines(inputs: Inputs) -> Iterator[Line]:
     yield at_most(1.0, name="kernel PCA of a million, memory", where=where, n=n, **found)
 
 
-def fit_virtual(x: Array, n: int, m: int) -> dict[str, float]:
-    """Fit to virtual samples of digits, and return what it cost."""
+def fit_synthetic(x: Array, n: int, m: int) -> dict[str, float]:
+    """Fit to synthetic samples of digits, and return what it cost."""
     KernelPCA(2, n_landmarks=10, random_state=0).fit(x[:200])  # what is imported on first use
     before, began = peak_resident_bytes(), time.process_time()
-    model = KernelPCA(min(_K, m // 2), gamma=_GAMMA, n_landmarks=m, random_state=0).fit(Virtual(x, n))
+    model = KernelPCA(min(_K, m // 2), gamma=_GAMMA, n_landmarks=m, random_state=0).fit(RepeatedDigits(x, n))
     found = {"seconds": time.process_time() - began, "measured": peak_resident_bytes() - before}
     plan = model.fit_report_.plan
     return {**found, "planned": plan.task_bytes * len(plan.segments)}
@@ -141,6 +141,6 @@ def _scikit_learn(x: Array, k: int, m: int) -> float:
 
 if __name__ == "__main__":
     if sys.argv[1:2] == ["fit"]:
-        print(json.dumps(fit_virtual(np.load(sys.argv[2]), *map(int, sys.argv[3:]))))
+        print(json.dumps(fit_synthetic(np.load(sys.argv[2]), *map(int, sys.argv[3:]))))
         sys.exit()
     sys.exit(alone(lines, __doc__))

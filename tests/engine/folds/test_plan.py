@@ -189,7 +189,7 @@ def test_plans_stay_what_they_were(problem: list[Any]) -> None:
     grid = CellGrid(sample, cell) if cell else map_at_random(sample, p["band"], np.random.default_rng(0))
     rule = Cost(p["mergeable"], p["k"])
     source = ZarrSource("nowhere", tuple(p["shape"]), np.dtype(p["dtype"]), tuple(p["chunks"]))
-    source.held_rows, source.n_readers = p["held_rows"], p["readers"]
+    source.buffered_rows, source.n_readers = p["buffered_rows"], p["readers"]
     source.segment_bytes = 128 * 2**20 if p["whole"] else None
     try:
         plan = plan_fold(source, grid, rule, budget=p["budget"], n_parallel=p["n_parallel"], threads=p["threads"])

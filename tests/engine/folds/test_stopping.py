@@ -11,14 +11,14 @@ import time
 
 import pytest
 
-from dpca.engine.folds.stopping import SIGNALS, STOPPED, Stopped, stop_on_signals, unstopped
+from dpca.engine.folds.stopping import INTERRUPTED, SIGNALS, Stopped, defer_signals, interruptible
 
 
 @pytest.mark.parametrize("number", SIGNALS)
 def test_a_signal_becomes_an_exception_and_what_is_open_is_closed(number: signal.Signals) -> None:
     before = signal.getsignal(number)
     closed = []
-    with pytest.raises(Stopped) as stopped, stop_on_signals():
+    with pytest.raises(Stopped) as stopped, interruptible():
         try:
             os.kill(os.getpid(), number)
             signal.pause()
@@ -37,7 +37,7 @@ def test_the_handler_before_is_put_back_after_any_end() -> None:
 
     before = signal.signal(signal.SIGTERM, mine)
     try:
-        with pytest.raises(ZeroDivisionError), stop_on_signals():
+        with pytest.raises(ZeroDivisionError), interruptible():
             assert signal.getsignal(signal.SIGTERM) is not mine
             raise ZeroDivisionError
         assert signal.getsignal(signal.SIGTERM) is mine
@@ -49,7 +49,7 @@ def test_outside_of_the_main_thread_nothing_happens() -> None:
     seen = []
 
     def work() -> None:
-        with stop_on_signals():
+        with interruptible():
             seen.append(signal.getsignal(signal.SIGTERM))
 
     before = signal.getsignal(signal.SIGTERM)
@@ -62,9 +62,9 @@ def test_outside_of_the_main_thread_nothing_happens() -> None:
 def test_a_program_that_waits_is_ended() -> None:
     program = """
 import threading
-from dpca.engine.folds.stopping import stop_on_signals
+from dpca.engine.folds.stopping import interruptible
 try:
-    with stop_on_signals():
+    with interruptible():
         print("ready", flush=True)
         threading.Event().wait(60)
 except KeyboardInterrupt as stopped:
@@ -80,9 +80,9 @@ except KeyboardInterrupt as stopped:
 
 def test_a_block_that_must_not_be_left_half_way_is_finished_first() -> None:
     reached = []
-    with pytest.raises(Stopped), stop_on_signals():
-        with unstopped():
-            with unstopped():
+    with pytest.raises(Stopped), interruptible():
+        with defer_signals():
+            with defer_signals():
                 os.kill(os.getpid(), signal.SIGTERM)
                 reached.append("inner")
             reached.append("outer")
@@ -91,14 +91,14 @@ def test_a_block_that_must_not_be_left_half_way_is_finished_first() -> None:
 
 
 def test_a_stop_is_not_lost_to_an_error_of_such_a_block() -> None:
-    with pytest.raises(Stopped), stop_on_signals(), unstopped():
+    with pytest.raises(Stopped), interruptible(), defer_signals():
         os.kill(os.getpid(), signal.SIGTERM)
         raise ValueError
 
 
 def test_a_second_signal_does_not_disturb_the_closing() -> None:
     closed = []
-    with pytest.raises(Stopped), stop_on_signals():
+    with pytest.raises(Stopped), interruptible():
         try:
             os.kill(os.getpid(), signal.SIGTERM)
             signal.pause()
@@ -115,7 +115,7 @@ class Finalized:
 
 
 def test_a_signal_that_meets_a_finalizer_is_not_lost() -> None:
-    with pytest.raises(Stopped), stop_on_signals():
+    with pytest.raises(Stopped), interruptible():
         thing = Finalized()
         del thing
         time.sleep(30)
@@ -125,7 +125,7 @@ def test_a_signal_that_meets_a_finalizer_is_not_lost() -> None:
 def test_a_signal_that_was_ignored_stays_ignored() -> None:
     before = signal.signal(signal.SIGHUP, signal.SIG_IGN)
     try:
-        with stop_on_signals():
+        with interruptible():
             os.kill(os.getpid(), signal.SIGHUP)
         assert signal.getsignal(signal.SIGHUP) is signal.SIG_IGN
     finally:
@@ -136,8 +136,8 @@ def test_a_signal_that_was_ignored_stays_ignored() -> None:
 def test_impatience_ends_a_program_whose_closing_takes_long() -> None:
     program = """
 import time
-from dpca.engine.folds.stopping import stop_on_signals
-with stop_on_signals():
+from dpca.engine.folds.stopping import interruptible
+with interruptible():
     try:
         print("ready", flush=True)
         time.sleep(60)
@@ -156,5 +156,5 @@ with stop_on_signals():
         assert process.stdout.readline() == "closing\n"
         time.sleep(1.5)
         process.terminate()
-        assert process.communicate(timeout=30)[1] == f"{STOPPED}\n"
+        assert process.communicate(timeout=30)[1] == f"{INTERRUPTED}\n"
     assert process.returncode == 143

@@ -45,7 +45,7 @@ def planned(scheme: Scheme | None, source: Source) -> int:
 @settings(max_examples=40, deadline=None)
 def test_whatever_is_put_on_top_is_counted_by_every_execution(kinds: list[str], outer: str) -> None:
     inner, source = derived(kinds), derived([*kinds, outer])
-    window = source.held_rows - inner.held_rows
+    window = source.buffered_rows - inner.buffered_rows
     assert window == (0 if outer == "threaded" else source.window_rows)  # type: ignore[attr-defined]
     for scheme in SCHEMES:
         more = planned(scheme, source) - planned(scheme, inner)
@@ -64,6 +64,6 @@ def test_derived_sources_answer_for_those_behind_them(kinds: list[str]) -> None:
         source = derived(kinds, inner)
         assert source.in_process is here
         assert source.segment_bytes == inner.segment_bytes
-        assert (source.numbers(3, 5) == (3, 5)) is (source.held_rows == 0)
+        assert (source.numbers(3, 5) == (3, 5)) is (source.buffered_rows == 0)
         assert source.n_readers == 4 ** kinds.count("threaded")
-    assert (STACK.held_rows, STACK.n_readers, STACK.segment_bytes) == (0, 1, None)
+    assert (STACK.buffered_rows, STACK.n_readers, STACK.segment_bytes) == (0, 1, None)

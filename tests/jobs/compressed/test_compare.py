@@ -12,7 +12,7 @@ from PIL import Image
 from dpca import CellPCA
 from dpca.cli import main
 from dpca.jobs.compressed.compare import Comparison, Point, compare_store
-from dpca.plots.png import is_png_of_ours
+from dpca.plots.png import is_dpca_png
 from dpca.storage import DataError, open_stack
 from dpca.storage.disk import folder_bytes
 from dpca.storage.transaction.outputs import OutputFile
@@ -41,7 +41,7 @@ def test_images_beside_other_codecs(tmp_path: Path, capsys: pytest.CaptureFixtur
     assert "this store" in told
     assert all(name in told for name in ("JPEG", "WebP", "AVIF", "JPEG XL", "zfp", "SZ3", "blosc"))
     assert (tmp_path / "rates.png").read_bytes().startswith(b"\x89PNG")
-    OutputFile(tmp_path / "rates.png", "plot", is_png_of_ours)  # which the next one may replace
+    OutputFile(tmp_path / "rates.png", "plot", is_dpca_png)  # which the next one may replace
     Image.fromarray(images[0]).save(tmp_path / "photo.png")
     before = folder_bytes(tmp_path)
     for name in ("photo.png", "out.zarr/zarr.json", "stack.zarr/new.png", "stack.zarr"):

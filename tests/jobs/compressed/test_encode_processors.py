@@ -35,23 +35,23 @@ def test_what_another_processor_began_is_finished_to_the_same_store_up_to_roundi
     images = smooth_images(N, (24, 20))
     stack = stack_of(tmp_path, images)
     CellPCA(30, cell_shape=8, overlap=4, shared=True).fit(stack).save(tmp_path / "model.zarr")
-    begun, calm = tmp_path / "begun.zarr", tmp_path / "calm.zarr"
+    resume_from, calm = tmp_path / "begun.zarr", tmp_path / "calm.zarr"
 
     def there(target: Path, *kill: str) -> int:
         given: list[Any] = [stack.path, tmp_path / "model.zarr", target, PROMISED, *kill]
         command = [sys.executable, encode_elsewhere.__file__, *map(str, given)]
         return subprocess.run(command, env=environment(others[0]), capture_output=True).returncode
 
-    assert there(begun, "kill") == -signal.SIGKILL
+    assert there(resume_from, "kill") == -signal.SIGKILL
     assert there(calm) == 0
-    encode_store(stack, tmp_path / "model.zarr", begun, max_error=PROMISED)
-    assert verify(begun) == []
-    found, expected = contents(begun), contents(calm)
+    encode_store(stack, tmp_path / "model.zarr", resume_from, max_error=PROMISED)
+    assert verify(resume_from) == []
+    found, expected = contents(resume_from), contents(calm)
     # What was chosen, and the shard that was there, have the bits of the other processor.
     ours = {"codes/c/0/1", "residual/c/1/0/0", *(f"{name}/c/0" for name in ("mse", "psnr", "ssim", "max_error"))}
     assert {name for name in found if "/c/" in name and found[name] != expected[name]} <= ours
     assert ours < found.keys()
-    codes = [zarr.open_array(str(store / "codes"))[...].astype(int) for store in (begun, calm)]
+    codes = [zarr.open_array(str(store / "codes"))[...].astype(int) for store in (resume_from, calm)]
     assert np.abs(codes[0] - codes[1]).max() <= 1
     assert (codes[0] != codes[1]).mean() <= 1 / ONE_IN
-    assert np.abs(dpca.open_compressed(begun)[...].astype(int) - images).max() <= PROMISED
+    assert np.abs(dpca.open_compressed(resume_from)[...].astype(int) - images).max() <= PROMISED

@@ -12,7 +12,7 @@ from skimage.metrics import structural_similarity
 import dpca
 from dpca import CellPCA
 from dpca.cli import main
-from dpca.codec.quantize import promised_error
+from dpca.codec.quantize import error_within_bound
 from dpca.engine.folds.checkpoint import Checkpoints
 from dpca.jobs import CompressionSettings, append_store, compress, encode_store
 from dpca.jobs.compressed import encode_trials
@@ -134,8 +134,8 @@ def test_the_same_bytes_wherever_a_run_is_interrupted(
     encode(fitted, tmp_path / "calm.zarr", **goal)
     calm = len(names)
     assert calm > 17  # a plan, shards and what is reached, and more than that
-    begun = calm - 17 if "every_sample" in goal else 17
-    for count in (begun - 2, 1, 1, 1, 3):
+    resume_from = calm - 17 if "every_sample" in goal else 17
+    for count in (resume_from - 2, 1, 1, 1, 3):
         left = iter([True] * count)
         with pytest.raises(KeyboardInterrupt):
             encode(fitted, tmp_path / "stopped.zarr", **goal)
@@ -246,7 +246,7 @@ def number(value: Any) -> Any:
 
 
 def test_a_promise_counts_the_rounding_of_large_integers() -> None:
-    assert promised_error(0.5, np.uint8, 255) == promised_error(0.5, np.int64, 2**40)
-    assert promised_error(100, np.int64, 2**53) < 100.5 - 2
+    assert error_within_bound(0.5, np.uint8, 255) == error_within_bound(0.5, np.int64, 2**40)
+    assert error_within_bound(100, np.int64, 2**53) < 100.5 - 2
     with pytest.raises(ValueError, match="give at least"):
-        promised_error(0.5, np.int64, 2**53)
+        error_within_bound(0.5, np.int64, 2**53)

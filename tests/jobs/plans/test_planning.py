@@ -98,8 +98,8 @@ def test_what_is_planned_from_a_reader_is_what_comes_of_it(tmp_path: Path, kind:
     settings = KINDS[kind]
     np.save(tmp_path / "a.npy", smooth_images(40, (30, 26, 3)))
     reader = open_reader(tmp_path / "a.npy")
-    shape, dtype, layout, axes = plan_ingest(reader, settings.reading, settings.model.cells_for, None)
-    stack = ingest(reader, tmp_path / "s.zarr", cell_shape=settings.model.cells_for(axes[1:]))
+    shape, dtype, layout, axes = plan_ingest(reader, settings.reading, settings.model.cell_shape_for, None)
+    stack = ingest(reader, tmp_path / "s.zarr", cell_shape=settings.model.cell_shape_for(axes[1:]))
     made = as_source(stack)
     assert (shape, dtype, layout.chunks, axes) == (made.shape, made.dtype, made.chunks, stack.axes)
     outline = Outline("a.npy", shape, dtype, layout.chunks)
@@ -122,13 +122,13 @@ def test_every_limit_is_refused_by_a_stage_by_name_or_by_none(tmp_path: Path, ki
     settings = KINDS[kind]
     np.save(tmp_path / "a.npy", smooth_images(40, (30, 26, 3)))
     reader = open_reader(tmp_path / "a.npy")
-    shape, dtype, layout, axes = plan_ingest(reader, settings.reading, settings.model.cells_for, None)
+    shape, dtype, layout, axes = plan_ingest(reader, settings.reading, settings.model.cell_shape_for, None)
     outline = Outline("a.npy", shape, dtype, layout.chunks)
     basis, _ = clone(settings.model).plan_fit(outline, axes[1:], None)
     with pytest.raises(PlanError, match=r"writing a shard .* \d+ MB"):
         plan_scores(outline, basis, axes, reconstruct=True, budget=1)
     with pytest.raises(PlanError, match=r"reading 'a.npy' and writing a shard .* \d+ MB"):
-        plan_ingest(reader, settings.reading, settings.model.cells_for, 1)
+        plan_ingest(reader, settings.reading, settings.model.cell_shape_for, 1)
     settings = replace(settings, model=clone(settings.model).set_params(memory_budget=1))
     with pytest.raises(PlanError, match="stage 'fit' of this job does not fit the memory: "):
         plan_shards(reader, settings, 2**32)

@@ -126,16 +126,16 @@ def color(tmp_path: Path) -> Case:
 @pytest.fixture
 def one_by_one(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[int]]:
     """Shards in order, in this thread; their numbers as they are begun."""
-    begun: list[int] = []
+    resume_from: list[int] = []
     write_one = score_write.write_one
 
     def note(job: Any, shard: int) -> int:
-        begun.append(shard)
+        resume_from.append(shard)
         return write_one(job, shard)
 
     monkeypatch.setattr(score_write, "thread_count", lambda: 1)
     monkeypatch.setattr(score_write, "write_one", note)
-    yield begun
+    yield resume_from
 
 
 @pytest.fixture

@@ -95,7 +95,7 @@ class StripPCA(PartitionedPCA):
     def _name_of(self, place: tuple[int, ...]) -> str:
         return f"strip{place[0]}"
 
-    def announced(self, axes: Sequence[str]) -> str:
+    def fit_description(self, axes: Sequence[str]) -> str:
         return f"strips of {self.width} columns"
 
     def report_numbers(self) -> dict[str, Any]:
@@ -117,7 +117,7 @@ class StripPCA(PartitionedPCA):
         strips = Strips(shape, int(stored.facts["width"]))
         arrays = stored.arrays({"components": (k, *shape), **cls._shapes(shape, strips.grid_shape, k)})
         model = cls(k, width=strips.width)
-        model._learned_parts(strips, arrays, stored.n_samples)
+        model._set_partitions(strips, arrays, stored.n_samples)
         return model
 
 

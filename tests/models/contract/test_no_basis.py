@@ -147,9 +147,9 @@ class CodebookModel(Estimator):
                 book = passes(Lloyd(books, book.astype(np.float32)))["book"]
             books = replace(books, codes=np.concatenate([books.codes, book[None]]))
         self.fit_report_, self.n_passes_ = passes.report, passes.count
-        self._learned(books, source.shape[0])
+        self._set_fitted(books, source.shape[0])
 
-    def _learned(self, books: Codebooks, n: int) -> None:
+    def _set_fitted(self, books: Codebooks, n: int) -> None:
         self.codes_, self.sample_shape_, self.n_samples_seen_ = books.codes, books.sample_shape, n
         self.n_features_in_ = books.codes.shape[2]
 
@@ -168,11 +168,11 @@ class CodebookModel(Estimator):
         passes.plan(Whole(shape), Lloyd(books, books.codes[0]))
         return books, True
 
-    def check_before(self, n_samples: int) -> None:
+    def check_parameters_for(self, n_samples: int) -> None:
         if n_samples < self.n_codes:
             raise DataError(f"n_codes is {self.n_codes} but there are only {n_samples} samples: ask for fewer")
 
-    def announced(self, axes: Sequence[str]) -> str:
+    def fit_description(self, axes: Sequence[str]) -> str:
         return f"{self.n_books} books of {self.n_codes} codes"
 
     def report_numbers(self) -> dict[str, Any]:
@@ -194,7 +194,7 @@ class CodebookModel(Estimator):
         model = cls(k, n_codes=m)
         codes = stored.arrays({"codes": (k, m, math.prod(stored.sample_shape))})["codes"]
         model.n_passes_ = int(stored.facts["n_passes"])
-        model._learned(Codebooks(stored.sample_shape, codes), stored.n_samples)
+        model._set_fitted(Codebooks(stored.sample_shape, codes), stored.n_samples)
         return model
 
 

@@ -257,8 +257,8 @@ def test_a_share_in_stores_and_jobs(model: Any, tmp_path: Any) -> None:
     source = as_source(str(tmp_path / "x"))
     basis, known = model.plan_fit(source, ("y", "x"), None)
     assert (basis.score_shape, known) == ((1,), False)
-    assert "90 %" in model.announced(("y", "x"))
-    model.check_before(150)
+    assert "90 %" in model.fit_description(("y", "x"))
+    model.check_parameters_for(150)
     stored = fit_store(open_stack(tmp_path / "x"), tmp_path / "m", clone(model).set_params(random_state=0)).model
     fitted = clone(model).fit(x)
     np.testing.assert_allclose(stored.explained_variance_, fitted.explained_variance_, rtol=1e-6)

@@ -14,7 +14,7 @@ from dpca.engine.sources.source import as_source
 from dpca.models.base.labelled import Labels
 from dpca.models.eof.anomalies import Anomalies, AnomalySource, SurveySource
 from dpca.models.eof.calendar import _AT_ONCE, Calendar
-from dpca.models.eof.eof_fit import expected_by, interpolated
+from dpca.models.eof.eof_fit import gap_expectation, interpolated
 from dpca.models.eof.fields import Field
 from dpca.models.eof.gaps import Expected, FilledSource, InterpolatedSource
 from dpca.models.eof.weights import field_weights
@@ -65,7 +65,7 @@ def test_noise_is_what_the_modes_leave_of_each_other_direction() -> None:
     x = RNG.normal(size=(200, 10)) * [9, 1, *[0.5] * 8]
     model = PCA(2).fit(x)
     values = np.linalg.eigvalsh(np.cov(x, rowvar=False))[::-1]
-    np.testing.assert_allclose(expected_by(model).ridge, values[2:].mean() / values[:2], rtol=1e-6)
+    np.testing.assert_allclose(gap_expectation(model).ridge, values[2:].mean() / values[:2], rtol=1e-6)
 
 
 def grid(latitudes: Any, **attributes: str) -> Labels | None:

@@ -53,7 +53,7 @@ def streams(rule: Any, parts: list[np.ndarray], before: State, rows: int = 20) -
     return states
 
 
-def begun(rule: Any, x: np.ndarray) -> State:
+def resume_from(rule: Any, x: np.ndarray) -> State:
     return rule.update(rule.init(x.shape[1], x.dtype), x)
 
 
@@ -108,7 +108,7 @@ def test_implicit_bases_are_averaged_as_they_are() -> None:
 @each_rule
 def test_each_sample_is_counted_once(rule: BasisRule) -> None:
     x = planted(1000)
-    before = begun(rule, x[:100])
+    before = resume_from(rule, x[:100])
     n_updates = before.counts["n_updates"]
     parts = [x[100:500], x[500:760], x[760:760], x[760:1000]]
     states = streams(rule, parts, before)
@@ -130,7 +130,7 @@ def test_each_sample_is_counted_once(rule: BasisRule) -> None:
 @each_rule
 def test_one_stream_stays_as_it_is(rule: BasisRule) -> None:
     x = planted(200)
-    before = begun(rule, x[:50])
+    before = resume_from(rule, x[:50])
     (alone,) = streams(rule, [x[50:]], before)
     assert rule.average(before, [alone]) is alone
 
@@ -138,7 +138,7 @@ def test_one_stream_stays_as_it_is(rule: BasisRule) -> None:
 @each_rule
 def test_equal_streams_average_to_themselves(rule: BasisRule) -> None:
     x = planted(300).astype(np.float32)
-    before = begun(rule, x[:100])
+    before = resume_from(rule, x[:100])
     (one,) = streams(rule, [x[100:]], before)
     averaged = rule.average(before, [one.copy(), one.copy(), one.copy()])
     a, b = rule.finish(averaged), rule.finish(one.copy())
@@ -151,7 +151,7 @@ def test_equal_streams_average_to_themselves(rule: BasisRule) -> None:
 @each_rule
 def test_streams_that_saw_nothing_change_nothing(rule: BasisRule) -> None:
     x = planted(100)
-    before = begun(rule, x)
+    before = resume_from(rule, x)
     averaged = rule.average(before, [before.copy(), before.copy()])
     assert averaged.counts == before.counts
     for name, array in before.arrays.items():
@@ -176,7 +176,7 @@ def test_four_streams_do_better_than_one_of_them(rule: BasisRule) -> None:
 def test_without_centering_the_total_is_about_zero() -> None:
     x = planted(400)
     rule = Oja(2, Power(0.1, 0.5), center=False, unit=1.0)
-    before = begun(rule, x[:100])
+    before = resume_from(rule, x[:100])
     averaged = rule.average(before, streams(rule, [x[100:300], x[300:]], before))
     assert not averaged.arrays["mean"].any()
     assert float(averaged.arrays["scatter"]) == pytest.approx(float(np.sum(x**2)), rel=1e-12)
@@ -209,7 +209,7 @@ def test_moments_of_any_streams(lengths: list[int], n_before: int, dtype: type, 
     rng = np.random.default_rng(sum(lengths) + n_before)
     x = (offset + 20 * rng.random((n_before + sum(lengths), 6))).astype(dtype)
     rule = ImplicitKrasulina(2)
-    before = begun(rule, x[:n_before])
+    before = resume_from(rule, x[:n_before])
     edges = n_before + np.cumsum([0, *lengths])
     states = streams(rule, [x[a:b] for a, b in itertools.pairwise(edges)], before)
     averaged = rule.average(before, states)

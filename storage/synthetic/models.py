@@ -8,11 +8,11 @@ from functools import lru_cache
 from typing import Any
 
 from dpca.storage.errors import DataError, StoreError
-from dpca.storage.virtual.model import ImageModel
-from dpca.storage.virtual.moving import Moving
-from dpca.storage.virtual.portraits import Portraits
-from dpca.storage.virtual.spiked import Spiked
-from dpca.storage.virtual.textures import Textures
+from dpca.storage.synthetic.model import ImageModel
+from dpca.storage.synthetic.moving import Moving
+from dpca.storage.synthetic.portraits import Portraits
+from dpca.storage.synthetic.spiked import Spiked
+from dpca.storage.synthetic.textures import Textures
 
 MODELS: dict[str, type[ImageModel]] = {
     "portraits": Portraits,

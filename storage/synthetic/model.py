@@ -31,7 +31,7 @@ from numpy.typing import NDArray
 from dpca.storage.arrays.layout import axes_for, choose_layout
 from dpca.storage.errors import DataError
 from dpca.storage.integrity.manifest import digest_of
-from dpca.storage.virtual.exact import BELL_MOST, BELL_VARIANCE, Floats, bells, octets, words
+from dpca.storage.synthetic.exact import BELL_MOST, BELL_VARIANCE, Floats, bells, octets, words
 
 Region = Sequence[tuple[int, int]]
 
@@ -112,7 +112,7 @@ class ImageModel(ABC):
     def __post_init__(self) -> None:
         shape = self.sample_shape
         self._require(
-            len(shape) <= _MOST_AXES, f"samples have {len(shape):,} axes: a virtual stack has up to {_MOST_AXES}"
+            len(shape) <= _MOST_AXES, f"samples have {len(shape):,} axes: a synthetic stack has up to {_MOST_AXES}"
         )
         self._require(
             bool(shape) and min(shape) >= 1, f"samples of shape {shape} hold nothing: give lengths of at least 1"
@@ -120,7 +120,7 @@ class ImageModel(ABC):
         values = math.prod(shape)
         self._require(
             values <= _MOST_VALUES,
-            f"samples of shape {shape} have {values:,} values: a virtual stack has up to {_MOST_VALUES:,} a sample",
+            f"samples of shape {shape} have {values:,} values: a synthetic stack has up to {_MOST_VALUES:,} a sample",
         )
         self._require(
             self.nbytes <= _MOST_BYTES,

@@ -9,8 +9,8 @@ from typing import ClassVar
 import numpy as np
 from numpy.typing import NDArray
 
-from dpca.storage.virtual.exact import BELL_MOST, Floats, cosine
-from dpca.storage.virtual.model import ImageModel
+from dpca.storage.synthetic.exact import BELL_MOST, Floats, cosine
+from dpca.storage.synthetic.model import ImageModel
 
 _WAVES = 6
 _PHASES = 1024

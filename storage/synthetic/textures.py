@@ -10,8 +10,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from dpca.storage.arrays.layout import CHANNEL
-from dpca.storage.virtual.exact import Floats, cosine
-from dpca.storage.virtual.model import ImageModel
+from dpca.storage.synthetic.exact import Floats, cosine
+from dpca.storage.synthetic.model import ImageModel
 
 # Standard deviation of the brightness of a whole image, of grey levels.
 _BRIGHTNESS = 18.0

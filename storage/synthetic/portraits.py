@@ -9,8 +9,8 @@ from dataclasses import dataclass
 import numpy as np
 
 from dpca.storage.arrays.layout import count_spatial
-from dpca.storage.virtual.exact import Floats, places
-from dpca.storage.virtual.model import ImageModel
+from dpca.storage.synthetic.exact import Floats, places
+from dpca.storage.synthetic.model import ImageModel
 
 # What varies, by how much: standard deviations, of brightness from 0 to 1 and of lengths in half images.
 _VARIED = {

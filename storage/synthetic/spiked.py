@@ -9,8 +9,8 @@ from typing import ClassVar
 
 import numpy as np
 
-from dpca.storage.virtual.exact import Floats
-from dpca.storage.virtual.model import ImageModel
+from dpca.storage.synthetic.exact import Floats
+from dpca.storage.synthetic.model import ImageModel
 
 
 @dataclass(frozen=True)

@@ -13,15 +13,15 @@ from zarr.core.buffer import Buffer, BufferPrototype, default_buffer_prototype
 
 from dpca.storage.arrays.layout import SAMPLE
 from dpca.storage.integrity.manifest import Manifest
-from dpca.storage.virtual.model import ImageModel, Region
-from dpca.storage.virtual.models import stated_model
+from dpca.storage.synthetic.model import ImageModel, Region
+from dpca.storage.synthetic.models import stated_model
 
 SAMPLES = "samples"
 _METADATA = f"{SAMPLES}/zarr.json"
 _CHUNK = re.compile(rf"{SAMPLES}/c((?:/(?:0|[1-9][0-9]{{0,18}}))+)")
 
 
-class VirtualStore(Store):
+class SyntheticStore(Store):
     """Adds the array ``samples`` of an image model to a store, read only.
 
     Parameters
@@ -40,7 +40,7 @@ class VirtualStore(Store):
         self.beside, self.model = store, model
 
     def __eq__(self, other: object) -> bool:
-        return isinstance(other, VirtualStore) and (self.beside, self.model) == (other.beside, other.model)
+        return isinstance(other, SyntheticStore) and (self.beside, self.model) == (other.beside, other.model)
 
     def make(self, samples: tuple[int, int], region: Region, out: np.ndarray[Any, Any]) -> None:
         """Fill ``out`` with a box of samples."""
@@ -145,5 +145,5 @@ def with_samples(store: Store, where: str, manifest: Manifest | None) -> Store:
     StoreError
         If what is stated is no model.
     """
-    stated = None if manifest is None else manifest.virtual
-    return store if stated is None else VirtualStore(store, stated_model(stated, where))
+    stated = None if manifest is None else manifest.synthetic
+    return store if stated is None else SyntheticStore(store, stated_model(stated, where))

@@ -1,4 +1,4 @@
-"""Virtual stacks: the same bytes anywhere, read as all stacks are, of a mean and components that are known."""
+"""Synthetic stacks: the same bytes anywhere, read as all stacks are, of a mean and components that are known."""
 
 from __future__ import annotations
 
@@ -18,14 +18,14 @@ from hypothesis import strategies as st
 
 import dpca
 from dpca.engine.sources.source import as_source
-from dpca.storage import DataError, StoreError, create_virtual, ingest, open_stack, open_virtual, verify
+from dpca.storage import DataError, StoreError, create_synthetic, ingest, open_stack, open_synthetic, verify
 from dpca.storage.integrity.manifest import write_manifest
 from dpca.storage.readers import open_reader
 from dpca.storage.stack import Stack
-from dpca.storage.virtual.exact import cosine
-from dpca.storage.virtual.model import ImageModel, built, parts_of
-from dpca.storage.virtual.models import MODELS, make_model
-from dpca.storage.virtual.textures import _waves
+from dpca.storage.synthetic.exact import cosine
+from dpca.storage.synthetic.model import ImageModel, built, parts_of
+from dpca.storage.synthetic.models import MODELS, make_model
+from dpca.storage.synthetic.textures import _waves
 from tests.helpers.traced import traced_peak
 
 #: Digests of the first, the middle and the last of 1000 samples: of these bytes, on every machine.
@@ -46,7 +46,7 @@ BYTES = {
 
 @pytest.fixture(scope="module")
 def stack(tmp_path_factory: pytest.TempPathFactory) -> Stack:
-    return create_virtual(tmp_path_factory.mktemp("virtual") / "a.zarr", n_samples=2000, sample_shape=(16, 14, 3))
+    return create_synthetic(tmp_path_factory.mktemp("synthetic") / "a.zarr", n_samples=2000, sample_shape=(16, 14, 3))
 
 
 @pytest.fixture(scope="module")
@@ -158,7 +158,7 @@ def test_any_box_is_cut_from_the_same_samples(stack: Stack, whole: np.ndarray[An
 
 
 def test_the_mean_and_the_components_are_known(stack: Stack, whole: np.ndarray[Any, Any]) -> None:
-    model, x = open_virtual(stack), whole.reshape(len(whole), -1).astype(float)
+    model, x = open_synthetic(stack), whole.reshape(len(whole), -1).astype(float)
     spread = np.sqrt(x.var(axis=0) / len(x))
     assert (np.abs(x.mean(axis=0) - model.mean.ravel()) < 5 * spread + 0.05).mean() > 0.99  # some pixels are clipped
     _, found, axes = np.linalg.svd((x - x.mean(axis=0)) / np.sqrt(len(x)), full_matrices=False)
@@ -185,10 +185,10 @@ def test_everything_reads_it(stack: Stack, whole: np.ndarray[Any, Any], tmp_path
     copied = ingest(stack.path, tmp_path / "copy.zarr")
     np.testing.assert_array_equal(copied.samples[...], whole)
     assert copied.names.tolist() == stack.names.tolist()
-    there = create_virtual("memory://bucket/virtual/a.zarr", n_samples=2000, sample_shape=(16, 14, 3))
+    there = create_synthetic("memory://bucket/synthetic/a.zarr", n_samples=2000, sample_shape=(16, 14, 3))
     assert (there.fingerprint, verify(there.path)) == (stack.fingerprint, [])
     np.testing.assert_array_equal(there.samples[990:1010], whole[990:1010])
-    again = create_virtual(stack.path, n_samples=2000, sample_shape=(16, 14, 3))  # which is there
+    again = create_synthetic(stack.path, n_samples=2000, sample_shape=(16, 14, 3))  # which is there
     assert again.fingerprint == stack.fingerprint
 
 
@@ -208,12 +208,12 @@ def test_others_read_it_by_its_url(stack: Stack, whole: np.ndarray[Any, Any]) ->
 
 
 def test_the_plan_knows_what_making_samples_takes(stack: Stack, tmp_path: Path) -> None:
-    model, source = open_virtual(stack), as_source(stack)
+    model, source = open_synthetic(stack), as_source(stack)
     region = [(0, 16), (0, 14), (0, 3)]
-    assert source.further_bytes(region) == model.nbytes > parts_of(model).basis.nbytes + parts_of(model).noise.nbytes
+    assert source.extra_bytes(region) == model.nbytes > parts_of(model).basis.nbytes + parts_of(model).noise.nbytes
     stored = as_source(ingest(stack.path, tmp_path / "a.zarr"))
-    assert stored.further_bytes(region) == 0
-    assert pickle.loads(pickle.dumps(source)).further_bytes(region) == model.nbytes
+    assert stored.extra_bytes(region) == 0
+    assert pickle.loads(pickle.dumps(source)).extra_bytes(region) == model.nbytes
 
 
 @pytest.mark.parametrize(
@@ -235,8 +235,8 @@ def test_no_more_memory_than_planned(name: str, shape: tuple[int, ...], further:
 
 def test_samples_in_order_are_alike_within_groups(tmp_path: Path) -> None:
     size: dict[str, Any] = {"n_samples": 4096, "sample_shape": (12, 12)}
-    random = create_virtual(tmp_path / "random.zarr", **size).samples[...].astype(float)
-    alike = create_virtual(tmp_path / "sorted.zarr", order="sorted", **size).samples[...].astype(float)
+    random = create_synthetic(tmp_path / "random.zarr", **size).samples[...].astype(float)
+    alike = create_synthetic(tmp_path / "sorted.zarr", order="sorted", **size).samples[...].astype(float)
     np.testing.assert_allclose(alike.mean(), random.mean(), rtol=0.1)
     assert alike[:1024].var(axis=0).sum() < 0.4 * random[:1024].var(axis=0).sum()
 
@@ -268,7 +268,7 @@ def test_samples_in_order_are_alike_within_groups(tmp_path: Path) -> None:
 )
 def test_what_makes_no_sense_is_refused(tmp_path: Path, wrong: dict[str, Any], sentence: str) -> None:
     with pytest.raises(DataError, match=sentence):
-        create_virtual(tmp_path / "none.zarr", **{"n_samples": 10, "sample_shape": (8, 8), **wrong})
+        create_synthetic(tmp_path / "none.zarr", **{"n_samples": 10, "sample_shape": (8, 8), **wrong})
     assert not list(tmp_path.iterdir())
 
 
@@ -287,9 +287,9 @@ def test_what_makes_no_sense_is_refused(tmp_path: Path, wrong: dict[str, Any], s
 )
 def test_a_damaged_statement_ends_with_a_sentence(tmp_path: Path, damage: dict[str, Any]) -> None:
     path = tmp_path / "a.zarr"
-    create_virtual(path, n_samples=9, sample_shape=(8, 8))
+    create_synthetic(path, n_samples=9, sample_shape=(8, 8))
     metadata = json.loads((path / "zarr.json").read_text())
-    metadata["attributes"]["dpca"]["virtual"] |= damage
+    metadata["attributes"]["dpca"]["synthetic"] |= damage
     (path / "zarr.json").write_text(json.dumps(metadata))
     with pytest.raises(StoreError, match="was changed after it was written"):
         open_stack(path)
@@ -300,9 +300,9 @@ def test_a_damaged_statement_ends_with_a_sentence(tmp_path: Path, damage: dict[s
 
 def test_other_samples_than_stated_are_found(tmp_path: Path) -> None:
     path = tmp_path / "a.zarr"
-    create_virtual(path, n_samples=9, sample_shape=(8, 8))
+    create_synthetic(path, n_samples=9, sample_shape=(8, 8))
     metadata = json.loads((path / "zarr.json").read_text())
-    metadata["attributes"]["dpca"]["virtual"]["seed"] = 1
+    metadata["attributes"]["dpca"]["synthetic"]["seed"] = 1
     (path / "zarr.json").write_text(json.dumps(metadata))
     write_manifest(path)
     (problem,) = verify(path)
@@ -312,8 +312,8 @@ def test_other_samples_than_stated_are_found(tmp_path: Path) -> None:
         open_stack(path)
 
 
-def test_only_virtual_stacks_have_a_model(tmp_path: Path) -> None:
+def test_only_synthetic_stacks_have_a_model(tmp_path: Path) -> None:
     np.save(tmp_path / "a.npy", np.zeros((4, 8, 8), np.uint8))
     with pytest.raises(DataError, match="image model"):
-        open_virtual(ingest(tmp_path / "a.npy", tmp_path / "a.zarr"))
+        open_synthetic(ingest(tmp_path / "a.npy", tmp_path / "a.zarr"))
     assert set(MODELS) == {name for name, _ in BYTES}

@@ -3,7 +3,7 @@
 ::
 
     lsun.zarr/
-        zarr.json     attributes {"dpca": {"kind": "stack", ..., "virtual": {"model": "portraits", "recipe": 1,
+        zarr.json     attributes {"dpca": {"kind": "stack", ..., "synthetic": {"model": "portraits", "recipe": 1,
                                            "n_samples", "sample_shape", "seed", ...,
                                            "probe": <digest of three samples>}}}
 
@@ -21,14 +21,14 @@ from typing import Any
 from dpca.storage.arrays.arrays import create_root
 from dpca.storage.arrays.reading import group_facts, model_of, open_group, root_facts
 from dpca.storage.errors import DataError, StoreError
-from dpca.storage.integrity.manifest import VIRTUAL_KEY
+from dpca.storage.integrity.manifest import SYNTHETIC_KEY
 from dpca.storage.stack import STACK_KIND, STACK_VERSION, Stack, open_stack
+from dpca.storage.synthetic.model import ImageModel
+from dpca.storage.synthetic.models import is_as_stated, make_model, statement_of
 from dpca.storage.transaction.workspace import Workspace, fingerprint_of
-from dpca.storage.virtual.model import ImageModel
-from dpca.storage.virtual.models import is_as_stated, make_model, statement_of
 
 
-def create_virtual(
+def create_synthetic(
     path: str | os.PathLike[str],
     model: str = "portraits",
     *,
@@ -65,7 +65,7 @@ def create_virtual(
     Returns
     -------
     Stack
-        The opened stack. `open_virtual` returns its model with the true mean and components.
+        The opened stack. `open_synthetic` returns its model with the true mean and components.
 
     Raises
     ------
@@ -90,14 +90,14 @@ def create_virtual(
                 version=STACK_VERSION,
                 axes=["sample", *made.axes],
                 data_range=list(made.data_range),
-                source={"kind": VIRTUAL_KEY, "name": model, "count": n_samples},
-                virtual=statement_of(model, made),
+                source={"kind": SYNTHETIC_KEY, "name": model, "count": n_samples},
+                synthetic=statement_of(model, made),
             )
             work.publish()
     return open_stack(path)
 
 
-def open_virtual(path: str | os.PathLike[str] | Stack) -> ImageModel:
+def open_synthetic(path: str | os.PathLike[str] | Stack) -> ImageModel:
     """Return the image model of a synthetic stack, with its true mean, components and eigenvalues.
 
     Parameters
@@ -115,22 +115,22 @@ def open_virtual(path: str | os.PathLike[str] | Stack) -> ImageModel:
     stack = path if isinstance(path, Stack) else open_stack(path)
     if (model := model_of(stack.samples)) is None:
         raise DataError(
-            f"'{stack.path}' has stored samples and no image model: create a synthetic stack with `dpca virtual`"
+            f"'{stack.path}' has stored samples and no image model: create a synthetic stack with `dpca synthetic`"
         )
     return model
 
 
-def is_virtual(path: str | os.PathLike[str] | Stack) -> bool:
+def is_synthetic(path: str | os.PathLike[str] | Stack) -> bool:
     """Return whether a store is a synthetic stack; False if there is no store."""
     if isinstance(path, Stack):
         return model_of(path.samples) is not None
     try:
-        return VIRTUAL_KEY in root_facts(open_group(path))
+        return SYNTHETIC_KEY in root_facts(open_group(path))
     except StoreError:
         return False
 
 
 def wrong_samples(stack: Stack) -> list[str]:
     """Compute three samples of a synthetic stack again, and return the problems for `dpca.storage.integrity.verify`."""
-    stated = group_facts(stack.samples)[VIRTUAL_KEY]
-    return [] if is_as_stated(stated, open_virtual(stack)) else ["samples: differ from those at its creation"]
+    stated = group_facts(stack.samples)[SYNTHETIC_KEY]
+    return [] if is_as_stated(stated, open_synthetic(stack)) else ["samples: differ from those at its creation"]

@@ -1,8 +1,8 @@
-"""What making the samples of virtual stacks costs, in CPU time: beside 500 MB a second, and beside copying memory.
+"""What making the samples of synthetic stacks costs, in CPU time: beside 500 MB a second, and beside copying memory.
 
-    python tests/benchmarks/speed/virtual_speed.py
+    python tests/benchmarks/speed/synthetic_speed.py
 
-What else is measured over a virtual stack pays for its samples, too: the sides of these lines, over the bytes that
+What else is measured over a synthetic stack pays for its samples, too: the sides of these lines, over the bytes that
 ``where`` states, are the time of a byte that belongs to the generator.
 """
 
@@ -14,7 +14,7 @@ from functools import partial
 
 import numpy as np
 
-from dpca.storage import Stack, create_virtual
+from dpca.storage import Stack, create_synthetic
 from dpca.storage.arrays.reading import read_into
 from tests.benchmarks.inputs import Inputs
 from tests.benchmarks.sides import Line, alone, at_most, in_turn, ratio_of
@@ -35,7 +35,7 @@ def lines(inputs: Inputs) -> Iterator[Line]:
     for name, shape, asked in STACKS:
         itemsize = 1 if len(shape) == 3 else 4
         n = 3 if inputs.quick else _BYTES // (itemsize * int(np.prod(shape)))
-        stack = create_virtual(inputs.folder / f"{name}.zarr", name, n_samples=10**7, sample_shape=shape)
+        stack = create_synthetic(inputs.folder / f"{name}.zarr", name, n_samples=10**7, sample_shape=shape)
         whole, other = np.ones((2, n, *shape), stack.dtype)
         boxes = [slice(0, n)] if len(shape) == 1 else [slice(0, n), slice(64, 128), slice(64, 128)]
         tile = np.ones((n, *shape), stack.dtype)[tuple(slice(0, b.stop - b.start) for b in boxes)]
@@ -56,7 +56,7 @@ def lines(inputs: Inputs) -> Iterator[Line]:
             ("a tile", ["making a tile"], ["as much of the whole"], None),
         ]
         for what, above, below, limit in told:
-            yield at_most(limit, name=f"virtual {name}, {what}", where=where, n=n, **ratio_of(rounds, above, below))
+            yield at_most(limit, name=f"synthetic {name}, {what}", where=where, n=n, **ratio_of(rounds, above, below))
 
 
 def _said(stack: Stack) -> str:
