@@ -20,7 +20,7 @@ from dpca.cli.arguments import add_compress, add_job_options, job_parser
 from dpca.cli.jobs import compress_source
 from dpca.cli.model_arguments import add_model_options
 from dpca.cli.running import guarded
-from dpca.pipelines.portraits import JitteredPortraits
+from dpca.pipelines.portraits import Portraits
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -33,7 +33,7 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 
 def _run(options: argparse.Namespace) -> int:
-    return compress_source(options, JitteredPortraits)
+    return compress_source(options, Portraits)
 
 
 if __name__ == "__main__":

@@ -20,7 +20,7 @@ from dpca.cli.jobs import given_input, output_path, tell_result
 from dpca.cli.running import guarded, say
 from dpca.cli.work import shown_progress
 from dpca.models.streaming.streaming_methods import METHODS
-from dpca.pipelines.portraits import JitteredPortraits
+from dpca.pipelines.portraits import Portraits
 from dpca.pipelines.studies.convergence.study import ConvergenceSettings, convergence_table, report_convergence
 from dpca.report.record import aligned
 from dpca.storage.readers import open_reader
@@ -58,7 +58,7 @@ def _given(options: argparse.Namespace) -> Any:
     if options.source and options.shuffle is not None:
         source = options.source[0] if len(options.source) == 1 else options.source
         return Permuted(open_reader(source, key=options.key, axes=options.axes), options.shuffle)
-    return given_input(options, JitteredPortraits)
+    return given_input(options, Portraits)
 
 
 def _parser() -> argparse.ArgumentParser:

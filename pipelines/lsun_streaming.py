@@ -21,7 +21,7 @@ from dpca.cli.jobs import given_input, output_path, run_job
 from dpca.cli.running import guarded
 from dpca.models.streaming.streaming_methods import METHODS
 from dpca.models.streaming.streaming_pca import StreamingPCA
-from dpca.pipelines.portraits import JitteredPortraits
+from dpca.pipelines.portraits import Portraits
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -73,7 +73,7 @@ def _run(options: argparse.Namespace) -> int:
         shuffle=options.shuffle,
         random_state=options.seed,
     )
-    return run_job(options, given_input(options, JitteredPortraits), output_path(options, "-eigenimages"), model)
+    return run_job(options, given_input(options, Portraits), output_path(options, "-eigenimages"), model)
 
 
 if __name__ == "__main__":

@@ -30,7 +30,7 @@ from dpca.cli.arguments import (
 from dpca.cli.jobs import given_input, output_path, tell_result
 from dpca.cli.running import guarded, say
 from dpca.cli.work import run_options
-from dpca.pipelines.portraits import JitteredPortraits
+from dpca.pipelines.portraits import Portraits
 from dpca.pipelines.studies.partitions import PartitionSettings, known_report, report_partitions
 from dpca.pipelines.studies.partitions.published import DATA_SETS
 
@@ -55,7 +55,7 @@ def _run(options: argparse.Namespace) -> int:
         seed=options.seed,
         compare=options.compare,
     )
-    given, reading = given_input(options, JitteredPortraits), reading_options(options)
+    given, reading = given_input(options, Portraits), reading_options(options)
     # Before a cluster is started: neither a mistake nor a finished job should take seconds to be told.
     report = known_report(given, output, settings, reading=reading, overwrite=options.overwrite)
     already_done = report is not None

@@ -77,7 +77,7 @@ def draw_jitter(seed: int, index: int) -> Jitter:
     )
 
 
-class JitteredPortraits(Reader):
+class Portraits(Reader):
     """A reader of ``count`` jittered portraits, 218 x 178 x 3 uint8, each made when it is asked for.
 
     Parameters

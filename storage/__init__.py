@@ -1,9 +1,10 @@
 """Stacks of samples in Zarr: ingest, the stack store, and how every store is written.
 
-This package is independent of PCA. `ingest` copies a source, which `readers` read by documented rules, to a stack store,
-and `stack` opens one. `arrays` has sharded Zarr arrays with checksums, and `integrity` verifies every read.
-`transaction` has jobs that resume after they are killed, and stores that appear complete or not at all. `remote` reaches
-object stores and clusters. `growth` writes and follows stacks that grow. `synthetic` computes samples when they are read.
+This package is independent of PCA. `ingest` copies a source, which `readers` read by documented rules, to a stack
+store, and `stack` opens one. `arrays` has sharded Zarr arrays with checksums, and `integrity` verifies every read.
+`transaction` has jobs that resume after they are killed, and stores that appear complete or not at all. `remote`
+reaches object stores and clusters. `growth` writes and follows stacks that grow. `synthetic` computes samples
+when they are read.
 """
 
 from dpca.storage.errors import ClusterError, DataError, ReplacedError, StoreError

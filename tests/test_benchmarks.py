@@ -121,7 +121,7 @@ def test_the_median_of_the_rounds_counts() -> None:
 
 
 def test_a_benchmark_runs_alone(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
-    program = Path(__file__).parent / "benchmarks" / "ingest_speed.py"
+    program = Path(__file__).parent / "benchmarks" / "speed" / "ingest_speed.py"
     monkeypatch.setattr(sys, "argv", [str(program), "--quick", "--rounds", "1"])
     with pytest.raises(SystemExit) as ended:
         runpy.run_path(str(program), run_name="__main__")

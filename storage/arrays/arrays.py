@@ -140,7 +140,7 @@ def create_array(
         repetitive tables. "shuffled": zstd after a byte shuffle, for repetitive values. "bzip2": after a byte shuffle,
         for small, correlated integers that are mostly zero.
     attributes : mapping, optional
-        JSON-able attributes of the array. With ``{"may_be_infinite": True}``, `dpca.storage.integrity.verify` accepts
+        JSON-able attributes of the array. With ``{"may_be_infinite": True}``, `dpca.storage.verify` accepts
         infinities.
 
     Returns

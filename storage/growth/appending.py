@@ -50,7 +50,7 @@ class Appender:
     ----------
     target : path-like or URL
         Where the store appears when it is closed. Until then it grows in ``<target>.partial``, where
-        `dpca.storage.growth.arrivals` and `dpca.follow` read it.
+        `dpca.storage.arrivals` and `dpca.follow` read it.
     sample_shape : sequence of int
         Shape of one sample.
     dtype : dtype

@@ -10,18 +10,18 @@ from typing import Any
 from dpca.storage.errors import DataError, StoreError
 from dpca.storage.synthetic.model import ImageModel
 from dpca.storage.synthetic.moving import Moving
-from dpca.storage.synthetic.portraits import Portraits
+from dpca.storage.synthetic.portraits import DrawnPortraits
 from dpca.storage.synthetic.spiked import Spiked
 from dpca.storage.synthetic.textures import Textures
 
 MODELS: dict[str, type[ImageModel]] = {
-    "portraits": Portraits,
+    "portraits": DrawnPortraits,
     "textures": Textures,
     "spiked": Spiked,
     "moving": Moving,
 }
 
-# The key of the digest of some samples, which `dpca.storage.integrity.verify` compares.
+# The key of the digest of some samples, which `dpca.storage.verify` compares.
 _PROBE = "probe"
 # Types of parameters as JSON has them; a truth value is no whole number.
 _TYPES: dict[str, tuple[type, ...]] = {"int": (int,), "float": (float, int), "str": (str,)}

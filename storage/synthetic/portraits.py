@@ -34,7 +34,7 @@ _VARIED = {
 
 
 @dataclass(frozen=True)
-class Portraits(ImageModel):
+class DrawnPortraits(ImageModel):
     """Aligned portraits of drawn faces, `uint8`; the parameters are those of `ImageModel`.
 
     The mean is a drawn face: soft ellipses, painted one over another. A mode is what one quality changes in the drawing

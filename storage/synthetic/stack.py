@@ -131,6 +131,6 @@ def is_synthetic(path: str | os.PathLike[str] | Stack) -> bool:
 
 
 def wrong_samples(stack: Stack) -> list[str]:
-    """Compute three samples of a synthetic stack again, and return the problems for `dpca.storage.integrity.verify`."""
+    """Compute three samples of a synthetic stack again, and return the problems for `dpca.storage.verify`."""
     stated = group_facts(stack.samples)[SYNTHETIC_KEY]
     return [] if is_as_stated(stated, open_synthetic(stack)) else ["samples: differ from those at its creation"]

@@ -20,7 +20,7 @@ is outside the store, so the store of a resumed job is bit-identical to that of 
 folders depend on the job. A worker on a cluster that outlives its program can therefore finish its last shard without
 affecting a later job with other settings.
 
-This protects against killed processes. After a power failure, `dpca.storage.integrity.verify` finds data missing on
+This protects against killed processes. After a power failure, `dpca.storage.verify` finds data missing on
 the disk.
 POSIX only (flock, rename within a file system).
 """

@@ -196,7 +196,11 @@ def test_scores_and_models_are_known_to_the_commands(
     ("options", "code", "sentence"),
     [
         (["--components", "13"], 3, "n_components is 13, but there are only 12 samples"),
-        (["--components", "3", "--method", "oja", "--oversampling", "5"], 3, "oja does not support oversampling"),
+        (
+            ["--components", "3", "--method", "oja", "--oversampling", "5"],
+            3,
+            "the method oja does not support oversampling",
+        ),
     ],
 )
 def test_bad_settings_are_one_sentence(

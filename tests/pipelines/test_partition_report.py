@@ -234,7 +234,7 @@ def test_images_are_ingested(image_folder: Callable[..., Path], tmp_path: Path, 
         (["--ratio", "0.5"], 3, "ratio is 0.5"),
         (["--train-fraction", "1.5"], 3, "train_fraction is 1.5"),
         (["--holistic", "50"], 3, "n_components is 50, but there are only 20 samples"),
-        (["--band-size", "2"], 3, "band_size is 2 but a pixel has 3 channels"),
+        (["--band-size", "2"], 3, "band_size is 2"),
     ],
 )
 def test_bad_settings_are_one_sentence(

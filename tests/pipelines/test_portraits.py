@@ -9,7 +9,7 @@ import socket
 import numpy as np
 import pytest
 
-from dpca.pipelines.portraits import HEIGHT, WIDTH, Jitter, JitteredPortraits, cut_portrait, draw_jitter
+from dpca.pipelines.portraits import HEIGHT, WIDTH, Jitter, Portraits, cut_portrait, draw_jitter
 from dpca.storage.errors import DataError
 from dpca.storage.readers.base import Reader
 
@@ -17,7 +17,7 @@ ALIGNED = Jitter(shift=(0, 0), scale=1, angle=0, gamma=1, gain=(1, 1, 1), slope=
 
 
 def test_is_a_reader_of_celebas_size():
-    portraits = JitteredPortraits()
+    portraits = Portraits()
     assert isinstance(portraits, Reader)
     assert (len(portraits), portraits.sample_shape, portraits.dtype) == (2000, (218, 178, 3), np.uint8)
     assert not portraits.encoded
@@ -28,22 +28,22 @@ def test_is_a_reader_of_celebas_size():
 
 
 def test_fetch_gives_what_the_reader_declares():
-    block = JitteredPortraits(count=5).fetch(range(1, 4))
+    block = Portraits(count=5).fetch(range(1, 4))
     assert block.shape == (3, HEIGHT, WIDTH, 3)
     assert block.dtype == np.uint8
-    assert JitteredPortraits().fetch([]).shape == (0, HEIGHT, WIDTH, 3)
+    assert Portraits().fetch([]).shape == (0, HEIGHT, WIDTH, 3)
 
 
 def test_every_portrait_follows_from_seed_and_number_alone():
-    portraits = JitteredPortraits(seed=3)
+    portraits = Portraits(seed=3)
     alone = portraits.fetch([1234])[0]
     np.testing.assert_array_equal(portraits.fetch(np.array([7, 1234, 1999]))[1], alone)
-    np.testing.assert_array_equal(JitteredPortraits(count=1235, seed=3).fetch(range(1234, 1235))[0], alone)
-    assert np.any(JitteredPortraits(seed=4).fetch([1234])[0] != alone)
+    np.testing.assert_array_equal(Portraits(count=1235, seed=3).fetch(range(1234, 1235))[0], alone)
+    assert np.any(Portraits(seed=4).fetch([1234])[0] != alone)
 
 
 def test_reader_and_parts_ship_as_a_few_bytes():
-    portraits = JitteredPortraits(seed=1)
+    portraits = Portraits(seed=1)
     part = pickle.dumps(portraits.part(range(0, 2000, 500)))
     assert len(part) < 300
     np.testing.assert_array_equal(pickle.loads(part)(), portraits.fetch([0, 500, 1000, 1500]))
@@ -51,9 +51,9 @@ def test_reader_and_parts_ship_as_a_few_bytes():
 
 
 def test_fingerprint_tells_parameters_apart():
-    prints = {JitteredPortraits(count, seed).fingerprint() for count in (10, 2000) for seed in (0, 1)}
+    prints = {Portraits(count, seed).fingerprint() for count in (10, 2000) for seed in (0, 1)}
     assert len(prints) == 4
-    assert JitteredPortraits().fingerprint() == JitteredPortraits(2000, 0).fingerprint()
+    assert Portraits().fingerprint() == Portraits(2000, 0).fingerprint()
 
 
 def test_nothing_is_downloaded(monkeypatch):
@@ -61,20 +61,20 @@ def test_nothing_is_downloaded(monkeypatch):
         raise AssertionError("a connection was opened")
 
     monkeypatch.setattr(socket.socket, "connect", refuse)
-    JitteredPortraits().fetch([0])
+    Portraits().fetch([0])
 
 
 @pytest.mark.parametrize("arguments", [{"count": 0}, {"count": -1}, {"seed": -1}])
 def test_impossible_parameters_are_refused(arguments):
     (value,) = arguments.values()
     with pytest.raises(DataError, match=f"is {value}: "):
-        JitteredPortraits(**arguments)
+        Portraits(**arguments)
 
 
 @pytest.mark.parametrize("index", [-1, 10])
 def test_there_is_no_portrait_outside(index):
     with pytest.raises(IndexError, match=f"portrait {index} .* 0 to 9"):
-        JitteredPortraits(count=10).fetch([index])
+        Portraits(count=10).fetch([index])
 
 
 def test_the_face_is_where_celeba_puts_it():
@@ -130,7 +130,7 @@ def test_light_changes_as_told():
 
 
 def test_portraits_differ_but_are_one_face():
-    sample = JitteredPortraits(count=60).fetch(range(60)).reshape(60, -1).astype(float) / 255
+    sample = Portraits(count=60).fetch(range(60)).reshape(60, -1).astype(float) / 255
     apart = np.sqrt(((sample[:-1] - sample[1:]) ** 2).mean(axis=1))
     assert apart.min() > 0.03
     assert apart.max() < 0.35

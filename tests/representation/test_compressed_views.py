@@ -114,13 +114,13 @@ def test_large_samples_are_cut_between_cells(folder: Path, monkeypatch: pytest.M
 
 def test_chunks_are_decoded_once_while_they_fit(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     whole, decoded = dpca.open_compressed(folder / "images.zarr")[...], []
-    chunk = file_system._Stored.chunk
+    chunk = file_system._StoredFile.chunk
 
     def counted(self: Any, key: str) -> bytes | None:
         decoded.append(key)
         return chunk(self, key)
 
-    monkeypatch.setattr(file_system._Stored, "chunk", counted)
+    monkeypatch.setattr(file_system._StoredFile, "chunk", counted)
     for room, times in ((2**20, 2), (0, 8)):
         monkeypatch.setattr(file_system, "_RECENT_BYTES", room)
         array = zarr.open_array(f"dpca::{folder}/images.zarr", mode="r")

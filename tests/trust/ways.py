@@ -1,6 +1,6 @@
 """Every public way of reading finished stores, applied to damaged stores.
 
-Each way must return the same values as before, or raise an error; `dpca.storage.integrity.verify` must report the file.
+Each way must return the same values as before, or raise an error; `dpca.storage.verify` must report the file.
 """
 
 from __future__ import annotations

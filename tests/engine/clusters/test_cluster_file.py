@@ -338,7 +338,7 @@ def test_workers_that_are_jobs(
     slurm("scancel", _SCANCEL)
     path = write(SLURM.format(patience="2 minutes", python=sys.executable))
     monkeypatch.setattr("dpca.__version__", "99.1")
-    with pytest.raises(ClusterError, match=r"version 0\..*this program 99\.1"), open_client(cluster=path):
+    with pytest.raises(ClusterError, match=r"99\.1"), open_client(cluster=path):
         pytest.fail("opened")
     _wait_for_the_end_of(int((tmp_path / "job").read_text()))
     kept = (tmp_path / "kept").read_text().splitlines()

@@ -287,7 +287,7 @@ def test_a_fit_that_is_watched_shows_models_and_learns_the_same(model: Any, tmp_
         with pytest.raises(ValueError, match="the callback's own"):
             clone(model).fit(x, callback=_refuse)
     for wrong in ({"callback": 3}, {"max_seconds": 0}, {"max_seconds": "a"}, {"max_samples": 1.5}):
-        with pytest.raises(DataError, match="give a"):
+        with pytest.raises(DataError, match=next(iter(wrong))):
             clone(model).fit(x, **wrong)
 
 
@@ -385,7 +385,7 @@ def test_a_model_of_another_kind_or_time_is_refused(model: Any, tmp_path: Path) 
                 other.load(path)
     edit_facts(path, lambda facts: facts.update(version=99))
     for read in (type(model).load, load_any, model_fingerprint):
-        with pytest.raises(StoreError, match=r"version 99 and this program reads version [12]: update dask-dpca"):
+        with pytest.raises(StoreError, match="version 99.* update"):
             read(path)
     with pytest.raises(StoreError, match="there is no model at"):
         type(model).load(tmp_path / "nothing.zarr")
