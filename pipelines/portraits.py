@@ -85,7 +85,7 @@ class Portraits(Reader):
     count : int
         Number of portraits.
     seed : int
-        The same seed gives the same portraits, whoever makes them and in whatever order.
+        The same seed gives the same portraits, in any order.
 
     Raises
     ------
@@ -134,7 +134,7 @@ class Portraits(Reader):
         """
         for index in (min(indices, default=0), max(indices, default=0)):
             if not 0 <= index < self.count:
-                raise IndexError(f"portrait {index} was asked for, and they run from 0 to {self.count - 1}")
+                raise IndexError(f"portrait {index} was requested, but the portraits are 0 to {self.count - 1}")
         return functools.partial(make_portraits, self.seed, indices)
 
 

@@ -9,7 +9,7 @@ of 25 x 25 values, which a network and a linear model learn from, on the same ra
   whitening  patch components as a first convolution that is not trained, where torch finds an accelerator
 
 What the network needs is kept in inputs.npz in the output folder: --inputs takes it to a machine with an accelerator,
-which needs no photographs. Each trial is kept as soon as it ends, so a run goes on where an earlier one stopped.
+which needs no photographs. Each trial is kept as soon as it ends, and a later run resumes from there.
 """
 
 from __future__ import annotations
@@ -100,7 +100,7 @@ def _ridge(study: _Study) -> list[DataTable]:
         f"Of standardized values. Of penalties of {SHARES} times their number, each trial takes the one that is right "
         f"most often on training photographs left out one by one. {_ALIGNED}"
     )
-    fixed = f"Of standardized values, at one penalty for all inputs, picked with the results in sight. {_ALIGNED}"
+    fixed = f"Of standardized values, at one penalty for all inputs, picked after seeing the results. {_ALIGNED}"
     tables = []
     for task in TASKS:
         for name, penalty, note in (("ridge", None, chosen), (f"ridge of penalty {PENALTY:g}", PENALTY, fixed)):
@@ -131,14 +131,14 @@ def _trained(
 ) -> tuple[dict[str, Array], str]:
     """Train the networks of these names, where there is a device, and return the accuracies on disk, and what to say.
 
-    ``courses`` is told the device, and returns what `run` takes.
+    ``courses`` receives the device, and returns what `run` takes.
     """
     folder = study.output / "trials" / name.lower()
     if study.device is not None:
         run(courses(study.device), trials, folder, study.deadline, say)
     ours = results(folder, names)
     study.numbers |= numbers(name, ours)
-    return ours, "" if ours else "No GPU was found and no trials are on disk: there are no networks of ours. "
+    return ours, "" if ours else "No GPU was found and no trials are on disk: no network was trained. "
 
 
 def _cascade(study: _Study) -> list[DataTable]:
@@ -176,7 +176,7 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument(
         "--output", default="rednet.report", metavar="FOLDER", help="page to write (default: %(default)s)"
     )
-    parser.add_argument("--inputs", metavar="FILE", help="inputs.npz of an earlier run, in the place of photographs")
+    parser.add_argument("--inputs", metavar="FILE", help="inputs.npz of an earlier run, instead of photographs")
     parser.add_argument("--trials", type=positive, default=100, metavar="N", help="splits for ridge (default: 100)")
     parser.add_argument(
         "--network-trials", type=positive, default=20, metavar="N", help="splits for networks (default: 20)"

@@ -108,7 +108,7 @@ class SampleNames:
         ):
             raise StoreError(
                 f"'{array.store_path}' has shape {array.shape} and chunks {array.chunks}, and is not an array of the "
-                f"names of {n_samples:,} samples: make the store again"
+                f"names of {n_samples:,} samples: create the store again"
             )
         self._array, self._n = array, n_samples
         self._block: tuple[int, list[str]] = (-1, [])

@@ -228,7 +228,7 @@ def _opened(path: str | os.PathLike[str]) -> tuple[zarr.Group, dict[str, Any]]:
     if facts.get("version") != SCORES_VERSION:
         raise StoreError(
             f"'{path}' is a scores store of version {facts.get('version')}, but this program reads version "
-            f"{SCORES_VERSION}: update dask-dpca, or make the store again"
+            f"{SCORES_VERSION}: update dask-dpca, or create the store again"
         )
     return group, facts
 

@@ -36,7 +36,7 @@ def mode_maps(
     Parameters
     ----------
     maps : array_like of shape (k, ny, nx)
-        NaN at places without data. Each map has its own scale, with zero in white.
+        NaN at grid points without data. Each map has its own scale, with zero in white.
     series : array_like of shape (n, k), optional
         Time functions.
     latitude : array_like of shape (ny,), optional

@@ -106,7 +106,7 @@ def is_zarr(path: str) -> bool:
 
 
 def paths_of(path: str) -> list[str]:
-    """Return what a path, a pattern or a URL stands for, sorted; a pattern for no report or work folder of ours.
+    """Return what a path, a pattern or a URL stands for, sorted; a pattern for no report or work folder of dpca.
 
     Raises
     ------

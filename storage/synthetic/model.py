@@ -341,7 +341,7 @@ def parts_of(model: ImageModel) -> Parts:
 
 @lru_cache(maxsize=2)
 def built(model: ImageModel) -> Parts:
-    """Return the same, made anew unless it is held."""
+    """Return the same, made again unless it is cached."""
     mean, scaled = model.design()
     sequence = bells(octets(words(model.seed, _NOISE, 0, model._n_places // 8)).reshape(-1)).astype(np.int64)
     grain = model.grain(sequence)

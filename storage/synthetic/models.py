@@ -1,4 +1,4 @@
-"""All image models by name, and what a store states of one."""
+"""All image models by name, and their description in a store."""
 
 from __future__ import annotations
 
@@ -55,7 +55,7 @@ def make_model(name: Any, parameters: Mapping[str, Any]) -> ImageModel:
 
 
 def statement_of(name: str, model: ImageModel) -> dict[str, Any]:
-    """Return what a store states of a model."""
+    """Return the description of a model in a store."""
     return {"model": name, "recipe": model.recipe, **model.stated(), _PROBE: model.probe()}
 
 
@@ -78,7 +78,9 @@ def stated_model(stated: Any, where: str) -> ImageModel:
         if recipe != model.recipe:
             raise DataError(f"it is of recipe {str(recipe)[:40]}, and this program knows {model.recipe}")
     except DataError as error:
-        raise StoreError(f"'{where}' states no image model that can be made ({error}): make the store again") from error
+        raise StoreError(
+            f"'{where}' states no image model that can be made ({error}): create the store again"
+        ) from error
     return _same(model)
 
 

@@ -25,8 +25,8 @@ class Moving(ImageModel):
     """A field along any axes that moves from sample to sample, `float32`; the parameters are those of `ImageModel`.
 
     Six waves travel through the field, each of two modes a quarter of a wave apart, whose weights turn with time: of
-    wave j (from 0) with a period of ``period / (1 + 0.61803 j)`` samples. Whoever looks at the samples in their order
-    finds these periods; whoever averages over many periods finds the components. Noise is white.
+    wave j (from 0) with a period of ``period / (1 + 0.61803 j)`` samples. A method that uses the order of the samples
+    finds these periods; one that averages over many periods finds the components. Noise is white.
 
     Attributes
     ----------

@@ -138,12 +138,12 @@ class SyntheticStore(Store):
 
 
 def with_samples(store: Store, where: str, manifest: Manifest | None) -> Store:
-    """Return a store with the samples of the image model that it states, or as it is where it states none.
+    """Return a store with the samples of the image model that it states, or unchanged if it states none.
 
     Raises
     ------
     StoreError
-        If what is stated is no model.
+        If the stated model is invalid.
     """
     stated = None if manifest is None else manifest.synthetic
     return store if stated is None else SyntheticStore(store, stated_model(stated, where))

@@ -1,6 +1,7 @@
 """Write shards until the mean error of all samples meets the goal.
 
-The step is chosen on some hundred samples. If their mean error differs from that of all samples by a few per cent, some
+The step is chosen on a few hundred samples. If their mean error differs from that of all samples by a few per cent,
+some
 shards are written again, and their first samples get no dead zone. With the same step and the same components, their
 error is some 10 to 20 % smaller. The choice of shards depends only on the measured errors, so that a resumed run makes
 the same choice.

@@ -190,7 +190,7 @@ def task_bytes(
 ) -> int:
     """Bytes that `encode_one` takes at most beyond what its process holds anyway.
 
-    With so many rows of codes, components of so many values, and so many samples decoded at once.
+    With so many rows of codes, components of so many values, and the samples decoded at once.
     """
     sample, dtype = math.prod(source.shape[1:]), source.dtype
     rows, block = min(form.shard_rows, source.shape[0]), _rows_at_once(source, form)

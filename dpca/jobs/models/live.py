@@ -86,5 +86,5 @@ def read_live(path: str | os.PathLike[str]) -> Progress:
         if n < model.n_samples_seen_ or not math.isfinite(seconds):
             raise ValueError(f"it states {n} samples")
     except (KeyError, TypeError, ValueError) as error:
-        raise StoreError(f"'{path}' is no model of a running fit ({error}): give the path of --live") from error
+        raise StoreError(f"'{path}' is not a model of a running fit ({error}): give the path of --live") from error
     return Progress.of(model, n, seconds, finished=finished)

@@ -77,7 +77,7 @@ class JobPlan:
     worker_memory, own_memory : int
         Peak memory of a worker and of this process, in bytes.
     memory_allowed : int
-        Bytes that a task may take.
+        Memory budget of a task in bytes.
     model : estimator
         The model, not fitted, with the chosen cells if the job chooses them.
     """
@@ -157,7 +157,7 @@ def plan_job(
     workers : sequence of int, optional
         Numbers of workers; default one number, that of the processors of this machine.
     budget : int, optional
-        Bytes that a task may take; default as on a local cluster with a worker for each processor.
+        Memory budget of a task in bytes; default as on a local cluster with a worker for each processor.
 
     Returns
     -------

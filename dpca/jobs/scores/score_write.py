@@ -113,7 +113,7 @@ def write_scores(
     client : distributed.Client, optional
         Cluster to run on; default threads of this process.
     budget : int, optional
-        Bytes that a task may take; default from the workers or the machine.
+        Memory budget of a task in bytes; default from the workers or the machine.
     progress : Progress
         Counts the samples written.
 

@@ -4,7 +4,7 @@ Components are added in the order of the eigenvalues until the target is met.
 
 * Squared error: for held-out samples, it follows from the energies of their scores for all numbers of components, so
   they are read once.
-* SSIM: the number is searched, on some hundred samples in memory with their scores.
+* SSIM: the number is searched, on a few hundred samples in memory with their scores.
 """
 
 from __future__ import annotations

@@ -88,7 +88,7 @@ def rotated(eof: Any, method: str, k: int, kaiser: bool, power: int) -> RotatedE
     Returns
     -------
     RotatedEOF
-        Costs O(n_places k^2) for each of some tens of iterations, and memory for four copies of the loadings in
+        Costs O(n_places k^2) for each of a few dozen iterations, and memory for four copies of the loadings in
         float64.
 
     Raises

@@ -193,7 +193,7 @@ class PCA(LinearModel):
         n_least = whole_number(self.n_least, "n_least", 0)
         if n_least > d:
             raise DataError(f"n_least is {n_least}, but a sample has only {d} attributes: use at most {d}")
-        solver, reason = self.solver, f"solver={self.solver!r} was asked for"
+        solver, reason = self.solver, f"solver={self.solver!r} was requested"
         if solver == "auto":
             solver, reason = choose_solver(n, d, k, passes.budget, dtype=str(source.dtype), n_least=n_least)
         elif solver not in SOLVERS:

@@ -40,7 +40,7 @@ _CODE_BYTES = 2**24
 class Compressed(CompressedViews):
     """A compressed store, opened as the original array by `open_compressed`.
 
-    It supports NumPy's indexing. Only the chunks of an index are decoded; a chunk of codes holds some hundred samples
+    It supports NumPy's indexing. Only the chunks of an index are decoded; a chunk of codes holds a few hundred samples
     of some cells.
 
     Attributes

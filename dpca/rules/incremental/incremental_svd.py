@@ -67,7 +67,8 @@ class IncrementalSVD(StreamingRule):
     less than about 1e-6 of the variance of a batch are lost in the rounding of float32. They count as discarded.
     A step of B rows costs (4 q + 200) B d + 3 q^2 d operations. A stack of B rows costs
     2 d (q B + B^2 / 2 + q (q + B)) operations and an eigenproblem of size q + B. The first batch is a single stack of
-    up to 1,024 rows, but at most max(d, 2 q) rows. The result is exact for so many samples. The state has q (d + 1)
+    up to 1,024 rows, but at most max(d, 2 q) rows. The result is exact up to this number of samples. The state has q
+    (d + 1)
     numbers. If batches are arrays on an accelerator, the basis and the mean move there. LAPACK processes everything of
     size q.
 

@@ -22,7 +22,7 @@ from dpca.rules.covariance.moments import Moments
 
 #: Eigenvalues of the kernels of landmarks below this share of the largest count as 0.
 _RANK = 1e-6
-# Rounding errors of kernels add eigenvalues of at most so many times these errors.
+# Rounding errors of kernels add eigenvalues of at most this multiple of these errors.
 _ROUNDING = 4
 # Safety margin of estimated bounds, in standard errors.
 _ERRORS = 3.0

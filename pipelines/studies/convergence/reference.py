@@ -123,6 +123,6 @@ def _dual_reference(source: Source, k: int, progress: JobProgress) -> Reference:
     values = found["explained_variance"]
     if (rank := int(np.count_nonzero(values))) < k:
         raise DataError(
-            f"{source.name} varies in {rank} directions only and {k} components were asked for: ask for fewer"
+            f"{source.name} varies in {rank} directions only and {k} components were requested: request fewer"
         )
     return Reference(source, "dual", found["components"], found["mean"], values, float(found["total_variance"]))

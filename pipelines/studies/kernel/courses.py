@@ -58,7 +58,7 @@ class Variant:
         return self.meta or self.eta
 
     def gains(self, n_samples: int) -> Gains:
-        """Return its gains for so many samples a pass."""
+        """Return its gains for ``n_samples`` samples a pass."""
         return gains_of(self.name, self.eta, self.tau * n_samples, self.meta)
 
 

@@ -47,7 +47,7 @@ def faces_section(setting: Setting, n_passes: int = PASSES) -> Section:
     errors = {name: float(np.mean((found - tested) ** 2)) for name, found in shown.items()}
     lines = [(name, f"{error:.4f}") for name, error in errors.items()]
     note = (
-        f"{SAMPLES:,} photographs of LFW, hardly two of one person, in the place of 500 each of 10 people: 16 "
+        f"{SAMPLES:,} photographs of LFW, hardly two of one person, instead of 500 each of 10 people: 16 "
         "components, linear or not, blur them more than the pixels do. The kernel is as wide as the root mean "
         "square distance."
     )

@@ -1,4 +1,4 @@
-"""What is kept of each strategy once it was fitted and measured: the unit that a stopped report goes on from."""
+"""What is kept of each strategy once it was fitted and measured: the unit from which an interrupted report resumes."""
 
 from __future__ import annotations
 

@@ -129,7 +129,7 @@ def known_report(
     Raises
     ------
     DataError, StoreError
-        For settings that make no sense, and what stands in the way of the output.
+        For invalid settings, and what stands in the way of the output.
     """
     check(settings)
     if isinstance(given, Stack):

@@ -113,7 +113,7 @@ class ReportSamples:
         ----------
         basis : LinearRepresentation, optional
         components : int, optional
-            Only so many of the components of every partition.
+            Number of components of every partition to use.
         """
         values = np.asarray(self.pictured_of.values[self.pictured])
         if basis is not None:
@@ -130,7 +130,7 @@ def gather(stack: Stack, settings: PartitionSettings, plan: Design, folder: Path
     Raises
     ------
     DataError
-        If nobody stated the range of the values, or a value is not finite.
+        If the range of the values is not stated, or a value is not finite.
     StoreError
         If the disk is full.
 

@@ -124,7 +124,7 @@ def design(settings: PartitionSettings, n_samples: int, sample_shape: tuple[int,
     Raises
     ------
     DataError
-        For settings that make no sense, or a stack of too few samples.
+        For invalid settings, or a stack of too few samples.
     """
     check(settings)
     held_out = 0 if settings.train_fraction is None else n_samples - round(settings.train_fraction * n_samples)
@@ -183,7 +183,7 @@ def _cells(given: Sequence[int | tuple[int, ...]] | None, spatial: tuple[int, ..
 
 
 def check(settings: PartitionSettings) -> None:
-    """Refuse settings that make no sense for any stack, by a `DataError`."""
+    """Reject settings that are invalid for any stack, by a `DataError`."""
     if not settings.ratio >= 1:
         raise DataError(f"ratio is {settings.ratio}: it is attributes to one score, at least 1")
     share = settings.train_fraction

@@ -282,7 +282,7 @@ def fitting(plan: Design, settings: PartitionSettings, training: Training) -> De
     Raises
     ------
     PlanError
-        If the number that was asked for does not fit, or not even one component does.
+        If the requested number does not fit, or not even one component does.
     """
     source, k = as_source(training.samples), plan.holistic
     partition = Whole(tuple(source.shape[1:]))
@@ -296,7 +296,7 @@ def fitting(plan: Design, settings: PartitionSettings, training: Training) -> De
         except PlanError as error:
             if settings.holistic is not None or k == 1:
                 raise PlanError(
-                    f"{k:,} components of whole samples are too many: {str(error).partition(':')[0]}; ask for fewer "
+                    f"{k:,} components of whole samples are too many: {str(error).partition(':')[0]}; use fewer "
                     f"(--holistic), or allow every worker more memory (--memory)"
                 ) from error
             k //= 2
@@ -317,7 +317,7 @@ def captured_by_rows(training: Training, rows: Array, mean: Array, stage: str) -
     bases += [rows[CURVE:]] if len(rows) > CURVE else []
     partition = Whole(tuple(source.shape[1:]))
     with warnings.catch_warnings():
-        # A task that reads gigabytes is sent some hundred megabytes of rows.
+        # A task that reads gigabytes receives a few hundred megabytes of rows.
         warnings.filterwarnings("ignore", message="Sending large graph")
         (found,), _ = fold(Captured(bases, mean), source, partition, stage=stage, **training.running())
     captured = found["captured"]

@@ -12,7 +12,7 @@ from dpca.report.record import aligned
 
 @dataclass(frozen=True)
 class Bound:
-    """A number of which only a bound is known."""
+    """A number with a known bound."""
 
     value: float
     side: Literal["at most", "at least"]

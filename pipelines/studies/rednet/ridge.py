@@ -15,7 +15,7 @@ from dpca.pipelines.studies.rednet.splits import Split, Task, split
 
 #: Penalties to choose from, as shares of the number of attributes.
 SHARES = (0.003, 0.01, 0.03, 0.1, 0.3, 1.0, 3.0)
-#: The same for all inputs; picked with the results in sight, to come near those of others who state none.
+#: The same for all inputs; picked after seeing the results, to come near those of others who state none.
 PENALTY = 50.0
 
 ROWS: dict[str, Callable[[Inputs], Array]] = {

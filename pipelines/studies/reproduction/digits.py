@@ -188,7 +188,7 @@ def _strays(one: Entry, k: int, gap: float) -> list[str]:
         return []
     return [
         f"{one.rule}, {one.setting}: the median of the trials is {middle:.3f}, but {len(far)} of {len(one.values)} end "
-        f"far above it, the worst at {max(far):.3f}. To hold component {k + 1} in the place of component {k} costs "
+        f"far above it, the worst at {max(far):.3f}. To hold component {k + 1} instead of component {k} costs "
         f"{gap:.3f}: a start that leans to the wrong one of the two is forgotten slowly."
     ]
 

@@ -19,7 +19,7 @@ class Published:
     spread : float
         Standard deviation over the source's trials, 0 where it states none.
     at_most : bool
-        Whether it is an upper bound that was asked for, rather than a result.
+        Whether it is a required upper bound, rather than a result.
     rounding : float
         Half a unit of its last digit, where that is coarser than the table's.
     """
@@ -46,7 +46,7 @@ class Entry:
     failure : str
         What the rule said if it gave up.
     open_points : str
-        What the source does not say, and how it was read here: told where the numbers differ.
+        What the source does not say, and how it was read here: reported if the numbers differ.
     """
 
     rule: str

@@ -199,7 +199,7 @@ def explained_curve(model: Any) -> Array:
 def _times(stack: Stack) -> tuple[Array, str, str]:
     """Return the times of the samples, their unit, and the date that they count from: numbers where none are known.
 
-    Times since a date are told in the largest unit of which a step is a thirteenth or more: months in years.
+    Times since a date are stated in the largest unit of which a step is a thirteenth or more: months in years.
     """
     along = stack.coordinates
     found = None if along is None else along.arrays.get(along.dims[0])

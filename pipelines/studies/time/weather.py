@@ -35,7 +35,7 @@ CLIMATES = {
 
 
 def weather(kind: str, days: int = 3653, stations: int = 600, gaps: float = 0.1, seed: int = 0) -> Array:
-    """Return readings (days, stations), float32, with NaN in the place of ``gaps`` of them, in runs of some days."""
+    """Return readings (days, stations), float32, where ``gaps`` of them are NaN, in runs of some days."""
     rng, climate = np.random.default_rng(seed), CLIMATES[kind]
     at = rng.normal(size=(stations, 3))
     at /= np.linalg.norm(at, axis=1, keepdims=True)
@@ -56,7 +56,7 @@ def weather(kind: str, days: int = 3653, stations: int = 600, gaps: float = 0.1,
 
 
 def filled(readings: Array) -> Array:
-    """Return readings (days, stations) with straight lines between neighbors in the place of NaN (section 6.4.2).
+    """Return readings (days, stations) with straight lines between neighbors instead of NaN (section 6.4.2).
 
     Before the first reading and behind the last one stands the nearest. A station without any is an error.
     """

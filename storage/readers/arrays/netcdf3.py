@@ -21,7 +21,7 @@ from dpca.storage.readers.arrays.raw import Raw, RawReader, choose_key
 from dpca.storage.readers.base import Reader, digest, digest_file
 from dpca.storage.readers.format import Format
 
-# what the library writes before anybody has written something, by type; of single bytes nothing is one
+# what the library writes before the first value is written, by type; of single bytes nothing is one
 _FILLS = {"i2": -32767, "i4": -2147483647, "f4": 9.969209968386869e36, "f8": 9.969209968386869e36}
 _CDF5 = b"CDF\x05"
 

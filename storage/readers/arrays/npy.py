@@ -155,7 +155,7 @@ def _read_header(file: IO[bytes], name: str) -> _NpyHeader:
         header = _NpyHeader(tuple(map(int, shape)), fortran, dtype)  # truth values are integers to numpy's parser
     except Exception as error:
         # numpy parses the header as Python: what is wrong with it can end in any exception there
-        raise DataError(f"'{name}' is no array numpy can read ({one_line(error)}): save it again") from error
+        raise DataError(f"'{name}' is not an array that numpy can read ({one_line(error)}): save it again") from error
     if header.dtype.hasobject:
         raise DataError(f"'{name}' holds Python objects, which are never unpickled: save it as numbers")
     return header

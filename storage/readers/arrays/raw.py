@@ -80,7 +80,7 @@ class ArrayReader(Reader):
             named = (SAMPLE, *named)
         if axes is not None and (len(named) != len(shape) or len(set(named)) != len(named)):
             raise DataError(
-                f"axes {tuple(axes)} do not name the axes of '{name}', shape {shape}: give one name an axis of a "
+                f"axes {tuple(axes)} do not name the axes of '{name}', shape {shape}: give one name per axis of a "
                 f"sample, or {len(shape)} with 'sample' among them"
             )
         self.order = tuple(sorted(range(len(shape)), key=lambda i: _rank(named[i]) if named else i))

@@ -239,7 +239,7 @@ def _read_objects(root: ObjectPath, paths: Sequence[str]) -> list[Payload]:
 
 def _read_file(path: str) -> Payload:
     try:
-        # non-blocking: opening a pipe would wait for somebody to write into it
+        # non-blocking: opening a pipe would wait for a writer
         with open(os.open(path, os.O_RDONLY | os.O_NONBLOCK), "rb") as file:
             status = os.fstat(file.fileno())
             if not stat.S_ISREG(status.st_mode):
