@@ -154,6 +154,7 @@ def test_scores_of_stores_are_points_and_curves(made: Path) -> None:
     assert words(figure)[-1] == "time"
 
 
+@pytest.mark.cases(1)
 @pytest.mark.parametrize("n", [7, 10_001, 25_000])
 def test_points_come_from_all_over_the_stack(n: int) -> None:
     lazy = da.arange(2.0 * n, chunks=1000).reshape(n, 2)

@@ -116,6 +116,7 @@ def test_other_stores_are_refused(path: Path) -> None:
         dpca.open_compressed(path / "none.zarr")
 
 
+@pytest.mark.cases(1)
 @pytest.mark.parametrize("name", ["psnr", "promised", "waves"])
 def test_a_store_of_the_first_version_is_read(tmp_path: Path, name: str) -> None:
     with zipfile.ZipFile(Path(__file__).parents[1] / "fixtures" / "compressed-1.zip") as archive:

@@ -44,6 +44,7 @@ def model(request: pytest.FixtureRequest, images: np.ndarray) -> Any:
     return MODELS[request.param]().fit(images)
 
 
+@pytest.mark.cases(4)
 @pytest.mark.parametrize("level", [1, 4, K])
 def test_the_first_components_in_memory_and_lazily(model: Any, level: int, images: np.ndarray, tmp_path: Path) -> None:
     scores = model.transform(images)

@@ -102,6 +102,7 @@ MISSING: dict[str, tuple[str, Any, dict[str, Any], dict[str, Any]]] = {
 }
 
 
+@pytest.mark.cases(4)
 @pytest.mark.parametrize("name", MISSING)
 def test_a_missing_value_is_named_and_never_data(name: str, tmp_path: Path) -> None:
     dtype, value, attributes, options = MISSING[name]
@@ -241,6 +242,7 @@ ENCODINGS: dict[str, dict[str, Any]] = {
 }
 
 
+@pytest.mark.cases(4)
 @pytest.mark.parametrize("version", [2, 3])
 @pytest.mark.parametrize("name", ENCODINGS)
 def test_zarr_of_xarray_is_decoded_by_ingest_and_refused_without(name: str, version: int, tmp_path: Path) -> None:

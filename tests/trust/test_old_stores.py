@@ -52,6 +52,7 @@ def test_models(old: Path, name: str) -> None:
         np.testing.assert_allclose(back.reshape(3, -1)[:, ::7], EXPECTED[f"{name}/back"], rtol=1e-4, atol=2e-3)
 
 
+@pytest.mark.cases(1)
 def test_a_saved_copy_of_an_old_model_is_the_same(old: Path, tmp_path: Path) -> None:
     for name in MODELS:
         model = load_any(old / f"{name}.model")
@@ -79,6 +80,7 @@ def test_jobs(old: Path, name: str) -> None:
     assert np.abs(pixels.astype(int) - EXPECTED[f"{name}/stack"]).max() <= 1
 
 
+@pytest.mark.cases(1)
 def test_verify_finds_them_whole(old: Path) -> None:
     for path in sorted(old.iterdir()):
         if path.is_dir():

@@ -56,7 +56,7 @@ def iterate(
     plan = replace(plan, segments=left, read_bytes=plan.read_bytes // n * (n - seen))
     most = None if max_samples is None else seen + max_samples
     watch = _Links(pace, most)
-    how: dict[str, Any] = {"client": client, "progress": progress, "watch": watch, "begun": model._states}
+    how: dict[str, Any] = {"client": client, "progress": progress, "watch": watch, "resume_from": model._states}
     folding = iter_fold(rule, source, whole, plan=plan, **how)
     try:
         while seen < n:

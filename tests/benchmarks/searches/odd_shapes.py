@@ -73,7 +73,7 @@ def fitted(path: str, name: str, estimator: str, room: int) -> dict[str, Any]:
     warnings.simplefilter("ignore")
     planned: list[int] = []
     engine: Any = sys.modules["dpca.engine.folds.fold"]
-    run = engine._Run
+    run = engine._FoldRun
 
     def noted(*given: Any, **named: Any) -> Any:
         made = run(*given, **named)
@@ -81,7 +81,7 @@ def fitted(path: str, name: str, estimator: str, room: int) -> dict[str, Any]:
         return made
 
     engine.thread_count = lambda: 1  # what is planned is one task
-    engine._Run = noted
+    engine._FoldRun = noted
     shape, _, k, side = SHAPES[name]
 
     def fit(given: Any, shape: tuple[int, ...], k: int, side: int) -> None:

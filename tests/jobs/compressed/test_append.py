@@ -213,6 +213,7 @@ def test_what_does_not_fit_is_refused(before: Path, store: Path, tmp_path: Path,
     assert tree(store) == files
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("before", ["psnr"], indirect=True)
 def test_all_is_fitted_again_when_told_to_and_needed(before: Path, store: Path, tmp_path: Path) -> None:
     rng = np.random.default_rng(0)

@@ -68,6 +68,7 @@ def read_as_described(path: Path, n_blocks: int | None = None) -> np.ndarray:
     return names["read_compressed"](path)
 
 
+@pytest.mark.cases(1)
 @pytest.mark.parametrize("psnr", [31.0])
 def test_goals_of_error_are_reached_and_hardly_exceeded(
     fitted: Path, tmp_path: Path, images: np.ndarray, psnr: float
@@ -84,6 +85,7 @@ def test_the_goal_of_similarity(fitted: Path, tmp_path: Path, images: np.ndarray
     assert 0.84 < np.mean(found) < 0.87
 
 
+@pytest.mark.cases(1)
 def test_the_goal_of_bytes_counts_all_of_them(fitted: Path, tmp_path: Path, images: np.ndarray) -> None:
     encoded(fitted, tmp_path / "out.zarr", ratio=12.0)
     assert 11 < images.nbytes / folder_bytes(tmp_path / "out.zarr") < 13.5

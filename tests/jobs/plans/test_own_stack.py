@@ -333,6 +333,7 @@ def test_a_stack_of_a_finished_store_that_is_not_whole_is_made_again(
     assert files(stack) == files(made.more / "stack")
 
 
+@pytest.mark.cases(2)
 @pytest.mark.parametrize("damage", DAMAGES)
 def test_a_stack_of_an_unfinished_job_that_is_not_whole_is_made_again(
     made: Made, output: Path, damage: Callable[[Path], None]

@@ -92,6 +92,7 @@ def test_the_program_says_so_with_its_exit_code(
     assert os.listdir(tmp_path) == []
 
 
+@pytest.mark.cases(4)
 @pytest.mark.parametrize("kind", KINDS)
 def test_what_is_planned_from_a_reader_is_what_comes_of_it(tmp_path: Path, kind: str) -> None:
     """Shape, type, chunks and the size of the model, or less of it where the data decides."""

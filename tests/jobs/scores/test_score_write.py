@@ -146,6 +146,7 @@ def shards(color: Case, monkeypatch: pytest.MonkeyPatch) -> int:
     return 5
 
 
+@pytest.mark.cases(6)
 def test_what_is_written_is_what_the_model_and_scikit_image_say(case: tuple[Case, int]) -> None:
     made, n_spatial = case
     x, model, (low, high) = made.samples, made.model, made.data_range

@@ -74,6 +74,7 @@ def test_where_nothing_fits_the_lesser_need_is_named(volumes: np.ndarray) -> Non
     assert needs[0] < 0.7 * needs[1]
 
 
+@pytest.mark.long
 def test_small_bands_are_not_streamed_for_the_sake_of_a_few_reads(tmp_path: Path) -> None:
     """A basis of 52 directions takes nearly as much as the covariance of 60 attributes, and far longer."""
     x = np.random.default_rng(0).normal(size=(100, 24_000)).astype(np.float32)

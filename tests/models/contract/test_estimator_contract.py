@@ -193,6 +193,7 @@ def test_lazy_in_lazy_out(model: Any, tmp_path: Path) -> None:
     np.testing.assert_allclose(fitted.inverse_transform(kept, 1).compute(scheduler="sync"), first, atol=1e-2)
 
 
+@pytest.mark.cases(8)
 @every_choice
 def test_the_same_samples_give_the_same_components_from_wherever_they_come(model: Any, tmp_path: Path) -> None:
     x = samples()
@@ -262,6 +263,7 @@ def test_a_plan_knows_the_size_of_what_will_be_found(model: Any) -> None:
         model.set_params(memory_budget=1).plan_fit(source, axes, None)
 
 
+@pytest.mark.cases(6)
 @every_choice
 def test_a_fit_that_is_watched_shows_models_and_learns_the_same(model: Any, tmp_path: Path) -> None:
     seen: list[Progress] = []
@@ -298,6 +300,7 @@ def _refuse(told: Progress) -> None:
 # -- keeping
 
 
+@pytest.mark.cases(8)
 @every_choice
 def test_what_is_saved_is_loaded(model: Any, tmp_path: Path) -> None:
     x, path, fitted = samples(), tmp_path / "m.zarr", fitted_once(model)

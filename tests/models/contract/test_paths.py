@@ -73,6 +73,7 @@ MODELS = {
 }
 
 
+@pytest.mark.cases(6)
 @pytest.mark.parametrize("kind", MADE)
 @pytest.mark.parametrize("name", MODELS)
 def test_a_path_is_what_lies_there(name: str, kind: str, tmp_path: Path) -> None:

@@ -45,7 +45,7 @@ def images(n: int = 120, dtype: Any = np.float64) -> np.ndarray:
     return (x + rng.normal(size=x.shape) + 100).reshape(n, *SHAPE).astype(dtype)
 
 
-@pytest.mark.cases(150)
+@pytest.mark.cases(80)
 @parametrize_with_checks(
     [
         CellPCA(1, cell_shape=2),

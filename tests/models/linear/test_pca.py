@@ -129,7 +129,7 @@ def test_passes_are_counted_and_reasons_given(images: np.ndarray) -> None:
     model = PCA(3).fit(images)
     assert model.solver_ == "covariance"
     assert "216 x 216" in model.solver_reason_
-    assert "asked for" in PCA(3, solver="dual").fit(images).solver_reason_
+    assert "requested" in PCA(3, solver="dual").fit(images).solver_reason_
     assert model.fit_report_.plan.segments[-1][1] == 300
 
 

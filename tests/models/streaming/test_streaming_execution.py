@@ -35,6 +35,7 @@ def captured(model: Any, images: np.ndarray) -> float:
     return float(np.var(x @ np.asarray(model.components_, float).T, axis=0).sum())
 
 
+@pytest.mark.cases(4)
 @pytest.mark.parametrize("method", METHODS)
 def test_each_method_does_what_it_allows(images: np.ndarray, method: str) -> None:
     chain = StreamingPCA(4, method=method, batch_size=20, random_state=0, execution="chain")

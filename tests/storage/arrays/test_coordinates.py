@@ -350,6 +350,7 @@ def test_what_cannot_be_computed_is_told_in_one_sentence(tmp_path: Path) -> None
 # -- scores and reconstructions
 
 
+@pytest.mark.cases(1)
 @pytest.mark.parametrize(
     "model", [PCA(3), CellPCA(2, cell_shape=(3, 4)), BandPCA(2, band_size=30)], ids=lambda m: m.part_name
 )

@@ -109,8 +109,8 @@ CLAIMS: dict[str, tuple[Callable[[Path], Path], str]] = {
     "zip: a member without a name": (nameless, "has a path that leads out of the archive"),
     "npy: a negative shape": (lambda p: written(p / "s.npy", npy(shaped("(-1, 3)"))), "claims the shape (-1, 3)"),
     "npy: two negative axes": (lambda p: written(p / "s.npy", npy(shaped("(-2, -3)"))), "claims the shape (-2, -3)"),
-    "npy: an unclosed shape": (lambda p: written(p / "s.npy", npy(shaped("(9, 4"))), "'s.npy' is no array numpy can"),
-    "npy: nested without end": (lambda p: written(p / "s.npy", npy(shaped("(" * 900))), "'s.npy' is no array numpy"),
+    "npy: an unclosed shape": (lambda p: written(p / "s.npy", npy(shaped("(9, 4"))), "'s.npy' is not an array"),
+    "npy: nested without end": (lambda p: written(p / "s.npy", npy(shaped("(" * 900))), "'s.npy' is not an array"),
     "npy: more axes than there are": (lambda p: written(p / "s.npy", npy(shaped("(" + "1," * 70 + ")"))), "'s.npy'"),
     "npy: beyond all files": (lambda p: written(p / "s.npy", npy(shaped(f"({2**70}, 3)"))), "'s.npy' claims the shape"),
     "npz: short labels": (
