@@ -204,13 +204,14 @@ def plan_for(
         except PlanError:
             together = plan
         plan = together if together.read_bytes < plan.read_bytes else plan
-    if plan.result_bytes + plan.held_bytes > usable_bytes():
+    if plan.caller_bytes > usable_bytes():
         held, fewer = "", "components"
         if plan.held_bytes:
             held, fewer = f", arrays of one entry a sample {plan.held_bytes / 1e6:,.0f} MB", "components or samples"
+        results = plan.result_bytes + plan.object_bytes
         raise PlanError(
-            f"the results of {partition.n_partitions:,} partitions need {plan.result_bytes / 1e6:,.0f} MB of memory"
-            f"{held}, and this process may use {usable_bytes() / 1e6:,.0f} MB: use fewer {fewer}"
+            f"the results of {partition.n_partitions:,} partitions need {results / 1e6:,.0f} MB of memory{held}, and "
+            f"this process may use {usable_bytes() / 1e6:,.0f} MB: use fewer {fewer}"
         )
     return plan
 

@@ -77,7 +77,7 @@ def fitted(path: str, name: str, estimator: str, room: int) -> dict[str, Any]:
 
     def noted(*given: Any, **named: Any) -> Any:
         made = run(*given, **named)
-        planned.append(made.plan.task_bytes + made.plan.result_bytes + made.plan.held_bytes)
+        planned.append(made.plan.task_bytes + made.plan.caller_bytes)
         return made
 
     engine.thread_count = lambda: 1  # what is planned is one task

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import time
+import tracemalloc
 import uuid
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
@@ -21,6 +22,7 @@ from dpca.engine.folds.fold import FoldReport, fold, plan_for
 from dpca.engine.folds.plan import PlanError
 from dpca.engine.sources.source import Source, as_source
 from dpca.partition import CellGrid, Whole
+from dpca.partition.bands import map_at_random
 from dpca.rules.base.state import State
 from dpca.rules.covariance.covariance import Covariance, CovariancePCA
 from dpca.rules.covariance.moments import Moments
@@ -293,6 +295,21 @@ def test_results_that_this_process_cannot_hold_are_refused(source: Source, given
     given_plan(usable=10_000)
     with pytest.raises(PlanError, match="results of 4 partitions"):
         fold(CovariancePCA(None), source, GRID, budget=2**30)
+
+
+def test_the_objects_of_many_partitions_are_planned() -> None:
+    """With few attributes each, they take more memory than the arrays."""
+    x = np.random.default_rng(0).integers(0, 256, (8, 6000), dtype=np.uint8)
+    fold(CovariancePCA(2), as_source(x[:, :60]), map_at_random((60,), 3, np.random.default_rng(0)))  # imports
+    bands = map_at_random((6000,), 3, np.random.default_rng(0))
+    tracemalloc.start()
+    try:
+        results, report = fold(CovariancePCA(2), as_source(x), bands)
+        held = tracemalloc.get_traced_memory()[0]
+    finally:
+        tracemalloc.stop()
+    assert len(results) == 2000
+    assert 2 * report.plan.result_bytes < held <= report.plan.caller_bytes
 
 
 def test_a_report_says_what_was_planned(source: Source) -> None:
