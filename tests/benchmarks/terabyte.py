@@ -125,7 +125,7 @@ def _generator(stack: Stack) -> float:
 
 
 class _Watch:
-    """Looks at the peaks of some processes twice a second, and at who had the processors."""
+    """Measures the peaks of some processes twice a second, and the processor time of all."""
 
     def __init__(self, pids: Sequence[int]) -> None:
         self._pids, self._ended = pids, threading.Event()
@@ -154,8 +154,10 @@ class _Watch:
         return sum(map(_processor_seconds, family)), workers, everyone
 
     def _look(self) -> None:
-        while not self._ended.wait(0.5):
+        while True:  # at once, too: a small pass ends within half a second
             self._seen.append((time.perf_counter() - self._began, max(map(_peak_of, self._pids))))
+            if self._ended.wait(0.5):
+                return
 
     @property
     def peak(self) -> int:
