@@ -134,6 +134,13 @@ def test_results_that_workers_keep_lower_the_budget_of_a_task(cluster: Any) -> N
     assert task_budget(cluster, 1) == before
 
 
+def test_a_worker_that_retires_at_once_still_gives_the_budget(cluster: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    """An adaptive cluster may have no worker before and after the task that makes it start one."""
+    before = task_budget(cluster, 1)
+    monkeypatch.setattr(cluster, "run", lambda *given, **options: {})
+    assert task_budget(cluster, 1) == before
+
+
 def test_a_cluster_without_workers_is_reported(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("dpca.engine.folds.memory._PATIENCE", 0.5)
     with (
