@@ -121,7 +121,7 @@ def test_a_watched_fold_that_was_stopped_shows_what_is_left(
         if seen == [100, 150]:
             raise RuntimeError("stopped")
 
-    given = {"watch": Marks([100, 150, 200], look), "checkpoints": kept}
+    given = {"watch": Marks([100, 150, 200], look), "run": Run(checkpoints=kept)}
     with pytest.raises(RuntimeError, match="stopped"):
         fold(InBatches(Oja(3, seed=1), SIZE), as_source(path), WHOLE, **given)
     (found,), _ = fold(InBatches(Oja(3, seed=1), SIZE), as_source(path), WHOLE, **given)
