@@ -19,7 +19,6 @@ from typing import Any
 import dask.array as da
 import numpy as np
 
-from dpca.engine.folds.memory import usable_bytes
 from dpca.engine.folds.plan import PlanError
 from dpca.kernels.algebra.linalg import add_lower, fix_signs, gram_lower, release_scratch, scratch, symmetrize
 from dpca.kernels.algebra.types import Array
@@ -36,6 +35,7 @@ from dpca.representation.compressed.compressed_scores import (
 )
 from dpca.storage.errors import DataError
 from dpca.storage.given_numbers import is_whole, whole_number
+from dpca.storage.remote.memory import usable_bytes
 
 # Bytes of scores in memory at once, of all samples of some cells.
 _BLOCK_BYTES = 2**26

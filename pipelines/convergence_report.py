@@ -25,6 +25,7 @@ from dpca.pipelines.studies.convergence.study import ConvergenceSettings, conver
 from dpca.report.record import aligned
 from dpca.storage.readers import open_reader
 from dpca.storage.readers.permuted import Permuted
+from dpca.storage.run import Run
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -46,9 +47,7 @@ def _run(options: argparse.Namespace) -> int:
         output,
         settings,
         reading=reading_options(options),
-        overwrite=options.overwrite,
-        progress=shown_progress,
-        say=say,
+        run=Run(overwrite=options.overwrite, progress=shown_progress, say=say),
     )
     tell_result(report, output, already_done, aligned(*convergence_table(report)))
     return 0

@@ -28,8 +28,8 @@ from dpca.cli.arguments import (
     reading_options,
 )
 from dpca.cli.jobs import given_input, output_path, tell_result
-from dpca.cli.running import guarded, say
-from dpca.cli.work import run_options
+from dpca.cli.running import guarded
+from dpca.cli.work import run_of
 from dpca.pipelines.portraits import Portraits
 from dpca.pipelines.studies.partitions import PartitionSettings, known_report, report_partitions
 from dpca.pipelines.studies.partitions.published import DATA_SETS
@@ -60,8 +60,8 @@ def _run(options: argparse.Namespace) -> int:
     report = known_report(given, output, settings, reading=reading, overwrite=options.overwrite)
     already_done = report is not None
     if report is None:
-        with run_options(options) as how:
-            report = report_partitions(given, output, settings, reading=reading, say=say, **how)
+        with run_of(options) as run:
+            report = report_partitions(given, output, settings, reading=reading, run=run)
     tell_result(report, output, already_done)
     return 0
 

@@ -34,6 +34,7 @@ from dpca.pipelines.studies.reproduction import TABLES, MissingData, Reproductio
 from dpca.pipelines.studies.reproduction.data import Setting
 from dpca.pipelines.studies.reproduction.tables import HEADING
 from dpca.storage.disk import writing_errors
+from dpca.storage.run import Run
 from dpca.storage.transaction.outputs import OutputFile
 
 
@@ -55,7 +56,7 @@ def _run(options: argparse.Namespace) -> int:
         output.parent.mkdir(parents=True, exist_ok=True)
         temporary = tempfile.TemporaryDirectory(dir=output.parent) if options.workspace is None else None
     with temporary or nullcontext(options.workspace) as folder:
-        setting = Setting(Path(options.data), Path(folder), options.trials, shown_progress)
+        setting = Setting(Path(options.data), Path(folder), options.trials, Run(progress=shown_progress))
         for name in options.only or TABLES:
             say(f"{name} ...")
             try:

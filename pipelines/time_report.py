@@ -28,8 +28,8 @@ from dpca.cli.arguments import (
     reading_options,
 )
 from dpca.cli.jobs import given_input, output_path, tell_result
-from dpca.cli.running import guarded, say
-from dpca.cli.work import run_options
+from dpca.cli.running import guarded
+from dpca.cli.work import run_of
 from dpca.pipelines.studies.time.ocean import Ocean
 from dpca.pipelines.studies.time.report import TimeSettings, report_time
 from dpca.storage.arrays.layout import SAMPLE
@@ -52,8 +52,8 @@ def _run(options: argparse.Namespace) -> int:
         seed=options.seed,
     )
     given = _given(options)
-    with run_options(options) as how:
-        report, already_done = report_time(given, output, settings, reading=reading_options(options), say=say, **how)
+    with run_of(options) as run:
+        report, already_done = report_time(given, output, settings, reading=reading_options(options), run=run)
     tell_result(report, output, already_done)
     return 0
 

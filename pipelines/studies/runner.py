@@ -21,10 +21,11 @@ from dpca.report.record import aligned, read_report, report_folder, write_report
 from dpca.storage.arrays.arrays import create_array, create_root, write_shard
 from dpca.storage.arrays.layout import Layout
 from dpca.storage.errors import StoreError
-from dpca.storage.progress import JobProgress, no_progress
 from dpca.storage.readers import Reader
 from dpca.storage.remote.objects import Place
+from dpca.storage.run import Run
 from dpca.storage.stack import Stack
+from dpca.storage.survey import ReadOptions
 from dpca.storage.transaction.outputs import check_output, check_report
 from dpca.storage.transaction.workspace import Workspace, fingerprint_of
 
@@ -45,8 +46,8 @@ class StackReport:
         The store. The report goes to ``<output stem>.report``.
     settings : dataclass
         Everything that determines the report, beside the stack.
-    reading : mapping, optional
-        Options of `dpca.storage.ingest` for a reader: ``color``, ``resize``, ``crop``, ``on_error``, ``data_range``.
+    reading : ReadOptions, optional
+        How the samples of a reader are read.
     overwrite : bool
         Whether the output of other settings may be replaced.
     """
@@ -56,7 +57,7 @@ class StackReport:
     given: Stack | Reader
     output: str | os.PathLike[str]
     settings: Any
-    reading: Mapping[str, Any] | None = None
+    reading: ReadOptions | None = None
     overwrite: bool = False
 
     @property
@@ -80,10 +81,7 @@ class StackReport:
     def make(
         self,
         write: Callable[[Workspace, Stack, StageCost], None],
-        *,
-        client: Any = None,
-        progress: JobProgress = no_progress,
-        say: Callable[[str], None] = lambda text: None,
+        run: Run = Run(),
     ) -> tuple[dict[str, Any], bool]:
         """Make store and report, unless an earlier run made them.
 
@@ -92,10 +90,8 @@ class StackReport:
         write : callable
             Receives the unfinished store, the stack, and the cost of the ingest. Writes the store and then the report:
             a published store always has its report.
-        client : distributed.Client, optional
-            Cluster that the ingest runs on; without one, threads of this process.
-        progress, say
-            Receive the progress.
+        run : Run
+            How the ingest runs.
 
         Returns
         -------
@@ -108,8 +104,8 @@ class StackReport:
             if work.state == "complete":
                 return self._read(), True
             if work.state == "resumed":
-                say(f"resuming the unfinished run in '{os.fspath(self.output)}.partial'")
-            stack, ingest = own_stack(self.given, work, self.reading or {}, client=client, progress=progress, say=say)
+                run.say(f"resuming the unfinished run in '{os.fspath(self.output)}.partial'")
+            stack, ingest = own_stack(self.given, work, self.reading or ReadOptions(), run=run)
             write(work, stack, ingest)
             work.publish()
         return self._read(), False
@@ -120,14 +116,14 @@ class StackReport:
         return create_root(work.store, kind=self.kind, fingerprint=work.fingerprint, version=self.version, **facts)
 
     def _workspace(self) -> Workspace:
-        reading, given = dict(self.reading or {}), self.given
+        reading, given = {} if self.reading is None else vars(self.reading), self.given
         of = (given.fingerprint, given.axes, given.data_range) if isinstance(given, Stack) else (given.fingerprint(),)
         return Workspace(
             self.output,
             kind=self.kind,
             fingerprint=fingerprint_of(self.kind, self.version, *of, asdict(self.settings), reading),
             overwrite=self.overwrite,
-            inherited=inherited_of(given, reading),
+            inherited=inherited_of(given, self.reading or ReadOptions()),
         )
 
     def _read(self) -> dict[str, Any]:

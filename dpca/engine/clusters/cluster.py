@@ -23,10 +23,10 @@ from dpca.engine.clusters.cluster_file import ClusterFile, read_cluster_file
 from dpca.engine.clusters.private import private_folder
 from dpca.engine.clusters.tls import TlsFiles
 from dpca.engine.clusters.worker_setup import SILENCE, quiet
-from dpca.engine.folds.memory import thread_count, usable_bytes
 from dpca.engine.folds.stopping import defer_signals
 from dpca.storage.errors import ClusterError, DataError, one_line
 from dpca.storage.remote.clusters import cluster_errors, require_version, run_on_first_worker, watched
+from dpca.storage.remote.memory import thread_count, usable_bytes
 
 if TYPE_CHECKING:
     from distributed.security import Security

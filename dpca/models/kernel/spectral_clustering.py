@@ -10,18 +10,18 @@ from sklearn.base import BaseEstimator, ClusterMixin
 from sklearn.cluster import KMeans
 from sklearn.utils import check_random_state
 
-from dpca.engine.folds.memory import usable_bytes
 from dpca.engine.folds.plan import PlanError
 from dpca.engine.sources.source import batches
 from dpca.kernels.algebra.types import Array
-from dpca.models.base.passes import Passes
+from dpca.models.base.passes import Passes, run_of_fit
 from dpca.models.base.samples import varied_source
 from dpca.models.kernel.kernel_methods import by_degrees
 from dpca.models.kernel.kernel_pca import KernelPCA
-from dpca.representation.lazy import default_client
 from dpca.rules.covariance.covariance import BLOCK_ROWS
 from dpca.storage.errors import DataError
 from dpca.storage.given_numbers import whole_number
+from dpca.storage.remote.memory import usable_bytes
+from dpca.storage.run import Run
 
 
 @dataclass(eq=False, repr=False)
@@ -72,7 +72,7 @@ class SpectralClustering(ClusterMixin, BaseEstimator):  # type: ignore[misc]
         self._check_memory(source.shape[0])
         shape = tuple(source.shape[1:])
         problem = replace(model._problem(source.shape[0], shape, source.dtype), center=False)
-        passes = Passes(source, memory_budget=self.memory_budget, client=default_client())
+        passes = Passes(source, run_of_fit(Run(), self.memory_budget))
         found = by_degrees(problem, passes)
         values, n = found.results["eigenvalues"], source.shape[0]
         coefficients = found.results["coefficients"] / np.sqrt(values)

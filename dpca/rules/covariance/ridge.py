@@ -220,7 +220,9 @@ class _Moments:
         targets, products = self.targets()
         squares, mean = linalg.diagonal(cross) / n, total / n
         variances = squares - mean**2
-        level = np.maximum(_CONSTANT_VALUES * np.abs(mean + self.state.arrays["shift"]), _CONSTANT_SUMS * np.sqrt(squares))
+        level = np.maximum(
+            _CONSTANT_VALUES * np.abs(mean + self.state.arrays["shift"]), _CONSTANT_SUMS * np.sqrt(squares)
+        )
         varies = variances > level**2
         # An infinite scale sets all products with a constant attribute to 0, and so its coefficient.
         scale = np.where(varies, np.sqrt(np.where(varies, variances, 1)) if standardize else 1.0, np.inf)

@@ -4,14 +4,13 @@ from __future__ import annotations
 
 import time
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, ClassVar
 
 import numpy as np
 from numpy.typing import DTypeLike
 
 from dpca.engine.folds.fold import fold
-from dpca.engine.folds.memory import task_budget
 from dpca.engine.folds.plan import PlanError
 from dpca.engine.folds.watching import Marks
 from dpca.engine.sources.source import Source
@@ -22,7 +21,8 @@ from dpca.pipelines.studies.convergence.reference import Reference
 from dpca.rules.base.rule import Wrapper
 from dpca.rules.base.state import State
 from dpca.storage.errors import DataError
-from dpca.storage.progress import JobProgress, no_progress
+from dpca.storage.remote.memory import task_budget
+from dpca.storage.run import Run
 
 
 @dataclass(frozen=True)
@@ -51,7 +51,7 @@ class ConvergenceCurve:
 
 
 @dataclass(frozen=True)
-class Run:
+class RulePass:
     """One pass of a rule: what it had found at each mark, before that is measured."""
 
     samples: list[int]
@@ -59,10 +59,10 @@ class Run:
     found: list[dict[str, Array]]
     failure: str = ""
 
-    def course(self, name: str, reference: Reference, *, progress: JobProgress = no_progress) -> ConvergenceCurve:
+    def course(self, name: str, reference: Reference, *, run: Run = Run()) -> ConvergenceCurve:
         """Measure it."""
         bases = [found["components"] for found in self.found]
-        values = reference.convergence(bases, progress=progress) if bases else []
+        values = reference.convergence(bases, run=run) if bases else []
         return ConvergenceCurve(name, tuple(self.samples), tuple(self.seconds), tuple(values), self.failure)
 
 
@@ -72,9 +72,9 @@ def run_rule(
     marks: Sequence[int],
     *,
     value_range: tuple[float, float] | None = None,
-    progress: JobProgress = no_progress,
+    run: Run = Run(),
     stage: str = "",
-) -> Run:
+) -> RulePass:
     """Give a rule the samples of a source in their order, once, and note what it has found at some marks.
 
     Parameters
@@ -87,14 +87,14 @@ def run_rule(
     value_range : tuple of 2 floats, optional
         Values that the rule is to see as 0 and 1, as floats: the step sizes of the literature are meant for pixels
         scaled like that. By default the values stay as they are.
-    progress : Progress
-        Told the bytes read.
+    run : Run
+        Its progress counts the bytes read.
     stage : str
-        What the progress is called.
+        Name of the pass in the progress.
 
     Returns
     -------
-    Run
+    RulePass
         If the rule refuses to go on, because it diverges, up to there.
 
     Notes
@@ -102,27 +102,27 @@ def run_rule(
     Holds what is found at every mark: k d numbers each.
     """
     timed: Any = _Timed(rule, value_range, [])
-    run = Run([], [], [])
+    passed = RulePass([], [], [])
 
     def note(n: int, found: dict[str, Array]) -> None:
-        run.found.append(found)
-        run.samples.append(n)
-        run.seconds.append(sum(timed.seconds))
+        passed.found.append(found)
+        passed.samples.append(n)
+        passed.seconds.append(sum(timed.seconds))
 
     whole = Whole(tuple(source.shape[1:]))
     try:
         # All memory is for the one task that runs at a time.
         watch = Marks(marks, lambda look: note(look.n_samples, rule.finish(look.states()[0])))
-        budget = task_budget(None, 1)
-        (found,), _ = fold(timed, source, whole, budget=budget, progress=progress, stage=stage, watch=watch)
+        alone = replace(run, memory=task_budget(None, 1))
+        (found,), _ = fold(timed, source, whole, run=alone, stage=stage, watch=watch)
         if source.shape[0] in marks:
             note(source.shape[0], found)
     except (DataError, PlanError):
         # The samples' fault, or the machine's, not the rule's.
         raise
     except (ValueError, _GaveUp) as error:
-        return Run(run.samples, run.seconds, run.found, str(error))
-    return run
+        return RulePass(passed.samples, passed.seconds, passed.found, str(error))
+    return passed
 
 
 class _GaveUp(Exception):

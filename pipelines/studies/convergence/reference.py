@@ -10,7 +10,6 @@ import numpy as np
 
 from dpca import metrics
 from dpca.engine.folds.fold import fold
-from dpca.engine.folds.memory import usable_bytes
 from dpca.engine.folds.plan import PlanError
 from dpca.engine.sources.source import Source
 from dpca.kernels.algebra import linalg
@@ -21,7 +20,8 @@ from dpca.partition.whole import Whole
 from dpca.pipelines.studies.captured import Captured
 from dpca.rules.covariance.covariance import Covariance
 from dpca.storage.errors import DataError
-from dpca.storage.progress import JobProgress, no_progress
+from dpca.storage.remote.memory import usable_bytes
+from dpca.storage.run import Run
 
 
 @dataclass(frozen=True, eq=False)
@@ -53,7 +53,7 @@ class Reference:
         """Return the same for the first k components only."""
         return replace(self, components=self.components[:k], explained_variance=self.explained_variance[:k])
 
-    def convergence(self, bases: Sequence[Array], *, progress: JobProgress = no_progress) -> list[float]:
+    def convergence(self, bases: Sequence[Array], *, run: Run = Run()) -> list[float]:
         """Return the convergence of Alakkari 2020, equation 2.24 of each basis (k, d), in float64; lower is better.
 
         From the covariance where it is at hand; otherwise in one pass over the source, which costs 2 n d operations
@@ -61,19 +61,19 @@ class Reference:
         """
         if self.covariance is not None:
             return [metrics.convergence(basis, self.components, covariance=self.covariance) for basis in bases]
-        captured, _ = self.captured([self.components, *bases], progress=progress)
+        captured, _ = self.captured([self.components, *bases], run=run)
         best = captured[0]
         return [math.log10(1 - found / best) if found < best else -math.inf for found in captured[1:]]
 
-    def captured(self, bases: Sequence[Array], *, progress: JobProgress = no_progress) -> tuple[list[float], float]:
+    def captured(self, bases: Sequence[Array], *, run: Run = Run()) -> tuple[list[float], float]:
         """Return the variance that each basis captures, measured in float64 in one pass, and the total variance."""
         rule = Captured(list(bases), self.mean)
         partition = Whole(tuple(self.source.shape[1:]))
-        (found,), _ = fold(rule, self.source, partition, progress=progress, stage="measure")
+        (found,), _ = fold(rule, self.source, partition, run=run, stage="measure")
         return found["captured"].tolist(), float(found["total_variance"])
 
 
-def exact_reference(source: Source, n_components: int, *, progress: JobProgress = no_progress) -> Reference:
+def exact_reference(source: Source, n_components: int, *, run: Run = Run()) -> Reference:
     """Compute the best components of a source from its covariance, or from its dual where samples are the fewer.
 
     Parameters
@@ -81,7 +81,7 @@ def exact_reference(source: Source, n_components: int, *, progress: JobProgress 
     source : Source
         Of n samples with d attributes.
     n_components : int
-    progress : Progress
+    run : Run
 
     Raises
     ------
@@ -108,17 +108,17 @@ def exact_reference(source: Source, n_components: int, *, progress: JobProgress 
             f"may take {room / 1e6:,.0f} MB: give fewer samples, or smaller ones (--resize)"
         )
     if d <= n:
-        (found,), _ = fold(Covariance(), source, Whole(shape), progress=progress, stage="reference")
+        (found,), _ = fold(Covariance(), source, Whole(shape), run=run, stage="reference")
         covariance = found["covariance"]
         values, rows = linalg.leading_eigh(covariance.copy(), n_components)
         total = float(np.trace(covariance))
         return Reference(source, "covariance", rows, found["mean"], values, total, covariance)
-    return _dual_reference(source, n_components, progress)
+    return _dual_reference(source, n_components, run)
 
 
-def _dual_reference(source: Source, k: int, progress: JobProgress) -> Reference:
+def _dual_reference(source: Source, k: int, run: Run) -> Reference:
     n, d = source.shape[0], math.prod(source.shape[1:])
-    passes = Passes(source, client=None, memory_budget=None, checkpoints=None, progress=progress)
+    passes = Passes(source, run)
     found = dual(SolverProblem(n, d, k, np.dtype(np.float64)), passes)
     values = found["explained_variance"]
     if (rank := int(np.count_nonzero(values))) < k:

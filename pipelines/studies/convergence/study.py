@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import os
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from typing import Any
 
@@ -22,10 +22,11 @@ from dpca.report.page import DataTable
 from dpca.report.record import write_report
 from dpca.storage.arrays.arrays import write_strings
 from dpca.storage.errors import DataError
-from dpca.storage.progress import JobProgress, no_progress
 from dpca.storage.readers import Reader
 from dpca.storage.remote.objects import Place
+from dpca.storage.run import Run
 from dpca.storage.stack import Stack
+from dpca.storage.survey import ReadOptions
 from dpca.storage.transaction.workspace import Workspace
 
 KIND, VERSION = "convergence", 1
@@ -62,10 +63,8 @@ def report_convergence(
     output: str | os.PathLike[str],
     settings: ConvergenceSettings,
     *,
-    reading: Mapping[str, Any] | None = None,
-    overwrite: bool = False,
-    progress: JobProgress = no_progress,
-    say: Callable[[str], None] = lambda text: None,
+    reading: ReadOptions | None = None,
+    run: Run = Run(),
 ) -> tuple[dict[str, Any], bool]:
     """Run rules over a stack in its order, once each, and write store, numbers and figures.
 
@@ -78,12 +77,10 @@ def report_convergence(
         Store to make: ``samples`` (point), ``convergence`` and ``seconds`` (rule, point), ``rule``, and the ingested
         ``stack``. The report goes to ``<output stem>.report``.
     settings : ConvergenceSettings
-    reading : mapping, optional
-        Options of `dpca.storage.ingest` for a reader: ``color``, ``resize``, ``crop``, ``on_error``, ``data_range``.
-    overwrite : bool
-        Whether an output of other settings may be replaced.
-    progress, say
-        Told how far it is.
+    reading : ReadOptions, optional
+        How the samples of a reader are read.
+    run : Run
+        Whether an output of other settings may be replaced, and what is reported. A cluster is not used.
 
     Returns
     -------
@@ -104,26 +101,24 @@ def report_convergence(
     process, one after the other, so that their times compare. A stopped run goes on after the last rule it finished.
     """
     rules = _rules(settings)
-    job = StackReport(KIND, VERSION, given, output, settings, reading, overwrite)
+    job = StackReport(KIND, VERSION, given, output, settings, reading, run.overwrite)
 
     def write(work: Workspace, stack: Stack, ingest: StageCost) -> None:
         marks = marks_for(stack.n_samples, settings.points, settings.batch_size)
-        say(f"exact reference of {stack.n_samples:,} samples with {math.prod(stack.sample_shape):,} attributes")
-        reference = exact_reference(as_source(stack), settings.n_components, progress=progress)
+        run.say(f"exact reference of {stack.n_samples:,} samples with {math.prod(stack.sample_shape):,} attributes")
+        reference = exact_reference(as_source(stack), settings.n_components, run=run)
         courses = []
         for method, rule in rules.items():
             if not work.is_done(f"rule {method}"):
-                say(f"{method} ...")
-                run = run_rule(
-                    rule, reference.source, marks, value_range=_pixel_range(stack), progress=progress, stage=method
-                )
-                course = run.course(method, reference, progress=progress)
+                run.say(f"{method} ...")
+                passed = run_rule(rule, reference.source, marks, value_range=_pixel_range(stack), run=run, stage=method)
+                course = passed.course(method, reference, run=run)
                 work.mark_done(f"rule {method}", record=_record(course))
             courses.append(_course(work.record(f"rule {method}")))
         _write_store(job.create_root(work), courses, marks)
         _write_report(job.folder, _numbers(stack, settings, reference, courses), courses)
 
-    return job.make(write, progress=progress, say=say)
+    return job.make(write, run)
 
 
 def _rules(settings: ConvergenceSettings) -> dict[str, Any]:

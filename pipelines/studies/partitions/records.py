@@ -5,12 +5,11 @@ from __future__ import annotations
 import shutil
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from typing import Any
 
 import numpy as np
 
-from dpca.engine.folds.checkpoint import Checkpoints
 from dpca.kernels.algebra.types import Array
 from dpca.pipelines.studies.partitions.analogy import combined
 from dpca.pipelines.studies.partitions.samples import ReportSamples, panels
@@ -24,9 +23,10 @@ from dpca.pipelines.studies.partitions.strategies import (
     exactly,
     fit_noting,
 )
-from dpca.storage.progress import JobProgress
 from dpca.storage.remote.clusters import cluster_errors
 from dpca.storage.remote.objects import Place
+from dpca.storage.run import Run
+from dpca.storage.transaction.checkpoints import Checkpoints
 from dpca.storage.transaction.workspace import Workspace, fingerprint_of
 
 #: Shares of the components of the largest cells that a picture shows (Alakkari 2020, figure 4.6), all of them last.
@@ -95,8 +95,7 @@ def record_of(
     samples: ReportSamples,
     work: Workspace,
     *,
-    client: Any,
-    progress: JobProgress,
+    run: Run,
     shared: bool,
     eigencells: bool,
     fewer: bool,
@@ -108,8 +107,7 @@ def record_of(
     strategy : Strategy
     samples : Samples
     work : Workspace
-    client : distributed.Client or None
-    progress : Progress
+    run : Run
     shared : bool
         Whether a later strategy takes results of this fit.
     eigencells, fewer : bool
@@ -121,9 +119,9 @@ def record_of(
         known = work.record(unit)
         return Record(Facts(**{**known, "notes": tuple(known["notes"])}), arrays[0])
     folder = work.scratch / "fits" / fingerprint_of(strategy.work)
-    training = training_of(samples, client, folder, progress)
+    training = training_of(samples, run, folder)
     resume_from = folder.exists()
-    (fitted, notes), seconds, alive = timed(lambda: fit_noting(strategy, training), client)
+    (fitted, notes), seconds, alive = timed(lambda: fit_noting(strategy, training), run.client)
     if strategy.name == HOLISTIC:
         fitted = exactly(fitted, training)
     facts = _facts(strategy, fitted, samples, seconds, alive and not resume_from, notes)
@@ -151,11 +149,11 @@ def _processor_seconds(client: Any) -> dict[str, float]:
     return {"this process": time.process_time(), **workers}
 
 
-def training_of(samples: ReportSamples, client: Any, folder: Place, progress: JobProgress) -> Training:
+def training_of(samples: ReportSamples, run: Run, folder: Place) -> Training:
     """Return what a fit to the training samples is given."""
     fitted = samples.fitted
     n, d = fitted.shape[0], int(np.prod(fitted.shape[1:]))
-    return Training(fitted, n, d, client, str(folder), progress)
+    return Training(fitted, n, d, replace(run, checkpoints=Checkpoints(str(folder))))
 
 
 def _facts(

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import os
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
@@ -35,13 +35,12 @@ from dpca.pipelines.studies.runner import StackReport, write_array
 from dpca.report.page import DataTable
 from dpca.report.record import write_report
 from dpca.storage.arrays.arrays import write_strings
-from dpca.storage.progress import JobProgress, no_progress
 from dpca.storage.readers import Reader
 from dpca.storage.remote.objects import Place
+from dpca.storage.run import Run
 from dpca.storage.stack import Stack
+from dpca.storage.survey import ReadOptions
 from dpca.storage.transaction.workspace import Workspace
-
-Say = Callable[[str], None]
 
 KIND, VERSION = "partition-report", 1
 
@@ -51,11 +50,8 @@ def report_partitions(
     output: str | os.PathLike[str],
     settings: PartitionSettings,
     *,
-    reading: Mapping[str, Any] | None = None,
-    client: Any = None,
-    overwrite: bool = False,
-    progress: JobProgress = no_progress,
-    say: Say = lambda text: None,
+    reading: ReadOptions | None = None,
+    run: Run = Run(),
 ) -> dict[str, Any]:
     """Fit every way of splitting attributes to a stack, measure it, and write store, tables and figures.
 
@@ -68,15 +64,10 @@ def report_partitions(
         ``training`` and ``held_out``, with their ``number`` in the stack; ``explained_variance`` (strategy,
         component); ``strategy``; and the ingested ``stack``. The report goes to ``<output stem>.report``.
     settings : PartitionSettings
-    reading : mapping, optional
-        Options of `dpca.storage.ingest` for a reader: ``color``, ``resize``, ``crop``, ``on_error``, ``data_range``.
-    client : distributed.Client, optional
-        Cluster that fits run on; without one, threads of this process. Reconstructions are measured by threads of this
-        process in any case: their number is bounded.
-    overwrite : bool
-        Whether an output of other settings may be replaced.
-    progress, say
-        Told how far it is.
+    reading : ReadOptions, optional
+        How the samples of a reader are read.
+    run : Run
+        How fits run. Threads of this process measure reconstructions in any case: their number is bounded.
 
     Returns
     -------
@@ -93,27 +84,27 @@ def report_partitions(
     A pass or two over the stack for each of about twenty strategies; a stopped run goes on inside the fit that it was
     at. Until the end, the measured samples lie on disk a second time.
     """
-    job = StackReport(KIND, VERSION, given, output, settings, reading, overwrite)
+    job = StackReport(KIND, VERSION, given, output, settings, reading, run.overwrite)
 
     def write(work: Workspace, stack: Stack, ingest: StageCost) -> None:
         stated_range(stack)
         plan = design(settings, stack.n_samples, stack.sample_shape, stack.axes[1:])
         samples = gather(stack, settings, plan, Path(work.scratch) / "samples")
         if not work.is_done("design"):
-            training = training_of(samples, client, work.scratch / "fits", progress)
+            training = training_of(samples, run, work.scratch / "fits")
             # Kept, because a resumed run may have other memory.
             work.mark_done("design", record={"holistic": fitting(plan, settings, training).holistic})
         plan = replace(plan, holistic=work.record("design")["holistic"])
-        records = _records(settings, plan, samples, work, client, progress, say)
-        say("bands at random beside whole samples")
-        found = Findings(settings, plan, samples, records, _analogy(records, samples, work, client, progress))
+        records = _records(settings, plan, samples, work, run)
+        run.say("bands at random beside whole samples")
+        found = Findings(settings, plan, samples, records, _analogy(records, samples, work, run))
         _write_store(job.create_root(work), found)
         tables, checks = all_tables(found), all_checks(found)
         _write_report(job.folder, found, tables, checks)
-        say(in_text(tables))
-        say("\n".join(claim.sentence() for claim in checks))
+        run.say(in_text(tables))
+        run.say("\n".join(claim.sentence() for claim in checks))
 
-    return job.make(write, client=client, progress=progress, say=say)[0]
+    return job.make(write, run)[0]
 
 
 def known_report(
@@ -121,7 +112,7 @@ def known_report(
     output: str | os.PathLike[str],
     settings: PartitionSettings,
     *,
-    reading: Mapping[str, Any] | None = None,
+    reading: ReadOptions | None = None,
     overwrite: bool = False,
 ) -> dict[str, Any] | None:
     """Return the report of an earlier run of this very job, None if there is something to do; needs no cluster.
@@ -143,37 +134,32 @@ def _records(
     plan: Design,
     samples: ReportSamples,
     work: Workspace,
-    client: Any,
-    progress: JobProgress,
-    say: Say,
+    run: Run,
 ) -> dict[str, Record]:
     found = {}
     todo = strategies(settings, plan)
     cells = {"eigencells": todo[plan.middle].name, "fewer": todo[len(plan.cells) - 1].name}
     for place, strategy in enumerate(todo):
-        say(f"{strategy.name} ...")
+        run.say(f"{strategy.name} ...")
         found[strategy.name] = record_of(
             strategy,
             samples,
             work,
-            client=client,
-            progress=progress,
+            run=run,
             shared=any(other.work == strategy.work for other in todo[place + 1 :]),
             eigencells=strategy.name == cells["eigencells"],
             fewer=strategy.name == cells["fewer"],
         )
         for note in found[strategy.name].facts.notes:
-            say(f"note: {note}")
+            run.say(f"note: {note}")
     return found
 
 
-def _analogy(
-    records: Mapping[str, Record], samples: ReportSamples, work: Workspace, client: Any, progress: JobProgress
-) -> Analogy:
+def _analogy(records: Mapping[str, Record], samples: ReportSamples, work: Workspace, run: Run) -> Analogy:
     """Compare bands at random with whole samples; one pass measures what their combined vectors capture."""
     whole, random = records[HOLISTIC].arrays, records[RANDOM].arrays
     if not work.is_done("analogy"):
-        training = training_of(samples, client, work.scratch / "fits" / "analogy", progress)
+        training = training_of(samples, run, work.scratch / "fits" / "analogy")
         each, _, total = captured_by_rows(training, random["rows"], whole["mean"], "combined")
         combined = shares(np.cumsum(each), total).tolist()
         angles = angles_between(whole["rows"], random["rows"])

@@ -11,7 +11,6 @@ from typing import Any
 
 import numpy as np
 
-from dpca.engine.folds.memory import thread_count
 from dpca.engine.sources.held_out import RemainingSource
 from dpca.engine.sources.sampling import read_samples, spread_samples
 from dpca.engine.sources.source import Source, as_source
@@ -22,6 +21,7 @@ from dpca.kernels.quality import has_ssim, mse_per_sample, ssim_per_sample
 from dpca.pipelines.studies.partitions.settings import Design, PartitionSettings, count_cut
 from dpca.plots.panels import panel, thinned
 from dpca.storage.disk import require_free_space, writing_errors
+from dpca.storage.remote.memory import thread_count
 from dpca.storage.remote.tasks import run_in_order
 from dpca.storage.stack import Stack
 

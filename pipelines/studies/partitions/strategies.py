@@ -8,7 +8,6 @@ from typing import Any, Protocol
 
 import numpy as np
 
-from dpca.engine.folds.checkpoint import Checkpoints
 from dpca.engine.folds.fold import fold, plan_for
 from dpca.engine.folds.plan import PlanError
 from dpca.engine.sources.held_out import RemainingSource
@@ -16,7 +15,7 @@ from dpca.engine.sources.source import as_source
 from dpca.kernels.algebra.types import Array
 from dpca.models.cells.band_pca import BandPCA
 from dpca.models.cells.cell_pca import CellPCA
-from dpca.models.streaming.streaming_methods import make_rule
+from dpca.models.streaming.streaming_methods import RuleStream, make_rule
 from dpca.models.streaming.streaming_pca import StreamingPCA
 from dpca.partition.cells import CellGrid
 from dpca.partition.whole import Whole
@@ -24,7 +23,7 @@ from dpca.pipelines.studies.captured import Captured
 from dpca.pipelines.studies.partitions.block_dct import dct_basis
 from dpca.pipelines.studies.partitions.dct_moments import BlockDCTMoments
 from dpca.pipelines.studies.partitions.settings import Design, PartitionSettings
-from dpca.storage.progress import JobProgress
+from dpca.storage.run import Run
 from dpca.storage.stack import Stack
 
 #: Components whose explained variance is looked at one by one (Alakkari 2020, figure 4.9).
@@ -41,22 +40,14 @@ class Training:
     samples : Stack or RemainingSource
     n, d : int
         Samples, and attributes of each.
-    client : distributed.Client or None
-    folder : str
-        Where a stopped fit leaves what it had finished.
-    progress : Progress
+    run : Run
+        How a fit runs. Its checkpoints hold what an interrupted fit has finished.
     """
 
     samples: Stack | RemainingSource
     n: int
     d: int
-    client: Any
-    folder: str
-    progress: JobProgress
-
-    def running(self) -> dict[str, Any]:
-        """Return the arguments of a fit that say how it runs."""
-        return {"client": self.client, "checkpoints": Checkpoints(self.folder), "progress": self.progress}
+    run: Run
 
     def per_attribute(self, variance: float) -> float:
         """Return the mean squared value, over training samples and attributes, of what has this variance in all."""
@@ -131,7 +122,7 @@ class Cells:
 
     def fit(self, training: Training) -> FittedStrategy:
         """Accumulate the covariance of every cell and solve it."""
-        model = CellPCA(self.components, cell_shape=self.cell).fit(training.samples, **training.running())
+        model = CellPCA(self.components, cell_shape=self.cell).fit(training.samples, run=training.run)
         return _partitioned(model, model.basis_, model.grid_, training)
 
 
@@ -173,7 +164,7 @@ class BandStrategy:
             n_estimating=self.n_estimating,
             keep_channels=self.keep_channels,
             random_state=self.seed,
-        ).fit(training.samples, **training.running())
+        ).fit(training.samples, run=training.run)
         return _partitioned(model, model.basis_, model.bands_, training)
 
 
@@ -196,7 +187,7 @@ class Holistic:
 
     def fit(self, training: Training) -> FittedStrategy:
         """Find the components in one pass; what they leave is known as a bound."""
-        model = StreamingPCA(self.components, random_state=self.seed).fit(training.samples, **training.running())
+        model = StreamingPCA(self.components, random_state=self.seed).fit(training.samples, run=training.run)
         total = training.per_attribute(model.total_variance_)
         bound = training.per_attribute(model.total_variance_ - model.explained_variance_.sum())
         held = model.components_.nbytes + model.mean_.nbytes
@@ -235,7 +226,7 @@ class BlockDCT:
         source = as_source(training.samples)
         shape = tuple(source.shape[1:])
         rule = BlockDCTMoments(shape, self.cell, self.across_channels)
-        results, _ = fold(rule, source, Whole(shape), stage="fit", **training.running())
+        results, _ = fold(rule, source, Whole(shape), stage="fit", run=training.run)
         grid = CellGrid(shape, self.cell)
         moments = {name: values.reshape(shape) for name, values in results[0].items()}
         basis, held = dct_basis(grid, moments, self.components, self.chosen, self.across_channels)
@@ -287,11 +278,9 @@ def fitting(plan: Design, settings: PartitionSettings, training: Training) -> De
     source, k = as_source(training.samples), plan.holistic
     partition = Whole(tuple(source.shape[1:]))
     while True:
-        rule = make_rule(
-            "incremental-svd", k, center=True, batch_size=None, seed=0, options={}, n_samples=source.shape[0]
-        )
+        rule = make_rule("incremental-svd", k, center=True, batch_size=None, seed=0, stream=RuleStream(source.shape[0]))
         try:
-            plan_for(rule, source, partition, client=training.client)
+            plan_for(rule, source, partition, run=training.run)
             return replace(plan, holistic=k)
         except PlanError as error:
             if settings.holistic is not None or k == 1:
@@ -319,7 +308,7 @@ def captured_by_rows(training: Training, rows: Array, mean: Array, stage: str) -
     with warnings.catch_warnings():
         # A task that reads gigabytes receives a few hundred megabytes of rows.
         warnings.filterwarnings("ignore", message="Sending large graph")
-        (found,), _ = fold(Captured(bases, mean), source, partition, stage=stage, **training.running())
+        (found,), _ = fold(Captured(bases, mean), source, partition, stage=stage, run=training.run)
     captured = found["captured"]
     return captured[:CURVE], float(captured.sum()), float(found["total_variance"])
 

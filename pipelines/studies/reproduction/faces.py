@@ -29,18 +29,18 @@ _THESIS = {
 def faces_table(setting: Setting) -> ReproductionTable:
     """Alakkari 2020, table 3.7, the column of LFW, and the 200 components of the text below it; one trial."""
     source = as_source(setting.faces())
-    reference = exact_reference(source, _MANY, progress=setting.progress)
+    reference = exact_reference(source, _MANY, run=setting.run)
     last, best_rule, _ = thesis_rules(_MANY)[-1]
     lines = [(name, 5, BATCH, make, Published(_THESIS[name])) for name, make, _ in thesis_rules(5)]
     lines += [(last, _MANY, size, best_rule, Published(0.0091, rounding=5e-5)) for size in (BATCH, _LONG)]
     runs = [
-        run_rule(in_batches(make, size)(0), source, [source.shape[0]], value_range=PIXELS, progress=setting.progress)
+        run_rule(in_batches(make, size)(0), source, [source.shape[0]], value_range=PIXELS, run=setting.run)
         for _, _, size, make, _ in lines
     ]
     # All in one pass, with the best components of both numbers.
     ends = [run.found[-1]["components"] for run in runs]
     bases = [reference.components[:5], reference.components, *ends]
-    captured, total = reference.captured(bases, progress=setting.progress)
+    captured, total = reference.captured(bases, run=setting.run)
     n, d = source.shape[0], math.prod(source.shape[1:])
     errors = [(total - share) * (n - 1) / n / d / PIXELS[1] ** 2 for share in captured]
     entries = [

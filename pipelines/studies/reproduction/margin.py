@@ -9,7 +9,7 @@ import numpy as np
 
 from dpca.engine.sources.source import Source, as_source
 from dpca.models.streaming.streaming_methods import METHODS, make_rule
-from dpca.pipelines.studies.convergence.courses import Run, run_rule
+from dpca.pipelines.studies.convergence.courses import RulePass, run_rule
 from dpca.pipelines.studies.convergence.reference import Reference, exact_reference
 from dpca.pipelines.studies.reproduction.data import Setting
 from dpca.pipelines.studies.reproduction.digits import BATCH, PIXELS, in_batches
@@ -38,7 +38,7 @@ def cifar_margin(setting: Setting) -> ReproductionTable:
 def faces_margin(setting: Setting) -> ReproductionTable:
     """All rules on Labeled Faces in the Wild, k = 50; one trial, as each takes minutes."""
     source = as_source(setting.faces())
-    reference = exact_reference(source, _K, progress=setting.progress)
+    reference = exact_reference(source, _K, run=setting.run)
     title = "Labeled Faces in the Wild, 13,233 photographs of 250 x 250 x 3"
     return _margin("lfw-margin", title, [source], reference, setting)
 
@@ -47,7 +47,7 @@ def _margin(name: str, title: str, sources: list[Source], reference: Reference, 
     lines = _rules(float(reference.explained_variance[0]) / PIXELS[1] ** 2)
     runs = {
         line: [
-            run_rule(make(seed), source, [source.shape[0]], value_range=PIXELS, progress=setting.progress)
+            run_rule(make(seed), source, [source.shape[0]], value_range=PIXELS, run=setting.run)
             for seed, source in enumerate(sources)
         ]
         for line, make in lines.items()
@@ -97,10 +97,10 @@ def _seeded(kind: Any, step: Any) -> Callable[[int], Any]:
     return lambda seed: kind(_K, step, seed=seed, **literal)
 
 
-def _measured(runs: dict[tuple[str, str], list[Run]], reference: Reference, setting: Setting) -> list[Entry]:
+def _measured(runs: dict[tuple[str, str], list[RulePass]], reference: Reference, setting: Setting) -> list[Entry]:
     """Measure everything that was found in one go: a pass over the source costs more than the products."""
     bases = [run.found[-1]["components"] for line in runs.values() for run in line if not run.failure]
-    values = iter(reference.convergence(bases, progress=setting.progress))
+    values = iter(reference.convergence(bases, run=setting.run))
     entries = []
     for (rule, how), line in runs.items():
         good = [run for run in line if not run.failure]

@@ -5,15 +5,12 @@ from __future__ import annotations
 import math
 import os
 import time
-from collections.abc import Callable, Mapping
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from typing import Any
 
 import numpy as np
 import zarr
 
-from dpca.engine.folds.checkpoint import Checkpoints
-from dpca.engine.folds.memory import peak_resident_bytes
 from dpca.jobs.plans.stages import StageCost
 from dpca.kernels.algebra.types import Array
 from dpca.models.base.store import write_model
@@ -28,10 +25,13 @@ from dpca.report.page import DataTable
 from dpca.report.record import write_report
 from dpca.storage.arrays.layout import CHANNEL, count_spatial
 from dpca.storage.errors import DataError
-from dpca.storage.progress import JobProgress, no_progress
 from dpca.storage.readers import Reader
+from dpca.storage.remote.memory import peak_resident_bytes
 from dpca.storage.remote.objects import Place
+from dpca.storage.run import Run
 from dpca.storage.stack import Stack
+from dpca.storage.survey import ReadOptions
+from dpca.storage.transaction.checkpoints import Checkpoints
 from dpca.storage.transaction.workspace import Workspace
 from dpca.timeseries import spectrum
 
@@ -77,11 +77,8 @@ def report_time(
     output: str | os.PathLike[str],
     settings: TimeSettings,
     *,
-    reading: Mapping[str, Any] | None = None,
-    client: Any = None,
-    overwrite: bool = False,
-    progress: JobProgress = no_progress,
-    say: Callable[[str], None] = lambda text: None,
+    reading: ReadOptions | None = None,
+    run: Run = Run(),
 ) -> tuple[dict[str, Any], bool]:
     """Find the modes of a stack, what they do over time, and write store, numbers and figures.
 
@@ -93,14 +90,10 @@ def report_time(
         Store to make: ``time_functions`` (sample, mode), ``power`` (frequency, mode) and ``frequency``, the ``model``,
         and the ingested ``stack``. The report goes to ``<output stem>.report``.
     settings : TimeSettings
-    reading : mapping, optional
-        Options of `dpca.storage.ingest` for a reader: ``color``, ``resize``, ``crop``, ``on_error``, ``data_range``.
-    client : distributed.Client, optional
-        Where fits run; without one, threads of this process.
-    overwrite : bool
-        Whether an output of other settings may be replaced.
-    progress, say
-        Told how far it is.
+    reading : ReadOptions, optional
+        How the samples of a reader are read.
+    run : Run
+        Whether an output of other settings may be replaced, and how fits run.
 
     Returns
     -------
@@ -120,16 +113,16 @@ def report_time(
     """
     n = given.n_samples if isinstance(given, Stack) else len(given)
     spectrum(np.zeros((n, 1)), segment=settings.segment)  # an error of the segment comes before any pass
-    job = StackReport(KIND, VERSION, given, output, settings, reading, overwrite)
+    job = StackReport(KIND, VERSION, given, output, settings, reading, run.overwrite)
 
     def write(work: Workspace, stack: Stack, ingest: StageCost) -> None:
         stages = {"ingest": asdict(ingest)} if ingest.bytes else {}
 
         def fitted(model: Any, name: str) -> Any:
-            say(f"{name} ...")
+            run.say(f"{name} ...")
             began = time.perf_counter()
             kept = Checkpoints(f"{work.scratch}/fits/{name.replace(' ', '-')}")
-            model.fit(stack, client=client, checkpoints=kept, progress=progress)
+            model.fit(stack, run=replace(run, checkpoints=kept))
             seconds = time.perf_counter() - began
             stages[name] = {"seconds": seconds, "bytes": stack.nbytes, "peak_memory": peak_resident_bytes()}
             return model
@@ -144,7 +137,7 @@ def report_time(
         _write_arrays(job.create_root(work), found, settings)
         _write_report(job.folder, stack, found, settings, stages)
 
-    return job.make(write, client=client, progress=progress, say=say)
+    return job.make(write, run)
 
 
 @dataclass(frozen=True, eq=False)
