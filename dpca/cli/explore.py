@@ -4,12 +4,11 @@ from __future__ import annotations
 
 import argparse
 import threading
-from html import escape
 from typing import TYPE_CHECKING
 
 from dpca.cli.running import say
 from dpca.engine.folds.stopping import defer_signals
-from dpca.explore.markup import title, triplet
+from dpca.explore.markup import alert, title, triplet
 from dpca.explore.opening import Opened, open_explorer
 from dpca.explore.server import PageServer
 from dpca.explore.words import error_text
@@ -19,7 +18,7 @@ if TYPE_CHECKING:
     from dpca.explore.live import LiveModelStore
 
 # Seconds between two readings of a model that another program may write, and seconds that a fit may take to end.
-_LOOK, _END = 1.0, 2.0
+_CHECK, _END = 1.0, 2.0
 
 
 def explore(options: argparse.Namespace) -> int:
@@ -39,9 +38,9 @@ def explore(options: argparse.Namespace) -> int:
         server.show(_first(opened))
         with defer_signals():
             from dpca.explore.live import LiveFit
-            from dpca.explore.page import lay_out
+            from dpca.explore.page import ExplorerPage
 
-        server.mount(lambda document: lay_out(opened.explorer, document))
+        server.mount(lambda document: ExplorerPage(opened.explorer, document))
         watched = _loaded(opened)
         if opened.load is None and opened.stack is not None:
             with defer_signals():
@@ -49,9 +48,9 @@ def explore(options: argparse.Namespace) -> int:
             fit = LiveFit(opened.explorer, opened.stack, options.components)
             fit.start()
         never = threading.Event()
-        while not never.wait(_LOOK):
+        while not never.wait(_CHECK):
             if watched is not None:
-                watched.look()
+                watched.check()
     finally:
         if fit is not None:
             fit.stop(_END)
@@ -65,10 +64,10 @@ def _first(opened: Opened) -> str:
     if explorer.originals is None:
         return "<p>loading the model</p>"
     try:
-        look = explorer.look(0, 1, explorer.middle)
-        return title(look) + triplet(look)
+        view = explorer.view(0, 1, explorer.middle)
+        return title(view) + triplet(view)
     except Exception as error:  # reported on the page, which keeps working
-        return f'<p role="alert">{escape(error_text(error))}</p>'
+        return alert(error_text(error))
 
 
 def _loaded(opened: Opened) -> LiveModelStore | None:

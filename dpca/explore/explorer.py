@@ -223,7 +223,7 @@ class Explorer:
         """The initial slice of a volume."""
         return 0 if self.facts is None else self.facts.n_planes // 2
 
-    def look(self, index: int, k: int, plane: int | None = 0) -> SampleView:
+    def view(self, index: int, k: int, plane: int | None = 0) -> SampleView:
         """Return the view of a sample with its first ``k`` components.
 
         Parameters

@@ -87,7 +87,7 @@ class LiveModelStore:
         self._path, self._reload, self._explorer = path, reload, explorer
         self._known = self._state()
 
-    def look(self) -> None:
+    def check(self) -> None:
         """Reload the model if it has changed; report a missing one."""
         state = self._state()
         if state is None:

@@ -4,18 +4,17 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
-from html import escape
+from pathlib import Path
 from typing import Any
 
 from bokeh.document import Document
 from bokeh.events import ValueSubmit
 from bokeh.models import BasicTicker, ColumnDataSource, Range1d
-from bokeh.models.widgets import Button, Checkbox, Div, Select, Slider, Spinner, TextInput
+from bokeh.models.widgets import Button, Checkbox, Div, Select, Slider, Spinner, TextInput, Widget
 from bokeh.plotting import figure
 
 from dpca.explore import markup
 from dpca.explore.explorer import ORDERS, Explorer
-from dpca.explore.style import INK, LINE, WIDGETS
 from dpca.explore.tasks import Tasks
 from dpca.explore.words import error_text
 from dpca.kernels.algebra.types import Array
@@ -26,15 +25,14 @@ GALLERY, EIGENIMAGES = 18, 11
 # Milliseconds between two checks for a new model, and most seconds of one search for a name.
 _POLL, _SEARCH = 250, 5.0
 _SEARCHED = 2000
-
-
-def lay_out(explorer: Explorer, document: Document) -> None:
-    """Lay out a page for one visitor. ``document`` keeps it alive."""
-    ExplorerPage(explorer, document)
+# Colors of the curve, and of the mark on it.
+_LINE, _INK = "#4f8fc0", "#e07a3f"
+# Bokeh draws each widget in a shadow root, and the page's style sheet does not apply there.
+_STYLES = Path(__file__).with_name("static").joinpath("widgets.css").read_text()
 
 
 class ExplorerPage:
-    """One visitor's page.
+    """One visitor's page. ``document`` keeps it alive.
 
     Parameters
     ----------
@@ -67,49 +65,30 @@ class ExplorerPage:
 
     def _build(self, n: int) -> None:
         explorer, facts = self._explorer, self._explorer.facts
-        self._alert = Div(
-            name="alert", text="", visible=False, stylesheets=[WIDGETS], html_attributes={"role": "alert"}
-        )
-        self._news = Div(
-            name="news", text="", visible=False, stylesheets=[WIDGETS], html_attributes={"aria-live": "polite"}
-        )
-        self._stop = Button(label="Stop the fit", name="stop", visible=False, stylesheets=[WIDGETS])
-        self._stop.on_click(self._stop_fit)
-        self._name = Div(name="name", text="", stylesheets=[WIDGETS], html_attributes={"aria-live": "polite"})
-        self._panels = Div(name="panels", text="", stylesheets=[WIDGETS], css_classes=["look"])
-        self._numbers = Div(name="numbers", text="", stylesheets=[WIDGETS], css_classes=["numbers"])
-        self._numbers.html_attributes = {"aria-live": "polite"}
-        self._k = Slider(
-            start=0, end=1, value=0, step=1, title="components k", name="k", visible=False, stylesheets=[WIDGETS]
-        )
-        self._sample = Spinner(
-            low=0, high=max(n - 1, 0), value=0, step=1, title="sample", name="sample", stylesheets=[WIDGETS], width=130
-        )
         planes = 1 if facts is None else facts.n_planes
-        self._plane = Slider(
-            start=0,
-            end=max(planes - 1, 1),
-            value=explorer.middle,
-            step=1,
-            title="slice",
-            name="slice",
-            stylesheets=[WIDGETS],
+        polite = {"aria-live": "polite"}
+        self._alert = _styled(Div, "alert", visible=False, html_attributes={"role": "alert"}, render_as_text=True)
+        self._news = _styled(Div, "news", visible=False, html_attributes=polite, render_as_text=True)
+        self._stop = _styled(Button, "stop", label="Stop the fit", visible=False)
+        self._name = _styled(Div, "name", html_attributes=polite)
+        self._panels = _styled(Div, "panels")
+        self._numbers = _styled(Div, "numbers", html_attributes=polite)
+        self._k = _styled(Slider, "k", start=0, end=1, value=0, step=1, title="components k", visible=False)
+        self._sample = _styled(Spinner, "sample", low=0, high=max(n - 1, 0), value=0, step=1, title="sample", width=130)
+        self._plane = _styled(
+            Slider, "slice", start=0, end=max(planes - 1, 1), value=explorer.middle, step=1, title="slice"
         )
-        self._projected = Checkbox(label="maximum projection", active=False, name="projection", stylesheets=[WIDGETS])
-        self._search = TextInput(
-            title="search by name", placeholder="a part of a name, or a number", name="search", stylesheets=[WIDGETS]
-        )
-        self._orders = Select(title="order", value="stack", name="order", stylesheets=[WIDGETS])
-        first: list[Any] = [("stack", ORDERS["stack"])]
-        self._orders.options = first
-        self._back = Button(label="Previous", name="previous", stylesheets=[WIDGETS])
-        self._on = Button(label="Next", name="next", stylesheets=[WIDGETS])
-        self._where = Div(name="where", text="", stylesheets=[WIDGETS], html_attributes={"aria-live": "polite"})
-        self._gallery = Div(name="gallery", text="", stylesheets=[WIDGETS], css_classes=["gallery"])
-        self._gallery.html_attributes = {"role": "group", "aria-label": "samples to choose from"}
-        self._eigen = Div(name="eigenimages", text="", stylesheets=[WIDGETS], css_classes=["eigen"])
-        self._eigen.html_attributes = {"role": "group", "aria-label": "mean and eigenimages"}
-        self._words = Div(name="model", text="", stylesheets=[WIDGETS])
+        self._projected = _styled(Checkbox, "projection", label="maximum projection", active=False)
+        self._search = _styled(TextInput, "search", title="search by name", placeholder="a part of a name, or a number")
+        self._orders = _styled(Select, "order", title="order", value="stack", options=[("stack", ORDERS["stack"])])
+        self._back = _styled(Button, "previous", label="Previous")
+        self._on = _styled(Button, "next", label="Next")
+        self._where = _styled(Div, "where", html_attributes=polite, render_as_text=True)
+        in_gallery = {"role": "group", "aria-label": "samples to choose from"}
+        self._gallery = _styled(Div, "gallery", css_classes=["gallery"], html_attributes=in_gallery)
+        in_model = {"role": "group", "aria-label": "mean and eigenimages"}
+        self._eigen = _styled(Div, "eigenimages", css_classes=["eigen"], html_attributes=in_model)
+        self._words = _styled(Div, "model", render_as_text=True)
         self._curve, self._mark = (ColumnDataSource({"k": [], "share": []}) for _ in range(2))
         self._chart = self._variance()
         for widget, changed, do in (
@@ -117,11 +96,12 @@ class ExplorerPage:
             (self._sample, "value", self._show_sample),
             (self._plane, "value", self._show_plane),
             (self._projected, "active", self._show_plane),
-            (self._search, "value", self._look_for),
+            (self._search, "value", self._find),
             (self._orders, "value", self._sort),
         ):
-            widget.on_change(changed, _called(do))
-        self._search.on_event(ValueSubmit, lambda _: self._look_on())
+            widget.on_change(changed, lambda attr, old, new, do=do: do())
+        self._stop.on_click(self._stop_fit)
+        self._search.on_event(ValueSubmit, lambda _: self._find_more())
         self._back.on_click(lambda: self._turn(-1))
         self._on.on_click(lambda: self._turn(1))
         samples = [self._name, self._panels, self._sample, self._k, self._numbers]
@@ -150,8 +130,8 @@ class ExplorerPage:
             border_fill_color=None,
             outline_line_color=None,
         )
-        chart.line("k", "share", source=self._curve, color=LINE, line_width=2)
-        chart.scatter("k", "share", source=self._mark, color=INK, size=9)
+        chart.line("k", "share", source=self._curve, color=_LINE, line_width=2)
+        chart.scatter("k", "share", source=self._mark, color=_INK, size=9)
         chart.grid.grid_line_color = "#88888833"
         chart.xaxis.ticker = BasicTicker(min_interval=1)
         for axis in chart.axis:  # `page.js` sets the other colors, for light or dark pages
@@ -176,11 +156,11 @@ class ExplorerPage:
         self._shown = index
 
         def work() -> Callable[[], None]:
-            look = self._explorer.look(index, k, plane)
+            view = self._explorer.view(index, k, plane)
             facts = self._explorer.facts
             assert facts is not None
-            name, panels = markup.title(look), markup.triplet(look)
-            sizes = markup.numbers(look, _bytes_of(facts), measurable=facts.data_range is not None)
+            name, panels = markup.title(view), markup.triplet(view)
+            sizes = markup.numbers(view, _bytes_of(facts), measurable=facts.data_range is not None)
 
             def show() -> None:
                 self._name.text, self._panels.text, self._numbers.text = name, panels, sizes
@@ -233,7 +213,7 @@ class ExplorerPage:
                     self._orders.options = options
                 if shown is None:
                     return
-                self._eigen.text, self._words.text = text, escape(shown.words)
+                self._eigen.text, self._words.text = text, shown.words
                 self._curve.data = {"k": list(range(1, len(shown.explained) + 1)), "share": shown.explained.tolist()}
                 self._chart.visible = len(shown.explained) > 0
                 self._mark_share()
@@ -287,7 +267,7 @@ class ExplorerPage:
 
         self._long.do("order", work, self._trouble)
 
-    def _look_for(self) -> None:
+    def _find(self) -> None:
         text = self._search.value.strip()
         if not text:
             self._found, self._page = None, 0
@@ -315,11 +295,11 @@ class ExplorerPage:
 
         self._long.do("search", work, self._trouble)
 
-    def _look_on(self) -> None:
+    def _find_more(self) -> None:
         """Continue an unfinished search in the remaining names, when Enter is pressed."""
         text, end = self._searched
         if self._found is not None and text == self._search.value.strip() and end < self._n:
-            self._look_for()
+            self._find()
 
     def _turn(self, step: int) -> None:
         self._page += step
@@ -333,22 +313,20 @@ class ExplorerPage:
         _say(self._alert, error_text(error))
 
 
+def _styled(kind: Callable[..., Widget], name: str, **options: Any) -> Any:
+    """Return a widget in the page's style. `page.css` places it by its name."""
+    return kind(name=name, stylesheets=[_STYLES], **options)
+
+
 def _say(where: Div, text: str) -> None:
     """Show a message, or hide an empty one."""
-    if where.text != escape(text):
-        where.update(text=escape(text), visible=bool(text))
+    if where.text != text:
+        where.update(text=text, visible=bool(text))
 
 
 def _whole(value: float | None) -> int:
     """Return a widget's value as a natural number; 0 for NaN, infinity or None, which a visitor may send."""
     return max(0, int(value)) if value is not None and math.isfinite(value) else 0
-
-
-def _called(do: Callable[[], None]) -> Callable[[str, Any, Any], None]:
-    def changed(attr: str, old: Any, new: Any) -> None:
-        do()
-
-    return changed
 
 
 def _bytes_of(facts: Any) -> int:
