@@ -17,13 +17,13 @@ from dpca.kernels.algebra.types import Array
 from dpca.kernels.pixels import Pixels
 from dpca.plots.panels import (
     centered,
-    difference,
+    differences,
     intensity,
     marked,
     panel,
-    readable_gain,
     shown_range,
     signed,
+    spread_over,
     thinned,
 )
 from dpca.storage.arrays.layout import axes_for, count_spatial
@@ -249,14 +249,14 @@ class Explorer:
         shown = [None if v is None else facts.picture(v, plane, LONGEST) for v in (x, y)]
         reach = shown_range([v for v in shown if v is not None], facts.dtype, facts.data_range)
         panels = [None if v is None else _shown(v, reach) for v in shown]
-        lost, gain = None, 1
+        error, gain = None, 1
         if shown[0] is not None and shown[1] is not None:
-            gain = readable_gain([shown[1] - shown[0]], reach)
-            lost = marked(difference(shown[0], shown[1], reach, gain))
+            (error,), gain = differences([(shown[0], shown[1])], reach)
+            error = marked(error)
         stored = {} if decoder is None else {n: float(v[index]) for n, v in self._quality(decoder).items()}
         numbers = {} if x is None or y is None else self._measured(x, y)
         size = "" if decoder is None or level is None else decoder.words(level)
-        return SampleView(index, name, level, panels[0], panels[1], lost, gain, numbers, stored, size)
+        return SampleView(index, name, level, panels[0], panels[1], error, gain, numbers, stored, size)
 
     def thumbnail(self, index: int) -> Array:
         """Return a small panel of a sample, or of its reconstruction if there is no original."""
@@ -296,9 +296,9 @@ class Explorer:
 
     def _ordered(self, decoder: Decoder, name: str) -> Array:
         if name == "measured":
-            some = np.unique(np.linspace(0, self._facts().n_samples - 1, _MEASURED).astype(int))
-            lost = [self._error(decoder, int(index)) for index in some]
-            return np.asarray(some[np.argsort(np.negative(lost), kind="stable")])
+            some = spread_over(self._facts().n_samples, _MEASURED)
+            lost = [self._error(decoder, index) for index in some]
+            return np.asarray(some)[np.argsort(np.negative(lost), kind="stable")]
         values = decoder.distances() if name == "distance" else self._quality(decoder)[name]
         values = np.nan_to_num(values, nan=np.inf if name in ("ssim", "psnr") else -np.inf)
         return np.argsort(values if name in ("ssim", "psnr") else -values, kind="stable")

@@ -14,6 +14,7 @@ from PIL import Image
 from dpca.explore.explorer import ComponentView, SampleView
 from dpca.kernels.algebra.types import Array
 from dpca.plots.html import template
+from dpca.plots.panels import difference_words
 from dpca.storage.errors import printable
 
 # Most letters of a name in a caption, and below a thumbnail.
@@ -54,13 +55,13 @@ def title(view: SampleView) -> Markup:
 
 def triplet(view: SampleView) -> Markup:
     """Return original, reconstruction and difference next to each other."""
-    times = f" \N{MULTIPLICATION SIGN} {view.gain}" if view.gain > 1 else ""
+    difference = difference_words(view.gain)
     of = "" if view.k is None else f", k = {view.k}"
     name = shortened(view.name)
     panels = [
         ("original", view.original, f"original of {name}"),
         (f"reconstruction{of}", view.reconstruction, f"reconstruction of {name}{of}"),
-        (f"difference{times}", view.difference, f"difference{times}, grey is zero"),
+        (difference, view.difference, f"{difference}, grey is zero"),
     ]
     return Markup(_VIEWS.triplet(_pictures(panels)))
 

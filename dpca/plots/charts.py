@@ -14,10 +14,9 @@ from numpy.typing import ArrayLike, NDArray
 from dpca.plots import drawing
 from dpca.plots.drawing import ACCENT, ALERT, INK, MUTED
 from dpca.plots.given import curve_of, is_model, model_given, quality_of
-from dpca.plots.lines import leave_room, legend_beside, line_styles
+from dpca.plots.lines import draw_lines
 from dpca.storage.errors import DataError
 
-_LEGEND_INCHES, _WIDE_LEGEND_INCHES = 2.75, 3.3
 # float64 does not resolve smaller values.
 _FLOOR = -15.0
 
@@ -89,29 +88,12 @@ def convergence(
     """
     given = [(name, *line) for name, line in lines.items()] if isinstance(lines, Mapping) else lines
     points = [(name, *_points(name, x, values)) for name, x, values in given]
-    drawn = [(name, x, heights) for name, x, heights in points if len(x)]
+    drawn = [line for line in points if len(line[1])]
     if not drawn:
         raise DataError("there is no convergence to show: give at least one line with a point")
     figure, axes = drawing.chart(x_label, y_label)
-    leave_room(axes, _LEGEND_INCHES)
-    styles = line_styles([name for name, _, _ in drawn], emphasized)
-    for name, x, values in sorted(drawn, key=lambda line: -line[2][-1]):
-        color, dash = styles[name]
-        strong = name == emphasized
-        axes.plot(
-            x,
-            values,
-            color=color,
-            linestyle=dash,
-            linewidth=2.2 if strong else 1.3,
-            marker="o" if len(x) <= 30 else "",
-            markersize=4 if strong else 2.6,
-            label=f"{name}  {values[-1]:.2f}",
-            zorder=3 if strong else 2,
-            clip_on=False,
-        )
+    draw_lines(axes, drawn, emphasized, ".2f", legend_width=2.75, line_width=1.3, most_markers=30)
     _scale(axes)
-    legend_beside(axes)
     return figure
 
 
@@ -196,30 +178,13 @@ def _mean_and_spread(curve: NDArray[np.float64], parts: str) -> Figure:
 
 def _several(curves: Mapping[str, NDArray[np.float64]], emphasized: str) -> Figure:
     means = {name: curve if curve.ndim == 1 else _mean_of(curve) for name, curve in curves.items()}
-    drawn = [(name, curve) for name, curve in means.items() if curve.size]
+    drawn = [(name, np.arange(1, len(curve) + 1), curve) for name, curve in means.items() if curve.size]
     if not drawn:
         raise DataError("there is no explained variance to show: give at least one line with a point")
     figure, axes = drawing.chart("components kept", "explained variance")
-    leave_room(axes, _WIDE_LEGEND_INCHES)
-    styles = line_styles([name for name, _ in drawn], emphasized)
-    for name, share in sorted(drawn, key=lambda line: -line[1][-1]):
-        color, dash = styles[name]
-        strong = name == emphasized
-        axes.plot(
-            np.arange(1, len(share) + 1),
-            share,
-            color=color,
-            linestyle=dash,
-            linewidth=2.2 if strong else 1.4,
-            marker="o",
-            markersize=4 if strong else 2.6,
-            label=f"{name}  {share[-1]:.1%}",
-            zorder=3 if strong else 2,
-            clip_on=False,
-        )
-    axes.set_xlim(0.5, max(len(share) for _, share in drawn) + 0.5)
-    _scale_shares(axes, min(float(share[0]) for _, share in drawn))
-    legend_beside(axes)
+    draw_lines(axes, drawn, emphasized, ".1%", legend_width=3.3, line_width=1.4)
+    axes.set_xlim(0.5, max(len(share) for _, _, share in drawn) + 0.5)
+    _scale_shares(axes, min(float(share[0]) for _, _, share in drawn))
     return figure
 
 

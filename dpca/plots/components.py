@@ -130,7 +130,9 @@ def rank_map(ranks: Any, *, axes: Sequence[str] | None = None) -> Figure:
     aspect = drawing.aspect_of(values)
     width = min(WIDTH - 2 * _MARGIN - _SCALE, _HIGHEST_MAP / aspect)
     figure, _ = drawing.page(width * aspect + 2 * _MARGIN)
-    drawing.show_counts(figure, values, ((WIDTH - _SCALE - width) / 2, _MARGIN, width, width * aspect), _FEW_TO_MANY)
+    place = ((WIDTH - _SCALE - width) / 2, _MARGIN, width, width * aspect)
+    ticks = MaxNLocator(integer=True, nbins=6, min_n_ticks=1)
+    drawing.show_colored(figure, values, place, _FEW_TO_MANY, bar=(0.15, 0.14), ticks=ticks)
     return figure
 
 

@@ -17,7 +17,7 @@ from dpca.plots.panels import NOTHING, signed
 from dpca.storage.errors import DataError
 from dpca.storage.given_numbers import require_one_array
 
-_MARGIN, _GAP, _HEADING, _FOOT, _MAP, _TALLEST, _BAR = 0.1, 0.75, 0.3, 0.32, 4.1, 3.0, 0.12
+_MARGIN, _GAP, _HEADING, _FOOT, _MAP, _TALLEST = 0.1, 0.75, 0.3, 0.32, 4.1, 3.0
 _COLORS = LinearSegmentedColormap.from_list("signed", signed(np.array([-1.0, 0.0, 1.0]), 1.0))
 _SIGNED = _COLORS.with_extremes(bad=f"{NOTHING}")
 
@@ -86,15 +86,10 @@ def mode_maps(
 
 def _draw_map(figure: Figure, picture: Any, place: tuple[float, float, float, float], units: str) -> None:
     most = float(np.nanmax(np.abs(picture))) if np.isfinite(picture).any() else 0.0
-    axes = drawing.axes_at(figure, place)
-    axes.set_axis_off()
     scale = Normalize(-most or -1.0, most or 1.0)
-    image = axes.imshow(np.ma.masked_invalid(picture), cmap=_SIGNED, norm=scale, aspect="auto", interpolation="nearest")
-    left, bottom, width, height = place
-    bar = figure.colorbar(image, cax=drawing.axes_at(figure, (left + width + 0.1, bottom, _BAR, height)))
-    bar.outline.set_visible(False)
-    drawing.style_ticks(bar.ax)
+    drawing.show_colored(figure, np.ma.masked_invalid(picture), place, _SIGNED, bar=(0.1, 0.12), scale=scale)
     if units:
+        left, bottom, width, height = place
         drawing.write(figure, left + width + 0.1, bottom + height + 0.08, units, color=MUTED)
 
 
@@ -104,8 +99,5 @@ def draw_series(figure: Figure, along: Any, values: Any, place: tuple[float, flo
     axes.axhline(0, color=HAIRLINE, linewidth=0.8)
     axes.plot(along, values, color=ACCENT, linewidth=0.9)
     axes.margins(x=0)
-    drawing.style_ticks(axes)
-    for side, spine in axes.spines.items():
-        spine.set_visible(side == "bottom")
-        spine.set(color=MUTED, linewidth=0.8)
+    drawing.style_axes(axes)
     return axes

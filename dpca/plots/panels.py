@@ -17,7 +17,7 @@ from numpy.typing import ArrayLike, NDArray
 
 from dpca.storage.arrays.layout import CHANNEL, axes_for
 from dpca.storage.errors import DataError
-from dpca.storage.ranges import found_range, type_range
+from dpca.storage.ranges import checked_range, found_range, type_range
 
 NEUTRAL = 0.5
 """The grey of zero in differences and eigenvectors."""
@@ -70,18 +70,10 @@ def thinned(picture: NDArray[np.float64], longest: int = 1600) -> NDArray[np.flo
     return picture[::step, ::step].copy() if step > 1 else picture
 
 
-def bounds_of(data_range: ArrayLike) -> tuple[float, float]:
-    """Return the lowest and the highest value.
-
-    Raises
-    ------
-    DataError
-        If these are not two finite numbers in ascending order.
-    """
-    values = np.asarray(data_range, np.float64)
-    if values.shape != (2,) or not -np.inf < values[0] < values[1] < np.inf:
-        raise DataError(f"data_range is {data_range!r}: give the lowest and the highest value, in this order")
-    return float(values[0]), float(values[1])
+def spread_over(n: int, count: int) -> list[int]:
+    """Return the indices of up to ``count`` of n things, evenly spaced from the first to the last."""
+    found: list[int] = np.linspace(0, n - 1, min(count, n)).round().astype(int).tolist()
+    return found
 
 
 def range_of(values: Sequence[NDArray[Any]], stated: tuple[float, float] | None) -> tuple[float, float]:
@@ -122,7 +114,7 @@ def shown_range(
 
 def intensity(values: NDArray[np.float64], data_range: tuple[float, float]) -> NDArray[np.float64]:
     """Map ``data_range`` to 0..1 and clip values outside of it."""
-    low, high = bounds_of(data_range)
+    low, high = checked_range(data_range)
     return np.clip((values - low) / (high - low), 0.0, 1.0)
 
 
@@ -133,7 +125,7 @@ def difference(
     gain: float,
 ) -> NDArray[np.float64]:
     """Return the amplified difference around :data:`NEUTRAL`; it is brighter where the reconstruction is too bright."""
-    low, high = bounds_of(data_range)
+    low, high = checked_range(data_range)
     return np.clip(NEUTRAL + gain * (reconstruction - original) / (high - low), 0.0, 1.0)
 
 
@@ -151,13 +143,26 @@ def readable_gain(differences: Sequence[NDArray[np.float64]], data_range: tuple[
 
     A figure has a single gain, so that a paler panel means a smaller error.
     """
-    low, high = bounds_of(data_range)
+    low, high = checked_range(data_range)
     finite = [values[np.isfinite(values)] for values in differences]
     extent = max((float(np.percentile(np.abs(values), 99)) for values in finite if values.size), default=0.0)
     if extent == 0:
         return 1
     wanted = NEUTRAL * (high - low) / extent
     return max((step for step in (1, 2, 5, 10, 20, 50, 100, 200, 500, 1000) if step <= wanted), default=1)
+
+
+def differences(
+    pairs: Sequence[tuple[NDArray[np.float64], NDArray[np.float64]]], data_range: tuple[float, float]
+) -> tuple[list[NDArray[np.float64]], int]:
+    """Return `difference` of each pair of original and reconstruction, and the gain, which is the same for all."""
+    gain = readable_gain([b - a for a, b in pairs], data_range)
+    return [difference(a, b, data_range, gain) for a, b in pairs], gain
+
+
+def difference_words(gain: int) -> str:
+    """Return the heading of a difference, with its gain."""
+    return "difference" if gain == 1 else f"difference \N{MULTIPLICATION SIGN} {gain}"
 
 
 def extent_of(pictures: Sequence[NDArray[np.float64]]) -> float:
