@@ -1,4 +1,4 @@
-"""Modes of fields as maps with their time functions, from plain arrays."""
+"""Modes of fields as maps with their time series, from plain arrays."""
 
 from __future__ import annotations
 
@@ -31,18 +31,18 @@ def mode_maps(
     shares: ArrayLike | None = None,
     units: str = "",
 ) -> Figure:
-    """Draw modes one below the other, each as a map in signed colors with its time function.
+    """Draw modes one below the other, each as a map in signed colors with its time series.
 
     Parameters
     ----------
     maps : array_like of shape (k, ny, nx)
         NaN at grid points without data. Each map has its own scale, with zero in white.
     series : array_like of shape (n, k), optional
-        Time functions.
+        Time series of the modes.
     latitude : array_like of shape (ny,), optional
         Used to put the north at the top; without it the first row is at the top.
     times : array_like of shape (n,), optional
-        Numbers or dates along the time functions.
+        Numbers or dates along the time series.
     shares : array_like of shape (k,), optional
         Shares of the variance, shown next to the index of the mode.
     units : str
@@ -59,7 +59,7 @@ def mode_maps(
         raise DataError(f"maps have shape {pictures.shape}: give (k, ny, nx), at least one mode of two axes")
     curves = None if series is None else np.asarray(series, np.float64)
     if curves is not None and (curves.ndim != 2 or curves.shape[1] != len(pictures)):
-        raise DataError(f"time functions have shape {curves.shape}: give (n, {len(pictures)})")
+        raise DataError(f"time series have shape {curves.shape}: give (n, {len(pictures)})")
     told = shares_for(shares, len(pictures))
     along = np.arange(0 if curves is None else len(curves)) if times is None else drawing.along_axis(times)
     if curves is not None and along.shape != curves.shape[:1]:

@@ -32,7 +32,7 @@ def functions_and_spectra(
     unit: str = "",
     since: str = "",
 ) -> Figure:
-    """Each time function in a row, and the amplitude of its spectrum beside it (Alakkari 2020, figure 6.1).
+    """Each time series in a row, and the amplitude of its spectrum beside it (Alakkari 2020, figure 6.1).
 
     Parameters
     ----------
@@ -88,7 +88,7 @@ def functions_and_spectra(
 
 
 def in_motion(modes: ArrayLike, functions: ArrayLike, *, axes: Sequence[str] | None = None) -> bytes:
-    """Modes that swing as their time functions say, and last their sum, as an animation (APNG) in signed colors.
+    """Modes that swing as their time series say, and last their sum, as an animation (APNG) in signed colors.
 
     Parameters
     ----------
