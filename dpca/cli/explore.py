@@ -26,11 +26,7 @@ def explore(options: argparse.Namespace) -> int:
     opened = open_explorer(options.path, stack=options.stack, model=options.model, data_range=options.data_range)
     facts = opened.explorer.facts
     heading = options.path if facts is None else f"{options.path}: {facts.words}"
-    server = PageServer(
-        printable(heading),
-        host=options.host,
-        port=options.port,
-    )
+    server = PageServer(printable(heading), host=options.host, port=options.port)
     server.start()
     say(f"{server.address} shows '{options.path}' until you press Ctrl-C")
     fit = None
@@ -42,10 +38,10 @@ def explore(options: argparse.Namespace) -> int:
 
         server.mount(lambda document: ExplorerPage(opened.explorer, document))
         watched = _loaded(opened)
-        if opened.load is None and opened.stack is not None:
+        if opened.load is None:
             with defer_signals():
                 import dpca.models  # noqa: F401  here, because signals are held back in this thread
-            fit = LiveFit(opened.explorer, opened.stack, options.components)
+            fit = LiveFit(opened.explorer, options.components)
             fit.start()
         never = threading.Event()
         while not never.wait(_CHECK):

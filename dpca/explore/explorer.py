@@ -11,7 +11,7 @@ from typing import Any
 
 import numpy as np
 
-from dpca.explore.decoders import Decoder, OfModel, Pictured
+from dpca.explore.decoders import Decoder, Pictured, decoder_of_model
 from dpca.explore.originals import Originals, SampleNames
 from dpca.kernels.algebra.types import Array
 from dpca.kernels.pixels import Pixels
@@ -19,7 +19,6 @@ from dpca.plots.panels import (
     centered,
     differences,
     intensity,
-    marked,
     panel,
     shown_range,
     signed,
@@ -80,6 +79,11 @@ class SourceFacts:
         # It is thinned before any computation, because an image of 1 GB has 8 GB as float64.
         return panel(thinned(self.plane(sample, number), longest), self.plane_axes)
 
+    def thumbnail(self, sample: Array, number: int | None, longest: int) -> Array:
+        """Return `picture` in 0..1, on its own scale."""
+        values = self.picture(sample, number, longest)
+        return intensity(values, shown_range([values], self.dtype, self.data_range))
+
     @property
     def plane_axes(self) -> tuple[str, ...]:
         """Names of the axes of an image."""
@@ -92,7 +96,7 @@ class SourceFacts:
 
 @dataclass(frozen=True)
 class SampleView:
-    """The view of a sample: panels (H, W), (H, W, 3) or (L,) of values in 0..1, and numbers."""
+    """The view of a sample: panels (H, W), (H, W, 3) or (L,) of values in 0..1, NaN where they are missing; numbers."""
 
     index: int
     name: str
@@ -148,7 +152,6 @@ class Explorer:
         self.progress, self.fitting = "", False
         self.stop_fit: Callable[[], None] | None = None
         self._lock = threading.Lock()
-        self._quality = lru_cache(1)(self._read_quality)
         self._orders = lru_cache(8)(self._ordered)
 
     # -- the model
@@ -177,7 +180,7 @@ class Explorer:
                 f"{shape}: give the model of this stack"
             )
         if decoder is None and self.originals is not None and not modes:
-            decoder = OfModel(basis_of(model), self.originals, self._pixels())
+            decoder = decoder_of_model(basis_of(model), self.originals, self._pixels())
         with self._lock:
             self.model, self._decoder = model, decoder
             self.version += 1
@@ -210,8 +213,7 @@ class Explorer:
             facts = SourceFacts("", 0, shape, np.dtype(np.float32), axes_for(shape), None)
         images = [_eigenimage(vector, facts, pictured.cell_shape, plane) for vector in vectors]
         if mean is not None:
-            mean = facts.picture(mean, plane, EIGENIMAGE)
-            mean = _shown(mean, shown_range([mean], facts.dtype, facts.data_range))
+            mean = facts.thumbnail(mean, plane, EIGENIMAGE)
         return ComponentView(
             mean, images, pictured.share[: len(images)].tolist(), np.cumsum(pictured.share), pictured.words
         )
@@ -248,12 +250,11 @@ class Explorer:
             y = decoder.decode(index, level)
         shown = [None if v is None else facts.picture(v, plane, LONGEST) for v in (x, y)]
         reach = shown_range([v for v in shown if v is not None], facts.dtype, facts.data_range)
-        panels = [None if v is None else _shown(v, reach) for v in shown]
+        panels = [None if v is None else intensity(v, reach) for v in shown]
         error, gain = None, 1
         if shown[0] is not None and shown[1] is not None:
             (error,), gain = differences([(shown[0], shown[1])], reach)
-            error = marked(error)
-        stored = {} if decoder is None else {n: float(v[index]) for n, v in self._quality(decoder).items()}
+        stored = {} if decoder is None else {n: float(v[index]) for n, v in decoder.quality.items()}
         numbers = {} if x is None or y is None else self._measured(x, y)
         size = "" if decoder is None or level is None else decoder.words(level)
         return SampleView(index, name, level, panels[0], panels[1], error, gain, numbers, stored, size)
@@ -267,8 +268,7 @@ class Explorer:
             sample = decoder.decode(index, decoder.n_components)
         else:
             raise DataError("there are neither samples nor a model to show: give a stack")
-        values = facts.picture(sample, facts.n_planes // 2, THUMBNAIL)
-        return _shown(values, shown_range([values], facts.dtype, facts.data_range))
+        return facts.thumbnail(sample, facts.n_planes // 2, THUMBNAIL)
 
     # -- orders
 
@@ -277,10 +277,9 @@ class Explorer:
         """The available orders of samples, name to label."""
         decoder, names = self._decoder, ["stack"]
         if decoder is not None:
-            quality = self._quality(decoder)
-            names += [name for name in ("ssim", "psnr", "mse") if name in quality]
+            names += [name for name in ("ssim", "psnr", "mse") if name in decoder.quality]
             names += ["distance"] if decoder.has_distances else []
-            names += ["measured"] if not quality and self.originals is not None else []
+            names += ["measured"] if not decoder.quality and self.originals is not None else []
         return {name: ORDERS[name] for name in names}
 
     def order(self, name: str) -> Sequence[int] | Array:
@@ -299,7 +298,7 @@ class Explorer:
             some = spread_over(self._facts().n_samples, _MEASURED)
             lost = [self._error(decoder, index) for index in some]
             return np.asarray(some)[np.argsort(np.negative(lost), kind="stable")]
-        values = decoder.distances() if name == "distance" else self._quality(decoder)[name]
+        values = decoder.distances() if name == "distance" else decoder.quality[name]
         values = np.nan_to_num(values, nan=np.inf if name in ("ssim", "psnr") else -np.inf)
         return np.argsort(values if name in ("ssim", "psnr") else -values, kind="stable")
 
@@ -313,9 +312,6 @@ class Explorer:
     def _pixels(self) -> Pixels | None:
         facts = self.facts
         return None if facts is None or facts.data_range is None else Pixels(facts.dtype, facts.data_range)
-
-    def _read_quality(self, decoder: Decoder) -> dict[str, Array]:
-        return decoder.quality()
 
     def _error(self, decoder: Decoder, index: int) -> float:
         assert self.originals is not None
@@ -346,8 +342,3 @@ def _eigenimage(vector: Array, facts: SourceFacts, cells: tuple[int, ...] | None
         values = align_signs(values, (cells[-2], cells[-1]))
     values = thinned(values, EIGENIMAGE)
     return signed(values) if values.ndim == 2 else centered(values)
-
-
-def _shown(values: Array, reach: tuple[float, float]) -> Array:
-    """Return a picture with values in 0..1."""
-    return marked(intensity(values, reach))

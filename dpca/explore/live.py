@@ -12,7 +12,6 @@ from dpca.explore.explorer import Explorer
 from dpca.explore.words import error_text
 from dpca.storage.integrity.manifest import METADATA
 from dpca.storage.remote.objects import place_of
-from dpca.storage.stack import Stack
 from dpca.storage.transaction.claim import read_json
 
 # Samples with more values than this are folded in batches of this size: a fit to LSUN then takes 1.3 GB, not 1.5 GB.
@@ -25,13 +24,14 @@ class LiveFit:
     Parameters
     ----------
     explorer : Explorer
-        Shows each model.
-    stack : Stack
+        Has the stack, and shows each model.
     n_components : int
     """
 
-    def __init__(self, explorer: Explorer, stack: Stack, n_components: int) -> None:
-        self._explorer, self._stack, self._k, self._over = explorer, stack, n_components, threading.Event()
+    def __init__(self, explorer: Explorer, n_components: int) -> None:
+        assert explorer.originals is not None
+        self._stack = explorer.originals.stack
+        self._explorer, self._k, self._over = explorer, n_components, threading.Event()
         self._thread = threading.Thread(target=self._run, name="live-fit", daemon=True)
 
     def start(self) -> None:

@@ -14,7 +14,7 @@ from PIL import Image
 from dpca.explore.explorer import ComponentView, SampleView
 from dpca.kernels.algebra.types import Array
 from dpca.plots.html import template
-from dpca.plots.panels import difference_words
+from dpca.plots.panels import difference_words, levels
 from dpca.storage.errors import printable
 
 # Most letters of a name in a caption, and below a thumbnail.
@@ -33,7 +33,7 @@ def picture(values: Array, alt: str) -> Markup:
         y = _HEIGHT * (1 - np.resize(values, len(x)))
         points = " ".join(f"{a:.1f},{b:.1f}" for a, b in zip(x, y, strict=True) if not math.isnan(b))
         return Markup(_VIEWS.curve(points, _WIDTH, _HEIGHT, alt))
-    pixels = np.rint(values * 255).astype(np.uint8)
+    pixels = levels(values)
     Image.fromarray(pixels).save(png := io.BytesIO(), "PNG", compress_level=1)
     return Markup(_VIEWS.image(png.getvalue(), pixels.shape[1], pixels.shape[0], alt))
 

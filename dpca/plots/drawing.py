@@ -17,7 +17,7 @@ from matplotlib.ticker import Locator
 from matplotlib.transforms import Bbox, TransformedBbox
 from numpy.typing import NDArray
 
-from dpca.plots.panels import marked
+from dpca.plots.panels import levels
 from dpca.plots.png import png
 from dpca.storage.errors import DataError, one_line
 
@@ -98,7 +98,7 @@ def show(figure: Figure, picture: NDArray[np.float64], place: tuple[float, float
     # No axes, because invisible ticks take longer to make than a whole job on a small stack.
     box = TransformedBbox(_on(figure, place), figure.transFigure)
     image = BboxImage(box, cmap="gray", norm=Normalize(0, 255), interpolation="antialiased")
-    image.set_data(np.rint(marked(picture) * 255).astype(np.uint8))
+    image.set_data(levels(picture))
     figure.add_artist(image)
 
 

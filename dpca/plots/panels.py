@@ -129,13 +129,13 @@ def difference(
     return np.clip(NEUTRAL + gain * (reconstruction - original) / (high - low), 0.0, 1.0)
 
 
-def marked(picture: NDArray[np.float64]) -> NDArray[np.float64]:
-    """Show missing values (NaN) of an image in 0..1 as `NO_DATA`. Curves are not changed."""
+def levels(picture: NDArray[np.float64]) -> NDArray[np.uint8]:
+    """Return an image in 0..1 as levels from 0 to 255. Missing values (NaN) become `NO_DATA`, in color."""
     missing = np.isnan(picture)
-    if picture.ndim == 1 or not missing.any():
-        return picture
-    colored = picture if picture.ndim == 3 else np.repeat(picture[..., None], 3, axis=-1)
-    return np.where(missing.reshape(*picture.shape[:2], -1).any(axis=-1, keepdims=True), NO_DATA, colored)
+    if missing.any():
+        colored = picture if picture.ndim == 3 else np.repeat(picture[..., None], 3, axis=-1)
+        picture = np.where(missing.reshape(*picture.shape[:2], -1).any(axis=-1, keepdims=True), NO_DATA, colored)
+    return np.rint(picture * 255).astype(np.uint8)
 
 
 def readable_gain(differences: Sequence[NDArray[np.float64]], data_range: tuple[float, float]) -> int:

@@ -20,7 +20,7 @@ from dpca.explore.opening import open_explorer
 from dpca.explore.originals import SampleNames
 from dpca.jobs.models.fit import fit_store
 from dpca.metrics import psnr, ssim
-from dpca.plots.panels import NO_DATA
+from dpca.plots.panels import NO_DATA, levels
 from dpca.storage import StoreError, open_stack
 from dpca.storage.errors import DataError
 from tests.explore.conftest import HOSTILE, SHAPE, K, N
@@ -240,11 +240,11 @@ def test_missing_values_are_not_taken_for_dark_ones(tmp_path: Path) -> None:
     values[2, 0, 0] = np.inf
     zarr.create_array(tmp_path / "a.zarr", data=values)
     explorer = opened(tmp_path / "a.zarr")
-    view = explorer.view(1, 1)
-    np.testing.assert_array_equal(view.original[2:4], np.broadcast_to(NO_DATA, (2, 14, 3)))
-    assert view.original[4:].max() == pytest.approx(1)
-    assert explorer.view(2, 1).original.max() == 1
-    assert explorer.thumbnail(1).shape == (12, 14, 3)
+    shown = levels(explorer.view(1, 1).original)
+    np.testing.assert_array_equal(shown[2:4], np.broadcast_to(np.rint(255 * np.array(NO_DATA)), (2, 14, 3)))
+    assert shown[4:].max() == 255
+    assert levels(explorer.view(2, 1).original).max() == 255
+    assert levels(explorer.thumbnail(1)).shape == (12, 14, 3)
     zarr.create_array(tmp_path / "v.zarr", data=values.reshape(3, -1))
     curve = opened(tmp_path / "v.zarr").view(1, 1)
     assert "nan" not in markup.triplet(curve)
@@ -255,7 +255,7 @@ def test_a_fit_shows_what_it_has_and_ends_when_it_is_told(stores: Path) -> None:
         opened = open_explorer(str(stores / "stack.zarr"))
         explorer, used = opened.explorer, []
         use = explorer.use
-        fit = LiveFit(explorer, opened.stack, 99)
+        fit = LiveFit(explorer, 99)
 
         def told(model: Any, fit: LiveFit = fit, use: Any = use, used: list[int] = used, stop: bool = stopped) -> None:
             use(model)
@@ -281,7 +281,7 @@ def test_a_fit_that_fails_is_told(stores: Path, tmp_path: Path) -> None:
     for shard in (tmp_path / "stack.zarr" / "samples" / "c").rglob("*"):
         if shard.is_file():
             shard.write_bytes(b"")
-    fit = LiveFit(opened.explorer, opened.stack, 3)
+    fit = LiveFit(opened.explorer, 3)
     fit.start()
     fit.wait()
     assert "stack.zarr" in opened.explorer.news
