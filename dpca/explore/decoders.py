@@ -14,6 +14,7 @@ import numpy as np
 from dpca.explore.originals import Originals, StoreGuard
 from dpca.kernels.algebra.types import Array
 from dpca.kernels.pixels import Pixels
+from dpca.plots.numbers import counted
 from dpca.storage.disk import folder_bytes
 from dpca.storage.remote.network import is_url
 
@@ -66,7 +67,7 @@ class Pictured:
         vectors = model.components_[:count] if patches else model.component_maps(count)
         mean, k = getattr(model, "mean_", None), model.basis_.score_shape[-1]
         mean = None if mean is None else np.asarray(mean).reshape(vectors.shape[1:] if patches else model.sample_shape_)
-        words += f", {k} component{'s' * (k != 1)}"
+        words += f", {counted(k, 'component')}"
         return cls(vectors, model.basis_.cell_shape, mean, share, words)
 
 
@@ -140,7 +141,7 @@ class OfBasis(Decoder):
         """Describe the size of the scores of a sample."""
         ranks = getattr(self._basis, "ranks", None)  # numbers of components of cells and bands, which may differ
         numbers = math.prod(self._basis.score_shape[:-1]) * k if ranks is None else int(np.minimum(ranks, k).sum())
-        return f"{numbers:,} number{'s' * (numbers != 1)}, {numbers * self._dtype.itemsize:,} bytes"
+        return f"{counted(numbers, 'number')}, {numbers * self._dtype.itemsize:,} bytes"
 
 
 def decoder_of_model(basis: Representation, originals: Originals, pixels: Pixels | None) -> Decoder:

@@ -15,16 +15,8 @@ from dpca.explore.decoders import Decoder, Pictured, decoder_of_model
 from dpca.explore.originals import Originals, SampleNames
 from dpca.kernels.algebra.types import Array
 from dpca.kernels.pixels import Pixels
-from dpca.plots.panels import (
-    centered,
-    differences,
-    intensity,
-    panel,
-    shown_range,
-    signed,
-    spread_over,
-    thinned,
-)
+from dpca.plots.numbers import shape_words
+from dpca.plots.panels import align_signs, by_sign, differences, intensity, panel, shown_range, spread_over, thinned
 from dpca.storage.arrays.layout import axes_for, count_spatial
 from dpca.storage.errors import DataError
 
@@ -63,8 +55,7 @@ class SourceFacts:
     @property
     def words(self) -> str:
         """A description in one line."""
-        shape = " \N{MULTIPLICATION SIGN} ".join(map(str, self.sample_shape))
-        return f"{self.n_samples:,} samples of {shape} {self.dtype}"
+        return f"{self.n_samples:,} samples of {shape_words(self.sample_shape)} {self.dtype}"
 
     def plane(self, sample: Array, number: int | None) -> Array:
         """Return an image of a sample, with its channels: slice ``number``, or the maximum of all slices if None."""
@@ -336,9 +327,4 @@ class Explorer:
 
 def _eigenimage(vector: Array, facts: SourceFacts, cells: tuple[int, ...] | None, plane: int | None) -> Array:
     values = panel(facts.plane(vector, facts.n_planes // 2 if plane is None else plane), facts.plane_axes)
-    if cells is not None and values.ndim > 1 and len(cells) > 1:
-        from dpca.plots.panels import align_signs
-
-        values = align_signs(values, (cells[-2], cells[-1]))
-    values = thinned(values, EIGENIMAGE)
-    return signed(values) if values.ndim == 2 else centered(values)
+    return by_sign(thinned(align_signs(values, cells), EIGENIMAGE))

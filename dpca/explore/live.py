@@ -10,6 +10,7 @@ from typing import Any
 
 from dpca.explore.explorer import Explorer
 from dpca.explore.words import error_text
+from dpca.plots.numbers import rounded_down
 from dpca.storage.integrity.manifest import METADATA
 from dpca.storage.remote.objects import place_of
 from dpca.storage.transaction.claim import read_json
@@ -112,6 +113,6 @@ def progress_words(progress: Any) -> str:
     known = (
         ""
         if math.isnan(progress.captured_bound)
-        else f", at least {math.floor(progress.captured_bound * 1000) / 1000:.1%} of the optimum on the samples seen"
+        else f", at least {rounded_down(progress.captured_bound)} of the optimum on the samples seen"
     )
     return f"{seen}: {captured}{known}"

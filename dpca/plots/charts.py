@@ -15,6 +15,7 @@ from dpca.plots import drawing
 from dpca.plots.drawing import ACCENT, ALERT, INK, MUTED
 from dpca.plots.given import curve_of, is_model, model_given, quality_of
 from dpca.plots.lines import draw_lines
+from dpca.plots.numbers import rounded_down
 from dpca.storage.errors import DataError
 
 # float64 does not resolve smaller values.
@@ -166,9 +167,7 @@ def _mean_and_spread(curve: NDArray[np.float64], parts: str) -> Figure:
     label = f"mean of {len(cells):,} {parts}" if len(cells) > 1 else "explained variance"
     marker = "o" if len(number) <= 50 else ""
     axes.plot(number, mean, color=ACCENT, linewidth=1.8, marker=marker, markersize=3.5, label=label)
-    # Rounded down, so that 99.97% does not become 100%.
-    kept = np.floor(mean[-1] * 1000) / 1000
-    drawing.annotate(axes, f"{kept:.1%}", (number[-1], mean[-1]), (0, -16), ACCENT, "right")
+    drawing.annotate(axes, rounded_down(mean[-1]), (number[-1], mean[-1]), (0, -16), ACCENT, "right")
     axes.set_xlim(number[0] - 0.5, number[-1] + 0.5)
     _scale_shares(axes, lowest)
     if len(cells) > 1:

@@ -206,20 +206,29 @@ def strongest(volume: ArrayLike, axis: int = 0) -> NDArray[np.float64]:
     return values
 
 
-def align_signs(values: NDArray[np.float64], cell_shape: tuple[int, int]) -> NDArray[np.float64]:
+def by_sign(values: NDArray[np.float64], extent: float | None = None) -> NDArray[np.float64]:
+    """Return an eigenvector for display: `signed` for images of one channel, `centered` for colors and curves."""
+    return (signed if values.ndim == 2 else centered)(values, extent)
+
+
+def align_signs(values: NDArray[np.float64], cell_shape: Sequence[int] | None) -> NDArray[np.float64]:
     """Choose the sign of every cell's eigenvector so that neighbors agree along their common border.
+
+    Curves, and images without cells of two axes or more, are not changed.
 
     The sign of an eigenvector is arbitrary, and cells are fitted independently, so their eigenvectors would look like a
     checkerboard. The signs follow from a spanning tree of the grid of cells with the strongest agreements. ``values``
     (H, W) or (H, W, 3) are one component with every cell's eigenvector in place. The sum of the result is not negative.
     """
+    if cell_shape is None or len(cell_shape) < 2 or values.ndim == 1:
+        return values
     from scipy.sparse import coo_array  # imported here, because it takes as long as all other imports of this module
     from scipy.sparse.csgraph import breadth_first_order, minimum_spanning_tree
 
     image = np.nan_to_num(values, nan=0.0)
     if image.ndim == 2:
         image = image[..., None]
-    height, width = cell_shape
+    height, width = cell_shape[-2:]
     starts_y, starts_x = np.arange(0, len(image), height), np.arange(0, image.shape[1], width)
     cells = np.arange(len(starts_y) * len(starts_x)).reshape(len(starts_y), len(starts_x))
 
