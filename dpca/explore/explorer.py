@@ -53,6 +53,11 @@ class SourceFacts:
         return math.prod(self.sample_shape[: self._leading])
 
     @property
+    def sample_bytes(self) -> int:
+        """Bytes of a sample."""
+        return math.prod(self.sample_shape) * self.dtype.itemsize
+
+    @property
     def words(self) -> str:
         """A description in one line."""
         return f"{self.n_samples:,} samples of {shape_words(self.sample_shape)} {self.dtype}"
@@ -121,20 +126,17 @@ class Explorer:
 
     Parameters
     ----------
-    facts : Facts or None
+    facts : SourceFacts or None
         None for a model alone.
     originals : Originals or None
         None without the original samples.
-    names : Names
-    decoder : Decoder or None
-        None without a model; `use` can set one later.
+    names : SampleNames
     """
 
-    def __init__(
-        self, facts: SourceFacts | None, originals: Originals | None, names: SampleNames, decoder: Decoder | None = None
-    ) -> None:
-        self.facts, self.originals, self.names, self._decoder = facts, originals, names, decoder
+    def __init__(self, facts: SourceFacts | None, originals: Originals | None, names: SampleNames) -> None:
+        self.facts, self.originals, self.names = facts, originals, names
         self.model: Any = None
+        self._decoder: Decoder | None = None
         #: Counts the models so far. A page that shows an earlier version is out of date.
         self.version = 0
         #: A message about a problem with the model; "" if there is none.
@@ -172,14 +174,12 @@ class Explorer:
             )
         if decoder is None and self.originals is not None and not modes:
             decoder = decoder_of_model(basis_of(model), self.originals, self._pixels())
+        self.use_store(decoder, model)
+
+    def use_store(self, decoder: Decoder | None, model: Any = None) -> None:
+        """Show the reconstructions of ``decoder`` from now on, without a model for those of a compressed store."""
         with self._lock:
             self.model, self._decoder = model, decoder
-            self.version += 1
-
-    def use_store(self, decoder: Decoder) -> None:
-        """Show the reconstructions of a store without a model."""
-        with self._lock:
-            self._decoder = decoder
             self.version += 1
 
     @property
@@ -192,11 +192,11 @@ class Explorer:
         """Return the view of the components; None if there are none."""
         model, decoder = self.model, self._decoder
         if model is not None:
-            pictured = Pictured.of_model(model, count)
-        elif decoder is None or (found := decoder.pictured(count)) is None:
-            return None
+            pictured: Pictured | None = Pictured.of_model(model, count)
         else:
-            pictured = found
+            pictured = None if decoder is None else decoder.pictured(count)
+        if pictured is None:
+            return None
         facts, mean = self.facts, pictured.mean
         vectors = () if pictured.vectors is None else pictured.vectors
         shape = next((tuple(v.shape) for v in (*vectors[:1], mean) if v is not None), ())

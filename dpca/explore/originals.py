@@ -45,14 +45,14 @@ class Originals:
 
     def __init__(self, stack: Stack) -> None:
         self.stack = stack
-        if (each := stack.nbytes // stack.n_samples) > MAX_SAMPLE:
+        sample = stack.nbytes // stack.n_samples
+        if sample > MAX_SAMPLE:
             raise DataError(
-                f"a sample of '{stack.path}' has {each:,} bytes, and {MAX_SAMPLE:,} are supported: give "
+                f"a sample of '{stack.path}' has {sample:,} bytes, and {MAX_SAMPLE:,} are supported: give "
                 f"smaller samples, for example a resized copy"
             )
         # Samples of a synthetic stack are computed one by one.
         chunk = stack.samples.chunks[0] if model_of(stack.samples) is None else 1
-        sample = max(1, stack.nbytes // max(1, stack.n_samples))
         # A block is a whole chunk, so that no chunk is decoded twice, unless a chunk is too large for the cache.
         self._rows = max(1, min(chunk, _KEPT_BYTES // (2 * sample)))
         self._block = lru_cache(max(2, _KEPT_BYTES // (self._rows * sample)))(self._read)

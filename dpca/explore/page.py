@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -160,7 +161,7 @@ class ExplorerPage:
             facts = self._explorer.facts
             assert facts is not None
             name, panels = markup.title(view), markup.triplet(view)
-            sizes = markup.numbers(view, _bytes_of(facts), measurable=facts.data_range is not None)
+            sizes = markup.numbers(view, facts.sample_bytes, measurable=facts.data_range is not None)
 
             def show() -> None:
                 self._name.text, self._panels.text, self._numbers.text = name, panels, sizes
@@ -190,12 +191,7 @@ class ExplorerPage:
                 if self._tasks.waits("sample"):
                     # A slider moved, and the sample has priority.
                     return self._show_gallery
-            text = markup.gallery(made)
-
-            def show() -> None:
-                self._gallery.text = text
-
-            return show
+            return partial(self._gallery.update, text=markup.gallery(made))
 
         if self._explorer.originals is not None or self._explorer.n_components:
             self._tasks.do("gallery", work, self._trouble)
@@ -327,7 +323,3 @@ def _say(where: Div, text: str) -> None:
 def _whole(value: float | None) -> int:
     """Return a widget's value as a natural number; 0 for NaN, infinity or None, which a visitor may send."""
     return max(0, int(value)) if value is not None and math.isfinite(value) else 0
-
-
-def _bytes_of(facts: Any) -> int:
-    return int(math.prod(facts.sample_shape) * facts.dtype.itemsize)

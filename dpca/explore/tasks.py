@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable
+from functools import partial
 
 from bokeh.document import Document
 
@@ -52,10 +53,6 @@ class Tasks:
             try:
                 show = work()
             except Exception as error:  # reported on the page
-                show = _reporting(trouble, error)
+                show = partial(trouble, error)
             if not self._ended:
                 self._document.add_next_tick_callback(show)
-
-
-def _reporting(trouble: Callable[[Exception], None], error: Exception) -> Callable[[], None]:
-    return lambda: trouble(error)

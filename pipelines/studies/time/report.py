@@ -23,7 +23,7 @@ from dpca.models.streaming.streaming_pca import StreamingPCA
 from dpca.pipelines.studies.runner import StackReport, write_array
 from dpca.pipelines.studies.time.plots import functions_and_spectra, in_motion
 from dpca.plots import comparison, eigenimages, explained_variance
-from dpca.plots.panels import strongest
+from dpca.plots.panels import spread_over, strongest
 from dpca.report.page import DataTable
 from dpca.report.record import write_report
 from dpca.storage.arrays.layout import CHANNEL, count_spatial
@@ -294,8 +294,8 @@ def _figures(stack: Stack, found: _Found, spectra: Any, unit: str) -> tuple[dict
             f"The first {min(_MOVING, len(modes))} modes as their time series move them, and last their sum; the "
             "line below is time. Of volumes the projections.",
         )
-    places = np.linspace(0, stack.n_samples - 1, min(_SHOWN, stack.n_samples)).round().astype(int)
-    frames = np.stack([np.asarray(stack.samples[int(place)]) for place in places]).astype(np.float64)
+    places = spread_over(stack.n_samples, _SHOWN)
+    frames = np.stack([np.asarray(stack.samples[place]) for place in places]).astype(np.float64)
     rebuilt = model.inverse_transform(found.scores[places])
     frames, rebuilt = np.flip(frames, turned), np.flip(rebuilt, turned)
     limits = (float(frames.min()), float(frames.max()))
