@@ -25,7 +25,7 @@ def explore(options: argparse.Namespace) -> int:
     """Serve the page until the program is interrupted."""
     opened = open_explorer(options.path, stack=options.stack, model=options.model, data_range=options.data_range)
     facts = opened.explorer.facts
-    heading = options.path if facts is None else f"{options.path}: {facts.words}"
+    heading = options.path if facts is None else f"{options.path}: {facts.description}"
     server = PageServer(printable(heading), host=options.host, port=options.port)
     server.start()
     say(f"{server.address} shows '{options.path}' until you press Ctrl-C")

@@ -42,15 +42,15 @@ class Pictured:
         Has the same shape.
     share : array (k,)
         Share of the variance of each component, the mean of all cells or bands; empty if unknown.
-    words : str
-        Description of the components.
+    description : str
+        Of the components.
     """
 
     vectors: Array | None
     cell_shape: tuple[int, ...] | None
     mean: Array | None
     share: Array
-    words: str
+    description: str
 
     @classmethod
     def of_model(cls, model: Any, count: int) -> Pictured:
@@ -87,7 +87,7 @@ class Decoder(ABC):
         """Return the reconstruction from the first ``k`` components, with the stack's shape and dtype."""
 
     @abstractmethod
-    def words(self, k: int) -> str:
+    def describe_size(self, k: int) -> str:
         """Describe the size of a sample with ``k`` components."""
 
     @property
@@ -137,7 +137,7 @@ class OfBasis(Decoder):
         sample: Array = self._leading(k).decode(scores, "the scores", index, pixels=self._pixels)[0]
         return sample
 
-    def words(self, k: int) -> str:
+    def describe_size(self, k: int) -> str:
         """Describe the size of the scores of a sample."""
         ranks = getattr(self._basis, "ranks", None)  # numbers of components of cells and bands, which may differ
         numbers = math.prod(self._basis.score_shape[:-1]) * k if ranks is None else int(np.minimum(ranks, k).sum())
@@ -212,7 +212,7 @@ class OfCompressed(Decoder):
         sample: Array = self._level(k)[index]
         return sample
 
-    def words(self, k: int) -> str:
+    def describe_size(self, k: int) -> str:
         """Describe the size of a sample on disk."""
         if math.isnan(self._bytes):
             return f"at most {self.n_components} components per cell"

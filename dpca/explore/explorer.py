@@ -58,7 +58,7 @@ class SourceFacts:
         return math.prod(self.sample_shape) * self.dtype.itemsize
 
     @property
-    def words(self) -> str:
+    def description(self) -> str:
         """A description in one line."""
         return f"{self.n_samples:,} samples of {shape_words(self.sample_shape)} {self.dtype}"
 
@@ -118,7 +118,7 @@ class ComponentView:
     """Share of the variance of each eigenimage."""
     explained: Array
     """Cumulative share (k,), the mean of all cells or bands; empty without eigenvalues."""
-    words: str
+    description: str
 
 
 class Explorer:
@@ -206,7 +206,7 @@ class Explorer:
         if mean is not None:
             mean = facts.thumbnail(mean, plane, EIGENIMAGE)
         return ComponentView(
-            mean, images, pictured.share[: len(images)].tolist(), np.cumsum(pictured.share), pictured.words
+            mean, images, pictured.share[: len(images)].tolist(), np.cumsum(pictured.share), pictured.description
         )
 
     # -- a sample
@@ -247,7 +247,7 @@ class Explorer:
             (error,), gain = differences([(shown[0], shown[1])], reach)
         stored = {} if decoder is None else {n: float(v[index]) for n, v in decoder.quality.items()}
         numbers = {} if x is None or y is None else self._measured(x, y)
-        size = "" if decoder is None or level is None else decoder.words(level)
+        size = "" if decoder is None or level is None else decoder.describe_size(level)
         return SampleView(index, name, level, panels[0], panels[1], error, gain, numbers, stored, size)
 
     def thumbnail(self, index: int) -> Array:

@@ -70,7 +70,7 @@ class LiveFit:
         most = max(1, min(self._k, self._stack.n_samples - 1, d))
         model = StreamingPCA(most, shuffle=True, random_state=0, batch_size=_FEW if d > _LARGE else None)
         for progress in model.iter_fit(self._stack):
-            yield progress_words(progress), progress.model
+            yield describe_progress(progress), progress.model
 
 
 class LiveModelStore:
@@ -106,7 +106,7 @@ class LiveModelStore:
         return None if facts is None else facts.get("attributes")
 
 
-def progress_words(progress: Any) -> str:
+def describe_progress(progress: Any) -> str:
     """Describe the progress of a fit: samples, time, and the variance that its components capture."""
     seen = f"{progress.n_samples_seen:,} of {progress.n_samples:,} samples in {progress.seconds:.0f} s"
     captured = f"the components explain {progress.captured_variance:.1%} of the variance"

@@ -114,14 +114,14 @@ def _kept(path: str, group: zarr.Group, facts: dict[str, Any], kind: str) -> Sou
 
 def _load_model(explorer: Explorer, model: str) -> None:
     import_module("dpca.models")  # registers every estimator
-    from dpca.explore.live import progress_words
+    from dpca.explore.live import describe_progress
     from dpca.jobs.models.live import is_live, read_live
     from dpca.models.base.store import load_any
 
     if is_live(model):
         progress = read_live(model)
         explorer.use(progress.model)
-        explorer.progress = progress_words(progress)
+        explorer.progress = describe_progress(progress)
     else:
         explorer.use(load_any(model))
         explorer.progress = ""

@@ -82,14 +82,14 @@ class ExplorerPage:
         self._projected = _styled(Checkbox, "projection", label="maximum projection", active=False)
         self._search = _styled(TextInput, "search", title="search by name", placeholder="a part of a name, or a number")
         self._orders = _styled(Select, "order", title="order", value="stack", options=[("stack", ORDERS["stack"])])
-        self._back = _styled(Button, "previous", label="Previous")
-        self._on = _styled(Button, "next", label="Next")
+        self._previous = _styled(Button, "previous", label="Previous")
+        self._next = _styled(Button, "next", label="Next")
         self._where = _styled(Div, "where", html_attributes=polite, render_as_text=True)
         in_gallery = {"role": "group", "aria-label": "samples to choose from"}
         self._gallery = _styled(Div, "gallery", css_classes=["gallery"], html_attributes=in_gallery)
         in_model = {"role": "group", "aria-label": "mean and eigenimages"}
         self._eigen = _styled(Div, "eigenimages", css_classes=["eigen"], html_attributes=in_model)
-        self._words = _styled(Div, "model", render_as_text=True)
+        self._description = _styled(Div, "model", render_as_text=True)
         self._curve, self._mark = (ColumnDataSource({"k": [], "share": []}) for _ in range(2))
         self._chart = self._variance()
         for widget, changed, do in (
@@ -103,13 +103,13 @@ class ExplorerPage:
             widget.on_change(changed, lambda attr, old, new, do=do: do())
         self._stop.on_click(self._stop_fit)
         self._search.on_event(ValueSubmit, lambda _: self._find_more())
-        self._back.on_click(lambda: self._turn(-1))
-        self._on.on_click(lambda: self._turn(1))
+        self._previous.on_click(lambda: self._turn(-1))
+        self._next.on_click(lambda: self._turn(1))
         samples = [self._name, self._panels, self._sample, self._k, self._numbers]
         samples += [self._plane, self._projected] if planes > 1 else []
         # Thumbnails come last, so that Tab reaches all other widgets without passing through them.
-        browse = [self._search, self._orders, self._back, self._where, self._on, self._gallery]
-        model = [self._words, self._eigen, self._chart]
+        browse = [self._search, self._orders, self._previous, self._where, self._next, self._gallery]
+        model = [self._description, self._eigen, self._chart]
         for widget in [self._alert, self._news, self._stop, *(samples + browse if n else []), *model]:
             widget.css_classes = [*widget.css_classes, f"at-{widget.name}"]
             self._document.add_root(widget)
@@ -177,7 +177,7 @@ class ExplorerPage:
         last = max(0, (len(some) - 1) // GALLERY)
         self._page = min(max(self._page, 0), last)
         shown = [int(i) for i in some[self._page * GALLERY : (self._page + 1) * GALLERY]]
-        self._back.disabled, self._on.disabled = self._page == 0, self._page == last
+        self._previous.disabled, self._next.disabled = self._page == 0, self._page == last
         what = "found" if self._found is not None else "samples"
         first = self._page * GALLERY
         self._where.text = f"{first + 1:,} to {first + len(shown):,} of {len(some):,} {what}" if shown else "none found"
@@ -209,7 +209,7 @@ class ExplorerPage:
                     self._orders.options = options
                 if shown is None:
                     return
-                self._eigen.text, self._words.text = text, shown.words
+                self._eigen.text, self._description.text = text, shown.description
                 self._curve.data = {"k": list(range(1, len(shown.explained) + 1)), "share": shown.explained.tolist()}
                 self._chart.visible = len(shown.explained) > 0
                 self._mark_share()

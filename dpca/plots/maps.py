@@ -60,7 +60,7 @@ def mode_maps(
     curves = None if series is None else np.asarray(series, np.float64)
     if curves is not None and (curves.ndim != 2 or curves.shape[1] != len(pictures)):
         raise DataError(f"time series have shape {curves.shape}: give (n, {len(pictures)})")
-    told = shares_for(shares, len(pictures))
+    ratios = shares_for(shares, len(pictures))
     along = np.arange(0 if curves is None else len(curves)) if times is None else drawing.along_axis(times)
     if curves is not None and along.shape != curves.shape[:1]:
         raise DataError(f"times have shape {along.shape} for {len(curves):,} samples: give a time for each")
@@ -74,8 +74,8 @@ def mode_maps(
     for index, picture in enumerate(pictures):
         bottom = top - _MARGIN - index * line - _HEADING - height
         drawing.write(figure, _MARGIN, bottom + height + 0.08, f"{index + 1}", color=INK)
-        if told is not None:
-            text = f"{told[index]:.1%}"
+        if ratios is not None:
+            text = f"{ratios[index]:.1%}"
             drawing.write(figure, _MARGIN + width, bottom + height + 0.08, text, color=MUTED, ha="right")
         _draw_map(figure, picture, (_MARGIN, bottom, width, height), units)
         if curves is not None:

@@ -26,8 +26,8 @@ NO_DATA = (0.91, 0.85, 0.65)
 NOTHING = 0.73
 """The gray of missing values in signed colors."""
 # Percentiles of a picture that become black and white, and the number of values to estimate them from.
-_PERCENTILES, _LOOKED_AT = (0.5, 99.5), 2**18
-# Values use a data range hardly if they span less than this share of it.
+_PERCENTILES, _MOST_VALUES = (0.5, 99.5), 2**18
+# Values that span a smaller share of a data range hardly use it.
 _USED = 0.1
 _POSITIVE, _NEGATIVE = (0.66, 0.20, 0.10), (0.10, 0.32, 0.55)
 
@@ -108,7 +108,7 @@ def shown_range(
     finite = np.concatenate([part[np.isfinite(part)] for part in values if part.ndim > 1] or [np.empty(0)])
     if not finite.size:
         return spanned
-    low, high = np.percentile(finite[:: -(-finite.size // _LOOKED_AT) | 1].astype(np.float64), _PERCENTILES).tolist()
+    low, high = np.percentile(finite[:: -(-finite.size // _MOST_VALUES) | 1].astype(np.float64), _PERCENTILES).tolist()
     return (low, high) if low < high else spanned
 
 

@@ -15,7 +15,7 @@ import zarr
 import dpca
 from dpca.explore import markup, originals
 from dpca.explore.explorer import Explorer
-from dpca.explore.live import LiveFit, LiveModelStore, progress_words
+from dpca.explore.live import LiveFit, LiveModelStore, describe_progress
 from dpca.explore.opening import open_explorer
 from dpca.explore.originals import SampleNames
 from dpca.jobs.models.fit import fit_store
@@ -102,7 +102,7 @@ def test_a_model_alone_and_a_cell_model_have_eigenimages(stores: Path) -> None:
     shown = alone.components(3)
     assert alone.facts is None
     assert [image.shape for image in shown.images] == [SHAPE] * 3
-    assert "CellPCA" in shown.words
+    assert "CellPCA" in shown.description
     both = opened(stores / "cells.zarr", stack=stores / "stack.zarr")
     assert both.view(0, 8).numbers["psnr"] > both.view(0, 1).numbers["psnr"]
 
@@ -304,4 +304,4 @@ def test_names_are_text(stores: Path) -> None:
 
 def test_a_bound_is_never_rounded_up() -> None:
     seen = SimpleNamespace(n_samples_seen=5, n_samples=9, seconds=1.0, captured_variance=0.5, captured_bound=0.99996)
-    assert "at least 99.9% of the optimum" in progress_words(seen)
+    assert "at least 99.9% of the optimum" in describe_progress(seen)
