@@ -32,18 +32,18 @@ class LiveFit:
     def __init__(self, explorer: Explorer, n_components: int) -> None:
         assert explorer.originals is not None
         self._stack = explorer.originals.stack
-        self._explorer, self._k, self._over = explorer, n_components, threading.Event()
+        self._explorer, self._k, self._stopped = explorer, n_components, threading.Event()
         self._thread = threading.Thread(target=self._run, name="live-fit", daemon=True)
 
     def start(self) -> None:
         """Start the fit in a thread."""
-        self._explorer.fitting, self._explorer.stop_fit = True, self._over.set
+        self._explorer.fitting, self._explorer.stop_fit = True, self._stopped.set
         self._explorer.progress = "reading the first samples"
         self._thread.start()
 
     def stop(self, seconds: float) -> None:
         """Stop the fit after the current step, and wait for that at most ``seconds``."""
-        self._over.set()
+        self._stopped.set()
         if threading.current_thread() is not self._thread:
             self._thread.join(seconds)
 
@@ -57,7 +57,7 @@ class LiveFit:
             for words, model in self._models():
                 explorer.use(model)
                 explorer.progress = words
-                if self._over.is_set():
+                if self._stopped.is_set():
                     break
         except Exception as error:  # a thread's errors are reported on the page
             explorer.news = error_text(error)

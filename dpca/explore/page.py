@@ -169,7 +169,7 @@ class ExplorerPage:
 
             return show
 
-        self._tasks.do("sample", work, self._trouble)
+        self._tasks.do("sample", work, self._show_error)
         self._mark_share()
 
     def _show_gallery(self) -> None:
@@ -194,7 +194,7 @@ class ExplorerPage:
             return partial(self._gallery.update, text=markup.gallery(made))
 
         if self._explorer.originals is not None or self._explorer.n_components:
-            self._tasks.do("gallery", work, self._trouble)
+            self._tasks.do("gallery", work, self._show_error)
 
     def _show_model(self) -> None:
         version, plane = self._explorer.version, self._slice
@@ -217,7 +217,7 @@ class ExplorerPage:
             return show
 
         self._seen = version
-        self._tasks.do("model", work, self._trouble)
+        self._tasks.do("model", work, self._show_error)
 
     def _mark_share(self) -> None:
         share, k = self._curve.data["share"], _whole(self._k.value)
@@ -261,7 +261,7 @@ class ExplorerPage:
 
             return show
 
-        self._long.do("order", work, self._trouble)
+        self._long.do("order", work, self._show_error)
 
     def _find(self) -> None:
         text = self._search.value.strip()
@@ -289,7 +289,7 @@ class ExplorerPage:
 
             return show
 
-        self._long.do("search", work, self._trouble)
+        self._long.do("search", work, self._show_error)
 
     def _find_more(self) -> None:
         """Continue an unfinished search in the remaining names, when Enter is pressed."""
@@ -305,7 +305,7 @@ class ExplorerPage:
         if self._explorer.stop_fit is not None:
             self._explorer.stop_fit()
 
-    def _trouble(self, error: Exception) -> None:
+    def _show_error(self, error: Exception) -> None:
         _say(self._alert, error_text(error))
 
 

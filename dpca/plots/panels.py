@@ -2,7 +2,7 @@
 
 A panel is one of
 
-* ``(H, W)``: grey,
+* ``(H, W)``: gray,
 * ``(H, W, 3)``: color,
 * ``(L,)``: a curve.
 """
@@ -20,7 +20,7 @@ from dpca.storage.errors import DataError
 from dpca.storage.ranges import checked_range, found_range, type_range
 
 NEUTRAL = 0.5
-"""The grey of zero in differences and eigenvectors."""
+"""The gray of zero in differences and eigenvectors."""
 NO_DATA = (0.91, 0.85, 0.65)
 """The sand color of missing values in photographs, which may contain any gray."""
 NOTHING = 0.73
@@ -175,7 +175,7 @@ def extent_of(pictures: Sequence[NDArray[np.float64]]) -> float:
 
 
 def centered(values: NDArray[np.float64], extent: float | None = None) -> NDArray[np.float64]:
-    """Scale an eigenvector for display: zero and NaN become grey, ``extent`` full contrast, see `extent_of`."""
+    """Scale an eigenvector for display: zero and NaN become gray, ``extent`` full contrast, see `extent_of`."""
     extent = extent_of([values]) if extent is None else extent
     return np.clip(NEUTRAL + NEUTRAL * np.nan_to_num(values, nan=0.0) / extent, 0.0, 1.0)
 

@@ -12,7 +12,7 @@ import scipy.signal
 from dpca.kernels.algebra.types import Array
 from dpca.rules.base.rule import check_number
 from dpca.storage.errors import DataError
-from dpca.timeseries.results import Modes, turned
+from dpca.timeseries.results import Modes, phase_factors
 from dpca.timeseries.series import checked_modes, score_series
 
 
@@ -98,7 +98,7 @@ def hilbert_eof(
     signal -= signal.mean(axis=0)
     left, sizes, right = scipy.linalg.svd(signal, full_matrices=False)
     variances = sizes**2 / (n - 1)
-    phase = turned(right[:m])
+    phase = phase_factors(right[:m])
     ratio = given.share * variances[:m] / max(variances.sum(), 1e-300)
     time_series = left[:, :m] * sizes[:m] * phase.conj().T
     return HilbertModes(

@@ -14,7 +14,7 @@ from dpca.models.base.labelled import given_to_fit
 from dpca.models.linear.pca import PCA
 from dpca.storage.errors import DataError
 from dpca.storage.given_numbers import whole_number
-from dpca.timeseries.results import Modes, turned
+from dpca.timeseries.results import Modes, phase_factors
 from dpca.timeseries.series import checked_modes, score_series
 
 
@@ -94,7 +94,7 @@ def extended_eof(
     m = checked_modes(n_modes, min(n - span, n_lags * k), f"{n - span + 1:,} windows of {n_lags} x {k} values")
     windows = np.lib.stride_tricks.sliding_window_view(given.values, span, axis=0)[..., ::lag].swapaxes(1, 2)
     found = PCA(m, solver="dual" if len(windows) < n_lags * k else "covariance").fit(windows)
-    signs = turned(found.components_)
+    signs = phase_factors(found.components_)
     return ExtendedModes(
         coefficients=(found.components_ * signs).reshape(m, n_lags, k),
         lags=np.arange(n_lags) * lag * given.step,

@@ -14,7 +14,7 @@ from dpca.kernels.algebra.types import Array
 from dpca.models.base.convergence import ConvergenceWarning
 from dpca.storage.errors import DataError
 from dpca.timeseries.exponentials import amplitudes_of, fit_exponentials
-from dpca.timeseries.results import Modes, turned
+from dpca.timeseries.results import Modes, phase_factors
 from dpca.timeseries.series import ScoreSeries, checked_modes, score_series
 
 
@@ -145,7 +145,7 @@ def dmd(
 def _sorted_modes(given: ScoreSeries, values: Array, rates: Array, coefficients: Array) -> Dynamics:
     """Return the modes sorted by the norm of their contribution; amplitudes fit all values (n, K or K + 1)."""
     coefficients = coefficients / np.linalg.norm(coefficients, axis=1, keepdims=True)
-    coefficients = coefficients * turned(coefficients)
+    coefficients = coefficients * phase_factors(coefficients)
     since = given.times - given.times[0]
     amplitudes, courses = amplitudes_of(values, since, rates, coefficients)
     coefficients = coefficients[:, : given.values.shape[1]]

@@ -117,7 +117,7 @@ class Modes(Result):
         return {}
 
 
-def turned(coefficients: Array) -> Array:
+def phase_factors(coefficients: Array) -> Array:
     """Return the phase factors (m, 1), or signs, that make the largest entry of each mode real and positive."""
     flat = coefficients.reshape(len(coefficients), math.prod(coefficients.shape[1:]))
     # Entries that are equal up to rounding error count as ties, and the first one is used.
