@@ -143,7 +143,7 @@ class Explorer:
         self.news = ""
         #: The progress of a fit, and whether a fit runs.
         self.progress, self.fitting = "", False
-        self.stop_fit: Callable[[], None] | None = None
+        self.stop_fit: Callable[[], None] = lambda: None
         self._lock = threading.Lock()
         self._orders = lru_cache(8)(self._ordered)
 

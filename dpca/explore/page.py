@@ -101,7 +101,7 @@ class ExplorerPage:
             (self._orders, "value", self._sort),
         ):
             widget.on_change(changed, lambda attr, old, new, do=do: do())
-        self._stop.on_click(self._stop_fit)
+        self._stop.on_click(lambda: explorer.stop_fit())
         self._search.on_event(ValueSubmit, lambda _: self._find_more())
         self._previous.on_click(lambda: self._turn(-1))
         self._next.on_click(lambda: self._turn(1))
@@ -300,10 +300,6 @@ class ExplorerPage:
     def _turn(self, step: int) -> None:
         self._page += step
         self._show_gallery()
-
-    def _stop_fit(self) -> None:
-        if self._explorer.stop_fit is not None:
-            self._explorer.stop_fit()
 
     def _show_error(self, error: Exception) -> None:
         _say(self._alert, error_text(error))

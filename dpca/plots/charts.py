@@ -151,7 +151,7 @@ def _mean_and_spread(curve: NDArray[np.float64], parts: str) -> Figure:
     cells = np.atleast_2d(curve)
     if cells.ndim != 2:
         raise DataError(f"explained variance has shape {curve.shape}: give (k,) or (n_parts, k)")
-    cells = cells[~np.isnan(cells).any(axis=1)]
+    cells = _varying(cells)
     figure, axes = drawing.chart("components kept", "explained variance")
     if cells.size == 0:
         drawing.annotate(axes, f"all {parts} are constant", (0.5, 0.5), (0, 0), MUTED, "center")
@@ -176,8 +176,8 @@ def _mean_and_spread(curve: NDArray[np.float64], parts: str) -> Figure:
 
 
 def _several(curves: Mapping[str, NDArray[np.float64]], emphasized: str) -> Figure:
-    means = {name: curve if curve.ndim == 1 else _mean_of(curve) for name, curve in curves.items()}
-    drawn = [(name, np.arange(1, len(curve) + 1), curve) for name, curve in means.items() if curve.size]
+    rows = {name: curve[None] if curve.ndim == 1 else _varying(curve) for name, curve in curves.items()}
+    drawn = [(name, np.arange(1, row.shape[1] + 1), row.mean(axis=0)) for name, row in rows.items() if row.size]
     if not drawn:
         raise DataError("there is no explained variance to show: give at least one line with a point")
     figure, axes = drawing.chart("components kept", "explained variance")
@@ -187,10 +187,9 @@ def _several(curves: Mapping[str, NDArray[np.float64]], emphasized: str) -> Figu
     return figure
 
 
-def _mean_of(curve: NDArray[np.float64]) -> NDArray[np.float64]:
-    varying = curve[~np.isnan(curve).any(axis=1)]
-    mean: NDArray[np.float64] = varying.mean(axis=0) if len(varying) else np.empty(0)
-    return mean
+def _varying(curves: NDArray[np.float64]) -> NDArray[np.float64]:
+    """Leave out the curves of constant parts, which contain NaN."""
+    return curves[~np.isnan(curves).any(axis=1)]
 
 
 def _scale_shares(axes: Axes, lowest: float) -> None:
