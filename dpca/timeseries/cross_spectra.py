@@ -21,8 +21,8 @@ from dpca.rules.covariance.spectral import SpectralSVD
 from dpca.storage.errors import DataError, StoreError
 from dpca.storage.given_numbers import whole_number
 from dpca.storage.run import Run
-from dpca.timeseries.functions import even_step, time_functions, times_along, times_of
-from dpca.timeseries.results import Modes, with_share
+from dpca.timeseries.results import FieldGrid, Modes
+from dpca.timeseries.series import even_step, score_series, times_along, times_of
 
 _CENTERS = ("record", "block", None)
 
@@ -129,16 +129,15 @@ def spod(
     PlanError
         If the states of all frequencies do not fit into memory.
     """
-    known: dict[str, Any]
     if model is not None or isinstance(x, Scores) or _holds_scores(x):
-        given = time_functions(x, model, time)
+        given = score_series(x, model, time)
         source: Source = ArraySource(given.values, "the scores")
-        step, known = given.step, with_share(given)
+        step, share, grid = given.step, given.share, given.grid
     else:
         found, labels = given_to_fit(x, None)
         source = as_source(found)
         step = even_step(times_of(time, source.shape[0], times_along(x))) if source.shape[0] > 1 else 1.0
-        known = {"share": 1.0, "_shape": tuple(source.shape[1:]), "_basis": None, "_placed": None, "_labels": labels}
+        share, grid = 1.0, FieldGrid(tuple(source.shape[1:]), labels=labels)
     given_blocks = block if isinstance(block, Blocks) else Blocks(block)
     overlap, window, center = given_blocks.overlap, given_blocks.window, given_blocks.center
     block = whole_number(given_blocks.length, "block", 2)
@@ -180,7 +179,8 @@ def spod(
         energy=found["energy"],
         total=found["total"],
         n_blocks=blocks.shape[0],
-        **known,
+        share=share,
+        _grid=grid,
     )
 
 

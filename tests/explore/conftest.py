@@ -14,7 +14,7 @@ from PIL import Image
 
 from dpca import CellPCA, StreamingPCA
 from dpca.explore.opening import Opened
-from dpca.explore.page import lay_out
+from dpca.explore.page import ExplorerPage
 from dpca.explore.server import PageServer
 from dpca.jobs.compressed.encode import encode_store
 from dpca.jobs.scores.transform import transform_store
@@ -72,7 +72,7 @@ def served() -> Iterator[Callable[..., PageServer]]:
         servers.append(server)
         server.start()
         server.show("<p>first</p>")
-        server.mount(lambda document: lay_out(opened.explorer, document))
+        server.mount(lambda document: ExplorerPage(opened.explorer, document))
         return server
 
     yield serve

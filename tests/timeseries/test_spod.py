@@ -53,7 +53,7 @@ def test_energies_of_odd_blocks_add_up_to_the_spectrum(center: str | None) -> No
     np.testing.assert_allclose(found.total, power.sum(axis=1), rtol=1e-9)
 
 
-def test_time_functions_have_the_modes_of_the_field(exact: timeseries.SpectralModes) -> None:
+def test_time_series_have_the_modes_of_the_field(exact: timeseries.SpectralModes) -> None:
     found = timeseries.spod(FULL.transform(FIELD), 3, 40, model=FULL)
     np.testing.assert_allclose(found.energy, exact.energy, rtol=1e-9)
     cosines = np.einsum("fkij,fkij->fk", found.modes.compute().conj(), exact.modes.compute())

@@ -19,7 +19,7 @@ from dpca.kernels.algebra.types import Array
 from dpca.kernels.pixels import Pixels, to_pixels
 from dpca.kernels.quality import has_ssim, mse_per_sample, ssim_per_sample
 from dpca.pipelines.studies.partitions.settings import Design, PartitionSettings, count_cut
-from dpca.plots.panels import panel, thinned
+from dpca.plots.panels import panel, spread_over, thinned
 from dpca.storage.disk import require_free_space, writing_errors
 from dpca.storage.remote.memory import thread_count
 from dpca.storage.remote.tasks import run_in_order
@@ -85,8 +85,7 @@ class ReportSamples:
     @property
     def pictured(self) -> Array:
         """Places, among `pictured_of`, of a few samples from all over them."""
-        m = len(self.pictured_of.values)
-        return np.linspace(0, m - 1, min(_PICTURED, m)).round().astype(int)
+        return np.array(spread_over(len(self.pictured_of.values), _PICTURED))
 
     def quality(self, basis: Any, measured: Measured) -> dict[str, Array]:
         """Measure reconstructions, on threads of this process.

@@ -13,7 +13,7 @@ from PIL import Image
 
 from dpca.plots import drawing
 from dpca.plots.drawing import ACCENT, FONT, HAIRLINE, INK, MUTED, WIDTH
-from dpca.plots.panels import panel, signed, strongest, thinned
+from dpca.plots.panels import panel, signed, spread_over, strongest, thinned
 
 _ROW, _HEAD, _FOOT = 0.72, 0.34, 0.5
 _PANEL_PIXELS, _GAP_PIXELS, _BAR_PIXELS = 240, 6, 4
@@ -32,7 +32,7 @@ def functions_and_spectra(
     unit: str = "",
     since: str = "",
 ) -> Figure:
-    """Each time function in a row, and the amplitude of its spectrum beside it (Alakkari 2020, figure 6.1).
+    """Each time series in a row, and the amplitude of its spectrum beside it (Alakkari 2020, figure 6.1).
 
     Parameters
     ----------
@@ -88,7 +88,7 @@ def functions_and_spectra(
 
 
 def in_motion(modes: ArrayLike, functions: ArrayLike, *, axes: Sequence[str] | None = None) -> bytes:
-    """Modes that swing as their time functions say, and last their sum, as an animation (APNG) in signed colors.
+    """Modes that swing as their time series say, and last their sum, as an animation (APNG) in signed colors.
 
     Parameters
     ----------
@@ -106,7 +106,7 @@ def in_motion(modes: ArrayLike, functions: ArrayLike, *, axes: Sequence[str] | N
     """
     patterns = np.stack([thinned(_flat(mode, axes), _PANEL_PIXELS) for mode in np.asarray(modes)])
     scores = np.asarray(functions, np.float64)
-    scores = scores[np.linspace(0, len(scores) - 1, min(len(scores), _MOST_FRAMES)).round().astype(int)]
+    scores = scores[spread_over(len(scores), _MOST_FRAMES)]
     moving = [patterns[j] * scores[:, j, None, None] for j in range(len(patterns))]
     moving.append(np.tensordot(scores, patterns, 1))
     zoom = max(1, _PANEL_PIXELS // max(patterns.shape[1:]))

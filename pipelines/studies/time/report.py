@@ -1,4 +1,4 @@
-"""The report of a stack over time: modes, time functions, spectra, and what cells and bands explain beside them."""
+"""The report of a stack over time: modes, time series, spectra, and what cells and bands explain beside them."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from dpca.models.streaming.streaming_pca import StreamingPCA
 from dpca.pipelines.studies.runner import StackReport, write_array
 from dpca.pipelines.studies.time.plots import functions_and_spectra, in_motion
 from dpca.plots import comparison, eigenimages, explained_variance
-from dpca.plots.panels import strongest
+from dpca.plots.panels import spread_over, strongest
 from dpca.report.page import DataTable
 from dpca.report.record import write_report
 from dpca.storage.arrays.layout import CHANNEL, count_spatial
@@ -108,7 +108,7 @@ def report_time(
 
     Notes
     -----
-    Reads the stack once for the modes (``n_passes`` times), once for the time functions, and once or twice for each
+    Reads the stack once for the modes (``n_passes`` times), once for the time series, and once or twice for each
     kind of cells and bands.
     """
     n = given.n_samples if isinstance(given, Stack) else len(given)
@@ -152,7 +152,7 @@ class _Found:
     curves: dict[str, Array]
 
     def spectrum(self, segment: int | None) -> Any:
-        """Return the spectra of the time functions: of their steps where the times are uneven."""
+        """Return the spectra of the time series: of their steps where the times are uneven."""
         try:
             return spectrum(self.scores, model=self.model, time=self.times, segment=segment), self.unit
         except DataError:
@@ -284,11 +284,11 @@ def _figures(stack: Stack, found: _Found, spectra: Any, unit: str) -> tuple[dict
         figures["modes_in_motion"] = in_motion(modes[:_MOVING], found.scores[:, :_MOVING], axes=axes)
         captions["modes_in_motion"] = (
             "Modes in motion",
-            f"The first {min(_MOVING, len(modes))} modes as their time functions move them, and last their sum; the "
+            f"The first {min(_MOVING, len(modes))} modes as their time series move them, and last their sum; the "
             "line below is time. Of volumes the projections.",
         )
-    places = np.linspace(0, stack.n_samples - 1, min(_SHOWN, stack.n_samples)).round().astype(int)
-    frames = np.stack([np.asarray(stack.samples[int(place)]) for place in places]).astype(np.float64)
+    places = spread_over(stack.n_samples, _SHOWN)
+    frames = np.stack([np.asarray(stack.samples[place]) for place in places]).astype(np.float64)
     rebuilt = model.inverse_transform(found.scores[places])
     frames, rebuilt = np.flip(frames, turned), np.flip(rebuilt, turned)
     limits = (float(frames.min()), float(frames.max()))

@@ -162,7 +162,7 @@ def elastic_section(trials: int) -> Section:
     return Section(
         [table],
         {"elastic": figure},
-        {"elastic": ("An elastic network: time functions", "The first 400 frames, and the spectra of all.")},
+        {"elastic": ("An elastic network: time series", "The first 400 frames, and the spectra of all.")},
         {"elastic": {"ratios": ratios, "rmsip": rmsip, "peaks": peaks, "frequencies": w}},
     )
 

@@ -137,7 +137,7 @@ def test_plots_are_neither_black_nor_blown_out(movie: Path, draw: Callable[[Path
 
 def test_explore_is_neither_black_nor_blown_out(movie: Path) -> None:
     explorer = open_explorer(str(movie / "m.zarr")).explorer
-    require_contrast(explorer.look(5, 1).original)
+    require_contrast(explorer.view(5, 1).original)
     require_contrast(explorer.thumbnail(9))
 
 

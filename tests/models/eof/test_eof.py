@@ -50,7 +50,7 @@ def of(maps: xr.DataArray) -> np.ndarray:
 
 
 @pytest.mark.parametrize(("solver", "close"), [("auto", 1e-9), ("dual", 1e-9), ("streaming", 1e-4)])
-def test_eigenvalues_maps_and_time_functions(solver: str, close: float) -> None:
+def test_eigenvalues_maps_and_time_series(solver: str, close: float) -> None:
     options = SMALL_BATCHES if solver == "streaming" else {}
     eof = EOF(10, weights="coslat", solver=solver, random_state=0, **options).fit(SST)
     values, rows, series = truth(plain(), 10)
