@@ -162,7 +162,7 @@ def entries_of(folder: Place) -> list[tuple[str, bool]]:
     return sorted((entry.name, entry.is_dir(follow_symlinks=False)) for entry in os.scandir(folder))
 
 
-def there_is(path: str | os.PathLike[str]) -> bool:
+def exists(path: str | os.PathLike[str]) -> bool:
     """Return whether anything exists at a path, including a broken link."""
     return ObjectPath(path).exists() if is_url(path) else os.path.lexists(path)
 

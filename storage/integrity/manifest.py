@@ -21,8 +21,7 @@ read the store.
 
 `Workspace.publish` writes the manifest last. It copies the checksums that the writer stored in the shards, 4 bytes per
 chunk, and reads nothing else of them. Files that come from a finished store keep their entries in its manifest, see
-`Carried`, so that earlier damage is still detected. A store without a manifest is unfinished, or older than this
-format.
+`Carried`, so that earlier damage is still detected. A store without a manifest is unfinished.
 """
 
 from __future__ import annotations

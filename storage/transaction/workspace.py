@@ -35,7 +35,7 @@ from hashlib import blake2b
 from types import TracebackType
 from typing import Any, Literal, Self
 
-from dpca.storage.disk import atomic_write_bytes, is_full, refusal_of_disk, there_is, writing_errors
+from dpca.storage.disk import atomic_write_bytes, exists, is_full, refusal_of_disk, writing_errors
 from dpca.storage.errors import ReplacedError, StoreError
 from dpca.storage.integrity.manifest import METADATA, NOTHING_CARRIED, Carried, check_metadata
 from dpca.storage.remote.objects import ObjectPath, Place, place_of
@@ -151,7 +151,7 @@ class Workspace:
 
     def __enter__(self) -> Self:
         with writing_errors(self.target):
-            if not there_is(self._folder):
+            if not exists(self._folder):
                 complete = self._target_is_complete()
                 if complete or self._look_only:
                     self.state = "complete" if complete else "new"
@@ -275,7 +275,7 @@ class Workspace:
         facts = _root_facts(self._real / METADATA)
         if facts == (self.kind, self.fingerprint):
             return self._is_whole()
-        if not there_is(self._real):
+        if not exists(self._real):
             return False
         if not self._real.is_dir():
             raise StoreError(f"output '{self.target}' is a file: choose another output or remove it")

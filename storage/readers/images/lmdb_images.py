@@ -213,9 +213,7 @@ class _Tree:
             start = at + _NODE.size + key_size
             key = page[at + _NODE.size : start]
             if flags & ~_ELSEWHERE:
-                raise DataError(
-                    f"'{self._name}' has several values or a database under a key: give one value per key"
-                )
+                raise DataError(f"'{self._name}' has several values or a database under a key: give one value per key")
             if not flags & _ELSEWHERE:
                 offset, end = number * self._page_size + start, (number + 1) * self._page_size
             elif start + 8 <= len(page):
