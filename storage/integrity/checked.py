@@ -25,7 +25,15 @@ from zarr.storage import LocalStore
 from dpca.storage.errors import ReplacedError, StoreError
 from dpca.storage.integrity.checksums import Entry, ShardChecksums, crc_at, index_bytes, places_in
 from dpca.storage.integrity.codecs import check_codecs
-from dpca.storage.integrity.manifest import CHECKSUMS, METADATA, Manifest, digest_of, has_manifest, read_manifest
+from dpca.storage.integrity.manifest import (
+    CHECKSUMS,
+    METADATA,
+    ZARR_METADATA,
+    Manifest,
+    digest_of,
+    has_manifest,
+    read_manifest,
+)
 from dpca.storage.integrity.misplaced import orphaned, refuse_links, require_known_outside, with_checksums
 from dpca.storage.integrity.replaced import refuse_gap
 from dpca.storage.integrity.unchecked import (
@@ -39,7 +47,7 @@ from dpca.storage.integrity.unchecked import (
 from dpca.storage.remote.objects import absolute
 from dpca.storage.synthetic.store import with_samples
 
-_METADATA = (METADATA, ".zarray", ".zmetadata", ".zgroup")
+_METADATA = (*ZARR_METADATA, ".zmetadata")
 # The keys of chunks in Zarr version 3, after the path of their array.
 _CHUNK = re.compile(r"(?:^|/)c(?:/[0-9]+)*$")
 #: Attribute of every array that dpca writes. It makes a missing shard an error; Zarr would decode it as fill values.

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, TypeAlias, cast
 from dpca.storage.arrays.labelled import is_labelled
 from dpca.storage.disk import file_bytes
 from dpca.storage.errors import DataError, one_line
+from dpca.storage.integrity.manifest import ZARR_METADATA
 from dpca.storage.readers.arrays.data_array import DataArrayReader
 from dpca.storage.readers.arrays.trajectory import TrajectoryReader, is_trajectory
 from dpca.storage.readers.arrays.zarr_array import ZarrReader
@@ -46,7 +47,6 @@ _FILES = (
     "tar",
 )
 _FORMATS: list[Format] = [one for name in _FILES for one in import_module(f"dpca.storage.readers.{name}").FORMATS]
-_ZARR_METADATA = ("zarr.json", ".zarray", ".zgroup")
 
 
 def open_reader(source: Source, *, key: str | None = None, axes: Sequence[str] | None = None) -> Reader:
@@ -101,7 +101,7 @@ def open_reader(source: Source, *, key: str | None = None, axes: Sequence[str] |
 
 def is_zarr(path: str) -> bool:
     """Return whether a path or URL is a Zarr array or group: a folder with its metadata."""
-    return any(is_file(place_of(path) / name) for name in _ZARR_METADATA)
+    return any(is_file(place_of(path) / name) for name in ZARR_METADATA)
 
 
 def paths_of(path: str) -> list[str]:

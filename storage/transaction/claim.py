@@ -20,7 +20,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
-from dpca.storage.disk import read_file
+from dpca.storage.disk import content_of_file
 from dpca.storage.errors import BusyError, StoreError, printable
 from dpca.storage.remote.objects import Place
 
@@ -186,7 +186,7 @@ def _first_link(folder: Path) -> str | None:
 def read_json(path: Place) -> dict[str, Any] | None:
     """Return the JSON object in a file; None if the file is missing or torn."""
     try:
-        value = json.loads(read_file(path))
-    except (OSError, ValueError, RecursionError):
+        value = json.loads(content_of_file(path))
+    except (ValueError, RecursionError):
         return None
     return value if isinstance(value, dict) else None

@@ -13,7 +13,7 @@ from glob import has_magic
 from pathlib import Path
 from typing import Any, TypeVar
 
-from dpca.storage.disk import atomic_write_bytes, entries_of, exists, read_file, writing_errors
+from dpca.storage.disk import atomic_write_bytes, content_of_file, entries_of, exists, read_file, writing_errors
 from dpca.storage.errors import StoreError, printable
 from dpca.storage.integrity.manifest import FOLDER_MANIFEST, METADATA, REPORT, facts_in, has_manifest
 from dpca.storage.remote.objects import ObjectPath, Place, is_dir, place_of
@@ -275,7 +275,7 @@ def _check_report_folder(folder: Place) -> None:
 
 
 def _is_report(folder: Place) -> bool:
-    return facts_in(_content(folder / FOLDER_MANIFEST)).get("kind") == REPORT
+    return facts_in(content_of_file(folder / FOLDER_MANIFEST)).get("kind") == REPORT
 
 
 def is_work_folder(folder: Place) -> bool:
@@ -285,18 +285,12 @@ def is_work_folder(folder: Place) -> bool:
     names = {name for name, _ in entries_of(folder)}
     if isinstance(folder, ObjectPath):
         return bool(names & {LOCK, JOURNAL, CLEARING})
-    return _content(folder / LOCK) == MARK or (names <= {LOCK} and MARK.startswith(_content(folder / LOCK)))
-
-
-def _content(path: Place) -> bytes:
-    try:
-        return read_file(path)
-    except OSError:
-        return b""
+    mark = content_of_file(folder / LOCK)
+    return mark == MARK or (names <= {LOCK} and MARK.startswith(mark))
 
 
 def _is_finished_store(folder: Place) -> bool:
-    return has_manifest(_content(folder / METADATA))
+    return has_manifest(content_of_file(folder / METADATA))
 
 
 def _working_folder() -> Path | None:

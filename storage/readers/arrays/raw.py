@@ -20,7 +20,7 @@ from numpy.typing import NDArray
 
 from dpca.storage import cf
 from dpca.storage.arrays.coordinates import Coordinates
-from dpca.storage.arrays.layout import CHANNEL, SAMPLE
+from dpca.storage.arrays.layout import CHANNEL, PREFERRED, SAMPLE
 from dpca.storage.disk import begin_of, file_bytes
 from dpca.storage.errors import DataError
 from dpca.storage.readers.base import Numbered, Reader, broken_source, digest, digest_file, runs, stack_dtype
@@ -28,8 +28,7 @@ from dpca.storage.readers.format import GZIP
 from dpca.storage.remote.network import is_url
 from dpca.storage.remote.objects import ObjectPath
 
-# Usual names of arrays of samples and of labels, in order of preference.
-PREFERRED = ("samples", "images", "data")
+#: Usual names of an array of labels, in order of preference.
 LABELS = ("labels", "label", "y", "targets")
 
 _LISTED = 8

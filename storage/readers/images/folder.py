@@ -10,6 +10,7 @@ from functools import partial
 
 from dpca.storage.disk import begin_of, file_bytes
 from dpca.storage.errors import DataError, one_line
+from dpca.storage.integrity.manifest import ZARR_METADATA
 from dpca.storage.pictures import HEAD, NAMES
 from dpca.storage.readers.base import (
     MAX_ENCODED,
@@ -26,6 +27,7 @@ from dpca.storage.readers.base import (
 from dpca.storage.readers.format import Format
 from dpca.storage.remote.network import is_url
 from dpca.storage.remote.objects import ObjectPath, absolute
+from dpca.storage.transaction.claim import LOCK, WORK_SUFFIX
 
 # A marker in the head of the page of every report.
 REPORT_MARK = b'<meta name="generator" content="dask-dpca">'
@@ -169,7 +171,7 @@ def _walk_objects(root: str) -> Iterator[tuple[str, int]]:
 
 def _is_output(names: set[str], folder: str) -> bool:
     """Return whether a folder is a Zarr store, a work folder or a report, and therefore possibly an output."""
-    if names & {"zarr.json", ".zarray", ".zgroup"} or (folder.endswith(".partial") and "lock" in names):
+    if not names.isdisjoint(ZARR_METADATA) or (folder.endswith(WORK_SUFFIX) and LOCK in names):
         return True
     if not {"report.json", "index.html"} <= names:
         return False
