@@ -11,7 +11,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from dpca.storage.errors import DataError
-from dpca.storage.readers.arrays.raw import Raw, open_plain_or_gzip, require_possible, unzipped
+from dpca.storage.readers.arrays.raw import Raw
+from dpca.storage.readers.arrays.streamed import open_plain_or_gzip, require_possible, unzipped
 from dpca.storage.readers.base import Reader, broken_source
 from dpca.storage.readers.format import Format
 

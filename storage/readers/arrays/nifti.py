@@ -16,7 +16,8 @@ import numpy as np
 
 from dpca.storage import cf
 from dpca.storage.errors import DataError
-from dpca.storage.readers.arrays.raw import Raw, open_plain_or_gzip, unzipped
+from dpca.storage.readers.arrays.raw import Raw
+from dpca.storage.readers.arrays.streamed import open_plain_or_gzip, unzipped
 from dpca.storage.readers.base import Reader, broken_source
 from dpca.storage.readers.format import Format
 

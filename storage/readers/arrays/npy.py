@@ -13,7 +13,8 @@ import numpy as np
 from numpy.lib import format as npy_format
 
 from dpca.storage.errors import DataError
-from dpca.storage.readers.arrays.raw import LABELS, Raw, RawReader, StreamReader, choose_key, require_possible
+from dpca.storage.readers.arrays.raw import LABELS, Raw, RawReader, choose_key
+from dpca.storage.readers.arrays.streamed import StreamReader, require_possible
 from dpca.storage.readers.base import Reader, broken_source, printable
 from dpca.storage.readers.format import Format
 from dpca.storage.readers.zip import ZipPlace, data_start, entries
