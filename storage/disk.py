@@ -23,14 +23,25 @@ from dpca.storage.remote.network import is_url
 from dpca.storage.remote.objects import ObjectPath, Place, place_of
 
 _FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
-_FORBIDDEN = (errno.EACCES, errno.EPERM, errno.EROFS)
-_NO_FOLDER = (errno.ENOTDIR, errno.EEXIST)
-_NO_PATH = {errno.ELOOP: "its path has a cycle of links", errno.ENAMETOOLONG: "its name or path is too long"}
+# By error number: what cannot be done, the reason if that of the system is unclear, and the remedy.
+_REFUSALS = {
+    number: refusal
+    for numbers, refusal in (
+        ((errno.EACCES, errno.EPERM, errno.EROFS), ("written", "", "choose another output or change the permissions")),
+        ((errno.ENOTDIR, errno.EEXIST), ("created", "a part of its path is a file", "choose another output")),
+        ((errno.ELOOP,), ("created", "its path has a cycle of links", "choose another output")),
+        ((errno.ENAMETOOLONG,), ("created", "its name or path is too long", "choose another output")),
+        (
+            (errno.EBUSY, errno.EIO, errno.EISDIR, errno.ENXIO, errno.ESTALE, errno.EXDEV),
+            ("written", "", "choose another output or repair the disk"),
+        ),
+    )
+    for number in numbers
+}
 # Seconds between attempts to remove a folder while another process writes to it.
 _PATIENCE = (0.1, 0.3, 1.0, 3.0)
 # The names of incomplete files of Zarr's local store, and of `atomic_write_bytes` for metadata.
 _STRAY = re.compile(r"\.[0-9a-f]{32}\.partial$|^\.(zarr|checksums)\.json\.[0-9a-f]{32}$")
-_FAILED = (errno.EBUSY, errno.EIO, errno.EISDIR, errno.ENXIO, errno.ESTALE, errno.EXDEV)
 
 
 @contextmanager
@@ -76,17 +87,10 @@ def refusal_of_disk(error: OSError, path: str | os.PathLike[str], needed: int | 
             f"the disk is full while writing {where} ({error.strerror}, {room}): "
             f"free some space and run the same command again to resume, or choose another output"
         )
-    if error.errno in _FORBIDDEN:
-        return StoreError(
-            f"{where} cannot be written ({error.strerror}): choose another output or change the permissions"
-        )
-    if error.errno in _NO_FOLDER:
-        return StoreError(f"{where} cannot be created (a part of its path is a file): choose another output")
-    if error.errno in _NO_PATH:
-        return StoreError(f"{where} cannot be created ({_NO_PATH[error.errno]}): choose another output")
-    if error.errno in _FAILED:
-        return StoreError(f"{where} cannot be written ({error.strerror}): choose another output or repair the disk")
-    return None
+    if error.errno is None or error.errno not in _REFUSALS:
+        return None
+    undone, why, remedy = _REFUSALS[error.errno]
+    return StoreError(f"{where} cannot be {undone} ({why or error.strerror}): {remedy}")
 
 
 def is_full(error: BaseException) -> bool:
@@ -137,6 +141,14 @@ def read_file(path: str | os.PathLike[str]) -> bytes:
         return file.readall()
 
 
+def content_of_file(path: str | os.PathLike[str]) -> bytes:
+    """Return the content of a regular file; empty if it is missing or cannot be read."""
+    try:
+        return read_file(path)
+    except OSError:
+        return b""
+
+
 def atomic_write_bytes(path: Place, content: bytes) -> None:
     """Write a file atomically, even if the power fails."""
     if isinstance(path, ObjectPath):
@@ -162,7 +174,7 @@ def entries_of(folder: Place) -> list[tuple[str, bool]]:
     return sorted((entry.name, entry.is_dir(follow_symlinks=False)) for entry in os.scandir(folder))
 
 
-def there_is(path: str | os.PathLike[str]) -> bool:
+def exists(path: str | os.PathLike[str]) -> bool:
     """Return whether anything exists at a path, including a broken link."""
     return ObjectPath(path).exists() if is_url(path) else os.path.lexists(path)
 

@@ -17,7 +17,7 @@ from dpca.storage.arrays.arrays import create_array, create_root, write_strings
 from dpca.storage.arrays.coordinates import write_coordinates
 from dpca.storage.arrays.layout import SHARD_BYTES, Layout, axes_for, choose_layout, count_spatial
 from dpca.storage.arrays.reading import open_group, root_facts
-from dpca.storage.disk import folder_bytes, read_file, require_free_space, there_is, writing_errors
+from dpca.storage.disk import exists, folder_bytes, read_file, require_free_space, writing_errors
 from dpca.storage.errors import DataError, PlanError, StoreError
 from dpca.storage.filling import Filling
 from dpca.storage.images import Rules
@@ -235,7 +235,7 @@ def _layout(
 def _kept_layout(work: Workspace) -> Layout | None:
     """Return the layout of an interrupted run, which another memory limit does not change; None if there is none."""
     samples = work.store / "samples"
-    if not there_is(samples / METADATA):
+    if not exists(samples / METADATA):
         return None
     metadata = json.loads(read_file(samples / METADATA))
     shards, chunks = (one["configuration"]["chunk_shape"] for one in (metadata["chunk_grid"], metadata["codecs"][0]))

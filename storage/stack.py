@@ -21,7 +21,6 @@ import os
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
-from hashlib import blake2b
 from typing import Any
 
 import numpy as np
@@ -31,9 +30,10 @@ from dpca.storage import cf
 from dpca.storage.arrays.batches import Batches, BatchOrder, batches_of
 from dpca.storage.arrays.choosing import chosen_array, is_in_order
 from dpca.storage.arrays.coordinates import Coordinates, coordinates_in, dims_of
-from dpca.storage.arrays.layout import CHANNEL, MAX_CHUNK, SAMPLE, axes_for, named_axes
+from dpca.storage.arrays.layout import CHANNEL, MAX_CHUNK, SAMPLE, axes_for, named_axes, stack_axes
 from dpca.storage.arrays.reading import array_in, metadata_texts, model_of, open_group, open_node, root_facts
 from dpca.storage.errors import DataError, StoreError, one_line
+from dpca.storage.integrity.manifest import digest_of
 from dpca.storage.integrity.replaced import reopening
 from dpca.storage.numbered import Numbered
 from dpca.storage.ranges import checked_range, found_range, type_range
@@ -127,7 +127,7 @@ class Stack:
         tile = tuple(slice(start, start + edge) for start, edge in starts)
         for index in sorted({0, self.n_samples // 2, self.n_samples - 1}):
             values = np.asarray(self.samples[(slice(index, index + 1), *tile)])
-            content.append([str(index), blake2b(values.tobytes(), digest_size=16).hexdigest()])
+            content.append([str(index), digest_of(values.tobytes())])
         return fingerprint_of(content)
 
     @cached_property
@@ -305,7 +305,7 @@ def open_stack(
         path=where,
         array_path=absolute(array_path),
         samples=samples,
-        axes=_check_axes(axes, samples) if axes is not None else ome or _foreign_axes(samples),
+        axes=stack_axes(axes, samples.shape[1:]) if axes is not None else ome or _foreign_axes(samples),
         data_range=checked_range(data_range) if data_range is not None else type_range(np.dtype(samples.dtype)),
         source=source,
         moved=moved,
@@ -353,7 +353,7 @@ def _open_ours(
         path=where,
         array_path=absolute(f"{where.rstrip('/')}/samples"),
         samples=samples,
-        axes=_check_axes(axes, samples) if axes is not None else stated_axes,
+        axes=stack_axes(axes, samples.shape[1:]) if axes is not None else stated_axes,
         data_range=checked_range(data_range) if data_range is not None else (low, high),
         source=source,
         _fingerprint=fingerprint,
@@ -382,12 +382,3 @@ def _check_samples(where: str, samples: zarr.Array[Any], decoded: bool) -> None:
 def _foreign_axes(samples: zarr.Array[Any]) -> tuple[str, ...]:
     dims = dims_of(samples)
     return (SAMPLE, *((named_axes(dims[1:]) if dims else None) or axes_for(samples.shape[1:])))
-
-
-def _check_axes(axes: Sequence[str], samples: zarr.Array[Any]) -> tuple[str, ...]:
-    named = (SAMPLE, *axes)
-    if len(named) != samples.ndim or len(set(named)) != len(named):
-        raise DataError(
-            f"axes {tuple(axes)} do not match the sample shape {samples.shape[1:]}: give one name for each axis"
-        )
-    return named

@@ -15,7 +15,7 @@ import zarr
 from dpca.kernels.algebra.types import Array
 from dpca.storage.arrays.layout import MAX_CHUNK
 from dpca.storage.arrays.reading import model_of, read_into
-from dpca.storage.disk import there_is
+from dpca.storage.disk import exists
 from dpca.storage.errors import DataError, ReplacedError, StoreError
 from dpca.storage.integrity.manifest import METADATA
 from dpca.storage.remote.objects import place_of
@@ -183,7 +183,7 @@ class StoreGuard:
 
     def require(self) -> None:
         """Raise StoreError if the store was removed or replaced. An array may have grown."""
-        if not there_is(self._path):
+        if not exists(self._path):
             raise StoreError(
                 f"'{self._path}' no longer exists: restore it, or start this program again with another store"
             )

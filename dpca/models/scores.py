@@ -18,7 +18,7 @@ from dpca.representation.base import Representation
 from dpca.representation.reconstruction import check_stated_model, leading_scores, samples_of
 from dpca.storage.arrays.batches import Batches, BatchOrder, batches_of
 from dpca.storage.arrays.reading import array_in, open_group, require_same, root_facts
-from dpca.storage.disk import there_is
+from dpca.storage.disk import exists
 from dpca.storage.errors import DataError, ReplacedError, StoreError
 from dpca.storage.integrity.replaced import reopening
 from dpca.storage.remote.network import use_storage_options
@@ -196,7 +196,7 @@ def open_scores(
     group, facts = _opened(path)
     if model is None:
         model = os.path.join(path, "model")
-        if not there_is(model):
+        if not exists(model):
             require_same(group)
             raise StoreError(f"'{path}' holds no model: pass the model of its scores, open_scores(path, model=...)")
     estimator = load_any(model) if isinstance(model, str | os.PathLike) else model

@@ -18,7 +18,7 @@ from dpca.plots.html import template
 from dpca.plots.png import png
 from dpca.report import words
 from dpca.report.page import DataTable, ReportPicture
-from dpca.storage.disk import atomic_write_bytes, read_file, there_is, writing_errors
+from dpca.storage.disk import atomic_write_bytes, exists, read_file, writing_errors
 from dpca.storage.errors import StoreError, one_line
 from dpca.storage.integrity.manifest import FOLDER_MANIFEST, REPORT, Manifest, read_manifest, write_folder_manifest
 from dpca.storage.remote.objects import Place, place_of
@@ -173,7 +173,7 @@ def write_report(
         target = place_of(folder)
         target.mkdir(parents=True, exist_ok=True)
         # With its manifest first, an interrupted report is recognized as one with missing files.
-        if is_new := not there_is(target / FOLDER_MANIFEST):
+        if is_new := not exists(target / FOLDER_MANIFEST):
             write_folder_manifest(target, REPORT, files)
         for name, content in files.items():
             atomic_write_bytes(target / name, content)
@@ -204,12 +204,10 @@ def read_report(folder: Place) -> dict[str, Any] | None:
     """
     try:
         manifest = _manifest_of(folder)
-        names = ("report.json", "index.html") if manifest is None else manifest.files
-        if not all(there_is(folder / name) for name in names):
+        if manifest is None or not all(exists(folder / name) for name in manifest.files):
             return None
         content = read_file(folder / "report.json")
-        if manifest is not None:
-            manifest.check("report.json", content, str(folder))
+        manifest.check("report.json", content, str(folder))
         return dict(json.loads(content))
     except (OSError, ValueError, TypeError, RecursionError, StoreError) as error:
         raise _damaged(folder, error) from error
@@ -225,7 +223,7 @@ def read_pictures(folder: Place, *, besides: str) -> dict[str, bytes]:
     """
     places = {name: folder / f"{name}.png" for name in _CAPTIONS if name != besides}
     try:
-        pictures = {name: read_file(place) for name, place in places.items() if there_is(place)}
+        pictures = {name: read_file(place) for name, place in places.items() if exists(place)}
         if (manifest := _manifest_of(folder)) is not None:
             for name, content in pictures.items():
                 manifest.check(f"{name}.png", content, str(folder))
@@ -235,8 +233,8 @@ def read_pictures(folder: Place, *, besides: str) -> dict[str, bytes]:
 
 
 def _manifest_of(folder: Place) -> Manifest | None:
-    """Return the manifest of a report; None for a report of an earlier version, which has none."""
-    if not there_is(folder / FOLDER_MANIFEST):
+    """Return the manifest of a report; None if there is no report."""
+    if not exists(folder / FOLDER_MANIFEST):
         return None
     if (manifest := read_manifest(read_file(folder / FOLDER_MANIFEST), str(folder))) is None:
         raise ValueError("its manifest cannot be read")

@@ -75,7 +75,7 @@ class ScoresDataset(IterableDataset):  # type: ignore[misc]
         DataError
             If ``epoch`` or ``start`` is not a valid number.
         """
-        self.batches.but(epoch=epoch, start=start)
+        self.batches.replace(epoch=epoch, start=start)
         self._at[0], self._at[1] = epoch, start
 
     def __len__(self) -> int:
@@ -86,7 +86,7 @@ class ScoresDataset(IterableDataset):  # type: ignore[misc]
         """Yield tensors ``x`` or ``(x, y)``; in a worker, only the batches of this worker."""
         batches, worker = self._now(), get_worker_info()
         if worker is not None:
-            batches = batches.but(start=batches.start + worker.id, every=worker.num_workers)
+            batches = batches.replace(start=batches.start + worker.id, every=worker.num_workers)
         for batch in batches:
             x, *labels = (batch,) if batches.labels is None else batch
             x = torch.from_numpy(x)
@@ -95,7 +95,7 @@ class ScoresDataset(IterableDataset):  # type: ignore[misc]
 
     def _now(self) -> Batches:
         epoch, start = self._at.tolist()
-        return self.batches.but(epoch=epoch, start=start)
+        return self.batches.replace(epoch=epoch, start=start)
 
 
 def _tensor(labels: np.ndarray[Any, Any]) -> torch.Tensor:

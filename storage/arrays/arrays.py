@@ -20,6 +20,7 @@ import numpy as np
 import zarr
 from numcodecs import BZ2, Blosc, Shuffle  # type: ignore[import-untyped]
 from numcodecs.pcodec import PCodec as NumcodecsPCodec  # type: ignore[import-untyped]
+from zarr.abc.codec import BytesBytesCodec
 from zarr.abc.store import Store
 from zarr.codecs import BloscCodec, Crc32cCodec, ZstdCodec
 from zarr.codecs import numcodecs as packers
@@ -162,13 +163,6 @@ def create_array(
     dtype = np.dtype(dtype).newbyteorder("=")
     if codec not in get_args(Codec):
         raise ValueError(f"codec {codec!r} is unknown: choose one of {', '.join(get_args(Codec))}")
-    shuffle: Literal["bitshuffle", "noshuffle"] = "bitshuffle" if codec == "blosc" else "noshuffle"
-    blosc = BloscCodec(cname="lz4", clevel=5, shuffle=shuffle, typesize=dtype.itemsize)
-    packed = codec == "packed"
-    zstd = BloscCodec(cname="zstd", clevel=_ZSTD, shuffle="shuffle", typesize=dtype.itemsize)
-    bzip2 = (packers.Shuffle(elementsize=dtype.itemsize), packers.BZ2(level=_BZIP2))
-    of_codec = {"raw": (), "packed": (), "zstd": (ZstdCodec(level=9),), "shuffled": (zstd,), "bzip2": bzip2}
-    compressor = of_codec.get(codec, (blosc,))
     if name in group:
         found = group[name]
         if (
@@ -191,13 +185,26 @@ def create_array(
         shards=layout.shards,
         filters=None,
         # "auto" is the default of Zarr.
-        serializer=PACKED(**_PACKING) if packed else "auto",
-        compressors=(*compressor, Crc32cCodec()),
+        serializer=PACKED(**_PACKING) if codec == "packed" else "auto",
+        compressors=(*_compressors(codec, dtype.itemsize), Crc32cCodec()),
         fill_value=dtype.type(0),
         dimension_names=tuple(axes),
         attributes={DENSE_KEY: True, **(attributes or {})},
         config=_DENSE,
     )
+
+
+def _compressors(codec: Codec, itemsize: int) -> tuple[BytesBytesCodec, ...]:
+    """Return the compressors of chunks for an inner codec of `create_array`, without the checksum."""
+    return {
+        "raw": (),
+        "packed": (),
+        "blosc": (BloscCodec(cname="lz4", clevel=5, shuffle="bitshuffle", typesize=itemsize),),
+        "sparse": (BloscCodec(cname="lz4", clevel=5, shuffle="noshuffle", typesize=itemsize),),
+        "zstd": (ZstdCodec(level=9),),
+        "shuffled": (BloscCodec(cname="zstd", clevel=_ZSTD, shuffle="shuffle", typesize=itemsize),),
+        "bzip2": (packers.Shuffle(elementsize=itemsize), packers.BZ2(level=_BZIP2)),
+    }[codec]
 
 
 def write_strings(

@@ -88,11 +88,11 @@ class Batches:
         first, last = self._run()
         return last - first
 
-    def but(self, **changes: Any) -> Self:
+    def replace(self, **changes: Any) -> Self:
         """Return a copy with other values of ``epoch``, ``part``, ``start``, ``shuffle`` or ``every``.
 
-        ``every`` is the step from one batch to the next: ``but(start=w, every=4)`` returns the batches of worker w of
-        four.
+        ``every`` is the step from one batch to the next: ``replace(start=w, every=4)`` returns the batches of
+        worker w of four.
 
         Raises
         ------

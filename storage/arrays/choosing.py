@@ -10,11 +10,9 @@ import zarr
 from zarr.errors import BaseZarrError
 
 from dpca.storage.arrays.coordinates import beside
-from dpca.storage.arrays.layout import CHANNEL, SAMPLE, stacked_axes
+from dpca.storage.arrays.layout import CHANNEL, PREFERRED, SAMPLE, stacked_axes
 from dpca.storage.arrays.reading import array_in
 from dpca.storage.errors import DataError, StoreError, one_line
-
-_PREFERRED = ("samples", "images", "data")
 
 
 def is_in_order(axes: Sequence[str], shape: Sequence[int]) -> bool:
@@ -38,7 +36,7 @@ def chosen_array(where: str, group: zarr.Group) -> tuple[zarr.Array[Any], str, t
         raise StoreError(
             f"'{where}' cannot be read as a Zarr group ({one_line(error)}): give the path of one array"
         ) from error
-    found = [next(iter(arrays))] if len(arrays) == 1 else [name for name in _PREFERRED if name in arrays]
+    found = [next(iter(arrays))] if len(arrays) == 1 else [name for name in PREFERRED if name in arrays]
     if not found:
         listed = ", ".join(sorted(arrays)) or "none"
         raise DataError(

@@ -26,21 +26,8 @@ from dpca.storage.errors import DataError
 
 # Names of arrays and groups in dpca stores.
 _RESERVED = frozenset(
-    (
-        "samples",
-        "name",
-        "label",
-        "rejected",
-        "component",
-        "scores",
-        "reconstructions",
-        "mse",
-        "psnr",
-        "ssim",
-        "model",
-        "stack",
-    )
-)
+    ("samples", "name", "label", "rejected", "component", "scores", "reconstructions", "mse", "psnr", "ssim")
+) | {"model", "stack"}
 UNITS = "units"
 _DESCRIBING = ("standard_name", "long_name", UNITS, "calendar", "axis", "positive", "dtype")
 #: The attribute that lists the coordinates without the name of an axis.

@@ -31,6 +31,11 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from math import prod
 
+from dpca.storage.errors import DataError
+
+#: Usual names of an array of samples, in order of preference.
+PREFERRED = ("samples", "images", "data")
+
 SAMPLE = "sample"
 CHANNEL = "channel"
 
@@ -133,6 +138,23 @@ def named_axes(names: Sequence[object]) -> tuple[str, ...] | None:
     """
     axes = tuple(CHANNEL if str(name).lower() in _CHANNEL_NAMES else str(name) for name in names)
     return axes if len({SAMPLE, *axes}) == 1 + len(axes) else None
+
+
+def stack_axes(axes: Sequence[str], sample_shape: Sequence[int]) -> tuple[str, ...]:
+    """Return the names of all axes of a stack, from the names of the axes of one sample.
+
+    Raises
+    ------
+    DataError
+        If there is not one distinct name for each axis.
+    """
+    named = (SAMPLE, *map(str, axes))
+    if len(named) != 1 + len(sample_shape) or len(set(named)) != len(named):
+        raise DataError(
+            f"axes {tuple(axes)} do not match the sample shape {tuple(sample_shape)}: give one distinct name for each "
+            f"axis"
+        )
+    return named
 
 
 def count_spatial(axes: Sequence[str]) -> int:

@@ -21,7 +21,7 @@ from zarr.core.buffer import default_buffer_prototype
 from zarr.core.sync import sync
 
 from dpca.storage.arrays.direct import read_shards
-from dpca.storage.disk import there_is
+from dpca.storage.disk import exists
 from dpca.storage.errors import DataError, ReplacedError, StoreError, one_line
 from dpca.storage.integrity.checked import DENSE_KEY, CheckedStore, checked_store
 from dpca.storage.integrity.manifest import METADATA, ROOT_KEY, digest_of
@@ -72,7 +72,7 @@ def _opened(where: str, opener: Callable[[str], Node], nothing: type[DataError |
     except DataError as error:
         raise nothing(str(error)) from error
     except FileNotFoundError as error:
-        if there_is(f"{where}{WORK_SUFFIX}/{JOURNAL}"):
+        if exists(f"{where}{WORK_SUFFIX}/{JOURNAL}"):
             raise StoreError(
                 f"the store at '{where}' is not finished: wait for the run that creates it, or run its command again"
             ) from error
@@ -203,7 +203,7 @@ def read_into(array: zarr.Array[Any], selection: Any, out: np.ndarray[Any, Any])
         raise ValueError(f"the buffer has the shape {out.shape}, but the selection has {shape}: they must be equal")
     box = out.reshape([len(rows) for rows in taken])  # an axis selected by an integer has length 1
     with _damage_named(array):
-        if is_dense(array) and not is_vouched(array):
+        if is_dense(array) and not is_covered(array):
             _require_shards(array, taken)
         if not ((is_dense(array) and read_shards(array, taken, box)) or _make(array, taken, box)):
             buffer = default_buffer_prototype().nd_buffer.from_numpy_array(out)
@@ -297,10 +297,10 @@ def is_dense(array: zarr.Array[Any]) -> bool:
     return bool(array.attrs.get(DENSE_KEY, False))
 
 
-def is_vouched(array: zarr.Array[Any]) -> bool:
+def is_covered(array: zarr.Array[Any]) -> bool:
     """Return whether an array is in a manifest, so that every read of it is verified."""
     store = array.store_path.store
-    return isinstance(store, CheckedStore) and store.vouches_for(array.path)
+    return isinstance(store, CheckedStore) and store.covers(array.path)
 
 
 def path_of(array: zarr.Array[Any] | zarr.Group) -> str | None:
@@ -320,7 +320,7 @@ def group_facts(array: zarr.Array[Any]) -> dict[str, Any]:
     try:
         facts = root_facts(open_group(folder))
     except StoreError:
-        if is_vouched(array):
+        if is_covered(array):
             raise
         return {}  # the array is a store itself, in an unrelated folder
     require_same(array)

@@ -26,10 +26,10 @@ import zarr
 from numpy.typing import ArrayLike, DTypeLike
 
 from dpca.storage.arrays.arrays import create_array, create_root, growing_store, write_shard, write_strings
-from dpca.storage.arrays.layout import SAMPLE, Layout, axes_for, choose_layout
+from dpca.storage.arrays.layout import Layout, axes_for, choose_layout, stack_axes
 from dpca.storage.disk import writing_errors
 from dpca.storage.errors import DataError, StoreError
-from dpca.storage.given_numbers import require_one_array
+from dpca.storage.given_numbers import require_one_array, whole_number
 from dpca.storage.integrity.checksums import stored_checksums
 from dpca.storage.integrity.manifest import digest_of
 from dpca.storage.ranges import checked_range, found_range, type_range
@@ -115,14 +115,9 @@ class Appender:
                 f"sample shape {self.sample_shape} and dtype {self.dtype} cannot be stored: give lengths of at least 1 "
                 f"and an integer, boolean or float type"
             )
-        names = axes_for(self.sample_shape) if axes is None else tuple(map(str, axes))
-        if len(names) != len(self.sample_shape) or len({SAMPLE, *names}) != 1 + len(names):
-            raise DataError(
-                f"axes {names} do not match the sample shape {self.sample_shape}: give one distinct name for each axis"
-            )
-        if chunk_samples is not None and not (isinstance(chunk_samples, int) and chunk_samples > 0):
-            raise DataError(f"chunk_samples is {chunk_samples!r}: give a whole number of at least 1")
-        self._axes = (SAMPLE, *names)
+        if chunk_samples is not None:
+            chunk_samples = whole_number(chunk_samples, "chunk_samples", 1)
+        self._axes = stack_axes(axes_for(self.sample_shape) if axes is None else axes, self.sample_shape)
         self._range = type_range(self.dtype) if data_range is None else checked_range(data_range)
         found = choose_layout((_LONG, *self.sample_shape), self.dtype.itemsize, self._axes)
         size = math.prod(self.sample_shape) * self.dtype.itemsize

@@ -12,7 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from dpca.storage.arrays.reading import group_facts, open_array, read_into
-from dpca.storage.disk import there_is
+from dpca.storage.disk import exists
 from dpca.storage.errors import DataError, StoreError
 from dpca.storage.growth.appending import UNIT
 from dpca.storage.integrity.manifest import METADATA
@@ -55,7 +55,7 @@ def growth_of(path: str | os.PathLike[str]) -> Growth | None:
         samples = work.store / UNIT
         counted = work.is_done(UNIT) and (samples / METADATA).is_file()
         return Growth(os.fspath(samples), work.record(UNIT)["n_samples"], False, work.fingerprint) if counted else None
-    if not there_is(path):
+    if not exists(path):
         return None
     stack = open_stack(path)
     return Growth(stack.array_path, stack.n_samples, True, group_facts(stack.samples).get("fingerprint"))

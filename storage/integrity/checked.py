@@ -12,27 +12,42 @@ import json
 import re
 import threading
 from collections import OrderedDict
-from collections.abc import AsyncIterator, Iterable, Mapping
+from collections.abc import AsyncIterator, Mapping
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
-from zarr.abc.store import ByteRequest, OffsetByteRequest, RangeByteRequest, Store, SuffixByteRequest
+from zarr.abc.store import ByteRequest, Store, SuffixByteRequest
 from zarr.core.buffer import Buffer, BufferPrototype, default_buffer_prototype
 from zarr.storage import LocalStore
 
 from dpca.storage.errors import ReplacedError, StoreError
 from dpca.storage.integrity.checksums import Entry, ShardChecksums, crc_at, index_bytes, places_in
 from dpca.storage.integrity.codecs import check_codecs
-from dpca.storage.integrity.manifest import CHECKSUMS, METADATA, Manifest, digest_of, has_manifest, read_manifest
+from dpca.storage.integrity.manifest import (
+    CHECKSUMS,
+    METADATA,
+    ZARR_METADATA,
+    Manifest,
+    digest_of,
+    has_manifest,
+    read_manifest,
+)
 from dpca.storage.integrity.misplaced import orphaned, refuse_links, require_known_outside, with_checksums
 from dpca.storage.integrity.replaced import refuse_gap
-from dpca.storage.integrity.unchecked import content_of, missing_file, plain_store, require_file
+from dpca.storage.integrity.unchecked import (
+    ReadOnlyStore,
+    content_of,
+    missing_file,
+    plain_store,
+    require_file,
+    start_of,
+)
 from dpca.storage.remote.objects import absolute
 from dpca.storage.synthetic.store import with_samples
 
-_METADATA = (METADATA, ".zarray", ".zmetadata", ".zgroup")
+_METADATA = (*ZARR_METADATA, ".zmetadata")
 # The keys of chunks in Zarr version 3, after the path of their array.
 _CHUNK = re.compile(r"(?:^|/)c(?:/[0-9]+)*$")
 #: Attribute of every array that dpca writes. It makes a missing shard an error; Zarr would decode it as fill values.
@@ -41,7 +56,7 @@ DENSE_KEY = "every_shard_is_stored"
 _CACHED = 64
 
 
-class CheckedStore(Store):
+class CheckedStore(ReadOnlyStore):
     """Wraps a store for reading and compares its content with its integrity manifest.
 
     Parameters
@@ -62,11 +77,8 @@ class CheckedStore(Store):
         From any read, instead of StoreError, if the store was replaced or removed since it was opened.
     """
 
-    supports_writes = False
-    supports_deletes = False
-
     def __init__(self, store: Store, where: str, manifest: Manifest | None = None) -> None:
-        super().__init__(read_only=True)
+        super().__init__()
         self.held, self.where, self.manifest = with_samples(store, where, manifest), where, manifest
         self._indexes: OrderedDict[str, NDArray[np.int64]] = OrderedDict()
         self._inside: dict[str, CheckedStore] = {}
@@ -126,7 +138,7 @@ class CheckedStore(Store):
         elif key.rpartition("/")[2] in _METADATA:
             if self.manifest is None and key == METADATA and content and has_manifest(content.to_bytes()):
                 raise ReplacedError(f"'{self.where}' was replaced while it was opened: open it again")
-            await self._require_vouched(key)
+            await self._require_covered(key)
             self._check_metadata(key, content)
         elif (
             (content is None or not len(content))
@@ -135,12 +147,6 @@ class CheckedStore(Store):
         ):
             raise missing_file(key, self.where)
         return content
-
-    async def get_partial_values(
-        self, prototype: BufferPrototype, key_ranges: Iterable[tuple[str, ByteRequest | None]]
-    ) -> list[Buffer | None]:
-        """Return the content of several keys, one after the other."""
-        return [await self.get(key, prototype, byte_range) for key, byte_range in key_ranges]
 
     async def exists(self, key: str) -> bool:
         """Return whether a key exists."""
@@ -157,14 +163,6 @@ class CheckedStore(Store):
     def list_dir(self, prefix: str) -> AsyncIterator[str]:
         """Yield the entries of a folder."""
         return self.held.list_dir(prefix)
-
-    async def set(self, key: str, value: Buffer) -> None:
-        """Raise an error, since this store is read-only."""
-        self._check_writable()
-
-    async def delete(self, key: str) -> None:
-        """Raise an error, since this store is read-only."""
-        self._check_writable()
 
     # -- checking
 
@@ -186,7 +184,7 @@ class CheckedStore(Store):
             for name in self.manifest.stores:
                 self.home(f"{name}/")
 
-    def vouches_for(self, array: str) -> bool:
+    def covers(self, array: str) -> bool:
         """Return whether the manifest has the checksums of the array at a path."""
         home, inner = self.home(f"{array}/")
         return home.manifest is not None and inner[:-1] in home.manifest.arrays
@@ -271,7 +269,7 @@ class CheckedStore(Store):
         except (ValueError, KeyError, TypeError, RecursionError):
             return False
 
-    async def _require_vouched(self, key: str) -> None:
+    async def _require_covered(self, key: str) -> None:
         """Raise `StoreError` for an array with checksums but without a manifest: its parent metadata was replaced."""
         folder = key.rpartition("/")[0]
         if self.manifest is None and await self.held.exists(f"{folder}/{CHECKSUMS}".lstrip("/")):
@@ -291,16 +289,9 @@ class CheckedStore(Store):
     ) -> None:
         """Compare the checksums in some bytes of a file with the expected checksums."""
         values = np.asarray(content.as_numpy_array()).view(np.uint8)
-        if byte_range is None:
-            if len(values) != entry.size:
-                raise self._damaged(key, f"it has {len(values):,} bytes, expected {entry.size:,}")
-            start = 0
-        elif isinstance(byte_range, RangeByteRequest):
-            start = byte_range.start
-        elif isinstance(byte_range, OffsetByteRequest):
-            start = byte_range.offset
-        else:
-            start = max(0, entry.size - byte_range.suffix)
+        if byte_range is None and len(values) != entry.size:
+            raise self._damaged(key, f"it has {len(values):,} bytes, expected {entry.size:,}")
+        start = start_of(byte_range, entry.size)
         if entry.index is None:
             if byte_range is not None:
                 raise self._damaged(key, "a part of a chunk cannot be compared with its checksum")

@@ -10,7 +10,7 @@ import numpy as np
 import zarr
 from zarr.errors import BaseZarrError
 
-from dpca.storage.arrays.reading import is_dense, is_vouched, open_array, open_node, root_facts, what_is_wrong_with
+from dpca.storage.arrays.reading import is_covered, is_dense, open_array, open_node, root_facts, what_is_wrong_with
 from dpca.storage.errors import DataError, StoreError, one_line
 from dpca.storage.integrity.checksums import shard_grid
 from dpca.storage.remote.objects import absolute
@@ -86,7 +86,7 @@ def check_shard(path: str, name: str, index: tuple[int, ...]) -> list[str]:
         array = open_array(path)
     except StoreError as error:
         return [f"{name}: {error}"]
-    if is_dense(array) and not is_vouched(array) and (wrong := what_is_wrong_with(array, index)) is not None:
+    if is_dense(array) and not is_covered(array) and (wrong := what_is_wrong_with(array, index)) is not None:
         return [f"{name}: shard {index} is {wrong}"]
     problem = wrong_values(array, index)
     return [] if problem is None else [f"{name}: shard {index} {problem}"]

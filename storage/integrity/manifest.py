@@ -21,8 +21,7 @@ read the store.
 
 `Workspace.publish` writes the manifest last. It copies the checksums that the writer stored in the shards, 4 bytes per
 chunk, and reads nothing else of them. Files that come from a finished store keep their entries in its manifest, see
-`Carried`, so that earlier damage is still detected. A store without a manifest is unfinished, or older than this
-format.
+`Carried`, so that earlier damage is still detected. A store without a manifest is unfinished.
 """
 
 from __future__ import annotations
@@ -35,12 +34,14 @@ from functools import cached_property
 from hashlib import blake2b
 from typing import Any
 
-from dpca.storage.disk import atomic_write_bytes, entries_of, file_bytes, folder_bytes, read_file
+from dpca.storage.disk import atomic_write_bytes, content_of_file, entries_of, file_bytes, folder_bytes, read_file
 from dpca.storage.errors import ReplacedError, StoreError
 from dpca.storage.integrity.checksums import Entry, compare_stored, stored_checksums
 from dpca.storage.remote.objects import Place
 
 METADATA = "zarr.json"
+#: Metadata files of arrays and groups, in Zarr versions 3 and 2.
+ZARR_METADATA = (METADATA, ".zarray", ".zgroup")
 CHECKSUMS = "checksums.json"
 #: File name of the manifest of a folder that is not a Zarr store, such as a report.
 FOLDER_MANIFEST = "manifest.json"
@@ -98,8 +99,8 @@ class Manifest:
         expected = self.files.get(name)
         if expected is None:
             return
-        if content is None:
-            raise StoreError(f"{name} of '{where}' is missing: create the store again")
+        if not content:
+            raise StoreError(f"{name} of '{where}' is missing or empty: create the store again")
         if digest_of(content) != expected:
             raise StoreError(f"{name} of '{where}' is not the file that was written there: create the store again")
 
@@ -167,28 +168,21 @@ def check_metadata(store: Place) -> Manifest | None:
         If the store was replaced meanwhile.
     """
     where = os.fspath(store)
-    manifest = read_manifest(_content(store / METADATA) or b"", where)
+    manifest = read_manifest(content_of_file(store / METADATA), where)
     if manifest is None:
         return None
     try:
         for name in manifest.files:
             if name.endswith(".json"):
-                manifest.check(name, _content(store / name), where)
+                manifest.check(name, content_of_file(store / name), where)
         for name, digest in manifest.stores.items():
-            if digest_of(_content(store / name / METADATA) or b"") != digest:
+            if digest_of(content_of_file(store / name / METADATA)) != digest:
                 raise StoreError(f"'{where}/{name}' is not the store that was written there: create '{where}' again")
     except StoreError as error:
-        if digest_of(_content(store / METADATA) or b"") != manifest.digest:
+        if digest_of(content_of_file(store / METADATA)) != manifest.digest:
             raise ReplacedError(f"'{where}' was replaced while it was read: run the same command again") from error
         raise
     return manifest
-
-
-def _content(path: Place) -> bytes | None:
-    try:
-        return read_file(path)
-    except OSError:
-        return None
 
 
 # -- files from another store
@@ -318,7 +312,7 @@ def remove_manifest(store: Place) -> None:
     A store that is written again must not be compared with its previous manifest.
     """
     root = store / METADATA
-    if has_manifest(content := _content(root) or b""):
+    if has_manifest(content := content_of_file(root)):
         metadata = json.loads(content)
         del metadata["attributes"][ROOT_KEY][_KEY]
         atomic_write_bytes(root, json.dumps(metadata, indent=2, allow_nan=False).encode())
@@ -328,7 +322,7 @@ def remove_manifest(store: Place) -> None:
 def _remove_checksums(folder: Place) -> None:
     for name, is_folder in entries_of(folder):
         inner = folder / name
-        if is_folder and not has_manifest(_content(inner / METADATA) or b""):
+        if is_folder and not has_manifest(content_of_file(inner / METADATA)):
             (inner / CHECKSUMS).unlink(missing_ok=True)
             if not (inner / "c").is_dir():  # an array may have many folders of chunks
                 _remove_checksums(inner)
@@ -355,7 +349,7 @@ def _described(folder: Place, name: str, carried: Carried, left_out: str | None 
             if inside != METADATA:
                 yield inside, read_file(path)
             continue
-        content = _content(path / METADATA) or b"{}"
+        content = content_of_file(path / METADATA) or b"{}"
         if inside == left_out or inside in carried.stores:
             continue
         if has_manifest(content):

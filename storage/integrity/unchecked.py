@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import os
 import stat
+from collections.abc import Iterable
 from pathlib import Path
 
-from zarr.abc.store import Store
-from zarr.core.buffer import default_buffer_prototype
+from zarr.abc.store import ByteRequest, OffsetByteRequest, RangeByteRequest, Store
+from zarr.core.buffer import Buffer, BufferPrototype, default_buffer_prototype
 from zarr.core.sync import sync
 from zarr.storage import LocalStore
 
@@ -15,6 +16,39 @@ from dpca.storage.disk import read_file
 from dpca.storage.errors import StoreError, one_line
 from dpca.storage.remote.network import is_url
 from dpca.storage.remote.object_store import ObjectStore
+
+
+class ReadOnlyStore(Store):
+    """A Zarr store for reading. Subclasses implement `get`, `exists` and the three methods that list keys."""
+
+    supports_writes = False
+    supports_deletes = False
+
+    def __init__(self) -> None:
+        super().__init__(read_only=True)
+
+    async def get_partial_values(
+        self, prototype: BufferPrototype, key_ranges: Iterable[tuple[str, ByteRequest | None]]
+    ) -> list[Buffer | None]:
+        """Return the content of several keys, one after the other."""
+        return [await self.get(key, prototype, byte_range) for key, byte_range in key_ranges]
+
+    async def set(self, key: str, value: Buffer) -> None:
+        """Raise an error, since this store is read-only."""
+        self._check_writable()
+
+    async def delete(self, key: str) -> None:
+        """Raise an error, since this store is read-only."""
+        self._check_writable()
+
+
+def start_of(byte_range: ByteRequest | None, size: int) -> int:
+    """Return the first byte that a request for a part of ``size`` bytes asks for."""
+    if isinstance(byte_range, RangeByteRequest):
+        return byte_range.start
+    if isinstance(byte_range, OffsetByteRequest):
+        return byte_range.offset
+    return 0 if byte_range is None else max(0, size - byte_range.suffix)
 
 
 def plain_store(where: str) -> Store:

@@ -16,7 +16,7 @@ from dpca.storage.arrays.reading import (
     open_array,
     open_node,
 )
-from dpca.storage.disk import read_file, there_is
+from dpca.storage.disk import exists, read_file
 from dpca.storage.errors import DataError, ReplacedError, StoreError, one_line
 from dpca.storage.integrity.checked import CheckedStore, checked_store
 from dpca.storage.integrity.checksums import compare_file, shard_grid
@@ -102,9 +102,9 @@ def _problems(where: str, store: CheckedStore, inside: str, run: Run) -> list[st
     problems: list[str] = []
     calls: list[tuple[Any, ...]] = []
     if store.manifest is not None and store.root is not None:
-        calls += [(store.where, name) for name in _vouched_files(store, inside, problems)]
+        calls += [(store.where, name) for name in _covered_files(store, inside, problems)]
     elif store.manifest is not None:
-        calls += _vouched_shards(store, inside, problems)
+        calls += _covered_shards(store, inside, problems)
     else:
         calls += foreign_shards(where, problems)
     stage = run.progress("verify", len(calls), "shards")
@@ -131,7 +131,7 @@ def _is_known(manifest: Manifest, inside: str) -> bool:
     return not inside or in_a_store or any(f"{name}/".startswith(f"{inside}/") for name in known)
 
 
-def _vouched_files(store: CheckedStore, inside: str, problems: list[str], above: str = "") -> Iterator[str]:
+def _covered_files(store: CheckedStore, inside: str, problems: list[str], above: str = "") -> Iterator[str]:
     """Yield the existing files of chunks by their paths in the outermost store; append problems to ``problems``.
 
     Only files below ``inside``, a path in the store, are checked.
@@ -140,30 +140,27 @@ def _vouched_files(store: CheckedStore, inside: str, problems: list[str], above:
     assert manifest is not None
     assert root is not None
 
-    def wanted(name: str) -> bool:
-        return not inside or name == inside or name.startswith(f"{inside}/")
-
     expected = {METADATA, *manifest.files}
     chunks: list[str] = []
     for array in sorted(manifest.arrays):
-        if wanted(array):
+        if _overlap(array, inside):
             with suppress(StoreError):  # reported below, with the name of the file
                 chunks += [f"{array}/{name}" for name in store.entries(array)]
     expected.update(chunks)
     found = dict(_entries(str(root), "", frozenset(manifest.stores)))
-    for name in sorted(filter(wanted, expected | found.keys())):
+    for name in sorted(name for name in expected | found.keys() if _overlap(name, inside)):
         if (problem := _wrong_with(name, found.get(name), name in expected)) is not None:
             problems.append(f"{above}{name}: {problem}")
         elif name in manifest.files and digest_of(read_file(root / name)) != manifest.files[name]:
             problems.append(f"{above}{name}: is not the file that was written there")
-    yield from (f"{above}{name}" for name in chunks if found.get(name) == "file" and wanted(name))
+    yield from (f"{above}{name}" for name in chunks if found.get(name) == "file")
     for name in sorted(manifest.stores):
-        if wanted(name) or inside.startswith(f"{name}/"):
-            yield from _inner_files(store, name, inside.removeprefix(name).lstrip("/"), problems, above)
+        if _overlap(name, inside):
+            yield from _inner_files(store, name, _below(name, inside), problems, above)
 
 
 def _inner_files(store: CheckedStore, name: str, inside: str, problems: list[str], above: str) -> Iterator[str]:
-    """Do the same as `_vouched_files` for an inner store."""
+    """Do the same as `_covered_files` for an inner store."""
     assert store.manifest is not None
     assert store.root is not None
     try:
@@ -174,30 +171,27 @@ def _inner_files(store: CheckedStore, name: str, inside: str, problems: list[str
         problems.append(f"{above}{name}/{METADATA}: is not the file that was written there")
     if manifest is not None:
         inner = store.inner(name, manifest)
-        yield from _vouched_files(inner, inside, problems, f"{above}{name}/")
+        yield from _covered_files(inner, inside, problems, f"{above}{name}/")
 
 
-def _vouched_shards(
+def _covered_shards(
     store: CheckedStore, inside: str, problems: list[str], above: str = ""
 ) -> Iterator[tuple[Any, ...]]:
-    """Yield the shards to read of a remote store, and append problems to ``problems``; see `_vouched_files`."""
+    """Yield the shards to read of a remote store, and append problems to ``problems``; see `_covered_files`."""
     manifest = store.manifest
     assert manifest is not None
-    for name in sorted(manifest.files):
-        if not f"{name}/".startswith(f"{inside}/" if inside else ""):
-            continue
+    for name in sorted(name for name in manifest.files if _overlap(name, inside)):
         try:
             manifest.check(name, store.content(name), store.where)
         except StoreError as error:
             problems.append(f"{above}{name}: {error}")
     for array in sorted(manifest.arrays):
-        if f"{array}/".startswith(f"{inside}/" if inside else ""):
+        if _overlap(array, inside):
             with suppress(StoreError):  # reported above
                 grid = shard_grid(open_array(f"{store.where}/{array}"))
                 yield from ((f"{store.where}/{array}", f"{above}{array}", index) for index in np.ndindex(*grid))
     for name in sorted(manifest.stores):
-        within = inside.removeprefix(name).lstrip("/")
-        if not inside or inside == name or inside.startswith(f"{name}/"):
+        if _overlap(name, inside):
             try:
                 inner, rest = checked_store(f"{store.where}/{name}")
                 if rest or inner.manifest is None or inner.manifest.digest != manifest.stores[name]:
@@ -205,7 +199,17 @@ def _vouched_shards(
             except StoreError as error:
                 problems.append(f"{above}{name}/{METADATA}: {error}")
             else:
-                yield from _vouched_shards(inner, within, problems, f"{above}{name}/")
+                yield from _covered_shards(inner, _below(name, inside), problems, f"{above}{name}/")
+
+
+def _overlap(name: str, inside: str) -> bool:
+    """Return whether two paths in a store are equal or one contains the other. An empty path is the whole store."""
+    return not inside or f"{name}/".startswith(f"{inside}/") or inside.startswith(f"{name}/")
+
+
+def _below(store: str, inside: str) -> str:
+    """Return the part of a path below an inner store; empty if the path is this store or contains it."""
+    return inside[len(store) + 1 :] if inside.startswith(f"{store}/") else ""
 
 
 def _entries(root: str, folder: str, left_out: frozenset[str]) -> Iterator[tuple[str, str]]:
@@ -245,7 +249,7 @@ def _wrong_with(name: str, nature: str | None, expected: bool) -> str | None:
 
 def _is_report(where: str) -> bool:
     names = [f"{where}/{name}" for name in (FOLDER_MANIFEST, "report.json")]
-    return not there_is(f"{where}/{METADATA}") and any(map(there_is, names))
+    return not exists(f"{where}/{METADATA}") and any(map(exists, names))
 
 
 def _check_folder(where: str) -> list[str]:

@@ -1,7 +1,7 @@
-"""Readers of sources, one format a file; `open_reader` chooses among them.
+"""Readers of sources, one format per file. `open_reader` chooses among them.
 
-Readers deliver encoded images or rows of an array in a fixed order, and know nothing of stack stores or Dask, but for
-arrays that come in it.
+A reader returns encoded images or rows of an array in a fixed order. Readers are independent of stack stores. They use
+Dask only for Dask arrays.
 """
 
 from dpca.storage.readers.base import Block, Payload, Reader, Refused

@@ -1,31 +1,25 @@
-"""How the format of a file is known, and what opens it: each reader of files states its own."""
+"""How the format of a file is recognized, and which function opens it. Each module of a reader states its formats."""
 
 from __future__ import annotations
 
 import bz2
 import gzip
 import lzma
-import zlib
 from collections.abc import Callable, Sequence
 from functools import cached_property
 from typing import Any, NamedTuple
 
 from dpca.storage.disk import begin_of, open_file
-from dpca.storage.errors import DataError
-from dpca.storage.readers.base import Reader
+from dpca.storage.readers.base import Reader, broken_source
 
-#: First bytes of a compressed file, and what decompresses an open one.
-COMPRESSIONS: dict[bytes, Callable[[Any], Any]] = {
-    b"\x1f\x8b": gzip.open,
-    b"BZh": bz2.open,
-    b"\xfd7zXZ\0": lzma.open,
-}
-DECOMPRESSION_ERRORS = (EOFError, OSError, zlib.error, lzma.LZMAError)
+GZIP = b"\x1f\x8b"
+#: First bytes of a compressed file, and the function that decompresses an open file.
+COMPRESSIONS: dict[bytes, Callable[[Any], Any]] = {GZIP: gzip.open, b"BZh": bz2.open, b"\xfd7zXZ\0": lzma.open}
 _HEAD = 512
 
 
 class FileHead:
-    """The name, in lower case, and the first bytes of a file."""
+    """The name of a file in lower case, and its first bytes."""
 
     def __init__(self, path: str) -> None:
         self._path, self.name = path, path.lower()
@@ -33,25 +27,28 @@ class FileHead:
 
     @cached_property
     def inner(self) -> bytes:
-        """The first bytes of what a compressed file holds; of another file, its own."""
-        for magic, opener in COMPRESSIONS.items():
-            if self.first.startswith(magic):
-                try:
-                    with open_file(self._path) as packed, opener(packed) as file:
-                        return bytes(file.read(_HEAD))
-                except DECOMPRESSION_ERRORS as error:
-                    raise DataError(f"'{self._path}' is truncated or broken ({error}): get it again") from error
-        return self.first
+        """The first bytes of the content of a compressed file; of any other file, its own first bytes."""
+        opener = decompressor(self.first)
+        if opener is None:
+            return self.first
+        broken = broken_source(f"'{self._path}' is truncated or broken")
+        with broken, open_file(self._path) as packed, opener(packed) as file:
+            return bytes(file.read(_HEAD))
+
+
+def decompressor(head: bytes) -> Callable[[Any], Any] | None:
+    """Return the function that decompresses an open file, from its first bytes; None if it is not compressed."""
+    return next((opener for magic, opener in COMPRESSIONS.items() if head.startswith(magic)), None)
 
 
 class Format(NamedTuple):
     """A format of files."""
 
     name: str
-    """What messages call it."""
+    """Name in messages."""
     recognized: Callable[[FileHead], bool]
-    """Whether a file is of this format: by its content first, by its name second."""
+    """Returns whether a file has this format, by its content first and by its name second."""
     open: Callable[[str, str | None, Sequence[str] | None], Reader]
-    """What opens a path, given the key and the axes that were asked for."""
+    """Opens a path with the options ``key`` and ``axes``."""
     anywhere: bool = False
-    """Whether it opens URLs, too."""
+    """Whether URLs are supported, too."""

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, TypeAlias, cast
 from dpca.storage.arrays.labelled import is_labelled
 from dpca.storage.disk import file_bytes
 from dpca.storage.errors import DataError, one_line
+from dpca.storage.integrity.manifest import ZARR_METADATA
 from dpca.storage.readers.arrays.data_array import DataArrayReader
 from dpca.storage.readers.arrays.trajectory import TrajectoryReader, is_trajectory
 from dpca.storage.readers.arrays.zarr_array import ZarrReader
@@ -31,9 +32,7 @@ if TYPE_CHECKING:
 
 Source: TypeAlias = "str | os.PathLike[str] | Sequence[str | os.PathLike[str]] | xarray.DataArray | xarray.Dataset"
 
-Paths: TypeAlias = str | os.PathLike[str] | Sequence[str | os.PathLike[str]]
-
-# Modules beside this one that state formats of files, asked in this order.
+# Modules of readers of files. Their formats are tried in this order.
 _FILES = (
     "arrays.hdf5",
     "arrays.netcdf3",
@@ -48,42 +47,42 @@ _FILES = (
     "tar",
 )
 _FORMATS: list[Format] = [one for name in _FILES for one in import_module(f"dpca.storage.readers.{name}").FORMATS]
-_ZARR_METADATA = ("zarr.json", ".zarray", ".zgroup")
 
 
 def open_reader(source: Source, *, key: str | None = None, axes: Sequence[str] | None = None) -> Reader:
-    """Open whatever people have.
+    """Open a source of any supported format.
 
     Parameters
     ----------
-    source : path-like, or sequence of them
-        A folder, a file, a glob (``"parts/*.tar"``, ``**`` for any depth; matches are sorted), a URL of one of these,
-        or a list of them, in its order. Several sources must all hold encoded images, or arrays of equal
-        samples. A folder without images may hold such arrays. Or an ``xarray.DataArray`` or ``Dataset``, or an
-        ``AtomGroup`` or ``Universe`` of MDAnalysis.
+    source : path-like, or sequence of these
+        A folder, a file, a pattern (``"parts/*.tar"``, ``**`` for any depth; matches are sorted), a URL of one of
+        these, or a list of them, in its order. Several sources must all contain encoded images, or arrays with samples
+        of one shape and type. A folder without images may contain such arrays. Also an ``xarray.DataArray`` or
+        ``Dataset``, or an ``AtomGroup`` or ``Universe`` of MDAnalysis.
     key : str, optional
-        Which array of an ``.npz``, an HDF5 file, a Zarr group or a ``Dataset`` is meant.
+        Name of the array in an ``.npz``, an HDF5 file, a Zarr group or a ``Dataset``.
     axes : sequence of str, optional
-        Of an array: names of the axes of one sample; or of all axes with ``"sample"`` among them, where the samples are
-        not counted by the first.
+        For an array: names of the axes of one sample, or of all axes including ``"sample"`` if samples are not on the
+        first axis.
 
     Returns
     -------
     Reader
-        Opening lists names and sizes at most; a compressed archive is not read yet.
+        Opening reads names and sizes at most. A compressed archive is not read yet.
 
     Raises
     ------
     DataError
-        If there is nothing, nothing that is read here, a broken archive or file, or a library is missing.
+        If the source does not exist, has no supported format or is broken, or a library is missing.
     """
     if is_labelled(source):
         return DataArrayReader(source, key, axes)
     if is_trajectory(source):
         return TrajectoryReader(source, axes)
-    source = cast("Paths", source)
-    given = [source] if isinstance(source, (str, os.PathLike)) else list(source)
-    paths = [path for one in given for path in paths_of(os.fspath(one))]
+    given = [
+        os.fspath(one) for one in ([source] if isinstance(source, str | os.PathLike) else cast("list[str]", source))
+    ]
+    paths = [path for one in given for path in paths_of(one)]
     if not paths:
         raise DataError("the source is an empty list: give a path, a glob or a list of them")
     if len(paths) == 1:
@@ -94,24 +93,24 @@ def open_reader(source: Source, *, key: str | None = None, axes: Sequence[str] |
         reader = SeveralReader([_open_one(path, key, axes) for path in paths])
     if reader.encoded and (key is not None or axes is not None):
         option, value = ("key", key) if key is not None else ("axes", axes)
-        raise DataError(f"{option}={value!r} chooses within arrays and '{reader.name}' holds images: leave it out")
+        raise DataError(f"{option}={value!r} is for arrays, but '{reader.name}' contains images: leave it out")
     reader.paths = tuple(map(absolute, paths))
-    reader.patterns = tuple(real_pattern(os.fspath(one)) for one in given if is_pattern(os.fspath(one)))
+    reader.patterns = tuple(real_pattern(one) for one in given if is_pattern(one))
     return reader
 
 
 def is_zarr(path: str) -> bool:
-    """Whether a path or URL is taken for a Zarr array or group: a folder with its metadata."""
-    return any(is_file(place_of(path) / name) for name in _ZARR_METADATA)
+    """Return whether a path or URL is a Zarr array or group: a folder with its metadata."""
+    return any(is_file(place_of(path) / name) for name in ZARR_METADATA)
 
 
 def paths_of(path: str) -> list[str]:
-    """Return what a path, a pattern or a URL stands for, sorted; a pattern for no report or work folder of dpca.
+    """Return the path itself, or the sorted matches of a pattern, without reports and work folders of dpca.
 
     Raises
     ------
     DataError
-        If there is nothing.
+        If the path does not exist, or nothing matches the pattern.
     """
     if not is_pattern(path):
         path = os.fspath(place_of(path))
@@ -132,21 +131,21 @@ def paths_of(path: str) -> list[str]:
 
 
 def is_pattern(path: str) -> bool:
-    """Return whether a path or URL is a pattern, which may stand for many."""
+    """Return whether a path or URL is a pattern, which may have several matches."""
     if isinstance(place := place_of(path), ObjectPath):
         return glob.has_magic(path) and not path.startswith("http")
     return glob.has_magic(os.fspath(place)) and not os.path.exists(place)
 
 
 def real_pattern(path: str) -> str:
-    """Return a pattern with the real path of the folder in which it looks."""
+    """Return a pattern with the real path of the folder that it searches."""
     path = os.fspath(place_of(path))
     fixed = _fixed(path)
     return path if is_url(path) else os.path.join(os.path.realpath(fixed or "."), os.path.relpath(path, fixed or "."))
 
 
 def _fixed(pattern: str) -> str:
-    """Return the folder in which a pattern looks."""
+    """Return the folder that a pattern searches."""
     found = re.search(r"[*?[]", pattern)
     assert found is not None
     return os.path.dirname(pattern[: found.start()])
@@ -159,7 +158,7 @@ def _open_one(path: str, key: str | None, axes: Sequence[str] | None) -> Reader:
     except PermissionError as error:
         raise DataError(f"'{path}' cannot be read ({error.strerror}): change its permissions") from error
     except OSError as error:
-        raise DataError(f"'{path}' cannot be read ({one_line(error)}): give a file or folder of a disk") from error
+        raise DataError(f"'{path}' cannot be read ({one_line(error)}): give a file or folder on a disk") from error
 
 
 def _open_any(path: str, key: str | None, axes: Sequence[str] | None) -> Reader:
@@ -172,7 +171,7 @@ def _open_any(path: str, key: str | None, axes: Sequence[str] | None) -> Reader:
         if isinstance(place, ObjectPath):
             raise DataError(f"there is nothing at '{path}': check the address")
         raise DataError(f"'{path}' is a device or pipe: give a file or a folder")
-    if not file_bytes(path):  # as files of the system say they are, whatever comes out of them
+    if not file_bytes(path):  # files of the system state this size, too
         raise DataError(f"'{path}' is empty (0 bytes): get it again")
     if is_lmdb(path):
         return LmdbReader(path)
@@ -195,9 +194,9 @@ def _open_file(path: str, key: str | None, axes: Sequence[str] | None) -> Reader
     for known in _FORMATS:
         if known.recognized(file):
             if is_url(path) and not known.anywhere:
-                raise DataError(f"'{path}' is {known.name}, which is read from disks only: download it first")
+                raise DataError(f"'{path}' is {known.name}, which is supported on disks only: download it first")
             return known.open(path, key, axes)
     raise DataError(
-        f"'{path}' has a format that is not read (it begins with {file.first[:8]!r}): give images or an array as a "
+        f"'{path}' has an unsupported format (it begins with {file.first[:8]!r}): give images or an array as a "
         f"folder, LMDB, Zarr, {', '.join(known.name for known in _FORMATS)}"
     )

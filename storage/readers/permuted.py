@@ -1,4 +1,4 @@
-"""Samples of another source in a random order, which many streaming rules assume and image folders lack."""
+"""Samples of another source in a random order, which many streaming rules require."""
 
 from __future__ import annotations
 
@@ -18,10 +18,10 @@ class Permuted(Reader):
     Parameters
     ----------
     reader : Reader
-        With random access. Samples are read one by one from all over it, which suits single images; of a chunked
-        array whole chunks are decoded for them.
+        Requires random access. Samples are read one by one, which is fast for separate images. For each sample of a
+        chunked array, a whole chunk is decoded.
     seed : int
-        Of the order.
+        Seed of the order.
 
     Raises
     ------
@@ -33,10 +33,10 @@ class Permuted(Reader):
         if not reader.random_access:
             raise DataError(
                 f"'{reader.name}' is compressed as a whole and can only be read from its beginning, so its samples "
-                f"cannot be taken in random order: unpack it first"
+                f"cannot be permuted: unpack it first"
             )
         if seed < 0:
-            raise DataError(f"the seed of the order is {seed}: give zero or a positive integer")
+            raise DataError(f"the seed of the order is {seed}: give an integer of at least 0")
         self._reader, self._seed = reader, seed
         self.kind, self.name = f"permuted {reader.kind}", reader.name
         self.encoded, self.others = reader.encoded, reader.others
@@ -65,7 +65,7 @@ class Permuted(Reader):
         return digest(["permuted", self._seed, self._reader.fingerprint()])
 
     def part(self, indices: Sequence[int]) -> Callable[[], Block]:
-        """Ship the reader's part for these samples, in its own order, and their places."""
+        """Return the part of the wrapped reader for these samples, and a function that permutes it."""
         wanted = self.order[np.asarray(indices, np.int64)]
         back = np.argsort(wanted)
         return partial(_fetch, self._reader.part(wanted[back].tolist()), np.argsort(back))

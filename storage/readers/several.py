@@ -1,4 +1,4 @@
-"""Several sources, one after the other: four tars, folders and files mixed; or arrays, such as a file a year."""
+"""Several sources, one after the other, such as archives and folders of images, or one array file per year."""
 
 from __future__ import annotations
 
@@ -7,8 +7,10 @@ from collections import Counter, deque
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from functools import cached_property, partial
 from itertools import accumulate
+from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
 from dpca.storage.arrays.coordinates import joined
 from dpca.storage.errors import DataError
@@ -18,19 +20,19 @@ from dpca.storage.readers.base import Block, Reader, digest
 class SeveralReader(Reader):
     """Samples of several readers, in the order given.
 
-    Names stand alone where they are different across all sources, else the source's name comes before each.
+    If two samples have the same name, the name of its source precedes each name.
 
     Parameters
     ----------
     readers : sequence of Reader
-        Sources of encoded images, or arrays whose samples have one shape, type and names of axes.
+        Sources of encoded images, or arrays with samples of one shape, type and names of axes.
     name : str, optional
-        By default made of the readers'.
+        The default consists of the names of the first and last reader.
 
     Raises
     ------
     DataError
-        If they are mixed, or arrays of different samples.
+        If images and arrays are mixed, or samples of arrays differ in form.
     """
 
     kind = "several"
@@ -42,21 +44,17 @@ class SeveralReader(Reader):
         for reader in readers:
             if _form(reader) != _form(first):
                 raise DataError(
-                    f"'{reader.name}' holds {_form(reader)} and '{first.name}' before it {_form(first)}: several "
-                    f"sources must all be images, or arrays of equal samples"
+                    f"'{reader.name}' contains {_form(reader)}, but '{first.name}' before it contains {_form(first)}: "
+                    f"give only images, or arrays with samples of one shape and type"
                 )
-        self.encoded, self.sample_shape, self.dtype, self.axes = (
-            first.encoded,
-            first.sample_shape,
-            first.dtype,
-            first.axes,
-        )
+        self.encoded, self.sample_shape = first.encoded, first.sample_shape
+        self.dtype, self.axes = first.dtype, first.axes
         if all(reader.data_range == first.data_range for reader in readers):
             self.data_range = first.data_range
         self.coordinates = joined([reader.coordinates for reader in readers])
-        labels = [reader.labels for reader in readers]
-        if not any(one is None for one in labels):
-            self.labels = np.concatenate([np.asarray(one) for one in labels])
+        labels = [np.asarray(reader.labels) for reader in readers if reader.labels is not None]
+        if len(labels) == len(readers):
+            self.labels = np.concatenate(labels)
         self.random_access = all(reader.random_access for reader in readers)
 
     @cached_property
@@ -73,13 +71,13 @@ class SeveralReader(Reader):
 
     @cached_property
     def refused(self) -> Mapping[int, str]:  # type: ignore[override]
-        """What the readers refuse."""
+        """The refused samples of all readers."""
         starts = zip(self._starts, self._readers, strict=False)
         return {start + i: reason for start, reader in starts for i, reason in reader.refused.items()}
 
     @cached_property
     def others(self) -> Mapping[str, int]:  # type: ignore[override]
-        """Suffixes of the files in all sources that are no images."""
+        """Suffixes of the files in all sources that are not images."""
         return sum((Counter(reader.others) for reader in self._readers), Counter())
 
     def __len__(self) -> int:
@@ -90,11 +88,11 @@ class SeveralReader(Reader):
         return digest([self.kind, *(reader.fingerprint() for reader in self._readers)])
 
     def part(self, indices: Sequence[int]) -> Callable[[], Block]:
-        """Ship the parts of the readers concerned."""
+        """Return the parts of the readers with these samples, joined."""
         return partial(_fetch, [self._readers[r].part(own) for r, own in self._split(indices)])
 
     def stream(self, requests: Iterable[Sequence[int]]) -> Iterator[Block]:
-        """Stream every reader, in lock-step with the requests."""
+        """Stream every reader, one request at a time."""
         waiting: list[deque[Sequence[int]]] = [deque() for _ in self._readers]
         streams = [
             reader.stream(iter(queue.popleft, None)) for reader, queue in zip(self._readers, waiting, strict=True)
@@ -107,7 +105,7 @@ class SeveralReader(Reader):
             yield _joined(blocks)
 
     def _split(self, indices: Sequence[int]) -> Iterator[tuple[int, list[int]]]:
-        """Yield the number of each reader concerned and its own indices."""
+        """Yield the number of each reader with some of these samples, and their indices in this reader."""
         starts, pending = self._starts, deque(indices)
         while pending:
             r = bisect_right(starts, pending[0]) - 1
@@ -129,13 +127,12 @@ def _fetch(parts: Sequence[Callable[[], Block]]) -> Block:
 
 
 def _joined(blocks: Sequence[Block]) -> Block:
-    """Join blocks of arrays, some of which may be masked, or of encoded images."""
+    """Join blocks of encoded images, or arrays, masked or not."""
     if len(blocks) == 1:
         return blocks[0]
     arrays = [block for block in blocks if isinstance(block, np.ndarray)]
     if not arrays:
         return [payload for block in blocks for payload in block]
-    values = np.concatenate([np.ma.getdata(block) for block in arrays])
-    if not any(np.ma.is_masked(block) for block in arrays):
-        return values
-    return np.ma.MaskedArray(values, np.concatenate([np.ma.getmaskarray(block) for block in arrays]))
+    masked = any(np.ma.is_masked(block) for block in arrays)
+    whole: NDArray[Any] = (np.ma.concatenate if masked else np.concatenate)(arrays)
+    return whole

@@ -1,57 +1,48 @@
-"""Tar archives, plain or compressed, read in place.
+"""Tar archives, plain or compressed, which are not unpacked.
 
-A plain archive is indexed once (one header a member) and then read at random. A compressed one can only be
-read from its beginning: it is decompressed once for the index and once for the images, and nothing of it is
-ever written to disk.
+The headers of a plain archive are read once, and its members can then be read in any order. A compressed archive can
+only be read from its beginning. It is decompressed once for the headers and once for the images, and is never written
+to disk.
 """
 
 from __future__ import annotations
 
 import os
 import tarfile
-from collections import Counter
 from collections.abc import Callable, Generator, Iterable, Iterator, Mapping, Sequence
-from contextlib import closing, contextmanager
-from dataclasses import dataclass, field
+from contextlib import AbstractContextManager, closing, contextmanager
 from functools import cached_property, partial
-from typing import IO, Any
+from typing import IO
 
-from dpca.storage.disk import begin_of, open_file, read_at
-from dpca.storage.errors import DataError, StoreError, one_line
+from dpca.storage.disk import begin_of
 from dpca.storage.pictures import HEAD
 from dpca.storage.readers.base import (
     MAX_ENCODED,
+    Members,
     Payload,
     Reader,
     Refused,
     Verdict,
+    broken_source,
     digest,
     digest_file,
     judge_member,
-    printable,
-    suffix_of,
+    read_extent,
+    read_members,
 )
-from dpca.storage.readers.format import COMPRESSIONS, Format
+from dpca.storage.readers.format import Format, decompressor
 from dpca.storage.remote.objects import absolute, place_of
 
 _BLOCK = 512
-# Long names and headers of pax are texts of some lines.
+# Most bytes of a header. Long names and the headers of pax are texts of a few lines.
 _MOST_HEADER = 1 << 20
 
 
-@dataclass
-class _Index:
-    names: list[str] = field(default_factory=list)
-    places: list[tuple[int, int]] = field(default_factory=list)
-    refused: dict[int, str] = field(default_factory=dict)
-    others: Counter[str] = field(default_factory=Counter)
-
-
 class TarReader(Reader):
-    """Images in a ``.tar``, ``.tar.gz``, ``.tgz``, ``.tar.bz2`` or ``.tar.xz``, in archive order.
+    """Images in a ``.tar``, ``.tar.gz``, ``.tgz``, ``.tar.bz2`` or ``.tar.xz``, in the order of the archive.
 
-    Members that climb out of the archive, links, devices and sparse files are refused by name; an archive
-    without its end-of-archive mark is taken for truncated.
+    Members with a path out of the archive, links, devices and sparse files are refused by name. An archive without an
+    end-of-archive mark is an error, since it is truncated.
 
     Parameters
     ----------
@@ -62,63 +53,52 @@ class TarReader(Reader):
     def __init__(self, path: str) -> None:
         self.name = os.path.basename(path)
         self._path = absolute(path)
-        head = begin_of(path, 6)
-        self._open: Callable[[Any], IO[bytes]] | None = next(
-            (opener for magic, opener in COMPRESSIONS.items() if head.startswith(magic)), None
-        )
+        self._open = decompressor(begin_of(path, 6))
         self.random_access = self._open is None
         self.kind = "tar" if self.random_access else "compressed tar"
 
     @cached_property
-    def _index(self) -> _Index:
-        index = _Index()
-        for member, verdict, _ in self._members():
-            if verdict is Verdict.OTHER:
-                index.others[suffix_of(member.name)] += 1
-                continue
-            if isinstance(verdict, str):
-                index.refused[len(index.names)] = verdict
-            index.names.append(printable(member.name))
-            index.places.append((member.offset_data, member.size))
-        return index
+    def _members(self) -> Members[tuple[int, int]]:
+        found: Members[tuple[int, int]] = Members()
+        for member, verdict, _ in self._judged():
+            found.add(member.name, (member.offset_data, member.size), verdict)
+        return found
 
     @property
     def names(self) -> Sequence[str]:
-        """Names of the members; the first access reads the archive's headers."""
-        return self._index.names
+        """Names of the members; the first access reads the headers of the archive."""
+        return self._members.names
 
-    @cached_property
+    @property
     def refused(self) -> Mapping[int, str]:  # type: ignore[override]
-        """Members refused for what their headers say."""
-        return self._index.refused
+        """Members that are refused because of their headers."""
+        return self._members.refused
 
-    @cached_property
+    @property
     def others(self) -> Mapping[str, int]:  # type: ignore[override]
-        """Suffixes of the members that are no images."""
-        return self._index.others
+        """Suffixes of the members that are not images."""
+        return self._members.others
 
     def fingerprint(self) -> str:
-        """Hash of size and ends of the file, and of the members' names and sizes where these are cheap to list."""
+        """Hash of size and ends of the file, and for a plain archive of the names and sizes of its members."""
         parts: list[str | int] = [digest_file(self._path)]
         if self.random_access:
-            parts += self._index.names
-            parts += [size for _, size in self._index.places]
+            parts += self._members.names
+            parts += [size for _, size in self._members.places]
         return digest(parts)
 
     def part(self, indices: Sequence[int]) -> Callable[[], list[Payload]]:
-        """Ship the places of these members in the file."""
+        """Return a function that reads these members at their places in the file."""
         if not self.random_access:
-            raise TypeError(f"{self.name} is compressed: use stream")
-        index = self._index
-        places: list[tuple[int, int] | str] = [index.refused.get(i, index.places[i]) for i in indices]
-        return partial(_read_places, self._path, places)
+            super().part(indices)
+        return partial(read_members, self._path, self._members.places_of(indices), read_extent)
 
     def stream(self, requests: Iterable[Sequence[int]]) -> Iterator[list[Payload]]:
-        """Decompress the archive once, yielding the requested members."""
+        """Decompress the archive once, and yield the requested members."""
         if self.random_access:
             yield from super().stream(requests)  # type: ignore[misc]
             return
-        with closing(self._members()) as members:
+        with closing(self._judged()) as members:
             images = enumerate(member for member in members if member[1] is not Verdict.OTHER)
             for indices in requests:
                 block: list[Payload] = []
@@ -129,14 +109,14 @@ class TarReader(Reader):
 
     def _payload(self, member: tarfile.TarInfo, tape: _Tape) -> bytes:
         with self._reading():
-            # never backward, since a compressed file is then read again from its beginning
+            # The position never moves backward, since a compressed file would be decompressed again from its beginning.
             tape.seek(member.offset_data + len(tape.head))
             payload = tape.head + tape.read(member.size - len(tape.head))
-        if len(payload) < member.size:
-            raise DataError(self._broken("it ends inside a member"))
+            if len(payload) < member.size:
+                raise EOFError("it ends inside a member")
         return payload
 
-    def _members(self) -> Generator[tuple[tarfile.TarInfo, Verdict | str, _Tape], None, None]:
+    def _judged(self) -> Generator[tuple[tarfile.TarInfo, Verdict | str, _Tape], None, None]:
         """Yield the members that are not hidden, in order, each with its verdict."""
         with self._opened() as file:
             tape = _Tape(file)
@@ -147,21 +127,22 @@ class TarReader(Reader):
                     tape.most = _MOST_HEADER
                     member = archive.next()
                     tape.most = MAX_ENCODED
-                if member is None:
-                    break
-                archive.members.clear()  # type: ignore[attr-defined]  # it would keep every header of the archive
-                if member.isdir():
-                    continue
-                with self._reading():
-                    verdict = _judge(member, tape)
+                    if member is None:
+                        break
+                    archive.members.clear()  # type: ignore[attr-defined]  # otherwise it keeps all headers in memory
+                    verdict = Verdict.HIDDEN if member.isdir() else _judge(member, tape)
                 if verdict is not Verdict.HIDDEN:
                     yield member, verdict, tape
-            # tarfile takes a cut or a damaged header for the end
-            if len(tape.last) != _BLOCK or any(tape.last):
-                raise DataError(self._broken("it breaks off without an end-of-archive mark"))
-            with self._reading():  # the rest is padding, but reading it checks the compressed file to its end
+            with self._reading():
+                # For tarfile, a truncated or damaged header is the end of the archive.
+                if len(tape.last) != _BLOCK or any(tape.last):
+                    raise EOFError("it ends without an end-of-archive mark")
+                # The rest is padding. Reading it verifies the compressed file to its end.
                 while self._open is not None and file.read(1 << 20):
                     pass
+
+    def _reading(self) -> AbstractContextManager[None]:
+        return broken_source(f"archive '{self.name}' is truncated or broken", "get it again or repack it")
 
     @contextmanager
     def _opened(self) -> Iterator[IO[bytes]]:
@@ -172,28 +153,15 @@ class TarReader(Reader):
                 with self._open(plain) as file:
                     yield file
 
-    @contextmanager
-    def _reading(self) -> Iterator[None]:
-        try:
-            yield
-        except (DataError, StoreError, MemoryError):
-            raise
-        except Exception as error:
-            # A hostile header can end in any exception inside tarfile; all of them mean the same here.
-            raise DataError(self._broken(one_line(error))) from error
-
-    def _broken(self, why: str) -> str:
-        return f"archive '{self.name}' is truncated or broken ({why}): get it again or repack it"
-
 
 class _Tape:
-    """The file under a tarfile: remembers the last block, refuses reads larger than any header or image needs."""
+    """The open file of an archive. It keeps the last block, and rejects reads larger than any header or image."""
 
     def __init__(self, file: IO[bytes]) -> None:
         self._file = file
         self.most = _MOST_HEADER
         self.last = b""
-        self.head = b""  # of the member at hand, where it was looked at
+        self.head = b""  # first bytes of the current member, if they were read
         self.seek, self.tell = file.seek, file.tell
 
     def read(self, size: int) -> bytes:
@@ -213,23 +181,8 @@ def _judge(member: tarfile.TarInfo, tape: _Tape) -> Verdict | str:
     nature = "file" if member.isreg() else "link" if member.issym() or member.islnk() else "device"
     verdict = judge_member(member.name, member.size, nature, head)
     if verdict is Verdict.IMAGE and member.issparse():
-        return "is stored as a sparse file, which is not read"
+        return "is stored as a sparse file, which is not supported"
     return verdict
-
-
-def _read_places(path: str, places: Sequence[tuple[int, int] | str]) -> list[Payload]:
-    block: list[Payload] = []
-    with open_file(path) as file:
-        end = file.seek(0, os.SEEK_END)
-        for place in places:
-            if isinstance(place, str):
-                block.append(Refused(place))
-                continue
-            offset, size = place
-            payload = read_at(file, max(0, min(size, end - offset)), offset) if end > offset else b""
-            whole = len(payload) == size
-            block.append(payload if whole else Refused(f"is cut off after {len(payload)} of {size} bytes"))
-    return block
 
 
 _SUFFIXES = (".tar", ".tgz", ".tbz2", ".txz", ".tar.gz", ".tar.bz2", ".tar.xz")

@@ -1,7 +1,7 @@
-"""Zip archives, read in place: the directory once, then every member on its own.
+"""Zip archives, which are not unpacked: the directory is read once, then each member on its own.
 
-Members are read here and not by `zipfile`, so that a task needs no directory (CelebA's has 202,599 entries),
-threads share nothing, and no member can grow beyond the size that its entry claims.
+Members are read here and not by `zipfile`. A task then needs no directory (that of CelebA has 202,599 entries), threads
+share nothing, and no member can exceed the size that its entry claims.
 """
 
 from __future__ import annotations
@@ -11,24 +11,24 @@ import os
 import stat
 import zipfile
 import zlib
-from collections import Counter
 from collections.abc import Callable, Sequence
 from functools import partial
 from typing import IO, NamedTuple
 
 from dpca.storage.disk import open_file, read_at
-from dpca.storage.errors import DataError, StoreError, one_line
+from dpca.storage.errors import DataError
 from dpca.storage.pictures import HEAD
 from dpca.storage.readers.base import (
+    Members,
     Payload,
     Reader,
     Refused,
     Verdict,
+    broken_source,
     digest,
     digest_file,
     judge_member,
-    printable,
-    suffix_of,
+    read_members,
 )
 from dpca.storage.readers.format import Format
 from dpca.storage.remote.objects import absolute
@@ -36,7 +36,7 @@ from dpca.storage.remote.objects import absolute
 _LOCAL_HEADER = 30
 
 
-class Place(NamedTuple):
+class ZipPlace(NamedTuple):
     """Position, size and checksum of a member."""
 
     offset: int
@@ -45,11 +45,16 @@ class Place(NamedTuple):
     method: int
     crc: int
 
+    @classmethod
+    def of(cls, entry: zipfile.ZipInfo) -> ZipPlace:
+        """Return the place of a member from its entry in the directory."""
+        return cls(entry.header_offset, entry.compress_size, entry.file_size, entry.compress_type, entry.CRC)
+
 
 class ZipReader(Reader):
     """Images in a ``.zip``, in the order of its directory.
 
-    Members that climb out of the archive, links, devices and encrypted members are refused by name.
+    Members with a path out of the archive, links, devices and encrypted members are refused by name.
 
     Parameters
     ----------
@@ -62,40 +67,26 @@ class ZipReader(Reader):
     def __init__(self, path: str) -> None:
         self.name = os.path.basename(path)
         self._path = absolute(path)
-        self._names: list[str] = []
-        self._places: list[Place] = []
-        others: Counter[str] = Counter()
-        refused: dict[int, str] = {}
+        self._members: Members[ZipPlace] = Members()
         with open_file(path) as file:
             for entry in entries(path):
-                verdict = _judge(entry, file)
-                if entry.filename.endswith("/") or verdict is Verdict.HIDDEN:
-                    continue
-                if verdict is Verdict.OTHER:
-                    others[suffix_of(entry.filename)] += 1
-                    continue
-                if isinstance(verdict, str):
-                    refused[len(self._names)] = verdict
-                self._names.append(printable(entry.filename))
-                self._places.append(place_of(entry))
-        self.refused, self.others = refused, others
+                verdict = Verdict.HIDDEN if entry.filename.endswith("/") else _judge(entry, file)
+                self._members.add(entry.filename, ZipPlace.of(entry), verdict)
+        self.refused, self.others = self._members.refused, self._members.others
 
     @property
     def names(self) -> Sequence[str]:
         """Names of the members."""
-        return self._names
+        return self._members.names
 
     def fingerprint(self) -> str:
         """Hash of size and ends of the file, and of the names, sizes and checksums of the members."""
-        parts: list[str | int] = [digest_file(self._path), *self._names]
-        for place in self._places:
-            parts += (place.size, place.crc)
-        return digest(parts)
+        checksums = (value for place in self._members.places for value in (place.size, place.crc))
+        return digest([digest_file(self._path), *self._members.names, *checksums])
 
     def part(self, indices: Sequence[int]) -> Callable[[], list[Payload]]:
-        """Ship the places of these members in the file."""
-        places: list[Place | str] = [self.refused.get(i, self._places[i]) for i in indices]
-        return partial(_read_places, self._path, places)
+        """Return a function that reads these members at their places in the file."""
+        return partial(read_members, self._path, self._members.places_of(indices), _read_member)
 
 
 def entries(path: str) -> list[zipfile.ZipInfo]:
@@ -104,37 +95,25 @@ def entries(path: str) -> list[zipfile.ZipInfo]:
     Raises
     ------
     DataError
-        If it has none, which is how a truncated archive shows, or members lie over each other: so a few bytes could
-        stand for any number of large members.
+        If there is no directory, since the archive is truncated, or if members overlap: a small file could then
+        contain any number of large members.
     """
     name = os.path.basename(path)
-    try:
-        with open_file(path) as file, zipfile.ZipFile(file) as archive:
-            found = archive.infolist()
-    except (PermissionError, StoreError):
-        raise
-    except Exception as error:
-        # A hostile directory can end in any exception inside zipfile; all of them mean the same here.
-        raise DataError(
-            f"archive '{name}' is truncated or broken ({one_line(error)}): get it again or repack it"
-        ) from error
+    broken = broken_source(f"archive '{name}' is truncated or broken", "get it again or repack it")
+    with broken, open_file(path) as file, zipfile.ZipFile(file) as archive:
+        found = archive.infolist()
     placed = sorted(found, key=lambda entry: entry.header_offset)
     for one, other in itertools.pairwise(placed):
         if one.header_offset + _LOCAL_HEADER + one.compress_size > other.header_offset:
             raise DataError(
-                f"archive '{name}' is broken ('{one.filename}' and '{other.filename}' lie over each other in it): get "
-                f"it again or repack it"
+                f"archive '{name}' is broken ('{one.filename}' and '{other.filename}' overlap in it): get it again or "
+                f"repack it"
             )
     return found
 
 
-def place_of(entry: zipfile.ZipInfo) -> Place:
-    """Return where a member lies."""
-    return Place(entry.header_offset, entry.compress_size, entry.file_size, entry.compress_type, entry.CRC)
-
-
-def data_start(file: IO[bytes], place: Place) -> int:
-    """Return where the bytes of a member begin, from its local header.
+def data_start(file: IO[bytes], place: ZipPlace) -> int:
+    """Return the offset of the first byte of a member, from its local header.
 
     Raises
     ------
@@ -152,38 +131,36 @@ def _judge(entry: zipfile.ZipInfo, file: IO[bytes]) -> Verdict | str:
     kind = stat.S_IFMT(mode)
     nature = "file" if kind in (0, stat.S_IFREG, stat.S_IFDIR) else "link" if kind == stat.S_IFLNK else "device"
     size = max(entry.file_size, entry.compress_size)
-    verdict = judge_member(entry.orig_filename, size, nature, lambda: _head(file, place_of(entry)))
+    verdict = judge_member(entry.orig_filename, size, nature, lambda: _head(file, ZipPlace.of(entry)))
     if verdict is Verdict.IMAGE:
         if entry.flag_bits & 1:
             return "is encrypted"
         if entry.compress_type not in (zipfile.ZIP_STORED, zipfile.ZIP_DEFLATED):
-            return f"is packed by zip method {entry.compress_type}: only stored and deflated members are read"
+            return f"is packed by zip method {entry.compress_type}: only stored and deflated members are supported"
     return verdict
 
 
-def _head(file: IO[bytes], place: Place) -> bytes:
-    """Return the first bytes of a member, nothing where they are encrypted or broken."""
+def _inflated(payload: bytes, place: ZipPlace, most: int) -> bytes:
+    """Decompress at most ``most`` bytes of a deflated member; return a stored member unchanged."""
+    if place.method == zipfile.ZIP_STORED:
+        return payload
+    return zlib.decompressobj(-zlib.MAX_WBITS).decompress(payload, most)
+
+
+def _head(file: IO[bytes], place: ZipPlace) -> bytes:
+    """Return the first bytes of a member; empty if they are encrypted or broken."""
     try:
-        head = read_at(file, 2 * HEAD, data_start(file, place))
-        return (
-            head if place.method == zipfile.ZIP_STORED else zlib.decompressobj(-zlib.MAX_WBITS).decompress(head, HEAD)
-        )
+        return _inflated(read_at(file, 2 * HEAD, data_start(file, place)), place, HEAD)
     except (ValueError, zlib.error):
         return b""
 
 
-def _read_places(path: str, places: Sequence[Place | str]) -> list[Payload]:
-    with open_file(path) as file:
-        return [Refused(p) if isinstance(p, str) else _read_place(file, p) for p in places]
-
-
-def _read_place(file: IO[bytes], place: Place) -> Payload:
+def _read_member(file: IO[bytes], file_size: int, place: ZipPlace) -> Payload:
     try:
         start = data_start(file, place)
-        payload = read_at(file, max(0, min(place.packed, file.seek(0, os.SEEK_END) - start)), start)
-        if place.method == zipfile.ZIP_DEFLATED:
-            # one byte more than claimed is enough to see that the claim is false
-            payload = zlib.decompressobj(-zlib.MAX_WBITS).decompress(payload, place.size + 1)
+        payload = read_at(file, max(0, min(place.packed, file_size - start)), start)
+        # One byte more than claimed is enough to detect a false claim.
+        payload = _inflated(payload, place, place.size + 1)
     except (ValueError, zlib.error) as error:
         return Refused(f"is broken in the archive ({error})")
     if len(payload) != place.size or zlib.crc32(payload) != place.crc:

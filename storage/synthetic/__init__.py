@@ -1,6 +1,6 @@
-"""Synthetic stacks: stores of samples that an image model makes whenever they are read, bit for bit the same anywhere.
+"""Synthetic stacks: stores with samples that an image model computes when they are read, bit-identical everywhere.
 
-`exact` (arithmetic whose bits no machine changes), `model` (what a model is, and how boxes of samples are made), one
-file a model, `models` (all of them by name), `store` (the arrays that Zarr sees). `dpca.storage.synthetic.stack` makes
-and opens stores.
+`exact` has arithmetic with the same bits on every machine, and `model` the base class of models. Each model has its own
+file, and `models` lists them by name. `store` is the Zarr store that computes chunks. `stack` creates and opens
+synthetic stacks.
 """

@@ -23,7 +23,7 @@ MODELS: dict[str, type[ImageModel]] = {
 
 # The key of the digest of some samples, which `dpca.storage.verify` compares.
 _PROBE = "probe"
-# Types of parameters as JSON has them; a truth value is no whole number.
+# Types of parameters in JSON. Booleans do not count as integers.
 _TYPES: dict[str, tuple[type, ...]] = {"int": (int,), "float": (float, int), "str": (str,)}
 
 
@@ -33,7 +33,7 @@ def make_model(name: Any, parameters: Mapping[str, Any]) -> ImageModel:
     Raises
     ------
     DataError
-        If there is none of that name, or a parameter is unknown, of a wrong type, or makes no sense.
+        If the name or a parameter is unknown, or a parameter has a wrong type or an invalid value.
     """
     model = MODELS.get(name) if isinstance(name, str) else None
     if model is None:
@@ -44,7 +44,7 @@ def make_model(name: Any, parameters: Mapping[str, Any]) -> ImageModel:
             raise DataError(f"the model {name!r} has no parameter {parameter[:40]!r}: it has {', '.join(known)}")
         shape = parameter == "sample_shape"
         if shape and not isinstance(value, list | tuple):
-            raise DataError(f"sample_shape is {str(value)[:40]!r}: give lengths of axes")
+            raise DataError(f"sample_shape is {str(value)[:40]!r}: give the lengths of the axes")
         wanted = (int,) if shape else _TYPES[known[parameter]]
         for one in value if shape else (value,):
             if not isinstance(one, wanted) or isinstance(one, bool):
@@ -60,32 +60,30 @@ def statement_of(name: str, model: ImageModel) -> dict[str, Any]:
 
 
 def stated_model(stated: Any, where: str) -> ImageModel:
-    """Return the model that a store states; equal statements give one object.
+    """Return the model in the metadata of a store. Equal models are one object, so their caches are shared.
 
     Raises
     ------
     StoreError
-        If the statement is none, or comes from a program that makes other samples.
+        If there is no valid model, or this version of dpca computes other samples for it.
     """
     try:
         if not isinstance(stated, Mapping):
-            raise DataError("it is no table")
+            raise DataError("it is not a mapping")
         name, recipe = stated.get("model"), stated.get("recipe")
         parameters = {key: value for key, value in stated.items() if key not in ("model", "recipe", _PROBE)}
         if missing := {"n_samples", "sample_shape"} - parameters.keys():
             raise DataError(f"it lacks {', '.join(sorted(missing))}")
         model = make_model(name, parameters)
         if recipe != model.recipe:
-            raise DataError(f"it is of recipe {str(recipe)[:40]}, and this program knows {model.recipe}")
+            raise DataError(f"it has recipe {str(recipe)[:40]}, but this version of dpca supports {model.recipe}")
     except DataError as error:
-        raise StoreError(
-            f"'{where}' states no image model that can be made ({error}): create the store again"
-        ) from error
+        raise StoreError(f"the image model of '{where}' is invalid ({error}): create the store again") from error
     return _same(model)
 
 
 def is_as_stated(stated: Mapping[str, Any], model: ImageModel) -> bool:
-    """Return whether a model makes the samples that it made when its store was made, three of which are compared."""
+    """Return whether a model computes the same samples as at the creation of its store; three samples are compared."""
     return bool(stated.get(_PROBE) == model.probe())
 
 

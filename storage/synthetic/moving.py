@@ -1,4 +1,4 @@
-"""Moving fields: waves that travel, each at a pace of its own, for what looks at the order of samples."""
+"""Moving fields: traveling waves of different speeds, for methods that use the order of samples."""
 
 from __future__ import annotations
 
@@ -14,24 +14,24 @@ from dpca.storage.synthetic.model import ImageModel
 
 _WAVES = 6
 _PHASES = 1024
-# Standard deviation of the first wave, and what each further one has of that before it.
+# Standard deviation of the first wave, and the ratio between consecutive waves.
 _FIRST, _FURTHER = 4.0, 0.75
-# The second half of a wave has less of its variance: components that can be told from each other.
+# Ratio between the two modes of a wave, so that components have distinct variances.
 _SECOND = 0.87
 
 
 @dataclass(frozen=True)
 class Moving(ImageModel):
-    """A field along any axes that moves from sample to sample, `float32`; the parameters are those of `ImageModel`.
+    """A field with any axes that moves from sample to sample, `float32`. For other parameters, see `ImageModel`.
 
-    Six waves travel through the field, each of two modes a quarter of a wave apart, whose weights turn with time: of
-    wave j (from 0) with a period of ``period / (1 + 0.61803 j)`` samples. A method that uses the order of the samples
-    finds these periods; one that averages over many periods finds the components. Noise is white.
+    Six waves travel through the field. Each consists of two modes, a quarter of a wavelength apart, with periodic
+    weights. Wave j (from 0) has a period of ``period / (1 + 0.61803 j)`` samples. Methods that use the order of the
+    samples find these periods, and averages over many periods show the components. The noise is white.
 
     Attributes
     ----------
     period : float
-        Samples in which the first wave comes round, 4 or more.
+        Period of the first wave in samples, at least 4.
     """
 
     order: str = "time"
@@ -48,7 +48,7 @@ class Moving(ImageModel):
         self._require(4 <= self.period <= 2**20, f"the period is {self.period}: give 4 to {2**20:,} samples")
 
     def design(self) -> tuple[Floats, Iterable[Floats]]:
-        """Return a slope, and the two halves of each wave."""
+        """Return a slope, and the two modes of each wave."""
         shape = self.sample_shape
         grids = [
             ((2 * np.arange(n, dtype=np.float64) + 1) / (2 * n)).reshape([-1] + [1] * (len(shape) - 1 - i))
@@ -57,10 +57,10 @@ class Moving(ImageModel):
         return np.zeros(shape) + 15 + 6 * grids[0], self._modes(grids)
 
     def _modes(self, grids: Sequence[Floats]) -> Iterator[Floats]:
-        """Yield the two halves of each wave."""
+        """Yield the two modes of each wave."""
         size, random = _FIRST, self.random(_WAVES)
         for wave in range(_WAVES):
-            # whole waves along each axis: halves of one, and different waves, have no product
+            # An integer number of periods along each axis makes all modes orthogonal.
             turns = float(random[wave]) + np.zeros(self.sample_shape)
             for axis, (grid, n) in enumerate(zip(grids, self.sample_shape, strict=True)):
                 number = (wave // 2 + 1) if (axis + wave) % 2 else (wave % 3) * (n > 2)
@@ -73,7 +73,7 @@ class Moving(ImageModel):
         """Return cosines and sines of the phase of each wave."""
         circle = np.rint(BELL_MOST * cosine(np.arange(_PHASES) / _PHASES)).astype(np.float32)
         time = np.arange(start, stop, dtype=np.uint64)[:, None]
-        # fractions of a turn in 64 bits, which go round by themselves; a pace may be more than a turn a sample
+        # Fractions of a turn in 64 bits, with the wrap-around of integers. A pace may exceed one turn per sample.
         paces = [int(2**64 / self.period * (1 + 0.61803 * wave)) % 2**64 for wave in range(_WAVES)]
         phases = ((time * np.array(paces, np.uint64)) >> np.uint64(54)).astype(np.int64)
         both = np.stack([circle[phases], circle[(phases - _PHASES // 4) % _PHASES]], axis=-1)

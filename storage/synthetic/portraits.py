@@ -1,4 +1,4 @@
-"""Aligned portraits: one drawn face, and what changes where its light, hair, features and surroundings do."""
+"""Aligned portraits: a drawn face, and its changes if light, hair, features or background change."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from dpca.storage.arrays.layout import count_spatial
 from dpca.storage.synthetic.exact import Floats, places
 from dpca.storage.synthetic.model import ImageModel
 
-# What varies, by how much: standard deviations, of brightness from 0 to 1 and of lengths in half images.
+# Standard deviations of the qualities that vary: of brightness from 0 to 1, and of lengths in units of half an image.
 _VARIED = {
     "light_x": 0.45,
     "backdrop": 0.085,
@@ -35,12 +35,12 @@ _VARIED = {
 
 @dataclass(frozen=True)
 class DrawnPortraits(ImageModel):
-    """Aligned portraits of drawn faces, `uint8`; the parameters are those of `ImageModel`.
+    """Aligned portraits of drawn faces, `uint8`. For the parameters, see `ImageModel`.
 
-    The mean is a drawn face: soft ellipses, painted one over another. A mode is what one quality changes in the drawing
-    (the side from which light comes, the length of the hair, a smile, ...). The seed chooses complexion, hair and
-    colors of the mean. Samples have a height, a width, and up to 4 channels: one is grey, two are red and grey, three
-    are red, green and blue, and a fourth is grey.
+    The mean is a drawn face of soft ellipses, painted one over another. A mode is the change of the drawing by one
+    quality, such as the direction of light, the length of the hair, or a smile. The seed determines complexion, hair
+    and colors of the mean. Samples have a height, a width, and up to 4 channels: grey, or red and grey, or red, green
+    and blue, or these and grey.
     """
 
     n_modes = len(_VARIED)
@@ -50,17 +50,17 @@ class DrawnPortraits(ImageModel):
         super().__post_init__()
         self._require(
             count_spatial(self.axes) == 2,
-            f"portraits of shape {self.sample_shape} are no images: give height and width, and up to 4 channels",
+            f"portraits cannot have the shape {self.sample_shape}: give height and width, and up to 4 channels",
         )
 
     def design(self) -> tuple[Floats, Iterable[Floats]]:
-        """Draw the mean, and what each quality changes in it."""
+        """Draw the mean, and the change by each quality."""
         looks = [float(value) for value in self.random(4)]
         mean = self._drawn(looks)
         return mean, (self._drawn(looks, **{quality: size}) - mean for quality, size in _VARIED.items())
 
     def _drawn(self, looks: Sequence[float], **changed: float) -> Floats:
-        """Return a face of these looks whose qualities are not all 0; values from some 40 to 215."""
+        """Return a face with these looks and changed qualities, with values from about 40 to 215."""
         height, width = self.sample_shape[:2]
         rgb: Floats = 255 * _face(places(height), places(width), looks, dict.fromkeys(_VARIED, 0.0) | changed)
         grey: Floats = 0.3 * rgb[0] + 0.59 * rgb[1] + 0.11 * rgb[2]
@@ -118,7 +118,7 @@ def _color(red: float, green: float, blue: float) -> Floats:
 
 
 class _Canvas:
-    """An image that soft ellipses are painted on; both axes run from -1 to 1.
+    """An image on which soft ellipses are painted. Both axes have coordinates from -1 to 1.
 
     Parameters
     ----------
@@ -143,7 +143,7 @@ class _Canvas:
     ) -> None:
         """Paint an ellipse, bent to a parabola: ``center`` and ``radii`` are (x, y), and ``light`` is added."""
         (x, y), (rx, ry) = center, radii
-        outside = math.sqrt(1 + 1 / sharpness)  # where the soft edge ends, in radii
+        outside = math.sqrt(1 + 1 / sharpness)  # end of the soft edge, in radii
         droop = abs(bend) * (rx * outside) * (rx * outside)
         rows, columns = _within(self._ys, y, ry * outside + droop), _within(self._xs, x, rx * outside)
         across = self._xs[None, columns] - x
@@ -157,6 +157,6 @@ class _Canvas:
 
 
 def _within(places: Floats, center: float, reach: float) -> slice:
-    """Return the places at most so far from a center."""
+    """Return the slice of the places within a distance of a center."""
     found = np.flatnonzero(np.abs(places - center) <= reach)
     return slice(int(found[0]), int(found[-1]) + 1) if len(found) else slice(0, 0)

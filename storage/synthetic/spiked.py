@@ -15,18 +15,18 @@ from dpca.storage.synthetic.model import ImageModel
 
 @dataclass(frozen=True)
 class Spiked(ImageModel):
-    """Samples x = z A + sigma e of the spiked covariance model, `float32`; other parameters are those of `ImageModel`.
+    """Samples x = z A + sigma e of the spiked covariance model, `float32`. For other parameters, see `ImageModel`.
 
-    A (n_spikes, d) is fixed, uniform in [-1, 1]; z and e are standard normal (Mitliagkas, Caramanis & Jain 2013;
-    Alakkari 2020, section 3.4.2), or nearly: a sum of four uniform numbers stands for each. The covariance is
+    A (n_spikes, d) is fixed, with values uniform in [-1, 1]. z and e are standard normal (Mitliagkas, Caramanis & Jain
+    2013; Alakkari 2020, section 3.4.2), approximated by sums of four uniform numbers. The covariance is
     A^T A + sigma^2 I.
 
     Attributes
     ----------
     n_spikes : int
-        Directions of variance beyond the noise.
+        Number of directions with more variance than the noise.
     sigma : float
-        Standard deviation of the noise, 0 or more.
+        Standard deviation of the noise, at least 0.
     """
 
     n_spikes: int = 10
@@ -39,8 +39,8 @@ class Spiked(ImageModel):
         values = math.prod(self.sample_shape)
         most = min(values, 256)
         spikes = self.n_spikes
-        self._require(1 <= spikes <= most, f"n_spikes is {spikes} for {values:,} attributes: give 1 to {most}")
-        self._require(0 <= self.sigma <= 1e6, f"sigma is {self.sigma}: a standard deviation is 0 to a million")
+        self._require(1 <= spikes <= most, f"n_spikes is {spikes} with {values:,} attributes: give 1 to {most}")
+        self._require(0 <= self.sigma <= 1e6, f"sigma is {self.sigma}: give 0 to 1,000,000")
 
     @property
     def n_modes(self) -> int:

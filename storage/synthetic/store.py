@@ -1,19 +1,20 @@
-"""A Zarr store whose array of samples is made when it is read; all else is in the store that it wraps."""
+"""A Zarr store that computes the array of samples when it is read, and reads everything else from another store."""
 
 from __future__ import annotations
 
 import json
 import re
-from collections.abc import AsyncIterator, Iterable
+from collections.abc import AsyncIterator
 from typing import Any
 
 import numpy as np
-from zarr.abc.store import ByteRequest, OffsetByteRequest, RangeByteRequest, Store
+from zarr.abc.store import ByteRequest, RangeByteRequest, Store
 from zarr.core.buffer import Buffer, BufferPrototype, default_buffer_prototype
 
 from dpca.storage.arrays.layout import SAMPLE
 from dpca.storage.integrity.manifest import Manifest
-from dpca.storage.synthetic.model import ImageModel, Region
+from dpca.storage.integrity.unchecked import ReadOnlyStore, start_of
+from dpca.storage.synthetic.model import ImageModel
 from dpca.storage.synthetic.models import stated_model
 
 SAMPLES = "samples"
@@ -21,49 +22,38 @@ _METADATA = f"{SAMPLES}/zarr.json"
 _CHUNK = re.compile(rf"{SAMPLES}/c((?:/(?:0|[1-9][0-9]{{0,18}}))+)")
 
 
-class SyntheticStore(Store):
-    """Adds the array ``samples`` of an image model to a store, read only.
+class SyntheticStore(ReadOnlyStore):
+    """Adds the array ``samples`` of an image model to a store.
 
     Parameters
     ----------
     store : zarr.abc.store.Store
-        What there is beside the samples: the metadata of the group.
+        The other files: the metadata of the group.
     model : ImageModel
+        Computes the samples.
     """
 
-    supports_writes = False
-    supports_deletes = False
     supports_listing = True
 
     def __init__(self, store: Store, model: ImageModel) -> None:
-        super().__init__(read_only=True)
+        super().__init__()
         self.beside, self.model = store, model
 
     def __eq__(self, other: object) -> bool:
         return isinstance(other, SyntheticStore) and (self.beside, self.model) == (other.beside, other.model)
 
-    def make(self, samples: tuple[int, int], region: Region, out: np.ndarray[Any, Any]) -> None:
-        """Fill ``out`` with a box of samples."""
-        self.model.make(*samples, region, out)
-
     async def get(
         self, key: str, prototype: BufferPrototype | None = None, byte_range: ByteRequest | None = None
     ) -> Buffer | None:
-        """Return the content of a key, None if there is none."""
+        """Return the content of a key; None if it does not exist."""
         prototype = prototype or default_buffer_prototype()
         if not key.startswith(f"{SAMPLES}/"):
             return await self.beside.get(key, prototype, byte_range)
         content = self._array() if key == _METADATA else self._chunk(key)
         if content is None:
             return None
-        start, stop = 0, len(content)
-        if isinstance(byte_range, RangeByteRequest):
-            start, stop = byte_range.start, byte_range.end
-        elif isinstance(byte_range, OffsetByteRequest):
-            start = byte_range.offset
-        elif byte_range is not None:
-            start = max(0, stop - byte_range.suffix)
-        return prototype.buffer.from_array_like(content[start:stop])
+        stop = byte_range.end if isinstance(byte_range, RangeByteRequest) else len(content)
+        return prototype.buffer.from_array_like(content[start_of(byte_range, len(content)) : stop])
 
     def _array(self) -> np.ndarray[Any, Any]:
         model = self.model
@@ -82,7 +72,7 @@ class SyntheticStore(Store):
         return np.frombuffer(json.dumps(metadata).encode(), np.uint8)
 
     def _chunk(self, key: str) -> np.ndarray[Any, Any] | None:
-        """Return a chunk, zeros behind the end of the array; None where the array has no such chunk."""
+        """Return a chunk, with zeros after the end of the array; None if the array has no such chunk."""
         found = _CHUNK.fullmatch(key)
         place = [int(i) for i in found[1].split("/")[1:]] if found else []
         shape, chunks = (self.model.n_samples, *self.model.sample_shape), self.model.chunks
@@ -91,23 +81,17 @@ class SyntheticStore(Store):
         (start, stop), *region = [(i * c, min(i * c + c, n)) for i, c, n in zip(place, chunks, shape, strict=True)]
         lengths = (stop - start, *(b - a for a, b in region))
         content = (np.empty if lengths == chunks else np.zeros)(chunks, self.model.dtype.newbyteorder("<"))
-        self.make((start, stop), region, content[tuple(map(slice, lengths))])
+        self.model.make(start, stop, region, content[tuple(map(slice, lengths))])
         return content.reshape(-1).view(np.uint8)
 
-    async def get_partial_values(
-        self, prototype: BufferPrototype, key_ranges: Iterable[tuple[str, ByteRequest | None]]
-    ) -> list[Buffer | None]:
-        """Return parts of several keys, one after the other."""
-        return [await self.get(key, prototype, byte_range) for key, byte_range in key_ranges]
-
     async def exists(self, key: str) -> bool:
-        """Return whether a key is there."""
+        """Return whether a key exists."""
         if key.startswith(f"{SAMPLES}/"):
             return key == _METADATA or (_CHUNK.fullmatch(key) is not None and await self.get(key) is not None)
         return await self.beside.exists(key)
 
     async def list(self) -> AsyncIterator[str]:
-        """Yield the keys of metadata: chunks are too many to be listed."""
+        """Yield the keys of metadata, without those of the many chunks."""
         async for key in self.beside.list():
             yield key
         yield _METADATA
@@ -119,7 +103,7 @@ class SyntheticStore(Store):
                 yield key
 
     async def list_dir(self, prefix: str) -> AsyncIterator[str]:
-        """Yield the entries of a folder; chunks are too many to be listed."""
+        """Yield the entries of a folder, without the many chunks."""
         if prefix.strip("/") == SAMPLES:
             yield "zarr.json"
             return
@@ -128,22 +112,14 @@ class SyntheticStore(Store):
         if not prefix.strip("/"):
             yield SAMPLES
 
-    async def set(self, key: str, value: Buffer) -> None:
-        """Raise: this store is read only."""
-        self._check_writable()
-
-    async def delete(self, key: str) -> None:
-        """Raise: this store is read only."""
-        self._check_writable()
-
 
 def with_samples(store: Store, where: str, manifest: Manifest | None) -> Store:
-    """Return a store with the samples of the image model that it states, or unchanged if it states none.
+    """Return a store with the samples of the image model in its manifest, or unchanged if there is none.
 
     Raises
     ------
     StoreError
-        If the stated model is invalid.
+        If the model is invalid.
     """
     stated = None if manifest is None else manifest.synthetic
     return store if stated is None else SyntheticStore(store, stated_model(stated, where))

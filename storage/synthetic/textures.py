@@ -1,4 +1,4 @@
-"""Natural textures: cosines whose power falls with the square of their frequency, and a fine grain of the same kind."""
+"""Natural textures: cosines with a power that decreases with the square of the frequency, and a fine grain."""
 
 from __future__ import annotations
 
@@ -13,22 +13,22 @@ from dpca.storage.arrays.layout import CHANNEL
 from dpca.storage.synthetic.exact import Floats, cosine
 from dpca.storage.synthetic.model import ImageModel
 
-# Standard deviation of the brightness of a whole image, of grey levels.
+# Standard deviation of the brightness of an image, in grey levels.
 _BRIGHTNESS = 18.0
-# One of so many modes is of colors, where there are channels.
+# If there are channels, every fifth mode changes colors.
 _COLORED = 5
-# A grain is this much shorter than the image, or more.
+# The grain is shorter than the image by at least this factor.
 _FINER = 16
 
 
 @dataclass(frozen=True)
 class Textures(ImageModel):
-    """Textures of natural statistics along any axes, `uint8`; the parameters are those of `ImageModel`.
+    """Textures with the statistics of natural images along any axes, `uint8`. For the parameters, see `ImageModel`.
 
-    Modes are products of cosines, the components of what looks alike everywhere: amplitudes fall with frequency, as
-    those of natural images do (Field 1987), along each axis at a pace that follows from the seed. The noise is a grain
-    of octaves of equal variance, finer than the modes: below its own frequencies it is white, so that the components
-    stay as they are.
+    Modes are products of cosines, which are the components of stationary images. Amplitudes decrease with frequency, as
+    in natural images (Field 1987), at a rate for each axis that the seed determines. The noise is a grain of octaves of
+    equal variance, finer than the modes. At the frequencies of the modes it is white, so it does not change the
+    components.
     """
 
     n_modes = 16
@@ -36,7 +36,7 @@ class Textures(ImageModel):
     grain_arrays = 4
 
     def design(self) -> tuple[Floats, Iterable[Floats]]:
-        """Return one color, and cosines."""
+        """Return a constant color, and cosines."""
         lengths = self._lengths
         pace = [0.7 + 0.6 * float(value) for value in self.random(3 + len(lengths))[3:]]
         waves = _waves(lengths, self.n_modes)
@@ -45,7 +45,7 @@ class Textures(ImageModel):
         return np.zeros(self.sample_shape) + color, self._modes(steep[: self.n_modes])
 
     def _modes(self, steep: Sequence[tuple[float, tuple[int, ...]]]) -> Iterator[Floats]:
-        """Yield cosines; zeros where a small sample has no more."""
+        """Yield cosines, and zeros if a small sample has fewer."""
         for number, (square, wave) in enumerate(steep):
             amplitude = _BRIGHTNESS / (1 + math.sqrt(square)) * math.sqrt(2 ** sum(k > 0 for k in wave))
             yield self._of_channels(amplitude * self._cosines(wave), number % _COLORED == _COLORED - 1)
@@ -59,7 +59,7 @@ class Textures(ImageModel):
         octaves = max(1, (finest // _FINER).bit_length())
         total = np.zeros_like(sequence)
         for octave in range(octaves):
-            # stretches of one sequence that are far from each other are as good as several
+            # Distant segments of one sequence are independent.
             boxes = np.roll(sequence, octave * (len(sequence) // octaves))
             for channel in range(1, channels):
                 boxes += np.roll(sequence, octave * (len(sequence) // octaves) - channel)
@@ -78,7 +78,7 @@ class Textures(ImageModel):
 
     @property
     def _lengths(self) -> tuple[int, ...]:
-        """Lengths of the axes of space."""
+        """Lengths of the spatial axes."""
         return self.sample_shape[:-1] if self._has_channels else self.sample_shape
 
     def _cosines(self, wave: Sequence[int]) -> Floats:
@@ -98,12 +98,12 @@ class Textures(ImageModel):
 def _square(pace: Sequence[float], wave: Sequence[int]) -> float:
     total = 0.0
     for p, k in zip(pace, wave, strict=True):
-        total += (p * k) * (p * k)  # and not by `sum`, which compensates rounding from Python 3.12 on
+        total += (p * k) * (p * k)  # `sum` compensates rounding since Python 3.12
     return total
 
 
 def _waves(lengths: Sequence[int], most: int) -> Iterator[tuple[int, ...]]:
-    """Yield the waves that can be among the ``most`` lowest: of others, more have no higher number along any axis."""
+    """Yield the waves that can be among the ``most`` lowest. Each other wave exceeds at least this number of waves."""
     if not lengths:
         yield ()
         return

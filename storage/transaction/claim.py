@@ -8,7 +8,6 @@
         lock                    removed after all other files, then the folder
 
 A folder that has no mark and more files than an empty lock was not created by dpca. It is rejected and not changed.
-Folders of version 1 have an empty lock and are recognized by their journal.
 """
 
 from __future__ import annotations
@@ -21,7 +20,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
-from dpca.storage.disk import read_file
+from dpca.storage.disk import content_of_file
 from dpca.storage.errors import BusyError, StoreError, printable
 from dpca.storage.remote.objects import Place
 
@@ -145,17 +144,16 @@ class Claim:
         """Return the flag that creates a missing lock if this is allowed, else 0."""
         with suppress(FileNotFoundError):
             others = self._others()
-            if others and not self._path.exists() and not self._is_of_version_1():
+            if others and not self._path.exists():
                 raise self._foreign(others[0])
-            if not others or self._is_of_version_1():
-                return os.O_CREAT
+            return 0 if others else os.O_CREAT
         return 0
 
     def _make_ours(self) -> None:
         assert self._handle is not None
         found, others = os.pread(self._handle, len(MARK) + 1, 0), self._others()
         if found != MARK:
-            if not MARK.startswith(found) or (others and not self._is_of_version_1()):
+            if not MARK.startswith(found) or others:
                 raise self._foreign(others[0] if others else LOCK)
             os.pwrite(self._handle, MARK, 0)
         if (link := _first_link(self.folder)) is not None:
@@ -164,16 +162,6 @@ class Claim:
     def _others(self) -> list[str]:
         names = (entry.name for entry in os.scandir(self.folder))
         return sorted(name for name in names if name != LOCK and not name.startswith(_STALE))
-
-    def _is_of_version_1(self) -> bool:
-        """Whether a journal shows that dpca created the folder before it marked folders."""
-        path = self.folder / JOURNAL
-        journal = None if path.is_symlink() else read_json(path)
-        return (
-            journal is not None
-            and journal.keys() == {"kind", "fingerprint"}
-            and all(isinstance(value, str) for value in journal.values())
-        )
 
     def _foreign(self, name: str) -> StoreError:
         return self._refusal(f"contains {printable(name)!r}, which was not created by dpca")
@@ -198,7 +186,7 @@ def _first_link(folder: Path) -> str | None:
 def read_json(path: Place) -> dict[str, Any] | None:
     """Return the JSON object in a file; None if the file is missing or torn."""
     try:
-        value = json.loads(read_file(path))
-    except (OSError, ValueError, RecursionError):
+        value = json.loads(content_of_file(path))
+    except (ValueError, RecursionError):
         return None
     return value if isinstance(value, dict) else None

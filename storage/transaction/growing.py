@@ -21,7 +21,6 @@ from __future__ import annotations
 
 import os
 from pathlib import Path
-from typing import Protocol
 
 from dpca.storage.disk import atomic_write_bytes, exchanged, read_file, remove_tree, sweep, sync_folder
 from dpca.storage.integrity.manifest import METADATA, Carried, read_manifest, remove_manifest, write_manifest
@@ -36,78 +35,30 @@ _PARTS = (REPLACED, KEPT)
 _STORE, _DONE, _SCRATCH = _OF_A_JOB = ("store-", "done-", "scratch-")
 
 
-class Growing(Protocol):
-    """Interface between `dpca.storage.transaction.workspace.Workspace` and the location of a store."""
-
-    @property
-    def folder(self) -> Place:
-        """The work folder."""
-
-    @property
-    def store(self) -> Place:
-        """The partial store."""
-
-    @property
-    def done(self) -> Place:
-        """Folder of the done-markers of this job."""
-
-    @property
-    def scratch(self) -> Place:
-        """Folder of the checkpoints of this job."""
-
-    @property
-    def root(self) -> Place:
-        """The metadata of the root of the store until publication."""
-
-    def claim(self, shown: str) -> Claim | Lease:
-        """Claim the work folder for this run."""
-
-    def foreign(self) -> str | None:
-        """Return the first name in the work folder that was not created by dpca; None if there is none."""
-
-    def repair(self) -> None:
-        """Recover from a run that was killed during publication."""
-
-    def is_begun(self) -> bool:
-        """Return whether the objects under the final name belong to an unfinished store created by dpca."""
-
-    def leaves_only(self, inherited: Inherited) -> bool:
-        """Return whether unfinished jobs contain only an inner store that the new job can use."""
-
-    def begin(self, inherited: Inherited | None, journal: bytes, *, replaces: bool) -> None:
-        """Start a new store: keep the inherited store and write the journal. ``replaces``: one exists already."""
-
-    def resume(self, inherited: Inherited | None) -> None:
-        """Prepare the partial store of an interrupted run of the same job."""
-
-    def set_aside(self, inherited: Inherited) -> None:
-        """Remove an inner store from a complete store before publication."""
-
-    def publish(self, carried: Carried) -> None:
-        """Publish the store. ``carried`` lists the files from a finished store."""
-
-    def discard(self) -> None:
-        """Remove the unfinished store, and everything in the work folder except its lock."""
-
-    def tidy(self, inherited: Inherited | None = None) -> None:
-        """Remove everything in the work folder of a finished store except its lock, and an unused inner store."""
-
-
-def growing_at(real: Place, key: str) -> Growing:
-    """Return the `Growing` for a real path. ``key`` identifies the job."""
-    folder = work_folder(real)
-    if isinstance(real, ObjectPath) and isinstance(folder, ObjectPath):
-        return InBucket(real, folder, key)
-    assert not isinstance(real, ObjectPath)
-    assert not isinstance(folder, ObjectPath)
-    return OnDisk(real, folder, key)
+def growing_at(real: Place, key: str) -> OnDisk | InBucket:
+    """Return the partial store for a real path. ``key`` identifies the job."""
+    return InBucket(real, key) if isinstance(real, ObjectPath) else OnDisk(real, key)
 
 
 class OnDisk:
-    """A store on a disk: it is written in its work folder and published by one rename; see the module."""
+    """A store on a disk: it is written in its work folder and published by one rename; see the module.
 
-    def __init__(self, real: Path, folder: Path, key: str) -> None:
-        self._real, self.folder = real, folder
+    `InBucket` has the same methods and attributes.
+
+    Attributes
+    ----------
+    folder : Path
+        The work folder.
+    store : Path
+        The partial store.
+    root : Path
+        The metadata of the root of the store until publication.
+    done, scratch : Path
+        Folders of the done-markers and of the checkpoints of this job.
+    """
+
+    def __init__(self, real: Path, key: str) -> None:
+        self._real, self.folder = real, (folder := work_folder(real))
         self.store, self.done, self.scratch = (folder / f"{name}{key}" for name in _OF_A_JOB)
         self.root = self.store / METADATA
 
@@ -116,7 +67,7 @@ class OnDisk:
         return Claim(self.folder, shown)
 
     def foreign(self) -> str | None:
-        """Return the first name that was not created by dpca."""
+        """Return the first name in the work folder that was not created by dpca; None if there is none."""
         names = sorted(entry.name for entry in self.folder.iterdir())
         known = (*_OF_A_JOB, f".{JOURNAL}.", ".nfs")
         return next((n for n in names if n not in (*_PARTS, LOCK, JOURNAL) and not n.startswith(known)), None)
@@ -139,7 +90,10 @@ class OnDisk:
         return inherited.is_all(self.folder, self._stores())
 
     def begin(self, inherited: Inherited | None, journal: bytes, *, replaces: bool) -> None:
-        """Clear the work folder. A finished store stays until the new store is complete."""
+        """Clear the work folder, keep the inherited store and write the journal.
+
+        A finished store, which ``replaces`` states, stays until the new store is complete.
+        """
         if inherited is not None:
             inherited.keep(self.folder, self._stores(), self._real if replaces else None)
         self.discard(but=KEPT if inherited is not None else "")
@@ -161,7 +115,7 @@ class OnDisk:
         inherited.set_aside(self.folder, self.store)
 
     def publish(self, carried: Carried) -> None:
-        """Rename the store."""
+        """Write the manifest and rename the store. ``carried`` lists the files from a finished store."""
         sweep(self.store)
         write_manifest(self.store, carried=carried)
         if self._real.exists() and exchanged(self.store, self._real):
@@ -192,8 +146,9 @@ class OnDisk:
 class InBucket:
     """A store in a bucket: it is written under its final name and published by its last object; see the module."""
 
-    def __init__(self, real: ObjectPath, folder: ObjectPath, key: str) -> None:
-        self.store, self.folder, self.root = real, folder, folder / METADATA
+    def __init__(self, real: ObjectPath, key: str) -> None:
+        self.store, self.folder = real, (folder := work_folder(real))
+        self.root = folder / METADATA
         self.done, self.scratch = folder / f"{_DONE}{key}", folder / f"{_SCRATCH}{key}"
         self._set_aside: str | None = None
 
@@ -202,7 +157,7 @@ class InBucket:
         return Lease(self.folder, shown)
 
     def foreign(self) -> str | None:
-        """Return the first name that was not created by dpca."""
+        """Return the first name in the work folder that was not created by dpca; None if there is none."""
         known = (JOURNAL, CLEARING, METADATA)
         names = (n for n, _ in self.folder.entries())
         return next((n for n in names if n not in known and not n.startswith((LOCK, _DONE, _SCRATCH))), None)

@@ -13,7 +13,7 @@ from glob import has_magic
 from pathlib import Path
 from typing import Any, TypeVar
 
-from dpca.storage.disk import atomic_write_bytes, entries_of, read_file, there_is, writing_errors
+from dpca.storage.disk import atomic_write_bytes, content_of_file, entries_of, exists, read_file, writing_errors
 from dpca.storage.errors import StoreError, printable
 from dpca.storage.integrity.manifest import FOLDER_MANIFEST, METADATA, REPORT, facts_in, has_manifest
 from dpca.storage.remote.objects import ObjectPath, Place, is_dir, place_of
@@ -150,7 +150,7 @@ class OutputFile:
         StoreError
             If the existing file was not created by dpca.
         """
-        if not there_is(self.place):
+        if not exists(self.place):
             return None
         if not isinstance(self.place, ObjectPath) and self.place.is_symlink():
             raise self._refusal("is a link, which is never followed")
@@ -204,13 +204,13 @@ def resolved_output(target: str | os.PathLike[str]) -> Place:
         raise StoreError(f"{shown} is relative to a working folder that was removed: change to another folder")
     with writing_errors(shown_path):
         real = Path(os.path.realpath(text))
-        exists = _exists(real)
+        is_old = _exists(real)
         if real.parent == real:
             raise StoreError(f"{shown} is the root folder: choose another output")
         _check_lengths(shown, real)
-        if exists and here is not None and _key(real) in _chain(here):
+        if is_old and here is not None and _key(real) in _chain(here):
             raise StoreError(f"{shown} is the working folder or contains it: give the name of a new folder")
-        if exists and (os.path.ismount(real) or os.fspath(real) in _mount_points()):
+        if is_old and (os.path.ismount(real) or os.fspath(real) in _mount_points()):
             raise StoreError(f"{shown} is a mount point: give the name of a new folder in it")
     return real
 
@@ -262,13 +262,12 @@ def _matched(pattern: Sequence[str], path: Sequence[str]) -> bool:
 
 
 def _check_report_folder(folder: Place) -> None:
-    if not there_is(folder):
+    if not exists(folder):
         return
     if not is_dir(folder):
         raise StoreError(f"the report folder '{folder}' is a file: choose another output or remove it")
     names = [name for name, _ in entries_of(folder)]
-    # Reports of version 1 have no manifest.
-    if names and not _is_report(folder) and not {"report.json", "index.html"} <= set(names):
+    if names and not _is_report(folder):
         raise StoreError(
             f"the report folder '{folder}' contains {printable(names[0])!r}, which was not created by dpca: choose "
             f"another output, or move this file"
@@ -276,7 +275,7 @@ def _check_report_folder(folder: Place) -> None:
 
 
 def _is_report(folder: Place) -> bool:
-    return facts_in(_content(folder / FOLDER_MANIFEST)).get("kind") == REPORT
+    return facts_in(content_of_file(folder / FOLDER_MANIFEST)).get("kind") == REPORT
 
 
 def is_work_folder(folder: Place) -> bool:
@@ -286,18 +285,12 @@ def is_work_folder(folder: Place) -> bool:
     names = {name for name, _ in entries_of(folder)}
     if isinstance(folder, ObjectPath):
         return bool(names & {LOCK, JOURNAL, CLEARING})
-    return _content(folder / LOCK) == MARK or (names <= {LOCK} and MARK.startswith(_content(folder / LOCK)))
-
-
-def _content(path: Place) -> bytes:
-    try:
-        return read_file(path)
-    except OSError:
-        return b""
+    mark = content_of_file(folder / LOCK)
+    return mark == MARK or (names <= {LOCK} and MARK.startswith(mark))
 
 
 def _is_finished_store(folder: Place) -> bool:
-    return has_manifest(_content(folder / METADATA))
+    return has_manifest(content_of_file(folder / METADATA))
 
 
 def _working_folder() -> Path | None:

@@ -31,13 +31,20 @@ import json
 import os
 from collections.abc import Mapping
 from contextlib import suppress
-from hashlib import blake2b
 from types import TracebackType
 from typing import Any, Literal, Self
 
-from dpca.storage.disk import atomic_write_bytes, is_full, refusal_of_disk, there_is, writing_errors
+from dpca.storage.disk import atomic_write_bytes, content_of_file, exists, is_full, refusal_of_disk, writing_errors
 from dpca.storage.errors import ReplacedError, StoreError
-from dpca.storage.integrity.manifest import METADATA, NOTHING_CARRIED, Carried, check_metadata
+from dpca.storage.integrity.manifest import (
+    METADATA,
+    NOTHING_CARRIED,
+    ZARR_METADATA,
+    Carried,
+    check_metadata,
+    digest_of,
+    facts_in,
+)
 from dpca.storage.remote.objects import ObjectPath, Place, place_of
 from dpca.storage.transaction.claim import JOURNAL, Claim, read_json
 from dpca.storage.transaction.growing import growing_at
@@ -46,8 +53,6 @@ from dpca.storage.transaction.lease import Lease
 from dpca.storage.transaction.outputs import check_outside_stores, resolved_output, work_folder
 
 State = Literal["new", "resumed", "complete"]
-
-_ZARR_METADATA = ("zarr.json", ".zgroup", ".zarray")
 
 
 def fingerprint_of(*parts: Any) -> str:
@@ -69,7 +74,7 @@ def fingerprint_of(*parts: Any) -> str:
         If a part is not JSON-able, or contains a number that is not finite.
     """
     text = json.dumps(parts, sort_keys=True, separators=(",", ":"), allow_nan=False)
-    return blake2b(text.encode("utf-8", "surrogatepass"), digest_size=16).hexdigest()
+    return digest_of(text.encode("utf-8", "surrogatepass"))
 
 
 class Workspace:
@@ -151,7 +156,7 @@ class Workspace:
 
     def __enter__(self) -> Self:
         with writing_errors(self.target):
-            if not there_is(self._folder):
+            if not exists(self._folder):
                 complete = self._target_is_complete()
                 if complete or self._look_only:
                     self.state = "complete" if complete else "new"
@@ -275,11 +280,11 @@ class Workspace:
         facts = _root_facts(self._real / METADATA)
         if facts == (self.kind, self.fingerprint):
             return self._is_whole()
-        if not there_is(self._real):
+        if not exists(self._real):
             return False
         if not self._real.is_dir():
             raise StoreError(f"output '{self.target}' is a file: choose another output or remove it")
-        if not any((self._real / name).exists() for name in _ZARR_METADATA):
+        if not any((self._real / name).exists() for name in ZARR_METADATA):
             if any(self._real.iterdir()) and not self._growing.is_begun():
                 raise StoreError(
                     f"output '{self.target}' is a folder that is not a Zarr store: choose another output or remove it"
@@ -391,7 +396,5 @@ def unfinished_work(target: str | os.PathLike[str], kind: str) -> Workspace | No
 
 
 def _root_facts(root: Place) -> tuple[Any, Any] | None:
-    metadata = read_json(root)
-    attributes = metadata.get("attributes") if metadata is not None else None
-    facts = attributes.get("dpca") if isinstance(attributes, dict) else None
-    return (facts.get("kind"), facts.get("fingerprint")) if isinstance(facts, dict) else None
+    facts = facts_in(content_of_file(root))
+    return (facts.get("kind"), facts.get("fingerprint")) if facts else None

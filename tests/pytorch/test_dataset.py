@@ -46,7 +46,7 @@ def test_any_number_of_workers_gives_the_same_tensors_in_the_same_order(batches:
             dataset.set_epoch(epoch, start)
             found = list(loader)
             assert len(found) == len(dataset) == len(expected) - start
-            for (x, y), (rows, labels) in zip(found, batches.but(epoch=epoch, start=start), strict=True):
+            for (x, y), (rows, labels) in zip(found, batches.replace(epoch=epoch, start=start), strict=True):
                 assert x.shape == (len(rows), 3, 4, 5)
                 assert x.is_contiguous(memory_format=torch.channels_last)
                 np.testing.assert_array_equal(x.permute(0, 2, 3, 1).numpy(), rows)

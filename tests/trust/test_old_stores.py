@@ -22,10 +22,10 @@ SCORES = sorted({name.partition("/")[0] for name in EXPECTED if name.endswith("/
 IMAGES = EXPECTED["images"]
 
 
-@pytest.fixture(scope="module", params=["before-manifest", "with-manifest"])
-def old(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    folder = tmp_path_factory.mktemp(request.param)
-    with zipfile.ZipFile(FIXTURES / f"{request.param}.zip") as archive:
+@pytest.fixture(scope="module")
+def old(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("with-manifest")
+    with zipfile.ZipFile(FIXTURES / "with-manifest.zip") as archive:
         archive.extractall(folder)
     return folder
 

@@ -10,7 +10,7 @@ from typing import Any
 
 from dpca.models.base.estimator import Estimator
 from dpca.models.base.store import load_any
-from dpca.storage.disk import there_is
+from dpca.storage.disk import exists
 from dpca.storage.errors import DataError
 from dpca.storage.growth.arrivals import arrivals
 from dpca.storage.transaction.outputs import check_output
@@ -94,7 +94,7 @@ def _resumed(model: Any, checkpoint: str | os.PathLike[str], path: str | os.Path
     if not model.keep_state:
         raise DataError(f"a checkpoint requires the model state: give {type(model).__name__}(..., keep_state=True)")
     check_output(checkpoint, path)
-    if not there_is(checkpoint):
+    if not exists(checkpoint):
         return model
     kept = load_any(checkpoint, type(model))
     own, asked = kept.get_params(), model.get_params()

@@ -9,7 +9,7 @@ import time
 from dpca.models.base.estimator import Estimator
 from dpca.models.base.store import load_stated, save_model, stated_by
 from dpca.models.base.watching import Progress
-from dpca.storage.disk import there_is
+from dpca.storage.disk import exists
 from dpca.storage.errors import StoreError
 from dpca.storage.integrity.manifest import METADATA
 
@@ -37,7 +37,7 @@ def check_live(path: str | os.PathLike[str], model: Estimator) -> None:
     ------
     StoreError
     """
-    if there_is(path) and not is_live(path):
+    if exists(path) and not is_live(path):
         raise StoreError(
             f"'{path}' is a {stated_by(path).get('kind')} store, not the {model.store_kind} of a running fit: "
             f"give another path for the model so far"
@@ -76,7 +76,7 @@ def read_live(path: str | os.PathLike[str]) -> Progress:
     (2, 4320)
     """
     for _ in range(_TRIES):
-        if there_is(os.path.join(path, METADATA)):
+        if exists(os.path.join(path, METADATA)):
             break
         time.sleep(_PAUSE)
     model, facts = load_stated(path)

@@ -1,5 +1,5 @@
-"""Readers of files that hold arrays.
+"""Readers of files with arrays.
 
-HDF5, netCDF, NIfTI, IDX, numpy's files, raw bytes, molecular trajectories and Zarr.
-Samples are on the first axis, or on the axis that an option names.
+HDF5, netCDF, NIfTI, IDX, files of NumPy, molecular trajectories, Zarr, and xarray arrays. Samples are on the first
+axis, or on the axis that an option names.
 """

@@ -1,4 +1,4 @@
-"""An array of xarray, in memory, in Dask or in a file that xarray opened; xarray itself is not imported here."""
+"""An xarray array: in memory, in Dask, or in a file that xarray opened. xarray itself is not imported here."""
 
 from __future__ import annotations
 
@@ -11,9 +11,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from dpca.storage.arrays.labelled import coordinates_of, labelled_array
-from dpca.storage.errors import DataError, one_line
 from dpca.storage.readers.arrays.raw import ArrayReader
-from dpca.storage.readers.base import digest, runs
+from dpca.storage.readers.base import broken_source, digest, runs
 
 _BLOCK_BYTES = 32 << 20
 
@@ -24,16 +23,16 @@ class DataArrayReader(ArrayReader):
     Parameters
     ----------
     x : xarray.DataArray or Dataset
-        In memory, in Dask, or not yet read from its file; tasks read, or compute, only their own samples.
+        In memory, in Dask, or not yet read from its file. Tasks read or compute only their own samples.
     key : str, optional
         Name of the variable in a ``Dataset``.
     axes : sequence of str, optional
-        See `ArrayReader`; by default the first dim counts samples.
+        See `ArrayReader`. By default, samples are along the first dim.
 
     Raises
     ------
     DataError
-        If the variable is not determined.
+        If a ``Dataset`` has no such variable, or ``key`` is not given.
     """
 
     kind = "xarray"
@@ -45,10 +44,10 @@ class DataArrayReader(ArrayReader):
         self._array = array.drop_vars(list(array.coords)).transpose(*(array.dims[i] for i in self.order))
 
     def fingerprint(self) -> str:
-        """Hash of the values, or of the name that Dask gives them, and of what stands along them."""
+        """Hash of the values, or of their name in Dask, and of the coordinates."""
         if self._array.chunks is not None:
             own = [self._array.data.name]
-        else:  # what is not yet read stays so, but for a block at a time
+        else:  # only one block is in memory at a time
             step = max(1, _BLOCK_BYTES // (prod(self.sample_shape) * self.dtype.itemsize))
             blocks = (range(n, min(n + step, len(self))) for n in range(0, len(self), step))
             own = [digest([np.asarray(self.fetch(block)).tobytes()]) for block in blocks]
@@ -57,23 +56,19 @@ class DataArrayReader(ArrayReader):
         return digest([self.kind, *own, str(self._array.dtype), *self._array.shape, *along])
 
     def part(self, indices: Sequence[int]) -> Callable[[], NDArray[Any]]:
-        """Ship the wanted samples, or what computes them."""
+        """Return a function with these samples, or with the graph that computes them."""
         first = self._array.dims[0]
         pieces = [self._array.isel({first: slice(*run)}).variable for run in runs(indices)]
-        # Of a graph, what these samples need.
-        from dask.base import optimize  # imported already where arrays of xarray are, and slow where they are not
+        from dask.base import optimize  # slow to import, unless xarray did it
 
+        # This removes the tasks of other samples from a graph.
         return partial(_read, optimize(*pieces), self.dtype, self.name)
 
 
 def _read(pieces: Sequence[Any], dtype: np.dtype[Any], name: str) -> NDArray[Any]:
     from dask.base import compute
 
-    try:
-        # A task of a cluster that asked the cluster to compute would wait for itself.
+    with broken_source(f"the DataArray '{name}' cannot be computed", "load() it to see where"):
+        # A task of a cluster that submitted tasks to the cluster would wait for itself.
         read = [np.asarray(compute(piece, scheduler="synchronous")[0].values) for piece in pieces]
-    except Exception as error:  # what made the values may fail in any way
-        raise DataError(
-            f"the DataArray '{name}' cannot be computed ({one_line(error)}): load() it to see where"
-        ) from error
     return np.ascontiguousarray(np.concatenate(read) if len(read) > 1 else read[0], dtype)

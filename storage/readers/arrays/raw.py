@@ -1,39 +1,34 @@
-"""Arrays stored as plain bytes in a file: mapped into memory, or streamed if the file is compressed.
+"""The base class of readers of arrays, and arrays stored as plain values in a file, which are mapped into memory.
 
-The parts that ``.npy``, ``.npz`` and IDX files share.
+Most readers of arrays use these classes, such as those of ``.npy``, ``.npz``, IDX, NIfTI, netCDF-3 and TIFF files.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
-from contextlib import AbstractContextManager, contextmanager
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from itertools import islice
 from math import prod
-from typing import IO, Any, Literal
+from typing import Any, Literal
 
 import numpy as np
 from numpy.typing import NDArray
 
 from dpca.storage import cf
 from dpca.storage.arrays.coordinates import Coordinates
-from dpca.storage.arrays.layout import CHANNEL, SAMPLE
+from dpca.storage.arrays.layout import CHANNEL, PREFERRED, SAMPLE
 from dpca.storage.disk import file_bytes
 from dpca.storage.errors import DataError
-from dpca.storage.readers.base import Numbered, Reader, runs, stack_dtype
+from dpca.storage.readers.base import Numbered, Reader, digest, digest_file, runs, stack_dtype
 from dpca.storage.remote.network import is_url
 from dpca.storage.remote.objects import ObjectPath
 
-# names under which data sets keep their samples and their labels, in order of preference
-PREFERRED = ("samples", "images", "data")
+#: Usual names of an array of labels, in order of preference.
 LABELS = ("labels", "label", "y", "targets")
 
-_SKIP = 4 << 20
 _LISTED = 8
-# no byte of a deflated file holds more: two bits can repeat 258 bytes
-_DEFLATE_RATIO = 1032
-_MOST_SAMPLES, _MOST_AXES = 2**62, 64  # what len() and numpy can tell
+_MOST_SAMPLES, _MOST_AXES = 2**62, 64  # the limits of len() and of NumPy
 
 
 class ArrayReader(Reader):
@@ -42,24 +37,29 @@ class ArrayReader(Reader):
     Parameters
     ----------
     name : str
-        Name of the source, for people.
+        Name of the source, for messages.
     shape : tuple of int
         Shape of the whole array.
     dtype : dtype
-        Of the source, any byte order.
+        Type of the stored values, in any byte order.
     axes : sequence of str, optional
-        Names of the axes of one sample; or of all axes, ``"sample"`` among them where it is not the first. By default
-        those of the coordinates.
+        Names of the axes of one sample, or of all axes including ``"sample"`` if it is not the first. The default is
+        the names in the coordinates.
     coordinates : Coordinates, optional
-        Of the whole array.
+        Coordinates of the whole array.
+    coding : dpca.storage.cf.Coding, optional
+        How the stored values are decoded. The default is no decoding.
 
     Attributes
     ----------
     order : tuple of int
-        The source's axes in the order in which samples have them: ``"sample"`` first, ``"channel"`` last.
+        The axes of the source in the order of a stack: ``"sample"`` first, ``"channel"`` last.
     """
 
     encoded = False
+    # The file of the array, and the name of the array in this file.
+    _path: str = ""
+    _key: str | None = None
 
     def __init__(
         self,
@@ -68,11 +68,12 @@ class ArrayReader(Reader):
         dtype: np.dtype[Any],
         axes: Sequence[str] | None = None,
         coordinates: Coordinates | None = None,
+        coding: cf.Coding | None = None,
     ) -> None:
         if not all(0 <= n <= _MOST_SAMPLES for n in shape) or len(shape) > _MOST_AXES:
             raise DataError(f"'{name}' claims the shape {str(shape)[:200]}, which no array has: get it again")
         if len(shape) < 2:
-            raise DataError(f"'{name}' has the shape {shape}: a stack needs a sample axis and at least one more")
+            raise DataError(f"'{name}' has the shape {shape}: give an array with a sample axis and at least one more")
         if axes is None and coordinates is not None:
             axes = coordinates.sample_axes
         named = tuple(axes or ())
@@ -80,15 +81,15 @@ class ArrayReader(Reader):
             named = (SAMPLE, *named)
         if axes is not None and (len(named) != len(shape) or len(set(named)) != len(named)):
             raise DataError(
-                f"axes {tuple(axes)} do not name the axes of '{name}', shape {shape}: give one name per axis of a "
-                f"sample, or {len(shape)} with 'sample' among them"
+                f"axes {tuple(axes)} do not name the axes of '{name}', shape {shape}: give one name for each axis of a "
+                f"sample, or {len(shape)} including 'sample'"
             )
         self.order = tuple(sorted(range(len(shape)), key=lambda i: _rank(named[i]) if named else i))
         self.axes = tuple(named[i] for i in self.order[1:]) if named else None
         if coordinates is not None and self.axes is not None:
             self.coordinates = coordinates.arranged(self.order, self.axes)
-        self.name = name
-        self.dtype = stack_dtype(dtype, f"'{name}'")
+        self.name, self._coding = name, coding
+        self.dtype = stack_dtype(dtype if coding is None else coding.dtype, f"'{name}'")
         self.sample_shape = tuple(shape[i] for i in self.order[1:])
         if min(self.sample_shape) < 1:
             raise DataError(f"'{name}' has the shape {shape}: its samples are empty")
@@ -101,6 +102,16 @@ class ArrayReader(Reader):
         """Numbers of the samples."""
         return self._names
 
+    @property
+    def in_order(self) -> bool:
+        """Whether the axes of the source are in the order of a stack."""
+        return self.order == tuple(range(len(self.order)))
+
+    def fingerprint(self) -> str:
+        """Hash of size and ends of the file, and of the name of the array in it."""
+        found = digest_file(self._path)
+        return found if self._key is None else digest([found, self._key])
+
 
 def _rank(axis: str) -> int:
     return (axis != SAMPLE) + (axis == CHANNEL)
@@ -108,16 +119,16 @@ def _rank(axis: str) -> int:
 
 @dataclass(frozen=True)
 class Raw:
-    """An array inside a file.
+    """An array in a file.
 
     Parameters
     ----------
     path : str
-        The file.
+        Path or URL of the file.
     offset : int
-        Where the values begin, in bytes.
+        Offset of the first value in bytes.
     shape, dtype, order, strides :
-        As numpy understands them; `order` is ``"C"`` or ``"F"``, and counts where there are no strides.
+        As in NumPy. ``order`` is ``"C"`` or ``"F"``, and is ignored if there are strides.
     """
 
     path: str
@@ -129,123 +140,126 @@ class Raw:
 
     @property
     def end(self) -> int:
-        """Where the values end, in bytes."""
+        """Offset after the last value in bytes."""
         size = np.dtype(self.dtype).itemsize
         if self.strides is None or 0 in self.shape:
             return self.offset + prod(self.shape) * size
         return self.offset + sum((n - 1) * step for n, step in zip(self.shape, self.strides, strict=True)) + size
 
-    def mapped(self) -> NDArray[Any]:
-        """Map the values into memory."""
+    def values(self) -> NDArray[Any]:
+        """Map the values of a file into memory, or load those of an object."""
+        if is_url(self.path):
+            content: Any = ObjectPath(self.path).read_range(self.offset, self.end)
+            return np.ndarray(self.shape, self.dtype, content, 0, self.strides, self.order)
         content = np.memmap(self.path, np.uint8, "r")
         return np.ndarray(self.shape, self.dtype, content, self.offset, self.strides, self.order)
 
-    def loaded(self) -> NDArray[Any]:
-        """Load the values of an object."""
-        content = ObjectPath(self.path).read_range(self.offset, self.end)
-        return np.ndarray(self.shape, self.dtype, content, 0, self.strides, self.order)
-
     def rows(self, start: int, stop: int) -> NDArray[Any]:
-        """Load the values of an object between two places of the first axis, where it is the slowest."""
+        """Return the values between two indices of the first axis, of an array in C order."""
         row = prod(self.shape[1:]) * np.dtype(self.dtype).itemsize
-        return replace(self, offset=self.offset + start * row, shape=(stop - start, *self.shape[1:])).loaded()
+        return replace(self, offset=self.offset + start * row, shape=(stop - start, *self.shape[1:])).values()
 
 
 class RawReader(ArrayReader):
-    """Rows of an uncompressed array, mapped into memory; tasks read only their own.
+    """Rows of an uncompressed array, mapped into memory. Tasks read only their own rows.
 
     Parameters
     ----------
     raw : Raw
-        Where the values lie.
+        Place of the values.
+    name, axes, coordinates, coding :
+        As for `ArrayReader`.
     kind : str
         Name of the format.
-    identity : callable
-        Computes the fingerprint.
-    name, axes, coordinates :
-        As for `ArrayReader`.
+    key : str, optional
+        Name of the array in the file.
     end : int, optional
-        Where the values must end, by default with the file.
+        Where the values must end, by default at the end of the file.
     check : callable, optional
-        Raises a DataError if the values are damaged; called once, before any are read.
-    coding : dpca.storage.cf.Coding, optional
-        How the values become data, where they are not what they seem.
+        Raises a DataError if the values are damaged. It is called once, before the first read.
     """
 
     def __init__(
         self,
         raw: Raw,
-        *,
-        kind: str,
-        identity: Callable[[], str],
         name: str,
         axes: Sequence[str] | None = None,
+        coordinates: Coordinates | None = None,
+        coding: cf.Coding | None = None,
+        *,
+        kind: str,
+        key: str | None = None,
         end: int | None = None,
         check: Callable[[], None] | None = None,
-        coding: cf.Coding | None = None,
-        coordinates: Coordinates | None = None,
     ) -> None:
-        dtype = np.dtype(raw.dtype) if coding is None else coding.dtype
-        super().__init__(name, raw.shape, dtype, axes, coordinates)
+        super().__init__(name, raw.shape, np.dtype(raw.dtype), axes, coordinates, coding)
         size = file_bytes(raw.path)
-        there, wanted = min(size, size if end is None else end), raw.end
-        if there != wanted:
-            what = "is truncated" if there < wanted else "goes on after its array"
-            raise DataError(f"'{name}' {what}: it ends at byte {there:,} and its header says {wanted:,}; get it again")
-        self.kind, self._raw, self._identity, self._check, self._coding = kind, raw, identity, check, coding
-
-    def fingerprint(self) -> str:
-        """Hash of the file."""
-        return self._identity()
+        available, expected = min(size, size if end is None else end), raw.end
+        if available != expected:
+            what = "is truncated" if available < expected else "has more bytes than its array"
+            raise DataError(
+                f"'{name}' {what}: it ends at byte {available:,}, expected {expected:,} from its header; get it again"
+            )
+        self.kind, self._raw, self._path, self._key, self._check = kind, raw, raw.path, key, check
 
     def part(self, indices: Sequence[int]) -> Callable[[], NDArray[Any]]:
-        """Ship where the array lies and which rows are wanted."""
+        """Return a function that reads these rows from the file."""
         if self._check is not None:
             self._check()
             self._check = None
-        return partial(_read_raw, self._raw, self.order, list(runs(indices)), self.dtype, self._coding)
+        by_row = is_url(self._path) and self._raw.order == "C" and self._raw.strides is None and self.in_order
+        return partial(_read, self._raw, by_row, self.order, list(runs(indices)), self.dtype, self._coding)
 
 
-def _read_raw(
-    raw: Raw, order: tuple[int, ...], wanted: list[tuple[int, int]], dtype: np.dtype[Any], coding: cf.Coding | None
+def _read(
+    raw: Raw,
+    by_row: bool,
+    order: tuple[int, ...],
+    wanted: list[tuple[int, int]],
+    dtype: np.dtype[Any],
+    coding: cf.Coding | None,
 ) -> NDArray[Any]:
-    if is_url(raw.path) and raw.order == "C" and raw.strides is None and order == tuple(range(len(order))):
-        read = raw.rows
-    else:
-        whole = (raw.loaded() if is_url(raw.path) else raw.mapped()).transpose(order)
-        read = lambda start, stop: whole[start:stop]  # noqa: E731
-    stored = dtype if coding is None else np.dtype(raw.dtype).newbyteorder("=")
-    rows = gather(read, wanted, stored)
-    return rows if coding is None else coding.decode(rows)
+    if by_row:  # only the requested rows of an object
+        return gather(raw.rows, wanted, dtype, coding)
+    whole = raw.values().transpose(order)
+    return gather(lambda start, stop: whole[start:stop], wanted, dtype, coding)
 
 
 def gather(
-    read: Callable[[int, int], NDArray[Any]], wanted: list[tuple[int, int]], dtype: np.dtype[Any]
+    read: Callable[[int, int], NDArray[Any]],
+    wanted: list[tuple[int, int]],
+    dtype: np.dtype[Any],
+    coding: cf.Coding | None = None,
 ) -> NDArray[Any]:
-    """Read runs of rows into one new array of the given type, copying each value once."""
-    if len(wanted) == 1:
-        return np.ascontiguousarray(read(*wanted[0]), dtype)
-    pieces = [read(start, stop) for start, stop in wanted]
-    rows = np.empty((sum(len(piece) for piece in pieces), *pieces[0].shape[1:]), dtype)
-    return np.concatenate(pieces, out=rows, casting="unsafe")
-
-
-def require_possible(claimed: int, packed: int, what: str) -> None:
-    """Refuse a claimed size that a deflated file of this length cannot hold, before memory is allocated.
+    """Read runs of rows into one new array and decode them, copying each stored value once.
 
     Parameters
     ----------
-    claimed, packed : int
-        Bytes once inflated, as a header says, and bytes of the file.
-    what : str
-        How the sentence speaks of the array.
+    read : callable (start, stop)
+        Returns stored rows.
+    wanted : list of (start, stop)
+        The runs.
+    dtype : dtype
+        Type of the result, if values are not decoded.
+    coding : dpca.storage.cf.Coding, optional
+        How values are decoded.
     """
-    if claimed > packed * _DEFLATE_RATIO:
-        raise DataError(f"{what} claims {claimed:,} bytes, which {packed:,} deflated ones cannot hold: get it again")
+    pieces = [read(start, stop) for start, stop in wanted]
+    if len(pieces) == 1:
+        return decoded(pieces[0], dtype, coding)
+    stored = dtype if coding is None else pieces[0].dtype.newbyteorder("=")
+    return decoded(np.concatenate(pieces, dtype=stored, casting="unsafe"), dtype, coding)
+
+
+def decoded(stored: NDArray[Any], dtype: np.dtype[Any], coding: cf.Coding | None) -> NDArray[Any]:
+    """Return stored values in native byte order and decoded; without ``coding``, converted to ``dtype``."""
+    if coding is None:
+        return np.ascontiguousarray(stored, dtype)
+    return coding.decode(np.ascontiguousarray(stored, stored.dtype.newbyteorder("=")))
 
 
 def choose_key(name: str, shapes: dict[str, tuple[int, ...]], key: str | None) -> str:
-    """Choose the array of a file that holds several.
+    """Choose the array of a file with several arrays.
 
     Parameters
     ----------
@@ -254,7 +268,7 @@ def choose_key(name: str, shapes: dict[str, tuple[int, ...]], key: str | None) -
     shapes : dict
         Shapes of its arrays.
     key : str, optional
-        What the user asked for; by default the only array of two axes or more, else the one called ``samples``,
+        Name from the user. The default is the only array of two axes or more, or else the one named ``samples``,
         ``images`` or ``data``.
 
     Raises
@@ -282,115 +296,3 @@ def choose_key(name: str, shapes: dict[str, tuple[int, ...]], key: str | None) -
 
 def _last_part(key: str) -> str:
     return key.rpartition("/")[2]
-
-
-@dataclass(frozen=True)
-class PackedFile:
-    """A compressed file."""
-
-    #: Opens the decompressed bytes, positioned at the first value.
-    opener: Callable[[], AbstractContextManager[IO[bytes]]]
-    #: What reading raises when the file is broken.
-    errors: tuple[type[Exception], ...]
-    #: Bytes of the compressed file, which bound what it can hold.
-    size: int
-
-
-class StreamReader(ArrayReader):
-    """Rows of a compressed array, which can only be read from its beginning, one after the other.
-
-    Parameters
-    ----------
-    packed : PackedFile
-    shape, dtype :
-        Of the array, in C order.
-    kind, identity, name, axes, coding :
-        As for `RawReader`; the samples must be on the first axis.
-    """
-
-    random_access = False
-
-    def __init__(
-        self,
-        packed: PackedFile,
-        shape: tuple[int, ...],
-        dtype: np.dtype[Any],
-        *,
-        kind: str,
-        identity: Callable[[], str],
-        name: str,
-        axes: Sequence[str] | None = None,
-        coding: cf.Coding | None = None,
-    ) -> None:
-        super().__init__(name, shape, dtype if coding is None else coding.dtype, axes)
-        if self.order != tuple(range(len(shape))):
-            raise DataError(
-                f"'{name}' is compressed, so its samples must be on the first axis and its channels on the last, not "
-                f"on {self.order[0]} and {self.order[-1]}: save it uncompressed"
-            )
-        require_possible(prod(shape) * dtype.itemsize, packed.size, f"'{name}'")
-        self.kind = kind
-        self._packed, self._identity, self._stored = packed, identity, dtype
-        self._coding = coding
-
-    def fingerprint(self) -> str:
-        """Hash of the file."""
-        return self._identity()
-
-    def part(self, indices: Sequence[int]) -> Callable[[], NDArray[Any]]:
-        """Not possible."""
-        raise TypeError(f"{self.name} is compressed: use stream")
-
-    def stream(self, requests: Iterable[Sequence[int]]) -> Iterator[NDArray[Any]]:
-        """Decompress the array once, yielding the requested rows."""
-        row_bytes = prod(self.sample_shape) * self._stored.itemsize
-        position = 0
-        with self._packed.opener() as file:
-            for indices in requests:
-                rows = np.empty((len(indices), *self.sample_shape), self._stored)
-                filled = 0
-                for start, stop in runs(indices):
-                    self._skip(file, (start - position) * row_bytes, position)
-                    part = rows[filled : filled + stop - start]
-                    self._fill(file, part, start, row_bytes)
-                    filled, position = filled + stop - start, stop
-                if position == len(self):
-                    self._check_end(file)
-                native = rows.astype(self._stored.newbyteorder("="), copy=False)
-                yield native.astype(self.dtype, copy=False) if self._coding is None else self._coding.decode(native)
-
-    def _skip(self, file: IO[bytes], n_bytes: int, row: int) -> None:
-        while n_bytes > 0:
-            with self._reading(row):
-                skipped = len(file.read(min(n_bytes, _SKIP)))
-            if not skipped:
-                raise DataError(self._broken(row, "the file ends"))
-            n_bytes -= skipped
-
-    def _fill(self, file: IO[bytes], rows: NDArray[Any], first: int, row_bytes: int) -> None:
-        view = memoryview(rows.reshape(-1).view(np.uint8))  # type: ignore[arg-type]
-        filled = 0
-        while filled < len(view):
-            row = first + filled // row_bytes
-            with self._reading(row):
-                read = file.readinto(view[filled:])  # type: ignore[attr-defined]
-            if not read:
-                raise DataError(self._broken(row, "the file ends"))
-            filled += read
-
-    def _check_end(self, file: IO[bytes]) -> None:
-        """Read past the last row: only then is the checksum compared."""
-        with self._reading(len(self)):
-            more = file.read(1)
-        if more:
-            raise DataError(self._broken(len(self), "the file goes on"))
-
-    @contextmanager
-    def _reading(self, row: int) -> Iterator[None]:
-        try:
-            yield
-        except self._packed.errors as error:
-            raise DataError(self._broken(row, str(error) or type(error).__name__)) from error
-
-    def _broken(self, row: int, why: str) -> str:
-        return f"'{self.name}' is truncated or broken at sample {row:,} of {len(self):,} ({why}): get it again"

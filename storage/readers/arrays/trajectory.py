@@ -1,7 +1,7 @@
-"""Frames of molecular trajectories (DCD, and through atoms of MDAnalysis what else it reads), one sample a frame.
+"""Frames of molecular trajectories, one sample per frame.
 
-A file is read by its path, all atoms of it. An ``AtomGroup`` or ``Universe`` of MDAnalysis stands for its own atoms in
-all frames of its trajectory, as transformations that were added to it leave them.
+The path of a DCD file selects all of its atoms. For other formats, give an ``AtomGroup`` or ``Universe`` of MDAnalysis,
+which selects its own atoms in all frames of its trajectory. Transformations of the trajectory are applied.
 """
 
 from __future__ import annotations
@@ -19,35 +19,35 @@ from numpy.typing import NDArray
 
 from dpca.storage.arrays.coordinates import Coordinate, Coordinates
 from dpca.storage.disk import file_bytes
-from dpca.storage.errors import DataError, one_line
+from dpca.storage.errors import DataError
 from dpca.storage.readers.arrays.raw import ArrayReader
-from dpca.storage.readers.base import digest, digest_file, require, runs
-from dpca.storage.readers.format import FileHead, Format
+from dpca.storage.readers.base import broken_source, digest, digest_file, require, runs
+from dpca.storage.readers.format import Format
 
-#: Names of a frame's axes, and of the coordinate that holds masses.
+#: Names of the axes of a frame, and of the coordinate with the masses.
 AXES, MASS = ("atom", "xyz"), "mass"
 
-# XTC and TRR are read through atoms only: some damaged files of them end the process (MDAnalysis 2.11).
+# XTC and TRR files are not opened by path, since some damaged files crash the process (MDAnalysis 2.11).
 _DCD = b"CORD"
 
 
 class TrajectoryReader(ArrayReader):
     """Positions of atoms (n_frames, n_atoms, 3), float32, in angstrom.
 
-    Tasks open the files for themselves and read their own frames. MDAnalysis keeps a list of frames beside XTC and
-    TRR files (``.NAME_offsets.npz``), where it may.
+    Each task opens the files and reads its own frames. MDAnalysis writes a list of frames beside XTC and TRR files
+    (``.NAME_offsets.npz``) if the folder is writable.
 
     Parameters
     ----------
     atoms : str, MDAnalysis.AtomGroup or MDAnalysis.Universe
-        The path of a trajectory, or atoms in all frames of theirs.
+        The path of a trajectory, or atoms of a trajectory.
     axes : sequence of str, optional
-        See `ArrayReader`; default "atom" and "xyz".
+        See `ArrayReader`. The default is "atom" and "xyz".
 
     Raises
     ------
     DataError
-        If MDAnalysis is missing, the file is broken, or there is no atom.
+        If MDAnalysis is missing, the file is broken, or no atom is selected.
     """
 
     kind = "trajectory"
@@ -64,13 +64,13 @@ class TrajectoryReader(ArrayReader):
             first = next(iter(self._files), None)
             self.name, n_atoms = os.path.basename(first) if first else "the trajectory", len(group)
             if n_atoms == 0:
-                raise DataError(f"no atom of '{self.name}' is selected: give an AtomGroup that holds some")
+                raise DataError(f"no atom of '{self.name}' is selected: give an AtomGroup with at least one atom")
         shape = (self._trajectory.n_frames, n_atoms, 3)
         along["xyz"] = Coordinate(AXES[1:], np.array(["x", "y", "z"]), {})
         found = Coordinates(("frame", *AXES), along, {"units": "angstrom"})
         super().__init__(self.name, shape, np.dtype(np.float32), axes or AXES, found)
-        if self.order != (0, 1, 2):
-            raise DataError(f"'{self.name}' is a trajectory, whose samples are its frames: leave axes out")
+        if not self.in_order:
+            raise DataError(f"the samples of the trajectory '{self.name}' are its frames: leave axes out")
 
     @property
     def _files(self) -> list[str]:
@@ -79,29 +79,29 @@ class TrajectoryReader(ArrayReader):
         return [os.fspath(one) for one in found if isinstance(one, str | os.PathLike) and os.path.isfile(one)]
 
     def fingerprint(self) -> str:
-        """Hash of sizes and ends of the files, of the chosen atoms, and of the first and last of their frames.
+        """Hash of sizes and ends of the files, of the atoms, and of the first and last frame.
 
-        Of a trajectory in memory, of all frames.
+        The hash of a trajectory in memory includes all frames.
         """
-        # The ends know what transformations do.
-        looked_at = sorted({0, len(self) - 1}) if self._files else range(len(self))
-        ends = np.asarray(self.fetch(looked_at)).tobytes() if len(self) else b""
+        # These frames show the effect of transformations.
+        hashed = sorted({0, len(self) - 1}) if self._files else range(len(self))
+        ends = np.asarray(self.fetch(hashed)).tobytes() if len(self) else b""
         chosen = b"" if self._chosen is None else self._chosen.astype(np.int64).tobytes()
         steps = [type(step).__name__ for step in self._trajectory.transformations]
         return digest([self.kind, len(self), *map(digest_file, self._files), chosen, ends, *steps])
 
     def part(self, indices: Sequence[int]) -> Callable[[], NDArray[Any]]:
-        """Ship the trajectory, which opens its files again where it arrives; of one in memory, the frames."""
+        """Return a function with the trajectory, which opens its files again; or with frames in memory."""
         wanted = list(runs(indices))
-        if hasattr(self._trajectory, "get_array"):  # in memory, where a reader holds, and copies, all frames
+        if hasattr(self._trajectory, "get_array"):  # a trajectory in memory would be copied with all frames
             frames = self._trajectory.timeseries(order="fac")
             return partial(_joined, [frames[start:stop] for start, stop in wanted], self._chosen)
         return partial(_read, self._trajectory, self._chosen, wanted, self.name)
 
 
 def _known(group: Any) -> Iterator[tuple[str, NDArray[Any], dict[str, str]]]:
-    """Yield names, values and attributes of what is known of each atom."""
-    # A topology without masses, or names, has no such attribute.
+    """Yield names, values and attributes of the known properties of atoms."""
+    # A topology without masses or names lacks these attributes.
     if hasattr(group, "masses"):
         yield MASS, np.asarray(group.masses, np.float64), {"units": "u"}
     if hasattr(group, "names"):
@@ -111,36 +111,34 @@ def _known(group: Any) -> Iterator[tuple[str, NDArray[Any], dict[str, str]]]:
 
 
 def selected_atoms(topology: str, trajectories: Sequence[str], words: str | None = None) -> Any:
-    """Return the atoms (an ``AtomGroup``) of a trajectory, of several files one after the other, that a topology names.
+    """Return the selected atoms (an ``AtomGroup``) of a trajectory in one or several files.
 
     Parameters
     ----------
     topology : str
-        Path of a file that MDAnalysis reads as one.
+        Path of a topology file that MDAnalysis supports.
     trajectories : sequence of str
-        Paths.
+        Paths of the files of the trajectory, in order.
     words : str, optional
-        Which atoms, in MDAnalysis's language of selections; default all.
+        Selection of atoms in the language of MDAnalysis. The default is all atoms.
 
     Raises
     ------
     DataError
-        If MDAnalysis is missing, a file cannot be read, or no atom is meant.
+        If MDAnalysis is missing, a file cannot be read, or the selection is invalid.
     """
     library = require("MDAnalysis", "molecules", f"'{topology}'")
     for path in (topology, *trajectories):
         if not os.path.isfile(path):
             raise DataError(f"there is no file '{path}': check the path")
-    with _told(os.path.basename(topology)):
+    with _errors_named(os.path.basename(topology)):
         universe = library.Universe(topology, list(trajectories))
-    try:
+    with broken_source(f"'{words}' selects no atoms", "see the selections of MDAnalysis"):
         return universe.atoms if words is None else universe.select_atoms(words)
-    except Exception as error:  # of a language of its own
-        raise DataError(f"'{words}' selects no atoms ({one_line(error)}): see MDAnalysis's selections") from error
 
 
 def is_trajectory(x: Any) -> bool:
-    """Say whether this is an ``AtomGroup`` or a ``Universe`` of MDAnalysis, which is imported by those who have one."""
+    """Return whether ``x`` is an ``AtomGroup`` or a ``Universe`` of MDAnalysis, which is not imported here."""
     library = sys.modules.get("MDAnalysis")
     return library is not None and isinstance(x, (library.AtomGroup, library.Universe))
 
@@ -150,18 +148,18 @@ def _opened(path: str) -> Any:
     require("MDAnalysis", "molecules", f"'{name}'")
     from MDAnalysis.coordinates.DCD import DCDReader
 
-    with _told(name):
-        # Before memory is taken for a claim.
+    with _errors_named(name):
+        # Checked before memory is allocated.
         if not 0 < 12 * (claimed := DCDReader.parse_n_atoms(path)) <= file_bytes(path):
-            raise DataError(f"'{name}' claims {claimed:,} atoms, more than its bytes can hold: get it again")
+            raise DataError(f"'{name}' claims {claimed:,} atoms, more than its bytes can contain: get it again")
         return DCDReader(path)
 
 
 def _read(
     trajectory: Any, chosen: NDArray[np.int64] | None, wanted: Sequence[tuple[int, int]], name: str
 ) -> NDArray[Any]:
-    # A reader holds one frame at a time: each task has its own.
-    with _told(name):
+    # A trajectory has one current frame, so each task uses a copy.
+    with _errors_named(name):
         own = trajectory.copy()
         n_atoms = own.n_atoms if chosen is None else len(chosen)
         frames = np.empty((sum(stop - start for start, stop in wanted), n_atoms, 3), np.float32)
@@ -178,28 +176,17 @@ def _joined(pieces: Sequence[NDArray[Any]], chosen: NDArray[np.int64] | None) ->
 
 
 @contextmanager
-def _told(name: str) -> Iterator[None]:
-    """Turn what a library says of a file into one sentence; what it says to programmers is left out."""
-    try:
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore")
-            yield
-    except (DataError, MemoryError):
-        raise
-    except Exception as error:  # broken files end in many kinds
-        raise DataError(
-            f"'{name}' is truncated or no trajectory that is read ({one_line(error)}): get it again"
-        ) from error
-
-
-def _is_dcd(file: FileHead) -> bool:
-    return file.first[4:8] == _DCD
+def _errors_named(name: str) -> Iterator[None]:
+    """Convert the errors of MDAnalysis, and ignore its warnings for programmers."""
+    with broken_source(f"'{name}' is truncated or no supported trajectory"), warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        yield
 
 
 def _open(path: str, key: str | None, axes: Sequence[str] | None) -> TrajectoryReader:
     if key is not None:
-        raise DataError(f"key={key!r} chooses an array of a file, and '{path}' is a trajectory: leave it out")
+        raise DataError(f"key={key!r} selects an array of a file, but '{path}' is a trajectory: leave it out")
     return TrajectoryReader(path, axes)
 
 
-FORMATS = (Format("trajectory (DCD)", _is_dcd, _open),)
+FORMATS = (Format("trajectory (DCD)", lambda file: file.first[4:8] == _DCD, _open),)

@@ -1,4 +1,4 @@
-"""A Zarr array, version 2 or 3: our own stack store or anyone's."""
+"""A Zarr array, version 2 or 3: a stack store of dpca or any other array."""
 
 from __future__ import annotations
 
@@ -22,34 +22,34 @@ from dpca.storage.readers.arrays.raw import ArrayReader, gather
 from dpca.storage.readers.base import runs
 from dpca.storage.stack import Stack, open_stack
 
-# Chunks of zeros need not be stored; an array with fewer than one stored chunk in so many was never written.
+# Chunks of zeros need not be stored. An array with fewer than one stored chunk in this number was never written.
 _CHUNKS_A_FILE = 1000
 
 
 class ZarrReader(ArrayReader):
-    """Rows of an array, chosen as `dpca.storage.open_stack` does, and decoded by the conventions of netCDF.
+    """Rows of an array, selected like by `dpca.storage.open_stack` and decoded by the conventions of netCDF.
 
-    Rows are read in the shards of the new store, so a chunk of the source that spans several of them is
+    A task reads the rows of one shard of the new store. A chunk of the source that overlaps several shards is therefore
     decoded several times.
 
     Parameters
     ----------
     path : str
-        Array, or group with an obvious one.
+        An array, or a group with one array of samples.
     key : str, optional
-        Path of the array inside a group.
+        Path of the array in a group.
     axes : sequence of str, optional
-        See `ArrayReader`; by default what the source states.
+        See `ArrayReader`. The default is the names in the source.
 
     Attributes
     ----------
     stack : Stack
-        The array, its values as they are stored.
+        The array with its stored values.
 
     Raises
     ------
     DataError, StoreError
-        See `dpca.storage.open_stack`; and if hardly any of its chunks is there.
+        See `dpca.storage.open_stack`; also if almost all of its chunks are missing.
     """
 
     kind = "zarr"
@@ -59,58 +59,57 @@ class ZarrReader(ArrayReader):
         try:
             self.stack = open_stack(where, decoded=False)
             _check_chunks(self.stack)
-            self._coding = cf.coding_of_zarr(self.stack.samples, f"'{where}'")
+            coding = cf.coding_of_zarr(self.stack.samples, f"'{where}'")
             name = os.path.basename(self.stack.path.rstrip("/"))
-            dtype = self.stack.dtype if self._coding is None else self._coding.dtype
             shape, self._kept = self.stack.shape, (True,) * self.stack.samples.ndim
-            if self.stack.moved:  # axes of one entry go, as they do in TIFF
+            if self.stack.moved:  # axes of length 1 are removed, as for TIFF
                 named = list(zip(self.stack.axes, shape, strict=True))
                 self._kept = tuple(n > 1 or axis in (SAMPLE, "y", "x") for axis, n in named)
                 axes, shape = tuple(compress(self.stack.axes, self._kept)), tuple(compress(shape, self._kept))
-            super().__init__(name, shape, dtype, axes)
+            super().__init__(name, shape, self.stack.dtype, axes, coding=coding)
             if axes is None:
                 self.axes = self.stack.axes[1:]
-            if self._coding is None:
+            if coding is None:
                 self.data_range = self.stack.data_range
             if self.order[0] == 0:
                 self.labels = self.stack.labels
         except (DataError, StoreError):
             raise
         except Exception as error:
-            # Hostile metadata can end in any exception inside zarr; all of them mean the same here.
+            # Malicious metadata can cause any exception in Zarr.
             raise StoreError(f"'{where}' cannot be opened as a Zarr array ({one_line(error)}): get it again") from error
 
     @cached_property
     def names(self) -> Sequence[str]:
-        """Names of the samples where the source is a stack store, else their numbers."""
+        """Names of the samples in a stack store; numbers for other arrays."""
         return self.stack.names.tolist() if self.order[0] == 0 else list(self._names)
 
     @cached_property
     def coordinates(self) -> Coordinates | None:  # type: ignore[override]
-        """What stands along the axes of the array in its group."""
+        """Coordinates along the axes, from the group of the array."""
         found = self.stack.coordinates
         return found and found.arranged(self.order, self.axes or ())
 
     @property
     def decodes(self) -> bool:
-        """Whether the data are not the stored values in their order, so that only ingest reads them."""
+        """Whether values must be decoded or axes reordered, so that the array must be ingested."""
         return self._coding is not None or self.stack.moved
 
     def __len__(self) -> int:
-        return len(self._names)
+        return len(self._names)  # `names` would read all names
 
     def fingerprint(self) -> str:
         """Fingerprint of the stack."""
         return self.stack.fingerprint
 
     def part(self, indices: Sequence[int]) -> Callable[[], NDArray[Any]]:
-        """Ship the array's path and which rows are wanted."""
+        """Return a function that opens the array and reads these rows."""
         path, wanted = self.stack.array_path, list(runs(indices))
         return partial(_read, path, self._kept, self.order, wanted, self.dtype, self._coding)
 
 
 def _check_chunks(stack: Stack) -> None:
-    """Refuse an array whose claimed chunks are almost all missing."""
+    """Reject an array with almost all chunks missing."""
     wanted = prod(shard_grid(stack.samples))
     least = -(-wanted // _CHUNKS_A_FILE)
     if "://" in stack.array_path or least == 1 or model_of(stack.samples) is not None:
@@ -121,7 +120,7 @@ def _check_chunks(stack: Stack) -> None:
     there = sum(1 for _ in islice(files, least))
     if there < least:
         raise DataError(
-            f"'{stack.path}' claims {wanted:,} chunks and holds {there:,}: the array was never written whole"
+            f"'{stack.path}' has {there:,} of {wanted:,} chunks, so it was not written completely: write it first"
         )
 
 
@@ -142,15 +141,14 @@ def _read(
             box[samples] = slice(start, stop)
             return np.asarray(array[tuple(box)]).transpose(order)
 
-        read = gather(rows, wanted, dtype if coding is None else np.dtype(array.dtype).newbyteorder("="))
+        return gather(rows, wanted, dtype, coding)
     except MemoryError as error:
-        raise StoreError(f"'{path}' needs more memory than there is for its chunks: rechunk it") from error
+        raise StoreError(f"'{path}' has chunks that do not fit in memory: rechunk it") from error
     except Exception as error:
         if isinstance(error, StoreError) and (error.__cause__ is None or is_dense(array)):
             raise
-        # A broken chunk can end in any exception inside a codec; all of them mean the same here.
+        # A broken chunk can cause any exception in a codec.
         why = one_line(error.__cause__ or error)
         raise StoreError(
             f"'{path}' cannot be read from sample {wanted[0][0]:,} on ({why}): get the source again"
         ) from error
-    return read if coding is None else coding.decode(read)

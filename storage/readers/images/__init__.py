@@ -1,5 +1,5 @@
 """Readers of images and videos.
 
-Folders, LMDB databases, TIFF stacks and videos; one sample an image, a page or a frame.
-Nothing in a header is trusted.
+Folders, LMDB databases, TIFF stacks and videos. A sample is an image, a page or a frame.
+Headers are not trusted.
 """

@@ -10,6 +10,7 @@ from functools import partial
 
 from dpca.storage.disk import begin_of, file_bytes
 from dpca.storage.errors import DataError, one_line
+from dpca.storage.integrity.manifest import ZARR_METADATA
 from dpca.storage.pictures import HEAD, NAMES
 from dpca.storage.readers.base import (
     MAX_ENCODED,
@@ -26,15 +27,16 @@ from dpca.storage.readers.base import (
 from dpca.storage.readers.format import Format
 from dpca.storage.remote.network import is_url
 from dpca.storage.remote.objects import ObjectPath, absolute
+from dpca.storage.transaction.claim import LOCK, WORK_SUFFIX
 
-# A marker in the head of every report's page.
+# A marker in the head of the page of every report.
 REPORT_MARK = b'<meta name="generator" content="dask-dpca">'
 
 _PAGE_HEAD = 4096
-# Objects that a task asks for at the same time.
+# Objects that a task requests concurrently.
 _AT_ONCE = 32
 
-# Suffixes of arrays, of which a folder without images may hold several that make one stack.
+# Suffixes of arrays. In a folder without images, all of them form one stack.
 _ARRAYS = (".npy", ".nii", ".nii.gz", ".nc")
 
 
@@ -48,7 +50,7 @@ class _ImageFiles(Reader):
 
     @property
     def names(self) -> Sequence[str]:
-        """Paths relative to the folder that holds all files."""
+        """Paths relative to the common folder of all files."""
         return self._names
 
     def fingerprint(self) -> str:
@@ -56,16 +58,16 @@ class _ImageFiles(Reader):
         return digest([self.kind, *self._paths, *self._sizes])
 
     def part(self, indices: Sequence[int]) -> Callable[[], list[Payload]]:
-        """Ship the paths of these images."""
+        """Return a function that reads these images."""
         return partial(_read_files, self._root, [self._paths[i] for i in indices])
 
 
 class FolderReader(_ImageFiles):
-    """All images below a folder, sorted by their path relative to it (as text, ``/`` between the parts).
+    """All images below a folder, sorted by their relative paths (as text, with ``/`` between the parts).
 
-    Links to files and folders are followed, each folder at most once on a path; hidden files and ``__MACOSX`` are
-    passed over, as are Zarr stores and reports, which earlier runs may have put there; others that are no images are
-    counted. A scan costs one ``stat`` a file, and a look at the first bytes of those without an image's suffix.
+    Links to files and folders are followed, each folder at most once on a path. Hidden files and ``__MACOSX`` are
+    skipped, and so are Zarr stores and reports, which may be outputs of earlier runs. Other files that are not images
+    are counted. The cost is one ``stat`` per file, and reading the first bytes of files without the suffix of an image.
 
     Parameters
     ----------
@@ -75,7 +77,7 @@ class FolderReader(_ImageFiles):
     Attributes
     ----------
     arrays : list of str
-        Paths of files that are arrays by their names, sorted.
+        Paths of files with the suffix of an array, sorted.
     """
 
     kind = "folder"
@@ -97,7 +99,7 @@ class FolderReader(_ImageFiles):
 
 
 class FilesReader(_ImageFiles):
-    """A list of image files, in the order given, named by their paths below the folder they share.
+    """A list of image files, in the given order, named by their paths below their common folder.
 
     Parameters
     ----------
@@ -118,14 +120,16 @@ class FilesReader(_ImageFiles):
 def _common_url(urls: Sequence[str]) -> str:
     protocol = urls[0].partition("://")[0]
     if not all(url.startswith(f"{protocol}://") for url in urls):
-        raise DataError(f"'{urls[0]}' and others lie in different places: give images of one disk or one bucket")
+        raise DataError(
+            f"'{urls[0]}' and other images have different protocols: give images of one disk or one object store"
+        )
     return f"{protocol}://{os.path.commonpath([url[len(protocol) + 3 :] for url in urls])}"
 
 
 def _walk(root: str) -> Iterator[tuple[str, int]]:
-    """Yield path below `root` and size (-1 if unknown) of everything that is neither a folder nor hidden."""
+    """Yield relative path and size (-1 if unknown) of everything that is neither a folder nor hidden."""
     if os.stat(root).st_dev in (system := _system_devices()):
-        raise DataError(f"folder '{root}' is made by the system and holds no images: give another folder")
+        raise DataError(f"folder '{root}' belongs to the operating system and has no images: give another folder")
     above: dict[str, tuple[tuple[int, int], ...]] = {"": (_identity(root),)}
     waiting = [""]
     while waiting:
@@ -137,7 +141,7 @@ def _walk(root: str) -> Iterator[tuple[str, int]]:
             raise DataError(
                 f"folder '{os.path.join(root, folder)}' cannot be read ({error.strerror}): change its permissions"
             ) from error
-        if folder and _is_ours({entry.name for entry in entries}, os.path.join(root, folder)):
+        if folder and _is_output({entry.name for entry in entries}, os.path.join(root, folder)):
             continue
         for entry in entries:
             if is_hidden(entry.name):
@@ -147,27 +151,27 @@ def _walk(root: str) -> Iterator[tuple[str, int]]:
                 yield relative, _size(entry.path)
                 continue
             identity = _identity(entry.path)
-            # else a link back up, whose images are in already, or one to where links lead everywhere
+            # A link to a folder above would repeat its images. System folders may contain links to any folder.
             if identity not in trail and identity[0] not in system:
                 above[relative] = (*trail, identity)
                 waiting.append(relative)
 
 
 def _walk_objects(root: str) -> Iterator[tuple[str, int]]:
-    """Do as `_walk` for objects, whose listing is one request for a thousand of them."""
+    """Do the same as `_walk` for objects. A list of a thousand objects is one request."""
     sizes = ObjectPath(root).files()
     names: dict[str, set[str]] = {}
     for path in sizes:
         parts = path.split("/")
         for i in range(1, len(parts)):
             names.setdefault("/".join(parts[:i]), set()).add(parts[i])
-    ours = tuple(f"{folder}/" for folder, inside in names.items() if _is_ours(inside, f"{root}/{folder}"))
-    return ((path, size) for path, size in sizes.items() if not is_hidden(path) and not path.startswith(ours))
+    outputs = tuple(f"{folder}/" for folder, inside in names.items() if _is_output(inside, f"{root}/{folder}"))
+    return ((path, size) for path, size in sizes.items() if not is_hidden(path) and not path.startswith(outputs))
 
 
-def _is_ours(names: set[str], folder: str) -> bool:
-    """Whether a folder is a Zarr store, the work folder of one being made, or a report: outputs may lie here."""
-    if names & {"zarr.json", ".zarray", ".zgroup"} or (folder.endswith(".partial") and "lock" in names):
+def _is_output(names: set[str], folder: str) -> bool:
+    """Return whether a folder is a Zarr store, a work folder or a report, and therefore possibly an output."""
+    if not names.isdisjoint(ZARR_METADATA) or (folder.endswith(WORK_SUFFIX) and LOCK in names):
         return True
     if not {"report.json", "index.html"} <= names:
         return False
@@ -186,7 +190,7 @@ def _is_folder(entry: os.DirEntry[str]) -> bool:
     try:
         return entry.is_dir()
     except OSError:
-        return False  # a link that leads nowhere, say: refused by name when it is read
+        return False  # for example a broken link, which is refused by name when it is read
 
 
 def _identity(folder: str) -> tuple[int, int]:
@@ -201,11 +205,11 @@ def _size(path: str) -> int:
     try:
         return file_bytes(path)
     except OSError:
-        return -1  # a dangling link, say: refused by name when it is read
+        return -1  # for example a broken link, which is refused by name when it is read
 
 
 def _head(root: str, path: str, size: int) -> bytes:
-    if size <= 0:  # as pipes and devices are, which opening could disturb
+    if size <= 0:  # for example a pipe or a device, which must not be opened
         return b""
     if is_url(root):
         return begin_of(os.path.join(root, path), HEAD)
@@ -216,7 +220,7 @@ def _head(root: str, path: str, size: int) -> bytes:
         finally:
             os.close(file)
     except OSError:
-        return b""  # what may not be read is not known to be an image
+        return b""  # an unreadable file counts as another file
 
 
 def _read_files(root: str, paths: Sequence[str]) -> list[Payload]:
@@ -226,7 +230,7 @@ def _read_files(root: str, paths: Sequence[str]) -> list[Payload]:
 
 
 def _read_objects(root: ObjectPath, paths: Sequence[str]) -> list[Payload]:
-    """Read objects, a few at a time; they were listed with their sizes, and are asked for those at most."""
+    """Read objects, a few concurrently, up to the size limit of an image."""
     found: list[Payload] = []
     for start in range(0, len(paths), _AT_ONCE):
         for content in root.read_below(paths[start : start + _AT_ONCE], MAX_ENCODED + 1):
@@ -239,14 +243,14 @@ def _read_objects(root: ObjectPath, paths: Sequence[str]) -> list[Payload]:
 
 def _read_file(path: str) -> Payload:
     try:
-        # non-blocking: opening a pipe would wait for a writer
+        # Otherwise, opening a pipe would wait for a writer.
         with open(os.open(path, os.O_RDONLY | os.O_NONBLOCK), "rb") as file:
             status = os.fstat(file.fileno())
             if not stat.S_ISREG(status.st_mode):
                 return Refused("is a device or pipe, not a file")
             if status.st_size > MAX_ENCODED:
                 return Refused(too_large(status.st_size))
-            # no more than it says it has: some files of the system say nothing and never end
+            # Some files of the system are endless and state a size of 0.
             return file.read(status.st_size)
     except OSError as error:
         return Refused(f"cannot be read ({error.strerror})")

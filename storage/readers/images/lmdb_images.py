@@ -1,8 +1,8 @@
-"""Encoded images in an LMDB database, the form in which LSUN is published: key = name, value = WebP file.
+"""Encoded images in an LMDB database, the format of LSUN: the key is a name, the value is a WebP file.
 
-The file is read here and not by the library, which maps it into memory and trusts every offset in it: one flipped bit
-and the process dies. Here the tree of keys is walked once, every number checked against the file, and images are then
-read from their places, by tasks that need neither the library nor the tree.
+The library LMDB is not used. It maps the file into memory and trusts every offset, so one flipped bit can crash the
+process. Here the tree of keys is read once, and every number is checked against the file. Tasks then read images at
+their places and need neither the library nor the tree.
 
 ::
 
@@ -10,8 +10,8 @@ read from their places, by tasks that need neither the library nor the tree.
                +------+------+--------+------+----------+    the list of its nodes and of the nodes themselves
                | meta | meta | branch | leaf | overflow |
                +------+------+--------+------+----------+    node of a branch: number of a page
-                 the one with the later transaction holds    node of a leaf: key and value, or the page where a
-                                                             large value begins
+                 the one with the later transaction is       node of a leaf: key and value, or the page where a
+                 valid                                       large value begins
 """
 
 from __future__ import annotations
@@ -24,33 +24,42 @@ from functools import partial
 from typing import Any, NamedTuple
 
 from dpca.storage.errors import DataError
-from dpca.storage.readers.base import MAX_ENCODED, Payload, Reader, Refused, digest, printable, too_large
+from dpca.storage.readers.base import (
+    MAX_ENCODED,
+    Payload,
+    Reader,
+    digest,
+    printable,
+    read_extent,
+    read_members,
+    too_large,
+)
 from dpca.storage.remote.network import is_url
 
 _DATA = "data.mdb"
 _MAGIC, _VERSION = 0xBEEFC0DE, 1
 
-_PAGE_HEADER = struct.Struct("<QHHHH")  # number, padding, flags, end of the node list, begin of the nodes
+_PAGE_HEADER = struct.Struct("<QHHHH")  # number, padding, flags, end of the list of nodes, begin of the nodes
 _BRANCH, _LEAF, _OVERFLOW = 1, 2, 4
 _NODE = struct.Struct("<HHHH")  # low and high half of size or page number, flags or its highest part, size of the key
 _ELSEWHERE = 1
-# magic number, version, address, size of the map; of the free pages: size of a page; ...
+# magic number, version, address, size of the map, size of a page (in the entry of free pages), ...
 _META = struct.Struct("<IIQQI44xIHHQQQQQQQ")
 _META_AT = 16
 _EMPTY = 2**64 - 1
-_DEPTH = 32  # LMDB's own limit
+_DEPTH = 32  # the limit of LMDB
 
 
 class LmdbReader(Reader):
     """Images in a database, in the order of its keys.
 
-    Opening lists the keys (for LSUN's 3 million bedrooms they and their places fit in 350 MB); values are read by the
-    tasks. Read are databases of 64-bit machines with one value a key, as all published ones are.
+    Opening lists the keys and the places of their values (350 MB for the 3 million bedrooms of LSUN). Tasks read the
+    values. Supported are databases of 64-bit machines with one value per key, like all published ones.
 
     Parameters
     ----------
     path : str
-        Folder that holds ``data.mdb``, or the file itself.
+        The folder of ``data.mdb``, or the file itself.
 
     Raises
     ------
@@ -75,7 +84,7 @@ class LmdbReader(Reader):
 
     @property
     def names(self) -> Sequence[str]:
-        """The keys as text; in hexadecimal where a key is none."""
+        """The keys as text; a key that is not text is in hexadecimal."""
         return _KeyNames(self._keys)
 
     def fingerprint(self) -> str:
@@ -83,12 +92,15 @@ class LmdbReader(Reader):
         return digest([self.kind, *self._keys])
 
     def part(self, indices: Sequence[int]) -> Callable[[], list[Payload]]:
-        """Ship the places of these images."""
-        return partial(_read, self._file, [(self._offsets[i], self._sizes[i]) for i in indices])
+        """Return a function that reads these images at their places in the file."""
+        places = [
+            (self._offsets[i], size) if (size := self._sizes[i]) <= MAX_ENCODED else too_large(size) for i in indices
+        ]
+        return partial(read_members, self._file, places, read_extent)
 
 
 class _KeyNames(Sequence[str]):
-    """Keys as text, decoded on access: a list would take as much memory again."""
+    """Keys as text, decoded on access, since a list would double the memory."""
 
     def __init__(self, keys: list[bytes]) -> None:
         self._keys = keys
@@ -102,7 +114,7 @@ class _KeyNames(Sequence[str]):
 
 
 class _Meta(NamedTuple):
-    """What a meta page says of the database."""
+    """The content of a meta page."""
 
     magic: int
     version: int
@@ -122,7 +134,7 @@ class _Meta(NamedTuple):
 
 
 class _Tree:
-    """The tree of keys in a file; every number in it is checked."""
+    """The tree of keys in a file. Every number is checked."""
 
     def __init__(self, path: str, name: str) -> None:
         self._path, self._name = path, name
@@ -143,7 +155,7 @@ class _Tree:
             while waiting:
                 number, depth = waiting.pop()
                 seen += 1
-                # a tree has no page twice, so what leads back or too deep is none
+                # A page occurs once in a tree, so there is no cycle, and its depth is limited.
                 if not 1 < number <= self._last or seen > self._last or depth > min(meta.depth, _DEPTH):
                     raise self._broken(f"page {number:,} is out of place")
                 page, nodes, flags = self._page(number)
@@ -162,7 +174,7 @@ class _Tree:
         sizes = (first.page_size,) if first is not None else (4096, 8192, 16384, 32768, 65536)
         found = [meta for meta in (first, *map(self._meta, sizes)) if meta is not None]
         if not found:
-            raise self._broken("it has no sound meta page")
+            raise self._broken("it has no valid meta page")
         return max(found, key=lambda meta: meta.transaction)
 
     def _meta(self, offset: int) -> _Meta | None:
@@ -172,21 +184,21 @@ class _Tree:
         meta = _Meta(*_META.unpack(text))
         size = meta.page_size
         sound = (meta.magic, meta.version) == (_MAGIC, _VERSION) and 256 <= size <= 1 << 16 and not size & (size - 1)
-        # more pages than a 63-bit file has are no database's
+        # No file of 63 bits has more pages.
         return meta if sound and meta.last_page < 1 << 48 else None
 
     def _page(self, number: int) -> tuple[bytes, int, int]:
-        """Return a page of the tree, the number of its nodes, and what it is."""
+        """Return a page of the tree, the number of its nodes, and its kind."""
         page = os.pread(self._descriptor, self._page_size, number * self._page_size)
         own, _, flags, end, _ = _PAGE_HEADER.unpack_from(page)
         kind = flags & (_BRANCH | _LEAF)
         nodes, odd = divmod(end - _PAGE_HEADER.size, 2)
         if own != number or kind not in (_BRANCH, _LEAF) or flags & ~0x13 or nodes < 0 or odd or end > len(page):
-            raise self._broken(f"page {number:,} is no page of its tree")
+            raise self._broken(f"page {number:,} is not a page of the tree")
         return page, nodes, kind
 
     def _nodes(self, page: bytes, n: int) -> Iterator[tuple[int, int, int, int, int]]:
-        """Yield offset and header of every node, all of which lie in the page with their keys."""
+        """Yield offset and header of every node, after checking that it is in the page with its key."""
         for at in struct.unpack_from(f"<{n}H", page, _PAGE_HEADER.size):
             if at + _NODE.size > len(page):
                 raise self._broken("a node leads out of its page")
@@ -201,18 +213,18 @@ class _Tree:
             start = at + _NODE.size + key_size
             key = page[at + _NODE.size : start]
             if flags & ~_ELSEWHERE:
-                raise DataError(f"'{self._name}' keeps several values or a database under a key: give plain ones")
+                raise DataError(f"'{self._name}' has several values or a database under a key: give one value per key")
             if not flags & _ELSEWHERE:
                 offset, end = number * self._page_size + start, (number + 1) * self._page_size
             elif start + 8 <= len(page):
                 first = int.from_bytes(page[start : start + 8], "little")
                 if not 1 < first <= self._last:
-                    raise self._broken(f"the value of {_text(key)!r} lies outside")
+                    raise self._broken(f"the value of {_text(key)!r} is outside of the file")
                 offset, end = first * self._page_size + _PAGE_HEADER.size, self._size
             else:
                 raise self._broken("a node leads out of its page")
             if offset + size > end:
-                raise self._broken(f"the value of {_text(key)!r} goes on outside")
+                raise self._broken(f"the value of {_text(key)!r} ends outside of the file")
             yield key, offset, size
 
     def _broken(self, why: str) -> DataError:
@@ -220,7 +232,7 @@ class _Tree:
 
 
 def is_lmdb(path: str) -> bool:
-    """Tell an LMDB database (folder or file) by its magic number."""
+    """Return whether a folder or file is an LMDB database, by its magic number."""
     if is_url(path) or not os.path.isfile(_file(path)) or not os.path.getsize(_file(path)):
         return False
     with open(_file(path), "rb") as data:
@@ -237,16 +249,3 @@ def _text(key: bytes) -> str:
     except UnicodeDecodeError:
         return key.hex()
     return text if text.isprintable() else printable(key.hex())
-
-
-def _read(path: str, places: Sequence[tuple[int, int]]) -> list[Payload]:
-    block: list[Payload] = []
-    with open(path, "rb", buffering=0) as file:
-        for offset, size in places:
-            if size > MAX_ENCODED:
-                block.append(Refused(too_large(size)))
-                continue
-            payload = os.pread(file.fileno(), size, offset)
-            whole = len(payload) == size
-            block.append(payload if whole else Refused(f"is cut off after {len(payload):,} of {size:,} bytes"))
-    return block

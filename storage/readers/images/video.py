@@ -1,13 +1,13 @@
-"""Frames of videos (MP4, MOV, Matroska, WebM, AVI) through PyAV, one sample a frame.
+"""Frames of videos (MP4, MOV, Matroska, WebM, AVI), read with PyAV, one sample per frame.
 
-A video is read from its beginning to its end by one process. The decoder is given the bytes of this file alone, and one
-container's format: no playlist or reference of a hostile file leads anywhere.
+One process reads a video from its beginning to its end. The decoder receives only the bytes of this file and the format
+of its container, so playlists and references in a malicious file are not followed.
 """
 
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any
 
@@ -15,13 +15,13 @@ import numpy as np
 from numpy.typing import NDArray
 
 from dpca.storage.arrays.layout import CHANNEL
-from dpca.storage.errors import DataError, one_line
+from dpca.storage.errors import DataError
 from dpca.storage.images import MAX_PIXELS
 from dpca.storage.readers.arrays.raw import ArrayReader
-from dpca.storage.readers.base import digest_file, require
-from dpca.storage.readers.format import FileHead, Format
+from dpca.storage.readers.base import broken_source, require
+from dpca.storage.readers.format import Format
 
-# FFmpeg's names of the containers, by their first bytes from a place on
+# Names of containers in FFmpeg, by offset and content of their first bytes.
 _CONTAINERS = {
     (4, b"ftyp"): "mov",
     (4, b"moov"): "mov",
@@ -33,21 +33,21 @@ _REMEDY = "convert it with ffmpeg -i {} -pix_fmt yuv420p -c:v libx264 OUT.mkv"
 
 
 class VideoReader(ArrayReader):
-    """Frames of the first video in a file, in the order in which they are shown: RGB, or grey where it has no color.
+    """Frames of the first video stream of a file, in the order of display: RGB, or grey for a video without color.
 
-    Opening counts the frames, which reads the file once and decodes nothing.
+    Opening counts the frames, which reads the file once without decoding.
 
     Parameters
     ----------
     path : str
         The file.
     axes : sequence of str, optional
-        See `ArrayReader`; samples can be counted by frames only.
+        See `ArrayReader`. Samples are always frames.
 
     Raises
     ------
     DataError
-        If PyAV is missing, the file is broken, its frames are to be turned, or have more than 8 bits a channel.
+        If PyAV is missing, the file is broken, or its frames must be rotated or have more than 8 bits per channel.
     """
 
     kind = "video"
@@ -59,31 +59,23 @@ class VideoReader(ArrayReader):
             context = video.codec_context
             if context.format is None or not 0 < context.width * context.height <= MAX_PIXELS:
                 raise DataError(
-                    f"'{name}' claims frames of {context.height} x {context.width} pixels, which are not read: get it "
-                    f"again"
+                    f"'{name}' claims frames of {context.height} x {context.width} pixels, expected 1 to "
+                    f"{MAX_PIXELS:,} pixels: get it again"
                 )
             bits = max(component.bits for component in context.format.components)
             if bits > 8:
                 remedy = _REMEDY.format(name)
-                raise DataError(f"'{name}' has {bits} bits in each channel, which would be cut to 8: {remedy}")
+                raise DataError(f"'{name}' has {bits} bits per channel, but only 8 are supported: {remedy}")
             grey = len(context.format.components) == 1 and not context.format.has_palette
             self._format = "gray" if grey else "rgb24"
             shape = (context.height, context.width) + (() if grey else (3,))
             n = sum(1 for packet in container.demux(video) if packet.size and not packet.is_discard)
         super().__init__(name, (n, *shape), np.dtype(np.uint8), axes or ("y", "x", CHANNEL)[: len(shape)])
-        if self.order != tuple(range(len(self.order))):
-            raise DataError(f"'{name}' is a video, whose samples are its frames: leave axes out")
-
-    def fingerprint(self) -> str:
-        """Hash of size and ends of the file."""
-        return digest_file(self._path)
-
-    def part(self, indices: Sequence[int]) -> Callable[[], NDArray[Any]]:
-        """Not possible."""
-        raise TypeError(f"{self.name} is compressed: use stream")
+        if not self.in_order:
+            raise DataError(f"the samples of the video '{name}' are its frames: leave axes out")
 
     def stream(self, requests: Iterable[Sequence[int]]) -> Iterator[NDArray[Any]]:
-        """Decode the video once, yielding the requested frames."""
+        """Decode the video once, and yield the requested frames."""
         frames = self._frames()
         at = 0
         for indices in requests:
@@ -105,7 +97,7 @@ class VideoReader(ArrayReader):
         if (frame.height, frame.width) != self.sample_shape[:2]:
             raise DataError(self._broken(f"frame {index:,} has {frame.height} x {frame.width} pixels"))
         if frame.rotation:
-            raise DataError(f"'{self.name}' is to be turned by {frame.rotation} degrees: {_REMEDY.format(self.name)}")
+            raise DataError(f"'{self.name}' must be rotated by {frame.rotation} degrees: {_REMEDY.format(self.name)}")
         pixels: NDArray[np.uint8] = frame.to_ndarray(format=self._format)
         return pixels
 
@@ -115,30 +107,26 @@ class VideoReader(ArrayReader):
 
 @contextmanager
 def _opened(path: str) -> Iterator[tuple[Any, Any]]:
-    """Yield the container and its first video."""
+    """Yield the container and its first video stream."""
     name = os.path.basename(path)
     av = require("av", "video", f"'{name}'")
-    try:
-        with open(path, "rb") as file:
-            kind = _container(file.read(16))
-            file.seek(0)
-            with av.open(file, format=kind) as container:
-                if not container.streams.video:
-                    raise DataError(f"'{name}' holds no video: give one that does")
-                yield container, container.streams.video[0]
-    except (DataError, MemoryError, GeneratorExit):
-        raise
-    except Exception as error:
-        # A hostile file can end in any exception inside FFmpeg; all of them mean the same here.
-        raise DataError(f"'{name}' is truncated or no video that is read ({one_line(error)}): get it again") from error
+    with broken_source(f"'{name}' is truncated or no supported video"), open(path, "rb") as file:
+        kind = _container(file.read(16))
+        file.seek(0)
+        with av.open(file, format=kind) as container:
+            if not container.streams.video:
+                raise DataError(f"'{name}' has no video stream: give a file with a video")
+            yield container, container.streams.video[0]
 
 
 def _container(head: bytes) -> str | None:
     return next((name for (at, magic), name in _CONTAINERS.items() if head[at:].startswith(magic)), None)
 
 
-def _is_video(file: FileHead) -> bool:
-    return _container(file.first) is not None
-
-
-FORMATS = (Format("video (MP4, MOV, MKV, WebM, AVI)", _is_video, lambda path, key, axes: VideoReader(path, axes)),)
+FORMATS = (
+    Format(
+        "video (MP4, MOV, MKV, WebM, AVI)",
+        lambda file: _container(file.first) is not None,
+        lambda path, key, axes: VideoReader(path, axes),
+    ),
+)

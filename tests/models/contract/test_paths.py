@@ -164,7 +164,7 @@ def test_an_empty_find_is_told_before_a_cluster_starts(
         PCA(n_components=2).fit(source)
     assert main(["ingest", f"{source}/*.jpg", output]) == 3
     assert re.search(
-        r"no file matches .*/t/\*.jpg': in .*/t' 4 other files were seen \(2 with", capsys.readouterr().err
+        r"no file matches .*/t/\*.jpg': in .*/t' 4 other files were found \(2 with", capsys.readouterr().err
     )
 
 
@@ -177,4 +177,4 @@ def test_pipelines_tell_an_empty_find_before_a_cluster_starts(
     (tmp_path / "t").mkdir()
     for program in (celeba_cpca, lsun_streaming):
         assert program.main(["--source", str(tmp_path / "t"), "--output", str(tmp_path / "out.zarr")]) == 3
-        assert "no other file was seen" in capsys.readouterr().err
+        assert "no other file was found" in capsys.readouterr().err

@@ -57,18 +57,18 @@ def test_every_sample_comes_once_whoever_reads_it(
         alone = samples_in(whole)
         assert sorted(alone) == list(range(n))
         assert seed is not None or alone == list(range(n))
-        parts = [whole.but(part=(rank, world)) for rank in range(world)]
+        parts = [whole.replace(part=(rank, world)) for rank in range(world)]
         assert [sample for part in parts for sample in samples_in(part)] == alone
         assert max(p.n_samples for p in parts) - min(p.n_samples for p in parts) <= 1
         for part in parts:
             one_by_one = [y.tolist() for _, y in part]
             assert len(part) == len(one_by_one)
             assert all(len(y) == size for y in one_by_one[:-1])
-            shares = [iter(part.but(start=w, every=workers)) for w in range(workers)]
+            shares = [iter(part.replace(start=w, every=workers)) for w in range(workers)]
             dealt = [next(shares[i % workers])[1].tolist() for i in range(len(one_by_one))]
             assert dealt == one_by_one
             assert not [left for share in shares for left in share]
-            rest = part.but(start=skipped)
+            rest = part.replace(start=skipped)
             assert [y.tolist() for _, y in rest] == one_by_one[skipped:]
             assert len(rest) == len(one_by_one[skipped:])
 
@@ -77,7 +77,7 @@ def test_seeds_and_epochs_are_other_orders_and_batches_travel(tmp_path: Path) ->
     stack, x = numbered(tmp_path / "x", 200, 5)
     batches = stack.batches(16, labels=np.arange(200), shuffle=1)
     first = samples_in(batches)
-    others = [batches.but(epoch=1), batches.but(shuffle=2), batches.but(shuffle=None)]
+    others = [batches.replace(epoch=1), batches.replace(shuffle=2), batches.replace(shuffle=None)]
     orders = [first, *map(samples_in, others)]
     assert len({tuple(order) for order in orders}) == 4
     assert samples_in(batches) == samples_in(pickle.loads(pickle.dumps(batches))) == first
@@ -178,9 +178,9 @@ def test_what_cannot_be_meant_ends_with_a_sentence(tmp_path: Path) -> None:
         with pytest.raises(DataError, match=words):
             stack.batches(**{"batch_size": 4, **arguments})
     with pytest.raises(DataError, match="every is 0"):
-        stack.batches(4).but(every=0)
+        stack.batches(4).replace(every=0)
     with pytest.raises(DataError, match="labels .*epoch, part, start, shuffle, every"):
-        stack.batches(4).but(labels=[1])
+        stack.batches(4).replace(labels=[1])
     assert list(stack.batches(4, start=9)) == []
     batches = stack.batches(4)
     numbered(tmp_path / "x", 10, 5)

@@ -79,8 +79,8 @@ def test_ingested_and_refused(tmp_path: Path) -> None:
         (40, "8h", (99, 2, 3, 4, 5, 6, 1, 1), "has the shape"),
         (40, "8h", (4, 32767, 32767, 32767, 32767, 1, 1, 1), "is truncated"),
         (70, "h", (128,), "values of type 128"),
-        (108, "f", (8.0,), "within its header"),
-        (108, "f", (float("nan"),), "within its header"),
+        (108, "f", (8.0,), "inside its header"),
+        (108, "f", (float("nan"),), "inside its header"),
         (112, "2f", (1.0, float("inf")), "add_offset"),
     ],
 )

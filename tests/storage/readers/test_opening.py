@@ -37,7 +37,7 @@ def test_a_name_with_pattern_characters_is_a_name_first(tmp_path: Path) -> None:
 @pytest.mark.parametrize("content", [b"plain text\n", b"%PDF-1.7", bytes(600)])
 def test_unknown_formats(content: bytes, tmp_path: Path) -> None:
     (tmp_path / "a.dat").write_bytes(content)
-    with pytest.raises(DataError, match=r"has a format that is not read .* give images"):
+    with pytest.raises(DataError, match="unsupported format"):
         open_reader(tmp_path / "a.dat")
 
 
@@ -59,7 +59,7 @@ def test_content_counts_more_than_the_name(tmp_path: Path) -> None:
 def test_an_array_among_several_sources(tmp_path: Path) -> None:
     saved(tmp_path)
     (tmp_path / "b").mkdir()
-    with pytest.raises(DataError, match=r"'b' holds images and 'a.npy' before it an array of uint8"):
+    with pytest.raises(DataError, match="'b' contains images"):
         open_reader([tmp_path / "a.npy", tmp_path / "b"])
 
 

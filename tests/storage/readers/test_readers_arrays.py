@@ -210,7 +210,7 @@ class TestKey:
 
     def test_means_nothing_for_images(self, tmp_path: Path) -> None:
         (tmp_path / "a.jpg").write_bytes(b"")
-        with pytest.raises(DataError, match="key='b' chooses within arrays"):
+        with pytest.raises(DataError, match="is for arrays"):
             open_reader(tmp_path, key="b")
 
 
@@ -266,7 +266,7 @@ def test_an_idx_file_that_goes_on_is_refused(tmp_path: Path) -> None:
     write_idx(tmp_path / "a.gz", VALUES[..., 0])
     content = gzip.decompress((tmp_path / "a.gz").read_bytes())
     (tmp_path / "a.gz").write_bytes(gzip.compress(content + b"x"))
-    with pytest.raises(DataError, match="the file goes on"):
+    with pytest.raises(DataError, match="more bytes"):
         list(open_reader(tmp_path / "a.gz").stream([range(11)]))
 
 
@@ -276,7 +276,7 @@ def test_an_array_that_is_not_as_long_as_its_file_is_refused(kind: str, tmp_path
     values = np.random.default_rng(1).integers(0, 256, (60, 30, 20), dtype=np.uint8)
     content = io.BytesIO()
     np.save(content, values)
-    for claimed, words in ((b"(61, 30, 20), }", "is truncated"), (b"(59, 30, 20), }", "goes on after its array")):
+    for claimed, words in ((b"(61, 30, 20), }", "is truncated"), (b"(59, 30, 20), }", "more bytes")):
         lying = content.getvalue().replace(b"(60, 30, 20), }", claimed)
         if kind == "npy":
             (tmp_path / "a.npy").write_bytes(lying)
@@ -319,9 +319,7 @@ def test_a_missing_library_names_its_extra(tmp_path: Path, monkeypatch: pytest.M
     real = importlib.import_module
     path = save_hdf5(tmp_path, VALUES)
     monkeypatch.setattr(importlib, "import_module", missing)
-    with pytest.raises(
-        DataError, match=r'needs the library h5py, which is not installed: pip install "dask-dpca\[hdf5\]"'
-    ):
+    with pytest.raises(DataError, match=r"dask-dpca\[hdf5\]"):
         open_reader(path)
 
 
@@ -335,7 +333,7 @@ def test_optional_libraries_are_not_imported_early() -> None:
 @pytest.mark.parametrize(
     ("values", "words"),
     [
-        (np.arange(5), r"shape \(5,\): a stack needs a sample axis"),
+        (np.arange(5), "sample axis"),
         (np.zeros((3, 0, 4)), "samples are empty"),
         (np.zeros((3, 4), complex), "complex128"),
         (np.zeros((3, 4), "U5"), "<U5"),

@@ -165,7 +165,7 @@ def ome(tmp_path: Path) -> Path:
         (b'SizeT="5"', b'SizeT="9"', "lacks pages"),
         (b'SizeT="5"', b'SizeT="99999999999999"', "claims 99,999,999,999,999 planes"),
         (b'PlaneCount="5"', b'PlaneCount="999999999999"', "claims 999,999,999,999 planes"),
-        (b"<TiffData ", b'<AlongT Start="0" End="9"/><TiffData ', "by modulo"),
+        (b"<TiffData ", b'<AlongT Start="0" End="9"/><TiffData ', "modulo"),
         (
             b"<TiffData ",
             b"<TiffData><UUID FileName='/etc/passwd'>urn:uuid:1</UUID></TiffData><TiffData ",

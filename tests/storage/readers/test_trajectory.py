@@ -92,7 +92,7 @@ def test_what_is_refused(path: Path, tmp_path: Path) -> None:
         with suppress(DataError):  # of fewer whole frames there is a trajectory, too
             reader = open_reader(cut)
             reader.fetch(range(len(reader)))
-    with pytest.raises(DataError, match="a format that is not read"):  # whose damage ends the process
+    with pytest.raises(DataError, match="unsupported format"):  # whose damage ends the process
         open_reader(written(tmp_path, "a.xtc"))
     with pytest.raises(DataError, match="no atom"):
         open_reader(universe().select_atoms("name X"))

@@ -125,7 +125,7 @@ def test_files_below_a_store_or_hidden_are_no_images(tmp_path, bucket):
 
 @pytest.mark.parametrize(
     ("source", "says"),
-    [("none.zip", "there is nothing at"), ("*.tif", "nothing matches"), ("a.h5", "read from disks only: download it")],
+    [("none.zip", "there is nothing at"), ("*.tif", "nothing matches"), ("a.h5", "download it")],
 )
 def test_a_source_that_is_not_read_is_told(bucket, source, says):
     (ObjectPath(bucket) / "a.h5").write_bytes(b"\x89HDF\r\n\x1a\n" + bytes(600))

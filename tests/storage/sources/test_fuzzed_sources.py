@@ -144,7 +144,7 @@ CLAIMS: dict[str, tuple[Callable[[Path], Path], str]] = {
         "'s-labels-idx1-ubyte.gz' claims 536,870,912 bytes",
     ),
     "Zarr: one chunk of 1.2 TB": (one_chunk, "s.zarr' has chunks of 1,200,000,000,000 bytes"),
-    "Zarr: a claim with nothing behind it": (hollow, "s.zarr' claims 549,755,813,888 chunks and holds 0"),
+    "Zarr: a claim with nothing behind it": (hollow, "549,755,813,888 chunks"),
     "IDX: plain and far too long": (
         lambda p: written(p / "s.idx", gzip.decompress(idx(2**32 - 1, 9, 9))),
         "'s.idx' is truncated",

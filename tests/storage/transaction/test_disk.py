@@ -120,7 +120,7 @@ def test_a_store_appears_once_what_vouches_for_it_is_on_the_disk(
             assert all(steps[i - 1] == ("flush", steps[i][0]) for i in written)
             assert max(written) < appears
         assert steps[appears + 1] == ("flush", str(tmp_path))
-        assert disk.there_is(target)
+        assert disk.exists(target)
 
 
 @pytest.mark.parametrize("fails", ["write", "flush", "rename"])

@@ -15,7 +15,6 @@ import pytest
 
 from dpca.storage.errors import StoreError
 from dpca.storage.transaction.claim import MARK, Claim
-from dpca.storage.transaction.workspace import Workspace
 from tests.storage.transaction.jobs_to_kill import tree
 from tests.storage.transaction.workspaces import finish, leave_unfinished
 
@@ -144,15 +143,3 @@ def test_an_empty_folder_or_one_whose_mark_was_being_written_is_taken_over(tmp_p
         (tmp_path / "out.zarr.partial" / "lock").write_bytes(lock)
     assert finish(tmp_path / "out.zarr") == "new"
     assert os.listdir(tmp_path) == ["out.zarr"]
-
-
-@pytest.mark.parametrize("locked", [False, True])
-def test_a_work_folder_of_the_version_without_a_mark_is_resumed(tmp_path, locked):
-    leave_unfinished(tmp_path / "out.zarr")
-    lock = tmp_path / "out.zarr.partial" / "lock"
-    lock.write_bytes(b"") if locked else lock.unlink()
-    with Workspace(tmp_path / "out.zarr", kind="stack", fingerprint="f") as work:
-        assert work.state == "resumed"
-        assert work.is_done("a")
-        assert lock.read_bytes() == MARK
-    assert finish(tmp_path / "out.zarr") == "resumed"
