@@ -135,8 +135,7 @@ class Interpolation:
         return codes, values
 
     def _weights(self, part: _Halfway) -> Array:
-        found: Array = self.weights[part.level, part.number, part.rows] * _UNIT
-        return found
+        return self.weights[part.level, part.number, part.rows] * _UNIT
 
     def _coarse(self, values: Array) -> tuple[slice, ...]:
         far = 2 ** (len(self.steps) - 1)
@@ -212,11 +211,9 @@ def folded(codes: Array) -> Array:
 
     The upper bytes of small codes are then zero.
     """
-    found: Array = ((codes << 1) ^ (codes >> 31)).view(np.uint32)
-    return found
+    return ((codes << 1) ^ (codes >> 31)).view(np.uint32)
 
 
 def unfolded(codes: Array) -> Array:
     """Invert `folded`."""
-    found: Array = (codes >> 1).astype(np.int32) ^ -(codes & 1).astype(np.int32)
-    return found
+    return (codes >> 1).astype(np.int32) ^ -(codes & 1).astype(np.int32)

@@ -157,8 +157,7 @@ class KernelMap:
         xp, dtype = namespace(kernels), dtype_of(kernels)
         weights = np.zeros(len(self.points)) if self.degrees is None else self.degrees
         estimated = xp.matmul(kernels, cast(beside(weights, kernels), dtype))
-        found: Array = xp.maximum(estimated, cast(own, dtype)) + _TINY
-        return found
+        return xp.maximum(estimated, cast(own, dtype)) + _TINY
 
     @cached_property
     def _root_degrees(self) -> Array:
@@ -170,5 +169,4 @@ def _directions(x: Array) -> Array:
     """Return rows divided by their lengths. Zero rows stay zero."""
     xp = namespace(x)
     lengths = xp.sqrt(xp.sum(x * x, axis=1))[:, None]
-    scaled: Array = x / xp.where(lengths > 0, lengths, xp.ones_like(lengths))
-    return scaled
+    return x / xp.where(lengths > 0, lengths, xp.ones_like(lengths))

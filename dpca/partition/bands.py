@@ -191,8 +191,7 @@ class Bands(Partition):
 
 def _flat(block: Array) -> Array:
     """View samples as rows. A length of -1 would fail if there are no samples."""
-    rows: Array = namespace(block).reshape(block, (block.shape[0], math.prod(block.shape[1:])))
-    return rows
+    return namespace(block).reshape(block, (block.shape[0], math.prod(block.shape[1:])))
 
 
 def map_at_random(

@@ -115,8 +115,7 @@ class CascadeRepresentation(Representation):
         p, (n, *grid, k) = self.pool, maps.shape
         whole = maps[(slice(None), *(slice(length // p * p) for length in grid))]
         blocks = whole.reshape(n, *(size for length in grid for size in (length // p, p)), k)
-        pooled: Array = blocks.mean(axis=tuple(range(2, 2 * len(grid) + 1, 2)))
-        return pooled
+        return blocks.mean(axis=tuple(range(2, 2 * len(grid) + 1, 2)))
 
     def _step(self, dtype: np.dtype[Any]) -> int:
         """Number of samples that pass through all layers at a time."""

@@ -80,6 +80,12 @@ def workspace(name: str, shape: tuple[int, ...], dtype: DTypeLike, x: Array) -> 
     return scratch(name, shape, dtype) if is_numpy(x) else empty(shape, dtype, x)
 
 
+def signed_bytes(x: Array) -> Array:
+    """Return x - 128 as int8 in scratch memory, for a numpy array of uint8."""
+    # Flipping the top bit subtracts 128 in 8 bits, which is cheaper than subtracting floats.
+    return np.bitwise_xor(x, np.uint8(128), out=scratch("flipped", x.shape, np.uint8)).view(np.int8)
+
+
 def copy_into(out: Array, values: Array) -> None:
     """Write values of any dtype over ``out``."""
     if is_numpy(out):
@@ -104,33 +110,24 @@ def workspace_product(name: str, a: Array, b: Array) -> Array:
     """Return the matrix a @ b in a `workspace`."""
     if is_numpy(a):
         return np.matmul(a, b, out=scratch(name, (len(a), b.shape[1]), a.dtype))
-    product: Array = namespace(a).matmul(a, b)
-    return product
+    return namespace(a).matmul(a, b)
 
 
-def gram_lower(x: Array, out: Array) -> Array:
-    """Write the lower triangle of x.T @ x into ``out``. The values above it are undefined.
+def gram_lower(name: str, x: Array) -> Array:
+    """Return the lower triangle of x.T @ x in a `workspace`. The values above it are undefined.
 
-    Parameters
-    ----------
-    x : array (n, d), float32 or float64, C-ordered
-    out : array (d, d) of the same dtype, C-ordered
+    ``x`` (..., n, d), float32 or float64, is C-ordered: one matrix or a stack.
     """
+    if not is_single(x):
+        xp = namespace(x)
+        return xp.matmul(xp.matrix_transpose(x), x)
+    out = scratch(name, (x.shape[1],) * 2, x.dtype)
     if x.shape[1] <= _MATMUL_LIMIT:
         return np.matmul(x.T, x, out=out)
     (syrk,) = scipy.linalg.get_blas_funcs(("syrk",), (x,))
     # Fortran reads the transpose of out: its upper triangle is our lower one.
     syrk(1.0, x.T, beta=0.0, c=out.T, overwrite_c=True, lower=False)
     return out
-
-
-def workspace_gram(name: str, x: Array) -> Array:
-    """Return the lower triangle of x.T @ x, for one matrix or a stack, in a `workspace`."""
-    if is_single(x):
-        return gram_lower(x, scratch(name, (x.shape[1],) * 2, x.dtype))
-    xp = namespace(x)
-    product: Array = xp.matmul(xp.matrix_transpose(x), x)
-    return product
 
 
 def add_lower(total: Array, part: Array, scale: Array | float = 1.0) -> None:
@@ -177,8 +174,7 @@ def symmetrize(lower: Array) -> Array:
 
 def diagonal(x: Array) -> Array:
     """Return the diagonal of each matrix."""
-    found: Array = x.diagonal() if is_single(x) else namespace(x).linalg.diagonal(x)
-    return found
+    return x.diagonal() if is_single(x) else namespace(x).linalg.diagonal(x)
 
 
 def column_products(x: Array, y: Array) -> Array:

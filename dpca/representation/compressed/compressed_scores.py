@@ -106,8 +106,7 @@ class PerSample:
     def lazy(self) -> da.Array:
         """Return a Dask array. Its chunks hold the samples of a chunk of codes."""
         meta, chunks = np.empty((0,) * self.ndim, self.dtype), (self.store.rows, *self.shape[1:])
-        array: da.Array = da.from_array(self, chunks, fancy=False, meta=meta)
-        return array
+        return da.from_array(self, chunks, fancy=False, meta=meta)
 
     def __dask_tokenize__(self) -> Any:
         return type(self).__name__, self.store.__dask_tokenize__(), self.shape
@@ -210,8 +209,7 @@ def _shares(length: int, few: int) -> Array:
     """Return the matrix (few, length) of means over equal parts of an axis; a pixel on a border counts for both."""
     ends = np.arange(length + 1) * few / length
     inside = np.minimum(ends[1:], np.arange(1, few + 1)[:, None]) - np.maximum(ends[:-1], np.arange(few)[:, None])
-    found: Array = np.maximum(inside, 0)
-    return found
+    return np.maximum(inside, 0)
 
 
 def joined(store: Compressed, cells: Sequence[Array]) -> Array:

@@ -97,8 +97,7 @@ class CompressedViews:
 
     def dask(self) -> da.Array:
         """Return a Dask array of the values, in `chunks`."""
-        lazy: da.Array = da.from_array(self, self.chunks, fancy=False, meta=np.empty((0,) * self.ndim, self.dtype))
-        return lazy
+        return da.from_array(self, self.chunks, fancy=False, meta=np.empty((0,) * self.ndim, self.dtype))
 
     def xarray(self) -> Any:
         """Return an ``xarray.DataArray`` of `dask`, with the dims and coordinates of the stack and the samples' names.

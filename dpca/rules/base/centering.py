@@ -113,9 +113,7 @@ def work_bytes(n_rows: int, n_features: int, dtype: np.dtype[Any]) -> int:
 def _subtract_shift(x: Array, batch: Array, mean: Array | None) -> Array:
     """Write batch - shift into x, and return the shift: numbers near the mean that are exact in the dtype of x."""
     if batch.dtype == np.uint8:
-        # Flipping the top bit subtracts 128 in 8 bits, which is cheaper than subtracting floats.
-        flipped = np.bitwise_xor(batch, np.uint8(128), out=linalg.scratch("flipped", batch.shape, np.uint8))
-        np.copyto(x, flipped.view(np.int8))
+        np.copyto(x, linalg.signed_bytes(batch))
         return np.full(x.shape[1], 128.0)
     shift = (batch[0] if mean is None else mean).astype(x.dtype)
     np.subtract(batch, shift, out=x, dtype=x.dtype, casting="unsafe")

@@ -167,8 +167,7 @@ class Wrapper:
 
     def merge(self, a: State, b: State) -> State:
         """Merge the states of the rule. The wrapper's own part of ``a`` does not change."""
-        merged: State = self.rule.merge(a, self.rule.part_of(b))
-        return merged
+        return self.rule.merge(a, self.rule.part_of(b))
 
     def average(self, before: State, states: Sequence[State]) -> State:
         """Average the states of the rule. The wrapper's own part is that of ``before``."""

@@ -58,8 +58,7 @@ class Sampled(Wrapper):
             first = np.ascontiguousarray(to_numpy(batch[:1, :]))
             keys = np.random.default_rng([state.counts["n_samples"], zlib.crc32(first.data)]).random((n,))
             _keep(state, 1 - keys, batch)
-        updated: State = self.rule.update(state, batch)
-        return updated
+        return self.rule.update(state, batch)
 
     def merge(self, a: State, b: State) -> State:
         """Return the state of both streams."""
@@ -158,5 +157,4 @@ def _weights(variances: Array, others: Array, m: int) -> Array:
     """Return 1 over the widened gaps (k, l) between variances (k,) and others (l,)."""
     gaps = np.subtract.outer(variances, others)
     widened = np.sqrt(gaps**2 + 4 / m * np.multiply.outer(variances, others))
-    found: Array = 1 / np.maximum(widened, float(np.finfo(float).eps) * variances[0])
-    return found
+    return 1 / np.maximum(widened, float(np.finfo(float).eps) * variances[0])

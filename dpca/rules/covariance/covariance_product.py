@@ -100,8 +100,7 @@ class CovarianceProduct(Rule):
 
     def _centered(self, part: Array, mean: Array) -> Array:
         x = linalg.scratch("refined", part.shape, mean.dtype)
-        centered: Array = np.subtract(part, mean if self.center else 0, out=x, dtype=mean.dtype)
-        return centered
+        return np.subtract(part, mean if self.center else 0, out=x, dtype=mean.dtype)
 
     def _finish(self, state: State) -> dict[str, Array]:
         mean, product, total = self._product(state)

@@ -75,7 +75,7 @@ class BlockGram(Rule):
             np.copyto(rows, part.T)
             if self.center:
                 rows -= part.mean(axis=0, dtype=np.float64).astype(rows.dtype)[:, None]
-            linalg.add_lower(gram, linalg.gram_lower(rows, linalg.scratch("gram", (n, n), rows.dtype)))
+            linalg.add_lower(gram, linalg.gram_lower("gram", rows))
         return {"gram": gram}
 
     def result_bytes(self, n_features: int, dtype: DTypeLike) -> int:

@@ -191,8 +191,7 @@ def next_iterate(product: Array, given: Array) -> Array:
     _, values, rows = scipy.linalg.svd(product, full_matrices=False)
     found = values > values[0] * 1e-12
     if found.all() or not values[0]:
-        kept: Array = rows if values[0] else given
-        return kept
+        return rows if values[0] else given
     q: Array = scipy.linalg.qr(np.concatenate([rows[found], given]).T, mode="economic")[0].T
     q[: found.sum()] = rows[found]
     return q[: len(given)]
@@ -200,5 +199,4 @@ def next_iterate(product: Array, given: Array) -> Array:
 
 def singular_values(products: Array) -> Array:
     """Return the singular values of rows, descending, from their Gram matrix."""
-    found: Array = np.sqrt(np.maximum(scipy.linalg.eigvalsh(products)[::-1], 0))
-    return found
+    return np.sqrt(np.maximum(scipy.linalg.eigvalsh(products)[::-1], 0))

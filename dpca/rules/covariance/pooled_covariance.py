@@ -10,8 +10,6 @@ from functools import cached_property
 import numpy as np
 from numpy.typing import DTypeLike
 
-from dpca.kernels.algebra import linalg
-from dpca.kernels.algebra.dtypes import working_dtype
 from dpca.kernels.algebra.types import Array
 from dpca.rules.base.rule import Rule
 from dpca.rules.base.state import Layout, State
@@ -21,11 +19,8 @@ from dpca.rules.covariance.covariance import (
     QUIET,
     Covariance,
     CovariancePCA,
-    Products,
     add_block,
     is_exact,
-    scaled_gram,
-    shift_into,
     spread_of,
 )
 
@@ -185,20 +180,8 @@ def _add_numbers(group: State, values: Array) -> None:
             places = slice(first, first + step)
             arrays = {name: group.arrays[name][places] for name in ("shift", "sum")}
             part = State({**arrays, "cross": group.arrays["cross"]}, dict(group.counts))
-            add_block(part, block[places], spread, _products)
+            add_block(part, block[places], spread)
         group.counts["n_samples"] += block.shape[1]
-
-
-def _products(block: Array, shift: Array) -> Products:
-    """Return the products of the samples of several places (n_places, n, d), and the sums of each place."""
-    (n_places, n, d), dtype = block.shape, working_dtype(block.dtype)
-    x = linalg.scratch("shifted", (n, n_places, d + 1), dtype)
-    x[..., d] = 1
-    shift_into(block, shift, x[..., :d].swapaxes(0, 1))
-    product, scale = scaled_gram(x.reshape(-1, d + 1))
-    # The column of ones sums over all places, but each place needs its own sum.
-    total = (np.ones(n, dtype) @ x.reshape(n, -1)).reshape(x.shape[1:])[:, :d].astype(np.float64)
-    return product[:d, :d], total if scale is None else scale * total, scale
 
 
 def _samples_at_once(n_places: int) -> int:

@@ -252,5 +252,4 @@ class _Moments:
         squares = (coefficients * moved).sum(axis=(1, 2)) + n * (intercepts**2).sum(axis=1)
         squares += 2 * (intercepts * (coefficients @ total)).sum(axis=1)
         fitted = (coefficients * products).sum(axis=(1, 2)) + intercepts @ targets
-        errors: Array = n * self.n_targets - 2 * fitted + squares
-        return errors
+        return n * self.n_targets - 2 * fitted + squares

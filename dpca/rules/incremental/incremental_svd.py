@@ -295,8 +295,7 @@ class IncrementalSVD(StreamingRule):
 
     def _weights(self, n: int) -> Array:
         """Return the weights of ``n`` consecutive samples."""
-        weights: Array = self.forgetting ** np.arange(n - 1.0, -1.0, -1.0)
-        return weights
+        return self.forgetting ** np.arange(n - 1.0, -1.0, -1.0)
 
     def _count(self, state: State, weights: Array) -> None:
         state.arrays["weights"] += [weights.sum(), (weights**2).sum()]

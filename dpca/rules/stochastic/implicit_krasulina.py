@@ -78,8 +78,7 @@ class ImplicitKrasulina(ScaledRule):
         products = state.arrays["gram"]
         jitter = _JITTER * np.trace(products) * np.eye(len(products))
         lower: Array = scipy.linalg.cholesky(products + jitter, lower=True, check_finite=False)
-        turned: Array = y @ lower.astype(y.dtype)
-        return turned
+        return y @ lower.astype(y.dtype)
 
     def _step(self, state: State, x: Array, y: Array, t: int) -> None:
         y = self._scaled(state, x, y, t)
@@ -102,8 +101,7 @@ class ImplicitKrasulina(ScaledRule):
             return y
         unit = self._unit(state, x)
         _lengthen(state, unit)
-        scaled: Array = y / y.dtype.type(unit)
-        return scaled
+        return y / y.dtype.type(unit)
 
     def _one_sample(self, state: State, x: Array, y: Array, t: int) -> None:
         rows, inverse = state.arrays["components"], state.arrays["inverse"]

@@ -93,8 +93,7 @@ class SimilarityMatching(BasisRule):
     def _final_rows(self, state: State) -> Array:
         lateral, weights = state.arrays["lateral"], state.arrays["components"]
         inverse = scipy.linalg.inv(lateral, check_finite=False)
-        rows: Array = inverse.astype(weights.dtype) @ weights
-        return rows
+        return inverse.astype(weights.dtype) @ weights
 
 
 def _solve(lateral: Array, driven: Array) -> Array:
