@@ -11,7 +11,7 @@ import numpy as np
 from dpca.kernels.algebra import linalg
 from dpca.kernels.algebra.dtypes import working_dtype
 from dpca.kernels.algebra.namespace import beside, cast, copy_of, dtype_of, is_numpy, namespace
-from dpca.kernels.algebra.types import Array
+from dpca.kernels.algebra.types import Array, PickledByFields
 
 # Added to degrees, so that no isolated sample divides by 0.
 _TINY = float(np.finfo(np.float32).tiny)
@@ -48,7 +48,7 @@ class Kernel:
 
 
 @dataclass(frozen=True, eq=False)
-class KernelMap:
+class KernelMap(PickledByFields):
     """Map of samples to their kernels with fixed points.
 
     Parameters
@@ -65,9 +65,6 @@ class KernelMap:
     kernel: Kernel
     points: Array
     degrees: Array | None = None
-
-    def __reduce__(self) -> tuple[Any, ...]:
-        return KernelMap, (self.kernel, self.points, self.degrees)  # cached arrays would double the size
 
     def __call__(self, x: Array) -> Array:
         """Return the kernels (n, m) of samples (n, d) with all points.

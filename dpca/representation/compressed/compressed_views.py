@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
 
@@ -26,8 +27,9 @@ _CHUNK_BYTES = 2**26
 _QUALITY = ("mse", "psnr", "ssim", "max_error")
 
 
+@dataclass(frozen=True, eq=False)
 class CompressedViews:
-    """Views of an opened compressed store, in addition to NumPy's indexing."""
+    """Views of an opened compressed store, in addition to NumPy's indexing; see `Compressed` for the attributes."""
 
     path: str
     shape: tuple[int, ...]

@@ -11,7 +11,7 @@ import numpy as np
 from numpy.typing import DTypeLike
 
 from dpca.kernels.algebra.namespace import beside, namespace, to_numpy
-from dpca.kernels.algebra.types import Array
+from dpca.kernels.algebra.types import Array, blocks
 from dpca.rules.base.rule import Wrapper
 from dpca.rules.base.state import Layout, State
 from dpca.rules.incremental import nystrom
@@ -135,7 +135,7 @@ def estimate(rows: Array, mean: Array, directions: Array, variances: Array, k: i
     """
     m, q = len(rows), directions.shape[0]
     products, along = np.zeros((m, m)), np.zeros((m, q))
-    for columns in nystrom.blocks(rows.shape[1]):
+    for columns in blocks(rows.shape[1], nystrom.COLUMNS):
         part = rows[:, columns] - mean[columns]
         products += part @ part.T
         along += part @ to_numpy(directions[:, columns]).T

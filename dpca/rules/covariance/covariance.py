@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import math
+from abc import abstractmethod
+from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
@@ -13,7 +15,7 @@ from dpca.kernels.algebra import linalg, linalg_int8
 from dpca.kernels.algebra.dtypes import working_dtype
 from dpca.kernels.algebra.namespace import any_of, cast, dtype_of, is_numpy, namespace
 from dpca.kernels.algebra.rounding import unit
-from dpca.kernels.algebra.types import Array
+from dpca.kernels.algebra.types import Array, blocks
 from dpca.rules.base.rule import Rule
 from dpca.rules.base.state import Layout, State
 from dpca.rules.certificates import certified
@@ -62,8 +64,7 @@ class Covariance(Rule):
     (cross - sum sum^T / n) / (n - 1). This is the shifted-data algorithm (Chan, Golub & LeVeque 1983, section 3).
     Alakkari (2020, section 4.3.1) accumulates the same matrix. Products are float32 over at most 1,024 rows, and 4,096
     rows for 8-bit integers. They are summed in float64. If :mod:`dpca.kernels.algebra.linalg_int8` pays, products of
-    8-bit
-    integers use integer arithmetic, in half the time.
+    8-bit integers use integer arithmetic, in half the time.
 
     For 8-bit integers c is 128 (0 if signed). Every product and sum is then exact. The result is bit-identical for any
     batch size, order of merging, number of workers and BLAS. For other dtypes c is the mean of the first batch. It
@@ -104,14 +105,13 @@ class Covariance(Rule):
         state.move_to(batch)
         n, exact = batch.shape[-2], is_exact(dtype_of(batch))
         if exact and linalg.is_single(batch) and linalg_int8.pays():
-            for start in range(0, n, linalg_int8.MOST_ROWS):
-                block = batch[start : start + linalg_int8.MOST_ROWS]
+            for block in (batch[rows] for rows in blocks(n, linalg_int8.MOST_ROWS)):
                 add_products(state, len(block), Products(*linalg_int8.gram_lower(block)))
         elif exact:
             _add_bytes(state, batch)
         else:
-            for start in range(0, n, BLOCK_ROWS):
-                add_block(state, batch[..., start : min(start + BLOCK_ROWS, n), :], spread_of(state))
+            for rows in blocks(n, BLOCK_ROWS):
+                add_block(state, batch[..., rows, :], spread_of(state))
 
     @QUIET
     def merge(self, a: State, b: State) -> State:
@@ -148,10 +148,9 @@ class Covariance(Rule):
         if self.center:
             mean = state.arrays["shift"] + total / n
             # In bands of rows, to avoid a second matrix of d x d.
-            for start in range(0, total.shape[-1], BAND_ROWS):
-                stop = min(start + BAND_ROWS, total.shape[-1])
-                rows = cross[..., start:stop, :stop]
-                rows -= _outer(total[..., start:stop] / n, total[..., :stop], cross.ndim)
+            for band in blocks(total.shape[-1], BAND_ROWS):
+                rows = cross[..., band, : band.stop]
+                rows -= _outer(total[..., band] / n, total[..., : band.stop], cross.ndim)
                 rows /= max(n - 1, 1)
         else:
             mean = xp.zeros_like(total)
@@ -163,17 +162,39 @@ class Covariance(Rule):
 
     def is_batch_invariant(self, dtype: DTypeLike) -> bool:
         """Return whether sums are exact."""
-        return is_exact(np.dtype(dtype))
+        return is_exact(dtype)
 
     def batch_rows(self, dtype: DTypeLike) -> int:
         """Return the best number of samples per update: the rows of one product."""
-        return _MOST_BLOCK_ROWS if is_exact(np.dtype(dtype)) else BLOCK_ROWS
+        return _MOST_BLOCK_ROWS if is_exact(dtype) else BLOCK_ROWS
 
     def work_bytes(self, n_rows: int, n_features: int, dtype: DTypeLike) -> int:
         """Return the bytes of temporary arrays: one shifted block and its product."""
         itemsize = working_dtype(dtype).itemsize
         block = min(n_rows, self.batch_rows(dtype)) * (n_features + 1) * (itemsize + 1)
         return block + (n_features + 1) ** 2 * itemsize
+
+
+@dataclass(frozen=True)
+class SeveralCovariances(Rule):
+    """Base class of rules with several covariances in one state."""
+
+    mergeable = True
+    least_samples = 2
+
+    @abstractmethod
+    def _covariances(self, state: State) -> Iterator[State]:
+        """Yield the state of each covariance, with views as arrays."""
+
+    def _start(self, state: State, dtype: DTypeLike) -> None:
+        Covariance()._start(state, dtype)
+
+    def merge(self, a: State, b: State) -> State:
+        """Return the state of both streams, with the shifts of the first."""
+        for mine, other in zip(self._covariances(a), self._covariances(b), strict=True):
+            Covariance().merge(mine, other)
+        a.counts["n_samples"] += b.counts["n_samples"]
+        return a
 
 
 @dataclass(frozen=True)
@@ -209,7 +230,8 @@ class CovariancePCA(Covariance):
 
     def _finish(self, state: State) -> dict[str, Array]:
         if self.certified:
-            return self._certified(state)
+            dtype = np.dtype(np.float64 if self.precise else np.float32)
+            return self._bounded(state, self.n_components, self.n_least, dtype)
         mean, covariance = self._covariance_lower(state)
         xp, d = namespace(mean), mean.shape[-1]
         total = xp.linalg.trace(covariance)
@@ -226,10 +248,6 @@ class CovariancePCA(Covariance):
             "total_variance": xp.asarray(total),
             **least,
         }
-
-    def _certified(self, state: State) -> dict[str, Array]:
-        dtype = np.dtype(np.float64 if self.precise else np.float32)
-        return self._bounded(state, self.n_components, self.n_least, dtype)
 
     def result_bytes(self, n_features: int, dtype: DTypeLike) -> int:
         """Return the bytes of a result."""
@@ -377,10 +395,8 @@ def _displace(cross: Array, total: Array, n: int, delta: Array) -> Array:
     moved: Array = total + n * delta
     if any_of(delta):
         rows = [a if a.ndim == cross.ndim else a[..., None, :] for a in (total, delta, moved)]
-        n_places = rows[0].shape[-2]
-        for start in range(0, n_places, BLOCK_ROWS):
-            stop = min(start + BLOCK_ROWS, n_places)
-            before, change, after = (a[..., start:stop, :] for a in rows)
+        for places in blocks(rows[0].shape[-2], BLOCK_ROWS):
+            before, change, after = (a[..., places, :] for a in rows)
             left, right = xp.concat([before, change], axis=-2), xp.concat([change, after], axis=-2)
             linalg.add_outer_lower(cross, left, right)
     return moved
@@ -391,6 +407,6 @@ def _outer(a: Array, b: Array, ndim: int) -> Array:
     return a.T @ b if a.ndim == ndim else a[..., None] * b[..., None, :]
 
 
-def is_exact(dtype: np.dtype[Any]) -> bool:
+def is_exact(dtype: DTypeLike) -> bool:
     """Return whether values are 8-bit integers. Sums of their products are exact."""
-    return dtype in (np.dtype(np.uint8), np.dtype(np.int8), np.dtype(bool))
+    return np.dtype(dtype) in (np.dtype(np.uint8), np.dtype(np.int8), np.dtype(bool))

@@ -92,13 +92,6 @@ def measured_bound(found: dict[str, Array], k: int, dtype: DTypeLike) -> float:
     return certificate.share(captured, certificate.moved(missed, largest, certificate.stored(k, dtype)))
 
 
-def optimum(found: dict[str, Array], k: int) -> float:
-    """Return an upper bound on the variance of the best k components, from the result of `RayleighRitz`."""
-    _, missed, largest, _ = certified_share(found, k)
-    off = math.sqrt(k) * float(np.linalg.norm(errors_of(found).rows(largest)[:k]))
-    return float(found["explained_variance"][:k].sum()) + missed + off
-
-
 def _refined_bound(found: dict[str, Array], turn: Array, better: Array, k: int, dtype: DTypeLike) -> float:
     """Return a lower bound on the captured share of turn (m, q') V C, for the q' leading Ritz vectors V.
 
