@@ -127,7 +127,7 @@ def gram(store: Compressed, *, center: bool = True) -> Array:
             f"the inner products of {n:,} samples need {readable_size(need)} of memory, and {readable_size(room)} are "
             f"available: use dpca.analysis.pca or nearest, or dpca.analysis.scores of some samples"
         )
-    total, part, constant = np.zeros((n, n)), np.empty((n, n), dtype), 0.0
+    total, constant = np.zeros((n, n)), 0.0
     cells, means = cells_of(store), means_of(store)
     for some in _blocks(cells, max(1, _BLOCK_BYTES // (n * dtype.itemsize))):
         positions = np.sort(np.concatenate([cells[c].positions for c in some]))
@@ -142,7 +142,7 @@ def gram(store: Compressed, *, center: bool = True) -> Array:
                 own = cell.back @ (cell.rows @ means[c])
                 x[begin:end] += own[:, None].astype(dtype)
                 constant += float(means[c] @ means[c] - own @ own)
-        add_lower(total, gram_lower(x, part))
+        add_lower(total, gram_lower("gram", x))
     release_scratch()
     symmetrize(total)
     if center:

@@ -35,7 +35,7 @@ class Numbered(Sequence[str]):
 
     def tolist(self) -> list[str]:
         """Return all names, as a NumPy array does."""
-        return self[:]  # type: ignore[no-any-return]
+        return self[:]
 
     def __array__(self, dtype: Any = None, copy: bool | None = None) -> np.ndarray[Any, Any]:
         return np.array(self.tolist(), dtype or np.dtypes.StringDType())

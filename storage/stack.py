@@ -154,7 +154,7 @@ class Stack:
         if self._group is None:
             return [str(index) for index in indices]
         if model_of(self.samples) is not None:
-            return Numbered(self.n_samples)[np.asarray(indices)]  # type: ignore[no-any-return]
+            return Numbered(self.n_samples)[np.asarray(indices)]
         stored = array_in(self._group, "name")
         return [str(stored[index]) for index in indices]
 

@@ -17,7 +17,7 @@ from dpca.codec.quantize import quantize, to_integers
 from dpca.codec.slabs import Part, slabs_of, unfiltered, whole_of
 from dpca.codec.spectra import lengths_of, to_spectrum
 from dpca.codec.waves import from_waves, stored, to_waves
-from dpca.kernels.algebra.types import Array, Region
+from dpca.kernels.algebra.types import Array, Region, blocks
 from dpca.kernels.pixels import Pixels, to_pixels
 from dpca.partition.cells import CellGrid
 
@@ -112,8 +112,8 @@ class CellCodec:
         return self.components.rows[0].dtype
 
     @cached_property
-    def _rows_of_cell(self) -> list[Array]:
-        """Rows of codes of every cell, ascending."""
+    def rows_of_cell(self) -> list[Array]:
+        """Rows of the codes of every cell, ascending."""
         order = np.argsort(self.cell, kind="stable")
         ends = np.searchsorted(self.cell[order], np.arange(1, self.components.grid.n_partitions))
         return np.split(order, ends)
@@ -138,13 +138,12 @@ class CellCodec:
         """
         scores = np.empty((len(self.cell), len(samples)), self.dtype)
         for few, part, values in self.components.split(samples):
-            at = self._rows_of_cell[part.cell]
+            at = self.rows_of_cell[part.cell]
             scores[at, few] = self._analysis[self.components.group[part.cell]][self.component[at]] @ values
         if self.waves:
             scores = to_waves(scores)
         codes = np.empty(scores.shape, dtype)
-        for start in range(0, len(codes), _ROWS):
-            few = slice(start, start + _ROWS)
+        for few in blocks(len(codes), _ROWS):
             if zone.least is not None:
                 scores[few][np.abs(scores[few]) < (zone.least[few, None] * self.step).astype(self.dtype)] = 0
             codes[few] = to_integers(quantize(scores[few], self.step, zone.rounding), dtype)
@@ -208,7 +207,7 @@ class CellCodec:
 
     def _part_basis(self, part: Part, chosen: Array | None) -> tuple[Array, Array, Array]:
         """Return the rows of codes of a part, their components, and the scaled basis of the part."""
-        at = where = self._rows_of_cell[part.cell]
+        at = where = self.rows_of_cell[part.cell]
         if chosen is not None:
             where = np.minimum(np.searchsorted(chosen, at), max(0, len(chosen) - 1))
             given = chosen[where] == at if len(chosen) else np.zeros(len(at), bool)
@@ -235,4 +234,4 @@ class CellCodec:
         if box == whole_of(self.components.grid.sample_shape):
             return np.arange(len(self.cell))
         parts = slabs_of(self.components.grid, box).parts
-        return np.sort(np.concatenate([self._rows_of_cell[part.cell] for part in parts]))
+        return np.sort(np.concatenate([self.rows_of_cell[part.cell] for part in parts]))

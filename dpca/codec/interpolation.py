@@ -94,18 +94,33 @@ class Interpolation:
         n_levels = min(_LEVELS, max(1, (longest - 1).bit_length()))
         steps = tuple(step / min(finer**level, MOST_FINER) for level in range(n_levels + 1))
         found = cls(tuple(axes), steps, np.zeros((n_levels, 2 ** len(axes) - 1, len(axes), 2), np.int32))
-        found._encode(values.copy(), fit=True)
+        found.encode(values, fit=True)
         return found
 
-    def encode(self, values: Array) -> tuple[Array, Array]:
+    def encode(self, values: Array, *, fit: bool = False) -> tuple[Array, Array]:
         """Return the codes, int32, of values (n, *sample_shape), float64, and the decoded values.
+
+        With ``fit``, the weights are fitted to the values first, level by level.
 
         Raises
         ------
         OverflowError
             If a code does not fit into 32 bits.
         """
-        return self._encode(values.copy(), fit=False)
+        from dpca.kernels.prediction import subtract_predicted
+
+        values = values.copy()
+        codes, coarse = np.zeros(values.shape, np.int32), self._coarse(values)
+        whole = np.rint(values[coarse] / self.steps[-1])
+        codes[coarse], values[coarse] = to_integers(whole, np.int32), whole * self.steps[-1]
+        for part in self._parts(values.shape):
+            if fit:
+                self.weights[part.level, part.number, part.rows] = _fit(values.reshape(-1), part)
+            step = self.steps[part.level]
+            largest = subtract_predicted(values.reshape(-1), codes.reshape(-1), *part[2:7], self._weights(part), step)
+            if not largest < 2**30:
+                raise OverflowError(f"codes up to {largest:.4g} do not fit into 32 bits")
+        return codes, values
 
     def decode(self, codes: Array) -> Array:
         """Decode codes (n, *sample_shape), int32, to float64."""
@@ -119,24 +134,8 @@ class Interpolation:
             )
         return values
 
-    def _encode(self, values: Array, *, fit: bool) -> tuple[Array, Array]:
-        from dpca.kernels.prediction import subtract_predicted
-
-        codes, coarse = np.zeros(values.shape, np.int32), self._coarse(values)
-        whole = np.rint(values[coarse] / self.steps[-1])
-        codes[coarse], values[coarse] = to_integers(whole, np.int32), whole * self.steps[-1]
-        for part in self._parts(values.shape):
-            if fit:
-                self.weights[part.level, part.number, part.rows] = _fit(values.reshape(-1), part)
-            step = self.steps[part.level]
-            largest = subtract_predicted(values.reshape(-1), codes.reshape(-1), *part[2:7], self._weights(part), step)
-            if not largest < 2**30:
-                raise OverflowError(f"codes up to {largest:.4g} do not fit into 32 bits")
-        return codes, values
-
     def _weights(self, part: _Halfway) -> Array:
-        found: Array = self.weights[part.level, part.number, part.rows] * _UNIT
-        return found
+        return self.weights[part.level, part.number, part.rows] * _UNIT
 
     def _coarse(self, values: Array) -> tuple[slice, ...]:
         far = 2 ** (len(self.steps) - 1)
@@ -212,11 +211,9 @@ def folded(codes: Array) -> Array:
 
     The upper bytes of small codes are then zero.
     """
-    found: Array = ((codes << 1) ^ (codes >> 31)).view(np.uint32)
-    return found
+    return ((codes << 1) ^ (codes >> 31)).view(np.uint32)
 
 
 def unfolded(codes: Array) -> Array:
     """Invert `folded`."""
-    found: Array = (codes >> 1).astype(np.int32) ^ -(codes & 1).astype(np.int32)
-    return found
+    return (codes >> 1).astype(np.int32) ^ -(codes & 1).astype(np.int32)

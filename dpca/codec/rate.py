@@ -43,8 +43,7 @@ class Rows(NamedTuple):
         row_bits : array (n_rows,)
             Fixed bits per row besides its scores: its share of the component.
         """
-        kept: Array = self.saved * times > _PRICE * (self.bits * times + row_bits)
-        return kept
+        return self.saved * times > _PRICE * (self.bits * times + row_bits)
 
 
 def rows_at(scores: Array, step: float) -> Rows:
@@ -67,5 +66,4 @@ def least_worth_keeping(scores: Array, step: float) -> Array:
     n = max(1, scores.shape[1])
     zeros, ones = ((codes == value).mean(axis=1) for value in (0, 1))
     bits = np.log2(np.maximum(zeros, 1 / n)) - np.log2(np.maximum(ones / 2, 1 / (2 * n)))
-    least: Array = np.clip((1 + _PRICE * bits) / 2, 0, 1)
-    return least
+    return np.clip((1 + _PRICE * bits) / 2, 0, 1)

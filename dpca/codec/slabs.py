@@ -27,7 +27,7 @@ import numpy as np
 from numpy.typing import DTypeLike
 
 from dpca.kernels.algebra import linalg
-from dpca.kernels.algebra.types import Array, Region
+from dpca.kernels.algebra.types import Array, Region, blocks
 from dpca.kernels.pixels import Pixels
 from dpca.partition.cells import CellGrid
 from dpca.partition.lapped import LappedGrid
@@ -158,8 +158,7 @@ class Slabs:
     def _sample_ranges(self, n: int, dtype: np.dtype[Any]) -> Iterator[slice]:
         """Yield the ranges of samples that are processed together."""
         most = max(1, self.held_bytes(dtype) // (self.size * dtype.itemsize))
-        step = most // _UNIT * _UNIT or most
-        return (slice(start, min(start + step, n)) for start in range(0, n, step))
+        return blocks(n, most // _UNIT * _UNIT or most)
 
     def _held(self, n: int, dtype: np.dtype[Any]) -> Array:
         return linalg.scratch("slabs", (self.size, n), dtype)

@@ -31,5 +31,4 @@ def from_spectrum(spectrum: Array, lengths: tuple[int, ...]) -> Array:
 
 def length_in_bits(values: Array) -> Array:
     """Estimate the bits of values (..., n) as integers, summed over the last axis."""
-    bits: Array = np.log2(1 + 2 * np.abs(values)).sum(axis=-1)
-    return bits
+    return np.log2(1 + 2 * np.abs(values)).sum(axis=-1)

@@ -22,8 +22,7 @@ _WORTHWHILE = 0.9
 
 def matrix() -> Array:
     """Return the orthonormal matrix (RUN, RUN), float64, of the transform. Each row is a wave."""
-    waves: Array = dct(np.eye(RUN), axis=0, norm="ortho")
-    return waves
+    return dct(np.eye(RUN), axis=0, norm="ortho")
 
 
 def to_waves(scores: Array) -> Array:

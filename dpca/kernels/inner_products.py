@@ -11,7 +11,7 @@ import numpy as np
 from dpca.kernels.algebra import linalg
 from dpca.kernels.algebra.dtypes import working_dtype
 from dpca.kernels.algebra.namespace import beside, cast, copy_of, dtype_of, is_numpy, namespace
-from dpca.kernels.algebra.types import Array
+from dpca.kernels.algebra.types import Array, PickledByFields
 
 # Added to degrees, so that no isolated sample divides by 0.
 _TINY = float(np.finfo(np.float32).tiny)
@@ -48,7 +48,7 @@ class Kernel:
 
 
 @dataclass(frozen=True, eq=False)
-class KernelMap:
+class KernelMap(PickledByFields):
     """Map of samples to their kernels with fixed points.
 
     Parameters
@@ -65,9 +65,6 @@ class KernelMap:
     kernel: Kernel
     points: Array
     degrees: Array | None = None
-
-    def __reduce__(self) -> tuple[Any, ...]:
-        return KernelMap, (self.kernel, self.points, self.degrees)  # cached arrays would double the size
 
     def __call__(self, x: Array) -> Array:
         """Return the kernels (n, m) of samples (n, d) with all points.
@@ -157,8 +154,7 @@ class KernelMap:
         xp, dtype = namespace(kernels), dtype_of(kernels)
         weights = np.zeros(len(self.points)) if self.degrees is None else self.degrees
         estimated = xp.matmul(kernels, cast(beside(weights, kernels), dtype))
-        found: Array = xp.maximum(estimated, cast(own, dtype)) + _TINY
-        return found
+        return xp.maximum(estimated, cast(own, dtype)) + _TINY
 
     @cached_property
     def _root_degrees(self) -> Array:
@@ -170,5 +166,4 @@ def _directions(x: Array) -> Array:
     """Return rows divided by their lengths. Zero rows stay zero."""
     xp = namespace(x)
     lengths = xp.sqrt(xp.sum(x * x, axis=1))[:, None]
-    scaled: Array = x / xp.where(lengths > 0, lengths, xp.ones_like(lengths))
-    return scaled
+    return x / xp.where(lengths > 0, lengths, xp.ones_like(lengths))

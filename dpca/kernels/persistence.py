@@ -27,5 +27,4 @@ def independent_samples(values: Array, of: str) -> Array:
     counted = np.repeat(np.logical_and.accumulate(pairs > 0, axis=0), 2, axis=0)[:n]
     r = np.where(counted, r[:n], 0) ** (1 if of == "mean" else 2)
     summed = 2 * ((1 - np.arange(n) / n)[:, None] * r).sum(axis=0) - 1
-    count: Array = np.clip(n / np.maximum(summed, 1e-300), 1, n)
-    return count
+    return np.clip(n / np.maximum(summed, 1e-300), 1, n)

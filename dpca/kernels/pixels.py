@@ -7,7 +7,7 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import DTypeLike
 
-from dpca.kernels.algebra.types import Array
+from dpca.kernels.algebra.types import Array, blocks
 
 # Values that stay in the cache from one step to the next.
 _BLOCK = 2**16
@@ -49,8 +49,7 @@ def to_pixels(values: Array, dtype: DTypeLike, data_range: tuple[float, float]) 
         high = np.nextafter(values.dtype.type(high), values.dtype.type(0))  # high rounds up in the float type
     pixels = np.empty(values.shape, dtype)
     flat, out = values.reshape(-1), pixels.reshape(-1)
-    for start in range(0, flat.size, _BLOCK):
-        here = slice(start, start + _BLOCK)
+    for here in blocks(flat.size, _BLOCK):
         np.rint(flat[here], out=flat[here])
         np.clip(flat[here], low, high, out=flat[here])
         out[here] = flat[here]

@@ -73,8 +73,7 @@ class Superposition:
 
 def centered(structure: Array, weights: Array) -> Array:
     """Return a structure (n_atoms, 3), float64, with its weighted center at the origin."""
-    found: Array = structure - weights @ structure / weights.sum()
-    return found
+    return structure - weights @ structure / weights.sum()
 
 
 def is_line(structure: Array, weights: Array) -> bool:

@@ -24,7 +24,7 @@ import numpy as np
 from numpy.typing import DTypeLike
 
 from dpca.kernels.algebra.namespace import beside, is_numpy, namespace
-from dpca.kernels.algebra.types import Array, Region
+from dpca.kernels.algebra.types import Array, Region, blocks
 from dpca.partition.base import Partition
 
 # Bytes of samples that are gathered together: they stay in the cache of one core.
@@ -140,15 +140,15 @@ class Bands(Partition):
         """Copy the attributes ``where`` of samples (n, n_attributes) to their runs."""
         step = max(1, _GATHER_BYTES // (len(where) * flat.itemsize))
         gathered = np.empty((min(step, len(flat)), len(where)), flat.dtype)
-        for start in range(0, len(flat), step):
-            some = flat[start : start + step]
+        for few in blocks(len(flat), step):
+            some = flat[few]
             # With the default mode, numpy gathers into a temporary array first, because an index might be invalid.
             taken = np.take(some, where, axis=1, out=gathered[: len(some)], mode="clip")
             for columns, out in runs:
                 # The attributes of a band and sample are copied as one item.
                 item = np.dtype((np.void, out.shape[2] * out.itemsize))
                 values = taken[:, columns].view(item)
-                np.copyto(out[:, start : start + step].view(item)[..., 0], values.T)
+                np.copyto(out[:, few].view(item)[..., 0], values.T)
 
     def join(self, parts: Iterable[tuple[int, Array]], samples: Array) -> Array:
         """Copy bands into samples, see `Partition.join`. First band after band, then each sample is reordered."""
@@ -191,8 +191,7 @@ class Bands(Partition):
 
 def _flat(block: Array) -> Array:
     """View samples as rows. A length of -1 would fail if there are no samples."""
-    rows: Array = namespace(block).reshape(block, (block.shape[0], math.prod(block.shape[1:])))
-    return rows
+    return namespace(block).reshape(block, (block.shape[0], math.prod(block.shape[1:])))
 
 
 def map_at_random(

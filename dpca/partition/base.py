@@ -5,16 +5,15 @@ from __future__ import annotations
 import math
 from abc import ABC, abstractmethod
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import fields
 from typing import TYPE_CHECKING, Any, ClassVar
 
 import numpy as np
 from numpy.typing import DTypeLike
 
-from dpca.kernels.algebra.types import Array, Region
+from dpca.kernels.algebra.types import Array, PickledByFields, Region
 
 
-class Partition(ABC):
+class Partition(PickledByFields, ABC):
     """Base class of divisions of the attributes of a sample into numbered parts.
 
     The defaults describe one part with all attributes. A subclass is a frozen dataclass with a ``sample_shape``. It
@@ -31,10 +30,6 @@ class Partition(ABC):
         @property
         def sample_shape(self) -> tuple[int, ...]:
             """Shape of one sample."""
-
-    def __reduce__(self) -> tuple[Any, ...]:
-        # Every task of a graph receives its partition. Cached properties would be far larger than the fields.
-        return type(self), tuple(getattr(self, field.name) for field in fields(self))  # type: ignore[arg-type]
 
     @property
     def identity(self) -> Any:

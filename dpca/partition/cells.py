@@ -24,7 +24,7 @@ from typing import Any, ClassVar
 import numpy as np
 
 from dpca.kernels.algebra.namespace import is_numpy, namespace
-from dpca.kernels.algebra.types import Array, Region
+from dpca.kernels.algebra.types import Array, Region, blocks
 from dpca.partition.base import Partition
 
 # Bytes that are gathered from a few samples at a time: samples and cells stay in the cache of one core.
@@ -177,8 +177,7 @@ class CellGrid(Partition):
         n = block.shape[0]
         copies = [self._aligned(block, run[0], origin, out) for run, out in targets]
         step = _samples_at_a_time(target for _, target in targets) if is_numpy(block) else max(1, n)
-        for begin in range(0, n, step):
-            few = slice(begin, begin + step)
+        for few in blocks(n, step):
             for target, rows in copies:
                 target[:, few, ...] = rows[:, few, ...]
 
@@ -191,9 +190,7 @@ class CellGrid(Partition):
             for run in self.runs(range(first, first + len(values))):
                 start = run[0] - first
                 copies.append(self._aligned(inside, run[0], whole, values[start : start + len(run)]))
-            step = _samples_at_a_time([values])
-            for begin in range(0, len(inside), step):
-                few = slice(begin, begin + step)
+            for few in blocks(len(inside), _samples_at_a_time([values])):
                 for source, rows in copies:
                     rows[:, few] = source[:, few]
         return samples

@@ -14,7 +14,7 @@ from numpy.typing import DTypeLike
 from dpca.kernels.algebra import linalg
 from dpca.kernels.algebra.dtypes import working_dtype
 from dpca.kernels.algebra.namespace import is_numpy
-from dpca.kernels.algebra.types import Array, Region
+from dpca.kernels.algebra.types import Array, Region, blocks
 from dpca.partition.cells import CellGrid
 from dpca.partition.prefilter import Prefilter, few_samples
 
@@ -120,14 +120,13 @@ class LappedGrid(CellGrid):
         n, step = len(block), few_samples(block.shape[1:], dtype)
         staged = linalg.scratch("staged", (max(1, min(step, n)), *block.shape[1:]), dtype)
         copies = [self._aligned(staged, run[0], origin, out) for run, out in targets]
-        for begin in range(0, n, step):
-            few = block[begin : begin + step]
-            here = staged[: len(few)]
-            np.copyto(here, few)
+        for few in blocks(n, step):
+            here = staged[: few.stop - few.start]
+            np.copyto(here, block[few])
             self.prefilter.apply(here, origin)
             for target, rows in copies:
-                np.copyto(target[:, begin : begin + len(few)], rows[:, : len(few)])
+                np.copyto(target[:, few], rows[:, : len(here)])
 
     def join(self, parts: Iterable[tuple[int, Array]], samples: Array) -> Array:
         """Join the cells to P x and return the samples x, see `Partition.join`."""
-        return self.prefilter.invert(super().join(parts, samples), (0,) * len(self.sample_shape))
+        return self.prefilter.apply(super().join(parts, samples), (0,) * len(self.sample_shape), inverse=True)

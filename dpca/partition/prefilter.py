@@ -23,7 +23,7 @@ from numpy.typing import DTypeLike
 from scipy.fft import dct
 
 from dpca.kernels.algebra import linalg
-from dpca.kernels.algebra.types import Array
+from dpca.kernels.algebra.types import Array, blocks
 from dpca.partition.cells import CellGrid
 
 # Bytes of samples that are filtered along all axes at a time: they stay in the cache of one core.
@@ -75,7 +75,7 @@ class Prefilter:
         halves = [min(self.overlap, left // 2, right // 2) for left, right in itertools.pairwise(lengths)]
         return [half if half > 1 else 0 for half in halves]
 
-    def apply(self, block: Array, origin: tuple[int, ...]) -> Array:
+    def apply(self, block: Array, origin: tuple[int, ...], *, inverse: bool = False) -> Array:
         """Filter all complete zones of a block of samples in place.
 
         Parameters
@@ -83,6 +83,8 @@ class Prefilter:
         block : array (n_samples, ...), float32 or float64, C-ordered
         origin : tuple of int
             Start of the block along each axis of a sample.
+        inverse : bool
+            Apply the inverse of P, its transpose.
 
         Returns
         -------
@@ -90,18 +92,6 @@ class Prefilter:
             ``block``. Costs 2 h multiplications for each value of a zone and axis; if zones are small, times the number
             of channels.
         """
-        return self._map(block, origin, inverse=False)
-
-    def invert(self, block: Array, origin: tuple[int, ...]) -> Array:
-        """Invert `apply` by the transpose of P."""
-        return self._map(block, origin, inverse=True)
-
-    def work_bytes(self, shape: tuple[int, ...], dtype: DTypeLike) -> int:
-        """Return the bytes of temporary arrays of `apply`, for blocks of samples of a shape."""
-        # The gathered zones, half as much for their odd parts, and the values that are added to the zones.
-        return 5 * few_samples(shape, dtype) * math.prod(shape) * np.dtype(dtype).itemsize // 2
-
-    def _map(self, block: Array, origin: tuple[int, ...], *, inverse: bool) -> Array:
         if not block.flags.c_contiguous:
             raise ValueError(
                 f"the block has strides {block.strides}: give a C-ordered array, because the filter works in place"
@@ -109,10 +99,15 @@ class Prefilter:
         step = few_samples(block.shape[1:], block.dtype)
         # Sums of very large numbers may be infinite. Callers check the results.
         with np.errstate(over="ignore", invalid="ignore"):
-            for start in range(0, len(block), step):
+            for few in blocks(len(block), step):
                 for axis, zones in self._zones:
-                    _map_zones(block[start : start + step], axis, origin[axis], zones, inverse)
+                    _map_zones(block[few], axis, origin[axis], zones, inverse)
         return block
+
+    def work_bytes(self, shape: tuple[int, ...], dtype: DTypeLike) -> int:
+        """Return the bytes of temporary arrays of `apply`, for blocks of samples of a shape."""
+        # The gathered zones, half as much for their odd parts, and the values that are added to the zones.
+        return 5 * few_samples(shape, dtype) * math.prod(shape) * np.dtype(dtype).itemsize // 2
 
     @cached_property
     def _zones(self) -> list[tuple[int, _Zones]]:

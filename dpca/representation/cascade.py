@@ -12,7 +12,7 @@ from numpy.typing import DTypeLike
 
 from dpca.engine.sources.derived import ComputedSource
 from dpca.engine.sources.source import Source
-from dpca.kernels.algebra.types import Array, Region
+from dpca.kernels.algebra.types import Array, Region, blocks
 from dpca.kernels.pixels import Pixels
 from dpca.representation.base import Representation
 from dpca.representation.patches import PatchRepresentation
@@ -94,12 +94,12 @@ class CascadeRepresentation(Representation):
 
     def _encode(self, samples: Array) -> Array:
         dtype = self.score_dtype(samples.dtype)
-        features, step = np.empty((len(samples), *self.score_shape), dtype), self._step(dtype)
-        for start in range(0, len(samples), step):
-            values = samples[start : start + step]
+        features = np.empty((len(samples), *self.score_shape), dtype)
+        for few in blocks(len(samples), self._step(dtype)):
+            values = samples[few]
             for layer in self.layers:
                 values = self._pooled(layer._encode(values))
-            features[start : start + step] = values[..., : features.shape[-1]]
+            features[few] = values[..., : features.shape[-1]]
         return features
 
     def _decode(self, scores: Array, pixels: Pixels | None) -> Array:
@@ -115,8 +115,7 @@ class CascadeRepresentation(Representation):
         p, (n, *grid, k) = self.pool, maps.shape
         whole = maps[(slice(None), *(slice(length // p * p) for length in grid))]
         blocks = whole.reshape(n, *(size for length in grid for size in (length // p, p)), k)
-        pooled: Array = blocks.mean(axis=tuple(range(2, 2 * len(grid) + 1, 2)))
-        return pooled
+        return blocks.mean(axis=tuple(range(2, 2 * len(grid) + 1, 2)))
 
     def _step(self, dtype: np.dtype[Any]) -> int:
         """Number of samples that pass through all layers at a time."""

@@ -11,7 +11,7 @@ import numpy as np
 import scipy.linalg
 from numpy.typing import DTypeLike
 
-from dpca.kernels.algebra.types import Array
+from dpca.kernels.algebra.types import Array, blocks
 from dpca.kernels.inner_products import Kernel, KernelMap
 from dpca.kernels.pixels import Pixels
 from dpca.representation.base import Representation, array_digest
@@ -97,7 +97,7 @@ class KernelRepresentation(Representation):
     def _encode(self, samples: Array) -> Array:
         x = samples.reshape(len(samples), math.prod(self.sample_shape))
         scores = np.empty((len(x), *self.score_shape), self.score_dtype(samples.dtype))
-        for rows in self._blocks(len(x)):
+        for rows in blocks(len(x), self._step()):
             kernels = self.to_landmarks(x[rows])
             scores[rows] = kernels @ self.coefficients.astype(kernels.dtype, copy=False) - self.offset
         return scores
@@ -107,7 +107,7 @@ class KernelRepresentation(Representation):
             raise DataError("scores of a precomputed kernel cannot be decoded: fit another kernel to decode samples")
         samples = np.empty((len(scores), math.prod(self.sample_shape)), self.decoded_dtype(scores.dtype))
         points, solution = self._ridge
-        for rows in self._blocks(len(scores)):
+        for rows in blocks(len(scores), self._step()):
             some = scores[rows].astype(np.float64)
             samples[rows] = points(some) @ solution
             if self.pre_image == "fixed-point":
@@ -141,10 +141,6 @@ class KernelRepresentation(Representation):
             if change <= _SETTLED * float(np.abs(x).max()):
                 break
         return x
-
-    def _blocks(self, n: int) -> list[slice]:
-        step = self._step()
-        return [slice(start, start + step) for start in range(0, n, step)]
 
     def _step(self) -> int:
         """Samples that are mapped at a time."""

@@ -40,8 +40,7 @@ def lazy_chunks(array: zarr.Array[Any], chunks: tuple[Any, ...]) -> da.Array:
     """
     path, dtype = path_of(array), np.dtype(array.dtype)
     stored = _StoredArray(array if path is None else path, array_identity(array), tuple(array.shape), dtype)
-    lazy: da.Array = da.from_array(stored, chunks=chunks, fancy=False, meta=np.empty((0,) * array.ndim, dtype))
-    return lazy
+    return da.from_array(stored, chunks=chunks, fancy=False, meta=np.empty((0,) * array.ndim, dtype))
 
 
 @dataclass(frozen=True)
@@ -76,8 +75,7 @@ def lazily_opened(x: Any) -> zarr.Array[Any] | da.Array:
     """Return a Zarr array, or the one in a stack or at a path; a Dask array if the path holds something else."""
     x = opened(x)
     x = x.as_dask() if isinstance(x, Source) else x
-    array: zarr.Array[Any] | da.Array = x.samples if isinstance(x, Stack) else x
-    return array
+    return x.samples if isinstance(x, Stack) else x
 
 
 def rows_of_a_task(array: zarr.Array[Any], sample_bytes: int) -> int:
@@ -109,7 +107,7 @@ def map_samples(
     # All chunks share one node of the graph for the representation.
     shared = delayed(representation, pure=False)
     axes_in, axes_out = range(lazy.ndim), (0, *range(lazy.ndim, lazy.ndim + len(shape)))
-    mapped: da.Array = da.blockwise(
+    return da.blockwise(
         _apply,
         tuple(axes_out),
         rows,
@@ -121,9 +119,7 @@ def map_samples(
         dtype=dtype,
         meta=np.empty((0,) * (len(shape) + 1), dtype),
     )
-    return mapped
 
 
 def _apply(block: Array, *, function: Any, representation: Representation) -> Array:
-    mapped: Array = function(representation, block)
-    return mapped
+    return function(representation, block)

@@ -14,7 +14,7 @@ from numpy.lib.stride_tricks import as_strided
 from numpy.typing import DTypeLike
 
 from dpca.kernels.algebra import linalg
-from dpca.kernels.algebra.types import Array
+from dpca.kernels.algebra.types import Array, PickledByFields, blocks
 from dpca.kernels.pixels import Pixels, to_pixels
 from dpca.partition.base import Partition
 from dpca.partition.cells import CellGrid
@@ -44,7 +44,7 @@ class _CellRun(NamedTuple):
 
 
 @dataclass(frozen=True, eq=False)
-class LinearRepresentation(Representation):
+class LinearRepresentation(PickledByFields, Representation):
     """The scores of every partition are the products of its centered attributes with its components.
 
     Parameters
@@ -62,10 +62,6 @@ class LinearRepresentation(Representation):
     partition: Partition
     mean: Array
     components: Array
-
-    def __reduce__(self) -> tuple[Any, ...]:
-        # Cached arrays would double the bytes of a pickle.
-        return LinearRepresentation, (self.partition, self.mean, self.components)
 
     @property
     def scores_kind(self) -> str:  # type: ignore[override]
@@ -144,9 +140,9 @@ class LinearRepresentation(Representation):
         partition, samples = self.partition, np.ascontiguousarray(samples)
         dtype, n = self.score_dtype(samples.dtype), len(samples)
         scores = np.zeros((n, partition.n_partitions, len(self.components)), dtype)
-        everywhere, step = (0,) * len(self.sample_shape), self._step(dtype.itemsize)
-        for start in range(0, n, step):
-            block, here = samples[start : start + step], scores[start : start + step]
+        everywhere = (0,) * len(self.sample_shape)
+        for few in blocks(n, self._step(dtype.itemsize)):
+            block, here = samples[few], scores[few]
             for parts, runs in self._tiles:
                 size = len(block) * sum(map(partition.n_features, parts))
                 raw = linalg.scratch("raw", (size,), partition.split_dtype(samples.dtype))
@@ -168,10 +164,8 @@ class LinearRepresentation(Representation):
         dtype = self.decoded_dtype(scores.dtype)
         scores = scores.reshape(n, partition.n_partitions, len(self.components))
         samples = np.empty((n, *self.sample_shape), dtype if pixels is None else pixels.dtype)
-        step = self._step(dtype.itemsize)
-        for start in range(0, n, step):
-            here = samples[start : start + step]
-            partition.join(self._decoded(scores[start : start + step], here, pixels), here)
+        for few in blocks(n, self._step(dtype.itemsize)):
+            partition.join(self._decoded(scores[few], samples[few], pixels), samples[few])
         return samples
 
     def _rounds_parts(self, dtype: DTypeLike) -> bool:

@@ -115,8 +115,7 @@ class PatchRepresentation(Representation):
             grid.add(np.broadcast_to(self.mean, (places, grid.n_features)), box, mean)
         counts = self._per_pixel(grid.counts())
         of_channel = self.mean.reshape(grid.shape).mean(axis=tuple(range(grid.n_spatial)))
-        found: Array = np.where(counts > 0, mean[0] / np.maximum(counts, 1), of_channel)
-        return found
+        return np.where(counts > 0, mean[0] / np.maximum(counts, 1), of_channel)
 
     def _per_pixel(self, values: Array) -> Array:
         """Return values of pixels, with axes of length 1 for channels."""

@@ -77,8 +77,7 @@ def leading_scores(scores: zarr.Array[Any] | da.Array, n_components: int, sample
         Bytes of one decoded sample, if chunks will be decoded. Tasks are then small enough to hold the samples too.
     """
     if isinstance(scores, da.Array):
-        first: da.Array = scores[..., :n_components]
-        return first
+        return scores[..., :n_components]
     *grid, k = scores.shape[1:]
     score_bytes = math.prod(grid) * n_components * np.dtype(scores.dtype).itemsize
     # The first components are chunks of their own, so that Dask drops all others from the graph.

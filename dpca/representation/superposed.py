@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any
 
 from numpy.typing import DTypeLike
 
@@ -28,9 +27,6 @@ class Superposed(Whitened):
     """
 
     superposition: Superposition
-
-    def __reduce__(self) -> tuple[Any, ...]:
-        return Superposed, (self.partition, self.mean, self.components, self.scales, self.superposition)
 
     def fingerprint(self) -> str:
         """Return the hash of the components, the scales and the superposition."""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
-from typing import Any, ClassVar, Self
+from typing import ClassVar, Self
 
 from numpy.typing import DTypeLike
 
@@ -28,9 +28,6 @@ class Whitened(LinearRepresentation):
     scales: Array
 
     keeps_units: ClassVar[bool] = False
-
-    def __reduce__(self) -> tuple[Any, ...]:
-        return Whitened, (self.partition, self.mean, self.components, self.scales)
 
     def fingerprint(self) -> str:
         """Return the hash of the linear representation and the scales."""

@@ -10,7 +10,7 @@ import scipy.linalg
 import scipy.signal
 
 from dpca.kernels.algebra.types import Array
-from dpca.rules.base.rule import check_number
+from dpca.rules.base.options import check_number
 from dpca.storage.errors import DataError
 from dpca.timeseries.results import Modes, phase_factors
 from dpca.timeseries.series import checked_modes, score_series

@@ -32,10 +32,10 @@ def test_the_inverse_is_the_transpose(prefilter: Prefilter, dtype: type, n: int)
     shape = prefilter.grid.sample_shape
     rng = np.random.default_rng(0)
     x, y = rng.normal(size=(2, n, *shape)).astype(dtype)
-    px, pty = prefilter.apply(x.copy(), start(prefilter)), prefilter.invert(y.copy(), start(prefilter))
+    px, pty = prefilter.apply(x.copy(), start(prefilter)), prefilter.apply(y.copy(), start(prefilter), inverse=True)
     tolerance = 1e-6 if dtype is np.float32 else 1e-13
     # P^T P x = x, and <P x, y> = <x, P^T y>: together they say that P is orthogonal.
-    np.testing.assert_allclose(prefilter.invert(px.copy(), start(prefilter)), x, atol=10 * tolerance)
+    np.testing.assert_allclose(prefilter.apply(px.copy(), start(prefilter), inverse=True), x, atol=10 * tolerance)
     inner = [(a.astype(float) * b).sum() for a, b in ((px, y), (x, pty))]
     assert inner[0] == pytest.approx(inner[1], abs=100 * tolerance * np.sqrt(max(x.size, 1)))
 
@@ -60,7 +60,7 @@ def test_it_is_the_published_matrix(shape: tuple[int, ...], cell: tuple[int, ...
     atol = 1e-6 if dtype is np.float32 else 1e-14
     np.testing.assert_allclose(found, dense, atol=atol)
     np.testing.assert_allclose(found @ found.T, np.eye(d), atol=atol)
-    back = prefilter.invert(np.eye(d, dtype=dtype).reshape(d, *shape), everywhere).reshape(d, d).T
+    back = prefilter.apply(np.eye(d, dtype=dtype).reshape(d, *shape), everywhere, inverse=True).reshape(d, d).T
     np.testing.assert_allclose(back, dense.T, atol=atol)
 
 

@@ -6,6 +6,8 @@ from typing import Any
 
 import numpy as np
 
+from dpca.rules.covariance.measured import certified_share, errors_of
+
 
 def planted(n: int = 4000, d: int = 30, seed: int = 0) -> np.ndarray:
     """Samples with variances 9, 4, 2.25 along three random directions and 0.04 elsewhere, mean 1."""
@@ -43,3 +45,10 @@ def same_span(a: np.ndarray, b: np.ndarray, tolerance: float = 1e-10) -> bool:
     """Say whether rows a and b span the same subspace."""
     p, q = (np.linalg.qr(rows.astype(float).T)[0] for rows in (a, b))
     return bool(np.abs(p @ p.T - q @ q.T).max() < tolerance)
+
+
+def optimum(found: dict[str, np.ndarray], k: int) -> float:
+    """Upper bound on the variance of the best k components, from the result of a Rayleigh-Ritz pass."""
+    _, missed, largest, _ = certified_share(found, k)
+    off = np.sqrt(k) * float(np.linalg.norm(errors_of(found).rows(largest)[:k]))
+    return float(found["explained_variance"][:k].sum()) + missed + off

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from typing import TypeVar
 
 import numpy as np
@@ -23,20 +24,21 @@ def guarded(function: Callable[..., T], name: str, samples: tuple[int, int] | No
     The wrapped function raises DataError instead of ValueError (of which LinAlgError is a subclass) and
     ArithmeticError. The message contains ``name`` and the range of ``samples`` (first, end), if it is given.
     """
+    return _named_errors(name, samples)(function)
 
-    def call(*arguments: object) -> T:
-        try:
-            with np.errstate(all="ignore"):
-                return function(*arguments)
-        except (DataError, PlanError):
-            raise
-        except (ValueError, ArithmeticError, RuntimeWarning) as error:  # callers may turn warnings into errors
-            where = name if samples is None else f"samples {samples[0]} to {samples[1] - 1} of {name}"
-            if isinstance(error, DivergedError):  # its message contains the remedy
-                raise DataError(f"{where} cannot be analyzed with these settings: {one_line(error)}") from error
-            raise DataError(
-                f"{where} cannot be analyzed ({one_line(error)}): divide all values by a constant so that their "
-                f"squares are ordinary numbers of their dtype, or leave out outlying samples"
-            ) from error
 
-    return call
+@contextmanager
+def _named_errors(name: str, samples: tuple[int, int] | None) -> Iterator[None]:
+    try:
+        with np.errstate(all="ignore"):
+            yield
+    except (DataError, PlanError):
+        raise
+    except (ValueError, ArithmeticError, RuntimeWarning) as error:  # callers may turn warnings into errors
+        where = name if samples is None else f"samples {samples[0]} to {samples[1] - 1} of {name}"
+        if isinstance(error, DivergedError):  # its message contains the remedy
+            raise DataError(f"{where} cannot be analyzed with these settings: {one_line(error)}") from error
+        raise DataError(
+            f"{where} cannot be analyzed ({one_line(error)}): divide all values by a constant so that their squares "
+            f"are ordinary numbers of their dtype, or leave out outlying samples"
+        ) from error

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import partial
+from itertools import starmap
 from typing import Any
 
 import numpy as np
@@ -97,13 +98,20 @@ class Work:
 
 
 def fold_segment(
-    work: Work, source: Source, samples: Span, before: Reached | None = None, keep_as: str | None = None
-) -> Reached:
+    work: Work,
+    source: Source,
+    samples: Span,
+    before: Reached | None = None,
+    keep_as: str | None = None,
+    *,
+    finished: bool = False,
+) -> Reached | GroupResult:
     """Fold the rule over each partition of a group, for one run of samples.
 
     In a chain, ``before`` has the states after the preceding samples. With ``keep_as``, states kept under that name are
     loaded instead, and otherwise the computed states are kept under it. With several threads, each updates the states
-    of some partitions. A long run keeps its states at intervals, and resumes from them.
+    of some partitions. A long run keeps its states at intervals, and resumes from them. With ``finished``, the run has
+    all samples: the result is that of `finish` in the same task, so that states are never transferred.
     """
     kept = work.checkpoints
     if kept is not None and keep_as is not None and (found := load_states(kept, keep_as)):
@@ -115,26 +123,22 @@ def fold_segment(
         at = found.pop().counts["at"]
         states = found
     mark = at + work.checkpoint_rows
+    of_all = starmap if work.threads == 1 else partial(run_in_order, threads=work.threads)
     with one_blas_thread():
         for here, parts in work.parts(source, (at, stop)):
             update = guarded(work.rule.update, work.called, here)
-            states = list(run_in_order(update, zip(states, parts, strict=True), threads=work.threads))
+            states = list(of_all(update, zip(states, parts, strict=True)))
             at += len(parts[0])
             if kept is not None and mark <= at < stop:
                 save_states(kept, part, [*states, State({}, {"at": at})])
                 mark = at + work.checkpoint_rows
     release_scratch()
-    if kept is not None and keep_as is not None:
-        save_states(kept, keep_as, states)
+    reached: Reached = states, max(peak, peak_resident_bytes())
+    outcome = finish(work, reached) if finished else reached
+    if kept is not None and (finished or keep_as is not None):
+        if keep_as is not None:
+            save_states(kept, keep_as, states)
         kept.remove(part)
-    return states, max(peak, peak_resident_bytes())
-
-
-def fold_group(work: Work, source: Source, samples: Span) -> GroupResult:
-    """Fold and finish a group of a single segment in one task, so that its states are never transferred."""
-    outcome = finish(work, fold_segment(work, source, samples))
-    if work.checkpoints is not None:
-        work.checkpoints.remove(f"{work.segment(0)}-part")
     return outcome
 
 
@@ -179,7 +183,7 @@ def group_graph(work: Work, source: Source, cuts: Sequence[Span]) -> Any:
     """Return the delayed `GroupResult` of a group: its segments are merged in pairs of neighbors, then finished."""
     pieces = [source.piece(samples, work.group.region) for samples in cuts]
     if len(cuts) == 1:
-        return _node(work.stage, fold_group, work)(pieces[0], cuts[0])
+        return _node(work.stage, partial(fold_segment, finished=True), work)(pieces[0], cuts[0])
     leaf, merge = _node(work.stage, fold_segment, work), _node(f"{work.stage} merge", merge_states, work)
     nodes: list[Any] = []
     for s, (piece, samples) in enumerate(zip(pieces, cuts, strict=True)):

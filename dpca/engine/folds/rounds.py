@@ -22,7 +22,8 @@ from functools import reduce
 from numpy.typing import DTypeLike
 
 from dpca.kernels.algebra.types import Array
-from dpca.rules.base.rule import Rule, check_count
+from dpca.rules.base.options import check_count
+from dpca.rules.base.rule import Rule
 from dpca.rules.base.state import State
 
 Span = tuple[int, int]

@@ -149,18 +149,15 @@ class ComputedSource(DerivedSource):
 
         def read(samples: tuple[int, int], region: Region, out: Array) -> None:
             nonlocal held
-            (start, stop), box, step = samples, self.needed(region), self.read_rows(region)
+            (start, stop), box = samples, self.needed(region)
             lengths = tuple(b - a for a, b in box)
-            rows = (min(step, stop - start) - 1) * self.stride + 1 + self.before + self.behind
+            rows = (min(self.read_rows(region), stop - start) - 1) * self.stride + 1 + self.before + self.behind
             if held.shape[1:] != lengths or len(held) < rows:
                 # The buffer is reused, because new pages cost a third of the time of reading.
                 held = np.empty((rows, *lengths), self.source.dtype)
-            buffer = held
-            # Cuts lie at borders of chunks, so that only samples before and behind are decoded twice.
-            edges = [start, *range((start // step + 1) * step, stop, step), stop]
-            for a, b in itertools.pairwise(edges):
+            for a, b in self.reads(samples, region):
                 first, last = self._span((a, b))
-                read_box((first, last), box, values := buffer[: last - first])
+                read_box((first, last), box, values := held[: last - first])
                 self.compute(values, first, (a, b), region, out[a - start : b - start])
 
         return read
@@ -181,18 +178,17 @@ class ComputedSource(DerivedSource):
             return None
         ends = (-(-edge // self.stride) for edge in itertools.accumulate(x.chunks[0], initial=0))
         edges = sorted({min(edge, self.shape[0]) for edge in ends})
-        compute, meta, blocks = delayed(self._bare()._computed, pure=False), np.empty((0,) * self.ndim, self.dtype), []
+        compute, meta, blocks = (
+            delayed(self._bare()._computed, pure=False),
+            np.empty((0,) * len(self.shape), self.dtype),
+            [],
+        )
         for samples in itertools.pairwise(edges):
             first, last = self._span(samples)
             block = compute(x[first:last], first, samples)
             blocks.append(da.from_delayed(block, (samples[1] - samples[0], *self.shape[1:]), meta=meta))
         whole: da.Array = da.concatenate(blocks)
         return whole if self.with_gaps else checked_lazily(whole, self.name)
-
-    @property
-    def ndim(self) -> int:
-        """Number of axes, including that of samples."""
-        return len(self.shape)
 
     def decoded_bytes(self, region: Region) -> int:
         """Return the bytes that are read per sample: the decoded chunks and the values cut from them."""

@@ -66,8 +66,7 @@ def spread_runs(n: int, chunk: int, count: int, rng: np.random.Generator) -> Arr
     ends = np.append(starts[1:], n)
     chosen = spread_samples(len(starts), max(1, count * len(starts) // n), rng)
     lengths = (ends - starts)[chosen]
-    numbers: Array = np.repeat(starts[chosen] - np.cumsum(lengths) + lengths, lengths) + np.arange(lengths.sum())
-    return numbers
+    return np.repeat(starts[chosen] - np.cumsum(lengths) + lengths, lengths) + np.arange(lengths.sum())
 
 
 def run_length(n: int, count: int, chunk: int) -> int:

@@ -64,5 +64,4 @@ def _shuffled_dask(x: da.Array, seed: int, window_bytes: int) -> da.Array:
     for i, length in enumerate(lengths):
         order = sample_order(length, (seed,), i)
         mixed.append(joined.blocks[i].map_blocks(np.take, order, axis=0, meta=np.empty((0,) * x.ndim, x.dtype)))
-    whole: da.Array = da.concatenate(mixed)
-    return whole
+    return da.concatenate(mixed)

@@ -107,6 +107,11 @@ class Source(ABC):
         """Return the number of samples of one read: whole chunks with a decoded size of about 16 MiB."""
         return max(1, _READ_BYTES // (self.chunks[0] * self.decoded_bytes(region))) * self.chunks[0]
 
+    def reads(self, samples: tuple[int, int], region: Region) -> Iterator[tuple[int, int]]:
+        """Divide samples into reads of `read_rows` samples. They end at borders of chunks: none is decoded twice."""
+        (start, stop), step = samples, self.read_rows(region)
+        return itertools.pairwise([start, *range((start // step + 1) * step, stop, step), stop])
+
 
 class ZarrSource(Source):
     """A Zarr array (v2 or v3) with a path; samples on axis 0.
@@ -132,12 +137,9 @@ class ZarrSource(Source):
         array = open_array(self.path) if known is None else open_again(self.path, known)
 
         def read(samples: tuple[int, int], region: Region, out: Array) -> None:
-            (start, stop), box = samples, tuple(slice(a, b) for a, b in region)
-            step = self.read_rows(region)
-            # Cuts lie at borders of chunks, so that no chunk is decoded twice.
-            edges = [start, *range((start // step + 1) * step, stop, step), stop]
-            for a, b in itertools.pairwise(edges):
-                read_into(array, (slice(a, b), *box), out[a - start : b - start])
+            box = tuple(slice(a, b) for a, b in region)
+            for a, b in self.reads(samples, region):
+                read_into(array, (slice(a, b), *box), out[a - samples[0] : b - samples[0]])
 
         return read
 

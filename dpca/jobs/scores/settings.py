@@ -73,4 +73,4 @@ class CompressionSettings:
         ):
             if settings[name] is usual:
                 del settings[name]
-        return settings | self.model.job_settings()  # type: ignore[no-any-return]
+        return settings | self.model.job_settings()

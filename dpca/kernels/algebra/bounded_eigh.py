@@ -19,8 +19,7 @@ def bounded_eigh(matrix: Array, k: int, *, precise: bool = False) -> tuple[Array
 
     The direct solver computes one more eigenvalue. Orthogonal iteration proves nothing about directions outside its
     subspace. A Cholesky factorization proves that none of them has more variance, see `dpca.kernels.algebra.rounding`.
-    It costs
-    d^3 / 3 operations.
+    It costs d^3 / 3 operations.
 
     Parameters
     ----------

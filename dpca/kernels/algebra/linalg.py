@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import math
 import threading
-from collections.abc import Iterator
 from functools import lru_cache
 from typing import Any
 
@@ -20,7 +19,7 @@ from numpy.typing import DTypeLike
 from scipy.linalg import lapack
 
 from dpca.kernels.algebra.namespace import any_of, beside, cast, copy_of, dtype_of, empty, is_numpy, namespace, to_numpy
-from dpca.kernels.algebra.types import Array
+from dpca.kernels.algebra.types import Array, blocks
 
 # Up to this size numpy's matmul is faster, which calls SYRK and mirrors the triangle. Above it SYRK into the output is
 # faster, because it neither mirrors nor allocates.
@@ -80,6 +79,12 @@ def workspace(name: str, shape: tuple[int, ...], dtype: DTypeLike, x: Array) -> 
     return scratch(name, shape, dtype) if is_numpy(x) else empty(shape, dtype, x)
 
 
+def signed_bytes(x: Array) -> Array:
+    """Return x - 128 as int8 in scratch memory, for a numpy array of uint8."""
+    # Flipping the top bit subtracts 128 in 8 bits, which is cheaper than subtracting floats.
+    return np.bitwise_xor(x, np.uint8(128), out=scratch("flipped", x.shape, np.uint8)).view(np.int8)
+
+
 def copy_into(out: Array, values: Array) -> None:
     """Write values of any dtype over ``out``."""
     if is_numpy(out):
@@ -88,15 +93,14 @@ def copy_into(out: Array, values: Array) -> None:
         out[...] = cast(values, dtype_of(out))
 
 
-def combine_into(out: Array, function: str, a: Array, b: Array) -> Array:
-    """Write ``function`` ("add", "subtract") of two arrays of any dtype over ``out``, in the dtype of ``out``."""
+def subtract_into(out: Array, a: Array, b: Array) -> Array:
+    """Write a - b, arrays of any dtype, over ``out``, in the dtype of ``out``."""
     if is_numpy(out):
         # Convert first, because functions of two dtypes take twice the time.
         np.copyto(out, a)
-        getattr(np, function)(out, b, out=out)
+        np.subtract(out, b, out=out)
     else:
-        dtype = dtype_of(out)
-        out[...] = getattr(namespace(out), function)(cast(a, dtype), cast(b, dtype))
+        out[...] = cast(a, dtype_of(out)) - cast(b, dtype_of(out))
     return out
 
 
@@ -104,33 +108,24 @@ def workspace_product(name: str, a: Array, b: Array) -> Array:
     """Return the matrix a @ b in a `workspace`."""
     if is_numpy(a):
         return np.matmul(a, b, out=scratch(name, (len(a), b.shape[1]), a.dtype))
-    product: Array = namespace(a).matmul(a, b)
-    return product
+    return namespace(a).matmul(a, b)
 
 
-def gram_lower(x: Array, out: Array) -> Array:
-    """Write the lower triangle of x.T @ x into ``out``. The values above it are undefined.
+def gram_lower(name: str, x: Array) -> Array:
+    """Return the lower triangle of x.T @ x in a `workspace`. The values above it are undefined.
 
-    Parameters
-    ----------
-    x : array (n, d), float32 or float64, C-ordered
-    out : array (d, d) of the same dtype, C-ordered
+    ``x`` (..., n, d), float32 or float64, is C-ordered: one matrix or a stack.
     """
+    if not is_single(x):
+        xp = namespace(x)
+        return xp.matmul(xp.matrix_transpose(x), x)
+    out = scratch(name, (x.shape[1],) * 2, x.dtype)
     if x.shape[1] <= _MATMUL_LIMIT:
         return np.matmul(x.T, x, out=out)
     (syrk,) = scipy.linalg.get_blas_funcs(("syrk",), (x,))
     # Fortran reads the transpose of out: its upper triangle is our lower one.
     syrk(1.0, x.T, beta=0.0, c=out.T, overwrite_c=True, lower=False)
     return out
-
-
-def workspace_gram(name: str, x: Array) -> Array:
-    """Return the lower triangle of x.T @ x, for one matrix or a stack, in a `workspace`."""
-    if is_single(x):
-        return gram_lower(x, scratch(name, (x.shape[1],) * 2, x.dtype))
-    xp = namespace(x)
-    product: Array = xp.matmul(xp.matrix_transpose(x), x)
-    return product
 
 
 def add_lower(total: Array, part: Array, scale: Array | float = 1.0) -> None:
@@ -145,11 +140,11 @@ def add_lower(total: Array, part: Array, scale: Array | float = 1.0) -> None:
     if len(total) <= _MATMUL_LIMIT:
         total += part if plain else np.multiply(part, scale, dtype=total.dtype)
         return
-    for start, stop in _bands(len(total)):
+    for band in blocks(len(total), _TRIANGLE_ROWS):
         # Above the diagonal SYRK leaves old bits, which may be NaN: never read them.
-        for columns, band in ((slice(start), part[start:stop, :start]), (slice(start, stop), None)):
-            values = np.tril(part[start:stop, columns]) if band is None else band
-            total[start:stop, columns] += values if plain else np.multiply(values, scale, dtype=total.dtype)
+        for columns in (slice(band.start), band):
+            values = np.tril(part[band, band]) if columns is band else part[band, columns]
+            total[band, columns] += values if plain else np.multiply(values, scale, dtype=total.dtype)
 
 
 def add_outer_lower(total: Array, u: Array, v: Array) -> None:
@@ -158,8 +153,8 @@ def add_outer_lower(total: Array, u: Array, v: Array) -> None:
         xp = namespace(total)
         total += xp.matmul(xp.matrix_transpose(u), v)
         return
-    for start, stop in _bands(len(total)):
-        total[start:stop, :stop] += u[:, start:stop].T @ v[:, :stop]
+    for band in blocks(len(total), _TRIANGLE_ROWS):
+        total[band, : band.stop] += u[:, band].T @ v[:, : band.stop]
 
 
 def symmetrize(lower: Array) -> Array:
@@ -168,17 +163,16 @@ def symmetrize(lower: Array) -> Array:
         xp = namespace(lower)
         lower[...] = xp.tril(lower) + xp.matrix_transpose(xp.tril(lower, k=-1))
         return lower
-    for start, stop in _bands(len(lower)):
-        corner = lower[start:stop, start:stop]
-        np.copyto(corner, corner.T, where=np.tri(stop - start, k=-1, dtype=bool).T)
-        lower[:start, start:stop] = lower[start:stop, :start].T
+    for band in blocks(len(lower), _TRIANGLE_ROWS):
+        corner = lower[band, band]
+        np.copyto(corner, corner.T, where=np.tri(len(corner), k=-1, dtype=bool).T)
+        lower[: band.start, band] = lower[band, : band.start].T
     return lower
 
 
 def diagonal(x: Array) -> Array:
     """Return the diagonal of each matrix."""
-    found: Array = x.diagonal() if is_single(x) else namespace(x).linalg.diagonal(x)
-    return found
+    return x.diagonal() if is_single(x) else namespace(x).linalg.diagonal(x)
 
 
 def column_products(x: Array, y: Array) -> Array:
@@ -222,10 +216,6 @@ def bring_to_one(x: Array, which: Array) -> Array | None:
         for part in (exponent // 2, exponent - exponent // 2):
             x *= cast(beside(np.asarray(np.ldexp(1.0, -part)), x), dtype_of(x))[..., None, None]
     return beside(np.asarray(np.ldexp(1.0, exponent)), x)
-
-
-def _bands(n: int) -> Iterator[tuple[int, int]]:
-    return ((start, min(start + _TRIANGLE_ROWS, n)) for start in range(0, n, _TRIANGLE_ROWS))
 
 
 def leading_eigh(matrix: Array, k: int, *, precise: bool = False) -> tuple[Array, Array]:

@@ -8,13 +8,13 @@ instead of timed, because the same machine must always decide alike.
 from __future__ import annotations
 
 import ctypes
-import os
 import sys
 from functools import cache
 from pathlib import Path
 from typing import Any
 
 import numpy as np
+from threadpoolctl import threadpool_info
 
 from dpca.kernels.algebra.linalg import scratch
 from dpca.kernels.algebra.types import Array
@@ -116,7 +116,7 @@ def _load() -> Any | None:
     found = sorted(Path(sys.prefix, "lib").glob("libmkl_rt.so*"))
     if not found:
         return None
-    in_use = _is_loaded(found[-1])
+    in_use = any(library["prefix"] == "libmkl_rt" for library in threadpool_info())
     library = ctypes.CDLL(str(found[-1]))
     if not in_use:
         # Only dpca uses MKL in this process, and tasks run in parallel already.
@@ -137,11 +137,3 @@ def _load() -> Any | None:
             gemm(*flags, m, k, len(rows), 1.0, *first, *second, float(start > 0), *result)
 
     return multiply
-
-
-def _is_loaded(path: Path) -> bool:
-    try:
-        ctypes.CDLL(str(path), mode=os.RTLD_NOLOAD | os.RTLD_LAZY)
-    except OSError:
-        return False
-    return True

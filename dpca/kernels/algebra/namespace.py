@@ -42,8 +42,7 @@ def _numpy_dtype(dtype: Any) -> np.dtype[Any]:
 def empty(shape: tuple[int, ...], dtype: DTypeLike, x: Array) -> Array:
     """Return an array of arbitrary content, in the library and on the device of ``x``."""
     xp = namespace(x)
-    made: Array = xp.empty(shape, dtype=_dtype_in(xp, dtype), device=device(x))
-    return made
+    return xp.empty(shape, dtype=_dtype_in(xp, dtype), device=device(x))
 
 
 def cast(x: Array, dtype: DTypeLike) -> Array:
@@ -51,8 +50,7 @@ def cast(x: Array, dtype: DTypeLike) -> Array:
     if is_numpy(x):
         return x.astype(dtype, copy=False)
     xp = namespace(x)
-    made: Array = xp.astype(x, _dtype_in(xp, dtype), copy=False)
-    return made
+    return xp.astype(x, _dtype_in(xp, dtype), copy=False)
 
 
 def any_of(x: Array) -> bool:
@@ -69,8 +67,7 @@ def beside(values: Array, x: Array) -> Array:
         return values
     if is_numpy(x):
         return to_numpy(values)
-    made: Array = namespace(x).asarray(to_numpy(values), device=device(x))
-    return made
+    return namespace(x).asarray(to_numpy(values), device=device(x))
 
 
 def to_numpy(x: Array) -> Array:
@@ -84,8 +81,7 @@ def copy_of(x: Array) -> Array:
     """Return a C-ordered copy on the device of ``x``."""
     if is_numpy(x):
         return x.copy()
-    made: Array = namespace(x).asarray(x, copy=True)
-    return made
+    return namespace(x).asarray(x, copy=True)
 
 
 def _dtype_in(xp: Any, dtype: DTypeLike) -> Any:

@@ -2,9 +2,24 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from dataclasses import fields
 from typing import Any
 
 from numpy.typing import NDArray
 
 Array = NDArray[Any]
 Region = tuple[tuple[int, int], ...]  #: (start, stop) along each axis of a sample
+
+
+class PickledByFields:
+    """Base class of dataclasses with cached properties, which may be far larger than their fields."""
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        """Return the class and the fields. Every task of a graph receives them, without the cached properties."""
+        return type(self), tuple(getattr(self, field.name) for field in fields(self))  # type: ignore[arg-type]
+
+
+def blocks(n: int, size: int) -> Iterator[slice]:
+    """Yield consecutive slices of ``size`` that cover ``n`` rows or columns. The last one may be shorter."""
+    return (slice(start, min(start + size, n)) for start in range(0, n, size))

@@ -15,7 +15,6 @@ import numpy as np
 import zarr
 
 from dpca.choices import COMPRESSED
-from dpca.codec.cells import CellCodec
 from dpca.codec.interpolation import unfolded
 from dpca.codec.residual import sums
 from dpca.codec.waves import RUN, from_waves, placed
@@ -57,15 +56,6 @@ class Compressed(CompressedViews):
     level : int or None
         Largest number of components of each cell to use, None for all.
     """
-
-    path: str
-    shape: tuple[int, ...]
-    dtype: np.dtype[Any]
-    axes: tuple[str, ...]
-    facts: dict[str, Any]
-    level: int | None
-    codec: CellCodec
-    _group: zarr.Group
 
     def __reduce__(self) -> Any:
         return opened_once, (self.path, self.facts["fingerprint"], self.level)

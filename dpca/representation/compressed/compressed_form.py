@@ -20,7 +20,7 @@ from dpca.kernels.algebra.types import Array
 from dpca.kernels.pixels import Pixels
 from dpca.partition.cells import CellGrid
 from dpca.partition.lapped import LappedGrid
-from dpca.storage.arrays.arrays import create_array, write_shard
+from dpca.storage.arrays.arrays import Codec, create_array, write_shard
 from dpca.storage.arrays.layout import Layout
 from dpca.storage.arrays.reading import array_in, read_into, root_facts
 from dpca.storage.errors import StoreError, one_line
@@ -101,34 +101,35 @@ def write_quantized(group: zarr.Group, quantized: Quantized, grid: CellGrid, axe
     OverflowError
         If an integer does not fit into 32 bits.
     """
-    spatial = axes[1 : 1 + grid.n_spatial]
     for name in _INTEGERS:
         values = np.asarray(getattr(quantized, name))
         if name in _OF_POSITIONS and not len(quantized.cell):
             continue
         names: Sequence[str] = axes[1:] if name == "mean" else (f"{name}_number",)
         names = ("position",) if name in ("cell", "component") else names
-        dtype = integer_dtype(float(np.abs(values).max(initial=0)))
-        chunks = mean_chunks(grid) if name == "mean" else (2**14,)
-        shards = tuple(-(-max(1, n) // c) * c for n, c in zip(values.shape, chunks, strict=True))
-        layout = Layout(chunks, shards)
-        array = create_array(group, name, values.shape, dtype, layout, names, codec="packed")
-        if values.size:
-            write_shard(array, (0,) * values.ndim, to_integers(values, dtype))
+        values = to_integers(values, integer_dtype(float(np.abs(values).max(initial=0))))
+        _write(group, name, values, names, mean_chunks(grid) if name == "mean" else (2**14,))
     if quantized.interpolated:
-        kept = quantized.weights
-        layout, names = Layout(kept.shape, kept.shape), ("level", "parity", "axis", "distance")
-        write_shard(
-            create_array(group, "weights", kept.shape, kept.dtype, layout, names, codec="packed"), (0,) * 4, kept
-        )
+        _write(group, "weights", quantized.weights, ("level", "parity", "axis", "distance"))
     if isinstance(grid, LappedGrid):
-        for axis, name in enumerate(spatial):
-            values = filter_along(grid, axis)
-            layout = Layout(values.shape, values.shape)
-            array = create_array(
-                group, f"filter_{axis}", values.shape, values.dtype, layout, (name, f"filtered_{name}"), codec="zstd"
-            )
-            write_shard(array, (0, 0), values)
+        for axis, name in enumerate(axes[1 : 1 + grid.n_spatial]):
+            _write(group, f"filter_{axis}", filter_along(grid, axis), (name, f"filtered_{name}"), codec="zstd")
+
+
+def _write(
+    group: zarr.Group,
+    name: str,
+    values: Array,
+    axes: Sequence[str],
+    chunks: tuple[int, ...] | None = None,
+    codec: Codec = "packed",
+) -> None:
+    """Write an array as one shard, by default also one chunk."""
+    chunks = chunks or values.shape
+    shard = tuple(-(-max(1, n) // c) * c for n, c in zip(values.shape, chunks, strict=True))
+    array = create_array(group, name, values.shape, values.dtype, Layout(chunks, shard), axes, codec=codec)
+    if values.size:
+        write_shard(array, (0,) * values.ndim, values)
 
 
 def mean_chunks(grid: CellGrid) -> tuple[int, ...]:

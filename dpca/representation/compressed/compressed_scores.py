@@ -14,7 +14,6 @@ import numpy as np
 
 from dpca.kernels.algebra.types import Array
 from dpca.kernels.pixels import to_pixels
-from dpca.partition.cells import CellGrid
 from dpca.partition.lapped import LappedGrid
 from dpca.representation.compressed.compressed import Compressed
 from dpca.representation.compressed.compressed_form import filter_along, pixels_of
@@ -70,12 +69,10 @@ def cells_of(store: Compressed) -> list[Cell]:
             f"components: decode its samples, or encode them with another goal than max_error"
         )
     level = np.inf if store.level is None else store.level
-    used = np.flatnonzero(codec.component < level)
-    order = used[np.argsort(codec.cell[used], kind="stable")]
-    ends = np.searchsorted(codec.cell[order], np.arange(1, codec.components.grid.n_partitions))
     grams = [rows.astype(np.float64) @ rows.T.astype(np.float64) for rows in codec.components.rows]
     found = []
-    for positions, group in zip(np.split(order, ends), codec.components.group, strict=True):
+    for rows, group in zip(codec.rows_of_cell, codec.components.group, strict=True):
+        positions = rows[codec.component[rows] < level]
         which = codec.component[positions]
         into = codec.step * _root(grams[group][np.ix_(which, which)])
         found.append(Cell(positions, codec.components.rows[group], which, codec.step, into))
@@ -106,8 +103,7 @@ class PerSample:
     def lazy(self) -> da.Array:
         """Return a Dask array. Its chunks hold the samples of a chunk of codes."""
         meta, chunks = np.empty((0,) * self.ndim, self.dtype), (self.store.rows, *self.shape[1:])
-        array: da.Array = da.from_array(self, chunks, fancy=False, meta=meta)
-        return array
+        return da.from_array(self, chunks, fancy=False, meta=meta)
 
     def __dask_tokenize__(self) -> Any:
         return type(self).__name__, self.store.__dask_tokenize__(), self.shape
@@ -210,27 +206,20 @@ def _shares(length: int, few: int) -> Array:
     """Return the matrix (few, length) of means over equal parts of an axis; a pixel on a border counts for both."""
     ends = np.arange(length + 1) * few / length
     inside = np.minimum(ends[1:], np.arange(1, few + 1)[:, None]) - np.maximum(ends[:-1], np.arange(few)[:, None])
-    found: Array = np.maximum(inside, 0)
-    return found
+    return np.maximum(inside, 0)
 
 
 def joined(store: Compressed, cells: Sequence[Array]) -> Array:
     """Return float64 samples (k, *sample_shape) from the filtered values (k, n_features) of their cells."""
     grid = store.codec.components.grid
-    plain = CellGrid(grid.sample_shape, grid.cell_shape)
     samples = np.empty((len(cells[0]), *grid.sample_shape))
-    for c, values in enumerate(cells):
-        box = plain.box(c)
-        samples[(slice(None), *(slice(*ends) for ends in box))] = values.reshape(-1, *(b - a for a, b in box))
-    if isinstance(grid, LappedGrid):
-        grid.prefilter.invert(samples, (0,) * len(grid.sample_shape))
-    return samples
+    return grid.join(((c, np.ascontiguousarray(values)[None]) for c, values in enumerate(cells)), samples)
 
 
 def means_of(store: Compressed) -> list[Array]:
     """Return the float64 mean (n_features,) of each cell of filtered samples, as the store keeps it."""
     grid, kept = store.codec.components.grid, store.codec.components.mean.astype(np.float64)
-    boxes = map(CellGrid(grid.sample_shape, grid.cell_shape).box, range(grid.n_partitions))
+    boxes = map(grid.box, range(grid.n_partitions))
     return [kept[tuple(slice(*ends) for ends in box)].ravel() for box in boxes]
 
 

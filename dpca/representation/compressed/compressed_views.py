@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
 
@@ -26,8 +27,9 @@ _CHUNK_BYTES = 2**26
 _QUALITY = ("mse", "psnr", "ssim", "max_error")
 
 
+@dataclass(frozen=True, eq=False)
 class CompressedViews:
-    """Views of an opened compressed store, in addition to NumPy's indexing."""
+    """Views of an opened compressed store, in addition to NumPy's indexing; see `Compressed` for the attributes."""
 
     path: str
     shape: tuple[int, ...]
@@ -97,8 +99,7 @@ class CompressedViews:
 
     def dask(self) -> da.Array:
         """Return a Dask array of the values, in `chunks`."""
-        lazy: da.Array = da.from_array(self, self.chunks, fancy=False, meta=np.empty((0,) * self.ndim, self.dtype))
-        return lazy
+        return da.from_array(self, self.chunks, fancy=False, meta=np.empty((0,) * self.ndim, self.dtype))
 
     def xarray(self) -> Any:
         """Return an ``xarray.DataArray`` of `dask`, with the dims and coordinates of the stack and the samples' names.

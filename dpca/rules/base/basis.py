@@ -14,8 +14,9 @@ from dpca.kernels.algebra import linalg
 from dpca.kernels.algebra.dtypes import working_dtype
 from dpca.kernels.algebra.types import Array
 from dpca.rules.base import centering, ritz
+from dpca.rules.base.options import FLAG, count, or_none
 from dpca.rules.base.orthonormal import orthonormalize
-from dpca.rules.base.rule import DivergedError, Rule, check_count
+from dpca.rules.base.rule import DivergedError, Rule
 from dpca.rules.base.state import Layout, State
 
 # During so many first updates the basis changes too much: projections on the previous basis do not give its variances.
@@ -39,15 +40,9 @@ class StreamingRule(Rule):
     k' = min(k, d, n); ``explained_variance`` (k',) float64, descending; ``total_variance`` () float64.
     """
 
-    n_components: int | None = None
-    center: bool = field(default=True, kw_only=True)
+    n_components: int | None = field(default=None, metadata=or_none(count("components")))
+    center: bool = field(default=True, kw_only=True, metadata=FLAG)
     random_order = True
-
-    def __post_init__(self) -> None:
-        if self.n_components is not None:
-            check_count("n_components", self.n_components, "components")
-        if not isinstance(self.center, bool | np.bool_):
-            raise ValueError(f"center is {self.center!r}: give True or False")
 
     def rank(self, n_features: int) -> int:
         """Return the number of components that are retained for a number of attributes."""
@@ -82,15 +77,9 @@ class SequentialRule(StreamingRule):
         Seed of the random orthonormal start.
     """
 
-    online: bool = field(default=False, kw_only=True)
-    seed: int = field(default=0, kw_only=True)
+    online: bool = field(default=False, kw_only=True, metadata=FLAG)
+    seed: int = field(default=0, kw_only=True, metadata=count("for the random generator", least=0))
     counts: ClassVar[Sequence[str]] = ("n_samples", "n_updates")
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        check_count("seed", self.seed, "for the random generator", least=0)
-        if not isinstance(self.online, bool):
-            raise ValueError(f"online is {self.online!r}: give True or False")
 
     def _layout(self, n_features: int, dtype: DTypeLike) -> Layout:
         rows = {"components": ((self.rank(n_features), n_features), working_dtype(dtype))}
@@ -212,11 +201,7 @@ class OrthonormalRule(BasisRule):
         the precision of the working dtype.
     """
 
-    orthonormalize_every: int = field(default=1, kw_only=True)
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        check_count("orthonormalize_every", self.orthonormalize_every, "updates")
+    orthonormalize_every: int = field(default=1, kw_only=True, metadata=count("updates"))
 
     def _replace(self, state: State, rows: Array) -> None:
         """Set the basis after this update to ``rows``, and orthonormalize it if that is due."""

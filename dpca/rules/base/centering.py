@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 
 from dpca.kernels.algebra import linalg
-from dpca.kernels.algebra.types import Array
+from dpca.kernels.algebra.types import Array, blocks
 from dpca.rules.base.state import Layout, State
 
 # Rows of one float32 sum. Sums of 8-bit integers minus 128 stay within 2**24, where float32 holds every integer.
@@ -55,7 +55,8 @@ def take(state: State, batch: Array, center: bool, dtype: np.dtype[Any]) -> Arra
         moved = n_seen * float(np.sum((mean - before) ** 2))
     else:
         np.copyto(x, batch, casting="unsafe")
-    state.arrays["scatter"] += moved + _sum_of_squares(x)
+    # float32 is accurate enough for each row, but not for the sum over rows.
+    state.arrays["scatter"] += moved + float(np.einsum("ij,ij->i", x, x).sum(dtype=np.float64))
     state.counts["n_samples"] = n_seen + n
     return x
 
@@ -113,9 +114,7 @@ def work_bytes(n_rows: int, n_features: int, dtype: np.dtype[Any]) -> int:
 def _subtract_shift(x: Array, batch: Array, mean: Array | None) -> Array:
     """Write batch - shift into x, and return the shift: numbers near the mean that are exact in the dtype of x."""
     if batch.dtype == np.uint8:
-        # Flipping the top bit subtracts 128 in 8 bits, which is cheaper than subtracting floats.
-        flipped = np.bitwise_xor(batch, np.uint8(128), out=linalg.scratch("flipped", batch.shape, np.uint8))
-        np.copyto(x, flipped.view(np.int8))
+        np.copyto(x, linalg.signed_bytes(batch))
         return np.full(x.shape[1], 128.0)
     shift = (batch[0] if mean is None else mean).astype(x.dtype)
     np.subtract(batch, shift, out=x, dtype=x.dtype, casting="unsafe")
@@ -124,12 +123,6 @@ def _subtract_shift(x: Array, batch: Array, mean: Array | None) -> Array:
 
 def _column_sums(x: Array) -> Array:
     total = np.zeros(x.shape[1])
-    for start in range(0, len(x), _BLOCK_ROWS):
-        block = x[start : start + _BLOCK_ROWS]
+    for block in (x[rows] for rows in blocks(len(x), _BLOCK_ROWS)):
         total += np.ones(len(block), x.dtype) @ block
     return total
-
-
-def _sum_of_squares(x: Array) -> float:
-    # float32 is accurate enough for each row, but not for the sum over rows.
-    return float(np.einsum("ij,ij->i", x, x).sum(dtype=np.float64))

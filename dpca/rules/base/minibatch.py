@@ -81,8 +81,7 @@ class InBatches(Wrapper):
 
     def finish(self, state: State) -> dict[str, Array]:
         """Return the result of the rule, including the last short batch."""
-        result: dict[str, Array] = self.rule.finish(self._flushed(state))
-        return result
+        return self.rule.finish(self._flushed(state))
 
     def _flushed(self, state: State) -> State:
         """Process the buffered samples, and return the changed state."""

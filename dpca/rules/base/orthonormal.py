@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import scipy.linalg
 
-from dpca.kernels.algebra.types import Array
+from dpca.kernels.algebra.types import Array, blocks
 
 # Columns of one float64 product: rows of float32 are converted one block at a time.
 _BLOCK_COLUMNS = 4096
@@ -41,8 +41,7 @@ def orthonormalize(rows: Array) -> Array:
 def gram(rows: Array, other: Array | None = None) -> Array:
     """Return rows @ other.T in float64. The default of ``other`` is ``rows``."""
     total = np.zeros((len(rows), len(rows if other is None else other)))
-    for start in range(0, rows.shape[1], _BLOCK_COLUMNS):
-        columns = slice(start, start + _BLOCK_COLUMNS)
+    for columns in blocks(rows.shape[1], _BLOCK_COLUMNS):
         block = rows[:, columns].astype(np.float64, copy=False)
         total += block @ (block if other is None else other[:, columns]).T
     return total
@@ -59,8 +58,7 @@ def _cholesky_qr(rows: Array) -> Array | None:
         return None
     inverse, _ = scipy.linalg.lapack.dtrtrs(lower, np.diag(1 / norms), lower=True)
     out = np.empty_like(rows)
-    for start in range(0, rows.shape[1], _BLOCK_COLUMNS):
-        columns = slice(start, start + _BLOCK_COLUMNS)
+    for columns in blocks(rows.shape[1], _BLOCK_COLUMNS):
         out[:, columns] = inverse @ rows[:, columns].astype(np.float64, copy=False)
     return out
 

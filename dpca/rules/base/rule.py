@@ -6,13 +6,13 @@ import math
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from dataclasses import dataclass
-from numbers import Integral, Real
 from typing import Any, ClassVar
 
 import numpy as np
 from numpy.typing import DTypeLike
 
 from dpca.kernels.algebra.types import Array
+from dpca.rules.base.options import check_options
 from dpca.rules.base.state import Layout, State
 
 
@@ -23,9 +23,10 @@ class DivergedError(ValueError):
 class Rule(ABC):
     """Base class of update rules: pure functions on arrays.
 
-    A rule is a frozen dataclass of its options. It implements `_layout`, `_take` and `_finish`, and overrides other
-    methods if the defaults do not suit. ``update``, ``merge``, ``combine``, ``apply`` and ``finish`` own their first
-    state: they may reuse its buffers and return it. No function changes a batch or a second state.
+    A rule is a frozen dataclass of its options, see `dpca.rules.base.options`. It implements `_layout`, `_take` and
+    `_finish`, and overrides other methods if the defaults do not suit. ``update``, ``merge``, ``combine``, ``apply``
+    and ``finish`` own their first state: they may reuse its buffers and return it. No function changes a batch or a
+    second state.
     """
 
     #: Names of the counters of a state.
@@ -42,6 +43,9 @@ class Rule(ABC):
     stackable: ClassVar[bool] = False
     #: Whether the rule assumes that samples arrive in random order.
     random_order: ClassVar[bool] = False
+
+    def __post_init__(self) -> None:
+        check_options(self)
 
     @abstractmethod
     def _layout(self, n_features: int, dtype: DTypeLike) -> Layout:
@@ -167,8 +171,7 @@ class Wrapper:
 
     def merge(self, a: State, b: State) -> State:
         """Merge the states of the rule. The wrapper's own part of ``a`` does not change."""
-        merged: State = self.rule.merge(a, self.rule.part_of(b))
-        return merged
+        return self.rule.merge(a, self.rule.part_of(b))
 
     def average(self, before: State, states: Sequence[State]) -> State:
         """Average the states of the rule. The wrapper's own part is that of ``before``."""
@@ -189,20 +192,10 @@ def bytes_of(layout: Layout) -> int:
     return sum(math.prod(shape) * np.dtype(dtype).itemsize for shape, dtype in layout.values())
 
 
-def check_number(
-    name: str, value: Any, words: str, *, above: float = -math.inf, least: float = -math.inf, most: float = math.inf
-) -> None:
-    """Reject an option unless it is a finite number with above < number and least <= number <= most.
-
-    ``words`` describe the allowed values in the error.
-    """
-    number = isinstance(value, Real) and not isinstance(value, bool | np.bool_)
-    if not number or not (above < value and least <= value <= most and abs(value) < math.inf):
-        raise ValueError(f"{name} is {value!r}: give {words}")
-
-
-def check_count(name: str, value: Any, what: str, *, least: int = 1) -> None:
-    """Reject an option unless it is an integer of at least ``least``. In the error, ``what`` follows this number."""
-    if not isinstance(value, Integral):
-        raise ValueError(f"{name} is {value!r}: give an integer, {least} or more {what}")
-    check_number(name, value, f"{least} or more {what}", least=least)
+def check_products(finite: bool | np.bool_, dtype: DTypeLike = np.float64, powers: str = "squares") -> None:
+    """Reject samples with products that are not ``finite`` in a dtype."""
+    if not finite:
+        raise ValueError(
+            f"samples are not finite, or their {powers} exceed the range of {np.dtype(dtype)}: mask them, or divide "
+            "them by a constant"
+        )

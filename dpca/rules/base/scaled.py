@@ -11,9 +11,9 @@ from numpy.typing import DTypeLike
 
 from dpca.kernels.algebra.types import Array
 from dpca.rules.base.basis import BasisRule
+from dpca.rules.base.options import number, or_none
 from dpca.rules.base.orthonormal import gram
-from dpca.rules.base.rule import check_number
-from dpca.rules.base.schedules import Delayed, Schedule, check_schedule
+from dpca.rules.base.schedules import SCHEDULE, Delayed, Schedule
 from dpca.rules.base.state import Layout, State
 
 # Number of power iterations per batch, which start from the direction of the previous batches.
@@ -40,16 +40,12 @@ class ScaledRule(BasisRule):
         estimate.)
     """
 
-    schedule: Schedule = field(default=Delayed(0.5, 50.0))
-    unit: float | None = field(default=None, kw_only=True)
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        check_schedule("schedule", self.schedule)
-        if self.unit is not None:
-            check_number(
-                "unit", self.unit, "a positive number, such as 255 for 8-bit pixels, or None to measure it", above=0
-            )
+    schedule: Schedule = field(default=Delayed(0.5, 50.0), metadata=SCHEDULE)
+    unit: float | None = field(
+        default=None,
+        kw_only=True,
+        metadata=or_none(number("a positive number, such as 255 for 8-bit pixels, or None to measure it", above=0)),
+    )
 
     def _layout(self, n_features: int, dtype: DTypeLike) -> Layout:
         measured = {} if self.unit is not None else {"heading": ((n_features,), float), "largest": ((), float)}

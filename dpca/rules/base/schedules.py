@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, field
 
 import numpy as np
 
-from dpca.rules.base.rule import check_count, check_number
+from dpca.rules.base.options import check_options, count, instance, number, or_none
 
 
 @dataclass(frozen=True)
@@ -15,9 +15,7 @@ class Schedule(ABC):
     """Step size eta_t, or acceleration alpha_t, of update t, counted from 1. All parameters are positive numbers."""
 
     def __post_init__(self) -> None:
-        for field in fields(self):
-            if field.name != "seed":
-                check_number(field.name, getattr(self, field.name), "a positive, finite number", above=0)
+        check_options(self, number("a positive, finite number", above=0))
 
     @abstractmethod
     def __call__(self, t: int) -> float:
@@ -40,11 +38,7 @@ class Power(Schedule):
     """eta_t = eta / t^gamma (Amid & Warmuth 2020, section Experiments: 0.5 <= gamma < 1)."""
 
     eta: float = 1.0
-    gamma: float = 0.8
-
-    def __post_init__(self) -> None:
-        check_number("eta", self.eta, "a positive, finite number", above=0)
-        check_number("gamma", self.gamma, "a decay of 0 to 1, above 0.5 for convergence", least=0, most=1)
+    gamma: float = field(default=0.8, metadata=number("a decay of 0 to 1, above 0.5 for convergence", least=0, most=1))
 
     def __call__(self, t: int) -> float:
         """Return eta_t."""
@@ -96,11 +90,7 @@ class FirstStrategy(Schedule):
     """
 
     c: float = 1.0
-    seed: int | None = None
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        check_count("seed", self.seed or 0, "for the random generator", least=0)
+    seed: int | None = field(default=None, metadata=or_none(count("for the random generator", least=0)))
 
     def __call__(self, t: int) -> float:
         """Return alpha_t."""
@@ -128,7 +118,5 @@ SCHEDULES: dict[str, type[Schedule]] = {
 }
 
 
-def check_schedule(name: str, value: object) -> None:
-    """Reject an option unless it is a schedule."""
-    if not isinstance(value, Schedule):
-        raise ValueError(f"{name} is {value!r}: give a schedule of dpca.rules: {', '.join(SCHEDULES)}")
+SCHEDULE = instance(Schedule, f"a schedule of dpca.rules: {', '.join(SCHEDULES)}")
+"""Check of an option that is a schedule."""

@@ -49,12 +49,9 @@ class State:
 
     def stacked(self, n: int) -> State:
         """Return ``n`` copies of this state, stacked along a new first axis, for batches (n, n_samples, n_features)."""
-        return State({name: _repeated(array, n) for name, array in self.arrays.items()}, dict(self.counts))
+        arrays = {name: namespace(a).broadcast_to(a, (n, *a.shape)) for name, a in self.arrays.items()}
+        return State(arrays, self.counts).copy()
 
     def to_numpy(self) -> State:
         """Return this state with numpy arrays. Arrays that are numpy arrays already are not copied."""
         return State({name: to_numpy(array) for name, array in self.arrays.items()}, dict(self.counts))
-
-
-def _repeated(array: Array, n: int) -> Array:
-    return copy_of(namespace(array).broadcast_to(array, (n, *array.shape)))

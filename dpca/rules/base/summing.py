@@ -28,8 +28,7 @@ class SummedRule(BasisRule):
     rounding error, the update is that of the whole batch on one worker.
 
     Parameters and results are those of :class:`~dpca.rules.base.basis.BasisRule`. With ``online=True`` batches cannot
-    be
-    summed, because the basis changes after each sample.
+    be summed, because the basis changes after each sample.
     """
 
     @property

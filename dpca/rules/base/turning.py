@@ -9,8 +9,8 @@ import numpy as np
 
 from dpca.kernels.algebra import linalg
 from dpca.kernels.algebra.namespace import beside, dtype_of, namespace, to_numpy
-from dpca.kernels.algebra.types import Array
-from dpca.rules.incremental.nystrom import blocks
+from dpca.kernels.algebra.types import Array, blocks
+from dpca.rules.incremental.nystrom import COLUMNS
 
 
 def length(vector: Array) -> float:
@@ -22,7 +22,7 @@ def products(a: Array, b: Array, fill: Callable[[slice], None] | None = None) ->
     """Return a @ b.T as a numpy array, summed in float64. ``fill`` is called before columns are read."""
     xp = namespace(a)
     total = beside(np.zeros((a.shape[0], b.shape[0])), a)
-    for columns in blocks(a.shape[1]):
+    for columns in blocks(a.shape[1], COLUMNS):
         if fill:
             fill(columns)
         # For the product of a matrix with itself, numpy computes only one triangle (SYRK).
@@ -48,7 +48,7 @@ def rotate(basis: Array, change: Array, rows: Array) -> None:
     """
     change = beside(np.ascontiguousarray(change, dtype_of(basis)), basis)
     kept, rank = change.shape[0], change.shape[1] - rows.shape[0]
-    for columns in blocks(basis.shape[1]):
+    for columns in blocks(basis.shape[1], COLUMNS):
         part = basis[:, columns]
         added = linalg.workspace_product("from basis", change[:, :rank], part[:rank, :])
         added += linalg.workspace_product("from rows", change[:, rank:], rows[:, columns])

@@ -56,8 +56,7 @@ class Watched(Wrapper):
     def update(self, state: State, batch: Array) -> State:
         """Process a batch (n_samples, n_features)."""
         self._watch(state, len(batch))
-        updated: State = self.rule.update(state, batch)
-        return updated
+        return self.rule.update(state, batch)
 
     def average(self, before: State, states: Sequence[State]) -> State:
         """Return one state for streams that started from ``before``."""
@@ -70,8 +69,7 @@ class Watched(Wrapper):
     def apply(self, state: State, sums: State) -> State:
         """Make one update with the sums over a batch."""
         self._watch(state, sums.counts["n_samples"])
-        applied: State = self.rule.apply(state, sums)
-        return applied
+        return self.rule.apply(state, sums)
 
     def merge(self, a: State, b: State) -> State:
         """Return the state of both streams."""
@@ -137,5 +135,4 @@ def _outside(rows: Array, others: Array) -> Array:
     # Uses products in float64 and the inverse of those of ``others``. Assuming orthonormal rows in float32 would leave
     # 1e-7, an angle of 3e-4.
     cross = gram(rows, others)
-    left: Array = gram(rows) - cross @ np.linalg.pinv(gram(others), hermitian=True) @ cross.T
-    return left
+    return gram(rows) - cross @ np.linalg.pinv(gram(others), hermitian=True) @ cross.T

@@ -1,8 +1,7 @@
 """Proven lower bounds on the captured variance, including rounding errors: the analysis behind ``captured_bound``.
 
-The relative error of products is gamma(n), see `dpca.kernels.algebra.rounding`. Products have few terms, because
-blocks of
-columns or rows are summed in float64. Therefore n is the length of a block. Errors are bounded by norms:
+The relative error of products is gamma(n), see `dpca.kernels.algebra.rounding`. Products have few terms, because blocks
+of columns or rows are summed in float64. Therefore n is the length of a block. Errors are bounded by norms:
 ||A| |B||_F <= ||A||_F ||B||_F.
 
 C is the covariance of the given samples. P is the projection onto the span of the k stored components. best(C) is the

@@ -11,7 +11,7 @@ import numpy as np
 from numpy.typing import DTypeLike
 
 from dpca.kernels.algebra.namespace import beside, namespace, to_numpy
-from dpca.kernels.algebra.types import Array
+from dpca.kernels.algebra.types import Array, blocks
 from dpca.rules.base.rule import Wrapper
 from dpca.rules.base.state import Layout, State
 from dpca.rules.incremental import nystrom
@@ -58,8 +58,7 @@ class Sampled(Wrapper):
             first = np.ascontiguousarray(to_numpy(batch[:1, :]))
             keys = np.random.default_rng([state.counts["n_samples"], zlib.crc32(first.data)]).random((n,))
             _keep(state, 1 - keys, batch)
-        updated: State = self.rule.update(state, batch)
-        return updated
+        return self.rule.update(state, batch)
 
     def merge(self, a: State, b: State) -> State:
         """Return the state of both streams."""
@@ -136,7 +135,7 @@ def estimate(rows: Array, mean: Array, directions: Array, variances: Array, k: i
     """
     m, q = len(rows), directions.shape[0]
     products, along = np.zeros((m, m)), np.zeros((m, q))
-    for columns in nystrom.blocks(rows.shape[1]):
+    for columns in blocks(rows.shape[1], nystrom.COLUMNS):
         part = rows[:, columns] - mean[columns]
         products += part @ part.T
         along += part @ to_numpy(directions[:, columns]).T
@@ -158,5 +157,4 @@ def _weights(variances: Array, others: Array, m: int) -> Array:
     """Return 1 over the widened gaps (k, l) between variances (k,) and others (l,)."""
     gaps = np.subtract.outer(variances, others)
     widened = np.sqrt(gaps**2 + 4 / m * np.multiply.outer(variances, others))
-    found: Array = 1 / np.maximum(widened, float(np.finfo(float).eps) * variances[0])
-    return found
+    return 1 / np.maximum(widened, float(np.finfo(float).eps) * variances[0])

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from abc import abstractmethod
+from collections.abc import Iterator
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import DTypeLike
@@ -14,7 +15,7 @@ from dpca.kernels.algebra import linalg, linalg_int8
 from dpca.kernels.algebra.dtypes import working_dtype
 from dpca.kernels.algebra.namespace import any_of, cast, dtype_of, is_numpy, namespace
 from dpca.kernels.algebra.rounding import unit
-from dpca.kernels.algebra.types import Array
+from dpca.kernels.algebra.types import Array, blocks
 from dpca.rules.base.rule import Rule
 from dpca.rules.base.state import Layout, State
 from dpca.rules.certificates import certified
@@ -37,8 +38,22 @@ BAND_ROWS = 128
 # Numbers out of range are either scaled or rejected in the end.
 QUIET = np.errstate(over="ignore", invalid="ignore")
 
-Products = tuple[Array, Array, Array | None]
-"""x^T x (lower triangle), the sum of the rows of s x, and the powers of two s with s x = block - shift (None for 1)."""
+
+class Products(NamedTuple):
+    """Sums over the rows x of a block, with s x = block - shift and powers of two s."""
+
+    product: Array
+    """x^T x (lower triangle)."""
+    total: Array
+    """The sum of the rows of s x."""
+    scale: Array | None = None
+    """s; None if all are 1."""
+
+    @property
+    def squares(self) -> Array:
+        """The diagonal of (s x)^T (s x), float64."""
+        squares = cast(linalg.diagonal(self.product), np.float64)
+        return squares if self.scale is None else squares * self.scale[..., None] ** 2
 
 
 @dataclass(frozen=True)
@@ -49,8 +64,7 @@ class Covariance(Rule):
     (cross - sum sum^T / n) / (n - 1). This is the shifted-data algorithm (Chan, Golub & LeVeque 1983, section 3).
     Alakkari (2020, section 4.3.1) accumulates the same matrix. Products are float32 over at most 1,024 rows, and 4,096
     rows for 8-bit integers. They are summed in float64. If :mod:`dpca.kernels.algebra.linalg_int8` pays, products of
-    8-bit
-    integers use integer arithmetic, in half the time.
+    8-bit integers use integer arithmetic, in half the time.
 
     For 8-bit integers c is 128 (0 if signed). Every product and sum is then exact. The result is bit-identical for any
     batch size, order of merging, number of workers and BLAS. For other dtypes c is the mean of the first batch. It
@@ -89,14 +103,15 @@ class Covariance(Rule):
     @QUIET
     def _take(self, state: State, batch: Array) -> None:
         state.move_to(batch)
-        if not is_exact(dtype_of(batch)):
-            _add_numbers(state, batch)
-        elif linalg.is_single(batch) and linalg_int8.pays():
-            for start in range(0, len(batch), linalg_int8.MOST_ROWS):
-                block = batch[start : start + linalg_int8.MOST_ROWS]
-                add_products(state, len(block), *linalg_int8.gram_lower(block))
-        else:
+        n, exact = batch.shape[-2], is_exact(dtype_of(batch))
+        if exact and linalg.is_single(batch) and linalg_int8.pays():
+            for block in (batch[rows] for rows in blocks(n, linalg_int8.MOST_ROWS)):
+                add_products(state, len(block), Products(*linalg_int8.gram_lower(block)))
+        elif exact:
             _add_bytes(state, batch)
+        else:
+            for rows in blocks(n, BLOCK_ROWS):
+                add_block(state, batch[..., rows, :], spread_of(state))
 
     @QUIET
     def merge(self, a: State, b: State) -> State:
@@ -133,10 +148,9 @@ class Covariance(Rule):
         if self.center:
             mean = state.arrays["shift"] + total / n
             # In bands of rows, to avoid a second matrix of d x d.
-            for start in range(0, total.shape[-1], BAND_ROWS):
-                stop = min(start + BAND_ROWS, total.shape[-1])
-                rows = cross[..., start:stop, :stop]
-                rows -= _outer(total[..., start:stop] / n, total[..., :stop], cross.ndim)
+            for band in blocks(total.shape[-1], BAND_ROWS):
+                rows = cross[..., band, : band.stop]
+                rows -= _outer(total[..., band] / n, total[..., : band.stop], cross.ndim)
                 rows /= max(n - 1, 1)
         else:
             mean = xp.zeros_like(total)
@@ -148,17 +162,39 @@ class Covariance(Rule):
 
     def is_batch_invariant(self, dtype: DTypeLike) -> bool:
         """Return whether sums are exact."""
-        return is_exact(np.dtype(dtype))
+        return is_exact(dtype)
 
     def batch_rows(self, dtype: DTypeLike) -> int:
         """Return the best number of samples per update: the rows of one product."""
-        return _MOST_BLOCK_ROWS if is_exact(np.dtype(dtype)) else BLOCK_ROWS
+        return _MOST_BLOCK_ROWS if is_exact(dtype) else BLOCK_ROWS
 
     def work_bytes(self, n_rows: int, n_features: int, dtype: DTypeLike) -> int:
         """Return the bytes of temporary arrays: one shifted block and its product."""
         itemsize = working_dtype(dtype).itemsize
         block = min(n_rows, self.batch_rows(dtype)) * (n_features + 1) * (itemsize + 1)
         return block + (n_features + 1) ** 2 * itemsize
+
+
+@dataclass(frozen=True)
+class SeveralCovariances(Rule):
+    """Base class of rules with several covariances in one state."""
+
+    mergeable = True
+    least_samples = 2
+
+    @abstractmethod
+    def _covariances(self, state: State) -> Iterator[State]:
+        """Yield the state of each covariance, with views as arrays."""
+
+    def _start(self, state: State, dtype: DTypeLike) -> None:
+        Covariance()._start(state, dtype)
+
+    def merge(self, a: State, b: State) -> State:
+        """Return the state of both streams, with the shifts of the first."""
+        for mine, other in zip(self._covariances(a), self._covariances(b), strict=True):
+            Covariance().merge(mine, other)
+        a.counts["n_samples"] += b.counts["n_samples"]
+        return a
 
 
 @dataclass(frozen=True)
@@ -194,7 +230,8 @@ class CovariancePCA(Covariance):
 
     def _finish(self, state: State) -> dict[str, Array]:
         if self.certified:
-            return self._certified(state)
+            dtype = np.dtype(np.float64 if self.precise else np.float32)
+            return self._bounded(state, self.n_components, self.n_least, dtype)
         mean, covariance = self._covariance_lower(state)
         xp, d = namespace(mean), mean.shape[-1]
         total = xp.linalg.trace(covariance)
@@ -212,10 +249,6 @@ class CovariancePCA(Covariance):
             **least,
         }
 
-    def _certified(self, state: State) -> dict[str, Array]:
-        dtype = np.dtype(np.float64 if self.precise else np.float32)
-        return self._bounded(state, self.n_components, self.n_least, dtype)
-
     def result_bytes(self, n_features: int, dtype: DTypeLike) -> int:
         """Return the bytes of a result."""
         k = min(self.n_components or n_features, n_features)
@@ -227,86 +260,72 @@ class CovariancePCA(Covariance):
         return super().work_bytes(n_rows, n_features, dtype) + linalg.eigh_bytes(n_features, k)
 
 
-def _add_numbers(state: State, batch: Array) -> None:
-    """Add floats or integers of more than 8 bits to a state."""
-    n = batch.shape[-2]
-    for start in range(0, n, BLOCK_ROWS):
-        add_block(state, batch[..., start : min(start + BLOCK_ROWS, n), :], spread_of(state), _products)
-
-
-def add_block(state: State, block: Array, spread: Array, products: Callable[[Array, Array], Products]) -> None:
+def add_block(state: State, block: Array, spread: Array) -> None:
     """Add up to 1,024 rows of numbers (..., n, d), or of several places (n_places, n, d), to a state.
 
-    ``spread`` is the result of `spread_of` for all previous samples. ``products`` is a function like `_products`.
+    ``spread`` is the result of `spread_of` for all previous samples.
     """
-    xp, n = namespace(block), block.shape[-2]
+    xp, n, arrays = namespace(block), block.shape[-2], state.arrays
+    ndim = arrays["cross"].ndim
     if state.counts["n_samples"] == 0:
-        state.arrays["shift"][...] = cast(center_of(block), np.float64)
-    product, total, scale = products(block, state.arrays["shift"])
-    squares = cast(linalg.diagonal(product), np.float64)
-    if scale is not None:
-        squares = squares * scale[..., None] ** 2
+        arrays["shift"][...] = cast(center_of(block), np.float64)
+    found = _products(block, arrays["shift"], ndim)
     # If a block is so far from the shift, compared with the spread so far, products lose two digits.
-    own = _variance(squares, total, n, product.ndim)
-    far = _squared_means(total, n, product.ndim) > 100 * xp.maximum(own, spread)
+    own = _variance(found.squares, found.total, n, ndim)
+    far = _squared_means(found.total, n, ndim) > 100 * xp.maximum(own, spread)
     if any_of(far):
         # In a stack, only matrices with a far block get a new shift.
         some = xp.any(far, axis=-1)[..., None]
-        move_shift(state, xp.where(some, center_of(block), state.arrays["shift"]))
-        product, total, scale = products(block, state.arrays["shift"])
-        squares = cast(linalg.diagonal(product), np.float64) * (1.0 if scale is None else scale[..., None] ** 2)
-    if _ROUNDING in state.arrays:
-        state.arrays[_ROUNDING] += unit(working_dtype(dtype_of(block))) * xp.sum(squares, axis=-1)
-    add_products(state, n, product, total, scale)
+        move_shift(state, xp.where(some, center_of(block), arrays["shift"]))
+        found = _products(block, arrays["shift"], ndim)
+    if _ROUNDING in arrays:
+        arrays[_ROUNDING] += unit(working_dtype(dtype_of(block))) * xp.sum(found.squares, axis=-1)
+    add_products(state, n, found)
 
 
 def _add_bytes(state: State, batch: Array) -> None:
     """Add 8-bit integers to a state by exact floating-point products."""
-    start, n = 0, batch.shape[-2]
+    start, n, ndim = 0, batch.shape[-2], batch.ndim
     while start < n:
         block = batch[..., start : min(start + _exact_rows(state), n), :]
-        product, total, scale = _products(block, state.arrays["shift"])
-        if block.shape[-2] > BLOCK_ROWS and any_of(_largest_square(product) >= _EXACT_BELOW):
+        found = _products(block, state.arrays["shift"], ndim)
+        if block.shape[-2] > BLOCK_ROWS and any_of(_largest_square(found.product) >= _EXACT_BELOW):
             block = block[..., :BLOCK_ROWS, :]
-            product, total, scale = _products(block, state.arrays["shift"])
-        add_products(state, block.shape[-2], product, total, scale)
+            found = _products(block, state.arrays["shift"], ndim)
+        add_products(state, block.shape[-2], found)
         start += block.shape[-2]
 
 
-def add_products(state: State, n: int, product: Array, total: Array, scale: Array | None = None) -> None:
-    """Add the result of `_products` for ``n`` rows to a state."""
-    linalg.add_lower(state.arrays["cross"], product, 1.0 if scale is None else scale**2)
-    state.arrays["sum"] += total
+def add_products(state: State, n: int, found: Products) -> None:
+    """Add the products of ``n`` rows to a state."""
+    linalg.add_lower(state.arrays["cross"], found.product, 1.0 if found.scale is None else found.scale**2)
+    state.arrays["sum"] += found.total
     state.counts["n_samples"] += n
 
 
-def _products(block: Array, shift: Array) -> Products:
-    d, dtype = block.shape[-1], working_dtype(dtype_of(block))
+def _products(block: Array, shift: Array, ndim: int) -> Products:
+    """Return the products of a block for a matrix with ``ndim`` axes, summed over places if the block has more axes."""
+    d, dtype, pooled = block.shape[-1], working_dtype(dtype_of(block)), block.ndim > ndim
+    rows = block.swapaxes(0, 1) if pooled else block
     # With a column of ones, the sums are a row of the product. This saves a pass over the rows.
-    x = linalg.workspace("shifted", (*block.shape[:-1], d + 1), dtype, block)
-    x[..., d] = 1
-    shift_into(block, shift, x[..., :d])
-    product, scale = scaled_gram(x)
-    total = cast(product[..., d, :d], np.float64)
-    return product[..., :d, :d], total if scale is None else scale[..., None] * total, scale
-
-
-def scaled_gram(x: Array) -> tuple[Array, Array | None]:
-    """Return y^T y (lower triangle) and the powers of two s with s y = x. The last columns of x and y are ones.
-
-    ``x`` (..., n, d + 1) is overwritten by y. s is None if it is 1.
-    """
-    d = x.shape[-1] - 1
-    product = linalg.workspace_gram("product", x)
-    scale = None
-    if dtype_of(x) == np.float32:
+    held = linalg.workspace("shifted", (*rows.shape[:-1], d + 1), dtype, block)
+    held[..., d] = 1
+    _shift_into(rows, shift if pooled else shift[..., None, :], held[..., :d])
+    x = held.reshape(-1, d + 1) if pooled else held
+    product, scale = linalg.gram_lower("product", x), None
+    if dtype == np.float32:
         largest = _largest_square(product[..., :d, :d])
         outside = ~((largest > _SMALL) & (largest < math.inf))
         # If squares leave the range of float32 (densities in SI units do), scale the largest deviation to 1, exactly.
         scale = linalg.bring_to_one(x[..., :d], outside) if any_of(outside) else None
         if scale is not None:
-            product = linalg.workspace_gram("product", x)
-    return product, scale
+            product = linalg.gram_lower("product", x)
+    if pooled:  # the column of ones sums over all places, but each place needs its own sum
+        ones = np.ones(len(held), dtype)
+        total = (ones @ held.reshape(len(held), -1)).reshape(held.shape[1:])[:, :d].astype(np.float64)
+    else:
+        total = cast(product[..., d, :d], np.float64)
+    return Products(product[..., :d, :d], total if scale is None else scale[..., None] * total, scale)
 
 
 def _exact_rows(state: State) -> int:
@@ -321,21 +340,17 @@ def _largest_square(product: Array) -> Array:
     """Return the largest sum of squares on the diagonal of each product."""
     squares = linalg.diagonal(product)
     # For few values the method takes a third of the time of np.max.
-    largest: Array = squares.max(axis=-1) if is_numpy(squares) else namespace(squares).max(squares, axis=-1)
-    return largest
+    return squares.max(axis=-1) if is_numpy(squares) else namespace(squares).max(squares, axis=-1)
 
 
-def shift_into(block: Array, shift: Array, out: Array) -> Array:
+def _shift_into(block: Array, shift: Array, out: Array) -> None:
     """Write block - shift to ``out``, in the working dtype."""
     if is_numpy(block) and block.dtype == np.uint8:
-        # Flipping the top bit subtracts 128 in 8 bits, which is cheaper than subtracting floats.
-        flipped = np.bitwise_xor(block, np.uint8(128), out=linalg.scratch("flipped", block.shape, np.uint8))
-        np.copyto(out, flipped.view(np.int8))
-    else:
-        linalg.copy_into(out, block)
-        if dtype_of(block) not in (np.dtype(np.int8), np.dtype(bool)):  # their shift is 0
-            out -= cast(shift, dtype_of(out))[..., None, :]
-    return out
+        np.copyto(out, linalg.signed_bytes(block))
+        return
+    linalg.copy_into(out, block)
+    if dtype_of(block) not in (np.dtype(np.int8), np.dtype(bool)):  # their shift is 0
+        out -= cast(shift, dtype_of(out))
 
 
 def center_of(block: Array) -> Array:
@@ -380,10 +395,8 @@ def _displace(cross: Array, total: Array, n: int, delta: Array) -> Array:
     moved: Array = total + n * delta
     if any_of(delta):
         rows = [a if a.ndim == cross.ndim else a[..., None, :] for a in (total, delta, moved)]
-        n_places = rows[0].shape[-2]
-        for start in range(0, n_places, BLOCK_ROWS):
-            stop = min(start + BLOCK_ROWS, n_places)
-            before, change, after = (a[..., start:stop, :] for a in rows)
+        for places in blocks(rows[0].shape[-2], BLOCK_ROWS):
+            before, change, after = (a[..., places, :] for a in rows)
             left, right = xp.concat([before, change], axis=-2), xp.concat([change, after], axis=-2)
             linalg.add_outer_lower(cross, left, right)
     return moved
@@ -391,10 +404,9 @@ def _displace(cross: Array, total: Array, n: int, delta: Array) -> Array:
 
 def _outer(a: Array, b: Array, ndim: int) -> Array:
     """Return a b^T with ``ndim`` axes, summed over places if the vectors have such an axis."""
-    product: Array = a.T @ b if a.ndim == ndim else a[..., None] * b[..., None, :]
-    return product
+    return a.T @ b if a.ndim == ndim else a[..., None] * b[..., None, :]
 
 
-def is_exact(dtype: np.dtype[Any]) -> bool:
+def is_exact(dtype: DTypeLike) -> bool:
     """Return whether values are 8-bit integers. Sums of their products are exact."""
-    return dtype in (np.dtype(np.uint8), np.dtype(np.int8), np.dtype(bool))
+    return np.dtype(dtype) in (np.dtype(np.uint8), np.dtype(np.int8), np.dtype(bool))

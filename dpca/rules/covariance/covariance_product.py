@@ -13,7 +13,7 @@ from numpy.typing import DTypeLike
 from dpca.kernels.algebra import linalg
 from dpca.kernels.algebra.dtypes import working_dtype
 from dpca.kernels.algebra.rounding import eigen_error, unit
-from dpca.kernels.algebra.types import Array
+from dpca.kernels.algebra.types import Array, blocks
 from dpca.rules.base.orthonormal import gram
 from dpca.rules.base.rule import Rule
 from dpca.rules.base.state import Layout, State
@@ -26,7 +26,7 @@ from dpca.rules.covariance.measured import (
     relative_errors,
     singular_values,
 )
-from dpca.rules.incremental.nystrom import COLUMNS, blocks
+from dpca.rules.incremental.nystrom import COLUMNS
 
 # Largest number of bytes of a batch, and fewest rows that pay for adding a product of all columns.
 _BATCH_BYTES, _FEWEST_ROWS = 2**26, 64
@@ -71,19 +71,18 @@ class CovarianceProduct(Rule):
         dtype = working_dtype(batch.dtype)
         # BLAS rounds differently for arrays in Fortran order and for unaligned ones, which may arrive on workers.
         mean, components = self.mean.astype(dtype), np.require(self.components, dtype, ["C", "A"])
-        for start in range(0, len(batch), BLOCK_ROWS):
-            block = batch[start : start + BLOCK_ROWS]
+        for block in (batch[rows] for rows in blocks(len(batch), BLOCK_ROWS)):
             y, ones, squares = np.zeros((len(block), len(components)), dtype), np.ones(len(block), dtype), 0.0
             groups = self._groups(len(block))
             # Columns are centered twice, a block at a time, because this costs less than holding all of them.
-            for columns in blocks(batch.shape[1]):
+            for columns in blocks(batch.shape[1], COLUMNS):
                 x = self._centered(block[:, columns], mean[columns])
                 y += x @ components[:, columns].T
                 state.arrays["sum"][columns] += ones @ x
                 squares += float(np.einsum("ij,ij->i", x, x, dtype=dtype).sum(dtype=np.float64))
                 for rows, products in groups:
                     products += x[rows] @ x[rows].T
-            for columns in blocks(batch.shape[1]):
+            for columns in blocks(batch.shape[1], COLUMNS):
                 state.arrays["image"][:, columns] += y.T @ self._centered(block[:, columns], mean[columns])
             state.arrays["squares"] += squares
             state.arrays["rounding"] += unit(dtype) * squares
@@ -100,8 +99,7 @@ class CovarianceProduct(Rule):
 
     def _centered(self, part: Array, mean: Array) -> Array:
         x = linalg.scratch("refined", part.shape, mean.dtype)
-        centered: Array = np.subtract(part, mean if self.center else 0, out=x, dtype=mean.dtype)
-        return centered
+        return np.subtract(part, mean if self.center else 0, out=x, dtype=mean.dtype)
 
     def _finish(self, state: State) -> dict[str, Array]:
         mean, product, total = self._product(state)

@@ -18,7 +18,7 @@ from dpca.kernels.algebra import linalg
 from dpca.kernels.algebra.bounded_eigh import bounded_eigh
 from dpca.kernels.algebra.dtypes import working_dtype
 from dpca.kernels.algebra.rounding import gamma, unit
-from dpca.kernels.algebra.types import Array
+from dpca.kernels.algebra.types import Array, blocks
 from dpca.rules.base.orthonormal import orthonormalize
 from dpca.rules.base.rule import Rule
 from dpca.rules.base.state import Layout, State
@@ -56,26 +56,21 @@ class BlockGram(Rule):
     def _take(self, state: State, batch: Array) -> None:
         first = state.counts["n_samples"]
         if first + len(batch) > self.n_samples:
-            raise ValueError(
-                f"got {first + len(batch)} samples, but n_samples is {self.n_samples}: give the number of all samples"
-            )
+            raise _miscounted(first + len(batch), self.n_samples)
         state.arrays["rows"][first : first + len(batch)] = batch
         state.counts["n_samples"] += len(batch)
 
     def _finish(self, state: State) -> dict[str, Array]:
         n = self.n_samples
         if state.counts["n_samples"] < n:
-            raise ValueError(
-                f"got {state.counts['n_samples']} samples, but n_samples is {n}: give the number of all samples"
-            )
+            raise _miscounted(state.counts["n_samples"], n)
         samples, gram = state.arrays.pop("rows"), np.zeros((n, n))
-        for start in range(0, samples.shape[1], _BLOCK_ATTRIBUTES):
-            part = samples[:, start : start + _BLOCK_ATTRIBUTES]
+        for part in (samples[:, columns] for columns in blocks(samples.shape[1], _BLOCK_ATTRIBUTES)):
             rows = linalg.scratch("attributes", part.shape[::-1], working_dtype(samples.dtype))
             np.copyto(rows, part.T)
             if self.center:
                 rows -= part.mean(axis=0, dtype=np.float64).astype(rows.dtype)[:, None]
-            linalg.add_lower(gram, linalg.gram_lower(rows, linalg.scratch("gram", (n, n), rows.dtype)))
+            linalg.add_lower(gram, linalg.gram_lower("gram", rows))
         return {"gram": gram}
 
     def result_bytes(self, n_features: int, dtype: DTypeLike) -> int:
@@ -85,6 +80,10 @@ class BlockGram(Rule):
     def work_bytes(self, n_rows: int, n_features: int, dtype: DTypeLike) -> int:
         """Return the bytes of temporary arrays: the Gram matrix, one block of attributes and its product."""
         return dual_bytes(self.n_samples, n_features, 1, dtype)
+
+
+def _miscounted(n: int, n_samples: int) -> ValueError:
+    return ValueError(f"got {n} samples, but n_samples is {n_samples}: give the number of all samples")
 
 
 def dual_weights(gram: Array, n_components: int, dtype: DTypeLike) -> dict[str, Array]:
@@ -105,8 +104,7 @@ def dual_weights(gram: Array, n_components: int, dtype: DTypeLike) -> dict[str, 
         Float64: ``weights`` (k, n), so that components = weights @ (X - mean) for any set of attributes;
         ``explained_variance`` (k,), descending; ``total_variance`` (); ``beyond`` () and ``errors`` (k,), see
         `dpca.kernels.algebra.bounded_eigh`. k is the smaller of n_components and the rank of the samples in the
-        precision of
-        the products.
+        precision of the products.
     """
     n = len(gram)
     if n < 2:
@@ -189,8 +187,8 @@ class DualComponents(Rule):
 
     def _take(self, state: State, batch: Array) -> None:
         dtype = working_dtype(batch.dtype)
-        for start in range(0, len(batch), _BLOCK_ROWS):
-            block, seen = batch[start : start + _BLOCK_ROWS], state.counts["n_samples"]
+        for rows in blocks(len(batch), _BLOCK_ROWS):
+            block, seen = batch[rows], state.counts["n_samples"]
             if self.center and not seen:
                 state.arrays["shift"][:] = block.mean(axis=0, dtype=np.float64).astype(dtype)
             x = linalg.scratch("dual", block.shape, dtype)

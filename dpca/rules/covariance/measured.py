@@ -92,13 +92,6 @@ def measured_bound(found: dict[str, Array], k: int, dtype: DTypeLike) -> float:
     return certificate.share(captured, certificate.moved(missed, largest, certificate.stored(k, dtype)))
 
 
-def optimum(found: dict[str, Array], k: int) -> float:
-    """Return an upper bound on the variance of the best k components, from the result of `RayleighRitz`."""
-    _, missed, largest, _ = certified_share(found, k)
-    off = math.sqrt(k) * float(np.linalg.norm(errors_of(found).rows(largest)[:k]))
-    return float(found["explained_variance"][:k].sum()) + missed + off
-
-
 def _refined_bound(found: dict[str, Array], turn: Array, better: Array, k: int, dtype: DTypeLike) -> float:
     """Return a lower bound on the captured share of turn (m, q') V C, for the q' leading Ritz vectors V.
 
@@ -191,8 +184,7 @@ def next_iterate(product: Array, given: Array) -> Array:
     _, values, rows = scipy.linalg.svd(product, full_matrices=False)
     found = values > values[0] * 1e-12
     if found.all() or not values[0]:
-        kept: Array = rows if values[0] else given
-        return kept
+        return rows if values[0] else given
     q: Array = scipy.linalg.qr(np.concatenate([rows[found], given]).T, mode="economic")[0].T
     q[: found.sum()] = rows[found]
     return q[: len(given)]
@@ -200,5 +192,4 @@ def next_iterate(product: Array, given: Array) -> Array:
 
 def singular_values(products: Array) -> Array:
     """Return the singular values of rows, descending, from their Gram matrix."""
-    found: Array = np.sqrt(np.maximum(scipy.linalg.eigvalsh(products)[::-1], 0))
-    return found
+    return np.sqrt(np.maximum(scipy.linalg.eigvalsh(products)[::-1], 0))

@@ -9,7 +9,7 @@ from numpy.typing import DTypeLike
 
 from dpca.kernels.algebra import linalg
 from dpca.kernels.algebra.namespace import cast, dtype_of, empty, is_numpy, namespace
-from dpca.kernels.algebra.types import Array
+from dpca.kernels.algebra.types import Array, blocks
 from dpca.rules.base.rule import Rule
 from dpca.rules.base.state import Layout, State
 from dpca.rules.covariance.covariance import is_exact
@@ -39,9 +39,8 @@ class Moments(Rule):
         return {"mean": ((n_features,), float), "m2": ((n_features,), float)}
 
     def _take(self, state: State, batch: Array) -> None:
-        n = batch.shape[-2]
-        for start in range(0, n, _BLOCK_ROWS):
-            rows = batch[..., start : min(start + _BLOCK_ROWS, n), :]
+        for few in blocks(batch.shape[-2], _BLOCK_ROWS):
+            rows = batch[..., few, :]
             mean, m2 = _moments(rows)
             self.merge(state, State({"mean": mean, "m2": m2}, {"n_samples": rows.shape[-2]}))
 
@@ -74,8 +73,7 @@ def _moments(rows: Array) -> tuple[Array, Array]:
     dtype = np.dtype(np.float32 if exact else np.float64)
     # Blocks of columns only help the cache of a processor; accelerators need none.
     width = _BLOCK_BYTES // (_BLOCK_ROWS * dtype.itemsize) if is_numpy(rows) else d
-    for first in range(0, d, width):
-        columns = slice(first, min(first + width, d))
+    for columns in blocks(d, width):
         part = rows[..., columns]
         x = linalg.workspace("moments", part.shape, dtype, rows)
         linalg.copy_into(x, part)

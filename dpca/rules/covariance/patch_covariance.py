@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import dataclass
 
 import numpy as np
@@ -9,16 +10,15 @@ from numpy.typing import DTypeLike
 
 from dpca.kernels.algebra.types import Array
 from dpca.kernels.patches import PatchGrid
-from dpca.rules.base.rule import Rule
 from dpca.rules.base.state import Layout, State
-from dpca.rules.covariance.covariance import CovariancePCA
+from dpca.rules.covariance.covariance import CovariancePCA, SeveralCovariances
 
 # Number of patches per update. Smaller updates spend most of their time on adding to the matrix.
 _PATCHES = 2**16
 
 
 @dataclass(frozen=True)
-class PatchCovariancePCA(Rule):
+class PatchCovariancePCA(SeveralCovariances):
     """Leading principal components of overlapping patches, shared by all positions, and one mean patch.
 
     Every patch of every sample is a row of one covariance, as in the filters of PCANet (Chan et al. 2015, equation 2).
@@ -41,9 +41,6 @@ class PatchCovariancePCA(Rule):
     grid: PatchGrid
     n_components: int | None = None
 
-    mergeable = True
-    least_samples = 2
-
     @property
     def _one(self) -> CovariancePCA:
         return CovariancePCA(self.n_components, precise=True)
@@ -51,20 +48,14 @@ class PatchCovariancePCA(Rule):
     def _layout(self, n_features: int, dtype: DTypeLike) -> Layout:
         return self._one._layout(self.grid.n_features, dtype)
 
-    def _start(self, state: State, dtype: DTypeLike) -> None:
-        self._one._start(state, dtype)
-
     def _take(self, state: State, batch: Array) -> None:
         one, patches = self._one, self._patches(state)
         for _, rows in self.grid.rows(batch.reshape(len(batch), *self.grid.sample_shape)):
             one.update(patches, rows)
         state.counts["n_samples"] += len(batch)
 
-    def merge(self, a: State, b: State) -> State:
-        """Return the state of both streams, with the shift of the first."""
-        self._one.merge(self._patches(a), self._patches(b))
-        a.counts["n_samples"] += b.counts["n_samples"]
-        return a
+    def _covariances(self, state: State) -> Iterator[State]:
+        yield self._patches(state)
 
     def _finish(self, state: State) -> dict[str, Array]:
         return self._one.finish(self._patches(state))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import math
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
@@ -10,10 +11,7 @@ from functools import cached_property
 import numpy as np
 from numpy.typing import DTypeLike
 
-from dpca.kernels.algebra import linalg
-from dpca.kernels.algebra.dtypes import working_dtype
-from dpca.kernels.algebra.types import Array
-from dpca.rules.base.rule import Rule
+from dpca.kernels.algebra.types import Array, blocks
 from dpca.rules.base.state import Layout, State
 from dpca.rules.covariance.covariance import (
     BAND_ROWS,
@@ -21,11 +19,9 @@ from dpca.rules.covariance.covariance import (
     QUIET,
     Covariance,
     CovariancePCA,
-    Products,
+    SeveralCovariances,
     add_block,
     is_exact,
-    scaled_gram,
-    shift_into,
     spread_of,
 )
 
@@ -36,7 +32,7 @@ _FEWEST_SAMPLES = 32
 
 
 @dataclass(frozen=True)
-class PooledCovariancePCA(Rule):
+class PooledCovariancePCA(SeveralCovariances):
     """Leading principal components of groups of places. All places of a group share their components.
 
     Alakkari 2020, section 4.3.1, pooled. A sample is a sequence of places: all places of group 0, then those of group
@@ -50,9 +46,8 @@ class PooledCovariancePCA(Rule):
     discarded eigenvalues.
 
     Products are those of :class:`~dpca.rules.covariance.covariance.Covariance`. The samples of several places are rows
-    of one
-    product, and each place has a shift. Products are exact for 8-bit integers. For other dtypes, the mean of a place or
-    its drift costs no accuracy.
+    of one product, and each place has a shift. Products are exact for 8-bit integers. For other dtypes, the mean of a
+    place or its drift costs no accuracy.
 
     Parameters
     ----------
@@ -72,9 +67,6 @@ class PooledCovariancePCA(Rule):
     n_components: int | None
     groups: Sequence[tuple[int, int]]
 
-    mergeable = True
-    least_samples = 2
-
     def __post_init__(self) -> None:
         if not self.groups or min(map(min, self.groups)) < 1:
             raise ValueError(f"groups are {self.groups}: give at least one place and one attribute in each group")
@@ -88,28 +80,21 @@ class PooledCovariancePCA(Rule):
         return {"shift": ((n_features,), float), "sum": ((n_features,), float), **crosses}
 
     def _start(self, state: State, dtype: DTypeLike) -> None:
-        held, n_features = sum(places * d for places, d in self.groups), len(state.arrays["sum"])
+        held, n_features = self._columns[-1].stop, len(state.arrays["sum"])
         if n_features != held:
             raise ValueError(f"samples have {n_features} attributes, but the groups have {held}: give equal numbers")
-        self._one._start(state, dtype)
+        super()._start(state, dtype)
 
     @QUIET
     def _take(self, state: State, batch: Array) -> None:
         add = _add_bytes if is_exact(batch.dtype) else _add_numbers
-        for group, columns in self._views(state):
+        for group, columns in zip(self._covariances(state), self._columns, strict=True):
             add(group, batch[:, columns].reshape(len(batch), *group.arrays["sum"].shape))
         state.counts["n_samples"] += len(batch)
 
-    def merge(self, a: State, b: State) -> State:
-        """Return the state of both streams, with the shifts of the first."""
-        for (mine, _), (other, _) in zip(self._views(a), self._views(b), strict=True):
-            self._one.merge(mine, other)
-        a.counts["n_samples"] += b.counts["n_samples"]
-        return a
-
     def _finish(self, state: State) -> dict[str, Array]:
         means, result = [], {}
-        for g, (group, _) in enumerate(self._views(state)):
+        for g, group in enumerate(self._covariances(state)):
             found = self._one.finish(group)
             means.append(found["mean"].ravel())
             n_places = len(found["mean"])
@@ -120,28 +105,30 @@ class PooledCovariancePCA(Rule):
 
     def unpack(self, result: dict[str, Array]) -> list[dict[str, Array]]:
         """Return the result of each group. Its ``mean`` (n_places, n_features) has a row for each place."""
-        names, end, found = ("components", "explained_variance", "total_variance"), 0, []
-        for g, (n_places, d) in enumerate(self.groups):
-            start, end = end, end + n_places * d
-            mean = result["mean"][start:end].reshape(n_places, d)
+        names, found = ("components", "explained_variance", "total_variance"), []
+        for g, columns in enumerate(self._columns):
+            mean = result["mean"][columns].reshape(self.groups[g])
             found.append({"mean": mean, **{name: result[f"{name}-{g}"] for name in names}})
         return found
 
-    def _views(self, state: State) -> Iterator[tuple[State, slice]]:
-        """Yield the part of the state of each group, with views as arrays, and the columns of its attributes."""
-        end = 0
-        for g, (n_places, d) in enumerate(self.groups):
-            columns = slice(end, end := end + n_places * d)
-            arrays = {name: state.arrays[name][columns].reshape(n_places, d) for name in ("shift", "sum")}
-            yield State({**arrays, "cross": state.arrays[f"cross-{g}"]}, dict(state.counts)), columns
+    @property
+    def _columns(self) -> list[slice]:
+        """The columns of the attributes of each group."""
+        ends = itertools.accumulate((n_places * d for n_places, d in self.groups), initial=0)
+        return [slice(*both) for both in itertools.pairwise(ends)]
+
+    def _covariances(self, state: State) -> Iterator[State]:
+        for g, columns in enumerate(self._columns):
+            arrays = {name: state.arrays[name][columns].reshape(self.groups[g]) for name in ("shift", "sum")}
+            yield State({**arrays, "cross": state.arrays[f"cross-{g}"]}, dict(state.counts))
 
     def is_batch_invariant(self, dtype: DTypeLike) -> bool:
         """Return whether sums are exact."""
-        return is_exact(np.dtype(dtype))
+        return is_exact(dtype)
 
     def batch_rows(self, dtype: DTypeLike) -> int:
         """Return the best number of samples per update: enough for a product over the places of the largest group."""
-        rows = _BYTE_ROWS if is_exact(np.dtype(dtype)) else BLOCK_ROWS
+        rows = _BYTE_ROWS if is_exact(dtype) else BLOCK_ROWS
         samples = max(_FEWEST_SAMPLES, math.ceil(rows / max(n_places for n_places, _ in self.groups)))
         return min(samples, self._one.batch_rows(dtype))
 
@@ -154,7 +141,7 @@ class PooledCovariancePCA(Rule):
         return max(self._group_work_bytes(n_rows, n_places, d, dtype) for n_places, d in self.groups)
 
     def _group_work_bytes(self, n_rows: int, n_places: int, d: int, dtype: DTypeLike) -> int:
-        if is_exact(np.dtype(dtype)):
+        if is_exact(dtype):
             rows = min(n_rows, _samples_at_once(n_places)) * n_places
             copies = 2 * rows * (d + 1)
         else:
@@ -169,36 +156,22 @@ def _add_bytes(group: State, values: Array) -> None:
     shift, total, cross = (group.arrays[name] for name in ("shift", "sum", "cross"))
     together = State({"shift": shift[0], "sum": np.zeros(d), "cross": cross})
     together.counts["n_samples"] = group.counts["n_samples"] * n_places
-    step = _samples_at_once(n_places)
-    for start in range(0, len(values), step):
-        Covariance().update(together, values[start : start + step].reshape(-1, d))
+    for few in blocks(len(values), _samples_at_once(n_places)):
+        Covariance().update(together, values[few].reshape(-1, d))
     total += values.sum(axis=0, dtype=np.int32)
     total -= len(values) * shift[0, 0]
 
 
 def _add_numbers(group: State, values: Array) -> None:
     """Add floats or wider integers (n_samples, n_places, d)."""
-    for start in range(0, len(values), BLOCK_ROWS):
-        block = values[start : start + BLOCK_ROWS].swapaxes(0, 1)
+    for rows in blocks(len(values), BLOCK_ROWS):
+        block = values[rows].swapaxes(0, 1)
         spread, step = spread_of(group), max(1, BLOCK_ROWS // block.shape[1])
-        for first in range(0, len(block), step):
-            places = slice(first, first + step)
+        for places in blocks(len(block), step):
             arrays = {name: group.arrays[name][places] for name in ("shift", "sum")}
             part = State({**arrays, "cross": group.arrays["cross"]}, dict(group.counts))
-            add_block(part, block[places], spread, _products)
+            add_block(part, block[places], spread)
         group.counts["n_samples"] += block.shape[1]
-
-
-def _products(block: Array, shift: Array) -> Products:
-    """Return the products of the samples of several places (n_places, n, d), and the sums of each place."""
-    (n_places, n, d), dtype = block.shape, working_dtype(block.dtype)
-    x = linalg.scratch("shifted", (n, n_places, d + 1), dtype)
-    x[..., d] = 1
-    shift_into(block, shift, x[..., :d].swapaxes(0, 1))
-    product, scale = scaled_gram(x.reshape(-1, d + 1))
-    # The column of ones sums over all places, but each place needs its own sum.
-    total = (np.ones(n, dtype) @ x.reshape(n, -1)).reshape(x.shape[1:])[:, :d].astype(np.float64)
-    return product[:d, :d], total if scale is None else scale * total, scale
 
 
 def _samples_at_once(n_places: int) -> int:

@@ -11,11 +11,11 @@ from numpy.typing import DTypeLike
 from scipy.linalg import blas, lapack
 
 from dpca.kernels.algebra import linalg
-from dpca.kernels.algebra.types import Array
+from dpca.kernels.algebra.types import Array, blocks
 from dpca.rules.base.codes import DIGITS, read_codes
-from dpca.rules.base.rule import DivergedError, Rule
+from dpca.rules.base.rule import DivergedError
 from dpca.rules.base.state import Layout, State
-from dpca.rules.covariance.covariance import QUIET, Covariance, move_shift
+from dpca.rules.covariance.covariance import BAND_ROWS, QUIET, Covariance, SeveralCovariances, move_shift
 
 # An attribute counts as constant if its standard deviation is below this share of its mean, or of its distance from the
 # shift: the differences are then rounding errors of its values, of the shift, or of the sums.
@@ -23,7 +23,7 @@ _CONSTANT_VALUES, _CONSTANT_SUMS = 8 * float(np.finfo(np.float64).eps), 1e-7
 
 
 @dataclass(frozen=True)
-class RidgeMoments(Rule):
+class RidgeMoments(SeveralCovariances):
     """Linear classifier by ridge regression on targets of 1 and -1 (Hoerl & Kennard 1970).
 
     With standardized attributes Z and targets Y, the coefficients are (Z^T Z + alpha I)^-1 Z^T Y. Each sample belongs
@@ -37,8 +37,7 @@ class RidgeMoments(Rule):
 
     Batches hold the attributes, then the code (`dpca.rules.base.codes`) fold * n_classes + class. Products are those of
     `dpca.rules.covariance.covariance.Covariance`, which are exact for 8-bit integers. Other samples should be float64,
-    because a
-    small penalty magnifies rounding errors.
+    because a small penalty magnifies rounding errors.
 
     Parameters
     ----------
@@ -64,9 +63,6 @@ class RidgeMoments(Rule):
     n_folds: int = field(default=1, kw_only=True)
     standardize: bool = field(default=True, kw_only=True)
 
-    mergeable = True
-    least_samples = 2
-
     def _layout(self, n_features: int, dtype: DTypeLike) -> Layout:
         k, d = self.n_folds, n_features - DIGITS
         return {
@@ -77,9 +73,6 @@ class RidgeMoments(Rule):
             "class_count": ((k, self.n_classes), np.int64),
         }
 
-    def _start(self, state: State, dtype: DTypeLike) -> None:
-        Covariance()._start(state, dtype)
-
     def _take(self, state: State, batch: Array) -> None:
         codes = read_codes(batch[:, -DIGITS:])
         order = np.argsort(codes, kind="stable")
@@ -89,7 +82,7 @@ class RidgeMoments(Rule):
         # These sums take a seventh of the time of reduceat.
         sums = [rows[a:b].sum(axis=0, dtype=np.float64) for a, b in itertools.pairwise(ends)]
         of_fold = np.searchsorted(present, np.arange(self.n_folds + 1) * self.n_classes)
-        for f, fold in enumerate(self._folds(state)):
+        for f, fold in enumerate(self._covariances(state)):
             Covariance().update(fold, rows[ends[of_fold[f]] : ends[of_fold[f + 1]]])
         folds, classes = np.divmod(present, self.n_classes)
         state.arrays["class_sum"][folds, classes] += sums
@@ -98,28 +91,24 @@ class RidgeMoments(Rule):
 
     def merge(self, a: State, b: State) -> State:
         """Return the state of both streams, with the shifts of the first."""
-        for mine, other in zip(self._folds(a), self._folds(b), strict=True):
-            Covariance().merge(mine, other)
+        merged = super().merge(a, b)
         for name in ("class_sum", "class_count"):
-            a.arrays[name] += b.arrays[name]
-        a.counts["n_samples"] += b.counts["n_samples"]
-        return a
+            merged.arrays[name] += b.arrays[name]
+        return merged
 
-    def _folds(self, state: State) -> Iterator[State]:
-        """Yield the moments of each fold, with views as arrays."""
+    def _covariances(self, state: State) -> Iterator[State]:
         counts = state.arrays["class_count"].sum(axis=1)
         for f, n in enumerate(counts.tolist()):
-            yield State({name: state.arrays[name][f] for name in ("shift", "sum", "cross")}, {"n_samples": n})
+            yield State({name: array[f] for name, array in state.arrays.items()}, {"n_samples": n})
 
     @QUIET
     def _finish(self, state: State) -> dict[str, Array]:
-        folds = [_Moments(fold, *of) for fold, of in zip(self._folds(state), self._classes(state), strict=True)]
-        filled = max(folds, key=lambda fold: fold.n)
-        shift = filled.state.arrays["shift"].copy()
+        folds = [_Moments(**fold.arrays) for fold in self._covariances(state)]
+        shift = max(folds, key=lambda fold: fold.n).shift.copy()
         for fold in folds:
             fold.move_to(shift)
-        whole = folds[0] if len(folds) == 1 else _Moments.sum_of(folds)
-        squares = linalg.diagonal(whole.state.arrays["cross"])
+        whole = folds[0].plus(folds[1:], 1) if len(folds) > 1 else folds[0]
+        squares = linalg.diagonal(whole.cross)
         if not np.isfinite(squares).all():
             raise ValueError("a variance exceeds the range of float64: divide all values by a constant first")
         level = np.sqrt(squares.max() / whole.n) or np.abs(shift).max()
@@ -131,7 +120,7 @@ class RidgeMoments(Rule):
         best = 0
         if len(folds) > 1 and len(self.alphas) > 1:
             for fold in folds:
-                errors += fold.squared_errors(*whole.less(fold).solutions(self.alphas, self.standardize))
+                errors += fold.squared_errors(*whole.plus([fold], -1).solutions(self.alphas, self.standardize))
             errors /= whole.n * whole.n_targets
             best = int(errors.argmin())
         alpha = float(self.alphas[best])
@@ -142,9 +131,6 @@ class RidgeMoments(Rule):
             "alpha": np.asarray(alpha),
             "errors": errors,
         }
-
-    def _classes(self, state: State) -> Iterator[tuple[Array, Array]]:
-        return zip(state.arrays["class_sum"], state.arrays["class_count"], strict=True)
 
     def is_batch_invariant(self, dtype: DTypeLike) -> bool:
         """Return whether sums are exact."""
@@ -167,9 +153,11 @@ class RidgeMoments(Rule):
 
 @dataclass
 class _Moments:
-    """Sums over samples: of attributes, of their products, and of the attributes and samples of each class."""
+    """Sums over samples, minus a shift: of attributes, of their products, and of the attributes of each class."""
 
-    state: State
+    shift: Array
+    sum: Array
+    cross: Array
     class_sum: Array
     class_count: Array
 
@@ -181,58 +169,44 @@ class _Moments:
     def n_targets(self) -> int:
         return 1 if len(self.class_count) == 2 else len(self.class_count)
 
-    @classmethod
-    def sum_of(cls, folds: Sequence[_Moments]) -> _Moments:
-        first, *others = folds
-        whole = cls(first.state.copy(), first.class_sum.copy(), first.class_count.copy())
-        for fold in others:
-            whole._add(fold, 1)
+    def plus(self, folds: Sequence[_Moments], sign: int) -> _Moments:
+        """Return the moments with those of some folds added, or subtracted. All moments must have one shift."""
+        whole = _Moments(**{name: array.copy() for name, array in vars(self).items()})
+        for fold in folds:
+            for name in ("sum", "cross", "class_sum", "class_count"):
+                total = getattr(whole, name)
+                total += sign * getattr(fold, name)
         return whole
-
-    def less(self, fold: _Moments) -> _Moments:
-        """Return the moments of all other samples. All moments must have one shift."""
-        rest = _Moments(self.state.copy(), self.class_sum.copy(), self.class_count.copy())
-        rest._add(fold, -1)
-        return rest
-
-    def _add(self, fold: _Moments, sign: int) -> None:
-        for name in ("sum", "cross"):
-            self.state.arrays[name] += sign * fold.state.arrays[name]
-        self.class_sum += sign * fold.class_sum
-        self.class_count += sign * fold.class_count
 
     def move_to(self, shift: Array) -> None:
         """Change the shift of all sums. Sums over classes have no shift before."""
         self.class_sum -= self.class_count[:, None] * shift
-        move_shift(self.state, shift)
+        move_shift(State({"shift": self.shift, "sum": self.sum, "cross": self.cross}, {"n_samples": self.n}), shift)
 
     def targets(self) -> tuple[Array, Array]:
         """Return sums over samples: of targets (n_targets,), and of targets times attributes (n_targets, d)."""
         some = slice(-self.n_targets, None)
-        return 2.0 * self.class_count[some] - self.n, 2 * self.class_sum[some] - self.state.arrays["sum"]
+        return 2.0 * self.class_count[some] - self.n, 2 * self.class_sum[some] - self.sum
 
     def solutions(self, alphas: Sequence[float], standardize: bool) -> tuple[Array, Array]:
         """Return coefficients (n_alphas, n_targets, d) and intercepts (n_alphas, n_targets) for shifted attributes.
 
         The products are overwritten.
         """
-        n, total, cross = max(self.n, 1), self.state.arrays["sum"], self.state.arrays["cross"]
+        n, total, cross = max(self.n, 1), self.sum, self.cross
         targets, products = self.targets()
         squares, mean = linalg.diagonal(cross) / n, total / n
         variances = squares - mean**2
-        level = np.maximum(
-            _CONSTANT_VALUES * np.abs(mean + self.state.arrays["shift"]), _CONSTANT_SUMS * np.sqrt(squares)
-        )
+        level = np.maximum(_CONSTANT_VALUES * np.abs(mean + self.shift), _CONSTANT_SUMS * np.sqrt(squares))
         varies = variances > level**2
         # An infinite scale sets all products with a constant attribute to 0, and so its coefficient.
         scale = np.where(varies, np.sqrt(np.where(varies, variances, 1)) if standardize else 1.0, np.inf)
         # In bands of rows of the lower triangle, to avoid a second matrix.
-        for start in range(0, len(cross), 128):
-            stop = start + 128
-            rows = cross[start:stop, :stop]
-            rows -= np.outer(total[start:stop], mean[:stop])
-            rows /= scale[start:stop, None]
-            rows /= scale[:stop]
+        for band in blocks(len(cross), BAND_ROWS):
+            rows = cross[band, : band.stop]
+            rows -= np.outer(total[band], mean[: band.stop])
+            rows /= scale[band, None]
+            rows /= scale[: band.stop]
         gram, right = cross, ((products - np.outer(targets, mean)) / scale).T
         found = []
         for i, alpha in enumerate(alphas, 1):
@@ -251,12 +225,11 @@ class _Moments:
 
     def squared_errors(self, coefficients: Array, intercepts: Array) -> Array:
         """Return the sums of squared errors (n_alphas,) on these samples."""
-        n, total, cross = self.n, self.state.arrays["sum"], self.state.arrays["cross"]
+        n, total, cross = self.n, self.sum, self.cross
         targets, products = self.targets()
         rows = coefficients.reshape(-1, len(total))
         moved = blas.dsymm(1.0, cross.T, rows.T, lower=0).T.reshape(coefficients.shape)
         squares = (coefficients * moved).sum(axis=(1, 2)) + n * (intercepts**2).sum(axis=1)
         squares += 2 * (intercepts * (coefficients @ total)).sum(axis=1)
         fitted = (coefficients * products).sum(axis=(1, 2)) + intercepts @ targets
-        errors: Array = n * self.n_targets - 2 * fitted + squares
-        return errors
+        return n * self.n_targets - 2 * fitted + squares

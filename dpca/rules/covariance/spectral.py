@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 import numpy as np
 import scipy.fft
@@ -11,8 +11,9 @@ import scipy.linalg
 from numpy.typing import DTypeLike
 
 from dpca.kernels.algebra.dtypes import working_dtype
-from dpca.kernels.algebra.types import Array
-from dpca.rules.base.rule import Rule, check_count
+from dpca.kernels.algebra.types import Array, blocks
+from dpca.rules.base.options import count
+from dpca.rules.base.rule import Rule, check_products
 from dpca.rules.base.state import Layout, State
 
 # Values of blocks that are transformed at a time.
@@ -54,19 +55,15 @@ class SpectralSVD(Rule):
     k' = min(n_modes, d, blocks).
     """
 
-    n_modes: int
+    n_modes: int = field(metadata=count("modes"))
     window: Array
     frequencies: Array
     step: float = 1.0
     mean: Array | None = None
     center: bool = False
-    oversampling: int = 10
+    oversampling: int = field(default=10, metadata=count("further directions", least=0))
 
     mergeable = True
-
-    def __post_init__(self) -> None:
-        check_count("n_modes", self.n_modes, "modes")
-        check_count("oversampling", self.oversampling, "further directions", least=0)
 
     def _shape(self, n_features: int) -> tuple[int, int, int]:
         d = n_features // len(self.window)
@@ -89,19 +86,17 @@ class SpectralSVD(Rule):
     def _transformed(self, batch: Array, dtype: np.dtype) -> Array:
         """Return the Fourier coefficients (F, n, d) of blocks. Their squares are one-sided densities."""
         n, length = len(batch), len(self.window)
-        blocks = batch.reshape(n, length, -1)
-        d = blocks.shape[2]
+        fields = batch.reshape(n, length, -1)
+        d = fields.shape[2]
         working = np.empty(0, dtype).real.dtype
         weights = (self.window * math.sqrt(self.step / (self.window @ self.window))).astype(working)[:, None]
         # All frequencies represent their negative, too, except 0 and the highest one of an even length.
         twice = (self.frequencies > 0) & (2 * self.frequencies != length)
         scale = np.where(twice, math.sqrt(2), 1).astype(working)[:, None]
         out = np.empty((len(self.frequencies), n, d), dtype)
-        step = max(1, _AT_ONCE // length)
         for i in range(n):
-            for start in range(0, d, step):
-                columns = slice(start, start + step)
-                x = blocks[i, :, columns].astype(working)
+            for columns in blocks(d, max(1, _AT_ONCE // length)):
+                x = fields[i, :, columns].astype(working)
                 if self.mean is not None:
                     x -= self.mean[columns].astype(working)
                 elif self.center:
@@ -118,11 +113,7 @@ class SpectralSVD(Rule):
         small[rank:, :rank] = (rows @ basis[:rank].conj().T) * sizes
         small[rank:, rank:] = rows @ rows.conj().T
         added = float(np.trace(small[rank:, rank:]).real)
-        if not math.isfinite(added):
-            raise ValueError(
-                "samples are not finite, or their squares exceed the range of float64: mask them, or divide them by a "
-                "constant"
-            )
+        check_products(math.isfinite(added))
         values, vectors = scipy.linalg.eigh(small, check_finite=False)  # reads the lower triangle
         floor = 4 * float(np.finfo(basis.dtype).eps) * float(np.trace(small).real)
         kept = [i for i in range(len(values))[::-1] if values[i] > floor][: len(basis)]

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import DTypeLike
 
-from dpca.kernels.algebra.types import Array
+from dpca.kernels.algebra.types import Array, blocks
 from dpca.rules.base.rule import Rule
 from dpca.rules.base.state import Layout, State
 
@@ -62,8 +62,7 @@ class Survey(Rule):
 
     def _take(self, state: State, batch: Array) -> None:
         arrays, shift = state.arrays, self.shift.astype(batch.dtype)
-        for start in range(0, len(batch), _BLOCK_ROWS):
-            rows = batch[start : start + _BLOCK_ROWS]
+        for rows in (batch[few] for few in blocks(len(batch), _BLOCK_ROWS)):
             numbers = (rows[:, -2] * _PART + rows[:, -1]).astype(np.int64)
             x = rows[:, :-2] - shift
             missing = np.isnan(x)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 import numpy as np
 import scipy.linalg
@@ -11,8 +11,9 @@ from numpy.typing import DTypeLike
 from dpca.kernels.algebra import linalg
 from dpca.kernels.algebra.dtypes import working_dtype
 from dpca.kernels.algebra.types import Array
+from dpca.rules.base.options import number
 from dpca.rules.base.orthonormal import orthonormalize
-from dpca.rules.base.rule import Rule, check_number
+from dpca.rules.base.rule import Rule
 from dpca.rules.base.state import Layout, State
 
 
@@ -47,13 +48,10 @@ class VRPCA(Rule):
     anchor: Array
     product: Array
     mean: Array
-    rate: float
+    rate: float = field(metadata=number("a positive number", above=0))
 
     random_order = True
     least_samples = 0
-
-    def __post_init__(self) -> None:
-        check_number("rate", self.rate, "a positive number", above=0)
 
     def _layout(self, n_features: int, dtype: DTypeLike) -> Layout:
         return {"basis": ((len(self.anchor), n_features), working_dtype(dtype))}

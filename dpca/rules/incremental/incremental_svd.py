@@ -13,9 +13,10 @@ from dpca.kernels.algebra import linalg
 from dpca.kernels.algebra.dtypes import working_dtype
 from dpca.kernels.algebra.namespace import beside, cast, copy_of, dtype_of, namespace, to_numpy
 from dpca.kernels.algebra.rounding import gamma, unit
-from dpca.kernels.algebra.types import Array
+from dpca.kernels.algebra.types import Array, blocks
 from dpca.rules.base.basis import StreamingRule
-from dpca.rules.base.rule import check_count, check_number
+from dpca.rules.base.options import FLAG, count, number
+from dpca.rules.base.rule import check_products
 from dpca.rules.base.state import Layout, State
 from dpca.rules.base.turning import change_of, complete, length, products, rotate
 from dpca.rules.certificates import certificate
@@ -37,8 +38,7 @@ class IncrementalSVD(StreamingRule):
     of the mean (Ross et al. 2008). The eigenvectors of the Gram matrix of the stack yield the new basis. Its leading q
     rows are retained. Larger batches are processed by one multiplication with the new scatter matrix, see
     `dpca.rules.incremental.nystrom`, if this discards nothing important. The first samples, and samples that differ
-    from all
-    previous ones, are stacked. A merge stacks two bases (Iwen & Ong 2016; Himpe, Leibner & Rave 2018).
+    from all previous ones, are stacked. A merge stacks two bases (Iwen & Ong 2016; Himpe, Leibner & Rave 2018).
 
     The row for the mean costs nothing here. The samples are centered at a point between the two means,
     a = m_X - sqrt(w_old / w_all) (m_X - m_old). Their scatter about this point already includes the row. Centering is
@@ -75,30 +75,24 @@ class IncrementalSVD(StreamingRule):
     Results of ``finish``: those of `StreamingRule` and a certificate, float64. ``kept_energy`` () is the part of
     ``total_variance`` in all q directions. The captured variance is at least ``captured_bound`` () times that of the
     best k components, including rounding errors; see `dpca.rules.certificates.certificate`. Each step discards a
-    positive
-    semi-definite part of the scatter matrix. Therefore the components capture at least the sum of their energies. The
-    best components capture at most this sum plus either everything discarded or the k largest eigenvalues of each
-    discarded part. Variances have the divisor n - 1, or its weighted form with ``forgetting``. With ``wide``, further
-    results are ``directions`` (q', d), orthonormal, q' <= q, and in float64 their ``direction_variance`` (q',) and
-    ``outside`` (), an upper bound on the variance along any direction orthogonal to all of them. ``outside`` is
+    positive semi-definite part of the scatter matrix. Therefore the components capture at least the sum of their
+    energies. The best components capture at most this sum plus either everything discarded or the k largest eigenvalues
+    of each discarded part. Variances have the divisor n - 1, or its weighted form with ``forgetting``. With ``wide``,
+    further results are ``directions`` (q', d), orthonormal, q' <= q, and in float64 their ``direction_variance`` (q',)
+    and ``outside`` (), an upper bound on the variance along any direction orthogonal to all of them. ``outside`` is
     infinity with ``forgetting``, because a second pass weights all samples equally.
     """
 
-    oversampling: int = 60
-    forgetting: float = field(default=1.0, kw_only=True)
-    wide: bool = field(default=False, kw_only=True)
+    oversampling: int = field(default=60, metadata=count("further directions", least=0))
+    forgetting: float = field(
+        default=1.0,
+        kw_only=True,
+        metadata=number("a weight above 0 and up to 1, which is no forgetting", above=0, most=1),
+    )
+    wide: bool = field(default=False, kw_only=True, metadata=FLAG)
 
     mergeable = True
     random_order = False
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        check_count("oversampling", self.oversampling, "further directions", least=0)
-        if not isinstance(self.wide, bool):
-            raise ValueError(f"wide is {self.wide!r}: give True or False")
-        check_number(
-            "forgetting", self.forgetting, "a weight above 0 and up to 1, which is no forgetting", above=0, most=1
-        )
 
     def _kept(self, n_features: int) -> int:
         return min(self.rank(n_features) + self.oversampling, n_features)
@@ -175,7 +169,7 @@ class IncrementalSVD(StreamingRule):
                 mean[columns] = xp.sum(batch[:, columns], axis=0, dtype=xp.float64) / n
             near = cast(mean[columns], dtype)
             apart.append(length(near - mean[columns]))
-            part = linalg.combine_into(rows[:, columns], "subtract", batch[:, columns], near)
+            part = linalg.subtract_into(rows[:, columns], batch[:, columns], near)
             offset = cast(xp.matmul(each, part), np.float64) / own
             moved.append(length(offset))
             mean[columns] += (near - mean[columns] + offset) * (own / (before + own))
@@ -295,8 +289,7 @@ class IncrementalSVD(StreamingRule):
 
     def _weights(self, n: int) -> Array:
         """Return the weights of ``n`` consecutive samples."""
-        weights: Array = self.forgetting ** np.arange(n - 1.0, -1.0, -1.0)
-        return weights
+        return self.forgetting ** np.arange(n - 1.0, -1.0, -1.0)
 
     def _count(self, state: State, weights: Array) -> None:
         state.arrays["weights"] += [weights.sum(), (weights**2).sum()]
@@ -330,11 +323,7 @@ class IncrementalSVD(StreamingRule):
         small[:rank, rank:] = small[rank:, :rank].T
         np.multiply(gram, np.outer(gains, gains), out=small[rank:, rank:])
         added = float(np.trace(small[rank:, rank:]))
-        if not math.isfinite(added):
-            raise ValueError(
-                "samples are not finite, or their squares exceed the range of float64: mask them, or divide them by a "
-                "constant"
-            )
+        check_products(math.isfinite(added))
         floor = 4 * float(np.finfo(dtype_of(basis)).eps) * added
         k = self.rank(basis.shape[1])
         values, vectors, discarded, largest = truncate(small, basis.shape[0], n_counted=k, floor=floor)
@@ -367,7 +356,7 @@ class IncrementalSVD(StreamingRule):
         basis, energy = state.arrays["basis"], state.arrays["energy"]
         xp, rank = namespace(basis), _rank(state)
         gram = np.zeros((rank, rank))
-        for columns in nystrom.blocks(basis.shape[1]):
+        for columns in blocks(basis.shape[1], nystrom.COLUMNS):
             part = cast(basis[:rank, columns], np.float64)
             gram += to_numpy(xp.matmul(part, xp.matrix_transpose(part)))
         scale = np.sqrt(energy[:rank])

@@ -13,7 +13,7 @@ from numpy.typing import DTypeLike
 from dpca.kernels.algebra import linalg
 from dpca.kernels.algebra.namespace import beside, dtype_of, namespace, to_numpy
 from dpca.kernels.algebra.rounding import eigen_error, gamma, unit
-from dpca.kernels.algebra.types import Array
+from dpca.kernels.algebra.types import Array, blocks
 from dpca.rules.certificates import certificate
 from dpca.rules.incremental.truncation import largest, largest_sum, truncate
 
@@ -119,10 +119,12 @@ def absorb(
     whole = inverse @ products @ inverse.T
     values, vectors, below, least = truncate(whole, len(energy), n_counted=n_counted, floor=floor)
     turned = vectors.T @ inverse
-    factors = _Factors(energy, inner, scale, products, inverse, turned, values)
-    slack, skewed, off = _rounded(factors, squares, skew, n_counted, batch.shape, dtype_of(basis))
+    u, factor = unit(dtype_of(basis)), _Factor(inner, scale, inverse)
+    g = gamma(min(basis.shape[1], COLUMNS) + 3, u)
+    slack, skewed, among = _rounded(energy, factor, products, turned, values, squares, skew, batch.shape[0], (g, u))
+    off = _off(energy, inner, squares, skew, n_counted, g) + (n_counted * among if len(values) < len(energy) else 0.0)
     turn = beside(np.ascontiguousarray(turned / np.sqrt(values)[:, None], dtype_of(basis)), basis)
-    for columns in blocks(basis.shape[1]):
+    for columns in blocks(basis.shape[1], COLUMNS):
         basis[: len(values), columns] = linalg.workspace_product("turned", turn, image[:, columns])
     basis[len(values) :, :] = 0
     left = max(float(energy.sum()) + added - float(values.sum()), 0.0) + slack + len(energy) * (skew + skewed)
@@ -131,47 +133,55 @@ def absorb(
     return Step(values, added, discarded, most, moved, squares, slack, skewed)
 
 
-class _Factors(NamedTuple):
-    """The small matrices of a step: those of its computation, and its result."""
+class _Factor(NamedTuple):
+    """K, a scale that makes its diagonal 1, and the inverse of the Cholesky factor of the scaled matrix."""
 
-    energy: Array
     inner: Array
     scale: Array
-    products: Array
     inverse: Array
-    turned: Array
-    values: Array
 
 
 def _rounded(
-    factors: _Factors, squares: float, skew: float, k: int, shape: tuple[int, ...], dtype: DTypeLike
+    energy: Array,
+    factor: _Factor,
+    products: Array,
+    turned: Array,
+    values: Array,
+    squares: float,
+    skew: float,
+    n: int,
+    errors: tuple[float, float],
 ) -> tuple[float, float, float]:
-    """Return the slack that rounding adds in a step, the skew of the new basis, and the error of the discarded part."""
-    energy, inner, scale, products, inverse, turned, values = factors
-    (n, d), q, u = shape, len(energy), unit(dtype)
-    g = gamma(min(d, COLUMNS) + 3, u)
-    along = np.maximum(inner.diagonal() - energy, 0.0)
-    image = scale * (2 * gamma(n + 6, u) * np.sqrt(along * squares) + 4 * u * energy * np.sqrt(1 + skew / energy))
+    """Return the slack that rounding adds in a step, the skew of the new basis, and the error of its eigenvalues.
+
+    ``n`` is the number of rows; ``errors`` are those of products of rows, and of one operation.
+    """
+    (g, u), q, inverse = errors, len(energy), np.abs(factor.inverse)
+    along = np.maximum(factor.inner.diagonal() - energy, 0.0)
+    image = 2 * gamma(n + 6, u) * np.sqrt(along * squares) + 4 * u * energy * np.sqrt(1 + skew / energy)
     lengths = np.sqrt(products.diagonal())
-    error = np.abs(inverse) @ image
+    error = inverse @ (factor.scale * image)
     turning = np.abs(turned) @ lengths
     shift = math.sqrt(float(error @ error)) + gamma(q + 3, u) * math.sqrt(float(turning @ turning))
-    sizes = np.abs(inverse) @ lengths
+    sizes = inverse @ lengths
     among = g * float(sizes @ sizes) + eigen_error(q, float(values[:1].sum()))
     slack, skewed = certificate.turned(values, shift, among)
-    roots = np.sqrt(energy)
+    return slack + (2 * u + g) * squares, among + skewed, among
+
+
+def _off(energy: Array, inner: Array, squares: float, skew: float, k: int, g: float) -> float:
+    """Return the error of the sum of the k largest eigenvalues of the scatter outside of the basis."""
+    q, roots = len(energy), np.sqrt(energy)
     weak = inner / np.outer(roots, roots)
     weak[np.diag_indices_from(weak)] -= 1
-    outside = (math.sqrt(k) + (2 + g * math.sqrt(q)) * math.sqrt(q)) * g * squares + skew * largest_sum(weak, k)
-    off = outside + (k * among if len(values) < q else 0.0)
-    return slack + (2 * u + g) * squares, among + skewed, off
+    return (math.sqrt(k) + (2 + g * math.sqrt(q)) * math.sqrt(q)) * g * squares + skew * largest_sum(weak, k)
 
 
 def work_bytes(n_rows: int, q: int, n_features: int, dtype: DTypeLike) -> int:
     """Return the bytes of temporary arrays of a step, for the planner."""
     itemsize, columns = np.dtype(dtype).itemsize, min(n_features, COLUMNS)
-    blocks = (n_rows + 2 * q) * columns + q * n_features
-    return itemsize * blocks + 8 * (5 * n_rows * q + 2 * n_rows * min(n_rows, _GROUP) + 8 * q**2 + n_features)
+    held = (n_rows + 2 * q) * columns + q * n_features
+    return itemsize * held + 8 * (5 * n_rows * q + 2 * n_rows * min(n_rows, _GROUP) + 8 * q**2 + n_features)
 
 
 def _first_products(
@@ -188,7 +198,7 @@ def _first_products(
         beside(np.zeros(shape), batch)
         for shape in ((n, basis.shape[0]), (n,), (d,), *((rows.stop - rows.start,) * 2 for rows in _groups(n)))
     )
-    for columns in blocks(d):
+    for columns in blocks(d, COLUMNS):
         part = _part(batch, near, columns, dtype)
         cross += linalg.workspace_product("cross", part, xp.matrix_transpose(basis[:, columns]))
         for gram, rows in zip(grams, _groups(n), strict=True):
@@ -220,7 +230,7 @@ def _image(
     sums = beside(-gains.sum(axis=1)[:, None].astype(dtype), batch)
     gains, energy = (beside(np.ascontiguousarray(x, dtype), batch) for x in (gains, energy[:, None]))
     offset = beside(offset.astype(dtype), batch)
-    for columns in blocks(batch.shape[1]):
+    for columns in blocks(batch.shape[1], COLUMNS):
         block = linalg.workspace_product("image block", gains, _part(batch, near, columns, dtype))
         block += energy * basis[:, columns]
         block += sums * offset[columns]
@@ -235,14 +245,9 @@ def _part(batch: Array, near: Array | None, columns: slice, dtype: DTypeLike) ->
     if near is None:
         linalg.copy_into(part, batch[:, columns])
         return part
-    return linalg.combine_into(part, "subtract", batch[:, columns], near[columns])
+    return linalg.subtract_into(part, batch[:, columns], near[columns])
 
 
 def _groups(n: int) -> list[slice]:
     n_groups = -(-n // _GROUP)
     return [slice(a, b) for a, b in itertools.pairwise(n * i // n_groups for i in range(n_groups + 1))]
-
-
-def blocks(n: int) -> list[slice]:
-    """Return the columns of each product, for ``n`` columns in total."""
-    return [slice(start, min(start + COLUMNS, n)) for start in range(0, n, COLUMNS)]

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 import numpy as np
 
 from dpca.kernels.algebra.types import Array
-from dpca.rules.base.rule import DivergedError, check_number
-from dpca.rules.base.schedules import Constant, Delayed, Schedule, check_schedule
+from dpca.rules.base.options import FLAG, check_options, number
+from dpca.rules.base.rule import DivergedError
+from dpca.rules.base.schedules import SCHEDULE, Constant, Delayed, Schedule
 
 
 @dataclass(frozen=True)
@@ -36,19 +37,14 @@ class Gains:
         xi in [0, 1], the decay factor of the history of SMD per step.
     """
 
-    eta: Schedule
-    by_eigenvalue: bool = False
-    by_length: bool = False
-    meta: float = 0.0
-    decay: float = 0.99
+    eta: Schedule = field(metadata=SCHEDULE)
+    by_eigenvalue: bool = field(default=False, metadata=FLAG)
+    by_length: bool = field(default=False, metadata=FLAG)
+    meta: float = field(default=0.0, metadata=number("0 for no adaptation, or a positive number", least=0))
+    decay: float = field(default=0.99, metadata=number("a number from 0 to 1", least=0, most=1))
 
     def __post_init__(self) -> None:
-        check_schedule("eta", self.eta)
-        for name in ("by_eigenvalue", "by_length"):
-            if not isinstance(getattr(self, name), bool):
-                raise ValueError(f"{name} is {getattr(self, name)!r}: give True or False")
-        check_number("meta", self.meta, "0 for no adaptation, or a positive number", least=0)
-        check_number("decay", self.decay, "a number from 0 to 1", least=0, most=1)
+        check_options(self)
 
     def __call__(self, t: int, eigenvalues: Array) -> Array:
         """Return the step size of each row (r,) before SMD, from the eigenvalues (r,).

@@ -50,8 +50,7 @@ class Mapped(Wrapper):
 
     def update(self, state: State, batch: Array) -> State:
         """Process a batch (n_samples, n_features)."""
-        updated: State = self.rule.update(state, self.to_landmarks(batch)) if batch.shape[0] else state
-        return updated
+        return self.rule.update(state, self.to_landmarks(batch)) if batch.shape[0] else state
 
     def state_bytes(self, n_features: int, dtype: DTypeLike) -> int:
         """Return the bytes of the state of the rule and of the wrapper."""
@@ -86,8 +85,7 @@ def degree_weights(to_landmarks: KernelMap, mean: Array, n_samples: int) -> Arra
     The sum of the kernels of x with all samples is k(x, Z) K_ZZ^+ (sum over samples of k(Z, x_j)).
     """
     root, _ = root_of(to_landmarks.own(), to_landmarks.points.dtype)
-    weights: Array = root @ (root.T @ (n_samples * mean))
-    return weights
+    return root @ (root.T @ (n_samples * mean))
 
 
 def likely_share(captured: float, beyond: float, rounding: float, to_landmarks: KernelMap) -> float:

@@ -96,8 +96,7 @@ class KernelHebbian(Rule):
         """Return |K' a| / |a| of each row a of A (equation 20), shape (r,)."""
         rows = arrays["rows"]
         squares = np.einsum("ij,ij->i", rows if self.variances is None else rows * self.variances, rows)
-        found: Array = np.sqrt(squares) / np.linalg.norm(arrays["expansion"], axis=1)
-        return found
+        return np.sqrt(squares) / np.linalg.norm(arrays["expansion"], axis=1)
 
     def _take(self, state: State, batch: Array) -> None:
         for begin in range(0, len(batch), _BLOCK):

@@ -8,9 +8,10 @@ import numpy as np
 
 from dpca.kernels.algebra.types import Array
 from dpca.rules.base.basis import unit_rows
+from dpca.rules.base.options import FLAG
 from dpca.rules.base.orthonormal import orthonormalize
 from dpca.rules.base.scaled import ScaledRule
-from dpca.rules.base.schedules import Harmonic, Schedule, SecondStrategy, check_schedule
+from dpca.rules.base.schedules import SCHEDULE, Harmonic, Schedule, SecondStrategy
 from dpca.rules.base.state import State
 from dpca.rules.base.summing import SummedRule
 from dpca.rules.stochastic.block_power import BlockPower
@@ -35,14 +36,8 @@ class AcceleratedRule(SummedRule):
         source. On new trials the difference was smaller than their spread.
     """
 
-    acceleration: Schedule = field(default=SecondStrategy())
-    per_component: bool = field(default=False, kw_only=True)
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        check_schedule("acceleration", self.acceleration)
-        if not isinstance(self.per_component, bool):
-            raise ValueError(f"per_component is {self.per_component!r}: give True or False")
+    acceleration: Schedule = field(default=SecondStrategy(), metadata=SCHEDULE)
+    per_component: bool = field(default=False, kw_only=True, metadata=FLAG)
 
     def _accelerate(self, moved: Array, rows: Array, t: int) -> Array:
         """Return the new basis from the previous one, ``rows``, and its update, ``moved``."""
@@ -88,7 +83,7 @@ class AcceleratedOja(AcceleratedRule, ScaledRule):
     :class:`AcceleratedRule`.
     """
 
-    schedule: Schedule = field(default=Harmonic(500.0))
+    schedule: Schedule = field(default=Harmonic(500.0), metadata=SCHEDULE)
     averageable = True
 
     def _move(self, state: State, products: Array, n: int, t: int) -> None:

@@ -9,8 +9,9 @@ from numpy.typing import DTypeLike
 
 from dpca.kernels.algebra.types import Array
 from dpca.rules.base.basis import OrthonormalRule
+from dpca.rules.base.options import number
 from dpca.rules.base.orthonormal import gram, orthonormalize
-from dpca.rules.base.rule import check_number
+from dpca.rules.base.rule import check_products
 from dpca.rules.base.state import Layout, State
 from dpca.rules.base.summing import RANK, SummedRule
 
@@ -39,15 +40,15 @@ class BlockPower(SummedRule, OrthonormalRule):
         Alakkari 2020, section 2.3.1). The best value is a quarter of the squared variance of component k + 1.
     """
 
-    growth: float = field(default=1.0, kw_only=True)
-    momentum: float = field(default=0.0, kw_only=True)
+    growth: float = field(
+        default=1.0, kw_only=True, metadata=number("1 or more, because blocks must not shrink", least=1)
+    )
+    momentum: float = field(default=0.0, kw_only=True, metadata=number("0 or more", least=0))
 
     counts = (*OrthonormalRule.counts, "n_block", "first_block", "n_blocks")
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        check_number("growth", self.growth, "1 or more, because blocks must not shrink", least=1)
-        check_number("momentum", self.momentum, "0 or more", least=0)
         if self.online:
             raise ValueError("online is True, but the block power method requires batches: give online=False")
 
@@ -67,7 +68,7 @@ class BlockPower(SummedRule, OrthonormalRule):
     def _close_block(self, state: State) -> None:
         counts, block, rows = state.counts, state.arrays["block"], state.arrays["components"]
         counts["n_blocks"] += 1
-        _check_finite(block)
+        check_products(np.isfinite(block).all(), block.dtype)
         block *= block.dtype.type(1 / counts["n_block"])
         if self.momentum:
             block -= block.dtype.type(self.momentum) * state.arrays["previous"]
@@ -91,18 +92,10 @@ class BlockPower(SummedRule, OrthonormalRule):
         if not state.counts["n_blocks"]:
             # Fewer samples than components: the covariance C has lower rank, so that W C determines it (Nystroem).
             block, rows = state.arrays["block"], state.arrays["components"]
-            _check_finite(block)
+            check_products(np.isfinite(block).all(), block.dtype)
             block *= block.dtype.type(1 / state.counts["n_block"])
             inverse = np.linalg.pinv(gram(block, rows), rcond=RANK, hermitian=True)
             basis = orthonormalize(block)
             factor = gram(block, basis)
             state.arrays["components"], state.arrays["projected"] = basis, factor.T @ inverse @ factor
         return super()._finish(state)
-
-
-def _check_finite(block: Array) -> None:
-    if not np.isfinite(block).all():
-        raise ValueError(
-            f"samples are not finite, or their squares exceed the range of {block.dtype}: mask them, or divide them by "
-            "a constant"
-        )

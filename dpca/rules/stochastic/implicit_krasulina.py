@@ -13,7 +13,7 @@ from dpca.kernels.algebra.types import Array
 from dpca.rules.base.basis import check_converging, product
 from dpca.rules.base.orthonormal import gram, orthonormalize
 from dpca.rules.base.scaled import ScaledRule
-from dpca.rules.base.schedules import Power, Schedule
+from dpca.rules.base.schedules import SCHEDULE, Power, Schedule
 from dpca.rules.base.state import Layout, State
 from dpca.rules.stochastic.oja import add_projected_gradient
 
@@ -48,7 +48,7 @@ class ImplicitKrasulina(ScaledRule):
         the largest standard deviation of the first batch along any direction.
     """
 
-    schedule: Schedule = field(default=Power(5.0, 0.8))
+    schedule: Schedule = field(default=Power(5.0, 0.8), metadata=SCHEDULE)
     averageable = True
 
     def _layout(self, n_features: int, dtype: DTypeLike) -> Layout:
@@ -78,8 +78,7 @@ class ImplicitKrasulina(ScaledRule):
         products = state.arrays["gram"]
         jitter = _JITTER * np.trace(products) * np.eye(len(products))
         lower: Array = scipy.linalg.cholesky(products + jitter, lower=True, check_finite=False)
-        turned: Array = y @ lower.astype(y.dtype)
-        return turned
+        return y @ lower.astype(y.dtype)
 
     def _step(self, state: State, x: Array, y: Array, t: int) -> None:
         y = self._scaled(state, x, y, t)
@@ -102,8 +101,7 @@ class ImplicitKrasulina(ScaledRule):
             return y
         unit = self._unit(state, x)
         _lengthen(state, unit)
-        scaled: Array = y / y.dtype.type(unit)
-        return scaled
+        return y / y.dtype.type(unit)
 
     def _one_sample(self, state: State, x: Array, y: Array, t: int) -> None:
         rows, inverse = state.arrays["components"], state.arrays["inverse"]
@@ -134,8 +132,7 @@ class ExplicitKrasulina(ImplicitKrasulina):
 
     C <- C - eta_t Y^T (Y C - X) / n with Y = X C^+ (Amid & Warmuth 2020, below equation 12). |y|^2 does not damp the
     step size, so that it must be tuned. The triangular rule is :class:`~dpca.rules.stochastic.oja.Sanger`. Parameters
-    and costs
-    are those of :class:`ImplicitKrasulina`.
+    and costs are those of :class:`ImplicitKrasulina`.
     """
 
     @np.errstate(over="ignore", invalid="ignore")

@@ -11,6 +11,7 @@ from dpca.kernels.algebra.dtypes import working_dtype
 from dpca.kernels.algebra.types import Array
 from dpca.rules.base import ritz
 from dpca.rules.base.basis import OrthonormalRule, check_converging, product
+from dpca.rules.base.options import instance
 from dpca.rules.base.scaled import ScaledRule
 from dpca.rules.base.state import Layout, State
 from dpca.rules.base.summing import SummedRule
@@ -85,12 +86,11 @@ class Sanger(OjaSubspace):
         stores k d more numbers and doubles the cost.
     """
 
-    gains: Gains | None = field(default=None, kw_only=True)
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        if not isinstance(self.gains, Gains | None):
-            raise ValueError(f"gains is {self.gains!r}: give dpca.rules.Gains, or None for the same step for all rows")
+    gains: Gains | None = field(
+        default=None,
+        kw_only=True,
+        metadata=instance(Gains | None, "dpca.rules.Gains, or None for the same step for all rows"),
+    )
 
     @property
     def _adapted(self) -> bool:

@@ -10,8 +10,9 @@ from numpy.typing import DTypeLike
 
 from dpca.kernels.algebra.types import Array
 from dpca.rules.base.basis import BasisRule, product
-from dpca.rules.base.rule import check_count, check_number
-from dpca.rules.base.schedules import Delayed, Schedule, check_schedule
+from dpca.rules.base.options import count, number, or_none
+from dpca.rules.base.rule import check_products
+from dpca.rules.base.schedules import SCHEDULE, Delayed, Schedule
 from dpca.rules.base.state import Layout, State
 
 # Largest weight of the new batch in an average. The rest keeps the lateral weights positive definite.
@@ -43,16 +44,13 @@ class SimilarityMatching(BasisRule):
         converge with gamma = 1 / (largest row sum of abs(M)).
     """
 
-    schedule: Schedule = field(default=Delayed(0.4, 5.0))
-    tau: float = field(default=0.5, kw_only=True)
-    neural_steps: int | None = field(default=None, kw_only=True)
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        check_schedule("schedule", self.schedule)
-        check_number("tau", self.tau, "a positive number, up to 1/2 for convergence", above=0)
-        if self.neural_steps is not None:
-            check_count("neural_steps", self.neural_steps, "steps, or None to solve for y")
+    schedule: Schedule = field(default=Delayed(0.4, 5.0), metadata=SCHEDULE)
+    tau: float = field(
+        default=0.5, kw_only=True, metadata=number("a positive number, up to 1/2 for convergence", above=0)
+    )
+    neural_steps: int | None = field(
+        default=None, kw_only=True, metadata=or_none(count("steps, or None to solve for y"))
+    )
 
     def _layout(self, n_features: int, dtype: DTypeLike) -> Layout:
         k = self.rank(n_features)
@@ -93,15 +91,10 @@ class SimilarityMatching(BasisRule):
     def _final_rows(self, state: State) -> Array:
         lateral, weights = state.arrays["lateral"], state.arrays["components"]
         inverse = scipy.linalg.inv(lateral, check_finite=False)
-        rows: Array = inverse.astype(weights.dtype) @ weights
-        return rows
+        return inverse.astype(weights.dtype) @ weights
 
 
 def _solve(lateral: Array, driven: Array) -> Array:
-    if not np.isfinite(driven).all():
-        raise ValueError(
-            f"samples are not finite, or their third powers exceed the range of {driven.dtype}: mask them, or divide "
-            "them by a constant"
-        )
+    check_products(np.isfinite(driven).all(), driven.dtype, "third powers")
     solved: Array = scipy.linalg.solve(lateral, driven.T, assume_a="sym", check_finite=False)
     return solved.T

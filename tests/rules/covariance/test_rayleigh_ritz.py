@@ -8,8 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from dpca.rules.covariance.covariance_product import RayleighRitz
-from dpca.rules.covariance.measured import optimum
-from tests.rules.streams import fit
+from tests.rules.streams import fit, optimum
 
 
 @settings(max_examples=40, deadline=None)

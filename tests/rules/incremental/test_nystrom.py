@@ -8,10 +8,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from dpca.rules.covariance.covariance_product import RayleighRitz
-from dpca.rules.covariance.measured import optimum
 from dpca.rules.incremental.incremental_svd import IncrementalSVD
 from dpca.rules.incremental.nystrom import absorb
-from tests.rules.streams import fit
+from tests.rules.streams import fit, optimum
 
 
 def settled(d: int, q: int, n: int, seed: int, weight: float = 50.0) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
