@@ -17,7 +17,7 @@ from sklearn.base import clone
 
 from dpca import BandPCA, CellPCA, StreamingPCA
 from dpca.models.base.store import load_any
-from dpca.models.streaming.streaming_methods import METHODS
+from dpca.parameters.streaming import METHODS
 from dpca.rules import Constant, Sanger
 from dpca.storage import DataError, StoreError
 from tests.conftest import smooth_images
