@@ -351,6 +351,8 @@ class PartitionedPCA(PartitionParameters, ComponentModel):
         """Restore the attributes that only stores of some fits contain."""
         facts = stored.facts
         if (state := facts.get("state")) is not None:
+            if not self.keep_state:
+                raise ValueError("it has a state, but not keep_state=True")
             self._fixed = self._batch_settings(self.partition_, stated_dtype(state))
             read_states(stored, states := self._empty_states())
             self._states = states
