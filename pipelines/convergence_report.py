@@ -19,7 +19,7 @@ from dpca.cli.arguments import add_overwrite, add_source_options, job_parser, po
 from dpca.cli.jobs import given_input, output_path, tell_result
 from dpca.cli.running import guarded, say
 from dpca.cli.work import shown_progress
-from dpca.models.streaming.streaming_methods import METHODS
+from dpca.parameters.streaming import METHODS
 from dpca.pipelines.portraits import Portraits
 from dpca.pipelines.studies.convergence.study import ConvergenceSettings, convergence_table, report_convergence
 from dpca.report.record import aligned

@@ -16,63 +16,28 @@ if __name__ in ("__main__", "__mp_main__"):  # this program, or a worker process
 
     start(__name__)
 
-from dpca.cli.arguments import add_job_options, add_seed, job_parser, natural, positive
+from dpca.cli.arguments import add_job_options, add_parameters, add_seed, given_options, job_parser, options_of
 from dpca.cli.jobs import given_input, output_path, run_job
 from dpca.cli.running import guarded
-from dpca.models.streaming.streaming_methods import METHODS
 from dpca.models.streaming.streaming_pca import StreamingPCA
+from dpca.parameters.streaming import StreamingParameters
 from dpca.pipelines.portraits import Portraits
 
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Run the program; return its exit code (see `dpca.cli.running`)."""
     parser = job_parser("lsun_streaming.py", __doc__)
-    _add_streaming_options(parser)
+    group = parser.add_argument_group("components", "Default: --components 50 --method incremental-svd.")
+    add_parameters(group, group, options_of(StreamingParameters).values())
+    add_seed(group, "seed of rules with a random start, and of the random order")
     add_job_options(parser, measured="their MSE and PSNR are measured in any case, their SSIM only if they are kept")
     return guarded(lambda: _run(parser.parse_args(argv)))
 
 
-def _add_streaming_options(parser: argparse.ArgumentParser) -> None:
-    """Add how many components of whole samples are found, and how."""
-    group = parser.add_argument_group("components")
-    group.add_argument("--components", type=positive, default=50, metavar="K", help="number (default: %(default)s)")
-    group.add_argument(
-        "--method",
-        choices=tuple(METHODS),
-        default="incremental-svd",
-        metavar="NAME",
-        help="update rule: %(choices)s (default: %(default)s, close to exact in one pass over samples in any order)",
-    )
-    group.add_argument(
-        "--passes",
-        type=positive,
-        default=1,
-        metavar="N",
-        help="number of passes; each after the first refines the components and measures the variance that they "
-        "explain (default: %(default)s)",
-    )
-    group.add_argument("--batch", type=positive, metavar="N", help="samples of one update (default: the rule's own)")
-    group.add_argument(
-        "--oversampling", type=natural, metavar="N", help="extra components that incremental-svd tracks (default: 60)"
-    )
-    group.add_argument(
-        "--shuffle",
-        action="store_true",
-        help="take the samples in a random order, which all rules but incremental-svd need where images are sorted",
-    )
-    add_seed(group, "seed of rules with a random start, and of the random order")
-
-
 def _run(options: argparse.Namespace) -> int:
-    model = StreamingPCA(
-        options.components,
-        method=options.method,
-        n_passes=options.passes,
-        batch_size=options.batch,
-        oversampling=options.oversampling,
-        shuffle=options.shuffle,
-        random_state=options.seed,
-    )
+    defaults = {"n_components": 50, "method": "incremental-svd", "random_state": options.seed}
+    model = StreamingPCA(**(defaults | given_options(options, StreamingParameters)))
+    model.check_parameters_for(0)
     return run_job(options, given_input(options, Portraits), output_path(options, "-eigenimages"), model)
 
 

@@ -24,6 +24,7 @@ CALLS: dict[str, set[str]] = {
     "kernels": set(),
     "storage": set(),
     "choices": set(),
+    "parameters": {"choices"},
     "__main__": {"cli"},
     "metrics": {"kernels", "storage"},
     "rules": {"kernels"},
@@ -31,7 +32,7 @@ CALLS: dict[str, set[str]] = {
     "codec": {"kernels", "partition", "choices"},
     "engine": {"kernels", "rules", "partition", "storage"},
     "representation": {"kernels", "partition", "engine", "codec", "storage", "choices"},
-    "models": {"kernels", "rules", "partition", "engine", "representation", "storage", "choices"},
+    "models": {"kernels", "rules", "partition", "engine", "representation", "storage", "choices", "parameters"},
     "analysis": {"kernels", "engine", "representation", "models", "storage"},
     "timeseries": {"kernels", "rules", "engine", "representation", "models", "storage"},
     "plots": {"kernels", "partition", "engine", "representation", "models", "storage", "metrics", "choices"},
@@ -39,10 +40,10 @@ CALLS: dict[str, set[str]] = {
     "torch": {"storage"},
     "jobs": {
         *("kernels", "partition", "engine", "codec", "representation"),
-        *("models", "plots", "report", "storage", "metrics", "choices"),
+        *("models", "plots", "report", "storage", "metrics", "choices", "parameters"),
     },
     "explore": {"kernels", "representation", "models", "analysis", "plots", "jobs", "storage", "choices"},
-    "cli": {"kernels", "engine", "models", "plots", "report", "jobs", "explore", "storage", "choices"},
+    "cli": {"kernels", "engine", "models", "plots", "report", "jobs", "explore", "storage", "choices", "parameters"},
 }
 # Programs and studies may use all of the library; nothing uses them.
 CALLS["pipelines"] = set(CALLS)

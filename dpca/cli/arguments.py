@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import argparse
 import json
-import math
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from typing import TYPE_CHECKING, Any, TypeVar
 
-from dpca.choices import GOALS, NOISE
+from dpca.choices import GOALS
+from dpca.parameters.declaration import Parameter, declared_in
+from dpca.parameters.kinds import LENGTHS, Kind, number, whole
 
 if TYPE_CHECKING:
     from dpca.storage.survey import ReadOptions
@@ -73,6 +74,32 @@ def add_range_option(parser: argparse._ActionsContainer, default: str) -> None:
         metavar="LOW,HIGH",
         help=f"smallest and largest possible value (default: {default})",
     )
+
+
+def options_of(cls: type[Any]) -> dict[str, Parameter]:
+    """Return the declared parameters of a class that have options."""
+    return {name: one for name, one in declared_in(cls).items() if one.option is not None}
+
+
+def add_parameters(
+    group: argparse._ActionsContainer, alternatives: argparse._ActionsContainer, declared: Iterable[Parameter]
+) -> None:
+    """Add the options of parameters to a group, and those of which at most one may be given to ``alternatives``."""
+    for one in declared:
+        if (option := one.option) is None:
+            continue
+        kind = option.kind or one.kind
+        how: dict[str, Any] = {"action": "store_const", "const": option.const}
+        if option.const is None:
+            how = {"metavar": option.metavar, "type": option_type(kind)}
+            how = {"choices": kind.names} if option.metavar is None else how
+        (alternatives if option.alternative else group).add_argument(option.flag, help=one.help, **how)
+
+
+def given_options(options: argparse.Namespace, cls: type[Any]) -> dict[str, Any]:
+    """Return the parameters of a class that the options set."""
+    values = {name: getattr(options, one.option.name, None) for name, one in options_of(cls).items() if one.option}
+    return {name: value for name, value in values.items() if value is not None}
 
 
 def add_seed(group: argparse._ActionsContainer, text: str) -> None:
@@ -249,29 +276,11 @@ def _parser(form: str, parse: Callable[[str], T]) -> Callable[[str], T]:
     return parsed
 
 
-def _at_least(least: int, text: str) -> int:
-    if (value := int(text)) < least:
-        raise ValueError
-    return value
-
-
-def _number(text: str, fits: Callable[[float], bool]) -> float:
-    value = float(text)
-    if not (math.isfinite(value) and fits(value)):
-        raise ValueError
-    return value
-
-
-def _lengths(text: str) -> int | tuple[int, ...]:
-    lengths = tuple(_at_least(1, part) for part in text.split("x"))
-    return lengths[0] if len(lengths) == 1 else lengths
-
-
 def _pair(text: str) -> tuple[int, int]:
     match = re.fullmatch(r"(\d+)x(\d+)", text)
     if match is None:
         raise ValueError
-    return _at_least(1, match[1]), _at_least(1, match[2])
+    return whole(1).parse(match[1]), whole(1).parse(match[2])
 
 
 def _option(text: str) -> dict[str, Any]:
@@ -302,7 +311,7 @@ def _goal(text: str) -> dict[str, float]:
     name = name.replace("-", "_")
     if name not in GOALS:
         raise ValueError
-    return {name: _number(value, lambda x: x > 0)}
+    return {name: number(above=0).parse(value)}
 
 
 def _range(text: str) -> tuple[float, float]:
@@ -312,24 +321,19 @@ def _range(text: str) -> tuple[float, float]:
     return low, high
 
 
+def option_type(kind: Kind) -> Callable[[str], Any]:
+    """Return the parser of an option with values of a kind."""
+    return _parser(kind.words, kind.parse)
+
+
 counts = _parser(
-    "a list of whole numbers of at least 1, such as 1,2,8",
-    lambda text: tuple(_at_least(1, part) for part in text.split(",")),
+    "a list of integers of at least 1, such as 1,2,8",
+    lambda text: tuple(whole(1).parse(part) for part in text.split(",")),
 )
-positive = _parser("a whole number of at least 1", lambda text: _at_least(1, text))
-natural = _parser("a whole number of at least 0", lambda text: _at_least(0, text))
-positive_number = _parser("a number above 0", lambda text: _number(text, lambda x: x > 0))
-at_least_one = _parser("a number of at least 1", lambda text: _number(text, lambda x: x >= 1))
-up_to_one = _parser("a number above 0 and at most 1", lambda text: _number(text, lambda x: 0 < x <= 1))
-up_to_half = _parser("a share above 0 and at most 0.5", lambda text: _number(text, lambda x: 0 < x <= 0.5))
-share = _parser("a share, at least 0 and below 1", lambda text: _number(text, lambda x: 0 <= x < 1))
-component_count: Callable[[str], int | str] = _parser(
-    f"a whole number of at least 1, 'all' or '{NOISE}'",
-    lambda text: text if text in ("all", NOISE) else _at_least(1, text),
-)
-sample_lengths = _parser("100, 128x256 or 256x256x3", lambda text: tuple(_at_least(1, n) for n in text.split("x")))
+positive, natural, positive_number = map(option_type, (whole(1), whole(0), number(above=0)))
+sample_lengths = _parser("100, 128x256 or 256x256x3", lambda text: tuple(whole(1).parse(n) for n in text.split("x")))
 named_value = _parser("NAME=VALUE", _named)
-cell_lengths = _parser("10, 10x12 or 8x8x8", _lengths)
+cell_lengths = option_type(LENGTHS)
 size_pair = _parser("HEIGHTxWIDTH, for example 218x178", _pair)
 storage_option = _parser("NAME=VALUE, or @ and a file that holds a JSON object", _option)
 goal = _parser(f"GOAL=X with a number above 0 and a goal of {_GOALS}", _goal)

@@ -22,7 +22,6 @@ from dpca.storage.transaction.workspace import fingerprint_of
 _BLOCK_BYTES = 2**25
 # Most steps of the fixed-point iteration, and the relative change at which it ends.
 _STEPS, _SETTLED = 100, 1e-4
-PRE_IMAGES = ("ridge", "fixed-point")
 
 
 @dataclass(frozen=True, eq=False)

@@ -27,7 +27,7 @@ from dpca.kernels.algebra.linalg import leading_eigh
 from dpca.kernels.algebra.types import Array
 from dpca.models.cells.cell_pca import CellPCA
 from dpca.models.cells.rank import UnmetError
-from dpca.models.cells.rank_choice import CHOICES
+from dpca.parameters.cells import CHOICES
 from dpca.partition.cells import CellGrid
 from dpca.partition.lapped import LappedGrid
 from dpca.storage.disk import readable_size

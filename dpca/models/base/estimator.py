@@ -5,10 +5,8 @@ from __future__ import annotations
 import math
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
-from inspect import signature
 from typing import Any, ClassVar, Self
 
-import numpy as np
 from sklearn.base import BaseEstimator, TransformerMixin
 from sklearn.utils import check_random_state
 from sklearn.utils._set_output import _get_output_config
@@ -18,21 +16,19 @@ from dpca.engine.sources.source import Source
 from dpca.kernels.algebra.types import Array
 from dpca.models.base.each_sample import EachSample
 from dpca.models.base.labelled import Labels, given_to_fit, given_to_model, scores_given, taken_in
-from dpca.models.base.parameters import check_parameters
+from dpca.models.base.parameters import check_parameters, given_parameters
 from dpca.models.base.passes import run_of_fit
 from dpca.models.base.samples import dense_samples
 from dpca.models.base.storable import Storable
 from dpca.models.base.watching import Callback, Watching, watched
-from dpca.models.cells.rank_choice import CHOICES
 from dpca.models.streaming.streaming_methods import describe_option
+from dpca.parameters.cells import CHOICES
+from dpca.parameters.declaration import Keeping, declared_in
 from dpca.representation.base import Representation
 from dpca.representation.reconstruction import samples_of
 from dpca.rules.base.state import State
 from dpca.storage.arrays.labelled import is_labelled
 from dpca.storage.run import Run
-
-#: Parameters that stores of earlier versions lack. Stores contain them only if they differ from their defaults.
-LATER = ("flatten", "whiten", "keep_state", "track_scores")
 
 
 class Estimator(ABC, EachSample, Storable, TransformerMixin, BaseEstimator):  # type: ignore[misc]
@@ -278,10 +274,12 @@ class Estimator(ABC, EachSample, Storable, TransformerMixin, BaseEstimator):  # 
         return None
 
     def fit_settings(self) -> dict[str, Any]:
-        """Return the parameters that identify a stored fit: all, but parameters of later versions only if given."""
-        given = self._given_parameters()
-        values = self.get_params(deep=False).items()
-        return {name: describe_option(value) for name, value in values if name in given or name not in LATER}
+        """Return the parameters that identify a stored fit: all, but those that stores keep if given only if given."""
+        given, declared = self._given_parameters(), declared_in(type(self))
+        later = {name for name, one in declared.items() if one.kept is Keeping.GIVEN} - given.keys()
+        return {
+            name: describe_option(value) for name, value in self.get_params(deep=False).items() if name not in later
+        }
 
     def job_settings(self) -> dict[str, Any]:
         """Return the parameters that identify a job on this estimator: those that are given."""
@@ -293,8 +291,7 @@ class Estimator(ABC, EachSample, Storable, TransformerMixin, BaseEstimator):  # 
 
     def _given_parameters(self) -> dict[str, Any]:
         """Return the parameters that differ from their defaults, and ``n_components`` if no alternative is given."""
-        parameters = signature(type(self)).parameters
-        given = {n: v for n, v in self.get_params(deep=False).items() if np.any(v != parameters[n].default)}
+        given, parameters = given_parameters(self), self.get_params(deep=False)
         if "n_components" in parameters and not given.keys() & set(CHOICES):
-            given["n_components"] = self.get_params()["n_components"]
+            given["n_components"] = parameters["n_components"]
         return {name: describe_option(value) for name, value in given.items()}

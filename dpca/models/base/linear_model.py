@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator
-from inspect import signature
 from typing import Any, ClassVar, NamedTuple, Self
 
 import numpy as np
@@ -16,11 +15,9 @@ from dpca.kernels.algebra import linalg
 from dpca.kernels.algebra.dtypes import working_dtype
 from dpca.kernels.algebra.types import Array
 from dpca.models.base.component_model import ComponentModel
-from dpca.models.base.estimator import LATER
 from dpca.models.base.parameters import explained_share, no_values
-from dpca.models.base.store import Kept, StoredModel
+from dpca.models.base.store import Kept, StoredModel, kept_parameters
 from dpca.models.cells.rank import ranks_by_threshold
-from dpca.models.streaming.streaming_methods import describe_option, restore_option
 from dpca.partition.whole import Whole
 from dpca.representation.base import Representation
 from dpca.representation.linear import LinearRepresentation
@@ -35,7 +32,7 @@ _BLOCK_BYTES = 2**22
 class LinearModel(ClassNamePrefixFeaturesOutMixin, ComponentModel):  # type: ignore[misc]
     """Base of the estimators of orthonormal components of whole samples; a subclass fits, and plans a fit."""
 
-    #: Content of a store: arrays with the names of their axes, facts of a type, and all parameters except some.
+    #: Content of a store: arrays with the names of their axes, and facts of a type.
     #: Attributes that a model lacks are omitted, and may be missing in an older store.
     kept_arrays: ClassVar[dict[str, tuple[str, ...]]] = {
         "mean": ("feature",),
@@ -43,7 +40,6 @@ class LinearModel(ClassNamePrefixFeaturesOutMixin, ComponentModel):  # type: ign
         "explained_variance": ("component",),
     }
     kept_facts: ClassVar[dict[str, type]] = {}
-    parameters_not_kept: ClassVar[tuple[str, ...]] = ("random_state", "memory_budget")
 
     scores_kind: ClassVar[str] = Whole.scores_kind
     measures_ssim: ClassVar[bool] = False  # SSIM costs more than the scores of whole samples
@@ -125,7 +121,6 @@ class LinearModel(ClassNamePrefixFeaturesOutMixin, ComponentModel):  # type: ign
 
     def _kept(self) -> Kept:
         known = {name: getattr(self, f"{name}_") for name in self.kept_facts}
-        stated = [name for name in self._kept_parameters() if name not in LATER or getattr(self, name)]
         facts = {
             "sample_shape": list(self.sample_shape_),
             "n_components": int(self.n_components_),
@@ -133,7 +128,7 @@ class LinearModel(ClassNamePrefixFeaturesOutMixin, ComponentModel):  # type: ign
             "total_variance": self.total_variance_,
             # JSON has no NaN.
             **{name: None if value != value else value for name, value in known.items()},
-            "parameters": {name: describe_option(getattr(self, name)) for name in stated},
+            "parameters": kept_parameters(self),
         }
         names = [name for name in self.kept_arrays if hasattr(self, f"{name}_")]
         arrays = {name: (getattr(self, f"{name}_"), self.kept_arrays[name]) for name in names}
@@ -145,7 +140,7 @@ class LinearModel(ClassNamePrefixFeaturesOutMixin, ComponentModel):  # type: ign
         names = [name for name in cls.kept_arrays if name in facts.get("kept", cls.kept_arrays)]
         if not LinearModel.kept_arrays.keys() <= set(names):
             raise ValueError(f"it has only the arrays {names}")
-        model = cls(**{"n_components": stored.n_components, **cls._restored_parameters(facts["parameters"])})
+        model = cls(**{"n_components": stored.n_components, **cls._restored_parameters(stored)})
         known = {name: kind(facts[name]) for name, kind in cls.kept_facts.items() if facts.get(name) is not None}
         lengths = cls._stored_lengths(stored)
         arrays = stored.arrays({name: tuple(lengths[axis] for axis in cls.kept_arrays[name]) for name in names})
@@ -156,13 +151,9 @@ class LinearModel(ClassNamePrefixFeaturesOutMixin, ComponentModel):  # type: ign
         return model
 
     @classmethod
-    def _kept_parameters(cls) -> list[str]:
-        return [name for name in signature(cls).parameters if name not in cls.parameters_not_kept]
-
-    @classmethod
-    def _restored_parameters(cls, given: dict[str, Any]) -> dict[str, Any]:
+    def _restored_parameters(cls, stored: StoredModel) -> dict[str, Any]:
         """Return the parameters in a store."""
-        return {name: restore_option(given[name]) for name in cls._kept_parameters() if name in given}
+        return stored.parameters(cls)
 
     @classmethod
     def _stored_lengths(cls, stored: StoredModel) -> dict[str, int]:

@@ -1,66 +1,53 @@
-"""Checks of common parameters of estimators, before samples are read."""
+"""Checks of the parameters of estimators, before samples are read."""
 
 from __future__ import annotations
 
-import math
 from collections.abc import Iterable, Sequence
+from inspect import signature
 from typing import Any
 
 import numpy as np
 from numpy.typing import DTypeLike
-from sklearn.utils import check_random_state
 
 from dpca.engine.folds.plan import PlanError
 from dpca.kernels.algebra.dtypes import working_dtype
 from dpca.kernels.algebra.types import Array
+from dpca.parameters.declaration import Parameter, declared_in
 from dpca.rules.base.rule import Rule
 from dpca.storage.arrays.layout import CHANNEL, count_spatial
 from dpca.storage.errors import DataError
-from dpca.storage.given_numbers import is_real, whole_number
+from dpca.storage.given_numbers import whole_number
 from dpca.storage.remote.memory import usable_bytes
-
-_FLAGS = (
-    "center",
-    "shuffle",
-    "shared",
-    "keep_channels",
-    "flatten",
-    "whiten",
-    "keep_state",
-    "track_scores",
-    "standardize",
-)
-_ARRAYS = ("landmarks", "reference", "weights", "fit_weights", "alphas")
-_NAMES = ("solver", "mapping", "execution")
 
 
 def check_parameters(model: Any) -> None:
-    """Check flags, names, seeds and memory budgets, and reject arrays instead of single values.
+    """Check the type and range of all declared parameters of an estimator.
 
     Raises
     ------
     DataError
     """
-    for name, value in model.get_params(deep=False).items():
-        if (
-            isinstance(value, np.ndarray)
-            and name not in _ARRAYS
-            and (value.ndim > 1 or name not in ("cell_shape", "data_range"))
-        ):
-            raise DataError(f"{name} is an array of {value.shape}: use a single value or a tuple")
-        if name in _FLAGS and not (isinstance(value, bool | np.bool_) or (isinstance(value, int) and value in (0, 1))):
-            raise DataError(f"{name} is {value!r}: use True or False")
-        if name in _NAMES and not isinstance(value, str):
-            raise DataError(f"{name} is {value!r}: use one of the names in the documentation")
-    budget = getattr(model, "memory_budget", None)
-    if budget is not None and not (is_real(budget) and 0 <= budget < math.inf):
-        raise DataError(f"memory_budget is {budget!r}: use a number of bytes, or None for the default")
-    try:
-        check_random_state(getattr(model, "random_state", None))
-    except (TypeError, ValueError) as error:
-        raise DataError(
-            f"random_state is {model.random_state!r}: use an integer from 0 to 2**32 - 1, a RandomState, or None"
-        ) from error
+    for name, declared in declared_in(type(model)).items():
+        check_value(name, declared, getattr(model, name))
+
+
+def check_value(name: str, declared: Parameter, value: Any) -> None:
+    """Check the value of a parameter.
+
+    Raises
+    ------
+    DataError
+    """
+    if not declared.accepts(value):
+        given = f"an array of {value.shape}" if isinstance(value, np.ndarray) else repr(value)
+        raise DataError(f"{name} is {given}: give {declared.expected}")
+
+
+def given_parameters(model: Any) -> dict[str, Any]:
+    """Return the parameters of an estimator that differ from their defaults."""
+    defaults = signature(type(model)).parameters
+    values = model.get_params(deep=False).items()
+    return {name: value for name, value in values if not np.array_equal(value, defaults[name].default)}
 
 
 def check_states_fit(rule: Rule, sizes: Iterable[int], dtype: DTypeLike) -> None:

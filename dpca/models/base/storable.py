@@ -20,6 +20,8 @@ class Storable:
     #: The kind of its stores, and their newest supported version.
     store_kind: ClassVar[str]
     store_version: ClassVar[int] = 1
+    #: Parameters that its stores contain in any case and first, whatever their declarations state.
+    always_kept: ClassVar[tuple[str, ...]] = ()
 
     sample_shape_: tuple[int, ...]
 

@@ -14,6 +14,9 @@ import zarr
 
 from dpca.kernels.algebra.types import Array
 from dpca.models.base.labelled import Labels
+from dpca.models.base.parameters import check_parameters, given_parameters
+from dpca.models.streaming.streaming_methods import describe_option, restore_option
+from dpca.parameters.declaration import Keeping, declared_in
 from dpca.representation.base import Representation, array_digest
 from dpca.storage.arrays.arrays import create_array, create_root, write_shard
 from dpca.storage.arrays.coordinates import Coordinates, write_coordinates
@@ -80,6 +83,11 @@ class StoredModel:
         if fact not in self.facts:
             return None
         return Labels.stored(self.facts[fact], group_in(self._group, _ALONG), shape)
+
+    def parameters(self, cls: type[Any]) -> dict[str, Any]:
+        """Return the parameters of an estimator that the store contains; see `kept_parameters`."""
+        stored = self.facts.get("parameters", {})
+        return {name: restore_option(stored[name]) for name in declared_in(cls) if name in stored}
 
     def arrays(self, shapes: Mapping[str, tuple[int, ...]], *, integers: Sequence[str] = ()) -> dict[str, Array]:
         """Read arrays of these shapes: of floating-point numbers, except ``integers``.
@@ -175,6 +183,7 @@ def load_stated(path: str | os.PathLike[str], only: type[Any] | None = None) -> 
     estimator, group, facts = _found(path, only)
     try:
         model = estimator._from_store(stored := StoredModel(path, group, facts))
+        check_parameters(model)
         if (labels := stored.labels(_LABELS, model.sample_shape_)) is not None:
             model._labels = labels
         return model, facts
@@ -222,11 +231,25 @@ def basis_of(model: Any) -> Representation:
     return basis
 
 
-def plain(value: Any) -> Any:
-    """Return the value of a parameter as JSON; a random generator instead of a seed becomes None."""
-    if isinstance(value, np.generic):
-        return value.item()
-    return value if value is None or isinstance(value, str | int | float | bool) else None
+def kept_parameters(model: Any) -> dict[str, Any]:
+    """Return the parameters in the store of a model, as JSON values; see `StoredModel.parameters`."""
+    values, given = model.get_params(deep=False), given_parameters(model)
+    has_state = getattr(model, "keep_state", False) and model._states is not None
+
+    def is_kept(name: str, kept: Keeping) -> bool:
+        if name in model.always_kept or kept is Keeping.ALWAYS:
+            return True
+        return name in given and (kept is Keeping.GIVEN or (kept is Keeping.WITH_STATE and has_state))
+
+    declared = declared_in(type(model))
+    names = dict.fromkeys((*model.always_kept, *(name for name, one in declared.items() if is_kept(name, one.kept))))
+    return {name: _as_json(values[name]) for name in names}
+
+
+def _as_json(value: Any) -> Any:
+    if isinstance(value, np.random.RandomState):  # only a seed can be stored
+        return None
+    return value.tolist() if isinstance(value, np.ndarray) else describe_option(value)
 
 
 def _labels(model: Any, kept: Kept) -> tuple[dict[str, Any], Coordinates | None]:

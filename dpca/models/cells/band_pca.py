@@ -4,40 +4,33 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import Any, ClassVar, Self
 
 import numpy as np
 from sklearn.base import clone
 
-from dpca.choices import MAPPINGS
 from dpca.engine.folds.fold import fold
 from dpca.engine.folds.plan import PlanError
 from dpca.engine.sources.sampling import read_samples, spread_samples
 from dpca.engine.sources.source import Source
 from dpca.kernels.algebra.types import Array
 from dpca.models.base.docs import PARTITIONED, documented
-from dpca.models.base.store import Kept, StoredModel, plain
+from dpca.models.base.parameters import check_parameters
+from dpca.models.base.store import Kept, StoredModel
 from dpca.models.cells.partitioned import PartitionedPCA
-from dpca.models.cells.rank_choice import CHOICES
+from dpca.parameters.cells import CHOICES, BandParameters
+from dpca.parameters.declaration import always_kept
 from dpca.partition.bands import Bands, map_at_random, map_by_moments, map_in_raster_order
 from dpca.partition.whole import Whole
 from dpca.representation.base import Representation
 from dpca.rules.covariance.moments import Moments
 from dpca.storage.arrays.layout import CHANNEL, axes_for
 from dpca.storage.errors import DataError
-from dpca.storage.given_numbers import whole_number
 from dpca.storage.run import Run
-
-# Each interval takes memory, and more intervals than attributes serve no purpose.
-_MOST_INTERVALS = 10_000_000
-_OWN = ("band_size", "mapping", "n_intervals", "n_estimating", "keep_channels", "random_state")
-_KEPT_PARAMETERS = (*CHOICES, "max_components", *_OWN)
 
 
 @documented(**PARTITIONED, part="band", parts="bands", grid="n_bands")
-@dataclass(eq=False, repr=False, kw_only=True)
-class BandPCA(PartitionedPCA):
+class BandPCA(BandParameters, PartitionedPCA):
     """Principal component analysis of bands, groups of attributes with similar statistics (Alakkari 2020, section 4.4).
 
     Bands do not depend on position. BandPCA therefore supports any data: images, volumes, and vectors such as weather
@@ -47,37 +40,7 @@ class BandPCA(PartitionedPCA):
 
     Parameters
     ----------
-    {n_components}
-    band_size : int
-        Largest number of attributes in a band (L in the thesis).
-    mapping : {"mean-variance", "mean", "random", "raster"}
-        How attributes are assigned to bands.
-
-        - "mean": by similar means (Alakkari 2020, equation 4.2). The range of the means is divided into ``n_intervals``
-          intervals of equal width. The attributes of an interval are sorted by their mean and cut into bands of
-          ``band_size``. The last band of an interval contains the remaining attributes, so bands have unequal sizes and
-          no band crosses an interval border.
-        - "mean-variance": by similar means and variances (equation 4.3). As "mean", but sorted by variance.
-        - "random": bands of ``band_size`` attributes, drawn by ``random_state`` (section 4.5.3). The last band contains
-          the remaining attributes. Each band covers the whole sample, as holistic PCA does: its leading components, at
-          their positions in the sample, resemble the holistic components (section 4.5.4).
-        - "raster": consecutive attributes, as a baseline.
-    n_intervals : int
-        Number of intervals of the mean (s in the thesis).
-    n_estimating : int, optional
-        Number of samples for the estimate of means and variances (section 4.5.3, the estimating subset). The stack is
-        divided into this many equal parts, and one random sample is drawn from each. Default: all samples, in an
-        additional pass.
-    keep_channels : bool
-        Keep the channels of a pixel in one band. A band then has ``band_size // n_channels`` pixels. A pixel is mapped
-        by the mean over its channels of their means and variances. (The thesis maps by the red channel and recommends
-        gray values.)
-    random_state : int, RandomState or None
-        Seed of the random mapping, of the estimating subset, and of the samples for a quality target.
-    {choices}
-    {memory_budget}
-    {flatten}
-    {keep_state}
+    {parameters}
 
     Attributes
     ----------
@@ -106,17 +69,12 @@ class BandPCA(PartitionedPCA):
     part_name: ClassVar[str] = "band"
     report_title: ClassVar[str] = "Band PCA"
     scores_kind: ClassVar[str] = Bands.scores_kind
-
-    band_size: int
-    mapping: str = "mean-variance"
-    n_intervals: int = 50
-    n_estimating: int | None = None
-    keep_channels: bool = True
+    always_kept: ClassVar[tuple[str, ...]] = (*CHOICES, "max_components", *always_kept(BandParameters))
 
     # -- the partition
 
     def _partition(self, source: Source, axes: Sequence[str] | None, run: Run) -> Bands:
-        self._check_parameters()
+        check_parameters(self)
         shape = tuple(source.shape[1:])
         together = shape[-1] if self.keep_channels and (axes or axes_for(shape))[-1] == CHANNEL else 1
         size = min(int(self.band_size), math.prod(shape))
@@ -151,15 +109,6 @@ class BandPCA(PartitionedPCA):
                 state = rule.update(state, samples.reshape(len(samples), -1))
             found = rule.finish(state)
         return found["mean"].reshape(shape), found["variance"].reshape(shape)
-
-    def _check_parameters(self) -> None:
-        if self.mapping not in MAPPINGS:
-            raise DataError(f"mapping is {self.mapping!r}: give one of {', '.join(MAPPINGS)}")
-        for name, least in (("band_size", 1), ("n_intervals", 1), ("n_estimating", 2)):
-            if name != "n_estimating" or self.n_estimating is not None:
-                whole_number(getattr(self, name), name, least)
-        if self.n_intervals > _MOST_INTERVALS:
-            raise DataError(f"n_intervals is {self.n_intervals}: give at most {_MOST_INTERVALS:,}")
 
     def _most_components(self, partition: Bands) -> tuple[int, str]:
         return min(int(self.band_size), partition.labels.size), f"a band of {self.band_size}"
@@ -203,13 +152,11 @@ class BandPCA(PartitionedPCA):
             "total_variance": (self.total_variance_, ("band",)),
             **self._state_arrays(),
         }
-        parameters = {name: plain(getattr(self, name)) for name in _KEPT_PARAMETERS}
-        facts = self._facts(n_bands=self.bands_.n_partitions) | {"parameters": parameters}
-        return Kept(arrays, facts, self.store_version)
+        return Kept(arrays, self._facts(n_bands=self.bands_.n_partitions), self.store_version)
 
     @classmethod
     def _from_store(cls, stored: StoredModel) -> Self:
-        model = cls(**{name: stored.facts["parameters"][name] for name in _KEPT_PARAMETERS})
+        model = cls(**stored.parameters(cls))
         shape, k, p = stored.sample_shape, stored.n_components, int(stored.facts["n_bands"])
         shapes = {"labels": shape, "components": (k, *shape), **cls._shapes(shape, (p,), k)}
         arrays = stored.arrays(shapes, integers=("labels",))

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import Any, ClassVar, Self
 
 import numpy as np
@@ -11,23 +10,22 @@ import numpy as np
 from dpca.engine.sources.source import Source
 from dpca.kernels.algebra.types import Array, Region
 from dpca.models.base.docs import PARTITIONED, documented
-from dpca.models.base.parameters import spatial_lengths
+from dpca.models.base.parameters import check_parameters, spatial_lengths
 from dpca.models.base.store import Kept, StoredModel
 from dpca.models.cells.partitioned import PartitionedPCA
 from dpca.models.cells.rank_choice import RankChoice
+from dpca.parameters.cells import CHOICES, CellParameters
 from dpca.partition.base import Partition
 from dpca.partition.cells import CellGrid
 from dpca.partition.lapped import LappedGrid
 from dpca.partition.shared import SharedGrid
 from dpca.storage.arrays.layout import axes_for
 from dpca.storage.errors import DataError
-from dpca.storage.given_numbers import is_whole
 from dpca.storage.run import Run
 
 
 @documented(**PARTITIONED, part="cell", parts="cells", grid="*grid_shape")
-@dataclass(eq=False, repr=False, kw_only=True)
-class CellPCA(PartitionedPCA):
+class CellPCA(CellParameters, PartitionedPCA):
     """Principal component analysis of each cell of an image or volume stack (Alakkari 2020, sections 4.3 and 6.4.3).
 
     Each sample is divided into cells, blocks of neighboring pixels with all their channels. Each cell has its own mean
@@ -42,25 +40,7 @@ class CellPCA(PartitionedPCA):
 
     Parameters
     ----------
-    {n_components}
-    cell_shape : int or tuple of int
-        Cell length along each spatial axis; an integer applies to all of them. The length of a tuple is the number of
-        spatial axes; the remaining axes are channels. With an integer, the last axis counts as channels if it has at
-        most 4 entries and follows at least two other axes.
-    overlap : int
-        Number of pixels on each side of a border between cells that an orthogonal filter combines before the analysis
-        (:class:`~dpca.partition.prefilter.Prefilter`). It reduces visible cell borders in reconstructions. At least 2
-        and at most half of a cell; 0 for no overlap. Nothing is stored twice, and all certificates remain exact.
-    shared : bool
-        Whether all cells of the same shape share their components: the eigenvectors of the average of their
-        covariances, each about the mean of its cell. These leave the least squared error of all shared components. A
-        shared component is counted once for each cell, and is retained in all of these cells or in none.
-    {choices}
-    random_state : int, RandomState or None
-        Seed of the samples for a quality target. Resuming an interrupted fit requires an integer.
-    {memory_budget}
-    {flatten}
-    {keep_state}
+    {parameters}
 
     Attributes
     ----------
@@ -104,16 +84,11 @@ class CellPCA(PartitionedPCA):
     report_title: ClassVar[str] = "Cell PCA"
     scores_kind: ClassVar[str] = CellGrid.scores_kind
 
-    cell_shape: int | tuple[int, ...]
-    overlap: int = 0
-    shared: bool = False
-
     # -- the partition
 
     def _partition(self, source: Source, axes: Sequence[str] | None, run: Run) -> CellGrid:
+        check_parameters(self)
         sample_shape, overlap = tuple(source.shape[1:]), self.overlap
-        if not is_whole(overlap):
-            raise DataError(f"overlap is {overlap!r}: give an integer number of pixels")
         cell = self.cell_shape_for(axes or axes_for(sample_shape))
         try:
             return LappedGrid(sample_shape, cell, int(overlap)) if overlap else CellGrid(sample_shape, cell)
@@ -192,7 +167,7 @@ class CellPCA(PartitionedPCA):
         facts = self._facts(cell_shape=list(grid.cell_shape))
         overlap, shared = getattr(grid, "overlap", 0), {"shared": True} if self.shared else {}
         beside = {"overlap": overlap, **shared} if overlap or shared else {}
-        later = [{name: facts[name]} for name in ("flatten", "state") if name in facts]
+        later = [{name: facts[name]} for name in ("state", "parameters") if name in facts]
         identity = [facts["cell_shape"], self.n_samples_seen_, *beside.values(), *later]
         return Kept(arrays, facts | beside, self.store_version if beside else 1, identity)
 
@@ -212,8 +187,10 @@ class CellPCA(PartitionedPCA):
             for name, boxes in places:
                 for box in boxes:
                     arrays["components"][_at(box)] = arrays[name]
-        # n_components=None stands for all components. It is also valid if there are more components than samples.
-        model = cls(None if k == grid.max_features else k, cell_shape=cell, overlap=overlap, shared=shared)
+        given = stored.parameters(cls)
+        if not given.keys() & set(CHOICES) and k != grid.max_features:
+            given["n_components"] = k  # the default keeps all, also if there are more components than samples
+        model = cls(**given, cell_shape=cell, overlap=overlap, shared=shared)
         model._set_partitions(grid, arrays, stored.n_samples)
         model._restore_attributes(stored)
         return model

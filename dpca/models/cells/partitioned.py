@@ -5,7 +5,6 @@ from __future__ import annotations
 import math
 from abc import abstractmethod
 from collections.abc import Sequence
-from dataclasses import KW_ONLY, dataclass
 from functools import partial
 from typing import Any, Self, cast
 
@@ -24,14 +23,15 @@ from dpca.models.base.component_model import ComponentModel
 from dpca.models.base.convergence import check_result, check_scale
 from dpca.models.base.parameters import check_parameters, check_states_fit, checked_rank, no_values
 from dpca.models.base.samples import fitted_source
-from dpca.models.base.store import StoredModel, plain
+from dpca.models.base.store import StoredModel, kept_parameters
 from dpca.models.base.value_range import spanned_range
 from dpca.models.base.watching import Watching, finish_all
 from dpca.models.cells.partition_rule import by_partition, choose_rule, exact_rule, in_place
 from dpca.models.cells.rank import UnmetError
-from dpca.models.cells.rank_choice import CHOICES, RankChoice
+from dpca.models.cells.rank_choice import RankChoice
 from dpca.models.cells.targets import Validation, check_for, keep_chosen, value_range_for
 from dpca.models.streaming.going_on import RequiresState, read_states, stated_dtype, stored_arrays
+from dpca.parameters.cells import PartitionParameters
 from dpca.partition.base import Partition
 from dpca.representation.base import Representation
 from dpca.representation.linear import LinearRepresentation
@@ -40,33 +40,15 @@ from dpca.rules.base.rule import Rule
 from dpca.rules.base.state import State
 from dpca.storage.arrays.layout import axes_for, count_spatial
 from dpca.storage.errors import DataError
-from dpca.storage.ranges import checked_range
 from dpca.storage.run import Run
 
 
-@dataclass(eq=False, repr=False)
-class PartitionedPCA(ComponentModel):
+class PartitionedPCA(PartitionParameters, ComponentModel):
     """Base of the estimators with one principal component analysis for each partition.
 
     A subclass defines the partitions. ``components_`` (n_components, *sample_shape) holds the components of each
     partition at its attributes. If a partition has fewer attributes than ``n_components``, its surplus rows are zero.
     """
-
-    n_components: int | str | None = None
-    _: KW_ONLY
-    threshold: float | None = None
-    total_components: int | None = None
-    ratio: float | None = None
-    target_mse: float | None = None
-    target_psnr: float | None = None
-    target_ssim: float | None = None
-    validation_fraction: float | None = None
-    max_components: int | None = None
-    data_range: tuple[float, float] | None = None
-    random_state: Any = None
-    memory_budget: int | None = None
-    flatten: bool = False
-    keep_state: bool = False
 
     @abstractmethod
     def _partition(self, source: Source, axes: Sequence[str] | None, run: Run) -> Partition:
@@ -350,42 +332,34 @@ class PartitionedPCA(ComponentModel):
 
     def _facts(self, **own: Any) -> dict[str, Any]:
         """Return the facts of a store of this model."""
-        counts = {"n_components": self.n_components_, "n_samples_seen": self.n_samples_seen_}
+        parameters = kept_parameters(self)
         return {
             "sample_shape": list(self.sample_shape_),
             **own,
-            **counts,
+            "n_components": self.n_components_,
+            "n_samples_seen": self.n_samples_seen_,
             **({"target": self._target} if self._target else {}),
-            **({"flatten": True} if self.flatten else {}),
-            **({"state": self._state_facts()} if self.keep_state and self._states else {}),
+            **({"state": {"dtype": str(self._fixed[3])}} if self.keep_state and self._states else {}),
+            **({"parameters": parameters} if parameters else {}),
         }
-
-    def _state_facts(self) -> dict[str, Any]:
-        """Return the facts of stored states: the dtype of the samples, and the choice of components."""
-        data_range = None if self.data_range is None else list(map(float, self.data_range))
-        choices = {name: plain(getattr(self, name)) for name in (*CHOICES, "max_components")}
-        return {"dtype": str(self._fixed[3]), "parameters": choices | {"data_range": data_range}}
 
     def _state_arrays(self) -> dict[str, tuple[Array, tuple[str, ...]]]:
         """Return the arrays of the states for a store."""
         return stored_arrays(self._states) if self.keep_state and self._states else {}
 
     def _restore_attributes(self, stored: StoredModel) -> None:
-        """Restore the attributes that only newer stores, or stores of some fits, contain."""
+        """Restore the attributes that only stores of some fits contain."""
         facts = stored.facts
-        self.flatten = bool(facts.get("flatten", False))
         if (state := facts.get("state")) is not None:
-            for name in (*CHOICES, "max_components"):
-                setattr(self, name, state["parameters"][name])
-            if (bounds := state["parameters"]["data_range"]) is not None:
-                self.data_range = checked_range(bounds)
-            self.keep_state, self._fixed = True, self._batch_settings(self.partition_, stated_dtype(state))
+            if not self.keep_state:
+                raise ValueError("it has a state, but not keep_state=True")
+            self._fixed = self._batch_settings(self.partition_, stated_dtype(state))
             read_states(stored, states := self._empty_states())
             self._states = states
         if (stated := facts.get("target")) is not None:
             kinds = {"name": str, "asked": float, "reached": float, "standard_error": float, "left_out": int}
             known = {name: stated[name] if stated[name] is None else kind(stated[name]) for name, kind in kinds.items()}
-            known["data_range"] = [float(value) for value in stated.get("data_range", ())]  # missing in older models
+            known["data_range"] = [float(value) for value in stated["data_range"]]
             self._set_target(known)
 
     @staticmethod

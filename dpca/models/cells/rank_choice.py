@@ -13,13 +13,12 @@ import numpy as np
 from dpca.choices import NOISE
 from dpca.kernels.algebra.types import Array
 from dpca.kernels.quality import psnr_from_mse
+from dpca.models.base.parameters import check_value
 from dpca.models.cells import rank
+from dpca.parameters.cells import CHOICES, TARGETS, PartitionParameters
+from dpca.parameters.declaration import declared_in
 from dpca.storage.errors import DataError
-from dpca.storage.given_numbers import is_real, whole_number
 
-#: The parameters of an estimator for the number of components. If all are None, it keeps all components.
-CHOICES = ("n_components", "threshold", "total_components", "ratio", "target_mse", "target_psnr", "target_ssim")
-TARGETS = CHOICES[-3:]
 # If ranks differ and ``max_components`` is not given, this multiple of the mean rank is computed, or this share of the
 # attributes if the mean rank is unknown.
 _TIMES_MEAN, _SHARE = 4, 1 / 3
@@ -124,29 +123,19 @@ class RankChoice:
         if len(given) > 1:
             raise DataError(f"{' and '.join(given)} are given: use one of them to choose the number of components")
         name, value = next(iter(given.items()), ("n_components", None))
-        bound = parameters.get("max_components")
-        if bound is not None:
-            bound = whole_number(bound, "max_components", 1)
-            if name == "n_components" and value != NOISE:
-                raise DataError(
-                    f"{_option('max_components')} bounds ranks that differ, but --components (n_components) gives one "
-                    f"rank: omit one of them"
-                )
-        if name == "total_components":
-            whole_number(value, name, 1)
-        elif name != "n_components" and not _is_positive(value):
-            raise DataError(f"{name} is {value!r}: use a positive number")
-        if name == "target_ssim" and value is not None and value > 1:
-            raise DataError(f"target_ssim is {value!r}: use a number of at most 1, the SSIM of equal images")
-        fraction = parameters.get("validation_fraction")
-        if fraction is not None:
-            if not _is_positive(fraction) or fraction > 0.5:
-                raise DataError(f"validation_fraction is {fraction!r}: use a number above 0 and at most 0.5")
-            if name not in TARGETS:
-                raise DataError(
-                    f"validation_fraction is {fraction!r}, but there is no target for these samples: use one of "
-                    f"{', '.join(map(_option, TARGETS))}, or omit it"
-                )
+        bound, fraction = (parameters.get(one) for one in ("max_components", "validation_fraction"))
+        for one in (name, "max_components", "validation_fraction"):
+            check_value(one, declared_in(PartitionParameters)[one], parameters.get(one))
+        if bound is not None and name == "n_components" and value != NOISE:
+            raise DataError(
+                f"{_option('max_components')} bounds ranks that differ, but {_option('n_components')} gives one rank: "
+                f"omit one of them"
+            )
+        if fraction is not None and name not in TARGETS:
+            raise DataError(
+                f"validation_fraction is {fraction!r}, but there is no target for these samples: use one of "
+                f"{', '.join(map(_option, TARGETS))}, or omit it"
+            )
         return cls(name, value, bound, fraction)
 
     @property
@@ -272,13 +261,10 @@ class RankChoice:
 
 def _option(name: str) -> str:
     """Return the command-line option of a parameter, and its name."""
-    return f"--{name.replace('_', '-')} ({name})"
+    option = declared_in(PartitionParameters)[name].option
+    return name if option is None else f"{option.flag} ({name})"
 
 
 def standard_error(means: Array) -> float:
     """Return the standard error of the mean of groups of about equal size, 0 for a single group of all samples."""
     return float(means.std(ddof=1) / math.sqrt(len(means))) if len(means) > 1 else 0.0
-
-
-def _is_positive(value: Any) -> bool:
-    return is_real(value) and bool(0 < value < math.inf)

@@ -11,8 +11,6 @@ import numpy as np
 from dpca.kernels.algebra.types import Array
 from dpca.storage.errors import DataError
 
-#: Groups for a climatology: the ``.dt`` attributes of xarray for parts of the year and the day.
-CLIMATOLOGIES = ("month", "season", "dayofyear", "hour")
 # Times that are looked at together, so that temporary arrays stay small however many there are.
 _AT_ONCE = 2**18
 
@@ -25,7 +23,7 @@ class Calendar:
     ----------
     dim : str
     climatology : str or None
-        One of `CLIMATOLOGIES`.
+        The ``.dt`` attribute of xarray for a part of the year or the day.
     detrend : bool
     parts : array
         The value of each group, such as the number of the month.
@@ -47,10 +45,8 @@ class Calendar:
         Raises
         ------
         DataError
-            If the climatology is unknown, or requires dates and there are none.
+            If the climatology requires dates and there are none.
         """
-        if climatology is not None and climatology not in CLIMATOLOGIES:
-            raise DataError(f"climatology is {climatology!r}: choose one of {', '.join(CLIMATOLOGIES)}, or None")
         parts, origin, unit = np.zeros(1), 0.0, 1.0
         if climatology is not None:
             parts = np.unique(np.concatenate([np.unique(some) for _, some in _parts(along, dim, climatology)]))

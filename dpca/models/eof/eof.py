@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import KW_ONLY, dataclass
 from typing import Any, ClassVar, Self
 
 import dask.array as da
@@ -19,7 +18,7 @@ from dpca.models.base.watching import Callback, Watching, watched
 from dpca.models.eof import significance
 from dpca.models.eof.anomalies import AnomalySource, projected
 from dpca.models.eof.calendar import Calendar
-from dpca.models.eof.eof_fit import GAPS, FittedAnomalies, Fitting, interpolated, longest_gap
+from dpca.models.eof.eof_fit import FittedAnomalies, Fitting, interpolated, longest_gap
 from dpca.models.eof.eof_store import StoredEOF
 from dpca.models.eof.fields import MODE, Field, FieldNames, on_grid, scale_of, series_given
 from dpca.models.eof.gaps import FilledSource
@@ -29,20 +28,18 @@ from dpca.models.linear.pca import PCA
 from dpca.models.linear.pca_solvers import SOLVERS
 from dpca.models.streaming.streaming_methods import default_method
 from dpca.models.streaming.streaming_pca import StreamingPCA
+from dpca.parameters.eof import STREAMING, EOFParameters
 from dpca.storage.arrays.labelled import is_labelled
 from dpca.storage.errors import DataError
 from dpca.storage.given_numbers import whole_number
 from dpca.storage.run import Run
 
-#: The solver `StreamingPCA`: a few passes in any order of the samples, in constant memory.
-STREAMING = "streaming"
 # Size of a batch of anomalies in bytes and in samples: fewer are inefficient, more only take memory.
 _BATCH_BYTES, _FEWEST_ROWS, _BATCH_ROWS = 2**25, 100, 1024
 
 
 @documented()
-@dataclass(eq=False, repr=False)
-class EOF(StoredEOF, BaseEstimator):  # type: ignore[misc]
+class EOF(EOFParameters, StoredEOF, BaseEstimator):  # type: ignore[misc]
     """Empirical orthogonal functions of a field in time (Lorenz 1956; Hannachi, Jolliffe & Stephenson 2007).
 
     The modes are the components of weighted anomalies. EOF excludes grid points without data, subtracts the mean (or
@@ -50,36 +47,7 @@ class EOF(StoredEOF, BaseEstimator):  # type: ignore[misc]
 
     Parameters
     ----------
-    n_modes : int
-        Number of modes.
-    dim : str
-        The time dim, along which the samples lie. If dims have no names, it is the first axis.
-    weights : None, "coslat" or array
-        Factors of the anomalies at each grid point. "coslat": the square root of the cosine of the latitude, so that
-        the variance is weighted by area. Or an array that numpy can broadcast to a sample, or a ``DataArray`` with some
-        of the dims of a sample.
-    gaps : str
-        Treatment of grid points that miss some values. "drop" excludes them and reports their number (`GapWarning`).
-        "interpolate" fills gaps linearly along the coordinate of ``dim``. "iterate" fills gaps with the expectation
-        under the modes and repeats the fit until it converges (Beckers & Rixen 2003; Tipping & Bishop 1999). Grid
-        points without any value are always excluded. Samples without any value are ignored and have NaN scores, except
-        that "interpolate" fills them.
-    standardize : bool
-        Divide the anomalies at each grid point by their standard deviation (divisor n).
-    detrend : bool
-        Subtract the linear trend of each grid point along the coordinate of ``dim``.
-    climatology : None, "month", "season", "dayofyear" or "hour"
-        Subtract the mean of each part of the year or the day instead of the mean of all samples.
-    n_passes : int
-        Passes of the solver "streaming". If the spectrum has a gap, ``captured_bound_`` is close to 1 after these; see
-        `StreamingPCA`. If the covariance fits into memory, one pass is exact.
-    solver : str
-        "streaming" for `StreamingPCA`, or a solver of `PCA`: "auto", "covariance", "dual", "randomized" and others.
-    batch_size, oversampling : int, optional
-        Of the solver "streaming". By default a batch takes 32 MiB in float32, but has 100 to 1,024 samples.
-    random_state : int, RandomState or None
-        Seed of the random numbers.
-    {memory_budget}
+    {parameters}
 
     Attributes
     ----------
@@ -116,21 +84,6 @@ class EOF(StoredEOF, BaseEstimator):  # type: ignore[misc]
     """
 
     store_kind: ClassVar[str] = "eof"
-
-    n_modes: int
-    _: KW_ONLY
-    dim: str = "time"
-    weights: Any = None
-    gaps: str = "drop"
-    standardize: bool = False
-    detrend: bool = False
-    climatology: str | None = None
-    n_passes: int = 2
-    solver: str = STREAMING
-    batch_size: int | None = None
-    oversampling: int | None = None
-    random_state: Any = None
-    memory_budget: int | None = None
 
     def fit(
         self,
@@ -172,7 +125,9 @@ class EOF(StoredEOF, BaseEstimator):  # type: ignore[misc]
         PlanError
             If the state and a batch do not fit into the memory budget.
         """
-        self._check()
+        check_parameters(self)
+        if self.solver not in (known := (STREAMING, "auto", *SOLVERS)):
+            raise DataError(f"solver is {self.solver!r}: choose one of {', '.join(known)}")
         if dim is not None and dim != self.dim:
             raise DataError(f"dim is {dim!r} in fit() but {self.dim!r} in the estimator: use EOF(..., dim={dim!r})")
         given = Field.of(X, self.dim, key)
@@ -327,19 +282,6 @@ class EOF(StoredEOF, BaseEstimator):  # type: ignore[misc]
         self.total_variance_, self.captured_bound_ = found.model.total_variance_, found.model.captured_bound_
         self.n_samples_seen_, self.n_places_ = found.n_used, len(found.anomalies.places)
         self.sample_shape_ = found.anomalies.sample_shape
-
-    def _check(self) -> None:
-        check_parameters(self)
-        whole_number(self.n_modes, "n_modes", 1)
-        whole_number(self.n_passes, "n_passes", 1)
-        for name, known in (("gaps", GAPS), ("solver", (STREAMING, "auto", *SOLVERS))):
-            if getattr(self, name) not in known:
-                raise DataError(f"{name} is {getattr(self, name)!r}: choose one of {', '.join(known)}")
-        for name in ("standardize", "detrend"):
-            if not isinstance(getattr(self, name), bool | np.bool_):
-                raise DataError(f"{name} is {getattr(self, name)!r}: give True or False")
-        if not isinstance(self.dim, str):
-            raise DataError(f"dim is {self.dim!r}: give the name of one dim")
 
     def _model(self, n: int, d: int, n_passes: int | None) -> LinearModel:
         """Return an unfitted estimator for n samples of d grid points."""

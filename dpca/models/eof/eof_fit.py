@@ -28,7 +28,6 @@ from dpca.storage.errors import DataError
 from dpca.storage.run import Run
 
 #: Treatments of grid points that miss some values.
-GAPS = ("drop", "interpolate", "iterate")
 # Most bytes of the halo: the samples that interpolation reads before and after its own.
 _MOST_HALO = 2**28
 # Filling by modes ends when the modes and their variances change by at most these shares, or after this many fits.

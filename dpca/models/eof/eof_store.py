@@ -5,7 +5,6 @@ from __future__ import annotations
 import math
 from abc import abstractmethod
 from dataclasses import replace
-from inspect import signature
 from typing import Any, Self
 
 import numpy as np
@@ -14,7 +13,7 @@ from dpca.kernels.algebra.types import Array
 from dpca.models.base.labelled import Labelled, Labels
 from dpca.models.base.linear_model import LinearModel
 from dpca.models.base.storable import Storable
-from dpca.models.base.store import Kept, StoredModel
+from dpca.models.base.store import Kept, StoredModel, kept_parameters
 from dpca.models.eof.anomalies import Anomalies
 from dpca.models.eof.calendar import Calendar
 from dpca.models.eof.eof_fit import FittedAnomalies, gap_expectation
@@ -22,7 +21,6 @@ from dpca.models.eof.fields import MODE, FieldNames
 from dpca.models.eof.gaps import Expected
 from dpca.models.eof.weights import field_weights
 from dpca.models.linear.pca import PCA
-from dpca.models.streaming.streaming_methods import describe_option
 from dpca.models.streaming.streaming_pca import StreamingPCA
 from dpca.storage.arrays.labelled import coordinates_of
 
@@ -35,7 +33,6 @@ _ARRAYS = {
     "weights": ("place",),
     "pcs": ("time", "component"),
 }
-_NOT_KEPT = ("random_state", "memory_budget", "weights")
 
 
 class StoredEOF(Storable):
@@ -51,10 +48,6 @@ class StoredEOF(Storable):
     _expected: Expected | None
     _n_given: int
     _pcs: Array | None
-
-    @abstractmethod
-    def _check(self) -> None:
-        """Reject invalid parameters."""
 
     @abstractmethod
     def _set_fitted(
@@ -80,14 +73,13 @@ class StoredEOF(Storable):
         own |= {"weights": weights.ravel() if isinstance(weights, np.ndarray) else None}
         own |= {"analyzed": analyzed, "pcs": self._pcs}
         arrays = {name: (values, _ARRAYS[name]) for name, values in own.items() if values is not None}
-        given = {name: getattr(self, name) for name in signature(type(self)).parameters if name not in _NOT_KEPT}
         inner = self.model_._kept()
         facts: dict[str, Any] = {
             "sample_shape": list(self.sample_shape_),
             "n_components": self.model_.n_components_,
             "n_samples_seen": self.model_.n_samples_seen_,
             "n_samples": n,
-            "parameters": {name: describe_option(value) for name, value in given.items()},
+            "parameters": kept_parameters(self),
             "kept": list(arrays),
             "model": {"kind": self.model_.store_kind, **inner.facts},
             "fills": self._expected is not None,
@@ -106,8 +98,7 @@ class StoredEOF(Storable):
     @classmethod
     def _from_store(cls, stored: StoredModel) -> Self:
         facts, inner = stored.facts, stored.within("model")
-        eof = cls(**facts["parameters"])
-        eof._check()
+        eof = cls(**stored.parameters(cls))
         model = {kind.store_kind: kind for kind in (PCA, StreamingPCA)}[inner.facts["kind"]]._from_store(inner)
         if stored.n_components != model.n_components_ or stored.n_samples != model.n_samples_seen_:
             raise ValueError(f"{stored.n_components} modes of {stored.n_samples} samples differ from the inner model")

@@ -5,7 +5,6 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import replace
-from inspect import signature
 from typing import Any, ClassVar, Self
 
 import numpy as np
@@ -17,11 +16,10 @@ from dpca.kernels.algebra.types import Array
 from dpca.kernels.inner_products import Kernel, KernelMap
 from dpca.models.base.estimator import Estimator
 from dpca.models.base.parameters import check_parameters, check_states_fit
-from dpca.models.base.store import Kept, StoredModel
+from dpca.models.base.store import Kept, StoredModel, kept_parameters
 from dpca.models.kernel.kernel_methods import Found, check_found
 from dpca.models.kernel.landmarks import default_gamma
 from dpca.models.streaming.going_on import RequiresState
-from dpca.models.streaming.streaming_methods import describe_option, restore_option
 from dpca.representation.kernel import KernelRepresentation
 from dpca.storage.errors import DataError
 
@@ -194,15 +192,14 @@ class KernelModel(ClassNamePrefixFeaturesOutMixin, Estimator):  # type: ignore[m
     # -- stores
 
     def _kept(self) -> Kept:
-        kept = {n: v for n, v in self.get_params(deep=False).items() if n not in ("random_state", "memory_budget")}
-        kept["landmarks"] = self.landmarks if isinstance(self.landmarks, str) else None
+        kept = kept_parameters(self) | {"landmarks": self.landmarks if isinstance(self.landmarks, str) else None}
         facts = {
             "sample_shape": list(self.sample_shape_),
             "n_components": self.n_components_,
             "n_samples_seen": self.n_samples_seen_,
             "n_landmarks": len(self.landmarks_),
             **{name: getattr(self, f"{name}_") for name in _NUMBERS},
-            "parameters": {name: describe_option(value) for name, value in kept.items()},
+            "parameters": dict(sorted(kept.items())),
         }
         arrays = {name: (getattr(self, f"{name}_"), axes) for name, axes in _ARRAYS.items()}
         return Kept(arrays, facts, self.store_version)
@@ -210,8 +207,7 @@ class KernelModel(ClassNamePrefixFeaturesOutMixin, Estimator):  # type: ignore[m
     @classmethod
     def _from_store(cls, stored: StoredModel) -> Self:
         facts = stored.facts
-        kept = facts["parameters"]
-        given = {name: restore_option(kept[name]) for name in signature(cls).parameters if name in kept}
+        given = stored.parameters(cls)
         lengths = {"component": stored.n_components, "feature": math.prod(stored.sample_shape)}
         lengths["landmark"] = int(facts["n_landmarks"])
         arrays = stored.arrays({name: tuple(lengths[axis] for axis in axes) for name, axes in _ARRAYS.items()})

@@ -5,31 +5,28 @@ from __future__ import annotations
 import math
 import sys
 from collections.abc import Callable, Sequence
-from dataclasses import KW_ONLY, dataclass
 from typing import Any, ClassVar
 
 import numpy as np
 
-from dpca.choices import KERNELS
 from dpca.engine.folds.boundary import guarded
 from dpca.engine.sources.source import Source
 from dpca.kernels.algebra.dtypes import working_dtype
 from dpca.kernels.algebra.types import Array
 from dpca.kernels.inner_products import Kernel, KernelMap
 from dpca.models.base.docs import documented
-from dpca.models.base.parameters import checked_rank, no_values, require_seed
+from dpca.models.base.parameters import check_parameters, checked_rank, no_values, require_seed
 from dpca.models.base.passes import Passes
 from dpca.models.base.samples import varied_source
 from dpca.models.base.watching import Watching
 from dpca.models.kernel.kernel_hebbian import hebbian
 from dpca.models.kernel.kernel_methods import Found, KernelProblem, exact, nystrom, plan
 from dpca.models.kernel.kernel_model import KernelModel
-from dpca.models.kernel.landmarks import CHOICES
+from dpca.parameters.kernel import KernelParameters
 from dpca.representation.base import Representation
-from dpca.representation.kernel import PRE_IMAGES, KernelRepresentation
-from dpca.rules.kernel.gains import Gains
+from dpca.representation.kernel import KernelRepresentation
 from dpca.storage.errors import DataError
-from dpca.storage.given_numbers import is_real, require_one_array, whole_number
+from dpca.storage.given_numbers import require_one_array
 from dpca.storage.run import Run
 
 # Default number of landmarks: the larger of a fixed number and a number for each component.
@@ -39,8 +36,7 @@ METHODS: dict[str, Callable[[KernelProblem, Passes], Found]] = {"nystrom": nystr
 
 
 @documented()
-@dataclass(eq=False, repr=False)
-class KernelPCA(KernelModel):
+class KernelPCA(KernelParameters, KernelModel):
     """Kernel principal component analysis (Schölkopf, Smola & Müller 1998) of any number of samples, in one pass.
 
     The components lie in the span of some samples, the landmarks, in feature space (Nyström method; Williams & Seeger
@@ -49,44 +45,7 @@ class KernelPCA(KernelModel):
 
     Parameters
     ----------
-    n_components : int
-    kernel : {"rbf", "poly", "linear", "cosine", "precomputed"}
-        As in scikit-learn. With "precomputed", samples are rows of a kernel matrix; this requires method "exact".
-    gamma : float, optional
-        Parameter of "rbf" and "poly". Default: 1 / (2 s^2), where s is the root mean square distance between the
-        samples that landmarks are chosen from. (The default of scikit-learn is 1 / n_features.)
-    degree, coef0 : int, float
-        Parameters of "poly": (gamma x.z + coef0)^degree.
-    method : {"nystrom", "exact", "kha"}
-        "nystrom": one pass, after up to 16,384 samples are read for the choice of landmarks. Memory does not grow with
-        the number of samples.
-        "exact": all samples are landmarks. Takes 12 matrices of n x n in float64 and O(n^3) time.
-        "kha": the kernel Hebbian algorithm (Günter, Schraudolph & Vishwanathan 2007) in the span of the landmarks, for
-        comparisons: one pass of "nystrom", then passes of steps in random order that approximate its result. Takes
-        8 (n_components + 2) bytes more for each sample.
-    n_landmarks : int, optional
-        Number of landmarks. Default: 500, or 10 for each component if that is more, and at most the number of samples.
-        Fewer are used if these already span all others.
-    landmarks : {"cholesky", "uniform"} or array (n_landmarks, *sample_shape)
-        Choice of the landmarks. "cholesky": randomly pivoted Cholesky (Chen, Epperly, Tropp & Webber 2022), which finds
-        small groups of samples far from all others. "uniform": all samples with the same probability. Or the landmarks.
-    pre_image : {"ridge", "fixed-point"}
-        Estimate of samples in `inverse_transform`. "ridge": kernel ridge regression of the landmarks on their scores,
-        as scikit-learn with all samples (Bakir, Weston & Schölkopf 2003). "fixed-point": the fixed-point iteration of
-        Mika et al. 1999, started from "ridge"; only for "rbf".
-    alpha : float
-        Penalty of the ridge regression, positive.
-    inverse_gamma : float, optional
-        Parameter of the kernel of scores in the ridge regression. Default: as for ``gamma``, from the scores of the
-        landmarks. (scikit-learn uses ``gamma`` itself.)
-    gains : Gains, optional
-        Gains of "kha"; see `dpca.rules.gains_of`. Default: KHA/et*, which decays to a twentieth over a pass, from the
-        largest gain that does not diverge in the first 1,280 steps (`dpca.rules.tune`).
-    n_passes : int
-        Number of passes of "kha" over the data, all in the same random order.
-    random_state : int, RandomState or None
-        Seed of the choice of landmarks, and of the order and the initial state of "kha".
-    {memory_budget}
+    {parameters}
 
     Attributes
     ----------
@@ -136,23 +95,6 @@ class KernelPCA(KernelModel):
 
     store_kind: ClassVar[str] = "kernel-pca"
 
-    n_components: int
-    _: KW_ONLY
-    kernel: str = "rbf"
-    gamma: float | None = None
-    degree: int = 3
-    coef0: float = 1.0
-    method: str = "nystrom"
-    n_landmarks: int | None = None
-    landmarks: Any = "cholesky"
-    pre_image: str = "ridge"
-    alpha: float = 1.0
-    inverse_gamma: float | None = None
-    gains: Any = None
-    n_passes: int = 1
-    random_state: Any = None
-    memory_budget: int | None = None
-
     # -- fitting
 
     def _fit(self, X: Any, run: Run, watching: Watching | None = None) -> None:
@@ -173,14 +115,9 @@ class KernelPCA(KernelModel):
 
     def _problem(self, n: int | None, shape: tuple[int, ...], dtype: np.dtype[Any]) -> KernelProblem:
         """Return the checked problem for n samples, or for any number if n is None."""
-        for name, choices in {"kernel": KERNELS, "method": METHODS, "pre_image": PRE_IMAGES}.items():
-            if not isinstance(value := getattr(self, name), str) or value not in choices:
-                raise DataError(f"{name} is {value!r}: choose one of {', '.join(choices)}")
-        for name, least in {"gamma": None, "inverse_gamma": None, "alpha": 0.0, "coef0": -1e-300}.items():
-            value = getattr(self, name)
-            if not (value is None and least is None) and not _is_above(value, least or 0.0):
-                what = "a number of at least 0" if name == "coef0" else "a positive number"
-                raise DataError(f"{name} is {value!r}: give {what}{', or None for the default' * (least is None)}")
+        check_parameters(self)
+        if self.method not in METHODS:
+            raise DataError(f"method is {self.method!r}: choose one of {', '.join(METHODS)}")
         if self.kernel == "precomputed" and self.method != "exact":
             raise DataError(f"method is {self.method!r} but kernel='precomputed' requires 'exact': use method='exact'")
         if self.pre_image == "fixed-point" and self.kernel != "rbf":
@@ -192,10 +129,7 @@ class KernelPCA(KernelModel):
                 f"n_components is {k} but there are only {m} landmarks: give at most that many components, or more "
                 f"landmarks"
             )
-        if not isinstance(self.gains, Gains | None):
-            raise DataError(f"gains is {self.gains!r}: give gains from dpca.rules.gains_of, or None to tune them")
-        n_passes = whole_number(self.n_passes, "n_passes", 1)
-        if self.method != "kha" and (self.gains is not None or n_passes > 1):
+        if self.method != "kha" and (self.gains is not None or self.n_passes > 1):
             raise DataError(f"gains and n_passes do not apply to method={self.method!r}: remove them, or use 'kha'")
         takes_all = self.method == "exact"
         drawn = self.method == "kha" or (not takes_all and isinstance(landmarks, str))
@@ -204,13 +138,13 @@ class KernelPCA(KernelModel):
             m,
             self.kernel,
             self.gamma,
-            whole_number(self.degree, "degree", 1),
+            int(self.degree),
             float(self.coef0),
             landmarks,
             np.dtype(np.float64) if takes_all else working_dtype(dtype),
             self._seed() if drawn else 0,
             gains=self.gains,
-            n_passes=n_passes,
+            n_passes=int(self.n_passes),
         )
 
     def _landmarks(
@@ -218,14 +152,12 @@ class KernelPCA(KernelModel):
     ) -> tuple[int, str | Array]:
         """Return the number of landmarks, and the method of choice or the landmarks."""
         given, count = self.landmarks, self.n_landmarks
-        wanted = max(_LANDMARKS, _PER_COMPONENT * k) if count is None else whole_number(count, "n_landmarks", 1)
+        wanted = max(_LANDMARKS, _PER_COMPONENT * k) if count is None else int(count)
         if self.method == "exact":
             if count is not None or not isinstance(given, str) or given != "cholesky":
                 raise DataError("method='exact' uses all samples as landmarks: remove n_landmarks and landmarks")
             return wanted if n is None else n, "all"
         if isinstance(given, str):
-            if given not in CHOICES:
-                raise DataError(f"landmarks is {given!r}: choose one of {', '.join(CHOICES)}, or give an array")
             if n is not None and count is not None and wanted > n:
                 raise DataError(f"n_landmarks is {wanted} but there are only {n} samples: give at most that many")
             return min(wanted, wanted if n is None else n), given
@@ -270,7 +202,3 @@ class KernelPCA(KernelModel):
     def fit_description(self, axes: Sequence[str]) -> str:
         """Return a description of the fit for logs."""
         return f"{self.n_components} components of the {self.kernel} kernel by {self.method}"
-
-
-def _is_above(value: Any, least: float) -> bool:
-    return is_real(value) and bool(least < value < math.inf)

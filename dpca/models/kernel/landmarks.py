@@ -14,7 +14,6 @@ from dpca.kernels.inner_products import Kernel
 from dpca.rules.kernel.landmarks import pivots
 from dpca.storage.errors import DataError
 
-CHOICES = ("cholesky", "uniform")
 OUT_OF_RANGE = "the kernels of these samples leave the range of numbers: divide all values by a constant"
 # Samples of the pool that landmarks are chosen from. If a hundredth of a stack forms 20 groups, the pool contains all
 # groups. The pool is smaller if it exceeds this number of bytes, or a quarter of the memory budget of a task.

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import KW_ONLY, dataclass, replace
+from dataclasses import replace
 from typing import Any, Self
 
 import numpy as np
@@ -13,19 +13,21 @@ from sklearn.utils import check_random_state
 from dpca.engine.folds.plan import PlanError
 from dpca.engine.sources.source import batches
 from dpca.kernels.algebra.types import Array
+from dpca.models.base.docs import documented
+from dpca.models.base.parameters import check_parameters
 from dpca.models.base.passes import Passes, run_of_fit
 from dpca.models.base.samples import varied_source
 from dpca.models.kernel.kernel_methods import by_degrees
 from dpca.models.kernel.kernel_pca import KernelPCA
+from dpca.parameters.kernel import ClusteringParameters
 from dpca.rules.covariance.covariance import BLOCK_ROWS
 from dpca.storage.errors import DataError
-from dpca.storage.given_numbers import whole_number
 from dpca.storage.remote.memory import usable_bytes
 from dpca.storage.run import Run
 
 
-@dataclass(eq=False, repr=False)
-class SpectralClustering(ClusterMixin, BaseEstimator):  # type: ignore[misc]
+@documented()
+class SpectralClustering(ClusteringParameters, ClusterMixin, BaseEstimator):  # type: ignore[misc]
     """Spectral clustering (Ng, Jordan & Weiss 2002) in three passes, with landmarks of a kernel.
 
     The leading eigenvectors of D^(-1/2) K D^(-1/2), without centering, are computed as in `KernelPCA`. The degrees D
@@ -34,11 +36,7 @@ class SpectralClustering(ClusterMixin, BaseEstimator):  # type: ignore[misc]
 
     Parameters
     ----------
-    n_clusters : int
-    gamma, n_landmarks, landmarks, random_state, memory_budget
-        As in `KernelPCA`, with the kernel "rbf".
-    n_init : int
-        Number of starts of k-means; the best result is used.
+    {parameters}
 
     Attributes
     ----------
@@ -49,22 +47,13 @@ class SpectralClustering(ClusterMixin, BaseEstimator):  # type: ignore[misc]
         Descending, at most about 1.
     """
 
-    n_clusters: int = 8
-    _: KW_ONLY
-    gamma: float | None = None
-    n_landmarks: int | None = None
-    landmarks: Any = "cholesky"
-    n_init: int = 10
-    random_state: Any = None
-    memory_budget: int | None = None
-
     def fit(self, X: Any, y: Any = None) -> Self:
         """Cluster samples (n_samples, *sample_shape): numpy, Dask, Zarr, a stack or its path; see `KernelPCA.fit`."""
+        check_parameters(self)
         shared = ("gamma", "n_landmarks", "landmarks", "random_state", "memory_budget")
         model = KernelPCA(self.n_clusters, **{name: getattr(self, name) for name in shared})
-        whole_number(self.n_init, "n_init", 1)
         source = varied_source(self, X)
-        if whole_number(self.n_clusters, "n_clusters", 1) > source.shape[0]:
+        if self.n_clusters > source.shape[0]:
             raise DataError(
                 f"n_clusters is {self.n_clusters}, but there are only {source.shape[0]} samples: use at most "
                 f"{source.shape[0]}"

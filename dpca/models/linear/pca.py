@@ -6,7 +6,7 @@ import math
 import sys
 import warnings
 from collections.abc import Sequence
-from dataclasses import KW_ONLY, dataclass, replace
+from dataclasses import replace
 from functools import partial
 from typing import Any, ClassVar
 
@@ -21,7 +21,7 @@ from dpca.kernels.algebra.types import Array
 from dpca.models.base.convergence import RESULT, check_result, check_scale
 from dpca.models.base.docs import documented
 from dpca.models.base.linear_model import LeastComponents, LinearModel, least_scores
-from dpca.models.base.parameters import checked_rank, explained_share, require_seed
+from dpca.models.base.parameters import check_parameters, checked_rank, explained_share, require_seed
 from dpca.models.base.passes import Passes
 from dpca.models.base.samples import first_magnitude, varied_source
 from dpca.models.base.store import Kept, StoredModel
@@ -34,9 +34,10 @@ from dpca.models.linear.pca_solvers import (
     choose_solver,
     plan_first_pass,
 )
+from dpca.parameters.linear import PCAParameters
 from dpca.representation.base import Representation
 from dpca.storage.errors import DataError
-from dpca.storage.given_numbers import is_real, whole_number
+from dpca.storage.given_numbers import whole_number
 from dpca.storage.run import Run
 
 # Solvers that find all components.
@@ -49,49 +50,12 @@ _LEAST_VARIANCE = 1e-200
 
 
 @documented()
-@dataclass(eq=False, repr=False)
-class PCA(LinearModel):
+class PCA(PCAParameters, LinearModel):
     """Principal component analysis of samples that need not fit in memory, exact or to a tolerance.
 
     Parameters
     ----------
-    n_components : int, float or None
-        Components to find. None keeps all min(n_samples, n_features) components. A number between 0 and 1 keeps the
-        fewest components that explain more than this share of the variance. Both require the solver "covariance" or
-        "dual".
-    solver : str
-        - "covariance": eigendecomposition of the covariance (Alakkari 2020, section 2.1). One pass, n d^2 operations,
-          8 d^2 bytes. Exact.
-        - "dual": eigendecomposition of the Gram matrix of the samples (Arora 2015, section 6.1). n^2 d operations,
-          8 n^2 bytes. All samples of one block of attributes must fit into memory: it reads the data once for each
-          block, and once more. Exact.
-        - "randomized": range finder with ``n_iter`` power iterations, then Rayleigh-Ritz (Halko, Martinsson & Tropp
-          2011). ``n_iter`` + 2 passes of 4 n d q operations, q = n_components + oversampling, 8 d q bytes.
-        - "orthogonal-iteration": from a random basis (Arora 2015, section 5.3) until ``tol`` is met, in at most
-          ``n_iter`` passes of the same cost.
-        - "power": power iteration with deflation (Arora 2015, section 5.2) until ``tol`` is met, in at most ``n_iter``
-          passes for each component, and one more.
-        - "vr-pca": variance-reduced stochastic gradients (Alakkari 2020, algorithm 2.1; in blocks, Shamir 2016) until
-          ``tol`` is met, in at most ``n_iter`` epochs of two passes. Reads mini-batches in the order of the store.
-        - "auto": chosen by shape and memory, see `dpca.models.linear.pca_solvers.choose_solver`.
-    n_least : int
-        Number of components of the smallest variances to find as well. Requires "covariance".
-    center : bool
-        Whether to subtract the mean.
-    n_iter : int, optional
-        See ``solver``; default 4 for "randomized", 50 for "vr-pca", 100 for the others.
-    oversampling : int, optional
-        Extra directions of "randomized" and "orthogonal-iteration"; default 10.
-    tol : float, optional
-        Tolerated error of the captured variance, as a share of it; a larger error gives a warning. Requires a solver
-        that iterates. Default 1e-4, and 1e-2 for "randomized", which makes a fixed number of passes. The error is
-        measured in the last pass, from the singular values of the residuals (Kahan 1967). It bounds the difference
-        between the captured variance and the sum of as many eigenvalues. On 10,000 images of MNIST with 50 components,
-        the true loss was a sixth to a hundredth of it.
-    random_state : int, RandomState or None
-        Seed of the random start of the iterations.
-    {memory_budget}
-    {whiten}
+    {parameters}
 
     Attributes
     ----------
@@ -143,18 +107,6 @@ class PCA(LinearModel):
         "solver_reason": str,
     }
 
-    n_components: int | float | None
-    _: KW_ONLY
-    solver: str = "auto"
-    n_least: int = 0
-    center: bool = True
-    n_iter: int | None = None
-    oversampling: int | None = None
-    tol: float | None = None
-    random_state: Any = None
-    memory_budget: int | None = None
-    whiten: bool = False
-
     # -- learning
 
     def _fit(self, X: Any, run: Run, watching: Watching | None = None) -> None:
@@ -189,10 +141,10 @@ class PCA(LinearModel):
 
     def _chosen(self, source: Source, passes: Passes) -> tuple[SolverProblem, str, str]:
         """Return the checked problem, the solver, and the reason for its choice."""
-        n, d = source.shape[0], math.prod(source.shape[1:])
+        check_parameters(self)
+        n, d, n_least = source.shape[0], math.prod(source.shape[1:]), int(self.n_least)
         complete = self.n_components is None or explained_share(self.n_components) is not None
         k = min(n, d) if complete else checked_rank(self.n_components, d, n)
-        n_least = whole_number(self.n_least, "n_least", 0)
         if n_least > d:
             raise DataError(f"n_least is {n_least}, but a sample has only {d} attributes: use at most {d}")
         solver, reason = self.solver, f"solver={self.solver!r} was requested"
@@ -216,15 +168,13 @@ class PCA(LinearModel):
         n_iter = DEFAULT_ITERATIONS.get(solver, 1) if self.n_iter is None else self.n_iter
         extra = _DEFAULT_OVERSAMPLING if self.oversampling is None else self.oversampling
         tol = DEFAULT_TOLERANCE.get(solver, math.inf) if self.tol is None else self.tol
-        if not is_real(tol) or not tol > 0:
-            raise DataError(f"tol is {tol!r}: use a positive number")
         problem = SolverProblem(
             n,
             d,
             k,
             dtype=working_dtype(source.dtype),
             center=bool(self.center),
-            oversampling=whole_number(extra, "oversampling", 0),
+            oversampling=int(extra),
             n_iter=whole_number(n_iter, "n_iter", 0 if solver == "randomized" else 1),
             tol=float(tol),
             seed=self._seed(),

@@ -22,12 +22,12 @@ from dpca.models.base.samples import varied_source
 from dpca.models.base.store import StoredModel
 from dpca.models.base.watching import Watching
 from dpca.models.streaming.streaming_pca import StreamingPCA
+from dpca.parameters.streaming import TrajectoryParameters
 from dpca.partition.whole import Whole
 from dpca.representation.base import Representation
 from dpca.representation.superposed import Superposed
 from dpca.rules.covariance.moments import Moments
 from dpca.storage.errors import DataError, one_line
-from dpca.storage.given_numbers import whole_number
 from dpca.storage.readers.arrays.trajectory import MASS
 from dpca.storage.run import Run
 
@@ -36,8 +36,7 @@ _SETTLED = 1e-6
 
 
 @documented()
-@dataclass(eq=False, repr=False, kw_only=True)
-class TrajectoryPCA(StreamingPCA):
+class TrajectoryPCA(TrajectoryParameters, StreamingPCA):
     """Principal component analysis of a molecule's trajectory: essential dynamics (Amadei, Linssen & Berendsen 1993).
 
     Each frame is first superposed on a reference, by the translation and rotation of least squared distance (Kabsch
@@ -45,24 +44,7 @@ class TrajectoryPCA(StreamingPCA):
 
     Parameters
     ----------
-    n_components : int or float
-        As in `StreamingPCA`.
-    reference : {"mean", "first"} or array (n_atoms, 3)
-        The structure that frames are superposed on. "mean": the mean of the superposed frames, found by passes that
-        start with the first frame and end when the mean has converged. "first": the first frame, as in MDAnalysis. An
-        array: these positions. The reference is centered.
-    weights : None, "mass" or array (n_atoms,)
-        Positive weight of each atom: its coordinates are multiplied by the root of the weight. "mass" gives the
-        mass-weighted covariance of quasi-harmonic analysis, and requires an ``AtomGroup`` or a stack made from one.
-    fit_weights : None, "mass" or array (n_atoms,)
-        Weight, at least 0, of each atom's squared distance in the superposition. Atoms of weight 0 do not affect the
-        superposition, but are analyzed. Default ``weights``.
-    reference_passes : int
-        Largest number of passes to find the reference "mean".
-    method, batch_size, n_passes, center, shuffle, execution, n_streams, round_size, random_state, memory_budget
-        As in `StreamingPCA`.
-    oversampling, forgetting, whiten, keep_state
-        As in `StreamingPCA`.
+    {parameters}
 
     Attributes
     ----------
@@ -104,20 +86,8 @@ class TrajectoryPCA(StreamingPCA):
         "weights": ("atom",),
         "fit_weights": ("atom",),
     }
-    # The store has the learned arrays instead of these parameters.
-    parameters_not_kept: ClassVar[tuple[str, ...]] = (
-        *StreamingPCA.parameters_not_kept,
-        "reference",
-        "weights",
-        "fit_weights",
-    )
     kept_facts: ClassVar[dict[str, type]] = StreamingPCA.kept_facts | {"reference_moved": float}
     report_title: ClassVar[str] = "Essential dynamics"
-
-    reference: Any = "mean"
-    weights: Any = None
-    fit_weights: Any = None
-    reference_passes: int = 20
 
     def _fit(self, X: Any, run: Run, watching: Watching | None = None) -> None:
         super()._fit(self._placed(X, run), run, watching)
@@ -129,10 +99,9 @@ class TrajectoryPCA(StreamingPCA):
 
     def _placed(self, X: Any, run: Run) -> Source:
         """Find the reference, and return the frames superposed on it."""
-        most = whole_number(self.reference_passes, "reference_passes", 1)
         source, masses = varied_source(self, X), _masses(X)
         self._prepare(source.shape[1:], source.name, lambda: first_samples(source, 1)[0], masses)
-        for turn in range(most if self._is_mean else 0):
+        for turn in range(self.reference_passes if self._is_mean else 0):
             passes = Passes(SuperposedSource(source, self._superposition), run)
             (found,) = passes.over(Whole(source.shape[1:]), Moments(), stage=f"reference {turn + 1}")
             if self._move(found["mean"].reshape(-1, 3)) <= _SETTLED:
@@ -166,8 +135,6 @@ class TrajectoryPCA(StreamingPCA):
             raise DataError("weights holds 0: use positive weights and omit atoms, or use fit_weights")
         self.fit_weights_ = _weights(self.fit_weights, "fit_weights", shape[0], masses, self.weights_)
         if isinstance(self.reference, str):
-            if self.reference not in ("mean", "first"):
-                raise DataError(f"reference is {self.reference!r}: use 'mean', 'first' or positions (n_atoms, 3)")
             positions = first()
         else:
             try:
@@ -288,8 +255,6 @@ def _weights(given: Any, name: str, n_atoms: int, masses: Array | None, default:
     if given is None:
         return default
     if isinstance(given, str):
-        if given != MASS:
-            raise DataError(f"{name} is {given!r}: use 'mass', an array (n_atoms,), or None")
         if masses is None:
             raise DataError(
                 f"{name} is 'mass', but these frames have no masses: use an AtomGroup of MDAnalysis, a stack made from "

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
 from typing import Any, ClassVar, Self
 
 import numpy as np
@@ -17,11 +16,12 @@ from dpca.kernels.patches import PatchGrid
 from dpca.models.base.convergence import check_result, check_scale
 from dpca.models.base.docs import documented
 from dpca.models.base.estimator import Estimator
-from dpca.models.base.parameters import no_values, spatial_lengths
+from dpca.models.base.parameters import check_parameters, no_values, spatial_lengths
 from dpca.models.base.passes import Passes
 from dpca.models.base.samples import varied_source
-from dpca.models.base.store import Kept, StoredModel
+from dpca.models.base.store import Kept, StoredModel, kept_parameters
 from dpca.models.base.watching import Watching
+from dpca.parameters.patches import CascadeParameters
 from dpca.partition.whole import Whole
 from dpca.representation.base import Representation
 from dpca.representation.cascade import CascadeRepresentation, EncodedSource
@@ -30,13 +30,11 @@ from dpca.rules.base.orthonormal import orthonormalize
 from dpca.rules.covariance.patch_covariance import PatchCovariancePCA
 from dpca.storage.arrays.layout import axes_for
 from dpca.storage.errors import DataError
-from dpca.storage.given_numbers import is_real, whole_number
 from dpca.storage.run import Run
 
 
 @documented()
-@dataclass(eq=False, repr=False)
-class PatchCascade(Estimator):
+class PatchCascade(CascadeParameters, Estimator):
     """Features of images or volumes by layers of patch components, learned without labels and without gradients.
 
     Each layer finds the components of all overlapping patches of its input (`PatchPCA`). It splits every feature map
@@ -46,24 +44,7 @@ class PatchCascade(Estimator):
 
     Parameters
     ----------
-    n_components : sequence of int
-        Components of each layer, at least one.
-    patch_shape : int or tuple of int
-        As in `PatchPCA`, in every layer.
-    pool : int
-        Side of the blocks that maps are averaged over.
-    whitening : float or None
-        Divide each filter by the root of its variance plus this share of the largest variance. This increases the
-        weight of directions of small variance. None keeps the filters orthonormal.
-    rectify : bool
-        Whether maps y become max(y, 0) and max(-y, 0). Otherwise all layers together are one linear map.
-    filters : {"pca", "random"}
-        Random orthonormal filters are a baseline for comparison. They are not whitened.
-    random_state : int, RandomState or None
-        Seed of random filters.
-    {memory_budget}
-    flatten : bool
-        Whether `transform` returns the features of a sample along one axis, as classifiers require.
+    {parameters}
 
     Attributes
     ----------
@@ -97,16 +78,6 @@ class PatchCascade(Estimator):
     scores_kind: ClassVar[str] = CascadeRepresentation.scores_kind
     measures_ssim: ClassVar[bool] = False
     report_title: ClassVar[str] = "Cascade of patches"
-
-    n_components: Sequence[int] = (8, 32)
-    patch_shape: int | tuple[int, ...] = 5
-    pool: int = 2
-    whitening: float | None = 0.01
-    rectify: bool = True
-    filters: str = "pca"
-    random_state: Any = None
-    memory_budget: int | None = None
-    flatten: bool = False
 
     # -- learning
 
@@ -154,16 +125,8 @@ class PatchCascade(Estimator):
 
     def _counts(self) -> list[int]:
         """Return the numbers of components of the layers, after a check of all parameters that require no samples."""
-        counts: Any = self.n_components
-        if not isinstance(counts, Sequence) or isinstance(counts, str) or not counts:
-            raise DataError(f"n_components is {counts!r}: use a sequence of positive integers, one for each layer")
-        whole_number(self.pool, "pool", 1)
-        if self.filters not in ("pca", "random"):
-            raise DataError(f"filters is {self.filters!r}: use 'pca' or 'random'")
-        share = self.whitening
-        if share is not None and not (is_real(share) and 0 < share < math.inf):
-            raise DataError(f"whitening is {share!r}: use a positive share of the largest variance, or None")
-        return [whole_number(k, "n_components", 1, " for each layer") for k in counts]
+        check_parameters(self)
+        return list(map(int, self.n_components))
 
     def _filters(self, found: dict[str, Array], random: np.random.Generator, dtype: np.dtype[Any]) -> Array:
         """Return the filters of a layer (k, d) from its components."""
@@ -237,7 +200,7 @@ class PatchCascade(Estimator):
             "n_samples_seen": self.n_samples_seen_,
             "layers": [len(layer.components) for layer in layers],
             "patch_shape": list(layers[0].grid.patch_shape),
-            **{name: getattr(self, name) for name in ("pool", "whitening", "rectify", "filters", "flatten")},
+            "parameters": kept_parameters(self),
         }
         arrays: dict[str, Any] = {}
         for j, layer in enumerate(layers):
@@ -250,10 +213,7 @@ class PatchCascade(Estimator):
     def _from_store(cls, stored: StoredModel) -> Self:
         facts = stored.facts
         counts, patch = (tuple(map(int, facts[name])) for name in ("layers", "patch_shape"))
-        share = facts["whitening"]
-        model = cls(counts, patch_shape=patch, pool=int(facts["pool"]), rectify=bool(facts["rectify"]))
-        model.filters, model.whitening = facts["filters"], None if share is None else float(share)
-        model.flatten = bool(facts["flatten"])
+        model = cls(counts, patch_shape=patch, **stored.parameters(cls))
         layers: list[PatchRepresentation] = []
         model._counts()
         model.explained_variance_ = []

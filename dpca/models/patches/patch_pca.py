@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import Any, ClassVar, Self
 
 import numpy as np
@@ -20,8 +19,9 @@ from dpca.models.base.estimator import Estimator
 from dpca.models.base.parameters import checked_rank, no_values, spatial_lengths
 from dpca.models.base.passes import Passes
 from dpca.models.base.samples import varied_source
-from dpca.models.base.store import Kept, StoredModel
+from dpca.models.base.store import Kept, StoredModel, kept_parameters
 from dpca.models.base.watching import Watching
+from dpca.parameters.patches import PatchParameters
 from dpca.partition.whole import Whole
 from dpca.representation.base import Representation
 from dpca.representation.patches import PatchRepresentation
@@ -33,8 +33,7 @@ from dpca.storage.run import Run
 
 
 @documented()
-@dataclass(eq=False, repr=False)
-class PatchPCA(Estimator):
+class PatchPCA(PatchParameters, Estimator):
     """Principal component analysis of all overlapping patches of an image or volume stack: convolution filters.
 
     Every patch of every sample, one at each step of the stride, is a row of one analysis. All places share the mean
@@ -47,18 +46,7 @@ class PatchPCA(Estimator):
 
     Parameters
     ----------
-    n_components : int or None
-        Components to keep; None keeps one for each attribute of a patch.
-    patch_shape : int or tuple of int
-        Length of a patch along each spatial axis, or one integer for all axes. The length of a tuple is the number of
-        spatial axes; the axes after them are channels. With an integer, a last axis of length 4 or less after two or
-        more other axes counts as channels.
-    stride : int or tuple of int
-        Pixels from one patch to the next along each spatial axis.
-    {memory_budget}
-    flatten : bool
-        Whether `transform` returns the feature maps of a sample along one axis, as the steps of a scikit-learn
-        ``Pipeline`` expect. `inverse_transform` supports both.
+    {parameters}
 
     Attributes
     ----------
@@ -107,12 +95,6 @@ class PatchPCA(Estimator):
     measures_ssim: ClassVar[bool] = False
     report_title: ClassVar[str] = "Components of patches"
 
-    n_components: int | None = None
-    patch_shape: int | tuple[int, ...] = 5
-    stride: int | tuple[int, ...] = 1
-    memory_budget: int | None = None
-    flatten: bool = False
-
     # -- learning
 
     def _fit(self, X: Any, run: Run, watching: Watching | None = None) -> None:
@@ -134,8 +116,6 @@ class PatchPCA(Estimator):
         shape = tuple(source.shape[1:])
         patch = spatial_lengths(self.patch_shape, "patch_shape", axes or axes_for(shape))
         stride = self.stride if isinstance(self.stride, Sequence) else (self.stride,) * len(patch)
-        if not all(isinstance(s, int | np.integer) for s in stride):
-            raise DataError(f"stride is {self.stride!r}: use one integer, or one for each spatial axis")
         try:
             grid = PatchGrid(shape, patch, tuple(map(int, stride)))
         except ValueError as error:
@@ -256,7 +236,7 @@ class PatchPCA(Estimator):
             "patch_shape": list(self.grid_.patch_shape),
             "stride": list(self.grid_.stride),
             "total_variance": self.total_variance_,
-            **({"flatten": True} if self.flatten else {}),
+            **({"parameters": parameters} if (parameters := kept_parameters(self)) else {}),
         }
         arrays = {
             "components": (self.components_.reshape(self.n_components_, -1), ("component", "attribute")),
@@ -274,6 +254,6 @@ class PatchPCA(Estimator):
         arrays = stored.arrays({"components": (k, d), "mean": (d,), "explained_variance": (k,)})
         if not 1 <= k <= d or stored.n_samples < 2:
             raise ValueError(f"{k} components of {stored.n_samples} samples")
-        model = cls(k, patch_shape=patch, stride=stride, flatten=bool(facts.get("flatten", False)))
+        model = cls(k, patch_shape=patch, stride=stride, **stored.parameters(cls))
         model._learn(grid, {**arrays, "total_variance": np.asarray(total)}, stored.n_samples)
         return model

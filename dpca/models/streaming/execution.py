@@ -9,10 +9,8 @@ from dpca.engine.folds.rounds import Averaging, DataParallel, Scheme
 from dpca.rules.base.minibatch import InBatches
 from dpca.rules.base.rule import Wrapper
 from dpca.storage.errors import DataError
-from dpca.storage.given_numbers import whole_number
 from dpca.storage.run import Run
 
-EXECUTIONS = ("auto", "chain", "averaged", "data-parallel")
 # Defaults of Amid & Warmuth (2020), section "Distributed Setting".
 _STREAMS, _ROUND = 10, 1000
 # Default batch of data-parallel execution: computing its parts should take long compared with sending a basis.
@@ -37,15 +35,10 @@ def executed(rule: InBatches, model: Any, run: Run) -> tuple[Any, Scheme | None]
         If the rule does not support the execution, or a number is invalid.
     """
     execution, n_streams, round_size = model.execution, model.n_streams, model.round_size
-    if execution not in EXECUTIONS:
-        raise DataError(f"execution is {execution!r}: choose one of {', '.join(EXECUTIONS)}")
     if round_size is not None and execution != "averaged":
         raise DataError(f"round_size is {round_size!r} but only execution='averaged' has rounds: remove it")
     if n_streams is not None and execution not in ("averaged", "data-parallel"):
         raise DataError(f"n_streams is {n_streams!r} but execution={execution!r} has a single stream: remove it")
-    for name, value in (("n_streams", n_streams), ("round_size", round_size)):
-        if value is not None:
-            whole_number(value, name, 1)
     if execution == "averaged":
         return rule, _averaging(rule, n_streams, round_size)
     if execution == "data-parallel":

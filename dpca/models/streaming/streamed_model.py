@@ -27,8 +27,9 @@ from dpca.models.base.store import Kept, StoredModel
 from dpca.models.base.watching import EVERY, Progress, checked_budgets, positive_seconds
 from dpca.models.streaming.going_on import NoStateError, RequiresState, read_states, stated_dtype, stored_arrays
 from dpca.models.streaming.iterating import iterate
-from dpca.models.streaming.streaming_methods import AUTO, method_name
+from dpca.models.streaming.streaming_methods import method_name
 from dpca.models.streaming.tracked import TRACKED, TrackedScores
+from dpca.parameters.streaming import AUTO
 from dpca.representation.whitened import Whitened
 from dpca.rules.base.basis import StreamingRule
 from dpca.rules.base.state import State

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass, fields, is_dataclass, replace
 from importlib import import_module
 from typing import Any
@@ -10,10 +10,11 @@ from typing import Any
 import numpy as np
 
 from dpca.kernels.algebra import linalg_int8
+from dpca.parameters.streaming import AUTO, METHODS
 from dpca.representation.base import array_digest
 from dpca.rules.base.basis import StreamingRule
 from dpca.rules.base.minibatch import InBatches
-from dpca.rules.base.schedules import SCHEDULES, FirstStrategy, Harmonic, Power
+from dpca.rules.base.schedules import SCHEDULES, FirstStrategy
 from dpca.rules.base.watched import Watched
 from dpca.rules.certificates.sampled import Sampled
 from dpca.rules.incremental.incremental_svd import IncrementalSVD
@@ -21,42 +22,8 @@ from dpca.rules.kernel.gains import Gains
 from dpca.storage.errors import DataError
 from dpca.storage.given_numbers import whole_number
 
-#: Each method's module and class in `dpca.rules`. Stores contain these names only.
-METHODS: dict[str, str] = {
-    "incremental-svd": "incremental.incremental_svd.IncrementalSVD",
-    "covariance": "covariance.streaming_covariance.StreamingCovariance",
-    "oja": "stochastic.oja.Oja",
-    "oja-subspace": "stochastic.oja.OjaSubspace",
-    "krasulina": "stochastic.oja.Krasulina",
-    "sanger": "stochastic.oja.Sanger",
-    "implicit-krasulina": "stochastic.implicit_krasulina.ImplicitKrasulina",
-    "block-power": "stochastic.block_power.BlockPower",
-    "accelerated-block-power": "stochastic.accelerated.AcceleratedBlockPower",
-    "accelerated-oja": "stochastic.accelerated.AcceleratedOja",
-    "ccipca": "incremental.ccipca.CCIPCA",
-    "ipca": "incremental.ipca.IPCA",
-    "similarity-matching": "stochastic.similarity_matching.SimilarityMatching",
-}
-# Default step sizes of stores from before rules were objects, if they differ from Harmonic(1).
-_LITERAL = {"krasulina": Power(1.0, 0.9), "implicit-krasulina": Power(1.0, 0.8), "accelerated-oja": Harmonic(100.0)}
-#: Options of rules that were parameters of `StreamingPCA` before rules were objects.
-FORMER_OPTIONS = (
-    "schedule",
-    "unit",
-    "online",
-    "orthonormalize_every",
-    "acceleration",
-    "per_component",
-    "growth",
-    "momentum",
-    "amnesic",
-    "tau",
-    "neural_steps",
-)
 # Values of options of rules that are not plain values.
 _OBJECTS: dict[str, Any] = {**SCHEDULES, Gains.__name__: Gains}
-#: The method is selected by the number of attributes.
-AUTO = "auto"
 # The eigenproblem of a covariance of this size takes a few seconds.
 _LARGEST_COVARIANCE = 4096
 # Bytes of each entry of the covariance: the state, a product, and the eigensolver's copy and work space.
@@ -211,6 +178,8 @@ def describe_option(value: Any) -> Any:
     """
     if isinstance(value, np.ndarray) and value.ndim:
         return array_digest(value)
+    if isinstance(value, list | tuple):
+        return [describe_option(one) for one in value]
     if not is_dataclass(value) or isinstance(value, type):
         return value.item() if hasattr(value, "item") else value
     own = {field.name: describe_option(getattr(value, field.name)) for field in fields(value)}
@@ -233,6 +202,8 @@ def restore_option(value: Any) -> Any:
     DataError, KeyError, TypeError, ValueError
         If ``value`` is not such a result.
     """
+    if isinstance(value, list):
+        return tuple(map(restore_option, value))
     if not isinstance(value, dict):
         return value
     if "method" in value:
@@ -241,21 +212,14 @@ def restore_option(value: Any) -> Any:
     return _OBJECTS[values.pop("schedule")](**values)
 
 
-def translate_parameters(stored: Mapping[str, Any], kept_now: Sequence[str]) -> dict[str, Any]:
-    """Return the parameters of `StreamingPCA` in ``kept_now`` from the parameters in a store.
+def with_former_options(method: Any, stored: Mapping[str, Any], known: Collection[str]) -> dict[str, Any]:
+    """Return the parameter "method" if a store of format 1.0 has options of its rule among the parameters.
 
-    Before rules were objects, their options were parameters of the estimator, None for the default of the rule. With
-    the parameter "schedule" or "unit", the step sizes were literal, unless the unit was "measured".
+    None is the default of the rule, and the unit "measured" is now None.
     """
-    given = {name: restore_option(value) for name, value in dict(stored).items()}  # TypeError if not a mapping
-    kept = {name: given.pop(name) for name in kept_now if name in given}
-    options = {name: value for name, value in given.items() if value is not None}
+    options = {name: restore_option(value) for name, value in stored.items() if name not in known and value is not None}
     if not options:
-        return kept
-    rule = rule_class(kept["method"])
-    known = {field.name for field in fields(rule)}
-    if options.keys() & {"schedule", "unit"}:
-        options = {"schedule": _LITERAL.get(kept["method"], Harmonic(1.0)), "unit": 1.0, **options}
+        return {}
     if options.get("unit") == "measured":
         options["unit"] = None
-    return {**kept, "method": rule(**{name: value for name, value in options.items() if name in known})}
+    return {"method": rule_class(method)(**options)}

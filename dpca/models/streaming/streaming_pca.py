@@ -6,7 +6,7 @@ import math
 import sys
 import warnings
 from collections.abc import Callable, Sequence
-from dataclasses import KW_ONLY, dataclass, replace
+from dataclasses import replace
 from functools import partial
 from typing import Any, ClassVar
 
@@ -26,23 +26,23 @@ from dpca.models.base.convergence import (
     not_converged_message,
 )
 from dpca.models.base.docs import documented
-from dpca.models.base.linear_model import LinearModel
-from dpca.models.base.parameters import checked_rank, explained_share
+from dpca.models.base.parameters import check_parameters, checked_rank, explained_share
 from dpca.models.base.passes import Passes
 from dpca.models.base.samples import first_magnitude, varied_source
+from dpca.models.base.store import StoredModel
 from dpca.models.base.watching import Watching
 from dpca.models.streaming.execution import executed
 from dpca.models.streaming.streamed_model import CERTIFICATE, StreamedModel
 from dpca.models.streaming.streaming_methods import (
-    AUTO,
-    FORMER_OPTIONS,
     RuleStream,
     default_method,
     describe_option,
     make_rule,
     method_name,
-    translate_parameters,
+    with_former_options,
 )
+from dpca.parameters.declaration import declared_in
+from dpca.parameters.streaming import AUTO, StreamingParameters
 from dpca.partition.whole import Whole
 from dpca.representation.base import Representation
 from dpca.rules.base.basis import StreamingRule
@@ -53,71 +53,16 @@ from dpca.rules.covariance.covariance_product import refinement
 from dpca.rules.covariance.measured import refined
 from dpca.rules.incremental.incremental_svd import IncrementalSVD
 from dpca.storage.errors import DataError
-from dpca.storage.given_numbers import whole_number
 from dpca.storage.run import Run
 
 
 @documented()
-@dataclass(eq=False, repr=False)
-class StreamingPCA(StreamedModel):
+class StreamingPCA(StreamingParameters, StreamedModel):
     """Principal component analysis of a stream of samples, in one pass and constant memory.
 
     Parameters
     ----------
-    n_components : int or float
-        Components to find. A number between 0 and 1 keeps the fewest components that explain more than this share of
-        the variance, and requires the method "covariance".
-    method : str or rule
-        The update rule: a name, or an object of `dpca.rules` with its own options, such as
-        ``Oja(schedule=Harmonic(1.0))``. The estimator sets the ``n_components``, ``center`` and ``seed`` of that
-        object. "auto" selects "covariance" for samples of few attributes (more for 8-bit samples) and
-        "incremental-svd" for others, see `dpca.models.streaming.streaming_methods.default_method`. "covariance" is
-        exact.
-        "incremental-svd" (Brand 2002; Ross et al. 2008) is close to exact after one pass, for any order of samples.
-        These two support merging: segments are folded in parallel. The others are sequential rules, described in
-        `dpca.rules`: "oja", "oja-subspace", "krasulina", "sanger", "implicit-krasulina", "block-power",
-        "accelerated-block-power", "accelerated-oja", "ccipca", "ipca" and "similarity-matching". They assume samples in
-        random order. By default they run as a chain, one segment after the other, see ``execution``.
-    batch_size : int, optional
-        Samples of one update, independent of the chunks of the store. The default depends on the rule: 4,096 for
-        "covariance", 1,024 for "incremental-svd" and 100 for most others, but at most 256 MiB in float32.
-    n_passes : int
-        Passes over the data. Each pass after the first multiplies the components by the covariance (orthogonal
-        iteration with Rayleigh-Ritz, Alakkari 2020, section 3.4.5; Arora 2015, section 5.3) and measures exactly the
-        variance that they capture. The passes of "incremental-svd" multiply all its directions. If the spectrum has a
-        gap, ``captured_bound_`` then differs from 1 by little more than rounding (MNIST, k = 20, random order: 5e-5;
-        .10 after one pass).
-    center : bool
-        Whether to subtract the mean. Rules with a merge subtract the exact mean in one pass, others the running mean.
-    shuffle : bool
-        Read the samples in a random order in the first pass: whole chunks in a random order, with the samples of
-        several chunks mixed. Sorted stacks require this for all rules without a merge.
-    execution : str
-        How samples are distributed to workers. "auto": parallel segments, merged as a tree, if the rule has a merge,
-        and a chain otherwise. "chain": one stream, for every rule. "averaged": ``n_streams`` streams of samples,
-        averaged after every ``round_size`` samples of each (Amid & Warmuth 2020, equation 18), by "implicit-krasulina"
-        and, with less justification, "oja", "oja-subspace", "krasulina", "sanger" and "accelerated-oja".
-        "data-parallel": the batch of one update distributed to workers, by "oja", "block-power",
-        "accelerated-block-power" and "accelerated-oja"; use a large ``batch_size`` (default 1,000). `partial_fit` is
-        always a chain.
-    n_streams : int, optional
-        For "averaged": number of streams, default 10. The result depends on it, but not on the number of workers. For
-        "data-parallel": parts of a batch, by default as many as can run at once. The result depends on it by rounding
-        only.
-    round_size : int, optional
-        Samples of each stream between two averages: whole batches, default 1,000 samples.
-    random_state : int, RandomState or None
-        Seed of the random start, of random schedules and of the order. A fit with checkpoints requires an int.
-    {memory_budget}
-    oversampling, forgetting
-        Options of "incremental-svd": extra directions to keep, default 60; weight of a sample relative to the next
-        one. If one of them is given, "auto" selects "incremental-svd".
-    {whiten}
-    {keep_state}
-        Requires ``n_passes`` = 1.
-    track_scores : bool
-        Whether `partial_fit` keeps the scores of all samples so far in `tracked_scores_`. It rotates them with the
-        components, and reads no sample twice. Requires "incremental-svd", which "auto" then selects.
+    {parameters}
 
     Attributes
     ----------
@@ -168,28 +113,8 @@ class StreamingPCA(StreamedModel):
 
     store_kind: ClassVar[str] = "streaming-pca"
     kept_facts: ClassVar[dict[str, type]] = dict.fromkeys(CERTIFICATE, float) | {"method": str}
-    parameters_not_kept: ClassVar[tuple[str, ...]] = ("n_components", *LinearModel.parameters_not_kept)
-
-    n_components: int | float
-    _: KW_ONLY
-    method: str | StreamingRule = AUTO
-    batch_size: int | None = None
-    n_passes: int = 1
-    center: bool = True
-    shuffle: bool = False
-    execution: str = "auto"
-    n_streams: int | None = None
-    round_size: int | None = None
-    random_state: Any = None
-    memory_budget: int | None = None
-    oversampling: int | None = None
-    forgetting: float | None = None
-    whiten: bool = False
-    keep_state: bool = False
-    track_scores: bool = False
 
     def _fit(self, X: Any, run: Run, watching: Watching | None = None) -> None:
-        n_passes = whole_number(self.n_passes, "n_passes", 1)
         if self.track_scores:
             raise DataError(
                 "track_scores=True requires partial_fit, and fit does not support it: omit it, and use transform"
@@ -230,7 +155,7 @@ class StreamingPCA(StreamedModel):
             raise PlanError(f"{error}, or a smaller batch_size") from error
         learn(self, found, source.shape[0])
         self.fit_report_ = first.report
-        for turn in range(1, n_passes):
+        for turn in range(1, self.n_passes):
             before, stage = self.components_, f"pass {turn + 1}"
             refine = refinement(found, before, self.mean_, bool(self.center))
             further = Passes(source, run, watching=watching, settle=_as_it_is)
@@ -264,6 +189,7 @@ class StreamingPCA(StreamedModel):
             self.angle_moved_, self.variance_moved_ = moved(before, self.components_, self.explained_variance_)
 
     def _rule(self, method: str | StreamingRule, d: int, n: int | None, seed: int) -> Any:
+        check_parameters(self)
         share = explained_share(self.n_components)
         k = d if share is not None else checked_rank(self.n_components, d, n)
         if share is not None and method_name(method) not in ("covariance", "StreamingCovariance"):
@@ -350,15 +276,12 @@ class StreamingPCA(StreamedModel):
         names = ("captured_estimate", "captured_estimate_error") if self.captured_estimate_error_ > 0 else ()
         return numbers | {name: getattr(self, f"{name}_") for name in names}
 
-    def fit_settings(self) -> dict[str, Any]:
-        """Return the settings that identify a stored fit. Options of rules, formerly parameters, remain as None."""
-        return dict.fromkeys(FORMER_OPTIONS) | super().fit_settings()
-
     # -- on disk
 
     @classmethod
-    def _restored_parameters(cls, given: dict[str, Any]) -> dict[str, Any]:
-        return translate_parameters(given, cls._kept_parameters())
+    def _restored_parameters(cls, stored: StoredModel) -> dict[str, Any]:
+        given = stored.parameters(cls)
+        return given | with_former_options(given["method"], stored.facts["parameters"], declared_in(cls))
 
 
 def _as_it_is(model: Any, found: Any, n: int) -> None:

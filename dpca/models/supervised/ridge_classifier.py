@@ -5,7 +5,6 @@ from __future__ import annotations
 import bisect
 import math
 from collections.abc import Sequence
-from dataclasses import KW_ONLY, dataclass
 from functools import partial
 from typing import Any, ClassVar, Self
 
@@ -20,21 +19,22 @@ from dpca.engine.folds.plan import FoldPlan, Outline, PlanError
 from dpca.engine.sources.coded import CodedSource
 from dpca.engine.sources.source import check_finite
 from dpca.kernels.algebra.types import Array
+from dpca.models.base.docs import documented
 from dpca.models.base.each_sample import EachSample
 from dpca.models.base.labelled import given_to_fit
 from dpca.models.base.parameters import check_parameters
 from dpca.models.base.passes import run_of_fit
 from dpca.models.base.samples import fitted_source
 from dpca.models.base.storable import Storable
-from dpca.models.base.store import Kept, StoredModel
+from dpca.models.base.store import Kept, StoredModel, kept_parameters
 from dpca.models.base.watching import Callback, Watching, finish_all, watched
 from dpca.models.scores import Scores
+from dpca.parameters.supervised import RidgeParameters
 from dpca.partition.whole import Whole
 from dpca.rules.base.codes import DIGITS, MOST_CODES
 from dpca.rules.base.state import State
 from dpca.rules.covariance.ridge import RidgeMoments
 from dpca.storage.errors import DataError, one_line
-from dpca.storage.given_numbers import whole_number
 from dpca.storage.run import Run
 
 # Samples of one block of decisions.
@@ -45,8 +45,8 @@ _LABELS_AT_ONCE = 2**18
 _LABELS = "biufUO"
 
 
-@dataclass(eq=False, repr=False)
-class StreamingRidgeClassifier(EachSample, Storable, ClassifierMixin, BaseEstimator):  # type: ignore[misc]
+@documented()
+class StreamingRidgeClassifier(RidgeParameters, EachSample, Storable, ClassifierMixin, BaseEstimator):  # type: ignore[misc]
     """Linear classifier by ridge regression in one pass, with a penalty chosen by exact cross-validation.
 
     Equals scikit-learn's `RidgeClassifier` on standardized attributes: least squares on targets of 1 and -1, with an
@@ -55,17 +55,7 @@ class StreamingRidgeClassifier(EachSample, Storable, ClassifierMixin, BaseEstima
 
     Parameters
     ----------
-    alphas : float or sequence of float
-        Penalties to choose from, above 0. A single penalty is used without cross-validation. A penalty is in units of
-        a standardized attribute's sum of squares, which is the number of samples.
-    cv : int
-        Folds of the cross-validation. It selects the penalty of the least squared error of the targets on held-out
-        samples, as `GridSearchCV` of a pipeline with ``StandardScaler`` does in many passes. The samples of each class
-        are assigned to the folds in turn.
-    standardize : bool
-        Whether to divide attributes by their standard deviations, except constant attributes.
-    memory_budget : int, optional
-        Bytes that the fit may use; default a share of the memory of the machine.
+    {parameters}
 
     Attributes
     ----------
@@ -108,12 +98,6 @@ class StreamingRidgeClassifier(EachSample, Storable, ClassifierMixin, BaseEstima
 
     store_kind: ClassVar[str] = "ridge-classifier"
 
-    alphas: Any = (0.1, 1.0, 10.0, 100.0, 1e3, 1e4, 1e5)
-    _: KW_ONLY
-    cv: int = 5
-    standardize: bool = True
-    memory_budget: int | None = None
-
     def __sklearn_is_fitted__(self) -> bool:
         return hasattr(self, "n_samples_seen_")
 
@@ -154,7 +138,7 @@ class StreamingRidgeClassifier(EachSample, Storable, ClassifierMixin, BaseEstima
             If the moments do not fit into the memory budget; the message states the largest number of attributes.
         """
         check_parameters(self)
-        alphas, cv = self._penalties(), whole_number(self.cv, "cv", 2)
+        alphas, cv = self._penalties(), int(self.cv)
         n_folds = cv if len(alphas) > 1 else 1
         X, labels = given_to_fit(_plain(X), sample_dim, key)
         _, source = fitted_source(self, X)
@@ -196,13 +180,7 @@ class StreamingRidgeClassifier(EachSample, Storable, ClassifierMixin, BaseEstima
         return watched(self, watching, learn)
 
     def _penalties(self) -> tuple[float, ...]:
-        try:
-            alphas = tuple(float(alpha) for alpha in np.ravel(self.alphas))
-        except (TypeError, ValueError):
-            alphas = ()
-        if not alphas or not all(0 < alpha < math.inf for alpha in alphas):
-            raise DataError(f"alphas is {self.alphas!r}: use one or several numbers above 0")
-        return alphas
+        return tuple(map(float, np.ravel(self.alphas)))
 
     @property
     def folds_(self) -> Array:
@@ -313,10 +291,8 @@ class StreamingRidgeClassifier(EachSample, Storable, ClassifierMixin, BaseEstima
                 "n_samples_seen": self.n_samples_seen_,
                 "classes": self.classes_.tolist(),
                 "classes_type": "object" if self.classes_.dtype == object else self.classes_.dtype.str,
-                "alphas": list(self._penalties()),
                 "alpha": self.alpha_,
-                "cv": int(self.cv),
-                "standardize": bool(self.standardize),
+                "parameters": kept_parameters(self),
             },
             version=1,
         )
@@ -327,7 +303,7 @@ class StreamingRidgeClassifier(EachSample, Storable, ClassifierMixin, BaseEstima
         kind = np.dtype(facts["classes_type"])
         if kind.kind not in _LABELS:
             raise ValueError(f"its labels are of type {kind}")
-        model = cls(tuple(map(float, facts["alphas"])), cv=int(facts["cv"]), standardize=bool(facts["standardize"]))
+        model = cls(**stored.parameters(cls))
         n, m = stored.n_components, len(model._penalties())
         found = stored.arrays({"coefficients": (n, d), "intercept": (n,), "cv_errors": (m,)})
         model.classes_ = np.array(facts["classes"], kind)

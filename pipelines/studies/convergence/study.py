@@ -14,7 +14,8 @@ import zarr
 from dpca import plots
 from dpca.engine.sources.source import as_source
 from dpca.jobs.plans.stages import StageCost
-from dpca.models.streaming.streaming_methods import METHODS, make_rule
+from dpca.models.streaming.streaming_methods import make_rule
+from dpca.parameters.streaming import METHODS
 from dpca.pipelines.studies.convergence.courses import ConvergenceCurve, marks_for, run_rule
 from dpca.pipelines.studies.convergence.reference import Reference, exact_reference
 from dpca.pipelines.studies.runner import StackReport, write_array

@@ -8,7 +8,8 @@ from typing import Any
 import numpy as np
 
 from dpca.engine.sources.source import Source, as_source
-from dpca.models.streaming.streaming_methods import METHODS, make_rule
+from dpca.models.streaming.streaming_methods import make_rule
+from dpca.parameters.streaming import METHODS
 from dpca.pipelines.studies.convergence.courses import RulePass, run_rule
 from dpca.pipelines.studies.convergence.reference import Reference, exact_reference
 from dpca.pipelines.studies.reproduction.data import Setting

@@ -17,7 +17,7 @@ from sklearn.base import clone
 
 from dpca import BandPCA, CellPCA, StreamingPCA
 from dpca.models.base.store import load_any
-from dpca.models.streaming.streaming_methods import METHODS
+from dpca.parameters.streaming import METHODS
 from dpca.rules import Constant, Sanger
 from dpca.storage import DataError, StoreError
 from tests.conftest import smooth_images
@@ -234,10 +234,12 @@ def test_what_no_state_can_be_kept_of(images: np.ndarray, tmp_path: Path) -> Non
         ("m", {"n_held": -1}),
         ("m", {"dtype": "float99"}),
         ("c", {"dtype": "complex128"}),
-        ("c", {"parameters": {}}),
     ):
         damaged = shutil.copytree(tmp_path / name, tmp_path / "damaged")
         edit_facts(damaged, lambda facts, new=wrong: facts["state"].update(new))
         with pytest.raises(StoreError, match="is damaged"):
             load_any(damaged)
         shutil.rmtree(damaged)
+    edit_facts(tmp_path / "c", lambda facts: facts.update(parameters={}))
+    with pytest.raises(StoreError, match="keep_state"):
+        load_any(tmp_path / "c")

@@ -18,7 +18,7 @@ from dpca.choices import MAPPINGS
 from dpca.cli import main
 from dpca.engine.folds.plan import PlanError
 from dpca.models.linear.pca_solvers import SOLVERS
-from dpca.models.streaming.streaming_methods import METHODS
+from dpca.parameters.streaming import METHODS
 from dpca.storage import DataError
 from dpca.storage.run import Run
 

@@ -10,7 +10,7 @@ from sklearn.base import clone
 
 import dpca
 from dpca.models.linear.pca_solvers import SOLVERS
-from dpca.models.streaming.streaming_methods import METHODS
+from dpca.parameters.streaming import METHODS
 from dpca.storage import DataError
 
 pytestmark = pytest.mark.filterwarnings("ignore::UserWarning")

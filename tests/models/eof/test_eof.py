@@ -297,7 +297,7 @@ def relabelled(**changes: Any) -> xr.DataArray:
         (SST, {"weights": 1j * COSLAT}, "weights hold complex128 values"),
         (relabelled(time=SST.time.where(SST.time != SST.time[3])), {"climatology": "season"}, "sample 3 .* date"),
         (SST, {"weights": 0 * COSLAT}, "0 everywhere"),
-        (SST, {"weights": "area"}, "weights are 'area'"),
+        (SST, {"weights": "area"}, "weights"),
         (SST, {"weights": SST.lat.rename(lat="y")}, r"dims \('y',\)"),
         (SST, {"weights": SST.lat[:3] * 0 + 1}, "other coordinates"),
         (

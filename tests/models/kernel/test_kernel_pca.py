@@ -279,7 +279,7 @@ def test_from_store_to_store(tmp_path: Path, scheduler: str, capsys: pytest.Capt
     done = compress(stack, tmp_path / "out.zarr", CompressionSettings(KernelPCA(3, n_landmarks=20, random_state=0)))
     assert (done.report["landmarks"], done.report["components"]) == (20, 3)
     for argv, says in (
-        ([*kernel[:4], "--ratio", "3"], "--components"),
+        ([*kernel[:4], "--ratio", "3"], "--ratio"),
         ([*kernel, "--overlap", "2"], "--overlap"),
         (["--cell", "2", "--gamma", "1", "--components", "2"], "--gamma"),
     ):

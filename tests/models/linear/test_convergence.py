@@ -18,7 +18,8 @@ from dpca import StreamingPCA
 from dpca.engine.folds.fold import fold
 from dpca.engine.sources.source import as_source
 from dpca.models import ConvergenceWarning
-from dpca.models.streaming.streaming_methods import METHODS, RuleStream, make_rule, rule_class
+from dpca.models.streaming.streaming_methods import RuleStream, make_rule, rule_class
+from dpca.parameters.streaming import METHODS
 from dpca.partition import Whole
 from dpca.rules import Constant, Harmonic, Oja
 from tests.rules.streams import lost_variance, planted

@@ -12,7 +12,7 @@ import zarr
 from sklearn.base import clone
 
 from dpca import StreamingPCA
-from dpca.models.streaming.streaming_methods import METHODS
+from dpca.parameters.streaming import METHODS
 from dpca.storage.errors import DataError
 from dpca.storage.run import Run
 from tests.conftest import smooth_images

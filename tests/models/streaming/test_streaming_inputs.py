@@ -14,7 +14,8 @@ import zarr
 
 from dpca import StreamingPCA
 from dpca.models import ConvergenceWarning, OrderWarning
-from dpca.models.streaming.streaming_methods import METHODS, rule_class
+from dpca.models.streaming.streaming_methods import rule_class
+from dpca.parameters.streaming import METHODS
 from dpca.storage.errors import DataError
 from tests.rules.streams import lost_variance
 

@@ -14,7 +14,8 @@ from sklearn.decomposition import PCA
 from dpca import StreamingPCA
 from dpca.kernels.algebra import linalg_int8
 from dpca.models import OrderWarning
-from dpca.models.streaming.streaming_methods import METHODS, default_method, rule_class
+from dpca.models.streaming.streaming_methods import default_method, rule_class
+from dpca.parameters.streaming import METHODS
 from dpca.storage.errors import DataError
 from dpca.storage.run import Run
 from tests.conftest import smooth_images

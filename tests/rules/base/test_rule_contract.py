@@ -13,7 +13,8 @@ import pytest
 from dpca.engine.folds.checkpoint import load_states, save_states
 from dpca.kernels.algebra import linalg
 from dpca.kernels.patches import PatchGrid
-from dpca.models.streaming.streaming_methods import METHODS, rule_class
+from dpca.models.streaming.streaming_methods import rule_class
+from dpca.parameters.streaming import METHODS
 from dpca.rules import BlockPower, ExplicitKrasulina, ImplicitKrasulina, IncrementalSVD, Oja
 from dpca.rules.base.minibatch import InBatches
 from dpca.rules.base.rule import Wrapper

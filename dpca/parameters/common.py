@@ -1,0 +1,55 @@
+"""Parameters that many estimators have."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from dpca.parameters.declaration import Keeping, parameter
+from dpca.parameters.kinds import FLAG, SEED, number
+
+
+def random_state(text: str, kept: Keeping = Keeping.NEVER) -> Any:
+    """Return the field of the seed. ``text`` states what is random."""
+    return parameter(None, SEED, text, kept=kept, shown="int, RandomState or None")
+
+
+def memory_budget() -> Any:
+    """Return the field of the memory of a task."""
+    return parameter(
+        None,
+        number(least=0),
+        "Most bytes that one task may use, in addition to the memory that its process already holds. Default: from "
+        "the memory limits of the workers or of the machine.",
+        kept=Keeping.NEVER,
+        shown="int, optional",
+    )
+
+
+def flatten(scores: str, axes: str) -> Any:
+    """Return the field for scores along one axis."""
+    return parameter(
+        False,
+        FLAG,
+        f"Whether `transform` returns the {scores} of a sample along one axis, (n_samples, {axes}), as a scikit-learn "
+        "``Pipeline`` expects. `inverse_transform` supports both forms.",
+    )
+
+
+def whiten() -> Any:
+    """Return the field for scores of unit variance."""
+    return parameter(
+        False,
+        FLAG,
+        "Whether `transform` divides each score by the standard deviation along its component, for unit variance. "
+        "`inverse_transform` multiplies by it.",
+    )
+
+
+def keep_state(more: str = "") -> Any:
+    """Return the field for models that `partial_fit` can continue."""
+    return parameter(
+        False,
+        FLAG,
+        "Whether `partial_fit` can continue after `fit` or `load`. If True, the model keeps the state of the fit in "
+        f"memory, as large as the state of `partial_fit`, and `save` stores it.{more}",
+    )
