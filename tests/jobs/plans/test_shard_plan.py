@@ -108,6 +108,7 @@ MODELS = {
 }
 
 
+@pytest.mark.cases(2)
 @pytest.mark.parametrize(
     ("shape", "dtype"),
     [
