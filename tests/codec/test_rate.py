@@ -69,3 +69,8 @@ def test_a_goal_that_no_step_meets_is_told() -> None:
 def test_goals_that_make_no_sense(given: dict[str, float]) -> None:
     with pytest.raises(ValueError):
         Goal.of(**given)
+
+
+@pytest.mark.parametrize(("given", "error"), [({"psnr": 30.0}, 1e-3), ({"mse": 1e-3}, 1e-3), ({"ssim": 0.9}, 0.1)])
+def test_what_is_stored_as_float32_still_meets_the_goal(given: dict[str, float], error: float) -> None:
+    assert error * (1 - 1e-4) < Goal.of(**given).allowed < error * (1 - 1e-7)

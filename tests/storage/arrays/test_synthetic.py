@@ -69,6 +69,15 @@ def test_bytes_are_those_of_every_machine(name: str, shape: tuple[int, ...]) -> 
     assert (np.abs(along) < 4.5 * np.sqrt(model.eigenvalues / 1000) + 0.1).all()
 
 
+@pytest.mark.parametrize(
+    ("name", "digest"),
+    [("portraits", "d16b67bc335677bcbcebce17e55b6d83"), ("textures", "35c6efb542591eba3d9ec14cb2e7bec6")],
+)
+def test_bytes_of_sorted_samples_are_those_of_every_machine(name: str, digest: str) -> None:
+    model = make_model(name, {"n_samples": 3000, "sample_shape": (16, 18), "seed": 7, "order": "sorted"})
+    assert model.probe() == digest
+
+
 def made(name: str, shape: tuple[int, ...]) -> ImageModel:
     parameters: dict[str, Any] = {"n_spikes": 3, "sigma": 0.5} if name == "spiked" else {}
     return make_model(name, {"n_samples": 1000, "sample_shape": shape, "seed": 7, **parameters})
