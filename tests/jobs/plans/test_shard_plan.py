@@ -108,7 +108,7 @@ MODELS = {
 }
 
 
-@pytest.mark.cases(2)
+@pytest.mark.cases(1)
 @pytest.mark.parametrize(
     ("shape", "dtype"),
     [
@@ -134,6 +134,7 @@ def test_a_plan_decides_as_the_job_does(
     assert len(seen) > 2 or np.prod(shape) < 2**22  # of which shards are small anyway
 
 
+@pytest.mark.long
 def test_a_plan_of_small_shards_is_made(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """Where whole shards do not fit, `dpca plan` plans those that do; its stages stay within the budget."""
     np.save(tmp_path / "a.npy", smooth_images(160, (100, 90, 3)))
