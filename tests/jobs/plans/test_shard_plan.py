@@ -58,6 +58,7 @@ def least_budget(given: Reader, settings: CompressionSettings) -> int:
     return high
 
 
+@pytest.mark.long
 def test_the_shipped_job_takes_ten_photographs(tmp_path: Path) -> None:
     """45 MB: encoding them takes 193 MB (measured); the fit holds a sample in floating point several times."""
     photos, settings = reader_of(tmp_path / "a.npy", PHOTOS), settings_of(SHIPPED["target"])
