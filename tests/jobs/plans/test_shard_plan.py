@@ -150,6 +150,14 @@ def test_a_plan_of_small_shards_is_made(tmp_path: Path, capsys: pytest.CaptureFi
     assert "stage 'ingest' of this job does not fit the memory" in capsys.readouterr().err
 
 
+def test_residuals_of_a_shard_count_for_its_memory() -> None:
+    source = Outline("a", (40, 600, 700), np.dtype("u1"), (8, 200, 100))
+    form = StoreForm(source.shape, 1)
+    assert form.shard_rows >= 40
+    without, with_residuals = (task_bytes(source, form, 900, 1, promised=promised) for promised in (False, True))
+    assert with_residuals - without > 40 * 600 * 700 * 4
+
+
 @pytest.mark.parametrize("dtype", ["u1", "u2", "i4", "f4", "f8"])
 @pytest.mark.parametrize("promised", [False, True])
 def test_fewer_samples_are_decoded_before_a_shard_is_refused(dtype: str, promised: bool) -> None:
