@@ -22,8 +22,9 @@ from tests.helpers.forked import Programs
 from tests.helpers.pictures import leave_pictures_empty
 from tests.selection import MARKERS, is_of_one_test, is_short, left_out, mark_needs, without_repeated_pairs
 
-# The same examples on every run; new ones with --hypothesis-profile=default.
+# The same examples on every run, fewer of them in the short one; new ones with --hypothesis-profile=default.
 settings.register_profile("reproducible", derandomize=True)
+settings.register_profile("short", derandomize=True, max_examples=40)
 settings.load_profile("reproducible")
 
 # Tests start hundreds of programs and workers: the first one keeps what it compiled, also where that is switched off.
@@ -64,9 +65,11 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 
 
 def pytest_configure(config: pytest.Config) -> None:
-    """State the markers."""
+    """State the markers, and choose the number of examples."""
     for marker in MARKERS:
         config.addinivalue_line("markers", marker)
+    if is_short(config) and not config.getoption("--hypothesis-profile", None):
+        settings.load_profile("short")
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
