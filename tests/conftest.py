@@ -6,6 +6,7 @@ import gc
 import os
 import re
 import signal
+import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -19,14 +20,17 @@ from PIL import Image
 from tests.helpers.blas import blas_libraries, blas_threads, set_blas_threads
 from tests.helpers.forked import Programs
 from tests.helpers.pictures import leave_pictures_empty
-from tests.selection import MARKERS, is_short, left_out, mark_needs
+from tests.selection import MARKERS, is_of_one_test, is_short, left_out, mark_needs, without_repeated_pairs
 
-# The same examples on every run; new ones with --hypothesis-profile=default.
+# The same examples on every run, fewer of them in the short one; new ones with --hypothesis-profile=default.
 settings.register_profile("reproducible", derandomize=True)
+settings.register_profile("short", derandomize=True, max_examples=40)
 settings.load_profile("reproducible")
 
 # Tests start hundreds of programs and workers: the first one keeps what it compiled, also where that is switched off.
+# Without this, every process of every run rewrites the assertions of all tests, which takes longer than the imports.
 os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
+sys.dont_write_bytecode = False
 
 # No power is cut here, and every store would wait for the disk a dozen times.
 os.fsync = lambda handle: None
@@ -55,14 +59,17 @@ DATA = Path(__file__).parents[2] / "shared" / "data"
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
-    """Add the option that runs all tests."""
+    """Add the options for the two sizes of a run."""
     parser.addoption("--all", action="store_true", help="run all tests, those that take long too")
+    parser.addoption("--short", action="store_true", help="run the short tests, of files that are named too")
 
 
 def pytest_configure(config: pytest.Config) -> None:
-    """State the markers."""
+    """State the markers, and choose the number of examples."""
     for marker in MARKERS:
         config.addinivalue_line("markers", marker)
+    if is_short(config) and not config.getoption("--hypothesis-profile", None):
+        settings.load_profile("short")
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
@@ -70,7 +77,10 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
     items.sort(key=lambda item: item.path.stem not in LONGEST)
     for item in items:
         mark_needs(item)
-    if is_short(config) and (out := left_out(items)):
+    out = set() if is_of_one_test(config) else without_repeated_pairs(items)
+    if is_short(config):
+        out |= left_out([item for item in items if item not in out])
+    if out:
         config.hook.pytest_deselected(items=[item for item in items if item in out])
         items[:] = [item for item in items if item not in out]
     gc.freeze()  # else Python would visit thousands of tests and all that was imported whenever it looks for garbage

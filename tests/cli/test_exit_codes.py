@@ -28,7 +28,7 @@ from dpca.pipelines import (
     reproduce_streaming,
 )
 from dpca.storage import ClusterError, DataError, StoreError
-from dpca.storage.errors import BusyError
+from dpca.storage.errors import BusyError, ReplacedError
 from tests.benchmarks.searches.stop_anywhere import DPCA, ROOT
 from tests.cli.bad_cases import make_stack
 
@@ -58,6 +58,7 @@ def test_the_help_names_every_code_that_is_documented(capsys: pytest.CaptureFixt
         (DataError("a is b: do c"), 3, "a is b: do c"),
         (StoreError("a is b: do c"), 4, "a is b: do c"),
         (BusyError("a is b: do c"), 7, "a is b: do c"),
+        (ReplacedError("a is b: do c"), 7, "a is b: do c"),
         (PlanError("a is b: do c"), 5, "a is b: do c"),
         (ClusterError("a is b: do c"), 6, "a is b: do c"),
         (MemoryError("Unable to allocate 3 GiB"), 5, "3 GiB"),

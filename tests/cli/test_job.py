@@ -173,6 +173,7 @@ GOOD = {"inputs": '"a.npy"', "output": '"b.zarr"', "target": "{psnr = 36}"}
         ({"target": "{psnr = 3, ssim = 0.9}"}, "target is"),
         ({"target": "{psnr = -3}"}, "compress: 'psnr=-3' is not"),
         ({"retries": "true"}, "retries is True"),
+        ({"retries": "-1"}, "retries is -1"),
         ({"cell": '"ten"'}, "cell: 'ten' is not"),
         ({"color": '"blue"'}, "color: invalid choice"),
         ({"crop": '"3x4"', "resize": '"3x4"'}, "not allowed with"),

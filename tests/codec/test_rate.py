@@ -8,6 +8,7 @@ from hypothesis import strategies as st
 from hypothesis.extra import numpy as hnp
 
 from dpca.codec.goal import Goal, UnreachedError, search_step
+from dpca.codec.quantize import quantize
 from dpca.codec.rate import rows_at
 
 
@@ -17,6 +18,15 @@ def test_bits_are_the_entropy_of_each_row(codes: np.ndarray) -> None:
     for row, bits in zip(codes, rows_at(codes.astype(np.float32), 1.0).bits, strict=True):
         counts = np.unique(row, return_counts=True)[1]
         assert bits == pytest.approx(len(row) * scipy.stats.entropy(counts, base=2), abs=1e-9)
+
+
+def test_power_and_saved_error_are_those_of_the_codes() -> None:
+    scores = np.random.default_rng(0).normal(0, [[0.3], [2.0], [20.0]], (3, 200))
+    found, values, codes = rows_at(scores, 0.7), scores / 0.7, quantize(scores.copy(), 0.7)
+    np.testing.assert_allclose(found.power, (values**2).sum(axis=1))
+    np.testing.assert_allclose(found.saved, (values**2 - (values - codes) ** 2).sum(axis=1))
+    for row, bits in zip(codes, found.bits, strict=True):
+        assert bits == pytest.approx(200 * scipy.stats.entropy(np.unique(row, return_counts=True)[1], base=2))
 
 
 def test_codes_beyond_what_is_counted_cost_more() -> None:
@@ -59,3 +69,8 @@ def test_a_goal_that_no_step_meets_is_told() -> None:
 def test_goals_that_make_no_sense(given: dict[str, float]) -> None:
     with pytest.raises(ValueError):
         Goal.of(**given)
+
+
+@pytest.mark.parametrize(("given", "error"), [({"psnr": 30.0}, 1e-3), ({"mse": 1e-3}, 1e-3), ({"ssim": 0.9}, 0.1)])
+def test_what_is_stored_as_float32_still_meets_the_goal(given: dict[str, float], error: float) -> None:
+    assert error * (1 - 1e-4) < Goal.of(**given).allowed < error * (1 - 1e-7)

@@ -91,6 +91,23 @@ def test_a_stopped_chain_goes_on_where_it_was(images: np.ndarray, path: str, lin
         np.testing.assert_array_equal(found[name], value)
 
 
+def test_a_watched_fold_keeps_two_checkpoints_for_the_case_that_the_newest_is_damaged(
+    images: np.ndarray, path: str, links: None, tmp_path: Path
+) -> None:
+    fuse = tmp_path / "fuse"
+    fuse.touch()
+    rule = InBatches(Fragile(3, seed=1, fuse=str(fuse), fail_at=10), SIZE)
+    given = {"watch": Marks([200], lambda look: None), "checkpoints": Checkpoints(str(tmp_path / "kept"))}
+    with pytest.raises(RuntimeError, match="stopped"):
+        fold(rule, as_source(path), WHOLE, **given)
+    _, newest = sorted(p for p in (tmp_path / "kept").rglob("*segment*") if "part" not in p.name)
+    newest.write_bytes(newest.read_bytes()[:-30])
+    fuse.unlink()
+    (found,), _ = fold(rule, as_source(path), WHOLE, **given)
+    for name, value in one_stream(Oja(3, seed=1), images).items():
+        np.testing.assert_array_equal(found[name], value)
+
+
 @pytest.mark.parametrize("where", ["here", "cluster"])
 def test_who_watches_sees_the_states_at_the_marks_and_changes_nothing(
     where: str, images: np.ndarray, path: str, links: None, request: pytest.FixtureRequest

@@ -70,16 +70,13 @@ def made(folder: Path, n: int, dtype: type) -> str:
 @pytest.mark.parametrize(
     ("dtype", "partition", "rule", "k", "threads"),
     [
-        (np.uint8, "cells 20", "covariance", 40, 1),
         (np.uint8, "cells 10", "covariance", 20, 1),
         (np.float32, "cells 20", "covariance", 190, 1),
         (np.uint8, "lapped 10", "covariance", 20, 1),
         (np.uint8, "cells 20", "incremental-svd", 40, 1),
-        (np.uint8, "cells 8", "pooled", 20, 1),
         (np.float32, "cells 8", "pooled", 20, 1),
         (np.uint8, "cells 12", "pooled", 20, 1),
         (np.uint8, "bands 800", "covariance", 40, 1),
-        (np.uint8, "bands 800", "covariance", 40, 3),
         (np.float32, "bands 800", "covariance", 40, 3),
     ],
 )

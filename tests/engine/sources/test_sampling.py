@@ -33,3 +33,10 @@ def test_what_is_read_is_what_was_chosen(span_bytes: int, tmp_path: Path, monkey
         for chosen in (np.arange(53), np.array([0, 9, 10, 52]), np.array([30])):
             read = np.concatenate(list(read_samples(source, chosen)))
             np.testing.assert_array_equal(read, x[chosen])
+
+
+def test_the_samples_of_a_chunk_are_read_together_and_other_chunks_are_not_read(tmp_path: Path) -> None:
+    x = np.arange(53.0)[:, None]
+    zarr.create_array(str(tmp_path / "x.zarr"), data=x, chunks=(10, 1))
+    blocks = read_samples(as_source(str(tmp_path / "x.zarr")), np.array([3, 10, 19, 20, 41, 50]))
+    assert [block.ravel().tolist() for block in blocks] == [[3], [10, 19], [20], [41], [50]]

@@ -220,14 +220,14 @@ def test_the_same_bytes_on_a_cluster(fitted: Path, tmp_path: Path, cluster: Any)
     assert tree(tmp_path / "here.zarr") == tree(tmp_path / "there.zarr")
 
 
+@pytest.mark.cases(1)
+@pytest.mark.parametrize("first", [0, 1])
 @pytest.mark.parametrize("fitted", ["shared, lapped"], indirect=True)
-def test_damage_is_found(fitted: Path, tmp_path: Path) -> None:
+def test_damage_is_found(fitted: Path, tmp_path: Path, first: int) -> None:
     decoded = encoded(fitted, tmp_path / "out.zarr", max_error=2.0)
     whole = decoded[...]
     rng = np.random.default_rng(0)
-    for path in sorted((tmp_path / "out.zarr").rglob("*")):
-        if not path.is_file():
-            continue
+    for path in sorted(path for path in (tmp_path / "out.zarr").rglob("*") if path.is_file())[first::2]:
         content = path.read_bytes()
         flipped = bytearray(content)
         flipped[rng.integers(len(content))] ^= 1 << rng.integers(8)

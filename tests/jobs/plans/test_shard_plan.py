@@ -62,6 +62,7 @@ def least_budget(given: Reader, settings: CompressionSettings) -> int:
     return high
 
 
+@pytest.mark.long
 def test_the_shipped_job_takes_ten_photographs(tmp_path: Path) -> None:
     """45 MB: encoding them takes 193 MB (measured); the fit holds a sample in floating point several times."""
     photos, settings = reader_of(tmp_path / "a.npy", PHOTOS), settings_of(SHIPPED["target"])
@@ -111,6 +112,7 @@ MODELS = {
 }
 
 
+@pytest.mark.cases(1)
 @pytest.mark.parametrize(
     ("shape", "dtype"),
     [
@@ -135,6 +137,7 @@ def test_a_plan_decides_as_the_job_does(
     assert len(seen) > 2 or np.prod(shape) < 2**22  # of which shards are small anyway
 
 
+@pytest.mark.long
 def test_a_plan_of_small_shards_is_made(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """Where whole shards do not fit, `dpca plan` plans those that do; its stages stay within the budget."""
     np.save(tmp_path / "a.npy", smooth_images(160, (100, 90, 3)))
@@ -147,6 +150,14 @@ def test_a_plan_of_small_shards_is_made(tmp_path: Path, capsys: pytest.CaptureFi
     assert small.memory_allowed == least
     assert main(["plan", str(tmp_path / "a.npy"), "--cell", "16", "--workers", "1", "--memory", "300MB"]) == 5
     assert "stage 'ingest' of this job does not fit the memory" in capsys.readouterr().err
+
+
+def test_residuals_of_a_shard_count_for_its_memory() -> None:
+    source = Outline("a", (40, 600, 700), np.dtype("u1"), (8, 200, 100))
+    form = StoreForm(source.shape, 1)
+    assert form.shard_rows >= 40
+    without, with_residuals = (task_bytes(source, form, 900, 1, promised=promised) for promised in (False, True))
+    assert with_residuals - without > 40 * 600 * 700 * 4
 
 
 @pytest.mark.parametrize("dtype", ["u1", "u2", "i4", "f4", "f8"])

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -17,7 +18,7 @@ from dpca import plots
 from dpca.explore.opening import open_explorer
 from dpca.jobs import CompressionSettings, compress, encode_store, fit_store, plan_job, transform_store
 from dpca.report.record import format_table
-from dpca.storage import open_stack
+from dpca.storage import StoreError, open_stack
 from dpca.storage.input import open_input
 from dpca.storage.run import Run
 from dpca.storage.survey import ReadOptions
@@ -117,6 +118,14 @@ def test_stages_by_themselves_find_the_range_too(movie: Path, tmp_path: Path) ->
     for name in ("scores", "codes"):
         facts = json.loads((tmp_path / f"{name}.zarr/zarr.json").read_text())["attributes"]["dpca"]
         assert facts["data_range"] == [0, HIGH]
+
+
+def test_another_stated_range_makes_other_scores(movie: Path, tmp_path: Path) -> None:
+    narrow, wide = (replace(open_stack(movie / "m.zarr"), data_range=(0.0, high)) for high in (HIGH, 2.0 * HIGH))
+    fit_store(narrow, tmp_path / "model.zarr", dpca.PCA(2))
+    transform_store(narrow, tmp_path / "model.zarr", tmp_path / "scores.zarr")
+    with pytest.raises(StoreError, match="settings"):
+        transform_store(wide, tmp_path / "model.zarr", tmp_path / "scores.zarr")
 
 
 @pytest.mark.parametrize(

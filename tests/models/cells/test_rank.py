@@ -112,3 +112,12 @@ def test_noise_needs_all_eigenvalues() -> None:
     with pytest.raises(DataError, match="only 3 were computed"):
         rank.ranks_by_noise(VARIANCES, np.array([5, 5, 5]), 100)
     np.testing.assert_array_equal(rank.ranks_by_noise(np.zeros((2, 3)), np.array([3, 3]), 100), [0, 0])
+
+
+@pytest.mark.parametrize(("d", "n"), [(20, 24), (12, 13), (30, 16)])
+def test_the_noise_floor_is_its_definition(d: int, n: int) -> None:
+    m, most = min(d, n - 1), max(d, n - 1)
+    for row in np.sort(np.random.default_rng(0).gamma(0.7, size=(200, m)) + 0.1)[:, ::-1]:
+        floors = [(row[p] - row[-1]) / (4 * np.sqrt((m - p) / (most - p))) for p in range(m)]
+        expected = next(p for p in range(m) if row[p:].mean() >= floors[p])
+        assert rank.ranks_by_noise(row[None], np.array([d]), n) == [expected]

@@ -362,6 +362,7 @@ def test_what_does_not_go_with_a_fit_is_refused() -> None:
         (lambda: eof.rotate("equamax"), "method is 'equamax'"),
         (lambda: eof.rotate(n_modes=3), "2 to 2"),
         (lambda: eof.rule_n(level=95), "level is 95"),
+        (lambda: eof.rule_n(level=1.0), "level is 1"),
         (lambda: eof.bootstrap(block_length=100), "block_length is 100"),
         (lambda: eof.reconstruct(np.zeros((3, 1))), "2 modes"),
         (lambda: eof.reconstruct(np.zeros((3, 2))), "11 samples"),

@@ -120,6 +120,7 @@ def check_components(found: dict[str, np.ndarray], k: int, d: int) -> None:
     assert (components[np.arange(k), np.abs(components).argmax(1)] > 0).all()
 
 
+@pytest.mark.pairwise
 @each
 @each_dtype
 @pytest.mark.parametrize("size", [1, 37, N])
@@ -267,6 +268,7 @@ def test_it_finds_the_components_of_any_dtype(name: str, dtype: Any) -> None:
     assert found["total_variance"] == pytest.approx(exact.var(0, ddof=1).sum(), rel=1e-5)
 
 
+@pytest.mark.pairwise
 @each_streaming
 @pytest.mark.parametrize("n", [1, 2, 3, 5, 23])
 @pytest.mark.parametrize("size", [1, 4, 50])

@@ -40,7 +40,7 @@ def convergence(components: np.ndarray, digits: Digits) -> float:
     return float(np.log10(1 - np.trace(basis.T @ digits[2] @ basis) / digits[3][: len(components)].sum()))
 
 
-@pytest.mark.cases(1)
+@pytest.mark.long
 @pytest.mark.parametrize(("k", "is_sorted", "at_most"), [(5, False, -7.4), (50, True, -3.7)])
 def test_one_pass_in_any_order(digits: Digits, k: int, is_sorted: bool, at_most: float) -> None:
     order = digits[1] if is_sorted else np.random.default_rng(0).permutation(60_000)

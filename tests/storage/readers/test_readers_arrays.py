@@ -151,6 +151,10 @@ def test_idx(suffix: str, code: int, dtype: str, tmp_path: Path) -> None:
     labels = np.arange(11, dtype=np.uint8)
     write_idx(tmp_path / "train-labels-idx1-ubyte.gz", labels)
     np.testing.assert_array_equal(open_reader(path).labels, labels)
+    whole = write_idx(tmp_path / "train-labels-idx1-ubyte.gz", labels)
+    whole.write_bytes(gzip.compress(gzip.decompress(whole.read_bytes())[:-1]))
+    with pytest.raises(DataError, match="truncated"):
+        open_reader(path)
     write_idx(tmp_path / "train-labels-idx1-ubyte.gz", labels[:-1])
     with pytest.raises(DataError, match=r"labels of shape \(10,\) for 11 samples"):
         open_reader(path)

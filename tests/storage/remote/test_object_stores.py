@@ -279,6 +279,15 @@ def test_a_run_of_another_machine_is_dead_when_it_is_silent(soon_sure, seconds, 
             finish(url)
 
 
+def test_an_old_lock_with_a_new_sign_of_life_is_held(soon_sure):
+    url = "memory://bucket/alive.zarr"
+    leave_unfinished(url)
+    lock_by(url, "another", [1, "1"], 1000)
+    lock_of(url).with_name("lock.alive-x").write_bytes(b"")
+    with pytest.raises(BusyError):
+        finish(url)
+
+
 @pytest.mark.parametrize("hours", [1, -1, 10**4])
 def test_a_clock_that_jumps_takes_no_output_from_a_run_that_lives(soon_sure, hours):
     url = f"memory://bucket/jumps{hours}.zarr"
