@@ -119,7 +119,7 @@ def test_commands(tmp_path: Path, scheduler: str, capsys: pytest.CaptureFixture[
     assert main(["verify", str(stack), *where]) == 1
     assert main([]) == 2
     assert main(["info", str(tmp_path / "nothing")]) == 3
-    assert main(["verify", str(tmp_path), "--scheduler", "nonsense"]) == 6
+    assert main(["verify", str(stack), "--scheduler", "nonsense"]) == 6
     assert "Traceback" not in capsys.readouterr().err
 
 

@@ -19,6 +19,7 @@ from dpca.engine.clusters.cluster_file import read_cluster_file
 from dpca.explore.opening import open_explorer
 from dpca.report.record import read_report
 from dpca.storage import DataError, StoreError, open_stack
+from dpca.storage.integrity.manifest import REPORT, write_folder_manifest
 from dpca.storage.readers import open_reader
 from dpca.storage.transaction.checkpoints import Checkpoints
 from dpca.storage.transaction.claim import read_json
@@ -80,8 +81,10 @@ def test_metadata_of_zarr(tmp_path: Path, kind: str, name: str, read: Callable[[
 
 @pytest.mark.parametrize("kind", ["arrays", "objects", "a key"])
 def test_our_own_json(tmp_path: Path, kind: str) -> None:
-    for name in ("report.json", "index.html"):
-        (tmp_path / name).write_text(deep(kind))
+    contents = dict.fromkeys(("report.json", "index.html"), deep(kind).encode())
+    for name, content in contents.items():
+        (tmp_path / name).write_bytes(content)
+    write_folder_manifest(tmp_path, REPORT, contents)
     with pytest.raises(StoreError, match="damaged"):
         read_report(tmp_path)
     assert not _is_record(deep(kind).encode())

@@ -17,7 +17,7 @@ from dask.delayed import delayed
 from scipy.sparse import issparse
 
 from dpca.engine.sources.rows import open_rows
-from dpca.kernels.algebra.types import Array, Region
+from dpca.kernels.algebra.types import Array, Region, blocks
 from dpca.storage import cf
 from dpca.storage.arrays.reading import array_identity, model_of, open_again, open_array, path_of, read_into
 from dpca.storage.errors import DataError, one_line
@@ -382,12 +382,10 @@ def check_finite(batch: Array, first: int, name: str, what: str = _NOT_FINITE) -
     """Reject NaN and infinity. The error names the first such sample, followed by ``what``; integers have none."""
     if batch.dtype.kind != "f":
         return
-    rows = max(1, _CHECKED_AT_ONCE // max(1, math.prod(batch.shape[1:])))
-    for start in range(0, len(batch), rows):
-        part = batch[start : start + rows]
-        finite = np.isfinite(part).reshape(len(part), -1).all(axis=1)
+    for rows in blocks(len(batch), max(1, _CHECKED_AT_ONCE // max(1, math.prod(batch.shape[1:])))):
+        finite = np.isfinite(part := batch[rows]).reshape(len(part), -1).all(axis=1)
         if not finite.all():
-            raise DataError(f"sample {first + start + int(finite.argmin())} of {name} {what}")
+            raise DataError(f"sample {first + rows.start + int(finite.argmin())} of {name} {what}")
 
 
 def checked_lazily(x: da.Array, name: str) -> da.Array:

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import math
-from abc import abstractmethod
-from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
@@ -173,28 +171,6 @@ class Covariance(Rule):
         itemsize = working_dtype(dtype).itemsize
         block = min(n_rows, self.batch_rows(dtype)) * (n_features + 1) * (itemsize + 1)
         return block + (n_features + 1) ** 2 * itemsize
-
-
-@dataclass(frozen=True)
-class SeveralCovariances(Rule):
-    """Base class of rules with several covariances in one state."""
-
-    mergeable = True
-    least_samples = 2
-
-    @abstractmethod
-    def _covariances(self, state: State) -> Iterator[State]:
-        """Yield the state of each covariance, with views as arrays."""
-
-    def _start(self, state: State, dtype: DTypeLike) -> None:
-        Covariance()._start(state, dtype)
-
-    def merge(self, a: State, b: State) -> State:
-        """Return the state of both streams, with the shifts of the first."""
-        for mine, other in zip(self._covariances(a), self._covariances(b), strict=True):
-            Covariance().merge(mine, other)
-        a.counts["n_samples"] += b.counts["n_samples"]
-        return a
 
 
 @dataclass(frozen=True)

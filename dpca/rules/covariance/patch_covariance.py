@@ -11,7 +11,8 @@ from numpy.typing import DTypeLike
 from dpca.kernels.algebra.types import Array
 from dpca.kernels.patches import PatchGrid
 from dpca.rules.base.state import Layout, State
-from dpca.rules.covariance.covariance import CovariancePCA, SeveralCovariances
+from dpca.rules.covariance.covariance import CovariancePCA
+from dpca.rules.covariance.pooled_covariance import SeveralCovariances
 
 # Number of patches per update. Smaller updates spend most of their time on adding to the matrix.
 _PATCHES = 2**16

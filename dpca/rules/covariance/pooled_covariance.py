@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 import math
+from abc import abstractmethod
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from functools import cached_property
@@ -12,6 +13,7 @@ import numpy as np
 from numpy.typing import DTypeLike
 
 from dpca.kernels.algebra.types import Array, blocks
+from dpca.rules.base.rule import Rule
 from dpca.rules.base.state import Layout, State
 from dpca.rules.covariance.covariance import (
     BAND_ROWS,
@@ -19,7 +21,6 @@ from dpca.rules.covariance.covariance import (
     QUIET,
     Covariance,
     CovariancePCA,
-    SeveralCovariances,
     add_block,
     is_exact,
     spread_of,
@@ -29,6 +30,28 @@ from dpca.rules.covariance.covariance import (
 _BYTE_ROWS = 2**14
 # Smaller updates spend most of their time on the sums of the places.
 _FEWEST_SAMPLES = 32
+
+
+@dataclass(frozen=True)
+class SeveralCovariances(Rule):
+    """Base class of rules with several covariances in one state."""
+
+    mergeable = True
+    least_samples = 2
+
+    @abstractmethod
+    def _covariances(self, state: State) -> Iterator[State]:
+        """Yield the state of each covariance, with views as arrays."""
+
+    def _start(self, state: State, dtype: DTypeLike) -> None:
+        Covariance()._start(state, dtype)
+
+    def merge(self, a: State, b: State) -> State:
+        """Return the state of both streams, with the shifts of the first."""
+        for mine, other in zip(self._covariances(a), self._covariances(b), strict=True):
+            Covariance().merge(mine, other)
+        a.counts["n_samples"] += b.counts["n_samples"]
+        return a
 
 
 @dataclass(frozen=True)
