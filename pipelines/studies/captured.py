@@ -1,4 +1,4 @@
-"""What given bases capture of the variance of a stream, in float64."""
+"""The variance of a stream that given bases capture, in float64."""
 
 from __future__ import annotations
 
@@ -21,18 +21,18 @@ _BLOCK_ROWS, _BLOCK_COLUMNS = 256, 1024
 class Captured(Rule):
     """Variance that each of several bases W (k, d) captures: tr((W W^T)^-1 W C W^T), C the covariance of the stream.
 
-    With it, and that of the best components, follows the convergence of Alakkari (2020), equation 2.24, without C, for
-    any d. Everything is float64, whatever the bases are: float32 would end at a loss of about 1e-6. A sum over samples:
-    it merges, and the order does not matter.
+    Together with the variance that the best components capture, it gives the convergence of Alakkari (2020), equation
+    2.24, for any d, without C. Everything is float64 for bases of any dtype: float32 would end at a loss of about 1e-6.
+    It is a sum over samples: states merge, and the order does not matter.
 
     Parameters
     ----------
     bases : sequence of arrays (k, d)
         Linearly independent rows; they need not be orthonormal, and k may differ.
     mean : array (d,), float64
-        Mean of the samples, exact or nearly: what is left of it is corrected for.
+        Approximate mean of the samples; the result is corrected for its error.
     center : bool
-        Whether variances are about the mean of the samples; otherwise they are about 0, and ``mean`` does not count.
+        Whether variances are about the mean of the samples; otherwise they are about 0, and ``mean`` is not used.
 
     Raises
     ------
@@ -41,8 +41,8 @@ class Captured(Rule):
 
     Notes
     -----
-    Costs 2 n d operations for every row of every basis, and as many bytes as the bases hold. Results of ``finish``,
-    float64: ``captured`` (m,) for m bases, and ``total_variance`` (), divisor n - 1.
+    Costs 2 n d operations for every row of every basis, and the bytes of the bases. Results of ``finish``, float64:
+    ``captured`` (m,) for m bases, and ``total_variance`` (), divisor n - 1.
     """
 
     bases: Sequence[Array]
@@ -56,7 +56,7 @@ class Captured(Rule):
         if not len(self.bases) or any(basis.shape[1:] != self.mean.shape for basis in self.bases):
             raise ValueError(
                 f"{len(self.bases)} bases with rows of {sorted({basis.shape[-1] for basis in self.bases})} attributes "
-                f"do not go with a mean of {len(self.mean)}: give at least one, all of that length"
+                f"do not fit a mean of {len(self.mean)}: use at least one basis with rows of that length"
             )
 
     def _layout(self, n_features: int, dtype: DTypeLike) -> Layout:

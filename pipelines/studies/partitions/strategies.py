@@ -1,10 +1,12 @@
-"""The ways of splitting attributes that are compared, each fitted to the training samples of a stack."""
+"""The compared ways of splitting attributes, each fitted to the training samples of a stack."""
 
 from __future__ import annotations
 
 import warnings
+from collections.abc import Callable
 from dataclasses import dataclass, replace
-from typing import Any, Protocol
+from functools import partial
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -27,29 +29,32 @@ from dpca.pipelines.studies.partitions.settings import Design, PartitionSettings
 from dpca.storage.progress import JobProgress
 from dpca.storage.stack import Stack
 
-#: Components whose explained variance is looked at one by one (Alakkari 2020, figure 4.9).
+#: Components whose explained variance is reported one by one (Alakkari 2020, figure 4.9).
 CURVE = 20
-RANDOM, HOLISTIC = "bands at random", "holistic"
+RANDOM, RASTER, HOLISTIC = "bands at random", "bands in raster order", "holistic"
 
 
 @dataclass(frozen=True)
 class Training:
-    """What a fit is given.
+    """Input of a fit.
 
     Parameters
     ----------
     samples : Stack or RemainingSource
     n, d : int
-        Samples, and attributes of each.
+        Number of samples, and of attributes.
+    width : float
+        Width of the data range. Reported errors are in units of its square.
     client : distributed.Client or None
     folder : str
-        Where a stopped fit leaves what it had finished.
-    progress : Progress
+        Folder of checkpoints.
+    progress : callable
     """
 
     samples: Stack | RemainingSource
     n: int
     d: int
+    width: float
     client: Any
     folder: str
     progress: JobProgress
@@ -59,31 +64,35 @@ class Training:
         return {"client": self.client, "checkpoints": Checkpoints(self.folder), "progress": self.progress}
 
     def per_attribute(self, variance: float) -> float:
-        """Return the mean squared value, over training samples and attributes, of what has this variance in all."""
-        return float(variance) * (self.n - 1) / self.n / self.d
+        """Return the mean squared value, over training samples and attributes, of values with this total variance."""
+        return float(variance) * (self.n - 1) / self.n / self.d / self.width / self.width
+
+
+class Errors(NamedTuple):
+    """Variance and squared error of the training samples: means over samples and attributes, for values in 0..1."""
+
+    total: float
+    left: float
+    exact: bool
+    """Whether ``left`` is the MSE of all training samples, or an upper bound."""
 
 
 @dataclass(frozen=True, eq=False)
 class FittedStrategy:
-    """What a fit found.
+    """Result of a fit.
 
     Attributes
     ----------
     basis : LinearRepresentation
-        It projects and reconstructs.
     n_partitions, n_components : int
-        Partitions, and components of a whole one.
+        Number of partitions, and of components of one that is not cut off at the edge.
     kept : int
         Scores of a sample.
     model_bytes : int
-        What has to be kept beside the scores.
-    total, left : float
-        Variance of the training samples, and their squared error, both a mean over samples and attributes, in squared
-        units of the input.
-    exact : bool
-        Whether ``left`` is the error itself, or at most that.
+        Bytes that are stored beside the scores.
+    errors : Errors
     curve : array (m,)
-        Share of the variance that the first 1, 2, ..., m components of every partition hold.
+        Share of the variance that the first 1, 2, ..., m components of every partition explain.
     """
 
     basis: Any
@@ -91,198 +100,115 @@ class FittedStrategy:
     n_components: int
     kept: int
     model_bytes: int
-    total: float
-    left: float
-    exact: bool
+    errors: Errors
     curve: Array
 
 
-class Strategy(Protocol):
+class Strategy(NamedTuple):
     """A way of splitting attributes."""
 
-    @property
-    def name(self) -> str:
-        """What tables call it."""
-
-    @property
-    def work(self) -> str:
-        """What its fit is called; strategies that share one take its results from where the first left them."""
-
-    def fit(self, training: Training) -> FittedStrategy:
-        """Find its components."""
-
-
-@dataclass(frozen=True)
-class Cells:
-    """Cells with as many components each (Alakkari 2020, section 4.3)."""
-
-    cell: tuple[int, ...]
-    components: int
-
-    @property
-    def name(self) -> str:
-        """What tables call it."""
-        return f"cells {size_of(self.cell)}"
-
-    @property
-    def work(self) -> str:
-        """What its fit is called."""
-        return self.name
-
-    def fit(self, training: Training) -> FittedStrategy:
-        """Accumulate the covariance of every cell and solve it."""
-        model = CellPCA(self.components, cell_shape=self.cell).fit(training.samples, **training.running())
-        return _partitioned(model, model.basis_, model.grid_, training)
-
-
-@dataclass(frozen=True)
-class BandStrategy:
-    """Bands with as many components each (Alakkari 2020, section 4.4)."""
-
-    mapping: str
-    size: int
-    components: int
-    n_intervals: int
-    seed: int
-    n_estimating: int | None = None
-    keep_channels: bool = True
-    named_apart: bool = False
-
-    @property
-    def name(self) -> str:
-        """What tables call it."""
-        if self.mapping == "raster":
-            return "bands in raster order"
-        if self.mapping == "random":
-            return f"{RANDOM}, channels apart" if self.named_apart else RANDOM
-        what = "mean and variance" if self.mapping == "mean-variance" else "mean"
-        return f"bands by {what}, from {'all' if self.n_estimating is None else f'{self.n_estimating:,}'}"
-
-    @property
-    def work(self) -> str:
-        """What its fit is called."""
-        return self.name
-
-    def fit(self, training: Training) -> FittedStrategy:
-        """Map attributes to bands and solve every band."""
-        model = BandPCA(
-            self.components,
-            band_size=self.size,
-            mapping=self.mapping,
-            n_intervals=self.n_intervals,
-            n_estimating=self.n_estimating,
-            keep_channels=self.keep_channels,
-            random_state=self.seed,
-        ).fit(training.samples, **training.running())
-        return _partitioned(model, model.basis_, model.bands_, training)
-
-
-@dataclass(frozen=True)
-class Holistic:
-    """Components of whole samples, by incremental SVD in one pass."""
-
-    components: int
-    seed: int
-
-    @property
-    def name(self) -> str:
-        """What tables call it."""
-        return HOLISTIC
-
-    @property
-    def work(self) -> str:
-        """What its fit is called."""
-        return self.name
-
-    def fit(self, training: Training) -> FittedStrategy:
-        """Find the components in one pass; what they leave is known as a bound."""
-        model = StreamingPCA(self.components, random_state=self.seed).fit(training.samples, **training.running())
-        total = training.per_attribute(model.total_variance_)
-        bound = training.per_attribute(model.total_variance_ - model.explained_variance_.sum())
-        held = model.components_.nbytes + model.mean_.nbytes
-        curve = np.cumsum(model.explained_variance_ratio_)
-        return FittedStrategy(
-            model.basis_, 1, self.components, self.components, held, total, max(bound, 0.0), False, curve
-        )
-
-
-@dataclass(frozen=True)
-class BlockDCT:
-    """The block cosine transform, of which every cell keeps as many coefficients as its components would be.
-
-    The mean of the training samples is taken off, as it is for components. The coefficients kept are the same for all
-    samples: those of low frequency, or those of most variance in the training samples, chosen for every cell.
-    """
-
-    cell: tuple[int, ...]
-    components: int
-    chosen: bool
-    across_channels: bool
-
-    @property
-    def name(self) -> str:
-        """What tables call it."""
-        channels = " and channels" if self.across_channels else ""
-        return f"DCT {size_of(self.cell)}{channels}, {'best set' if self.chosen else 'low frequencies'}"
-
-    @property
-    def work(self) -> str:
-        """What its fit is called: both choices come from one pass."""
-        return f"DCT {size_of(self.cell)}{' and channels' if self.across_channels else ''}"
-
-    def fit(self, training: Training) -> FittedStrategy:
-        """Measure all coefficients of the training samples, in one pass that both choices share."""
-        source = as_source(training.samples)
-        shape = tuple(source.shape[1:])
-        rule = BlockDCTMoments(shape, self.cell, self.across_channels)
-        results, _ = fold(rule, source, Whole(shape), stage="fit", **training.running())
-        grid = CellGrid(shape, self.cell)
-        moments = {name: values.reshape(shape) for name, values in results[0].items()}
-        basis, held = dct_basis(grid, moments, self.components, self.chosen, self.across_channels)
-        captured, total = np.cumsum(held), float(moments["variance"].sum())
-        kept = sum(min(self.components, grid.n_features(i)) for i in range(grid.n_partitions))
-        # Two bytes name a coefficient; the cosines need not be kept.
-        model_bytes = basis.mean.nbytes + (2 * kept if self.chosen else 0)
-        left = training.per_attribute(max(total - captured[-1], 0.0))
-        curve = shares(captured, total)
-        attributes = training.per_attribute(total)
-        return FittedStrategy(
-            basis, grid.n_partitions, self.components, kept, model_bytes, attributes, left, True, curve
-        )
+    name: str
+    fit: Callable[[Training], FittedStrategy]
+    work: str
+    """Name of its fit. Strategies with the same one share its checkpoints."""
 
 
 def strategies(settings: PartitionSettings, plan: Design) -> list[Strategy]:
-    """List what is compared: cells, whole samples, bands, cosine transforms."""
+    """Return the compared strategies: cells, whole samples, bands, cosine transforms."""
     sizes = list(zip(plan.cells, plan.components, strict=True))
-    size, k, s, seed = plan.band_size, plan.band_components, settings.n_intervals, settings.seed
-    together = plan.has_channels
-    found: list[Strategy] = [Cells(cell, components) for cell, components in sizes]
-    found.append(Holistic(plan.holistic, seed))
-    found.append(BandStrategy("random", size, k, s, seed, keep_channels=together))
-    if together:
-        found.append(BandStrategy("random", size, k, s, seed, keep_channels=False, named_apart=True))
-    found += [
-        BandStrategy(mapping, size, k, s, seed, count, keep_channels=together)
-        for mapping in ("mean", "mean-variance")
-        for count in (*plan.estimating, None)
-    ]
-    found.append(BandStrategy("raster", size, k, s, seed, keep_channels=together))
-    found += [
-        BlockDCT(cell, components, chosen, across)
-        for across in ((False, True) if together else (False,))
-        for chosen in (False, True)
-        for cell, components in sizes
-    ]
+    channels = (False, True) if plan.has_channels else (False,)
+
+    def named(name: str, fit: Callable[[Training], FittedStrategy]) -> Strategy:
+        return Strategy(name, fit, name)
+
+    def bands(name: str, mapping: str, count: int | None = None, apart: bool = False) -> Strategy:
+        return named(
+            name,
+            partial(
+                _fit_parts,
+                BandPCA(
+                    plan.band_components,
+                    band_size=plan.band_size,
+                    mapping=mapping,
+                    n_intervals=settings.n_intervals,
+                    n_estimating=count,
+                    keep_channels=plan.has_channels and not apart,
+                    random_state=settings.seed,
+                ),
+            ),
+        )
+
+    found = [named(f"cells {size_of(cell)}", partial(_fit_parts, CellPCA(k, cell_shape=cell))) for cell, k in sizes]
+    found += [named(HOLISTIC, partial(_fit_whole, plan.holistic, settings.seed)), bands(RANDOM, "random")]
+    if plan.has_channels:
+        found.append(bands(f"{RANDOM}, channels apart", "random", apart=True))
+    for mapping, words in (("mean", "mean"), ("mean-variance", "mean and variance")):
+        for count in (*plan.estimating, None):
+            found.append(bands(f"bands by {words}, from {'all' if count is None else f'{count:,}'}", mapping, count))
+    found.append(bands(RASTER, "raster"))
+    for across in channels:
+        for chosen, words in ((False, "low frequencies"), (True, "best set")):
+            for cell, k in sizes:
+                work = f"DCT {size_of(cell)}{' and channels' if across else ''}"
+                found.append(Strategy(f"{work}, {words}", partial(_fit_dct, cell, k, chosen, across), work))
     return found
 
 
+def _fit_parts(model: CellPCA | BandPCA, training: Training) -> FittedStrategy:
+    """Fit components of cells (Alakkari 2020, section 4.3) or bands (section 4.4)."""
+    model.fit(training.samples, **training.running())
+    partition, k = model.basis_.partition, model.n_components_
+    n_partitions = partition.n_partitions
+    captured = np.cumsum(model.explained_variance_.reshape(-1, k).sum(axis=0))
+    total = float(model.total_variance_.sum())
+    # Only the note of a fit states whether covariances exceeded the memory.
+    errors = _errors(training, total, captured[-1], exact="incremental SVD" not in model.fit_report_.note)
+    kept = sum(min(k, partition.n_features(i)) for i in range(n_partitions))
+    held = model.components_.nbytes + model.mean_.nbytes
+    return FittedStrategy(model.basis_, n_partitions, k, kept, held, errors, shares(captured, total))
+
+
+def _fit_whole(k: int, seed: int, training: Training) -> FittedStrategy:
+    """Fit components of whole samples by incremental SVD in one pass."""
+    model = StreamingPCA(k, random_state=seed).fit(training.samples, **training.running())
+    held = model.components_.nbytes + model.mean_.nbytes
+    errors = _errors(training, model.total_variance_, model.explained_variance_.sum(), exact=False)
+    return FittedStrategy(model.basis_, 1, k, k, held, errors, np.cumsum(model.explained_variance_ratio_))
+
+
+def _fit_dct(cell: tuple[int, ...], k: int, chosen: bool, across: bool, training: Training) -> FittedStrategy:
+    """Measure all coefficients of the block cosine transform, and keep as many per cell as its components would be.
+
+    The mean of the training samples is subtracted, as it is for components. The kept coefficients are the same for all
+    samples: those of low frequency, or those with the most variance in the training samples, chosen for every cell.
+    Both choices share one pass.
+    """
+    source = as_source(training.samples)
+    shape = tuple(source.shape[1:])
+    rule, grid = BlockDCTMoments(shape, cell, across), CellGrid(shape, cell)
+    results, _ = fold(rule, source, Whole(shape), stage="fit", **training.running())
+    moments = {name: values.reshape(shape) for name, values in results[0].items()}
+    basis, held = dct_basis(grid, moments, k, chosen, across)
+    captured, total = np.cumsum(held), float(moments["variance"].sum())
+    kept = sum(min(k, grid.n_features(i)) for i in range(grid.n_partitions))
+    # Two bytes identify a chosen coefficient. The cosines are not stored.
+    model_bytes = basis.mean.nbytes + (2 * kept if chosen else 0)
+    errors = _errors(training, total, captured[-1])
+    return FittedStrategy(basis, grid.n_partitions, k, kept, model_bytes, errors, shares(captured, total))
+
+
+def _errors(training: Training, total: Any, captured: Any, exact: bool = True) -> Errors:
+    left = max(training.per_attribute(total - captured), 0.0)
+    return Errors(training.per_attribute(total), left, exact)
+
+
 def fitting(plan: Design, settings: PartitionSettings, training: Training) -> Design:
-    """Return the design with as many components of whole samples as a task has memory for, if nobody said how many.
+    """Return the design with as many components of whole samples as fit the memory of a task.
 
     Raises
     ------
     PlanError
-        If the requested number does not fit, or not even one component does.
+        If the number in the settings does not fit, or one component does not.
     """
     source, k = as_source(training.samples), plan.holistic
     partition = Whole(tuple(source.shape[1:]))
@@ -297,7 +223,7 @@ def fitting(plan: Design, settings: PartitionSettings, training: Training) -> De
             if settings.holistic is not None or k == 1:
                 raise PlanError(
                     f"{k:,} components of whole samples are too many: {str(error).partition(':')[0]}; use fewer "
-                    f"(--holistic), or allow every worker more memory (--memory)"
+                    f"(--holistic), or more memory for every worker (--memory)"
                 ) from error
             k //= 2
 
@@ -324,16 +250,14 @@ def captured_by_rows(training: Training, rows: Array, mean: Array, stage: str) -
     return captured[:CURVE], float(captured.sum()), float(found["total_variance"])
 
 
-def exactly(fitted: FittedStrategy, training: Training) -> FittedStrategy:
-    """Return what components of whole samples leave, measured in one more pass instead of bounded."""
+def measured_exactly(fitted: FittedStrategy, training: Training) -> FittedStrategy:
+    """Measure the error of components of whole samples in one more pass, instead of an upper bound."""
     each, captured, total = captured_by_rows(training, fitted.basis.components, fitted.basis.mean, "measure")
-    left = training.per_attribute(max(total - captured, 0.0))
-    curve = shares(np.cumsum(each), total)
-    return replace(fitted, left=left, total=training.per_attribute(total), exact=True, curve=curve)
+    return replace(fitted, errors=_errors(training, total, captured), curve=shares(np.cumsum(each), total))
 
 
 def fit_noting(strategy: Strategy, training: Training) -> tuple[FittedStrategy, list[str]]:
-    """Fit a strategy; return what it warned of, too."""
+    """Fit a strategy; also return its warnings."""
     with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always", UserWarning)
         fitted = strategy.fit(training)
@@ -341,29 +265,10 @@ def fit_noting(strategy: Strategy, training: Training) -> tuple[FittedStrategy, 
 
 
 def size_of(cell: tuple[int, ...]) -> str:
-    """Write the shape of a cell as people do."""
+    """Return the shape of a cell as text."""
     return " x ".join(map(str, cell)) if len(cell) > 1 else f"of {cell[0]}"
 
 
-def _partitioned(model: Any, basis: Any, partition: Any, training: Training) -> FittedStrategy:
-    """Gather what a fitted model with partitions says of itself."""
-    n_partitions, k = partition.n_partitions, model.n_components_
-    captured = np.cumsum(model.explained_variance_.reshape(-1, k).sum(axis=0))
-    total = float(model.total_variance_.sum())
-    return FittedStrategy(
-        basis,
-        n_partitions,
-        k,
-        sum(min(k, partition.n_features(i)) for i in range(n_partitions)),
-        model.components_.nbytes + model.mean_.nbytes,
-        training.per_attribute(total),
-        training.per_attribute(max(total - captured[-1], 0.0)),
-        # Only the note of a fit tells whether covariances were too much for memory.
-        "incremental SVD" not in model.fit_report_.note,
-        shares(captured, total),
-    )
-
-
 def shares(captured: Array, total: float) -> Array:
-    """Shares of the variance; 1 where there is none, since nothing is left to explain."""
+    """Return shares of the variance, or 1 if there is none."""
     return captured / total if total > 0 else np.ones(len(captured))
