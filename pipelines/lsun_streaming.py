@@ -2,7 +2,7 @@
 
     python pipelines/lsun_streaming.py --source church_train_lmdb/ --resize 128x128 --components 50 --output church.zarr
 
-Without arguments it works on 2,000 portraits of CelebA's size that are cut from a photograph inside scikit-image.
+Without arguments it works on 2,000 portraits of CelebA's size from a photograph inside scikit-image.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 
 def _add_streaming_options(parser: argparse.ArgumentParser) -> None:
-    """Add how many components of whole samples are found, and how."""
+    """Add the number of components of whole samples, and the method."""
     group = parser.add_argument_group("components")
     group.add_argument("--components", type=positive, default=50, metavar="K", help="number (default: %(default)s)")
     group.add_argument(
@@ -58,7 +58,7 @@ def _add_streaming_options(parser: argparse.ArgumentParser) -> None:
     group.add_argument(
         "--shuffle",
         action="store_true",
-        help="take the samples in a random order, which all rules but incremental-svd need where images are sorted",
+        help="read the samples in a random order; all rules except incremental-svd need it if images are sorted",
     )
     add_seed(group, "seed of rules with a random start, and of the random order")
 

@@ -2,14 +2,19 @@
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 import scipy.linalg
 from numpy.typing import DTypeLike
 
+from dpca.engine.folds.fold import fold
+from dpca.engine.sources.source import Source
 from dpca.kernels.algebra.types import Array
+from dpca.partition.whole import Whole
 from dpca.rules.base.orthonormal import gram
 from dpca.rules.base.rule import Rule
 from dpca.rules.base.state import Layout, State
@@ -102,3 +107,21 @@ class Captured(Rule):
         n, rows = min(n_rows, _BLOCK_ROWS), sum(len(basis) for basis in self.bases)
         held = sum(basis.nbytes for basis in self.bases)
         return held + 8 * (2 * n * rows + _BLOCK_COLUMNS * (n + 2 * rows))
+
+
+def captured_by(source: Source, bases: Sequence[Array], mean: Array, **running: Any) -> tuple[Array, float]:
+    """Measure the variance of a source that each basis captures, and its total variance, in float64 in one pass.
+
+    Parameters
+    ----------
+    source : Source
+    bases, mean
+        As in `Captured`.
+    **running
+        Arguments of `dpca.engine.folds.fold.fold`.
+    """
+    with warnings.catch_warnings():
+        # A task that reads gigabytes receives a few hundred megabytes of bases.
+        warnings.filterwarnings("ignore", message="Sending large graph")
+        (found,), _ = fold(Captured(list(bases), mean), source, Whole(tuple(source.shape[1:])), **running)
+    return found["captured"], float(found["total_variance"])

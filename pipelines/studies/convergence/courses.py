@@ -33,20 +33,20 @@ class ConvergenceCurve:
     ----------
     rule : str
         Its name.
-    samples : tuple of int
+    samples : sequence of int
         Number of samples seen at each point.
-    seconds : tuple of float
+    seconds : sequence of float
         Processor time of all updates up to each point, without reading and measuring; one BLAS thread.
-    convergence : tuple of float
+    convergence : sequence of float
         Alakkari 2020, equation 2.24, in float64; -inf for the best components themselves.
     failure : str
         Reason if the rule ended early.
     """
 
     rule: str
-    samples: tuple[int, ...]
-    seconds: tuple[float, ...]
-    convergence: tuple[float, ...]
+    samples: Sequence[int]
+    seconds: Sequence[float]
+    convergence: Sequence[float]
     failure: str = ""
 
 
@@ -63,7 +63,7 @@ class Run:
         """Measure the results."""
         bases = [found["components"] for found in self.found]
         values = reference.convergence(bases, progress=progress) if bases else []
-        return ConvergenceCurve(name, tuple(self.samples), tuple(self.seconds), tuple(values), self.failure)
+        return ConvergenceCurve(name, self.samples, self.seconds, values, self.failure)
 
 
 def run_rule(

@@ -18,7 +18,7 @@ from dpca.kernels.algebra.types import Array
 from dpca.models.base.passes import Passes
 from dpca.models.linear.pca_solvers import SolverProblem, dual
 from dpca.partition.whole import Whole
-from dpca.pipelines.studies.captured import Captured
+from dpca.pipelines.studies.captured import captured_by
 from dpca.rules.covariance.covariance import Covariance
 from dpca.storage.errors import DataError
 from dpca.storage.progress import JobProgress, no_progress
@@ -67,10 +67,8 @@ class Reference:
 
     def captured(self, bases: Sequence[Array], *, progress: JobProgress = no_progress) -> tuple[list[float], float]:
         """Return the variance that each basis captures, measured in float64 in one pass, and the total variance."""
-        rule = Captured(list(bases), self.mean)
-        partition = Whole(tuple(self.source.shape[1:]))
-        (found,), _ = fold(rule, self.source, partition, progress=progress, stage="measure")
-        return found["captured"].tolist(), float(found["total_variance"])
+        captured, total = captured_by(self.source, bases, self.mean, progress=progress, stage="measure")
+        return captured.tolist(), total
 
 
 def exact_reference(source: Source, n_components: int, *, progress: JobProgress = no_progress) -> Reference:

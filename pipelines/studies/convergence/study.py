@@ -86,8 +86,8 @@ def report_convergence(job: StudyJob) -> None:
                 rule, reference.source, marks, value_range=_pixel_range(stack), progress=job.progress, stage=method
             )
             course = run.course(method, reference, progress=job.progress)
-            work.mark_done(f"rule {method}", record=_record(course))
-        courses.append(_course(work.record(f"rule {method}")))
+            work.mark_done(f"rule {method}", record=asdict(course))
+        courses.append(ConvergenceCurve(**work.record(f"rule {method}")))
     _write_store(job.create_root(), courses, marks)
     _write_report(job, reference, courses)
 
@@ -118,18 +118,6 @@ def _pixel_range(stack: Stack) -> tuple[float, float] | None:
     return stack.data_range if stack.dtype.kind in "bui" else None
 
 
-def _record(course: ConvergenceCurve) -> dict[str, Any]:
-    record = asdict(course)
-    record["convergence"] = [value if math.isfinite(value) else None for value in course.convergence]
-    return record
-
-
-def _course(record: dict[str, Any]) -> ConvergenceCurve:
-    values = tuple(-math.inf if value is None else value for value in record["convergence"])
-    lines = {"samples": tuple(record["samples"]), "seconds": tuple(record["seconds"]), "convergence": values}
-    return ConvergenceCurve(**{**record, **lines})
-
-
 def _write_store(group: zarr.Group, courses: Sequence[ConvergenceCurve], marks: Sequence[int]) -> None:
     write_array(group, "samples", np.asarray(marks, np.int64), ("point",))
     for name in ("convergence", "seconds"):
@@ -145,7 +133,7 @@ def _write_report(job: StudyJob, reference: Reference, courses: Sequence[Converg
         "batch_size": job.settings.batch_size,
         "seed": job.settings.seed,
         "reference": reference.solver,
-        "rules": [_record(course) for course in courses],
+        "rules": [asdict(course) for course in courses],
     }
     pictures = {}
     for key, label, heading in (

@@ -5,7 +5,7 @@ from __future__ import annotations
 import itertools
 import time
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Any
 
@@ -48,7 +48,7 @@ class Variant:
     eta: float
     tau: float = 1.0
     meta: float = 0.0
-    each_step: bool = False
+    each_step: bool = field(default=False, kw_only=True)
 
     @property
     def label(self) -> str:
@@ -63,6 +63,31 @@ class Variant:
     def gains(self, n_samples: int) -> Gains:
         """Return its gains for ``n_samples`` samples a pass."""
         return gains_of(self.name, self.eta, self.tau * n_samples, self.meta)
+
+
+#: Table 1 of the paper: experiment -> variant -> eta, tau in passes, mu. Constant gains are those of Kim et al. (2005).
+_TABLE_1: dict[str, dict[str, tuple[float, ...]]] = {
+    "usps linear": {"t": (0.002, 2), "et*": (5, 4), "et": (1e-3,), "smd*": (5, 4, 1e-5), "smd": (1e-3, 1, 1e-4)},
+    "usps rbf": {"t": (1, 1), "et*": (5, 3), "et": (0.2,), "smd*": (5, 3, 0.05), "smd": (0.2, 1, 0.1)},
+    # Footnote 3: tuned again for eigenvalues before every step.
+    "usps rbf, each step": {"et*": (5, 4), "et": (0.2,), "smd*": (5, 4, 0.1), "smd": (0.2, 1, 0.05)},
+    "clustering": {"t": (200,), "et*": (10, 1), "et": (50,), "smd*": (10, 1, 20), "smd": (50, 1, 1000)},
+    "motion": {"t": (2,), "et*": (5, 3), "et": (0.1,), "smd*": (5, 3, 0.1), "smd": (0.1, 1, 1)},
+    "patches": {
+        **{"constant": (0.05,), "t": (2,), "et*": (5, 4), "et": (0.1,), "smd*": (5, 4, 1), "smd": (0.1, 1, 2)},
+        # Figure 8, with letters for names.
+        **{"s": (0.5, 1, 2), "ts": (2, 1, 1), "es": (1, 1, 2)},
+    },
+    "faces": {
+        **{"constant": (0.05,), "t": (0.2,), "et*": (5, 4), "et": (0.02,), "smd*": (5, 4, 0.2), "smd": (0.02, 1, 5)},
+    },
+}
+
+
+def variants_of(experiment: str) -> list[Variant]:
+    """Return the variants of an experiment with the parameters of the paper."""
+    each_step = experiment.endswith("each step")
+    return [Variant(name, *numbers, each_step=each_step) for name, numbers in _TABLE_1[experiment].items()]
 
 
 @dataclass(frozen=True, eq=False)

@@ -11,31 +11,19 @@ from dpca.kernels.algebra.types import Array
 from dpca.pipelines.studies.data import Setting
 from dpca.pipelines.studies.kernel.courses import (
     KernelMatrix,
-    Variant,
     centered,
     excess_of,
     gaussian,
     picture,
     run,
     table,
+    variants_of,
 )
 from dpca.pipelines.studies.runner import Picture, Section
 from dpca.plots import comparison
 from dpca.report.page import DataTable
 
 COMPONENTS, PASSES, WINDOW, SPACING = 20, 50, 11, 4
-#: Table 1 of the paper and, with letters for names, its figure 8. The first is that of Kim et al. (2005).
-VARIANTS = (
-    Variant("constant", 0.05),
-    Variant("t", 2.0),
-    Variant("et*", 5.0, 4),
-    Variant("et", 0.1),
-    Variant("smd*", 5.0, 4, 1.0),
-    Variant("smd", 0.1, 1, 2.0),
-    Variant("s", 0.5, 1, 2.0),
-    Variant("ts", 2.0, 1, 1.0),
-    Variant("es", 1.0, 1, 2.0),
-)
 _NOISE, _DIGITS_NOISE = 0.1, 0.5
 _THEIRS = (
     "Theirs (figures 6 and 8, on Lena, which is not free): the constant gain is three orders of magnitude behind after "
@@ -50,7 +38,7 @@ def patches_section(setting: Setting, n_passes: int = PASSES) -> Section:
     windows = np.lib.stride_tricks.sliding_window_view(noisy, (WINDOW, WINDOW)).reshape(-1, WINDOW**2).copy()
     some = windows[_grid(noisy.shape, SPACING)]
     problem = KernelMatrix(centered(gaussian(some, 1.0)), COMPONENTS)
-    courses = [run(problem, variant, 1, n_passes) for variant in VARIANTS]
+    courses = [run(problem, variant, 1, n_passes) for variant in variants_of("patches")]
     kernel = KernelPCA(COMPONENTS, gamma=0.5, n_landmarks=1000, pre_image="fixed-point", random_state=0).fit(some)
     linear = PCA(COMPONENTS).fit(some)
     restored = {"kernel PCA": _mean(kernel, windows, noisy.shape), "linear PCA": _mean(linear, windows, noisy.shape)}

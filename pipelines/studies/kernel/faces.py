@@ -9,28 +9,19 @@ from dpca import PCA, KernelPCA
 from dpca.pipelines.studies.data import Setting
 from dpca.pipelines.studies.kernel.courses import (
     KernelMatrix,
-    Variant,
     centered,
     excess_of,
     gaussian,
     picture,
     run,
     table,
+    variants_of,
 )
 from dpca.pipelines.studies.runner import Picture, Section
 from dpca.plots import comparison
 from dpca.report.page import DataTable
 
 COMPONENTS, PASSES, SAMPLES = 16, 50, 1000
-#: Table 1 of the paper; the first is that of Kim et al. (2005).
-VARIANTS = (
-    Variant("constant", 0.05),
-    Variant("t", 0.2),
-    Variant("et*", 5.0, 4),
-    Variant("et", 0.02),
-    Variant("smd*", 5.0, 4, 0.2),
-    Variant("smd", 0.02, 1, 5.0),
-)
 _TESTED, _BLOCK, _MARGIN = 10, 3, 35
 _THEIRS = (
     "Theirs (figure 6, right, on 5,000 faces of 10 people, which are not free): after 50 passes the variants with "
@@ -48,7 +39,7 @@ def faces_section(setting: Setting, n_passes: int = PASSES) -> Section:
     coarse = downscale_local_mean(tested, blocks).repeat(_BLOCK, axis=1).repeat(_BLOCK, axis=2)
     kernel = KernelPCA(COMPONENTS, n_landmarks=SAMPLES, random_state=0).fit(known)
     problem = KernelMatrix(centered(gaussian(known, 1 / np.sqrt(2 * kernel.gamma_))), COMPONENTS)
-    courses = [run(problem, variant, 1, n_passes) for variant in VARIANTS]
+    courses = [run(problem, variant, 1, n_passes) for variant in variants_of("faces")]
     shown = {"20 x 20 pixels": coarse}
     for name, model in {"kernel PCA": kernel, "linear PCA": PCA(COMPONENTS).fit(known)}.items():
         found = model.inverse_transform(model.transform(coarse.reshape(_TESTED, -1)))

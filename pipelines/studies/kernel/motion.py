@@ -13,26 +13,19 @@ from dpca.kernels.algebra.types import Array
 from dpca.pipelines.studies.data import Setting
 from dpca.pipelines.studies.kernel.courses import (
     KernelMatrix,
-    Variant,
     centered,
     excess_of,
     gaussian,
     picture,
     run,
     table,
+    variants_of,
 )
 from dpca.pipelines.studies.runner import Section
 from dpca.report.page import DataTable
 
 COMPONENTS, PASSES, FRAMES = 25, 50, 343
-#: Table 1 of the paper; gamma is 1 / (2 sigma^2), sigma^2 = 1.5.
-VARIANTS = (
-    Variant("t", 2.0),
-    Variant("et*", 5.0, 3),
-    Variant("et", 0.1),
-    Variant("smd*", 5.0, 3, 0.1),
-    Variant("smd", 0.1, 1, 1.0),
-)
+#: gamma is 1 / (2 sigma^2).
 _SQUARED_SIGMA = 1.5
 _VARIANCE = 2.0
 _THEIRS = (
@@ -50,7 +43,7 @@ def motion_section(setting: Setting, n_passes: int = PASSES) -> Section:
     noisy = with_noise(clean, np.random.default_rng(0))
     flat = noisy.reshape(FRAMES, -1)
     problem = KernelMatrix(centered(gaussian(flat, np.sqrt(_SQUARED_SIGMA))), COMPONENTS)
-    courses = [run(problem, variant, setting.trials, n_passes) for variant in VARIANTS]
+    courses = [run(problem, variant, setting.trials, n_passes) for variant in variants_of("motion")]
     kernel = KernelPCA(COMPONENTS, method="exact", gamma=1 / (2 * _SQUARED_SIGMA), pre_image="fixed-point")
     models: dict[str, Any] = {"kernel PCA": kernel, "linear PCA": PCA(COMPONENTS)}
     noise = np.mean((noisy - clean) ** 2)

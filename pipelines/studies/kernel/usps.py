@@ -19,34 +19,13 @@ from dpca.pipelines.studies.kernel.courses import (
     picture,
     run,
     table,
+    variants_of,
 )
 from dpca.pipelines.studies.runner import Picture, Section
 from dpca.plots import eigenimages
 
 COMPONENTS, PASSES, SIGMA = 16, 200, 8.0
 _EACH, _SHOWN, _MARKS = 100, 10, (1, 10, 50, 200)
-#: Table 1 of the paper.
-LINEAR = (
-    Variant("t", 0.002, 2),
-    Variant("et*", 5.0, 4),
-    Variant("et", 1e-3),
-    Variant("smd*", 5.0, 4, 1e-5),
-    Variant("smd", 1e-3, 1, 1e-4),
-)
-RBF = (
-    Variant("t", 1.0, 1),
-    Variant("et*", 5.0, 3),
-    Variant("et", 0.2),
-    Variant("smd*", 5.0, 3, 0.05),
-    Variant("smd", 0.2, 1, 0.1),
-)
-#: Footnote 3: parameters that were tuned again for eigenvalues before every step.
-RBF_EACH_STEP = (
-    Variant("et*", 5.0, 4, each_step=True),
-    Variant("et", 0.2, each_step=True),
-    Variant("smd*", 5.0, 4, 0.1, each_step=True),
-    Variant("smd", 0.2, 1, 0.05, each_step=True),
-)
 _THEIRS = (
     "Theirs (figure 2, without numbers): et is ahead of et* for the first 6 passes and then behind; both clearly beat "
     "t; SMD clearly improves et, but not et*, so KHA-SMD is the best after 200."
@@ -68,21 +47,21 @@ def linear_section(setting: Setting, n_passes: int = PASSES) -> Section:
     """Figures 2 and 3, left: USPS digits, dot product."""
     x = first_of_each(setting)
     problem = KernelMatrix(centered(x @ x.T), COMPONENTS, 0.1)
-    return _section("dot product", setting, problem, LINEAR, n_passes, x - x.mean(axis=0), _CHANCE)
+    return _section("dot product", setting, problem, variants_of("usps linear"), n_passes, x - x.mean(axis=0), _CHANCE)
 
 
 def rbf_section(setting: Setting, n_passes: int = PASSES) -> Section:
     """Figures 2 and 3, right: USPS digits, Gaussian kernel."""
     x = first_of_each(setting)
     problem = KernelMatrix(centered(gaussian(x, SIGMA)), COMPONENTS)
-    return _section("RBF kernel, sigma 8", setting, problem, RBF, n_passes, x - x.mean(axis=0))
+    return _section("RBF kernel, sigma 8", setting, problem, variants_of("usps rbf"), n_passes, x - x.mean(axis=0))
 
 
 def steps_section(setting: Setting, n_passes: int = PASSES) -> Section:
     """Figure 4: eigenvalues once a pass, or before every step."""
     problem = KernelMatrix(centered(gaussian(first_of_each(setting), SIGMA)), COMPONENTS)
-    variants = [v for v in RBF if v.name != "t"]
-    courses = [run(problem, v, setting.trials, n_passes) for v in (*variants, *RBF_EACH_STEP)]
+    variants = [*variants_of("usps rbf")[1:], *variants_of("usps rbf, each step")]
+    courses = [run(problem, variant, setting.trials, n_passes) for variant in variants]
     note = "Theirs (figure 4): eigenvalues before every step help in the first passes and hardly matter in the end."
     heading = "Eigenvalues once a pass, or at each step (i)"
     return Section(

@@ -5,7 +5,7 @@ from __future__ import annotations
 import shutil
 import time
 from collections.abc import Callable
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -18,6 +18,7 @@ from dpca.pipelines.studies.partitions.strategies import (
     CURVE,
     HOLISTIC,
     RANDOM,
+    Facts,
     FittedStrategy,
     Strategy,
     Training,
@@ -31,38 +32,6 @@ from dpca.storage.transaction.workspace import fingerprint_of
 
 #: Shares of the components of the largest cells in a picture (Alakkari 2020, figure 4.6), all of them last.
 FEWER = (0.04, 0.2, 0.5, 1.0)
-
-
-@dataclass(frozen=True)
-class Facts:
-    """The numbers of a strategy.
-
-    Attributes
-    ----------
-    name : str
-    n_partitions, n_components, kept, model_bytes : int
-        As in `FittedStrategy`.
-    seconds : float
-        Processor time of the fit on all workers: reading, arithmetic and eigenproblems.
-    whole : bool
-        Whether ``seconds`` is complete: an interrupted run may have done a part of the fit.
-    total, left, exact
-        As in `Errors`.
-    notes : tuple of str
-        Warnings of the fit.
-    """
-
-    name: str
-    n_partitions: int
-    n_components: int
-    kept: int
-    model_bytes: int
-    seconds: float
-    whole: bool
-    total: float
-    left: float
-    exact: bool
-    notes: tuple[str, ...]
 
 
 @dataclass(frozen=True, eq=False)
@@ -103,26 +72,14 @@ def record_of(
     work, unit = job.work, f"strategy {strategy.name}"
     kept = Checkpoints(str(work.scratch / "records"))
     if work.is_done(unit) and (arrays := kept.load(fingerprint_of(unit))) is not None:
-        known = work.record(unit)
-        return Record(Facts(**{**known, "notes": tuple(known["notes"])}), arrays[0])
+        return Record(Facts(**work.record(unit)), arrays[0])
     folder = work.scratch / "fits" / fingerprint_of(strategy.work)
     training, resumes = training_of(job, samples, folder), folder.exists()
     (fitted, notes), seconds, complete = timed(lambda: fit_noting(strategy, training), job.client)
     if strategy.name == HOLISTIC:
         fitted = measured_exactly(fitted, training)
-    facts = Facts(
-        strategy.name,
-        fitted.n_partitions,
-        fitted.n_components,
-        fitted.kept,
-        fitted.model_bytes,
-        seconds,
-        complete and not resumes,
-        fitted.errors.total,
-        fitted.errors.left,
-        fitted.errors.exact,
-        tuple(notes),
-    )
+    whole = complete and not resumes
+    facts = replace(fitted.facts, name=strategy.name, seconds=seconds, whole=whole, notes=notes)
     record = Record(facts, _measured(strategy, fitted, samples, eigencells, fewer))
     kept.save(fingerprint_of(unit), record.arrays, {})
     work.mark_done(unit, record=asdict(facts))
@@ -164,7 +121,7 @@ def _measured(
     if eigencells:
         found["eigencells"] = panels(basis.components[:CURVE], samples.axes)
     if fewer:
-        counts = fewer_of(fitted.n_components)
+        counts = fewer_of(fitted.facts.n_components)
         found["fewer"] = np.stack([samples.pictures(basis, count) for count in counts])
     if strategy.name == HOLISTIC:
         found |= {"rows": basis.components[:CURVE], "mean": basis.mean}

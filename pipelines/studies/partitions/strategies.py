@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import warnings
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any, NamedTuple
@@ -22,7 +22,7 @@ from dpca.models.streaming.streaming_methods import make_rule
 from dpca.models.streaming.streaming_pca import StreamingPCA
 from dpca.partition.cells import CellGrid
 from dpca.partition.whole import Whole
-from dpca.pipelines.studies.captured import Captured
+from dpca.pipelines.studies.captured import captured_by
 from dpca.pipelines.studies.partitions.block_dct import dct_basis
 from dpca.pipelines.studies.partitions.dct_moments import BlockDCTMoments
 from dpca.pipelines.studies.partitions.settings import Design, PartitionSettings
@@ -63,45 +63,59 @@ class Training:
         """Return the arguments of a fit that say how it runs."""
         return {"client": self.client, "checkpoints": Checkpoints(self.folder), "progress": self.progress}
 
-    def per_attribute(self, variance: float) -> float:
-        """Return the mean squared value, over training samples and attributes, of values with this total variance."""
-        return float(variance) * (self.n - 1) / self.n / self.d / self.width / self.width
+    def errors(self, total: Any, captured: Any) -> tuple[float, float]:
+        """Return variance and squared error, means over training samples and attributes, from total variances."""
+        scale = [float(variance) * (self.n - 1) / self.n / self.d for variance in (total, total - captured)]
+        whole, left = (value / self.width / self.width for value in scale)
+        return whole, max(left, 0.0)
 
 
-class Errors(NamedTuple):
-    """Variance and squared error of the training samples: means over samples and attributes, for values in 0..1."""
-
-    total: float
-    left: float
-    exact: bool
-    """Whether ``left`` is the MSE of all training samples, or an upper bound."""
-
-
-@dataclass(frozen=True, eq=False)
-class FittedStrategy:
-    """Result of a fit.
+@dataclass(frozen=True)
+class Facts:
+    """The numbers of a strategy.
 
     Attributes
     ----------
-    basis : LinearRepresentation
     n_partitions, n_components : int
         Number of partitions, and of components of one that is not cut off at the edge.
     kept : int
         Scores of a sample.
     model_bytes : int
         Bytes that are stored beside the scores.
-    errors : Errors
-    curve : array (m,)
-        Share of the variance that the first 1, 2, ..., m components of every partition explain.
+    total, left : float
+        Variance and squared error of the training samples: means over samples and attributes, for values in 0..1.
+    exact : bool
+        Whether ``left`` is the MSE of all training samples, or an upper bound.
+    name : str
+    seconds : float
+        Processor time of the fit on all workers: reading, arithmetic and eigenproblems.
+    whole : bool
+        Whether ``seconds`` is complete: an interrupted run may have done a part of the fit.
+    notes : sequence of str
+        Warnings of the fit.
     """
 
-    basis: Any
     n_partitions: int
     n_components: int
     kept: int
     model_bytes: int
-    errors: Errors
+    total: float
+    left: float
+    exact: bool = True
+    name: str = ""
+    seconds: float = 0.0
+    whole: bool = False
+    notes: Sequence[str] = ()
+
+
+class FittedStrategy(NamedTuple):
+    """Result of a fit."""
+
+    basis: Any
+    """A `LinearRepresentation`."""
     curve: Array
+    """Share of the variance that the first 1, 2, ..., m components of every partition explain, (m,)."""
+    facts: Facts
 
 
 class Strategy(NamedTuple):
@@ -157,23 +171,23 @@ def strategies(settings: PartitionSettings, plan: Design) -> list[Strategy]:
 def _fit_parts(model: CellPCA | BandPCA, training: Training) -> FittedStrategy:
     """Fit components of cells (Alakkari 2020, section 4.3) or bands (section 4.4)."""
     model.fit(training.samples, **training.running())
-    partition, k = model.basis_.partition, model.n_components_
-    n_partitions = partition.n_partitions
+    k, held = model.n_components_, model.components_.nbytes + model.mean_.nbytes
     captured = np.cumsum(model.explained_variance_.reshape(-1, k).sum(axis=0))
     total = float(model.total_variance_.sum())
     # Only the note of a fit states whether covariances exceeded the memory.
-    errors = _errors(training, total, captured[-1], exact="incremental SVD" not in model.fit_report_.note)
-    kept = sum(min(k, partition.n_features(i)) for i in range(n_partitions))
-    held = model.components_.nbytes + model.mean_.nbytes
-    return FittedStrategy(model.basis_, n_partitions, k, kept, held, errors, shares(captured, total))
+    exact = "incremental SVD" not in model.fit_report_.note
+    errors = training.errors(total, captured[-1])
+    facts = Facts(*_sizes(model.basis_.partition, k), held, *errors, exact)
+    return FittedStrategy(model.basis_, shares(captured, total), facts)
 
 
 def _fit_whole(k: int, seed: int, training: Training) -> FittedStrategy:
     """Fit components of whole samples by incremental SVD in one pass."""
     model = StreamingPCA(k, random_state=seed).fit(training.samples, **training.running())
     held = model.components_.nbytes + model.mean_.nbytes
-    errors = _errors(training, model.total_variance_, model.explained_variance_.sum(), exact=False)
-    return FittedStrategy(model.basis_, 1, k, k, held, errors, np.cumsum(model.explained_variance_ratio_))
+    errors = training.errors(model.total_variance_, model.explained_variance_.sum())
+    facts = Facts(1, k, k, held, *errors, exact=False)
+    return FittedStrategy(model.basis_, np.cumsum(model.explained_variance_ratio_), facts)
 
 
 def _fit_dct(cell: tuple[int, ...], k: int, chosen: bool, across: bool, training: Training) -> FittedStrategy:
@@ -190,16 +204,17 @@ def _fit_dct(cell: tuple[int, ...], k: int, chosen: bool, across: bool, training
     moments = {name: values.reshape(shape) for name, values in results[0].items()}
     basis, held = dct_basis(grid, moments, k, chosen, across)
     captured, total = np.cumsum(held), float(moments["variance"].sum())
-    kept = sum(min(k, grid.n_features(i)) for i in range(grid.n_partitions))
+    sizes = _sizes(grid, k)
     # Two bytes identify a chosen coefficient. The cosines are not stored.
-    model_bytes = basis.mean.nbytes + (2 * kept if chosen else 0)
-    errors = _errors(training, total, captured[-1])
-    return FittedStrategy(basis, grid.n_partitions, k, kept, model_bytes, errors, shares(captured, total))
+    model_bytes = basis.mean.nbytes + (2 * sizes[-1] if chosen else 0)
+    facts = Facts(*sizes, model_bytes, *training.errors(total, captured[-1]))
+    return FittedStrategy(basis, shares(captured, total), facts)
 
 
-def _errors(training: Training, total: Any, captured: Any, exact: bool = True) -> Errors:
-    left = max(training.per_attribute(total - captured), 0.0)
-    return Errors(training.per_attribute(total), left, exact)
+def _sizes(partition: Any, k: int) -> tuple[int, int, int]:
+    """Return the number of partitions, of components, and of scores of a sample."""
+    n = partition.n_partitions
+    return n, k, sum(min(k, partition.n_features(i)) for i in range(n))
 
 
 def fitting(plan: Design, settings: PartitionSettings, training: Training) -> Design:
@@ -238,22 +253,19 @@ def captured_by_rows(training: Training, rows: Array, mean: Array, stage: str) -
     captured, total : float
         Variance along all rows, and of the samples.
     """
-    source = as_source(training.samples)
     bases = [rows[i : i + 1] for i in range(min(CURVE, len(rows)))]
     bases += [rows[CURVE:]] if len(rows) > CURVE else []
-    partition = Whole(tuple(source.shape[1:]))
-    with warnings.catch_warnings():
-        # A task that reads gigabytes receives a few hundred megabytes of rows.
-        warnings.filterwarnings("ignore", message="Sending large graph")
-        (found,), _ = fold(Captured(bases, mean), source, partition, stage=stage, **training.running())
-    captured = found["captured"]
-    return captured[:CURVE], float(captured.sum()), float(found["total_variance"])
+    captured, total = captured_by(as_source(training.samples), bases, mean, stage=stage, **training.running())
+    return captured[:CURVE], float(captured.sum()), total
 
 
 def measured_exactly(fitted: FittedStrategy, training: Training) -> FittedStrategy:
     """Measure the error of components of whole samples in one more pass, instead of an upper bound."""
-    each, captured, total = captured_by_rows(training, fitted.basis.components, fitted.basis.mean, "measure")
-    return replace(fitted, errors=_errors(training, total, captured), curve=shares(np.cumsum(each), total))
+    basis = fitted.basis
+    each, captured, total = captured_by_rows(training, basis.components, basis.mean, "measure")
+    whole, left = training.errors(total, captured)
+    facts = replace(fitted.facts, total=whole, left=left, exact=True)
+    return FittedStrategy(basis, shares(np.cumsum(each), total), facts)
 
 
 def fit_noting(strategy: Strategy, training: Training) -> tuple[FittedStrategy, list[str]]:
