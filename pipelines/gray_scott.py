@@ -1,4 +1,4 @@
-"""A simulation that is written while it runs: a reaction and diffusion in three dimensions (Gray & Scott 1983).
+"""A running simulation that writes its frames: reaction and diffusion in three dimensions (Gray & Scott 1983).
 
     python pipelines/gray_scott.py run.zarr --side 64 --frames 300      in one terminal, and in another one
     dpca watch run.zarr modes.zarr --components 9

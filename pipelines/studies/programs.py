@@ -30,7 +30,7 @@ from dpca.storage.stack import Stack
 def option(
     default: Any, text: str, metavar: str | None = "N", *, flag: str = "", parse: Any = positive, **how: Any
 ) -> Any:
-    """Return a field of a dataclass of settings that is also an option of the study's program.
+    """Return a field of a dataclass of settings, which is also an option of the study's program.
 
     Parameters
     ----------
@@ -101,7 +101,7 @@ def run_report(
     suffix : str
         Added to the name of the source for the default output.
     table : callable, optional
-        From ``report.json`` to the head and the rows of a table that is printed, too.
+        From ``report.json`` to the head and the rows of a table to print.
     """
     output = output_path(options, suffix)
     values = {one.name: getattr(options, one.name) for one in fields(settings)}

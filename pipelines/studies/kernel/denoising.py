@@ -92,7 +92,7 @@ def _grid(shape: tuple[int, ...], spacing: int) -> Array:
 
 
 def _mean(model: PCA | KernelPCA, windows: Array, shape: tuple[int, ...]) -> Array:
-    """Return the image whose pixels are the means over the reconstructed windows that contain them."""
+    """Return the mean image of the reconstructed windows."""
     grid = _grid(shape, 2)
     given = model.inverse_transform(model.transform(windows[grid])).reshape(-1, WINDOW, WINDOW)
     total, count = np.zeros(shape), np.zeros(shape)

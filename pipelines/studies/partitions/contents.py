@@ -137,19 +137,19 @@ def first_example(found: Findings) -> PartitionTable:
     lines = found.lines([cells, whole], *keys)
     lines[0][1]["theirs_mse"] = found.theirs(cells).first_mse or found.theirs(cells).mse
     lines[1][1]["cell_seconds"] = None
-    told = (
+    text = (
         "CPU seconds: processor time of reading, arithmetic and eigenproblems on all workers. Whole samples by "
         "incremental SVD in one pass."
     )
-    return PartitionTable("4.1", "A first example (table 4.1)", told, "", lines, _of_whole_samples(found))
+    return PartitionTable("4.1", "A first example (table 4.1)", text, "", lines, _of_whole_samples(found))
 
 
 def cell_sizes(found: Findings) -> PartitionTable:
     """Alakkari 2020, table 4.2: cells of several sizes and whole samples."""
     keys = ("partitions", "components", *_QUALITY, "pixel_mse", "theirs_mse", "theirs_ssim", "theirs_ratio")
     lines = found.lines([*found.cells(), found.records[HOLISTIC]], *keys)
-    told = f"The number of components whose ratio of attributes to scores is closest to {found.settings.ratio:g}."
-    return PartitionTable("4.2", "Sizes of cells (table 4.2)", told, "", lines, _of_whole_samples(found))
+    text = f"As many components as possible with at least {found.settings.ratio:g} attributes per score."
+    return PartitionTable("4.2", "Sizes of cells (table 4.2)", text, "", lines, _of_whole_samples(found))
 
 
 def run_times(found: Findings) -> PartitionTable:
@@ -157,21 +157,21 @@ def run_times(found: Findings) -> PartitionTable:
     lines = found.lines(
         found.cells(), "partitions", "components", "cell_seconds", "seconds", "theirs_cpu", "theirs_gpu"
     )
-    told = _WHOLE_FIT
+    text = _WHOLE_FIT
     if found.settings.compare != "none":
-        told += " Theirs: Intel Core 6700HQ at 2.6 GHz and GeForce GTX 960M, MATLAB, all samples."
-    return PartitionTable("4.3", "Time of a cell (table 4.3)", told, "", lines, ("No GPU was measured.",))
+        text += " Theirs: Intel Core 6700HQ at 2.6 GHz and GeForce GTX 960M, MATLAB, all samples."
+    return PartitionTable("4.3", "Time of a cell (table 4.3)", text, "", lines, ("No GPU was measured.",))
 
 
 def mappings(found: Findings) -> PartitionTable:
     """Alakkari 2020, table 4.4: bands by every mapping and in raster order, and the largest cells."""
     plan = found.plan
     lines = found.lines([*found.named("bands"), found.cells()[-1]], "partitions", *_QUALITY, "seconds", *_THEIRS)
-    told = f"Bands of at most {plan.band_size:,} attributes, {plan.band_components:,} components each."
+    text = f"Bands of at most {plan.band_size:,} attributes, {plan.band_components:,} components each."
     reading = _READING.format(
         intervals=found.settings.n_intervals, size=plan.band_size, channels=_TOGETHER if plan.has_channels else ""
     )
-    return PartitionTable("4.4", "Mappings of attributes to bands (table 4.4)", told, "", lines, (reading,))
+    return PartitionTable("4.4", "Mappings of attributes to bands (table 4.4)", text, "", lines, (reading,))
 
 
 def baselines(found: Findings) -> PartitionTable:
@@ -181,7 +181,7 @@ def baselines(found: Findings) -> PartitionTable:
         size = record.facts.name.removeprefix("cells")
         records += [record, *found.named(f"DCT{size},"), *found.named(f"DCT{size} and")]
     records += [found.records[RASTER], found.records[HOLISTIC]]
-    told = (
+    text = (
         "The cosine transform of every cell, channel by channel unless a line says otherwise; the mean of the training "
         "samples is subtracted, as for components. Low frequencies: the same coefficients in every cell, in zigzag "
         "order, channels of a frequency together. Best set: those with the most variance in the training samples, "
@@ -189,7 +189,7 @@ def baselines(found: Findings) -> PartitionTable:
         "coding."
     )
     lines = found.lines(records, "components", *_QUALITY)
-    return PartitionTable("baselines", "Beside the cosine transform", told, "", lines)
+    return PartitionTable("baselines", "Beside the cosine transform", text, "", lines)
 
 
 def likeness(found: Findings) -> PartitionTable:
@@ -208,13 +208,13 @@ def likeness(found: Findings) -> PartitionTable:
         if j + 1 in analogy.angles:
             shown |= dict(zip(("angle_least", "angle_middle", "angle_largest"), analogy.angles[j + 1], strict=True))
         lines.append((f"{j + 1}", shown))
-    told = (
+    text = (
         "Share of the variance of the training samples that the first k components explain: of whole samples, of every "
         "band, and of k vectors that combine one component of each band, with the signs that make the scores of the "
         "bands agree. The angles, in degrees, are the principal angles between the span of these vectors and that of "
         "k components of whole samples."
     )
-    return PartitionTable("analogy", "Bands at random and whole samples (section 4.5.4)", told, "k", lines)
+    return PartitionTable("analogy", "Bands at random and whole samples (section 4.5.4)", text, "k", lines)
 
 
 def _of_whole_samples(found: Findings) -> tuple[str, ...]:

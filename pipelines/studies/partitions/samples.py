@@ -1,4 +1,4 @@
-"""The samples of a report: those that are fitted, and those whose reconstructions are measured."""
+"""The samples of a report: those of fits, and those with measured reconstructions."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ _PICTURED = 4
 
 
 class Measured(NamedTuple):
-    """Samples whose reconstructions are measured, copied out of the stack once.
+    """Samples with measured reconstructions, copied from the stack once.
 
     Attributes
     ----------

@@ -1,4 +1,4 @@
-"""Settings of a partition report, and what follows from them for a stack: partitions and numbers of components."""
+"""Settings of a partition report, and the partitions and numbers of components for a stack."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ class PartitionSettings:
     )
     holistic: int | None = option(
         None,
-        "components of whole samples (the thesis: 1000; default: 200, or what the samples and the memory allow)",
+        "components of whole samples (the thesis: 1000; default: 200, or fewer if samples or memory require it)",
         "K",
     )
     band_size: int | None = option(

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import time
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
@@ -74,7 +73,7 @@ def train(
 
     from dpca.torch import RedNet
 
-    began, drawn = time.perf_counter(), split(person, task, trial)
+    drawn = split(person, task, trial)
     torch.manual_seed(trial)
     torch.set_float32_matmul_precision("high")
 
@@ -91,7 +90,7 @@ def train(
     optimizer = torch.optim.SGD(groups, lr=RATE, momentum=MOMENTUM)
     scheduler = torch.optim.lr_scheduler.StepLR(optimizer, HALVED_EVERY, 0.5)
     losses = descend(model, optimizer, scheduler, x, y, epochs=epochs or network.epochs, batch=BATCH, seed=trial)
-    return TrialResult(accuracy(model, tested, drawn.labels[1]), losses, time.perf_counter() - began)
+    return TrialResult(accuracy(model, tested, drawn.labels[1]), losses)
 
 
 def courses(

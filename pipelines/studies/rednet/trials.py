@@ -24,7 +24,6 @@ class TrialResult(NamedTuple):
     """On the test set, in %."""
     losses: Sequence[float]
     """Mean loss of each epoch."""
-    seconds: float
 
 
 def chosen_device(asked: str | None) -> str | None:
@@ -106,11 +105,14 @@ def run(
             if time.monotonic() > deadline:
                 say(f"time is up at trial {trial + 1} of {folder.name}: run the same command again to continue")
                 return
+            began = time.perf_counter()
             found = course(trial)
+            seconds = time.perf_counter() - began
             file.parent.mkdir(parents=True, exist_ok=True)
-            stated = {**found._asdict(), "losses": [round(loss, 6) for loss in found.losses]}
+            losses = [round(loss, 6) for loss in found.losses]
+            stated = {"accuracy": found.accuracy, "losses": losses, "seconds": seconds}
             atomic_write_bytes(file, json.dumps(stated).encode())
-            say(f"{folder.name}, trial {trial + 1}, {name}: {found.accuracy:.1f} % in {found.seconds:.1f} s")
+            say(f"{folder.name}, trial {trial + 1}, {name}: {found.accuracy:.1f} % in {seconds:.1f} s")
 
 
 def record(folder: Path, name: str, trial: int) -> Path:

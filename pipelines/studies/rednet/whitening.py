@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import time
 from collections.abc import Callable
 from functools import partial
 from typing import Any
@@ -47,7 +46,7 @@ def _train(name: str, images: Array, labels: Array, device: str, epochs: int, tr
     import torch
     from torch import nn
 
-    began, order = time.perf_counter(), np.random.default_rng(trial).permutation(len(images))
+    order = np.random.default_rng(trial).permutation(len(images))
     learned, tested = order[:LEARNED], order[LEARNED:]
     known = images[learned].astype(np.float32)
     values = (images - known.mean(axis=(0, 1, 2))) / known.std(axis=(0, 1, 2))
@@ -70,7 +69,7 @@ def _train(name: str, images: Array, labels: Array, device: str, epochs: int, tr
     )
     y = torch.from_numpy(labels[learned].astype(np.int64)).to(device)
     losses = descend(model, optimizer, scheduler, x, y, epochs=epochs, batch=BATCH, seed=trial)
-    return TrialResult(accuracy(model, z, labels[tested]), losses, time.perf_counter() - began)
+    return TrialResult(accuracy(model, z, labels[tested]), losses)
 
 
 def _body(channels: int, classes: int) -> Any:

@@ -69,7 +69,7 @@ def _rules(largest: float) -> dict[tuple[str, str], Make]:
 
     # A unit of 1 makes step sizes literal. Similarity matching has no other unit.
     literal = {"unit": 1.0}
-    lines: dict[tuple[str, str], Make] = {(method, "as it comes"): default(method) for method in METHODS}
+    lines: dict[tuple[str, str], Make] = {(method, "default settings"): default(method) for method in METHODS}
     for extra in (0, 100):
         lines[_DEFAULT, f"oversampling {extra}"] = default(_DEFAULT, extra)
     for c in (10, 100):
@@ -101,7 +101,7 @@ def _measured(runs: dict[tuple[str, str], list[Run]], reference: Reference, sett
 def _margins(entries: list[Entry]) -> list[str]:
     default = entries[0]
     others = [entry for entry in entries if entry.rule != _DEFAULT and entry.values]
-    plain = [entry for entry in others if entry.setting == "as it comes"]
+    plain = [entry for entry in others if entry.setting == "default settings"]
     remarks = []
     for rivals, what in ((plain, "rule with its default settings"), (others, "rule with any setting")):
         rival = min(rivals, key=lambda entry: entry.mean)

@@ -1,4 +1,4 @@
-"""The ten rules of Alakkari 2020, in the order of its tables, and what the thesis does not state about them."""
+"""The ten rules of Alakkari 2020, in the order of its tables, and open points of the thesis."""
 
 from __future__ import annotations
 
