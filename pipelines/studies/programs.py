@@ -21,7 +21,7 @@ from dpca.cli.jobs import output_path, tell_result
 from dpca.cli.running import say
 from dpca.cli.work import run_options, shown_progress
 from dpca.pipelines.studies.data import Setting
-from dpca.pipelines.studies.runner import ReportFunction, Section, SectionPage
+from dpca.pipelines.studies.runner import ReportFunction, Section, make_page
 from dpca.report.record import aligned
 from dpca.storage.readers import Reader
 from dpca.storage.stack import Stack
@@ -166,7 +166,8 @@ def setting_of(options: argparse.Namespace, workspace: str | Path | None = None)
 
 def run_sections(options: argparse.Namespace, title: str, sections: Mapping[str, Callable[[], Section]]) -> int:
     """Write a page of the sections of the options; return the exit code."""
-    return SectionPage(Path(options.output), title, _data(options)).make(sections, options.only)
+    make_page(Path(options.output), title, sections, options.only, *_data(options))
+    return 0
 
 
 def _data(options: argparse.Namespace) -> list[str]:

@@ -58,8 +58,8 @@ class StudyJob:
         The unfinished store.
     ingest : StageCost
         Cost of the ingest; zero if there was none.
-    kind, version : str, int
-        Those of the store.
+    create_root : callable
+        Creates the root group of the store, with the settings as attributes.
     folder : Place
         Folder of the report.
     client : distributed.Client or None
@@ -70,17 +70,11 @@ class StudyJob:
     stack: Stack
     work: Workspace
     ingest: StageCost
-    kind: str
-    version: int
+    create_root: Callable[[], zarr.Group]
     folder: Place
     client: Any
     progress: JobProgress
     say: Say
-
-    def create_root(self) -> zarr.Group:
-        """Create the root group of the store, with the settings as attributes."""
-        version, facts = self.version, asdict(self.settings)
-        return create_root(self.work.store, kind=self.kind, fingerprint=self.work.fingerprint, version=version, **facts)
 
     def write_report(
         self, title: str, numbers: Mapping[str, Any], pictures: Pictures, tables: Sequence[DataTable]
@@ -150,12 +144,12 @@ def stack_report(
             say: Say = lambda text: None,
         ) -> tuple[dict[str, Any], bool]:
             check(settings, given)
-            folder, how = report_folder(output), dict(reading or {})
+            folder, how, facts = report_folder(output), dict(reading or {}), asdict(settings)
             check_output(output, given, report=folder)
             with Workspace(
                 output,
                 kind=kind,
-                fingerprint=fingerprint_of(kind, version, *_identity(given), asdict(settings), how),
+                fingerprint=fingerprint_of(kind, version, *_identity(given), facts, how),
                 overwrite=overwrite,
                 inherited=inherited_of(given, how),
             ) as work:
@@ -164,7 +158,9 @@ def stack_report(
                     say(f"resuming the unfinished run in '{os.fspath(output)}.partial'")
                 if not already_done:
                     stack, ingest = own_stack(given, work, how, client=client, progress=progress, say=say)
-                    write(StudyJob(settings, stack, work, ingest, kind, version, folder, client, progress, say))
+                    stated = {"kind": kind, "fingerprint": work.fingerprint, "version": version, **facts}
+                    root = functools.partial(create_root, work.store, **stated)
+                    write(StudyJob(settings, stack, work, ingest, root, folder, client, progress, say))
                     work.publish()
             if (found := read_report(folder)) is None:
                 raise StoreError(
@@ -247,42 +243,34 @@ def make_each(
     write(made, missing)
 
 
-@dataclass(frozen=True)
-class SectionPage:
-    """A page of sections.
+def make_page(
+    output: Path, title: str, sections: Mapping[str, Callable[[], Section]], names: Iterable[str] | None, *inputs: Any
+) -> None:
+    """Write a page of the sections with these names, or all.
 
     Parameters
     ----------
     output : Path
         Folder of the page.
     title : str
-    inputs : sequence of path-like
+    sections : mapping of str to callable
+    names : iterable of str or None
+    *inputs : path-like
         Paths that the folder may not overlap.
     """
 
-    output: Path
-    title: str
-    inputs: Sequence[Any] = field(default=())
-
-    def make(self, sections: Mapping[str, Callable[[], Section]], names: Iterable[str] | None) -> int:
-        """Make the sections with these names, or all; return the exit code."""
-        check_report(self.output, *self.inputs)
-        self._write([], {})  # the next run recognizes the folder by its report, and stores grow in it from now on
-        make_each(sections, names, _print_section, self._write)
-        print_line(f"page {self.output / 'index.html'}")
-        return 0
-
-    def _write(self, sections: Sequence[Section], missing: Mapping[str, str]) -> None:
-        tables = [table for section in sections for table in section.tables]
+    def write(made: Sequence[Section], missing: Mapping[str, str]) -> None:
+        tables = [table for section in made for table in section.tables]
         if missing:
             tables.append(DataTable("Left out", ("section", "missing"), list(missing.items())))
-        write_page(
-            self.output,
-            self.title,
-            {key: value for section in sections for key, value in section.numbers.items()},
-            {name: picture for section in sections for name, picture in section.pictures.items()},
-            tables,
-        )
+        numbers = {key: value for section in made for key, value in section.numbers.items()}
+        pictures = {name: picture for section in made for name, picture in section.pictures.items()}
+        write_page(output, title, numbers, pictures, tables)
+
+    check_report(output, *inputs)
+    write([], {})  # the next run recognizes the folder by its report, and stores grow in it from now on
+    make_each(sections, names, _print_section, write)
+    print_line(f"page {output / 'index.html'}")
 
 
 def _print_section(section: Section) -> None:

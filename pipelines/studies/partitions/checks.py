@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Sequence
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 from dpca.pipelines.studies.partitions.contents import Findings
 from dpca.pipelines.studies.partitions.records import Record
@@ -35,10 +35,6 @@ class Check(NamedTuple):
         result = {None: "cannot be checked", True: "holds", False: "does not hold"}[self.holds]
         return f"{self.claim}: {result}; {self.numbers}."
 
-    def as_dict(self) -> dict[str, Any]:
-        """Return the check for JSON."""
-        return self._asdict()
-
 
 def all_checks(found: Findings) -> list[Check]:
     """Return every claim about the order of strategies, on training samples and on held-out samples.
@@ -56,7 +52,7 @@ def all_checks(found: Findings) -> list[Check]:
         ("Cells are better than bands by mean and variance", [of_both[-1], found.cells()[-1]]),
     ]
     checks = [
-        _descending(claim + (", held out" if which == "held-out" else ""), records, which)
+        _descending(claim + (", held out" if which == "held_out" else ""), records, which)
         for which in found.samples.measured
         for claim, records in claims
     ]
@@ -72,7 +68,7 @@ def _descending(claim: str, records: Sequence[Record], which: str) -> Check:
     """Check that each record has a lower MSE than the one before."""
     if len(records) < 2:
         return Check(claim, None, "there is only one strategy")
-    held_out = which == "held-out"
-    errors = [float(r.arrays["held-out.mse"].mean()) if held_out else r.facts.left for r in records]
+    held_out = which == "held_out"
+    errors = [float(r.arrays["held_out.mse"].mean()) if held_out else r.facts.left for r in records]
     numbers = ", ".join(f"{error:.3g} ({record.facts.name})" for record, error in zip(records, errors, strict=True))
     return Check(claim, all(b < a for a, b in itertools.pairwise(errors)), f"MSE {numbers}")

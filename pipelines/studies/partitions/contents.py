@@ -80,8 +80,8 @@ class Findings:
             "mse": facts.left if facts.exact else Bound(facts.left, "at most"),
             "pixel_mse": record.mean("training.pixel_mse"),
             "ssim": record.mean("training.ssim"),
-            "held_out_mse": record.mean("held-out.mse"),
-            "held_out_ssim": record.mean("held-out.ssim"),
+            "held_out_mse": record.mean("held_out.mse"),
+            "held_out_ssim": record.mean("held_out.ssim"),
             "cell_seconds": each if facts.whole else Bound(each, "at least"),
             "seconds": facts.seconds if facts.whole else Bound(facts.seconds, "at least"),
             "theirs_ratio": theirs.ratio,
@@ -117,9 +117,9 @@ def conditions(found: Findings) -> list[str]:
         sentences.append(f"SSIM: of {which}; uniform window of 7, the default of scikit-image.")
     else:
         sentences.append("SSIM is not defined for samples of this shape.")
-    if "held-out" in samples.measured:
+    if "held_out" in samples.measured:
         sentences.append(
-            f"Held out: {len(samples.measured['held-out'].values):,} of {plan.n_held_out:,} samples that no fit has "
+            f"Held out: {len(samples.measured['held_out'].values):,} of {plan.n_held_out:,} samples that no fit has "
             f"seen, one at random in each of equal parts of the stack. Related samples, such as photographs of one "
             f"person, can be on both sides."
         )

@@ -42,7 +42,7 @@ class Record:
     ----------
     facts : Facts
     arrays : dict of array
-        ``curve`` as in `FittedStrategy`; ``training.mse`` and ``held-out.mse``, and the other measures of
+        ``curve`` as in `FittedStrategy`; ``training.mse`` and ``held_out.mse``, and the other measures of
         `ReportSamples.quality`; ``pictures``, panels of a few samples; and arrays of single strategies.
     """
 

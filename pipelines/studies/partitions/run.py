@@ -118,7 +118,7 @@ def _write_store(group: zarr.Group, found: Findings) -> None:
     write_array(group, "explained_variance", rows_of(curves, max(map(len, curves))), ("strategy", "component"))
     write_strings(group, "strategy", [record.facts.name for record in records], "strategy")
     for name, measured in found.samples.measured.items():
-        part = group.require_group(name.replace("-", "_"))
+        part = group.require_group(name)
         write_array(part, "number", measured.numbers.astype(np.int64), ("sample",))
         for measure in ("mse", "pixel_mse", "ssim"):
             if f"{name}.{measure}" in records[0].arrays:
@@ -133,10 +133,10 @@ def _write_report(job: StudyJob, found: Findings, tables: list[PartitionTable], 
         "rejected": job.stack.rejected,
         "settings": asdict(found.settings),
         "design": asdict(found.plan),
-        "measured": {name: len(measured[key].values) if key in measured else 0 for name, key in _SETS.items()},
+        "measured": {"training": 0, "held_out": 0} | {name: len(one.values) for name, one in measured.items()},
         "conditions": described,
         "tables": {table.name: table.as_dict() for table in tables},
-        "checks": [claim.as_dict() for claim in checks],
+        "checks": [claim._asdict() for claim in checks],
         "analogy": found.analogy.as_dict(),
         "strategies": [_numbers_of(record) for record in found.records.values()],
     }
@@ -146,13 +146,7 @@ def _write_report(job: StudyJob, found: Findings, tables: list[PartitionTable], 
     job.write_report("Partitions of {}", numbers, all_pictures(found), pages)
 
 
-_SETS = {"training": "training", "held_out": "held-out"}
-
-
 def _numbers_of(record: Record) -> dict[str, Any]:
-    means = {
-        f"{name}_of_measured".replace("-", "_").replace(".", "_"): record.mean(name)
-        for name in record.arrays
-        if name.partition(".")[0] in _SETS.values()
-    }
+    measures = [name for name in record.arrays if "." in name]
+    means = {f"{name.replace('.', '_')}_of_measured": record.mean(name) for name in measures}
     return {**asdict(record.facts), "explained_variance": record.arrays["curve"], **means}

@@ -54,7 +54,7 @@ class ReportSamples:
     fitted : Stack or RemainingSource
         Input of estimators.
     measured : dict of str to Measured
-        "training", and "held-out" if samples are held out.
+        "training", and "held_out" if samples are held out.
     data_range : tuple of float
         Smallest and largest possible value.
     """
@@ -140,7 +140,7 @@ def gather(stack: Stack, settings: PartitionSettings, plan: Design, folder: Path
     sets = {"training": everything}
     if plan.n_held_out:
         others = spread_samples(len(everything), plan.n_held_out, np.random.default_rng(seed))
-        sets = {"training": np.delete(everything, others), "held-out": others}
+        sets = {"training": np.delete(everything, others), "held_out": others}
         fitted = RemainingSource(source, others)
     measured = {}
     for name, numbers in sets.items():

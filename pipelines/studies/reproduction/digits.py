@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from functools import partial
+
 import numpy as np
 
 from dpca.engine.sources.source import as_source
@@ -10,7 +12,16 @@ from dpca.pipelines.studies.convergence.reference import Reference, exact_refere
 from dpca.pipelines.studies.data import Setting
 from dpca.pipelines.studies.reproduction.tables import Entry, Published, ReproductionTable
 from dpca.pipelines.studies.reproduction.thesis import Numbers, thesis_rules
-from dpca.pipelines.studies.reproduction.trials import BATCH, MEASURE, PIXELS, Make, entry, in_batches, shuffled
+from dpca.pipelines.studies.reproduction.trials import (
+    BATCH,
+    MEASURE,
+    PIXELS,
+    Make,
+    entries_of,
+    entry,
+    in_batches,
+    shuffled,
+)
 from dpca.rules import IPCA, ImplicitKrasulina, IncrementalSVD, Power
 from dpca.rules.base.minibatch import InBatches
 
@@ -26,18 +37,9 @@ def digits_table(setting: Setting) -> ReproductionTable:
     """Alakkari 2020, table 3.4: MNIST, ten rules."""
     x, _ = setting.digits("train")
     reference = exact_reference(as_source(x), 5)
-    entries = [
-        entry(
-            name,
-            "k = 5",
-            in_batches(make),
-            shuffled(x, reference, setting.trials),
-            published=Published(*numbers),
-            value_range=PIXELS,
-            open_points=open_points,
-        )
-        for (name, make, open_points), numbers in zip(thesis_rules(5), _THESIS, strict=True)
-    ]
+    published = [Published(*numbers) for numbers in _THESIS]
+    streams = partial(shuffled, x, reference, setting.trials)
+    entries = entries_of(thesis_rules(5), "k = 5", streams, published, value_range=PIXELS)
     return ReproductionTable(
         "mnist",
         "MNIST, one pass (Alakkari 2020, table 3.4)",
@@ -66,19 +68,9 @@ def krasulina_table(setting: Setting) -> ReproductionTable:
         best = reference.first(k)
         gap = float(-np.diff(reference.explained_variance)[k - 1]) / PIXELS[1] ** 2
         entries.append(Entry("batch PCA", f"k = {k}", Published(batch), (_loss(-np.inf, best),)))
-        rules = {"implicit Krasulina, stochastic": _implicit(k), "incremental (IPCA)": _incremental(k)}
-        entries += [
-            entry(
-                name,
-                f"k = {k}",
-                in_batches(make),
-                shuffled(x, best, setting.trials),
-                published=Published(*numbers),
-                value_range=PIXELS,
-                measure=_loss,
-            )
-            for (name, make), numbers in zip(rules.items(), published, strict=True)
-        ]
+        rules = [("implicit Krasulina, stochastic", _implicit(k), ""), ("incremental (IPCA)", _incremental(k), "")]
+        streams, theirs = partial(shuffled, x, best, setting.trials), [Published(*numbers) for numbers in published]
+        entries += entries_of(rules, f"k = {k}", streams, theirs, value_range=PIXELS, measure=_loss)
         remarks += _outliers(entries[-2], k, gap)
     return ReproductionTable(
         "krasulina",

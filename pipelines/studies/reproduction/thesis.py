@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from dpca.pipelines.studies.reproduction.trials import Make
+from dpca.pipelines.studies.reproduction.trials import Make, Rules
 from dpca.rules import (
     CCIPCA,
     IPCA,
@@ -42,8 +42,8 @@ def accelerated_power(k: int, strategy: Any) -> Make:
     return lambda seed: AcceleratedBlockPower(k, strategy(seed=seed), seed=seed)
 
 
-def thesis_rules(k: int) -> list[tuple[str, Make, str]]:
-    """Return the rules of Alakkari 2020, tables 3.4 and 3.7: name, a function that makes them, open points."""
+def thesis_rules(k: int) -> Rules:
+    """Return the rules of Alakkari 2020, tables 3.4 and 3.7."""
     return [
         ("block power", lambda seed: BlockPower(k, seed=seed), ""),
         ("CCIPCA", lambda seed: CCIPCA(k, online=True, seed=seed), ""),

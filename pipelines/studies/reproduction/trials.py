@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any
 
 import numpy as np
@@ -22,6 +22,8 @@ MEASURE = "Convergence, log10(1 - captured / best)"
 
 Make = Callable[[int], Any]
 """Makes the rule of a trial, from its seed."""
+Rules = Sequence[tuple[str, Make, str]]
+"""Names, functions that make the rules, open points."""
 Stream = tuple[Source, Reference]
 Measure = Callable[[float, Reference], float]
 """From a convergence to the number in the table."""
@@ -86,3 +88,22 @@ def entry(
         values.append(measure(found, reference))
         seconds.append(run.seconds[-1])
     return Entry(rule, setting, published, tuple(values), float(np.mean(seconds)), "", open_points)
+
+
+def entries_of(
+    rules: Rules,
+    setting: str,
+    streams: Callable[[], Iterable[Stream]],
+    published: Iterable[Published | None],
+    *,
+    batch: int = BATCH,
+    **how: Any,
+) -> list[Entry]:
+    """Return the entries of several rules on the same streams, in mini-batches, each with its published number.
+
+    ``how`` are further arguments of `entry`.
+    """
+    return [
+        entry(name, setting, in_batches(make, batch), streams(), published=known, open_points=open_points, **how)
+        for (name, make, open_points), known in zip(rules, published, strict=True)
+    ]

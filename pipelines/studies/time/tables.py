@@ -12,7 +12,7 @@ from dpca.kernels.algebra.types import Array
 from dpca.pipelines.studies.convergence.reference import Reference, exact_reference
 from dpca.pipelines.studies.reproduction.tables import Entry, Published
 from dpca.pipelines.studies.reproduction.thesis import Numbers, thesis_rules
-from dpca.pipelines.studies.reproduction.trials import Measure, convergence_itself, entry, in_batches, shuffled
+from dpca.pipelines.studies.reproduction.trials import Measure, convergence_itself, entries_of, shuffled
 from dpca.report.page import DataTable
 from dpca.rules import IncrementalSVD
 
@@ -68,24 +68,13 @@ def both_orders(
     reference = exact_reference(as_source(x), k)
     rules = [(DEFAULT, lambda seed: IncrementalSVD(k), ""), *thesis_rules(k)]
     published = [None, *(Published(*pair) for pair in theirs)]
-    found = []
-    for (name, make, open_points), known in zip(rules, published, strict=True):
-        streams = {"in time": [(reference.source, reference)] * trials, "shuffled": shuffled(x, reference, trials)}
-        in_time, at_random = (
-            entry(
-                name,
-                order,
-                in_batches(make, batch),
-                stream,
-                published=known,
-                value_range=value_range,
-                measure=measure,
-                open_points=open_points,
-            )
-            for order, stream in streams.items()
-        )
-        found.append((in_time, at_random))
-    return found
+    streams = {
+        "in time": lambda: [(reference.source, reference)] * trials,
+        "shuffled": lambda: shuffled(x, reference, trials),
+    }
+    how: dict[str, Any] = {"batch": batch, "value_range": value_range, "measure": measure}
+    in_time, at_random = (entries_of(rules, order, stream, published, **how) for order, stream in streams.items())
+    return list(zip(in_time, at_random, strict=True))
 
 
 def on_page(heading: str, columns: Columns, notes: Sequence[str], write: Callable[[float], str]) -> DataTable:
