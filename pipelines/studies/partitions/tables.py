@@ -11,7 +11,7 @@ from dpca.report.record import aligned
 
 
 class Bound(NamedTuple):
-    """A number of which only a bound is known."""
+    """A bound of a number that is not known exactly."""
 
     value: float
     side: Literal["at most", "at least"]
