@@ -87,7 +87,7 @@ _TABLE_1: dict[str, dict[str, tuple[float, ...]]] = {
 def variants_of(experiment: str) -> list[Variant]:
     """Return the variants of an experiment with the parameters of the paper."""
     each_step = experiment.endswith("each step")
-    return [Variant(name, *numbers, each_step=each_step) for name, numbers in _TABLE_1[experiment].items()]
+    return [Variant(name, *map(float, numbers), each_step=each_step) for name, numbers in _TABLE_1[experiment].items()]
 
 
 @dataclass(frozen=True, eq=False)

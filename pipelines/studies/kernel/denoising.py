@@ -35,7 +35,7 @@ def patches_section(setting: Setting, n_passes: int = PASSES) -> Section:
     """Figures 6 and 8, left: windows of a noisy photograph."""
     photograph = camera()[128:383, 128:383] / 255.0
     noisy = photograph + np.random.default_rng(0).normal(0, _NOISE, photograph.shape)
-    windows = np.lib.stride_tricks.sliding_window_view(noisy, (WINDOW, WINDOW)).reshape(-1, WINDOW**2).copy()
+    windows = _windows(noisy)
     some = windows[_grid(noisy.shape, SPACING)]
     problem = KernelMatrix(centered(gaussian(some, 1.0)), COMPONENTS)
     courses = [run(problem, variant, 1, n_passes) for variant in variants_of("patches")]
@@ -91,13 +91,16 @@ def _grid(shape: tuple[int, ...], spacing: int) -> Array:
     return grid
 
 
-def _mean(model: PCA | KernelPCA, windows: Array, shape: tuple[int, ...]) -> Array:
+def _windows(image: Array) -> Array:
+    """Return all windows of an image, (n, 121)."""
+    views: Array = np.lib.stride_tricks.sliding_window_view(image, (WINDOW, WINDOW))
+    return views.reshape(-1, WINDOW**2)
+
+
+def _mean(model: PCA | KernelPCA, windows: Array, shape: tuple[int, int]) -> Array:
     """Return the mean image of the reconstructed windows."""
-    grid = _grid(shape, 2)
-    given = model.inverse_transform(model.transform(windows[grid])).reshape(-1, WINDOW, WINDOW)
-    total, count = np.zeros(shape), np.zeros(shape)
-    for number, window in zip(grid, given, strict=True):
-        i, j = divmod(number, shape[1] - WINDOW + 1)
-        total[i : i + WINDOW, j : j + WINDOW] += window
-        count[i : i + WINDOW, j : j + WINDOW] += 1
-    return np.divide(total, count, out=total, where=count > 0)
+    grid, n_pixels = _grid(shape, 2), shape[0] * shape[1]
+    given = np.ravel(model.inverse_transform(model.transform(windows[grid])))
+    pixels = _windows(np.arange(n_pixels).reshape(shape))[grid].ravel()
+    total, count = np.bincount(pixels, given, n_pixels), np.bincount(pixels, None, n_pixels)
+    return np.divide(total, count, out=np.zeros(n_pixels), where=count > 0).reshape(shape)

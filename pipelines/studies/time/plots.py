@@ -102,23 +102,22 @@ def in_motion(modes: ArrayLike, functions: ArrayLike, *, axes: Sequence[str] | N
     patterns = np.stack([thinned(_flat(mode, axes), _PANEL_PIXELS) for mode in np.asarray(modes)])
     scores = np.asarray(functions, np.float64)
     scores = scores[np.linspace(0, len(scores) - 1, min(len(scores), _MOST_FRAMES)).round().astype(int)]
-    moving = [patterns[j] * scores[:, j, None, None] for j in range(len(patterns))]
-    moving.append(np.tensordot(scores, patterns, 1))
-    zoom = max(1, _PANEL_PIXELS // max(patterns.shape[1:]))
-    extents = [float(np.percentile(np.abs(one), 99.5)) or 1.0 for one in moving]
-    frames = []
-    for number in range(len(scores)):
-        row = np.full((zoom * patterns.shape[1], 0), _WHITE, np.uint8)
-        for one, extent in zip(moving, extents, strict=True):
-            levels = _WHITE + np.rint(_WHITE * np.clip(one[number] / extent, -1, 1))
-            shown = np.kron(levels, np.ones((zoom, zoom))).astype(np.uint8)
-            between = np.full((len(row), _GAP_PIXELS), _WHITE, np.uint8)
-            row = np.concatenate([row, between[:, : _GAP_PIXELS * bool(row.size)], shown], axis=1)
-        bar = np.full((_BAR_PIXELS, row.shape[1]), _WHITE, np.uint8)
-        bar[1:, : round(row.shape[1] * (number + 1) / len(scores))] = _GRAY
-        frame = Image.fromarray(np.concatenate([row, bar]), "P")
+    panels = [scores[:, j, None, None] * pattern for j, pattern in enumerate(patterns)]
+    panels.append(np.tensordot(scores, patterns, 1))
+    zoom, n = max(1, _PANEL_PIXELS // max(patterns.shape[1:])), len(scores)
+    rows = []
+    for values in panels:
+        extent = float(np.percentile(np.abs(values), 99.5)) or 1.0
+        levels = _WHITE + np.rint(_WHITE * np.clip(values / extent, -1, 1))
+        shown = levels.astype(np.uint8).repeat(zoom, axis=1).repeat(zoom, axis=2)
+        rows.append(np.pad(shown, ((0, 0), (0, 0), (_GAP_PIXELS, 0)), constant_values=_WHITE))
+    row = np.concatenate(rows, axis=2)[..., _GAP_PIXELS:]
+    bar = np.full((n, _BAR_PIXELS, row.shape[2]), _WHITE, np.uint8)
+    for number, line in enumerate(bar, 1):
+        line[1:, : round(row.shape[2] * number / n)] = _GRAY
+    frames = [Image.fromarray(pixels, "P") for pixels in np.concatenate([row, bar], axis=1)]
+    for frame in frames:
         frame.putpalette(_palette())
-        frames.append(frame)
     buffer = io.BytesIO()
     duration = 1000 * _SECONDS / len(frames)
     frames[0].save(buffer, "PNG", save_all=True, append_images=frames[1:], duration=duration, loop=0)
