@@ -24,6 +24,7 @@ if TYPE_CHECKING:
         open_compressed,
         open_scores,
     )
+    from dpca.storage.run import Run
 
 __all__ = [
     "EOF",
@@ -34,6 +35,7 @@ __all__ = [
     "PatchCascade",
     "PatchPCA",
     "Progress",
+    "Run",
     "SpectralClustering",
     "StreamingPCA",
     "StreamingRidgeClassifier",
@@ -50,13 +52,15 @@ __all__ = [
 __version__ = "0.1.0"
 # The names above that are modules.
 _MODULES = ("analysis", "metrics", "plots", "timeseries", "torch")
+# The modules of those names that are not in `dpca.models`.
+_ELSEWHERE = {"Run": "dpca.storage.run", "follow": "dpca.jobs.models.follow"}
 
 
 def __getattr__(name: str) -> Any:
     # Imported on first use. Their libraries take seconds, and a program cannot handle signals during imports.
     if name not in __all__:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    room = "dpca.jobs.models.follow" if name == "follow" else "dpca.models"
+    room = _ELSEWHERE.get(name, "dpca.models")
     found = import_module(f"dpca.{name}") if name in _MODULES else getattr(import_module(room), name)
     globals()[name] = found
     return found

@@ -19,7 +19,6 @@ from typing import Any
 import dask.array as da
 import numpy as np
 
-from dpca.engine.folds.memory import usable_bytes
 from dpca.engine.folds.plan import PlanError
 from dpca.kernels.algebra.linalg import add_lower, fix_signs, gram_lower, release_scratch, scratch, symmetrize
 from dpca.kernels.algebra.types import Array
@@ -34,8 +33,10 @@ from dpca.representation.compressed.compressed_scores import (
     mean_codes,
     means_of,
 )
+from dpca.storage.disk import readable_size
 from dpca.storage.errors import DataError
 from dpca.storage.given_numbers import is_whole, whole_number
+from dpca.storage.remote.memory import usable_bytes
 
 # Bytes of scores in memory at once, of all samples of some cells.
 _BLOCK_BYTES = 2**26
@@ -123,7 +124,7 @@ def gram(store: Compressed, *, center: bool = True) -> Array:
     need, room = n * n * (8 + dtype.itemsize), usable_bytes()
     if need > room:
         raise PlanError(
-            f"the inner products of {n:,} samples need {need / 1e9:,.1f} GB of memory, and {room / 1e9:,.1f} GB are "
+            f"the inner products of {n:,} samples need {readable_size(need)} of memory, and {readable_size(room)} are "
             f"available: use dpca.analysis.pca or nearest, or dpca.analysis.scores of some samples"
         )
     total, part, constant = np.zeros((n, n)), np.empty((n, n), dtype), 0.0

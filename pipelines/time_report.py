@@ -1,4 +1,4 @@
-"""Modes of data over time, their time functions and spectra, cells and bands beside them (Alakkari 2020, chapter 6).
+"""Modes of data over time, their time series and spectra, cells and bands beside them (Alakkari 2020, chapter 6).
 
     python pipelines/time_report.py --source vortex.nc --dim time --modes 9
 

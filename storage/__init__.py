@@ -13,14 +13,18 @@ from dpca.storage.growth.arrivals import arrivals
 from dpca.storage.ingest import ingest
 from dpca.storage.integrity.verify import verify
 from dpca.storage.remote.network import use_storage_options
+from dpca.storage.run import Run
 from dpca.storage.stack import Stack, open_stack
+from dpca.storage.survey import ReadOptions
 from dpca.storage.synthetic.stack import create_synthetic, open_synthetic
 
 __all__ = [
     "Appender",
     "ClusterError",
     "DataError",
+    "ReadOptions",
     "ReplacedError",
+    "Run",
     "Stack",
     "StoreError",
     "arrivals",

@@ -19,7 +19,7 @@ from concurrent.futures import CancelledError
 from dataclasses import dataclass
 from hashlib import blake2b
 from math import prod
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -30,18 +30,16 @@ from dpca.storage.arrays.layout import Layout
 from dpca.storage.arrays.reading import open_array
 from dpca.storage.errors import ClusterError, DataError, one_line
 from dpca.storage.images import decode
-from dpca.storage.progress import JobProgress, Stage
+from dpca.storage.progress import Stage
 from dpca.storage.ranges import found_range
 from dpca.storage.readers import Block, Reader
 from dpca.storage.readers.base import within_memory
 from dpca.storage.remote.clusters import cluster_errors, worker_threads
 from dpca.storage.remote.tasks import map_shards
+from dpca.storage.run import Run
 from dpca.storage.stack import STACK_KIND, STACK_VERSION
 from dpca.storage.survey import SampleForm, nothing_left, payload_or_refusal, refusal
 from dpca.storage.transaction.workspace import Workspace
-
-if TYPE_CHECKING:
-    from distributed import Client
 
 # Memory for the blocks of a sequential source that wait for their tasks.
 _WAITING_BYTES = 1 << 30
@@ -151,8 +149,8 @@ class Filling:
         Chunks and shards for all samples of the source, including those that are rejected later.
     stop : bool
         Whether the first rejection is an error.
-    client, threads, progress :
-        See `dpca.storage.ingest.ingest`.
+    run : Run
+        Its cluster or threads write the shards, and its progress counts samples.
 
     Attributes
     ----------
@@ -170,12 +168,10 @@ class Filling:
         layout: Layout,
         *,
         stop: bool,
-        client: Client | None,
-        threads: int | None,
-        progress: JobProgress,
+        run: Run,
     ) -> None:
         self._work, self._reader, self._form, self._layout = work, reader, form, layout
-        self._stop, self._client, self._threads, self._progress = stop, client, threads, progress
+        self._stop, self._run = stop, run
         self._path = str(work.store / "samples")
         with within_memory(f"'{reader.name}'"):
             self.rejected = dict(reader.refused)
@@ -183,7 +179,7 @@ class Filling:
                 self.rejected.update(self._recorded(shard))
             self._recount()
 
-    def run(self) -> None:
+    def write(self) -> None:
         """Write all shards.
 
         Raises
@@ -229,14 +225,14 @@ class Filling:
     def _run_pass(self) -> bool:
         """Write all shards that are missing or changed; return whether no sample was rejected."""
         n_rejected = len(self.rejected)
-        stage = self._progress("ingest", len(self.kept), "samples")
+        stage = self._run.progress("ingest", len(self.kept), "samples")
         map_shards(
             fill_shard,
             self._shards(stage),
             self._finished,
             stage=stage,
-            client=self._client,
-            threads=self._threads,
+            client=self._run.client,
+            threads=self._run.threads,
             window=self._window(),
             name="ingest",
         )
@@ -301,11 +297,11 @@ class Filling:
 
     def _shipped(self, block: Block) -> Any:
         """Send a block directly to a worker, so that it does not pass through the task graph of the scheduler."""
-        if self._client is None:
+        if self._run.client is None:
             return block
-        with cluster_errors(self._client):
+        with cluster_errors(self._run.client):
             try:
-                return self._client.scatter([block], hash=False)[0]
+                return self._run.client.scatter([block], hash=False)[0]
             except (OSError, TimeoutError) as error:
                 # The receiving worker died, or no worker is left until a new one has started.
                 raise CancelledError(str(error)) from error
@@ -313,9 +309,9 @@ class Filling:
     def _window(self) -> int | None:
         if self._reader.random_access:
             return None
-        threads = self._threads or os.cpu_count() or 1
-        if self._client is not None:
-            threads = worker_threads(self._client)
+        threads = self._run.threads or os.cpu_count() or 1
+        if self._run.client is not None:
+            threads = worker_threads(self._run.client)
         # Encoded images are smaller than their pixels, so this bound holds for them, too.
         shard_bytes = prod(self._layout.shards) * self._form.dtype.itemsize
         return max(2, min(2 * threads, _WAITING_BYTES // shard_bytes))

@@ -6,9 +6,8 @@ import json
 import math
 import os
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import replace
 from math import prod
-from typing import TYPE_CHECKING, Any, Literal
+from typing import Any
 
 import numpy as np
 import zarr
@@ -21,20 +20,16 @@ from dpca.storage.arrays.reading import open_group, root_facts
 from dpca.storage.disk import folder_bytes, read_file, require_free_space, there_is, writing_errors
 from dpca.storage.errors import DataError, PlanError, StoreError
 from dpca.storage.filling import Filling
-from dpca.storage.images import Color, Rules
+from dpca.storage.images import Rules
 from dpca.storage.integrity.manifest import METADATA
-from dpca.storage.progress import JobProgress, no_progress
-from dpca.storage.ranges import checked_range
 from dpca.storage.readers import Reader, Source, open_reader
 from dpca.storage.remote.network import use_storage_options
 from dpca.storage.remote.objects import place_of
+from dpca.storage.run import Run
 from dpca.storage.stack import STACK_KIND, STACK_VERSION, Stack, open_stack
-from dpca.storage.survey import SampleForm, require_samples, survey
+from dpca.storage.survey import ReadOptions, SampleForm, require_samples, survey
 from dpca.storage.transaction.outputs import check_output
 from dpca.storage.transaction.workspace import Workspace, fingerprint_of
-
-if TYPE_CHECKING:
-    from distributed import Client
 
 # The lowest compression ratio at which the codec is chosen.
 _BLOSC_SAVES = 1.5
@@ -50,19 +45,11 @@ def ingest(
     target: str | os.PathLike[str],
     *,
     cell_shape: int | Sequence[int] | None = None,
-    color: Color = "auto",
-    resize: tuple[int, int] | None = None,
-    crop: tuple[int, int] | None = None,
-    on_error: Literal["stop", "skip"] = "stop",
     key: str | None = None,
     axes: Sequence[str] | None = None,
-    data_range: tuple[float, float] | None = None,
-    client: Client | None = None,
-    threads: int | None = None,
-    budget: int | Callable[[], int] | None = None,
+    reading: ReadOptions = ReadOptions(),
     shard_bytes: int | None = None,
-    overwrite: bool = False,
-    progress: JobProgress = no_progress,
+    run: Run = Run(),
     storage_options: Mapping[str, Any] | None = None,
 ) -> Stack:
     """Convert a source to a stack store.
@@ -76,32 +63,15 @@ def ingest(
         interrupted run.
     cell_shape : int or sequence of int, optional
         Cells of a later fit: one length for each spatial axis, or one for all of them. Chunks are aligned with cells.
-    color : {"auto", "rgb", "grey"}
-        See `dpca.storage.images.Rules`.
-    resize, crop : tuple of int, optional
-        (height, width) in pixels to which every image is first cropped and then scaled; see
-        `dpca.storage.images.Rules`.
-    on_error : {"stop", "skip"}
-        Whether an invalid sample (unreadable, of another shape or not finite) is an error, or is left out and recorded
-        with its reason in ``rejected``.
     key, axes :
         For arrays, see `dpca.storage.readers.open_reader`.
-    data_range : tuple of float, optional
-        Lowest and highest possible value of a sample. The default is the range that the source states, or else the
-        range of the type for ``bool`` and ``uint8``, or else the lowest and highest value found.
-    client : distributed.Client, optional
-        Client of a Dask cluster that runs the tasks. The default is threads of this process.
-    threads : int, optional
-        Number of these threads. The default is one per processor.
-    budget : int or callable, optional
-        Most bytes that a task may use, or a function that returns this number, called only if samples must be read. The
-        default is no limit. A small budget results in smaller shards.
+    reading : ReadOptions
+        How samples are read: color and size of images, invalid samples, data range.
     shard_bytes : int, optional
-        Most bytes of a shard, unless a single sample is larger. The default is 128 MiB.
-    overwrite : bool
-        Whether to replace another Zarr store, or an unfinished one with other settings.
-    progress : callable
-        See `dpca.storage.progress`.
+        Most bytes of a shard, unless a single sample is larger. The default is 128 MiB. Less memory for a task results
+        in smaller shards, too.
+    run : Run
+        Whether to replace another Zarr store, where the tasks run, and how much memory each may use.
     storage_options : mapping, optional
         Options for source and target in object stores, see `dpca.storage.use_storage_options`.
 
@@ -116,7 +86,7 @@ def ingest(
     DataError
         If the source or one of its samples is invalid. The message names the first invalid sample.
     PlanError
-        If a shard exceeds ``budget``.
+        If a shard of one sample exceeds the memory of a task.
     StoreError
         If the store cannot be written, or it overlaps the source.
 
@@ -125,42 +95,30 @@ def ingest(
     A task reads, decodes and writes one shard (at most 128 MiB, or one sample). Sequential sources (compressed archives
     and arrays) are read by this process, which sends blocks to the tasks.
     """
-    if on_error not in ("stop", "skip"):
-        raise DataError(f"on_error {on_error!r} is unknown: choose 'stop' or 'skip'")
     use_storage_options(storage_options)
-    rules = Rules(color=color, crop=_size("crop", crop), resize=_size("resize", resize))
-    limits = None if data_range is None else checked_range(data_range)
+    rules, limits = reading.rules(), reading.limits()
     reader = source if isinstance(source, Reader) else open_reader(source, key=key, axes=axes)
     check_output(target, reader)
     cells = None if cell_shape is None else _cell_lengths(cell_shape, reader)
     if not reader.encoded and rules != Rules():
         raise DataError(f"color, crop and resize require images, but '{reader.name}' is an array: leave them out")
-    settings = [cells, color, rules.crop, rules.resize, None if axes is None else list(axes), limits]
+    settings = [cells, rules.color, rules.crop, rules.resize, None if axes is None else list(axes), limits]
     fingerprint = fingerprint_of(STACK_KIND, STACK_VERSION, reader.fingerprint(), settings)
-    stop = on_error == "stop"
-    with Workspace(target, kind=STACK_KIND, fingerprint=fingerprint, overwrite=overwrite) as work:
+    with Workspace(target, kind=STACK_KIND, fingerprint=fingerprint, overwrite=run.overwrite) as work:
         if work.state != "complete":
             require_samples(reader)
-            form = survey(reader, rules, stop=stop)
-            form = form if limits is None else replace(form, data_range=limits)
-            layout = _kept_layout(work) or _layout(
-                reader, form, cells, budget() if callable(budget) else budget, shard_bytes
-            )
+            form = survey(reader, reading)
+            layout = _kept_layout(work) or _layout(reader, form, cells, run.task_bytes(), shard_bytes)
             needed = _bytes_to_write(work, len(reader), form, layout)
             with writing_errors(target, needed):
                 require_free_space(target, needed, f"the stack of '{reader.name}'")
-                filling = Filling(
-                    work, reader, form, layout, stop=stop, client=client, threads=threads, progress=progress
-                )
-                filling.run()
-                asked = {"cell_shape": cells, "color": color, "crop": rules.crop, "resize": rules.resize}
-                content = content_of(
-                    reader, color=color, resize=rules.resize, crop=rules.crop, data_range=limits, axes=axes
-                )
-                _finish(work, reader, form, filling, content, asked)
+                filling = Filling(work, reader, form, layout, stop=reading.stop, run=run)
+                filling.write()
+                asked = {"cell_shape": cells, "color": rules.color, "crop": rules.crop, "resize": rules.resize}
+                _finish(work, reader, form, filling, content_of(reader, reading, axes), asked)
                 work.publish()
     stack = open_stack(target)
-    if stop and stack.rejected:
+    if reading.stop and stack.rejected:
         name, reason = stack.rejected[0]
         raise DataError(
             f"'{os.fspath(target)}' exists without {len(stack.rejected):,} rejected samples; the first, '{name}', "
@@ -171,9 +129,9 @@ def ingest(
 
 def plan_ingest(
     reader: Reader,
-    reading: Mapping[str, Any],
+    reading: ReadOptions,
     cells: Callable[[Sequence[str]], tuple[int, ...] | None],
-    budget: int | None,
+    memory: int | None,
     shard_bytes: int | None = None,
 ) -> tuple[tuple[int, ...], np.dtype[Any], Layout, tuple[str, ...]]:
     """Return shape, dtype, layout and axes of the stack that `ingest` creates if it rejects no sample.
@@ -182,11 +140,10 @@ def plan_ingest(
     ----------
     reader : Reader
         The source. Its first few samples are read.
-    reading : mapping
-        Options of `ingest`: ``color``, ``resize``, ``crop``, ``on_error``.
+    reading : ReadOptions
     cells : callable
         Returns the cells, or None, from the names of the axes of a sample.
-    budget, shard_bytes : int, optional
+    memory, shard_bytes : int, optional
         Most bytes that a task may use, and most bytes of a shard.
 
     Raises
@@ -194,24 +151,22 @@ def plan_ingest(
     DataError
         If the source is invalid.
     PlanError
-        If a shard exceeds ``budget``.
+        If a shard of one sample exceeds ``memory``.
     """
     require_samples(reader)
-    color = reading.get("color", "auto")
-    rules = Rules(color=color, crop=_size("crop", reading.get("crop")), resize=_size("resize", reading.get("resize")))
-    form = survey(reader, rules, stop=reading.get("on_error", "stop") == "stop")
+    form = survey(reader, reading)
     lengths = cells(form.axes[1:] if not reader.encoded else ("y", "x"))
-    layout = _layout(reader, form, lengths, budget, shard_bytes)
+    layout = _layout(reader, form, lengths, memory, shard_bytes)
     return (len(reader), *form.sample_shape), form.dtype, layout, form.axes
 
 
-def _check_memory(reader: Reader, form: SampleForm, layout: Layout, budget: int | None) -> None:
+def _check_memory(reader: Reader, form: SampleForm, layout: Layout, memory: int | None) -> None:
     need = task_bytes(reader, form.dtype, layout)
-    if budget is not None and need > budget:
+    if memory is not None and need > memory:
         raise PlanError(
             f"reading '{reader.name}' and writing a shard of {layout.rows_per_shard:,} samples requires "
-            f"{need / 1e6:,.0f} MB, but the budget of a task is {budget / 1e6:,.0f} MB: give each worker at least "
-            f"{math.ceil((need - budget) / 1e6):,} MB more"
+            f"{need / 1e6:,.0f} MB, but the memory of a task is {memory / 1e6:,.0f} MB: give each worker at least "
+            f"{math.ceil((need - memory) / 1e6):,} MB more"
         )
 
 
@@ -221,22 +176,14 @@ def task_bytes(reader: Reader, dtype: np.dtype[Any], layout: Layout) -> int:
     return (_SHARD_COPIES + reader.encoded) * prod(layout.shards) * dtype.itemsize + _TASK_OVERHEAD
 
 
-def content_of(
-    source: Reader,
-    *,
-    color: Color = "auto",
-    resize: tuple[int, int] | None = None,
-    crop: tuple[int, int] | None = None,
-    data_range: tuple[float, float] | None = None,
-    axes: Sequence[str] | None = None,
-) -> str:
+def content_of(source: Reader, reading: ReadOptions, axes: Sequence[str] | None = None) -> str:
     """Return a hash of the source and of all settings of `ingest` that determine the samples.
 
     Cells are not included. They only determine chunks, so a stack for other cells is equally valid.
     """
     axes = source.axes if axes is None else axes
-    limits = source.data_range if data_range is None else checked_range(data_range)
-    settings = [color, _size("crop", crop), _size("resize", resize), None if axes is None else list(axes), limits]
+    rules, limits = reading.rules(), reading.limits() or source.data_range
+    settings = [rules.color, rules.crop, rules.resize, None if axes is None else list(axes), limits]
     return fingerprint_of(STACK_KIND, STACK_VERSION, source.kind, source.fingerprint(), len(source), settings)
 
 
@@ -269,32 +216,24 @@ def _cell_lengths(cell_shape: int | Sequence[int], reader: Reader) -> list[int]:
     return [int(cell_shape)] * count_spatial(axes)
 
 
-def _size(option: str, size: Sequence[int] | None) -> tuple[int, int] | None:
-    if size is None:
-        return None
-    if len(size) != 2 or any(int(length) != length for length in size):
-        raise DataError(f"{option} {size!r} is not an image size: give (height, width) in whole pixels")
-    return int(size[0]), int(size[1])
-
-
 def _layout(
-    reader: Reader, form: SampleForm, cells: Sequence[int] | None, budget: int | None, shard_bytes: int | None
+    reader: Reader, form: SampleForm, cells: Sequence[int] | None, memory: int | None, shard_bytes: int | None
 ) -> Layout:
-    """Return chunks and shards. Shards are halved until a task with one shard fits the budget."""
+    """Return chunks and shards. Shards are halved until a task with one shard fits the memory."""
     shape, most = (len(reader), *form.sample_shape), shard_bytes or SHARD_BYTES
     while True:
         try:
             layout = choose_layout(shape, form.dtype.itemsize, form.axes, cells, most)
         except ValueError as error:
             raise DataError(str(error)) from error
-        if budget is None or layout.rows_per_shard == 1 or task_bytes(reader, form.dtype, layout) <= budget:
-            _check_memory(reader, form, layout, budget)
+        if memory is None or layout.rows_per_shard == 1 or task_bytes(reader, form.dtype, layout) <= memory:
+            _check_memory(reader, form, layout, memory)
             return layout
         most //= 2
 
 
 def _kept_layout(work: Workspace) -> Layout | None:
-    """Return the layout of an interrupted run, which another budget does not change; None if there is none."""
+    """Return the layout of an interrupted run, which another memory limit does not change; None if there is none."""
     samples = work.store / "samples"
     if not there_is(samples / METADATA):
         return None

@@ -28,7 +28,7 @@ import numpy as np
 import zarr
 
 from dpca.storage import cf
-from dpca.storage.arrays.batches import Batches, batches_of
+from dpca.storage.arrays.batches import Batches, BatchOrder, batches_of
 from dpca.storage.arrays.choosing import chosen_array, is_in_order
 from dpca.storage.arrays.coordinates import Coordinates, coordinates_in, dims_of
 from dpca.storage.arrays.layout import CHANNEL, MAX_CHUNK, SAMPLE, axes_for, named_axes
@@ -233,8 +233,10 @@ class Stack:
             For arguments that do not match the samples.
         """
         last = CHANNEL in self.axes[-1:]
-        given = {"labels": labels, "shuffle": shuffle, "epoch": epoch, "part": part, "start": start}
-        return batches_of(self.samples, batch_size, channels_last=last, standardize=standardize, **given)
+        order = BatchOrder(shuffle, epoch, part, start)
+        return batches_of(
+            self.samples, batch_size, channels_last=last, labels=labels, order=order, standardize=standardize
+        )
 
     def _column(self, group: zarr.Group, name: str) -> np.ndarray[Any, Any]:
         return np.asarray(array_in(group, name)[...])

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from math import prod
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 from numpy.typing import NDArray
@@ -13,9 +14,9 @@ from dpca.storage.arrays.arrays import Codec, choose_codec
 from dpca.storage.arrays.coordinates import Coordinates
 from dpca.storage.arrays.layout import CHANNEL, SAMPLE, axes_for
 from dpca.storage.errors import DataError
-from dpca.storage.images import Rules, decode
+from dpca.storage.images import Color, Rules, decode
 from dpca.storage.pictures import NAMES
-from dpca.storage.ranges import type_range
+from dpca.storage.ranges import checked_range, type_range
 from dpca.storage.readers import Payload, Reader, Refused
 from dpca.storage.readers.base import seen, within_memory
 
@@ -66,17 +67,72 @@ class SampleForm:
         return "rgb" if len(self.sample_shape) == 3 else "grey"
 
 
-def survey(reader: Reader, rules: Rules, *, stop: bool) -> SampleForm:
+@dataclass(frozen=True)
+class ReadOptions:
+    """How the samples of a source are read.
+
+    Parameters
+    ----------
+    color : {"auto", "rgb", "grey"}
+        See `dpca.storage.images.Rules`.
+    resize, crop : tuple of int, optional
+        (height, width) in pixels to which every image is first cropped and then scaled; see
+        `dpca.storage.images.Rules`.
+    on_error : {"stop", "skip"}
+        Whether an invalid sample (unreadable, of another shape or not finite) is an error, or is left out and recorded
+        with its reason in ``rejected``.
+    data_range : tuple of float, optional
+        Lowest and highest possible value of a sample. The default is the range that the source states, or else the
+        range of the type for ``bool`` and ``uint8``, or else the lowest and highest value found.
+
+    Raises
+    ------
+    DataError
+        If an option is invalid.
+    """
+
+    color: Color = "auto"
+    resize: tuple[int, int] | None = None
+    crop: tuple[int, int] | None = None
+    on_error: Literal["stop", "skip"] = "stop"
+    data_range: tuple[float, float] | None = None
+
+    def __post_init__(self) -> None:
+        if self.on_error not in ("stop", "skip"):
+            raise DataError(f"on_error {self.on_error!r} is unknown: choose 'stop' or 'skip'")
+        self.rules()
+        self.limits()
+
+    @property
+    def stop(self) -> bool:
+        """Whether an invalid sample is an error."""
+        return self.on_error == "stop"
+
+    def rules(self) -> Rules:
+        """Return the conversion of images."""
+        return Rules(color=self.color, crop=_size("crop", self.crop), resize=_size("resize", self.resize))
+
+    def limits(self) -> tuple[float, float] | None:
+        """Return the data range, None if it is not given."""
+        return None if self.data_range is None else checked_range(self.data_range)
+
+
+def _size(option: str, size: Sequence[int] | None) -> tuple[int, int] | None:
+    if size is None:
+        return None
+    if len(size) != 2 or any(int(length) != length for length in size):
+        raise DataError(f"{option} {size!r} is not an image size: give (height, width) in whole pixels")
+    return int(size[0]), int(size[1])
+
+
+def survey(reader: Reader, options: ReadOptions) -> SampleForm:
     """Determine shape, dtype, axes and codec of the samples of a source.
 
     Parameters
     ----------
     reader : Reader
         A source with at least one sample.
-    rules : Rules
-        Rules for images from the user.
-    stop : bool
-        Whether a rejected sample is an error, or is skipped.
+    options : ReadOptions
 
     Returns
     -------
@@ -87,19 +143,20 @@ def survey(reader: Reader, rules: Rules, *, stop: bool) -> SampleForm:
     Raises
     ------
     DataError
-        If all images are rejected, or with `stop`, if one of the decoded images is rejected or any is known to be
-        invalid.
+        If all images are rejected, or if rejected samples are errors and one of the decoded images is rejected or any
+        sample is known to be invalid.
     """
     with within_memory(f"'{reader.name}'"):
-        return _form(reader, rules, stop)
+        return _form(reader, options)
 
 
-def _form(reader: Reader, rules: Rules, stop: bool) -> SampleForm:
-    if stop and reader.refused:
+def _form(reader: Reader, options: ReadOptions) -> SampleForm:
+    rules = None
+    if options.stop and reader.refused:
         first = min(reader.refused)
         raise refusal(reader, first, reader.refused[first])
     if reader.encoded:
-        rules, tried = _first_images(reader, rules, stop)
+        rules, tried = _first_images(reader, options.rules(), options.stop)
         axes: tuple[str, ...] = ("y", "x", CHANNEL)[: tried.ndim - 1]
     else:
         tried = _some_rows(reader)
@@ -109,8 +166,8 @@ def _form(reader: Reader, rules: Rules, stop: bool) -> SampleForm:
         dtype=tried.dtype,
         axes=(SAMPLE, *axes),
         codec=choose_codec(tried),
-        data_range=reader.data_range or type_range(tried.dtype),
-        rules=rules if reader.encoded else None,
+        data_range=options.limits() or reader.data_range or type_range(tried.dtype),
+        rules=rules,
         coordinates=reader.coordinates,
     )
 

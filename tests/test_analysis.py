@@ -15,6 +15,7 @@ from dpca.engine.folds.plan import PlanError
 from dpca.jobs import encode_store
 from dpca.representation.compressed.compressed import Compressed
 from dpca.storage import DataError, ingest, open_stack
+from dpca.storage.survey import ReadOptions
 from tests.conftest import smooth_images
 
 N = 230
@@ -29,7 +30,7 @@ KINDS: dict[str, tuple[tuple[int, ...], dict[str, Any]]] = {
 def encoded(folder: Path, values: np.ndarray, how: dict[str, Any], **goal: float) -> Compressed:
     np.save(folder / "values.npy", values)
     axes = ("y", "x", "channel") if values.shape[-1] == 2 else None
-    ingest(folder / "values.npy", folder / "stack.zarr", axes=axes, data_range=(0, 255))
+    ingest(folder / "values.npy", folder / "stack.zarr", axes=axes, reading=ReadOptions(data_range=(0, 255)))
     stack = open_stack(folder / "stack.zarr")
     CellPCA(20, **how).fit(stack).save(folder / "model.zarr")
     encode_store(stack, folder / "model.zarr", folder / "out.zarr", **goal)

@@ -36,7 +36,8 @@ def test_what_a_wheel_holds(tmp_path: Path) -> None:
         for room in ("dpca", "dpca/storage", "dpca/pipelines")
         for path in (copy / room).rglob("*.py")
     }
-    page = {f"dpca/explore/static/{path.name}" for path in (copy / "dpca" / "explore" / "static").iterdir()}
+    folders = ("explore/static", "explore/templates", "report/templates")
+    page = {f"dpca/{folder}/{path.name}" for folder in folders for path in (copy / "dpca" / folder).iterdir()}
     assert {name for name in names if name.startswith("dpca/")} == {*modules, *page, "dpca/py.typed"}
     assert {"dpca/storage/ingest.py", "dpca/pipelines/celeba_cpca.py"} <= modules
     assert f"{metadata}/licenses/LICENSE" in names

@@ -7,9 +7,12 @@ import json
 import math
 import re
 from collections.abc import Callable
-from typing import Any, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from dpca.choices import GOALS, NOISE
+
+if TYPE_CHECKING:
+    from dpca.storage.survey import ReadOptions
 
 T = TypeVar("T")
 
@@ -55,9 +58,11 @@ def add_source_options(parser: argparse.ArgumentParser) -> None:
     add_range_option(group, "0,255 for 8-bit values, otherwise from the values")
 
 
-def reading_options(options: argparse.Namespace) -> dict[str, Any]:
-    """Return the options of `add_source_options` that are parameters of `dpca.storage.ingest`."""
-    return {name: getattr(options, name) for name in ("color", "resize", "crop", "on_error", "data_range")}
+def reading_options(options: argparse.Namespace) -> ReadOptions:
+    """Return the options of `add_source_options` that say how samples are read."""
+    from dpca.storage.survey import ReadOptions  # imported here, because its libraries take a second
+
+    return ReadOptions(options.color, options.resize, options.crop, options.on_error, options.data_range)
 
 
 def add_range_option(parser: argparse._ActionsContainer, default: str) -> None:

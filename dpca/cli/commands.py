@@ -14,8 +14,7 @@ import zarr
 from dpca.choices import COMPRESSED
 from dpca.cli.arguments import reading_options
 from dpca.cli.running import say
-from dpca.cli.work import cluster, run_options, shown_progress
-from dpca.engine.folds.memory import task_budget, thread_count
+from dpca.cli.work import run_of
 from dpca.storage import DataError, create_synthetic, ingest, open_stack, verify
 from dpca.storage.arrays.reading import open_group, open_node, root_facts
 from dpca.storage.disk import folder_bytes, readable_size
@@ -39,15 +38,14 @@ def ingest_stack(options: argparse.Namespace) -> int:
         source = selected_atoms(options.topology, options.source, options.select)
     reader = open_reader(source, key=options.key, axes=options.axes)
     require_samples(reader)
-    with run_options(options) as how:
+    with run_of(options) as run:
         stack = ingest(
             reader,
             options.target,
             cell_shape=options.cell,
             axes=options.axes,
-            budget=lambda: task_budget(how["client"], thread_count()),
-            **reading_options(options),
-            **how,
+            reading=reading_options(options),
+            run=run,
         )
     shape = " x ".join(map(str, stack.sample_shape))
     say(f"'{options.target}' has {stack.n_samples:,} samples of {shape} {stack.dtype}")
@@ -95,12 +93,12 @@ def verify_store(options: argparse.Namespace) -> int:
     """``dpca verify``."""
     stack = None if options.stack is None else open_stack(options.stack)
     whole = "every chunk is intact"
-    with cluster(options) as client:
-        problems = verify(options.path, client=client, progress=shown_progress)
+    with run_of(options) as run:
+        problems = verify(options.path, run=run)
         if not problems and (_stated(options.path) or {}).get("kind") == COMPRESSED:
             from dpca.jobs.compressed.remeasure import remeasure  # imported here, because its libraries take seconds
 
-            problems = remeasure(options.path, stack, sample=options.sample, client=client, progress=shown_progress)
+            problems = remeasure(options.path, stack, sample=options.sample, run=run)
             whole += ", and quality and error bounds hold" if stack else "; give --stack to measure quality and bounds"
         elif not problems and stack is not None:
             raise DataError(f"'{options.path}' is not a compressed store, and --stack requires one: leave out --stack")

@@ -4,12 +4,11 @@ from __future__ import annotations
 
 import argparse
 import threading
-from html import escape
 from typing import TYPE_CHECKING
 
 from dpca.cli.running import say
 from dpca.engine.folds.stopping import defer_signals
-from dpca.explore.markup import title, triplet
+from dpca.explore.markup import alert, title, triplet
 from dpca.explore.opening import Opened, open_explorer
 from dpca.explore.server import PageServer
 from dpca.explore.words import error_text
@@ -19,19 +18,15 @@ if TYPE_CHECKING:
     from dpca.explore.live import LiveModelStore
 
 # Seconds between two readings of a model that another program may write, and seconds that a fit may take to end.
-_LOOK, _END = 1.0, 2.0
+_CHECK, _END = 1.0, 2.0
 
 
 def explore(options: argparse.Namespace) -> int:
     """Serve the page until the program is interrupted."""
     opened = open_explorer(options.path, stack=options.stack, model=options.model, data_range=options.data_range)
     facts = opened.explorer.facts
-    heading = options.path if facts is None else f"{options.path}: {facts.words}"
-    server = PageServer(
-        printable(heading),
-        host=options.host,
-        port=options.port,
-    )
+    heading = options.path if facts is None else f"{options.path}: {facts.description}"
+    server = PageServer(printable(heading), host=options.host, port=options.port)
     server.start()
     say(f"{server.address} shows '{options.path}' until you press Ctrl-C")
     fit = None
@@ -39,19 +34,19 @@ def explore(options: argparse.Namespace) -> int:
         server.show(_first(opened))
         with defer_signals():
             from dpca.explore.live import LiveFit
-            from dpca.explore.page import lay_out
+            from dpca.explore.page import ExplorerPage
 
-        server.mount(lambda document: lay_out(opened.explorer, document))
+        server.mount(lambda document: ExplorerPage(opened.explorer, document))
         watched = _loaded(opened)
-        if opened.load is None and opened.stack is not None:
+        if opened.load is None:
             with defer_signals():
                 import dpca.models  # noqa: F401  here, because signals are held back in this thread
-            fit = LiveFit(opened.explorer, opened.stack, options.components)
+            fit = LiveFit(opened.explorer, options.components)
             fit.start()
         never = threading.Event()
-        while not never.wait(_LOOK):
+        while not never.wait(_CHECK):
             if watched is not None:
-                watched.look()
+                watched.check()
     finally:
         if fit is not None:
             fit.stop(_END)
@@ -65,10 +60,10 @@ def _first(opened: Opened) -> str:
     if explorer.originals is None:
         return "<p>loading the model</p>"
     try:
-        look = explorer.look(0, 1, explorer.middle)
-        return title(look) + triplet(look)
+        view = explorer.view(0, 1, explorer.middle)
+        return title(view) + triplet(view)
     except Exception as error:  # reported on the page, which keeps working
-        return f'<p role="alert">{escape(error_text(error))}</p>'
+        return alert(error_text(error))
 
 
 def _loaded(opened: Opened) -> LiveModelStore | None:

@@ -9,13 +9,14 @@ import time
 from collections import ChainMap, deque
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
+from dataclasses import replace
 from typing import Any
 
 from dpca.cli.job_file import JobFile, read_job_file
 from dpca.cli.jobs import given_input, job_request, served_report, settings_of
 from dpca.cli.model_arguments import partitioned_model
 from dpca.cli.running import known_error, say
-from dpca.cli.work import run_options
+from dpca.cli.work import run_of
 from dpca.report.record import report_folder
 from dpca.storage.disk import read_file
 from dpca.storage.errors import ClusterError, StoreError
@@ -24,6 +25,7 @@ from dpca.storage.progress import Stage, no_progress
 from dpca.storage.readers import Reader
 from dpca.storage.remote.network import use_storage_options
 from dpca.storage.remote.objects import ObjectPath, Place, place_of
+from dpca.storage.run import Run
 from dpca.storage.stack import Stack
 from dpca.storage.transaction.claim import Claim
 from dpca.storage.transaction.lease import Lease
@@ -84,13 +86,12 @@ def _held(record: Place) -> Iterator[None]:
 
 def _plan(job: JobFile, given: Mapping[str, Stack | Reader]) -> int:
     """Log the plan of each output. Nothing is written, and only a cluster on this machine is started."""
-    from dpca.engine.folds.memory import parallel_tasks, task_budget, thread_count
     from dpca.jobs.plans.plan import plan_job
     from dpca.jobs.plans.plan_words import as_facts
     from dpca.jobs.scores.compression import find_done
 
     elsewhere = job.options.scheduler or job.options.cluster
-    with run_options(job.options, lambda text: None) as how:
+    with run_of(job.options, lambda text: None) as run:
         for output, source in given.items():
             options = job.options_of(output)
             if served_report(job_request(options, source), output) is not None:
@@ -102,8 +103,7 @@ def _plan(job: JobFile, given: Mapping[str, Stack | Reader]) -> int:
                 continue
             workers: dict[str, Any] = {"workers": [1]}
             if not elsewhere:
-                at_once = parallel_tasks(how["client"], thread_count())
-                workers = {"workers": [at_once], "budget": task_budget(how["client"], thread_count())}
+                workers = {"workers": [run.n_parallel()], "budget": run.task_bytes()}
             found = as_facts(*plan_job(source, settings, **workers))
             found["bytes_compressed"] = found.pop("bytes_written")
             _log_event("plan", output=output, inputs=job.outputs[output], **found)
@@ -124,9 +124,9 @@ class _JobRun:
         waiting = deque((output, 0) for output in self._given if not self._is_served(output))
         try:
             while waiting:
-                with run_options(self._job.options, lambda text: _log_event("cluster", says=text)) as how:
-                    how["progress"] = _logged
-                    while waiting and self._makes(*waiting.popleft(), how, waiting):
+                with run_of(self._job.options, lambda text: _log_event("cluster", says=text)) as run:
+                    run = replace(run, progress=_logged)
+                    while waiting and self._makes(*waiting.popleft(), run, waiting):
                         pass
         except BaseException as error:
             _log_event("stopped", why=type(error).__name__)
@@ -142,7 +142,7 @@ class _JobRun:
             self._finish("skipped", output, report, why=_DONE)
         return report is not None
 
-    def _makes(self, output: str, tries: int, how: Mapping[str, Any], waiting: deque[tuple[str, int]]) -> bool:
+    def _makes(self, output: str, tries: int, run: Run, waiting: deque[tuple[str, int]]) -> bool:
         """Make an output, or queue it for another try. Return whether the cluster can be used again."""
         from dpca.jobs import compress, find_done
 
@@ -153,8 +153,8 @@ class _JobRun:
             if done is None:
                 _log_event("begin", output=output, inputs=self._job.outputs[output], samples=_count(given))
                 notes: Callable[[str], None] = lambda text: _log_event("note", output=output, says=text)  # noqa: E731
-                asked = {"request": job_request(options, given), "plan": options.plan}
-                done = compress(given, output, settings, say=notes, **asked, **how)
+                run, request = replace(run, say=notes), job_request(options, given)
+                done = compress(given, output, settings, run=run, request=request, plan=options.plan)
         except Exception as error:
             if (known := known_error(error)) is None:
                 raise

@@ -11,7 +11,7 @@ from dpca.cli.arguments import reading_options
 from dpca.cli.model_arguments import names_no_model, partitioned_model
 from dpca.cli.running import say
 from dpca.cli.served import request_of, served
-from dpca.cli.work import run_options
+from dpca.cli.work import run_of
 from dpca.report.record import format_table, read_report, report_folder
 from dpca.storage.errors import StoreError
 from dpca.storage.input import open_input
@@ -51,8 +51,8 @@ def run_job(
     # Before a cluster starts, because that takes seconds, and errors and finished jobs need none.
     done = find_done(given, output, settings, overwrite=options.overwrite)
     if done is None:
-        with run_options(options) as how:
-            done = compress(given, output, settings, say=say, request=request, plan=options.plan, **how)
+        with run_of(options) as run:
+            done = compress(given, output, settings, run=run, request=request, plan=options.plan)
     tell_result(done.report, output, done.already_done)
     return 0
 
@@ -71,7 +71,7 @@ def settings_of(options: argparse.Namespace, model: Any) -> Any:
         goal=goal,
         every_sample=goal is not None and options.every_sample,
         choose_cells=goal is not None and names_no_model(options),
-        **reading_options(options),
+        reading=reading_options(options),
     )
 
 

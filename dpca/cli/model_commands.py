@@ -12,7 +12,7 @@ from dpca.cli.jobs import given_input
 from dpca.cli.model_arguments import partitioned_model
 from dpca.cli.running import say
 from dpca.cli.served import request_of, served, stated
-from dpca.cli.work import cluster, run_options, shown_progress
+from dpca.cli.work import run_of
 from dpca.report.words import kept_components
 from dpca.storage import DataError, Stack, open_stack
 from dpca.storage.arrays.reading import array_in, open_group, root_facts
@@ -45,10 +45,10 @@ def fit(options: argparse.Namespace) -> int:
         budget = {"live": options.live, "max_seconds": options.max_seconds, "max_samples": options.max_samples}
         if options.live is None and any(budget.values()):
             raise DataError("--max-seconds and --max-samples require a store for the model so far: give --live PATH")
-        with run_options(options) as how:
+        with run_of(options) as run:
             watch = None if options.live is None else _PrintedProgress()
             model, cost, notes, stopped = fit_store(
-                stack, options.model, wanted, request=request, callback=watch, **budget, **how
+                stack, options.model, wanted, run=run, request=request, callback=watch, **budget
             )
         numbers = model.report_numbers()
         if stopped:
@@ -74,9 +74,10 @@ def transform(options: argparse.Namespace) -> int:
     else:
         from dpca.jobs import transform_store
 
-        asked = {"reconstruct": options.reconstruct, "request": request}
-        with run_options(options) as how:
-            cost = transform_store(stack, options.model, options.scores, **asked, **how)
+        with run_of(options) as run:
+            cost = transform_store(
+                stack, options.model, options.scores, reconstruct=options.reconstruct, run=run, request=request
+            )
         _print_result(options.scores, cost)
     lines = _quality(options.scores)
     if not any(" ssim " in quality for quality in lines):
@@ -97,9 +98,15 @@ def encode(options: argparse.Namespace) -> int:
         from dpca.jobs import encode_store
 
         goal = {name: getattr(options, name) for name in GOALS}
-        with run_options(options) as how:
+        with run_of(options) as run:
             cost = encode_store(
-                stack, options.model, options.target, request=request, every_sample=options.every_sample, **goal, **how
+                stack,
+                options.model,
+                options.target,
+                run=run,
+                request=request,
+                every_sample=options.every_sample,
+                **goal,
             )
         _print_result(options.target, cost)
     size = folder_bytes(options.target)
@@ -115,15 +122,14 @@ def append(options: argparse.Namespace) -> int:
 
     given = given_input(options, None)
     original = None if options.stack is None else open_stack(options.stack)
-    with cluster(options) as client:
+    with run_of(options) as run:
         done = append_store(
             options.store,
             given,
             drift=options.drift,
             original=original,
             reading=reading_options(options),
-            client=client,
-            progress=shown_progress,
+            run=run,
         )
     if done.cost is NOTHING:
         say(f"nothing to do: '{options.store}' has these samples already")
@@ -150,9 +156,10 @@ def reconstruct(options: argparse.Namespace) -> int:
         return 0
     from dpca.jobs import reconstruct_store
 
-    asked = {"n_components": options.components, "request": request}
-    with run_options(options) as how:
-        cost = reconstruct_store(options.model, options.scores, options.target, **asked, **how)
+    with run_of(options) as run:
+        cost = reconstruct_store(
+            options.model, options.scores, options.target, n_components=options.components, run=run, request=request
+        )
     _print_result(options.target, cost)
     return 0
 

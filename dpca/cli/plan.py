@@ -15,9 +15,9 @@ def plan(options: argparse.Namespace) -> int:
     """``dpca plan``."""
     given = given_input(options, None)
     from dpca.engine.clusters.cluster import memory_limit  # imported here, because it takes seconds
-    from dpca.engine.folds.memory import room_within, thread_count
     from dpca.jobs.plans.plan import plan_job
     from dpca.jobs.plans.plan_words import as_facts, in_words
+    from dpca.storage.remote.memory import room_within, thread_count
 
     settings = settings_of(options, _model(options))
     settings.model.check_parameters_for(0)

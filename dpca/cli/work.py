@@ -14,6 +14,7 @@ from typing import Any
 from dpca.cli.running import say
 from dpca.storage.errors import StoreError
 from dpca.storage.progress import Stage, bar_progress
+from dpca.storage.run import Run
 
 # Seconds between the lines of a stage.
 _HEARTBEAT = 60.0
@@ -56,15 +57,16 @@ class _LazyClient:
 
 
 @contextmanager
-def run_options(options: argparse.Namespace, report: Callable[[str], None] = say) -> Iterator[dict[str, Any]]:
-    """Yield the keywords of every job: ``client``, ``overwrite`` and ``progress``; see `cluster`."""
+def run_of(options: argparse.Namespace, report: Callable[[str], None] = say) -> Iterator[Run]:
+    """Yield how a command runs. Its cluster opens on first use; ``report`` receives a line about it."""
     with ExitStack() as stack:
-        client = _LazyClient(lambda: stack.enter_context(cluster(options, report)))
-        yield {"client": client, "overwrite": options.overwrite, "progress": shown_progress}
+        client: Any = _LazyClient(lambda: stack.enter_context(_cluster(options, report)))
+        overwrite = getattr(options, "overwrite", False)  # some commands replace nothing
+        yield Run(client=client, progress=shown_progress, overwrite=overwrite, say=say)
 
 
 @contextmanager
-def cluster(options: argparse.Namespace, report: Callable[[str], None] = say) -> Iterator[Any]:
+def _cluster(options: argparse.Namespace, report: Callable[[str], None]) -> Iterator[Any]:
     """Open the cluster of the options, and ``report`` its number of workers and its dashboard."""
     # Imported here, because it takes seconds and not every command needs a cluster.
     from dpca.engine.clusters.cluster import open_client

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import math
 from abc import ABC, abstractmethod
+from collections.abc import Callable
 from dataclasses import dataclass, replace
-from functools import lru_cache
+from functools import cached_property, lru_cache
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -13,6 +14,7 @@ import numpy as np
 from dpca.explore.originals import Originals, StoreGuard
 from dpca.kernels.algebra.types import Array
 from dpca.kernels.pixels import Pixels
+from dpca.plots.numbers import counted
 from dpca.storage.disk import folder_bytes
 from dpca.storage.remote.network import is_url
 
@@ -40,15 +42,15 @@ class Pictured:
         Has the same shape.
     share : array (k,)
         Share of the variance of each component, the mean of all cells or bands; empty if unknown.
-    words : str
-        Description of the components.
+    description : str
+        Of the components.
     """
 
     vectors: Array | None
     cell_shape: tuple[int, ...] | None
     mean: Array | None
     share: Array
-    words: str
+    description: str
 
     @classmethod
     def of_model(cls, model: Any, count: int) -> Pictured:
@@ -65,7 +67,7 @@ class Pictured:
         vectors = model.components_[:count] if patches else model.component_maps(count)
         mean, k = getattr(model, "mean_", None), model.basis_.score_shape[-1]
         mean = None if mean is None else np.asarray(mean).reshape(vectors.shape[1:] if patches else model.sample_shape_)
-        words += f", {k} component{'s' * (k != 1)}"
+        words += f", {counted(k, 'component')}"
         return cls(vectors, model.basis_.cell_shape, mean, share, words)
 
 
@@ -85,11 +87,12 @@ class Decoder(ABC):
         """Return the reconstruction from the first ``k`` components, with the stack's shape and dtype."""
 
     @abstractmethod
-    def words(self, k: int) -> str:
+    def describe_size(self, k: int) -> str:
         """Describe the size of a sample with ``k`` components."""
 
+    @property
     def quality(self) -> dict[str, Array]:
-        """Return the quality (n_samples,) of all samples with all components, by name; empty if it is not stored."""
+        """Quality (n_samples,) of all samples with all components, by name; empty if it is not stored."""
         return {}
 
     def pictured(self, count: int) -> Pictured | None:
@@ -106,36 +109,48 @@ class Decoder(ABC):
         raise NotImplementedError
 
 
-class OfModel(Decoder):
-    """Encodes and decodes the sample itself.
+class OfBasis(Decoder):
+    """Decodes scores of samples.
 
     Parameters
     ----------
     basis : Representation
-    originals : Originals
+    read : callable
+        Returns the scores (1, *score_shape) of a sample.
+    dtype : dtype
+        Of the scores.
     pixels : Pixels or None
         Range and dtype of the stack's values; None if its data range is unknown.
     """
 
-    def __init__(self, basis: Representation, originals: Originals, pixels: Pixels | None) -> None:
-        self._basis, self._originals, self._pixels = basis, originals, pixels
+    def __init__(
+        self, basis: Representation, read: Callable[[int], Array], dtype: np.dtype[Any], pixels: Pixels | None
+    ) -> None:
+        self._basis, self._dtype, self._pixels = basis, dtype, pixels
         self.n_components = basis.score_shape[-1]
-        self._scores = lru_cache(16)(self._encoded)
+        self._scores = lru_cache(16)(read)
         self._leading = lru_cache(8)(basis.leading)
 
     def decode(self, index: int, k: int) -> Array:
         """Return the sample by its first ``k`` components."""
-        return _decoded(self._leading(k), self._scores(index)[..., :k], index, self._pixels)
+        scores = self._scores(index)[..., :k]
+        sample: Array = self._leading(k).decode(scores, "the scores", index, pixels=self._pixels)[0]
+        return sample
 
-    def words(self, k: int) -> str:
-        """Say what the scores of a sample take."""
-        return _words_of_scores(self._basis, k, self._basis.score_dtype(self._originals.stack.dtype))
+    def describe_size(self, k: int) -> str:
+        """Describe the size of the scores of a sample."""
+        ranks = getattr(self._basis, "ranks", None)  # numbers of components of cells and bands, which may differ
+        numbers = math.prod(self._basis.score_shape[:-1]) * k if ranks is None else int(np.minimum(ranks, k).sum())
+        return f"{counted(numbers, 'number')}, {numbers * self._dtype.itemsize:,} bytes"
 
-    def _encoded(self, index: int) -> Array:
-        return self._basis.encode(self._originals.read(index)[None], "the sample", index)
+
+def decoder_of_model(basis: Representation, originals: Originals, pixels: Pixels | None) -> Decoder:
+    """Return a decoder that encodes each sample with a model first."""
+    dtype = basis.score_dtype(originals.stack.dtype)
+    return OfBasis(basis, lambda index: basis.encode(originals.read(index)[None], "the sample", index), dtype, pixels)
 
 
-class OfScores(Decoder):
+class OfScores(OfBasis):
     """Decodes stored scores.
 
     Parameters
@@ -144,22 +159,17 @@ class OfScores(Decoder):
     """
 
     def __init__(self, scores: Scores) -> None:
-        self._opened, self._basis = scores, scores.model.basis_
-        self.n_components = scores.n_components
-        self._scores = lru_cache(16)(self._read)
-        self._leading = lru_cache(8)(self._basis.leading)
-        self._standing = StoreGuard(scores.path)
+        self._opened, guard = scores, StoreGuard(scores.path)
 
-    def decode(self, index: int, k: int) -> Array:
-        """Return the sample by its first ``k`` components."""
-        return _decoded(self._leading(k), self._scores(index)[..., :k], index, self._opened.pixels)
+        def read(index: int) -> Array:
+            guard.require()
+            return np.asarray(scores.array[index : index + 1])
 
-    def words(self, k: int) -> str:
-        """Say what the scores of a sample take."""
-        return _words_of_scores(self._basis, k, np.dtype(self._opened.array.dtype))
+        super().__init__(scores.model.basis_, read, np.dtype(scores.array.dtype), scores.pixels)
 
+    @cached_property
     def quality(self) -> dict[str, Array]:
-        """Return the quality that the store states."""
+        """The quality in the store."""
         return {} if self._opened.array.shape[0] > _MOST_SCORES else self._opened.quality
 
     @property
@@ -181,10 +191,6 @@ class OfScores(Decoder):
             found[start : start + rows] = np.sqrt(scores**2 @ weight)
         return found
 
-    def _read(self, index: int) -> Array:
-        self._standing.require()
-        return np.asarray(self._opened.array[index : index + 1])
-
 
 class OfCompressed(Decoder):
     """Decodes a compressed store.
@@ -195,25 +201,26 @@ class OfCompressed(Decoder):
     """
 
     def __init__(self, store: Compressed) -> None:
-        self._store, self._standing = store, StoreGuard(store.path)
+        self._store, self._guard = store, StoreGuard(store.path)
         self.n_components = max(1, store.n_components)
         self._level = lru_cache(8)(lambda k: replace(store, level=None if k == self.n_components else k))
         self._bytes = math.nan if is_url(store.path) else folder_bytes(store.path) / max(1, len(store))
 
     def decode(self, index: int, k: int) -> Array:
         """Return the reconstruction from the first ``k`` components of each cell; with all, the store's own."""
-        self._standing.require()
+        self._guard.require()
         sample: Array = self._level(k)[index]
         return sample
 
-    def words(self, k: int) -> str:
+    def describe_size(self, k: int) -> str:
         """Describe the size of a sample on disk."""
         if math.isnan(self._bytes):
             return f"at most {self.n_components} components per cell"
         return f"{self._bytes:,.0f} bytes on disk" + ("" if k == self.n_components else ", all components")
 
+    @cached_property
     def quality(self) -> dict[str, Array]:
-        """Return the quality that the store states."""
+        """The quality in the store."""
         return {name: values for name, values in self._store.quality.items() if name in _QUALITY}
 
     def pictured(self, count: int) -> Pictured | None:
@@ -239,14 +246,3 @@ class OfCompressed(Decoder):
         found = np.empty(len(order))
         found[order] = distances
         return found
-
-
-def _decoded(basis: Representation, scores: Array, index: int, pixels: Pixels | None) -> Array:
-    sample: Array = basis.decode(scores, "the scores", index, pixels=pixels)[0]
-    return sample
-
-
-def _words_of_scores(basis: Representation, k: int, dtype: np.dtype[Any]) -> str:
-    ranks = getattr(basis, "ranks", None)  # numbers of components of cells and bands, which may differ
-    numbers = math.prod(basis.score_shape[:-1]) * k if ranks is None else int(np.minimum(ranks, k).sum())
-    return f"{numbers:,} number{'s' * (numbers != 1)}, {numbers * dtype.itemsize:,} bytes"

@@ -11,21 +11,12 @@ from typing import Any
 
 import numpy as np
 
-from dpca.explore.decoders import Decoder, OfModel, Pictured
+from dpca.explore.decoders import Decoder, Pictured, decoder_of_model
 from dpca.explore.originals import Originals, SampleNames
 from dpca.kernels.algebra.types import Array
 from dpca.kernels.pixels import Pixels
-from dpca.plots.panels import (
-    centered,
-    difference,
-    intensity,
-    marked,
-    panel,
-    readable_gain,
-    shown_range,
-    signed,
-    thinned,
-)
+from dpca.plots.numbers import shape_words
+from dpca.plots.panels import align_signs, by_sign, differences, intensity, panel, shown_range, spread_over, thinned
 from dpca.storage.arrays.layout import axes_for, count_spatial
 from dpca.storage.errors import DataError
 
@@ -62,10 +53,14 @@ class SourceFacts:
         return math.prod(self.sample_shape[: self._leading])
 
     @property
-    def words(self) -> str:
+    def sample_bytes(self) -> int:
+        """Bytes of a sample."""
+        return math.prod(self.sample_shape) * self.dtype.itemsize
+
+    @property
+    def description(self) -> str:
         """A description in one line."""
-        shape = " \N{MULTIPLICATION SIGN} ".join(map(str, self.sample_shape))
-        return f"{self.n_samples:,} samples of {shape} {self.dtype}"
+        return f"{self.n_samples:,} samples of {shape_words(self.sample_shape)} {self.dtype}"
 
     def plane(self, sample: Array, number: int | None) -> Array:
         """Return an image of a sample, with its channels: slice ``number``, or the maximum of all slices if None."""
@@ -80,6 +75,11 @@ class SourceFacts:
         # It is thinned before any computation, because an image of 1 GB has 8 GB as float64.
         return panel(thinned(self.plane(sample, number), longest), self.plane_axes)
 
+    def thumbnail(self, sample: Array, number: int | None, longest: int) -> Array:
+        """Return `picture` in 0..1, on its own scale."""
+        values = self.picture(sample, number, longest)
+        return intensity(values, shown_range([values], self.dtype, self.data_range))
+
     @property
     def plane_axes(self) -> tuple[str, ...]:
         """Names of the axes of an image."""
@@ -92,7 +92,7 @@ class SourceFacts:
 
 @dataclass(frozen=True)
 class SampleView:
-    """The view of a sample: panels (H, W), (H, W, 3) or (L,) of values in 0..1, and numbers."""
+    """The view of a sample: panels (H, W), (H, W, 3) or (L,) of values in 0..1, NaN where they are missing; numbers."""
 
     index: int
     name: str
@@ -118,7 +118,7 @@ class ComponentView:
     """Share of the variance of each eigenimage."""
     explained: Array
     """Cumulative share (k,), the mean of all cells or bands; empty without eigenvalues."""
-    words: str
+    description: str
 
 
 class Explorer:
@@ -126,29 +126,25 @@ class Explorer:
 
     Parameters
     ----------
-    facts : Facts or None
+    facts : SourceFacts or None
         None for a model alone.
     originals : Originals or None
         None without the original samples.
-    names : Names
-    decoder : Decoder or None
-        None without a model; `use` can set one later.
+    names : SampleNames
     """
 
-    def __init__(
-        self, facts: SourceFacts | None, originals: Originals | None, names: SampleNames, decoder: Decoder | None = None
-    ) -> None:
-        self.facts, self.originals, self.names, self._decoder = facts, originals, names, decoder
+    def __init__(self, facts: SourceFacts | None, originals: Originals | None, names: SampleNames) -> None:
+        self.facts, self.originals, self.names = facts, originals, names
         self.model: Any = None
+        self._decoder: Decoder | None = None
         #: Counts the models so far. A page that shows an earlier version is out of date.
         self.version = 0
         #: A message about a problem with the model; "" if there is none.
         self.news = ""
         #: The progress of a fit, and whether a fit runs.
         self.progress, self.fitting = "", False
-        self.stop_fit: Callable[[], None] | None = None
+        self.stop_fit: Callable[[], None] = lambda: None
         self._lock = threading.Lock()
-        self._quality = lru_cache(1)(self._read_quality)
         self._orders = lru_cache(8)(self._ordered)
 
     # -- the model
@@ -177,15 +173,13 @@ class Explorer:
                 f"{shape}: give the model of this stack"
             )
         if decoder is None and self.originals is not None and not modes:
-            decoder = OfModel(basis_of(model), self.originals, self._pixels())
+            decoder = decoder_of_model(basis_of(model), self.originals, self._pixels())
+        self.use_store(decoder, model)
+
+    def use_store(self, decoder: Decoder | None, model: Any = None) -> None:
+        """Show the reconstructions of ``decoder`` from now on, without a model for those of a compressed store."""
         with self._lock:
             self.model, self._decoder = model, decoder
-            self.version += 1
-
-    def use_store(self, decoder: Decoder) -> None:
-        """Show the reconstructions of a store without a model."""
-        with self._lock:
-            self._decoder = decoder
             self.version += 1
 
     @property
@@ -198,11 +192,11 @@ class Explorer:
         """Return the view of the components; None if there are none."""
         model, decoder = self.model, self._decoder
         if model is not None:
-            pictured = Pictured.of_model(model, count)
-        elif decoder is None or (found := decoder.pictured(count)) is None:
-            return None
+            pictured: Pictured | None = Pictured.of_model(model, count)
         else:
-            pictured = found
+            pictured = None if decoder is None else decoder.pictured(count)
+        if pictured is None:
+            return None
         facts, mean = self.facts, pictured.mean
         vectors = () if pictured.vectors is None else pictured.vectors
         shape = next((tuple(v.shape) for v in (*vectors[:1], mean) if v is not None), ())
@@ -210,10 +204,9 @@ class Explorer:
             facts = SourceFacts("", 0, shape, np.dtype(np.float32), axes_for(shape), None)
         images = [_eigenimage(vector, facts, pictured.cell_shape, plane) for vector in vectors]
         if mean is not None:
-            mean = facts.picture(mean, plane, EIGENIMAGE)
-            mean = _shown(mean, shown_range([mean], facts.dtype, facts.data_range))
+            mean = facts.thumbnail(mean, plane, EIGENIMAGE)
         return ComponentView(
-            mean, images, pictured.share[: len(images)].tolist(), np.cumsum(pictured.share), pictured.words
+            mean, images, pictured.share[: len(images)].tolist(), np.cumsum(pictured.share), pictured.description
         )
 
     # -- a sample
@@ -223,7 +216,7 @@ class Explorer:
         """The initial slice of a volume."""
         return 0 if self.facts is None else self.facts.n_planes // 2
 
-    def look(self, index: int, k: int, plane: int | None = 0) -> SampleView:
+    def view(self, index: int, k: int, plane: int | None = 0) -> SampleView:
         """Return the view of a sample with its first ``k`` components.
 
         Parameters
@@ -248,15 +241,14 @@ class Explorer:
             y = decoder.decode(index, level)
         shown = [None if v is None else facts.picture(v, plane, LONGEST) for v in (x, y)]
         reach = shown_range([v for v in shown if v is not None], facts.dtype, facts.data_range)
-        panels = [None if v is None else _shown(v, reach) for v in shown]
-        lost, gain = None, 1
+        panels = [None if v is None else intensity(v, reach) for v in shown]
+        error, gain = None, 1
         if shown[0] is not None and shown[1] is not None:
-            gain = readable_gain([shown[1] - shown[0]], reach)
-            lost = marked(difference(shown[0], shown[1], reach, gain))
-        stored = {} if decoder is None else {n: float(v[index]) for n, v in self._quality(decoder).items()}
+            (error,), gain = differences([(shown[0], shown[1])], reach)
+        stored = {} if decoder is None else {n: float(v[index]) for n, v in decoder.quality.items()}
         numbers = {} if x is None or y is None else self._measured(x, y)
-        size = "" if decoder is None or level is None else decoder.words(level)
-        return SampleView(index, name, level, panels[0], panels[1], lost, gain, numbers, stored, size)
+        size = "" if decoder is None or level is None else decoder.describe_size(level)
+        return SampleView(index, name, level, panels[0], panels[1], error, gain, numbers, stored, size)
 
     def thumbnail(self, index: int) -> Array:
         """Return a small panel of a sample, or of its reconstruction if there is no original."""
@@ -267,8 +259,7 @@ class Explorer:
             sample = decoder.decode(index, decoder.n_components)
         else:
             raise DataError("there are neither samples nor a model to show: give a stack")
-        values = facts.picture(sample, facts.n_planes // 2, THUMBNAIL)
-        return _shown(values, shown_range([values], facts.dtype, facts.data_range))
+        return facts.thumbnail(sample, facts.n_planes // 2, THUMBNAIL)
 
     # -- orders
 
@@ -277,10 +268,9 @@ class Explorer:
         """The available orders of samples, name to label."""
         decoder, names = self._decoder, ["stack"]
         if decoder is not None:
-            quality = self._quality(decoder)
-            names += [name for name in ("ssim", "psnr", "mse") if name in quality]
+            names += [name for name in ("ssim", "psnr", "mse") if name in decoder.quality]
             names += ["distance"] if decoder.has_distances else []
-            names += ["measured"] if not quality and self.originals is not None else []
+            names += ["measured"] if not decoder.quality and self.originals is not None else []
         return {name: ORDERS[name] for name in names}
 
     def order(self, name: str) -> Sequence[int] | Array:
@@ -296,10 +286,10 @@ class Explorer:
 
     def _ordered(self, decoder: Decoder, name: str) -> Array:
         if name == "measured":
-            some = np.unique(np.linspace(0, self._facts().n_samples - 1, _MEASURED).astype(int))
-            lost = [self._error(decoder, int(index)) for index in some]
-            return np.asarray(some[np.argsort(np.negative(lost), kind="stable")])
-        values = decoder.distances() if name == "distance" else self._quality(decoder)[name]
+            some = spread_over(self._facts().n_samples, _MEASURED)
+            lost = [self._error(decoder, index) for index in some]
+            return np.asarray(some)[np.argsort(np.negative(lost), kind="stable")]
+        values = decoder.distances() if name == "distance" else decoder.quality[name]
         values = np.nan_to_num(values, nan=np.inf if name in ("ssim", "psnr") else -np.inf)
         return np.argsort(values if name in ("ssim", "psnr") else -values, kind="stable")
 
@@ -313,9 +303,6 @@ class Explorer:
     def _pixels(self) -> Pixels | None:
         facts = self.facts
         return None if facts is None or facts.data_range is None else Pixels(facts.dtype, facts.data_range)
-
-    def _read_quality(self, decoder: Decoder) -> dict[str, Array]:
-        return decoder.quality()
 
     def _error(self, decoder: Decoder, index: int) -> float:
         assert self.originals is not None
@@ -340,14 +327,4 @@ class Explorer:
 
 def _eigenimage(vector: Array, facts: SourceFacts, cells: tuple[int, ...] | None, plane: int | None) -> Array:
     values = panel(facts.plane(vector, facts.n_planes // 2 if plane is None else plane), facts.plane_axes)
-    if cells is not None and values.ndim > 1 and len(cells) > 1:
-        from dpca.plots.panels import align_signs
-
-        values = align_signs(values, (cells[-2], cells[-1]))
-    values = thinned(values, EIGENIMAGE)
-    return signed(values) if values.ndim == 2 else centered(values)
-
-
-def _shown(values: Array, reach: tuple[float, float]) -> Array:
-    """Return a picture with values in 0..1."""
-    return marked(intensity(values, reach))
+    return by_sign(thinned(align_signs(values, cells), EIGENIMAGE))

@@ -10,9 +10,9 @@ from typing import Any
 
 from dpca.explore.explorer import Explorer
 from dpca.explore.words import error_text
+from dpca.plots.numbers import rounded_down
 from dpca.storage.integrity.manifest import METADATA
 from dpca.storage.remote.objects import place_of
-from dpca.storage.stack import Stack
 from dpca.storage.transaction.claim import read_json
 
 # Samples with more values than this are folded in batches of this size: a fit to LSUN then takes 1.3 GB, not 1.5 GB.
@@ -25,24 +25,25 @@ class LiveFit:
     Parameters
     ----------
     explorer : Explorer
-        Shows each model.
-    stack : Stack
+        Has the stack, and shows each model.
     n_components : int
     """
 
-    def __init__(self, explorer: Explorer, stack: Stack, n_components: int) -> None:
-        self._explorer, self._stack, self._k, self._over = explorer, stack, n_components, threading.Event()
+    def __init__(self, explorer: Explorer, n_components: int) -> None:
+        assert explorer.originals is not None
+        self._stack = explorer.originals.stack
+        self._explorer, self._k, self._stopped = explorer, n_components, threading.Event()
         self._thread = threading.Thread(target=self._run, name="live-fit", daemon=True)
 
     def start(self) -> None:
         """Start the fit in a thread."""
-        self._explorer.fitting, self._explorer.stop_fit = True, self._over.set
+        self._explorer.fitting, self._explorer.stop_fit = True, self._stopped.set
         self._explorer.progress = "reading the first samples"
         self._thread.start()
 
     def stop(self, seconds: float) -> None:
         """Stop the fit after the current step, and wait for that at most ``seconds``."""
-        self._over.set()
+        self._stopped.set()
         if threading.current_thread() is not self._thread:
             self._thread.join(seconds)
 
@@ -56,7 +57,7 @@ class LiveFit:
             for words, model in self._models():
                 explorer.use(model)
                 explorer.progress = words
-                if self._over.is_set():
+                if self._stopped.is_set():
                     break
         except Exception as error:  # a thread's errors are reported on the page
             explorer.news = error_text(error)
@@ -69,7 +70,7 @@ class LiveFit:
         most = max(1, min(self._k, self._stack.n_samples - 1, d))
         model = StreamingPCA(most, shuffle=True, random_state=0, batch_size=_FEW if d > _LARGE else None)
         for progress in model.iter_fit(self._stack):
-            yield progress_words(progress), progress.model
+            yield describe_progress(progress), progress.model
 
 
 class LiveModelStore:
@@ -87,7 +88,7 @@ class LiveModelStore:
         self._path, self._reload, self._explorer = path, reload, explorer
         self._known = self._state()
 
-    def look(self) -> None:
+    def check(self) -> None:
         """Reload the model if it has changed; report a missing one."""
         state = self._state()
         if state is None:
@@ -105,13 +106,13 @@ class LiveModelStore:
         return None if facts is None else facts.get("attributes")
 
 
-def progress_words(progress: Any) -> str:
+def describe_progress(progress: Any) -> str:
     """Describe the progress of a fit: samples, time, and the variance that its components capture."""
     seen = f"{progress.n_samples_seen:,} of {progress.n_samples:,} samples in {progress.seconds:.0f} s"
     captured = f"the components explain {progress.captured_variance:.1%} of the variance"
     known = (
         ""
         if math.isnan(progress.captured_bound)
-        else f", at least {math.floor(progress.captured_bound * 1000) / 1000:.1%} of the optimum on the samples seen"
+        else f", at least {rounded_down(progress.captured_bound)} of the optimum on the samples seen"
     )
     return f"{seen}: {captured}{known}"

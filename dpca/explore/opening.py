@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 from importlib import import_module
 from typing import Any
 
@@ -30,14 +31,11 @@ class Opened:
         Loads the model; None for a stack without a model, to which one can be fitted.
     watched : str or None
         Path of the model, which another program may replace.
-    stack : Stack or None
-        The original samples.
     """
 
     explorer: Explorer
     load: Callable[[], None] | None
     watched: str | None
-    stack: Stack | None
 
 
 def open_explorer(
@@ -75,44 +73,33 @@ def open_explorer(
     if kind == STACK_KIND:
         if stack is not None:
             raise DataError(f"'{path}' is already a stack: leave out --stack, or give it with another store")
-        originals = _originals(path, data_range)
-        explorer = Explorer(_of_stack(originals.stack), originals, _names_of_stack(originals.stack))
-        load = None if model is None else _loading_model(explorer, model)
-        return Opened(explorer, load, model, originals.stack)
-    beside = None if stack is None else _originals(stack, data_range)
+        explorer = _explorer_of(open_stack(path, data_range=data_range))
+        return Opened(explorer, None if model is None else partial(_load_model, explorer, model), model)
+    beside = None if stack is None else open_stack(stack, data_range=data_range)
     if kind != COMPRESSED and not kind.endswith("scores"):
         if model is not None:
             raise DataError(f"'{path}' is a {kind} store, not a stack: leave out --model, or give a stack")
-        known = None if beside is None else _of_stack(beside.stack)
-        names = SampleNames(None, 0) if beside is None else _names_of_stack(beside.stack)
-        explorer = Explorer(known, beside, names)
-        return Opened(explorer, _loading_model(explorer, path), path, beside.stack if beside else None)
+        explorer = Explorer(None, None, SampleNames(None, 0)) if beside is None else _explorer_of(beside)
+        return Opened(explorer, partial(_load_model, explorer, path), path)
     assert isinstance(node, zarr.Group)  # only groups state a kind
     kept = _kept(path, node, facts, kind)
-    if beside is not None and (kept.n_samples, kept.sample_shape) != (
-        beside.stack.n_samples,
-        beside.stack.sample_shape,
-    ):
+    if beside is not None and (kept.n_samples, kept.sample_shape) != (beside.n_samples, beside.sample_shape):
         raise DataError(
             f"'{path}' has {kept.n_samples:,} samples of {kept.sample_shape} and the stack '{stack}' has "
-            f"{beside.stack.n_samples:,} of {beside.stack.sample_shape}: give the stack that it was made from"
+            f"{beside.n_samples:,} of {beside.sample_shape}: give the stack that it was made from"
         )
-    explorer = Explorer(kept, beside, SampleNames(array_in(node, "name") if "name" in node else None, kept.n_samples))
+    names = SampleNames(array_in(node, "name") if "name" in node else None, kept.n_samples)
+    explorer = Explorer(kept, None if beside is None else Originals(beside), names)
     if kind == COMPRESSED:
-        return Opened(explorer, lambda: _load_compressed(explorer, path), None, beside.stack if beside else None)
-    return Opened(explorer, lambda: _load_scores(explorer, path, model), None, beside.stack if beside else None)
+        return Opened(explorer, partial(_load_compressed, explorer, path), None)
+    return Opened(explorer, partial(_load_scores, explorer, path, model), None)
 
 
-def _originals(path: str, data_range: tuple[float, float] | None) -> Originals:
-    return Originals(open_stack(path, data_range=data_range))
-
-
-def _of_stack(stack: Stack) -> SourceFacts:
-    return SourceFacts(stack.path, stack.n_samples, stack.sample_shape, stack.dtype, stack.axes[1:], stack.data_range)
-
-
-def _names_of_stack(stack: Stack) -> SampleNames:
-    return SampleNames(stack.name_array, stack.n_samples)
+def _explorer_of(stack: Stack) -> Explorer:
+    """Return an explorer of a stack without a model."""
+    axes, names = stack.axes[1:], SampleNames(stack.name_array, stack.n_samples)
+    facts = SourceFacts(stack.path, stack.n_samples, stack.sample_shape, stack.dtype, axes, stack.data_range)
+    return Explorer(facts, Originals(stack), names)
 
 
 def _kept(path: str, group: zarr.Group, facts: dict[str, Any], kind: str) -> SourceFacts:
@@ -125,22 +112,19 @@ def _kept(path: str, group: zarr.Group, facts: dict[str, Any], kind: str) -> Sou
         raise StoreError(f"'{path}' is not a complete {kind} store (no valid {error}): make it again") from error
 
 
-def _loading_model(explorer: Explorer, model: str) -> Callable[[], None]:
-    def load() -> None:
-        import_module("dpca.models")  # registers every estimator
-        from dpca.explore.live import progress_words
-        from dpca.jobs.models.live import is_live, read_live
-        from dpca.models.base.store import load_any
+def _load_model(explorer: Explorer, model: str) -> None:
+    import_module("dpca.models")  # registers every estimator
+    from dpca.explore.live import describe_progress
+    from dpca.jobs.models.live import is_live, read_live
+    from dpca.models.base.store import load_any
 
-        if is_live(model):
-            progress = read_live(model)
-            explorer.use(progress.model)
-            explorer.progress = progress_words(progress)
-        else:
-            explorer.use(load_any(model))
-            explorer.progress = ""
-
-    return load
+    if is_live(model):
+        progress = read_live(model)
+        explorer.use(progress.model)
+        explorer.progress = describe_progress(progress)
+    else:
+        explorer.use(load_any(model))
+        explorer.progress = ""
 
 
 def _load_scores(explorer: Explorer, path: str, model: str | None) -> None:

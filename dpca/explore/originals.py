@@ -4,10 +4,9 @@ from __future__ import annotations
 
 import math
 import os
-import threading
 import time
-from collections import OrderedDict
 from collections.abc import Callable
+from functools import lru_cache
 from typing import Any
 
 import numpy as np
@@ -46,19 +45,18 @@ class Originals:
 
     def __init__(self, stack: Stack) -> None:
         self.stack = stack
-        if (each := stack.nbytes // stack.n_samples) > MAX_SAMPLE:
+        sample = stack.nbytes // stack.n_samples
+        if sample > MAX_SAMPLE:
             raise DataError(
-                f"a sample of '{stack.path}' has {each:,} bytes, and {MAX_SAMPLE:,} are supported: give "
+                f"a sample of '{stack.path}' has {sample:,} bytes, and {MAX_SAMPLE:,} are supported: give "
                 f"smaller samples, for example a resized copy"
             )
         # Samples of a synthetic stack are computed one by one.
         chunk = stack.samples.chunks[0] if model_of(stack.samples) is None else 1
-        sample = max(1, stack.nbytes // max(1, stack.n_samples))
         # A block is a whole chunk, so that no chunk is decoded twice, unless a chunk is too large for the cache.
         self._rows = max(1, min(chunk, _KEPT_BYTES // (2 * sample)))
-        self._kept: OrderedDict[int, Array] = OrderedDict()
-        self._most = max(2, _KEPT_BYTES // (self._rows * sample))
-        self._lock, self._standing = threading.Lock(), StoreGuard(stack.path)
+        self._block = lru_cache(max(2, _KEPT_BYTES // (self._rows * sample)))(self._read)
+        self._guard = StoreGuard(stack.path)
 
     def __len__(self) -> int:
         return self.stack.n_samples
@@ -71,20 +69,15 @@ class Originals:
         StoreError
             If it cannot be read, or the stack was removed or replaced.
         """
-        block = index // self._rows
-        with self._lock:
-            values = self._kept.pop(block, None)
-        if values is None:
-            self._standing.require()
-            start, stop = block * self._rows, min((block + 1) * self._rows, len(self))
-            values = np.empty((stop - start, *self.stack.sample_shape), self.stack.dtype)
-            read_into(self.stack.samples, slice(start, stop), values)
-        with self._lock:  # several visitors may read at once
-            self._kept[block] = values
-            while len(self._kept) > self._most:
-                self._kept.popitem(last=False)
-        sample: Array = values[index - block * self._rows]
+        sample: Array = self._block(index // self._rows)[index % self._rows]
         return sample
+
+    def _read(self, block: int) -> Array:
+        self._guard.require()
+        start, stop = block * self._rows, min((block + 1) * self._rows, len(self))
+        values = np.empty((stop - start, *self.stack.sample_shape), self.stack.dtype)
+        read_into(self.stack.samples, slice(start, stop), values)
+        return values
 
 
 class SampleNames:
@@ -111,15 +104,10 @@ class SampleNames:
                 f"names of {n_samples:,} samples: create the store again"
             )
         self._array, self._n = array, n_samples
-        self._block: tuple[int, list[str]] = (-1, [])
+        self._block = lru_cache(1)(self._read)
 
     def __getitem__(self, index: int) -> str:
-        block, names = self._block
-        if index // _NAMES != block:
-            block = index // _NAMES
-            names = self._read(block)
-            self._block = block, names
-        return names[index - block * _NAMES]
+        return self._block(index // _NAMES)[index % _NAMES]
 
     def find(
         self,

@@ -4,18 +4,18 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
-from html import escape
+from functools import partial
+from pathlib import Path
 from typing import Any
 
 from bokeh.document import Document
 from bokeh.events import ValueSubmit
 from bokeh.models import BasicTicker, ColumnDataSource, Range1d
-from bokeh.models.widgets import Button, Checkbox, Div, Select, Slider, Spinner, TextInput
+from bokeh.models.widgets import Button, Checkbox, Div, Select, Slider, Spinner, TextInput, Widget
 from bokeh.plotting import figure
 
 from dpca.explore import markup
 from dpca.explore.explorer import ORDERS, Explorer
-from dpca.explore.style import INK, LINE, WIDGETS
 from dpca.explore.tasks import Tasks
 from dpca.explore.words import error_text
 from dpca.kernels.algebra.types import Array
@@ -26,15 +26,14 @@ GALLERY, EIGENIMAGES = 18, 11
 # Milliseconds between two checks for a new model, and most seconds of one search for a name.
 _POLL, _SEARCH = 250, 5.0
 _SEARCHED = 2000
-
-
-def lay_out(explorer: Explorer, document: Document) -> None:
-    """Lay out a page for one visitor. ``document`` keeps it alive."""
-    ExplorerPage(explorer, document)
+# Colors of the curve, and of the mark on it.
+_LINE, _INK = "#4f8fc0", "#e07a3f"
+# Bokeh draws each widget in a shadow root, and the page's style sheet does not apply there.
+_STYLES = Path(__file__).with_name("static").joinpath("widgets.css").read_text()
 
 
 class ExplorerPage:
-    """One visitor's page.
+    """One visitor's page. ``document`` keeps it alive.
 
     Parameters
     ----------
@@ -67,49 +66,30 @@ class ExplorerPage:
 
     def _build(self, n: int) -> None:
         explorer, facts = self._explorer, self._explorer.facts
-        self._alert = Div(
-            name="alert", text="", visible=False, stylesheets=[WIDGETS], html_attributes={"role": "alert"}
-        )
-        self._news = Div(
-            name="news", text="", visible=False, stylesheets=[WIDGETS], html_attributes={"aria-live": "polite"}
-        )
-        self._stop = Button(label="Stop the fit", name="stop", visible=False, stylesheets=[WIDGETS])
-        self._stop.on_click(self._stop_fit)
-        self._name = Div(name="name", text="", stylesheets=[WIDGETS], html_attributes={"aria-live": "polite"})
-        self._panels = Div(name="panels", text="", stylesheets=[WIDGETS], css_classes=["look"])
-        self._numbers = Div(name="numbers", text="", stylesheets=[WIDGETS], css_classes=["numbers"])
-        self._numbers.html_attributes = {"aria-live": "polite"}
-        self._k = Slider(
-            start=0, end=1, value=0, step=1, title="components k", name="k", visible=False, stylesheets=[WIDGETS]
-        )
-        self._sample = Spinner(
-            low=0, high=max(n - 1, 0), value=0, step=1, title="sample", name="sample", stylesheets=[WIDGETS], width=130
-        )
         planes = 1 if facts is None else facts.n_planes
-        self._plane = Slider(
-            start=0,
-            end=max(planes - 1, 1),
-            value=explorer.middle,
-            step=1,
-            title="slice",
-            name="slice",
-            stylesheets=[WIDGETS],
+        polite = {"aria-live": "polite"}
+        self._alert = _styled(Div, "alert", visible=False, html_attributes={"role": "alert"}, render_as_text=True)
+        self._news = _styled(Div, "news", visible=False, html_attributes=polite, render_as_text=True)
+        self._stop = _styled(Button, "stop", label="Stop the fit", visible=False)
+        self._name = _styled(Div, "name", html_attributes=polite)
+        self._panels = _styled(Div, "panels")
+        self._numbers = _styled(Div, "numbers", html_attributes=polite)
+        self._k = _styled(Slider, "k", start=0, end=1, value=0, step=1, title="components k", visible=False)
+        self._sample = _styled(Spinner, "sample", low=0, high=max(n - 1, 0), value=0, step=1, title="sample", width=130)
+        self._plane = _styled(
+            Slider, "slice", start=0, end=max(planes - 1, 1), value=explorer.middle, step=1, title="slice"
         )
-        self._projected = Checkbox(label="maximum projection", active=False, name="projection", stylesheets=[WIDGETS])
-        self._search = TextInput(
-            title="search by name", placeholder="a part of a name, or a number", name="search", stylesheets=[WIDGETS]
-        )
-        self._orders = Select(title="order", value="stack", name="order", stylesheets=[WIDGETS])
-        first: list[Any] = [("stack", ORDERS["stack"])]
-        self._orders.options = first
-        self._back = Button(label="Previous", name="previous", stylesheets=[WIDGETS])
-        self._on = Button(label="Next", name="next", stylesheets=[WIDGETS])
-        self._where = Div(name="where", text="", stylesheets=[WIDGETS], html_attributes={"aria-live": "polite"})
-        self._gallery = Div(name="gallery", text="", stylesheets=[WIDGETS], css_classes=["gallery"])
-        self._gallery.html_attributes = {"role": "group", "aria-label": "samples to choose from"}
-        self._eigen = Div(name="eigenimages", text="", stylesheets=[WIDGETS], css_classes=["eigen"])
-        self._eigen.html_attributes = {"role": "group", "aria-label": "mean and eigenimages"}
-        self._words = Div(name="model", text="", stylesheets=[WIDGETS])
+        self._projected = _styled(Checkbox, "projection", label="maximum projection", active=False)
+        self._search = _styled(TextInput, "search", title="search by name", placeholder="a part of a name, or a number")
+        self._orders = _styled(Select, "order", title="order", value="stack", options=[("stack", ORDERS["stack"])])
+        self._previous = _styled(Button, "previous", label="Previous")
+        self._next = _styled(Button, "next", label="Next")
+        self._where = _styled(Div, "where", html_attributes=polite, render_as_text=True)
+        in_gallery = {"role": "group", "aria-label": "samples to choose from"}
+        self._gallery = _styled(Div, "gallery", css_classes=["gallery"], html_attributes=in_gallery)
+        in_model = {"role": "group", "aria-label": "mean and eigenimages"}
+        self._eigen = _styled(Div, "eigenimages", css_classes=["eigen"], html_attributes=in_model)
+        self._description = _styled(Div, "model", render_as_text=True)
         self._curve, self._mark = (ColumnDataSource({"k": [], "share": []}) for _ in range(2))
         self._chart = self._variance()
         for widget, changed, do in (
@@ -117,18 +97,19 @@ class ExplorerPage:
             (self._sample, "value", self._show_sample),
             (self._plane, "value", self._show_plane),
             (self._projected, "active", self._show_plane),
-            (self._search, "value", self._look_for),
+            (self._search, "value", self._find),
             (self._orders, "value", self._sort),
         ):
-            widget.on_change(changed, _called(do))
-        self._search.on_event(ValueSubmit, lambda _: self._look_on())
-        self._back.on_click(lambda: self._turn(-1))
-        self._on.on_click(lambda: self._turn(1))
+            widget.on_change(changed, lambda attr, old, new, do=do: do())
+        self._stop.on_click(lambda: explorer.stop_fit())
+        self._search.on_event(ValueSubmit, lambda _: self._find_more())
+        self._previous.on_click(lambda: self._turn(-1))
+        self._next.on_click(lambda: self._turn(1))
         samples = [self._name, self._panels, self._sample, self._k, self._numbers]
         samples += [self._plane, self._projected] if planes > 1 else []
         # Thumbnails come last, so that Tab reaches all other widgets without passing through them.
-        browse = [self._search, self._orders, self._back, self._where, self._on, self._gallery]
-        model = [self._words, self._eigen, self._chart]
+        browse = [self._search, self._orders, self._previous, self._where, self._next, self._gallery]
+        model = [self._description, self._eigen, self._chart]
         for widget in [self._alert, self._news, self._stop, *(samples + browse if n else []), *model]:
             widget.css_classes = [*widget.css_classes, f"at-{widget.name}"]
             self._document.add_root(widget)
@@ -150,8 +131,8 @@ class ExplorerPage:
             border_fill_color=None,
             outline_line_color=None,
         )
-        chart.line("k", "share", source=self._curve, color=LINE, line_width=2)
-        chart.scatter("k", "share", source=self._mark, color=INK, size=9)
+        chart.line("k", "share", source=self._curve, color=_LINE, line_width=2)
+        chart.scatter("k", "share", source=self._mark, color=_INK, size=9)
         chart.grid.grid_line_color = "#88888833"
         chart.xaxis.ticker = BasicTicker(min_interval=1)
         for axis in chart.axis:  # `page.js` sets the other colors, for light or dark pages
@@ -176,11 +157,11 @@ class ExplorerPage:
         self._shown = index
 
         def work() -> Callable[[], None]:
-            look = self._explorer.look(index, k, plane)
+            view = self._explorer.view(index, k, plane)
             facts = self._explorer.facts
             assert facts is not None
-            name, panels = markup.title(look), markup.triplet(look)
-            sizes = markup.numbers(look, _bytes_of(facts), measurable=facts.data_range is not None)
+            name, panels = markup.title(view), markup.triplet(view)
+            sizes = markup.numbers(view, facts.sample_bytes, measurable=facts.data_range is not None)
 
             def show() -> None:
                 self._name.text, self._panels.text, self._numbers.text = name, panels, sizes
@@ -188,7 +169,7 @@ class ExplorerPage:
 
             return show
 
-        self._tasks.do("sample", work, self._trouble)
+        self._tasks.do("sample", work, self._show_error)
         self._mark_share()
 
     def _show_gallery(self) -> None:
@@ -196,7 +177,7 @@ class ExplorerPage:
         last = max(0, (len(some) - 1) // GALLERY)
         self._page = min(max(self._page, 0), last)
         shown = [int(i) for i in some[self._page * GALLERY : (self._page + 1) * GALLERY]]
-        self._back.disabled, self._on.disabled = self._page == 0, self._page == last
+        self._previous.disabled, self._next.disabled = self._page == 0, self._page == last
         what = "found" if self._found is not None else "samples"
         first = self._page * GALLERY
         self._where.text = f"{first + 1:,} to {first + len(shown):,} of {len(some):,} {what}" if shown else "none found"
@@ -210,15 +191,10 @@ class ExplorerPage:
                 if self._tasks.waits("sample"):
                     # A slider moved, and the sample has priority.
                     return self._show_gallery
-            text = markup.gallery(made)
-
-            def show() -> None:
-                self._gallery.text = text
-
-            return show
+            return partial(self._gallery.update, text=markup.gallery(made))
 
         if self._explorer.originals is not None or self._explorer.n_components:
-            self._tasks.do("gallery", work, self._trouble)
+            self._tasks.do("gallery", work, self._show_error)
 
     def _show_model(self) -> None:
         version, plane = self._explorer.version, self._slice
@@ -233,7 +209,7 @@ class ExplorerPage:
                     self._orders.options = options
                 if shown is None:
                     return
-                self._eigen.text, self._words.text = text, escape(shown.words)
+                self._eigen.text, self._description.text = text, shown.description
                 self._curve.data = {"k": list(range(1, len(shown.explained) + 1)), "share": shown.explained.tolist()}
                 self._chart.visible = len(shown.explained) > 0
                 self._mark_share()
@@ -241,7 +217,7 @@ class ExplorerPage:
             return show
 
         self._seen = version
-        self._tasks.do("model", work, self._trouble)
+        self._tasks.do("model", work, self._show_error)
 
     def _mark_share(self) -> None:
         share, k = self._curve.data["share"], _whole(self._k.value)
@@ -285,9 +261,9 @@ class ExplorerPage:
 
             return show
 
-        self._long.do("order", work, self._trouble)
+        self._long.do("order", work, self._show_error)
 
-    def _look_for(self) -> None:
+    def _find(self) -> None:
         text = self._search.value.strip()
         if not text:
             self._found, self._page = None, 0
@@ -313,43 +289,33 @@ class ExplorerPage:
 
             return show
 
-        self._long.do("search", work, self._trouble)
+        self._long.do("search", work, self._show_error)
 
-    def _look_on(self) -> None:
+    def _find_more(self) -> None:
         """Continue an unfinished search in the remaining names, when Enter is pressed."""
         text, end = self._searched
         if self._found is not None and text == self._search.value.strip() and end < self._n:
-            self._look_for()
+            self._find()
 
     def _turn(self, step: int) -> None:
         self._page += step
         self._show_gallery()
 
-    def _stop_fit(self) -> None:
-        if self._explorer.stop_fit is not None:
-            self._explorer.stop_fit()
-
-    def _trouble(self, error: Exception) -> None:
+    def _show_error(self, error: Exception) -> None:
         _say(self._alert, error_text(error))
+
+
+def _styled(kind: Callable[..., Widget], name: str, **options: Any) -> Any:
+    """Return a widget in the page's style. `page.css` places it by its name."""
+    return kind(name=name, stylesheets=[_STYLES], **options)
 
 
 def _say(where: Div, text: str) -> None:
     """Show a message, or hide an empty one."""
-    if where.text != escape(text):
-        where.update(text=escape(text), visible=bool(text))
+    if where.text != text:
+        where.update(text=text, visible=bool(text))
 
 
 def _whole(value: float | None) -> int:
     """Return a widget's value as a natural number; 0 for NaN, infinity or None, which a visitor may send."""
     return max(0, int(value)) if value is not None and math.isfinite(value) else 0
-
-
-def _called(do: Callable[[], None]) -> Callable[[str, Any, Any], None]:
-    def changed(attr: str, old: Any, new: Any) -> None:
-        do()
-
-    return changed
-
-
-def _bytes_of(facts: Any) -> int:
-    return int(math.prod(facts.sample_shape) * facts.dtype.itemsize)

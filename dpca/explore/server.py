@@ -9,12 +9,10 @@ from __future__ import annotations
 import asyncio
 import hmac
 import logging
-import re
 import secrets
 import socket
 import threading
 from collections.abc import Callable
-from html import escape
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
@@ -25,9 +23,10 @@ from tornado.httputil import HTTPServerRequest
 from tornado.routing import Router
 from tornado.web import Application, RequestHandler, StaticFileHandler
 
-from dpca.explore.style import STATIC
+from dpca.plots.html import template
 from dpca.storage.errors import StoreError
 
+STATIC = Path(__file__).with_name("static")
 _LOOPBACK = ("127.0.0.1", "localhost", "::1")
 # Inline styles are allowed for Bokeh. Scripts come from files of this server, and nothing comes from elsewhere.
 _POLICY = (
@@ -82,8 +81,10 @@ class PageServer:
         self.port = int(self._socket.getsockname()[1])
         self.behind: Any = None
         self._loop = asyncio.new_event_loop()
-        self._ready = asyncio.Event()
-        self._first: asyncio.Future[str] = self._loop.create_future()
+        #: Set when the page is mounted.
+        self.ready = asyncio.Event()
+        #: The HTML of the first picture.
+        self.first: asyncio.Future[str] = self._loop.create_future()
         self._thread = threading.Thread(target=self._run, name="page-server", daemon=True)
 
     @property
@@ -105,9 +106,9 @@ class PageServer:
 
     def show(self, first: str) -> None:
         """Put the HTML of the first picture into the front, which waits for it."""
-        self._loop.call_soon_threadsafe(self._first.set_result, first)
+        self._loop.call_soon_threadsafe(self.first.set_result, first)
 
-    def mount(self, build: Callable[[Any], None]) -> None:
+    def mount(self, build: Callable[[Any], Any]) -> None:
         """Serve the page that ``build`` lays out in a Bokeh document, for each visitor. Imports Bokeh (a second)."""
         from bokeh.application import Application as Documents
         from bokeh.application.handlers.function import FunctionHandler
@@ -132,7 +133,7 @@ class PageServer:
             behind.initialize(IOLoop.current())
             behind.start()
             self.behind = behind
-            self._ready.set()
+            self.ready.set()
 
         self._loop.call_soon_threadsafe(begin)
 
@@ -144,14 +145,6 @@ class PageServer:
         else:
             self._loop.close()
         self._socket.close()
-
-    async def ready(self) -> None:
-        """Wait until the page is mounted."""
-        await self._ready.wait()
-
-    async def first(self) -> str:
-        """Wait for the first picture."""
-        return await asyncio.shield(self._first)
 
     def _run(self) -> None:
         asyncio.set_event_loop(self._loop)
@@ -187,17 +180,15 @@ class AccessRouter(Router):
     def __init__(self, server: PageServer) -> None:
         self._server = server
         given = {"server": server}
-        self._front = Application(
-            [
-                (r"/", _Front, given),
-                (r"/ready", _Ready, given),
-                (r"/own/(.*)", _File, {"path": str(STATIC)}),
-                (r"/static/js/(bokeh[a-z-]*\.min\.js)", _File, {"path": _scripts()}),
-                (r".*", _Missing),
-            ],
-            log_function=lambda _: None,
+        outside = {"status": 403, "text": "access requires a token: open the address that 'dpca explore' printed"}
+        self._front = _silent(
+            (r"/", _Front, given),
+            (r"/ready", _Ready, given),
+            (r"/own/(.*)", _File, {"path": str(STATIC)}),
+            (r"/static/js/(bokeh[a-z-]*\.min\.js)", _File, {"path": _scripts()}),
+            (r".*", _Refusal, {"status": 404, "text": "not found"}),
         )
-        self._outside = Application([(r".*", _Outside, given)], log_function=lambda _: None)
+        self._outside = _silent((r".*", _Refusal, outside))
 
     def find_handler(self, request: HTTPServerRequest, **options: Any) -> Any:
         """Return the handler of a request."""
@@ -240,48 +231,48 @@ def _shown(request: HTTPServerRequest, server: PageServer) -> str | None:
     return None
 
 
-class _Handler(RequestHandler):
-    def initialize(self, server: PageServer) -> None:
-        self.server = server
+def _silent(*handlers: Any) -> Application:
+    """Return an application that logs no requests."""
+    return Application(list(handlers), log_function=lambda _: None)
 
+
+class _Handler(RequestHandler):
     def set_default_headers(self) -> None:
         for name, value in _HEADERS.items():
             self.set_header(name, value)
 
 
-class _Front(_Handler):
+class _OfServer(_Handler):
+    def initialize(self, server: PageServer) -> None:
+        self.server = server
+
+
+class _Front(_OfServer):
     async def get(self) -> None:
         server = self.server
         if _shown(self.request, server) == "url":
             self.set_cookie(server.cookie, server.token, httponly=True, samesite="Lax", path="/")
             self.redirect("/")
             return
-        first = await server.first()
-        text = (STATIC / "front.html").read_text()
-        filled = {"title": escape(server.title), "first": first}
-        self.write(re.sub(r"\{\{(title|first)\}\}", lambda found: filled[found[1]], text))
+        first = await asyncio.shield(server.first)
+        self.write(template(__file__, "front.html").render(title=server.title, first=first))
 
 
-class _Ready(_Handler):
+class _Ready(_OfServer):
     async def get(self) -> None:
-        await self.server.ready()
+        await self.server.ready.wait()
         self.write("ready")
 
 
-class _File(StaticFileHandler):
-    def set_extra_headers(self, path: str) -> None:
-        for name, value in _HEADERS.items():
-            self.set_header(name, value)
+class _File(_Handler, StaticFileHandler):
+    pass
 
 
-class _Missing(RequestHandler):
+class _Refusal(_Handler):
+    def initialize(self, status: int, text: str) -> None:
+        self.status, self.text = status, text
+
     def prepare(self) -> None:
-        self.set_status(404)
-        self.finish("not found")
-
-
-class _Outside(_Handler):
-    def prepare(self) -> None:
-        self.set_status(403)
+        self.set_status(self.status)
         self.set_header("Content-Type", "text/plain")
-        self.finish("access requires a token: open the address that 'dpca explore' printed")
+        self.finish(self.text)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable
+from functools import partial
 
 from bokeh.document import Document
 
@@ -22,14 +23,14 @@ class Tasks:
     def __init__(self, document: Document) -> None:
         self._document, self._ended = document, False
         self._waiting: dict[str, tuple[Callable[[], Callable[[], None]], Callable[[Exception], None]]] = {}
-        self._some = threading.Condition()
+        self._condition = threading.Condition()
         threading.Thread(target=self._run, name="page", daemon=True).start()
 
-    def do(self, kind: str, work: Callable[[], Callable[[], None]], trouble: Callable[[Exception], None]) -> None:
+    def do(self, kind: str, work: Callable[[], Callable[[], None]], on_error: Callable[[Exception], None]) -> None:
         """Run ``work`` soon, instead of a waiting request of this kind. Its result is called in the page's thread."""
-        with self._some:
-            self._waiting[kind] = work, trouble
-            self._some.notify()
+        with self._condition:
+            self._waiting[kind] = work, on_error
+            self._condition.notify()
 
     def waits(self, kind: str) -> bool:
         """Return whether a request of this kind waits."""
@@ -37,25 +38,21 @@ class Tasks:
 
     def end(self) -> None:
         """End the thread."""
-        with self._some:
+        with self._condition:
             self._ended = True
-            self._some.notify()
+            self._condition.notify()
 
     def _run(self) -> None:
         while True:
-            with self._some:
-                self._some.wait_for(lambda: self._waiting or self._ended)
+            with self._condition:
+                self._condition.wait_for(lambda: self._waiting or self._ended)
                 if self._ended:
                     return
                 kind = next(kind for kind in self._FIRST if kind in self._waiting)
-                work, trouble = self._waiting.pop(kind)
+                work, on_error = self._waiting.pop(kind)
             try:
                 show = work()
             except Exception as error:  # reported on the page
-                show = _reporting(trouble, error)
+                show = partial(on_error, error)
             if not self._ended:
                 self._document.add_next_tick_callback(show)
-
-
-def _reporting(trouble: Callable[[Exception], None], error: Exception) -> Callable[[], None]:
-    return lambda: trouble(error)

@@ -16,7 +16,7 @@ from dpca.kernels.pixels import Pixels
 from dpca.models.base.store import basis_of, load_any
 from dpca.representation.base import Representation
 from dpca.representation.reconstruction import check_stated_model, leading_scores, samples_of
-from dpca.storage.arrays.batches import Batches, batches_of
+from dpca.storage.arrays.batches import Batches, BatchOrder, batches_of
 from dpca.storage.arrays.reading import array_in, open_group, require_same, root_facts
 from dpca.storage.disk import there_is
 from dpca.storage.errors import DataError, ReplacedError, StoreError
@@ -129,10 +129,14 @@ class Scores:
         moments = None if isinstance(standardize, bool) else standardize
         if standardize is True:
             moments = 0.0, self._deviations()[..., :level]
-        given = {"labels": labels, "shuffle": shuffle, "epoch": epoch, "part": part, "start": start}
-        images = self.array.ndim > 2
         return batches_of(
-            self.array, batch_size, n_components=level, channels_last=images, standardize=moments, **given
+            self.array,
+            batch_size,
+            n_components=level,
+            channels_last=self.array.ndim > 2,
+            labels=labels,
+            order=BatchOrder(shuffle, epoch, part, start),
+            standardize=moments,
         )
 
     def _deviations(self) -> Array:

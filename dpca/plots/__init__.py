@@ -14,59 +14,43 @@ from __future__ import annotations
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
-if TYPE_CHECKING:
-    from dpca.plots.charts import convergence, explained_variance, ssim_histogram
-    from dpca.plots.components import cell_eigenvectors, eigenimages, rank_map
-    from dpca.plots.maps import mode_maps
-    from dpca.plots.rates import rate_chart
-    from dpca.plots.samples import comparison, image_grid, reconstruction_ladder, worst_cases
-    from dpca.plots.scores import scores_over_time, scores_scatter
-    from dpca.plots.volumes import maximum_projections, volume_slices
+if TYPE_CHECKING:  # "as" exports the name
+    from dpca.plots.charts import convergence as convergence
+    from dpca.plots.charts import explained_variance as explained_variance
+    from dpca.plots.charts import ssim_histogram as ssim_histogram
+    from dpca.plots.components import cell_eigenvectors as cell_eigenvectors
+    from dpca.plots.components import eigenimages as eigenimages
+    from dpca.plots.components import rank_map as rank_map
+    from dpca.plots.maps import mode_maps as mode_maps
+    from dpca.plots.rates import rate_chart as rate_chart
+    from dpca.plots.samples import comparison as comparison
+    from dpca.plots.samples import image_grid as image_grid
+    from dpca.plots.samples import reconstruction_ladder as reconstruction_ladder
+    from dpca.plots.samples import worst_cases as worst_cases
+    from dpca.plots.scores import scores_over_time as scores_over_time
+    from dpca.plots.scores import scores_scatter as scores_scatter
+    from dpca.plots.volumes import maximum_projections as maximum_projections
+    from dpca.plots.volumes import volume_slices as volume_slices
 
-_FOUND_IN = {
-    "convergence": "charts",
-    "explained_variance": "charts",
-    "ssim_histogram": "charts",
-    "cell_eigenvectors": "components",
-    "eigenimages": "components",
-    "rank_map": "components",
-    "mode_maps": "maps",
-    "rate_chart": "rates",
-    "comparison": "samples",
-    "image_grid": "samples",
-    "reconstruction_ladder": "samples",
-    "worst_cases": "samples",
-    "scores_over_time": "scores",
-    "scores_scatter": "scores",
-    "maximum_projections": "volumes",
-    "volume_slices": "volumes",
+_FUNCTIONS = {
+    "charts": ("convergence", "explained_variance", "ssim_histogram"),
+    "components": ("cell_eigenvectors", "eigenimages", "rank_map"),
+    "maps": ("mode_maps",),
+    "rates": ("rate_chart",),
+    "samples": ("comparison", "image_grid", "reconstruction_ladder", "worst_cases"),
+    "scores": ("scores_over_time", "scores_scatter"),
+    "volumes": ("maximum_projections", "volume_slices"),
 }
+_MODULE_OF = {name: module for module, names in _FUNCTIONS.items() for name in names}
 
-__all__ = [
-    "cell_eigenvectors",
-    "comparison",
-    "convergence",
-    "eigenimages",
-    "explained_variance",
-    "image_grid",
-    "maximum_projections",
-    "mode_maps",
-    "rank_map",
-    "rate_chart",
-    "reconstruction_ladder",
-    "scores_over_time",
-    "scores_scatter",
-    "ssim_histogram",
-    "volume_slices",
-    "worst_cases",
-]
+__all__ = sorted(_MODULE_OF)
 
 
 def __getattr__(name: str) -> Any:
     # Imported on first use, because matplotlib takes a second to import.
-    if name not in __all__:
+    if name not in _MODULE_OF:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    found = getattr(import_module(f"{__name__}.{_FOUND_IN[name]}"), name)
+    found = getattr(import_module(f"{__name__}.{_MODULE_OF[name]}"), name)
     globals()[name] = found
     return found
 

@@ -14,10 +14,10 @@ from numpy.typing import ArrayLike, NDArray
 from dpca.plots import drawing
 from dpca.plots.drawing import ACCENT, ALERT, INK, MUTED
 from dpca.plots.given import curve_of, is_model, model_given, quality_of
-from dpca.plots.lines import leave_room, legend_beside, line_styles
+from dpca.plots.lines import draw_lines
+from dpca.plots.numbers import rounded_down
 from dpca.storage.errors import DataError
 
-_LEGEND_INCHES, _WIDE_LEGEND_INCHES = 2.75, 3.3
 # float64 does not resolve smaller values.
 _FLOOR = -15.0
 
@@ -89,29 +89,12 @@ def convergence(
     """
     given = [(name, *line) for name, line in lines.items()] if isinstance(lines, Mapping) else lines
     points = [(name, *_points(name, x, values)) for name, x, values in given]
-    drawn = [(name, x, heights) for name, x, heights in points if len(x)]
+    drawn = [line for line in points if len(line[1])]
     if not drawn:
         raise DataError("there is no convergence to show: give at least one line with a point")
     figure, axes = drawing.chart(x_label, y_label)
-    leave_room(axes, _LEGEND_INCHES)
-    styles = line_styles([name for name, _, _ in drawn], emphasized)
-    for name, x, values in sorted(drawn, key=lambda line: -line[2][-1]):
-        color, dash = styles[name]
-        strong = name == emphasized
-        axes.plot(
-            x,
-            values,
-            color=color,
-            linestyle=dash,
-            linewidth=2.2 if strong else 1.3,
-            marker="o" if len(x) <= 30 else "",
-            markersize=4 if strong else 2.6,
-            label=f"{name}  {values[-1]:.2f}",
-            zorder=3 if strong else 2,
-            clip_on=False,
-        )
+    draw_lines(axes, drawn, emphasized, ".2f", legend_width=2.75, line_width=1.3, most_markers=30)
     _scale(axes)
-    legend_beside(axes)
     return figure
 
 
@@ -168,7 +151,7 @@ def _mean_and_spread(curve: NDArray[np.float64], parts: str) -> Figure:
     cells = np.atleast_2d(curve)
     if cells.ndim != 2:
         raise DataError(f"explained variance has shape {curve.shape}: give (k,) or (n_parts, k)")
-    cells = cells[~np.isnan(cells).any(axis=1)]
+    cells = _varying(cells)
     figure, axes = drawing.chart("components kept", "explained variance")
     if cells.size == 0:
         drawing.annotate(axes, f"all {parts} are constant", (0.5, 0.5), (0, 0), MUTED, "center")
@@ -184,9 +167,7 @@ def _mean_and_spread(curve: NDArray[np.float64], parts: str) -> Figure:
     label = f"mean of {len(cells):,} {parts}" if len(cells) > 1 else "explained variance"
     marker = "o" if len(number) <= 50 else ""
     axes.plot(number, mean, color=ACCENT, linewidth=1.8, marker=marker, markersize=3.5, label=label)
-    # Rounded down, so that 99.97% does not become 100%.
-    kept = np.floor(mean[-1] * 1000) / 1000
-    drawing.annotate(axes, f"{kept:.1%}", (number[-1], mean[-1]), (0, -16), ACCENT, "right")
+    drawing.annotate(axes, rounded_down(mean[-1]), (number[-1], mean[-1]), (0, -16), ACCENT, "right")
     axes.set_xlim(number[0] - 0.5, number[-1] + 0.5)
     _scale_shares(axes, lowest)
     if len(cells) > 1:
@@ -195,38 +176,20 @@ def _mean_and_spread(curve: NDArray[np.float64], parts: str) -> Figure:
 
 
 def _several(curves: Mapping[str, NDArray[np.float64]], emphasized: str) -> Figure:
-    means = {name: curve if curve.ndim == 1 else _mean_of(curve) for name, curve in curves.items()}
-    drawn = [(name, curve) for name, curve in means.items() if curve.size]
+    rows = {name: curve[None] if curve.ndim == 1 else _varying(curve) for name, curve in curves.items()}
+    drawn = [(name, np.arange(1, row.shape[1] + 1), row.mean(axis=0)) for name, row in rows.items() if row.size]
     if not drawn:
         raise DataError("there is no explained variance to show: give at least one line with a point")
     figure, axes = drawing.chart("components kept", "explained variance")
-    leave_room(axes, _WIDE_LEGEND_INCHES)
-    styles = line_styles([name for name, _ in drawn], emphasized)
-    for name, share in sorted(drawn, key=lambda line: -line[1][-1]):
-        color, dash = styles[name]
-        strong = name == emphasized
-        axes.plot(
-            np.arange(1, len(share) + 1),
-            share,
-            color=color,
-            linestyle=dash,
-            linewidth=2.2 if strong else 1.4,
-            marker="o",
-            markersize=4 if strong else 2.6,
-            label=f"{name}  {share[-1]:.1%}",
-            zorder=3 if strong else 2,
-            clip_on=False,
-        )
-    axes.set_xlim(0.5, max(len(share) for _, share in drawn) + 0.5)
-    _scale_shares(axes, min(float(share[0]) for _, share in drawn))
-    legend_beside(axes)
+    draw_lines(axes, drawn, emphasized, ".1%", legend_width=3.3, line_width=1.4)
+    axes.set_xlim(0.5, max(len(share) for _, _, share in drawn) + 0.5)
+    _scale_shares(axes, min(float(share[0]) for _, _, share in drawn))
     return figure
 
 
-def _mean_of(curve: NDArray[np.float64]) -> NDArray[np.float64]:
-    varying = curve[~np.isnan(curve).any(axis=1)]
-    mean: NDArray[np.float64] = varying.mean(axis=0) if len(varying) else np.empty(0)
-    return mean
+def _varying(curves: NDArray[np.float64]) -> NDArray[np.float64]:
+    """Leave out the curves of constant parts, which contain NaN."""
+    return curves[~np.isnan(curves).any(axis=1)]
 
 
 def _scale_shares(axes: Axes, lowest: float) -> None:

@@ -20,7 +20,7 @@ from dpca.plots import drawing
 from dpca.plots.drawing import ACCENT, INK, WIDTH
 from dpca.plots.given import integers, is_model, model_given, shares_for, shares_of
 from dpca.plots.layouts import tiles
-from dpca.plots.panels import align_signs, centered, extent_of, panel, signed, thinned
+from dpca.plots.panels import align_signs, by_sign, extent_of, panel, thinned
 from dpca.storage.arrays.labelled import coordinates_of, is_labelled
 from dpca.storage.errors import DataError
 from dpca.storage.given_numbers import whole_number
@@ -130,7 +130,9 @@ def rank_map(ranks: Any, *, axes: Sequence[str] | None = None) -> Figure:
     aspect = drawing.aspect_of(values)
     width = min(WIDTH - 2 * _MARGIN - _SCALE, _HIGHEST_MAP / aspect)
     figure, _ = drawing.page(width * aspect + 2 * _MARGIN)
-    drawing.show_counts(figure, values, ((WIDTH - _SCALE - width) / 2, _MARGIN, width, width * aspect), _FEW_TO_MANY)
+    place = ((WIDTH - _SCALE - width) / 2, _MARGIN, width, width * aspect)
+    ticks = MaxNLocator(integer=True, nbins=6, min_n_ticks=1)
+    drawing.show_colored(figure, values, place, _FEW_TO_MANY, bar=(0.15, 0.14), ticks=ticks)
     return figure
 
 
@@ -202,14 +204,9 @@ def _drawn(
                 f"cell_shape is {cell_shape!r}: give a positive length for each spatial axis, or one for all"
             )
         cells = cells if len(cells) > 1 else 2 * cells
-    pictures = []
-    for vector in values:
-        picture = panel(vector, axes)
-        if cells is not None and len(cells) > 1 and picture.ndim > 1:
-            picture = align_signs(picture, (cells[-2], cells[-1]))
-        pictures.append(thinned(picture))
-    extent, by_sign = extent_of(pictures), pictures[0].ndim == 2
-    shown = [(signed if by_sign else centered)(picture, extent) for picture in pictures]
-    scale = None if pictures[0].ndim == 1 else (extent, by_sign)
+    pictures = [thinned(align_signs(panel(vector, axes), cells)) for vector in values]
+    extent, n_axes = extent_of(pictures), pictures[0].ndim
+    shown = [by_sign(picture, extent) for picture in pictures]
+    scale = None if n_axes == 1 else (extent, n_axes == 2)
     right = None if shares is None else [f"{share:.1%}" for share in shares[: len(shown)]]
     return tiles(shown, [f"{i + 1}" for i in range(len(shown))], right, scale=scale)

@@ -13,11 +13,11 @@ from matplotlib.colors import Colormap, Normalize
 from matplotlib.figure import Figure
 from matplotlib.ft2font import FT2Font
 from matplotlib.image import BboxImage
-from matplotlib.ticker import MaxNLocator
+from matplotlib.ticker import Locator
 from matplotlib.transforms import Bbox, TransformedBbox
 from numpy.typing import NDArray
 
-from dpca.plots.panels import marked
+from dpca.plots.panels import levels
 from dpca.plots.png import png
 from dpca.storage.errors import DataError, one_line
 
@@ -98,22 +98,31 @@ def show(figure: Figure, picture: NDArray[np.float64], place: tuple[float, float
     # No axes, because invisible ticks take longer to make than a whole job on a small stack.
     box = TransformedBbox(_on(figure, place), figure.transFigure)
     image = BboxImage(box, cmap="gray", norm=Normalize(0, 255), interpolation="antialiased")
-    image.set_data(np.rint(marked(picture) * 255).astype(np.uint8))
+    image.set_data(levels(picture))
     figure.add_artist(image)
 
 
-def show_counts(
-    figure: Figure, counts: NDArray[np.float64], place: tuple[float, float, float, float], colors: Colormap
+def show_colored(
+    figure: Figure,
+    values: NDArray[np.float64],
+    place: tuple[float, float, float, float],
+    colors: Colormap,
+    *,
+    bar: tuple[float, float],
+    scale: Normalize | None = None,
+    ticks: Locator | None = None,
 ) -> None:
-    """Show numbers as colors at ``(left, bottom, width, height)`` inches, with a color bar on the right."""
-    left, bottom, width, height = place
+    """Show values as colors at ``(left, bottom, width, height)`` inches, with a color bar on the right.
+
+    ``bar`` is the distance of the color bar from the image and its width, in inches.
+    """
+    (left, bottom, width, height), (gap, bar_width) = place, bar
     axes = axes_at(figure, place)
     axes.set_axis_off()
-    image = axes.imshow(counts, cmap=colors, aspect="auto", interpolation="nearest")
-    ticks = MaxNLocator(integer=True, nbins=6, min_n_ticks=1)
-    bar = figure.colorbar(image, cax=axes_at(figure, (left + width + 0.15, bottom, 0.14, height)), ticks=ticks)
-    bar.outline.set_visible(False)
-    style_ticks(bar.ax)
+    image = axes.imshow(values, cmap=colors, norm=scale, aspect="auto", interpolation="nearest")
+    beside = axes_at(figure, (left + width + gap, bottom, bar_width, height))
+    figure.colorbar(image, cax=beside, ticks=ticks).outline.set_visible(False)
+    style_ticks(beside)
 
 
 def write(figure: Figure, x: float, y: float, text: str, *, color: str, size: float = 9.0, ha: Side = "left") -> None:
@@ -128,12 +137,9 @@ def chart(x_label: str, y_label: str) -> tuple[Figure, Axes]:
     axes = axes_at(figure, (0.95, 0.62, WIDTH - 1.25, top - 0.82))
     axes.set_xlabel(x_label, color=MUTED, fontsize=9.5, fontfamily=FONT, labelpad=7)
     axes.set_ylabel(y_label, color=MUTED, fontsize=9.5, fontfamily=FONT, labelpad=9)
-    style_ticks(axes)
+    style_axes(axes)
     axes.grid(axis="y", color=HAIRLINE, linewidth=0.6)
     axes.set_axisbelow(True)
-    for side, spine in axes.spines.items():
-        spine.set_visible(side == "bottom")
-        spine.set(color=MUTED, linewidth=0.8)
     return figure, axes
 
 
@@ -167,6 +173,14 @@ def _glyphs() -> frozenset[int]:
     """Return the code points of the typeface. Others would cause a warning and an empty box."""
     font = pathlib.Path(get_data_path(), "fonts", "ttf", "DejaVuSans.ttf")
     return frozenset(FT2Font(str(font)).get_charmap())
+
+
+def style_axes(axes: Axes) -> None:
+    """Give axes the style of the page: a line at the bottom, and no box."""
+    style_ticks(axes)
+    for side, spine in axes.spines.items():
+        spine.set_visible(side == "bottom")
+        spine.set(color=MUTED, linewidth=0.8)
 
 
 def style_ticks(axes: Axes) -> None:

@@ -21,7 +21,7 @@ from dpca.models.base.estimator import Estimator
 from dpca.models.base.labelled import taken_in
 from dpca.models.base.store import load_any
 from dpca.models.scores import Scores, open_scores
-from dpca.plots.panels import bounds_of, shown_range
+from dpca.plots.panels import shown_range, spread_over
 from dpca.representation.base import Representation
 from dpca.representation.compressed.compressed import Compressed, open_compressed
 from dpca.representation.compressed.compressed_form import pixels_of
@@ -30,7 +30,7 @@ from dpca.storage.arrays.layout import axes_for
 from dpca.storage.arrays.reading import array_in, open_group, open_node, root_facts
 from dpca.storage.errors import DataError
 from dpca.storage.given_numbers import is_whole, whole_number
-from dpca.storage.ranges import type_range
+from dpca.storage.ranges import checked_range, type_range
 from dpca.storage.readers.opening import is_zarr
 from dpca.storage.stack import Stack, open_stack
 
@@ -82,7 +82,7 @@ class GivenSamples:
         DataError
             If ``data_range`` is invalid.
         """
-        return shown_range(pictures, self.dtype, self.data_range) if data_range is None else bounds_of(data_range)
+        return shown_range(pictures, self.dtype, self.data_range) if data_range is None else checked_range(data_range)
 
     def spread(self, indices: int | Iterable[int] | None, count: int) -> list[int]:
         """Return the indices of the samples to show; the default is ``count`` samples, spread over the stack.
@@ -94,8 +94,7 @@ class GivenSamples:
         """
         n = self.shape[0]
         if indices is None:
-            count = whole_number(count, "the number of samples to show", 1)
-            chosen: Sequence[int] = np.linspace(0, n - 1, min(count, n)).round().astype(int).tolist()
+            chosen = spread_over(n, whole_number(count, "the number of samples to show", 1))
         else:
             chosen = integers(indices, "the sample to show")
         for index in chosen:

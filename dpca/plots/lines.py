@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
-from typing import TypeAlias
+from typing import Any, TypeAlias
 
 from matplotlib.axes import Axes
+from numpy.typing import NDArray
 
 from dpca.plots.drawing import ACCENT, FONT, INK, WIDTH
 
@@ -16,14 +18,52 @@ _HUES = ("#d55e00", "#009e73", "#cc79a7", "#e69f00", "#56b4e9", "#000000")
 _DASHES: tuple[Dash, ...] = ("solid", (0, (5, 1.6)), (0, (1.2, 1.4)))
 
 
-def leave_room(axes: Axes, inches: float) -> None:
-    """Make a chart narrower by ``inches``, for a legend next to it."""
+def draw_lines(
+    axes: Axes,
+    lines: Sequence[tuple[str, NDArray[Any], NDArray[Any]]],
+    emphasized: str,
+    value: str,
+    *,
+    legend_width: float,
+    line_width: float,
+    most_markers: float = math.inf,
+) -> None:
+    """Draw lines, and next to them a legend that lists them by their last value, the highest first.
+
+    Parameters
+    ----------
+    axes : Axes
+        Becomes narrower by the legend.
+    lines : sequence of (name, x, y)
+    emphasized : str
+        Name of the reference line, which has its own color and is wider.
+    value : str
+        Format of the last value in the legend.
+    legend_width : float
+        In inches.
+    line_width : float
+        In typographic points.
+    most_markers : float
+        Points of lines with more points have no markers.
+    """
     left, bottom, width, height = axes.get_position().bounds
-    axes.set_position((left, bottom, width - inches / WIDTH, height))
-
-
-def legend_beside(axes: Axes) -> None:
-    """Add a legend of all labels to the right of the chart."""
+    axes.set_position((left, bottom, width - legend_width / WIDTH, height))
+    styles = _styles([name for name, _, _ in lines], emphasized)
+    for name, x, y in sorted(lines, key=lambda line: -line[2][-1]):
+        color, dash = styles[name]
+        strong = name == emphasized
+        axes.plot(
+            x,
+            y,
+            color=color,
+            linestyle=dash,
+            linewidth=2.2 if strong else line_width,
+            marker="o" if len(x) <= most_markers else "",
+            markersize=4 if strong else 2.6,
+            label=f"{name}  {y[-1]:{value}}",
+            zorder=3 if strong else 2,
+            clip_on=False,
+        )
     axes.legend(
         loc="upper left",
         bbox_to_anchor=(1.015, 1.03),
@@ -36,7 +76,7 @@ def legend_beside(axes: Axes) -> None:
     )
 
 
-def line_styles(names: Sequence[str], emphasized: str) -> dict[str, tuple[str, Dash]]:
+def _styles(names: Sequence[str], emphasized: str) -> dict[str, tuple[str, Dash]]:
     """Return color and dash of each line. The reference line has its own color."""
     others = [name for name in names if name != emphasized]
     styles = {name: (_HUES[i % len(_HUES)], _DASHES[i // len(_HUES) % len(_DASHES)]) for i, name in enumerate(others)}

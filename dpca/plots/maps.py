@@ -1,4 +1,4 @@
-"""Modes of fields as maps with their time functions, from plain arrays."""
+"""Modes of fields as maps with their time series, from plain arrays."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from dpca.plots.panels import NOTHING, signed
 from dpca.storage.errors import DataError
 from dpca.storage.given_numbers import require_one_array
 
-_MARGIN, _GAP, _HEADING, _FOOT, _MAP, _TALLEST, _BAR = 0.1, 0.75, 0.3, 0.32, 4.1, 3.0, 0.12
+_MARGIN, _GAP, _HEADING, _FOOT, _MAP, _TALLEST = 0.1, 0.75, 0.3, 0.32, 4.1, 3.0
 _COLORS = LinearSegmentedColormap.from_list("signed", signed(np.array([-1.0, 0.0, 1.0]), 1.0))
 _SIGNED = _COLORS.with_extremes(bad=f"{NOTHING}")
 
@@ -31,18 +31,18 @@ def mode_maps(
     shares: ArrayLike | None = None,
     units: str = "",
 ) -> Figure:
-    """Draw modes one below the other, each as a map in signed colors with its time function.
+    """Draw modes one below the other, each as a map in signed colors with its time series.
 
     Parameters
     ----------
     maps : array_like of shape (k, ny, nx)
         NaN at grid points without data. Each map has its own scale, with zero in white.
     series : array_like of shape (n, k), optional
-        Time functions.
+        Time series of the modes.
     latitude : array_like of shape (ny,), optional
         Used to put the north at the top; without it the first row is at the top.
     times : array_like of shape (n,), optional
-        Numbers or dates along the time functions.
+        Numbers or dates along the time series.
     shares : array_like of shape (k,), optional
         Shares of the variance, shown next to the index of the mode.
     units : str
@@ -59,8 +59,8 @@ def mode_maps(
         raise DataError(f"maps have shape {pictures.shape}: give (k, ny, nx), at least one mode of two axes")
     curves = None if series is None else np.asarray(series, np.float64)
     if curves is not None and (curves.ndim != 2 or curves.shape[1] != len(pictures)):
-        raise DataError(f"time functions have shape {curves.shape}: give (n, {len(pictures)})")
-    told = shares_for(shares, len(pictures))
+        raise DataError(f"time series have shape {curves.shape}: give (n, {len(pictures)})")
+    ratios = shares_for(shares, len(pictures))
     along = np.arange(0 if curves is None else len(curves)) if times is None else drawing.along_axis(times)
     if curves is not None and along.shape != curves.shape[:1]:
         raise DataError(f"times have shape {along.shape} for {len(curves):,} samples: give a time for each")
@@ -74,8 +74,8 @@ def mode_maps(
     for index, picture in enumerate(pictures):
         bottom = top - _MARGIN - index * line - _HEADING - height
         drawing.write(figure, _MARGIN, bottom + height + 0.08, f"{index + 1}", color=INK)
-        if told is not None:
-            text = f"{told[index]:.1%}"
+        if ratios is not None:
+            text = f"{ratios[index]:.1%}"
             drawing.write(figure, _MARGIN + width, bottom + height + 0.08, text, color=MUTED, ha="right")
         _draw_map(figure, picture, (_MARGIN, bottom, width, height), units)
         if curves is not None:
@@ -86,15 +86,10 @@ def mode_maps(
 
 def _draw_map(figure: Figure, picture: Any, place: tuple[float, float, float, float], units: str) -> None:
     most = float(np.nanmax(np.abs(picture))) if np.isfinite(picture).any() else 0.0
-    axes = drawing.axes_at(figure, place)
-    axes.set_axis_off()
     scale = Normalize(-most or -1.0, most or 1.0)
-    image = axes.imshow(np.ma.masked_invalid(picture), cmap=_SIGNED, norm=scale, aspect="auto", interpolation="nearest")
-    left, bottom, width, height = place
-    bar = figure.colorbar(image, cax=drawing.axes_at(figure, (left + width + 0.1, bottom, _BAR, height)))
-    bar.outline.set_visible(False)
-    drawing.style_ticks(bar.ax)
+    drawing.show_colored(figure, np.ma.masked_invalid(picture), place, _SIGNED, bar=(0.1, 0.12), scale=scale)
     if units:
+        left, bottom, width, height = place
         drawing.write(figure, left + width + 0.1, bottom + height + 0.08, units, color=MUTED)
 
 
@@ -104,8 +99,5 @@ def draw_series(figure: Figure, along: Any, values: Any, place: tuple[float, flo
     axes.axhline(0, color=HAIRLINE, linewidth=0.8)
     axes.plot(along, values, color=ACCENT, linewidth=0.9)
     axes.margins(x=0)
-    drawing.style_ticks(axes)
-    for side, spine in axes.spines.items():
-        spine.set_visible(side == "bottom")
-        spine.set(color=MUTED, linewidth=0.8)
+    drawing.style_axes(axes)
     return axes

@@ -2,7 +2,7 @@
 
 A panel is one of
 
-* ``(H, W)``: grey,
+* ``(H, W)``: gray,
 * ``(H, W, 3)``: color,
 * ``(L,)``: a curve.
 """
@@ -17,17 +17,17 @@ from numpy.typing import ArrayLike, NDArray
 
 from dpca.storage.arrays.layout import CHANNEL, axes_for
 from dpca.storage.errors import DataError
-from dpca.storage.ranges import found_range, type_range
+from dpca.storage.ranges import checked_range, found_range, type_range
 
 NEUTRAL = 0.5
-"""The grey of zero in differences and eigenvectors."""
+"""The gray of zero in differences and eigenvectors."""
 NO_DATA = (0.91, 0.85, 0.65)
 """The sand color of missing values in photographs, which may contain any gray."""
 NOTHING = 0.73
 """The gray of missing values in signed colors."""
 # Percentiles of a picture that become black and white, and the number of values to estimate them from.
-_PERCENTILES, _LOOKED_AT = (0.5, 99.5), 2**18
-# Values use a data range hardly if they span less than this share of it.
+_PERCENTILES, _MOST_VALUES = (0.5, 99.5), 2**18
+# Values that span a smaller share of a data range hardly use it.
 _USED = 0.1
 _POSITIVE, _NEGATIVE = (0.66, 0.20, 0.10), (0.10, 0.32, 0.55)
 
@@ -70,18 +70,10 @@ def thinned(picture: NDArray[np.float64], longest: int = 1600) -> NDArray[np.flo
     return picture[::step, ::step].copy() if step > 1 else picture
 
 
-def bounds_of(data_range: ArrayLike) -> tuple[float, float]:
-    """Return the lowest and the highest value.
-
-    Raises
-    ------
-    DataError
-        If these are not two finite numbers in ascending order.
-    """
-    values = np.asarray(data_range, np.float64)
-    if values.shape != (2,) or not -np.inf < values[0] < values[1] < np.inf:
-        raise DataError(f"data_range is {data_range!r}: give the lowest and the highest value, in this order")
-    return float(values[0]), float(values[1])
+def spread_over(n: int, count: int) -> list[int]:
+    """Return the indices of up to ``count`` of n things, evenly spaced from the first to the last."""
+    found: list[int] = np.linspace(0, n - 1, min(count, n)).round().astype(int).tolist()
+    return found
 
 
 def range_of(values: Sequence[NDArray[Any]], stated: tuple[float, float] | None) -> tuple[float, float]:
@@ -116,13 +108,13 @@ def shown_range(
     finite = np.concatenate([part[np.isfinite(part)] for part in values if part.ndim > 1] or [np.empty(0)])
     if not finite.size:
         return spanned
-    low, high = np.percentile(finite[:: -(-finite.size // _LOOKED_AT) | 1].astype(np.float64), _PERCENTILES).tolist()
+    low, high = np.percentile(finite[:: -(-finite.size // _MOST_VALUES) | 1].astype(np.float64), _PERCENTILES).tolist()
     return (low, high) if low < high else spanned
 
 
 def intensity(values: NDArray[np.float64], data_range: tuple[float, float]) -> NDArray[np.float64]:
     """Map ``data_range`` to 0..1 and clip values outside of it."""
-    low, high = bounds_of(data_range)
+    low, high = checked_range(data_range)
     return np.clip((values - low) / (high - low), 0.0, 1.0)
 
 
@@ -133,17 +125,17 @@ def difference(
     gain: float,
 ) -> NDArray[np.float64]:
     """Return the amplified difference around :data:`NEUTRAL`; it is brighter where the reconstruction is too bright."""
-    low, high = bounds_of(data_range)
+    low, high = checked_range(data_range)
     return np.clip(NEUTRAL + gain * (reconstruction - original) / (high - low), 0.0, 1.0)
 
 
-def marked(picture: NDArray[np.float64]) -> NDArray[np.float64]:
-    """Show missing values (NaN) of an image in 0..1 as `NO_DATA`. Curves are not changed."""
+def levels(picture: NDArray[np.float64]) -> NDArray[np.uint8]:
+    """Return an image in 0..1 as levels from 0 to 255. Missing values (NaN) become `NO_DATA`, in color."""
     missing = np.isnan(picture)
-    if picture.ndim == 1 or not missing.any():
-        return picture
-    colored = picture if picture.ndim == 3 else np.repeat(picture[..., None], 3, axis=-1)
-    return np.where(missing.reshape(*picture.shape[:2], -1).any(axis=-1, keepdims=True), NO_DATA, colored)
+    if missing.any():
+        colored = picture if picture.ndim == 3 else np.repeat(picture[..., None], 3, axis=-1)
+        picture = np.where(missing.reshape(*picture.shape[:2], -1).any(axis=-1, keepdims=True), NO_DATA, colored)
+    return np.rint(picture * 255).astype(np.uint8)
 
 
 def readable_gain(differences: Sequence[NDArray[np.float64]], data_range: tuple[float, float]) -> int:
@@ -151,13 +143,26 @@ def readable_gain(differences: Sequence[NDArray[np.float64]], data_range: tuple[
 
     A figure has a single gain, so that a paler panel means a smaller error.
     """
-    low, high = bounds_of(data_range)
+    low, high = checked_range(data_range)
     finite = [values[np.isfinite(values)] for values in differences]
     extent = max((float(np.percentile(np.abs(values), 99)) for values in finite if values.size), default=0.0)
     if extent == 0:
         return 1
     wanted = NEUTRAL * (high - low) / extent
     return max((step for step in (1, 2, 5, 10, 20, 50, 100, 200, 500, 1000) if step <= wanted), default=1)
+
+
+def differences(
+    pairs: Sequence[tuple[NDArray[np.float64], NDArray[np.float64]]], data_range: tuple[float, float]
+) -> tuple[list[NDArray[np.float64]], int]:
+    """Return `difference` of each pair of original and reconstruction, and the gain, which is the same for all."""
+    gain = readable_gain([b - a for a, b in pairs], data_range)
+    return [difference(a, b, data_range, gain) for a, b in pairs], gain
+
+
+def difference_words(gain: int) -> str:
+    """Return the heading of a difference, with its gain."""
+    return "difference" if gain == 1 else f"difference \N{MULTIPLICATION SIGN} {gain}"
 
 
 def extent_of(pictures: Sequence[NDArray[np.float64]]) -> float:
@@ -170,7 +175,7 @@ def extent_of(pictures: Sequence[NDArray[np.float64]]) -> float:
 
 
 def centered(values: NDArray[np.float64], extent: float | None = None) -> NDArray[np.float64]:
-    """Scale an eigenvector for display: zero and NaN become grey, ``extent`` full contrast, see `extent_of`."""
+    """Scale an eigenvector for display: zero and NaN become gray, ``extent`` full contrast, see `extent_of`."""
     extent = extent_of([values]) if extent is None else extent
     return np.clip(NEUTRAL + NEUTRAL * np.nan_to_num(values, nan=0.0) / extent, 0.0, 1.0)
 
@@ -201,20 +206,29 @@ def strongest(volume: ArrayLike, axis: int = 0) -> NDArray[np.float64]:
     return values
 
 
-def align_signs(values: NDArray[np.float64], cell_shape: tuple[int, int]) -> NDArray[np.float64]:
+def by_sign(values: NDArray[np.float64], extent: float | None = None) -> NDArray[np.float64]:
+    """Return an eigenvector for display: `signed` for images of one channel, `centered` for colors and curves."""
+    return (signed if values.ndim == 2 else centered)(values, extent)
+
+
+def align_signs(values: NDArray[np.float64], cell_shape: Sequence[int] | None) -> NDArray[np.float64]:
     """Choose the sign of every cell's eigenvector so that neighbors agree along their common border.
+
+    Curves, and images without cells of two axes or more, are not changed.
 
     The sign of an eigenvector is arbitrary, and cells are fitted independently, so their eigenvectors would look like a
     checkerboard. The signs follow from a spanning tree of the grid of cells with the strongest agreements. ``values``
     (H, W) or (H, W, 3) are one component with every cell's eigenvector in place. The sum of the result is not negative.
     """
+    if cell_shape is None or len(cell_shape) < 2 or values.ndim == 1:
+        return values
     from scipy.sparse import coo_array  # imported here, because it takes as long as all other imports of this module
     from scipy.sparse.csgraph import breadth_first_order, minimum_spanning_tree
 
     image = np.nan_to_num(values, nan=0.0)
     if image.ndim == 2:
         image = image[..., None]
-    height, width = cell_shape
+    height, width = cell_shape[-2:]
     starts_y, starts_x = np.arange(0, len(image), height), np.arange(0, image.shape[1], width)
     cells = np.arange(len(starts_y) * len(starts_x)).reshape(len(starts_y), len(starts_x))
 

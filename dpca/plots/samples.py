@@ -25,7 +25,16 @@ from dpca.plots.given import (
     worst_first,
 )
 from dpca.plots.layouts import gallery, tiles, triplets
-from dpca.plots.panels import difference, intensity, panel, range_of, readable_gain, shown_range, thinned
+from dpca.plots.panels import (
+    difference_words,
+    differences,
+    intensity,
+    panel,
+    range_of,
+    shown_range,
+    spread_over,
+    thinned,
+)
 from dpca.representation.compressed.compressed import Compressed, open_compressed
 from dpca.representation.reconstruction import samples_of
 from dpca.storage.arrays.layout import count_spatial
@@ -129,10 +138,12 @@ def comparison(
             f"{len(names)} names, {scores.size} SSIM values and {len(shown)} samples: give one for each sample"
         )
     pairs = [(thinned(panel(a, axes)), thinned(panel(b, axes))) for a, b in zip(shown, rebuilt, strict=True)]
-    gain = readable_gain([b - a for a, b in pairs], data_range)
-    rows = [(intensity(a, data_range), intensity(b, data_range), difference(a, b, data_range, gain)) for a, b in pairs]
+    errors, gain = differences(pairs, data_range)
+    rows = [
+        (intensity(a, data_range), intensity(b, data_range), error) for (a, b), error in zip(pairs, errors, strict=True)
+    ]
     captions = ["" if np.isnan(score) else f"SSIM {score:.3f}" for score in scores]
-    return triplets(rows, ("original", "reconstruction", f"difference{_amplified(gain)}"), names, captions)
+    return triplets(rows, ("original", "reconstruction", difference_words(gain)), names, captions)
 
 
 def worst_cases(store: Any, samples: Any, n: int = 6, *, axes: Sequence[str] | None = None) -> Figure:
@@ -161,11 +172,7 @@ def worst_cases(store: Any, samples: Any, n: int = 6, *, axes: Sequence[str] | N
     """
     store = opened_at(store)
     quality, given = quality_of(store), samples_given(samples, axes)
-    rebuilt = samples_given(store, given.axes)
-    if rebuilt.shape != given.shape:
-        raise DataError(
-            f"the store has samples of {rebuilt.shape} and the originals {given.shape}: give the store's originals"
-        )
+    rebuilt = _reconstructions(store, given)
     count = len(given.spread(None, n))
     worst = [int(index) for index in worst_first(quality)[:count]]
     before, after = (np.stack([given.upright(of.read(index)) for index in worst]) for of in (given, rebuilt))
@@ -216,11 +223,7 @@ def reconstruction_ladder(
     chosen = given.spread(indices, 1)
     if of_store:
         most = store.n_components
-        kept = samples_given(store, given.axes)
-        if kept.shape != given.shape:
-            raise DataError(
-                f"the store has samples of {kept.shape} and the originals {given.shape}: give the store's originals"
-            )
+        _reconstructions(store, given)
     else:
         store = model_given(store)
         most = basis_given(store).score_shape[-1]
@@ -242,20 +245,28 @@ def reconstruction_ladder(
         measured = range_of([originals], given.data_range)
         qualities = [_quality_captions(originals, one, measured, given.axes) for one in rebuilt]
         captions = [[range_words(measured)] * len(chosen), *qualities, [""] * len(chosen)]
-        gain = readable_gain([b - a for a, b in zip(panels[0], panels[-1], strict=True)], bounds)
-        pairs = zip(panels[0], panels[-1], strict=True)
-        columns.append([difference(a, b, bounds, gain) for a, b in pairs])
-        heads.append(f"difference{_amplified(gain)}")
+        errors, gain = differences(list(zip(panels[0], panels[-1], strict=True)), bounds)
+        columns.append(errors)
+        heads.append(difference_words(gain))
     by_row = [list(row) for row in zip(*columns, strict=True)]
     under = [list(row) for row in zip(*captions, strict=True)]
     return gallery(by_row, heads, [""] * len(heads), given.named(chosen), under)
 
 
+def _reconstructions(store: Any, given: GivenSamples) -> GivenSamples:
+    """Return the samples of a store, which must have the shape of the originals."""
+    rebuilt = samples_given(store, given.axes)
+    if rebuilt.shape != given.shape:
+        raise DataError(
+            f"the store has samples of {rebuilt.shape} and the originals {given.shape}: give the store's originals"
+        )
+    return rebuilt
+
+
 def _levels(levels: int | Iterable[int] | None, most: int) -> list[int]:
     if levels is None:
         found = [*(level for level in _LEVELS if level < most), most]
-        places = np.linspace(0, len(found) - 1, min(len(found), _MOST_LEVELS)).round().astype(int)
-        return [found[place] for place in places]
+        return [found[place] for place in spread_over(len(found), _MOST_LEVELS)]
     asked = integers(levels, "the level to show")
     for level in asked:
         if not 1 <= level <= most:
@@ -286,7 +297,3 @@ def _quality_captions(originals: Array, rebuilt: Array, bounds: tuple[float, flo
         found = metrics.ssim(originals, rebuilt, data_range=width, n_spatial=n_spatial)
         return [f"SSIM {value:.3f}" for value in found]
     return [f"{value:.1f} dB" for value in metrics.psnr(originals, rebuilt, data_range=width)]
-
-
-def _amplified(gain: int) -> str:
-    return "" if gain == 1 else f" \N{MULTIPLICATION SIGN} {gain}"

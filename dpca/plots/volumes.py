@@ -11,7 +11,7 @@ from matplotlib.figure import Figure
 from dpca.kernels.algebra.types import Array
 from dpca.plots.given import GivenSamples, samples_given
 from dpca.plots.layouts import tiles
-from dpca.plots.panels import extent_of, intensity, panel, range_of, signed, strongest, thinned
+from dpca.plots.panels import extent_of, intensity, panel, range_of, signed, spread_over, strongest, thinned
 from dpca.storage.arrays.layout import CHANNEL, count_spatial
 from dpca.storage.errors import DataError
 from dpca.storage.given_numbers import is_whole, whole_number
@@ -58,9 +58,7 @@ def volume_slices(
     n_spatial = count_spatial(names)
     if not is_whole(axis) or not 0 <= axis < n_spatial:
         raise DataError(f"axis is {axis!r}: give a spatial axis from 0 to {n_spatial - 1}")
-    length = volume.shape[axis]
-    count = min(whole_number(n, "the number of slices", 1), length)
-    places = np.linspace(0, length - 1, count).round().astype(int).tolist()
+    places = spread_over(volume.shape[axis], whole_number(n, "the number of slices", 1))
     rest = (*names[:axis], *names[axis + 1 :])
     pictures = [thinned(panel(np.take(volume, place, axis), rest)) for place in places]
     shown, scale = _shown(given, pictures, data_range)

@@ -14,9 +14,10 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from dpca.plots.html import template
 from dpca.plots.png import png
 from dpca.report import words
-from dpca.report.page import DataTable, ReportPicture, html_page
+from dpca.report.page import DataTable, ReportPicture
 from dpca.storage.disk import atomic_write_bytes, read_file, there_is, writing_errors
 from dpca.storage.errors import StoreError, one_line
 from dpca.storage.integrity.manifest import FOLDER_MANIFEST, REPORT, Manifest, read_manifest, write_folder_manifest
@@ -155,7 +156,7 @@ def write_report(
         heading, sentence = texts.get(name, (name.replace("_", " ").replace("-", " ").capitalize(), ""))
         drawn = figure if isinstance(figure, bytes) else png(figure)
         pictures.append(ReportPicture(f"{name}.png", heading, sentence, drawn))
-    page = html_page(
+    page = template(__file__, "page.html").render(
         title=title,
         lead=words.lead(known),
         highlights=words.highlights(known),
@@ -202,14 +203,14 @@ def read_report(folder: Place) -> dict[str, Any] | None:
         If the report is damaged.
     """
     try:
-        if (manifest := _manifest_of(folder)) is not None:
-            if not all(there_is(folder / name) for name in manifest.files):
-                return None
-            manifest.check("report.json", read_file(folder / "report.json"), str(folder))
-        # Reports of earlier versions have no manifest.
-        elif not all(there_is(folder / name) for name in ("report.json", "index.html")):
+        manifest = _manifest_of(folder)
+        names = ("report.json", "index.html") if manifest is None else manifest.files
+        if not all(there_is(folder / name) for name in names):
             return None
-        return dict(json.loads(read_file(folder / "report.json")))
+        content = read_file(folder / "report.json")
+        if manifest is not None:
+            manifest.check("report.json", content, str(folder))
+        return dict(json.loads(content))
     except (OSError, ValueError, TypeError, RecursionError, StoreError) as error:
         raise _damaged(folder, error) from error
 

@@ -7,10 +7,10 @@ are escaped.
 
 from __future__ import annotations
 
-import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from typing import Any, NamedTuple
 
+from dpca.plots.numbers import counted, rounded_down, shape_words
 from dpca.storage.disk import readable_size
 from dpca.storage.errors import printable
 from dpca.storage.ranges import range_words
@@ -38,33 +38,26 @@ class Highlight(NamedTuple):
 
 def lead(report: Mapping[str, Any]) -> str:
     """Describe the samples and the model in one sentence; empty if the report does not state them."""
-    times = "\N{MULTIPLICATION SIGN}"
     if not (report.get("samples") and report.get("sample_shape")):
         return ""
-    sentence = f"{report['samples']:,} samples of {_shape(report['sample_shape'], times)}"
+    parts = [f"{report['samples']:,} samples of {shape_words(report['sample_shape'])}"]
     if report.get("cells") and report.get("cell_shape"):
-        cells = "cell" if report["cells"] == 1 else "cells"
-        sentence += f", cut into {report['cells']:,} {cells} of {_shape(report['cell_shape'], times)}"
+        parts.append(f"cut into {counted(report['cells'], 'cell')} of {shape_words(report['cell_shape'])}")
     if report.get("bands") and report.get("band_size"):
-        bands = "band" if report["bands"] == 1 else "bands"
-        sentence += f", in {report['bands']:,} {bands} of at most {report['band_size']:,} attributes"
+        parts.append(f"in {counted(report['bands'], 'band')} of at most {report['band_size']:,} attributes")
     if report.get("components"):
         each = " each" if report.get("cells") or report.get("bands") else ""
-        sentence += ", " + kept_components(report["components"], report.get("ranks"), "principal component") + each
+        parts.append(kept_components(report["components"], report.get("ranks"), "principal component") + each)
+    sentence = ", ".join(parts)
     if report.get("method"):
-        sentence += f" by {report['method']}" + (f" in {_passes(report['passes'])}" if report.get("passes") else "")
-    return sentence + "."
-
-
-def _variant(report: Mapping[str, Any]) -> str:
-    """Describe the overlap and the sharing of cells."""
-    overlap = f", overlap {report['overlap']:,}" if report.get("overlap") else ""
-    return overlap + (", one basis for all of a shape" if report.get("shared") else "")
+        passes = f" in {counted(report['passes'], 'pass', 'passes')}" if report.get("passes") else ""
+        sentence += f" by {report['method']}{passes}"
+    return f"{sentence}."
 
 
 def kept_components(count: int, ranks: Mapping[str, Any] | None, name: str = "component") -> str:
     """Describe how many components are kept: ``count``, or the smallest and largest number if they differ."""
-    return f"{_count(count, ranks)} {name}" + ("" if count == 1 and not ranks else "s")
+    return f"{_count(count, ranks)} {name}s" if ranks else counted(count, name)
 
 
 def highlights(report: Mapping[str, Any]) -> list[Highlight]:
@@ -79,7 +72,7 @@ def highlights(report: Mapping[str, Any]) -> list[Highlight]:
         low = get("ssim_min")
         found.append(Highlight(_ssim(mean), "SSIM, mean", _noted("" if low is None else f"worst {_ssim(low)}", report)))
     elif (share := get("explained_variance_ratio")) is not None:
-        found.append(Highlight(_percent(share), "explained variance", ""))
+        found.append(Highlight(rounded_down(share, 2), "explained variance", ""))
     if "psnr" in report:
         error = get("mse")
         found.append(Highlight(_psnr(report), "PSNR", _noted("" if error is None else f"MSE {error:.3g}", report)))
@@ -94,8 +87,6 @@ def summary(report: Mapping[str, Any], *, times: str = "x") -> list[tuple[str, s
     def shown(key: str, write: Callable[[Any], str] = "{:,}".format) -> str | None:
         return None if (value := report.get(key)) is None else write(value)
 
-    size, shape, mapping = report.get("band_size"), report.get("cell_shape"), report.get("mapping")
-    whole = _shape(shape, times) if shape else ""
     part = next((f" in each {name}" for name in ("cell", "band") if report.get(f"{name}s")), "")
     of_total = " of the total" if "captured_bound" in report else ""
     in_bytes = [
@@ -107,20 +98,10 @@ def summary(report: Mapping[str, Any], *, times: str = "x") -> list[tuple[str, s
     rows = [
         *([*in_bytes[-2:], ("compressed size", small), *in_bytes[:-2]] if small else ()),
         ("samples", shown("samples")),
-        ("sample shape", shown("sample_shape", lambda lengths: _shape(lengths, times))),
+        ("sample shape", shown("sample_shape", lambda lengths: shape_words(lengths, times))),
         ("attributes", shown("attributes")),
-        ("cells", shown("cells", lambda n: f"{n:,}" + (f" of {whole}" if whole else "") + _variant(report))),
-        (
-            "bands",
-            shown(
-                "bands",
-                lambda n: (
-                    f"{n:,}"
-                    + (f" of at most {size:,} attributes" if size else "")
-                    + (f", mapped by {mapping}" if mapping else "")
-                ),
-            ),
-        ),
+        ("cells", shown("cells", lambda n: f"{n:,}{_cell_words(report, times)}")),
+        ("bands", shown("bands", lambda n: f"{n:,}{_band_words(report)}")),
         ("components", shown("components", lambda k: f"{_count(k, report.get('ranks'))}{part}{_mean(report)}")),
         ("method", shown("method", str)),
         ("passes", shown("passes")),
@@ -131,13 +112,14 @@ def summary(report: Mapping[str, Any], *, times: str = "x") -> list[tuple[str, s
         *(() if small else in_bytes),
         ("goal", shown("goal", _goal)),
         ("output size", shown("bytes_written", _written)),
-        ("explained variance", shown("explained_variance_ratio", lambda share: _percent(share) + of_total)),
+        ("explained variance", shown("explained_variance_ratio", lambda share: rounded_down(share, 2) + of_total)),
         ("first components", shown("leading_ratios", lambda shares: " ".join(f"{s:.2%}" for s in shares))),
         ("certificate", _certificate(report["captured_bound"]) if "captured_bound" in report else None),
         (
             "estimate",
             shown(
-                "captured_estimate", lambda s: f"{_percent(s)}, standard error {report['captured_estimate_error']:.2%}"
+                "captured_estimate",
+                lambda s: f"{rounded_down(s, 2)}, standard error {report['captured_estimate_error']:.2%}",
             ),
         ),
         ("MSE", shown("mse", "{:.3g} (values scaled to 0..1)".format)),
@@ -206,6 +188,19 @@ def _ssim_rows(report: Mapping[str, Any]) -> list[tuple[str, str]]:
     return rows
 
 
+def _cell_words(report: Mapping[str, Any], times: str) -> str:
+    """Describe shape, overlap and sharing of cells."""
+    shape = f" of {shape_words(report['cell_shape'], times)}" if report.get("cell_shape") else ""
+    overlap = f", overlap {report['overlap']:,}" if report.get("overlap") else ""
+    return shape + overlap + (", one basis for all of a shape" if report.get("shared") else "")
+
+
+def _band_words(report: Mapping[str, Any]) -> str:
+    """Describe size and mapping of bands."""
+    size = f" of at most {report['band_size']:,} attributes" if report.get("band_size") else ""
+    return size + (f", mapped by {report['mapping']}" if report.get("mapping") else "")
+
+
 def _count(count: int, ranks: Mapping[str, Any] | None) -> str:
     return f"{ranks['min']:,} to {ranks['max']:,}" if ranks else f"{count:,}"
 
@@ -218,7 +213,7 @@ def _mean(report: Mapping[str, Any]) -> str:
 def _certificate(bound: float | None) -> str:
     if bound is None:
         return "none: this method gives no bound in one pass; a second pass measures the captured variance"
-    return f"at least {_percent(bound)} of the variance that the best components explain"
+    return f"at least {rounded_down(bound, 2)} of the variance that the best components explain"
 
 
 def _left_out(rejected: Any) -> str:
@@ -226,23 +221,10 @@ def _left_out(rejected: Any) -> str:
     return f"{count:,} left out" if count else "none"
 
 
-def _passes(count: int) -> str:
-    return "1 pass" if count == 1 else f"{count:,} passes"
-
-
-def _shape(shape: Sequence[int], times: str) -> str:
-    return f" {times} ".join(str(length) for length in shape)
-
-
 def _ratio(ratio: float) -> str:
     if 0 < ratio < 0.95:
         return f"1 : {1 / ratio:,.1f}"
     return f"{ratio:.1f} : 1" if ratio < 100 else f"{ratio:,.0f} : 1"
-
-
-def _percent(share: float) -> str:
-    # Rounded down, so that 99.997% does not become 100%.
-    return f"{math.floor(share * 10_000) / 100:.2f}%"
 
 
 def _ssim(value: float) -> str:

@@ -12,13 +12,14 @@ Dask, with or without xarray; a Zarr array of scores; or the path of a store of 
 from __future__ import annotations
 
 from dpca.timeseries.analytic import HilbertModes, hilbert_eof
-from dpca.timeseries.cross_spectra import SpectralModes, spod
+from dpca.timeseries.cross_spectra import Blocks, SpectralModes, spod
 from dpca.timeseries.delays import ExtendedModes, extended_eof, lagged
 from dpca.timeseries.dynamics import Dynamics, dmd
 from dpca.timeseries.persistence import CosineContent, EffectiveSamples, cosine_content, effective_samples
 from dpca.timeseries.spectra import Spectrum, spectrum
 
 __all__ = [
+    "Blocks",
     "CosineContent",
     "Dynamics",
     "EffectiveSamples",

@@ -12,8 +12,8 @@ import scipy.signal
 from dpca.kernels.algebra.types import Array
 from dpca.rules.base.rule import check_number
 from dpca.storage.errors import DataError
-from dpca.timeseries.functions import checked_modes, time_functions
-from dpca.timeseries.results import Modes, turned, with_share
+from dpca.timeseries.results import Modes, phase_factors
+from dpca.timeseries.series import checked_modes, score_series
 
 
 @dataclass(frozen=True, eq=False)
@@ -79,7 +79,7 @@ def hilbert_eof(
     DataError
         If there are fewer than 3 samples, steps vary, or n_modes is out of range.
     """
-    given = time_functions(scores, model, time, least=3)
+    given = score_series(scores, model, time, least=3)
     n, k = given.values.shape
     m = checked_modes(n_modes, min(n, k), f"{k} time series of {n} samples")
     given.step  # noqa: B018 - raises DataError if steps vary
@@ -98,7 +98,7 @@ def hilbert_eof(
     signal -= signal.mean(axis=0)
     left, sizes, right = scipy.linalg.svd(signal, full_matrices=False)
     variances = sizes**2 / (n - 1)
-    phase = turned(right[:m])
+    phase = phase_factors(right[:m])
     ratio = given.share * variances[:m] / max(variances.sum(), 1e-300)
     time_series = left[:, :m] * sizes[:m] * phase.conj().T
     return HilbertModes(
@@ -106,7 +106,8 @@ def hilbert_eof(
         scores=time_series,
         explained_variance=variances[:m],
         explained_variance_ratio=ratio,
-        **with_share(given),
+        share=given.share,
+        _grid=given.grid,
     )
 
 

@@ -14,15 +14,15 @@ from dpca.engine.sources.lagged import LaggedSource
 from dpca.engine.sources.source import ArraySource, Source, as_source
 from dpca.kernels.algebra.types import Array
 from dpca.models.base.labelled import given_to_fit
-from dpca.models.base.passes import Passes
+from dpca.models.base.passes import Passes, run_of_fit
 from dpca.models.scores import Scores, read_scores_facts
-from dpca.representation.lazy import default_client
 from dpca.rules.covariance.moments import Moments
 from dpca.rules.covariance.spectral import SpectralSVD
 from dpca.storage.errors import DataError, StoreError
 from dpca.storage.given_numbers import whole_number
-from dpca.timeseries.functions import even_step, time_functions, times_along, times_of
-from dpca.timeseries.results import Modes, with_share
+from dpca.storage.run import Run
+from dpca.timeseries.results import FieldGrid, Modes
+from dpca.timeseries.series import even_step, score_series, times_along, times_of
 
 _CENTERS = ("record", "block", None)
 
@@ -58,19 +58,38 @@ class SpectralModes(Modes):
         return {"frequency": self.frequencies}
 
 
+@dataclass(frozen=True, eq=False)
+class Blocks:
+    """Blocks of a record, as in Welch's method.
+
+    Parameters
+    ----------
+    length : int
+        Samples of a block.
+    overlap : float
+        Overlap of successive blocks relative to their length, from 0 to less than 1, rounded up to whole samples.
+    window : str or array (length,)
+        Name of a window of `scipy.signal.get_window`, or its values.
+    center : {"record", "block", None}
+        The mean to subtract: of the record, in another pass over a field; of each block; or None.
+    """
+
+    length: int
+    overlap: float = 0.5
+    window: Any = "hann"
+    center: str | None = "record"
+
+
 def spod(
     x: Any,
     n_modes: int,
-    block: int,
+    block: int | Blocks,
     *,
     model: Any = None,
     time: Any = None,
-    overlap: float = 0.5,
-    window: Any = "hann",
     band: tuple[float, float] | None = None,
-    center: str | None = "record",
     oversampling: int = 10,
-    client: Any | None = None,
+    run: Run = Run(),
 ) -> SpectralModes:
     """Return the modes with the most variance at each frequency (Towne, Schmidt & Colonius 2018).
 
@@ -83,26 +102,20 @@ def spod(
         Scores with their ``model``, a store of scores, or a field.
     n_modes : int
         Modes of each frequency, at most the number of blocks.
-    block : int
-        Samples of a block. The frequency resolution is 1 / (block * step). More and shorter blocks reduce the variance
-        of the estimate.
+    block : int or Blocks
+        Samples of a block, or also their overlap, window and mean. The frequency resolution is 1 / (block * step). More
+        and shorter blocks reduce the variance of the estimate.
     model : fitted estimator, optional
         The model of the scores.
     time : float or array (n,), optional
         See `dpca.timeseries.spectrum`.
-    overlap : float
-        Overlap of successive blocks relative to their length, from 0 to less than 1, rounded up to whole samples.
-    window : str or array (block,)
-        Name of a window of `scipy.signal.get_window`, or its values.
     band : (low, high), optional
         Range of frequencies. Memory and time are proportional to their number. Default: all.
-    center : {"record", "block", None}
-        The mean to subtract: of the record, in another pass over a field; of each block; or None.
     oversampling : int
         Additional directions per frequency. The result is exact if ``n_modes + oversampling`` is at least the number of
         blocks.
-    client : distributed.Client, optional
-        For a field; default the current one, if any.
+    run : Run
+        For a field; the default of its client is the current one, if any.
 
     Returns
     -------
@@ -116,17 +129,18 @@ def spod(
     PlanError
         If the states of all frequencies do not fit into memory.
     """
-    known: dict[str, Any]
     if model is not None or isinstance(x, Scores) or _holds_scores(x):
-        given = time_functions(x, model, time)
+        given = score_series(x, model, time)
         source: Source = ArraySource(given.values, "the scores")
-        step, known = given.step, with_share(given)
+        step, share, grid = given.step, given.share, given.grid
     else:
         found, labels = given_to_fit(x, None)
         source = as_source(found)
         step = even_step(times_of(time, source.shape[0], times_along(x))) if source.shape[0] > 1 else 1.0
-        known = {"share": 1.0, "_shape": tuple(source.shape[1:]), "_basis": None, "_placed": None, "_labels": labels}
-    block = whole_number(block, "block", 2)
+        share, grid = 1.0, FieldGrid(tuple(source.shape[1:]), labels=labels)
+    given_blocks = block if isinstance(block, Blocks) else Blocks(block)
+    overlap, window, center = given_blocks.overlap, given_blocks.window, given_blocks.center
+    block = whole_number(given_blocks.length, "block", 2)
     if not 0 <= overlap < 1:
         raise DataError(f"overlap is {overlap!r}: give a share of the block, from 0 to less than 1")
     # Round before the ceiling, as a product such as .07 * 100 exceeds the whole number by a rounding error.
@@ -147,8 +161,8 @@ def spod(
             f"{frequencies[1]:g}: give a wider band, or longer blocks"
         )
     blocks = LaggedSource(source, block, stride=stride)
-    how: dict[str, Any] = {"client": client or default_client(), "memory_budget": None}
-    mean = Passes(source, **how)(Moments())["mean"].ravel() if center == "record" else None
+    run = run_of_fit(run, None)
+    mean = Passes(source, run)(Moments())["mean"].ravel() if center == "record" else None
     rule = SpectralSVD(
         whole_number(n_modes, "n_modes", 1),
         _window(window, block),
@@ -158,14 +172,15 @@ def spod(
         center=center == "block",
         oversampling=whole_number(oversampling, "oversampling", 0),
     )
-    found = Passes(blocks, **how)(rule)
+    found = Passes(blocks, run)(rule)
     return SpectralModes(
         coefficients=found["modes"],
         frequencies=frequencies[chosen],
         energy=found["energy"],
         total=found["total"],
         n_blocks=blocks.shape[0],
-        **known,
+        share=share,
+        _grid=grid,
     )
 
 

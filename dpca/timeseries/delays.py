@@ -14,8 +14,8 @@ from dpca.models.base.labelled import given_to_fit
 from dpca.models.linear.pca import PCA
 from dpca.storage.errors import DataError
 from dpca.storage.given_numbers import whole_number
-from dpca.timeseries.functions import checked_modes, time_functions
-from dpca.timeseries.results import Modes, turned, with_share
+from dpca.timeseries.results import Modes, phase_factors
+from dpca.timeseries.series import checked_modes, score_series
 
 
 @dataclass(frozen=True, eq=False)
@@ -82,7 +82,7 @@ def extended_eof(
     DataError
         If steps vary, a window is longer than the record, or n_modes is out of range.
     """
-    given = time_functions(scores, model, time)
+    given = score_series(scores, model, time)
     n, k = given.values.shape
     n_lags, lag = whole_number(n_lags, "n_lags", 1), whole_number(lag, "lag", 1)
     span = (n_lags - 1) * lag + 1
@@ -94,14 +94,15 @@ def extended_eof(
     m = checked_modes(n_modes, min(n - span, n_lags * k), f"{n - span + 1:,} windows of {n_lags} x {k} values")
     windows = np.lib.stride_tricks.sliding_window_view(given.values, span, axis=0)[..., ::lag].swapaxes(1, 2)
     found = PCA(m, solver="dual" if len(windows) < n_lags * k else "covariance").fit(windows)
-    signs = turned(found.components_)
+    signs = phase_factors(found.components_)
     return ExtendedModes(
         coefficients=(found.components_ * signs).reshape(m, n_lags, k),
         lags=np.arange(n_lags) * lag * given.step,
         scores=found.transform(windows) * signs.T,
         explained_variance=found.explained_variance_,
         explained_variance_ratio=given.share * found.explained_variance_ratio_,
-        **with_share(given),
+        share=given.share,
+        _grid=given.grid,
     )
 
 

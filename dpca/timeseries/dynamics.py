@@ -14,8 +14,8 @@ from dpca.kernels.algebra.types import Array
 from dpca.models.base.convergence import ConvergenceWarning
 from dpca.storage.errors import DataError
 from dpca.timeseries.exponentials import amplitudes_of, fit_exponentials
-from dpca.timeseries.functions import TimeFunctions, checked_modes, time_functions
-from dpca.timeseries.results import Modes, turned, with_share
+from dpca.timeseries.results import Modes, phase_factors
+from dpca.timeseries.series import ScoreSeries, checked_modes, score_series
 
 
 @dataclass(frozen=True, eq=False)
@@ -112,7 +112,7 @@ def dmd(
     ConvergenceWarning
         If the rates of "optimized" have not converged after 100 steps.
     """
-    given = time_functions(scores, model, time, least=3)
+    given = score_series(scores, model, time, least=3)
     n, k = given.values.shape
     if method not in ("exact", "optimized"):
         raise DataError(f"method is {method!r}: give 'exact' or 'optimized'")
@@ -142,10 +142,10 @@ def dmd(
     return _sorted_modes(given, values, rates, coefficients)
 
 
-def _sorted_modes(given: TimeFunctions, values: Array, rates: Array, coefficients: Array) -> Dynamics:
+def _sorted_modes(given: ScoreSeries, values: Array, rates: Array, coefficients: Array) -> Dynamics:
     """Return the modes sorted by the norm of their contribution; amplitudes fit all values (n, K or K + 1)."""
     coefficients = coefficients / np.linalg.norm(coefficients, axis=1, keepdims=True)
-    coefficients = coefficients * turned(coefficients)
+    coefficients = coefficients * phase_factors(coefficients)
     since = given.times - given.times[0]
     amplitudes, courses = amplitudes_of(values, since, rates, coefficients)
     coefficients = coefficients[:, : given.values.shape[1]]
@@ -159,5 +159,6 @@ def _sorted_modes(given: TimeFunctions, values: Array, rates: Array, coefficient
         amplitudes=amplitudes[order],
         start=float(given.times[0]),
         residual=float(left),
-        **with_share(given),
+        share=given.share,
+        _grid=given.grid,
     )

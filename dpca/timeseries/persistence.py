@@ -11,8 +11,8 @@ import scipy.fft
 from dpca.kernels.algebra.types import Array
 from dpca.kernels.persistence import independent_samples
 from dpca.storage.errors import DataError
-from dpca.timeseries.functions import time_functions
 from dpca.timeseries.results import Result
+from dpca.timeseries.series import score_series
 
 
 @dataclass(frozen=True, eq=False)
@@ -70,7 +70,7 @@ def cosine_content(scores: Any, *, model: Any = None) -> CosineContent:
     DataError
         If there are fewer than 2 samples, or not more samples than series.
     """
-    given = time_functions(scores, model, None)
+    given = score_series(scores, model, None)
     n, k = given.values.shape
     if k >= n:
         raise DataError(f"{k} time series require at least {k + 1} samples: {n} were given, use fewer components")
@@ -107,7 +107,7 @@ def effective_samples(scores: Any, *, model: Any = None, of: str = "mean") -> Ef
     DataError
         If there are fewer than 4 samples.
     """
-    given = time_functions(scores, model, None, least=4)
+    given = score_series(scores, model, None, least=4)
     if of not in ("mean", "variance"):
         raise DataError(f"of is {of!r}: give 'mean' or 'variance'")
     return EffectiveSamples(given.share, independent_samples(given.values, of))

@@ -15,7 +15,6 @@ from dpca.models.base.labelled import Labels
 from dpca.representation.linear import LinearRepresentation
 from dpca.representation.reconstruction import samples_of
 from dpca.storage.readers.base import require
-from dpca.timeseries.functions import TimeFunctions
 
 
 @dataclass(frozen=True, eq=False)
@@ -33,6 +32,47 @@ class Result:
 
 
 @dataclass(frozen=True, eq=False)
+class FieldGrid:
+    """The grid of a field, and the basis with which coefficients of modes become maps on it.
+
+    Attributes
+    ----------
+    shape : tuple of int
+        Shape of a map.
+    basis : LinearRepresentation or None
+        The basis, with mean 0. None without a model.
+    placed : callable or None
+        Function that puts maps (n, d) of grid points with data on the grid of the field (n, *shape). None if all grid
+        points have data.
+    labels : Labels or None
+        Names of the dims of a map.
+    """
+
+    shape: tuple[int, ...]
+    basis: LinearRepresentation | None = None
+    placed: Callable[[Array], Array] | None = None
+    labels: Labels | None = None
+
+    def maps(self, coefficients: Array) -> da.Array:
+        """Return the maps (..., *shape) of coefficients (..., K), lazy, with one map per chunk."""
+        flat = coefficients.reshape(-1, coefficients.shape[-1])
+        if self.basis is None:
+            lazy = da.from_array(flat, chunks=(1, -1))
+        else:
+            shape = self.basis.score_shape
+            parts = (flat.real, flat.imag) if np.iscomplexobj(flat) else (flat,)
+            scores = [da.from_array(part.reshape(-1, *shape), chunks=(1, *shape)) for part in parts]
+            lazy, *imaginary = (samples_of(self.basis, part) for part in scores)
+            lazy = lazy + 1j * imaginary[0] if imaginary else lazy
+        if self.placed is not None:
+            on_grid = {"drop_axis": 1, "new_axis": range(1, 1 + len(self.shape)), "dtype": lazy.dtype}
+            meta = np.empty((0,) * (1 + len(self.shape)), lazy.dtype)
+            lazy = lazy.map_blocks(self.placed, chunks=((1,) * len(flat), *self.shape), meta=meta, **on_grid)
+        maps: da.Array = lazy.reshape(*coefficients.shape[:-1], *self.shape, merge_chunks=False)
+        return maps
+
+
+@dataclass(frozen=True, eq=False)
 class Modes(Result):
     """Modes of a field, as linear combinations of the components of a model.
 
@@ -43,10 +83,7 @@ class Modes(Result):
     """
 
     coefficients: Array
-    _shape: tuple[int, ...] = field(repr=False)
-    _basis: LinearRepresentation | None = field(repr=False)
-    _placed: Callable[[Array], Array] | None = field(repr=False)
-    _labels: Labels | None = field(repr=False)
+    _grid: FieldGrid = field(repr=False)
 
     #: Names of the axes before the axes of a map.
     dims: ClassVar[tuple[str, ...]] = ("mode",)
@@ -58,21 +95,7 @@ class Modes(Result):
         For an `EOF` they are maps of weighted anomalies, as its ``eofs``, with NaN where there is no data. Without a
         model, they are the ``coefficients``. A map costs 2 K d operations, twice that if it is complex.
         """
-        flat = self.coefficients.reshape(-1, self.coefficients.shape[-1])
-        if self._basis is None:
-            lazy = da.from_array(flat, chunks=(1, -1))
-        else:
-            shape = self._basis.score_shape
-            parts = (flat.real, flat.imag) if np.iscomplexobj(flat) else (flat,)
-            scores = [da.from_array(part.reshape(-1, *shape), chunks=(1, *shape)) for part in parts]
-            lazy, *imaginary = (samples_of(self._basis, part) for part in scores)
-            lazy = lazy + 1j * imaginary[0] if imaginary else lazy
-        if self._placed is not None:
-            on_grid = {"drop_axis": 1, "new_axis": range(1, 1 + len(self._shape)), "dtype": lazy.dtype}
-            meta = np.empty((0,) * (1 + len(self._shape)), lazy.dtype)
-            lazy = lazy.map_blocks(self._placed, chunks=((1,) * len(flat), *self._shape), meta=meta, **on_grid)
-        modes: da.Array = lazy.reshape(*self.coefficients.shape[:-1], *self._shape, merge_chunks=False)
-        return modes
+        return self._grid.maps(self.coefficients)
 
     def to_xarray(self) -> Any:
         """Return the maps as a lazy ``xarray.DataArray`` on the grid of the samples of the fit.
@@ -84,7 +107,7 @@ class Modes(Result):
         """
         xarray = require("xarray", "xarray", "modes with named dims")
         modes = self.modes
-        labels = self._labels or Labels.of_shape(modes.shape[len(self.dims) :])
+        labels = self._grid.labels or Labels.of_shape(modes.shape[len(self.dims) :])
         named = xarray.DataArray(modes, dims=(*self.dims, *labels.dims), attrs=labels.attrs, name="modes")
         named = named.assign_coords(self._coords())
         return named if labels.coords is None else named.assign_coords(labels.coords)
@@ -94,18 +117,7 @@ class Modes(Result):
         return {}
 
 
-def with_share(given: TimeFunctions) -> dict[str, Any]:
-    """Return the attributes of `Modes` that follow from the input."""
-    return {
-        "share": given.share,
-        "_shape": given.shape,
-        "_basis": given.basis,
-        "_placed": given.placed,
-        "_labels": given.labels,
-    }
-
-
-def turned(coefficients: Array) -> Array:
+def phase_factors(coefficients: Array) -> Array:
     """Return the phase factors (m, 1), or signs, that make the largest entry of each mode real and positive."""
     flat = coefficients.reshape(len(coefficients), math.prod(coefficients.shape[1:]))
     # Entries that are equal up to rounding error count as ties, and the first one is used.

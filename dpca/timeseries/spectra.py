@@ -11,8 +11,8 @@ import scipy.signal
 from dpca.kernels.algebra.types import Array
 from dpca.storage.errors import DataError
 from dpca.storage.given_numbers import whole_number
-from dpca.timeseries.functions import time_functions
 from dpca.timeseries.results import Result
+from dpca.timeseries.series import score_series
 
 
 @dataclass(frozen=True, eq=False)
@@ -84,7 +84,7 @@ def spectrum(
     DataError
         If there are fewer than 4 samples, steps vary, or a segment is longer than the record.
     """
-    given = time_functions(scores, model, time, least=4)
+    given = score_series(scores, model, time, least=4)
     n = len(given.values)
     length = n if segment is None else whole_number(segment, "segment", 4)
     if length > n:

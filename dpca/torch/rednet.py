@@ -73,10 +73,7 @@ class RedNet(nn.Module):  # type: ignore[misc]
         super().__init__()
         if normalization not in ("cross-channel", "batch"):
             raise DataError(f"normalization is {normalization!r}: give 'cross-channel' or 'batch'")
-        try:
-            figure(channels, classes, side)
-        except ValueError as error:
-            raise DataError(f"side is {side}: {error}") from error
+        figure(channels, classes, side)  # raises DataError if the input is too small
         layers: list[nn.Module] = []
         for layer in CONVOLUTIONS:
             before, behind = layer.padding(side)

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
+from dpca.storage.errors import DataError
+
 
 class Convolution(NamedTuple):
     """A convolution of the table."""
@@ -56,14 +58,15 @@ def figure(channels: int = 3, classes: int = 14, side: int = SIDE) -> list[Row]:
 
     Raises
     ------
-    ValueError
+    DataError
         If the input is too small, so that a convolution has no output.
     """
     rows: list[Row] = []
+    given = side
     for number, layer in enumerate(CONVOLUTIONS, 1):
         side = layer.side(side)
         if side < 1:
-            raise ValueError(f"convolution {number} has no output: give larger inputs, such as {SIDE} x {SIDE}")
+            raise DataError(f"side is {given}: convolution {number} has no output, give at least {SIDE}")
         weights = layer.kernel**2 * channels // layer.groups * layer.channels
         name = f"{'Grouped_' if layer.groups > 1 else ''}Conv_{number}"
         rows.append(Row(name, (side, side, layer.channels), weights + layer.channels))

@@ -10,9 +10,9 @@ import numpy as np
 from dpca.kernels.algebra.types import Array
 from dpca.storage.images import decode
 from dpca.storage.ingest import ingest
-from dpca.storage.progress import JobProgress, no_progress
 from dpca.storage.readers import open_reader
 from dpca.storage.readers.permuted import Permuted
+from dpca.storage.run import Run
 from dpca.storage.stack import Stack
 
 
@@ -32,14 +32,14 @@ class Setting:
         Folder for stores. Stores of an earlier run are reused.
     trials : int
         Number of runs with different orders of samples and different starts. Trial i has seed i.
-    progress : callable
-        Receives the progress.
+    run : Run
+        How stores are made and rules run.
     """
 
     data: Path
     workspace: Path
     trials: int = 10
-    progress: JobProgress = no_progress
+    run: Run = Run()
 
     def file(self, name: str, what: str) -> Path:
         """Return the path of a file in the data folder, or raise `MissingData`."""
@@ -73,7 +73,7 @@ class Setting:
 
     def faces(self) -> Stack:
         """Labeled Faces in the Wild, deep-funneled, in random order (seed 0), as a stack in the workspace."""
-        return ingest(self._faces(), self.workspace / "lfw.zarr", progress=self.progress)
+        return ingest(self._faces(), self.workspace / "lfw.zarr", run=self.run)
 
     def some_faces(self, count: int) -> Array:
         """The first photographs of `faces`, (count, 250, 250, 3) uint8, without a stack."""

@@ -18,12 +18,12 @@ from dpca.cli.arguments import (
     reading_options,
 )
 from dpca.cli.jobs import output_path, tell_result
-from dpca.cli.running import say
-from dpca.cli.work import run_options, shown_progress
+from dpca.cli.work import run_of, shown_progress
 from dpca.pipelines.studies.data import Setting
 from dpca.pipelines.studies.runner import ReportFunction, Section, make_page
 from dpca.report.record import aligned
 from dpca.storage.readers import Reader
+from dpca.storage.run import Run
 from dpca.storage.stack import Stack
 
 
@@ -106,10 +106,10 @@ def run_report(
     output = output_path(options, suffix)
     values = {one.name: getattr(options, one.name) for one in fields(settings)}
     chosen = settings(**{name: tuple(value) if isinstance(value, list) else value for name, value in values.items()})
-    with run_options(options) as how:
+    with run_of(options) as run:
         if "scheduler" not in options:
-            del how["client"]
-        found, already_done = report(given, output, chosen, reading=reading_options(options), say=say, **how)
+            run = run.here()
+        found, already_done = report(given, output, chosen, reading=reading_options(options), run=run)
     tell_result(found, output, already_done, *([aligned(*table(found))] if table else []))
     return 0
 
@@ -161,7 +161,8 @@ def section_parser(
 
 def setting_of(options: argparse.Namespace, workspace: str | Path | None = None) -> Setting:
     """Return the setting of the options of `section_parser`. The default workspace is the output."""
-    return Setting(Path(*_data(options)), Path(workspace or options.output), options.trials, shown_progress)
+    run = Run(progress=shown_progress)
+    return Setting(Path(*_data(options)), Path(workspace or options.output), options.trials, run)
 
 
 def run_sections(options: argparse.Namespace, title: str, sections: Mapping[str, Callable[[], Section]]) -> int:

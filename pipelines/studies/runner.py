@@ -23,15 +23,15 @@ from dpca.report.record import aligned, read_report, report_folder, write_report
 from dpca.storage.arrays.arrays import create_array, create_root, write_shard
 from dpca.storage.arrays.layout import Layout
 from dpca.storage.errors import StoreError
-from dpca.storage.progress import JobProgress, no_progress
 from dpca.storage.readers import Reader
 from dpca.storage.remote.objects import Place
+from dpca.storage.run import Run
 from dpca.storage.stack import Stack
+from dpca.storage.survey import ReadOptions
 from dpca.storage.transaction.outputs import check_output, check_report
 from dpca.storage.transaction.workspace import Workspace, fingerprint_of
 
 T = TypeVar("T")
-Say = Callable[[str], None]
 
 
 class Picture(NamedTuple):
@@ -62,8 +62,7 @@ class StudyJob:
         Creates the root group of the store, with the settings as attributes.
     folder : Place
         Folder of the report.
-    client : distributed.Client or None
-    progress, say : callable
+    run : Run
     """
 
     settings: Any
@@ -72,9 +71,7 @@ class StudyJob:
     ingest: StageCost
     create_root: Callable[[], zarr.Group]
     folder: Place
-    client: Any
-    progress: JobProgress
-    say: Say
+    run: Run
 
     def write_report(
         self, title: str, numbers: Mapping[str, Any], pictures: Pictures, tables: Sequence[DataTable]
@@ -117,14 +114,10 @@ def stack_report(
         Store to write. The report is in ``<output stem>.report``.
     settings : dataclass
         Everything that determines the report, beside the stack.
-    reading : mapping, optional
-        Options of `dpca.storage.ingest` for a reader: ``color``, ``resize``, ``crop``, ``on_error``, ``data_range``.
-    client : distributed.Client, optional
-        Cluster for ingest and fits. The default is threads of this process.
-    overwrite : bool
-        Whether an output of other settings may be replaced.
-    progress, say : callable
-        Receive the progress.
+    reading : ReadOptions, optional
+        How the samples of a reader are read.
+    run : Run
+        How ingest and fits run, and whether an output of other settings may be replaced.
 
     It returns the content of ``report.json``, and whether an earlier run made it. It raises `DataError`, `PlanError` or
     `StoreError`. An interrupted run resumes.
@@ -137,30 +130,27 @@ def stack_report(
             output: str | os.PathLike[str],
             settings: Any,
             *,
-            reading: Mapping[str, Any] | None = None,
-            client: Any = None,
-            overwrite: bool = False,
-            progress: JobProgress = no_progress,
-            say: Say = lambda text: None,
+            reading: ReadOptions = ReadOptions(),
+            run: Run = Run(),
         ) -> tuple[dict[str, Any], bool]:
             check(settings, given)
-            folder, how, facts = report_folder(output), dict(reading or {}), asdict(settings)
+            folder, facts = report_folder(output), asdict(settings)
             check_output(output, given, report=folder)
             with Workspace(
                 output,
                 kind=kind,
-                fingerprint=fingerprint_of(kind, version, *_identity(given), facts, how),
-                overwrite=overwrite,
-                inherited=inherited_of(given, how),
+                fingerprint=fingerprint_of(kind, version, *_identity(given), facts, vars(reading)),
+                overwrite=run.overwrite,
+                inherited=inherited_of(given, reading),
             ) as work:
                 already_done = work.state == "complete"
                 if work.state == "resumed":
-                    say(f"resuming the unfinished run in '{os.fspath(output)}.partial'")
+                    run.say(f"resuming the unfinished run in '{os.fspath(output)}.partial'")
                 if not already_done:
-                    stack, ingest = own_stack(given, work, how, client=client, progress=progress, say=say)
+                    stack, ingest = own_stack(given, work, reading, run=run)
                     stated = {"kind": kind, "fingerprint": work.fingerprint, "version": version, **facts}
                     root = functools.partial(create_root, work.store, **stated)
-                    write(StudyJob(settings, stack, work, ingest, root, folder, client, progress, say))
+                    write(StudyJob(settings, stack, work, ingest, root, folder, run))
                     work.publish()
             if (found := read_report(folder)) is None:
                 raise StoreError(

@@ -167,6 +167,16 @@ class Batches:
         return x if self.labels is None else (x, self.labels[samples])
 
 
+@dataclass(frozen=True)
+class BatchOrder:
+    """Which samples are in which batch; see `dpca.storage.Stack.batches`."""
+
+    shuffle: int | None = None
+    epoch: int = 0
+    part: tuple[int, int] = (0, 1)
+    start: int = 0
+
+
 def batches_of(
     array: zarr.Array[Any],
     batch_size: int,
@@ -174,10 +184,7 @@ def batches_of(
     n_components: int | None = None,
     channels_last: bool = False,
     labels: Any = None,
-    shuffle: int | None = None,
-    epoch: int = 0,
-    part: tuple[int, int] = (0, 1),
-    start: int = 0,
+    order: BatchOrder = BatchOrder(),
     standardize: tuple[Any, Any] | None = None,
 ) -> Batches:
     """Return the batches of a stored array with samples along its first axis; see `dpca.storage.Stack.batches`.
@@ -203,10 +210,7 @@ def batches_of(
         channels_last=channels_last,
         batch_size=batch_size,
         labels=None if labels is None else _labels(labels),
-        shuffle=shuffle,
-        epoch=epoch,
-        part=part,
-        start=start,
+        **vars(order),
         every=1,
         moments=moments,
         _stored=stored,

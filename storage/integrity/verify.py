@@ -6,7 +6,7 @@ import os
 import stat
 from collections.abc import Iterator, Mapping
 from contextlib import suppress
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 import zarr
@@ -23,20 +23,16 @@ from dpca.storage.integrity.checksums import compare_file, shard_grid
 from dpca.storage.integrity.contents import check_axes, check_shard, check_stack, foreign_shards, wrong_values
 from dpca.storage.integrity.manifest import CHECKSUMS, FOLDER_MANIFEST, METADATA, Manifest, digest_of, read_manifest
 from dpca.storage.integrity.replaced import reopening
-from dpca.storage.progress import JobProgress, no_progress
 from dpca.storage.remote.network import is_url, use_storage_options
 from dpca.storage.remote.objects import ObjectPath, place_of
 from dpca.storage.remote.tasks import run_in_order
-
-if TYPE_CHECKING:
-    from distributed import Client
+from dpca.storage.run import Run
 
 
 def verify(
     path: str | os.PathLike[str],
     *,
-    client: Client | None = None,
-    progress: JobProgress = no_progress,
+    run: Run = Run(),
     storage_options: Mapping[str, Any] | None = None,
 ) -> list[str]:
     """Read every file of a store and return all problems.
@@ -46,10 +42,8 @@ def verify(
     path : path-like or URL
         A dpca store of any kind, an array in it, or the folder of a report. Other arrays and groups are checked as far
         as their format allows.
-    client : distributed.Client, optional
-        Client of a Dask cluster that reads the store. The default is threads of this process.
-    progress : Progress
-        Counts files of chunks.
+    run : Run
+        Its cluster or threads read the store, and its progress counts files of chunks.
     storage_options : mapping, optional
         Options for a path in an object store, see `dpca.storage.use_storage_options`.
 
@@ -94,7 +88,7 @@ def verify(
         open_node(where)
         raise StoreError(f"'{where}' is not an array or group of '{store.where}': give the path of one, or the store")
     try:
-        problems = _problems(where, store, inside, client, progress)
+        problems = _problems(where, store, inside, run)
     except (OSError, DataError, StoreError) as error:
         store.require_same(error)
         raise
@@ -103,7 +97,7 @@ def verify(
     return problems
 
 
-def _problems(where: str, store: CheckedStore, inside: str, client: Client | None, progress: JobProgress) -> list[str]:
+def _problems(where: str, store: CheckedStore, inside: str, run: Run) -> list[str]:
     """Return the problems of the store at a path, or of the part ``inside`` it."""
     problems: list[str] = []
     calls: list[tuple[Any, ...]] = []
@@ -113,9 +107,9 @@ def _problems(where: str, store: CheckedStore, inside: str, client: Client | Non
         calls += _vouched_shards(store, inside, problems)
     else:
         calls += foreign_shards(where, problems)
-    stage = progress("verify", len(calls), "shards")
+    stage = run.progress("verify", len(calls), "shards")
     try:
-        for problem in run_in_order(_check, calls, client=client, name="verify"):
+        for problem in run_in_order(_check, calls, client=run.client, threads=run.threads, name="verify"):
             problems += problem
             stage.advance(1)
     finally:

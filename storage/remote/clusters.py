@@ -154,10 +154,18 @@ def task_key(name: str) -> str:
     return "-".join([*re.findall("[A-Za-z]+", name), uuid4().hex])
 
 
-def wait_for_worker(client: Any, seconds: float | None = None) -> bool:
-    """Return whether a worker runs a task within some seconds; None waits indefinitely.
+def run_on_first_worker(client: Any, function: Callable[[], T], seconds: float | None = None) -> T | None:
+    """Return the result of a task that runs as soon as there is a worker, or None if there is none in time.
 
-    The task makes an adaptive cluster start a worker.
+    An adaptive cluster starts a worker for the task. It may retire this worker when the task has ended.
+
+    Parameters
+    ----------
+    client : distributed.Client
+    function : callable
+        Does not return None.
+    seconds : float, optional
+        How long to wait. The default is no limit.
 
     Raises
     ------
@@ -165,14 +173,14 @@ def wait_for_worker(client: Any, seconds: float | None = None) -> bool:
         If the cluster is lost.
     """
     with cluster_errors(client):
-        asked = client.submit(int, key=task_key("begin"))
+        asked = client.submit(function, key=task_key("begin"))
         try:
-            asked.result(timeout=seconds)
+            found: T = asked.result(timeout=seconds)
         except TimeoutError:
-            return False
+            return None
         finally:
             asked.cancel()
-    return True
+    return found
 
 
 def _watch(client: Any, patience: float, interval: float, answer: float, ended: threading.Event) -> None:

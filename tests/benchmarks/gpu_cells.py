@@ -18,9 +18,9 @@ from pathlib import Path
 from threadpoolctl import threadpool_info
 
 from dpca.engine.folds.device import find_device
-from dpca.engine.folds.memory import thread_count
 from dpca.pipelines.studies.partitions.device_speed import TABLE_4_3, cell_speeds
 from dpca.storage import open_stack
+from dpca.storage.remote.memory import thread_count
 from tests.benchmarks.inputs import Inputs
 
 LINE = "{:>12} {:>4} {:>12} {:>12} {:>12} {:>12}   {}"

@@ -13,6 +13,7 @@ from PIL import Image
 
 from dpca.pipelines.studies.data import Setting
 from dpca.storage import Stack, ingest
+from dpca.storage.survey import ReadOptions
 from tests.conftest import DATA, smooth_images
 
 Array = np.ndarray[Any, Any]
@@ -72,7 +73,7 @@ class Inputs:
     def small(self) -> Array:
         """The photographs in 32 x 32 pixels (n, 3072): more than 10,000, none twice."""
         side = 8 if self.quick else 32
-        stack = ingest(self.photographs, self.folder / "small.zarr", resize=(side, side))
+        stack = ingest(self.photographs, self.folder / "small.zarr", reading=ReadOptions(resize=(side, side)))
         return np.asarray(stack.samples[:]).reshape(stack.n_samples, -1)
 
     @cached_property

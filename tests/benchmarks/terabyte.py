@@ -31,10 +31,11 @@ import psutil
 import dpca.engine.folds.plan
 from dpca import CellPCA, StreamingPCA
 from dpca.engine.clusters.cluster import open_client
-from dpca.engine.folds.memory import parallel_tasks, task_budget, thread_count
 from dpca.engine.sources.source import as_source
 from dpca.jobs import CompressionSettings, fit_store, plan_job
 from dpca.storage import Stack, create_synthetic, open_stack
+from dpca.storage.remote.memory import parallel_tasks, task_budget, thread_count
+from dpca.storage.run import Run
 from tests.benchmarks.sides import Line, at_most, print_line, ratio_of
 
 MODELS: dict[str, Any] = {
@@ -53,7 +54,7 @@ def one_pass(stack: Stack, target: Path, estimator: str) -> Iterator[Line]:
         (plan,) = plan_job(stack, CompressionSettings(model), workers=[workers], budget=budget)
         planned, made = plan.stages["fit"], _generator(stack) * n / plan.cores
         with _Watch(list(client.run(os.getpid).values())) as watch:
-            cost = fit_store(stack, target, model, client=client).cost
+            cost = fit_store(stack, target, model, run=Run(client=client)).cost
     early = watch.peak_at(cost.seconds / 10)
     common = {"where": where, "n": n}
     times = {
@@ -89,7 +90,7 @@ def killed_pass(path: Path, target: Path, estimator: str, undisturbed: float, di
 def go_on(path: Path, target: Path, estimator: str) -> None:
     """Fit and store a model, or go on with that."""
     with open_client() as client:
-        fit_store(open_stack(path), target, MODELS[estimator], client=client)
+        fit_store(open_stack(path), target, MODELS[estimator], run=Run(client=client))
 
 
 def kill_lines(stack: Stack, folder: Path, estimator: str, distance: int) -> Iterator[Line]:

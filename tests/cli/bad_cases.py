@@ -18,6 +18,7 @@ import zarr
 from PIL import Image
 
 from dpca.storage import ingest
+from dpca.storage.run import Run
 from dpca.storage.transaction.workspace import Workspace
 from tests.conftest import smooth_images
 from tests.helpers.resealing import edit_facts
@@ -45,7 +46,7 @@ def make_photos(folder: Path, n: int = 6) -> Path:
 
 def make_stack(folder: Path, n: int = 20, name: str = "stack.zarr") -> Path:
     np.save(folder / "a.npy", smooth_images(n, (24, 24, 3)))
-    ingest(folder / "a.npy", folder / name, threads=1)
+    ingest(folder / "a.npy", folder / name, run=Run(threads=1))
     return folder / name
 
 

@@ -16,6 +16,7 @@ import zarr
 from dpca.cli import main as dpca_main
 from dpca.pipelines.celeba_cpca import main as job
 from dpca.storage import ingest
+from dpca.storage.run import Run
 from tests.cli.bad_cases import CASES, HELD, make_photos, make_stack
 from tests.conftest import smooth_images
 
@@ -119,15 +120,15 @@ def test_a_disk_that_is_full(tmp_path: Path) -> None:
     program = (
         "import resource, signal, sys; signal.signal(signal.SIGXFSZ, signal.SIG_IGN);"
         "resource.setrlimit(resource.RLIMIT_FSIZE, (150_000, 150_000));"
-        "from dpca.cli import main; from dpca.storage import ingest, StoreError;"
-        f"ingest({str(tmp_path / 'a.npy')!r}, {str(tmp_path / 'out.zarr')!r}, threads=1)"
+        "from dpca.cli import main; from dpca.storage import ingest, Run, StoreError;"
+        f"ingest({str(tmp_path / 'a.npy')!r}, {str(tmp_path / 'out.zarr')!r}, run=Run(threads=1))"
     )
     run = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=False)
     assert run.returncode != 0
     assert re.search(r"StoreError: .*disk is full", run.stderr)
     assert not (tmp_path / "out.zarr").exists()
     # With room again, the same call finishes.
-    assert ingest(tmp_path / "a.npy", tmp_path / "out.zarr", threads=1).n_samples == 64
+    assert ingest(tmp_path / "a.npy", tmp_path / "out.zarr", run=Run(threads=1)).n_samples == 64
 
 
 def test_a_disk_too_small_is_reported_before_anything_is_written(
@@ -152,7 +153,7 @@ def test_a_model_and_a_stack_that_do_not_belong_together(
     model, scores = str(tmp_path / "model.zarr"), str(tmp_path / "scores.zarr")
     assert dpca_main(["fit", str(stack), model, "--cell", "8", "--components", "2", *where]) == 0
     np.save(tmp_path / "b.npy", smooth_images(9, (20, 24, 3)))
-    ingest(tmp_path / "b.npy", tmp_path / "other.zarr", threads=1)
+    ingest(tmp_path / "b.npy", tmp_path / "other.zarr", run=Run(threads=1))
     assert dpca_main(["transform", model, str(tmp_path / "other.zarr"), scores, *where]) == 3
     error = capsys.readouterr().err
     assert re.search(r"\(20, 24, 3\).*\(24, 24, 3\)", error)

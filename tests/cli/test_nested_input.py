@@ -16,11 +16,11 @@ from dpca.cli.arguments import _option
 from dpca.cli.job import _is_record
 from dpca.cli.job_file import read_job_file
 from dpca.engine.clusters.cluster_file import read_cluster_file
-from dpca.engine.folds.checkpoint import Checkpoints
 from dpca.explore.opening import open_explorer
 from dpca.report.record import read_report
 from dpca.storage import DataError, StoreError, open_stack
 from dpca.storage.readers import open_reader
+from dpca.storage.transaction.checkpoints import Checkpoints
 from dpca.storage.transaction.claim import read_json
 from dpca.storage.transaction.lease import _is_dead
 

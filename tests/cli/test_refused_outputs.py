@@ -21,6 +21,7 @@ from dpca.pipelines.reproduce_rednet import main as reproduce_rednet
 from dpca.pipelines.reproduce_streaming import main as reproduce
 from dpca.pipelines.reproduce_time import main as reproduce_time
 from dpca.storage import ingest, open_stack
+from dpca.storage.run import Run
 from tests.cli.bad_cases import make_photos
 from tests.conftest import smooth_images
 
@@ -33,7 +34,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
     folder = tmp_path_factory.mktemp("inputs")
     make_photos(folder)
     np.save(folder / "a.npy", smooth_images(12, (24, 24, 3)))
-    stack = ingest(folder / "a.npy", folder / "s", threads=1)
+    stack = ingest(folder / "a.npy", folder / "s", run=Run(threads=1))
     fit_store(stack, folder / "m", CellPCA(2, cell_shape=8, random_state=0))
     transform_store(open_stack(folder / "s"), folder / "m", folder / "sc")
     (folder / "x.report").mkdir()

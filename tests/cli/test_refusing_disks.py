@@ -15,6 +15,7 @@ from dpca.cli import main
 from dpca.jobs import encode_store, fit_store, transform_store
 from dpca.models.cells.cell_pca import CellPCA
 from dpca.storage import ingest, open_stack
+from dpca.storage.run import Run
 from tests.conftest import smooth_images
 
 FIT = ["--cell", "8", "--components", "2"]
@@ -45,7 +46,7 @@ def inputs(tmp_path_factory: pytest.TempPathFactory) -> Path:
     images = smooth_images(24, (16, 16))
     np.save(folder / "a.npy", images)
     np.save(folder / "b.npy", smooth_images(8, (16, 16), seed=1))
-    stack = ingest(folder / "a.npy", folder / "s", threads=1)
+    stack = ingest(folder / "a.npy", folder / "s", run=Run(threads=1))
     fit_store(stack, folder / "m", CellPCA(2, cell_shape=8, random_state=0))
     transform_store(open_stack(folder / "s"), folder / "m", folder / "sc")
     encode_store(open_stack(folder / "s"), folder / "m", folder / "c", psnr=18.0)

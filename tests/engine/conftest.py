@@ -11,13 +11,13 @@ import pytest
 from dpca.rules.base.minibatch import InBatches
 
 _PLACES = {
-    "short_task": ("plan", "_SHORT_TASK"),
-    "link_bytes": ("plan", "LINK_BYTES"),
-    "segment_bytes": ("plan", "SEGMENT_BYTES"),
-    "checkpoint_bytes": ("plan", "CHECKPOINT_BYTES"),
-    "worth_a_task": ("fold_tasks", "_WORTH_A_TASK"),
-    "threads": ("fold", "thread_count"),
-    "usable": ("fold", "usable_bytes"),
+    "short_task": ("engine.folds.plan", "_SHORT_TASK"),
+    "link_bytes": ("engine.folds.plan", "LINK_BYTES"),
+    "segment_bytes": ("engine.folds.plan", "SEGMENT_BYTES"),
+    "checkpoint_bytes": ("engine.folds.plan", "CHECKPOINT_BYTES"),
+    "worth_a_task": ("engine.folds.fold_tasks", "_WORTH_A_TASK"),
+    "threads": ("storage.run", "thread_count"),
+    "usable": ("engine.folds.fold", "usable_bytes"),
 }
 
 
@@ -35,7 +35,7 @@ def given_plan(monkeypatch: pytest.MonkeyPatch) -> Callable[..., None]:
         for name, value in values.items():
             module, constant = _PLACES[name]
             known = (lambda value=value: value) if name in ("threads", "usable") else value
-            places.append((sys.modules[f"dpca.engine.folds.{module}"], constant, known))
+            places.append((sys.modules[f"dpca.{module}"], constant, known))
         if batch_rows is not None:
             places.append((InBatches, "batch_rows", lambda rule, dtype: batch_rows))
         for place in places:

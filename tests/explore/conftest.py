@@ -14,11 +14,12 @@ from PIL import Image
 
 from dpca import CellPCA, StreamingPCA
 from dpca.explore.opening import Opened
-from dpca.explore.page import lay_out
+from dpca.explore.page import ExplorerPage
 from dpca.explore.server import PageServer
 from dpca.jobs.compressed.encode import encode_store
 from dpca.jobs.scores.transform import transform_store
 from dpca.storage import ingest, open_stack
+from dpca.storage.run import Run
 from tests.conftest import smooth_images
 
 HOSTILE = ['<script>document.title="taken"</script>', '"><img src=x onerror=alert(1)>', "a\x1b[2Jb", "ä" * 10_000]
@@ -35,7 +36,7 @@ def stores(tmp_path_factory: pytest.TempPathFactory) -> Path:
         for name, image in zip(names, smooth_images(N, SHAPE), strict=True):
             Image.fromarray(image).save(png := io.BytesIO(), "PNG")
             archive.writestr(f"{name}.png", png.getvalue())
-    ingest(folder / "images.zip", folder / "stack.zarr", threads=1)
+    ingest(folder / "images.zip", folder / "stack.zarr", run=Run(threads=1))
     StreamingPCA(K, random_state=0).fit(folder / "stack.zarr").save(folder / "model.zarr")
     CellPCA(8, cell_shape=8).fit(folder / "stack.zarr").save(folder / "cells.zarr")
     opened = open_stack(folder / "stack.zarr")
@@ -71,7 +72,7 @@ def served() -> Iterator[Callable[..., PageServer]]:
         servers.append(server)
         server.start()
         server.show("<p>first</p>")
-        server.mount(lambda document: lay_out(opened.explorer, document))
+        server.mount(lambda document: ExplorerPage(opened.explorer, document))
         return server
 
     yield serve

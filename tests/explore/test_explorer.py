@@ -15,12 +15,12 @@ import zarr
 import dpca
 from dpca.explore import markup, originals
 from dpca.explore.explorer import Explorer
-from dpca.explore.live import LiveFit, LiveModelStore, progress_words
+from dpca.explore.live import LiveFit, LiveModelStore, describe_progress
 from dpca.explore.opening import open_explorer
 from dpca.explore.originals import SampleNames
 from dpca.jobs.models.fit import fit_store
 from dpca.metrics import psnr, ssim
-from dpca.plots.panels import NO_DATA
+from dpca.plots.panels import NO_DATA, levels
 from dpca.storage import StoreError, open_stack
 from dpca.storage.errors import DataError
 from tests.explore.conftest import HOSTILE, SHAPE, K, N
@@ -38,20 +38,20 @@ def test_a_reconstruction_at_k_is_the_models_own_with_its_quality(stores: Path) 
     model, stack = dpca.StreamingPCA.load(stores / "model.zarr"), open_stack(stores / "stack.zarr")
     samples = stack.samples[...]
     for index, k in ((0, 1), (17, 4), (59, K), (59, 99)):
-        look = explorer.look(index, k)
+        view = explorer.view(index, k)
         level = min(k, K)
         again = model.inverse_transform(model.transform(samples[index : index + 1])[:, :level], level)
         again = np.clip(np.rint(again), 0, 255).astype(np.uint8)
-        assert look.k == level
-        np.testing.assert_array_equal(np.rint(look.reconstruction * 255), again[0])
-        np.testing.assert_array_equal(np.rint(look.original * 255), samples[index])
-        assert look.numbers["psnr"] == pytest.approx(
+        assert view.k == level
+        np.testing.assert_array_equal(np.rint(view.reconstruction * 255), again[0])
+        np.testing.assert_array_equal(np.rint(view.original * 255), samples[index])
+        assert view.numbers["psnr"] == pytest.approx(
             psnr(samples[index : index + 1], again, data_range=255)[0], rel=1e-5
         )
-        assert look.numbers["ssim"] == pytest.approx(
+        assert view.numbers["ssim"] == pytest.approx(
             ssim(samples[index : index + 1], again, data_range=255)[0], abs=1e-5
         )
-        assert look.size == f"{level:,} number{'s' * (level > 1)}, {4 * level:,} bytes"
+        assert view.size == f"{level:,} number{'s' * (level > 1)}, {4 * level:,} bytes"
     assert explorer.n_components == K
     shown = explorer.components(4)
     assert len(shown.images) == 4
@@ -63,12 +63,12 @@ def test_what_was_kept_of_samples_is_shown_and_sorted_without_them(stores: Path,
     """Scores know their model when it is given; a compressed store holds all."""
     how = {"model": stores / "model.zarr"} if kept == "scores.zarr" else {}
     alone, beside = opened(stores / kept, **how), opened(stores / kept, stack=stores / "stack.zarr", **how)
-    look, both = alone.look(7, 99), beside.look(7, 99)
-    assert look.original is None
-    np.testing.assert_array_equal(look.reconstruction, both.reconstruction)
-    assert both.numbers["psnr"] == pytest.approx(look.stored["psnr"], rel=1e-4)
-    assert alone.look(7, 1).k == 1
-    assert np.abs(alone.look(7, 1).reconstruction - look.reconstruction).max() > 0
+    view, both = alone.view(7, 99), beside.view(7, 99)
+    assert view.original is None
+    np.testing.assert_array_equal(view.reconstruction, both.reconstruction)
+    assert both.numbers["psnr"] == pytest.approx(view.stored["psnr"], rel=1e-4)
+    assert alone.view(7, 1).k == 1
+    assert np.abs(alone.view(7, 1).reconstruction - view.reconstruction).max() > 0
     group = zarr.open_group(stores / kept, mode="r")
     assert set(alone.orders) == {"stack", "ssim", "psnr", "mse", "distance"}
     for name, sign in (("ssim", 1), ("psnr", 1), ("mse", -1)):
@@ -92,7 +92,7 @@ def test_where_no_quality_is_stored_some_samples_are_measured(stores: Path) -> N
     explorer = opened(stores / "stack.zarr", model=stores / "model.zarr")
     assert set(explorer.orders) == {"stack", "measured"}
     order = explorer.order("measured")
-    lost = [explorer.look(int(i), K).numbers["mse"] for i in order]
+    lost = [explorer.view(int(i), K).numbers["mse"] for i in order]
     assert len(order) == N
     assert lost == sorted(lost, reverse=True)
 
@@ -102,9 +102,9 @@ def test_a_model_alone_and_a_cell_model_have_eigenimages(stores: Path) -> None:
     shown = alone.components(3)
     assert alone.facts is None
     assert [image.shape for image in shown.images] == [SHAPE] * 3
-    assert "CellPCA" in shown.words
+    assert "CellPCA" in shown.description
     both = opened(stores / "cells.zarr", stack=stores / "stack.zarr")
-    assert both.look(0, 8).numbers["psnr"] > both.look(0, 1).numbers["psnr"]
+    assert both.view(0, 8).numbers["psnr"] > both.view(0, 1).numbers["psnr"]
 
 
 def test_names_are_found_in_any_case_and_numbers_name_samples(stores: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -147,17 +147,17 @@ def test_samples_of_any_shape(
     zarr.create_array(tmp_path / "a.zarr", data=values, dimension_names=("sample", *axes))
     explorer = opened(tmp_path / "a.zarr")
     explorer.use(dpca.PCA(1).fit(values))
-    look = explorer.look(1, 1)
-    assert look.original.shape == look.reconstruction.shape == panel
-    assert 0 <= look.original.min() < 0.01 or look.original.size == 1
-    assert not look.numbers
+    view = explorer.view(1, 1)
+    assert view.original.shape == view.reconstruction.shape == panel
+    assert 0 <= view.original.min() < 0.01 or view.original.size == 1
+    assert not view.numbers
     assert explorer.components(5).images[0].shape[: len(panel[:2])]
-    assert markup.triplet(look).count("<figure>") == 3
+    assert markup.triplet(view).count("<figure>") == 3
     n_planes = int(np.prod(shape[: -2 - (axes[-1] == "channel")])) if len(shape) > 2 else 1
     assert explorer.facts.n_planes == n_planes
     if shape == (5, 16, 18):
         low, high = values[1].min(), values[1].max()
-        last, most = explorer.look(1, 1, 4).original, explorer.look(1, 1, None).original
+        last, most = explorer.view(1, 1, 4).original, explorer.view(1, 1, None).original
         assert np.corrcoef(last.ravel(), values[1, 4].ravel())[0, 1] > 0.999  # the ends are cut
         assert np.corrcoef(most.ravel(), values[1].max(axis=0).ravel())[0, 1] > 0.999
         assert low < high
@@ -182,7 +182,7 @@ def test_stores_that_cannot_be_shown(stores: Path, tmp_path: Path) -> None:
         with pytest.raises((DataError, StoreError), match=says):
             opened(*paths, **how)
     with pytest.raises(DataError, match="--stack"):
-        opened(stores / "model.zarr").look(0, 1)
+        opened(stores / "model.zarr").view(0, 1)
 
 
 def test_a_store_that_disappears_is_missed_and_a_model_that_is_written_again_is_shown(
@@ -194,32 +194,32 @@ def test_a_store_that_disappears_is_missed_and_a_model_that_is_written_again_is_
     found = open_explorer(str(tmp_path / "a.zarr"), model=str(tmp_path / "m.zarr"))
     found.load()
     watched, explorer = LiveModelStore(found.watched, found.load, found.explorer), found.explorer
-    watched.look()
+    watched.check()
     assert (explorer.version, explorer.n_components) == (1, 2)
     dpca.PCA(4).fit(values).save(tmp_path / "m.zarr", overwrite=True)
-    watched.look()
+    watched.check()
     assert (explorer.version, explorer.n_components) == (2, 4)
     (tmp_path / "m.zarr").rename(tmp_path / "away.zarr")
-    watched.look()
+    watched.check()
     assert "no model at" in explorer.news
     dpca.PCA(1).fit(values[:, :4]).save(tmp_path / "m.zarr")
-    watched.look()
+    watched.check()
     assert "was fitted to" in explorer.news
     shutil.rmtree(tmp_path / "m.zarr")
     (tmp_path / "away.zarr").rename(tmp_path / "m.zarr")
-    watched.look()
+    watched.check()
     assert explorer.news == ""
     assert explorer.version == 3
     (tmp_path / "a.zarr").rename(tmp_path / "b.zarr")
     with pytest.raises(StoreError, match="no longer exists"):
-        explorer.look(19, 1)
+        explorer.view(19, 1)
     zarr.create_array(tmp_path / "a.zarr", data=values.astype(np.uint16), chunks=(1, 9, 9))
     with pytest.raises(StoreError, match="was replaced"):
-        explorer.look(19, 1)
+        explorer.view(19, 1)
     shutil.rmtree(tmp_path / "a.zarr")
     (tmp_path / "b.zarr").rename(tmp_path / "a.zarr")
     zarr.open_array(tmp_path / "a.zarr").resize((30, 9, 9))  # it grows
-    assert explorer.look(19, 1).index == 19
+    assert explorer.view(19, 1).index == 19
 
 
 def test_the_model_of_a_fit_that_another_program_runs_says_how_far_it_is(stores: Path, tmp_path: Path) -> None:
@@ -240,13 +240,13 @@ def test_missing_values_are_not_taken_for_dark_ones(tmp_path: Path) -> None:
     values[2, 0, 0] = np.inf
     zarr.create_array(tmp_path / "a.zarr", data=values)
     explorer = opened(tmp_path / "a.zarr")
-    look = explorer.look(1, 1)
-    np.testing.assert_array_equal(look.original[2:4], np.broadcast_to(NO_DATA, (2, 14, 3)))
-    assert look.original[4:].max() == pytest.approx(1)
-    assert explorer.look(2, 1).original.max() == 1
-    assert explorer.thumbnail(1).shape == (12, 14, 3)
+    shown = levels(explorer.view(1, 1).original)
+    np.testing.assert_array_equal(shown[2:4], np.broadcast_to(np.rint(255 * np.array(NO_DATA)), (2, 14, 3)))
+    assert shown[4:].max() == 255
+    assert levels(explorer.view(2, 1).original).max() == 255
+    assert levels(explorer.thumbnail(1)).shape == (12, 14, 3)
     zarr.create_array(tmp_path / "v.zarr", data=values.reshape(3, -1))
-    curve = opened(tmp_path / "v.zarr").look(1, 1)
+    curve = opened(tmp_path / "v.zarr").view(1, 1)
     assert "nan" not in markup.triplet(curve)
 
 
@@ -255,7 +255,7 @@ def test_a_fit_shows_what_it_has_and_ends_when_it_is_told(stores: Path) -> None:
         opened = open_explorer(str(stores / "stack.zarr"))
         explorer, used = opened.explorer, []
         use = explorer.use
-        fit = LiveFit(explorer, opened.stack, 99)
+        fit = LiveFit(explorer, 99)
 
         def told(model: Any, fit: LiveFit = fit, use: Any = use, used: list[int] = used, stop: bool = stopped) -> None:
             use(model)
@@ -281,7 +281,7 @@ def test_a_fit_that_fails_is_told(stores: Path, tmp_path: Path) -> None:
     for shard in (tmp_path / "stack.zarr" / "samples" / "c").rglob("*"):
         if shard.is_file():
             shard.write_bytes(b"")
-    fit = LiveFit(opened.explorer, opened.stack, 3)
+    fit = LiveFit(opened.explorer, 3)
     fit.start()
     fit.wait()
     assert "stack.zarr" in opened.explorer.news
@@ -291,17 +291,17 @@ def test_a_fit_that_fails_is_told(stores: Path, tmp_path: Path) -> None:
 def test_names_are_text(stores: Path) -> None:
     explorer = opened(stores / "stack.zarr")
     for index in range(len(HOSTILE)):
-        look = explorer.look(index, 1)
-        text = markup.title(look) + markup.triplet(look) + markup.gallery([(index, look.name, look.original)])
+        view = explorer.view(index, 1)
+        text = markup.title(view) + markup.triplet(view) + markup.gallery([(index, view.name, view.original)])
         assert "<script" not in text
         assert "<img src=x" not in text
         assert text.isprintable()
-    assert len(markup.name_of("ä" * 10_000)) <= 300
-    assert markup.name_of("a\x1b[2J\ud800") == "a\\x1b[2J\\ud800"
-    assert markup.name_of("a\u202egpj.exe") == "a\\u202egpj.exe"
-    assert markup.name_of("\u05d0\u200f") == "\u05d0\u200f"  # Hebrew as it is written
+    assert len(markup.shortened("ä" * 10_000)) <= 300
+    assert markup.shortened("a\x1b[2J\ud800") == "a\\x1b[2J\\ud800"
+    assert markup.shortened("a\u202egpj.exe") == "a\\u202egpj.exe"
+    assert markup.shortened("\u05d0\u200f") == "\u05d0\u200f"  # Hebrew as it is written
 
 
 def test_a_bound_is_never_rounded_up() -> None:
     seen = SimpleNamespace(n_samples_seen=5, n_samples=9, seconds=1.0, captured_variance=0.5, captured_bound=0.99996)
-    assert "at least 99.9% of the optimum" in progress_words(seen)
+    assert "at least 99.9% of the optimum" in describe_progress(seen)

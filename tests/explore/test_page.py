@@ -176,7 +176,7 @@ def test_a_fit_is_watched_and_a_lost_stack_is_reported(
     assert page.locator(".at-panels img").count() == 1
     use, looked_at = explorer.use, threading.Semaphore(1)
     explorer.use = lambda model: (looked_at.acquire(timeout=20), use(model))  # each model waits until one was seen
-    fit = LiveFit(explorer, opened.stack, 4)
+    fit = LiveFit(explorer, 4)
     fit.start()
     visit.shows(".at-model", "StreamingPCA of 16 samples, 4 components")
     visit.shows(".at-news", re.compile(rf"16 of {N} samples in \d+ s: the components explain"))

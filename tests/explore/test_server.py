@@ -57,8 +57,8 @@ def test_pages_of_others_get_nothing(stores: Path, served: Callable[..., PageSer
     assert answer(server, "/app/ws", visitor | wrong)[0] == 403
     for path in (
         "/app",
-        "/own/../style.py",
-        "/own/%2e%2e/style.py",
+        "/own/../server.py",
+        "/own/%2e%2e/server.py",
         "/own//etc/passwd",
         "/static/js/../bokeh.css",
         "/x",

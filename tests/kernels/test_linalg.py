@@ -161,10 +161,16 @@ def test_no_more_than_a_billionth_of_the_captured_variance_is_lacking(
 
 
 @pytest.mark.parametrize(
-    ("decay", "k"), [(DECAYS["photographs"], 10), (DECAYS["slow"], 10), (lambda i: 0.95**i, 10), (lambda i: 0.93**i, 4)]
+    ("decay", "k"),
+    [
+        (DECAYS["photographs"], 10),
+        (DECAYS["slow"], 10),
+        (lambda i: 0.95**i, 10),
+        (lambda i: 0.93**i, 4),  # takes more than four steps in float64
+        (lambda i: (1.0 + i) ** -0.6, 30),  # takes four, with as many components as it is used for
+    ],
 )
 def test_orthogonal_iteration_converges_where_it_is_faster(decay: Callable[[np.ndarray], np.ndarray], k: int) -> None:
-    """The last one takes more than four steps in float64."""
     matrix, known = spectrum(240, decay)
     values, _, converged, following = linalg.orthogonal_iteration(matrix, k)
     assert converged

@@ -16,6 +16,7 @@ from nbclient import NotebookClient
 from PIL import Image
 
 from dpca.storage import ingest
+from dpca.storage.run import Run
 
 NOTEBOOKS = sorted((Path(__file__).parents[2] / "notebooks").glob("*.ipynb"))
 LINE = re.compile(r"^SOURCE = .*$", re.MULTILINE)
@@ -133,7 +134,7 @@ def others(folder: Path) -> dict[str, Path]:
         samples = np.tensordot(rng.normal(size=(30, 14)) * 0.8 ** np.arange(14), patterns, 1)
         samples = np.clip(128 + 20 * samples, 0, 255).astype(np.uint8)
         np.save(folder / "samples.npy", samples)
-        ingest(folder / "samples.npy", folder / f"{name}.zarr", overwrite=True)
+        ingest(folder / "samples.npy", folder / f"{name}.zarr", run=Run(overwrite=True))
         for i, sample in enumerate(samples if name == "color" else ()):
             (folder / "photos" / str(i % 3)).mkdir(parents=True, exist_ok=True)
             Image.fromarray(sample).save(folder / "photos" / str(i % 3) / f"{i}.png")

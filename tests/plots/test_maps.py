@@ -1,4 +1,4 @@
-"""Maps of modes: signed colors, missing values in grey, the north at the top, and time functions."""
+"""Maps of modes: signed colors, missing values in grey, the north at the top, and time series."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from tests.plots.test_plots import pixels
 MAPS = np.array([[[1.0, -2.0, np.nan], [0.0, 1.0, 0.5]], [[0.0, 0.0, 0.0], [0.0, 0.0, 0.0]]])
 
 
-def test_maps_beside_time_functions() -> None:
+def test_maps_beside_time_series() -> None:
     series = np.arange(10.0).reshape(5, 2)
     figure = mode_maps(MAPS, series, latitude=[10, 20], times=np.arange(5), shares=[0.5, 0.25], units="K")
     image = figure.axes[0].images[0]
@@ -71,5 +71,5 @@ def test_maps_alone_and_what_does_not_fit() -> None:
     assert len(upright) == 2
     with pytest.raises(ValueError, match=r"maps have shape \(2, 3\)"):
         mode_maps(MAPS[0])
-    with pytest.raises(ValueError, match=r"time functions have shape \(4, 3\): give \(n, 2\)"):
+    with pytest.raises(ValueError, match=r"time series have shape \(4, 3\): give \(n, 2\)"):
         mode_maps(MAPS, np.zeros((4, 3)))

@@ -21,6 +21,7 @@ from dpca import CellPCA
 from dpca.jobs import encode_store
 from dpca.representation.compressed import compressed_views, file_system
 from dpca.storage import DataError, StoreError, ingest, open_stack
+from dpca.storage.survey import ReadOptions
 from tests.conftest import smooth_images
 from tests.helpers.s3_server import options_at, upload
 
@@ -46,7 +47,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory, field: xarray.DataArray) ->
     images = smooth_images(N, (*SHAPE, 2))
     np.save(folder / "images.npy", images)
     ingest(folder / "images.npy", folder / "images-stack.zarr", axes=("y", "x", "channel"))
-    ingest(field, folder / "field-stack.zarr", data_range=(200, 455))
+    ingest(field, folder / "field-stack.zarr", reading=ReadOptions(data_range=(200, 455)))
     for name, goal in {"images": {"psnr": 32.0}, "field": {"max_error": 2.0}}.items():
         stack = open_stack(folder / f"{name}-stack.zarr")
         CellPCA(20, cell_shape=6, overlap=3, shared=True).fit(stack).save(folder / f"{name}-model.zarr")

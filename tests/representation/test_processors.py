@@ -14,6 +14,7 @@ import dpca
 from dpca import CellPCA
 from dpca.jobs import encode_store
 from dpca.storage import ingest, open_stack
+from dpca.storage.survey import ReadOptions
 from tests.conftest import smooth_images
 from tests.helpers.core_types import environment, taken, usable
 from tests.representation import decode_elsewhere
@@ -53,7 +54,7 @@ def stores(tmp_path_factory: pytest.TempPathFactory) -> list[str]:
         here = folder / name
         here.mkdir()
         np.save(here / "values.npy", values)
-        ingest(here / "values.npy", here / "stack.zarr", data_range=data_range)
+        ingest(here / "values.npy", here / "stack.zarr", reading=ReadOptions(data_range=data_range))
         stack = open_stack(here / "stack.zarr")
         CellPCA(12, cell_shape=8, overlap=overlap, shared=True).fit(stack).save(here / "model.zarr")
         encode_store(stack, here / "model.zarr", here / "out.zarr", **goal)

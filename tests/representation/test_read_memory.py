@@ -14,6 +14,7 @@ from dpca.jobs import encode_store
 from dpca.kernels.algebra import linalg
 from dpca.representation.compressed.compressed import Compressed
 from dpca.storage import ingest
+from dpca.storage.survey import ReadOptions
 from tests.conftest import smooth_images
 from tests.helpers.traced import traced_peak
 from tests.jobs.compressed.test_encode_sequences import drifting
@@ -42,7 +43,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     }
     for name, (values, stated) in kinds.items():
         np.save(folder / "values.npy", values)
-        stack = ingest(folder / "values.npy", folder / f"{name}-stack.zarr", data_range=stated)
+        stack = ingest(folder / "values.npy", folder / f"{name}-stack.zarr", reading=ReadOptions(data_range=stated))
         CellPCA(30, cell_shape=10, overlap=4, shared=True).fit(stack).save(folder / f"{name}-model.zarr")
         for goal in ({"psnr": 33.0}, {"max_relative_error": 0.01}):
             encode_store(stack, folder / f"{name}-model.zarr", folder / f"{name}-{min(goal)}.zarr", **goal)

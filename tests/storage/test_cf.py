@@ -19,6 +19,7 @@ from dpca.storage.errors import DataError
 from dpca.storage.ingest import ingest
 from dpca.storage.readers import open_reader
 from dpca.storage.stack import open_stack
+from dpca.storage.survey import ReadOptions
 
 SHAPE = (6, 4, 5)
 
@@ -113,7 +114,7 @@ def test_a_missing_value_is_named_and_never_data(name: str, tmp_path: Path) -> N
     source = netcdf(tmp_path, data, attributes, **options)
     with pytest.raises(DataError, match=r"sample 2 of 'a.nc/t' .*missing value at \(1, 3\).* --on-error skip"):
         ingest(source, tmp_path / "out.zarr")
-    stack = ingest(source, tmp_path / "out.zarr", on_error="skip")
+    stack = ingest(source, tmp_path / "out.zarr", reading=ReadOptions(on_error="skip"))
     assert stack.names.tolist() == ["0", "1", "3", "4", "5"]
     assert [name for name, _ in stack.rejected] == ["2"]
     np.testing.assert_array_equal(stack.samples[:], np.delete(sound.samples[:], 2, 0))
@@ -253,7 +254,7 @@ def test_zarr_of_xarray_is_decoded_by_ingest_and_refused_without(name: str, vers
         open_stack(path)
     with pytest.raises(DataError, match=r"sample 4 of 'a.zarr' .*missing value at \(0, 1\)"):
         ingest(path, tmp_path / "out.zarr")
-    stack = ingest(path, tmp_path / "out.zarr", on_error="skip")
+    stack = ingest(path, tmp_path / "out.zarr", reading=ReadOptions(on_error="skip"))
     with xarray.open_zarr(path, consolidated=False) as dataset:
         expected = np.delete(dataset["t"].values, 4, 0)
     np.testing.assert_array_equal(stack.samples[:], expected)

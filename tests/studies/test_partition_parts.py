@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-import importlib
 import math
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -25,7 +25,7 @@ from dpca.pipelines.studies.partitions.settings import PartitionSettings, design
 from dpca.pipelines.studies.partitions.strategies import Training, fitting, strategies
 from dpca.pipelines.studies.partitions.tables import Bound, PartitionTable, in_text
 from dpca.storage.errors import DataError
-from dpca.storage.progress import no_progress
+from dpca.storage.run import Run
 from tests.conftest import smooth_images
 
 IMAGE = ("y", "x", "channel")
@@ -208,18 +208,13 @@ def test_a_table_shows_the_columns_that_have_values() -> None:
     }
 
 
-def test_components_of_whole_samples_follow_the_memory_unless_they_are_asked_for(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    # In the package the name of the module is that of its function.
-    folding = importlib.import_module("dpca.engine.folds.fold")
-    training = Training(as_source(np.zeros((400, 200, 100), np.uint8)), 400, 20_000, 255.0, None, "", no_progress)
+def test_components_of_whole_samples_follow_the_memory_unless_they_are_asked_for() -> None:
+    training = Training(as_source(np.zeros((400, 200, 100), np.uint8)), 400, 20_000, 255.0, Run())
 
     def fitted(room: int, **settings: Any) -> int:
-        monkeypatch.setattr(folding, "task_budget", lambda *_: room)
         asked = PartitionSettings(**settings)
         plan = design(asked, 400, (200, 100), ("y", "x"))
-        return fitting(plan, asked, training).holistic
+        return fitting(plan, asked, replace(training, run=Run(memory=room))).holistic
 
     found = [fitted(megabytes * 10**6) for megabytes in (300, 120, 90, 70)]
     assert found[0] == 200

@@ -12,7 +12,7 @@ from dpca import PCA, StreamingPCA, timeseries
 from dpca.models import ConvergenceWarning
 from dpca.timeseries.analytic import _padded
 from dpca.timeseries.exponentials import _Fit
-from dpca.timeseries.results import turned
+from dpca.timeseries.results import phase_factors
 from tests.fixtures.other_libraries import known
 from tests.timeseries.field import RATES, N, linear, noisy, waves
 
@@ -192,8 +192,8 @@ def test_derivatives_of_the_residual() -> None:
 def test_phases_by_which_the_largest_entry_is_positive() -> None:
     """Entries that are equal up to rounding error are ties, and the first one counts."""
     given = np.array([[0.95, -1], [1 - 1e-9, -1], [-2, 1]])
-    np.testing.assert_array_equal(turned(given), [[-1], [1], [-1]])
-    np.testing.assert_allclose(turned(np.array([[1j, 3 + 4j]])) * (3 + 4j), 5)
+    np.testing.assert_array_equal(phase_factors(given), [[-1], [1], [-1]])
+    np.testing.assert_allclose(phase_factors(np.array([[1j, 3 + 4j]])) * (3 + 4j), 5)
 
 
 def test_signs_of_scores_go_with_those_of_their_maps() -> None:

@@ -15,6 +15,7 @@ import zarr
 from dpca import PCA, timeseries
 from dpca.engine.folds.fold import plan_for
 from dpca.storage import DataError
+from dpca.storage.run import Run
 from tests.fixtures.other_libraries import known
 from tests.timeseries.field import SHAPE, waves
 
@@ -47,12 +48,12 @@ def test_energies_of_odd_blocks_add_up_to_the_spectrum(center: str | None) -> No
     given = flat - flat.mean(axis=0) if center == "record" else flat
     detrend = "constant" if center == "block" else False
     frequencies, power = scipy.signal.welch(given, 4, "hann", 25, 13, detrend=detrend, axis=0)
-    found = timeseries.spod(flat, 3, 25, time=0.25, center=center)
+    found = timeseries.spod(flat, 3, timeseries.Blocks(25, center=center), time=0.25)
     np.testing.assert_allclose(found.frequencies, frequencies)
     np.testing.assert_allclose(found.total, power.sum(axis=1), rtol=1e-9)
 
 
-def test_time_functions_have_the_modes_of_the_field(exact: timeseries.SpectralModes) -> None:
+def test_time_series_have_the_modes_of_the_field(exact: timeseries.SpectralModes) -> None:
     found = timeseries.spod(FULL.transform(FIELD), 3, 40, model=FULL)
     np.testing.assert_allclose(found.energy, exact.energy, rtol=1e-9)
     cosines = np.einsum("fkij,fkij->fk", found.modes.compute().conj(), exact.modes.compute())
@@ -80,7 +81,7 @@ def test_stores_in_segments(
 
     monkeypatch.setattr("dpca.engine.folds.fold.plan_for", planned)
     for client in (None, cluster):
-        found = timeseries.spod(x, 3, 40, oversampling=4, client=client, band=(0.02, 0.2))
+        found = timeseries.spod(x, 3, 40, oversampling=4, run=Run(client=client), band=(0.02, 0.2))
         here = (exact.frequencies >= 0.02) & (exact.frequencies <= 0.2)
         np.testing.assert_allclose(found.frequencies, exact.frequencies[here])
         assert np.abs(found.energy - exact.energy[here]).sum() < 5e-3 * exact.energy[here].sum()
@@ -98,11 +99,11 @@ def test_two_blocks_are_enough() -> None:
     [
         ({"block": 300}, "block is 300 .* 400"),
         ({"block": 1}, "block is 1:"),
-        ({"overlap": 1}, "overlap is 1:"),
+        ({"block": timeseries.Blocks(40, overlap=1)}, "overlap is 1:"),
         ({"band": (0.51, 0.6)}, r"band is \(0.51, 0.6\) .* 0 to 0.5 .* 0.025"),
-        ({"center": "all"}, "center is 'all'"),
-        ({"window": np.ones(39)}, r"window has shape \(39,\).* 40 "),
-        ({"window": "hnn"}, "window is 'hnn'"),
+        ({"block": timeseries.Blocks(40, center="all")}, "center is 'all'"),
+        ({"block": timeseries.Blocks(40, window=np.ones(39))}, r"window has shape \(39,\).* 40 "),
+        ({"block": timeseries.Blocks(40, window="hnn")}, "window is 'hnn'"),
         ({"n_modes": 0}, "n_modes is 0"),
         ({"time": np.arange(N) ** 1.1}, "time steps of 400 samples"),
         ({"x": FIELD[:1]}, "block is 40 .* 1:"),
@@ -117,7 +118,7 @@ def test_refused_in_one_sentence(how: dict[str, Any], words: str) -> None:
 def test_as_pyspod_does(block: int, overlap: float) -> None:
     theirs = known("pyspod")
     window, energies = theirs[f"window {block}"], theirs[f"energies {block}"]
-    ours = timeseries.spod(FIELD, 3, block, time=0.5, overlap=overlap, window=window, oversampling=30)
+    ours = timeseries.spod(FIELD, 3, timeseries.Blocks(block, overlap, window), time=0.5, oversampling=30)
     assert ours.n_blocks == theirs[f"blocks {block}"]
     # Theirs are squared amplitudes, ours are densities.
     density = 0.5 * window.sum() ** 2 / (window**2).sum()
@@ -133,5 +134,5 @@ def test_as_pyspod_does(block: int, overlap: float) -> None:
 )
 def test_an_overlap_is_at_least_what_was_asked_for_in_whole_samples(block: int, overlap: float, shared: int) -> None:
     """The overlap equals that of pyspod, in percent: 55 of 100, although .55 * 100 is slightly more in floats."""
-    found = timeseries.spod(FIELD[:250], 1, block, overlap=overlap, band=(0, 0))
+    found = timeseries.spod(FIELD[:250], 1, timeseries.Blocks(block, overlap), band=(0, 0))
     assert found.n_blocks == (250 - shared) // (block - shared)

@@ -19,6 +19,8 @@ from dpca.representation.compressed.compressed_form import StoreForm
 from dpca.storage import Stack, ingest, open_stack, verify
 from dpca.storage.errors import DataError, StoreError
 from dpca.storage.integrity.manifest import write_manifest
+from dpca.storage.run import Run
+from dpca.storage.survey import ReadOptions
 from tests.conftest import smooth_images
 from tests.jobs.compressed.test_encode_sequences import drifting
 from tests.trust.damage import draw_damage
@@ -45,7 +47,12 @@ def make_appendable(folder: Path) -> None:
         }
         for stack, (values, stated) in stacks.items():
             np.save(here / f"{stack}.npy", values)
-            ingest(here / f"{stack}.npy", here / f"{stack}-stack.zarr", data_range=stated, threads=1)
+            ingest(
+                here / f"{stack}.npy",
+                here / f"{stack}-stack.zarr",
+                reading=ReadOptions(data_range=stated),
+                run=Run(threads=1),
+            )
         for stack in ("first", "days"):
             CellPCA(12, cell_shape=8, shared=True).fit(here / f"{stack}-stack.zarr").save(here / f"{stack}-model.zarr")
         with patch.object(StoreForm, "rows", ROWS), patch.object(StoreForm, "shard_rows", ROWS):

@@ -26,6 +26,8 @@ from dpca.jobs import (
 from dpca.representation.compressed.compressed_form import StoreForm as CodesForm
 from dpca.storage import ingest
 from dpca.storage.arrays.layout import Layout
+from dpca.storage.run import Run
+from dpca.storage.survey import ReadOptions
 from tests.conftest import smooth_images
 
 SHAPE = (40, 24, 20, 3)
@@ -70,14 +72,14 @@ def make_stores(folder: Path, client: Any) -> None:
             np.save(folder / f"{name}-floats.npy", images.astype(np.float32) / 255)
             here = folder / name
             here.mkdir()
-            stack = ingest(folder / f"{name}.npz", here / "stack.zarr", threads=1)
-            ingest(folder / f"{name}-floats.npy", here / "floats.zarr", threads=1)
+            stack = ingest(folder / f"{name}.npz", here / "stack.zarr", run=Run(threads=1))
+            ingest(folder / f"{name}-floats.npy", here / "floats.zarr", run=Run(threads=1))
             fit_store(stack, here / "cells.zarr", CellPCA(3, cell_shape=8))
             StreamingPCA(3, random_state=0).fit(stack).save(here / "streaming.zarr")
             PCA(3).fit(stack).save(here / "exact.zarr")
             transform_store(stack, here / "cells.zarr", here / "scores.zarr", reconstruct=True)
             encode_store(stack, here / "cells.zarr", here / "compressed.zarr", psnr=18)
-            compress(folder / f"{name}.npz", here / "job.zarr", SETTINGS, client=client)
+            compress(folder / f"{name}.npz", here / "job.zarr", SETTINGS, run=Run(client=client))
             _make_sequences(here, turn)
 
 
@@ -91,13 +93,18 @@ def _make_sequences(here: Path, turn: int) -> None:
     surfaces = here.parent / f"{here.name}-rough.npy"
     np.save(surfaces, rough)
     stacks = {
-        "waves": ingest(field[:DAYS], here / "days.zarr", data_range=(-2, 2), threads=1),
-        "rough": ingest(surfaces, here / "surfaces.zarr", data_range=(-(2**15), 2**15 - 1), threads=1),
+        "waves": ingest(field[:DAYS], here / "days.zarr", reading=ReadOptions(data_range=(-2, 2)), run=Run(threads=1)),
+        "rough": ingest(
+            surfaces, here / "surfaces.zarr", reading=ReadOptions(data_range=(-(2**15), 2**15 - 1)), run=Run(threads=1)
+        ),
     }
     for (name, stack), promise in zip(stacks.items(), (0.01, 0.5), strict=True):
         CellPCA(6, cell_shape=7, shared=True).fit(stack).save(here / f"{name}-model.zarr")
         encode_store(stack, here / f"{name}-model.zarr", here / f"{name}.zarr", max_error=promise)
-    append_store(here / "waves.zarr", ingest(field[DAYS:], here / "later.zarr", data_range=(-2, 2), threads=1))
+    append_store(
+        here / "waves.zarr",
+        ingest(field[DAYS:], here / "later.zarr", reading=ReadOptions(data_range=(-2, 2)), run=Run(threads=1)),
+    )
 
 
 # -- damage

@@ -18,6 +18,7 @@ import dpca
 from dpca import CellPCA
 from dpca.storage import DataError, StoreError, ingest, open_stack, verify
 from dpca.storage.readers import open_reader
+from dpca.storage.run import Run
 from tests.conftest import smooth_images
 
 
@@ -56,7 +57,7 @@ def test_a_codec_that_runs_what_it_reads_is_refused(consolidated: bool, tmp_path
     reading: list[Callable[[Path], Any]] = [
         lambda where: open_stack(where).samples[...],
         lambda where: open_reader(where).fetch([0]),
-        lambda where: ingest(where, tmp_path / "out.zarr", threads=1),
+        lambda where: ingest(where, tmp_path / "out.zarr", run=Run(threads=1)),
         lambda where: CellPCA(1, cell_shape=2).fit(where),
         lambda where: CellPCA(1, cell_shape=2).fit(x).transform(where),
         lambda where: verify(where),

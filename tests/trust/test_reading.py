@@ -26,6 +26,8 @@ from dpca.storage import DataError, StoreError, ingest, open_stack, verify
 from dpca.storage.arrays.arrays import write_strings
 from dpca.storage.arrays.reading import open_array
 from dpca.storage.integrity.checked import checked_store
+from dpca.storage.run import Run
+from dpca.storage.survey import ReadOptions
 from tests.conftest import smooth_images
 from tests.trust.damage import SHAPE, change_value, json_places
 
@@ -108,7 +110,7 @@ def test_samples_of_a_missing_shard_are_an_error(
         lambda: np.asarray(open_array(path / "samples")[2:5]),
         lambda: CellPCA(2, cell_shape=8).fit(path),
         lambda: StreamingPCA(2).fit(zarr.open(path / "samples", mode="r")),
-        lambda: ingest(path, tmp_path / "again.zarr", threads=1),
+        lambda: ingest(path, tmp_path / "again.zarr", run=Run(threads=1)),
         lambda: transform_store(stack, stores / "cells.zarr", tmp_path / "scores.zarr"),
         *(
             (lambda model=model, x=x: model.transform(x).compute())
@@ -298,7 +300,7 @@ def test_every_value_of_the_metadata_is_vouched_for(stores: Path) -> None:
 def test_whole_stores_have_no_problems(made: Path, cluster: Any) -> None:
     for store in sorted(p for p in made.iterdir()):
         assert verify(store) == []
-        assert verify(store, client=cluster) == []
+        assert verify(store, run=Run(client=cluster)) == []
     assert verify(made / "stack.zarr" / "samples") == []
     assert verify(made / "job.zarr" / "stack") == []
 
@@ -307,7 +309,7 @@ def test_a_stack_that_left_samples_out_is_whole(tmp_path: Path) -> None:
     x = np.random.default_rng(0).normal(size=(40, 300, 300))
     x[[3, 38]] = np.nan
     np.save(tmp_path / "x.npy", x)
-    stack = ingest(tmp_path / "x.npy", tmp_path / "s.zarr", on_error="skip", threads=1)
+    stack = ingest(tmp_path / "x.npy", tmp_path / "s.zarr", reading=ReadOptions(on_error="skip"), run=Run(threads=1))
     assert [name for name, _ in stack.rejected] == ["03", "38"]
     (tmp_path / "s.zarr" / "samples" / "c" / "99").mkdir()  # as a shard leaves that was not needed in the end
     (tmp_path / "s.zarr" / ".DS_Store").write_bytes(b"of a file manager")

@@ -10,15 +10,16 @@ import pytest
 
 from dpca.jobs import transform_store
 from dpca.storage import StoreError, open_stack, verify
+from dpca.storage.run import Run
 
 
 def test_an_input_behind_a_url_of_a_file_is_an_input(stores: Path) -> None:
     stack, model = open_stack(f"file://{stores / 'stack.zarr'}"), stores / "cells.zarr"
     for target in (stores / "stack.zarr", stores / "stack.zarr" / "m"):
         with pytest.raises(StoreError, match="input"):
-            transform_store(stack, model, target, overwrite=True)
+            transform_store(stack, model, target, run=Run(overwrite=True))
     with pytest.raises(StoreError, match="input"):
-        transform_store(stack, f"file://{model}", model, overwrite=True)
+        transform_store(stack, f"file://{model}", model, run=Run(overwrite=True))
     assert verify(stores / "stack.zarr") == []
 
 

@@ -21,6 +21,7 @@ from dpca.jobs.compressed.remeasure import remeasure
 from dpca.models.base.store import load_any
 from dpca.storage import ingest, open_stack, verify
 from dpca.storage.errors import DataError, StoreError
+from dpca.storage.run import Run
 from tests.conftest import smooth_images
 from tests.trust.damage import SETTINGS, SHAPE, draw_damage
 
@@ -54,8 +55,10 @@ def _stack_ways(store: str, whole: Path) -> dict[str, Way]:
     models = {name: load_any(whole / f"{name}.zarr") for name in ("cells", "streaming", "exact")}
     return {
         "open_stack": lambda here, out: _stack_parts(here / store),
-        "ingest": lambda here, out: _again(ingest(here / store, out / "again.zarr", threads=1).path),
-        "ingest the array": lambda here, out: ingest(here / store / "samples", out / "c.zarr", threads=1).samples[...],
+        "ingest": lambda here, out: _again(ingest(here / store, out / "again.zarr", run=Run(threads=1)).path),
+        "ingest the array": lambda here, out: ingest(
+            here / store / "samples", out / "c.zarr", run=Run(threads=1)
+        ).samples[...],
         "fit cells": lambda here, out: CellPCA(2, cell_shape=12).fit(here / store).components_,
         "fit whole": lambda here, out: StreamingPCA(2, random_state=0).fit(here / store / "samples").components_,
         "fit array": lambda here, out: PCA(2).fit(open_stack(here / store)).components_,

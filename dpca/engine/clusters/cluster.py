@@ -23,10 +23,10 @@ from dpca.engine.clusters.cluster_file import ClusterFile, read_cluster_file
 from dpca.engine.clusters.private import private_folder
 from dpca.engine.clusters.tls import TlsFiles
 from dpca.engine.clusters.worker_setup import SILENCE, quiet
-from dpca.engine.folds.memory import thread_count, usable_bytes
 from dpca.engine.folds.stopping import defer_signals
 from dpca.storage.errors import ClusterError, DataError, one_line
-from dpca.storage.remote.clusters import cluster_errors, require_version, wait_for_worker, watched
+from dpca.storage.remote.clusters import cluster_errors, require_version, run_on_first_worker, watched
+from dpca.storage.remote.memory import thread_count, usable_bytes
 
 if TYPE_CHECKING:
     from distributed.security import Security
@@ -194,7 +194,7 @@ def _described(file: ClusterFile) -> Iterator[Any]:
                     f"the {file.class_path} of '{file.path}' has no client ({one_line(error)}): check its arguments"
                 ) from error
             stack.callback(_close, client)
-        if not wait_for_worker(client, file.patience):
+        if run_on_first_worker(client, int, file.patience) is None:
             raise ClusterError(
                 f"the {file.class_path} of '{file.path}' has had no workers for {file.patience:.0f} seconds: check why "
                 f"none starts, or increase patience"

@@ -8,9 +8,9 @@ from typing import Any, cast
 
 import numpy as np
 
-from dpca.engine.folds.memory import usable_bytes
 from dpca.kernels.algebra.namespace import namespace
 from dpca.kernels.algebra.types import Array
+from dpca.storage.remote.memory import usable_bytes
 
 # With ten bits of mantissa, a product of matrices of this size and value is too small by a factor of 1 - 2**-11.
 _PROBE_SIZE, _PROBE = 256, 1 + 2.0**-12

@@ -13,10 +13,9 @@ import dask
 from dask.base import compute
 from dask.delayed import delayed
 
-from dpca.engine.folds.checkpoint import Checkpoints
+from dpca.engine.folds.checkpoint import load_results
 from dpca.engine.folds.fold_tasks import GroupResult, Results, Work, group_graph
 from dpca.engine.folds.identity import digest
-from dpca.engine.folds.memory import parallel_tasks, peak_resident_bytes, task_budget, thread_count, usable_bytes
 from dpca.engine.folds.plan import FoldPlan, PlanError, plan_fold
 from dpca.engine.folds.rehearsal import rehearsal
 from dpca.engine.folds.rounds import Scheme
@@ -27,9 +26,11 @@ from dpca.engine.sources.source import Source
 from dpca.partition.base import Partition
 from dpca.rules.base.rule import Rule
 from dpca.rules.base.state import State
-from dpca.storage.progress import JobProgress, Stage, no_progress
+from dpca.storage.progress import Stage
 from dpca.storage.remote.clusters import cluster_errors
+from dpca.storage.remote.memory import peak_resident_bytes, task_budget, usable_bytes
 from dpca.storage.remote.sharing import share_storage_options
+from dpca.storage.run import Run
 
 
 def fold(
@@ -37,12 +38,9 @@ def fold(
     source: Source,
     partition: Partition,
     *,
+    run: Run = Run(),
     scheme: Scheme | None = None,
     plan: FoldPlan | None = None,
-    client: Any | None = None,
-    budget: int | None = None,
-    checkpoints: Checkpoints | None = None,
-    progress: JobProgress = no_progress,
     stage: str = "fit",
     note: str = "",
     watch: Watch | None = None,
@@ -65,20 +63,15 @@ def fold(
         The samples. Threads of this process fold a numpy array.
     partition : Partition
         The partition of the attributes.
+    run : Run
+        Its cluster runs the fold; the default is threads of this process. Its ``memory`` limits each task, and its
+        progress counts the bytes read. Its checkpoints hold finished segments and groups: a fold does not repeat those
+        of its own, and does not touch those of other rules, parameters, sources or plans.
     scheme : Averaging or DataParallel, optional
         The work of the streams in a round, for a fold in synchronous rounds. The result depends on it, not on the
         workers.
     plan : FoldPlan, optional
         The result of `plan_for` for the same arguments, if it is known.
-    client : distributed.Client, optional
-        The cluster to run on; the default is threads of this process.
-    budget : int, optional
-        Memory of a task in bytes; the default depends on the worker with the least memory, or on this machine.
-    checkpoints : Checkpoints, optional
-        Storage for finished segments and groups. A fold does not repeat those of its own. Those of other rules,
-        parameters, sources or plans are not touched.
-    progress : Progress
-        Receives the bytes read.
     stage : str
         Name of the progress bar, and of the tasks on Dask's dashboard.
     note : str
@@ -96,27 +89,15 @@ def fold(
     Raises
     ------
     PlanError
-        Before anything runs, if the budget cannot hold one partition, with the states of all streams of a round.
+        Before anything runs, if the memory of a task cannot hold one partition, with the states of all streams of a
+        round.
     DataError
         At a value that is not finite.
     """
     if (stand_in := rehearsal()) is not None:
         guessed, planned = stand_in.fold(rule, source, partition, scheme, stage)
         return guessed, FoldReport(planned, 0.0, 0, note)
-    folding = iter_fold(
-        rule,
-        source,
-        partition,
-        scheme=scheme,
-        plan=plan,
-        client=client,
-        budget=budget,
-        checkpoints=checkpoints,
-        progress=progress,
-        stage=stage,
-        note=note,
-        watch=watch,
-    )
+    folding = _Folding(rule, source, partition, run, scheme, plan, stage, note).links(watch)
     try:
         while True:
             look = next(folding)
@@ -134,14 +115,10 @@ def iter_fold(
     source: Source,
     partition: Partition,
     *,
+    run: Run = Run(),
     scheme: Scheme | None = None,
     plan: FoldPlan | None = None,
-    client: Any | None = None,
-    budget: int | None = None,
-    checkpoints: Checkpoints | None = None,
-    progress: JobProgress = no_progress,
     stage: str = "fit",
-    note: str = "",
     watch: Watch | None = None,
     resume_from: Sequence[State] | None = None,
 ) -> Generator[FoldProgress, None, tuple[Results, FoldReport]]:
@@ -154,29 +131,7 @@ def iter_fold(
     resume_from : sequence of State, optional
         Initial states of a chain: those after the samples before the plan's only segment.
     """
-    began = time.perf_counter()
-    client = None if source.in_process else client
-    plan = plan or plan_for(rule, source, partition, scheme=scheme, client=client, budget=budget)
-    if checkpoints is not None:
-        # Each fold has a folder of its own. Another budget or cluster has other groups, another rule other arrays.
-        settings = digest(rule, plan, source, partition, scheme)
-        checkpoints = replace(checkpoints, folder=f"{checkpoints.folder}/{settings}")
-
-    def report(peak: int) -> FoldReport:
-        return FoldReport(plan, time.perf_counter() - began, peak or peak_resident_bytes(), note)
-
-    run = _FoldRun(rule, source, partition, scheme, plan, client, checkpoints, stage, report, resume_from)
-    results: Results = [{} for _ in range(partition.n_partitions)]
-    bar = progress(stage, plan.read_bytes, "B")
-    try:
-        with cluster_errors(client):
-            outcomes = yield from run.outcomes(bar, watch)
-    finally:
-        bar.close()
-    for group, (found, _) in zip(plan.groups, outcomes, strict=True):
-        for index, result in zip(group.partitions, found, strict=True):
-            results[index] = result
-    return results, report(max(held for _, held in outcomes))
+    return _Folding(rule, source, partition, run, scheme, plan, stage, resume_from=resume_from).links(watch)
 
 
 def plan_for(
@@ -184,23 +139,20 @@ def plan_for(
     source: Source,
     partition: Partition,
     *,
+    run: Run = Run(),
     scheme: Scheme | None = None,
-    client: Any | None = None,
-    budget: int | None = None,
 ) -> FoldPlan:
     """Return the plan of `fold` for these arguments. Parameters and errors are those of `fold`.
 
     The attributes of a band are spread over the whole sample, so each of several tasks reads all samples. In one
     process, the threads of a single task fold them instead if that saves reading.
     """
-    client = None if source.in_process else client
-    n_threads = thread_count()
+    run = run.here() if source.in_process else run
     planned = partial(plan_fold, source, partition, rule, scheme=scheme)
-    limit = task_budget(client, n_threads) if budget is None else budget
-    plan = planned(budget=limit, n_parallel=1 if scheme is not None else parallel_tasks(client, n_threads))
-    if client is None and scheme is None and n_threads > 1 and len(plan.groups) > 1:
+    plan = planned(budget=run.task_bytes(), n_parallel=1 if scheme is not None else run.n_parallel())
+    if run.client is None and scheme is None and run.n_threads > 1 and len(plan.groups) > 1:
         try:
-            together = planned(budget=task_budget(None, 1) if budget is None else budget, threads=n_threads)
+            together = planned(budget=task_budget(None, 1) if run.memory is None else run.memory, threads=run.n_threads)
         except PlanError:
             together = plan
         plan = together if together.read_bytes < plan.read_bytes else plan
@@ -217,36 +169,61 @@ def plan_for(
 
 
 @dataclass(frozen=True)
-class _FoldRun:
-    """One fold, its cluster and its checkpoints."""
+class _Folding:
+    """The arguments of one fold."""
 
     rule: Rule
     source: Source
     partition: Partition
+    run: Run
     scheme: Scheme | None
-    plan: FoldPlan
-    client: Any | None
-    checkpoints: Checkpoints | None
+    plan: FoldPlan | None
     stage: str
-    report: Callable[[int], FoldReport]
+    note: str = ""
     resume_from: Sequence[State] | None = None
 
-    def outcomes(self, bar: Stage, watch: Watch | None) -> Generator[FoldProgress, None, list[GroupResult]]:
+    def links(self, watch: Watch | None) -> Generator[FoldProgress, None, tuple[Results, FoldReport]]:
+        """Fold link by link, as `iter_fold`."""
+        began = time.perf_counter()
+        run = self.run.here() if self.source.in_process else self.run
+        plan = self.plan or plan_for(self.rule, self.source, self.partition, run=run, scheme=self.scheme)
+        if run.checkpoints is not None:
+            # Each fold has a folder of its own. Another budget or cluster has other groups, another rule other arrays.
+            run = run.below(digest(self.rule, plan, self.source, self.partition, self.scheme))
+
+        def report(peak: int) -> FoldReport:
+            return FoldReport(plan, time.perf_counter() - began, peak or peak_resident_bytes(), self.note)
+
+        results: Results = [{} for _ in range(self.partition.n_partitions)]
+        bar = run.progress(self.stage, plan.read_bytes, "B")
+        try:
+            with cluster_errors(run.client):
+                outcomes = yield from replace(self, run=run).outcomes(plan, report, bar, watch)
+        finally:
+            bar.close()
+        for group, (found, _) in zip(plan.groups, outcomes, strict=True):
+            for index, result in zip(group.partitions, found, strict=True):
+                results[index] = result
+        return results, report(max(held for _, held in outcomes))
+
+    def outcomes(
+        self, plan: FoldPlan, report: Callable[[int], FoldReport], bar: Stage, watch: Watch | None
+    ) -> Generator[FoldProgress, None, list[GroupResult]]:
         """Return the results of each group, from checkpoints or computed, in parallel or link by link."""
-        plan, dtype = self.plan, self.partition.split_dtype(self.source.dtype)
+        dtype, kept = self.partition.split_dtype(self.source.dtype), self.run.checkpoints
         common = (plan.batch_rows, plan.threads, plan.checkpoint_rows, self.source.name, dtype)
         row_bytes = [math.prod(b - a for a, b in group.region) * self.source.dtype.itemsize for group in plan.groups]
         outcomes: dict[int, GroupResult] = {}
         missing: dict[int, Work] = {}
         for g, group in enumerate(plan.groups):
-            work = Work(self.rule, self.partition, group, *common, f"group-{g:06d}", self.stage, self.checkpoints)
-            if self.checkpoints is not None and (found := self.checkpoints.load_results(work.name)):
+            work = Work(self.rule, self.partition, group, *common, f"group-{g:06d}", self.stage, kept)
+            if kept is not None and (found := load_results(kept, work.name)):
                 outcomes[g] = found, 0
                 bar.advance(row_bytes[g] * self.source.shape[0])
             else:
                 missing[g] = work
-        given = (self.source, plan.segments, self.scheme, self.client, self.computed, self.report, bar, row_bytes)
-        strands = partial(Strands, *given)
+        computed = partial(_computed, self.run, plan.threads)
+        strands = partial(Strands, self.source, plan.segments, self.scheme, self.run, computed, report, bar, row_bytes)
         if watch is not None and len(missing) == len(plan.groups) and strands(missing).fit_memory():
             outcomes = yield from strands(missing, self.resume_from).outcomes(watch)
         elif self.scheme is not None:
@@ -254,32 +231,36 @@ class _FoldRun:
                 outcomes |= yield from strands({g: work}).outcomes(None)
         else:
             graph = {g: group_graph(work, self.source, plan.segments) for g, work in missing.items()}
-            outcomes |= self.computed(graph, lambda g: bar.advance(row_bytes[g] * self.source.shape[0]))
+            outcomes |= computed(graph, lambda g: bar.advance(row_bytes[g] * self.source.shape[0]))
         return [outcomes[g] for g in range(len(plan.groups))]
 
-    def computed(self, graph: dict[Any, Any], done: Callable[[Any], None]) -> dict[Any, Any]:
-        """Compute the nodes of a graph, on the cluster or on threads. ``done`` is called for each finished node."""
-        if self.client is None:
-            reporting = [delayed(_with_report, pure=False)(node, done, g) for g, node in graph.items()]
-            at_once = max(1, thread_count() // self.plan.threads)
-            return dict(zip(graph, compute(*reporting, scheduler="threads", num_workers=at_once), strict=True))
-        from distributed import as_completed
 
-        share_storage_options(self.client)
-        # The graph contains states on purpose; the option suppresses Dask's warning.
-        with dask.config.set({"distributed.admin.large-graph-warning-threshold": "1 TB"}):
-            futures = self.client.compute(list(graph.values()))
-        number_of = dict(zip(futures, graph, strict=True))
-        found: dict[Any, Any] = {}
-        try:
-            for future in as_completed(futures):
-                found[number_of[future]] = future.result()
-                future.release()  # otherwise its worker would keep all its results until the end
-                done(number_of[future])
-        except BaseException:
-            self.client.cancel(futures)
-            raise
-        return found
+def _computed(run: Run, threads: int, graph: dict[Any, Any], done: Callable[[Any], None]) -> dict[Any, Any]:
+    """Compute the nodes of a graph, on the cluster or on threads, of which each node uses some.
+
+    ``done`` is called for each finished node.
+    """
+    if run.client is None:
+        reporting = [delayed(_with_report, pure=False)(node, done, g) for g, node in graph.items()]
+        at_once = max(1, run.n_threads // threads)
+        return dict(zip(graph, compute(*reporting, scheduler="threads", num_workers=at_once), strict=True))
+    from distributed import as_completed
+
+    share_storage_options(run.client)
+    # The graph contains states on purpose; the option suppresses Dask's warning.
+    with dask.config.set({"distributed.admin.large-graph-warning-threshold": "1 TB"}):
+        futures = run.client.compute(list(graph.values()))
+    number_of = dict(zip(futures, graph, strict=True))
+    found: dict[Any, Any] = {}
+    try:
+        for future in as_completed(futures):
+            found[number_of[future]] = future.result()
+            future.release()  # otherwise its worker would keep all its results until the end
+            done(number_of[future])
+    except BaseException:
+        run.client.cancel(futures)
+        raise
+    return found
 
 
 def _with_report(outcome: Any, done: Callable[[Any], None], g: Any) -> Any:

@@ -24,7 +24,6 @@ import numpy as np
 from dpca.engine.folds.boundary import guarded
 from dpca.engine.folds.device import Device
 from dpca.engine.folds.fold_tasks import Results
-from dpca.engine.folds.memory import thread_count
 from dpca.engine.folds.plan import PlanError, box_around
 from dpca.engine.sources.derived import DerivedSource
 from dpca.engine.sources.source import BatchReader, Source, batches
@@ -33,6 +32,7 @@ from dpca.kernels.algebra.types import Array, Region
 from dpca.partition.base import Partition
 from dpca.rules.base.rule import Rule
 from dpca.rules.base.state import State
+from dpca.storage.remote.memory import thread_count
 
 # Memory of a stack in addition to its states, in multiples of a state: eigensolvers copy their matrices.
 _COPIES = 6

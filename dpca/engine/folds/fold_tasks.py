@@ -11,10 +11,9 @@ import numpy as np
 from dask.delayed import delayed
 
 from dpca.engine.folds.boundary import guarded
-from dpca.engine.folds.checkpoint import Checkpoints
-from dpca.engine.folds.memory import peak_resident_bytes
+from dpca.engine.folds.checkpoint import load_states, save_results, save_states
 from dpca.engine.folds.plan import Group
-from dpca.engine.folds.rounds import Run, Scheme, rounds
+from dpca.engine.folds.rounds import Scheme, Span, rounds
 from dpca.engine.sources.derived import OpenedSource
 from dpca.engine.sources.source import Source, batches
 from dpca.kernels.algebra.linalg import release_scratch
@@ -22,7 +21,9 @@ from dpca.kernels.algebra.types import Array
 from dpca.partition.base import Partition
 from dpca.rules.base.state import State
 from dpca.storage.remote.clusters import for_workers, task_key
+from dpca.storage.remote.memory import peak_resident_bytes
 from dpca.storage.remote.tasks import one_blas_thread, run_in_order
+from dpca.storage.transaction.checkpoints import Checkpoints
 
 Results = list[dict[str, Array]]
 GroupResult = tuple[Results, int]
@@ -61,7 +62,7 @@ class Work:
         init = guarded(self.rule.init, self.called)
         return [init(self.partition.n_features(i), self.dtype) for i in self.group.partitions], 0
 
-    def parts(self, source: Source, samples: Run) -> Iterator[tuple[Run | None, list[Array]]]:
+    def parts(self, source: Source, samples: Span) -> Iterator[tuple[Span | None, list[Array]]]:
         """Yield each batch, split into partitions, with its range of samples if that is known."""
         origin, members = tuple(start for start, _ in self.group.region), self.group.partitions
         n_values = min(self.rows, samples[1] - samples[0]) * sum(map(self.partition.n_features, members))
@@ -77,16 +78,16 @@ class Work:
     def load(self, s: int, *, part: bool = False) -> list[State] | None:
         """Return the kept states of a segment, or of a part of it with a further state that counts its samples."""
         name = f"{self.segment(s)}-part" if part else self.segment(s)
-        return None if self.checkpoints is None else self.checkpoints.load_states(name)
+        return None if self.checkpoints is None else load_states(self.checkpoints, name)
 
     def keep(self, s: int, states: Sequence[State], at: int | None) -> None:
         """Keep the states of a segment, or of its part up to sample ``at``."""
         if self.checkpoints is None:
             return
         if at is not None:
-            self.checkpoints.save_states(f"{self.segment(s)}-part", [*states, State({}, {"at": at})])
+            save_states(self.checkpoints, f"{self.segment(s)}-part", [*states, State({}, {"at": at})])
             return
-        self.checkpoints.save_states(self.segment(s), states)
+        save_states(self.checkpoints, self.segment(s), states)
         self.checkpoints.remove(f"{self.segment(s)}-part")
 
     def forget(self, s: int) -> None:
@@ -96,7 +97,7 @@ class Work:
 
 
 def fold_segment(
-    work: Work, source: Source, samples: Run, before: Reached | None = None, keep_as: str | None = None
+    work: Work, source: Source, samples: Span, before: Reached | None = None, keep_as: str | None = None
 ) -> Reached:
     """Fold the rule over each partition of a group, for one run of samples.
 
@@ -105,12 +106,12 @@ def fold_segment(
     of some partitions. A long run keeps its states at intervals, and resumes from them.
     """
     kept = work.checkpoints
-    if kept is not None and keep_as is not None and (found := kept.load_states(keep_as)):
+    if kept is not None and keep_as is not None and (found := load_states(kept, keep_as)):
         return found, 0
     states, peak = work.begin() if before is None else ([state.copy() for state in before[0]], before[1])
     part = f"{keep_as or work.segment(0)}-part"
     at, stop = samples
-    if kept is not None and stop - at > work.checkpoint_rows and (found := kept.load_states(part)):
+    if kept is not None and stop - at > work.checkpoint_rows and (found := load_states(kept, part)):
         at = found.pop().counts["at"]
         states = found
     mark = at + work.checkpoint_rows
@@ -120,16 +121,16 @@ def fold_segment(
             states = list(run_in_order(update, zip(states, parts, strict=True), threads=work.threads))
             at += len(parts[0])
             if kept is not None and mark <= at < stop:
-                kept.save_states(part, [*states, State({}, {"at": at})])
+                save_states(kept, part, [*states, State({}, {"at": at})])
                 mark = at + work.checkpoint_rows
     release_scratch()
     if kept is not None and keep_as is not None:
-        kept.save_states(keep_as, states)
+        save_states(kept, keep_as, states)
         kept.remove(part)
     return states, max(peak, peak_resident_bytes())
 
 
-def fold_group(work: Work, source: Source, samples: Run) -> GroupResult:
+def fold_group(work: Work, source: Source, samples: Span) -> GroupResult:
     """Fold and finish a group of a single segment in one task, so that its states are never transferred."""
     outcome = finish(work, fold_segment(work, source, samples))
     if work.checkpoints is not None:
@@ -163,7 +164,7 @@ def finish(work: Work, reached: Reached, n_segments: int = 0, *, copy: bool = Fa
         results = list(run)
     release_scratch()
     if work.checkpoints is not None:
-        work.checkpoints.save_results(work.name, results)
+        save_results(work.checkpoints, work.name, results)
         for s in range(n_segments):
             work.checkpoints.remove(work.segment(s))
     return results, max(reached[1], peak_resident_bytes())
@@ -174,7 +175,7 @@ def finish_graph(work: Work, reached: Reached, n_segments: int, *, copy: bool) -
     return _node(f"{work.stage} finish", finish_copy if copy else finish, work, reached, n_segments)()
 
 
-def group_graph(work: Work, source: Source, cuts: Sequence[Run]) -> Any:
+def group_graph(work: Work, source: Source, cuts: Sequence[Span]) -> Any:
     """Return the delayed `GroupResult` of a group: its segments are merged in pairs of neighbors, then finished."""
     pieces = [source.piece(samples, work.group.region) for samples in cuts]
     if len(cuts) == 1:
@@ -191,7 +192,7 @@ def group_graph(work: Work, source: Source, cuts: Sequence[Run]) -> Any:
 
 
 def segment_graph(
-    work: Work, source: Source, samples: Run, reached: Reached, scheme: Scheme | None, n_parallel: int
+    work: Work, source: Source, samples: Span, reached: Reached, scheme: Scheme | None, n_parallel: int
 ) -> Any:
     """Return the delayed `Reached` after a segment that continues from ``reached``.
 
@@ -228,7 +229,7 @@ def _same(reached: Reached) -> Reached:
     return reached
 
 
-def run_stream(work: Work, scheme: Scheme, source: Source, samples: Run, reached: Reached) -> Reached:
+def run_stream(work: Work, scheme: Scheme, source: Source, samples: Span, reached: Reached) -> Reached:
     """Fold the samples of one stream in one round."""
     states = reached[0]
     pieces: list[State | None] = [None] * len(states)
@@ -249,7 +250,9 @@ def join_streams(work: Work, scheme: Scheme, reached: Reached, pieces: Sequence[
     return joined, max([peak_resident_bytes(), *(peak for _, peak in pieces)])
 
 
-def run_rounds(work: Work, scheme: Scheme, source: Source, dealt: Sequence[Sequence[Run]], reached: Reached) -> Reached:
+def run_rounds(
+    work: Work, scheme: Scheme, source: Source, dealt: Sequence[Sequence[Span]], reached: Reached
+) -> Reached:
     """Run all rounds of a segment, one stream after the other."""
     opened = OpenedSource(source)
     for runs in dealt:

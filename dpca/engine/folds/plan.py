@@ -24,7 +24,7 @@ from typing import Any, cast
 
 import numpy as np
 
-from dpca.engine.folds.rounds import Run, Scheme, segments
+from dpca.engine.folds.rounds import Scheme, Span, segments
 from dpca.engine.sources.source import BatchReader, Source
 from dpca.kernels.algebra.types import Region
 from dpca.partition.base import Partition
@@ -185,7 +185,7 @@ class _Size:
 
 Piece = tuple[Sequence[int], _Size]
 """The partitions of a future group, and their size."""
-Way = tuple[list[Piece], tuple[Run, ...], int]
+Way = tuple[list[Piece], tuple[Span, ...], int]
 """Groups, segments, and rows of a batch."""
 
 
@@ -324,7 +324,7 @@ class _Planner:
         moved = states * (_ADDING * math.ceil(self.n / rows) + _MERGING * (len(segments) - 1))
         return max(0, self.n_parallel - at_once), self.n * self.decoded_bytes(pieces) + moved
 
-    def cut(self, tiles: list[Piece], rows: int) -> tuple[list[Piece], tuple[Run, ...]]:
+    def cut(self, tiles: list[Piece], rows: int) -> tuple[list[Piece], tuple[Span, ...]]:
         """Return groups and segments whose tasks all fit the budget."""
         pieces = self.groups(tiles, rows, 1)
         segments = self.segments(pieces, rows)
@@ -372,7 +372,7 @@ class _Planner:
             )
         return [part for half in self.halves(piece) for part in self.split(half, rows, n_segments)]
 
-    def segments(self, pieces: list[Piece], rows: int, most: int | None = None) -> tuple[Run, ...]:
+    def segments(self, pieces: list[Piece], rows: int, most: int | None = None) -> tuple[Span, ...]:
         """Cut the samples into segments that are not too long, and at least as many as parallel tasks."""
         largest = max(self.box_bytes(size) for _, size in pieces) * self.n
         longest = self.whole or (SEGMENT_BYTES if self.mergeable else LINK_BYTES)

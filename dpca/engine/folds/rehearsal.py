@@ -20,7 +20,7 @@ from typing import Any
 
 import numpy as np
 
-from dpca.engine.folds.checkpoint import Checkpoints
+from dpca.engine.folds.checkpoint import save_states
 from dpca.engine.folds.fold_tasks import Reached, Results, Work, finish, merge_states
 from dpca.engine.folds.plan import FoldPlan, plan_fold
 from dpca.engine.folds.rounds import Scheme
@@ -30,6 +30,7 @@ from dpca.kernels.algebra.linalg import release_scratch
 from dpca.partition.base import Partition
 from dpca.rules.base.rule import Rule
 from dpca.storage.remote.tasks import one_blas_thread
+from dpca.storage.transaction.checkpoints import Checkpoints
 
 # Most samples, and most bytes of samples, for the approximate results of every group.
 _FEW, _FEW_BYTES = 256, 2**26
@@ -185,7 +186,7 @@ class Rehearsal:
             if rule.mergeable:
                 copies: list[Reached] = [([state.copy() for state in states], 0) for _ in range(2)]
                 merging = _seconds(lambda: merge_states(work, *copies))
-            keeping = _seconds(lambda: work.checkpoints.save_states("state", states) if work.checkpoints else None)
+            keeping = _seconds(lambda: save_states(work.checkpoints, "state", states) if work.checkpoints else None)
             size = sum(array.nbytes for state in states for array in state.arrays.values())
             finishing = _seconds(lambda: finish(work, (states, 0), copy=True))
         return FoldCost(

@@ -25,7 +25,7 @@ from dpca.kernels.algebra.types import Array
 from dpca.rules.base.rule import Rule, check_count
 from dpca.rules.base.state import State
 
-Run = tuple[int, int]
+Span = tuple[int, int]
 
 # Samples of one matrix product: enough for products to be fast.
 _ROWS_AT_ONCE = 1024
@@ -134,14 +134,14 @@ Scheme = Averaging | DataParallel
 """The work of the streams in a round."""
 
 
-def rounds(samples: Run, scheme: Scheme, chunk_rows: int) -> Iterator[tuple[Run, ...]]:
+def rounds(samples: Span, scheme: Scheme, chunk_rows: int) -> Iterator[tuple[Span, ...]]:
     """Yield the runs of samples of the streams in each round, in order."""
     for start in range(*samples, scheme.round_rows):
         stop = min(start + scheme.round_rows, samples[1])
         yield deal(start, stop, scheme.n_streams, scheme.unit(chunk_rows))
 
 
-def deal(start: int, stop: int, n_streams: int, unit: int) -> tuple[Run, ...]:
+def deal(start: int, stop: int, n_streams: int, unit: int) -> tuple[Span, ...]:
     """Cut samples into one run per stream, of whole units. Lengths differ by at most one unit, and none is empty."""
     units = math.ceil((stop - start) / unit)
     each, more = divmod(units, n_streams)
@@ -150,7 +150,7 @@ def deal(start: int, stop: int, n_streams: int, unit: int) -> tuple[Run, ...]:
     return tuple((a, min(b, stop)) for a, b in itertools.pairwise(edges) if b > a)
 
 
-def segments(n: int, round_rows: int, longest: int) -> tuple[Run, ...]:
+def segments(n: int, round_rows: int, longest: int) -> tuple[Span, ...]:
     """Cut n samples into segments of whole rounds, at least one, with at most ``longest`` samples if possible."""
     length = max(1, longest // round_rows) * round_rows
     return tuple((start, min(start + length, n)) for start in range(0, n, length))

@@ -21,14 +21,15 @@ from typing import Any
 
 from dpca.engine.folds.boundary import guarded
 from dpca.engine.folds.fold_tasks import GroupResult, Reached, Work, finish_graph, merge_states, segment_graph
-from dpca.engine.folds.memory import parallel_tasks, thread_count, usable_bytes
-from dpca.engine.folds.rounds import Run, Scheme
+from dpca.engine.folds.rounds import Scheme, Span
 from dpca.engine.folds.watching import FoldProgress, FoldReport, Watch
 from dpca.engine.sources.source import Source
 from dpca.kernels.algebra.linalg import release_scratch
 from dpca.rules.base.state import State
 from dpca.storage.progress import Stage
+from dpca.storage.remote.memory import usable_bytes
 from dpca.storage.remote.tasks import one_blas_thread
+from dpca.storage.run import Run
 
 Computed = Callable[[dict[Any, Any], Callable[[Any], None]], dict[Any, Any]]
 # Memory of the progress so far, in states: copies of two, and one for `finish`.
@@ -58,7 +59,7 @@ class Strands:
     cuts : sequence of (start, stop)
         The segments.
     scheme : Scheme or None
-    client : distributed.Client or None
+    run : Run
     computed : callable
         Computes a graph, and reports each finished node.
     report : callable (peak_memory)
@@ -73,9 +74,9 @@ class Strands:
     """
 
     source: Source
-    cuts: Sequence[Run]
+    cuts: Sequence[Span]
     scheme: Scheme | None
-    client: Any | None
+    run: Run
     computed: Computed
     report: Callable[[int], FoldReport]
     bar: Stage
@@ -84,7 +85,7 @@ class Strands:
     resume_from: Sequence[State] | None = None
 
     def __post_init__(self) -> None:
-        self._n_parallel = parallel_tasks(self.client, thread_count())
+        self._n_parallel = self.run.n_parallel()
         work = next(iter(self.works.values()))
         self._merges = self.scheme is None and work.rule.mergeable
         self._side_by_side = math.ceil(self._n_parallel / len(self.works)) if self._merges else 1
@@ -128,7 +129,7 @@ class Strands:
                     self._push(g, strand.reached)
         if self._merges:
             before = {g: self._all_merged(g) for g in self.works}
-        copy = self.client is not None
+        copy = self.run.client is not None
         graph = {g: finish_graph(work, before.pop(g), len(self.cuts), copy=copy) for g, work in self.works.items()}
         return self.computed(graph, lambda g: None)
 

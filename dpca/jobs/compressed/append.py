@@ -15,7 +15,6 @@ import zarr
 
 from dpca.choices import COMPRESSED
 from dpca.codec.goal import Goal
-from dpca.engine.folds.checkpoint import Checkpoints
 from dpca.engine.sources.source import as_source
 from dpca.jobs.compressed.append_write import QUALITY, AppendJob, grow, what_stays, write_appended
 from dpca.jobs.compressed.encode_write import EncodeJob
@@ -34,10 +33,12 @@ from dpca.storage.disk import folder_bytes, remove_tree
 from dpca.storage.errors import BusyError, DataError
 from dpca.storage.ingest import ingest
 from dpca.storage.integrity.manifest import Carried, finished_bytes
-from dpca.storage.progress import JobProgress, no_progress
 from dpca.storage.readers import Reader
 from dpca.storage.remote.objects import ObjectPath, place_of
+from dpca.storage.run import Run
 from dpca.storage.stack import Stack
+from dpca.storage.survey import ReadOptions
+from dpca.storage.transaction.checkpoints import Checkpoints
 from dpca.storage.transaction.outputs import check_output
 from dpca.storage.transaction.workspace import Workspace, fingerprint_of
 
@@ -87,9 +88,8 @@ def append_store(
     *,
     drift: Drift = "refuse",
     original: Stack | None = None,
-    reading: Mapping[str, Any] | None = None,
-    client: Any | None = None,
-    progress: JobProgress = no_progress,
+    reading: ReadOptions | None = None,
+    run: Run = Run(),
 ) -> Appended:
     """Append samples to a compressed store: encode them with the components of the store.
 
@@ -108,10 +108,10 @@ def append_store(
         What to do if the new samples miss the goal of the store.
     original : Stack, optional
         With "refit": the samples that the store was made from.
-    reading : mapping, optional
-        Options of `dpca.storage.ingest` for a reader.
-    client, progress
-        As for `encode_store`.
+    reading : ReadOptions, optional
+        How the samples of a reader are read.
+    run : Run
+        Where the tasks run, and with how much memory.
 
     Raises
     ------
@@ -129,7 +129,6 @@ def append_store(
     Costs the encoding of the new samples, one shard, and a hard link for each file that is reused. A refit costs as
     much as ``dpca fit`` and ``dpca encode`` in addition.
     """
-    reading = dict(reading or {})
     if isinstance(place_of(store), ObjectPath):
         raise DataError(
             f"'{store}' is in an object store, but append requires a disk: append on a disk and copy the result"
@@ -152,9 +151,11 @@ def append_store(
         return Appended(NOTHING, 0, {}, "", False)
     if original is not None:
         check_original(before, original)
+    asked = {} if reading is None else vars(reading)
     fingerprint = fingerprint_of(
-        "append", before.facts["fingerprint"], content, reading, original.fingerprint if original else None
+        "append", before.facts["fingerprint"], content, asked, original.fingerprint if original else None
     )
+    run = replace(run, overwrite=False)  # only the store itself is replaced
     compact = zarr.config.set({"json_indent": None})
     with compact, Workspace(store, kind=COMPRESSED, fingerprint=fingerprint, overwrite=True) as work:
         began, kept = time.perf_counter(), Checkpoints(str(work.scratch), str(work.scratch))
@@ -162,17 +163,16 @@ def append_store(
             raise BusyError(f"'{store}' was replaced by another run: run the same command again")
         if isinstance(given, Reader):
             cells = before.codec.components.grid.cell_shape
-            given = ingest(given, work.scratch / "stack", cell_shape=cells, client=client, progress=progress, **reading)
+            given = ingest(given, work.scratch / "stack", cell_shape=cells, reading=reading or ReadOptions(), run=run)
         _check_alike(before, given)
         along, report = _all_coordinates(before, given), _report_of(before, kept)
         promised, n_spatial = before.facts.get("max_error"), before.codec.components.grid.n_spatial
         goal = Goal(**before.facts["goal"])
         encode = EncodeJob(as_source(given), str(work.store), work.fingerprint, promised, n_spatial, kept, goal=goal)
         carried = what_stays(job := AppendJob(encode, before))
-        run: dict[str, Any] = {"client": client, "progress": progress}
         facts = {"appended": [*before.facts.get("appended", []), {"content": content, "samples": given.n_samples}]}
         if (known := kept.load(_REFIT)) is None:
-            found = _write_store(job, goal, given, along, work, carried, facts, **run)
+            found = _write_store(job, goal, given, along, work, carried, facts, run)
             if found["drifted"] and drift == "refuse":
                 remove_tree(work.scratch)  # another run cannot use it
                 work.scratch.mkdir()
@@ -189,7 +189,7 @@ def append_store(
         if original is not None and refitted:
             kept.save(_REFIT, {}, found)
             carried = Carried(stores=carried.stores)
-            found["peak"] = refit(before, original, given, work, facts, new_report, paths, **run).peak_memory
+            found["peak"] = refit(before, original, given, work, facts, new_report, paths, run).peak_memory
         cost = StageCost(time.perf_counter() - began, given.nbytes, found["peak"])
         if new_report and not refitted:
             from dpca.jobs.compressed.append_report import renew_report  # matplotlib takes a second to import
@@ -216,8 +216,7 @@ def _write_store(
     work: Workspace,
     carried: Carried,
     more: Mapping[str, Any],
-    client: Any | None,
-    progress: JobProgress,
+    run: Run,
 ) -> dict[str, Any]:
     """Write the longer store; return the peak memory of a process, the measures, and by how much a goal is missed."""
     before = job.before
@@ -230,7 +229,7 @@ def _write_store(
     try:
         old = {name: values for name, values in before.quality.items() if name in QUALITY}
         errors = goal.errors(old) if goal.is_of_samples else None
-        peak, new = write_appended(job, errors, client, progress)
+        peak, new = write_appended(job, errors, run)
     except OverflowError as error:
         raise DataError(
             f"'{given.path}' has values far outside the range of '{before.path}' ({error}): encode all samples again"

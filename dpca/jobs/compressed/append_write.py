@@ -8,12 +8,10 @@ import os
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 
 from dpca.codec.waves import RUN, restored
-from dpca.engine.folds.memory import peak_resident_bytes, task_budget, thread_count
 from dpca.engine.folds.plan import Outline
 from dpca.jobs.compressed.encode_until import write_until_met
 from dpca.jobs.compressed.encode_write import EncodeJob, encode_rows, plan_codes, write_rows
@@ -24,8 +22,9 @@ from dpca.representation.compressed.compressed_views import ALONG
 from dpca.storage.arrays.reading import StoredArray, array_in, open_group, read_into
 from dpca.storage.disk import atomic_write_bytes
 from dpca.storage.integrity.manifest import METADATA, Carried, carried_over
-from dpca.storage.progress import JobProgress
+from dpca.storage.remote.memory import peak_resident_bytes
 from dpca.storage.remote.tasks import map_shards
+from dpca.storage.run import Run
 from dpca.storage.transaction.inherited import link_or_copy
 
 #: Arrays with an entry for each sample. Others are computed from these.
@@ -116,20 +115,18 @@ def grow(job: AppendJob, carried: Carried) -> None:
             atomic_write_bytes(target / name / METADATA, json.dumps(metadata).encode())
 
 
-def write_appended(
-    job: AppendJob, errors: Array | None, client: Any | None, progress: JobProgress
-) -> tuple[int, dict[str, Array]]:
+def write_appended(job: AppendJob, errors: Array | None, run: Run) -> tuple[int, dict[str, Array]]:
     """Write the shards that hold new samples; return the peak memory of a process and the quality of these samples.
 
     If all samples, with the ``errors`` of the earlier ones, miss the goal of the job, some shards get finer codes.
     """
     rows, source, kept = job.rows, job.encode.source, job.encode.checkpoints
     if source.in_process:
-        client = None  # the source is in the memory of this process
+        run = run.here()  # the source is in the memory of this process
     whole = Outline(source.name, (job.length, *source.shape[1:]), source.dtype, source.chunks)
     promised = job.before.facts["residual_step"] is not None
     form = StoreForm(tuple(whole.shape), whole.dtype.itemsize)
-    budget, codec = task_budget(client, thread_count()), job.before.codec
+    budget, codec = run.task_bytes(), job.before.codec
     values = sum(rows.size for rows in codec.components.rows)
     decoded = plan_codes(whole, budget, len(codec.cell), form, promised=promised, n_values=values)
     job = replace(job, encode=replace(job.encode, decoded=decoded))
@@ -141,9 +138,9 @@ def write_appended(
             (s, counts[s], None if kept.load(encode.unit(s, nearest)) else (job, s, nearest))
             for s, nearest in shards.items()
         )
-        stage = progress("append", sum(counts[s] for s in shards), "samples")
-        peaks = map_shards(_append_one, calls, stage=stage, client=client, threads=thread_count(), name="append")
-        return max([*peaks, peak_resident_bytes() if client is None else 0])
+        stage = run.progress("append", sum(counts[s] for s in shards), "samples")
+        peaks = map_shards(_append_one, calls, stage=stage, client=run.client, threads=run.n_threads, name="append")
+        return max([*peaks, peak_resident_bytes() if run.client is None else 0])
 
     peak, nearest = write_until_met(encode.goal, job.shards, write, encode.record, errors)
     records = [encode.record(s, nearest.get(s, 0)) for s in job.shards]

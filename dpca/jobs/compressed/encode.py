@@ -14,7 +14,6 @@ from dpca.choices import COMPRESSED
 from dpca.codec.goal import Goal
 from dpca.codec.quantize import error_within_bound
 from dpca.codec.quantized import Quantized
-from dpca.engine.folds.checkpoint import Checkpoints
 from dpca.engine.sources.source import as_source
 from dpca.jobs.compressed.encode_trials import Trials, cell_components
 from dpca.jobs.compressed.encode_write import PLAN, EncodeJob, stored_plan, write_codes
@@ -36,11 +35,12 @@ from dpca.storage.arrays.coordinates import write_coordinates
 from dpca.storage.arrays.layout import SAMPLE
 from dpca.storage.disk import remove_tree
 from dpca.storage.errors import DataError
-from dpca.storage.progress import JobProgress, no_progress
 from dpca.storage.ranges import type_range
 from dpca.storage.remote.objects import Place
 from dpca.storage.remote.tasks import one_blas_thread
+from dpca.storage.run import Run
 from dpca.storage.stack import Stack
+from dpca.storage.transaction.checkpoints import Checkpoints
 from dpca.storage.transaction.outputs import check_output
 from dpca.storage.transaction.workspace import Workspace, fingerprint_of
 
@@ -53,9 +53,7 @@ def encode_store(
     model: str | os.PathLike[str],
     target: str | os.PathLike[str],
     *,
-    client: Any | None = None,
-    overwrite: bool = False,
-    progress: JobProgress = no_progress,
+    run: Run = Run(),
     request: str | None = None,
     every_sample: bool = False,
     **goal: float | None,
@@ -70,7 +68,7 @@ def encode_store(
         A stored `CellPCA`. Components that do not save bytes are dropped, so fit more rather than fewer.
     target : path-like
         Path of the store. It appears there when it is complete; `dpca.open_compressed` reads it.
-    client, overwrite, progress
+    run : Run
         As for `fit_store`.
     request : str, optional
         Text that the store keeps. A program can use it to recognize its earlier request.
@@ -102,13 +100,13 @@ def encode_store(
         wanted.value,
         *(["every_sample"] if every_sample else []),
     )
-    with Workspace(target, kind=COMPRESSED, fingerprint=fingerprint, overwrite=overwrite) as work:
+    with Workspace(target, kind=COMPRESSED, fingerprint=fingerprint, overwrite=run.overwrite) as work:
         if work.state == "complete":
             return NOTHING
         facts = {} if request is None else {"request": request}
-        stack = with_range(stack, client=client, progress=progress)
+        stack = with_range(stack, run)
         try:
-            cost = fill_codes(stack, model, work, work.scratch, wanted, facts=facts, client=client, progress=progress)
+            cost = fill_codes(stack, model, work, work.scratch, wanted, facts=facts, run=run)
         except UnmetError:
             # An encoding with another goal cannot resume from this one, so no files remain.
             remove_tree(work.scratch)
@@ -140,8 +138,7 @@ def fill_codes(
     wanted: Goal,
     *,
     facts: Mapping[str, Any],
-    client: Any | None,
-    progress: JobProgress,
+    run: Run,
 ) -> StageCost:
     """Write the missing parts of a compressed store in a workspace; ``records`` is the folder of the records of shards.
 
@@ -164,7 +161,7 @@ def fill_codes(
                 _clear(work)
                 found = _planned(stack, fitted, stated, aim, reached)
                 kept.save(PLAN, found.arrays, found.settings)
-            held, quality = write_planned(stack, fitted, work, kept, wanted, stated, client, progress)
+            held, quality = write_planned(stack, fitted, work, kept, wanted, stated, run)
             peak, known = max(peak, held), ({}, {"error": _error(wanted, stack, work, quality)})
             kept.save(_REACHED, *known)
         if wanted.is_error_bound or (error := known[1]["error"]) <= wanted.allowed:
@@ -226,8 +223,7 @@ def write_planned(
     kept: Checkpoints,
     wanted: Goal | None,
     stated: Mapping[str, Any],
-    client: Any | None,
-    progress: JobProgress,
+    run: Run,
 ) -> tuple[int, list[dict[str, Array]]]:
     """Write a compressed store from its `PLAN` in the checkpoint; return the result of `write_codes`.
 
@@ -257,7 +253,7 @@ def write_planned(
                 not len(chosen.cell),
                 wanted,
             )
-            peak, quality = write_codes(job, group, len(chosen.cell), client, progress)
+            peak, quality = write_codes(job, group, len(chosen.cell), run)
         except OverflowError as error:
             raise DataError(
                 f"'{stack.path}' cannot be encoded with a step this fine ({error}): ask for less"

@@ -20,8 +20,6 @@ from dpca.codec.interpolation import folded
 from dpca.codec.quantize import integer_dtype, to_integers
 from dpca.codec.residual import differences
 from dpca.codec.waves import RUN, stored
-from dpca.engine.folds.checkpoint import Checkpoints
-from dpca.engine.folds.memory import peak_resident_bytes, task_budget, thread_count
 from dpca.engine.folds.plan import TASK_OVERHEAD
 from dpca.engine.sources.source import Source, batches
 from dpca.jobs.compressed.encode_until import write_until_met
@@ -41,8 +39,10 @@ from dpca.representation.compressed.compressed_form import (
 from dpca.storage.arrays.arrays import create_array, open_written, write_shard
 from dpca.storage.arrays.reading import array_in, open_array, root_facts
 from dpca.storage.errors import DataError, StoreError
-from dpca.storage.progress import JobProgress
+from dpca.storage.remote.memory import peak_resident_bytes
 from dpca.storage.remote.tasks import map_shards
+from dpca.storage.run import Run
+from dpca.storage.transaction.checkpoints import Checkpoints
 
 #: Name of the checkpoint with the arrays and settings of the whole stack.
 PLAN = "plan"
@@ -111,13 +111,11 @@ class EncodeJob:
         return record_of(self.checkpoints, self.unit(shard, nearest))
 
 
-def write_codes(
-    job: EncodeJob, group: zarr.Group, n_positions: int, client: Any | None, progress: JobProgress
-) -> tuple[int, list[dict[str, Array]]]:
+def write_codes(job: EncodeJob, group: zarr.Group, n_positions: int, run: Run) -> tuple[int, list[dict[str, Array]]]:
     """Write codes and residuals, shard by shard; return the peak memory of a process and the quality of each shard."""
     source, form = job.source, job.form
     if source.in_process:
-        client = None  # the source is in the memory of this process
+        run = run.here()  # the source is in the memory of this process
     facts, n = root_facts(group), source.shape[0]
     waves, largest = facts["waves"], longest_score(facts, facts["waves"]) / facts["step"]
     dtype = integer_dtype(largest if n_positions else 0.0)
@@ -131,7 +129,7 @@ def write_codes(
         )
     rows = form.shard_rows
     promised = facts["residual_step"] is not None
-    budget, values = task_budget(client, thread_count()), array_in(group, "basis").size if n_positions else 0
+    budget, values = run.task_bytes(), array_in(group, "basis").size if n_positions else 0
     job = replace(job, decoded=plan_codes(source, budget, n_positions, form, promised=promised, n_values=values))
 
     def write(shards: Mapping[int, int]) -> int:
@@ -140,9 +138,9 @@ def write_codes(
             (s, lengths[s], None if job.checkpoints.load(job.unit(s, nearest)) is not None else (job, s, nearest))
             for s, nearest in shards.items()
         )
-        stage = progress("encode", sum(lengths.values()), "samples")
-        peaks = map_shards(encode_one, calls, stage=stage, client=client, threads=thread_count(), name="encode")
-        return max([*peaks, peak_resident_bytes() if client is None else 0])
+        stage = run.progress("encode", sum(lengths.values()), "samples")
+        peaks = map_shards(encode_one, calls, stage=stage, client=run.client, threads=run.n_threads, name="encode")
+        return max([*peaks, peak_resident_bytes() if run.client is None else 0])
 
     peak, nearest = write_until_met(job.goal, range(job.n_shards), write, job.record)
     return peak, [job.record(s, nearest.get(s, 0)) for s in range(job.n_shards)]

@@ -15,10 +15,11 @@ from dpca.report.record import report_folder
 from dpca.representation.compressed.compressed import Compressed
 from dpca.storage.errors import DataError
 from dpca.storage.ingest import ingest
-from dpca.storage.progress import JobProgress
 from dpca.storage.readers.arrays.zarr_array import ZarrReader
 from dpca.storage.readers.several import SeveralReader
+from dpca.storage.run import Run
 from dpca.storage.stack import Stack
+from dpca.storage.survey import ReadOptions
 from dpca.storage.transaction.workspace import Workspace
 
 # Number of samples that are compared to find out whether a store was made from a stack.
@@ -46,9 +47,7 @@ def refit(
     facts: Mapping[str, Any],
     report: Mapping[str, Any],
     paths: Sequence[str],
-    *,
-    client: Any | None,
-    progress: JobProgress,
+    run: Run,
 ) -> StageCost:
     """Fit and encode all samples with the goal and the cells of a store; replace the content of a workspace.
 
@@ -65,8 +64,8 @@ def refit(
         Numbers of the report that is written again; empty if there is none.
     paths : sequence of str
         Input files of the new samples.
-    client, progress
-        As for `dpca.jobs.encode_store`.
+    run : Run
+        As for `dpca.jobs.encode_store`, but nothing is replaced.
 
     Returns
     -------
@@ -79,13 +78,12 @@ def refit(
     both = SeveralReader([ZarrReader(stack.path) for stack in (original, new)], name)
     both.paths = (original.path, *paths)
     both.names = [*original.names.tolist(), *new.names.tolist()]
-    stated = tuple(before.facts["data_range"])
-    run: dict[str, Any] = {"client": client, "progress": progress}
-    stack = ingest(both, folder / "stack", cell_shape=grid.cell_shape, data_range=stated, **run)
-    fitted = fit_store(stack, folder / "model", _model_like(before), **run)
+    reading = ReadOptions(data_range=tuple(before.facts["data_range"]))
+    stack = ingest(both, folder / "stack", cell_shape=grid.cell_shape, reading=reading, run=run)
+    fitted = fit_store(stack, folder / "model", _model_like(before), run=run)
     kept_facts = {name: value for name, value in before.facts.items() if name in ("job", "settings")}
     wanted = Goal(**goal)
-    cost = fill_codes(stack, folder / "model", work, folder / "records", wanted, facts={**kept_facts, **facts}, **run)
+    cost = fill_codes(stack, folder / "model", work, folder / "records", wanted, facts={**kept_facts, **facts}, run=run)
     if report:
         from dpca.jobs.scores.report import write_job_report  # matplotlib takes a second to import
 

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import numpy as np
 
 from dpca.engine.sources.sampling import read_samples, spread_samples
@@ -14,8 +12,8 @@ from dpca.kernels.quality import mse_per_sample
 from dpca.representation.compressed.compressed import Compressed, open_compressed
 from dpca.storage.arrays.reading import array_in, open_group
 from dpca.storage.errors import DataError
-from dpca.storage.progress import JobProgress, no_progress
 from dpca.storage.remote.tasks import run_in_order
+from dpca.storage.run import Run
 from dpca.storage.stack import Stack
 
 # Samples of a task.
@@ -32,8 +30,7 @@ def remeasure(
     stack: Stack | None,
     *,
     sample: int | None = None,
-    client: Any | None = None,
-    progress: JobProgress = no_progress,
+    run: Run = Run(),
 ) -> list[str]:
     """Decode samples of a compressed store, compare them with the originals, and report problems.
 
@@ -45,7 +42,7 @@ def remeasure(
         The originals. Without them, only the stated errors are compared with the error bound.
     sample : int, optional
         Compare this many samples, spread over the stack; default all.
-    client, progress
+    run : Run
         As for `dpca.storage.verify`.
 
     Returns
@@ -77,9 +74,10 @@ def remeasure(
     blocks = np.split(chosen, np.flatnonzero(np.diff(chosen // _ROWS)) + 1)
     calls = [(store, source, block, mse[block]) for block in blocks]
     problems: list[str] = []
-    stage = progress("measure", len(chosen), "samples")
+    stage = run.progress("measure", len(chosen), "samples")
     try:
-        for block, found in zip(blocks, run_in_order(_problems_of, calls, client=client, name="measure"), strict=True):
+        measured = run_in_order(_problems_of, calls, client=run.client, threads=run.threads, name="measure")
+        for block, found in zip(blocks, measured, strict=True):
             problems += found
             stage.advance(len(block))
     finally:

@@ -7,9 +7,9 @@ import os
 import time
 import warnings
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import Any, NamedTuple
 
-from dpca.engine.folds.checkpoint import Checkpoints
 from dpca.jobs.models.live import check_live, write_live
 from dpca.jobs.plans.stages import NOTHING, StageCost, held_by
 from dpca.models.base.estimator import Estimator
@@ -19,9 +19,10 @@ from dpca.models.base.watching import Progress as SoFar
 from dpca.models.cells.rank import UnmetError
 from dpca.storage.disk import remove_tree
 from dpca.storage.errors import DataError
-from dpca.storage.progress import JobProgress, no_progress
 from dpca.storage.ranges import range_words
+from dpca.storage.run import Run
 from dpca.storage.stack import Stack
+from dpca.storage.transaction.checkpoints import Checkpoints
 from dpca.storage.transaction.outputs import check_output
 from dpca.storage.transaction.workspace import Workspace, fingerprint_of
 
@@ -40,9 +41,7 @@ def fit_store(
     target: str | os.PathLike[str],
     model: Estimator,
     *,
-    client: Any | None = None,
-    overwrite: bool = False,
-    progress: JobProgress = no_progress,
+    run: Run = Run(),
     request: str | None = None,
     live: str | os.PathLike[str] | None = None,
     max_seconds: float | None = None,
@@ -59,12 +58,9 @@ def fit_store(
     model : Estimator
         Not fitted. If it has a ``random_state``, this must be an integer. The model is fitted unless ``target`` already
         exists.
-    client : distributed.Client, optional
-        Cluster to run on.
-    overwrite : bool
-        Whether to replace another store at ``target``.
-    progress : Progress
-        Counts the bytes read.
+    run : Run
+        Whether to replace another store at ``target``, where the fit runs, and with how much memory. Its progress
+        counts the bytes read.
     request : str, optional
         Text that the store keeps. A program can use it to recognize its earlier request. The store then also states the
         numbers of a report.
@@ -107,7 +103,7 @@ def fit_store(
     fingerprint = fingerprint_of(
         model.store_kind, model.store_version, stack.fingerprint, stack.data_range, model.fit_settings()
     )
-    with Workspace(target, kind=model.store_kind, fingerprint=fingerprint, overwrite=overwrite) as work:
+    with Workspace(target, kind=model.store_kind, fingerprint=fingerprint, overwrite=run.overwrite) as work:
         if work.state == "complete":
             return FitResult(_load_finished(target, live), NOTHING, [])
         began = time.perf_counter()
@@ -117,7 +113,7 @@ def fit_store(
             try:
                 budgets: dict[str, Any] = {"max_seconds": max_seconds, "max_samples": max_samples}
                 watch = on_progress if live is not None or callback is not None else None
-                model.fit(stack, client=client, checkpoints=kept, progress=progress, callback=watch, **budgets)
+                model.fit(stack, run=replace(run, checkpoints=kept), callback=watch, **budgets)
             except UnmetError:
                 # A fit for another target cannot resume from this one, so no files remain.
                 remove_tree(work.scratch)
@@ -125,11 +121,11 @@ def fit_store(
                 raise
         stopped = bool(latest) and latest[-1].n_samples_seen < latest[-1].n_samples
         if stopped:
-            return FitResult(model, _cost(model, began, client), [], stopped)
+            return FitResult(model, _cost(model, began, run.client), [], stopped)
         stated = {} if request is None else {"request": request, "numbers": model.report_numbers()}
         write_model(model, work.store, fingerprint, stated)
         work.publish()
-    return FitResult(model, _cost(model, began, client), _notes(model, caught))
+    return FitResult(model, _cost(model, began, run.client), _notes(model, caught))
 
 
 def _load_finished(target: str | os.PathLike[str], live: str | os.PathLike[str] | None) -> Any:

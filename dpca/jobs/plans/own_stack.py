@@ -6,20 +6,20 @@ A reader is ingested once: a job with other settings but the same output reuses 
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Mapping, Sequence
-from typing import Any
+from collections.abc import Callable, Sequence
+from dataclasses import replace
 
-from dpca.engine.folds.memory import task_budget, thread_count
 from dpca.jobs.plans.stages import NOTHING, StageCost, held_by
 from dpca.storage.arrays.layout import axes_for
 from dpca.storage.disk import remove_tree
 from dpca.storage.ingest import content_of, ingest, is_made_of
 from dpca.storage.integrity.manifest import METADATA, NOTHING_CARRIED, Carried, finished_bytes
 from dpca.storage.integrity.verify import verify
-from dpca.storage.progress import JobProgress
 from dpca.storage.readers import Reader
 from dpca.storage.remote.objects import Place
+from dpca.storage.run import Run
 from dpca.storage.stack import Stack, open_stack
+from dpca.storage.survey import ReadOptions
 from dpca.storage.transaction.claim import WORK_SUFFIX
 from dpca.storage.transaction.inherited import Inherited
 from dpca.storage.transaction.outputs import work_folder
@@ -30,14 +30,13 @@ KEPT_STACK = "stack"
 _CHECKED = "stack checked"
 
 
-def inherited_of(given: Stack | Reader, reading: Mapping[str, Any]) -> Inherited | None:
+def inherited_of(given: Stack | Reader, reading: ReadOptions) -> Inherited | None:
     """Return the parts of an existing output that a job on a reader can reuse; None for a stack, which is not ingested.
 
     Parameters
     ----------
     given : Stack or Reader
-    reading : mapping
-        Options of `dpca.storage.ingest`: ``color``, ``resize``, ``crop``, ``on_error``, ``data_range``.
+    reading : ReadOptions
     """
     return None if isinstance(given, Stack) else Inherited(KEPT_STACK, _serves(given, reading))
 
@@ -45,12 +44,10 @@ def inherited_of(given: Stack | Reader, reading: Mapping[str, Any]) -> Inherited
 def own_stack(
     given: Stack | Reader,
     work: Workspace,
-    reading: Mapping[str, Any],
+    reading: ReadOptions,
     *,
     cells: Callable[[Sequence[str]], tuple[int, ...] | None] = lambda axes: None,
-    client: Any | None,
-    progress: JobProgress,
-    say: Callable[[str], None],
+    run: Run,
     shard_bytes: int | None = None,
 ) -> tuple[Stack, StageCost]:
     """Return a given stack; ingest a reader into the output, unless it is there already. Also return the cost.
@@ -61,17 +58,20 @@ def own_stack(
     ----------
     cells : callable, optional
         Returns the shape of cells for the names of a sample's axes. Chunks are aligned with cells.
+    run : Run
+        Nothing is replaced, whatever it allows.
     shard_bytes : int, optional
         As for `dpca.storage.ingest`.
     """
     if isinstance(given, Stack):
         return given, NOTHING
+    run = replace(run, overwrite=False)
     target = work.store / KEPT_STACK
     serves = _serves(given, reading)(target)
     if serves and not work.is_done(_CHECKED):
-        say(f"found the ingested stack of {given.name}: {len(given):,} samples")
-        if problems := verify(target, client=client, progress=progress):
-            say(f"the ingested stack is damaged: {problems[0]}")
+        run.say(f"found the ingested stack of {given.name}: {len(given):,} samples")
+        if problems := verify(target, run=run):
+            run.say(f"the ingested stack is damaged: {problems[0]}")
             remove_tree(target)
             serves = False
         else:
@@ -82,13 +82,12 @@ def own_stack(
             remove_tree(left)
         return open_stack(target), NOTHING
     if not target.exists():
-        say(f"ingest {len(given):,} samples from {given.name}")
+        run.say(f"ingest {len(given):,} samples from {given.name}")
     sample_axes = ("y", "x") if given.encoded else given.axes or axes_for(given.sample_shape)
-    budget, began = task_budget(client, thread_count()), time.perf_counter()
-    how: dict[str, Any] = {"client": client, "budget": budget, "shard_bytes": shard_bytes, "progress": progress}
-    stack = ingest(given, target, cell_shape=cells(sample_axes), **how, **reading)
+    began = time.perf_counter()
+    stack = ingest(given, target, cell_shape=cells(sample_axes), reading=reading, shard_bytes=shard_bytes, run=run)
     work.mark_done(_CHECKED)
-    return stack, StageCost(time.perf_counter() - began, stack.nbytes, held_by(client))
+    return stack, StageCost(time.perf_counter() - began, stack.nbytes, held_by(run.client))
 
 
 def paths_of(given: Stack | Reader) -> list[str]:
@@ -101,11 +100,10 @@ def kept_stack(store: Place) -> Stack | None:
     return open_stack(store / KEPT_STACK) if (store / KEPT_STACK).exists() else None
 
 
-def _serves(reader: Reader, reading: Mapping[str, Any]) -> Callable[[Place], bool]:
+def _serves(reader: Reader, reading: ReadOptions) -> Callable[[Place], bool]:
     """Return a function that checks whether a store holds all samples of a reader, read with these options."""
-    content = content_of(reader, **{name: value for name, value in reading.items() if name != "on_error"})
-    stop = reading.get("on_error", "stop") == "stop"
-    return lambda path: is_made_of(path, content, stop=stop)
+    content = content_of(reader, reading)
+    return lambda path: is_made_of(path, content, stop=reading.stop)
 
 
 def compressed_bytes(store: Place, carried: Carried = NOTHING_CARRIED) -> int:

@@ -17,8 +17,6 @@ from sklearn.base import clone
 from dpca.choices import COMPRESSED
 from dpca.codec.goal import Goal
 from dpca.engine.clusters.cluster import keep_freed_memory
-from dpca.engine.folds.checkpoint import Checkpoints
-from dpca.engine.folds.memory import AT_START, peak_resident_bytes, room_within, thread_count, usable_bytes
 from dpca.engine.folds.rehearsal import SCHEDULING, FoldCost, Workers, rehearsing
 from dpca.engine.sources.source import Source, as_source
 from dpca.jobs.compressed import encode_write
@@ -26,7 +24,7 @@ from dpca.jobs.compressed.cell_choice import choose_cells
 from dpca.jobs.compressed.encode import stated_facts, wanted_goal, write_planned
 from dpca.jobs.compressed.encode_trials import Trials, cell_components, spread_runs
 from dpca.jobs.plans.few_samples import RUN, FewSamples, Repeated
-from dpca.jobs.plans.shard_plan import plan_shards, within
+from dpca.jobs.plans.shard_plan import plan_shards
 from dpca.jobs.plans.stages import StagePlan
 from dpca.jobs.scores import score_write
 from dpca.jobs.scores.settings import CompressionSettings
@@ -39,10 +37,13 @@ from dpca.representation.compressed.compressed_form import StoreForm
 from dpca.storage.disk import folder_bytes
 from dpca.storage.ingest import ingest, plan_ingest
 from dpca.storage.ingest import task_bytes as ingest_bytes
-from dpca.storage.progress import no_progress
 from dpca.storage.readers import Reader
+from dpca.storage.remote.memory import AT_START, peak_resident_bytes, room_within, thread_count, usable_bytes
 from dpca.storage.remote.tasks import one_blas_thread
+from dpca.storage.run import Run
 from dpca.storage.stack import Stack
+from dpca.storage.survey import ReadOptions
+from dpca.storage.transaction.checkpoints import Checkpoints
 from dpca.storage.transaction.workspace import Workspace
 
 T = TypeVar("T")
@@ -55,7 +56,7 @@ _TURNS = 3
 # 149 MB).
 _COMPILED = 192 * 10**6
 # Options of the trials of a pass over shards.
-_QUIET: dict[str, Any] = {"facts": {}, "client": None, "progress": no_progress}
+_QUIET: dict[str, Any] = {"facts": {}, "run": Run()}
 
 
 @dataclass(frozen=True)
@@ -182,7 +183,7 @@ def plan_job(
     counts = [here] if workers is None else list(workers)
     room = room_within(usable_bytes() // here) if budget is None else budget
     several = [Workers(n, max(n, here), room) for n in counts]
-    shard_bytes = plan_shards(given, settings, room)[1]
+    shard_bytes = plan_shards(given, settings, Run(memory=room))[1]
     with tempfile.TemporaryDirectory() as folder, warnings.catch_warnings():
         warnings.simplefilter("ignore", UserWarning)  # a few samples converge to nothing
         tried = _Tried(given, settings, several[0], Path(folder), shard_bytes)
@@ -247,20 +248,20 @@ class _Tried:
         np.save(name.with_suffix(".npy"), spread_runs(self.source, count, run)[:count])
         bounds = self.given.data_range
         cells, axes = self.model.cell_shape_for(self.axes[1:]), self.axes[1:]
-        return ingest(
-            name.with_suffix(".npy"), name.with_suffix(".zarr"), cell_shape=cells, axes=axes, data_range=bounds
-        )
+        reading = ReadOptions(data_range=bounds)
+        return ingest(name.with_suffix(".npy"), name.with_suffix(".zarr"), cell_shape=cells, axes=axes, reading=reading)
 
     def _ingest(self, reader: Reader) -> _Stage:
         settings = self.settings
-        room: Any = {"budget": self.workers.budget, "shard_bytes": self.shard_bytes}
-        shape, dtype, layout, self.axes = plan_ingest(reader, settings.reading, settings.model.cell_shape_for, **room)
+        shape, dtype, layout, self.axes = plan_ingest(
+            reader, settings.reading, settings.model.cell_shape_for, self.workers.budget, self.shard_bytes
+        )
         size = math.prod(shape) * dtype.itemsize
         cells = settings.model.cell_shape_for(("y", "x") if reader.encoded else self.axes[1:])
         parts, made = self._parts(len(reader), size), {}
 
         def work(count: int, target: Path) -> None:
-            made[count] = ingest(FewSamples(reader, count), target, cell_shape=cells, **settings.reading)
+            made[count] = ingest(FewSamples(reader, count), target, cell_shape=cells, reading=settings.reading)
 
         spent = _fewest_seconds(parts, work, self.folder / "few")
         self.few = [made[count] for count in parts]
@@ -271,7 +272,7 @@ class _Tried:
 
     def _range(self) -> _Stage:
         with rehearsing(self.workers, str(self.folder / "fold")) as rehearsal:
-            spanned_range(self.source)
+            spanned_range(self.source, Run())
         return _Stage("range", self._decoded, 0.0, tuple(rehearsal.costs))
 
     def _choose_cells(self) -> _Stage:
@@ -285,14 +286,14 @@ class _Tried:
 
     def _fit(self) -> _Stage:
         given: Any = self.given
-        model = within(self.model, self.workers.budget)
+        model = clone(self.model)
         if isinstance(given, Reader):
             given, bounds = self.source, self.few[-1].data_range
             if model.get_params().get("data_range", 0) is None:
                 model.set_params(data_range=bounds)
         began = time.process_time()
         with rehearsing(self.workers, str(self.folder / "fold")) as rehearsal:
-            model.fit(given)
+            model.fit(given, run=Run(memory=self.workers.budget))
         write_model(model, self.folder / "model.zarr", "planned")
         alone = time.process_time() - began - rehearsal.spent
         self.fitted = model
@@ -337,7 +338,7 @@ class _Tried:
                 facts = stated_facts(some, grid, goal)
                 # A few samples may miss a mean goal. A goal of every sample affects the time, so it is kept.
                 own = goal if goal.every_sample else None
-                write_planned(some, self.fitted, space, kept, own, facts, client=None, progress=no_progress)
+                write_planned(some, self.fitted, space, kept, own, facts, Run())
 
         spent = _fewest_seconds(self.few, work, self.folder / "codes")
         alone, each = _line([some.n_samples for some in self.few], spent)

@@ -19,15 +19,14 @@ from dpca.jobs.scores.settings import CompressionSettings
 from dpca.storage.arrays.layout import SHARD_BYTES
 from dpca.storage.ingest import plan_ingest
 from dpca.storage.readers import Reader
+from dpca.storage.run import Run
 from dpca.storage.stack import Stack
 
 # Sizes of shards that are tried where memory is short, each half of the one before.
 _HALVED = 8
 
 
-def plan_shards(
-    given: Stack | Reader, settings: CompressionSettings, budget: int, client: Any | None = None
-) -> tuple[int, int]:
+def plan_shards(given: Stack | Reader, settings: CompressionSettings, run: Run) -> tuple[int, int]:
     """Refuse a job if a stage does not fit the memory, however small the shards of the stack that it ingests.
 
     Parameters
@@ -35,10 +34,9 @@ def plan_shards(
     given : Stack or Reader
         Of a reader, the first few samples are read.
     settings : CompressionSettings
-    budget : int
-        Bytes that one task may take; those of a fit only where the model has no ``memory_budget``.
-    client : distributed.Client, optional
-        Where the fit will run.
+    run : Run
+        Where the fit will run. Its ``memory`` limits every task, those of a fit only if the model has no
+        ``memory_budget``.
 
     Returns
     -------
@@ -55,10 +53,10 @@ def plan_shards(
         If the source or the parameters are wrong.
     """
     refused = None
-    model = within(settings.model, budget)
+    run = run.limited_to(run.task_bytes())
     for halved in range(_HALVED):
         try:
-            return _planned(given, settings, model, client, budget, shard_bytes := SHARD_BYTES >> halved), shard_bytes
+            return _planned(given, settings, run, shard_bytes := SHARD_BYTES >> halved), shard_bytes
         except PlanError as error:
             refused = error
             if isinstance(given, Stack):
@@ -67,40 +65,28 @@ def plan_shards(
     raise refused
 
 
-def within(model: Any, budget: int) -> Any:
-    """Return an estimator like another one, not fitted; tasks may take so many bytes unless it states a budget."""
-    given = model.get_params()["memory_budget"]
-    return clone(model).set_params(memory_budget=budget if given is None else given)
-
-
-def _planned(
-    given: Stack | Reader,
-    settings: CompressionSettings,
-    model: Any,
-    client: Any | None,
-    budget: int,
-    shard_bytes: int,
-) -> int:
+def _planned(given: Stack | Reader, settings: CompressionSettings, run: Run, shard_bytes: int) -> int:
     """Return the bytes of all samples, decoded; refuse a job if a stage does not fit the memory with such shards."""
+    model, memory = settings.model, run.task_bytes()
     if isinstance(given, Stack):
         source: Any = as_source(given)
         axes = given.axes
     else:
         with _stage("ingest"):
-            shape, dtype, layout, axes = plan_ingest(given, settings.reading, model.cell_shape_for, budget, shard_bytes)
+            shape, dtype, layout, axes = plan_ingest(given, settings.reading, model.cell_shape_for, memory, shard_bytes)
         source = Outline(given.name, shape, dtype, layout.chunks)
     with _stage("fit"):
         if settings.choose_cells:
             model = clone(model).set_params(**cells_tried(model, source.shape[1:], axes[1:])[0])
-        basis, known = model.plan_fit(source, axes[1:], client)
+        basis, known = model.plan_fit(source, axes[1:], run)
     name, known = ("scores", known) if settings.goal is None else ("encode", False)
     with _stage(name, "" if known else ", even with as few components as the choice can come to"):
         if settings.goal is None:
-            plan_scores(source, basis, axes, reconstruct=settings.reconstruct, budget=budget)
+            plan_scores(source, basis, axes, reconstruct=settings.reconstruct, budget=memory)
         else:
             wanted = wanted_goal(settings.goal, every_sample=settings.every_sample)
             check_goal(wanted, source.shape[1:], len(model.cell_shape_for(axes[1:])))
-            plan_codes(source, budget, promised=wanted.is_error_bound)
+            plan_codes(source, memory, promised=wanted.is_error_bound)
     size: int = math.prod(source.shape) * source.dtype.itemsize
     return size
 

@@ -6,8 +6,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any
 
-from dpca.engine.folds.memory import peak_resident_bytes
 from dpca.storage.remote.clusters import cluster_errors
+from dpca.storage.remote.memory import peak_resident_bytes
 from dpca.storage.transaction.workspace import Workspace
 
 

@@ -4,13 +4,11 @@ from __future__ import annotations
 
 import os
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
 from dpca.choices import COMPRESSED
-from dpca.engine.folds.checkpoint import Checkpoints
-from dpca.engine.folds.memory import parallel_tasks, task_budget, thread_count
 from dpca.jobs.compressed.encode import wanted_goal
 from dpca.jobs.plans.own_stack import inherited_of, kept_stack, own_stack
 from dpca.jobs.plans.plan import plan_job
@@ -30,10 +28,11 @@ from dpca.report.record import read_report, report_folder
 from dpca.representation.compressed.compressed import COMPRESSED_VERSION
 from dpca.storage.errors import DataError, StoreError
 from dpca.storage.input import open_input
-from dpca.storage.progress import JobProgress, no_progress
 from dpca.storage.readers import Reader
 from dpca.storage.remote.objects import Place, place_of
+from dpca.storage.run import Run
 from dpca.storage.stack import Stack
+from dpca.storage.transaction.checkpoints import Checkpoints
 from dpca.storage.transaction.outputs import check_output
 from dpca.storage.transaction.workspace import Workspace, fingerprint_of
 
@@ -66,10 +65,7 @@ def compress(
     output: PathLike,
     settings: CompressionSettings,
     *,
-    client: Any | None = None,
-    overwrite: bool = False,
-    progress: JobProgress = no_progress,
-    say: Callable[[str], None] = lambda text: None,
+    run: Run = Run(),
     request: str | None = None,
     plan: bool | None = None,
 ) -> CompressionResult:
@@ -84,13 +80,8 @@ def compress(
         Store of the scores, or the compressed store. A store of scores contains the model as ``model`` and, if
         ``keep_stack`` is set, the ingested stack as ``stack``. The report goes to ``<output stem>.report``.
     settings : CompressionSettings
-    client : distributed.Client, optional
-        Cluster to run on; default threads of this process.
-    overwrite : bool
-        Whether to replace an output that has other settings.
-    progress : Progress
-    say : callable
-        Called with a line of text for each event.
+    run : Run
+        Whether to replace an output that has other settings, where the tasks run, and with how much memory.
     request : str, optional
         Text that the store keeps. A program can use it to recognize its earlier request.
     plan : bool, optional
@@ -108,47 +99,38 @@ def compress(
     rename at the end moves them to ``output``. An interrupted run resumes from its checkpoint. A finished run is
     recognized by the fingerprint of source and settings.
     """
-    given = open_input(source, key=settings.key, axes=settings.axes, data_range=settings.data_range)
-    if (done := find_done(given, output, settings, overwrite=overwrite)) is not None:
+    given = open_input(source, key=settings.key, axes=settings.axes, data_range=settings.reading.data_range)
+    if (done := find_done(given, output, settings, overwrite=run.overwrite)) is not None:
         return done
-    budget = task_budget(client, thread_count())
-    size, shard_bytes = plan_shards(given, settings, budget, client)
-    planning = client is not None and (size > _WORTH_A_PLAN if plan is None else plan)
+    size, shard_bytes = plan_shards(given, settings, run)
+    planning = run.client is not None and (size > _WORTH_A_PLAN if plan is None else plan)
     folder, model, goal = report_folder(output), settings.model, settings.goal
-    with _workspace(given, output, settings, overwrite) as work:
+    with _workspace(given, output, settings, run.overwrite) as work:
+        run = replace(run, overwrite=False)  # only the output itself is replaced
         if work.state == "resumed":
-            say(f"resumed the unfinished run in '{os.fspath(output)}.partial'")
+            run.say(f"resumed the unfinished run in '{os.fspath(output)}.partial'")
         record = StageRecord(work)
         if planning and work.state == "new":
-            say("plan what that takes")
-            workers = parallel_tasks(client, thread_count())
-            record.plan(plan_job(given, settings, workers=[workers], budget=budget)[0].stages)
+            run.say("plan what that takes")
+            record.plan(plan_job(given, settings, workers=[run.n_parallel()], budget=run.task_bytes())[0].stages)
         stack, cost = own_stack(
-            given,
-            work,
-            settings.reading,
-            cells=model.cell_shape_for,
-            client=client,
-            progress=progress,
-            say=say,
-            shard_bytes=shard_bytes,
+            given, work, settings.reading, cells=model.cell_shape_for, run=run, shard_bytes=shard_bytes
         )
         record.keep("ingest", cost)
-        run: dict[str, Any] = {"client": client, "progress": progress}
-        stack = _with_range(stack, work, record, say, run)
+        stack = _with_range(stack, work, record, run)
         wanted = None if goal is None else wanted_goal(goal, every_sample=settings.every_sample)
         if wanted is not None and settings.choose_cells:
-            model = model_with_chosen_cells(model, stack, wanted, record, client, say)
+            model = model_with_chosen_cells(model, stack, wanted, record, run)
         stated = {} if request is None else {"request": request}
         records = work.scratch / "records"
         if wanted is None:
-            fitted = fit_recorded(model, stack, model_path := work.store / "model", record, say, run)
+            fitted = fit_recorded(model, stack, model_path := work.store / "model", record, run)
             facts = {**_facts(settings), **reached_target(fitted.model), **stated}
-            say(f"write scores{', reconstructions and their' if settings.reconstruct else ' and'} quality")
+            run.say(f"write scores{', reconstructions and their' if settings.reconstruct else ' and'} quality")
             measured: dict[str, Any] = {"reconstruct": settings.reconstruct, "ssim": settings.measures_ssim}
-            record.keep("scores", fill_scores(stack, model_path, work, records, facts=facts, **measured, **run))
+            record.keep("scores", fill_scores(stack, model_path, work, records, facts=facts, **measured, run=run))
         else:
-            model_path = fit_and_encode(model, stack, work, wanted, record, say, run, _facts(settings) | stated)
+            model_path = fit_and_encode(model, stack, work, wanted, record, run, _facts(settings) | stated)
         # The report comes first, so that every store under its final name has one.
         report = _write_report(given, stack, work.store, model_path, folder, settings, record.numbers())
         if not settings.keep_stack:
@@ -157,20 +139,18 @@ def compress(
     return CompressionResult(report, folder, False)
 
 
-def _with_range(
-    stack: Stack, work: Workspace, record: StageRecord, say: Callable[[str], None], run: Mapping[str, Any]
-) -> Stack:
+def _with_range(stack: Stack, work: Workspace, record: StageRecord, run: Run) -> Stack:
     """Return a stack with its data range. A range found from the values is kept for a run that resumes this one."""
     if stack.data_range is not None:
         check_channels(stack)
         return stack
     if (found := record.facts("range")) is None:
-        say(f"find the range of the {stack.dtype} values (--data-range LOW,HIGH saves this pass)")
+        run.say(f"find the range of the {stack.dtype} values (--data-range LOW,HIGH saves this pass)")
         began = time.perf_counter()
         kept = Checkpoints(str(work.scratch / "range"), str(work.scratch))
-        low, high = stated_range(with_range(stack, checkpoints=kept, **run))
+        low, high = stated_range(with_range(stack, replace(run, checkpoints=kept)))
         found = {"low": low, "high": high}
-        cost = StageCost(time.perf_counter() - began, stack.nbytes, held_by(run["client"]))
+        cost = StageCost(time.perf_counter() - began, stack.nbytes, held_by(run.client))
         record.keep("range", cost, facts=found)
     return replace(stack, data_range=(found["low"], found["high"]))
 

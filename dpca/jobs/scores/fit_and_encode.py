@@ -4,13 +4,12 @@ from __future__ import annotations
 
 import math
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from typing import Any
 
 from sklearn.base import clone
 
 from dpca.codec.goal import Goal
-from dpca.engine.folds.memory import peak_resident_bytes
 from dpca.engine.folds.plan import PlanError
 from dpca.engine.sources.source import as_source
 from dpca.jobs.compressed.cell_choice import choose_cells, components_of_each
@@ -18,8 +17,10 @@ from dpca.jobs.compressed.encode import fill_codes
 from dpca.jobs.models.fit import FitResult, fit_store
 from dpca.jobs.plans.stages import NOTHING, StageCost, StageRecord
 from dpca.models.cells.rank import UnmetError
+from dpca.storage.remote.memory import peak_resident_bytes
 from dpca.storage.remote.objects import Place
 from dpca.storage.remote.tasks import one_blas_thread
+from dpca.storage.run import Run
 from dpca.storage.stack import Stack
 from dpca.storage.transaction.workspace import Workspace
 
@@ -29,20 +30,19 @@ def fit_recorded(
     stack: Stack,
     path: Place,
     record: StageRecord,
-    say: Callable[[str], None],
-    run: Mapping[str, Any],
+    run: Run,
     before: StageCost = NOTHING,
 ) -> FitResult:
     """Fit a model, store it, and record its cost together with that of earlier fits."""
-    say(
+    run.say(
         f"fit {model.fit_description(stack.axes[1:])} to {stack.n_samples:,} samples of "
         f"{' x '.join(map(str, stack.sample_shape))} {stack.dtype}"
     )
-    fitted = fit_store(stack, path, clone(model), **run)
+    fitted = fit_store(stack, path, clone(model), run=run)
     if fitted.cost is not NOTHING:
         record.keep("fit", fitted.cost + before, fitted.notes)
     for note in record.notes("fit"):
-        say(f"note: {note}")
+        run.say(f"note: {note}")
     return fitted
 
 
@@ -52,25 +52,24 @@ def fit_and_encode(
     work: Workspace,
     goal: Goal,
     record: StageRecord,
-    say: Callable[[str], None],
-    run: Mapping[str, Any],
+    run: Run,
     facts: Mapping[str, Any],
 ) -> Place:
     """Write a compressed store with as many components as its goal takes; return the path of the model."""
     # The compressed store holds its own quantized components, so the model is temporary.
     path, spent = work.scratch / "model", NOTHING
     while True:
-        fitted = fit_recorded(model, stack, path, record, say, run, spent)
+        fitted = fit_recorded(model, stack, path, record, run, spent)
         spent += fitted.cost
-        say(f"encode with {goal.name} {goal.value:g}")
+        run.say(f"encode with {goal.name} {goal.value:g}")
         stated = {**facts, **reached_target(fitted.model)}
         try:
-            cost = fill_codes(stack, path, work, work.scratch / "records", goal, facts=stated, **run)
+            cost = fill_codes(stack, path, work, work.scratch / "records", goal, facts=stated, run=run)
             break
         except UnmetError as error:
             if (more := _wider(model, stack, error)) is None:
                 raise
-            say(f"note: {error.computed} components of a cell do not reach the goal: fit up to {more}")
+            run.say(f"note: {error.computed} components of a cell do not reach the goal: fit up to {more}")
             model = clone(model).set_params(**components_of_each(more))
             path = work.scratch / f"model-{more}"
     record.keep("encode", cost)
@@ -82,14 +81,13 @@ def model_with_chosen_cells(
     stack: Stack,
     goal: Goal,
     record: StageRecord,
-    client: Any | None,
-    say: Callable[[str], None],
+    run: Run,
 ) -> Any:
     """Return an unfitted copy of a model, with the cells that take the fewest bytes."""
 
     def fits(parameters: Mapping[str, Any]) -> bool:
         try:
-            clone(model).set_params(**parameters).plan_fit(as_source(stack), stack.axes[1:], client)
+            clone(model).set_params(**parameters).plan_fit(as_source(stack), stack.axes[1:], run)
         except PlanError:
             return False
         return True
@@ -104,7 +102,7 @@ def model_with_chosen_cells(
         )
         record.keep("choose cells", cost, [choice.words], chosen)
     for note in record.notes("choose cells"):
-        say(f"note: {note}")
+        run.say(f"note: {note}")
     return clone(model).set_params(**chosen)
 
 

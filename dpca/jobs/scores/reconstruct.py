@@ -11,7 +11,6 @@ from typing import Any
 import numpy as np
 import zarr
 
-from dpca.engine.folds.memory import peak_resident_bytes, task_budget, thread_count
 from dpca.engine.folds.plan import TASK_OVERHEAD
 from dpca.jobs.plans.stages import NOTHING, StageCost
 from dpca.jobs.scores.score_write import SHARD_COPIES, require_memory
@@ -25,9 +24,10 @@ from dpca.storage.arrays.coordinates import BESIDE, Coordinates, coordinates_in,
 from dpca.storage.arrays.layout import choose_layout
 from dpca.storage.arrays.reading import array_identity, open_again, open_array, open_group, read_into
 from dpca.storage.disk import require_free_space
-from dpca.storage.progress import JobProgress, no_progress
+from dpca.storage.remote.memory import peak_resident_bytes
 from dpca.storage.remote.objects import absolute
 from dpca.storage.remote.tasks import map_shards
+from dpca.storage.run import Run
 from dpca.storage.stack import STACK_KIND, STACK_VERSION
 from dpca.storage.transaction.outputs import check_output
 from dpca.storage.transaction.workspace import Workspace, fingerprint_of
@@ -55,9 +55,7 @@ def reconstruct_store(
     target: str | os.PathLike[str],
     *,
     n_components: int | None = None,
-    client: Any | None = None,
-    overwrite: bool = False,
-    progress: JobProgress = no_progress,
+    run: Run = Run(),
     request: str | None = None,
 ) -> StageCost:
     """Write the reconstruction of stored scores, with the dtype, range and layout of the original stack.
@@ -70,7 +68,7 @@ def reconstruct_store(
         Path of the stack store. It appears there when it is complete.
     n_components : int, optional
         Use and read only this many leading components; default all.
-    client, overwrite, progress
+    run : Run
         As for `fit_store`.
     request : str, optional
         As for `fit_store`.
@@ -98,13 +96,13 @@ def reconstruct_store(
     shape = (n, *basis.sample_shape)
     fingerprint = fingerprint_of("reconstruction", STACK_VERSION, facts["fingerprint"], known, level)
     began = time.perf_counter()
-    with Workspace(target, kind=STACK_KIND, fingerprint=fingerprint, overwrite=overwrite) as work:
+    with Workspace(target, kind=STACK_KIND, fingerprint=fingerprint, overwrite=run.overwrite) as work:
         if work.state == "complete":
             return NOTHING
         layout = choose_layout(shape, dtype.itemsize, axes, basis.cell_shape)
         rows = layout.shards[0]
         need = task_bytes(scores_array, basis, min(rows, n), dtype)
-        require_memory(rows, need, task_budget(client, thread_count()))
+        require_memory(rows, need, run.task_bytes())
         if work.state == "new":
             require_free_space(target, math.prod(shape) * dtype.itemsize, "the reconstructed stack")
         root = create_root(
@@ -140,9 +138,9 @@ def reconstruct_store(
             reconstruct_one,
             ((s, min(rows, n - s), None if work.is_done(str(s)) else (job, s)) for s in range(0, n, rows)),
             lambda start, _: work.mark_done(str(start)),
-            stage=progress("reconstruct", n, "samples"),
-            client=client,
-            threads=thread_count(),
+            stage=run.progress("reconstruct", n, "samples"),
+            client=run.client,
+            threads=run.n_threads,
             name="reconstruct",
         )
         write_strings(root, "name", np.asarray(open_array(os.path.join(scores, "name"))[...]).tolist(), found.dims[0])

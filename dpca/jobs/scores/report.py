@@ -17,7 +17,7 @@ from dpca.kernels.pixels import Pixels
 from dpca.kernels.quality import psnr_from_mse
 from dpca.models.base.store import load_any
 from dpca.plots.given import curve_of, shares_of, worst_first
-from dpca.plots.panels import hardly_used, range_of, shown_range
+from dpca.plots.panels import hardly_used, range_of, shown_range, spread_over
 from dpca.report.record import read_report, write_report
 from dpca.representation.compressed.compressed import compressed_in
 from dpca.storage.arrays.arrays import open_written
@@ -98,7 +98,9 @@ def write_job_report(
     }
     if warning := _size_warning(sizes, cells="cells" in report):
         report["notes"] = [*record["notes"], warning]
-    originals = {i: stack.samples[i] for i in {*_spread(stack.n_samples), *worst_first(quality)[:_SHOWN].tolist()}}
+    originals = {
+        i: stack.samples[i] for i in {*spread_over(stack.n_samples, _SHOWN), *worst_first(quality)[:_SHOWN].tolist()}
+    }
     if warning := _range_warning(originals.values(), bounds):
         report["notes"] = [*report["notes"], warning]
     title = f"{model.report_title} of {stack.source.get('name') or 'a stack'}"
@@ -170,12 +172,6 @@ def quality_numbers(names: Sequence[str] | Array, quality: Mapping[str, Array], 
     return numbers
 
 
-def _spread(n: int) -> list[int]:
-    """Return the indices of samples that are spread over a stack."""
-    found: list[int] = np.linspace(0, n - 1, min(_SHOWN, n)).round().astype(int).tolist()
-    return found
-
-
 def _range_warning(samples: Iterable[Any], bounds: tuple[float, float]) -> str | None:
     """Return a warning if the values use little of the data range, else None."""
     spanned = range_of([np.asarray(sample) for sample in samples], None)
@@ -205,7 +201,7 @@ def _figures(
 
     whole, shares = len(basis.score_shape) == 1, None
     figures = {
-        "comparison": shown(_spread(stack.n_samples)),
+        "comparison": shown(spread_over(stack.n_samples, _SHOWN)),
         "worst": shown(worst_first(quality)[:_SHOWN].tolist()),
     }
     if (components := model.component_maps(_EIGENIMAGES if whole else _EIGENVECTORS)) is not None:

@@ -6,13 +6,10 @@ import math
 import os
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
 import zarr
 
-from dpca.engine.folds.checkpoint import Checkpoints
-from dpca.engine.folds.memory import peak_resident_bytes, task_budget, thread_count
 from dpca.engine.folds.plan import TASK_OVERHEAD, PlanError
 from dpca.engine.sources.sampling import first_samples
 from dpca.engine.sources.source import Source, batches
@@ -28,8 +25,10 @@ from dpca.storage.arrays.coordinates import BESIDE, UNITS, Coordinates, write_co
 from dpca.storage.arrays.layout import SAMPLE, Layout, choose_layout
 from dpca.storage.arrays.reading import open_array
 from dpca.storage.errors import StoreError
-from dpca.storage.progress import JobProgress, no_progress
+from dpca.storage.remote.memory import peak_resident_bytes
 from dpca.storage.remote.tasks import map_shards
+from dpca.storage.run import Run
+from dpca.storage.transaction.checkpoints import Checkpoints
 
 # Bytes of a block of samples in floating point. A block has enough rows for efficient matrix products in each cell.
 _BLOCK_BYTES = 48 * 2**20
@@ -97,9 +96,7 @@ def write_scores(
     group: zarr.Group,
     coordinates: Coordinates | None = None,
     *,
-    client: Any | None = None,
-    budget: int | None = None,
-    progress: JobProgress = no_progress,
+    run: Run = Run(),
 ) -> int:
     """Write ``scores``, ``mse``, ``psnr`` and, if requested, ``ssim`` and ``reconstructions`` to a Zarr group.
 
@@ -110,12 +107,8 @@ def write_scores(
         The job's store, open.
     coordinates : Coordinates, optional
         Coordinates of the stack. They are written with the centers of cells.
-    client : distributed.Client, optional
-        Cluster to run on; default threads of this process.
-    budget : int, optional
-        Memory budget of a task in bytes; default from the workers or the machine.
-    progress : Progress
-        Counts the samples written.
+    run : Run
+        Its progress counts the samples written.
 
     Returns
     -------
@@ -125,26 +118,25 @@ def write_scores(
     Raises
     ------
     PlanError
-        If a shard does not fit the budget; nothing is written.
+        If a shard does not fit the memory of a task; nothing is written.
     DataError
         If a value is not finite.
     """
     if job.source.in_process:
-        client = None  # the source is in the memory of this process
+        run = run.here()  # the source is in the memory of this process
     basis = stored_basis(job.model, job.fingerprint)
-    limit = budget if budget is not None else task_budget(client, thread_count())
-    plan_scores(job.source, basis, job.axes, reconstruct=job.reconstruct, budget=limit)
+    plan_scores(job.source, basis, job.axes, reconstruct=job.reconstruct, budget=run.task_bytes())
     create_arrays(job, basis, group, coordinates)
     n, kept = job.source.shape[0], job.checkpoints
     shards = (
         (s, min((s + 1) * job.rows, n) - s * job.rows, None if kept.load(job.unit(s)) is not None else (job, s))
         for s in range(job.n_shards)
     )
-    stage = progress("scores", n, "samples")
-    peaks = map_shards(write_one, shards, stage=stage, client=client, threads=thread_count(), name="scores")
+    stage = run.progress("scores", n, "samples")
+    peaks = map_shards(write_one, shards, stage=stage, client=run.client, threads=run.n_threads, name="scores")
     dim = coordinates.dims[0] if coordinates else SAMPLE
     write_quality(group, (record_of(kept, job.unit(s)) for s in range(job.n_shards)), dim)
-    return max([*peaks, peak_resident_bytes() if client is None else 0])
+    return max([*peaks, peak_resident_bytes() if run.client is None else 0])
 
 
 def write_one(job: WriteJob, shard: int) -> int:

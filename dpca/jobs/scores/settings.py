@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, fields
-from typing import Any, Literal
+from dataclasses import dataclass
+from typing import Any
+
+from dpca.storage.survey import ReadOptions
 
 
 @dataclass(frozen=True)
@@ -34,7 +36,7 @@ class CompressionSettings:
     ssim : bool, optional
         Whether to measure the SSIM of every sample, if it is defined. Default: yes for cells and bands. For components
         of whole samples the SSIM takes longer than everything else, so the default is the value of ``reconstruct``.
-    color, resize, crop, on_error, key, axes, data_range
+    key, axes, reading
         As for `dpca.storage.ingest`.
     """
 
@@ -45,18 +47,9 @@ class CompressionSettings:
     reconstruct: bool = False
     keep_stack: bool = False
     ssim: bool | None = None
-    color: Literal["auto", "rgb", "grey"] = "auto"
-    resize: tuple[int, int] | None = None
-    crop: tuple[int, int] | None = None
-    on_error: Literal["stop", "skip"] = "stop"
     key: str | None = None
     axes: tuple[str, ...] | None = None
-    data_range: tuple[float, float] | None = None
-
-    @property
-    def reading(self) -> dict[str, Any]:
-        """Options of `dpca.storage.ingest` for a reader."""
-        return {name: getattr(self, name) for name in ("color", "resize", "crop", "on_error", "data_range")}
+    reading: ReadOptions = ReadOptions()
 
     @property
     def measures_ssim(self) -> bool:
@@ -65,7 +58,12 @@ class CompressionSettings:
 
     def as_dict(self) -> dict[str, Any]:
         """Return the settings as JSON values. New settings at their default are left out, as in earlier versions."""
-        settings = {field.name: getattr(self, field.name) for field in fields(self) if field.name != "model"}
+        settings = {
+            name: value for name, value in vars(self).items() if name not in ("model", "key", "axes", "reading")
+        }
+        *reading, data_range = vars(self.reading).items()
+        # In this order stores have stated them since their first version.
+        settings |= dict([*reading, ("key", self.key), ("axes", self.axes), data_range])
         for name, usual in (
             ("goal", None),
             ("every_sample", False),

@@ -9,7 +9,6 @@ from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any
 
-from dpca.engine.folds.checkpoint import Checkpoints
 from dpca.engine.sources.source import as_source
 from dpca.jobs.plans.stages import NOTHING, StageCost
 from dpca.jobs.scores.score_write import WriteJob, stack_layout, write_scores
@@ -21,9 +20,10 @@ from dpca.storage.arrays.arrays import create_root, write_strings
 from dpca.storage.arrays.layout import CHANNEL, SAMPLE
 from dpca.storage.disk import require_free_space
 from dpca.storage.errors import DataError
-from dpca.storage.progress import JobProgress, no_progress
 from dpca.storage.remote.objects import Place, absolute
+from dpca.storage.run import Run
 from dpca.storage.stack import Stack
+from dpca.storage.transaction.checkpoints import Checkpoints
 from dpca.storage.transaction.outputs import check_output
 from dpca.storage.transaction.workspace import Workspace, fingerprint_of
 
@@ -34,9 +34,7 @@ def transform_store(
     target: str | os.PathLike[str],
     *,
     reconstruct: bool = False,
-    client: Any | None = None,
-    overwrite: bool = False,
-    progress: JobProgress = no_progress,
+    run: Run = Run(),
     request: str | None = None,
 ) -> StageCost:
     """Write the scores of every sample of a stack, with the quality of their reconstructions.
@@ -51,7 +49,7 @@ def transform_store(
         and, if requested, ``reconstructions``.
     reconstruct : bool
         Whether to keep the reconstructions.
-    client, overwrite, progress
+    run : Run
         As for `fit_store`.
     request : str, optional
         Text that the store keeps. A program can use it to recognize its earlier request.
@@ -69,13 +67,12 @@ def transform_store(
     kind = stored_basis(os.fspath(model), known).scores_kind
     # The quality depends on a stated range. Without one, the range of the values is used, which the content determines.
     fingerprint = fingerprint_of(kind, SCORES_VERSION, stack.fingerprint, known, reconstruct, stack.data_range)
-    with Workspace(target, kind=kind, fingerprint=fingerprint, overwrite=overwrite) as work:
+    with Workspace(target, kind=kind, fingerprint=fingerprint, overwrite=run.overwrite) as work:
         if work.state == "complete":
             return NOTHING
-        stack = with_range(stack, client=client, progress=progress)
-        how: dict[str, Any] = {"reconstruct": reconstruct, "client": client, "progress": progress}
+        stack = with_range(stack, run)
         facts = {"settings": {"reconstruct": reconstruct}, **({} if request is None else {"request": request})}
-        cost = fill_scores(stack, model, work, work.scratch, facts=facts, **how)
+        cost = fill_scores(stack, model, work, work.scratch, reconstruct=reconstruct, facts=facts, run=run)
         work.publish()
     return cost
 
@@ -89,8 +86,7 @@ def fill_scores(
     reconstruct: bool,
     ssim: bool = True,
     facts: Mapping[str, Any],
-    client: Any | None,
-    progress: JobProgress,
+    run: Run,
 ) -> StageCost:
     """Write the missing parts of a scores store in a workspace; ``records`` is the folder of the records of shards.
 
@@ -128,7 +124,7 @@ def fill_scores(
     source = as_source(stack)
     rows, kept = stack_layout(source, basis, stack.axes).shards[0], Checkpoints(str(records), str(work.scratch))
     job = WriteJob(source, path, known, str(store), stack.axes, rows, data_range, reconstruct, ssim, kept)
-    peak = write_scores(job, group, coordinates, client=client, progress=progress)
+    peak = write_scores(job, group, coordinates, run=run)
     write_strings(group, "name", stack.names.tolist(), coordinates.dims[0] if coordinates else SAMPLE)
     return StageCost(time.perf_counter() - began, stack.nbytes, peak)
 
@@ -139,14 +135,11 @@ def check_channels(stack: Stack) -> None:
         raise DataError(f"the axes of '{stack.path}' are {stack.axes}: channels must come last, move that axis first")
 
 
-def with_range(stack: Stack, **running: Any) -> Stack:
-    """Return a stack with a data range: the stated one, or the range of its values, which takes a pass over them.
-
-    ``running`` are the client, the checkpoints and the progress of that pass.
-    """
+def with_range(stack: Stack, run: Run) -> Stack:
+    """Return a stack with a data range: the stated one, or the range of its values, which takes a pass over them."""
     if stack.data_range is not None:
         return stack
-    return replace(stack, data_range=spanned_range(as_source(stack), **running))
+    return replace(stack, data_range=spanned_range(as_source(stack), run))
 
 
 def stated_range(stack: Stack) -> tuple[float, float]:

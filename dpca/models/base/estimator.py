@@ -13,24 +13,23 @@ from sklearn.base import BaseEstimator, TransformerMixin
 from sklearn.utils import check_random_state
 from sklearn.utils._set_output import _get_output_config
 
-from dpca.engine.folds.checkpoint import Checkpoints
 from dpca.engine.folds.fold import FoldReport
 from dpca.engine.sources.source import Source
 from dpca.kernels.algebra.types import Array
 from dpca.models.base.each_sample import EachSample
 from dpca.models.base.labelled import Labels, given_to_fit, given_to_model, scores_given, taken_in
 from dpca.models.base.parameters import check_parameters
+from dpca.models.base.passes import run_of_fit
 from dpca.models.base.samples import dense_samples
 from dpca.models.base.storable import Storable
 from dpca.models.base.watching import Callback, Watching, watched
 from dpca.models.cells.rank_choice import CHOICES
 from dpca.models.streaming.streaming_methods import describe_option
 from dpca.representation.base import Representation
-from dpca.representation.lazy import default_client
 from dpca.representation.reconstruction import samples_of
 from dpca.rules.base.state import State
 from dpca.storage.arrays.labelled import is_labelled
-from dpca.storage.progress import JobProgress, no_progress
+from dpca.storage.run import Run
 
 #: Parameters that stores of earlier versions lack. Stores contain them only if they differ from their defaults.
 LATER = ("flatten", "whiten", "keep_state", "track_scores")
@@ -64,8 +63,8 @@ class Estimator(ABC, EachSample, Storable, TransformerMixin, BaseEstimator):  # 
         return hasattr(self, "n_samples_seen_")
 
     @abstractmethod
-    def _fit(self, X: Any, **running: Any) -> None:
-        """Fit the samples; ``running`` are the client, the checkpoints and the progress for all folds."""
+    def _fit(self, X: Any, run: Run, watching: Watching | None = None) -> None:
+        """Fit the samples; ``run`` has the memory budget of this estimator, if it is given."""
 
     @property
     @abstractmethod
@@ -75,7 +74,7 @@ class Estimator(ABC, EachSample, Storable, TransformerMixin, BaseEstimator):  # 
     # -- fitting
 
     @abstractmethod
-    def plan_fit(self, source: Source, axes: Sequence[str], client: Any | None) -> tuple[Representation, bool]:
+    def plan_fit(self, source: Source, axes: Sequence[str], run: Run) -> tuple[Representation, bool]:
         """Plan a fit to a source without reading it. The estimator does not change.
 
         Parameters
@@ -83,8 +82,8 @@ class Estimator(ABC, EachSample, Storable, TransformerMixin, BaseEstimator):  # 
         source : Source
         axes : sequence of str
             Names of the axes of a sample.
-        client : distributed.Client or None
-            Where the fit will run.
+        run : Run
+            How the fit will run.
 
         Returns
         -------
@@ -109,9 +108,7 @@ class Estimator(ABC, EachSample, Storable, TransformerMixin, BaseEstimator):  # 
         *,
         sample_dim: str | Sequence[str] | None = None,
         key: str | None = None,
-        client: Any | None = None,
-        checkpoints: Checkpoints | None = None,
-        progress: JobProgress = no_progress,
+        run: Run = Run(),
         callback: Callback | None = None,
         max_seconds: float | None = None,
         max_samples: int | None = None,
@@ -131,13 +128,10 @@ class Estimator(ABC, EachSample, Storable, TransformerMixin, BaseEstimator):  # 
         key : str, optional
             Name of the array in a file, a Zarr group or an ``xarray.Dataset``, required if there are several. The
             fitted model uses this name for other paths, too.
-        client : distributed.Client, optional
-            Default: the current one, if any.
-        checkpoints : Checkpoints, optional
-            Folder of the checkpoints. The fit resumes from them if it was interrupted. If the fit uses random numbers,
-            it requires an integer ``random_state``. Several fits may share the folder.
-        progress : Progress, optional
-            Receives the number of bytes read in each pass.
+        run : Run
+            Its ``client`` runs the fit; the default is the current one, if any. If the fit was interrupted, it resumes
+            from the ``checkpoints``; a fit that uses random numbers then requires an integer ``random_state``. Several
+            fits may share their folder. The ``progress`` receives the number of bytes read in each pass.
         callback : callable (dpca.Progress), optional
             Receives the progress so far, with a fitted model: after 16, 64, 256 and 1,024 samples, then about every
             second, with at most a twentieth of the time spent on it, and at the end. If it returns True, the fit ends
@@ -146,7 +140,7 @@ class Estimator(ABC, EachSample, Storable, TransformerMixin, BaseEstimator):  # 
             components only at the end, as has the last layer of `PatchCascade`; "power" has them in its last pass.
         max_seconds, max_samples : float and int, optional
             Budgets. When one is used up, the fit ends with a model of the samples so far, ``n_samples_seen_`` of them,
-            but not before there is a model. With ``checkpoints``, another call of ``fit`` resumes from there with a new
+            but not before there is a model. With checkpoints, another call of ``fit`` resumes from there with a new
             budget.
 
         Warns
@@ -167,10 +161,9 @@ class Estimator(ABC, EachSample, Storable, TransformerMixin, BaseEstimator):  # 
         watching = Watching.asked(self, callback, max_seconds, max_samples)
         if watching is not None:
             watching.beside = {"_labels": labels, "_key": key}
-        further = {} if watching is None else {"watching": watching}
 
         def run_fit() -> None:
-            self._fit(X, client=client or default_client(), checkpoints=checkpoints, progress=progress, **further)
+            self._fit(X, run_of_fit(run, self.memory_budget), watching)
             self._labels, self._key = labels, key
 
         return watched(self, watching, run_fit)

@@ -10,7 +10,6 @@ import numpy as np
 from numpy.typing import DTypeLike
 from sklearn.utils import check_random_state
 
-from dpca.engine.folds.memory import usable_bytes
 from dpca.engine.folds.plan import PlanError
 from dpca.kernels.algebra.dtypes import working_dtype
 from dpca.kernels.algebra.types import Array
@@ -18,6 +17,7 @@ from dpca.rules.base.rule import Rule
 from dpca.storage.arrays.layout import CHANNEL, count_spatial
 from dpca.storage.errors import DataError
 from dpca.storage.given_numbers import is_real, whole_number
+from dpca.storage.remote.memory import usable_bytes
 
 _FLAGS = (
     "center",

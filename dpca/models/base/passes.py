@@ -8,9 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from dpca.engine.folds.checkpoint import Checkpoints
 from dpca.engine.folds.fold import FoldReport, fold, plan_for
-from dpca.engine.folds.memory import task_budget, thread_count
 from dpca.engine.folds.plan import FoldPlan
 from dpca.engine.folds.rounds import Scheme
 from dpca.engine.folds.watching import Watch
@@ -20,8 +18,9 @@ from dpca.kernels.algebra.types import Array
 from dpca.models.base.watching import Watching
 from dpca.partition.base import Partition
 from dpca.partition.whole import Whole
+from dpca.representation.lazy import default_client
 from dpca.rules.base.state import State
-from dpca.storage.progress import JobProgress, no_progress
+from dpca.storage.run import Run
 
 Settle = Callable[[Any, Any, int], None]
 Make = Callable[[list[State]], Any]
@@ -30,18 +29,19 @@ Make = Callable[[list[State]], Any]
 _FIRST_BYTES = 2**24
 
 
+def run_of_fit(run: Run, memory_budget: int | None) -> Run:
+    """Return a run with the current client, if it has none, and the memory budget of an estimator, if it has one."""
+    return replace(run, client=run.client or default_client()).limited_to(memory_budget)
+
+
 class Passes:
     """Fold rules over a source; each call is a pass over the data.
 
     Parameters
     ----------
     source : Source
-    client : distributed.Client or None
-    memory_budget : int or None
-        Bytes of a task; default as in `fold`.
-    checkpoints : Checkpoints or None
-        Each pass has its own folder in theirs.
-    progress : Progress
+    run : Run
+        Each pass has its own folder in the folder of its checkpoints.
     watching : Watching, optional
         The callback and budgets of the fit.
     settle : callable (model, found, n_samples_seen), optional
@@ -51,22 +51,18 @@ class Passes:
     def __init__(
         self,
         source: Source,
+        run: Run,
         *,
-        client: Any | None,
-        memory_budget: int | None,
-        checkpoints: Checkpoints | None = None,
-        progress: JobProgress = no_progress,
         watching: Watching | None = None,
         settle: Settle | None = None,
     ) -> None:
         self.source = source
-        self.client = None if source.in_process else client
-        self.budget = task_budget(self.client, thread_count()) if memory_budget is None else memory_budget
+        run = run.here() if source.in_process else run
+        self.budget = run.task_bytes()
+        self.run = run.limited_to(self.budget)
         self.count = 0
         self.report: FoldReport  # report of the first pass
         self.settle = settle
-        self._checkpoints = checkpoints
-        self._progress = progress
         self._watching = watching
 
     def __call__(self, rule: Any, *, look: Make | None = None) -> dict[str, Array]:
@@ -92,16 +88,13 @@ class Passes:
             Computes the results from the states so far, for callbacks.
         """
         self.count += 1
-        kept, stage = self._checkpoints, stage or f"pass {self.count}"
+        stage = stage or f"pass {self.count}"
         results, report = fold(
             rule,
             self.source,
             partition,
+            run=self.run.below(stage.replace(" ", "-")),
             scheme=scheme,
-            client=self.client,
-            budget=self.budget,
-            checkpoints=None if kept is None else replace(kept, folder=f"{kept.folder}/{stage.replace(' ', '-')}"),
-            progress=self._progress,
             stage=stage,
             watch=self._watch(look),
         )
@@ -124,7 +117,7 @@ class Passes:
 
     def plan(self, partition: Partition, rule: Any) -> FoldPlan:
         """Plan a pass without running it; raise `PlanError` if it does not fit into the budget."""
-        return plan_for(rule, self.source, partition, client=self.client, budget=self.budget)
+        return plan_for(rule, self.source, partition, run=self.run)
 
     def first_mean(self) -> Array:
         """Return the mean (d,), float64, of the first samples, as an approximate shift for a first pass."""

@@ -3,26 +3,25 @@
 from __future__ import annotations
 
 import math
-from typing import Any
 
 from dpca.engine.folds.fold import fold
 from dpca.engine.sources.source import Source
 from dpca.partition.cells import CellGrid
 from dpca.rules.covariance.extremes import Extremes
 from dpca.storage.ranges import found_range
+from dpca.storage.run import Run
 
 # Bytes of a sample in one partition; whole chunks, unless a chunk is larger.
 _TOGETHER = 2**24
 
 
-def spanned_range(source: Source, **running: Any) -> tuple[float, float]:
+def spanned_range(source: Source, run: Run) -> tuple[float, float]:
     """Return the smallest and the largest value of all samples, in one pass.
 
     Parameters
     ----------
     source : Source
-    **running
-        As in `dpca.engine.folds.fold.fold`: client, checkpoints, progress.
+    run : Run
 
     Raises
     ------
@@ -32,5 +31,5 @@ def spanned_range(source: Source, **running: Any) -> tuple[float, float]:
     shape = tuple(source.shape[1:])
     chunk, row_bytes = source.chunks[1], math.prod(shape[1:]) * source.dtype.itemsize
     length = min(shape[0], max(1, _TOGETHER // row_bytes // chunk) * chunk)
-    found, _ = fold(Extremes(), source, CellGrid(shape, (length,)), stage="range", **running)
+    found, _ = fold(Extremes(), source, CellGrid(shape, (length,)), run=run, stage="range")
     return found_range(min(float(one["low"][0]) for one in found), max(float(one["high"][0]) for one in found))

@@ -13,12 +13,12 @@ from typing import Any, TypeVar
 import numpy as np
 
 from dpca.engine.folds.boundary import guarded
-from dpca.engine.folds.memory import thread_count
 from dpca.engine.folds.watching import FoldProgress, FoldReport, Pace, Watch
 from dpca.kernels.algebra.types import Array
 from dpca.rules.base.state import State
 from dpca.storage.errors import DataError
 from dpca.storage.given_numbers import is_real, whole_number
+from dpca.storage.remote.memory import thread_count
 from dpca.storage.remote.tasks import one_blas_thread, run_in_order
 
 T = TypeVar("T")

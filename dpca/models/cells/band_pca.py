@@ -4,14 +4,13 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any, ClassVar, Self
 
 import numpy as np
 from sklearn.base import clone
 
 from dpca.choices import MAPPINGS
-from dpca.engine.folds.checkpoint import Checkpoints
 from dpca.engine.folds.fold import fold
 from dpca.engine.folds.plan import PlanError
 from dpca.engine.sources.sampling import read_samples, spread_samples
@@ -28,6 +27,7 @@ from dpca.rules.covariance.moments import Moments
 from dpca.storage.arrays.layout import CHANNEL, axes_for
 from dpca.storage.errors import DataError
 from dpca.storage.given_numbers import whole_number
+from dpca.storage.run import Run
 
 # Each interval takes memory, and more intervals than attributes serve no purpose.
 _MOST_INTERVALS = 10_000_000
@@ -115,7 +115,7 @@ class BandPCA(PartitionedPCA):
 
     # -- the partition
 
-    def _partition(self, source: Source, axes: Sequence[str] | None, **running: Any) -> Bands:
+    def _partition(self, source: Source, axes: Sequence[str] | None, run: Run) -> Bands:
         self._check_parameters()
         shape = tuple(source.shape[1:])
         together = shape[-1] if self.keep_channels and (axes or axes_for(shape))[-1] == CHANNEL else 1
@@ -126,7 +126,7 @@ class BandPCA(PartitionedPCA):
                 return map_in_raster_order(shape, size, together=together)
             if self.mapping == "random":
                 return map_at_random(shape, size, rng, together=together)
-            mean, variance = self._moments(source, rng, **running)
+            mean, variance = self._moments(source, rng, run)
             keys = variance if self.mapping == "mean-variance" else None
             return map_by_moments(mean, keys, size, int(self.n_intervals), together=together)
         except PlanError:
@@ -134,9 +134,7 @@ class BandPCA(PartitionedPCA):
         except ValueError as error:
             raise DataError(str(error)) from error
 
-    def _moments(
-        self, source: Source, rng: np.random.Generator, checkpoints: Checkpoints | None = None, **running: Any
-    ) -> tuple[Array, Array]:
+    def _moments(self, source: Source, rng: np.random.Generator, run: Run) -> tuple[Array, Array]:
         """Return mean and variance of each attribute, from all samples or from the estimating subset."""
         shape = tuple(source.shape[1:])
         if source.shape[0] < 2:
@@ -145,12 +143,7 @@ class BandPCA(PartitionedPCA):
                 "of partial_fit"
             )
         if self.n_estimating is None or self.n_estimating >= source.shape[0]:
-            here = None if checkpoints is None else replace(checkpoints, folder=f"{checkpoints.folder}/statistics")
-            budget = self.memory_budget
-            results, _ = fold(
-                Moments(), source, Whole(shape), budget=budget, checkpoints=here, stage="statistics", **running
-            )
-            found = results[0]
+            (found,), _ = fold(Moments(), source, Whole(shape), run=run.below("statistics"), stage="statistics")
         else:
             rule = Moments()
             state = rule.init(math.prod(shape), source.dtype)
@@ -180,12 +173,12 @@ class BandPCA(PartitionedPCA):
         bands: Bands = self.partition_
         return bands
 
-    def plan_fit(self, source: Source, axes: Sequence[str], client: Any | None) -> tuple[Representation, bool]:
+    def plan_fit(self, source: Source, axes: Sequence[str], run: Run) -> tuple[Representation, bool]:
         """Plan a fit; see `Estimator.plan_fit`."""
         if self.mapping in ("random", "raster"):
-            return super().plan_fit(source, axes, client)
+            return super().plan_fit(source, axes, run)
         # Moments require a pass, and mapping by them may give more and smaller bands.
-        return clone(self).set_params(mapping="raster").plan_fit(source, axes, client)[0], False
+        return clone(self).set_params(mapping="raster").plan_fit(source, axes, run)[0], False
 
     # -- jobs and reports
 

@@ -22,6 +22,7 @@ from dpca.partition.shared import SharedGrid
 from dpca.storage.arrays.layout import axes_for
 from dpca.storage.errors import DataError
 from dpca.storage.given_numbers import is_whole
+from dpca.storage.run import Run
 
 
 @documented(**PARTITIONED, part="cell", parts="cells", grid="*grid_shape")
@@ -109,7 +110,7 @@ class CellPCA(PartitionedPCA):
 
     # -- the partition
 
-    def _partition(self, source: Source, axes: Sequence[str] | None, **running: Any) -> CellGrid:
+    def _partition(self, source: Source, axes: Sequence[str] | None, run: Run) -> CellGrid:
         sample_shape, overlap = tuple(source.shape[1:]), self.overlap
         if not is_whole(overlap):
             raise DataError(f"overlap is {overlap!r}: give an integer number of pixels")

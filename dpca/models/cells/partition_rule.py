@@ -21,6 +21,7 @@ from dpca.rules.base.rule import Rule
 from dpca.rules.covariance.covariance import CovariancePCA
 from dpca.rules.covariance.pooled_covariance import PooledCovariancePCA
 from dpca.rules.incremental.incremental_svd import IncrementalSVD
+from dpca.storage.run import Run
 
 # Covariances with this multiple of the reads of incremental SVD cost more than incremental SVD.
 _MOST_READS = 8
@@ -85,41 +86,39 @@ def choose_rule(
     partition: Partition,
     what: str,
     *,
-    client: Any | None,
-    budget: int | None,
+    run: Run,
     keep: bool = False,
 ) -> tuple[Any, FoldPlan, str]:
     """Return the rule that finds ``k`` components of each partition, its plan, and a note on it for the report.
 
-    If the covariances exceed the budget, they are computed group by group, and each group reads the stack again.
-    Incremental SVD is selected if a single covariance is too large, or if the covariances require more than 8 times its
-    reads. All components (None) require covariances. So do shared components, because there are few of them.
+    If the covariances exceed the memory of a task, they are computed group by group, and each group reads the stack
+    again. Incremental SVD is selected if a single covariance is too large, or if the covariances require more than 8
+    times its reads. All components (None) require covariances. So do shared components, because there are few of them.
 
     Parameters
     ----------
     what : str
         Name of the partitions in the plural.
-    client, budget
-        As in :func:`~dpca.engine.folds.fold.fold`.
+    run : Run
     keep : bool
         Whether the results include the states of the covariances, by a `Keeping`.
 
     Raises
     ------
     PlanError
-        If neither fits into the budget; it states the smaller requirement.
+        If neither fits into the memory of a task; it states the smaller requirement.
     """
 
     def planned(rule: Any) -> FoldPlan | PlanError:
         try:
-            return plan_for(rule, source, partition, client=client, budget=budget)
+            return plan_for(rule, source, partition, run=run)
         except PlanError as error:
             return error
 
     exact: Any = Keeping(exact_rule(k, partition)) if keep else exact_rule(k, partition)
     names = f"the covariances of {partition.n_partitions:,} {what}"
     if isinstance(partition, SharedGrid):
-        return exact, plan_for(exact, source, partition, client=client, budget=budget), _note_on_shared(partition, what)
+        return exact, plan_for(exact, source, partition, run=run), _note_on_shared(partition, what)
     plan = planned(exact)
     reads = _reads(plan, source)
     size = sum(exact.state_bytes(partition.n_features(i), source.dtype) for i in range(partition.n_partitions))

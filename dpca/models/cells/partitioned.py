@@ -26,11 +26,11 @@ from dpca.models.base.parameters import check_parameters, check_states_fit, chec
 from dpca.models.base.samples import fitted_source
 from dpca.models.base.store import StoredModel, plain
 from dpca.models.base.value_range import spanned_range
-from dpca.models.base.watching import finish_all
+from dpca.models.base.watching import Watching, finish_all
 from dpca.models.cells.partition_rule import by_partition, choose_rule, exact_rule, in_place
 from dpca.models.cells.rank import UnmetError
 from dpca.models.cells.rank_choice import CHOICES, RankChoice
-from dpca.models.cells.targets import TargetCheck, check_for, keep_chosen, value_range_for
+from dpca.models.cells.targets import Validation, check_for, keep_chosen, value_range_for
 from dpca.models.streaming.going_on import RequiresState, read_states, stated_dtype, stored_arrays
 from dpca.partition.base import Partition
 from dpca.representation.base import Representation
@@ -41,6 +41,7 @@ from dpca.rules.base.state import State
 from dpca.storage.arrays.layout import axes_for, count_spatial
 from dpca.storage.errors import DataError
 from dpca.storage.ranges import checked_range
+from dpca.storage.run import Run
 
 
 @dataclass(eq=False, repr=False)
@@ -68,8 +69,8 @@ class PartitionedPCA(ComponentModel):
     keep_state: bool = False
 
     @abstractmethod
-    def _partition(self, source: Source, axes: Sequence[str] | None, **running: Any) -> Partition:
-        """Return the partition of a stack with these axes of a sample; ``running`` is passed to the folds required."""
+    def _partition(self, source: Source, axes: Sequence[str] | None, run: Run) -> Partition:
+        """Return the partition of a stack with these axes of a sample; ``run`` is for the folds required."""
 
     @abstractmethod
     def _most_components(self, partition: Any) -> tuple[int, str]:
@@ -89,44 +90,42 @@ class PartitionedPCA(ComponentModel):
 
     # -- learning
 
-    def _fit(self, X: Any, **running: Any) -> None:
+    def _fit(self, X: Any, run: Run, watching: Watching | None = None) -> None:
         stack, whole = fitted_source(self, X)
-        source, watching = whole, running.pop("watching", None)
-        choice, left_out = RankChoice.of(self.get_params()), None
+        source, choice, left_out = whole, RankChoice.of(self.get_params()), None
         if choice.validation_fraction is not None:
             source, left_out = hold_out(whole, choice.validation_fraction, self._random(0))
         if source.shape[0] < 2:
             raise DataError(f"the stack has {source.shape[0]} sample: a fit requires at least 2 samples")
         axes = whole.axes
-        partition = self._partition(source, axes, **running)
+        partition = self._partition(source, axes, run)
         check = None
         if choice.is_target:
             n_spatial = self._n_spatial(partition, axes or axes_for(source.shape[1:]))
-            check = check_for(choice, whole, left_out, n_spatial, self._random(1), self.memory_budget)
-        value_range = value_range_for(choice, self.data_range, stack, lambda: spanned_range(whole, **running))
+            check = check_for(choice, whole, left_out, n_spatial, self._random(1), run.memory)
+        value_range = value_range_for(choice, self.data_range, stack, lambda: spanned_range(whole, run))
+        validation = Validation(value_range, check, left_out)
         n, stage, why = source.shape[0], "fit", ""
         computed = self._to_compute(choice, n, partition)
         while True:
-            folding, folded, plan, note = self._rule(choice, source, partition, running["client"])
+            folding, folded, plan, note = self._rule(choice, source, partition, run)
             rule = folding.rule if self.keep_state else folding
-            known = (source.dtype, value_range, check, left_out)
 
             def learn(
                 model: Any,
                 results: Results,
                 n: int,
                 given: tuple[Any, ...] = (choice, rule, partition, folded),
-                known: tuple[Any, ...] = known,
             ) -> None:
                 states = [*map(pop_state, results)] if self.keep_state else None
-                guarded(model._set_results, source.name)(*given, results, n, *known)
+                guarded(model._set_results, source.name)(*given, results, n, source.dtype, validation)
                 model._states = states
                 if states is not None:
                     model._fixed = self._batch_settings(partition, source.dtype)
 
             watch = None if watching is None else watching.fold(partial(finish_all, folding), learn, n)
             results, report = fold(
-                folding, source, folded, plan=plan, note=note + why, stage=stage, watch=watch, **running
+                folding, source, folded, run=run, plan=plan, stage=stage, note=note + why, watch=watch
             )
             try:
                 learn(self, results, n)
@@ -139,14 +138,14 @@ class PartitionedPCA(ComponentModel):
             why = f"; {before} components of each {self.part_name} were too few: fitted again with up to {computed}"
         self.fit_report_ = report
 
-    def plan_fit(self, source: Source, axes: Sequence[str], client: Any | None) -> tuple[Representation, bool]:
+    def plan_fit(self, source: Source, axes: Sequence[str], run: Run) -> tuple[Representation, bool]:
         """Plan a fit; see `Estimator.plan_fit`."""
         shape, dtype = tuple(source.shape[1:]), working_dtype(source.dtype)
         choice = RankChoice.of(self.get_params())
         if choice.validation_fraction is not None:
             source = hold_out(source, choice.validation_fraction, np.random.default_rng(0))[0]
-        partition = self._partition(source, axes)
-        self._rule(choice, source, partition, client)
+        partition = self._partition(source, axes, run)
+        self._rule(choice, source, partition, run.limited_to(self.memory_budget))
         k = self._to_compute(choice, source.shape[0], partition)
         least = partition.max_features if k is None else k
         if choice.adapts:
@@ -156,14 +155,13 @@ class PartitionedPCA(ComponentModel):
         return basis, not choice.adapts
 
     def _rule(
-        self, choice: RankChoice, source: Source, partition: Partition, client: Any | None
+        self, choice: RankChoice, source: Source, partition: Partition, run: Run
     ) -> tuple[Any, Partition, FoldPlan, str]:
         """Return the rule, the partition to fold, the plan, and a note on them for the report."""
         k, folded = self._to_compute(choice, source.shape[0], partition), self._folded(partition)
         if self.keep_state:
             self._batch_settings(partition, source.dtype)
-        how: dict[str, Any] = {"client": client, "budget": self.memory_budget, "keep": bool(self.keep_state)}
-        rule, plan, note = choose_rule(k, source, folded, f"{self.part_name}s", **how)
+        rule, plan, note = choose_rule(k, source, folded, f"{self.part_name}s", run=run, keep=bool(self.keep_state))
         return rule, folded, plan, note
 
     def _batch_settings(
@@ -213,7 +211,10 @@ class PartitionedPCA(ComponentModel):
         value_range = value_range_for(choice, self.data_range, X)
         if self._states is None:
             self._fixed = self._batch_settings(
-                self._partition(as_source(X), self._labels.axes if self._labels else None), X.dtype
+                self._partition(
+                    as_source(X), self._labels.axes if self._labels else None, Run(memory=self.memory_budget)
+                ),
+                X.dtype,
             )
             before = self._empty_states()
         else:
@@ -232,7 +233,7 @@ class PartitionedPCA(ComponentModel):
         if n >= 2:
             results = [finish(state.copy()) for state in states]
             settle = guarded(self._set_results, "X")
-            settle(choice, rule, partition, folded, results, n, dtype, value_range, None, None)
+            settle(choice, rule, partition, folded, results, n, dtype, Validation(value_range))
         self._states = states
         return self
 
@@ -245,16 +246,15 @@ class PartitionedPCA(ComponentModel):
         results: list[dict[str, Array]],
         n: int,
         dtype: np.dtype[Any],
-        value_range: tuple[float, float] | None,
-        check: TargetCheck | None,
-        left_out: Array | None,
+        validation: Validation,
     ) -> None:
         """Choose the components to keep from the results for n samples, and set the fitted attributes."""
+        value_range, left_out = validation.value_range, validation.left_out
         results, places = by_partition(rule, folded, results, dtype)
         for result in results:
             check_result(result, f"the analysis of a {self.part_name}")
         check_scale(results, f"the analysis of {self.part_name}s")
-        reached = keep_chosen(choice, partition, results, n, value_range, check, places)
+        reached = keep_chosen(choice, partition, results, n, value_range, validation.check, places)
         k = max([1, *(len(result["components"]) for result in results)]) if choice.adapts else choice.value
         self._set_partitions(partition, in_place(k or partition.max_features, partition, results, dtype), n)
         target: dict[str, Any] = {}

@@ -18,7 +18,6 @@ import numpy as np
 from scipy.optimize import brentq
 
 from dpca.engine.folds.fold_tasks import Results
-from dpca.engine.folds.memory import thread_count, usable_bytes
 from dpca.engine.sources.sampling import read_samples, spread_samples
 from dpca.engine.sources.source import Source
 from dpca.kernels.algebra.dtypes import working_dtype
@@ -30,6 +29,7 @@ from dpca.models.cells.rank_choice import CapturedVariance, EigenvalueSpectrum, 
 from dpca.representation.linear import LinearRepresentation
 from dpca.storage.errors import DataError
 from dpca.storage.ranges import checked_range, type_range
+from dpca.storage.remote.memory import thread_count, usable_bytes
 from dpca.storage.remote.tasks import run_in_order
 
 #: Number of samples for SSIM. The standard error of their mean is .001 if single images vary by .02.
@@ -65,13 +65,32 @@ class TargetCheck:
     room: int
 
 
+@dataclass(frozen=True)
+class Validation:
+    """What the quality of a target is measured with.
+
+    Attributes
+    ----------
+    value_range : (low, high) or None
+        The data range of the values.
+    check : TargetCheck or None
+        The samples on which to meet the target; None if the eigenvalues suffice.
+    left_out : array or None
+        Indices of the held-out samples.
+    """
+
+    value_range: tuple[float, float] | None
+    check: TargetCheck | None = None
+    left_out: Array | None = None
+
+
 def check_for(
     choice: RankChoice,
     source: Source,
     left_out: Array | None,
     n_spatial: int,
     rng: np.random.Generator,
-    memory_budget: int | None,
+    memory: int | None,
 ) -> TargetCheck | None:
     """Return the samples on which to meet a target: the held-out ones, or samples for SSIM.
 
@@ -92,7 +111,7 @@ def check_for(
         samples = samples if left_out is None else left_out[samples]
     if samples is None:
         return None
-    room = usable_bytes() if memory_budget is None else memory_budget
+    room = usable_bytes() if memory is None else memory
     return TargetCheck(source, samples, "measured" if left_out is None else "held out", n_spatial, room)
 
 

@@ -10,11 +10,11 @@ import numpy as np
 from sklearn.base import BaseEstimator
 from sklearn.utils.validation import check_is_fitted
 
-from dpca.engine.folds.checkpoint import Checkpoints
 from dpca.kernels.algebra.types import Array
 from dpca.models.base.docs import documented
 from dpca.models.base.linear_model import LinearModel
 from dpca.models.base.parameters import check_parameters
+from dpca.models.base.passes import run_of_fit
 from dpca.models.base.watching import Callback, Watching, watched
 from dpca.models.eof import significance
 from dpca.models.eof.anomalies import AnomalySource, projected
@@ -29,11 +29,10 @@ from dpca.models.linear.pca import PCA
 from dpca.models.linear.pca_solvers import SOLVERS
 from dpca.models.streaming.streaming_methods import default_method
 from dpca.models.streaming.streaming_pca import StreamingPCA
-from dpca.representation.lazy import default_client
 from dpca.storage.arrays.labelled import is_labelled
 from dpca.storage.errors import DataError
 from dpca.storage.given_numbers import whole_number
-from dpca.storage.progress import JobProgress, no_progress
+from dpca.storage.run import Run
 
 #: The solver `StreamingPCA`: a few passes in any order of the samples, in constant memory.
 STREAMING = "streaming"
@@ -140,9 +139,7 @@ class EOF(StoredEOF, BaseEstimator):  # type: ignore[misc]
         *,
         dim: str | None = None,
         key: str | None = None,
-        client: Any | None = None,
-        checkpoints: Checkpoints | None = None,
-        progress: JobProgress = no_progress,
+        run: Run = Run(),
         callback: Callback | None = None,
         max_seconds: float | None = None,
         max_samples: int | None = None,
@@ -157,12 +154,8 @@ class EOF(StoredEOF, BaseEstimator):  # type: ignore[misc]
         y : ignored
         dim, key : str, optional
             The parameter ``dim`` once more, as in xeofs; the name of the variable, required if there are several.
-        client : distributed.Client, optional
-            Default: the current one, if any.
-        checkpoints : Checkpoints, optional
-            Folder of checkpoints. An interrupted fit resumes from them. Requires an integer ``random_state``.
-        progress : Progress, optional
-            Receives the number of bytes read in each pass.
+        run : Run
+            As in `StreamingPCA.fit`. Checkpoints require an integer ``random_state``.
         callback, max_seconds, max_samples
             As in `StreamingPCA.fit`. `dpca.Progress` contains the EOF analysis of the samples so far.
 
@@ -187,11 +180,10 @@ class EOF(StoredEOF, BaseEstimator):  # type: ignore[misc]
         if n < 2:
             raise DataError(f"there is {n} sample along {given.dim!r}: a fit requires at least 2 samples")
         calendar = Calendar.of(given.along, n, given.dim, self.climatology, bool(self.detrend))
-        running = {"client": client or default_client(), "checkpoints": checkpoints, "progress": progress}
         watching = Watching.asked(self, callback, max_seconds, max_samples)
-        how = field_weights(self.weights, given.labels, tuple(shape)), running, watching
+        how = field_weights(self.weights, given.labels, tuple(shape)), run_of_fit(run, self.memory_budget), watching
         fitting = Fitting(self, given, calendar, *how)
-        return watched(self, watching, lambda: self._set_fitted(fitting.run(), given, calendar, n))
+        return watched(self, watching, lambda: self._set_fitted(fitting.fitted(), given, calendar, n))
 
     def eofs(self, scaling: int = 0) -> Any:
         """Return the modes as maps (n_modes, *sample_shape), NaN at grid points without data.

@@ -25,6 +25,7 @@ from dpca.partition.whole import Whole
 from dpca.rules.base.watched import moved
 from dpca.rules.covariance.survey import Survey
 from dpca.storage.errors import DataError
+from dpca.storage.run import Run
 
 #: Treatments of grid points that miss some values.
 GAPS = ("drop", "interpolate", "iterate")
@@ -72,8 +73,8 @@ class Fitting:
     given : Field
     calendar : Calendar
     weights : array (*sample_shape) or None
-    running : dict
-        Client, checkpoints and progress for all passes.
+    run : Run
+        How all passes run, with the memory budget of the estimator.
     watching : Watching, optional
         The callback and the budgets.
     """
@@ -82,7 +83,7 @@ class Fitting:
     given: Field
     calendar: Calendar
     weights: Array | None
-    running: dict[str, Any]
+    run: Run
     watching: Watching | None = None
     is_over: bool = field(default=False, init=False)
     shift: Array = field(init=False)
@@ -99,7 +100,7 @@ class Fitting:
     def _wants_moments(self) -> bool:
         return bool(self.eof.standardize or self.eof.detrend or self.eof.climatology is not None)
 
-    def run(self) -> FittedAnomalies:
+    def fitted(self) -> FittedAnomalies:
         """Fit. Try the grid points with data of the first sample; the pass raises `GapError` if others differ."""
         places = np.flatnonzero(~np.isnan(self.shift))
         if not self._wants_moments and places.size:
@@ -149,7 +150,7 @@ class Fitting:
     def _survey(self, source: Source, stage: str) -> dict[str, Array]:
         surveyed = SurveySource(source)
         rule = Survey(self.groups, self.trend, np.nan_to_num(self.shift))
-        passes = Passes(surveyed, memory_budget=self.eof.memory_budget, **self.running)
+        passes = Passes(surveyed, self.run)
         found = passes.over(Whole(tuple(surveyed.shape[1:])), rule, stage=stage)[0]
         largest = np.abs(found["level"]).max(where=np.isfinite(found["level"]), initial=0)
         check_deviation_scale(float(np.sqrt(found["variance"].mean()) or largest), f"the {stage}")
@@ -179,7 +180,7 @@ class Fitting:
             left = max(watching.max_seconds - watching.pace.seconds, 1e-3)
             watched = {"callback": partial(self._show, source), "max_samples": watching.max_samples}
             watched["max_seconds"] = None if math.isinf(left) else left
-        model.fit(source, **self.running, **watched)
+        model.fit(source, run=self.run, **watched)
         if self.is_over:
             raise Enough
         return FittedAnomalies(model, source.anomalies, source.shape[0])
@@ -253,7 +254,7 @@ def longest_gap(source: Source, n: int) -> int:
     """Return the length of the longest gap at any grid point with data, from a pass over the source."""
     surveyed = SurveySource(source)
     rule = Survey(np.zeros(n, np.uint16), None, np.zeros(surveyed.shape[1] - 2))
-    found = Passes(surveyed, client=None, memory_budget=None).over(Whole((surveyed.shape[1],)), rule)[0]
+    found = Passes(surveyed, Run()).over(Whole((surveyed.shape[1],)), rule)[0]
     return int(found["run"][found["count"] > 0].max(initial=0))
 
 

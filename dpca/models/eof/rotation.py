@@ -31,7 +31,7 @@ class RotatedEOF:
     rotation_ : array (k, k), float64
         Loadings times this matrix are the rotated loadings. Loadings are modes times the roots of their eigenvalues.
     correlation_ : array (k, k), float64
-        Correlation of the time functions: the identity after "varimax".
+        Correlation of the time series: the identity after "varimax".
     """
 
     eof: Any = field(repr=False)
@@ -49,7 +49,7 @@ class RotatedEOF:
         return on_grid(eof._anomalies.placed(maps.T.astype(dtype)), eof._given.labels, "eofs")
 
     def pcs(self, scaling: int = 0) -> Any:
-        """Return the time functions (n_samples, k) of the samples of the fit; scaling as in `EOF.pcs`."""
+        """Return the time series (n_samples, k) of the samples of the fit; scaling as in `EOF.pcs`."""
         return self._turned(self.eof.pcs(), scaling)
 
     def project(self, X: Any, *, key: str | None = None) -> Any:
@@ -59,7 +59,7 @@ class RotatedEOF:
     def _turned(self, pcs: Any, scaling: int) -> Any:
         k = len(self.explained_variance_)
         root = np.sqrt(self.eof.explained_variance_[:k])
-        # For loadings L R, the time functions of variance 1 are those of L times the inverse of R^T.
+        # For loadings L R, the time series of variance 1 are those of L times the inverse of R^T.
         turn = np.linalg.inv(self.rotation_).T / root[:, None]
         turn = turn * np.sqrt(self.explained_variance_) * self._scale(scaling)
         values = (pcs.data if is_labelled(pcs) else pcs)[:, :k] @ turn.astype(pcs.dtype)
@@ -75,7 +75,7 @@ def rotated(eof: Any, method: str, k: int, kaiser: bool, power: int) -> RotatedE
     Parameters
     ----------
     method : {"varimax", "promax"}
-        "varimax" keeps the time functions uncorrelated (Kaiser 1958). "promax" continues from its result to oblique
+        "varimax" keeps the time series uncorrelated (Kaiser 1958). "promax" continues from its result to oblique
         modes (Hendrickson & White 1964; Richman 1986).
     k : int
         2 or more.
@@ -150,7 +150,7 @@ def promax(loadings: Array, power: int, *, kaiser: bool = True) -> Array:
     x = _alike(loadings) if kaiser else loadings
     target = x / np.abs(x).max(axis=0)
     turn = np.linalg.lstsq(x, target * np.abs(target) ** (power - 1), rcond=None)[0]
-    # Scale to time functions of variance 1.
+    # Scale to time series of variance 1.
     found: Array = turn * np.sqrt(np.diagonal(np.linalg.inv(turn.T @ turn)))
     return found
 

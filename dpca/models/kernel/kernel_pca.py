@@ -20,6 +20,7 @@ from dpca.models.base.docs import documented
 from dpca.models.base.parameters import checked_rank, no_values, require_seed
 from dpca.models.base.passes import Passes
 from dpca.models.base.samples import varied_source
+from dpca.models.base.watching import Watching
 from dpca.models.kernel.kernel_hebbian import hebbian
 from dpca.models.kernel.kernel_methods import Found, KernelProblem, exact, nystrom, plan
 from dpca.models.kernel.kernel_model import KernelModel
@@ -29,6 +30,7 @@ from dpca.representation.kernel import PRE_IMAGES, KernelRepresentation
 from dpca.rules.kernel.gains import Gains
 from dpca.storage.errors import DataError
 from dpca.storage.given_numbers import is_real, require_one_array, whole_number
+from dpca.storage.run import Run
 
 # Default number of landmarks: the larger of a fixed number and a number for each component.
 _LANDMARKS, _PER_COMPONENT = 500, 10
@@ -153,13 +155,13 @@ class KernelPCA(KernelModel):
 
     # -- fitting
 
-    def _fit(self, X: Any, **running: Any) -> None:
+    def _fit(self, X: Any, run: Run, watching: Watching | None = None) -> None:
         source = varied_source(self, X)
         drawn = self.method == "kha" or (self.method == "nystrom" and isinstance(self.landmarks, str))
-        if running["checkpoints"] is not None and drawn:
+        if run.checkpoints is not None and drawn:
             require_seed(self.random_state)
         problem = self._problem(source.shape[0], tuple(source.shape[1:]), source.dtype)
-        passes = Passes(source, memory_budget=self.memory_budget, **running)
+        passes = Passes(source, run, watching=watching)
 
         def set_results(model: Any, found: Found, n: int) -> None:
             model._set_results(found, tuple(source.shape[1:]), n)
@@ -248,11 +250,11 @@ class KernelPCA(KernelModel):
         points = points.reshape(len(points), -1)
         return len(points), points.astype(np.result_type(working_dtype(dtype), working_dtype(points.dtype)), copy=False)
 
-    def plan_fit(self, source: Source, axes: Sequence[str], client: Any | None) -> tuple[Representation, bool]:
+    def plan_fit(self, source: Source, axes: Sequence[str], run: Run) -> tuple[Representation, bool]:
         """Plan a fit; see `Estimator.plan_fit`."""
         shape = tuple(source.shape[1:])
         problem = self._problem(source.shape[0], shape, source.dtype)
-        plan(problem, Passes(source, memory_budget=self.memory_budget, client=client))
+        plan(problem, Passes(source, run.limited_to(self.memory_budget)))
         k, m = problem.k, problem.n_landmarks
         points, kernel = no_values((m, math.prod(shape)), problem.dtype), Kernel(problem.kernel)
         scores, one = no_values((m, k), np.float64), no_values((m,), np.float64)

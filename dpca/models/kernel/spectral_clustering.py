@@ -10,16 +10,18 @@ from sklearn.base import BaseEstimator, ClusterMixin
 from sklearn.cluster import KMeans
 from sklearn.utils import check_random_state
 
+from dpca.engine.folds.plan import PlanError
 from dpca.engine.sources.source import batches
 from dpca.kernels.algebra.types import Array
-from dpca.models.base.passes import Passes
+from dpca.models.base.passes import Passes, run_of_fit
 from dpca.models.base.samples import varied_source
 from dpca.models.kernel.kernel_methods import by_degrees
 from dpca.models.kernel.kernel_pca import KernelPCA
-from dpca.representation.lazy import default_client
 from dpca.rules.covariance.covariance import BLOCK_ROWS
 from dpca.storage.errors import DataError
 from dpca.storage.given_numbers import whole_number
+from dpca.storage.remote.memory import usable_bytes
+from dpca.storage.run import Run
 
 
 @dataclass(eq=False, repr=False)
@@ -67,9 +69,10 @@ class SpectralClustering(ClusterMixin, BaseEstimator):  # type: ignore[misc]
                 f"n_clusters is {self.n_clusters}, but there are only {source.shape[0]} samples: use at most "
                 f"{source.shape[0]}"
             )
+        self._check_memory(source.shape[0])
         shape = tuple(source.shape[1:])
         problem = replace(model._problem(source.shape[0], shape, source.dtype), center=False)
-        passes = Passes(source, memory_budget=self.memory_budget, client=default_client())
+        passes = Passes(source, run_of_fit(Run(), self.memory_budget))
         found = by_degrees(problem, passes)
         values, n = found.results["eigenvalues"], source.shape[0]
         coefficients = found.results["coefficients"] / np.sqrt(values)
@@ -88,3 +91,17 @@ class SpectralClustering(ClusterMixin, BaseEstimator):  # type: ignore[misc]
         clusters = KMeans(self.n_clusters, n_init=self.n_init, random_state=seed).fit(self.embedding_)
         self.labels_: Array = clusters.labels_
         return self
+
+    def _check_memory(self, n: int) -> None:
+        """Raise `PlanError` if the embedding and k-means do not fit into the memory of this process.
+
+        k-means copies the embedding, and draws its starts from distances to a few candidates (measured: 8 n_clusters +
+        35 bytes a sample).
+        """
+        need, room = n * (12 * self.n_clusters + 48), usable_bytes()
+        if need > room:
+            raise PlanError(
+                f"{n:,} samples and {self.n_clusters} clusters need {need / 1e6:,.0f} MB for k-means, but this process "
+                f"may use {room / 1e6:,.0f} MB: use fewer samples or clusters, or cluster the scores of KernelPCA in "
+                f"batches"
+            )

@@ -25,6 +25,7 @@ from dpca.models.base.parameters import checked_rank, explained_share, require_s
 from dpca.models.base.passes import Passes
 from dpca.models.base.samples import first_magnitude, varied_source
 from dpca.models.base.store import Kept, StoredModel
+from dpca.models.base.watching import Watching
 from dpca.models.linear.pca_solvers import (
     DEFAULT_ITERATIONS,
     DEFAULT_TOLERANCE,
@@ -36,6 +37,7 @@ from dpca.models.linear.pca_solvers import (
 from dpca.representation.base import Representation
 from dpca.storage.errors import DataError
 from dpca.storage.given_numbers import is_real, whole_number
+from dpca.storage.run import Run
 
 # Solvers that find all components.
 _COMPLETE = ("covariance", "dual")
@@ -155,11 +157,11 @@ class PCA(LinearModel):
 
     # -- learning
 
-    def _fit(self, X: Any, **running: Any) -> None:
+    def _fit(self, X: Any, run: Run, watching: Watching | None = None) -> None:
         source = varied_source(self, X)
-        passes = Passes(source, memory_budget=self.memory_budget, **running)
+        passes = Passes(source, run, watching=watching)
         problem, solver, reason = self._chosen(source, passes)
-        if solver not in _COMPLETE and running["checkpoints"] is not None:
+        if solver not in _COMPLETE and run.checkpoints is not None:
             require_seed(self.random_state)
 
         def learn(model: Any, found: dict[str, Array], n: int) -> None:
@@ -178,9 +180,9 @@ class PCA(LinearModel):
         if "error" in found and found["error"] > problem.tol:
             warnings.warn(self._advice(problem, float(found["error"])), ConvergenceWarning, stacklevel=3)
 
-    def plan_fit(self, source: Source, axes: Sequence[str], client: Any | None) -> tuple[Representation, bool]:
+    def plan_fit(self, source: Source, axes: Sequence[str], run: Run) -> tuple[Representation, bool]:
         """Plan a fit; see `Estimator.plan_fit`."""
-        passes = Passes(source, memory_budget=self.memory_budget, client=client)
+        passes = Passes(source, run.limited_to(self.memory_budget))
         problem, solver, _ = self._chosen(source, passes)
         plan_first_pass(solver, problem, passes)
         return self._basis_to_be(source, problem.k)

@@ -10,7 +10,6 @@ from typing import Any
 
 import numpy as np
 
-from dpca.engine.folds.memory import usable_bytes
 from dpca.engine.folds.plan import PlanError
 from dpca.kernels.algebra import linalg
 from dpca.kernels.algebra.types import Array
@@ -27,6 +26,7 @@ from dpca.rules.covariance.dual import BlockGram, DualComponents, dual_bytes, du
 from dpca.rules.covariance.measured import half_step, measured_bound, next_iterate, rayleigh_ritz
 from dpca.rules.covariance.power_iteration import PowerIteration
 from dpca.rules.covariance.vr_pca import VRPCA
+from dpca.storage.remote.memory import usable_bytes
 
 Found = dict[str, Array]
 

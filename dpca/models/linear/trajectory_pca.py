@@ -20,6 +20,7 @@ from dpca.models.base.parameters import no_values
 from dpca.models.base.passes import Passes
 from dpca.models.base.samples import varied_source
 from dpca.models.base.store import StoredModel
+from dpca.models.base.watching import Watching
 from dpca.models.streaming.streaming_pca import StreamingPCA
 from dpca.partition.whole import Whole
 from dpca.representation.base import Representation
@@ -28,6 +29,7 @@ from dpca.rules.covariance.moments import Moments
 from dpca.storage.errors import DataError, one_line
 from dpca.storage.given_numbers import whole_number
 from dpca.storage.readers.arrays.trajectory import MASS
+from dpca.storage.run import Run
 
 # The mean has converged if it moves by less than this share of the molecule's radius of gyration.
 _SETTLED = 1e-6
@@ -117,21 +119,21 @@ class TrajectoryPCA(StreamingPCA):
     fit_weights: Any = None
     reference_passes: int = 20
 
-    def _fit(self, X: Any, **running: Any) -> None:
-        super()._fit(self._placed(X, **running), **running)
+    def _fit(self, X: Any, run: Run, watching: Watching | None = None) -> None:
+        super()._fit(self._placed(X, run), run, watching)
 
-    def _stream_of(self, X: Any, client: Any | None) -> Source:
+    def _stream_of(self, X: Any, run: Run) -> Source:
         if self._states is None:
-            return self._placed(X, client=client)
-        return SuperposedSource(super()._stream_of(X, client), self._superposition)
+            return self._placed(X, run)
+        return SuperposedSource(super()._stream_of(X, run), self._superposition)
 
-    def _placed(self, X: Any, **running: Any) -> Source:
+    def _placed(self, X: Any, run: Run) -> Source:
         """Find the reference, and return the frames superposed on it."""
         most = whole_number(self.reference_passes, "reference_passes", 1)
         source, masses = varied_source(self, X), _masses(X)
         self._prepare(source.shape[1:], source.name, lambda: first_samples(source, 1)[0], masses)
         for turn in range(most if self._is_mean else 0):
-            passes = Passes(SuperposedSource(source, self._superposition), memory_budget=self.memory_budget, **running)
+            passes = Passes(SuperposedSource(source, self._superposition), run)
             (found,) = passes.over(Whole(source.shape[1:]), Moments(), stage=f"reference {turn + 1}")
             if self._move(found["mean"].reshape(-1, 3)) <= _SETTLED:
                 break
@@ -148,12 +150,12 @@ class TrajectoryPCA(StreamingPCA):
             self._prepare(frames.shape[1:], "X", lambda: frames[0], masses)
         return self._superposition.rows_of(frames if fresh else self._of_this_shape(frames))
 
-    def plan_fit(self, source: Source, axes: Sequence[str], client: Any | None) -> tuple[Representation, bool]:
+    def plan_fit(self, source: Source, axes: Sequence[str], run: Run) -> tuple[Representation, bool]:
         """Plan a fit; see `Estimator.plan_fit`."""
         _check_frames(source.shape[1:], source.name)
         atoms = source.shape[1]
         place = Superposition(*(no_values((atoms, *rest), np.float64) for rest in ((3,), (), ())))
-        basis, known = super().plan_fit(SuperposedSource(source, place), axes, client)
+        basis, known = super().plan_fit(SuperposedSource(source, place), axes, run)
         return self._superposed(basis, place), known
 
     def _prepare(self, shape: Sequence[int], name: str, first: Callable[[], Array], masses: Array | None) -> None:

@@ -21,6 +21,7 @@ from dpca.models.base.parameters import no_values, spatial_lengths
 from dpca.models.base.passes import Passes
 from dpca.models.base.samples import varied_source
 from dpca.models.base.store import Kept, StoredModel
+from dpca.models.base.watching import Watching
 from dpca.partition.whole import Whole
 from dpca.representation.base import Representation
 from dpca.representation.cascade import CascadeRepresentation, EncodedSource
@@ -30,6 +31,7 @@ from dpca.rules.covariance.patch_covariance import PatchCovariancePCA
 from dpca.storage.arrays.layout import axes_for
 from dpca.storage.errors import DataError
 from dpca.storage.given_numbers import is_real, whole_number
+from dpca.storage.run import Run
 
 
 @documented()
@@ -108,12 +110,12 @@ class PatchCascade(Estimator):
 
     # -- learning
 
-    def _fit(self, X: Any, **running: Any) -> None:
+    def _fit(self, X: Any, run: Run, watching: Watching | None = None) -> None:
         source, random = varied_source(self, X), np.random.default_rng(self._seed())
         layers: list[PatchRepresentation] = []
         self.explained_variance_: list[Array] = []
         for j, rule, given in self._layers(source, source.axes, layers):
-            passes = Passes(given, memory_budget=self.memory_budget, **running)
+            passes = Passes(given, run, watching=watching)
             (found,) = passes.over(Whole(tuple(given.shape[1:])), rule, stage=f"layer {j + 1}")
             check_scale([check_result(found, what := f"the analysis of the patches of layer {j + 1}")], what)
             layers.append(PatchRepresentation(rule.grid, found["mean"], self._filters(found, random, given.dtype)))
@@ -185,11 +187,11 @@ class PatchCascade(Estimator):
         self.sample_shape_, self.n_samples_seen_ = layers[0].sample_shape, n
         self.n_features_in_ = math.prod(self.sample_shape_)
 
-    def plan_fit(self, source: Source, axes: Sequence[str], client: Any | None) -> tuple[Representation, bool]:
+    def plan_fit(self, source: Source, axes: Sequence[str], run: Run) -> tuple[Representation, bool]:
         """Plan a fit; see `Estimator.plan_fit`."""
         layers: list[PatchRepresentation] = []
         for _, rule, given in self._layers(source, axes, layers):
-            passes = Passes(given, memory_budget=self.memory_budget, client=client)
+            passes = Passes(given, run.limited_to(self.memory_budget))
             passes.plan(Whole(tuple(given.shape[1:])), rule)
             d, k = rule.grid.n_features, rule.n_components or 0
             zeros = no_values((d,), np.float64), no_values((k, d), working_dtype(given.dtype))

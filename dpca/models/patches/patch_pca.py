@@ -21,6 +21,7 @@ from dpca.models.base.parameters import checked_rank, no_values, spatial_lengths
 from dpca.models.base.passes import Passes
 from dpca.models.base.samples import varied_source
 from dpca.models.base.store import Kept, StoredModel
+from dpca.models.base.watching import Watching
 from dpca.partition.whole import Whole
 from dpca.representation.base import Representation
 from dpca.representation.patches import PatchRepresentation
@@ -28,6 +29,7 @@ from dpca.rules.covariance.patch_covariance import PatchCovariancePCA
 from dpca.storage.arrays.layout import axes_for
 from dpca.storage.errors import DataError
 from dpca.storage.given_numbers import is_real
+from dpca.storage.run import Run
 
 
 @documented()
@@ -113,10 +115,10 @@ class PatchPCA(Estimator):
 
     # -- learning
 
-    def _fit(self, X: Any, **running: Any) -> None:
+    def _fit(self, X: Any, run: Run, watching: Watching | None = None) -> None:
         source = varied_source(self, X)
         rule = self._rule(source, source.axes)
-        passes = Passes(source, memory_budget=self.memory_budget, **running)
+        passes = Passes(source, run, watching=watching)
 
         def learn(model: Any, found: dict[str, Array], n: int) -> None:
             check_scale([check_result(found, what := "the analysis of patches")], what)
@@ -141,10 +143,10 @@ class PatchPCA(Estimator):
         k, d = self.n_components, grid.n_features
         return PatchCovariancePCA(grid, d if k is None else checked_rank(k, d, None, f"a patch of {grid.shape}"))
 
-    def plan_fit(self, source: Source, axes: Sequence[str], client: Any | None) -> tuple[Representation, bool]:
+    def plan_fit(self, source: Source, axes: Sequence[str], run: Run) -> tuple[Representation, bool]:
         """Plan a fit; see `Estimator.plan_fit`."""
         rule = self._rule(source, axes)
-        passes = Passes(source, memory_budget=self.memory_budget, client=client)
+        passes = Passes(source, run.limited_to(self.memory_budget))
         passes.plan(Whole(rule.grid.sample_shape), rule)
         d, k = rule.grid.n_features, rule.n_components or 0
         zeros = no_values((d,), np.float64), no_values((k, d), working_dtype(source.dtype))

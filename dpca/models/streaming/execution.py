@@ -5,12 +5,12 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import Any
 
-from dpca.engine.folds.memory import parallel_tasks, thread_count
 from dpca.engine.folds.rounds import Averaging, DataParallel, Scheme
 from dpca.rules.base.minibatch import InBatches
 from dpca.rules.base.rule import Wrapper
 from dpca.storage.errors import DataError
 from dpca.storage.given_numbers import whole_number
+from dpca.storage.run import Run
 
 EXECUTIONS = ("auto", "chain", "averaged", "data-parallel")
 # Defaults of Amid & Warmuth (2020), section "Distributed Setting".
@@ -19,7 +19,7 @@ _STREAMS, _ROUND = 10, 1000
 _LARGE_BATCH = 1000
 
 
-def executed(rule: InBatches, model: Any, client: Any | None) -> tuple[Any, Scheme | None]:
+def executed(rule: InBatches, model: Any, run: Run) -> tuple[Any, Scheme | None]:
     """Return the rule to fold, and the scheme of its rounds, None for a plain fold.
 
     Parameters
@@ -28,8 +28,8 @@ def executed(rule: InBatches, model: Any, client: Any | None) -> tuple[Any, Sche
         The rule, with the batches of a chain.
     model : StreamingPCA
         Its parameters ``execution``, ``n_streams``, ``round_size`` and ``batch_size`` apply.
-    client : distributed.Client or None
-        Where the fold will run. A batch is divided into one part for each thread of the workers.
+    run : Run
+        How the fold will run. A batch is divided into one part for each thread of the workers.
 
     Raises
     ------
@@ -49,7 +49,7 @@ def executed(rule: InBatches, model: Any, client: Any | None) -> tuple[Any, Sche
     if execution == "averaged":
         return rule, _averaging(rule, n_streams, round_size)
     if execution == "data-parallel":
-        return rule.rule, _data_parallel(rule, n_streams, model.batch_size, client)
+        return rule.rule, _data_parallel(rule, n_streams, model.batch_size, run)
     return replace(rule, chain=execution == "chain"), None
 
 
@@ -63,14 +63,13 @@ def _averaging(rule: InBatches, n_streams: int | None, round_size: int | None) -
         raise DataError(str(error)) from error
 
 
-def _data_parallel(rule: InBatches, n_streams: int | None, batch_size: int | None, client: Any | None) -> DataParallel:
+def _data_parallel(rule: InBatches, n_streams: int | None, batch_size: int | None, run: Run) -> DataParallel:
     if not rule.rule.summable:
         raise DataError(
             f"{_name(rule)} does not support data-parallel execution: use execution='auto', or a rule with an update "
             f"that is a sum over the batch"
         )
-    workers = parallel_tasks(client, thread_count())
-    return DataParallel(_LARGE_BATCH if batch_size is None else rule.size, int(n_streams or max(1, workers)))
+    return DataParallel(_LARGE_BATCH if batch_size is None else rule.size, int(n_streams or max(1, run.n_parallel())))
 
 
 def _name(rule: InBatches) -> str:

@@ -15,7 +15,7 @@ from dpca.models.base.watching import Progress
 from dpca.partition.whole import Whole
 from dpca.rules.base.keeping import Keeping, pop_state
 from dpca.storage.errors import DataError
-from dpca.storage.progress import JobProgress as Told
+from dpca.storage.run import Run
 
 
 @dataclass
@@ -38,9 +38,7 @@ class _Links(Watch):
         """Do nothing: `iterate` handles each stop."""
 
 
-def iterate(
-    model: Any, source: Source, *, client: Any | None, progress: Told, pace: Pace, max_samples: int | None
-) -> Iterator[Progress]:
+def iterate(model: Any, source: Source, run: Run, *, pace: Pace, max_samples: int | None) -> Iterator[Progress]:
     """Fit a `StreamedModel` to the remaining samples of a source, and yield the progress so far.
 
     The model has a rule, and a state if samples were fitted before. Whenever the generator is suspended, closed or left
@@ -51,13 +49,12 @@ def iterate(
     if seen > n:
         raise DataError(f"this model has seen {seen:,} samples but {source.name} has {n:,}: give the same stack again")
     rule: Any = Keeping(replace(model._stream_rule, chain=True))
-    plan = plan_for(rule, source, whole, client=client, budget=model.memory_budget)
+    plan = plan_for(rule, source, whole, run=run)
     left = tuple((max(start, seen), stop) for start, stop in plan.segments if stop > seen)
     plan = replace(plan, segments=left, read_bytes=plan.read_bytes // n * (n - seen))
     most = None if max_samples is None else seen + max_samples
     watch = _Links(pace, most)
-    how: dict[str, Any] = {"client": client, "progress": progress, "watch": watch, "resume_from": model._states}
-    folding = iter_fold(rule, source, whole, plan=plan, **how)
+    folding = iter_fold(rule, source, whole, run=run, plan=plan, watch=watch, resume_from=model._states)
     try:
         while seen < n:
             try:

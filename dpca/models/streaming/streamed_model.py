@@ -21,7 +21,7 @@ from dpca.kernels.algebra.types import Array
 from dpca.models.base.labelled import Labels, given_to_fit
 from dpca.models.base.linear_model import LinearModel
 from dpca.models.base.parameters import are_ordinary, check_parameters, check_states_fit
-from dpca.models.base.passes import Passes
+from dpca.models.base.passes import Passes, run_of_fit
 from dpca.models.base.samples import magnitude, varied_source
 from dpca.models.base.store import Kept, StoredModel
 from dpca.models.base.watching import EVERY, Progress, checked_budgets, positive_seconds
@@ -29,13 +29,11 @@ from dpca.models.streaming.going_on import NoStateError, RequiresState, read_sta
 from dpca.models.streaming.iterating import iterate
 from dpca.models.streaming.streaming_methods import AUTO, method_name
 from dpca.models.streaming.tracked import TRACKED, TrackedScores
-from dpca.representation.lazy import default_client
 from dpca.representation.whitened import Whitened
 from dpca.rules.base.basis import StreamingRule
 from dpca.rules.base.state import State
 from dpca.storage.errors import DataError
-from dpca.storage.progress import JobProgress as Told
-from dpca.storage.progress import no_progress
+from dpca.storage.run import Run
 
 #: Measures of the error of a fit.
 CERTIFICATE = ("captured_bound", "captured_estimate", "captured_estimate_error", "angle_moved", "variance_moved")
@@ -260,8 +258,7 @@ class StreamedModel(LinearModel):
         *,
         sample_dim: str | Sequence[str] | None = None,
         key: str | None = None,
-        client: Any | None = None,
-        progress: Told = no_progress,
+        run: Run = Run(),
         max_seconds: float | None = None,
         max_samples: int | None = None,
         every: float = EVERY,
@@ -274,8 +271,8 @@ class StreamedModel(LinearModel):
 
         Parameters
         ----------
-        X, sample_dim, key, client, progress
-            As in `fit`.
+        X, sample_dim, key, run
+            As in `fit`, without checkpoints: save the model to keep it.
         max_seconds : float, optional
             Time limit. The run of samples in progress is completed first.
         max_samples : int, optional
@@ -310,19 +307,19 @@ class StreamedModel(LinearModel):
         if self.track_scores:
             raise DataError("track_scores=True requires partial_fit: omit it, and use transform")
         seconds, most = checked_budgets(max_seconds, max_samples)
-        pace, client = Pace(positive_seconds(every, "every"), seconds), client or default_client()
+        pace = Pace(positive_seconds(every, "every"), seconds)
+        run = replace(run_of_fit(run, self.memory_budget), checkpoints=None)  # the model itself is the checkpoint
         X, labels = given_to_fit(X, sample_dim, key)
-        source = self._stream_for(X, client, labels, key)
-        return iterate(self, source, client=client, progress=progress, pace=pace, max_samples=most)
+        source = self._stream_for(X, run, labels, key)
+        return iterate(self, source, run, pace=pace, max_samples=most)
 
-    def _stream_for(self, X: Any, client: Any | None, labels: Labels | None, key: str | None) -> Source:
+    def _stream_for(self, X: Any, run: Run, labels: Labels | None, key: str | None) -> Source:
         """Return the samples of a stack as one stream, and initialize a new model for it."""
         fresh = self._states is None
-        source = self._stream_of(X, client)
+        source = self._stream_of(X, run)
         shape, d = tuple(source.shape[1:]), math.prod(source.shape[1:])
         if fresh:
-            room = Passes(source, client=client, memory_budget=self.memory_budget).budget
-            method = self._method(d, source, room)
+            method = self._method(d, source, Passes(source, run).budget)
             self._begin(method, d, source.dtype, self._seed())
             self.method_, self.sample_shape_ = method_name(method), shape
             self._labels, self._key = labels, key
@@ -333,7 +330,7 @@ class StreamedModel(LinearModel):
             )
         return shuffle(source, self._stream_seed) if self.shuffle else source
 
-    def _stream_of(self, X: Any, client: Any | None) -> Source:
+    def _stream_of(self, X: Any, run: Run) -> Source:
         """Return the source of samples in the form that the rule reads."""
         return varied_source(self if self._states is None else copy.copy(self), X)
 

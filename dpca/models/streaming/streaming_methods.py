@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import fields, is_dataclass, replace
+from dataclasses import dataclass, fields, is_dataclass, replace
 from importlib import import_module
 from typing import Any
 
@@ -117,6 +117,28 @@ def default_method(
     return "covariance" if n_features <= min(most, _LARGEST_COVARIANCE) else "incremental-svd"
 
 
+@dataclass(frozen=True)
+class RuleStream:
+    """The samples that a streaming rule reads.
+
+    Parameters
+    ----------
+    n_samples : int, optional
+        Length of the stream. If given, the movement of the components in the last part of the stream is measured.
+    n_features : int
+        Attributes of a sample.
+    sampled : bool
+        Whether to keep some samples of the stream to estimate the captured share, if the rule supports it.
+    ends : bool
+        Whether no samples follow the ``n_samples``. Then the rule keeps no more directions than samples.
+    """
+
+    n_samples: int | None = None
+    n_features: int = 1
+    sampled: bool = False
+    ends: bool = False
+
+
 def make_rule(
     method: str | StreamingRule,
     k: int,
@@ -125,10 +147,7 @@ def make_rule(
     batch_size: int | None,
     seed: int,
     options: Mapping[str, Any] | None = None,
-    n_samples: int | None = None,
-    n_features: int = 1,
-    sampled: bool = False,
-    ends: bool = False,
+    stream: RuleStream = RuleStream(),
 ) -> Any:
     """Return the rule of a method, with samples in batches of ``batch_size``.
 
@@ -142,20 +161,15 @@ def make_rule(
         ``seed``, and the seeds of schedules that are None.
     options : mapping of str to value, optional
         Further options of the rule; None is the default of the rule.
-    n_samples : int, optional
-        Length of the stream. If given, the movement of the components in the last part of the stream is measured.
-    n_features : int
-        Attributes of a sample.
-    sampled : bool
-        Keep some samples of the stream to estimate the captured share, if the rule supports it.
-    ends : bool
-        Whether no samples follow the ``n_samples``. Then the rule keeps no more directions than samples.
+    stream : RuleStream
+        The samples that the rule will read.
 
     Raises
     ------
     DataError
         If the method does not exist, it does not have an option, or a value is invalid.
     """
+    n_samples, n_features = stream.n_samples, stream.n_features
     try:
         rule = method if isinstance(method, StreamingRule) else rule_class(method)()
         known = {field.name for field in fields(rule)}
@@ -165,7 +179,7 @@ def make_rule(
         given = {"n_components": k, "center": center, "seed": seed, **chosen}
         rule = replace(rule, **{name: value for name, value in given.items() if name in known})
         rule = replace(rule, **_seeded(rule, seed))
-        if ends and n_samples is not None and isinstance(rule, IncrementalSVD):
+        if stream.ends and n_samples is not None and isinstance(rule, IncrementalSVD):
             rule = replace(rule, oversampling=min(rule.oversampling, max(0, n_samples - k)))
     except ValueError as error:
         raise DataError(str(error)) from error
@@ -174,7 +188,7 @@ def make_rule(
         size = min(size, n_samples or size)
     else:
         size = whole_number(batch_size, "batch_size", 1)
-    sampled = sampled and isinstance(rule, IncrementalSVD) and rule.forgetting == 1
+    sampled = stream.sampled and isinstance(rule, IncrementalSVD) and rule.forgetting == 1
     watched = rule if n_samples is None else Watched(rule, n_samples)
     at_once = min(_AT_ONCE, max(1, _BYTES_AT_ONCE // (4 * n_features)))
     return InBatches(Sampled(watched) if sampled else watched, size, at_once=at_once)

@@ -30,11 +30,13 @@ from dpca.models.base.linear_model import LinearModel
 from dpca.models.base.parameters import checked_rank, explained_share
 from dpca.models.base.passes import Passes
 from dpca.models.base.samples import first_magnitude, varied_source
+from dpca.models.base.watching import Watching
 from dpca.models.streaming.execution import executed
 from dpca.models.streaming.streamed_model import CERTIFICATE, StreamedModel
 from dpca.models.streaming.streaming_methods import (
     AUTO,
     FORMER_OPTIONS,
+    RuleStream,
     default_method,
     describe_option,
     make_rule,
@@ -52,6 +54,7 @@ from dpca.rules.covariance.measured import refined
 from dpca.rules.incremental.incremental_svd import IncrementalSVD
 from dpca.storage.errors import DataError
 from dpca.storage.given_numbers import whole_number
+from dpca.storage.run import Run
 
 
 @documented()
@@ -185,7 +188,7 @@ class StreamingPCA(StreamedModel):
     keep_state: bool = False
     track_scores: bool = False
 
-    def _fit(self, X: Any, **running: Any) -> None:
+    def _fit(self, X: Any, run: Run, watching: Watching | None = None) -> None:
         n_passes = whole_number(self.n_passes, "n_passes", 1)
         if self.track_scores:
             raise DataError(
@@ -194,14 +197,14 @@ class StreamingPCA(StreamedModel):
         source = varied_source(self, X)
         shape, seed = tuple(source.shape[1:]), self._seed()
         stream = shuffle(source, seed) if self.shuffle else source
-        first, whole = Passes(stream, memory_budget=self.memory_budget, **running), Whole(shape)
+        first, whole = Passes(stream, run, watching=watching), Whole(shape)
         method = self._method(math.prod(shape), source, first.budget)
         rule = self._rule(method, math.prod(shape), source.shape[0], seed)
         self.method_ = method_name(method)
         if self.keep_state:
             self._check_keep_state(method, math.prod(shape), source.dtype, seed)
             rule = replace(rule, rule=Keeping(rule.rule))
-        work, scheme = executed(rule, self, running["client"])
+        work, scheme = executed(rule, self, run)
         if rule.random_order and not source.in_process and not self.shuffle:
             warnings.warn(
                 f"{self.method_} assumes samples in random order, but the order of {source.name} is unknown: use "
@@ -230,7 +233,7 @@ class StreamingPCA(StreamedModel):
         for turn in range(1, n_passes):
             before, stage = self.components_, f"pass {turn + 1}"
             refine = refinement(found, before, self.mean_, bool(self.center))
-            further = Passes(source, memory_budget=self.memory_budget, **running, settle=_as_it_is)
+            further = Passes(source, run, watching=watching, settle=_as_it_is)
             further.report = first.report
             further.show(None)
             (found,) = further.over(whole, refine, stage=stage)
@@ -279,10 +282,7 @@ class StreamingPCA(StreamedModel):
             seed=seed,
             options={**self._options(), "wide": wide},
             # The movement of all components together does not show the convergence of the retained ones.
-            n_samples=n if share is None else None,
-            n_features=d,
-            sampled=self.n_passes == 1,
-            ends=not self.keep_state,
+            stream=RuleStream(n if share is None else None, d, sampled=self.n_passes == 1, ends=not self.keep_state),
         )
 
     def _options(self) -> dict[str, Any]:
@@ -300,14 +300,14 @@ class StreamingPCA(StreamedModel):
             return default_method(k, d, self._options())
         return default_method(k, d, self._options(), is_exact(source.dtype), source.shape[0], room)
 
-    def plan_fit(self, source: Source, axes: Sequence[str], client: Any | None) -> tuple[Representation, bool]:
+    def plan_fit(self, source: Source, axes: Sequence[str], run: Run) -> tuple[Representation, bool]:
         """Plan a fit; see `Estimator.plan_fit`."""
         shape = tuple(source.shape[1:])
-        room = Passes(source, client=client, memory_budget=self.memory_budget).budget
-        method = self._method(math.prod(shape), source, room)
-        work, scheme = executed(self._rule(method, math.prod(shape), source.shape[0], 0), self, client)
+        run = run.limited_to(self.memory_budget)
+        method = self._method(math.prod(shape), source, Passes(source, run).budget)
+        work, scheme = executed(self._rule(method, math.prod(shape), source.shape[0], 0), self, run)
         stream, whole = shuffle(source, 0) if self.shuffle else source, Whole(shape)
-        plan_for(work, stream, whole, scheme=scheme, client=client, budget=self.memory_budget)
+        plan_for(work, stream, whole, scheme=scheme, run=run)
         return self._basis_to_be(source, int(self.n_components))
 
     def _set_fitted(self, found: dict[str, Any], sample_shape: tuple[int, ...], n: int) -> None:

@@ -15,9 +15,7 @@ from sklearn.utils import column_or_1d
 from sklearn.utils.multiclass import check_classification_targets
 from sklearn.utils.validation import check_is_fitted
 
-from dpca.engine.folds.checkpoint import Checkpoints
 from dpca.engine.folds.fold import fold, plan_for
-from dpca.engine.folds.memory import task_budget, thread_count
 from dpca.engine.folds.plan import FoldPlan, Outline, PlanError
 from dpca.engine.sources.coded import CodedSource
 from dpca.engine.sources.source import check_finite
@@ -25,19 +23,19 @@ from dpca.kernels.algebra.types import Array
 from dpca.models.base.each_sample import EachSample
 from dpca.models.base.labelled import given_to_fit
 from dpca.models.base.parameters import check_parameters
+from dpca.models.base.passes import run_of_fit
 from dpca.models.base.samples import fitted_source
 from dpca.models.base.storable import Storable
 from dpca.models.base.store import Kept, StoredModel
 from dpca.models.base.watching import Callback, Watching, finish_all, watched
 from dpca.models.scores import Scores
 from dpca.partition.whole import Whole
-from dpca.representation.lazy import default_client
 from dpca.rules.base.codes import DIGITS, MOST_CODES
 from dpca.rules.base.state import State
 from dpca.rules.covariance.ridge import RidgeMoments
 from dpca.storage.errors import DataError, one_line
 from dpca.storage.given_numbers import whole_number
-from dpca.storage.progress import JobProgress, no_progress
+from dpca.storage.run import Run
 
 # Samples of one block of decisions.
 _ROWS = 1024
@@ -128,9 +126,7 @@ class StreamingRidgeClassifier(EachSample, Storable, ClassifierMixin, BaseEstima
         *,
         sample_dim: str | Sequence[str] | None = None,
         key: str | None = None,
-        client: Any | None = None,
-        checkpoints: Checkpoints | None = None,
-        progress: JobProgress = no_progress,
+        run: Run = Run(),
         callback: Callback | None = None,
         max_seconds: float | None = None,
         max_samples: int | None = None,
@@ -143,7 +139,7 @@ class StreamingRidgeClassifier(EachSample, Storable, ClassifierMixin, BaseEstima
             As in `CellPCA.fit`, or the result of `dpca.open_scores`.
         y : array_like (n_samples,)
             The class of each sample: strings, integers or truth values, in the order of the samples.
-        sample_dim, key, client, checkpoints, progress
+        sample_dim, key, run
             As in `CellPCA.fit`.
         callback, max_seconds, max_samples
             As in `CellPCA.fit`. Each call of the callback solves for all penalties and folds. A class without samples
@@ -172,8 +168,8 @@ class StreamingRidgeClassifier(EachSample, Storable, ClassifierMixin, BaseEstima
             )
         rule = RidgeMoments(len(classes), alphas, n_folds=n_folds, standardize=bool(self.standardize))
         coded = CodedSource(source, _dealt(y, classes, n_folds))
-        client = client or default_client()
-        plan = self._planned(rule, coded, None if source.in_process else client)
+        fit_run = run_of_fit(run, self.memory_budget)
+        plan = self._planned(rule, coded, fit_run)
         watching = Watching.asked(self, callback, max_seconds, max_samples)
 
         def settle(model: Self, found: dict[str, Array], n: int) -> None:
@@ -188,10 +184,7 @@ class StreamingRidgeClassifier(EachSample, Storable, ClassifierMixin, BaseEstima
                 rule,
                 coded,
                 Whole(coded.shape[1:]),
-                client=client,
-                budget=self.memory_budget,
-                checkpoints=checkpoints,
-                progress=progress,
+                run=fit_run,
                 plan=plan,
                 watch=None if watching is None else watching.fold(so_far, settle, source.shape[0]),
             )
@@ -253,11 +246,11 @@ class StreamingRidgeClassifier(EachSample, Storable, ClassifierMixin, BaseEstima
             raise DataError(f"y holds labels of type {classes.dtype}: use strings, integers or truth values")
         return classes, labels
 
-    def _planned(self, rule: RidgeMoments, coded: CodedSource, client: Any | None) -> FoldPlan:
+    def _planned(self, rule: RidgeMoments, coded: CodedSource, run: Run) -> FoldPlan:
         """Plan the fold; an error about memory states the largest number of attributes that fits."""
 
         def planned(source: CodedSource) -> FoldPlan:
-            return plan_for(rule, source, Whole(source.shape[1:]), client=client, budget=self.memory_budget)
+            return plan_for(rule, source, Whole(source.shape[1:]), run=run)
 
         def refused(d: int) -> bool:
             name, (n, *_), rows = coded.name, coded.shape, coded.chunks[0]
@@ -272,7 +265,7 @@ class StreamingRidgeClassifier(EachSample, Storable, ClassifierMixin, BaseEstima
         except PlanError as error:
             d = coded.shape[1] - DIGITS
             fits = bisect.bisect_left(range(1, d), True, key=refused)
-            limit = task_budget(client, thread_count()) if self.memory_budget is None else self.memory_budget
+            limit = (run.here() if coded.in_process else run).task_bytes()
             otherwise = f", or use at most {fits:,} attributes, for example fewer components" if fits else ""
             otherwise += ", or use one alpha, which requires no folds" if rule.n_folds > 1 else ""
             raise PlanError(

@@ -32,13 +32,13 @@ from typing import Any, TypeVar
 import numpy as np
 from fsspec.asyn import AsyncFileSystem
 
-from dpca.engine.folds.memory import thread_count
 from dpca.kernels.algebra.types import Array
 from dpca.representation.compressed.compressed import Compressed, open_compressed, opened_once
 from dpca.storage.arrays.coordinates import BESIDE, Coordinate, fixed_width
 from dpca.storage.errors import DataError, ReplacedError, StoreError, one_line
 from dpca.storage.integrity.replaced import reopening
 from dpca.storage.numbered import Numbered
+from dpca.storage.remote.memory import thread_count
 from dpca.storage.remote.network import use_storage_options
 from dpca.storage.remote.tasks import one_blas_thread
 from dpca.storage.stack import Stack, open_stack

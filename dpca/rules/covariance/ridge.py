@@ -17,8 +17,9 @@ from dpca.rules.base.rule import DivergedError, Rule
 from dpca.rules.base.state import Layout, State
 from dpca.rules.covariance.covariance import QUIET, Covariance, move_shift
 
-# An attribute counts as constant if its variance is below this share of its mean square.
-_CONSTANT = 1e-14
+# An attribute counts as constant if its standard deviation is below this share of its mean, or of its distance from the
+# shift: the differences are then rounding errors of its values, of the shift, or of the sums.
+_CONSTANT_VALUES, _CONSTANT_SUMS = 8 * float(np.finfo(np.float64).eps), 1e-7
 
 
 @dataclass(frozen=True)
@@ -48,7 +49,8 @@ class RidgeMoments(Rule):
     n_folds : int
         Number of folds. Give 1 if there is only one penalty.
     standardize : bool
-        Whether attributes are divided by their standard deviations (divisor n). Constant attributes are not.
+        Whether attributes are divided by their standard deviations (divisor n). The coefficients of attributes that
+        are constant up to rounding are 0 in both cases.
 
     Notes
     -----
@@ -218,8 +220,12 @@ class _Moments:
         targets, products = self.targets()
         squares, mean = linalg.diagonal(cross) / n, total / n
         variances = squares - mean**2
-        varies = variances > _CONSTANT * squares
-        scale = np.where(varies, np.sqrt(np.where(varies, variances, 1)), 1) if standardize else np.ones_like(mean)
+        level = np.maximum(
+            _CONSTANT_VALUES * np.abs(mean + self.state.arrays["shift"]), _CONSTANT_SUMS * np.sqrt(squares)
+        )
+        varies = variances > level**2
+        # An infinite scale sets all products with a constant attribute to 0, and so its coefficient.
+        scale = np.where(varies, np.sqrt(np.where(varies, variances, 1)) if standardize else 1.0, np.inf)
         # In bands of rows of the lower triangle, to avoid a second matrix.
         for start in range(0, len(cross), 128):
             stop = start + 128

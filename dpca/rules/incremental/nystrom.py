@@ -119,9 +119,8 @@ def absorb(
     whole = inverse @ products @ inverse.T
     values, vectors, below, least = truncate(whole, len(energy), n_counted=n_counted, floor=floor)
     turned = vectors.T @ inverse
-    slack, skewed, off = _rounded(
-        energy, inner, scale, products, inverse, turned, values, squares, skew, n_counted, batch.shape, dtype_of(basis)
-    )
+    factors = _Factors(energy, inner, scale, products, inverse, turned, values)
+    slack, skewed, off = _rounded(factors, squares, skew, n_counted, batch.shape, dtype_of(basis))
     turn = beside(np.ascontiguousarray(turned / np.sqrt(values)[:, None], dtype_of(basis)), basis)
     for columns in blocks(basis.shape[1]):
         basis[: len(values), columns] = linalg.workspace_product("turned", turn, image[:, columns])
@@ -132,21 +131,23 @@ def absorb(
     return Step(values, added, discarded, most, moved, squares, slack, skewed)
 
 
+class _Factors(NamedTuple):
+    """The small matrices of a step: those of its computation, and its result."""
+
+    energy: Array
+    inner: Array
+    scale: Array
+    products: Array
+    inverse: Array
+    turned: Array
+    values: Array
+
+
 def _rounded(
-    energy: Array,
-    inner: Array,
-    scale: Array,
-    products: Array,
-    inverse: Array,
-    turned: Array,
-    values: Array,
-    squares: float,
-    skew: float,
-    k: int,
-    shape: tuple[int, ...],
-    dtype: DTypeLike,
+    factors: _Factors, squares: float, skew: float, k: int, shape: tuple[int, ...], dtype: DTypeLike
 ) -> tuple[float, float, float]:
     """Return the slack that rounding adds in a step, the skew of the new basis, and the error of the discarded part."""
+    energy, inner, scale, products, inverse, turned, values = factors
     (n, d), q, u = shape, len(energy), unit(dtype)
     g = gamma(min(d, COLUMNS) + 3, u)
     along = np.maximum(inner.diagonal() - energy, 0.0)

@@ -4,14 +4,13 @@ from __future__ import annotations
 
 import time
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, ClassVar
 
 import numpy as np
 from numpy.typing import DTypeLike
 
 from dpca.engine.folds.fold import fold
-from dpca.engine.folds.memory import task_budget
 from dpca.engine.folds.plan import PlanError
 from dpca.engine.folds.watching import Marks
 from dpca.engine.sources.source import Source
@@ -22,7 +21,8 @@ from dpca.pipelines.studies.convergence.reference import Reference
 from dpca.rules.base.rule import Wrapper
 from dpca.rules.base.state import State
 from dpca.storage.errors import DataError
-from dpca.storage.progress import JobProgress, no_progress
+from dpca.storage.remote.memory import task_budget
+from dpca.storage.run import Run
 
 
 @dataclass(frozen=True)
@@ -51,7 +51,7 @@ class ConvergenceCurve:
 
 
 @dataclass(frozen=True)
-class Run:
+class RulePass:
     """One pass of a rule: its results at each mark, not yet measured."""
 
     samples: list[int]
@@ -59,10 +59,10 @@ class Run:
     found: list[dict[str, Array]]
     failure: str = ""
 
-    def course(self, name: str, reference: Reference, *, progress: JobProgress = no_progress) -> ConvergenceCurve:
+    def course(self, name: str, reference: Reference, *, run: Run = Run()) -> ConvergenceCurve:
         """Measure the results."""
         bases = [found["components"] for found in self.found]
-        values = reference.convergence(bases, progress=progress) if bases else []
+        values = reference.convergence(bases, run=run) if bases else []
         return ConvergenceCurve(name, self.samples, self.seconds, values, self.failure)
 
 
@@ -72,9 +72,9 @@ def run_rule(
     marks: Sequence[int],
     *,
     value_range: tuple[float, float] | None = None,
-    progress: JobProgress = no_progress,
+    run: Run = Run(),
     stage: str = "",
-) -> Run:
+) -> RulePass:
     """Run a rule once over the samples of a source in their order, and record its results at some marks.
 
     Parameters
@@ -87,14 +87,14 @@ def run_rule(
     value_range : tuple of 2 floats, optional
         Values that the rule sees as 0 and 1, as floats: step sizes of the literature assume pixels on this scale. By
         default values are not scaled.
-    progress : callable
-        Receives the bytes read.
+    run : Run
+        Its progress receives the bytes read.
     stage : str
         Name of the stage in the progress.
 
     Returns
     -------
-    Run
+    RulePass
         If the rule diverges, the results until then.
 
     Notes
@@ -102,27 +102,27 @@ def run_rule(
     Holds the results of every mark: k d numbers each.
     """
     timed: Any = _Timed(rule, value_range, [])
-    run = Run([], [], [])
+    passed = RulePass([], [], [])
 
     def note(n: int, found: dict[str, Array]) -> None:
-        run.found.append(found)
-        run.samples.append(n)
-        run.seconds.append(sum(timed.seconds))
+        passed.found.append(found)
+        passed.samples.append(n)
+        passed.seconds.append(sum(timed.seconds))
 
     whole = Whole(tuple(source.shape[1:]))
     try:
         # One task runs at a time and may use all memory.
         watch = Marks(marks, lambda look: note(look.n_samples, rule.finish(look.states()[0])))
-        budget = task_budget(None, 1)
-        (found,), _ = fold(timed, source, whole, budget=budget, progress=progress, stage=stage, watch=watch)
+        alone = replace(run, memory=task_budget(None, 1))
+        (found,), _ = fold(timed, source, whole, run=alone, stage=stage, watch=watch)
         if source.shape[0] in marks:
             note(source.shape[0], found)
     except (DataError, PlanError):
         # An error of the samples or the machine, not of the rule.
         raise
     except (ValueError, _Diverged) as error:
-        return Run(run.samples, run.seconds, run.found, str(error))
-    return run
+        return replace(passed, failure=str(error))
+    return passed
 
 
 class _Diverged(Exception):

@@ -10,7 +10,6 @@ import numpy as np
 
 from dpca import metrics
 from dpca.engine.folds.fold import fold
-from dpca.engine.folds.memory import usable_bytes
 from dpca.engine.folds.plan import PlanError
 from dpca.engine.sources.source import Source
 from dpca.kernels.algebra import linalg
@@ -21,7 +20,8 @@ from dpca.partition.whole import Whole
 from dpca.pipelines.studies.captured import captured_by
 from dpca.rules.covariance.covariance import Covariance
 from dpca.storage.errors import DataError
-from dpca.storage.progress import JobProgress, no_progress
+from dpca.storage.remote.memory import usable_bytes
+from dpca.storage.run import Run
 
 
 @dataclass(frozen=True, eq=False)
@@ -53,7 +53,7 @@ class Reference:
         """Return the reference of the first k components."""
         return replace(self, components=self.components[:k], explained_variance=self.explained_variance[:k])
 
-    def convergence(self, bases: Sequence[Array], *, progress: JobProgress = no_progress) -> list[float]:
+    def convergence(self, bases: Sequence[Array], *, run: Run = Run()) -> list[float]:
         """Return the convergence of Alakkari 2020, equation 2.24 of each basis (k, d), in float64; lower is better.
 
         It is computed from the covariance if that was the solver; otherwise in one pass over the source, which costs
@@ -61,17 +61,17 @@ class Reference:
         """
         if self.covariance is not None:
             return [metrics.convergence(basis, self.components, covariance=self.covariance) for basis in bases]
-        captured, _ = self.captured([self.components, *bases], progress=progress)
+        captured, _ = self.captured([self.components, *bases], run=run)
         best = captured[0]
         return [math.log10(1 - found / best) if found < best else -math.inf for found in captured[1:]]
 
-    def captured(self, bases: Sequence[Array], *, progress: JobProgress = no_progress) -> tuple[list[float], float]:
+    def captured(self, bases: Sequence[Array], *, run: Run = Run()) -> tuple[list[float], float]:
         """Return the variance that each basis captures, measured in float64 in one pass, and the total variance."""
-        captured, total = captured_by(self.source, bases, self.mean, progress=progress, stage="measure")
+        captured, total = captured_by(self.source, bases, self.mean, run=run, stage="measure")
         return captured.tolist(), total
 
 
-def exact_reference(source: Source, n_components: int, *, progress: JobProgress = no_progress) -> Reference:
+def exact_reference(source: Source, n_components: int, *, run: Run = Run()) -> Reference:
     """Compute the best components of a source from its covariance, or from its dual if there are fewer samples.
 
     Parameters
@@ -79,7 +79,7 @@ def exact_reference(source: Source, n_components: int, *, progress: JobProgress 
     source : Source
         n samples with d attributes.
     n_components : int
-    progress : callable
+    run : Run
 
     Raises
     ------
@@ -106,13 +106,12 @@ def exact_reference(source: Source, n_components: int, *, progress: JobProgress 
             f"may use {room / 1e6:,.0f} MB: use fewer samples, or smaller ones (--resize)"
         )
     if d <= n:
-        (found,), _ = fold(Covariance(), source, Whole(shape), progress=progress, stage="reference")
+        (found,), _ = fold(Covariance(), source, Whole(shape), run=run, stage="reference")
         covariance = found["covariance"]
         values, rows = linalg.leading_eigh(covariance.copy(), n_components)
         total = float(np.trace(covariance))
         return Reference(source, "covariance", rows, found["mean"], values, total, covariance)
-    passes = Passes(source, client=None, memory_budget=None, checkpoints=None, progress=progress)
-    found = dual(SolverProblem(n, d, n_components, np.dtype(np.float64)), passes)
+    found = dual(SolverProblem(n, d, n_components, np.dtype(np.float64)), Passes(source, run))
     values = found["explained_variance"]
     if (rank := int(np.count_nonzero(values))) < n_components:
         raise DataError(

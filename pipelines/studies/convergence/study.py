@@ -74,18 +74,16 @@ def report_convergence(job: StudyJob) -> None:
     than attributes, another one to measure it, beside the exact reference (`exact_reference`). Rules run in this
     process, one after the other, so that their times compare. An interrupted run resumes after the last finished rule.
     """
-    stack, settings, work = job.stack, job.settings, job.work
+    stack, settings, work, run = job.stack, job.settings, job.work, job.run.here()
     marks = marks_for(stack.n_samples, settings.points, settings.batch_size)
-    job.say(f"exact reference of {stack.n_samples:,} samples with {math.prod(stack.sample_shape):,} attributes")
-    reference = exact_reference(as_source(stack), settings.n_components, progress=job.progress)
+    run.say(f"exact reference of {stack.n_samples:,} samples with {math.prod(stack.sample_shape):,} attributes")
+    reference = exact_reference(as_source(stack), settings.n_components, run=run)
     courses = []
     for method, rule in _rules(settings).items():
         if not work.is_done(f"rule {method}"):
-            job.say(f"{method} ...")
-            run = run_rule(
-                rule, reference.source, marks, value_range=_pixel_range(stack), progress=job.progress, stage=method
-            )
-            course = run.course(method, reference, progress=job.progress)
+            run.say(f"{method} ...")
+            passed = run_rule(rule, reference.source, marks, value_range=_pixel_range(stack), run=run, stage=method)
+            course = passed.course(method, reference, run=run)
             work.mark_done(f"rule {method}", record=asdict(course))
         courses.append(ConvergenceCurve(**work.record(f"rule {method}")))
     _write_store(job.create_root(), courses, marks)

@@ -11,6 +11,7 @@ import numpy as np
 from dpca.kernels.algebra.types import Array
 from dpca.metrics import principal_angles
 from dpca.partition.bands import Bands
+from dpca.plots.panels import spread_over
 from dpca.representation.linear import LinearRepresentation
 
 #: Numbers of components whose spans are compared.
@@ -67,7 +68,7 @@ def combined(basis: LinearRepresentation, values: Array, count: int) -> Array:
     array (min(count, n_components), n_features), float32 or float64
         Orthonormal rows, because those of a band are.
     """
-    some = values[np.linspace(0, len(values) - 1, min(len(values), _MOST_SAMPLES)).round().astype(int)]
+    some = values[np.array(spread_over(len(values), _MOST_SAMPLES))]
     count = min(count, len(basis.components))
     blocks = [some[start : start + _ROWS] for start in range(0, len(some), _ROWS)]
     scores = np.concatenate([basis.encode(np.ascontiguousarray(block))[..., :count] for block in blocks])

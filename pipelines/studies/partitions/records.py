@@ -10,7 +10,6 @@ from typing import Any
 
 import numpy as np
 
-from dpca.engine.folds.checkpoint import Checkpoints
 from dpca.kernels.algebra.types import Array
 from dpca.pipelines.studies.partitions.analogy import combined
 from dpca.pipelines.studies.partitions.samples import ReportSamples, panels
@@ -28,6 +27,7 @@ from dpca.pipelines.studies.partitions.strategies import (
 from dpca.pipelines.studies.runner import StudyJob
 from dpca.storage.remote.clusters import cluster_errors
 from dpca.storage.remote.objects import Place
+from dpca.storage.transaction.checkpoints import Checkpoints
 from dpca.storage.transaction.workspace import fingerprint_of
 
 #: Shares of the components of the largest cells in a picture (Alakkari 2020, figure 4.6), all of them last.
@@ -75,7 +75,7 @@ def record_of(
         return Record(Facts(**work.record(unit)), arrays[0])
     folder = work.scratch / "fits" / fingerprint_of(strategy.work)
     training, resumes = training_of(job, samples, folder), folder.exists()
-    (fitted, notes), seconds, complete = timed(lambda: fit_noting(strategy, training), job.client)
+    (fitted, notes), seconds, complete = timed(lambda: fit_noting(strategy, training), job.run.client)
     if strategy.name == HOLISTIC:
         fitted = measured_exactly(fitted, training)
     whole = complete and not resumes
@@ -108,7 +108,7 @@ def training_of(job: StudyJob, samples: ReportSamples, folder: Place) -> Trainin
     """Return the input of a fit to the training samples."""
     fitted, (low, high) = samples.fitted, samples.data_range
     n, d = fitted.shape[0], int(np.prod(fitted.shape[1:]))
-    return Training(fitted, n, d, high - low, job.client, str(folder), job.progress)
+    return Training(fitted, n, d, high - low, replace(job.run, checkpoints=Checkpoints(str(folder))))
 
 
 def _measured(

@@ -67,20 +67,20 @@ def report_partitions(job: StudyJob) -> None:
         work.mark_done("design", record={"holistic": fitting(plan, settings, training).holistic})
     plan = replace(plan, holistic=work.record("design")["holistic"])
     records = _records(job, plan, samples)
-    job.say("bands at random beside whole samples")
+    job.run.say("bands at random beside whole samples")
     found = Findings(settings, plan, samples, records, _analogy(job, samples, records))
     _write_store(job.create_root(), found)
     tables, checks = all_tables(found), all_checks(found)
     _write_report(job, found, tables, checks)
-    job.say(in_text(tables))
-    job.say("\n".join(claim.sentence() for claim in checks))
+    job.run.say(in_text(tables))
+    job.run.say("\n".join(claim.sentence() for claim in checks))
 
 
 def _records(job: StudyJob, plan: Design, samples: ReportSamples) -> dict[str, Record]:
     found = {}
     todo = strategies(job.settings, plan)
     for place, strategy in enumerate(todo):
-        job.say(f"{strategy.name} ...")
+        job.run.say(f"{strategy.name} ...")
         found[strategy.name] = record_of(
             job,
             strategy,
@@ -90,7 +90,7 @@ def _records(job: StudyJob, plan: Design, samples: ReportSamples) -> dict[str, R
             fewer=place == len(plan.cells) - 1,
         )
         for note in found[strategy.name].facts.notes:
-            job.say(f"note: {note}")
+            job.run.say(f"note: {note}")
     return found
 
 

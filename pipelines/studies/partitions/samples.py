@@ -10,7 +10,6 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from dpca.engine.folds.memory import thread_count
 from dpca.engine.sources.held_out import RemainingSource
 from dpca.engine.sources.sampling import read_samples, spread_samples
 from dpca.engine.sources.source import Source, as_source
@@ -19,8 +18,9 @@ from dpca.kernels.algebra.types import Array
 from dpca.kernels.pixels import Pixels, to_pixels
 from dpca.kernels.quality import has_ssim, mse_per_sample, ssim_per_sample
 from dpca.pipelines.studies.partitions.settings import Design, PartitionSettings, count_cut
-from dpca.plots.panels import panel, thinned
+from dpca.plots.panels import panel, spread_over, thinned
 from dpca.storage.disk import require_free_space, writing_errors
+from dpca.storage.remote.memory import thread_count
 from dpca.storage.remote.tasks import run_in_order
 from dpca.storage.stack import Stack
 
@@ -82,8 +82,7 @@ class ReportSamples:
     @property
     def pictured(self) -> Array:
         """Indices of a few of these samples, spread over all."""
-        m = len(self.measured[self.pictured_of].values)
-        return np.linspace(0, m - 1, min(_PICTURED, m)).round().astype(int)
+        return np.array(spread_over(len(self.measured[self.pictured_of].values), _PICTURED))
 
     def quality(self, basis: Any, measured: Measured) -> dict[str, Array]:
         """Measure reconstructions, on threads of this process.

@@ -10,7 +10,6 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from dpca.engine.folds.checkpoint import Checkpoints
 from dpca.engine.folds.fold import fold, plan_for
 from dpca.engine.folds.plan import PlanError
 from dpca.engine.sources.held_out import RemainingSource
@@ -18,7 +17,7 @@ from dpca.engine.sources.source import as_source
 from dpca.kernels.algebra.types import Array
 from dpca.models.cells.band_pca import BandPCA
 from dpca.models.cells.cell_pca import CellPCA
-from dpca.models.streaming.streaming_methods import make_rule
+from dpca.models.streaming.streaming_methods import RuleStream, make_rule
 from dpca.models.streaming.streaming_pca import StreamingPCA
 from dpca.partition.cells import CellGrid
 from dpca.partition.whole import Whole
@@ -26,7 +25,7 @@ from dpca.pipelines.studies.captured import captured_by
 from dpca.pipelines.studies.partitions.block_dct import dct_basis
 from dpca.pipelines.studies.partitions.dct_moments import BlockDCTMoments
 from dpca.pipelines.studies.partitions.settings import Design, PartitionSettings
-from dpca.storage.progress import JobProgress
+from dpca.storage.run import Run
 from dpca.storage.stack import Stack
 
 #: Components whose explained variance is reported one by one (Alakkari 2020, figure 4.9).
@@ -45,23 +44,15 @@ class Training:
         Number of samples, and of attributes.
     width : float
         Width of the data range. Reported errors are in units of its square.
-    client : distributed.Client or None
-    folder : str
-        Folder of checkpoints.
-    progress : callable
+    run : Run
+        How a fit runs, with its checkpoints.
     """
 
     samples: Stack | RemainingSource
     n: int
     d: int
     width: float
-    client: Any
-    folder: str
-    progress: JobProgress
-
-    def running(self) -> dict[str, Any]:
-        """Return the arguments of a fit that say how it runs."""
-        return {"client": self.client, "checkpoints": Checkpoints(self.folder), "progress": self.progress}
+    run: Run
 
     def errors(self, total: Any, captured: Any) -> tuple[float, float]:
         """Return variance and squared error, means over training samples and attributes, from total variances."""
@@ -170,7 +161,7 @@ def strategies(settings: PartitionSettings, plan: Design) -> list[Strategy]:
 
 def _fit_parts(model: CellPCA | BandPCA, training: Training) -> FittedStrategy:
     """Fit components of cells (Alakkari 2020, section 4.3) or bands (section 4.4)."""
-    model.fit(training.samples, **training.running())
+    model.fit(training.samples, run=training.run)
     k, held = model.n_components_, model.components_.nbytes + model.mean_.nbytes
     captured = np.cumsum(model.explained_variance_.reshape(-1, k).sum(axis=0))
     total = float(model.total_variance_.sum())
@@ -183,7 +174,7 @@ def _fit_parts(model: CellPCA | BandPCA, training: Training) -> FittedStrategy:
 
 def _fit_whole(k: int, seed: int, training: Training) -> FittedStrategy:
     """Fit components of whole samples by incremental SVD in one pass."""
-    model = StreamingPCA(k, random_state=seed).fit(training.samples, **training.running())
+    model = StreamingPCA(k, random_state=seed).fit(training.samples, run=training.run)
     held = model.components_.nbytes + model.mean_.nbytes
     errors = training.errors(model.total_variance_, model.explained_variance_.sum())
     facts = Facts(1, k, k, held, *errors, exact=False)
@@ -200,7 +191,7 @@ def _fit_dct(cell: tuple[int, ...], k: int, chosen: bool, across: bool, training
     source = as_source(training.samples)
     shape = tuple(source.shape[1:])
     rule, grid = BlockDCTMoments(shape, cell, across), CellGrid(shape, cell)
-    results, _ = fold(rule, source, Whole(shape), stage="fit", **training.running())
+    results, _ = fold(rule, source, Whole(shape), stage="fit", run=training.run)
     moments = {name: values.reshape(shape) for name, values in results[0].items()}
     basis, held = dct_basis(grid, moments, k, chosen, across)
     captured, total = np.cumsum(held), float(moments["variance"].sum())
@@ -228,11 +219,9 @@ def fitting(plan: Design, settings: PartitionSettings, training: Training) -> De
     source, k = as_source(training.samples), plan.holistic
     partition = Whole(tuple(source.shape[1:]))
     while True:
-        rule = make_rule(
-            "incremental-svd", k, center=True, batch_size=None, seed=0, options={}, n_samples=source.shape[0]
-        )
+        rule = make_rule("incremental-svd", k, center=True, batch_size=None, seed=0, stream=RuleStream(source.shape[0]))
         try:
-            plan_for(rule, source, partition, client=training.client)
+            plan_for(rule, source, partition, run=training.run)
             return replace(plan, holistic=k)
         except PlanError as error:
             if settings.holistic is not None or k == 1:
@@ -255,7 +244,7 @@ def captured_by_rows(training: Training, rows: Array, mean: Array, stage: str) -
     """
     bases = [rows[i : i + 1] for i in range(min(CURVE, len(rows)))]
     bases += [rows[CURVE:]] if len(rows) > CURVE else []
-    captured, total = captured_by(as_source(training.samples), bases, mean, stage=stage, **training.running())
+    captured, total = captured_by(as_source(training.samples), bases, mean, stage=stage, run=training.run)
     return captured[:CURVE], float(captured.sum()), total
 
 

@@ -22,16 +22,16 @@ _THESIS = (
 def faces_table(setting: Setting) -> ReproductionTable:
     """Alakkari 2020, table 3.7: photographs of faces, 5 components, and 200 of the text below it (half an hour)."""
     source = as_source(setting.faces())
-    reference = exact_reference(source, _MANY, progress=setting.progress)
+    reference = exact_reference(source, _MANY, run=setting.run)
     last, best_rule, _ = thesis_rules(_MANY)[-1]
     rules = zip(thesis_rules(5), _THESIS, strict=True)
     lines = [(name, 5, BATCH, make, Published(error)) for (name, make, _), error in rules]
     lines += [(last, _MANY, size, best_rule, Published(0.0091, rounding=5e-5)) for size in (BATCH, _LONG)]
-    runs = [run_whole(in_batches(make, size)(0), source, PIXELS, setting.progress) for _, _, size, make, _ in lines]
+    runs = [run_whole(in_batches(make, size)(0), source, PIXELS, setting.run) for _, _, size, make, _ in lines]
     # One pass measures all, and the best components of both numbers.
     ends = [run.found[-1]["components"] for run in runs]
     bases = [reference.components[:5], reference.components, *ends]
-    captured, total = reference.captured(bases, progress=setting.progress)
+    captured, total = reference.captured(bases, run=setting.run)
     n, d = source.shape[0], math.prod(source.shape[1:])
     errors = [(total - share) * (n - 1) / n / d / PIXELS[1] ** 2 for share in captured]
     best = [Entry("best components", f"k = {k}", None, (error,)) for k, error in zip((5, _MANY), errors, strict=False)]

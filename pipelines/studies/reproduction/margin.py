@@ -8,7 +8,7 @@ import numpy as np
 
 from dpca.engine.sources.source import Source, as_source
 from dpca.models.streaming.streaming_methods import METHODS, make_rule
-from dpca.pipelines.studies.convergence.courses import Run
+from dpca.pipelines.studies.convergence.courses import RulePass
 from dpca.pipelines.studies.convergence.reference import Reference, exact_reference
 from dpca.pipelines.studies.data import Setting
 from dpca.pipelines.studies.reproduction.tables import Entry, ReproductionTable
@@ -33,7 +33,7 @@ def cifar_margin(setting: Setting) -> ReproductionTable:
 def faces_margin(setting: Setting) -> ReproductionTable:
     """Every rule on the photographs of faces, 50 components, one trial (half an hour)."""
     source = as_source(setting.faces())
-    reference = exact_reference(source, _K, progress=setting.progress)
+    reference = exact_reference(source, _K, run=setting.run)
     title = "Labeled Faces in the Wild, 13,233 photographs of 250 x 250 x 3"
     return _margin("lfw-margin", title, [source], reference, setting)
 
@@ -41,7 +41,7 @@ def faces_margin(setting: Setting) -> ReproductionTable:
 def _margin(name: str, title: str, sources: list[Source], reference: Reference, setting: Setting) -> ReproductionTable:
     lines = _rules(float(reference.explained_variance[0]) / PIXELS[1] ** 2)
     runs = {
-        line: [run_whole(make(seed), source, PIXELS, setting.progress) for seed, source in enumerate(sources)]
+        line: [run_whole(make(seed), source, PIXELS, setting.run) for seed, source in enumerate(sources)]
         for line, make in lines.items()
     }
     entries = _measured(runs, reference, setting)
@@ -85,10 +85,10 @@ def _rules(largest: float) -> dict[tuple[str, str], Make]:
     return lines
 
 
-def _measured(runs: dict[tuple[str, str], list[Run]], reference: Reference, setting: Setting) -> list[Entry]:
+def _measured(runs: dict[tuple[str, str], list[RulePass]], reference: Reference, setting: Setting) -> list[Entry]:
     """Measure all results in one pass over the source, which costs more than the products."""
     bases = [run.found[-1]["components"] for line in runs.values() for run in line if not run.failure]
-    values = iter(reference.convergence(bases, progress=setting.progress))
+    values = iter(reference.convergence(bases, run=setting.run))
     entries = []
     for (rule, how), line in runs.items():
         good = [run for run in line if not run.failure]

@@ -9,11 +9,11 @@ import numpy as np
 
 from dpca.engine.sources.source import Source, as_source
 from dpca.kernels.algebra.types import Array
-from dpca.pipelines.studies.convergence.courses import Run, run_rule
+from dpca.pipelines.studies.convergence.courses import RulePass, run_rule
 from dpca.pipelines.studies.convergence.reference import Reference
 from dpca.pipelines.studies.reproduction.tables import Entry, Published
 from dpca.rules.base.minibatch import InBatches
-from dpca.storage.progress import JobProgress, no_progress
+from dpca.storage.run import Run
 
 BATCH = 100
 #: Range of pixels, which rules see as 0..1.
@@ -45,11 +45,9 @@ def shuffled(x: Array, reference: Reference, trials: int) -> Iterator[Stream]:
         yield as_source(x[np.random.default_rng(seed).permutation(len(x))]), reference
 
 
-def run_whole(
-    rule: Any, source: Source, value_range: tuple[float, float] | None, progress: JobProgress = no_progress
-) -> Run:
+def run_whole(rule: Any, source: Source, value_range: tuple[float, float] | None, run: Run = Run()) -> RulePass:
     """Run a rule over all samples of a source, and measure it at the end."""
-    return run_rule(rule, source, [source.shape[0]], value_range=value_range, progress=progress)
+    return run_rule(rule, source, [source.shape[0]], value_range=value_range, run=run)
 
 
 def entry(

@@ -1,4 +1,4 @@
-"""Time functions beside their spectra, and modes in motion."""
+"""Time series beside their spectra, and modes in motion."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from PIL import Image
 from dpca.plots import drawing
 from dpca.plots.drawing import FONT, INK, MUTED, WIDTH
 from dpca.plots.maps import draw_series
-from dpca.plots.panels import panel, signed, strongest, thinned
+from dpca.plots.panels import panel, signed, spread_over, strongest, thinned
 
 _ROW, _HEAD, _FOOT = 0.72, 0.34, 0.5
 _LEFT, _GAP, _RIGHT = 0.75, 0.45, 0.15
@@ -34,7 +34,7 @@ def functions_and_spectra(
     unit: str = "",
     since: str = "",
 ) -> Figure:
-    """Draw each time function in a row, and the amplitude of its spectrum beside it (Alakkari 2020, figure 6.1).
+    """Draw each time series in a row, and the amplitude of its spectrum beside it (Alakkari 2020, figure 6.1).
 
     Parameters
     ----------
@@ -60,7 +60,7 @@ def functions_and_spectra(
     last = min(len(f) - 1, 1 + max(int(np.argmax(column)) for column in reach.T))
     when = f"{unit}s since {since}" if unit and since else f"time ({unit or 'samples'})"
     for heading, x_label, start, width, bins, x, values, end in (
-        ("time function", when, _LEFT, wide[0], 7, t, y, t[-1]),
+        ("time series", when, _LEFT, wide[0], 7, t, y, t[-1]),
         ("amplitude", f"cycles per {unit or 'sample'}", _LEFT + wide[0] + _GAP, wide[1], 5, f, amplitude, f[last]),
     ):
         drawing.write(figure, start, top - 0.2, heading, color=MUTED, size=8.5)
@@ -83,7 +83,7 @@ def functions_and_spectra(
 
 
 def in_motion(modes: ArrayLike, functions: ArrayLike, *, axes: Sequence[str] | None = None) -> bytes:
-    """Animate modes by their time functions, and last their sum, as an APNG in signed colors.
+    """Animate modes by their time series, and last their sum, as an APNG in signed colors.
 
     Parameters
     ----------
@@ -101,7 +101,7 @@ def in_motion(modes: ArrayLike, functions: ArrayLike, *, axes: Sequence[str] | N
     """
     patterns = np.stack([thinned(_flat(mode, axes), _PANEL_PIXELS) for mode in np.asarray(modes)])
     scores = np.asarray(functions, np.float64)
-    scores = scores[np.linspace(0, len(scores) - 1, min(len(scores), _MOST_FRAMES)).round().astype(int)]
+    scores = scores[spread_over(len(scores), _MOST_FRAMES)]
     panels = [scores[:, j, None, None] * pattern for j, pattern in enumerate(patterns)]
     panels.append(np.tensordot(scores, patterns, 1))
     zoom, n = max(1, _PANEL_PIXELS // max(patterns.shape[1:])), len(scores)

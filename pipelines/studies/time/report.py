@@ -1,16 +1,14 @@
-"""The report of a stack over time: modes, time functions, spectra, and the explained variance of cells and bands."""
+"""The report of a stack over time: modes, time series, spectra, and the explained variance of cells and bands."""
 
 from __future__ import annotations
 
 import math
 import time
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from typing import Any
 
 import numpy as np
 
-from dpca.engine.folds.checkpoint import Checkpoints
-from dpca.engine.folds.memory import peak_resident_bytes
 from dpca.kernels.algebra.types import Array
 from dpca.models.base.store import write_model
 from dpca.models.cells.band_pca import BandPCA
@@ -20,12 +18,14 @@ from dpca.pipelines.studies.programs import option, seed_option
 from dpca.pipelines.studies.runner import Picture, StudyJob, stack_report, write_array
 from dpca.pipelines.studies.time.plots import functions_and_spectra, in_motion
 from dpca.plots import comparison, eigenimages, explained_variance
-from dpca.plots.panels import strongest
+from dpca.plots.panels import spread_over, strongest
 from dpca.report.page import DataTable
 from dpca.storage.arrays.layout import CHANNEL, count_spatial
 from dpca.storage.errors import DataError
 from dpca.storage.readers import Reader
+from dpca.storage.remote.memory import peak_resident_bytes
 from dpca.storage.stack import Stack
+from dpca.storage.transaction.checkpoints import Checkpoints
 from dpca.timeseries import spectrum
 
 HOLISTIC = "whole samples"
@@ -63,24 +63,24 @@ def _check(settings: TimeSettings, given: Stack | Reader) -> None:
 
 @stack_report("time-report", 1, _check)
 def report_time(job: StudyJob) -> None:
-    """Find the modes of a stack and their time functions, and write store, numbers and figures.
+    """Find the modes of a stack and their time series, and write store, numbers and figures.
 
     Samples are in the order of time. The store has ``time_functions`` (sample, mode), ``power`` (frequency, mode) and
     ``frequency``, the ``model``, and the ingested ``stack``.
 
     Notes
     -----
-    Reads the stack ``n_passes`` times for the modes, once for the time functions, and once or twice for each kind of
+    Reads the stack ``n_passes`` times for the modes, once for the time series, and once or twice for each kind of
     cells and bands. An interrupted run resumes within a fit.
     """
     stack, settings, work = job.stack, job.settings, job.work
     stages = {"ingest": asdict(job.ingest)} if job.ingest.bytes else {}
 
     def fitted(model: Any, name: str) -> Any:
-        job.say(f"{name} ...")
+        job.run.say(f"{name} ...")
         began = time.perf_counter()
         checkpoints = Checkpoints(f"{work.scratch}/fits/{name.replace(' ', '-')}")
-        model.fit(stack, client=job.client, checkpoints=checkpoints, progress=job.progress)
+        model.fit(stack, run=replace(job.run, checkpoints=checkpoints))
         seconds = time.perf_counter() - began
         stages[name] = {"seconds": seconds, "bytes": stack.nbytes, "peak_memory": peak_resident_bytes()}
         return model
@@ -195,7 +195,7 @@ def _pictures(stack: Stack, found: _Found) -> dict[str, Picture]:
             functions_and_spectra(
                 times, found.scores, spectra.frequencies, spectra.power, shares=shares, unit=unit, since=found.since
             ),
-            "Time functions",
+            "Time series",
             "The scores of each mode over time, and the amplitude of its spectrum, each on its own scale. Under the "
             "number of a mode is the share of the variance that it explains.",
         ),
@@ -218,11 +218,11 @@ def _pictures(stack: Stack, found: _Found) -> dict[str, Picture]:
         pictures["modes_in_motion"] = Picture(
             in_motion(modes[:_MOVING], found.scores[:, :_MOVING], axes=axes),
             "Modes in motion",
-            f"The first {min(_MOVING, len(modes))} modes times their time functions, and last their sum; the line "
+            f"The first {min(_MOVING, len(modes))} modes times their time series, and last their sum; the line "
             "below is time. Volumes are projected.",
         )
-    places = np.linspace(0, stack.n_samples - 1, min(_SHOWN, stack.n_samples)).round().astype(int)
-    frames = np.stack([np.asarray(stack.samples[int(place)]) for place in places]).astype(np.float64)
+    places = spread_over(stack.n_samples, _SHOWN)
+    frames = np.stack([np.asarray(stack.samples[place]) for place in places]).astype(np.float64)
     rebuilt = model.inverse_transform(found.scores[places])
     frames, rebuilt = np.flip(frames, turned), np.flip(rebuilt, turned)
     limits = (float(frames.min()), float(frames.max()))

@@ -145,7 +145,7 @@ def elastic_section(trials: int) -> Section:
     caption = "The first 400 frames, and the spectra of all."
     return Section(
         [DataTable("Equation 6.13: an elastic network in a heat bath", head, lines, [note])],
-        {"elastic": Picture(figure, "An elastic network: time functions", caption)},
+        {"elastic": Picture(figure, "An elastic network: time series", caption)},
         {"elastic": {"ratios": ratios, "rmsip": rmsip, "peaks": peaks, "frequencies": w}},
     )
 

@@ -15,7 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from dpca.storage.errors import DataError
-from dpca.storage.readers.arrays.raw import Raw, RawReader, StreamReader, require_possible
+from dpca.storage.readers.arrays.raw import PackedFile, Raw, RawReader, StreamReader, require_possible
 from dpca.storage.readers.base import Reader, digest_file
 from dpca.storage.readers.format import Format
 
@@ -51,11 +51,9 @@ def open_idx(path: str, axes: Sequence[str] | None = None) -> Reader:
     reader: Reader
     if _is_gzip(path):
         reader = StreamReader(
-            partial(_values, path, offset),
+            PackedFile(partial(_values, path, offset), _ERRORS, os.path.getsize(path)),
             shape,
             dtype,
-            errors=_ERRORS,
-            packed=os.path.getsize(path),
             kind="idx",
             identity=identity,
             name=name,

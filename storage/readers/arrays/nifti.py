@@ -20,7 +20,7 @@ import numpy as np
 
 from dpca.storage import cf
 from dpca.storage.errors import DataError
-from dpca.storage.readers.arrays.raw import Raw, RawReader, StreamReader
+from dpca.storage.readers.arrays.raw import PackedFile, Raw, RawReader, StreamReader
 from dpca.storage.readers.base import Reader, digest_file
 from dpca.storage.readers.format import Format
 
@@ -83,11 +83,9 @@ def open_nifti(path: str, axes: Sequence[str] | None = None) -> Reader:
         raw = Raw(path, header.offset, header.shape, header.dtype.str)
         return RawReader(raw, end=raw.end, **facts)
     return StreamReader(
-        partial(_opened, path, header.offset),
+        PackedFile(partial(_opened, path, header.offset), (EOFError, OSError, zlib.error), os.path.getsize(path)),
         header.shape,
         header.dtype,
-        errors=(EOFError, OSError, zlib.error),
-        packed=os.path.getsize(path),
         **facts,
     )
 

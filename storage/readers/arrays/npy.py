@@ -14,7 +14,15 @@ import numpy as np
 from numpy.lib import format as npy_format
 
 from dpca.storage.errors import DataError, one_line
-from dpca.storage.readers.arrays.raw import LABELS, Raw, RawReader, StreamReader, choose_key, require_possible
+from dpca.storage.readers.arrays.raw import (
+    LABELS,
+    PackedFile,
+    Raw,
+    RawReader,
+    StreamReader,
+    choose_key,
+    require_possible,
+)
 from dpca.storage.readers.base import Reader, digest, digest_file, printable
 from dpca.storage.readers.format import Format
 from dpca.storage.readers.zip import data_start, entries
@@ -102,11 +110,13 @@ def open_npz(path: str, key: str | None = None, axes: Sequence[str] | None = Non
         if header.fortran:
             raise DataError(f"'{label}' is compressed in Fortran order: save it again with numpy.ascontiguousarray")
         reader = StreamReader(
-            partial(_values, os.path.abspath(path), entry, label),
+            PackedFile(
+                partial(_values, os.path.abspath(path), entry, label),
+                (zipfile.BadZipFile, zlib.error, EOFError, OSError),
+                entry.compress_size,
+            ),
             header.shape,
             header.dtype,
-            errors=(zipfile.BadZipFile, zlib.error, EOFError, OSError),
-            packed=entry.compress_size,
             kind="npz",
             identity=identity,
             name=label,

@@ -284,19 +284,26 @@ def _last_part(key: str) -> str:
     return key.rpartition("/")[2]
 
 
+@dataclass(frozen=True)
+class PackedFile:
+    """A compressed file."""
+
+    #: Opens the decompressed bytes, positioned at the first value.
+    opener: Callable[[], AbstractContextManager[IO[bytes]]]
+    #: What reading raises when the file is broken.
+    errors: tuple[type[Exception], ...]
+    #: Bytes of the compressed file, which bound what it can hold.
+    size: int
+
+
 class StreamReader(ArrayReader):
     """Rows of a compressed array, which can only be read from its beginning, one after the other.
 
     Parameters
     ----------
-    opener : callable
-        Opens the decompressed bytes, positioned at the first value.
+    packed : PackedFile
     shape, dtype :
         Of the array, in C order.
-    errors : tuple of exception types
-        What reading raises when the file is broken.
-    packed : int
-        Bytes of the deflated file, which say how much it can hold at most.
     kind, identity, name, axes, coding :
         As for `RawReader`; the samples must be on the first axis.
     """
@@ -305,12 +312,10 @@ class StreamReader(ArrayReader):
 
     def __init__(
         self,
-        opener: Callable[[], AbstractContextManager[IO[bytes]]],
+        packed: PackedFile,
         shape: tuple[int, ...],
         dtype: np.dtype[Any],
         *,
-        errors: tuple[type[Exception], ...],
-        packed: int,
         kind: str,
         identity: Callable[[], str],
         name: str,
@@ -323,9 +328,9 @@ class StreamReader(ArrayReader):
                 f"'{name}' is compressed, so its samples must be on the first axis and its channels on the last, not "
                 f"on {self.order[0]} and {self.order[-1]}: save it uncompressed"
             )
-        require_possible(prod(shape) * dtype.itemsize, packed, f"'{name}'")
+        require_possible(prod(shape) * dtype.itemsize, packed.size, f"'{name}'")
         self.kind = kind
-        self._opener, self._identity, self._errors, self._stored = opener, identity, errors, dtype
+        self._packed, self._identity, self._stored = packed, identity, dtype
         self._coding = coding
 
     def fingerprint(self) -> str:
@@ -340,7 +345,7 @@ class StreamReader(ArrayReader):
         """Decompress the array once, yielding the requested rows."""
         row_bytes = prod(self.sample_shape) * self._stored.itemsize
         position = 0
-        with self._opener() as file:
+        with self._packed.opener() as file:
             for indices in requests:
                 rows = np.empty((len(indices), *self.sample_shape), self._stored)
                 filled = 0
@@ -384,7 +389,7 @@ class StreamReader(ArrayReader):
     def _reading(self, row: int) -> Iterator[None]:
         try:
             yield
-        except self._errors as error:
+        except self._packed.errors as error:
             raise DataError(self._broken(row, str(error) or type(error).__name__)) from error
 
     def _broken(self, row: int, why: str) -> str:

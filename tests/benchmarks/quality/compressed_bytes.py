@@ -28,6 +28,7 @@ from dpca.kernels.quality import ssim_per_sample
 from dpca.storage import Stack, ingest, open_stack
 from dpca.storage.arrays.reading import array_in, open_group
 from dpca.storage.disk import folder_bytes
+from dpca.storage.survey import ReadOptions
 from tests.benchmarks.inputs import CELL, Array, Inputs
 from tests.benchmarks.sides import Line, alone, at_least, at_most, ratio_of
 
@@ -84,7 +85,7 @@ def photographs(inputs: Inputs) -> tuple[Stack, Array]:
         model.fit(seen).save(inputs.folder / "shared.zarr")
         CellPCA(20, cell_shape=CELL).fit(seen).save(inputs.folder / "cells.zarr")
         np.save(inputs.folder / "unseen.npy", pixels[np.sort(chosen[:n_unseen])])
-        ingest(inputs.folder / "unseen.npy", inputs.folder / "unseen.zarr", data_range=(0, 255))
+        ingest(inputs.folder / "unseen.npy", inputs.folder / "unseen.zarr", reading=ReadOptions(data_range=(0, 255)))
     return open_stack(inputs.folder / "unseen.zarr"), np.load(inputs.folder / "unseen.npy")
 
 

@@ -25,6 +25,7 @@ from dpca.jobs.compressed.compare import compare_store
 from dpca.storage import ingest
 from dpca.storage.disk import folder_bytes
 from dpca.storage.readers import open_reader
+from dpca.storage.survey import ReadOptions
 from tests.benchmarks.inputs import Array, Inputs
 from tests.benchmarks.sides import Line, alone, at_least, at_most, ratio_of
 from tests.conftest import DATA
@@ -122,7 +123,12 @@ def field_lines(inputs: Inputs) -> Iterator[Line]:
         axes, cell = _SPACE[name]
         low, high = float(values.min()), float(values.max())
         np.save(inputs.folder / f"{name}.npy", values)
-        stack = ingest(inputs.folder / f"{name}.npy", inputs.folder / name, axes=tuple(axes), data_range=(low, high))
+        stack = ingest(
+            inputs.folder / f"{name}.npy",
+            inputs.folder / name,
+            axes=tuple(axes),
+            reading=ReadOptions(data_range=(low, high)),
+        )
         CellPCA(min(512, cell ** len(axes)), cell_shape=cell, shared=True).fit(stack).save(inputs.folder / "model")
         for error in _ERRORS[:1] if inputs.quick else _ERRORS:
             store, most = inputs.folder / f"{name}-{error:g}", error * (high - low)
@@ -143,7 +149,9 @@ def field_lines(inputs: Inputs) -> Iterator[Line]:
     # The same promise about integers: the plume as a camera of 8 bits sees it.
     seen = np.rint(fields["plume"] * (255 / fields["plume"].max())).astype(np.uint8)
     np.save(inputs.folder / "seen.npy", seen)
-    stack = ingest(inputs.folder / "seen.npy", inputs.folder / "seen", axes=tuple("zyx"), data_range=(0, 255))
+    stack = ingest(
+        inputs.folder / "seen.npy", inputs.folder / "seen", axes=tuple("zyx"), reading=ReadOptions(data_range=(0, 255))
+    )
     for most in (0.5, 2.0):
         store = inputs.folder / f"seen-{most:g}"
         encode_store(stack, inputs.folder / "plume.model", store, max_error=most)
@@ -168,7 +176,9 @@ def camera_lines(inputs: Inputs) -> Iterator[Line]:
         picture = np.stack([picture] * 3, axis=-1)
     scene, n = (picture[:24, :24], 40) if inputs.quick else (picture[16:234, 36:214], 1300)
     np.save(inputs.folder / "frames.npy", frames(scene, n))
-    stack = ingest(open_reader(inputs.folder / "frames.npy"), inputs.folder / "frames", data_range=(0, 255))
+    stack = ingest(
+        open_reader(inputs.folder / "frames.npy"), inputs.folder / "frames", reading=ReadOptions(data_range=(0, 255))
+    )
     like = CellPCA(ratio=3.0, cell_shape=16, overlap=8, shared=True)
     compress(stack, inputs.folder / "small", CompressionSettings(like, goal={"psnr": 38.0}, choose_cells=True))
     found = compare_store(str(inputs.folder / "small"), stack, sample=4 if inputs.quick else 40)

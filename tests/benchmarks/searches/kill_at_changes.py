@@ -25,6 +25,8 @@ sys.path.insert(0, str(Path(__file__).parents[3]))
 from dpca import CellPCA
 from dpca.jobs import CompressionSettings, append_store, compress, encode_store
 from dpca.storage import ingest, open_stack
+from dpca.storage.run import Run
+from dpca.storage.survey import ReadOptions
 from tests.conftest import smooth_images
 from tests.jobs.compressed.test_encode_sequences import drifting
 from tests.storage.transaction.jobs_to_kill import in_a_child, kill_before_change, tree
@@ -46,7 +48,9 @@ def prepare(folder: Path) -> None:
         ("later", maps[41:], (-6, 6)),
     ):
         np.save(folder / f"{name}.npy", values)
-        ingest(folder / f"{name}.npy", folder / f"{name}.zarr", data_range=stated, threads=1)
+        ingest(
+            folder / f"{name}.npy", folder / f"{name}.zarr", reading=ReadOptions(data_range=stated), run=Run(threads=1)
+        )
     for name, goal in {"first": {"psnr": 30.0}, "days": {"psnr": 45.0}}.items():
         CellPCA(12, cell_shape=8, shared=True).fit(folder / f"{name}.zarr").save(folder / f"{name}-model.zarr")
         encode_store(

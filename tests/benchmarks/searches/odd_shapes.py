@@ -28,6 +28,7 @@ sys.path.insert(0, str(Path(__file__).parents[3]))
 
 from dpca import EOF, PCA, BandPCA, CellPCA, KernelPCA, PatchPCA, StreamingPCA, StreamingRidgeClassifier
 from dpca.storage.errors import ClusterError, DataError, PlanError
+from dpca.storage.run import Run
 from tests.engine.folds.worker_memory import forget_peak, status
 
 #: Shape of the stack, of one chunk of it, components, and the side of a cell.
@@ -73,15 +74,14 @@ def fitted(path: str, name: str, estimator: str, room: int) -> dict[str, Any]:
     warnings.simplefilter("ignore")
     planned: list[int] = []
     engine: Any = sys.modules["dpca.engine.folds.fold"]
-    run = engine._FoldRun
+    outcomes = engine._Folding.outcomes
 
-    def noted(*given: Any, **named: Any) -> Any:
-        made = run(*given, **named)
-        planned.append(made.plan.task_bytes + made.plan.caller_bytes)
-        return made
+    def noted(self: Any, plan: Any, *given: Any) -> Any:
+        planned.append(plan.task_bytes + plan.caller_bytes)
+        return outcomes(self, plan, *given)
 
-    engine.thread_count = lambda: 1  # what is planned is one task
-    engine._FoldRun = noted
+    engine._Folding.outcomes = noted
+    one_task = Run(threads=1)  # what is planned is one task
     shape, _, k, side = SHAPES[name]
 
     def fit(given: Any, shape: tuple[int, ...], k: int, side: int) -> None:
@@ -89,7 +89,7 @@ def fitted(path: str, name: str, estimator: str, room: int) -> dict[str, Any]:
         model = ESTIMATORS[estimator](side, k, n, d, room)
         labels = np.zeros(n, np.uint8)
         labels[::2] = 1
-        model.fit(given, *([labels] if isinstance(model, StreamingRidgeClassifier) else []))
+        model.fit(given, *([labels] if isinstance(model, StreamingRidgeClassifier) else []), run=one_task)
 
     small = np.random.default_rng(0).integers(0, 256, (64, *(12,) * (len(shape) - 1)), dtype=np.uint8)
     fit(small, small.shape, 2, 3 if len(shape) > 2 else 2)

@@ -31,6 +31,7 @@ from dpca import CellPCA
 from dpca.engine.clusters.cluster import open_client
 from dpca.jobs import append_store, encode_store
 from dpca.storage import ReplacedError, StoreError, ingest, open_stack, verify
+from dpca.storage.run import Run
 from tests.conftest import smooth_images
 from tests.trust.damage import make_stores
 from tests.trust.replaced import OPENED, READ, Replacement
@@ -76,7 +77,7 @@ def append_for_ever(folder: str, ended: Event) -> None:
                 here / "model.zarr",
                 here / "out.zarr",
                 max_error=PROMISE,
-                overwrite=True,
+                run=Run(overwrite=True),
             )
     print(f"the store was replaced {turns} times and more", flush=True)
 
@@ -118,7 +119,7 @@ def while_it_grows(folder: Path, reads: int) -> int:
     for i, (start, stop) in enumerate(pairwise(ends)):
         name = "first" if i == 0 else f"part-{i - 1}"
         np.save(folder / f"{name}.npy", images[start:stop])
-        ingest(folder / f"{name}.npy", folder / f"{name}.zarr", threads=1)
+        ingest(folder / f"{name}.npy", folder / f"{name}.zarr", run=Run(threads=1))
     CellPCA(12, cell_shape=8, shared=True).fit(folder / "first.zarr").save(folder / "model.zarr")
     encode_store(open_stack(folder / "first.zarr"), folder / "model.zarr", folder / "out.zarr", max_error=PROMISE)
     context = multiprocessing.get_context("spawn")

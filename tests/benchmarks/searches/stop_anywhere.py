@@ -27,6 +27,7 @@ import psutil
 
 from dpca.engine.folds.stopping import INTERRUPTED
 from dpca.storage import ingest
+from dpca.storage.run import Run
 
 ROOT = Path(__file__).parents[3]
 DPCA = [sys.executable, "-c", "import sys; from dpca.cli import main; sys.exit(main())"]
@@ -81,7 +82,7 @@ def prepare(folder: Path, n: int = 600) -> dict[str, list[str]]:
     folder.mkdir(exist_ok=True)
     values = np.random.default_rng(0).integers(0, 256, (n, 96, 96, 3), dtype=np.uint8)
     np.save(folder / "a.npy", values)
-    ingest(folder / "a.npy", folder / "made.zarr", threads=1)
+    ingest(folder / "a.npy", folder / "made.zarr", run=Run(threads=1))
     return commands(folder)
 
 

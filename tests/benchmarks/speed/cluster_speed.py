@@ -29,6 +29,7 @@ from dpca.rules.covariance.covariance import CovariancePCA
 from dpca.rules.incremental.incremental_svd import IncrementalSVD
 from dpca.storage import ingest
 from dpca.storage.arrays.layout import Layout
+from dpca.storage.run import Run
 from tests.benchmarks.inputs import CELL, Inputs
 from tests.benchmarks.sides import Line, alone, at_least, at_most, in_turn, ratio_of
 from tests.engine.folds.worker_memory import linked_stack, measured
@@ -55,7 +56,7 @@ def compared_workers(inputs: Inputs, one: Any, two: Any) -> Iterator[Line]:
         yield at_least(1.8, name=f"two workers, {name}", where=where, n=stack.n_samples, **found)
     # An estimator would find a client by itself.
     fit = partial(fold, CovariancePCA(_K), as_source(stack), CellGrid(stack.sample_shape, (CELL, CELL)))
-    sides = {"on a cluster": partial(fit, client=one), "in this process": partial(fit, client=None)}
+    sides = {"on a cluster": partial(fit, run=Run(client=one)), "in this process": partial(fit, run=Run(client=None))}
     rounds = in_turn(sides, inputs.rounds, lambda: _cpu(one))
     for each in rounds:
         each["Dask"] = each["on a cluster"] - each["in this process"]
@@ -65,16 +66,18 @@ def compared_workers(inputs: Inputs, one: Any, two: Any) -> Iterator[Line]:
 
 def _stages(inputs: Inputs) -> dict[str, Callable[[Any], None]]:
     def _ingest(client: Any) -> None:
-        ingest(inputs.photographs, inputs.folder / "again.zarr", cell_shape=CELL, client=client)
+        ingest(inputs.photographs, inputs.folder / "again.zarr", cell_shape=CELL, run=Run(client=client))
         shutil.rmtree(inputs.folder / "again.zarr")
 
     def _scores(client: Any) -> None:
         target = inputs.folder / "cluster scores.zarr"
-        transform_store(inputs.stack, inputs.folder / "cluster model.zarr", target, reconstruct=True, client=client)
+        transform_store(
+            inputs.stack, inputs.folder / "cluster model.zarr", target, reconstruct=True, run=Run(client=client)
+        )
         shutil.rmtree(target)
 
     fit = CellPCA(_K, cell_shape=CELL).fit
-    return {"ingest": _ingest, "fit": lambda client: fit(inputs.stack, client=client), "scores": _scores}
+    return {"ingest": _ingest, "fit": lambda client: fit(inputs.stack, run=Run(client=client)), "scores": _scores}
 
 
 def _cpu(client: Any) -> float:

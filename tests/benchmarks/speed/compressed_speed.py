@@ -22,6 +22,7 @@ import dpca
 from dpca.jobs import encode_store
 from dpca.storage.arrays.reading import array_in, read_into
 from dpca.storage.progress import Stage, no_progress
+from dpca.storage.run import Run
 from tests.benchmarks.inputs import Inputs
 from tests.benchmarks.quality.compressed_bytes import photographs
 from tests.benchmarks.sides import Line, alone, at_least, at_most, in_turn, ratio_of
@@ -46,7 +47,7 @@ def lines(inputs: Inputs) -> Iterator[Line]:
             began.append(time.process_time())  # the step is found
             return no_progress(stage, total, unit)
 
-        encode_store(stack, inputs.folder / "shared.zarr", target, progress=announce, psnr=goal)
+        encode_store(stack, inputs.folder / "shared.zarr", target, run=Run(progress=announce), psnr=goal)
         search, encoded = np.diff([*began[:2], time.process_time()])
         rounds.append({"encode": encoded, "search": search, "at 30 MB/s": pixels.nbytes / _ENCODE})
     shown = {"where": f"photographs of {pixels.shape[1:]}", "n": len(pixels)}

@@ -16,7 +16,7 @@ import numpy as np
 from threadpoolctl import threadpool_limits
 
 from dpca import StreamingPCA
-from dpca.models.streaming.streaming_methods import make_rule
+from dpca.models.streaming.streaming_methods import RuleStream, make_rule
 from dpca.pipelines.gray_scott import simulate
 from tests.benchmarks.inputs import Inputs
 from tests.benchmarks.sides import Line, alone, at_most, in_turn, ratio_of
@@ -48,7 +48,9 @@ def _costs(inputs: Inputs, frames: Array, factor: int) -> Iterator[Line]:
         -n:, :, None, :, None, :, None
     ]
     flat, model = fine.reshape(n, -1), StreamingPCA(_K, batch_size=batch, random_state=0)
-    rule = make_rule("incremental-svd", _K, center=True, options={}, batch_size=batch, seed=0, n_features=side**3)
+    rule = make_rule(
+        "incremental-svd", _K, center=True, options={}, batch_size=batch, seed=0, stream=RuleStream(n_features=side**3)
+    )
     state, few, simulation = rule.init(side**3, np.float32), 2, simulate(side, _STEPS)
 
     def one_by_one() -> None:

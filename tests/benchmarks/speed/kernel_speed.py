@@ -23,8 +23,8 @@ from sklearn.decomposition import IncrementalPCA
 from sklearn.kernel_approximation import Nystroem
 
 from dpca import KernelPCA
-from dpca.engine.folds.memory import peak_resident_bytes
 from dpca.engine.sources.source import Source
+from dpca.storage.remote.memory import peak_resident_bytes
 from tests.benchmarks.inputs import Array, Inputs
 from tests.benchmarks.sides import Line, alone, at_least, at_most, in_turn, ratio_of
 

@@ -22,6 +22,7 @@ from dpca.jobs.scores.transform import transform_store
 from dpca.storage import Stack, ingest
 from dpca.storage.arrays.reading import open_array, read_into
 from dpca.storage.readers import open_reader
+from dpca.storage.survey import ReadOptions
 from tests.benchmarks.inputs import CELL, Inputs
 from tests.benchmarks.sides import Clock, Line, Seconds, alone, at_most, ratio_of
 
@@ -43,7 +44,7 @@ def lines(inputs: Inputs) -> Iterator[Line]:
     for limit, below in ((1 / 15, "decode and resize"), (1 / 30, "one at a time"), (3, "whole shards in order")):
         found = ratio_of(rounds, ["batches"], [below])
         yield at_most(limit, name=f"batches and {below}", where=where, n=n, **found)
-    stack = ingest(inputs.photographs, inputs.folder / "learned from.zarr", resize=(25, 25))
+    stack = ingest(inputs.photographs, inputs.folder / "learned from.zarr", reading=ReadOptions(resize=(25, 25)))
     rounds = [_learning(stack) for _ in range(inputs.rounds)]
     for limit, side in ((1.5, "ridge"), (None, "ridge and choice")):
         found = ratio_of(rounds, [side], ["read", "product"])

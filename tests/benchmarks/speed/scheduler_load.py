@@ -27,10 +27,10 @@ from distributed.protocol import dumps, loads
 from distributed.versions import get_versions
 
 from dpca.engine.folds.fold_tasks import Work, group_graph
-from dpca.engine.folds.memory import peak_resident_bytes
 from dpca.engine.folds.plan import Group, Outline
 from dpca.partition import CellGrid
 from dpca.rules.covariance.covariance import CovariancePCA
+from dpca.storage.remote.memory import peak_resident_bytes
 from tests.benchmarks.sides import Line, at_most, print_line, ratio_of
 
 _GROUPS, _FIRST_PORT = 50, 10_000

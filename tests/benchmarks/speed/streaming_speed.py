@@ -34,7 +34,7 @@ from dpca import StreamingPCA
 from dpca.engine.folds.fold_tasks import Work, fold_segment
 from dpca.engine.folds.plan import Group
 from dpca.engine.sources.source import as_source, batches
-from dpca.models.streaming.streaming_methods import make_rule
+from dpca.models.streaming.streaming_methods import RuleStream, make_rule
 from dpca.partition.whole import Whole
 from dpca.rules.incremental.incremental_svd import IncrementalSVD
 from tests.benchmarks.inputs import Array, Inputs
@@ -191,7 +191,15 @@ def partial_fit_lines(inputs: Inputs) -> Iterator[Line]:
             model.partial_fit(frames[i : i + 1])
 
     def at_once() -> None:
-        rule = make_rule("incremental-svd", k, center=True, options={}, batch_size=batch, seed=0, n_features=side**3)
+        rule = make_rule(
+            "incremental-svd",
+            k,
+            center=True,
+            options={},
+            batch_size=batch,
+            seed=0,
+            stream=RuleStream(n_features=side**3),
+        )
         rule.update(rule.init(side**3, frames.dtype), frames)
 
     with threadpool_limits(1):

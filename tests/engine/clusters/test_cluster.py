@@ -23,9 +23,10 @@ from threadpoolctl import threadpool_info
 
 from dpca import CellPCA
 from dpca.engine.clusters.cluster import open_client
-from dpca.engine.folds.memory import parallel_tasks, task_budget, usable_bytes
 from dpca.storage import ClusterError, DataError
+from dpca.storage.remote.memory import parallel_tasks, task_budget, usable_bytes
 from dpca.storage.remote.tasks import run_in_order
+from dpca.storage.run import Run
 from tests.helpers.forked import Programs, printed_by
 
 
@@ -134,8 +135,15 @@ def test_results_that_workers_keep_lower_the_budget_of_a_task(cluster: Any) -> N
     assert task_budget(cluster, 1) == before
 
 
+def test_a_worker_that_retires_at_once_still_gives_the_budget(cluster: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    """An adaptive cluster may have no worker before and after the task that makes it start one."""
+    before = task_budget(cluster, 1)
+    monkeypatch.setattr(cluster, "run", lambda *given, **options: {})
+    assert task_budget(cluster, 1) == before
+
+
 def test_a_cluster_without_workers_is_reported(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("dpca.engine.folds.memory._PATIENCE", 0.5)
+    monkeypatch.setattr("dpca.storage.remote.memory._PATIENCE", 0.5)
     with (
         LocalCluster(n_workers=0, processes=False, dashboard_address="127.0.0.1:0") as empty,
         Client(empty) as client,
@@ -205,7 +213,7 @@ def test_a_worker_of_another_version_that_joined_late_is_refused(cluster: Any, m
         with pytest.raises(ClusterError, match=r"99\.1"):
             list(run_in_order(abs, [(-1,)], client=client))
         with pytest.raises(ClusterError, match=r"99\.1"):
-            CellPCA(2, cell_shape=4).fit(da.from_array(x, chunks=(5, 8, 8)), client=client)
+            CellPCA(2, cell_shape=4).fit(da.from_array(x, chunks=(5, 8, 8)), run=Run(client=client))
 
 
 def test_settings_of_dask_are_put_back() -> None:

@@ -23,10 +23,11 @@ from dpca.cli import main
 from dpca.engine.clusters.cluster import open_client
 from dpca.engine.clusters.cluster_file import read_cluster_file
 from dpca.engine.clusters.tls import TlsFiles
-from dpca.engine.folds.memory import parallel_tasks
 from dpca.jobs import CompressionSettings, compress
 from dpca.storage import ClusterError, DataError
 from dpca.storage.input import open_input
+from dpca.storage.remote.memory import parallel_tasks
+from dpca.storage.run import Run
 from tests.conftest import smooth_images, write_images
 from tests.helpers.certificates import signed_files
 from tests.helpers.forked import Programs
@@ -244,14 +245,14 @@ def test_workers_that_come_and_go_change_nothing(write: Write, scheduler: str, c
             assert not client.nthreads()
 
     left: list[str] = []
-    compress(given, tmp_path / "calm.zarr", settings, client=cluster)
+    compress(given, tmp_path / "calm.zarr", settings, run=Run(client=cluster))
     quick = {"interval": "100 ms", "wait-count": 2, "target-duration": "100 ms"}
     with (
         dask.config.set({"distributed.adaptive": quick}),
         open_client(cluster=write(PROCESSES.format(workers="[adaptive]\nmaximum = 2"))) as client,
     ):
         assert parallel_tasks(client, 7) == 2
-        compress(given, tmp_path / "out.zarr", settings, client=client, say=leave)
+        compress(given, tmp_path / "out.zarr", settings, run=Run(client=client, say=leave))
         assert client.run_on_scheduler(_count, action="add-worker") >= 2
         assert client.run_on_scheduler(_count, action="remove-worker") >= 1
         called = client.run_on_scheduler(_prefixes)

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from dpca.engine.folds.memory import group_limits
+from dpca.storage.remote.memory import group_limits
 
 _V1 = (
     "35 31 0:32 {root} {top} rw,relatime - cgroup cgroup rw,memory\n36 31 0:33 / {top}/../cpu rw - cgroup cgroup rw,cpu"
@@ -72,7 +72,7 @@ def test_a_process_in_a_small_group_plans_with_its_limit() -> None:
             (group / name).write_text("1500000000")
         except OSError:
             pytest.skip("the memory of a control group cannot be limited here")
-        code = "from dpca.engine.folds.memory import usable_bytes; print(usable_bytes())"
+        code = "from dpca.storage.remote.memory import usable_bytes; print(usable_bytes())"
         inside = f'echo $$ > {group}/cgroup.procs && exec "$0" -c "$1"'
         told = subprocess.run(["sh", "-c", inside, sys.executable, code], capture_output=True, text=True, check=False)
         assert told.returncode == 0, told.stderr

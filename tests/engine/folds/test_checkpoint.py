@@ -12,8 +12,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from dpca.engine.folds.checkpoint import Checkpoints
 from dpca.storage import StoreError
+from dpca.storage.transaction.checkpoints import Checkpoints
 
 ARRAYS = {
     "0.cross": np.arange(12.0).reshape(3, 4),

@@ -15,7 +15,6 @@ import numpy as np
 import pytest
 import zarr
 
-from dpca.engine.folds.checkpoint import Checkpoints
 from dpca.engine.folds.fold import fold
 from dpca.engine.folds.plan import PlanError
 from dpca.engine.sources.source import as_source
@@ -23,6 +22,8 @@ from dpca.partition import CellGrid, map_at_random
 from dpca.rules.base.state import State
 from dpca.rules.covariance.covariance import CovariancePCA
 from dpca.storage import DataError
+from dpca.storage.run import Run
+from dpca.storage.transaction.checkpoints import Checkpoints
 from tests.conftest import smooth_images
 
 GRID = CellGrid((40, 36, 3), (10, 10))
@@ -69,9 +70,9 @@ def test_any_chunking_here_and_on_a_cluster(
 ) -> None:
     source = as_source(stored(tmp_path, images, chunks, version))
     assert same(fold(CovariancePCA(4), source, GRID)[0], expected)
-    assert same(fold(CovariancePCA(4), source, GRID, client=cluster)[0], expected)
+    assert same(fold(CovariancePCA(4), source, GRID, run=Run(client=cluster))[0], expected)
     # So little memory that groups split and batches shrink.
-    assert same(fold(CovariancePCA(4), source, GRID, budget=36 * 2**20)[0], expected)
+    assert same(fold(CovariancePCA(4), source, GRID, run=Run(memory=36 * 2**20))[0], expected)
 
 
 def test_arrays_in_memory_and_dask_arrays(
@@ -80,7 +81,7 @@ def test_arrays_in_memory_and_dask_arrays(
     assert same(fold(CovariancePCA(4), as_source(images), GRID)[0], expected)
     lazy = da.from_array(images, chunks=((100, 3, 197), 17, 36, 2))
     assert same(fold(CovariancePCA(4), as_source(lazy), GRID)[0], expected)
-    assert same(fold(CovariancePCA(4), as_source(lazy), GRID, client=cluster)[0], expected)
+    assert same(fold(CovariancePCA(4), as_source(lazy), GRID, run=Run(client=cluster))[0], expected)
 
 
 @dataclass(frozen=True)
@@ -108,8 +109,8 @@ def test_a_fold_goes_on_where_it_stopped(
     first.mkdir()
     second.mkdir()
     with pytest.raises(RuntimeError, match="struck"):
-        fold(Fragile(4, str(first), 13), source, GRID, checkpoints=checkpoints)
-    results, _ = fold(Fragile(4, str(second)), source, GRID, checkpoints=checkpoints)
+        fold(Fragile(4, str(first), 13), source, GRID, run=Run(checkpoints=checkpoints))
+    results, _ = fold(Fragile(4, str(second)), source, GRID, run=Run(checkpoints=checkpoints))
     assert same(results, expected)
     done = len(list((tmp_path / "kept").rglob("*.npz")))
     assert done == 4
@@ -118,7 +119,7 @@ def test_a_fold_goes_on_where_it_stopped(
     # A damaged checkpoint is done again, not believed.
     for kept in (tmp_path / "kept").rglob("*.npz"):
         kept.write_bytes(kept.read_bytes()[:100])
-    assert same(fold(CovariancePCA(4), source, GRID, checkpoints=checkpoints)[0], expected)
+    assert same(fold(CovariancePCA(4), source, GRID, run=Run(checkpoints=checkpoints))[0], expected)
 
 
 @dataclass(frozen=True)
@@ -143,7 +144,7 @@ def test_a_worker_that_is_killed_is_replaced(
 
     source = as_source(stored(tmp_path, images, (100, 20, 20, 3)))
     with open_client(workers=2, memory="1GB") as client:
-        results, _ = fold(Deadly(4, str(tmp_path / "struck")), source, GRID, client=client)
+        results, _ = fold(Deadly(4, str(tmp_path / "struck")), source, GRID, run=Run(client=client))
     assert (tmp_path / "struck").exists()
     assert same(results, expected)
 
@@ -158,13 +159,13 @@ def test_threads_that_share_what_is_read(
     found, report = fold(rule, source, bands)
     assert (report.plan.threads, len(report.plan.groups), report.plan.read_bytes) == (3, 1, images.nbytes)
     resumable = Checkpoints(str(tmp_path / "kept"))
-    assert same(fold(rule, source, bands, checkpoints=resumable)[0], found)
-    assert same(fold(rule, source, bands, checkpoints=resumable)[0], found)
-    apart, report = fold(rule, source, bands, client=cluster)
+    assert same(fold(rule, source, bands, run=Run(checkpoints=resumable))[0], found)
+    assert same(fold(rule, source, bands, run=Run(checkpoints=resumable))[0], found)
+    apart, report = fold(rule, source, bands, run=Run(client=cluster))
     assert (report.plan.threads, report.plan.read_bytes) == (1, 2 * images.nbytes)
     assert same(apart, found)
     # Where there is little memory, a few bands take turns.
-    few, report = fold(rule, source, bands, budget=36 * 2**20)
+    few, report = fold(rule, source, bands, run=Run(memory=36 * 2**20))
     assert len(report.plan.groups) > 1
     assert same(few, found)
     assert fold(rule, source, GRID)[1].plan.threads == 1  # cells lie side by side, and each is read once in any case
@@ -187,7 +188,7 @@ def test_a_value_that_is_not_finite_names_its_sample(value: float) -> None:
 
 def test_what_does_not_fit_is_refused_before_it_runs(images: np.ndarray) -> None:
     with pytest.raises(PlanError, match="smaller cells"):
-        fold(CovariancePCA(4), as_source(images), GRID, budget=1000)
+        fold(CovariancePCA(4), as_source(images), GRID, run=Run(memory=1000))
 
 
 @pytest.mark.parametrize(

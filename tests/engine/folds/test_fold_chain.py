@@ -12,7 +12,6 @@ import numpy as np
 import pytest
 import zarr
 
-from dpca.engine.folds.checkpoint import Checkpoints
 from dpca.engine.folds.fold import fold
 from dpca.engine.folds.watching import FoldProgress, Marks
 from dpca.engine.sources.source import as_source
@@ -20,6 +19,8 @@ from dpca.partition import Whole
 from dpca.rules.base.minibatch import InBatches
 from dpca.rules.base.state import State
 from dpca.rules.stochastic.oja import Oja
+from dpca.storage.run import Run
+from dpca.storage.transaction.checkpoints import Checkpoints
 from tests.conftest import smooth_images
 
 N, CHUNK, SIZE = 230, 16, 20
@@ -69,7 +70,7 @@ def test_a_chain_gives_the_bytes_of_one_stream(images: np.ndarray, path: str, li
     rule = Oja(3, seed=1)
     expected = one_stream(rule, images)
     for client in (None, cluster):
-        (found,), report = fold(InBatches(rule, SIZE), as_source(path), Whole((10, 12, 3)), client=client)
+        (found,), report = fold(InBatches(rule, SIZE), as_source(path), Whole((10, 12, 3)), run=Run(client=client))
         assert len(report.plan.segments) > 3
         for name, value in expected.items():
             np.testing.assert_array_equal(found[name], value)
@@ -81,11 +82,11 @@ def test_a_stopped_chain_goes_on_where_it_was(images: np.ndarray, path: str, lin
     rule = Fragile(3, seed=1, fuse=str(fuse))
     kept = Checkpoints(str(tmp_path / "kept"))
     with pytest.raises(RuntimeError, match="stopped"):
-        fold(InBatches(rule, SIZE), as_source(path), Whole((10, 12, 3)), checkpoints=kept)
+        fold(InBatches(rule, SIZE), as_source(path), Whole((10, 12, 3)), run=Run(checkpoints=kept))
     finished = list((tmp_path / "kept").rglob("*segment*"))
     assert finished
     fuse.unlink()
-    (found,), _ = fold(InBatches(rule, SIZE), as_source(path), Whole((10, 12, 3)), checkpoints=kept)
+    (found,), _ = fold(InBatches(rule, SIZE), as_source(path), Whole((10, 12, 3)), run=Run(checkpoints=kept))
     for name, value in one_stream(Oja(3, seed=1), images).items():
         np.testing.assert_array_equal(found[name], value)
 
@@ -101,7 +102,7 @@ def test_who_watches_sees_the_states_at_the_marks_and_changes_nothing(
         seen[look.n_samples] = [InBatches(rule, SIZE).finish(state) for state in look.states()]
 
     watch = Marks([10, 150, N], look)
-    (found,), _ = fold(InBatches(rule, SIZE), as_source(path), WHOLE, client=client, watch=watch)
+    (found,), _ = fold(InBatches(rule, SIZE), as_source(path), WHOLE, run=Run(client=client), watch=watch)
     assert set(seen) == {10, 150}  # what is found in the end is the result
     for n in seen:
         for name, value in one_stream(rule, rows[:n]).items():
@@ -120,7 +121,7 @@ def test_a_watched_fold_that_was_stopped_shows_what_is_left(
         if seen == [100, 150]:
             raise RuntimeError("stopped")
 
-    given = {"watch": Marks([100, 150, 200], look), "checkpoints": kept}
+    given = {"watch": Marks([100, 150, 200], look), "run": Run(checkpoints=kept)}
     with pytest.raises(RuntimeError, match="stopped"):
         fold(InBatches(Oja(3, seed=1), SIZE), as_source(path), WHOLE, **given)
     (found,), _ = fold(InBatches(Oja(3, seed=1), SIZE), as_source(path), WHOLE, **given)

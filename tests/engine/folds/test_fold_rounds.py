@@ -15,7 +15,6 @@ import numpy as np
 import pytest
 import zarr
 
-from dpca.engine.folds.checkpoint import Checkpoints
 from dpca.engine.folds.fold import fold
 from dpca.engine.folds.plan import PlanError
 from dpca.engine.folds.rounds import Averaging, DataParallel
@@ -25,6 +24,8 @@ from dpca.rules import BlockPower, ImplicitKrasulina, Oja, Power
 from dpca.rules.base.minibatch import InBatches
 from dpca.rules.base.state import State
 from dpca.storage import DataError
+from dpca.storage.run import Run
+from dpca.storage.transaction.checkpoints import Checkpoints
 from tests.conftest import smooth_images
 
 N, CHUNK, SHAPE = 230, 16, (10, 12, 3)
@@ -78,7 +79,7 @@ def test_rounds_are_what_they_say(rule: Any, images: np.ndarray, path: str, spre
     zarr.create_array(path, data=images, chunks=(CHUNK, *SHAPE), overwrite=True)
     expected = averaged(rule, images, 3, 20)
     for x, client in ((images, None), (path, None), (path, cluster), (da.from_array(images, chunks=50), cluster)):
-        (found,), report = fold(InBatches(rule, 10), as_source(x), WHOLE, scheme=AVERAGING, client=client)
+        (found,), report = fold(InBatches(rule, 10), as_source(x), WHOLE, scheme=AVERAGING, run=Run(client=client))
         same(found, expected)
         assert len(report.plan.segments) == (1 if isinstance(x, da.Array) else 2)
 
@@ -90,7 +91,7 @@ def test_spread_batches_give_what_whole_batches_give(
     (whole,), _ = fold(InBatches(rule, 64), as_source(path), WHOLE)
     results = []
     for x, client in ((path, None), (path, cluster), (images, None)):
-        (found,), _ = fold(rule, as_source(x), WHOLE, scheme=PARALLEL, client=client)
+        (found,), _ = fold(rule, as_source(x), WHOLE, scheme=PARALLEL, run=Run(client=client))
         overlap = np.linalg.svd(found["components"] @ whole["components"].T, compute_uv=False)
         assert overlap.min() > 1 - 1e-6
         np.testing.assert_allclose(found["mean"], whole["mean"], rtol=1e-12)
@@ -122,13 +123,13 @@ def test_where_the_work_is_done_changes_nothing(
     assert len(report.plan.segments) == 1
     for worth, length, client in ((0, 2**30, None), (0, 60 * 360, cluster), (2**30, 60 * 360, cluster)):
         given_plan(worth_a_task=worth, link_bytes=length)
-        (found,), _ = fold(rule, as_source(path), WHOLE, scheme=scheme, client=client)
+        (found,), _ = fold(rule, as_source(path), WHOLE, scheme=scheme, run=Run(client=client))
         same(found, expected)
 
 
 def test_cells_have_rounds_of_their_own(images: np.ndarray, path: str, spread: None, cluster: Any) -> None:
     grid = CellGrid(SHAPE, (5, 6))
-    found, _ = fold(BATCHED, as_source(path), grid, scheme=AVERAGING, client=cluster)
+    found, _ = fold(BATCHED, as_source(path), grid, scheme=AVERAGING, run=Run(client=cluster))
     assert len(found) == 4
     for i, cell in enumerate(found):
         part = np.ascontiguousarray(images[(slice(None), *(slice(a, b) for a, b in grid.region(i)))])
@@ -185,20 +186,20 @@ def test_a_stopped_fold_goes_on_where_it_was(scheme: Any, spoil: bool, path: str
     given = InBatches(rule, 10) if scheme is AVERAGING else rule
     kept = Checkpoints(str(tmp_path / "kept"))
     with pytest.raises(RuntimeError, match="struck"):
-        fold(given, as_source(path), WHOLE, scheme=scheme, checkpoints=kept)
+        fold(given, as_source(path), WHOLE, scheme=scheme, run=Run(checkpoints=kept))
     (state,) = Path(kept.folder).rglob("*.npz")
     done = updates(rule)
     if spoil:
         # A power cut took the end of it: it counts as missing.
         state.write_bytes(state.read_bytes()[:-30])
-    (found,), _ = fold(given, as_source(path), WHOLE, scheme=scheme, checkpoints=kept)
+    (found,), _ = fold(given, as_source(path), WHOLE, scheme=scheme, run=Run(checkpoints=kept))
     same(found, expected)
     # The updates of a whole fold, without the first segment.
     whole, first = {AVERAGING: (23, 12), PARALLEL: (8, 4)}[scheme]
     assert updates(rule) - done == whole - (0 if spoil else first)
     assert [p.name for p in Path(kept.folder).rglob("*.npz")] == ["group-000000.npz"]
     again = updates(rule)
-    (found,), _ = fold(given, as_source(path), WHOLE, scheme=scheme, checkpoints=kept)
+    (found,), _ = fold(given, as_source(path), WHOLE, scheme=scheme, run=Run(checkpoints=kept))
     same(found, expected)
     assert updates(rule) == again
 
@@ -209,7 +210,7 @@ def test_a_killed_worker_changes_nothing(scheme: Any, path: str, spread: None, t
     (expected,), _ = fold(undisturbed, as_source(path), WHOLE, scheme=scheme)
     rule = striking(tmp_path / "count", {AVERAGING: 17, PARALLEL: 6}[scheme], kill=True)
     given = InBatches(rule, 10) if scheme is AVERAGING else rule
-    (found,), _ = fold(given, as_source(path), WHOLE, scheme=scheme, client=cluster)
+    (found,), _ = fold(given, as_source(path), WHOLE, scheme=scheme, run=Run(client=cluster))
     assert not (tmp_path / "count.fuse").exists()
     same(found, expected)
     # Only the segment that was struck is done again.
@@ -221,7 +222,7 @@ def test_a_killed_worker_changes_nothing(scheme: Any, path: str, spread: None, t
 def test_other_settings_do_not_find_the_wrong_checkpoints(path: str, spread: None, tmp_path: Path) -> None:
     kept = Checkpoints(str(tmp_path / "kept"))
     for rule, scheme in ((RULE, AVERAGING), (RULE, Averaging(2, 20, 10)), (Oja(3, seed=2), AVERAGING)):
-        (found,), _ = fold(InBatches(rule, 10), as_source(path), WHOLE, scheme=scheme, checkpoints=kept)
+        (found,), _ = fold(InBatches(rule, 10), as_source(path), WHOLE, scheme=scheme, run=Run(checkpoints=kept))
         (expected,), _ = fold(InBatches(rule, 10), as_source(path), WHOLE, scheme=scheme)
         same(found, expected)
 
@@ -246,18 +247,18 @@ class Told:
 def test_progress_counts_segments(images: np.ndarray, path: str, spread: None, tmp_path: Path) -> None:
     row, kept = images.nbytes // N, Checkpoints(str(tmp_path / "kept"))
     told = Told()
-    fold(BATCHED, as_source(path), WHOLE, scheme=AVERAGING, progress=told, checkpoints=kept)
+    fold(BATCHED, as_source(path), WHOLE, scheme=AVERAGING, run=Run(progress=told, checkpoints=kept))
     assert told.said == [("fit", images.nbytes, "B"), 0, 120 * row, 110 * row, "closed"]
     told = Told()
-    fold(BATCHED, as_source(path), WHOLE, scheme=AVERAGING, progress=told, checkpoints=kept)
+    fold(BATCHED, as_source(path), WHOLE, scheme=AVERAGING, run=Run(progress=told, checkpoints=kept))
     assert told.said == [("fit", images.nbytes, "B"), images.nbytes, "closed"]
 
 
 def test_what_does_not_fit_is_refused(path: str) -> None:
     one = fold(BATCHED, as_source(path), WHOLE, scheme=Averaging(1, 20, 10))[1].plan.task_bytes
-    fold(BATCHED, as_source(path), WHOLE, scheme=Averaging(1, 20, 10), budget=one)
+    fold(BATCHED, as_source(path), WHOLE, scheme=Averaging(1, 20, 10), run=Run(memory=one))
     with pytest.raises(PlanError, match="100000 streams"):
-        fold(BATCHED, as_source(path), WHOLE, scheme=Averaging(100000, 20, 10), budget=one)
+        fold(BATCHED, as_source(path), WHOLE, scheme=Averaging(100000, 20, 10), run=Run(memory=one))
 
 
 def test_values_that_are_not_finite_are_named(tmp_path: Path, spread: None, cluster: Any) -> None:
@@ -266,7 +267,7 @@ def test_values_that_are_not_finite_are_named(tmp_path: Path, spread: None, clus
     zarr.create_array(str(tmp_path / "nan.zarr"), data=x, chunks=(CHUNK, 20))
     for given, scheme in ((BATCHED, AVERAGING), (RULE, PARALLEL)):
         with pytest.raises(DataError, match="sample 77 of"):
-            fold(given, as_source(str(tmp_path / "nan.zarr")), Whole((20,)), scheme=scheme, client=cluster)
+            fold(given, as_source(str(tmp_path / "nan.zarr")), Whole((20,)), scheme=scheme, run=Run(client=cluster))
 
 
 def test_large_states_travel_without_a_warning(tmp_path: Path, spread: None, cluster: Any) -> None:
@@ -275,7 +276,7 @@ def test_large_states_travel_without_a_warning(tmp_path: Path, spread: None, clu
     zarr.create_array(str(tmp_path / "wide.zarr"), data=x, chunks=(4, 400_000))
     given, scheme = InBatches(Oja(7, Power(1.0, 0.5), unit=1e5), 2), Averaging(2, 2, 2)
     (found,), report = fold(
-        given, as_source(str(tmp_path / "wide.zarr")), Whole((400_000,)), scheme=scheme, client=cluster
+        given, as_source(str(tmp_path / "wide.zarr")), Whole((400_000,)), scheme=scheme, run=Run(client=cluster)
     )
     assert len(report.plan.segments) == 2
     np.testing.assert_allclose(found["mean"], x.mean(0), rtol=1e-9)

@@ -17,7 +17,6 @@ import pytest
 import zarr
 from threadpoolctl import threadpool_info
 
-from dpca.engine.folds.checkpoint import Checkpoints
 from dpca.engine.folds.fold import FoldReport, fold, plan_for
 from dpca.engine.folds.plan import PlanError
 from dpca.engine.sources.source import Source, as_source
@@ -27,6 +26,8 @@ from dpca.rules.base.state import State
 from dpca.rules.covariance.covariance import Covariance, CovariancePCA
 from dpca.rules.covariance.moments import Moments
 from dpca.storage import DataError
+from dpca.storage.run import Run
+from dpca.storage.transaction.checkpoints import Checkpoints
 from tests.conftest import smooth_images
 
 GRID = CellGrid((20, 18, 3), (10, 9))
@@ -72,11 +73,11 @@ def test_the_tree_gives_the_bytes_of_one_update(
 ) -> None:
     expected = content(plain(CovariancePCA(4), images))
     for client in (None, cluster):
-        results, report = fold(CovariancePCA(4), source, GRID, client=client)
+        results, report = fold(CovariancePCA(4), source, GRID, run=Run(client=client))
         assert len(report.plan.segments) == segments == 15
         assert content(results) == expected
     lazy = as_source(da.from_array(images, chunks=((16, 100, 114), 7, 18, 2)))
-    results, report = fold(CovariancePCA(4), lazy, GRID, client=cluster)
+    results, report = fold(CovariancePCA(4), lazy, GRID, run=Run(client=cluster))
     assert content(results) == expected
 
 
@@ -89,7 +90,7 @@ def test_segments_that_drift_apart(dtype: type, tmp_path: Path, segments: int, c
     expected = plain(Covariance(), x.astype(float))
     deviations = [np.sqrt(np.outer(e["covariance"].diagonal(), e["covariance"].diagonal())) for e in expected]
     for rule in (Covariance(), Moments()):
-        results, _ = fold(rule, as_source(str(tmp_path / "drift.zarr")), GRID, client=cluster)
+        results, _ = fold(rule, as_source(str(tmp_path / "drift.zarr")), GRID, run=Run(client=cluster))
         for result, wanted, scale in zip(results, expected, deviations, strict=True):
             np.testing.assert_allclose(result["mean"], wanted["mean"], rtol=1e-9)
             if "covariance" in result:
@@ -128,20 +129,20 @@ def test_only_what_is_missing_is_done_again(
     """15 segments of 4 cells are 60 updates; whole segments are kept, the one that failed is done again."""
     checkpoints = Checkpoints(str(tmp_path / "kept"))
     with pytest.raises(RuntimeError, match="struck"):
-        fold(counting(tmp_path / "first", fail_at), source, GRID, checkpoints=checkpoints)
+        fold(counting(tmp_path / "first", fail_at), source, GRID, run=Run(checkpoints=checkpoints))
     kept = list(Path(checkpoints.folder).rglob("*.npz"))
     assert len(kept) == fail_at // 4
     if kept:
         # A power cut took the end of one: it counts as missing.
         kept[0].write_bytes(kept[0].read_bytes()[:-30])
     second = counting(tmp_path / "second")
-    results, _ = fold(second, source, GRID, checkpoints=checkpoints)
+    results, _ = fold(second, source, GRID, run=Run(checkpoints=checkpoints))
     assert updates(second) == 60 - 4 * (fail_at // 4) + 4 * bool(kept)
     assert content(results) == content(plain(CovariancePCA(4), images))
     # Segments of a finished group are no longer needed.
     assert [p.name for p in Path(checkpoints.folder).rglob("*.npz")] == ["group-000000.npz"]
     third = counting(tmp_path / "third")
-    results, report = fold(third, source, GRID, checkpoints=checkpoints)
+    results, report = fold(third, source, GRID, run=Run(checkpoints=checkpoints))
     assert updates(third) == 0
     assert report.peak_memory > 0
     assert content(results) == content(plain(CovariancePCA(4), images))
@@ -155,27 +156,27 @@ def test_a_long_segment_keeps_its_states_on_the_way(
     given_plan(segment_bytes=2**40)
     budget = plan_for(rule, source, whole).task_bytes
     given_plan(checkpoint_bytes=4 * CHUNK * 20 * 18 * 3)
-    plan = plan_for(rule, source, whole, budget=budget)
+    plan = plan_for(rule, source, whole, run=Run(memory=budget))
     assert (len(plan.segments), plan.batch_rows, plan.checkpoint_rows) == (1, CHUNK, 4 * CHUNK)
     checkpoints = Checkpoints(str(tmp_path / "kept"))
     for attempt, (fail_at, done) in enumerate([(9, 0), (3, 8), (-1, 8)]):
         attempted = counting(tmp_path / str(attempt), fail_at)
         if fail_at < 0:
-            found, _ = fold(attempted, source, whole, budget=budget, checkpoints=checkpoints)
+            found, _ = fold(attempted, source, whole, run=Run(memory=budget, checkpoints=checkpoints))
             assert updates(attempted) == 15 - done
         else:
             with pytest.raises(RuntimeError, match="struck"):
-                fold(attempted, source, whole, budget=budget, checkpoints=checkpoints)
-    assert content(found) == content(fold(rule, source, whole, budget=budget)[0])
+                fold(attempted, source, whole, run=Run(memory=budget, checkpoints=checkpoints))
+    assert content(found) == content(fold(rule, source, whole, run=Run(memory=budget))[0])
     assert [p.name for p in Path(checkpoints.folder).rglob("*.npz")] == ["group-000000.npz"]
 
 
 def test_a_cluster_goes_on_too(images: np.ndarray, source: Source, segments: int, tmp_path: Path, cluster: Any) -> None:
     checkpoints = Checkpoints(str(tmp_path / "kept"))
     with pytest.raises(RuntimeError, match="struck"):
-        fold(counting(tmp_path / "first", 22), source, GRID, checkpoints=checkpoints, client=cluster)
+        fold(counting(tmp_path / "first", 22), source, GRID, run=Run(checkpoints=checkpoints, client=cluster))
     second = counting(tmp_path / "second")
-    results, _ = fold(second, source, GRID, checkpoints=checkpoints, client=cluster)
+    results, _ = fold(second, source, GRID, run=Run(checkpoints=checkpoints, client=cluster))
     # Two workers each had at most one unfinished segment of 4 updates.
     assert updates(second) <= 60 - 22 + 2 * 3
     assert content(results) == content(plain(CovariancePCA(4), images))
@@ -187,9 +188,9 @@ def test_other_settings_do_not_find_the_wrong_checkpoints(
     """Another budget or cluster cuts the work differently."""
     checkpoints = Checkpoints(str(tmp_path / "kept"))
     with pytest.raises(RuntimeError, match="struck"):
-        fold(counting(tmp_path / "first", 30), source, GRID, checkpoints=checkpoints)
+        fold(counting(tmp_path / "first", 30), source, GRID, run=Run(checkpoints=checkpoints))
     given_plan(segment_bytes=50 * 20 * 18 * 3)
-    results, report = fold(CovariancePCA(4), source, GRID, checkpoints=checkpoints)
+    results, report = fold(CovariancePCA(4), source, GRID, run=Run(checkpoints=checkpoints))
     assert len(report.plan.segments) == 5
     assert content(results) == content(plain(CovariancePCA(4), images))
 
@@ -221,12 +222,12 @@ def test_progress_reaches_the_end_also_when_gone_on(
     checkpoints = Checkpoints(str(tmp_path / "kept"))
     for _ in range(2):
         told = Told()
-        fold(Moments(), source, GRID, client=client, checkpoints=checkpoints, progress=told, stage="look")
+        fold(Moments(), source, GRID, run=Run(client=client, checkpoints=checkpoints, progress=told), stage="look")
         assert told.stages == [("look", images.nbytes, "B")]
         assert (told.advanced, told.closed) == (images.nbytes, 1)
     told = Told()
     with pytest.raises(RuntimeError, match="struck"):
-        fold(counting(tmp_path / "failing", 2), source, GRID, client=client, progress=told)
+        fold(counting(tmp_path / "failing", 2), source, GRID, run=Run(client=client, progress=told))
     assert (told.advanced, told.closed) == (0, 1)
 
 
@@ -234,11 +235,11 @@ def test_nothing_stays_behind_on_the_cluster(source: Source, segments: int, tmp_
     def keys(dask_scheduler: Any) -> list[str]:
         return [str(key) for key in dask_scheduler.tasks]
 
-    results, report = fold(CovariancePCA(4), source, GRID, client=cluster)
+    results, report = fold(CovariancePCA(4), source, GRID, run=Run(client=cluster))
     assert len(results) == 4
     assert report.peak_memory > 50e6  # an interpreter with numpy in it
     with pytest.raises(RuntimeError, match="struck"):
-        fold(counting(tmp_path / "failing", 5), source, GRID, client=cluster)
+        fold(counting(tmp_path / "failing", 5), source, GRID, run=Run(client=cluster))
     patience = time.monotonic() + 10
     while cluster.run_on_scheduler(keys) and time.monotonic() < patience:
         time.sleep(0.05)
@@ -252,7 +253,7 @@ def test_errors_of_a_worker_arrive_as_they_were(tmp_path: Path, cluster: Any) ->
     zarr.create_array(path, data=x, chunks=(10, 5, 5, 3))
     for source in (as_source(path), as_source(da.from_array(x, chunks=(7, 20, 18, 3)))):
         with pytest.raises(DataError, match="sample 41 of"):
-            fold(CovariancePCA(2), source, GRID, client=cluster)
+            fold(CovariancePCA(2), source, GRID, run=Run(client=cluster))
 
 
 @dataclass(frozen=True)
@@ -271,7 +272,7 @@ class Threads(Moments):
 def test_threads_do_not_multiply(source: Source, tmp_path: Path, cluster: Any) -> None:
     (tmp_path / "threads").mkdir()
     for client in (None, cluster):
-        fold(Threads(str(tmp_path / "threads")), source, GRID, client=client)
+        fold(Threads(str(tmp_path / "threads")), source, GRID, run=Run(client=client))
     assert os.listdir(tmp_path / "threads") == ["1"]
 
 
@@ -294,7 +295,7 @@ def test_chunks_of_a_dask_array_are_computed_once(images: np.ndarray, given_plan
 def test_results_that_this_process_cannot_hold_are_refused(source: Source, given_plan: Callable[..., None]) -> None:
     given_plan(usable=10_000)
     with pytest.raises(PlanError, match="results of 4 partitions"):
-        fold(CovariancePCA(None), source, GRID, budget=2**30)
+        fold(CovariancePCA(None), source, GRID, run=Run(memory=2**30))
 
 
 def test_the_objects_of_many_partitions_are_planned() -> None:

@@ -12,7 +12,6 @@ import numpy as np
 import pytest
 import zarr
 
-from dpca.engine.folds.checkpoint import Checkpoints
 from dpca.engine.folds.fold import fold
 from dpca.engine.folds.identity import digest
 from dpca.engine.sources.shuffled import shuffle
@@ -21,6 +20,8 @@ from dpca.partition import Whole
 from dpca.rules import Harmonic, IncrementalSVD, Oja
 from dpca.rules.base.minibatch import InBatches
 from dpca.rules.covariance.covariance_product import Refinement
+from dpca.storage.run import Run
+from dpca.storage.transaction.checkpoints import Checkpoints
 
 
 def components(seed: int = 0) -> np.ndarray:
@@ -84,6 +85,6 @@ def test_one_folder_serves_many_fits_and_mixes_none(tmp_path: Path) -> None:
         for x in (first, second):
             alone = fold(rule, as_source(x), Whole((6,)))[0][0]
             for _ in range(2):
-                found = fold(rule, as_source(x), Whole((6,)), checkpoints=kept)[0][0]
+                found = fold(rule, as_source(x), Whole((6,)), run=Run(checkpoints=kept))[0][0]
                 np.testing.assert_array_equal(found["components"], alone["components"])
     assert len(list((tmp_path / "kept").iterdir())) == 6

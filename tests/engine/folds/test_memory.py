@@ -27,15 +27,14 @@ import numpy as np
 import psutil
 from dpca.engine.folds.fold import fold
 from dpca.engine.sources.source import as_source
-from dpca.engine.folds.memory import peak_resident_bytes
+from dpca.storage.remote.memory import peak_resident_bytes
 from dpca.partition import CellGrid, LappedGrid, SharedGrid, map_at_random
 from dpca.rules import IncrementalSVD
 from dpca.rules.covariance.covariance import CovariancePCA
 from dpca.rules.covariance.pooled_covariance import PooledCovariancePCA
-import dpca.engine.folds.fold as _, sys
-engine = sys.modules["dpca.engine.folds.fold"]
+from dpca.storage.run import Run
+import dpca.engine.folds.plan, sys
 path, partition, rule, k, threads = *sys.argv[1:4], *map(int, sys.argv[4:])
-engine.thread_count = lambda: threads
 if threads > 1:
     sys.modules["dpca.engine.folds.plan"]._SHORT_TASK = 0  # what takes a moment is not worth any threads
 small = np.random.default_rng(0).integers(0, 256, (64, 30, 30, 3), dtype=np.uint8)
@@ -56,7 +55,7 @@ rules = {
     "incremental-svd": lambda: IncrementalSVD(k),
     "pooled": lambda: PooledCovariancePCA(k, split.groups),
 }
-_, report = fold(rules[rule](), source, split)
+_, report = fold(rules[rule](), source, split, run=Run(threads=threads))
 assert report.plan.threads == threads
 print(json.dumps({"grown": peak_resident_bytes() - before, "planned": report.plan.task_bytes}))
 """

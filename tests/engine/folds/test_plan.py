@@ -17,7 +17,7 @@ from hypothesis import strategies as st
 
 from dpca.engine.folds.plan import FoldPlan, PlanError, plan_fold
 from dpca.engine.sources.source import Source, ZarrSource
-from dpca.models.streaming.streaming_methods import make_rule
+from dpca.models.streaming.streaming_methods import RuleStream, make_rule
 from dpca.partition import Bands, CellGrid, LappedGrid, Whole, map_at_random
 from dpca.rules.covariance.covariance import Covariance, CovariancePCA
 
@@ -137,7 +137,9 @@ def test_many_workers_share_the_samples_of_a_large_stack() -> None:
 def test_little_memory_leaves_no_worker_idle_and_no_checkpoint_far(budget: float, workers: int) -> None:
     """The default of StreamingPCA on 600 GB of photographs: states that wait to be merged take most of the memory."""
     source = ZarrSource("lsun", (3_033_042, 256, 256, 3), np.dtype(np.uint8), (64, 256, 256, 3))
-    rule = make_rule("incremental-svd", 50, center=True, batch_size=None, seed=0, n_features=256 * 256 * 3)
+    rule = make_rule(
+        "incremental-svd", 50, center=True, batch_size=None, seed=0, stream=RuleStream(n_features=256 * 256 * 3)
+    )
     plan = plan_fold(source, Whole((256, 256, 3)), rule, budget=int(budget * 2**30), n_parallel=workers)
     assert len(plan.segments) >= workers
     assert plan.task_bytes <= budget * 2**30

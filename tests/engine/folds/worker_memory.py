@@ -19,6 +19,7 @@ from dpca.engine.sources.source import as_source
 from dpca.partition import CellGrid
 from dpca.storage.arrays.arrays import create_array, create_root, write_shard
 from dpca.storage.arrays.layout import Layout, choose_layout
+from dpca.storage.run import Run
 
 
 def status(field: str) -> int:
@@ -54,10 +55,10 @@ def measured(path: str, cell: tuple[int, ...], rule: Any, budget: int | None = N
     """Growth of a new worker's peak above what it takes without data, and what was planned for one task."""
     with open_client(workers=1, memory="3GB") as client:
         small = da.zeros((20, 8, 8), chunks=(5, 8, 8), dtype=np.uint8)
-        fold(rule, as_source(small), CellGrid((8, 8), (4, 4)), client=client)
+        fold(rule, as_source(small), CellGrid((8, 8), (4, 4)), run=Run(client=client))
         source = as_source(path)
         (before,) = client.run(forget_peak).values()
-        _, report = fold(rule, source, CellGrid(source.shape[1:], cell), client=client, budget=budget)
+        _, report = fold(rule, source, CellGrid(source.shape[1:], cell), run=Run(client=client, memory=budget))
         (peak,) = client.run(status, "VmHWM:").values()
     assert before < report.peak_memory <= peak
     return peak - before, report.plan

@@ -23,6 +23,7 @@ from dpca.partition import CellGrid, Whole
 from dpca.rules.base.minibatch import InBatches
 from dpca.rules.covariance.moments import Moments
 from dpca.storage import DataError
+from dpca.storage.run import Run
 
 X = np.random.default_rng(0).normal(size=(53, 4, 3)).astype(np.float32)
 COLUMNS = np.array([0, 2, 3, 7, 11])
@@ -81,10 +82,10 @@ def test_folds_over_what_is_computed(made: str, tmp_path: Path, cluster: Any, gi
     given_plan(segment_bytes=40 * 12, short_task=0, batch_rows=10)
     rule = InBatches(Moments(), 10)
     for client in (None, cluster) if made in ("dask", "path") else (None,):
-        (found,), report = fold(rule, source, Whole((5,)), client=client)
+        (found,), report = fold(rule, source, Whole((5,)), run=Run(client=client))
         np.testing.assert_allclose(found["variance"], truth().var(axis=0, ddof=1))
         assert len(report.plan.segments) > 1 or made == "dask"
-        parts, _ = fold(rule, source, CellGrid((5,), (2,)), client=client)
+        parts, _ = fold(rule, source, CellGrid((5,), (2,)), run=Run(client=client))
         np.testing.assert_allclose(np.concatenate([p["mean"] for p in parts]), truth().mean(axis=0), atol=1e-12)
     lazy = source.as_dask()
     assert (lazy is None) == (made != "dask")

@@ -17,6 +17,7 @@ from dpca.engine.sources.source import Source, ZarrSource, as_source
 from dpca.partition import Whole
 from dpca.rules.base.minibatch import InBatches
 from dpca.rules.stochastic.oja import Oja
+from dpca.storage.run import Run
 
 STACK = ZarrSource("nowhere", (100_000, 40, 40), np.dtype(np.uint8), (500, 40, 40))
 WRAPPERS = {
@@ -38,7 +39,7 @@ def planned(scheme: Scheme | None, source: Source) -> int:
     """Bytes of a task."""
     rule, whole = InBatches(Oja(5), 100), Whole(tuple(source.shape[1:]))
     given = rule.rule if isinstance(scheme, DataParallel) else rule
-    return plan_for(given, source, whole, scheme=scheme, budget=2**31).task_bytes
+    return plan_for(given, source, whole, scheme=scheme, run=Run(memory=2**31)).task_bytes
 
 
 @given(st.lists(st.sampled_from(sorted(WRAPPERS)), min_size=1, max_size=3), st.sampled_from(sorted(WRAPPERS)))

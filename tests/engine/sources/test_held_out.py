@@ -14,7 +14,6 @@ from hypothesis import strategies as st
 
 import dpca.engine.sources.held_out as held_out
 from dpca import BandPCA, CellPCA, StreamingPCA
-from dpca.engine.folds.checkpoint import Checkpoints
 from dpca.engine.folds.fold import fold
 from dpca.engine.sources.derived import DerivedSource
 from dpca.engine.sources.held_out import MOST_HELD_OUT, RemainingSource, hold_out, without
@@ -22,6 +21,8 @@ from dpca.engine.sources.source import ZarrSource, as_source, batches
 from dpca.partition import CellGrid
 from dpca.rules.covariance.covariance import CovariancePCA
 from dpca.storage.errors import DataError
+from dpca.storage.run import Run
+from dpca.storage.transaction.checkpoints import Checkpoints
 
 SHAPE = (3, 2)
 
@@ -143,7 +144,7 @@ def test_a_fold_over_what_remains(tmp_path: Path, cluster: Any) -> None:
     gone, grid, rule = np.arange(7, 300, 11), CellGrid((8, 6), (4, 3)), CovariancePCA(3)
     expected, _ = fold(rule, as_source(np.delete(x, gone, axis=0)), grid)
     for client, stack in ((None, path), (cluster, path), (cluster, x), (cluster, da.from_array(x, chunks=(50, 8, 6)))):
-        found, _ = fold(rule, without(as_source(stack), gone), grid, client=client)
+        found, _ = fold(rule, without(as_source(stack), gone), grid, run=Run(client=client))
         for a, b in zip(found, expected, strict=True):
             np.testing.assert_array_equal(a["components"], b["components"])
 
@@ -151,10 +152,10 @@ def test_a_fold_over_what_remains(tmp_path: Path, cluster: Any) -> None:
 def test_what_others_left_out_is_not_gone_on_with(tmp_path: Path) -> None:
     x = np.random.default_rng(0).integers(0, 256, (60, 6), dtype=np.uint8)
     kept, grid, rule = Checkpoints(str(tmp_path / "kept")), CellGrid((6,), (3,)), CovariancePCA(2)
-    first, _ = fold(rule, without(as_source(x), np.array([1, 2])), grid, checkpoints=kept)
-    other, _ = fold(rule, without(as_source(x), np.array([1, 3])), grid, checkpoints=kept)
+    first, _ = fold(rule, without(as_source(x), np.array([1, 2])), grid, run=Run(checkpoints=kept))
+    other, _ = fold(rule, without(as_source(x), np.array([1, 3])), grid, run=Run(checkpoints=kept))
     assert (first[0]["mean"] != other[0]["mean"]).any()
-    again, _ = fold(rule, without(as_source(x), np.array([1, 2])), grid, checkpoints=kept)
+    again, _ = fold(rule, without(as_source(x), np.array([1, 2])), grid, run=Run(checkpoints=kept))
     np.testing.assert_array_equal(again[0]["mean"], first[0]["mean"])
 
 

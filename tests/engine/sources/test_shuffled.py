@@ -13,7 +13,6 @@ import zarr
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from dpca.engine.folds.checkpoint import Checkpoints
 from dpca.engine.folds.fold import fold
 from dpca.engine.folds.plan import plan_fold
 from dpca.engine.sources.derived import DerivedSource
@@ -24,6 +23,8 @@ from dpca.rules.base.minibatch import InBatches
 from dpca.rules.covariance.covariance import CovariancePCA
 from dpca.rules.stochastic.oja import Oja
 from dpca.storage.errors import DataError
+from dpca.storage.run import Run
+from dpca.storage.transaction.checkpoints import Checkpoints
 from tests.engine.folds.test_fold_chain import Fragile
 
 
@@ -131,7 +132,7 @@ def test_chained_segments_stopped_and_resumed_on_any_worker(
     state = rule.init(6, np.float32)
     expected = rule.finish(rule.update(state, read(source, 230).reshape(230, 6)))
     for client in (None, cluster):
-        (found,), report = fold(rule, source, Whole((3, 2)), client=client)
+        (found,), report = fold(rule, source, Whole((3, 2)), run=Run(client=client))
         assert len(report.plan.segments) > 3
         for name, value in expected.items():
             np.testing.assert_array_equal(found[name], value)
@@ -139,10 +140,10 @@ def test_chained_segments_stopped_and_resumed_on_any_worker(
     fragile = InBatches(Fragile(2, seed=1, fuse=str(tmp_path / "fuse")), 20)
     kept = Checkpoints(str(tmp_path / "kept"))
     with pytest.raises(RuntimeError, match="stopped"):
-        fold(fragile, source, Whole((3, 2)), checkpoints=kept)
+        fold(fragile, source, Whole((3, 2)), run=Run(checkpoints=kept))
     assert list((tmp_path / "kept").rglob("*segment*"))
     (tmp_path / "fuse").unlink()
-    (found,), _ = fold(fragile, source, Whole((3, 2)), checkpoints=kept)
+    (found,), _ = fold(fragile, source, Whole((3, 2)), run=Run(checkpoints=kept))
     np.testing.assert_array_equal(found["components"], expected["components"])
 
 

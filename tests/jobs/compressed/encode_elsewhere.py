@@ -12,6 +12,7 @@ from typing import Any
 
 from dpca.jobs import encode_store
 from dpca.storage import open_stack
+from dpca.storage.run import Run
 
 
 class Strike:
@@ -28,5 +29,5 @@ class Strike:
 
 if __name__ == "__main__":
     stack, model, target, max_error, *kill = sys.argv[1:]
-    how: dict[str, Any] = {"progress": Strike} if kill else {}
-    encode_store(open_stack(stack), model, target, max_error=float(max_error), **how)
+    run = Run(progress=Strike) if kill else Run()
+    encode_store(open_stack(stack), model, target, max_error=float(max_error), run=run)

@@ -21,6 +21,8 @@ from dpca.representation.compressed.compressed import Compressed
 from dpca.storage import ingest
 from dpca.storage.disk import folder_bytes
 from dpca.storage.errors import DataError, PlanError, StoreError
+from dpca.storage.run import Run
+from dpca.storage.survey import ReadOptions
 
 TYPES = ("u1", "i1", "u2", "i2", "u4", "i4", "u8", "i8", "f2", "f4", "f8", "b1", ">u2", ">i4", ">f4", ">f8")
 GOALS = ("ratio", "psnr", "mse", "ssim", "max_error", "max_relative_error")
@@ -123,12 +125,18 @@ def run(trial: Trial, folder: Path) -> str:
     """Run a trial; return "met", "refused: ..." in a sentence of ours, or "missed: ..." or "foreign: ..."."""
     first = trial.values[: len(trial.values) - trial.appended]
     np.save(folder / "values.npy", first)
-    how = {"axes": trial.axes, "data_range": trial.data_range, "threads": 1}
+    run = Run(threads=1)
     try:
         with warnings.catch_warnings():
             warnings.simplefilter("error")
             warnings.filterwarnings("ignore", category=UserWarning)
-            stack = ingest(folder / "values.npy", folder / "stack.zarr", **how)
+            stack = ingest(
+                folder / "values.npy",
+                folder / "stack.zarr",
+                axes=trial.axes,
+                reading=ReadOptions(data_range=trial.data_range),
+                run=run,
+            )
             n_spatial = len(stack.axes) - 1 - ("channel" in stack.axes)
             cell = tuple(min(5, length) for length in stack.sample_shape[:n_spatial])
             overlap = 2 if min(cell) > 4 else 0
@@ -149,7 +157,8 @@ def run(trial: Trial, folder: Path) -> str:
             if trial.appended:
                 np.save(folder / "more.npy", trial.values[len(first) :])
                 low, high = stack.data_range or (None, None)
-                more = ingest(folder / "more.npy", folder / "more.zarr", **how | {"data_range": (low, high)})
+                reading = ReadOptions(data_range=(low, high))
+                more = ingest(folder / "more.npy", folder / "more.zarr", axes=trial.axes, reading=reading, run=run)
                 done = append_store(folder / "out.zarr", more, drift="accept")
                 told = done.drifted or done.missed
     except (DataError, PlanError, StoreError) as error:

@@ -13,7 +13,6 @@ import dpca
 from dpca import CellPCA
 from dpca.cli import main
 from dpca.codec.goal import Goal
-from dpca.engine.folds.checkpoint import Checkpoints
 from dpca.jobs import CompressionSettings, append_store, compress, encode_store
 from dpca.jobs.compressed import append, refit
 from dpca.jobs.compressed.remeasure import remeasure
@@ -24,6 +23,8 @@ from dpca.representation.compressed.compressed_form import StoreForm
 from dpca.storage import DataError, Stack, StoreError, ingest, open_stack, verify
 from dpca.storage.arrays.reading import open_group
 from dpca.storage.disk import folder_bytes
+from dpca.storage.run import Run
+from dpca.storage.transaction.checkpoints import Checkpoints
 from dpca.storage.transaction.claim import Claim
 from tests.conftest import smooth_images
 
@@ -40,7 +41,7 @@ def tree(root: Path) -> dict[str, bytes]:
 
 def made(folder: Path, name: str, values: np.ndarray) -> Stack:
     np.save(folder / f"{name}.npy", values)
-    return ingest(folder / f"{name}.npy", folder / f"{name}.zarr", threads=1)
+    return ingest(folder / f"{name}.npy", folder / f"{name}.zarr", run=Run(threads=1))
 
 
 @pytest.fixture(scope="module")

@@ -22,6 +22,8 @@ from dpca.jobs.compressed.remeasure import remeasure
 from dpca.representation.compressed.compressed import Compressed
 from dpca.representation.compressed.compressed_form import StoreForm
 from dpca.storage import DataError, Stack, ingest, verify
+from dpca.storage.run import Run
+from dpca.storage.survey import ReadOptions
 from tests.jobs.compressed.test_append import tree
 from tests.jobs.compressed.test_encode import read_as_described
 from tests.jobs.compressed.test_encode_sequences import drifting
@@ -39,7 +41,7 @@ def field(start: int, stop: int, **others: np.ndarray) -> xarray.DataArray:
 
 
 def made(folder: Path, name: str, given: xarray.DataArray) -> Stack:
-    return ingest(given, folder / f"{name}.zarr", data_range=(-6, 6), threads=1)
+    return ingest(given, folder / f"{name}.zarr", reading=ReadOptions(data_range=(-6, 6)), run=Run(threads=1))
 
 
 @pytest.fixture(scope="module")

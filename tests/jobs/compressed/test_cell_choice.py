@@ -14,6 +14,8 @@ from dpca.codec.goal import Goal
 from dpca.jobs import CompressionSettings, compress
 from dpca.jobs.compressed.cell_choice import cells_in_words, cells_tried, choose_cells
 from dpca.storage import DataError, Stack, ingest
+from dpca.storage.run import Run
+from dpca.storage.survey import ReadOptions
 
 CELL = 8
 LIKE = CellPCA(ratio=3.0, cell_shape=CELL, overlap=4, shared=True)
@@ -32,7 +34,7 @@ def images(kind: str) -> np.ndarray:
 
 def stack_of(folder: Path, values: np.ndarray) -> Stack:
     np.save(folder / "values.npy", values)
-    return ingest(folder / "values.npy", folder / "stack.zarr", data_range=(0, 255))
+    return ingest(folder / "values.npy", folder / "stack.zarr", reading=ReadOptions(data_range=(0, 255)))
 
 
 @pytest.mark.cases(1)
@@ -66,7 +68,7 @@ def test_a_job_chooses_cells_and_takes_as_many_components_as_its_goal_does(tmp_p
 
     def job(name: str, **how: Any) -> dict[str, Any]:
         settings = CompressionSettings(goal={"psnr": 36.0}, **how)
-        return dict(compress(stack, tmp_path / name, settings, say=told.append).report)
+        return dict(compress(stack, tmp_path / name, settings, run=Run(say=told.append)).report)
 
     chosen = job("chosen.zarr", model=LIKE, choose_cells=True)
     assert list(chosen["stages"]) == ["choose cells", "fit", "encode"]

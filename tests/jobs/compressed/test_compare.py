@@ -15,6 +15,8 @@ from dpca.jobs.compressed.compare import Comparison, Point, compare_store
 from dpca.plots.png import is_dpca_png
 from dpca.storage import DataError, open_stack
 from dpca.storage.disk import folder_bytes
+from dpca.storage.run import Run
+from dpca.storage.survey import ReadOptions
 from dpca.storage.transaction.outputs import OutputFile
 from tests.conftest import smooth_images
 from tests.jobs.compressed.test_encode import encoded, stack_of
@@ -57,9 +59,9 @@ def test_volumes_beside_codecs_that_keep_a_largest_error(tmp_path: Path) -> None
     values = (
         smooth_images(20, (12, 14)).astype(np.float32)[:, :, None] * np.linspace(1, 2, 6, dtype=np.float32)[:, None]
     )
-    CellPCA(8, cell_shape=6).fit(stack_of(tmp_path, values, axes=("z", "y", "x"), data_range=(0, 512))).save(
-        tmp_path / "model.zarr"
-    )
+    CellPCA(8, cell_shape=6).fit(
+        stack_of(tmp_path, values, axes=("z", "y", "x"), reading=ReadOptions(data_range=(0, 512)))
+    ).save(tmp_path / "model.zarr")
     encoded(tmp_path, tmp_path / "out.zarr", max_error=2.0)
     found = compare_store(str(tmp_path / "out.zarr"), open_stack(tmp_path / "stack.zarr"))
     names = {point.codec for point in found.others} | set(found.missing)
@@ -69,7 +71,9 @@ def test_volumes_beside_codecs_that_keep_a_largest_error(tmp_path: Path) -> None
         assert all('dpca[compare]"' in why for why in found.missing.values())
     else:
         assert found.at_equal_error()["SZ3 at the same largest error"] is not None
-    stack_of(tmp_path, values[:9], axes=("z", "y", "x"), data_range=(0, 512), overwrite=True)
+    stack_of(
+        tmp_path, values[:9], axes=("z", "y", "x"), reading=ReadOptions(data_range=(0, 512)), run=Run(overwrite=True)
+    )
     with pytest.raises(DataError, match="made from"):
         compare_store(str(tmp_path / "out.zarr"), open_stack(tmp_path / "stack.zarr"))
 

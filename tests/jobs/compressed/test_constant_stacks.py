@@ -17,6 +17,7 @@ from dpca.metrics import mse
 from dpca.pipelines import celeba_cpca, lsun_streaming
 from dpca.storage import DataError, ingest, open_stack, verify
 from dpca.storage.ranges import checked_range, found_range
+from dpca.storage.run import Run
 from tests.helpers.resealing import edit_facts
 
 pytestmark = pytest.mark.usefixtures("small_pictures")
@@ -95,13 +96,13 @@ def test_values_whose_difference_is_infinite_are_refused(tmp_path: Path) -> None
     x[0, 0, 0], x[1, 0, 0] = -1e308, 1e308
     np.save(tmp_path / "x.npy", x)
     with pytest.raises(DataError, match=r"-1e\+308 .*difference"):
-        ingest(tmp_path / "x.npy", tmp_path / "s", threads=1)
+        ingest(tmp_path / "x.npy", tmp_path / "s", run=Run(threads=1))
     assert not (tmp_path / "s").exists()
 
 
 def test_a_store_of_before_that_states_a_constant_still_opens(tmp_path: Path) -> None:
     np.save(tmp_path / "x.npy", np.full(SHAPE, 3.5))
-    ingest(tmp_path / "x.npy", tmp_path / "s", threads=1)
+    ingest(tmp_path / "x.npy", tmp_path / "s", run=Run(threads=1))
     edit_facts(tmp_path / "s", lambda facts: facts.update(data_range=[3.5, 3.5]))
     assert open_stack(tmp_path / "s").data_range == (0, 3.5)
 

@@ -12,7 +12,6 @@ from skimage.metrics import structural_similarity
 import dpca
 from dpca import PCA, CellPCA
 from dpca.cli import main
-from dpca.engine.folds.checkpoint import Checkpoints
 from dpca.engine.folds.plan import TASK_OVERHEAD
 from dpca.engine.sources.source import as_source
 from dpca.jobs import encode_store
@@ -26,6 +25,9 @@ from dpca.storage import DataError, Stack, StoreError, ingest, open_stack, verif
 from dpca.storage.arrays.reading import open_group
 from dpca.storage.disk import folder_bytes
 from dpca.storage.integrity.manifest import remove_manifest
+from dpca.storage.run import Run
+from dpca.storage.survey import ReadOptions
+from dpca.storage.transaction.checkpoints import Checkpoints
 from tests.conftest import smooth_images
 
 N, SHAPE = 300, (40, 36, 3)
@@ -55,8 +57,8 @@ def fitted(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFact
     return folder
 
 
-def encoded(folder: Path, target: Path, **goal: Any) -> Compressed:
-    encode_store(open_stack(folder / "stack.zarr"), folder / "model.zarr", target, **goal)
+def encoded(folder: Path, target: Path, run: Run = Run(), **goal: Any) -> Compressed:
+    encode_store(open_stack(folder / "stack.zarr"), folder / "model.zarr", target, run=run, **goal)
     return dpca.open_compressed(target)
 
 
@@ -140,7 +142,7 @@ def test_promises_about_hostile_values_are_kept_or_refused(tmp_path: Path, dtype
     rng = np.random.default_rng(0)
     values = (rng.choice(HOSTILE[kind], (40, 6, 5)) * rng.choice([1, 1 - 1e-3, 0.5], (40, 6, 5))).astype(dtype)
     low, high = float(values.min()), float(values.max())
-    stack = stack_of(tmp_path, values, data_range=(low, high if high > low else low + 1))
+    stack = stack_of(tmp_path, values, reading=ReadOptions(data_range=(low, high if high > low else low + 1)))
     try:
         CellPCA(3, cell_shape=4, overlap=2).fit(stack).save(tmp_path / "model.zarr")
         decoded = encoded(tmp_path, tmp_path / "out.zarr", max_relative_error=1e-3)
@@ -158,9 +160,9 @@ def test_promises_about_hostile_values_are_kept_or_refused(tmp_path: Path, dtype
 def test_floats_agree_with_the_description_to_the_last_place(tmp_path: Path) -> None:
     values = smooth_images(80, (20, 24)).astype(np.float32) / 255 + 3
     CellPCA(20, cell_shape=8, overlap=4, shared=True).fit(values).save(tmp_path / "model.zarr")
-    stack_of(tmp_path, values, data_range=(3, 4))
+    stack_of(tmp_path, values, reading=ReadOptions(data_range=(3, 4)))
     for goal in ({"psnr": 35.0}, {"max_relative_error": 1e-3}):
-        decoded = encoded(tmp_path, tmp_path / "out.zarr", **goal, overwrite=True)[...]
+        decoded = encoded(tmp_path, tmp_path / "out.zarr", Run(overwrite=True), **goal)[...]
         described = read_as_described(tmp_path / "out.zarr")
         assert (np.abs(described - decoded) <= np.spacing(decoded)).all()
     assert np.abs(decoded - values).max() <= 1e-3
@@ -214,7 +216,7 @@ def tree(root: Path) -> dict[str, bytes]:
 @pytest.mark.parametrize("fitted", ["own"], indirect=True)
 def test_the_same_bytes_on_a_cluster(fitted: Path, tmp_path: Path, cluster: Any) -> None:
     encoded(fitted, tmp_path / "here.zarr", psnr=33.0)
-    encoded(fitted, tmp_path / "there.zarr", psnr=33.0, client=cluster)
+    encoded(fitted, tmp_path / "there.zarr", Run(client=cluster), psnr=33.0)
     assert tree(tmp_path / "here.zarr") == tree(tmp_path / "there.zarr")
 
 
@@ -288,7 +290,7 @@ def test_a_shard_takes_no_more_memory_than_planned(tmp_path: Path, kind: str) ->
         values = values.reshape(200, 100, 90).astype(np.uint8)
     else:
         values = smooth_images(200, (100, 90, 3)).astype(np.uint8 if "psnr" in goal else np.float32)
-    stack = stack_of(tmp_path, values, data_range=(0, 2**28 if noise else 255))
+    stack = stack_of(tmp_path, values, reading=ReadOptions(data_range=(0, 2**28 if noise else 255)))
     model = CellPCA(60, cell_shape=(100, 90)) if one_cell else CellPCA(40, cell_shape=10, overlap=4, shared=True)
     model.fit(stack).save(tmp_path / "model.zarr")
     store = encoded(tmp_path, tmp_path / "out.zarr", **goal)

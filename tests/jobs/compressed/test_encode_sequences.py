@@ -12,6 +12,7 @@ from dpca import CellPCA, analysis
 from dpca.jobs import append_store
 from dpca.storage import DataError, verify
 from dpca.storage.disk import folder_bytes
+from dpca.storage.survey import ReadOptions
 from tests.jobs.compressed.test_encode import encoded, read_as_described, stack_of
 
 N = 118  # no whole number of runs, and seven of them, of which trials take some
@@ -27,9 +28,9 @@ def drifting(n: int) -> np.ndarray:
 @pytest.fixture(scope="module")
 def film(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("film")
-    CellPCA(12, cell_shape=8, shared=True).fit(stack_of(folder, drifting(N), data_range=(-6, 6))).save(
-        folder / "model.zarr"
-    )
+    CellPCA(12, cell_shape=8, shared=True).fit(
+        stack_of(folder, drifting(N), reading=ReadOptions(data_range=(-6, 6)))
+    ).save(folder / "model.zarr")
     return folder
 
 
@@ -49,7 +50,7 @@ def test_waves_reach_other_goals_in_fewer_bytes(film: Path, tmp_path: Path) -> N
     assert store.facts["waves"]
     assert 44.5 < -10 * np.log10(np.square((store[...] - drifting(N)) / 12).mean()) < 46
     shuffled = np.random.default_rng(0).permutation(drifting(N))
-    stack_of(tmp_path, shuffled, data_range=(-6, 6))
+    stack_of(tmp_path, shuffled, reading=ReadOptions(data_range=(-6, 6)))
     (tmp_path / "model.zarr").symlink_to(film / "model.zarr")
     other = encoded(tmp_path, tmp_path / "shuffled.zarr", psnr=45.0)
     assert not other.facts["waves"]
@@ -60,7 +61,7 @@ def test_where_components_do_not_pay_everything_is_residual(tmp_path: Path) -> N
     # Few samples, each a smooth surface of its own.
     rng = np.random.default_rng(0)
     values = rng.normal(0, 4, (6, 40, 36)).cumsum(axis=1).cumsum(axis=2).astype(np.int16)
-    stack = stack_of(tmp_path, values, data_range=(-(2**15), 2**15 - 1))
+    stack = stack_of(tmp_path, values, reading=ReadOptions(data_range=(-(2**15), 2**15 - 1)))
     CellPCA(2, cell_shape=10).fit(stack).save(tmp_path / "model.zarr")
     store = encoded(tmp_path, tmp_path / "out.zarr", max_error=0.5)
     assert store.facts["differences"]
@@ -75,7 +76,7 @@ def test_where_components_do_not_pay_everything_is_residual(tmp_path: Path) -> N
 def test_what_moves_is_predicted_from_its_neighbors_in_space_and_time(tmp_path: Path) -> None:
     t, y, x = np.meshgrid(np.arange(N), np.arange(40), np.arange(36), indexing="ij")
     values = np.exp(-((y - 3 - 0.45 * t) ** 2 + (x - 18 - 9 * np.sin(t / 9)) ** 2) / 20).astype(np.float32)
-    stack = stack_of(tmp_path, values, data_range=(0, 1))
+    stack = stack_of(tmp_path, values, reading=ReadOptions(data_range=(0, 1)))
     CellPCA(8, cell_shape=8, shared=True).fit(stack).save(tmp_path / "model.zarr")
     store = encoded(tmp_path, tmp_path / "out.zarr", max_error=0.01)
     assert store.facts["interpolated"] == [0, 1, 2]

@@ -13,13 +13,15 @@ import dpca
 from dpca import CellPCA
 from dpca.cli import main
 from dpca.codec.quantize import error_within_bound
-from dpca.engine.folds.checkpoint import Checkpoints
 from dpca.jobs import CompressionSettings, append_store, compress, encode_store
 from dpca.jobs.compressed import encode_trials
 from dpca.jobs.compressed.encode_write import largest_errors
 from dpca.representation.compressed.compressed_form import StoreForm
 from dpca.storage import DataError, Stack, ingest, open_stack
 from dpca.storage.disk import folder_bytes
+from dpca.storage.run import Run
+from dpca.storage.survey import ReadOptions
+from dpca.storage.transaction.checkpoints import Checkpoints
 from tests.conftest import smooth_images
 from tests.jobs.compressed.odd_stacks import GOALS, Trial, odd_trial, run
 
@@ -28,7 +30,7 @@ SHAPE, ROWS = (12, 10), 64
 
 def made(folder: Path, name: str, values: np.ndarray, **how: Any) -> Stack:
     np.save(folder / f"{name}.npy", values)
-    return ingest(folder / f"{name}.npy", folder / f"{name}.zarr", threads=1, **how)
+    return ingest(folder / f"{name}.npy", folder / f"{name}.zarr", run=Run(threads=1), **how)
 
 
 @pytest.fixture(scope="module")
@@ -62,8 +64,8 @@ def mse(store: Path, samples: np.ndarray) -> np.ndarray:
     return np.square(error / 255).mean(axis=(1, 2))
 
 
-def encode(fitted: Path, target: Path, **goal: Any) -> None:
-    encode_store(open_stack(fitted / "stack.zarr"), fitted / "model.zarr", target, **goal)
+def encode(fitted: Path, target: Path, run: Run = Run(), **goal: Any) -> None:
+    encode_store(open_stack(fitted / "stack.zarr"), fitted / "model.zarr", target, run=run, **goal)
 
 
 @pytest.mark.cases(1)
@@ -150,8 +152,8 @@ def tree(root: Path) -> dict[str, bytes]:
 
 def test_the_same_bytes_on_a_cluster(fitted: Path, tmp_path: Path, cluster: Any) -> None:
     for goal in ({"psnr": 33.0}, {"psnr": 33.0, "every_sample": True}):
-        encode(fitted, tmp_path / "here.zarr", overwrite=True, **goal)
-        encode(fitted, tmp_path / "there.zarr", overwrite=True, client=cluster, **goal)
+        encode(fitted, tmp_path / "here.zarr", Run(overwrite=True), **goal)
+        encode(fitted, tmp_path / "there.zarr", Run(client=cluster, overwrite=True), **goal)
         assert tree(tmp_path / "here.zarr") == tree(tmp_path / "there.zarr")
 
 
@@ -216,7 +218,7 @@ def test_a_decoder_that_misses_a_promise_is_refused(tmp_path: Path) -> None:
     """Values outside the stated range have too few digits: their error is below twice the error bound."""
     values = (np.random.default_rng(0).random((40, 8, 8)) * 2**12).astype(np.float32)
     values[7] = 2.0**14 + np.arange(64).reshape(8, 8) / 512
-    stack = made(tmp_path, "stack", values, data_range=(0, 2**12))
+    stack = made(tmp_path, "stack", values, reading=ReadOptions(data_range=(0, 2**12)))
     CellPCA(3, cell_shape=4).fit(stack).save(tmp_path / "model.zarr")
     with pytest.raises(DataError, match="error bound"):
         encode_store(stack, tmp_path / "model.zarr", tmp_path / "out.zarr", max_error=1.7e-3)

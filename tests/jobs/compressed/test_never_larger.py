@@ -11,6 +11,7 @@ from numcodecs import Blosc
 
 from dpca import CellPCA
 from dpca.storage.disk import folder_bytes
+from dpca.storage.survey import ReadOptions
 from tests.jobs.compressed.test_encode import encoded, read_as_described, stack_of
 
 # Bytes of the metadata of a store, and of the quality and the name of each sample.
@@ -54,7 +55,7 @@ KINDS = {
 def test_no_store_is_larger_than_blosc_or_zfp(tmp_path: Path, kind: str) -> None:
     values, max_error = KINDS[kind]
     low, high = float(values.min()), float(values.max())
-    stack_of(tmp_path, values, data_range=(low, max(high, low + 1)))
+    stack_of(tmp_path, values, reading=ReadOptions(data_range=(low, max(high, low + 1))))
     several = values if len(values) > 1 else np.concatenate([values, values[:, ::-1]])  # one has no components
     CellPCA(2, cell_shape=8).fit(several).save(tmp_path / "model.zarr")
     store = encoded(tmp_path, tmp_path / "out.zarr", max_error=max_error)

@@ -26,6 +26,7 @@ from dpca.jobs import CompressionSettings, compress, fit_store, reconstruct_stor
 from dpca.pipelines.studies.convergence.study import ConvergenceSettings, report_convergence
 from dpca.storage import ingest, open_stack
 from dpca.storage.errors import StoreError
+from dpca.storage.run import Run
 from tests.helpers.pictures import leave_pictures_empty
 
 # Here and not in the jobs: what is imported when the disk is full already cannot be cached, and every fork would import
@@ -43,7 +44,7 @@ def pixels(n: int = 24) -> np.ndarray[Any, Any]:
 
 def inputs(folder: Path) -> None:
     np.save(folder / "a.npy", pixels())
-    ingest(folder / "a.npy", folder / "s.zarr", threads=1)
+    ingest(folder / "a.npy", folder / "s.zarr", run=Run(threads=1))
     fit_store(open_stack(folder / "s.zarr"), folder / "m.zarr", CellPCA(3, cell_shape=8, random_state=0))
     transform_store(open_stack(folder / "s.zarr"), folder / "m.zarr", folder / "sc.zarr")
 
@@ -54,13 +55,13 @@ def saved(make: Callable[[], Any]) -> Callable[[Path], None]:
 
 def whole(settings: Any, source: str) -> Callable[[Path], None]:
     def run(folder: Path) -> None:
-        compress(folder / source, folder / "out.zarr", settings, client=None)
+        compress(folder / source, folder / "out.zarr", settings, run=Run(client=None))
 
     return run
 
 
 JOBS: dict[str, Callable[[Path], Any]] = {
-    "ingest": lambda folder: ingest(folder / "a.npy", folder / "out.zarr", threads=2),
+    "ingest": lambda folder: ingest(folder / "a.npy", folder / "out.zarr", run=Run(threads=2)),
     "save CellPCA": saved(lambda: CellPCA(3, cell_shape=8)),
     "save BandPCA": saved(lambda: BandPCA(3, band_size=50)),
     "save StreamingPCA": saved(lambda: StreamingPCA(3, random_state=0)),

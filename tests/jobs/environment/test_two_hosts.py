@@ -20,7 +20,7 @@ _JOB = """
 import sys
 from pathlib import Path
 
-from dpca import CellPCA
+from dpca import CellPCA, Run
 from dpca.engine.clusters.cluster import open_client
 from dpca.jobs import CompressionSettings, compress
 from tests.conftest import write_images
@@ -36,7 +36,7 @@ compress(photos, "out.zarr", settings())
 upload(photos, "s3://bucket/photos")
 with open_client(sys.argv[1]) as client:
     client.wait_for_workers(2, timeout=60)
-    compress("s3://bucket/photos", "s3://bucket/out.zarr", settings(), client=client)
+    compress("s3://bucket/photos", "s3://bucket/out.zarr", settings(), run=Run(client=client))
     assert content("s3://bucket/out.zarr") == content("out.zarr")
     print(*client.run(lambda dask_worker: dask_worker.state.executed_count).values())
 """

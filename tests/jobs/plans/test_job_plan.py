@@ -19,6 +19,7 @@ from dpca.jobs import CompressionSettings, compress, open_input, plan_job
 from dpca.jobs.plans.plan import _fewest_seconds
 from dpca.jobs.scores.transform import fill_scores
 from dpca.storage import DataError, Stack, ingest
+from dpca.storage.run import Run
 from tests.conftest import smooth_images
 
 pytestmark = pytest.mark.usefixtures("small_pictures")
@@ -36,7 +37,7 @@ def test_a_job_keeps_its_plan_beside_what_it_took(stack: Stack, tmp_path: Path) 
     settings = CompressionSettings(CellPCA(3, cell_shape=8, random_state=0))
     given = open_input(Path(stack.path).with_name("a.npy"))
     with open_client(workers=1, memory="2GB") as client:
-        done = compress(given, tmp_path / "out.zarr", settings, client=client, plan=True)
+        done = compress(given, tmp_path / "out.zarr", settings, run=Run(client=client), plan=True)
     assert list(done.report["stages"]) == ["ingest", "fit", "scores"]
     for stage in done.report["stages"].values():
         planned = stage["planned"]

@@ -28,6 +28,8 @@ from dpca.pipelines.studies.convergence.study import ConvergenceSettings, report
 from dpca.pipelines.studies.partitions import PartitionSettings, report_partitions
 from dpca.storage import open_stack, verify
 from dpca.storage.errors import DataError, StoreError
+from dpca.storage.run import Run
+from dpca.storage.survey import ReadOptions
 from dpca.storage.transaction.workspace import Workspace
 from tests.conftest import smooth_images
 
@@ -87,7 +89,7 @@ def run(
     said = [] if said is None else said
     given = open_input(source, axes=settings.axes)
     find_done(given, output, settings, overwrite=bool(options.get("overwrite")))  # as the programs do
-    outcome = compress(given, output, settings, say=said.append, **options)
+    outcome = compress(given, output, settings, run=Run(say=said.append, **options))
     return dict(outcome.report), said
 
 
@@ -225,22 +227,20 @@ def test_other_cells_and_other_kinds_of_model_use_the_same_stack(source: Path, f
 
 def test_reports_of_convergence_and_of_partitions_use_it_too(source: Path, finished: Path) -> None:
     given, said = open_input(source), list[str]()
-    reading = {"color": "auto", "resize": None, "crop": None, "on_error": "stop", "data_range": None}
+    reading = ReadOptions()
     report_convergence(
         given,
         finished,
         ConvergenceSettings(("oja",), 2, 5, 2),
         reading=reading,
-        overwrite=True,
-        say=said.append,
+        run=Run(overwrite=True, say=said.append),
     )
     report_partitions(
         given,
         finished,
         PartitionSettings(cells=(8,), holistic=3, band_size=200, estimating=(10,)),
         reading=reading,
-        overwrite=True,
-        say=said.append,
+        run=Run(overwrite=True, say=said.append),
     )
     assert not ingests(said)
     assert any("ingested stack of a.npy" in line for line in said)
@@ -270,9 +270,9 @@ def test_other_settings_of_ingest_make_another_stack(
     of_photos: tuple[Path, Path], output: Path, changes: dict[str, Any]
 ) -> None:
     source, store = of_photos
-    _, said = run(source, copied(store, output), replace(FEW, **changes), overwrite=True)
+    _, said = run(source, copied(store, output), replace(FEW, reading=ReadOptions(**changes)), overwrite=True)
     assert ingests(said)
-    assert not ingests(fail(source, output, replace(CANNOT, **changes), overwrite=True))
+    assert not ingests(fail(source, output, replace(CANNOT, reading=ReadOptions(**changes)), overwrite=True))
 
 
 def test_another_source_makes_another_stack(made: Made, finished: Path, tmp_path: Path) -> None:
@@ -291,8 +291,8 @@ def test_other_names_of_axes_make_another_stack(source: Path, finished: Path) ->
 def test_a_stack_without_some_samples_serves_only_who_accepts_that(tmp_path: Path, output: Path) -> None:
     source = photos(tmp_path / "photos")
     (source / "5.png").write_bytes(b"no image")
-    run(source, output, replace(FEW, on_error="skip"))
-    assert not ingests(fail(source, output, replace(CANNOT, on_error="skip"), overwrite=True))
+    run(source, output, replace(FEW, reading=ReadOptions(on_error="skip")))
+    assert not ingests(fail(source, output, replace(CANNOT, reading=ReadOptions(on_error="skip")), overwrite=True))
     with pytest.raises(DataError, match=r"5\.png"):
         run(source, output, MORE, overwrite=True)
 

@@ -19,7 +19,6 @@ from sklearn.base import clone
 
 from dpca import PCA, BandPCA, CellPCA, StreamingPCA
 from dpca.engine.clusters.cluster import open_client
-from dpca.engine.folds.memory import room_within, task_budget
 from dpca.engine.folds.plan import Outline, PlanError
 from dpca.engine.sources.source import as_source
 from dpca.jobs import CompressionSettings, compress, open_input
@@ -30,6 +29,9 @@ from dpca.storage import ingest
 from dpca.storage.arrays.layout import SHARD_BYTES
 from dpca.storage.ingest import plan_ingest, task_bytes
 from dpca.storage.readers import open_reader
+from dpca.storage.remote.memory import room_within, task_budget
+from dpca.storage.run import Run
+from dpca.storage.survey import ReadOptions
 from tests.conftest import smooth_images
 from tests.helpers.certificates import shown_to
 
@@ -66,7 +68,7 @@ def source(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def test_only_the_last_stage_does_not_fit_and_nothing_is_begun(source: Path, tmp_path: Path, client: Any) -> None:
     said: list[str] = []
     with pytest.raises(PlanError) as caught:
-        compress(open_input(source), tmp_path / "out.zarr", ALL, client=client, say=said.append)
+        compress(open_input(source), tmp_path / "out.zarr", ALL, run=Run(client=client, say=said.append))
     told = re.fullmatch(
         r"stage 'scores' of this job does not fit the memory: writing a shard of \d+ samples takes ([\d,]+) MB but a "
         r"task may take ([\d,]+) MB: allow each worker at least ([\d,]+) MB more",
@@ -104,7 +106,7 @@ def test_what_is_planned_from_a_reader_is_what_comes_of_it(tmp_path: Path, kind:
     made = as_source(stack)
     assert (shape, dtype, layout.chunks, axes) == (made.shape, made.dtype, made.chunks, stack.axes)
     outline = Outline("a.npy", shape, dtype, layout.chunks)
-    planned, known = clone(settings.model).plan_fit(outline, axes[1:], None)
+    planned, known = clone(settings.model).plan_fit(outline, axes[1:], Run())
     fitted = clone(settings.model).fit(stack).basis_
     assert type(planned) is type(fitted)
     assert planned.components.shape[1:] == fitted.components.shape[1:]
@@ -125,21 +127,21 @@ def test_every_limit_is_refused_by_a_stage_by_name_or_by_none(tmp_path: Path, ki
     reader = open_reader(tmp_path / "a.npy")
     shape, dtype, layout, axes = plan_ingest(reader, settings.reading, settings.model.cell_shape_for, None)
     outline = Outline("a.npy", shape, dtype, layout.chunks)
-    basis, _ = clone(settings.model).plan_fit(outline, axes[1:], None)
+    basis, _ = clone(settings.model).plan_fit(outline, axes[1:], Run())
     with pytest.raises(PlanError, match=r"writing a shard .* \d+ MB"):
         plan_scores(outline, basis, axes, reconstruct=True, budget=1)
     with pytest.raises(PlanError, match=r"reading 'a.npy' and writing a shard .* \d+ MB"):
         plan_ingest(reader, settings.reading, settings.model.cell_shape_for, 1)
     settings = replace(settings, model=clone(settings.model).set_params(memory_budget=1))
     with pytest.raises(PlanError, match="stage 'fit' of this job does not fit the memory: "):
-        plan_shards(reader, settings, 2**32)
+        plan_shards(reader, settings, Run(memory=2**32))
 
 
 def test_ingest_itself_is_refused_before_it_makes_anything(source: Path, tmp_path: Path) -> None:
     with pytest.raises(PlanError, match=r"\d+ MB.* 20 MB"):
-        ingest(source, tmp_path / "out.zarr", budget=20_000_000)
+        ingest(source, tmp_path / "out.zarr", run=Run(memory=20_000_000))
     assert os.listdir(tmp_path) == []
-    assert ingest(source, tmp_path / "out.zarr", budget=80_000_000).n_samples == 12
+    assert ingest(source, tmp_path / "out.zarr", run=Run(memory=80_000_000)).n_samples == 12
 
 
 def sparse(path: Path, shape: tuple[int, ...]) -> Any:
@@ -168,7 +170,7 @@ def test_the_shipped_job_fits_its_workers_on_photographs(
     room = room_within(parse_bytes(memory or shipped["memory"]))
     model = CellPCA(cell_shape=16, overlap=8, shared=True)
     settings = CompressionSettings(model, goal=shipped["target"], choose_cells=True)
-    size, shard_bytes = plan_shards(sparse(tmp_path / "a.npy", shape), settings, room)
+    size, shard_bytes = plan_shards(sparse(tmp_path / "a.npy", shape), settings, Run(memory=room))
     assert size == np.prod(shape)
     assert (shard_bytes == SHARD_BYTES) == (memory is None)
 
@@ -178,11 +180,11 @@ def test_small_shards_are_written_in_the_memory_that_is_planned(tmp_path: Path) 
     images = smooth_images(400, (100, 90, 3))
     np.save(tmp_path / "a.npy", images)
     reader, budget = open_reader(tmp_path / "a.npy"), 40_000_000
-    _, dtype, layout, _ = plan_ingest(reader, {}, lambda axes: None, budget)
-    whole = plan_ingest(reader, {}, lambda axes: None, None)[2]
+    _, dtype, layout, _ = plan_ingest(reader, ReadOptions(), lambda axes: None, budget)
+    whole = plan_ingest(reader, ReadOptions(), lambda axes: None, None)[2]
     assert layout.rows_per_shard < whole.rows_per_shard
     tracemalloc.start()
-    stack = ingest(reader, tmp_path / "s.zarr", budget=budget, threads=1)
+    stack = ingest(reader, tmp_path / "s.zarr", run=Run(memory=budget, threads=1))
     peak = tracemalloc.get_traced_memory()[1]
     tracemalloc.stop()
     assert stack.samples.shards == layout.shards
@@ -195,7 +197,7 @@ def test_a_resumed_ingest_keeps_the_shards_it_began_with(tmp_path: Path, monkeyp
     np.save(tmp_path / "a.npy", images)
     with monkeypatch.context() as patch, pytest.raises(KeyboardInterrupt):
         patch.setattr(importlib.import_module("dpca.storage.ingest"), "_finish", _interrupted)
-        ingest(tmp_path / "a.npy", tmp_path / "s.zarr", budget=40_000_000)
+        ingest(tmp_path / "a.npy", tmp_path / "s.zarr", run=Run(memory=40_000_000))
     stack = ingest(tmp_path / "a.npy", tmp_path / "s.zarr")
     assert np.prod(stack.samples.shards) * 4 < 40_000_000
     np.testing.assert_array_equal(stack.samples[:], images)

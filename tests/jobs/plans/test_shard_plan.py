@@ -16,7 +16,6 @@ from dask.utils import parse_bytes
 import dpca
 from dpca import BandPCA, CellPCA, StreamingPCA
 from dpca.cli import main
-from dpca.engine.folds.memory import room_within
 from dpca.engine.folds.plan import Outline, PlanError
 from dpca.jobs import CompressionSettings, append_store, compress, encode_store, plan_job
 from dpca.jobs.compressed.encode_write import _cut, plan_codes, task_bytes
@@ -25,6 +24,9 @@ from dpca.representation.compressed.compressed_form import StoreForm
 from dpca.storage import Stack, ingest, open_stack
 from dpca.storage.arrays.layout import SHARD_BYTES
 from dpca.storage.readers import Reader, open_reader
+from dpca.storage.remote.memory import room_within
+from dpca.storage.run import Run
+from dpca.storage.survey import ReadOptions
 from tests.conftest import smooth_images
 from tests.jobs.compressed.test_append import tree
 from tests.jobs.compressed.test_encode_sequences import drifting
@@ -42,7 +44,9 @@ def reader_of(path: Path, shape: tuple[int, ...], dtype: str = "u1") -> Reader:
 
 def settings_of(goal: dict[str, float], **cells: int) -> CompressionSettings:
     """What `dpca compress`, and the shipped job, ask for."""
-    return CompressionSettings(CellPCA(**CELLS | cells), goal=goal, choose_cells=True, data_range=(0, 255))
+    return CompressionSettings(
+        CellPCA(**CELLS | cells), goal=goal, choose_cells=True, reading=ReadOptions(data_range=(0, 255))
+    )
 
 
 def least_budget(given: Reader, settings: CompressionSettings) -> int:
@@ -51,7 +55,7 @@ def least_budget(given: Reader, settings: CompressionSettings) -> int:
     while high - low > 1:
         middle = (low + high) // 2
         try:
-            plan_shards(given, settings, middle)
+            plan_shards(given, settings, Run(memory=middle))
             high = middle
         except PlanError:
             low = middle
@@ -63,12 +67,12 @@ def test_the_shipped_job_takes_ten_photographs(tmp_path: Path) -> None:
     photos, settings = reader_of(tmp_path / "a.npy", PHOTOS), settings_of(SHIPPED["target"])
     room = room_within(parse_bytes(SHIPPED["memory"]))
     assert room == pytest.approx(1_040e6)
-    assert plan_shards(photos, settings, room) == (45_000_000, SHARD_BYTES)
+    assert plan_shards(photos, settings, Run(memory=room)) == (45_000_000, SHARD_BYTES)
     least = least_budget(photos, settings)
     assert least < 500e6
-    assert plan_shards(photos, settings, least)[1] < SHARD_BYTES
+    assert plan_shards(photos, settings, Run(memory=least))[1] < SHARD_BYTES
     with pytest.raises(PlanError, match=r"stage 'fit' .* read 1 samples at a time"):
-        plan_shards(photos, settings, least - 1)
+        plan_shards(photos, settings, Run(memory=least - 1))
 
 
 class Decided(Exception):
@@ -88,7 +92,6 @@ def decisions(monkeypatch: pytest.MonkeyPatch) -> dict[str, Any]:
 
     monkeypatch.setattr("dpca.jobs.scores.compression.own_stack", own_stack)
     monkeypatch.setattr("dpca.jobs.plans.plan._Tried", tried)
-    monkeypatch.setattr("dpca.jobs.scores.compression.task_budget", lambda *_: found["budget"])
     return found
 
 
@@ -123,10 +126,9 @@ def test_a_plan_decides_as_the_job_does(
 ) -> None:
     given, seen = reader_of(tmp_path / "a.npy", shape, dtype), set()
     asked = [settings_of(goal, cell_shape=40) for goal in ({"psnr": 36.0}, {"max_relative_error": 0.01})]
-    asked += [CompressionSettings(model, data_range=(0, 255)) for model in MODELS.values()]
+    asked += [CompressionSettings(model, reading=ReadOptions(data_range=(0, 255))) for model in MODELS.values()]
     for settings, budget in itertools.product(asked, (26e6, 50e6, 100e6, 200e6, 4e9)):
-        decisions["budget"] = int(budget)
-        job = outcome(lambda: compress(given, tmp_path / "out.zarr", settings))  # noqa: B023
+        job = outcome(lambda: compress(given, tmp_path / "out.zarr", settings, run=Run(memory=int(budget))))  # noqa: B023
         assert outcome(lambda: plan_job(given, settings, workers=[1, 64], budget=int(budget))) == job  # noqa: B023
         seen.add(job if job.isdigit() else "refused")
     assert {"refused", str(SHARD_BYTES)} <= seen
@@ -138,7 +140,7 @@ def test_a_plan_of_small_shards_is_made(tmp_path: Path, capsys: pytest.CaptureFi
     np.save(tmp_path / "a.npy", smooth_images(160, (100, 90, 3)))
     given, settings = open_reader(tmp_path / "a.npy"), CompressionSettings(CellPCA(3, cell_shape=16, shared=True))
     least = 50_000_000
-    shard_bytes = plan_shards(given, settings, least)[1]
+    shard_bytes = plan_shards(given, settings, Run(memory=least))[1]
     assert shard_bytes < SHARD_BYTES
     (small,), (large,) = (plan_job(given, settings, workers=[1], budget=budget) for budget in (least, 2**31))
     assert small.stages["ingest"].memory < large.stages["ingest"].memory
@@ -185,7 +187,11 @@ def films(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder, film, photos = tmp_path_factory.mktemp("films"), drifting(90), smooth_images(50)
     for name, values in (("film", film[:70]), ("later", film[70:]), ("photos", photos), ("floats", photos / np.pi)):
         np.save(folder / f"{name}.npy", values.astype(photos.dtype if name == "photos" else np.float32))
-        ingest(folder / f"{name}.npy", folder / f"{name}.zarr", data_range=(-6, 6) if len(values) == 70 else (0, 255))
+        ingest(
+            folder / f"{name}.npy",
+            folder / f"{name}.zarr",
+            reading=ReadOptions(data_range=(-6, 6) if len(values) == 70 else (0, 255)),
+        )
     CellPCA(12, cell_shape=8, shared=True).fit(film).save(folder / "film model.zarr")
     CellPCA(30, cell_shape=10, overlap=4, shared=True).fit(photos).save(folder / "photos model.zarr")
     CellPCA(30, cell_shape=10, overlap=4, shared=True).fit((photos / np.pi).astype("f4")).save(
@@ -226,7 +232,7 @@ def test_few_samples_are_appended_to_waves_where_memory_is_short(
 ) -> None:
     """Fewer samples than a run, which a stack of its own would not store as waves."""
     np.save(tmp_path / "new.npy", drifting(90)[70 : 70 + count])
-    ingest(tmp_path / "new.npy", tmp_path / "new.zarr", data_range=(-6, 6))
+    ingest(tmp_path / "new.npy", tmp_path / "new.zarr", reading=ReadOptions(data_range=(-6, 6)))
     stores = [shutil.copytree(films / "film whole.zarr", tmp_path / name) for name in ("whole.zarr", "short.zarr")]
     append_store(stores[0], open_stack(tmp_path / "new.zarr"), drift="accept")
     request.getfixturevalue("one_by_one")

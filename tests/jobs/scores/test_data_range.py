@@ -19,6 +19,8 @@ from dpca.jobs import CompressionSettings, compress, encode_store, fit_store, pl
 from dpca.report.record import format_table
 from dpca.storage import open_stack
 from dpca.storage.input import open_input
+from dpca.storage.run import Run
+from dpca.storage.survey import ReadOptions
 from tests.helpers.pictures import empty_picture
 
 HIGH = 2_632
@@ -65,7 +67,7 @@ def test_psnr_and_ssim_refer_to_what_the_values_span_and_pictures_are_not_black(
     values = np.load(movie / "m.npy")
     settings = CompressionSettings(dpca.CellPCA(6, cell_shape=8), reconstruct=True)
     said: list[str] = []
-    report = compress(movie / name, tmp_path / "out.zarr", settings, say=said.append).report
+    report = compress(movie / name, tmp_path / "out.zarr", settings, run=Run(say=said.append)).report
     assert report["data_range"] == [0, HIGH]
     rebuilt = zarr.open_array(tmp_path / "out.zarr/reconstructions", mode="r")[:].astype(np.float64)
     psnr = 10 * np.log10(HIGH**2 / np.mean((rebuilt - values) ** 2))
@@ -84,7 +86,7 @@ def test_psnr_and_ssim_refer_to_what_the_values_span_and_pictures_are_not_black(
 
 @pytest.mark.usefixtures("drawn")
 def test_a_range_of_which_little_is_used_is_warned_of(movie: Path, tmp_path: Path) -> None:
-    settings = CompressionSettings(dpca.CellPCA(6, cell_shape=8), data_range=(0, 65535))
+    settings = CompressionSettings(dpca.CellPCA(6, cell_shape=8), reading=ReadOptions(data_range=(0, 65535)))
     report = compress(movie / "m.npy", tmp_path / "out.zarr", settings).report
     (warning,) = [note for note in report["notes"] if "under a tenth" in note]
     assert "range 0 to 65,535" in warning
@@ -135,7 +137,7 @@ def test_plots_are_neither_black_nor_blown_out(movie: Path, draw: Callable[[Path
 
 def test_explore_is_neither_black_nor_blown_out(movie: Path) -> None:
     explorer = open_explorer(str(movie / "m.zarr")).explorer
-    require_contrast(explorer.look(5, 1).original)
+    require_contrast(explorer.view(5, 1).original)
     require_contrast(explorer.thumbnail(9))
 
 

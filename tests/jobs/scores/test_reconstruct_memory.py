@@ -18,6 +18,8 @@ from dpca.jobs.scores.transform import transform_store
 from dpca.kernels.algebra import linalg
 from dpca.storage import Stack, ingest, open_stack
 from dpca.storage.arrays.reading import open_array
+from dpca.storage.run import Run
+from dpca.storage.survey import ReadOptions
 from tests.conftest import smooth_images
 
 pytestmark = pytest.mark.memory
@@ -37,7 +39,9 @@ def stacks(tmp_path_factory: pytest.TempPathFactory) -> dict[type, Stack]:
     stacks: dict[type, Stack] = {}
     for dtype, stated in ((np.uint8, None), (np.float32, (0, 255))):
         np.save(folder / "x.npy", images.astype(dtype))
-        stacks[dtype] = ingest(folder / "x.npy", folder / f"{dtype.__name__}.zarr", data_range=stated)
+        stacks[dtype] = ingest(
+            folder / "x.npy", folder / f"{dtype.__name__}.zarr", reading=ReadOptions(data_range=stated)
+        )
     return stacks
 
 
@@ -66,8 +70,7 @@ def test_a_shard_takes_no_more_memory_than_planned(
         return peak
 
     monkeypatch.setattr(reconstruct, "reconstruct_one", traced)
-    monkeypatch.setattr(reconstruct, "thread_count", lambda: 1)
-    reconstruct_store(*paths, tmp_path / "again.zarr")
+    reconstruct_store(*paths, tmp_path / "again.zarr", run=Run(threads=1))
     written = open_stack(tmp_path / "again.zarr").samples
     rows = min(written.shards[0], 128)
     planned = reconstruct.task_bytes(open_array(tmp_path / "scores.zarr" / "scores"), model.basis_, rows, written.dtype)
@@ -79,7 +82,6 @@ def test_too_little_memory_is_refused_before_anything_is_written(
     stacks: dict[type, Stack], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     paths = _scores(clone(MODELS["cells"]), tmp_path, stacks[np.uint8])
-    monkeypatch.setattr(reconstruct, "task_budget", lambda *_: 10**6)
     with pytest.raises(PlanError, match=r"128 samples takes \d+ MB .* 1 MB: allow each worker at least \d+ MB more"):
-        reconstruct_store(*paths, tmp_path / "again.zarr")
+        reconstruct_store(*paths, tmp_path / "again.zarr", run=Run(memory=10**6))
     assert not list(tmp_path.glob("again*"))

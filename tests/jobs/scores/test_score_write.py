@@ -15,7 +15,6 @@ import zarr
 from skimage.metrics import mean_squared_error, peak_signal_noise_ratio, structural_similarity
 
 from dpca import BandPCA, CellPCA, StreamingPCA
-from dpca.engine.folds.checkpoint import Checkpoints
 from dpca.engine.folds.plan import TASK_OVERHEAD, PlanError
 from dpca.engine.sources.source import as_source
 from dpca.jobs.scores import score_write
@@ -25,6 +24,8 @@ from dpca.models.base.store import model_fingerprint
 from dpca.storage import DataError, StoreError
 from dpca.storage.arrays.arrays import create_root
 from dpca.storage.arrays.layout import Layout, axes_for
+from dpca.storage.run import Run
+from dpca.storage.transaction.checkpoints import Checkpoints
 from tests.conftest import smooth_images
 
 
@@ -69,12 +70,12 @@ class Case:
         )
 
     def write(
-        self, name: str = "out", *, source: Any = None, reconstruct: bool = True, ssim: bool = True, **running: Any
+        self, name: str = "out", *, source: Any = None, reconstruct: bool = True, ssim: bool = True, **how: Any
     ) -> zarr.Group:
         """Write to a store of this name, or go on with it."""
         job = self.job(name, source=source, reconstruct=reconstruct, ssim=ssim)
         group = create_root(job.store, kind="test", fingerprint="f")
-        write_scores(job, group, **running)
+        write_scores(job, group, run=Run(**how))
         return group
 
     def content(self, name: str = "out") -> dict[str, bytes]:
@@ -133,7 +134,7 @@ def one_by_one(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[int]]:
         resume_from.append(shard)
         return write_one(job, shard)
 
-    monkeypatch.setattr(score_write, "thread_count", lambda: 1)
+    monkeypatch.setattr("dpca.storage.run.thread_count", lambda: 1)
     monkeypatch.setattr(score_write, "write_one", note)
     yield resume_from
 
@@ -274,7 +275,7 @@ def test_too_little_memory_is_refused_with_what_is_missing(color: Case) -> None:
     with pytest.raises(
         PlanError, match=r"a shard of \d+ samples takes \d+ MB .* 1 MB: allow each worker at least \d+ MB"
     ):
-        color.write(budget=10**6)
+        color.write(memory=10**6)
     assert not list(color.folder.rglob("out.zarr/*/c"))
 
 

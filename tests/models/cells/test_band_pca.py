@@ -16,10 +16,11 @@ from sklearn.base import clone
 from sklearn.decomposition import PCA
 
 from dpca import BandPCA, CellPCA
-from dpca.engine.folds.checkpoint import Checkpoints
 from dpca.engine.folds.plan import PlanError
 from dpca.partition import map_by_moments
 from dpca.storage import DataError
+from dpca.storage.run import Run
+from dpca.storage.transaction.checkpoints import Checkpoints
 from tests.conftest import smooth_images
 
 MAPPINGS = ("mean-variance", "mean", "random", "raster")
@@ -226,9 +227,9 @@ def test_bands_too_large_for_their_covariances_stream() -> None:
 
 def test_a_fit_that_was_stopped_goes_on(images: np.ndarray, fitted: BandPCA, tmp_path: Path) -> None:
     kept = Checkpoints(str(tmp_path / "fold"))
-    BandPCA(5, band_size=300, n_intervals=6).fit(images, checkpoints=kept)
+    BandPCA(5, band_size=300, n_intervals=6).fit(images, run=Run(checkpoints=kept))
     assert list((tmp_path / "fold").rglob("statistics/**/*.npz"))
-    again = BandPCA(5, band_size=300, n_intervals=6).fit(images, checkpoints=kept)
+    again = BandPCA(5, band_size=300, n_intervals=6).fit(images, run=Run(checkpoints=kept))
     np.testing.assert_array_equal(again.components_, fitted.components_)
 
 

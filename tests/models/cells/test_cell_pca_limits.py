@@ -21,6 +21,7 @@ from dpca import CellPCA
 from dpca.storage import DataError, open_stack
 from dpca.storage.arrays.arrays import create_array, create_root, write_shard
 from dpca.storage.arrays.layout import Layout
+from dpca.storage.run import Run
 from tests.conftest import smooth_images
 
 
@@ -198,7 +199,7 @@ def test_it_runs_on_the_current_cluster_or_the_one_given_or_here(tmp_path: Path,
         assert done > 0
         CellPCA(3, cell_shape=9).fit(x)  # its memory is here
         assert executed() == done
-    CellPCA(3, cell_shape=9).fit(path, client=cluster)
+    CellPCA(3, cell_shape=9).fit(path, run=Run(client=cluster))
     assert executed() > done
 
 

@@ -14,12 +14,13 @@ from hypothesis import strategies as st
 from sklearn.decomposition import PCA
 
 from dpca import CellPCA
-from dpca.engine.folds.checkpoint import Checkpoints
 from dpca.kernels.pixels import to_pixels
 from dpca.kernels.quality import ssim_per_sample
 from dpca.partition import CellGrid, LappedGrid
 from dpca.representation.linear import LinearRepresentation
 from dpca.storage import DataError
+from dpca.storage.run import Run
+from dpca.storage.transaction.checkpoints import Checkpoints
 from tests.conftest import smooth_images
 from tests.partition.dense_prefilter import dense_prefilter
 
@@ -166,7 +167,7 @@ def test_lazy_in_lazy_out(images: np.ndarray, fitted: CellPCA, tmp_path: Path, c
         np.testing.assert_allclose(
             fitted.inverse_transform(scores)[3].compute(), fitted.inverse_transform(expected)[3], atol=1e-2
         )
-    on_workers = CellPCA(5, cell_shape=10, overlap=4).fit(str(tmp_path / "x.zarr"), client=cluster)
+    on_workers = CellPCA(5, cell_shape=10, overlap=4).fit(str(tmp_path / "x.zarr"), run=Run(client=cluster))
     np.testing.assert_allclose(on_workers.explained_variance_, fitted.explained_variance_, rtol=1e-5)
 
 
@@ -202,10 +203,10 @@ def test_a_large_offset_takes_nothing_from_the_variances() -> None:
 
 def test_checkpoints_of_other_overlaps_are_left_alone(images: np.ndarray, tmp_path: Path) -> None:
     kept = Checkpoints(str(tmp_path / "kept"))
-    models = [CellPCA(2, cell_shape=10, overlap=o).fit(images, checkpoints=kept) for o in (0, 2, 3)]
+    models = [CellPCA(2, cell_shape=10, overlap=o).fit(images, run=Run(checkpoints=kept)) for o in (0, 2, 3)]
     assert len(list((tmp_path / "kept").iterdir())) == 3
     for overlap, model in zip((0, 2, 3), models, strict=True):
-        again = CellPCA(2, cell_shape=10, overlap=overlap).fit(images, checkpoints=kept)
+        again = CellPCA(2, cell_shape=10, overlap=overlap).fit(images, run=Run(checkpoints=kept))
         np.testing.assert_array_equal(again.components_, model.components_)
     assert len(list((tmp_path / "kept").iterdir())) == 3
 

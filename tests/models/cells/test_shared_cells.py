@@ -15,13 +15,14 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from dpca import CellPCA
-from dpca.engine.folds.checkpoint import Checkpoints
 from dpca.engine.folds.fold import plan_for
 from dpca.engine.folds.plan import PlanError
 from dpca.engine.sources.source import as_source
 from dpca.models.cells.rank import ranks_by_noise, whole_counts
 from dpca.rules.covariance.covariance import CovariancePCA
 from dpca.storage import DataError, StoreError
+from dpca.storage.run import Run
+from dpca.storage.transaction.checkpoints import Checkpoints
 from tests.conftest import smooth_images
 from tests.helpers.resealing import edit_facts
 
@@ -135,7 +136,7 @@ def test_numpy_dask_zarr_a_cluster_and_partial_fit_agree_to_the_last_bit(
     models = [
         CellPCA(5, cell_shape=cell, shared=True).fit(x) for x in (da.from_array(images, chunks=(37, 15, 36, 3)), path)
     ]
-    models.append(CellPCA(5, cell_shape=cell, shared=True).fit(path, client=cluster))
+    models.append(CellPCA(5, cell_shape=cell, shared=True).fit(path, run=Run(client=cluster)))
     assert len(models[-1].fit_report_.plan.segments) == n_segments  # side by side, and merged
     streamed = CellPCA(5, cell_shape=cell, shared=True)
     for start, stop in ((0, 1), (1, 50), (50, 120)):
@@ -162,14 +163,14 @@ def test_a_fit_that_was_stopped_goes_on(images: np.ndarray, fitted: CellPCA, tmp
 
     kept = Checkpoints(str(tmp_path))
     with pytest.raises(Stopped):
-        CellPCA(5, cell_shape=16, shared=True).fit(images, checkpoints=kept, progress=lambda *_: Bar())
+        CellPCA(5, cell_shape=16, shared=True).fit(images, run=Run(checkpoints=kept, progress=lambda *_: Bar()))
     before = {path: path.stat().st_mtime_ns for path in tmp_path.rglob("*.npz")}
     assert before
-    again = CellPCA(5, cell_shape=16, shared=True).fit(images, checkpoints=kept)
+    again = CellPCA(5, cell_shape=16, shared=True).fit(images, run=Run(checkpoints=kept))
     np.testing.assert_array_equal(again.components_, fitted.components_)
     assert {path: path.stat().st_mtime_ns for path in tmp_path.rglob("*.npz")} == before
     # The same settings without sharing are another fold.
-    own = CellPCA(5, cell_shape=16).fit(images, checkpoints=kept)
+    own = CellPCA(5, cell_shape=16).fit(images, run=Run(checkpoints=kept))
     assert own.explained_variance_.sum() > again.explained_variance_.sum()
 
 
@@ -179,7 +180,7 @@ def test_large_cells_need_one_covariance_and_not_one_each() -> None:
     shared = CellPCA(3, cell_shape=24, shared=True, memory_budget=budget).fit(x)
     assert shared.fit_report_.plan.task_bytes <= budget
     assert len(shared.fit_report_.plan.groups) == 1
-    own = plan_for(CovariancePCA(3), as_source(x), shared.grid_, budget=budget)
+    own = plan_for(CovariancePCA(3), as_source(x), shared.grid_, run=Run(memory=budget))
     assert len(own.groups) > 1
     with pytest.raises(PlanError, match="smaller cells"):
         CellPCA(3, cell_shape=24, shared=True, memory_budget=28 * 2**20).fit(x)

@@ -20,6 +20,7 @@ from dpca.models.cells.targets import fewest
 from dpca.representation.linear import LinearRepresentation
 from dpca.storage.errors import DataError
 from dpca.storage.progress import Stage, no_progress
+from dpca.storage.run import Run
 from tests.conftest import smooth_images
 
 SHAPE = (12, 16, 3)
@@ -331,7 +332,7 @@ def test_a_third_of_the_components_is_not_enough_and_the_search_goes_on() -> Non
     for asked in ({"target_psnr": 16.0}, {"target_psnr": 16.0, "validation_fraction": 0.2}, {"threshold": 0.95}):
         stages.clear()
         searched = CellPCA(cell_shape=4, random_state=0, **asked)
-        searched.fit(noise, progress=progress)
+        searched.fit(noise, run=Run(progress=progress))
         assert stages == ["fit", "fit again, 32 components", "fit again, 48 components"][: len(stages)]
         assert len(stages) > 1
         before = {2: 16, 3: 32}[len(stages)]

@@ -29,6 +29,7 @@ from dpca.engine.sources.source import as_source
 from dpca.jobs.models.fit import fit_store
 from dpca.models.base.store import ESTIMATORS, load_any, model_fingerprint, stored_basis
 from dpca.storage import DataError, StoreError, open_stack
+from dpca.storage.run import Run
 from tests.helpers.resealing import edit_facts
 
 pytestmark = pytest.mark.filterwarnings("ignore::UserWarning")
@@ -251,7 +252,7 @@ def test_a_single_sample_has_no_variance(model: Any) -> None:
 def test_a_plan_knows_the_size_of_what_will_be_found(model: Any) -> None:
     given, model = model, clone(model)
     source, axes = as_source(samples()), ("y", "x", "channel")
-    basis, known = model.plan_fit(source, axes, None)
+    basis, known = model.plan_fit(source, axes, Run())
     found = fitted_once(given).basis_
     assert basis.sample_shape == found.sample_shape
     if known:
@@ -260,7 +261,7 @@ def test_a_plan_knows_the_size_of_what_will_be_found(model: Any) -> None:
         assert math.prod(basis.score_shape) <= math.prod(found.score_shape)
     assert not learned(model)
     with pytest.raises(PlanError):
-        model.set_params(memory_budget=1).plan_fit(source, axes, None)
+        model.set_params(memory_budget=1).plan_fit(source, axes, Run())
 
 
 @pytest.mark.cases(6)

@@ -20,6 +20,7 @@ from dpca.engine.folds.plan import PlanError
 from dpca.models.linear.pca_solvers import SOLVERS
 from dpca.models.streaming.streaming_methods import METHODS
 from dpca.storage import DataError
+from dpca.storage.run import Run
 
 pytestmark = [
     pytest.mark.filterwarnings("ignore::sklearn.exceptions.ConvergenceWarning"),
@@ -204,7 +205,7 @@ def test_a_refusal_names_the_source_wherever_it_runs(kind: str, method: str, clu
         source = da.from_array(x, chunks=(20, 6, 6))
     name = {"numpy": "the array", "dask": "the Dask array"}.get(kind, "x.zarr")
     with pytest.raises(DataError, match="divide all values|with step size") as told:
-        model.fit(source, client=cluster)  # numpy arrays are folded in this process
+        model.fit(source, run=Run(client=cluster))  # numpy arrays are folded in this process
     assert "\n" not in str(told.value)
     assert name in str(told.value) or "diverged" in str(told.value)
 

@@ -28,6 +28,7 @@ from dpca.partition.base import Partition
 from dpca.report.record import read_report
 from dpca.storage import open_stack, verify
 from dpca.storage.arrays.layout import axes_for
+from dpca.storage.run import Run
 from tests.conftest import smooth_images
 
 SHAPE = (14, 12, 3)
@@ -86,7 +87,7 @@ class StripPCA(PartitionedPCA):
     part_name: ClassVar[str] = "strip"
     report_title: ClassVar[str] = "Strip PCA"
 
-    def _partition(self, source: Source, axes: Sequence[str] | None, **running: Any) -> Strips:
+    def _partition(self, source: Source, axes: Sequence[str] | None, run: Run) -> Strips:
         return Strips(tuple(source.shape[1:]), self.width)
 
     def _most_components(self, partition: Strips) -> tuple[int, str]:

@@ -29,12 +29,14 @@ from dpca.jobs import CompressionSettings, compress, fit_store, reconstruct_stor
 from dpca.models.base.estimator import Estimator
 from dpca.models.base.passes import Passes
 from dpca.models.base.store import Kept, StoredModel, load_any
+from dpca.models.base.watching import Watching
 from dpca.partition import Whole
 from dpca.report.record import read_report
 from dpca.representation.base import Representation, array_digest
 from dpca.rules.base.rule import Rule
 from dpca.rules.base.state import Layout, State
 from dpca.storage import DataError, open_stack, verify
+from dpca.storage.run import Run
 from dpca.storage.transaction.workspace import fingerprint_of
 from tests.conftest import smooth_images
 
@@ -134,9 +136,9 @@ class CodebookModel(Estimator):
         self.n_codes = n_codes
         self.memory_budget = memory_budget
 
-    def _fit(self, X: Any, **running: Any) -> None:
+    def _fit(self, X: Any, run: Run, watching: Watching | None = None) -> None:
         source = as_source(opened(X))
-        passes = Passes(source, memory_budget=self.memory_budget, **running)
+        passes = Passes(source, run, watching=watching)
         shape, d = tuple(source.shape[1:]), math.prod(source.shape[1:])
         books = Codebooks(shape, np.zeros((0, self.n_codes, d), np.float32))
         first = np.empty((self.n_codes, *shape), source.dtype)
@@ -161,10 +163,10 @@ class CodebookModel(Estimator):
         check_is_fitted(self)
         return Codebooks(self.sample_shape_, self.codes_)
 
-    def plan_fit(self, source: Source, axes: Sequence[str], client: Any | None) -> tuple[Representation, bool]:
+    def plan_fit(self, source: Source, axes: Sequence[str], run: Run) -> tuple[Representation, bool]:
         shape, d = tuple(source.shape[1:]), math.prod(source.shape[1:])
         books = Codebooks(shape, np.zeros((self.n_books, self.n_codes, d), np.float32))
-        passes = Passes(source, memory_budget=self.memory_budget, client=client)
+        passes = Passes(source, run.limited_to(self.memory_budget))
         passes.plan(Whole(shape), Lloyd(books, books.codes[0]))
         return books, True
 
@@ -257,11 +259,11 @@ def test_what_is_saved_is_loaded(images: np.ndarray, tmp_path: Path) -> None:
 
 
 def test_a_plan_knows_the_size_of_what_will_be_found(images: np.ndarray) -> None:
-    basis, known = CodebookModel().plan_fit(as_source(images), ("y", "x", "channel"), None)
+    basis, known = CodebookModel().plan_fit(as_source(images), ("y", "x", "channel"), Run())
     assert known
     assert basis.score_shape == CodebookModel().fit(images).basis_.score_shape
     with pytest.raises(PlanError):
-        CodebookModel(memory_budget=1).plan_fit(as_source(images), ("y", "x", "channel"), None)
+        CodebookModel(memory_budget=1).plan_fit(as_source(images), ("y", "x", "channel"), Run())
 
 
 def test_store_to_store(images: np.ndarray, stack: Any, tmp_path: Path, capsys: Any) -> None:
@@ -306,4 +308,4 @@ def test_a_whole_job(images: np.ndarray, stack: Any, tmp_path: Path) -> None:
     pictures = {path.stem for path in done.folder.glob("*.png")}
     assert pictures == {"comparison", "worst", "scores", "ssim_histogram"}
     other = CompressionSettings(CodebookModel(n_codes=9), reconstruct=True)
-    assert compress(stack, tmp_path / "out.zarr", other, overwrite=True).report["mse"] != report["mse"]
+    assert compress(stack, tmp_path / "out.zarr", other, run=Run(overwrite=True)).report["mse"] != report["mse"]

@@ -28,6 +28,7 @@ from dpca.engine.sources.source import as_source
 from dpca.jobs import fit_store, transform_store
 from dpca.models.base.store import load_any
 from dpca.storage import DataError, open_stack
+from dpca.storage.run import Run
 
 SHAPE = (6, 8)
 PARTITIONED: dict[str, Any] = {
@@ -255,7 +256,7 @@ def test_a_share_in_stores_and_jobs(model: Any, tmp_path: Any) -> None:
     x = images(150, np.float32)
     zarr.create_array(str(tmp_path / "x"), data=x, chunks=(11, *SHAPE))
     source = as_source(str(tmp_path / "x"))
-    basis, known = model.plan_fit(source, ("y", "x"), None)
+    basis, known = model.plan_fit(source, ("y", "x"), Run())
     assert (basis.score_shape, known) == ((1,), False)
     assert "90 %" in model.fit_description(("y", "x"))
     model.check_parameters_for(150)

@@ -18,6 +18,7 @@ from hypothesis import strategies as st
 from dpca import EOF, PCA
 from dpca.models import GapWarning
 from dpca.storage import DataError
+from dpca.storage.run import Run
 from dpca.timeseries import lagged
 from tests.fixtures.other_libraries import known
 from tests.models.eof.sea import COSLAT, SST
@@ -49,7 +50,7 @@ def of(maps: xr.DataArray) -> np.ndarray:
 
 
 @pytest.mark.parametrize(("solver", "close"), [("auto", 1e-9), ("dual", 1e-9), ("streaming", 1e-4)])
-def test_eigenvalues_maps_and_time_functions(solver: str, close: float) -> None:
+def test_eigenvalues_maps_and_time_series(solver: str, close: float) -> None:
     options = SMALL_BATCHES if solver == "streaming" else {}
     eof = EOF(10, weights="coslat", solver=solver, random_state=0, **options).fit(SST)
     values, rows, series = truth(plain(), 10)
@@ -123,7 +124,7 @@ def test_any_chunks_in_time_and_space_give_the_same_modes(time: int, lat: int, o
 
 def test_on_workers_from_a_path(tmp_path: Path, cluster: Any) -> None:
     zarr.create_array(str(tmp_path / "sst.zarr"), data=SST.values, chunks=(10, 3, LON))
-    eof = EOF(3, weights=COSLAT, detrend=True, **SMALL_BATCHES).fit(str(tmp_path / "sst.zarr"), client=cluster)
+    eof = EOF(3, weights=COSLAT, detrend=True, **SMALL_BATCHES).fit(str(tmp_path / "sst.zarr"), run=Run(client=cluster))
     expected = EOF(3, weights=COSLAT, detrend=True, **SMALL_BATCHES).fit(SST.values)
     np.testing.assert_allclose(eof.explained_variance_, expected.explained_variance_, rtol=1e-8)
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import tracemalloc
 from pathlib import Path
 from typing import Any
 
@@ -14,6 +15,7 @@ import zarr
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from sklearn.base import clone
+from sklearn.cluster import KMeans
 from sklearn.decomposition import KernelPCA as Reference
 from sklearn.metrics.pairwise import pairwise_kernels
 
@@ -348,6 +350,23 @@ def test_spectral_clusters_of_all_landmarks_are_those_of_the_whole_matrix() -> N
     for count, says in ((5, "only 4 directions"), (21, "only 20 samples"), (0, "give a positive integer")):
         with pytest.raises(DataError, match=f"n_clusters is {count}.*{says}"):
             SpectralClustering(count, gamma=0.2).fit(np.repeat(x[:4], 5, axis=0))
+
+
+def test_clusters_that_do_not_fit_the_memory_are_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    n, k = 20_000, 5
+    x = np.random.default_rng(0).normal(size=(n, 2)).astype(np.float32)
+    model = SpectralClustering(k, gamma=0.2, n_landmarks=10, n_init=2, random_state=0)
+    embedding = np.random.default_rng(1).normal(size=(n, k)).astype(np.float32)
+    KMeans(k, n_init=1, max_iter=2).fit(embedding[:100])  # imports and compiles
+    tracemalloc.start()
+    KMeans(k, n_init=2, max_iter=3, random_state=0).fit(embedding)
+    need = tracemalloc.get_traced_memory()[1] + embedding.nbytes
+    tracemalloc.stop()
+    monkeypatch.setattr("dpca.models.kernel.spectral_clustering.usable_bytes", lambda: need)
+    with pytest.raises(PlanError, match="k-means"):
+        model.fit(x)
+    monkeypatch.setattr("dpca.models.kernel.spectral_clustering.usable_bytes", lambda: int(1.3 * need))
+    assert model.fit(x).labels_.shape == (n,)
 
 
 # -- invalid input

@@ -18,7 +18,7 @@ from dpca import StreamingPCA
 from dpca.engine.folds.fold import fold
 from dpca.engine.sources.source import as_source
 from dpca.models import ConvergenceWarning
-from dpca.models.streaming.streaming_methods import METHODS, make_rule, rule_class
+from dpca.models.streaming.streaming_methods import METHODS, RuleStream, make_rule, rule_class
 from dpca.partition import Whole
 from dpca.rules import Constant, Harmonic, Oja
 from tests.rules.streams import lost_variance, planted
@@ -87,7 +87,7 @@ def test_after_a_second_pass_everything_is_measured(method: str) -> None:
     basis = first.components_
     if method == "incremental-svd":
         options = {"oversampling": 2, "wide": True}
-        rule = make_rule(method, 3, center=True, batch_size=None, seed=0, options=options, n_samples=2000)
+        rule = make_rule(method, 3, center=True, batch_size=None, seed=0, options=options, stream=RuleStream(2000))
         basis = fold(rule, as_source(x), Whole((40,)))[0][0]["directions"]
         assert len(basis) == 5
     values, turn = (part[..., ::-1][..., :3] for part in np.linalg.eigh(basis @ covariance @ basis.T))

@@ -13,11 +13,12 @@ from sklearn.decomposition import PCA as Reference
 from sklearn.exceptions import ConvergenceWarning
 
 from dpca import PCA
-from dpca.engine.folds.checkpoint import Checkpoints
 from dpca.engine.folds.plan import PlanError
 from dpca.models.linear.pca_solvers import SOLVERS
 from dpca.rules.covariance.covariance_product import CovarianceProduct
 from dpca.storage.errors import DataError
+from dpca.storage.run import Run
+from dpca.storage.transaction.checkpoints import Checkpoints
 from tests.conftest import smooth_images
 
 SHAPE = (8, 9, 3)
@@ -103,7 +104,7 @@ def test_every_kind_of_input_gives_the_same(images: np.ndarray, solver: str, tmp
     stored = zarr.create_array(path, data=images, chunks=(64, *SHAPE))
     reference = PCA(5, solver=solver, random_state=0).fit(images)
     for x in (da.from_array(images, chunks=(70, *SHAPE)), stored, path):
-        model = PCA(5, solver=solver, random_state=0).fit(x, client=cluster)
+        model = PCA(5, solver=solver, random_state=0).fit(x, run=Run(client=cluster))
         np.testing.assert_allclose(model.explained_variance_, reference.explained_variance_, rtol=1e-5)
         np.testing.assert_allclose(model.components_, reference.components_, atol=2e-3)
         scores = model.transform(x)
@@ -180,13 +181,13 @@ def test_a_stopped_fit_goes_on(images: np.ndarray, tmp_path: Path, monkeypatch: 
     zarr.create_array(path, data=images, chunks=(64, *SHAPE))
     model = PCA(3, solver="randomized", random_state=0)
     checkpoints = Checkpoints(str(tmp_path / "kept"))
-    first = model.fit(path, checkpoints=checkpoints).components_.copy()
+    first = model.fit(path, run=Run(checkpoints=checkpoints)).components_.copy()
     assert {p.name for p in (tmp_path / "kept").iterdir()} == {f"pass-{i}" for i in range(1, 7)}
     # All passes are found there: no batch is taken in again.
     monkeypatch.setattr(CovarianceProduct, "update", None)
-    np.testing.assert_array_equal(model.fit(path, checkpoints=checkpoints).components_, first)
+    np.testing.assert_array_equal(model.fit(path, run=Run(checkpoints=checkpoints)).components_, first)
     with pytest.raises(DataError, match="random_state"):
-        PCA(3, solver="randomized").fit(path, checkpoints=checkpoints)
+        PCA(3, solver="randomized").fit(path, run=Run(checkpoints=checkpoints))
 
 
 @pytest.mark.parametrize(

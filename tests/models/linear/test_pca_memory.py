@@ -20,14 +20,13 @@ import numpy as np
 import psutil
 from dpca.engine.folds.fold import fold
 from dpca.engine.sources.source import as_source
-from dpca.engine.folds.memory import peak_resident_bytes
+from dpca.storage.remote.memory import peak_resident_bytes
 from dpca.partition.whole import Whole
 from dpca.rules.covariance.covariance_product import RayleighRitz
 from dpca.rules.covariance.dual import BlockGram, DualComponents
 from dpca.rules.base.minibatch import InBatches
 from dpca.rules.covariance.vr_pca import VRPCA
-engine = sys.modules["dpca.engine.folds.fold"]
-engine.thread_count = lambda: 1
+from dpca.storage.run import Run
 n, d, name = 600, 40_000, sys.argv[2]
 rng = np.random.default_rng(0)
 
@@ -43,7 +42,7 @@ def rule(n, d):
 fold(rule(64, 1000), as_source(np.ones((64, 1000), np.uint8)), Whole((1000,)))
 wanted, source = rule(n, d), as_source(sys.argv[1])
 before = psutil.Process().memory_info().rss
-_, report = fold(wanted, source, Whole((d,)))
+_, report = fold(wanted, source, Whole((d,)), run=Run(threads=1))
 print(json.dumps({"grown": peak_resident_bytes() - before, "planned": report.plan.task_bytes}))
 """
 

@@ -18,6 +18,7 @@ from dpca.jobs import fit_store
 from dpca.kernels.superposition import Superposition, centered
 from dpca.models.base.store import load_any
 from dpca.storage import DataError, ingest
+from dpca.storage.run import Run
 from tests.kernels.test_superposition import moved
 
 ATOMS, N = 20, 60
@@ -91,7 +92,7 @@ def test_any_source_gives_the_same(frames: np.ndarray, tmp_path: Path, cluster: 
     np.save(tmp_path / "a.npy", frames)
     sources = (da.from_array(frames, chunks=(11, 20, 3)), str(tmp_path / "a"), str(tmp_path / "a.npy"))
     for client, source in ((None, sources[0]), (cluster, sources[1]), (None, sources[1]), (cluster, sources[2])):
-        model = TrajectoryPCA(3, **options).fit(source, client=client)
+        model = TrajectoryPCA(3, **options).fit(source, run=Run(client=client))
         np.testing.assert_allclose(model.explained_variance_, wanted.explained_variance_, rtol=1e-5)
         assert_same_space(model.components_, wanted.components_)
         scores = model.transform(source)
@@ -184,7 +185,7 @@ def test_frames_that_do_not_go_with_a_model(frames: np.ndarray) -> None:
 
 
 def test_a_plan_holds_what_a_fit_takes(frames: np.ndarray) -> None:
-    basis, known = TrajectoryPCA(3).plan_fit(as_source(frames), ("atom", "xyz"), None)
+    basis, known = TrajectoryPCA(3).plan_fit(as_source(frames), ("atom", "xyz"), Run())
     assert known
     assert basis.score_shape == (3,)
     assert basis.work_bytes(100, np.float32) > 0

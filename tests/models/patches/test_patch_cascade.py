@@ -20,6 +20,7 @@ from dpca.engine.sources.source import as_source
 from dpca.jobs import fit_store, transform_store
 from dpca.models.base.store import load_any
 from dpca.storage import DataError, StoreError, open_stack
+from dpca.storage.run import Run
 from tests.conftest import smooth_images
 from tests.helpers.resealing import edit_facts
 from tests.models.patches.test_patch_pca import all_patches
@@ -113,12 +114,12 @@ def test_features_are_computed_and_not_stored(images: np.ndarray, fitted: PatchC
 
 def test_a_plan_knows_all_layers(images: np.ndarray) -> None:
     model, axes = PatchCascade((3, 5), patch_shape=3), ("y", "x", "channel")
-    basis, known = model.plan_fit(as_source(images), axes, None)
+    basis, known = model.plan_fit(as_source(images), axes, Run())
     assert known
     assert basis.score_shape == (3, 2, 10)
     assert basis.work_bytes(30, np.uint8) > 30 * 60 * 4
     with pytest.raises(PlanError):
-        model.set_params(memory_budget=1).plan_fit(as_source(images), axes, None)
+        model.set_params(memory_budget=1).plan_fit(as_source(images), axes, Run())
 
 
 def test_in_a_pipeline_it_finds_what_no_linear_map_of_pixels_does() -> None:

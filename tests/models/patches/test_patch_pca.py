@@ -25,6 +25,7 @@ from dpca.kernels import patches
 from dpca.kernels.patches import PatchGrid
 from dpca.rules.covariance.patch_covariance import PatchCovariancePCA
 from dpca.storage import DataError, StoreError, open_stack
+from dpca.storage.run import Run
 from tests.conftest import smooth_images
 from tests.helpers.resealing import edit_facts
 from tests.helpers.rounding import assert_equal_up_to_rounding
@@ -221,7 +222,7 @@ def test_memory_is_planned(images: np.ndarray) -> None:
     source = as_source(images)
     need = PatchCovariancePCA(PatchGrid((17, 14, 3), (5, 5), (1, 1)), 75).work_bytes(40, 714, np.float64)
     assert need > 75 * 75 * 8 + 2**18 * 8  # the matrix, and a block of patches
-    basis, known = PatchPCA(stride=2).plan_fit(source, ("y", "x", "channel"), None)
+    basis, known = PatchPCA(stride=2).plan_fit(source, ("y", "x", "channel"), Run())
     assert known
     assert basis.score_shape == (7, 5, 75)
     assert basis.work_bytes(10, np.uint8) > 10 * 7 * 5 * 75 * 4

@@ -16,9 +16,10 @@ import numpy as np
 
 import dpca.engine.folds.plan
 from dpca import StreamingPCA
-from dpca.engine.folds.checkpoint import Checkpoints
 from dpca.rules.base.minibatch import InBatches
 from dpca.rules.base.state import State
+from dpca.storage.run import Run
+from dpca.storage.transaction.checkpoints import Checkpoints
 
 
 def slow_down(seconds: float) -> None:
@@ -56,13 +57,13 @@ def main() -> None:
         with open_client(workers=int(workers), memory="1.5GB") as client:
             slow_down(0)
             client.run(slow_down, 0)
-            fit(store, method, f"{output}.calm.npz", client=client)
+            fit(store, method, f"{output}.calm.npz", run=Run(client=client))
             client.run(slow_down, float(seconds))
             print(*client.run(os.getpid).values(), flush=True)
-            model = fit(store, method, output, client=client, checkpoints=Checkpoints(folder))
+            model = fit(store, method, output, run=Run(client=client, checkpoints=Checkpoints(folder)))
     else:
         slow_down(float(seconds))
-        model = fit(store, method, output, checkpoints=Checkpoints(folder))
+        model = fit(store, method, output, run=Run(checkpoints=Checkpoints(folder)))
     print(len(model.fit_report_.plan.segments), flush=True)
 
 

@@ -14,6 +14,7 @@ from sklearn.base import clone
 from dpca import StreamingPCA
 from dpca.models.streaming.streaming_methods import METHODS
 from dpca.storage.errors import DataError
+from dpca.storage.run import Run
 from tests.conftest import smooth_images
 
 SHAPE = (8, 9, 3)
@@ -68,7 +69,7 @@ def test_the_result_depends_on_streams_not_on_workers(images: np.ndarray, tmp_pa
     model.set_params(round_size=50)
     reference = clone(model).fit(images)
     for x, client in ((path, None), (path, cluster), (da.from_array(images, chunks=(100, *SHAPE)), cluster)):
-        found = clone(model).fit(x, client=client)
+        found = clone(model).fit(x, run=Run(client=client))
         np.testing.assert_array_equal(found.components_, reference.components_)
         np.testing.assert_array_equal(found.explained_variance_, reference.explained_variance_)
     other = clone(model).set_params(n_streams=5).fit(images)
@@ -87,8 +88,8 @@ def test_a_rule_that_merges_runs_as_a_chain_too(images: np.ndarray, tmp_path: Pa
     zarr.create_array(path, data=images, chunks=(64, *SHAPE))
     # Longer batches than what is stacked exactly, 2 (k + oversampling).
     streamed = StreamingPCA(4, oversampling=16, batch_size=50)
-    tree, chain = clone(streamed).fit(path, client=cluster), clone(streamed).set_params(execution="chain")
-    chain.fit(path, client=cluster)
+    tree, chain = clone(streamed).fit(path, run=Run(client=cluster)), clone(streamed).set_params(execution="chain")
+    chain.fit(path, run=Run(client=cluster))
     assert len(tree.fit_report_.plan.segments) == 2
     assert len(chain.fit_report_.plan.segments) == 1
     np.testing.assert_array_equal(chain.components_, clone(chain).fit(images).components_)

@@ -22,16 +22,16 @@ _PROBE = """
 import json, sys, warnings
 import numpy as np
 import psutil
-from dpca import StreamingPCA
-from dpca.engine.folds.memory import peak_resident_bytes
-sys.modules["dpca.engine.folds.fold"].thread_count = lambda: 1  # what is planned is one task
+from dpca import Run, StreamingPCA
+from dpca.storage.remote.memory import peak_resident_bytes
+one_task = Run(threads=1)  # what is planned is one task
 warnings.simplefilter("ignore")
 path, method, k = sys.argv[1], sys.argv[2], 10
 options = {"random_state": 0, **json.loads(sys.argv[3])}
 small = np.random.default_rng(0).integers(0, 256, (300, 12, 12), dtype=np.uint8)
-StreamingPCA(k, method=method, **options).fit(small)
+StreamingPCA(k, method=method, **options).fit(small, run=one_task)
 before = psutil.Process().memory_info().rss
-model = StreamingPCA(k, method=method, **options).fit(path)
+model = StreamingPCA(k, method=method, **options).fit(path, run=one_task)
 plan = model.fit_report_.plan
 print(json.dumps({"grown": peak_resident_bytes() - before, "planned": plan.task_bytes, "seen": model.n_samples_seen_}))
 """

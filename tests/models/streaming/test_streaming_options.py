@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import sys
 import warnings
 from dataclasses import replace
 from pathlib import Path
@@ -16,7 +15,6 @@ import zarr
 from sklearn.base import clone
 
 from dpca import StreamingPCA
-from dpca.engine.folds.checkpoint import Checkpoints
 from dpca.engine.folds.plan import PlanError
 from dpca.engine.sources.shuffled import shuffle
 from dpca.engine.sources.source import as_source
@@ -52,6 +50,8 @@ from dpca.rules import (
     gains_of,
 )
 from dpca.storage.errors import DataError, StoreError
+from dpca.storage.run import Run
+from dpca.storage.transaction.checkpoints import Checkpoints
 from tests.rules.streams import fit, lost_variance, planted
 
 pytestmark = pytest.mark.filterwarnings("ignore::dpca.models.ConvergenceWarning")
@@ -90,12 +90,10 @@ def filled(rule: Any) -> Any:
 
 
 @each_rule
-def test_a_rule_brings_its_options(rule: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(
-        sys.modules["dpca.engine.folds.fold"], "thread_count", lambda: 1
-    )  # one segment, nothing to merge
+def test_a_rule_brings_its_options(rule: Any) -> None:
     x = planted(700)
-    model = StreamingPCA(3, method=rule, random_state=0, batch_size=50).fit(x)
+    one = Run(threads=1)  # one segment, nothing to merge
+    model = StreamingPCA(3, method=rule, random_state=0, batch_size=50).fit(x, run=one)
     found = fit(filled(rule), x, rows=50)
     np.testing.assert_array_equal(model.components_, found["components"])
     np.testing.assert_array_equal(model.explained_variance_, found["explained_variance"])
@@ -260,7 +258,7 @@ def test_shuffle_takes_another_order_decided_by_the_seed(tmp_path: Path, cluster
     with warnings.catch_warnings():
         warnings.simplefilter("error", OrderWarning)
         first = StreamingPCA(3, random_state=1, **parameters).fit(path)
-    again = StreamingPCA(3, random_state=1, **parameters).fit(path, client=cluster)
+    again = StreamingPCA(3, random_state=1, **parameters).fit(path, run=Run(client=cluster))
     np.testing.assert_array_equal(first.components_, again.components_)
     other = StreamingPCA(3, random_state=2, **parameters).fit(path)
     assert not np.array_equal(first.components_, other.components_)
@@ -300,7 +298,7 @@ def test_one_folder_of_checkpoints_for_many_fits(tmp_path: Path) -> None:
     ):
         alone = StreamingPCA(3, **parameters).fit(path)
         for _ in range(2):
-            model = StreamingPCA(3, **parameters).fit(path, checkpoints=kept)
+            model = StreamingPCA(3, **parameters).fit(path, run=Run(checkpoints=kept))
             np.testing.assert_array_equal(model.components_, alone.components_)
             np.testing.assert_array_equal(model.explained_variance_, alone.explained_variance_)
 

@@ -16,6 +16,7 @@ from dpca.kernels.algebra import linalg_int8
 from dpca.models import OrderWarning
 from dpca.models.streaming.streaming_methods import METHODS, default_method, rule_class
 from dpca.storage.errors import DataError
+from dpca.storage.run import Run
 from tests.conftest import smooth_images
 
 SHAPE = (8, 9, 3)
@@ -59,7 +60,9 @@ def test_one_pass_is_close_to_exact(images: np.ndarray, exact: PCA) -> None:
 def test_every_kind_of_input_gives_the_same(images: np.ndarray, kind: str, tmp_path: Path, cluster: Any) -> None:
     stored = zarr.create_array(str(tmp_path / "x.zarr"), data=images, chunks=(64, *SHAPE))
     x = {"dask": da.from_array(images, chunks=(100, *SHAPE)), "zarr": stored, "path": str(tmp_path / "x.zarr")}[kind]
-    model, reference = (StreamingPCA(5, **STREAMED).fit(given, client=c) for given, c in ((x, cluster), (images, None)))
+    model, reference = (
+        StreamingPCA(5, **STREAMED).fit(given, run=Run(client=c)) for given, c in ((x, cluster), (images, None))
+    )
     np.testing.assert_allclose(model.explained_variance_, reference.explained_variance_, rtol=1e-4)
     overlap = np.linalg.svd(model.components_ @ reference.components_.T, compute_uv=False)
     assert overlap.min() > 1 - 1e-5

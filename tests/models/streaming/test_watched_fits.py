@@ -13,6 +13,7 @@ from sklearn.base import clone
 
 from dpca import EOF, PCA, CellPCA, Progress, StreamingPCA
 from dpca.engine.folds.watching import Pace
+from dpca.storage.run import Run
 from tests.conftest import smooth_images
 
 N, SHAPE = 300, (6, 5, 3)
@@ -81,16 +82,18 @@ def test_on_a_cluster_looks_come_here_and_change_nothing(
 ) -> None:
     zarr.create_array(str(tmp_path / "x.zarr"), data=images, chunks=(16, *SHAPE))
     told: list[Progress] = []
-    found = clone(model).fit(str(tmp_path / "x.zarr"), client=cluster, callback=told.append)
+    found = clone(model).fit(str(tmp_path / "x.zarr"), run=Run(client=cluster), callback=told.append)
     assert len(told) > 2
-    expected = clone(model).fit(str(tmp_path / "x.zarr"), client=cluster)
+    expected = clone(model).fit(str(tmp_path / "x.zarr"), run=Run(client=cluster))
     np.testing.assert_array_equal(found.components_, expected.components_)
     assert told[0].model.transform(images).shape == found.transform(images).shape
-    ended = clone(model).fit(str(tmp_path / "x.zarr"), client=cluster, callback=lambda one: True)
+    ended = clone(model).fit(str(tmp_path / "x.zarr"), run=Run(client=cluster), callback=lambda one: True)
     np.testing.assert_array_equal(ended.components_, told[0].model.components_)
-    assert clone(model).fit(str(tmp_path / "x.zarr"), client=cluster, max_samples=100).n_samples_seen_ in range(100, N)
+    assert clone(model).fit(
+        str(tmp_path / "x.zarr"), run=Run(client=cluster), max_samples=100
+    ).n_samples_seen_ in range(100, N)
     with pytest.raises(ValueError, match="mine"):
-        clone(model).fit(str(tmp_path / "x.zarr"), client=cluster, callback=_refused)
+        clone(model).fit(str(tmp_path / "x.zarr"), run=Run(client=cluster), callback=_refused)
 
 
 def _refused(told: Progress) -> None:

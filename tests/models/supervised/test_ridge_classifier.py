@@ -25,6 +25,7 @@ from dpca.jobs import transform_store
 from dpca.models.base.store import load_any
 from dpca.models.supervised.ridge_classifier import _LABELS_AT_ONCE, _dealt
 from dpca.storage import DataError, StoreError, open_stack
+from dpca.storage.run import Run
 from tests.helpers.traced import traced_peak
 
 ALPHAS = (0.01, 1.0, 30.0, 1e3)
@@ -168,7 +169,7 @@ def test_stores_scores_workers_and_names(tmp_path: Path, scheduler: str) -> None
     zarr.create_array(str(tmp_path / "x"), data=x, chunks=(7, 12, 8))
     stack = open_stack(tmp_path / "x")
     for client in (None, Client(scheduler)):
-        other = StreamingRidgeClassifier(ALPHAS).fit(stack, names, client=client)
+        other = StreamingRidgeClassifier(ALPHAS).fit(stack, names, run=Run(client=client))
         np.testing.assert_array_equal(other.coef_, model.coef_)
         if client is not None:
             client.close()

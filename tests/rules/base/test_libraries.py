@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from dpca.engine.folds.checkpoint import Checkpoints
+from dpca.engine.folds.checkpoint import load_states, save_states
 from dpca.kernels.algebra import linalg_int8
 from dpca.kernels.algebra.namespace import to_numpy
 from dpca.rules import IncrementalSVD, StreamingCovariance
@@ -17,6 +17,7 @@ from dpca.rules.base.state import State
 from dpca.rules.certificates.sampled import Sampled
 from dpca.rules.covariance.covariance import Covariance, CovariancePCA
 from dpca.rules.covariance.moments import Moments
+from dpca.storage.transaction.checkpoints import Checkpoints
 
 Send = Callable[[np.ndarray], Any]
 WHOLE = [CovariancePCA(2), Moments(), IncrementalSVD(2), StreamingCovariance(2), Sampled(IncrementalSVD(2))]
@@ -195,8 +196,8 @@ def test_incremental_svd_of_few_samples_in_tiny_units(send: Send) -> None:
 def test_a_state_that_was_kept_goes_on_anywhere(send: Send, rule: Any, tmp_path: Path) -> None:
     x = np.random.default_rng(11).normal(size=(120, 6)).astype(np.float32) * [6, 5, 4, 3, 2, 1]
     kept = Checkpoints(str(tmp_path))
-    kept.save_states("one", [fold(rule, [x[:50]], send)])
-    loaded = kept.load_states("one")
+    save_states(kept, "one", [fold(rule, [x[:50]], send)])
+    loaded = load_states(kept, "one")
     assert loaded is not None
     state = rule.update(loaded[0], send(x[50:90]))
     assert all(isinstance(array, np.ndarray) for array in state.to_numpy().arrays.values())

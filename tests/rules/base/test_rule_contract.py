@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from dpca.engine.folds.checkpoint import Checkpoints
+from dpca.engine.folds.checkpoint import load_states, save_states
 from dpca.kernels.algebra import linalg
 from dpca.kernels.patches import PatchGrid
 from dpca.models.streaming.streaming_methods import METHODS, rule_class
@@ -33,6 +33,7 @@ from dpca.rules.covariance.spectral import SpectralSVD
 from dpca.rules.covariance.vr_pca import VRPCA
 from dpca.rules.kernel.gains import gains_of
 from dpca.rules.kernel.kha import KernelHebbian, begin
+from dpca.storage.transaction.checkpoints import Checkpoints
 from tests.helpers.traced import traced_peak
 from tests.rules.streams import fit, fold, lost_variance, planted
 
@@ -187,8 +188,8 @@ def test_a_state_is_arrays_and_integers_and_goes_on_after_a_stop(name: str, tmp_
     assert all(type(a) is np.ndarray for a in state.arrays.values())
     assert all(type(c) is int for c in state.counts.values())
     kept = Checkpoints(str(tmp_path))
-    kept.save_states("one", [state])
-    loaded = kept.load_states("one")
+    save_states(kept, "one", [state])
+    loaded = load_states(kept, "one")
     assert loaded is not None
     assert loaded[0].counts == state.counts
     found, expected = (rule.finish(rule.update(s, x[150:])) for s in (loaded[0], state))

@@ -48,15 +48,51 @@ def test_a_fold_without_samples_changes_nothing_far_from_0(empty: int) -> None:
     np.testing.assert_allclose((x @ found["coefficients"].T + found["intercept"])[:, 0], decisions, atol=1e-6)
 
 
-@pytest.mark.parametrize("value", [0.1, 1 / 3, 7.7])
-def test_an_attribute_that_is_constant_but_for_rounding_is_not_scaled_up(value: float) -> None:
+@pytest.mark.parametrize("standardize", [True, False])
+@pytest.mark.parametrize("value", [0.0, 0.1, 1 / 3, 7.7, -12345.678, 1e8 + 0.1])
+def test_an_attribute_that_is_constant_up_to_rounding_has_no_coefficient(value: float, standardize: bool) -> None:
     x, classes = samples()
     x[:, 1] = value
-    rule = RidgeMoments(2, (1.0,))
+    rule = RidgeMoments(2, (1.0,), standardize=standardize)
     parts = [fold(rule, x[a:b], classes[a:b], np.zeros(b - a, int)) for a, b in ((0, 7), (7, 41), (41, 60))]
     found = rule.finish(rule.merge(rule.merge(*parts[:2]), parts[2]))
-    coefficients, _ = expected(x, 2.0 * classes - 1, 1.0)
-    np.testing.assert_allclose(found["coefficients"][0], coefficients, rtol=1e-9, atol=1e-9)
+    x[:, 1] = 0  # scikit-learn multiplies the rounding errors of the mean, too
+    y = 2.0 * classes - 1
+    coefficients = expected(x, y, 1.0)[0] if standardize else Ridge(1.0, solver="cholesky").fit(x, y).coef_
+    np.testing.assert_allclose(found["coefficients"][0], coefficients, rtol=1e-9, atol=1e-12)
+    assert found["coefficients"][0, 1] == 0
+
+
+@pytest.mark.parametrize(("spread", "is_constant"), [(1e-15, True), (1e-12, False)])
+def test_a_spread_above_the_rounding_of_its_values_is_variance(spread: float, is_constant: bool) -> None:
+    x, classes = samples(400)
+    x[:, 1] = 1e3 * (1 + spread * np.sign(x[:, 1]))
+    rule = RidgeMoments(2, (1.0,))
+    found = rule.finish(fold(rule, x, classes, np.zeros(400, int)))
+    assert (found["coefficients"][0, 1] == 0) == is_constant
+
+
+@pytest.mark.parametrize("value", [1 / 3, 3.3, 5.55, 7.7, 0.1, -2.2])
+def test_an_attribute_that_is_constant_without_a_fold_has_no_coefficient_there(value: float) -> None:
+    """The shift comes from the fold in which the attribute varies, far from its constant value in the other one.
+
+    Whether rounding leaves a variance above 0 depends on the value.
+    """
+    x, classes = samples(60)
+    folds = np.repeat([0, 1], [40, 20])
+    x[:, 1] = np.where(folds == 0, 1e5 * (1 + x[:, 1]), value)
+    rule = RidgeMoments(2, ALPHAS, n_folds=2)
+    found = rule.finish(fold(rule, x, classes, folds, 40))
+    y, errors = 2.0 * classes - 1, np.zeros(3)
+    for i, alpha in enumerate(ALPHAS):
+        for f in range(2):
+            rest, own = x[folds != f].copy(), x[folds == f].copy()
+            if f == 0:
+                rest[:, 1] = own[:, 1] = 0
+            scaler = StandardScaler().fit(rest)
+            ridge = Ridge(alpha, solver="cholesky").fit(scaler.transform(rest), y[folds != f])
+            errors[i] += ((ridge.predict(scaler.transform(own)) - y[folds == f]) ** 2).sum() / 60
+    np.testing.assert_allclose(found["errors"], errors, rtol=1e-6)
 
 
 def test_little_variance_is_variance() -> None:

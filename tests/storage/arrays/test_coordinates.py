@@ -24,6 +24,8 @@ from dpca import PCA, BandPCA, CellPCA
 from dpca.jobs import reconstruct_store, transform_store
 from dpca.storage import DataError, StoreError, ingest, open_stack, verify
 from dpca.storage.arrays.coordinates import Coordinate, Coordinates, collect, joined, write_coordinates
+from dpca.storage.run import Run
+from dpca.storage.survey import ReadOptions
 
 ATTRIBUTES = {"standard_name": "air_temperature", "units": "K"}
 
@@ -167,7 +169,7 @@ def test_what_is_left_out_leaves_out_its_time(tmp_path: Path) -> None:
     x[3, 2, 2] = np.nan
     with pytest.raises(DataError, match=r"sample 03 of 'tas' .*nan at \(2, 2\)"):
         ingest(x, tmp_path / "s.zarr")
-    ingest(x.chunk(time=4), tmp_path / "s.zarr", on_error="skip", overwrite=True)
+    ingest(x.chunk(time=4), tmp_path / "s.zarr", reading=ReadOptions(on_error="skip"), run=Run(overwrite=True))
     xr.testing.assert_equal(opened(tmp_path / "s.zarr")["samples"], x.drop_isel(time=3))
 
 

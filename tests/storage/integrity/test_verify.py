@@ -10,6 +10,7 @@ from dpca.storage.arrays.arrays import create_array, create_root, write_shard, w
 from dpca.storage.arrays.layout import Layout
 from dpca.storage.errors import DataError, StoreError
 from dpca.storage.integrity.verify import verify
+from dpca.storage.run import Run
 
 
 @pytest.fixture
@@ -20,16 +21,16 @@ def path(tmp_path, make_stack):
 
 def test_a_whole_store_has_no_problems(path, client):
     assert verify(path) == []
-    assert verify(path, client=client) == []
+    assert verify(path, run=Run(client=client)) == []
     assert verify(path / "samples") == []
 
 
 def test_workers_in_another_folder_find_the_store(path, cluster, monkeypatch):
     monkeypatch.chdir(path.parent)
     assert os.getcwd() not in cluster.run(os.getcwd).values()
-    assert verify(path.name, client=cluster) == []
+    assert verify(path.name, run=Run(client=cluster)) == []
     shard(path, "samples", 0, 0, 0, 0).unlink()
-    assert [problem.partition(":")[0] for problem in verify(path.name, client=cluster)] == ["samples"]
+    assert [problem.partition(":")[0] for problem in verify(path.name, run=Run(client=cluster))] == ["samples"]
 
 
 def test_progress_counts_every_shard(path):
@@ -47,7 +48,7 @@ def test_progress_counts_every_shard(path):
         def close(self):
             self.closed = True
 
-    verify(path, progress=Stage)
+    verify(path, run=Run(progress=Stage))
     assert [(s.said, s.done, s.closed) for s in stages] == [(("verify", 4, "shards"), 4, True)]
 
 
@@ -69,7 +70,7 @@ def test_every_kind_of_damage_is_named(path, client):
     assert problems[1] == "samples: shard (0, 0, 0, 0) is missing"
     assert problems[2] == "samples: shard (1, 0, 0, 0) is empty"
     assert problems[3].startswith("samples: shard (2, 0, 0, 0) is damaged (Stored and computed checksum")
-    assert verify(path, client=client) == problems
+    assert verify(path, run=Run(client=client)) == problems
 
 
 @pytest.mark.parametrize("kept", [1, 3, 20, 300])

@@ -15,6 +15,8 @@ from scipy.io import netcdf_file
 from dpca.storage import ingest
 from dpca.storage.errors import DataError
 from dpca.storage.readers import open_reader
+from dpca.storage.run import Run
+from dpca.storage.survey import ReadOptions
 from tests.storage.sources.made_sources import encoded, pixels
 
 
@@ -42,7 +44,7 @@ def test_ingested_from_plain_and_packed_files(tmp_path: Path) -> None:
     x = np.random.default_rng(0).normal(size=(7, 5, 4)).astype("f4")
     np.save(tmp_path / "a.npy", x[:3])
     np.savez_compressed(tmp_path / "b.npz", samples=x[3:])
-    stack = ingest([tmp_path / "a.npy", tmp_path / "b.npz"], tmp_path / "out.zarr", threads=1)
+    stack = ingest([tmp_path / "a.npy", tmp_path / "b.npz"], tmp_path / "out.zarr", run=Run(threads=1))
     np.testing.assert_array_equal(stack.samples[:], x)
 
 
@@ -61,7 +63,7 @@ def test_missing_values_keep_their_places(tmp_path: Path) -> None:
             file.createDimension("x", 2)
             file.createVariable("sst", "f4", ("t", "x"))[:] = np.where(np.arange(6).reshape(3, 2) == 3 - year, -1, 5)
             file.variables["sst"].missing_value = np.float32(-1)
-    stack = ingest(str(tmp_path / "*.nc"), tmp_path / "out.zarr", on_error="skip")
+    stack = ingest(str(tmp_path / "*.nc"), tmp_path / "out.zarr", reading=ReadOptions(on_error="skip"))
     assert [name for name, _ in stack.rejected] == ["0.nc/sst/1", "1.nc/sst/1"]
     assert stack.shape == (4, 2)
 

@@ -12,6 +12,7 @@ import pytest
 from dpca.storage import ingest
 from dpca.storage.errors import DataError
 from dpca.storage.readers import open_reader
+from dpca.storage.run import Run
 from tests.storage.sources.made_sources import pixels
 
 av = pytest.importorskip("av")
@@ -41,7 +42,7 @@ def test_lossless_frames_come_out_as_they_went_in(tmp_path: Path) -> None:
     some = [[0, 1], [4], [9, 11]]
     for block, indices in zip(reader.stream(some), some, strict=True):
         np.testing.assert_array_equal(block, x[indices])
-    stack = ingest(tmp_path / "s.mkv", tmp_path / "out.zarr", threads=1)
+    stack = ingest(tmp_path / "s.mkv", tmp_path / "out.zarr", run=Run(threads=1))
     np.testing.assert_array_equal(stack.samples[:], x)
 
 
@@ -69,7 +70,7 @@ def test_cut_videos_are_refused_or_shorter(cut: float, tmp_path: Path) -> None:
     path = save(tmp_path / "s.mp4", frames(), "libx264", "yuv420p")
     path.write_bytes(path.read_bytes()[: int(path.stat().st_size * cut)])
     with pytest.raises(DataError, match="'s.mp4' is truncated"):
-        ingest(path, tmp_path / "out.zarr", threads=1)
+        ingest(path, tmp_path / "out.zarr", run=Run(threads=1))
 
 
 def test_nothing_outside_is_followed(tmp_path: Path) -> None:

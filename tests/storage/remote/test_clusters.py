@@ -14,10 +14,10 @@ import dask
 import pytest
 
 from dpca.engine.clusters.cluster import open_client
-from dpca.engine.folds.memory import parallel_tasks, task_budget
 from dpca.jobs.plans.stages import held_by
 from dpca.storage.errors import ClusterError, DataError
 from dpca.storage.remote.clusters import cluster_errors, watched
+from dpca.storage.remote.memory import parallel_tasks, task_budget
 from dpca.storage.remote.tasks import run_in_order
 from tests.helpers.forked import Programs
 from tests.helpers.given_cluster import GivenCluster

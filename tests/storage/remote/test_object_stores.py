@@ -25,6 +25,7 @@ from dpca.storage.arrays.reading import open_array
 from dpca.storage.errors import BusyError, DataError
 from dpca.storage.remote import network
 from dpca.storage.remote.objects import ObjectPath, place_of
+from dpca.storage.run import Run
 from dpca.storage.transaction import lease as leases
 from dpca.storage.transaction.inherited import Inherited
 from dpca.storage.transaction.workspace import Workspace
@@ -398,7 +399,7 @@ def damages(text: bytes) -> dict[str, bytes | None]:
 def test_damage_in_a_bucket_is_named(tmp_path, bucket, protocol, name, damage):
     url = bucket if protocol == "s3" else f"memory://bucket/{damage}"
     np.save(tmp_path / "a.npy", smooth_images(12, (8, 9)))
-    ingest(tmp_path / "a.npy", url, overwrite=True)
+    ingest(tmp_path / "a.npy", url, run=Run(overwrite=True))
     path = ObjectPath(url) / name
     damaged = damages(path.read_bytes())[damage]
     path.unlink() if damaged is None else path.write_bytes(damaged)
@@ -413,7 +414,7 @@ def test_a_store_made_through_faults_is_that_of_the_disk(tmp_path, proxy, bucket
     url = bucket.replace("//bucket", "//faulty")
     photos = upload(tmp_path / "photos", f"{url}/photos")
     proxy.share = 0.15
-    ingest(photos, f"{url}/out.zarr", threads=2)
+    ingest(photos, f"{url}/out.zarr", run=Run(threads=2))
     proxy.share = 0.0
     assert content(f"{url}/out.zarr") == content(ours.path)
     assert sum(proxy.met.values()) > proxy.met["passed"]
@@ -485,6 +486,6 @@ def open_array_at(url: str):
 
 def test_workers_reach_what_the_program_reaches(cluster, bucket, tmp_path):
     write_images(tmp_path / "photos", 9, (20, 16, 3))
-    ingest(upload(tmp_path / "photos", f"{bucket}/photos"), f"{bucket}/a.zarr", client=cluster)
+    ingest(upload(tmp_path / "photos", f"{bucket}/photos"), f"{bucket}/a.zarr", run=Run(client=cluster))
     ours = ingest(tmp_path / "photos", tmp_path / "a.zarr")
     assert content(f"{bucket}/a.zarr") == content(ours.path)

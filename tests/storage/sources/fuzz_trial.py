@@ -22,6 +22,8 @@ from contextlib import redirect_stderr, redirect_stdout
 from pathlib import Path
 from typing import NamedTuple
 
+from dpca.storage.run import Run
+from dpca.storage.survey import ReadOptions
 from tests.storage.sources.fuzzed_sources import form_of, make_fuzzed
 
 MEMORY = 1 << 30
@@ -58,7 +60,7 @@ def trial(source: Path, folder: Path) -> str:
     for on_error in ("stop", "skip"):
         target = folder / f"out-{on_error}.zarr"
         try:
-            ingest(source, target, on_error=on_error, threads=1)  # type: ignore[arg-type]
+            ingest(source, target, reading=ReadOptions(on_error=on_error), run=Run(threads=1))  # type: ignore[arg-type]
         except (DataError, StoreError) as error:
             if fault := _sentence(str(error), names):
                 return f"ingest: {fault}"
@@ -169,7 +171,7 @@ def _given(given: Path, told: Path) -> None:
         target = given.with_name(f"out-{i}.zarr")
         fault = trial(source, source.parent)
         try:
-            ingest(source, target, threads=1)
+            ingest(source, target, run=Run(threads=1))
             end = "ingested"
         except (DataError, StoreError) as error:
             end = f"refused: {error}"

@@ -12,6 +12,8 @@ from collections.abc import Sequence
 from typing import Any
 
 from dpca.storage.arrays.layout import Layout
+from dpca.storage.run import Run
+from dpca.storage.survey import ReadOptions
 
 
 def small_shards(shape: Sequence[int], itemsize: int, axes: Sequence[str], cell_shape: Any = None, *_: Any) -> Layout:
@@ -33,7 +35,7 @@ def main(source: str, target: str, on_error: Any) -> None:
 
     filling.decode = slow_decode
     print("ready", flush=True)
-    ingest.ingest(source, target, on_error=on_error, threads=2)
+    ingest.ingest(source, target, reading=ReadOptions(on_error=on_error), run=Run(threads=2))
 
 
 if __name__ == "__main__":

@@ -13,6 +13,7 @@ import numpy as np
 import pytest
 import zarr
 
+from dpca.storage.run import Run
 from tests.storage.sources.fuzz_trial import run_fuzzed, run_given
 from tests.storage.sources.fuzzed_sources import FORMATS
 from tests.storage.sources.made_sources import jpegs, write_idx, write_zip
@@ -29,7 +30,7 @@ def test_the_sources_are_sound_before(form: str, tmp_path: Path) -> None:
     from dpca.storage.ingest import ingest
 
     (tmp_path / "in").mkdir()
-    assert ingest(FORMATS[form](tmp_path / "in"), tmp_path / "out.zarr", threads=1).n_samples >= 4
+    assert ingest(FORMATS[form](tmp_path / "in"), tmp_path / "out.zarr", run=Run(threads=1)).n_samples >= 4
 
 
 def npy(header: str, content: bytes = bytes(4000)) -> bytes:

@@ -19,6 +19,7 @@ from PIL import Image
 from dpca.storage.errors import DataError, StoreError
 from dpca.storage.ingest import ingest
 from dpca.storage.stack import open_stack
+from dpca.storage.survey import ReadOptions
 from tests.storage.sources.made_sources import (
     encoded,
     jpeg_bomb,
@@ -242,7 +243,10 @@ def test_one_sentence_and_nothing_half_written(name: str, tmp_path: Path) -> Non
     (tmp_path / "in").mkdir()
     source = case.make(tmp_path / "in")
     with pytest.raises((DataError, StoreError), match=case.words) as caught:
-        ingest(source, tmp_path / "out.zarr", **case.options)
+        # Options are made here, since their constructor rejects some of them.
+        apart = {name: value for name, value in case.options.items() if name in ("key", "axes", "cell_shape")}
+        reading = ReadOptions(**{name: value for name, value in case.options.items() if name not in apart})
+        ingest(source, tmp_path / "out.zarr", reading=reading, **apart)
     message = str(caught.value)
     assert "\n" not in message
     assert len(message) < 500
@@ -257,7 +261,7 @@ ONE_BY_ONE = [name for name, case in CASES.items() if "'x" in case.words or "x.j
 def test_skip_leaves_out_just_the_bad_ones(name: str, tmp_path: Path) -> None:
     assert len(ONE_BY_ONE) >= 15
     (tmp_path / "in").mkdir()
-    stack = ingest(CASES[name].make(tmp_path / "in"), tmp_path / "out.zarr", on_error="skip")
+    stack = ingest(CASES[name].make(tmp_path / "in"), tmp_path / "out.zarr", reading=ReadOptions(on_error="skip"))
     assert stack.names.tolist() == list(GOOD)
     assert len(stack.rejected) >= 1
     assert all(rejected[:1] in "x/.y" and reason for rejected, reason in stack.rejected)
@@ -266,7 +270,7 @@ def test_skip_leaves_out_just_the_bad_ones(name: str, tmp_path: Path) -> None:
 def test_nothing_but_bad_images(tmp_path: Path) -> None:
     bad = {f"{i}.jpg": b"text" for i in range(9)}
     with pytest.raises(DataError) as caught:
-        ingest(write_folder(tmp_path / "t", bad), tmp_path / "out.zarr", on_error="skip")
+        ingest(write_folder(tmp_path / "t", bad), tmp_path / "out.zarr", reading=ReadOptions(on_error="skip"))
     for words in ("9 samples", "'t'", "'0.jpg'", "b'text'"):
         assert words in str(caught.value)
     assert os.listdir(tmp_path) == ["t"]
@@ -278,7 +282,7 @@ def test_an_archive_never_writes_outside(tmp_path: Path) -> None:
     with zipfile.ZipFile(path, "w") as archive:
         for name in ("../escaped.jpg", "/tmp/escaped.jpg", "good.jpg"):
             archive.writestr(name, COLOR)
-    ingest(path, tmp_path / "deep" / "er" / "out.zarr", on_error="skip")
+    ingest(path, tmp_path / "deep" / "er" / "out.zarr", reading=ReadOptions(on_error="skip"))
     assert not list(tmp_path.glob("**/escaped.jpg"))
     stack = open_stack(tmp_path / "deep" / "er" / "out.zarr")
     assert [name for name, _ in stack.rejected] == ["../escaped.jpg", "/tmp/escaped.jpg"]

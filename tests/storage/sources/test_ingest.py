@@ -17,11 +17,11 @@ import zarr
 from distributed import Client
 
 from dpca.storage.errors import DataError, StoreError
-from dpca.storage.images import Rules
 from dpca.storage.ingest import ingest
 from dpca.storage.integrity.verify import verify
 from dpca.storage.readers import open_reader
-from dpca.storage.survey import survey
+from dpca.storage.run import Run
+from dpca.storage.survey import ReadOptions, survey
 from tests.helpers.forked import Programs
 from tests.storage.sources.ingesting import (
     BROKEN,
@@ -122,7 +122,10 @@ def test_floats_get_the_range_of_their_values(tmp_path: Path) -> None:
     assert stack.data_range == (float(values.min()), float(values.max()))
     assert stack.labels is not None
     assert stack.labels.tolist() == ["a", "b"] * 6 + ["é"]
-    assert ingest(tmp_path / "a.npz", tmp_path / "out2.zarr", data_range=(-9, 9)).data_range == (-9.0, 9.0)
+    assert ingest(tmp_path / "a.npz", tmp_path / "out2.zarr", reading=ReadOptions(data_range=(-9, 9))).data_range == (
+        -9.0,
+        9.0,
+    )
 
 
 def test_arrays_of_every_kind_become_the_same_stack(tmp_path: Path) -> None:
@@ -138,7 +141,7 @@ def test_arrays_of_every_kind_become_the_same_stack(tmp_path: Path) -> None:
         ("a.npz", {}),
         ("a.h5", {"axes": ("y", "x", "sample")}),
         ("a.zarr", {}),
-        ("a.idx", {"data_range": (0, 4000)}),
+        ("a.idx", {"reading": ReadOptions(data_range=(0, 4000))}),
     ):
         stack = ingest(tmp_path / name, tmp_path / f"{name}-out.zarr", **options)
         np.testing.assert_array_equal(stack.samples[:], values)
@@ -156,9 +159,9 @@ def test_a_stack_store_is_a_source(tmp_path: Path) -> None:
 def test_color_crop_and_resize(tmp_path: Path) -> None:
     mixed = {"a.png": encoded(pixels(1, 30, 22, 1)), "b.png": encoded(pixels(2, 26, 40))}
     source = write_folder(tmp_path / "t", mixed)
-    stack = ingest(source, tmp_path / "a.zarr", color="rgb", crop=(26, 22), resize=(13, 11))
+    stack = ingest(source, tmp_path / "a.zarr", reading=ReadOptions(color="rgb", crop=(26, 22), resize=(13, 11)))
     assert stack.shape == (2, 13, 11, 3)
-    grey = ingest(source, tmp_path / "b.zarr", color="grey", crop=(20, 20))
+    grey = ingest(source, tmp_path / "b.zarr", reading=ReadOptions(color="grey", crop=(20, 20)))
     np.testing.assert_array_equal(grey.samples[0], pixels(1, 30, 22, 1)[5:25, 1:21])
 
 
@@ -187,21 +190,27 @@ def test_the_same_bytes_wherever_it_runs(tmp_path: Path) -> None:
     stores = []
     for place in ("here", "there"):
         source = write_folder(tmp_path / place / "t", jpegs(5))
-        ingest(source, tmp_path / place / "out.zarr", threads=1 if place == "here" else 3)
+        ingest(source, tmp_path / place / "out.zarr", run=Run(threads=1 if place == "here" else 3))
         stores.append(contents(tmp_path / place / "out.zarr"))
     assert stores[0] == stores[1]
 
 
 @pytest.mark.parametrize(
     "other",
-    [{"cell_shape": (5, 5)}, {"color": "grey"}, {"crop": (9, 9)}, {"resize": (9, 9)}, {"data_range": (0, 1)}],
+    [
+        {"cell_shape": (5, 5)},
+        {"reading": ReadOptions(color="grey")},
+        {"reading": ReadOptions(crop=(9, 9))},
+        {"reading": ReadOptions(resize=(9, 9))},
+        {"reading": ReadOptions(data_range=(0, 1))},
+    ],
 )
 def test_other_settings_need_another_output(other: dict[str, Any], tmp_path: Path) -> None:
     source = write_folder(tmp_path / "t", jpegs(3))
     ingest(source, tmp_path / "out.zarr")
     with pytest.raises(StoreError, match="other input or with other settings"):
         ingest(source, tmp_path / "out.zarr", **other)
-    ingest(source, tmp_path / "out.zarr", overwrite=True, **other)
+    ingest(source, tmp_path / "out.zarr", run=Run(overwrite=True), **other)
     assert verify(tmp_path / "out.zarr") == []
 
 
@@ -211,7 +220,7 @@ def test_a_changed_source_needs_another_output(tmp_path: Path) -> None:
     write_folder(source, {"img/000009.jpg": encoded(pixels(9), "JPEG")})
     with pytest.raises(StoreError, match="other input"):
         ingest(source, tmp_path / "out.zarr")
-    assert ingest(source, tmp_path / "out.zarr", overwrite=True).n_samples == 4
+    assert ingest(source, tmp_path / "out.zarr", run=Run(overwrite=True)).n_samples == 4
 
 
 # -- interruption
@@ -227,13 +236,13 @@ def test_an_interrupted_run_goes_on(kind: str, limit: int, tmp_path: Path, monke
         source = tmp_path / "a.npz"
         np.savez(source, values=np.random.default_rng(0).normal(size=(23, 5, 4)))
     reader = Breaking(open_reader(source), 99)
-    ingest(reader, tmp_path / "whole.zarr", threads=1)
+    ingest(reader, tmp_path / "whole.zarr", run=Run(threads=1))
     with pytest.raises(Interrupted):
-        ingest(Breaking(open_reader(source), limit), tmp_path / "out.zarr", threads=1)
+        ingest(Breaking(open_reader(source), limit), tmp_path / "out.zarr", run=Run(threads=1))
     assert not (tmp_path / "out.zarr").exists()
 
     written = noted_writes(monkeypatch)
-    ingest(reader, tmp_path / "out.zarr", threads=1)
+    ingest(reader, tmp_path / "out.zarr", run=Run(threads=1))
     # the first rows decide on form and codec, so an early limit leaves nothing behind
     done = limit // 4 if kind == "png" and limit > 8 else 0
     assert written == [4 * shard for shard in range(done, 6)]
@@ -249,7 +258,7 @@ def test_a_killed_process_is_resumed(kind: str, moments: list[int], tmp_path: Pa
         on_error = "skip"
         files |= {"img/000031.jpg": BROKEN, "img/000033.jpg": BROKEN, "img/000120.jpg": b"text"}
     source = SOURCES["tgz" if kind == "tgz" else "tar"](tmp_path, files)
-    ingest(source, tmp_path / "whole.zarr", on_error=on_error)
+    ingest(source, tmp_path / "whole.zarr", reading=ReadOptions(on_error=on_error))
     command = [sys.executable, str(Path(__file__).with_name("ingest_to_kill.py"))]
     chance = random.Random(kind)
     # each at a random moment after so many shards of 38: at the beginning, in the middle, around the end
@@ -262,7 +271,7 @@ def test_a_killed_process_is_resumed(kind: str, moments: list[int], tmp_path: Pa
             process.kill()
             # around the end it may be too late
             assert process.wait() == -signal.SIGKILL or n_done == 38
-    ingest(source, tmp_path / "out.zarr", on_error=on_error)
+    ingest(source, tmp_path / "out.zarr", reading=ReadOptions(on_error=on_error))
     assert contents(tmp_path / "out.zarr") == contents(tmp_path / "whole.zarr")
     assert not (tmp_path / "out.zarr.partial").exists()
 
@@ -281,10 +290,10 @@ def test_a_cluster_makes_the_same_store(kind: str, tmp_path: Path, cluster: Clie
     else:
         source = SOURCES[kind](tmp_path, bad_files(23, {9: BROKEN}))
     for name, client in (("here", None), ("there", cluster)):
-        ingest(source, tmp_path / name, on_error="skip", client=client)
+        ingest(source, tmp_path / name, reading=ReadOptions(on_error="skip"), run=Run(client=client))
     assert contents(tmp_path / "here") == contents(tmp_path / "there")
     with pytest.raises(DataError, match=r"000010.jpg' is broken|sample 09 of 'a.npz/values' .*inf"):
-        ingest(source, tmp_path / "out", client=cluster)
+        ingest(source, tmp_path / "out", run=Run(client=cluster))
 
 
 @pytest.mark.usefixtures("_many_shards")
@@ -309,7 +318,7 @@ def test_a_killed_worker_does_not_matter(kind: str, tmp_path: Path, cluster: Cli
         def close(self) -> None:
             pass
 
-    stack = ingest(source, tmp_path / "out.zarr", client=cluster, progress=KillingProgress)
+    stack = ingest(source, tmp_path / "out.zarr", run=Run(client=cluster, progress=KillingProgress))
     assert killed
     np.testing.assert_array_equal(stack.samples[:], stacked(files))
     cluster.wait_for_workers(2)
@@ -325,7 +334,7 @@ def test_a_source_that_a_worker_does_not_see(tmp_path: Path) -> None:
     path = write_zip(tmp_path / "a.zip", jpegs(3))
     part = open_reader(path).part([0, 1])
     path.unlink()
-    form = survey(open_reader(write_zip(tmp_path / "b.zip", jpegs(3))), Rules(), stop=True)
+    form = survey(open_reader(write_zip(tmp_path / "b.zip", jpegs(3))), ReadOptions())
     with pytest.raises(DataError, match=r"source .*a\.zip.* worker"):
         FILLING.fill_shard(str(tmp_path / "out"), 0, part, form, True)
 
@@ -346,7 +355,7 @@ def test_progress_counts_every_sample_once(tmp_path: Path) -> None:
     ingest(
         write_tar(tmp_path / "a.tar", [member(n, p) for n, p in jpegs(7).items()]),
         tmp_path / "o",
-        progress=Counting,
+        run=Run(progress=Counting),
     )
     assert told[0] == ("ingest", 7, "samples")
     assert sum(told[1:-1]) == 7

@@ -15,7 +15,9 @@ from dpca.storage.errors import DataError
 from dpca.storage.ingest import ingest
 from dpca.storage.integrity.verify import verify
 from dpca.storage.readers import open_reader
+from dpca.storage.run import Run
 from dpca.storage.stack import open_stack
+from dpca.storage.survey import ReadOptions
 from tests.storage.sources.ingesting import (
     BROKEN,
     INGEST,
@@ -41,7 +43,7 @@ def test_the_first_bad_image_in_order_is_named(kind: str, threads: int, tmp_path
     other = encoded(pixels(0, 30, 20), "JPEG")
     source = SOURCES[kind](tmp_path, bad_files(40, {21: other, 22: BROKEN, 39: b""}))
     with pytest.raises(DataError) as caught:
-        ingest(source, tmp_path / "out.zarr", threads=threads)
+        ingest(source, tmp_path / "out.zarr", run=Run(threads=threads))
     for words in ("'img/000022.jpg'", "30 x 20 pixels", "24 x 20", "'img/000001.jpg'", "--resize", "--on-error skip"):
         assert words in str(caught.value)
     assert not (tmp_path / "out.zarr").exists()
@@ -68,7 +70,9 @@ PATTERNS: dict[str, set[int]] = {
 def test_skip_leaves_no_gap(kind: str, pattern: str, tmp_path: Path) -> None:
     bad = PATTERNS[pattern]
     files = bad_files(23, dict.fromkeys(bad, BROKEN))
-    stack = ingest(SOURCES[kind](tmp_path, files), tmp_path / "out.zarr", on_error="skip", threads=2)
+    stack = ingest(
+        SOURCES[kind](tmp_path, files), tmp_path / "out.zarr", reading=ReadOptions(on_error="skip"), run=Run(threads=2)
+    )
     good = {name: payload for i, (name, payload) in enumerate(files.items()) if i not in bad}
     np.testing.assert_array_equal(stack.samples[:], stacked(good))
     assert stack.names.tolist() == list(good)
@@ -84,7 +88,7 @@ def test_skip_leaves_no_gap(kind: str, pattern: str, tmp_path: Path) -> None:
 def test_a_rare_bad_image_costs_only_what_is_in_flight(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     written = noted_writes(monkeypatch)
     source = write_folder(tmp_path / "t", bad_files(120, {10: BROKEN}))
-    ingest(source, tmp_path / "out.zarr", on_error="skip", threads=2)
+    ingest(source, tmp_path / "out.zarr", reading=ReadOptions(on_error="skip"), run=Run(threads=2))
     assert len(written) <= 30 + 4
 
 
@@ -97,7 +101,7 @@ def test_labels_follow_what_is_kept(tmp_path: Path) -> None:
         ingest(tmp_path / "a.npz", tmp_path / "out.zarr")
     for words in ("sample 02 of 'a.npz/values'", "nan at (3,)", REMEDY, "--on-error skip"):
         assert words in str(caught.value)
-    stack = ingest(tmp_path / "a.npz", tmp_path / "out.zarr", on_error="skip")
+    stack = ingest(tmp_path / "a.npz", tmp_path / "out.zarr", reading=ReadOptions(on_error="skip"))
     keep = [0, 1, 3, 4, 5, 6, 8, 9, 10]
     np.testing.assert_array_equal(stack.samples[:], values[keep])
     assert stack.labels is not None
@@ -109,8 +113,8 @@ def test_labels_follow_what_is_kept(tmp_path: Path) -> None:
 
 def test_a_stack_with_gaps_is_not_what_a_strict_run_asks_for(tmp_path: Path) -> None:
     source = write_folder(tmp_path / "t", bad_files(5, {2: BROKEN}))
-    ingest(source, tmp_path / "out.zarr", on_error="skip")
-    assert ingest(source, tmp_path / "out.zarr", on_error="skip").n_samples == 4
+    ingest(source, tmp_path / "out.zarr", reading=ReadOptions(on_error="skip"))
+    assert ingest(source, tmp_path / "out.zarr", reading=ReadOptions(on_error="skip")).n_samples == 4
     with pytest.raises(DataError, match=r"1 rejected .*'img/000003.jpg'"):
         ingest(source, tmp_path / "out.zarr")
 
@@ -120,8 +124,8 @@ def test_a_stopped_run_can_go_on_by_skipping(tmp_path: Path) -> None:
     source = write_folder(tmp_path / "t", bad_files(30, {17: BROKEN}))
     with pytest.raises(DataError, match="000018"):
         ingest(source, tmp_path / "out.zarr")
-    stack = ingest(source, tmp_path / "out.zarr", on_error="skip")
-    ingest(source, tmp_path / "whole.zarr", on_error="skip")
+    stack = ingest(source, tmp_path / "out.zarr", reading=ReadOptions(on_error="skip"))
+    ingest(source, tmp_path / "whole.zarr", reading=ReadOptions(on_error="skip"))
     assert stack.n_samples == 29
     assert contents(tmp_path / "out.zarr") == contents(tmp_path / "whole.zarr")
 
@@ -129,13 +133,18 @@ def test_a_stopped_run_can_go_on_by_skipping(tmp_path: Path) -> None:
 @pytest.mark.usefixtures("_many_shards")
 def test_a_skipping_run_that_was_interrupted_remembers(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     source = write_folder(tmp_path / "t", bad_files(30, {5: BROKEN, 17: b""}))
-    ingest(source, tmp_path / "whole.zarr", on_error="skip")
+    ingest(source, tmp_path / "whole.zarr", reading=ReadOptions(on_error="skip"))
     with pytest.raises(Interrupted):
-        ingest(Breaking(open_reader(source), 25), tmp_path / "out.zarr", on_error="skip", threads=1)
+        ingest(
+            Breaking(open_reader(source), 25),
+            tmp_path / "out.zarr",
+            reading=ReadOptions(on_error="skip"),
+            run=Run(threads=1),
+        )
     # Recorded rejections are not searched again, and are errors for a run that stops at errors.
     with pytest.raises(DataError, match=r"'img/000006.jpg' is broken"):
         ingest(Breaking(open_reader(source), 99), tmp_path / "out.zarr")
-    ingest(Breaking(open_reader(source), 99), tmp_path / "out.zarr", on_error="skip")
+    ingest(Breaking(open_reader(source), 99), tmp_path / "out.zarr", reading=ReadOptions(on_error="skip"))
     stack, whole = open_stack(tmp_path / "out.zarr"), open_stack(tmp_path / "whole.zarr")
     np.testing.assert_array_equal(stack.samples[:], whole.samples[:])
     assert stack.rejected == whole.rejected
@@ -154,14 +163,21 @@ def test_rejections_and_interruptions_in_any_order(
     values[bad, 1] = np.nan
     (np.savez if random_access else np.savez_compressed)(tmp_path / "a.npz", values=values)
     monkeypatch.setattr(INGEST, "choose_layout", lambda *_: Layout((1, 2), (rows, 2)))
-    whole = ingest(tmp_path / "a.npz", tmp_path / "whole", on_error="skip", threads=chance.choice([1, 3]))
+    whole = ingest(
+        tmp_path / "a.npz",
+        tmp_path / "whole",
+        reading=ReadOptions(on_error="skip"),
+        run=Run(threads=chance.choice([1, 3])),
+    )
     np.testing.assert_array_equal(whole.samples[:], np.delete(values, bad, 0))
     assert [int(name) for name, _ in whole.rejected] == bad
     for _ in range(3):
         reader = Breaking(open_reader(tmp_path / "a.npz"), chance.randrange(n + 1))
         with contextlib.suppress(Interrupted):
-            ingest(reader, tmp_path / "out", on_error="skip", threads=chance.choice([1, 3]))
-    ingest(open_reader(tmp_path / "a.npz"), tmp_path / "out", on_error="skip")
+            ingest(
+                reader, tmp_path / "out", reading=ReadOptions(on_error="skip"), run=Run(threads=chance.choice([1, 3]))
+            )
+    ingest(open_reader(tmp_path / "a.npz"), tmp_path / "out", reading=ReadOptions(on_error="skip"))
     resumed = open_stack(tmp_path / "out")
     assert resumed.rejected == whole.rejected
     # The interrupted reader differs only in the name of its source.

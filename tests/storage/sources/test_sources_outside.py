@@ -16,6 +16,8 @@ from dpca.report.record import write_report
 from dpca.storage.errors import DataError
 from dpca.storage.ingest import ingest
 from dpca.storage.readers import open_reader
+from dpca.storage.run import Run
+from dpca.storage.survey import ReadOptions
 from tests.storage.sources.made_sources import encoded, jpegs, pixels, pngs, write_folder
 
 VALUES = np.arange(6 * 4 * 5, dtype=np.uint8).reshape(6, 4, 5)
@@ -148,7 +150,7 @@ def test_special_files_among_images_are_refused_by_name(tmp_path: Path) -> None:
     (tmp_path / "in").mkdir()
     names = sorted(specials(tmp_path / "in"))
     (tmp_path / "in" / "good.jpg").write_bytes(encoded(pixels(), "JPEG"))
-    stack = ingest(tmp_path / "in", tmp_path / "out.zarr", on_error="skip", threads=1)
+    stack = ingest(tmp_path / "in", tmp_path / "out.zarr", reading=ReadOptions(on_error="skip"), run=Run(threads=1))
     assert stack.names.tolist() == ["good.jpg"]
     assert [name for name, _ in stack.rejected] == names
 

@@ -9,12 +9,12 @@ from pathlib import Path
 
 import pytest
 
-from dpca.engine.folds.checkpoint import Checkpoints
 from dpca.storage import disk
 from dpca.storage.arrays.arrays import create_root
 from dpca.storage.disk import atomic_write_bytes, exchanged, require_free_space, writing_errors
 from dpca.storage.errors import StoreError
 from dpca.storage.transaction import growing
+from dpca.storage.transaction.checkpoints import Checkpoints
 from dpca.storage.transaction.workspace import Workspace
 
 

@@ -19,11 +19,11 @@ import zarr
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from dpca.engine.folds.checkpoint import Checkpoints
 from dpca.storage.arrays.arrays import create_array, create_root, write_shard
 from dpca.storage.arrays.layout import Layout
 from dpca.storage.disk import writing_errors
 from dpca.storage.errors import StoreError
+from dpca.storage.transaction.checkpoints import Checkpoints
 from dpca.storage.transaction.workspace import Workspace, fingerprint_of
 from tests.helpers.forked import ROOT
 from tests.storage.transaction.jobs_to_kill import tree

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 import os
-from collections.abc import Callable
 from dataclasses import dataclass, replace
 from datetime import timedelta
 from typing import Any
@@ -22,6 +21,7 @@ from dpca.representation.whitened import Whitened
 from dpca.storage.arrays.labelled import is_labelled, labelled_array
 from dpca.storage.errors import DataError
 from dpca.storage.given_numbers import is_whole
+from dpca.timeseries.results import FieldGrid
 
 # Steps that differ by less than this share of their mean count as equal.
 _UNEVEN = 1e-3
@@ -29,8 +29,8 @@ _DAY = timedelta(days=1)
 
 
 @dataclass(frozen=True, eq=False)
-class TimeFunctions:
-    """K time series: the coordinates of a field in an orthonormal basis.
+class ScoreSeries:
+    """K principal component time series: the coordinates of a field in an orthonormal basis.
 
     Attributes
     ----------
@@ -40,24 +40,14 @@ class TimeFunctions:
     share : float
         Share of the variance of the field that the basis retains, from the eigenvalues of the model. 1 without a model,
         as the time series are then the field.
-    shape : tuple of int
-        Shape of a map.
-    basis : LinearRepresentation or None
-        The basis with mean 0; it converts coefficients to maps. None without a model.
-    placed : callable or None
-        Function that puts maps (n, d) of grid points with data on the grid of the field (n, *shape). None if all grid
-        points have data.
-    labels : Labels or None
-        Names of the dims of a map.
+    grid : FieldGrid
+        The grid of the field, and the basis.
     """
 
     values: Array
     times: Array
     share: float
-    shape: tuple[int, ...]
-    basis: LinearRepresentation | None
-    placed: Callable[[Array], Array] | None
-    labels: Any
+    grid: FieldGrid
 
     @property
     def centered(self) -> Array:
@@ -88,7 +78,7 @@ def even_step(times: Array) -> float:
     return float(steps.mean())
 
 
-def time_functions(scores: Any, model: Any, time: Any, *, least: int = 2) -> TimeFunctions:
+def score_series(scores: Any, model: Any, time: Any, *, least: int = 2) -> ScoreSeries:
     """Return the time series of an analysis that requires at least ``least`` samples; see `dpca.timeseries`.
 
     Raises
@@ -110,7 +100,7 @@ def time_functions(scores: Any, model: Any, time: Any, *, least: int = 2) -> Tim
     times = times_of(time, len(values), along)
     values = values.astype(np.float64)
     if model is None:
-        return TimeFunctions(values.reshape(len(values), -1), times, 1.0, values.shape[1:], None, None, None)
+        return ScoreSeries(values.reshape(len(values), -1), times, 1.0, FieldGrid(values.shape[1:]))
     placed, labels, shape = None, None, None
     if isinstance(model, EOF):
         check_is_fitted(model, "model_")
@@ -119,9 +109,8 @@ def time_functions(scores: Any, model: Any, time: Any, *, least: int = 2) -> Tim
     values, basis = _in_basis(values, model)
     k = basis.score_shape[-1]
     share = float(model.explained_variance_[..., :k].sum() / max(np.sum(model.total_variance_), 1e-300))
-    return TimeFunctions(
-        values, times, min(share, 1.0), shape or basis.sample_shape, basis, placed, labels or model._labels
-    )
+    grid = FieldGrid(shape or basis.sample_shape, basis, placed, labels or model._labels)
+    return ScoreSeries(values, times, min(share, 1.0), grid)
 
 
 def checked_modes(n_modes: Any, most: int, of: str) -> int:

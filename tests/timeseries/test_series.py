@@ -17,8 +17,8 @@ import zarr
 from dpca import EOF, PCA, BandPCA, CellPCA, KernelPCA, timeseries
 from dpca.jobs import transform_store
 from dpca.storage import DataError, ingest, open_stack
-from dpca.timeseries.functions import TimeFunctions, time_functions
 from dpca.timeseries.results import Modes
+from dpca.timeseries.series import ScoreSeries, score_series
 from tests.timeseries.field import SHAPE, N, waves
 
 FIELD = waves()
@@ -34,8 +34,8 @@ def test_scores_in_any_form_are_the_same_functions(tmp_path: Path) -> None:
     transform_store(open_stack(tmp_path / "field.zarr"), tmp_path / "model.zarr", tmp_path / "scores.zarr")
     array = zarr.create_array(zarr.storage.MemoryStore(), data=SCORES, chunks=(50, 4))
     for scores in (SCORES, da.from_array(SCORES), array, xarray.DataArray(SCORES), SCORES.astype(np.float32)):
-        np.testing.assert_allclose(time_functions(scores, MODEL, None).values, SCORES, atol=1e-5)
-    stored = time_functions(tmp_path / "scores.zarr", model, 0.5)
+        np.testing.assert_allclose(score_series(scores, MODEL, None).values, SCORES, atol=1e-5)
+    stored = score_series(tmp_path / "scores.zarr", model, 0.5)
     np.testing.assert_allclose(np.abs(stored.values), np.abs(SCORES), atol=1e-4)
     assert (stored.step, stored.share) == (0.5, pytest.approx(MODEL.explained_variance_ratio_.sum()))
 
@@ -48,9 +48,9 @@ def test_scores_in_any_form_are_the_same_functions(tmp_path: Path) -> None:
 def test_maps_are_those_of_the_model(model: Any) -> None:
     """The time series are coordinates in an orthonormal basis: with their maps they yield the reconstruction."""
     scores = model.fit(FIELD).transform(FIELD)
-    found = time_functions(scores, model, None)
+    found = score_series(scores, model, None)
     every = np.eye(found.values.shape[1])
-    maps = Modes(found.share, every, found.shape, found.basis, None, found.labels).modes
+    maps = Modes(found.share, every, found.grid).modes
     assert maps.chunks[0] == (1,) * len(every)
     rows = maps.compute().reshape(len(every), -1)
     back = model.inverse_transform(scores) - model.mean_.reshape(SHAPE)
@@ -98,7 +98,7 @@ def test_fields_with_gaps() -> None:
 def test_what_time_is() -> None:
     def steps(along: Any) -> float:
         scores = xarray.DataArray(SCORES[:4], dims=("time", "component"), coords={"time": along})
-        return time_functions(scores, MODEL, None).step
+        return score_series(scores, MODEL, None).step
 
     day = np.datetime64("2000-02-27")
     assert steps(day + np.arange(4)) == 1
@@ -107,10 +107,10 @@ def test_what_time_is() -> None:
     assert steps(np.arange(4) * 0.1) == pytest.approx(0.1)
     assert steps(list("abcd")) == steps(np.array(list("abcd"), object)) == steps([3, 2, 1, 0]) == 1
     for hour in (timedelta(hours=1), np.timedelta64(1, "h")):
-        assert time_functions(SCORES, MODEL, hour).step == pytest.approx(1 / 24)
-    assert time_functions(SCORES, MODEL, np.arange(N) / 3).step == pytest.approx(1 / 3)
+        assert score_series(SCORES, MODEL, hour).step == pytest.approx(1 / 24)
+    assert score_series(SCORES, MODEL, np.arange(N) / 3).step == pytest.approx(1 / 3)
     # Long steps that differ by rounding.
-    assert time_functions(SCORES, MODEL, 1e9 * np.arange(N) + np.arange(N) % 2).step == pytest.approx(1e9)
+    assert score_series(SCORES, MODEL, 1e9 * np.arange(N) + np.arange(N) % 2).step == pytest.approx(1e9)
 
 
 GIVEN: dict[str, tuple[Callable[[], object], str]] = {
@@ -196,7 +196,7 @@ def test_refused_in_one_sentence(case: str) -> None:
 
 
 def test_the_first_functions_hold_less() -> None:
-    found = time_functions(SCORES[:, :2], MODEL, None)
+    found = score_series(SCORES[:, :2], MODEL, None)
     assert found.share == pytest.approx(MODEL.explained_variance_ratio_[:2].sum())
     assert timeseries.hilbert_eof(SCORES[:, :2], 1, model=MODEL).modes.shape == (1, *SHAPE)
 
@@ -207,4 +207,4 @@ def test_bands_and_fields_without_a_model() -> None:
     assert found.modes.shape == (3, *SHAPE)
     whole = timeseries.hilbert_eof(FIELD, 3)
     assert (whole.share, whole.modes.shape) == (1.0, (3, *SHAPE))
-    assert isinstance(time_functions(FIELD, None, None), TimeFunctions)
+    assert isinstance(score_series(FIELD, None, None), ScoreSeries)

@@ -12,7 +12,7 @@ from typing import Any
 import psutil
 
 from dpca.storage.errors import ClusterError
-from dpca.storage.remote.clusters import cluster_errors, is_watched, wait_for_worker, worker_threads
+from dpca.storage.remote.clusters import cluster_errors, is_watched, run_on_first_worker, worker_threads
 
 # distributed spills a worker's results to disk from 60 % of its limit on, and restarts it at 95 %. Plans stay below.
 _USABLE = 0.6
@@ -104,14 +104,15 @@ def task_budget(client: Any | None, n_threads: int) -> int:
     if client is None:
         return usable_bytes() // n_threads
     with cluster_errors(client):
-        rooms = client.run(_worker_room, on_error="ignore")
+        rooms = list(client.run(_worker_room, on_error="ignore").values())
         if not rooms:
-            # All workers may have been killed just now, and may be restarting.
-            wait_for_worker(client, None if is_watched(client) else _PATIENCE)
-            rooms = client.run(_worker_room, on_error="ignore")
+            # All workers may have been killed just now, or an adaptive cluster has none while there is nothing to do.
+            # It may retire a new one at once, so the task that starts it is the one that asks.
+            found = run_on_first_worker(client, _own_room, None if is_watched(client) else _PATIENCE)
+            rooms = [] if found is None else [found]
     if not rooms:
         raise ClusterError("the Dask cluster has no workers yet: start some, or give a memory budget")
-    return int(max(0, min(rooms.values())))
+    return int(max(0, min(rooms)))
 
 
 def _worker_room(dask_worker: Any) -> int:
@@ -119,6 +120,13 @@ def _worker_room(dask_worker: Any) -> int:
     kept: int = dask_worker.state.nbytes // _STEP * _STEP
     threads: int = dask_worker.state.nthreads
     return (room_within(dask_worker.memory_manager.memory_limit) - kept) // threads
+
+
+def _own_room() -> int:
+    """Return the memory budget of one task on the worker that runs this one."""
+    from distributed import get_worker
+
+    return _worker_room(get_worker())
 
 
 def room_within(limit: int | None) -> int:
