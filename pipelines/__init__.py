@@ -1,1 +1,1 @@
-"""Jobs a person runs: each takes what people have, and leaves a store, a quality record and a page of pictures."""
+"""Programs: each reads a source, and writes a store, a quality record and a page of pictures."""

@@ -1,8 +1,7 @@
 """Cell-based PCA of a stack of photographs: the main job, from images to scores, reconstructions and a report.
 
-Volumes and vectors go the same way, and bands (--band-size) instead of cells.
-
-Without arguments it works on 2,000 portraits of CelebA's size that are cut from a photograph inside scikit-image.
+It also reads volumes and vectors, and supports bands (--band-size) instead of cells. Without arguments it works on
+2,000 portraits of CelebA's size from a photograph inside scikit-image.
 """
 
 from __future__ import annotations

@@ -1,9 +1,9 @@
-"""A simulation that is written while it runs: a reaction and diffusion in three dimensions (Gray & Scott 1983).
+"""A running simulation that writes its frames: reaction and diffusion in three dimensions (Gray & Scott 1983).
 
     python pipelines/gray_scott.py run.zarr --side 64 --frames 300      in one terminal, and in another one
     dpca watch run.zarr modes.zarr --components 9
 
-Either may be killed and started again: the store that is left is that of an undisturbed run, byte for byte.
+Either may be killed and started again: the store is bit-identical to that of an uninterrupted run.
 """
 
 from __future__ import annotations
@@ -29,10 +29,10 @@ _DIFFUSION, _FEED, _KILL = (0.16, 0.08), 0.03, 0.062
 
 
 def simulate(side: int, steps: int, seed: int = 0) -> Iterator[Array]:
-    """Yield the concentration of the second substance (side, side, side), float32, after every so many time steps.
+    """Yield the concentration of the second substance (side, side, side), float32, after each number of time steps.
 
-    Explicit Euler steps of length 1 on a periodic grid of spacing 1, from some cubes at random places. What is yielded
-    is overwritten by the next one.
+    Explicit Euler steps of length 1 on a periodic grid of spacing 1, starting from cubes at random positions. The next
+    step overwrites the yielded array.
     """
     rng = np.random.default_rng(seed)
     u, v = np.ones((side,) * 3, np.float32), np.zeros((side,) * 3, np.float32)
@@ -64,7 +64,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     parser = argparse.ArgumentParser(
         prog="gray_scott.py", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
-    parser.add_argument("target", metavar="PATH", help="store to write; a run that was killed goes on there")
+    parser.add_argument("target", metavar="PATH", help="store to write; an interrupted run resumes there")
     for name, default, what in (
         ("side", 64, "points along each axis"),
         ("frames", 300, "frames to write"),
@@ -73,14 +73,14 @@ def main(argv: Sequence[str] | None = None) -> int:
         parser.add_argument(
             f"--{name}", type=positive, default=default, metavar="N", help=f"{what} (default: {default})"
         )
-    parser.add_argument("--seed", type=natural, default=0, metavar="N", help="of the start (default: 0)")
+    parser.add_argument("--seed", type=natural, default=0, metavar="N", help="seed of the start (default: 0)")
     return guarded(lambda: _run(parser.parse_args(argv)))
 
 
 def _run(options: argparse.Namespace) -> int:
     shape, parameters = (options.side,) * 3, {"steps": options.steps, "seed": options.seed}
     with Appender(options.target, shape, "f4", axes=("z", "y", "x"), parameters=parameters) as frames:
-        # It has no checkpoints of its own: what is safe already is computed again, and not written.
+        # There are no checkpoints: frames that are already written are computed again, and not written.
         for t, frame in zip(range(options.frames), simulate(options.side, options.steps, options.seed), strict=False):
             if t >= frames.n_samples:
                 frames.append(frame)

@@ -1,9 +1,9 @@
 """The embedded source: portraits of CelebA's size, cut from one photograph that ships inside scikit-image.
 
-A job must run on a fresh machine with no data and no download, so that it can be tried and tested. The
-photograph is NASA's portrait of Eileen Collins (``skimage.data.astronaut``, public domain). Every sample
-is that face placed the way CelebA's ``img_align_celeba`` places faces (eyes level, 111 rows down, 40
-columns apart), then moved, scaled, turned and relit by a small random amount.
+With it, a job can be tried and tested on a fresh machine without data and downloads. The photograph is NASA's portrait
+of Eileen Collins (``skimage.data.astronaut``, public domain). Every sample is that face, aligned as in CelebA's
+``img_align_celeba`` (eyes level, 111 rows down, 40 columns apart), then moved, scaled, turned and relit by a small
+random amount.
 """
 
 from __future__ import annotations
@@ -23,27 +23,26 @@ from dpca.storage.readers.base import Block, Reader, digest
 
 HEIGHT, WIDTH = 218, 178
 
-# Where the eyes are in the photograph (x, y), and where and how far apart CelebA's alignment puts them.
+# Positions of the eyes in the photograph (x, y), and their middle and distance in CelebA's alignment.
 _LEFT_EYE, _RIGHT_EYE = np.array([203.2, 101.2]), np.array([245.7, 103.4])
 _EYES_AT = np.array([88.5, 111.0])
 _EYE_DISTANCE = 39.5
 
-# The hair begins 15 rows below the photograph's upper edge and CelebA shows more air than that: the
-# backdrop is continued upwards from its first rows.
+# The hair begins 15 rows below the upper edge of the photograph, and CelebA shows more above it: the backdrop is
+# continued upwards from its first rows.
 _BACKDROP_ROWS = 12
 _HEADROOM = 64
 
-# Bilinear interpolation of the photograph enlarged once is as sharp as bicubic of the photograph, at a
-# third of the time, and equally sharp wherever the pixels fall.
+# Bilinear interpolation of the enlarged photograph is as sharp as bicubic interpolation of the photograph, at every
+# position of the pixels, in a third of the time.
 _OVERSAMPLING = 2
 
-# Raised whenever the same parameters give other pixels, so that a store of the older ones is not taken
-# for these.
+# Increased whenever the same parameters give other pixels, so that stores of older pixels are not reused.
 _RECIPE = 1
 
 
 class Jitter(NamedTuple):
-    """How one portrait differs from the aligned face."""
+    """Difference of one portrait from the aligned face."""
 
     shift: tuple[float, float]
     """Right and down, in pixels."""
@@ -52,18 +51,17 @@ class Jitter(NamedTuple):
     angle: float
     """Turn in the image plane, in radians."""
     gamma: float
-    """Exponent on intensities in 0..1: below 1 lifts the shadows."""
+    """Exponent of intensities in 0..1: below 1 it lightens the shadows."""
     gain: tuple[float, float, float]
     """Exposure times tint, of red, green and blue."""
     slope: tuple[float, float]
-    """Light from one side: relative change of brightness from the middle to the right and lower edges."""
+    """Light from the side: relative change of brightness from the middle to the right and lower edges."""
 
 
 def draw_jitter(seed: int, index: int) -> Jitter:
-    """Draw the jitter of one portrait from ``(seed, index)`` alone: any worker can make any portrait."""
+    """Draw the jitter of one portrait from ``(seed, index)`` alone, so that any worker can make any portrait."""
     generator = np.random.default_rng(np.random.SeedSequence([seed, index]))
-    # Cut at 2.5 standard deviations: the headroom is finite, and a photographer would retake anything
-    # further out.
+    # Clipped at 2.5 standard deviations, because the headroom is finite.
     z = np.clip(generator.standard_normal(11), -2.5, 2.5)
     exposure = np.exp(0.09 * z[4] - 0.07)
     red, green, blue = exposure * np.exp(0.02 * z[6:9])
@@ -78,7 +76,7 @@ def draw_jitter(seed: int, index: int) -> Jitter:
 
 
 class Portraits(Reader):
-    """A reader of ``count`` jittered portraits, 218 x 178 x 3 uint8, each made when it is asked for.
+    """A reader of ``count`` jittered portraits, 218 x 178 x 3 uint8, each made on demand.
 
     Parameters
     ----------
@@ -94,7 +92,7 @@ class Portraits(Reader):
 
     Notes
     -----
-    About 3 ms a portrait on a quiet core. The reader and its parts are a few integers: they cost nothing to ship.
+    About 3 ms a portrait on a quiet core. The reader and its parts are small to pickle.
     """
 
     kind = "portraits"
@@ -107,9 +105,9 @@ class Portraits(Reader):
 
     def __init__(self, count: int = 2000, seed: int = 0) -> None:
         if count < 1:
-            raise DataError(f"the number of portraits is {count}: ask for at least one")
+            raise DataError(f"the number of portraits is {count}: use at least 1")
         if seed < 0:
-            raise DataError(f"the seed of the portraits is {seed}: give zero or a positive integer")
+            raise DataError(f"the seed of the portraits is {seed}: use 0 or a positive integer")
         self.count, self.seed = count, seed
 
     @property
@@ -121,7 +119,7 @@ class Portraits(Reader):
         return self.count
 
     def fingerprint(self) -> str:
-        """Return a hash of everything the pixels follow from: parameters, recipe and photograph."""
+        """Return a hash of everything that determines the pixels: parameters, recipe and photograph."""
         return digest(["portraits", _RECIPE, self.count, self.seed, _astronaut().tobytes()])
 
     def part(self, indices: Sequence[int]) -> Callable[[], Block]:
@@ -130,7 +128,7 @@ class Portraits(Reader):
         Raises
         ------
         IndexError
-            If there is no portrait of one of these numbers.
+            If one of these portraits does not exist.
         """
         for index in (min(indices, default=0), max(indices, default=0)):
             if not 0 <= index < self.count:
@@ -148,14 +146,13 @@ def make_portraits(seed: int, indices: Sequence[int]) -> NDArray[np.uint8]:
 
 def cut_portrait(jitter: Jitter) -> NDArray[np.uint8]:
     """Cut one portrait from the photograph: (218, 178, 3) uint8."""
-    # Pillow warps all channels in one sweep, in a quarter of scipy.ndimage's time.
+    # Pillow transforms all channels at once, in a quarter of the time of scipy.ndimage.
     pixels = np.asarray(
         _photograph().transform(
             (WIDTH, HEIGHT), Image.Transform.AFFINE, _affine(jitter), resample=Image.Resampling.BILINEAR
         )
     )
-    # The pixels are gamma-encoded, and there a change of exposure is still a factor. Tone by table, then
-    # side light.
+    # The pixels are gamma-encoded, so a change of exposure remains a factor. First tone by a table, then light.
     levels = np.linspace(0, 1, 256, dtype=np.float32) ** np.float32(jitter.gamma)
     across, down = np.linspace(-1, 1, WIDTH, dtype=np.float32), np.linspace(-1, 1, HEIGHT, dtype=np.float32)
     light = 255 * (1 + np.float32(jitter.slope[0]) * across + np.float32(jitter.slope[1]) * down[:, None])
@@ -170,9 +167,9 @@ def cut_portrait(jitter: Jitter) -> NDArray[np.uint8]:
 
 
 def _affine(jitter: Jitter) -> tuple[float, ...]:
-    """Six coefficients (Pillow's) that take a pixel (x, y) of the portrait to a place in the photograph."""
+    """Return the six coefficients of Pillow that map a pixel (x, y) of the portrait to the photograph."""
     between = _RIGHT_EYE - _LEFT_EYE
-    # The head is a little tilted in the photograph; the alignment levels the eyes.
+    # The head is slightly tilted in the photograph; the alignment levels the eyes.
     angle = np.arctan2(between[1], between[0]) - jitter.angle
     step = _OVERSAMPLING * np.hypot(*between) / (_EYE_DISTANCE * jitter.scale)
     matrix = step * np.array([[np.cos(angle), -np.sin(angle)], [np.sin(angle), np.cos(angle)]])
@@ -183,12 +180,12 @@ def _affine(jitter: Jitter) -> tuple[float, ...]:
 
 @functools.cache
 def _photograph() -> Image.Image:
-    """The photograph with its backdrop continued upwards, enlarged, (1152, 1024) RGB: made once a process."""
+    """Return the enlarged photograph with its backdrop continued upwards, (1152, 1024) RGB; made once per process."""
     photograph = _astronaut()
     backdrop = photograph[:_BACKDROP_ROWS].astype(np.float32)
     soft = gaussian_filter(backdrop, (3, 3, 0), mode="nearest")
-    # The film grain is mirrored; the color fades from that of the first row to a broad blur. Mirroring
-    # the rows as they are would show as bands, repeating the first row as streaks.
+    # The film grain is mirrored; the color fades from that of the first row to a broad blur. Mirrored rows would be
+    # visible as bands, and copies of the first row as streaks.
     grain = np.pad(backdrop - soft, ((_HEADROOM, 0), (0, 0), (0, 0)), mode="reflect")[:_HEADROOM]
     broad = gaussian_filter(backdrop.mean(axis=0), (24, 0), mode="nearest")
     nearness = np.clip(1 - np.arange(_HEADROOM, 0, -1) / 32, 0, 1)[:, None, None]
@@ -199,6 +196,6 @@ def _photograph() -> Image.Image:
 
 
 def _astronaut() -> NDArray[np.uint8]:
-    # Without types in scikit-image; the file ships inside the package, nothing is downloaded.
+    # scikit-image has no types here. The file is part of the package; nothing is downloaded.
     photograph: NDArray[np.uint8] = skimage.data.astronaut()
     return photograph

@@ -1,1 +1,1 @@
-"""Evidence: the tables and figures of the literature, made again. No part of the library imports it."""
+"""Evidence: reproduced tables and figures of the literature. No part of the library imports it."""

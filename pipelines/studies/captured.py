@@ -1,15 +1,20 @@
-"""What given bases capture of the variance of a stream, in float64."""
+"""The variance of a stream that given bases capture, in float64."""
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 import scipy.linalg
 from numpy.typing import DTypeLike
 
+from dpca.engine.folds.fold import fold
+from dpca.engine.sources.source import Source
 from dpca.kernels.algebra.types import Array
+from dpca.partition.whole import Whole
 from dpca.rules.base.orthonormal import gram
 from dpca.rules.base.rule import Rule
 from dpca.rules.base.state import Layout, State
@@ -21,18 +26,18 @@ _BLOCK_ROWS, _BLOCK_COLUMNS = 256, 1024
 class Captured(Rule):
     """Variance that each of several bases W (k, d) captures: tr((W W^T)^-1 W C W^T), C the covariance of the stream.
 
-    With it, and that of the best components, follows the convergence of Alakkari (2020), equation 2.24, without C, for
-    any d. Everything is float64, whatever the bases are: float32 would end at a loss of about 1e-6. A sum over samples:
-    it merges, and the order does not matter.
+    Together with the variance that the best components capture, it gives the convergence of Alakkari (2020), equation
+    2.24, for any d, without C. Everything is float64 for bases of any dtype: float32 would end at a loss of about 1e-6.
+    It is a sum over samples: states merge, and the order does not matter.
 
     Parameters
     ----------
     bases : sequence of arrays (k, d)
         Linearly independent rows; they need not be orthonormal, and k may differ.
     mean : array (d,), float64
-        Mean of the samples, exact or nearly: what is left of it is corrected for.
+        Approximate mean of the samples; the result is corrected for its error.
     center : bool
-        Whether variances are about the mean of the samples; otherwise they are about 0, and ``mean`` does not count.
+        Whether variances are about the mean of the samples; otherwise they are about 0, and ``mean`` is not used.
 
     Raises
     ------
@@ -41,8 +46,8 @@ class Captured(Rule):
 
     Notes
     -----
-    Costs 2 n d operations for every row of every basis, and as many bytes as the bases hold. Results of ``finish``,
-    float64: ``captured`` (m,) for m bases, and ``total_variance`` (), divisor n - 1.
+    Costs 2 n d operations for every row of every basis, and the bytes of the bases. Results of ``finish``, float64:
+    ``captured`` (m,) for m bases, and ``total_variance`` (), divisor n - 1.
     """
 
     bases: Sequence[Array]
@@ -56,7 +61,7 @@ class Captured(Rule):
         if not len(self.bases) or any(basis.shape[1:] != self.mean.shape for basis in self.bases):
             raise ValueError(
                 f"{len(self.bases)} bases with rows of {sorted({basis.shape[-1] for basis in self.bases})} attributes "
-                f"do not go with a mean of {len(self.mean)}: give at least one, all of that length"
+                f"do not fit a mean of {len(self.mean)}: use at least one basis with rows of that length"
             )
 
     def _layout(self, n_features: int, dtype: DTypeLike) -> Layout:
@@ -102,3 +107,21 @@ class Captured(Rule):
         n, rows = min(n_rows, _BLOCK_ROWS), sum(len(basis) for basis in self.bases)
         held = sum(basis.nbytes for basis in self.bases)
         return held + 8 * (2 * n * rows + _BLOCK_COLUMNS * (n + 2 * rows))
+
+
+def captured_by(source: Source, bases: Sequence[Array], mean: Array, **running: Any) -> tuple[Array, float]:
+    """Measure the variance of a source that each basis captures, and its total variance, in float64 in one pass.
+
+    Parameters
+    ----------
+    source : Source
+    bases, mean
+        As in `Captured`.
+    **running
+        Arguments of `dpca.engine.folds.fold.fold`.
+    """
+    with warnings.catch_warnings():
+        # A task that reads gigabytes receives a few hundred megabytes of bases.
+        warnings.filterwarnings("ignore", message="Sending large graph")
+        (found,), _ = fold(Captured(list(bases), mean), source, Whole(tuple(source.shape[1:])), **running)
+    return found["captured"], float(found["total_variance"])

@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 from PIL import Image
 
-from dpca.pipelines.studies.reproduction.data import Setting
+from dpca.pipelines.studies.data import Setting
 from dpca.storage import Stack, ingest
 from dpca.storage.survey import ReadOptions
 from tests.conftest import DATA, smooth_images
@@ -94,4 +94,5 @@ class Inputs:
     @cached_property
     def cifar(self) -> Array:
         """The CIFAR-10 subset (5085, 3072)."""
-        return smooth_images(300, (12, 12, 3)).reshape(300, -1) if self.quick else Setting(DATA, self.folder).cifar()
+        images = smooth_images(300, (12, 12, 3)) if self.quick else Setting(DATA, self.folder).cifar()[0]
+        return images.reshape(len(images), -1)

@@ -159,7 +159,7 @@ def test_other_stacks_have_a_report_too(
     x = x.astype(np.float32) if options else x
     stack = open_stack(store(tmp_path / "x.zarr", x), **options)
     settings = PartitionSettings(train_fraction=0.5, estimating=(2,), holistic=2)
-    report = report_partitions(stack, tmp_path / "out.zarr", settings)
+    report, _ = report_partitions(stack, tmp_path / "out.zarr", settings)
     for table in ("4.2", "4.4", "baselines"):
         for line in report["tables"][table]["lines"]:
             assert line["held_out_mse"] >= 0
@@ -173,7 +173,7 @@ def test_other_stacks_have_a_report_too(
 def test_published_numbers_stand_beside_those_of_the_same_settings(tmp_path: Path) -> None:
     stack = open_stack(store(tmp_path / "x.zarr", smooth_images(40, (30, 30, 3))))
     settings = PartitionSettings(compare="lfw", cells=(5, 10), band_size=90, estimating=(), holistic=3)
-    report = report_partitions(stack, tmp_path / "out.zarr", settings)
+    report, _ = report_partitions(stack, tmp_path / "out.zarr", settings)
     assert lines_of(report, "4.2")["cells 5 x 5"]["theirs_ssim"] == 0.8859
     assert lines_of(report, "4.1")["cells 10 x 10"]["theirs_mse"] == 0.00041
     assert lines_of(report, "4.3")["cells 5 x 5"]["theirs_gpu"] == 0.3273
@@ -202,7 +202,7 @@ def test_a_stopped_run_goes_on_after_the_last_strategy(tmp_path: Path, monkeypat
     with pytest.raises(KeyboardInterrupt):
         report_partitions(stack, tmp_path / "out.zarr", settings)
     assert not (tmp_path / "out.zarr").exists()
-    report = report_partitions(stack, tmp_path / "out.zarr", settings)
+    report, _ = report_partitions(stack, tmp_path / "out.zarr", settings)
     again = [name for name in fitted if fitted.count(name) == 2]
     assert again == [fitted[3]] * 2
     assert len(set(fitted)) == len(report["strategies"])
@@ -211,7 +211,7 @@ def test_a_stopped_run_goes_on_after_the_last_strategy(tmp_path: Path, monkeypat
     assert lines_of(report, "4.4")[again[0]]["seconds_is"] == "at least"
     assert report["strategies"][2]["whole"]
     monkeypatch.setattr(records, "fit_noting", real)
-    whole = report_partitions(stack, tmp_path / "whole.zarr", settings)
+    whole, _ = report_partitions(stack, tmp_path / "whole.zarr", settings)
     for a, b in zip(report["strategies"], whole["strategies"], strict=True):
         assert {**a, "seconds": 0, "whole": 0} == {**b, "seconds": 0, "whole": 0}
     assert not list(tmp_path.glob("*.partial"))

@@ -17,8 +17,8 @@ from PIL import Image
 
 from dpca.metrics import convergence
 from dpca.pipelines.reproduce_streaming import main
+from dpca.pipelines.studies.data import MissingData, Setting
 from dpca.pipelines.studies.reproduction import TABLES, Entry, ReproductionTable, digits, markdown, spiked
-from dpca.pipelines.studies.reproduction.data import MissingData, Setting
 from dpca.pipelines.studies.reproduction.tables import Published
 from tests.conftest import smooth_images
 
@@ -35,7 +35,7 @@ from tests.conftest import smooth_images
         (Entry("a", "", Published(-7.4, at_most=True), (-7.56,)), "met"),
         (Entry("a", "", Published(-7.4, at_most=True), (-7.1,)), "missed by 0.30"),
         (Entry("a", "", Published(-1.0, 0.1), (-0.5,), open_points="Not said."), "worse by 0.50 (5.0 times"),
-        (Entry("a", "", Published(-1.0), (), failure="it diverged"), "gave up: it diverged"),
+        (Entry("a", "", Published(-1.0), (), failure="it diverged"), "failed: it diverged"),
         (Entry("a", "", None, (-1.0,)), ""),
     ],
 )
@@ -129,7 +129,7 @@ def test_missing_data_are_named_and_the_rest_is_done(
     assert {len(line["values"]) for line in numbers["tables"]["cifar"]["entries"]} == {2}
     assert "train-images-idx3-ubyte.gz" in numbers["skipped"]["mnist"]
     assert "mnist: left out" in capsys.readouterr().out
-    with pytest.raises(MissingData, match="lfw-deepfunneled"):
+    with pytest.raises(MissingData, match="lfw"):
         Setting(tmp_path, tmp_path).faces()
 
 

@@ -63,9 +63,9 @@ def test_float32_bases_are_measured_in_float64() -> None:
 
 
 def test_what_does_not_go_together_is_refused() -> None:
-    with pytest.raises(ValueError, match=r"1 bases with rows of \[5\] attributes do not go with a mean of 4"):
+    with pytest.raises(ValueError, match="bases"):
         Captured([np.eye(5)], np.zeros(4))
-    with pytest.raises(ValueError, match="at least one"):
+    with pytest.raises(ValueError, match="at least"):
         Captured([], np.zeros(4))
     rule = Captured([np.eye(1, 4)], np.zeros(4))
     with pytest.raises(ValueError, match="1 sample"):

@@ -11,7 +11,7 @@ import pytest
 
 from dpca.engine.folds import device as devices
 from dpca.engine.folds.device import Device
-from dpca.pipelines.studies.partitions.device_speed import TABLE_4_3, cell_seconds, cell_speeds
+from dpca.pipelines.studies.partitions.device_speed import TABLE_4_3, cell_speeds
 from dpca.storage import ingest
 from tests.conftest import smooth_images
 
@@ -32,7 +32,6 @@ def test_both_find_the_same_components() -> None:
         assert speed.apart is not None
         assert speed.gpu > 0
         assert speed.apart < 1e-8
-    assert cell_seconds(smooth_images(60, (20, 25, 3)), (5, 5), 5, device) > 0
 
 
 def test_the_command_says_that_there_is_no_gpu(

@@ -20,7 +20,7 @@ from dpca.partition import CellGrid
 from dpca.pipelines.studies.partitions.analogy import Analogy, angles_between, combined
 from dpca.pipelines.studies.partitions.block_dct import dct_basis
 from dpca.pipelines.studies.partitions.dct_moments import BlockDCTMoments
-from dpca.pipelines.studies.partitions.published import FIRST_EXAMPLE, QUALITY, SECONDS
+from dpca.pipelines.studies.partitions.published import PUBLISHED
 from dpca.pipelines.studies.partitions.settings import PartitionSettings, design
 from dpca.pipelines.studies.partitions.strategies import Training, fitting, strategies
 from dpca.pipelines.studies.partitions.tables import Bound, PartitionTable, in_text
@@ -41,10 +41,8 @@ def test_the_thesis_settings_are_the_defaults_for_its_images() -> None:
     names = [strategy.name for strategy in strategies(PartitionSettings(), plan)]
     assert len(set(names)) == len(names) == 3 + 1 + 2 + 6 + 1 + 12
     # Every published number has a line to stand beside.
-    for numbers in (QUALITY, FIRST_EXAMPLE, SECONDS):
-        assert numbers["lfw"].keys() <= set(names)
-        assert numbers["celeba"].keys() <= set(names)
-        assert numbers["none"] == {}
+    assert all(numbers.keys() <= set(names) for numbers in PUBLISHED.values())
+    assert PUBLISHED["none"] == {}
 
 
 @pytest.mark.parametrize(
@@ -98,7 +96,7 @@ def test_as_many_components_as_the_ratio_allows(
         ({"evaluate": 0}, "evaluate is 0"),
         ({"holistic": 21}, "only 20 samples"),
         ({"compare": "mnist"}, "compare is 'mnist'"),
-        ({"cells": ((5, 5, 5),)}, r"a cell of \(5, 5, 5\) does not cut samples of \(40, 36\)"),
+        ({"cells": ((5, 5, 5),)}, r"a cell of \(5, 5, 5\) does not fit samples of \(40, 36\)"),
         ({"cells": (0,)}, r"a cell of \(0, 0\)"),
     ],
 )
@@ -211,7 +209,7 @@ def test_a_table_shows_the_columns_that_have_values() -> None:
 
 
 def test_components_of_whole_samples_follow_the_memory_unless_they_are_asked_for() -> None:
-    training = Training(as_source(np.zeros((400, 200, 100), np.uint8)), 400, 20_000, Run())
+    training = Training(as_source(np.zeros((400, 200, 100), np.uint8)), 400, 20_000, 255.0, Run())
 
     def fitted(room: int, **settings: Any) -> int:
         asked = PartitionSettings(**settings)

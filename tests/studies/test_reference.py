@@ -65,7 +65,7 @@ def test_captured_variances_come_with_the_total() -> None:
 
 def test_what_cannot_be_computed_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     x = smooth_images(10, (6, 5, 3))
-    with pytest.raises(DataError, match="10 components of 10 samples with 90 attributes .* 9 at most"):
+    with pytest.raises(DataError, match="at most 9"):
         exact_reference(as_source(x), 10)
     with pytest.raises(DataError, match="varies in 1 directions only"):
         exact_reference(as_source(np.outer([1.0, 2, 4], np.ones(50))), 2)

@@ -1,4 +1,4 @@
-"""How close streaming rules come to the best components, and what it costs them, as samples go by."""
+"""The convergence and the processor time of streaming rules, as a function of samples seen."""
 
 from __future__ import annotations
 
@@ -27,32 +27,32 @@ from dpca.storage.run import Run
 
 @dataclass(frozen=True)
 class ConvergenceCurve:
-    """What became of one rule.
+    """The course of one rule.
 
     Attributes
     ----------
     rule : str
         Its name.
-    samples : tuple of int
-        How many samples had been seen at each point.
-    seconds : tuple of float
-        Processor time of all updates up to there: reading and measuring left out, one BLAS thread.
-    convergence : tuple of float
+    samples : sequence of int
+        Number of samples seen at each point.
+    seconds : sequence of float
+        Processor time of all updates up to each point, without reading and measuring; one BLAS thread.
+    convergence : sequence of float
         Alakkari 2020, equation 2.24, in float64; -inf for the best components themselves.
     failure : str
-        Why the rule gave up before the end, if it did.
+        Reason if the rule ended early.
     """
 
     rule: str
-    samples: tuple[int, ...]
-    seconds: tuple[float, ...]
-    convergence: tuple[float, ...]
+    samples: Sequence[int]
+    seconds: Sequence[float]
+    convergence: Sequence[float]
     failure: str = ""
 
 
 @dataclass(frozen=True)
 class RulePass:
-    """One pass of a rule: what it had found at each mark, before that is measured."""
+    """One pass of a rule: its results at each mark, not yet measured."""
 
     samples: list[int]
     seconds: list[float]
@@ -60,10 +60,10 @@ class RulePass:
     failure: str = ""
 
     def course(self, name: str, reference: Reference, *, run: Run = Run()) -> ConvergenceCurve:
-        """Measure it."""
+        """Measure the results."""
         bases = [found["components"] for found in self.found]
         values = reference.convergence(bases, run=run) if bases else []
-        return ConvergenceCurve(name, tuple(self.samples), tuple(self.seconds), tuple(values), self.failure)
+        return ConvergenceCurve(name, self.samples, self.seconds, values, self.failure)
 
 
 def run_rule(
@@ -75,7 +75,7 @@ def run_rule(
     run: Run = Run(),
     stage: str = "",
 ) -> RulePass:
-    """Give a rule the samples of a source in their order, once, and note what it has found at some marks.
+    """Run a rule once over the samples of a source in their order, and record its results at some marks.
 
     Parameters
     ----------
@@ -83,23 +83,23 @@ def run_rule(
         A streaming rule; wrap it in `dpca.rules.InBatches` for mini-batches of one size.
     source : Source
     marks : sequence of int
-        Numbers of samples, at most as many as there are.
+        Numbers of samples, at most those of the source.
     value_range : tuple of 2 floats, optional
-        Values that the rule is to see as 0 and 1, as floats: the step sizes of the literature are meant for pixels
-        scaled like that. By default the values stay as they are.
+        Values that the rule sees as 0 and 1, as floats: step sizes of the literature assume pixels on this scale. By
+        default values are not scaled.
     run : Run
-        Its progress counts the bytes read.
+        Its progress receives the bytes read.
     stage : str
-        Name of the pass in the progress.
+        Name of the stage in the progress.
 
     Returns
     -------
     RulePass
-        If the rule refuses to go on, because it diverges, up to there.
+        If the rule diverges, the results until then.
 
     Notes
     -----
-    Holds what is found at every mark: k d numbers each.
+    Holds the results of every mark: k d numbers each.
     """
     timed: Any = _Timed(rule, value_range, [])
     passed = RulePass([], [], [])
@@ -111,32 +111,32 @@ def run_rule(
 
     whole = Whole(tuple(source.shape[1:]))
     try:
-        # All memory is for the one task that runs at a time.
+        # One task runs at a time and may use all memory.
         watch = Marks(marks, lambda look: note(look.n_samples, rule.finish(look.states()[0])))
         alone = replace(run, memory=task_budget(None, 1))
         (found,), _ = fold(timed, source, whole, run=alone, stage=stage, watch=watch)
         if source.shape[0] in marks:
             note(source.shape[0], found)
     except (DataError, PlanError):
-        # The samples' fault, or the machine's, not the rule's.
+        # An error of the samples or the machine, not of the rule.
         raise
-    except (ValueError, _GaveUp) as error:
-        return RulePass(passed.samples, passed.seconds, passed.found, str(error))
+    except (ValueError, _Diverged) as error:
+        return replace(passed, failure=str(error))
     return passed
 
 
-class _GaveUp(Exception):
-    """A rule refused to go on."""
+class _Diverged(Exception):
+    """A rule raised an error."""
 
 
 @dataclass(frozen=True)
 class _Timed(Wrapper):
-    """A rule that sees scaled values, and the processor seconds of each of its updates."""
+    """A rule that sees scaled values, and records the processor seconds of each update."""
 
     value_range: tuple[float, float] | None
     seconds: list[float]
 
-    # One stream, cut at the marks.
+    # One stream, divided at the marks.
     mergeable: ClassVar[bool] = False
 
     def is_batch_invariant(self, dtype: DTypeLike) -> bool:
@@ -152,7 +152,7 @@ class _Timed(Wrapper):
         try:
             state = self.rule.update(state, x)
         except ValueError as error:
-            raise _GaveUp(str(error)) from error
+            raise _Diverged(str(error)) from error
         self.seconds.append(time.thread_time() - began)
         return state
 
@@ -168,9 +168,9 @@ class _Timed(Wrapper):
 
 
 def marks_for(n_samples: int, points: int, batch_size: int) -> list[int]:
-    """Return up to ``points`` numbers of samples, whole batches, equally far apart in their logarithm, the last all.
+    """Return up to ``points`` numbers of samples: whole batches, equally far apart in the logarithm, the last all.
 
-    The first one is at the end of the first batch, where most rules have hardly begun.
+    The first one is at the end of the first batch.
     """
     wanted = np.geomspace(min(batch_size, n_samples), n_samples, max(points, 2))
     whole = {min(n_samples, round(w / batch_size) * batch_size or n_samples) for w in wanted[:-1]}

@@ -1,4 +1,4 @@
-"""The exact principal components of a source, and how far other bases fall short of them."""
+"""The exact principal components of a source, and the convergence of other bases to them."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from dpca.kernels.algebra.types import Array
 from dpca.models.base.passes import Passes
 from dpca.models.linear.pca_solvers import SolverProblem, dual
 from dpca.partition.whole import Whole
-from dpca.pipelines.studies.captured import Captured
+from dpca.pipelines.studies.captured import captured_by
 from dpca.rules.covariance.covariance import Covariance
 from dpca.storage.errors import DataError
 from dpca.storage.remote.memory import usable_bytes
@@ -26,7 +26,7 @@ from dpca.storage.run import Run
 
 @dataclass(frozen=True, eq=False)
 class Reference:
-    """The best k components of a source, by computing all there is to know of its second moments.
+    """The best k components of a source, from its exact second moments.
 
     Attributes
     ----------
@@ -38,7 +38,7 @@ class Reference:
     explained_variance : array (k,), float64
     total_variance : float
     covariance : array (d, d) or None
-        Where that was the solver.
+        If that was the solver.
     """
 
     source: Source
@@ -50,14 +50,14 @@ class Reference:
     covariance: Array | None = None
 
     def first(self, k: int) -> Reference:
-        """Return the same for the first k components only."""
+        """Return the reference of the first k components."""
         return replace(self, components=self.components[:k], explained_variance=self.explained_variance[:k])
 
     def convergence(self, bases: Sequence[Array], *, run: Run = Run()) -> list[float]:
         """Return the convergence of Alakkari 2020, equation 2.24 of each basis (k, d), in float64; lower is better.
 
-        From the covariance where it is at hand; otherwise in one pass over the source, which costs 2 n d operations
-        for every row of every basis.
+        It is computed from the covariance if that was the solver; otherwise in one pass over the source, which costs
+        2 n d operations for every row of every basis.
         """
         if self.covariance is not None:
             return [metrics.convergence(basis, self.components, covariance=self.covariance) for basis in bases]
@@ -67,19 +67,17 @@ class Reference:
 
     def captured(self, bases: Sequence[Array], *, run: Run = Run()) -> tuple[list[float], float]:
         """Return the variance that each basis captures, measured in float64 in one pass, and the total variance."""
-        rule = Captured(list(bases), self.mean)
-        partition = Whole(tuple(self.source.shape[1:]))
-        (found,), _ = fold(rule, self.source, partition, run=run, stage="measure")
-        return found["captured"].tolist(), float(found["total_variance"])
+        captured, total = captured_by(self.source, bases, self.mean, run=run, stage="measure")
+        return captured.tolist(), total
 
 
 def exact_reference(source: Source, n_components: int, *, run: Run = Run()) -> Reference:
-    """Compute the best components of a source from its covariance, or from its dual where samples are the fewer.
+    """Compute the best components of a source from its covariance, or from its dual if there are fewer samples.
 
     Parameters
     ----------
     source : Source
-        Of n samples with d attributes.
+        n samples with d attributes.
     n_components : int
     run : Run
 
@@ -88,7 +86,7 @@ def exact_reference(source: Source, n_components: int, *, run: Run = Run()) -> R
     DataError
         If there are fewer samples or attributes than components, or a value that is not finite.
     PlanError
-        If min(n, d)^2 numbers do not fit the memory.
+        If min(n, d)^2 numbers do not fit into memory.
 
     Notes
     -----
@@ -98,14 +96,14 @@ def exact_reference(source: Source, n_components: int, *, run: Run = Run()) -> R
     d = math.prod(shape)
     if not 1 <= n_components <= min(n - 1, d):
         raise DataError(
-            f"{n_components} components of {n:,} samples with {d:,} attributes were asked for: there are "
-            f"{max(min(n - 1, d), 0):,} at most"
+            f"{n_components} components of {n:,} samples with {d:,} attributes were requested: use at most "
+            f"{max(min(n - 1, d), 0):,}"
         )
     need, room = 16 * min(n, d) ** 2, usable_bytes()
     if need > room:
         raise PlanError(
-            f"the exact components of {n:,} samples with {d:,} attributes need {need / 1e6:,.0f} MB and this process "
-            f"may take {room / 1e6:,.0f} MB: give fewer samples, or smaller ones (--resize)"
+            f"the exact components of {n:,} samples with {d:,} attributes need {need / 1e6:,.0f} MB, but this process "
+            f"may use {room / 1e6:,.0f} MB: use fewer samples, or smaller ones (--resize)"
         )
     if d <= n:
         (found,), _ = fold(Covariance(), source, Whole(shape), run=run, stage="reference")
@@ -113,16 +111,11 @@ def exact_reference(source: Source, n_components: int, *, run: Run = Run()) -> R
         values, rows = linalg.leading_eigh(covariance.copy(), n_components)
         total = float(np.trace(covariance))
         return Reference(source, "covariance", rows, found["mean"], values, total, covariance)
-    return _dual_reference(source, n_components, run)
-
-
-def _dual_reference(source: Source, k: int, run: Run) -> Reference:
-    n, d = source.shape[0], math.prod(source.shape[1:])
-    passes = Passes(source, run)
-    found = dual(SolverProblem(n, d, k, np.dtype(np.float64)), passes)
+    found = dual(SolverProblem(n, d, n_components, np.dtype(np.float64)), Passes(source, run))
     values = found["explained_variance"]
-    if (rank := int(np.count_nonzero(values))) < k:
+    if (rank := int(np.count_nonzero(values))) < n_components:
         raise DataError(
-            f"{source.name} varies in {rank} directions only and {k} components were requested: request fewer"
+            f"{source.name} varies in {rank} directions only, but {n_components} components were requested: request "
+            f"fewer"
         )
     return Reference(source, "dual", found["components"], found["mean"], values, float(found["total_variance"]))

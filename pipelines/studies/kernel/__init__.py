@@ -11,7 +11,6 @@ from dpca.pipelines.studies.kernel.mnist import table_section
 from dpca.pipelines.studies.kernel.motion import motion_section
 from dpca.pipelines.studies.kernel.one_pass import methods_section
 from dpca.pipelines.studies.kernel.usps import linear_section, rbf_section, steps_section
-from dpca.pipelines.studies.reproduction.data import Setting
 from dpca.pipelines.studies.runner import Section
 
 SECTIONS: dict[str, Callable[..., Section]] = {
@@ -26,6 +25,6 @@ SECTIONS: dict[str, Callable[..., Section]] = {
     "clustering": clustering_section,
     "motion": motion_section,
 }
-"""Name of each section of the page to the function that computes it: (Setting, passes over the data) -> Section."""
+"""Name of each section of the page -> function of a `Setting` and a number of passes that computes it."""
 
-__all__ = ["SECTIONS", "Section", "Setting"]
+__all__ = ["SECTIONS"]

@@ -1,32 +1,29 @@
-"""Noise removed by few components: photographs by patches, and digits (sections 5.1.2 of the source and beyond)."""
+"""Noise reduction by a few components: a photograph in patches, and digits (section 5.1.2 of the paper and beyond)."""
 
 from __future__ import annotations
 
 import numpy as np
 from skimage.data import camera
+from sklearn.metrics import mean_squared_error
 
 from dpca import PCA, KernelPCA
 from dpca.kernels.algebra.types import Array
-from dpca.pipelines.studies.kernel.courses import KernelMatrix, Variant, centered, curves, gaussian, run, table
-from dpca.pipelines.studies.kernel.usps import digits
-from dpca.pipelines.studies.reproduction.data import Setting
-from dpca.pipelines.studies.runner import Section
+from dpca.pipelines.studies.data import Setting
+from dpca.pipelines.studies.kernel.courses import (
+    KernelMatrix,
+    centered,
+    excess_of,
+    gaussian,
+    picture,
+    run,
+    table,
+    variants_of,
+)
+from dpca.pipelines.studies.runner import Picture, Section
 from dpca.plots import comparison
 from dpca.report.page import DataTable
 
 COMPONENTS, PASSES, WINDOW, SPACING = 20, 50, 11, 4
-#: Table 1 of the source and, with letters for names, its figure 8. The first is that of Kim et al. (2005).
-VARIANTS = (
-    Variant("constant", 0.05),
-    Variant("t", 2.0),
-    Variant("et*", 5.0, 4),
-    Variant("et", 0.1),
-    Variant("smd*", 5.0, 4, 1.0),
-    Variant("smd", 0.1, 1, 2.0),
-    Variant("s", 0.5, 1, 2.0),
-    Variant("ts", 2.0, 1, 1.0),
-    Variant("es", 1.0, 1, 2.0),
-)
 _NOISE, _DIGITS_NOISE = 0.1, 0.5
 _THEIRS = (
     "Theirs (figures 6 and 8, on Lena, which is not free): the constant gain is three orders of magnitude behind after "
@@ -35,63 +32,57 @@ _THEIRS = (
 
 
 def patches_section(setting: Setting, n_passes: int = PASSES) -> Section:
-    """Figures 6 and 8, left: a quarter of a noisy photograph in windows, and the photograph without the noise."""
-    picture = camera()[128:383, 128:383] / 255.0
-    noisy = picture + np.random.default_rng(0).normal(0, _NOISE, picture.shape)
+    """Figures 6 and 8, left: windows of a noisy photograph."""
+    photograph = camera()[128:383, 128:383] / 255.0
+    noisy = photograph + np.random.default_rng(0).normal(0, _NOISE, photograph.shape)
     windows = _windows(noisy)
-    some = windows[_grid(picture.shape, SPACING)]
+    some = windows[_grid(noisy.shape, SPACING)]
     problem = KernelMatrix(centered(gaussian(some, 1.0)), COMPONENTS)
-    courses = [run(problem, variant, 1, n_passes) for variant in VARIANTS]
+    courses = [run(problem, variant, 1, n_passes) for variant in variants_of("patches")]
     kernel = KernelPCA(COMPONENTS, gamma=0.5, n_landmarks=1000, pre_image="fixed-point", random_state=0).fit(some)
     linear = PCA(COMPONENTS).fit(some)
     restored = {"kernel PCA": _mean(kernel, windows, noisy.shape), "linear PCA": _mean(linear, windows, noisy.shape)}
-    levels = {name: _snr(picture, image) for name, image in {"noisy": noisy, **restored}.items()}
+    levels = {
+        name: float(10 * np.log10(np.var(photograph) / mean_squared_error(photograph, image)))
+        for name, image in {"noisy": noisy, **restored}.items()
+    }
     lines = [(name, f"{level:.1f} dB") for name, level in levels.items()]
-    note = "Linear PCA is better here: kernel components smooth more, and a few pre-images go astray."
+    note = "Linear PCA is better here: kernel components smooth more, and a few pre-images fail."
+    figure = comparison(
+        np.stack([photograph] * 3), np.stack([noisy, *restored.values()]), list(levels), None, (0.0, 1.0)
+    )
     return Section(
         [
             table("A photograph in 3,844 windows: excess reconstruction error", courses, (1, 10, 50), [_THEIRS]),
             DataTable("Signal to noise of the photograph, 20 components", ("image", "signal to noise"), lines, [note]),
         ],
         {
-            "patches": curves(courses),
-            "patches-restored": comparison(
-                np.stack([picture] * 3), np.stack([noisy, *restored.values()]), list(levels), None, (0.0, 1.0)
-            ),
+            "patches": picture(courses, "Windows of a noisy photograph", _THEIRS),
+            "patches-restored": Picture(figure, "The photograph after noise reduction", note),
         },
-        {
-            "patches": ("Windows of a noisy photograph", _THEIRS),
-            "patches-restored": ("The photograph without the noise", note),
-        },
-        {"patches": {"signal_to_noise": levels, "excess": {c.variant.label: c.excess for c in courses}}},
+        {"patches": {"signal_to_noise": levels, "excess": excess_of(courses)}},
     )
 
 
 def digits_section(setting: Setting, n_passes: int = 1) -> Section:
-    """Noisy USPS digits in [-1, 1]: mean squared error of linear and kernel PCA, by the number of components."""
-    clean, _ = digits(setting)
+    """Noisy USPS digits by linear and by kernel components."""
+    clean, _ = setting.usps_digits()
     noisy = clean + np.random.default_rng(0).normal(0, _DIGITS_NOISE, clean.shape)
     lines, found = [], {}
     for k in (16, 64, 256):
-        linear = PCA(k).fit(noisy)
-        kernel = KernelPCA(k, n_landmarks=1000, alpha=1.0, random_state=0).fit(noisy)
-        found[k] = [_mse(model.inverse_transform(model.transform(noisy)), clean) for model in (linear, kernel)]
-        lines.append((f"{k} components", *(f"{error:.3f}" for error in found[k])))
-    shown = kernel.inverse_transform(kernel.transform(noisy[:6]))
-    note = f"Mean squared error; the noise has {_mse(noisy, clean):.3f}, all of which 256 linear components keep."
-    pictures = noisy[:6].reshape(-1, 16, 16), shown.reshape(-1, 16, 16)
+        models = PCA(k).fit(noisy), KernelPCA(k, n_landmarks=1000, alpha=1.0, random_state=0).fit(noisy)
+        restored = [np.asarray(model.inverse_transform(model.transform(noisy))) for model in models]
+        found[str(k)] = [float(mean_squared_error(clean, one)) for one in restored]
+        lines.append((f"{k} components", *(f"{error:.3f}" for error in found[str(k)])))
+    error = mean_squared_error(clean, noisy)
+    note = f"Mean squared error; that of the noise is {error:.3f}, and 256 linear components keep all of it."
+    pictures = noisy[:6].reshape(-1, 16, 16), restored[1][:6].reshape(-1, 16, 16)
+    figure = comparison(*pictures, [""] * 6, None, (-1.0, 1.0))
     return Section(
         [DataTable("Noisy USPS digits", ("", "linear PCA", "kernel PCA, ridge"), lines, [note])],
-        {"digits-restored": comparison(*pictures, [""] * 6, None, (-1.0, 1.0))},
-        {"digits-restored": ("Digits: noisy, and by 256 kernel components", note)},
-        {"digits": {str(k): errors for k, errors in found.items()}},
+        {"digits-restored": Picture(figure, "Digits: noisy, and by 256 kernel components", note)},
+        {"digits": found},
     )
-
-
-def _windows(image: Array) -> Array:
-    """All windows, (n, 121)."""
-    views = np.lib.stride_tricks.sliding_window_view(image, (WINDOW, WINDOW))
-    return views.reshape(-1, WINDOW**2).copy()
 
 
 def _grid(shape: tuple[int, ...], spacing: int) -> Array:
@@ -100,21 +91,16 @@ def _grid(shape: tuple[int, ...], spacing: int) -> Array:
     return grid
 
 
-def _mean(model: PCA | KernelPCA, windows: Array, shape: tuple[int, ...]) -> Array:
-    """Return the image whose pixels are the means of those of the windows, as a model gives them back."""
-    grid = _grid(shape, 2)
-    given = model.inverse_transform(model.transform(windows[grid])).reshape(-1, WINDOW, WINDOW)
-    total, count = np.zeros(shape), np.zeros(shape)
-    for number, window in zip(grid, given, strict=True):
-        i, j = divmod(number, shape[1] - WINDOW + 1)
-        total[i : i + WINDOW, j : j + WINDOW] += window
-        count[i : i + WINDOW, j : j + WINDOW] += 1
-    return np.divide(total, count, out=total, where=count > 0)
+def _windows(image: Array) -> Array:
+    """Return all windows of an image, (n, 121)."""
+    views: Array = np.lib.stride_tricks.sliding_window_view(image, (WINDOW, WINDOW))
+    return views.reshape(-1, WINDOW**2)
 
 
-def _snr(image: Array, found: Array) -> float:
-    return float(10 * np.log10(np.var(image) / _mse(image, found)))
-
-
-def _mse(a: Array, b: Array) -> float:
-    return float(np.mean((a - b) ** 2))
+def _mean(model: PCA | KernelPCA, windows: Array, shape: tuple[int, int]) -> Array:
+    """Return the mean image of the reconstructed windows."""
+    grid, n_pixels = _grid(shape, 2), shape[0] * shape[1]
+    given = np.ravel(model.inverse_transform(model.transform(windows[grid])))
+    pixels = _windows(np.arange(n_pixels).reshape(shape))[grid].ravel()
+    total, count = np.bincount(pixels, given, n_pixels), np.bincount(pixels, None, n_pixels)
+    return np.divide(total, count, out=np.zeros(n_pixels), where=count > 0).reshape(shape)

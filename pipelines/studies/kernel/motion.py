@@ -1,4 +1,4 @@
-"""Human motion without noise: figure 11 of Günter, Schraudolph & Vishwanathan (2007), section 5.1.5."""
+"""Noise reduction of human motion: figure 11 of Günter, Schraudolph & Vishwanathan (2007), section 5.1.5."""
 
 from __future__ import annotations
 
@@ -10,30 +10,32 @@ from scipy.spatial.transform import Rotation
 
 from dpca import PCA, KernelPCA
 from dpca.kernels.algebra.types import Array
-from dpca.pipelines.studies.kernel.courses import KernelMatrix, Variant, centered, curves, gaussian, run, table
-from dpca.pipelines.studies.reproduction.data import Setting
+from dpca.pipelines.studies.data import Setting
+from dpca.pipelines.studies.kernel.courses import (
+    KernelMatrix,
+    centered,
+    excess_of,
+    gaussian,
+    picture,
+    run,
+    table,
+    variants_of,
+)
 from dpca.pipelines.studies.runner import Section
 from dpca.report.page import DataTable
 
 COMPONENTS, PASSES, FRAMES = 25, 50, 343
-#: Table 1 of the source; gamma is 1 / (2 sigma^2), sigma^2 = 1.5.
-VARIANTS = (
-    Variant("t", 2.0),
-    Variant("et*", 5.0, 3),
-    Variant("et", 0.1),
-    Variant("smd*", 5.0, 3, 0.1),
-    Variant("smd", 0.1, 1, 1.0),
-)
+#: gamma is 1 / (2 sigma^2).
 _SQUARED_SIGMA = 1.5
 _VARIANCE = 2.0
 _THEIRS = (
-    "Theirs (figure 11, a walk of the same data base that is not ours): et* beats et, which beats t; SMD improves et "
-    "more than et*, but not to its level. KHA/et* takes 87.5 % of the noise's variance away."
+    "Theirs (figure 11, another walk of the same data base): et* beats et, which beats t; SMD improves et more than "
+    "et*, but not to its level. KHA/et* removes 87.5 % of the noise's variance."
 )
 
 
 def motion_section(setting: Setting, n_passes: int = PASSES) -> Section:
-    """Figure 11: directions of 30 parts of a body in 343 frames, with noise in their angles."""
+    """Figure 11: motion capture with noise, directions of 30 parts of a body in 343 frames."""
     clean = directions(
         setting.file("mocap/01.asf", "a skeleton of motion capture"),
         setting.file("mocap/01_01.amc", "motion capture of it"),
@@ -41,7 +43,7 @@ def motion_section(setting: Setting, n_passes: int = PASSES) -> Section:
     noisy = with_noise(clean, np.random.default_rng(0))
     flat = noisy.reshape(FRAMES, -1)
     problem = KernelMatrix(centered(gaussian(flat, np.sqrt(_SQUARED_SIGMA))), COMPONENTS)
-    courses = [run(problem, variant, setting.trials, n_passes) for variant in VARIANTS]
+    courses = [run(problem, variant, setting.trials, n_passes) for variant in variants_of("motion")]
     kernel = KernelPCA(COMPONENTS, method="exact", gamma=1 / (2 * _SQUARED_SIGMA), pre_image="fixed-point")
     models: dict[str, Any] = {"kernel PCA": kernel, "linear PCA": PCA(COMPONENTS)}
     noise = np.mean((noisy - clean) ** 2)
@@ -53,16 +55,15 @@ def motion_section(setting: Setting, n_passes: int = PASSES) -> Section:
     return Section(
         [
             table("Motion capture: excess reconstruction error", courses, (1, 10, 50), [_THEIRS]),
-            DataTable("Noise taken away from the motion, 25 components", ("", "of its variance"), lines),
+            DataTable("Noise removed from the motion, 25 components", ("", "of its variance"), lines),
         ],
-        {"motion": curves(courses)},
-        {"motion": ("Motion capture", _THEIRS)},
-        {"motion": {"noise_left": left, "excess": {course.variant.label: course.excess for course in courses}}},
+        {"motion": picture(courses, "Motion capture", _THEIRS)},
+        {"motion": {"noise_left": left, "excess": excess_of(courses)}},
     )
 
 
 def with_noise(directions: Array, rng: np.random.Generator) -> Array:
-    """Return unit vectors (..., 3) whose two angles have noise of a variance of 2 degrees."""
+    """Return unit vectors (..., 3) after noise with a variance of 2 degrees is added to both of their angles."""
     polar = np.arccos(np.clip(directions[..., 2], -1, 1))
     azimuth = np.arctan2(directions[..., 1], directions[..., 0])
     shift = np.deg2rad(rng.normal(0, np.sqrt(_VARIANCE), (2, *polar.shape)))
@@ -82,7 +83,7 @@ def directions(skeleton: Path, motion: Path) -> Array:
         angles = np.zeros((len(frames), 3))
         if free:
             angles[:, free] = [frame[name] for frame in frames]
-        # Its angles turn the part about axes of its own.
+        # Angles of a part are about its own axes.
         own = Rotation.from_euler("xyz", axis, degrees=True)
         turns[name] = turns[parents[name]] * own * Rotation.from_euler("xyz", angles, degrees=True) * own.inv()
         found[:, names.index(name)] = turns[name].apply(direction)
@@ -91,7 +92,7 @@ def directions(skeleton: Path, motion: Path) -> Array:
 
 
 def _skeleton(text: str) -> tuple[dict[str, tuple[list[float], list[float], list[int]]], dict[str, str]]:
-    """Return direction, axis and free angles of each part, and the part that it hangs on."""
+    """Return direction, axis and free angles of each part, and its parent."""
     _, rest = text.split(":bonedata")
     bones, hierarchy = rest.split(":hierarchy")
     parents = {child: line.split()[0] for line in hierarchy.splitlines() for child in line.split()[1:]}

@@ -14,8 +14,8 @@ from sklearn.pipeline import make_pipeline
 
 from dpca import KernelPCA
 from dpca.kernels.algebra.types import Array
+from dpca.pipelines.studies.data import Setting
 from dpca.pipelines.studies.kernel.mnist import COMPONENTS, errors
-from dpca.pipelines.studies.reproduction.data import Setting
 from dpca.pipelines.studies.runner import Section
 from dpca.report.page import DataTable
 
@@ -25,7 +25,7 @@ _FEATURES, _SAMPLES = 500, 3000
 
 
 def methods_section(setting: Setting, n_passes: int = 1) -> Section:
-    """What a fit takes, and the error (equation 38) that its components leave."""
+    """Landmarks beside scikit-learn: the error of all of MNIST's kernel matrix."""
     x = setting.digits("train")[0].astype(np.float32) / np.float32(255)
     projections, seconds = {}, {}
     for name, model, some in _models(x):
@@ -37,20 +37,18 @@ def methods_section(setting: Setting, n_passes: int = 1) -> Section:
     found = dict(zip(projections, errors(x, SIGMA, list(projections.values())), strict=True))
     lines = [(name, f"{error:.2f}", f"{seconds[name]:.1f} s") for name, error in found.items()]
     notes = (
-        f"Gaussian kernel, sigma {SIGMA:g}, pixels in 0 to 1. Errors are those of the whole kernel matrix, 60,000 x "
+        f"Gaussian kernel, sigma {SIGMA:g}, pixels in 0 to 1. Errors are of the whole kernel matrix, 60,000 x "
         "60,000 (equation 38 of Günter, Schraudolph & Vishwanathan 2007).",
     )
     head = ("method", "error", "CPU s of a fit")
     return Section(
         [DataTable(f"MNIST, 60,000 digits, {COMPONENTS} components", head, lines, notes)],
-        {},
-        {},
-        {"mnist-methods": {name: {"error": found[name], "seconds": seconds[name]} for name in found}},
+        numbers={"mnist-methods": {name: {"error": found[name], "seconds": seconds[name]} for name in found}},
     )
 
 
 def _models(x: Array) -> Iterator[tuple[str, Any, Array]]:
-    """Yield the name of each method, its estimator, and the samples that it is fitted to."""
+    """Yield the name of each method, its estimator, and the samples of its fit."""
     shared: dict[str, Any] = {"gamma": _GAMMA, "random_state": 0}
     for count in (2000, _FEATURES):
         yield f"dpca KernelPCA, {count:,} landmarks", KernelPCA(COMPONENTS, n_landmarks=count, **shared), x

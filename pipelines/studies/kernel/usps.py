@@ -3,52 +3,32 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from itertools import islice
 
 import numpy as np
 
 from dpca.kernels.algebra.types import Array
+from dpca.pipelines.studies.data import Setting
 from dpca.pipelines.studies.kernel.courses import (
     ErrorCurve,
     KernelMatrix,
     Variant,
     centered,
-    curves,
+    excess_of,
     gaussian,
-    passes,
+    picture,
     run,
     table,
+    variants_of,
 )
-from dpca.pipelines.studies.reproduction.data import Setting
-from dpca.pipelines.studies.runner import Section
+from dpca.pipelines.studies.runner import Picture, Section
 from dpca.plots import eigenimages
 
 COMPONENTS, PASSES, SIGMA = 16, 200, 8.0
 _EACH, _SHOWN, _MARKS = 100, 10, (1, 10, 50, 200)
-#: Table 1 of the source.
-LINEAR = (
-    Variant("t", 0.002, 2),
-    Variant("et*", 5.0, 4),
-    Variant("et", 1e-3),
-    Variant("smd*", 5.0, 4, 1e-5),
-    Variant("smd", 1e-3, 1, 1e-4),
-)
-RBF = (
-    Variant("t", 1.0, 1),
-    Variant("et*", 5.0, 3),
-    Variant("et", 0.2),
-    Variant("smd*", 5.0, 3, 0.05),
-    Variant("smd", 0.2, 1, 0.1),
-)
-#: Footnote 3: what was tuned again for eigenvalues before every step.
-RBF_EACH_STEP = (
-    Variant("et*", 5.0, 4, each_step=True),
-    Variant("et", 0.2, each_step=True),
-    Variant("smd*", 5.0, 4, 0.1, each_step=True),
-    Variant("smd", 0.2, 1, 0.05, each_step=True),
-)
 _THEIRS = (
-    "Theirs (figure 2, which prints no numbers): et is ahead of et* for the first 6 passes and behind from then on; "
-    "both clearly beat t; SMD improves et clearly and et* not, so that KHA-SMD is the best after 200."
+    "Theirs (figure 2, without numbers): et is ahead of et* for the first 6 passes and then behind; both clearly beat "
+    "t; SMD clearly improves et, but not et*, so KHA-SMD is the best after 200."
 )
 _CHANCE = (
     "KHA/t depends on its start: of 20 starts beside these, it has 1.6e-3 to 9.1e-3 after 50 passes, and 9.5e-5 to "
@@ -56,45 +36,38 @@ _CHANCE = (
 )
 
 
-def digits(setting: Setting) -> tuple[Array, Array]:
-    """All USPS training digits (7291, 256), float64 in [-1, 1], and their labels."""
-    with np.load(setting.file("usps/zip_train.npz", "the USPS training digits")) as bundle:
-        images, labels = bundle["images"], bundle["labels"]
-    return images.reshape(len(images), -1).astype(np.float64), labels
-
-
 def first_of_each(setting: Setting) -> Array:
-    """The first 100 samples of each digit."""
-    x, labels = digits(setting)
+    """Return the first 100 samples of each digit."""
+    x, labels = setting.usps_digits()
     first: Array = x[np.concatenate([np.flatnonzero(labels == label)[:_EACH] for label in range(10)])]
     return first
 
 
 def linear_section(setting: Setting, n_passes: int = PASSES) -> Section:
-    """Figure 2, left: the dot product."""
+    """Figures 2 and 3, left: USPS digits, dot product."""
     x = first_of_each(setting)
     problem = KernelMatrix(centered(x @ x.T), COMPONENTS, 0.1)
-    return _section("dot product", setting, problem, LINEAR, n_passes, x - x.mean(axis=0), _CHANCE)
+    return _section("dot product", setting, problem, variants_of("usps linear"), n_passes, x - x.mean(axis=0), _CHANCE)
 
 
 def rbf_section(setting: Setting, n_passes: int = PASSES) -> Section:
-    """Figure 2, right: the Gaussian kernel."""
+    """Figures 2 and 3, right: USPS digits, Gaussian kernel."""
     x = first_of_each(setting)
     problem = KernelMatrix(centered(gaussian(x, SIGMA)), COMPONENTS)
-    return _section("RBF kernel, sigma 8", setting, problem, RBF, n_passes, x - x.mean(axis=0))
+    return _section("RBF kernel, sigma 8", setting, problem, variants_of("usps rbf"), n_passes, x - x.mean(axis=0))
 
 
 def steps_section(setting: Setting, n_passes: int = PASSES) -> Section:
     """Figure 4: eigenvalues once a pass, or before every step."""
     problem = KernelMatrix(centered(gaussian(first_of_each(setting), SIGMA)), COMPONENTS)
-    variants = [v for v in RBF if v.name != "t"]
-    courses = [run(problem, v, setting.trials, n_passes) for v in (*variants, *RBF_EACH_STEP)]
+    variants = [*variants_of("usps rbf")[1:], *variants_of("usps rbf, each step")]
+    courses = [run(problem, variant, setting.trials, n_passes) for variant in variants]
     note = "Theirs (figure 4): eigenvalues before every step help in the first passes and hardly matter in the end."
+    heading = "Eigenvalues once a pass, or at each step (i)"
     return Section(
         [table("USPS: eigenvalues once a pass or at each step (i)", courses, _MARKS, [note])],
-        {"usps-steps": curves(courses)},
-        {"usps-steps": ("Eigenvalues once a pass, or at each step (i)", f"RBF kernel, sigma 8. {note}")},
-        _numbers("usps-steps", problem, courses),
+        {"usps-steps": picture(courses, heading, f"RBF kernel, sigma 8. {note}")},
+        {"usps-steps": _numbers(problem, courses)},
     )
 
 
@@ -109,39 +82,28 @@ def _section(
 ) -> Section:
     key = f"usps-{name.split()[0].lower()}"
     courses = [run(problem, variant, setting.trials, n_passes) for variant in variants]
-    pictures = _eigenvectors(problem, variants[1], n_passes, x)
-    shape = (len(pictures), 16, 16)
+    least = f"The least error, of the exact eigenvectors, is {problem.minimum:.2f}."
+    pictures = (_last_of_first_trial(problem, variants[1], n_passes) @ x).reshape(-1, 16, 16)
     return Section(
-        [table(f"USPS, {name}: excess reconstruction error", courses, _MARKS, [_least(problem), *notes, _THEIRS])],
-        {key: curves(courses), f"{key}-eigenvectors": eigenimages(pictures.reshape(shape), len(pictures))},
+        [table(f"USPS, {name}: excess reconstruction error", courses, _MARKS, [least, *notes, _THEIRS])],
         {
-            key: (f"USPS, {name}", f"Median over {setting.trials} starts and orders. {_THEIRS}"),
-            f"{key}-eigenvectors": (
+            key: picture(courses, f"USPS, {name}", f"Median over {setting.trials} starts and orders. {_THEIRS}"),
+            f"{key}-eigenvectors": Picture(
+                eigenimages(pictures, len(pictures)),
                 f"First eigenvectors, {name}",
-                "As KHA/et* found them: sums of samples by their coefficients (figure 3 of the source).",
+                "By KHA/et*: sums of samples, weighted by their coefficients (figure 3 of the paper).",
             ),
         },
-        _numbers(key, problem, courses),
+        {key: _numbers(problem, courses)},
     )
 
 
-def _eigenvectors(problem: KernelMatrix, variant: Variant, n_passes: int, x: Array) -> Array:
-    steps = passes(problem.kernel, variant.gains(len(x)), problem.start(0), 0)
-    found = next(steps)
-    for _ in range(n_passes - 1):
-        found = next(steps)
-    pictures: Array = found["expansion"][:_SHOWN] @ x
-    return pictures
+def _last_of_first_trial(problem: KernelMatrix, variant: Variant, n_passes: int) -> Array:
+    """Return the coefficients of the shown eigenvectors after all passes."""
+    found = next(islice(problem.passes(variant, 0), n_passes - 1, None))
+    coefficients: Array = found["expansion"][:_SHOWN]
+    return coefficients
 
 
-def _least(problem: KernelMatrix) -> str:
-    return f"The least error, of the exact eigenvectors, is {problem.minimum:.2f}."
-
-
-def _numbers(key: str, problem: KernelMatrix, courses: Sequence[ErrorCurve]) -> dict[str, object]:
-    return {
-        key: {
-            "least_error": problem.minimum,
-            "excess": {course.variant.label: course.excess for course in courses},
-        }
-    }
+def _numbers(problem: KernelMatrix, courses: Sequence[ErrorCurve]) -> dict[str, object]:
+    return {"least_error": problem.minimum, "excess": excess_of(courses)}

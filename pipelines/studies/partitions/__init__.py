@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dpca.pipelines.studies.partitions.run import known_report, report_partitions
+from dpca.pipelines.studies.partitions.run import report_partitions
 from dpca.pipelines.studies.partitions.settings import PartitionSettings
 
-__all__ = ["PartitionSettings", "known_report", "report_partitions"]
+__all__ = ["PartitionSettings", "report_partitions"]

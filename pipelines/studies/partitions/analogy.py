@@ -1,4 +1,4 @@
-"""How alike bands at random and components of whole samples are (Alakkari 2020, section 4.5.4)."""
+"""The similarity of bands at random and components of whole samples (Alakkari 2020, section 4.5.4)."""
 
 from __future__ import annotations
 
@@ -16,13 +16,13 @@ from dpca.representation.linear import LinearRepresentation
 
 #: Numbers of components whose spans are compared.
 _SPANS = (1, 2, 3, 5, 10, 20)
-# Samples whose scores tell signs, and how many of them are projected at once.
+# Samples whose scores determine signs, and how many of them are projected at once.
 _MOST_SAMPLES, _ROWS = 1000, 64
 
 
 @dataclass(frozen=True)
 class Analogy:
-    """What the two have in common.
+    """Explained variances and angles.
 
     Attributes
     ----------
@@ -31,9 +31,9 @@ class Analogy:
     bands : dict of str to tuple of float
         The same for the first components of every band, for each random mapping.
     combined : tuple of float
-        The same for as many vectors, each made of one component of every band.
+        The same for vectors that combine one component of every band.
     angles : dict of int to tuple of 3 floats
-        Number of components to the smallest, middle and largest principal angle, in degrees, between the span of these
+        Number of components -> smallest, middle and largest principal angle, in degrees, between the span of these
         vectors and that of the components of whole samples.
     """
 
@@ -47,16 +47,15 @@ class Analogy:
         return max(abs(100 * (a - b)) for a, b in zip(self.bands[name], self.holistic, strict=False))
 
     def as_dict(self) -> dict[str, Any]:
-        """Return all of it as JSON has it, with the largest difference."""
+        """Return the analogy for JSON, with the largest differences."""
         return {**asdict(self), "largest_difference_points": {name: self.apart(name) for name in self.bands}}
 
 
 def combined(basis: LinearRepresentation, values: Array, count: int) -> Array:
     """Combine the j-th components of all bands into one vector of a whole sample, for j = 1, ..., count.
 
-    A component of a band is as good with either sign. The signs are those with which the scores of the bands go
-    together, of the samples given: of the first right singular vector of the standardized scores (samples x bands).
-    Nothing of the components of whole samples enters.
+    The sign of a component is arbitrary. Here the scores of the bands determine it: the signs are those of the first
+    right singular vector of the standardized scores (samples x bands). Components of whole samples are not used.
 
     Parameters
     ----------
@@ -67,7 +66,7 @@ def combined(basis: LinearRepresentation, values: Array, count: int) -> Array:
     Returns
     -------
     array (min(count, n_components), n_features), float32 or float64
-        Orthonormal rows: those of a band are.
+        Orthonormal rows, because those of a band are.
     """
     some = values[np.array(spread_over(len(values), _MOST_SAMPLES))]
     count = min(count, len(basis.components))
@@ -75,13 +74,8 @@ def combined(basis: LinearRepresentation, values: Array, count: int) -> Array:
     scores = np.concatenate([basis.encode(np.ascontiguousarray(block))[..., :count] for block in blocks])
     labels = cast("Bands", basis.partition).labels.reshape(-1)
     flat = basis.components[:count].reshape(count, -1)
-    rows = np.empty_like(flat)
-    for j in range(count):
-        signs = _signs(scores[..., j].astype(np.float64))
-        rows[j] = flat[j] * signs[labels].astype(flat.dtype)
-    lengths = np.linalg.norm(rows, axis=1, keepdims=True)
-    np.divide(rows, lengths, out=rows, where=lengths > 0)
-    return rows
+    rows = np.stack([row * _signs(scores[..., j])[labels].astype(flat.dtype) for j, row in enumerate(flat)])
+    return _scaled(rows, axis=1)
 
 
 def angles_between(a: Array, b: Array, spans: Sequence[int] = _SPANS) -> dict[int, tuple[float, float, float]]:
@@ -91,22 +85,25 @@ def angles_between(a: Array, b: Array, spans: Sequence[int] = _SPANS) -> dict[in
     ----------
     a, b : array (k, d)
     spans : sequence of int
-        How many rows span them; numbers that there are not so many rows for are left out.
+        Numbers of rows; those above k are left out.
     """
     found = {}
     for k in spans:
-        if k > min(len(a), len(b)):
-            continue
-        angles = np.degrees(principal_angles(a[:k], b[:k]))
-        if len(angles):
+        if k <= min(len(a), len(b)) and len(angles := np.degrees(principal_angles(a[:k], b[:k]))):
             found[k] = (float(angles[0]), float(np.median(angles)), float(angles[-1]))
     return found
 
 
 def _signs(scores: Array) -> Array:
-    """Signs (m,) with which the columns of scores (n, m) go together."""
-    centered = scores - scores.mean(axis=0)
-    lengths = np.linalg.norm(centered, axis=0)
-    np.divide(centered, lengths, out=centered, where=lengths > 0)
+    """Return signs (m,) that make the columns of scores (n, m) agree."""
+    scores = scores.astype(np.float64)
+    centered = _scaled(scores - scores.mean(axis=0), axis=0)
     leading = np.linalg.svd(centered, full_matrices=False)[2][0]
     return np.where(leading < 0, -1.0, 1.0)
+
+
+def _scaled(x: Array, axis: int) -> Array:
+    """Scale vectors along an axis to length 1, in place; zero vectors stay zero."""
+    lengths = np.linalg.norm(x, axis=axis, keepdims=True)
+    np.divide(x, lengths, out=x, where=lengths > 0)
+    return x

@@ -1,4 +1,4 @@
-"""The block cosine transform as the basis of every cell, so that it is measured by what measures components."""
+"""The block cosine transform as a basis of every cell, so that its error is measured like that of components."""
 
 from __future__ import annotations
 
@@ -15,19 +15,19 @@ from dpca.representation.linear import LinearRepresentation
 def dct_basis(
     grid: CellGrid, moments: Mapping[str, Array], n_components: int, chosen: bool, across_channels: bool
 ) -> tuple[LinearRepresentation, Array]:
-    """Make the cosines of the coefficients that are kept the components of every cell.
+    """Return a basis with the cosines of the kept coefficients as components of every cell.
 
     Parameters
     ----------
     grid : CellGrid
     moments : mapping
-        ``mean`` and ``variance`` of the coefficients in their places (*sample_shape), as
-        `dpca.pipelines.studies.partitions.dct_moments.BlockDCTMoments` measured them.
+        ``mean`` and ``variance`` of the coefficients, (*sample_shape), from
+        `dpca.pipelines.studies.partitions.dct_moments.BlockDCTMoments`.
     n_components : int
-        Coefficients kept of every cell; one of fewer attributes keeps them all.
+        Number of kept coefficients of every cell; a cell with fewer attributes keeps all.
     chosen : bool
-        Keep those of most variance in each cell, the best that any set that is the same for all samples can do;
-        otherwise those of low frequency.
+        Keep those with the most variance in each cell, which is the optimum for one set for all samples; otherwise
+        those of low frequency.
     across_channels : bool
         As in `dpca.pipelines.studies.partitions.dct_moments.block_dct`.
 
@@ -36,7 +36,7 @@ def dct_basis(
     basis : LinearRepresentation
         float32. Surplus rows of smaller cells are zero.
     held : array (n_components,)
-        Variance of the first, second, ... coefficient that is kept, summed over all cells.
+        Variance of the first, second, ... kept coefficient, summed over all cells.
     """
     channels, parts = grid.channel_shape, range(grid.n_partitions)
     whole = (0,) * len(grid.sample_shape)

@@ -1,44 +1,46 @@
-"""From the records of all strategies to the tables of the thesis, theirs beside ours."""
+"""The tables of the thesis, theirs beside ours, from the records of all strategies."""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from dpca.kernels.algebra.dtypes import working_dtype
 from dpca.pipelines.studies.partitions.analogy import Analogy
-from dpca.pipelines.studies.partitions.published import FIRST_EXAMPLE, QUALITY, SECONDS, PublishedQuality
+from dpca.pipelines.studies.partitions.published import PUBLISHED, Published
 from dpca.pipelines.studies.partitions.records import Record
 from dpca.pipelines.studies.partitions.samples import ReportSamples
 from dpca.pipelines.studies.partitions.settings import USUAL_HOLISTIC, Design, PartitionSettings
-from dpca.pipelines.studies.partitions.strategies import HOLISTIC, RANDOM, size_of
+from dpca.pipelines.studies.partitions.strategies import HOLISTIC, RANDOM, RASTER, size_of
 from dpca.pipelines.studies.partitions.tables import Bound, PartitionTable, Value
 
-# Alakkari 2020, section 4.5.3: what the published bands were made with.
+# Band size and number of intervals of the thesis (Alakkari 2020, section 4.5.3).
 _THEIR_BANDS = (1875, 50)
 _QUALITY = ("scalars_ratio", "bytes_ratio", "mse", "ssim", "held_out_mse", "held_out_ssim")
+_THEIRS = ("theirs_ratio", "theirs_mse", "theirs_ssim")
 _READING = (
-    "Built is this reading: the range of the means is divided into {intervals} intervals of equal width; the "
-    "attributes of an interval are sorted by mean, or by variance, and every {size:,} of them are one band, the last "
-    "one takes the interval's rest. {channels}Means and variances are estimated from one sample at random in each of "
-    "as many equal parts of the training samples (the thesis: from one mini-batch)."
+    "The thesis is implemented as follows: the range of the means is divided into {intervals} intervals of equal "
+    "width. The attributes of an interval are sorted by mean, or by variance, and every {size:,} of them are one band; "
+    "the last band has the rest of the interval. {channels}Means and variances are estimated from random samples, one "
+    "in each of equal parts of the training samples (the thesis: from one mini-batch)."
 )
 _TOGETHER = (
-    "The channels of a pixel stay in one band and are mapped by their averages (the thesis maps pixels by the red "
-    "channel), but where it says that they are apart. "
+    "The channels of a pixel are in one band and are mapped by their averages (the thesis maps pixels by the red "
+    "channel), unless a line says that they are apart. "
 )
+_WHOLE_FIT = "Processor time of the whole fit on all workers by the number of cells, reading included."
 
 
 @dataclass(frozen=True)
 class Findings:
-    """All that the tables are made of.
+    """Content of all tables.
 
     Attributes
     ----------
     settings : PartitionSettings
     plan : Design
-    samples : Samples
+    samples : ReportSamples
     records : dict of str to Record
         By the name of the strategy.
     analogy : Analogy
@@ -55,22 +57,21 @@ class Findings:
         return [self.records[f"cells {size_of(cell)}"] for cell in self.plan.cells]
 
     def named(self, beginning: str) -> list[Record]:
-        """Return the records of strategies whose name begins so."""
+        """Return the records of strategies with this beginning of their name."""
         return [record for name, record in self.records.items() if name.startswith(beginning)]
 
-    def theirs(self, record: Record) -> PublishedQuality | None:
-        """Return the published numbers of a strategy, if it was run with the published settings."""
+    def theirs(self, record: Record) -> Published:
+        """Return the published numbers of a strategy, all None unless it ran with the published settings."""
         name = record.facts.name
-        known = QUALITY[self.settings.compare].get(name)
-        if name.startswith("bands") and (self.plan.band_size, self.settings.n_intervals) != _THEIR_BANDS:
-            return None
-        return known if known is not None and known.components == record.facts.n_components else None
+        known = PUBLISHED[self.settings.compare].get(name, Published())
+        same = (self.plan.band_size, self.settings.n_intervals) == _THEIR_BANDS or not name.startswith("bands")
+        return known if same and known.components == record.facts.n_components else Published()
 
     def values(self, record: Record) -> dict[str, Value]:
-        """Return what every table has of a strategy."""
+        """Return the values of a strategy, by the keys of `COLUMNS`."""
         facts, stack, theirs = record.facts, self.samples.stack, self.theirs(record)
-        width = working_dtype(stack.dtype).itemsize
-        coded = stack.n_samples * facts.kept * width + facts.model_bytes
+        coded = stack.n_samples * facts.kept * working_dtype(stack.dtype).itemsize + facts.model_bytes
+        each = facts.seconds / facts.n_partitions
         return {
             "partitions": facts.n_partitions,
             "components": facts.n_components,
@@ -79,17 +80,20 @@ class Findings:
             "mse": facts.left if facts.exact else Bound(facts.left, "at most"),
             "pixel_mse": record.mean("training.pixel_mse"),
             "ssim": record.mean("training.ssim"),
-            "held_out_mse": record.mean("held-out.mse"),
-            "held_out_ssim": record.mean("held-out.ssim"),
-            "theirs_ratio": None if theirs is None else theirs.ratio,
-            "theirs_mse": None if theirs is None else theirs.mse,
-            "theirs_ssim": None if theirs is None else theirs.ssim,
+            "held_out_mse": record.mean("held_out.mse"),
+            "held_out_ssim": record.mean("held_out.ssim"),
+            "cell_seconds": each if facts.whole else Bound(each, "at least"),
+            "seconds": facts.seconds if facts.whole else Bound(facts.seconds, "at least"),
+            "theirs_ratio": theirs.ratio,
+            "theirs_mse": theirs.mse,
+            "theirs_ssim": theirs.ssim,
+            "theirs_cpu": theirs.cpu,
+            "theirs_gpu": theirs.gpu,
         }
 
-    def seconds(self, record: Record, share: int = 1) -> Value:
-        """Return the processor seconds of a fit, or of one of so many parts of it."""
-        value = record.facts.seconds / share
-        return value if record.facts.whole else Bound(value, "at least")
+    def lines(self, records: Sequence[Record], *keys: str) -> list[tuple[str, dict[str, Value]]]:
+        """Return the lines of a table of strategies, with the values of these keys."""
+        return [(r.facts.name, {key: values[key] for key in keys}) for r in records for values in [self.values(r)]]
 
 
 def all_tables(found: Findings) -> list[PartitionTable]:
@@ -99,124 +103,93 @@ def all_tables(found: Findings) -> list[PartitionTable]:
 
 
 def conditions(found: Findings) -> list[str]:
-    """Say what the columns are of, once for all tables."""
+    """Describe the columns of all tables."""
     plan, samples = found.plan, found.samples
-    m, dtype = len(samples.training.values), samples.stack.dtype
+    m, dtype = len(samples.measured["training"].values), samples.stack.dtype
     which = f"all {m:,}" if m == plan.n_training else f"{m:,} of them, spread over all"
-    told = ["Tables and figures are numbered as in Alakkari 2020, chapter 4."]
-    told.append(f"MSE: of all {plan.n_training:,} training samples, from the eigenvalues; intensities in 0..1.")
+    sentences = [
+        "Tables and figures are numbered as in Alakkari 2020, chapter 4.",
+        f"MSE: of all {plan.n_training:,} training samples, from the eigenvalues; intensities in 0..1.",
+    ]
     if dtype.kind != "f":
-        told.append(f"MSE of pixels, rounded and clipped, which takes a little off: of {which}.")
+        sentences.append(f"MSE of pixels, rounded and clipped, which reduces it slightly: of {which}.")
     if samples.has_ssim:
-        told.append(f"SSIM: of {which}; uniform window of 7, as scikit-image has it by default.")
+        sentences.append(f"SSIM: of {which}; uniform window of 7, the default of scikit-image.")
     else:
-        told.append("SSIM is not defined for samples of this shape.")
-    if samples.held_out is not None:
-        told.append(
-            f"Held out: {len(samples.held_out.values):,} of {plan.n_held_out:,} samples that no fit saw, one at random "
-            f"in each of as many equal parts of the stack. What belongs together in it, photographs of one person, may "
-            f"be on both sides."
+        sentences.append("SSIM is not defined for samples of this shape.")
+    if "held_out" in samples.measured:
+        sentences.append(
+            f"Held out: {len(samples.measured['held_out'].values):,} of {plan.n_held_out:,} samples that no fit has "
+            f"seen, one at random in each of equal parts of the stack. Related samples, such as photographs of one "
+            f"person, can be on both sides."
         )
-    told.append(
-        f"Compression is counted twice: in scalars, attributes to scores of a sample, as the thesis counts; in bytes, "
-        f"the whole stack as {dtype} to its scores as {working_dtype(dtype)} and the model. Nothing is entropy-coded."
+    sentences.append(
+        f"Compression is counted twice: in scalars, attributes to scores of a sample, as in the thesis; in bytes, the "
+        f"whole stack as {dtype} to its scores as {working_dtype(dtype)} and the model. Nothing is entropy-coded."
     )
-    return told
+    return sentences
 
 
 def first_example(found: Findings) -> PartitionTable:
     """Alakkari 2020, table 4.1: the middle cell size and whole samples."""
-    lines = []
-    for record in (found.cells()[found.plan.middle], found.records[HOLISTIC]):
-        values, name = found.values(record), record.facts.name
-        theirs = FIRST_EXAMPLE[found.settings.compare].get(name)
-        cells = name != HOLISTIC
-        same = theirs is not None and theirs.components == record.facts.n_components
-        seconds = SECONDS[found.settings.compare].get(name)
-        shown: dict[str, Value] = {key: values[key] for key in ("components", "mse", "held_out_mse", "scalars_ratio")}
-        shown |= {
-            "cell_seconds": found.seconds(record, record.facts.n_partitions) if cells else None,
-            "seconds": found.seconds(record),
-            "theirs_mse": theirs.mse if theirs is not None and same else None,
-            "theirs_cpu": "hours" if same and not cells else None if seconds is None or not same else seconds.cpu,
-        }
-        lines.append((name, shown))
-    return PartitionTable(
-        "4.1",
-        "A first example (table 4.1)",
+    cells, whole = found.cells()[found.plan.middle], found.records[HOLISTIC]
+    keys = ("components", "mse", "held_out_mse", "scalars_ratio", "cell_seconds", "seconds", "theirs_mse", "theirs_cpu")
+    lines = found.lines([cells, whole], *keys)
+    lines[0][1]["theirs_mse"] = found.theirs(cells).first_mse or found.theirs(cells).mse
+    lines[1][1]["cell_seconds"] = None
+    text = (
         "CPU seconds: processor time of reading, arithmetic and eigenproblems on all workers. Whole samples by "
-        "incremental SVD in one pass.",
-        "",
-        tuple(lines),
-        _of_whole_samples(found),
+        "incremental SVD in one pass."
     )
+    return PartitionTable("4.1", "A first example (table 4.1)", text, "", lines, _of_whole_samples(found))
 
 
 def cell_sizes(found: Findings) -> PartitionTable:
     """Alakkari 2020, table 4.2: cells of several sizes and whole samples."""
     keys = ("partitions", "components", *_QUALITY, "pixel_mse", "theirs_mse", "theirs_ssim", "theirs_ratio")
-    records = [*found.cells(), found.records[HOLISTIC]]
-    lines = [(record.facts.name, _some(found.values(record), keys)) for record in records]
-    told = f"As many components as make {found.settings.ratio:g} attributes one score, or what comes next to it."
-    return PartitionTable("4.2", "Sizes of cells (table 4.2)", told, "", tuple(lines), _of_whole_samples(found))
+    lines = found.lines([*found.cells(), found.records[HOLISTIC]], *keys)
+    text = f"As many components as possible with at least {found.settings.ratio:g} attributes per score."
+    return PartitionTable("4.2", "Sizes of cells (table 4.2)", text, "", lines, _of_whole_samples(found))
 
 
 def run_times(found: Findings) -> PartitionTable:
-    """Alakkari 2020, table 4.3: seconds a cell."""
-    lines = []
-    for record in found.cells():
-        theirs = SECONDS[found.settings.compare].get(record.facts.name)
-        published = QUALITY[found.settings.compare].get(record.facts.name)
-        same = published is not None and published.components == record.facts.n_components
-        shown: dict[str, Value] = {
-            "partitions": record.facts.n_partitions,
-            "components": record.facts.n_components,
-            "cell_seconds": found.seconds(record, record.facts.n_partitions),
-            "seconds": found.seconds(record),
-            "theirs_cpu": theirs.cpu if theirs is not None and same else None,
-            "theirs_gpu": theirs.gpu if theirs is not None and same else None,
-        }
-        lines.append((record.facts.name, shown))
-    told = (
-        "Processor time of the whole fit on all workers by the number of cells, reading included. Theirs: Intel Core "
-        "6700HQ at 2.6 GHz and GeForce GTX 960M, MATLAB, all samples."
-        if found.settings.compare != "none"
-        else "Processor time of the whole fit on all workers by the number of cells, reading included."
+    """Alakkari 2020, table 4.3: seconds per cell."""
+    lines = found.lines(
+        found.cells(), "partitions", "components", "cell_seconds", "seconds", "theirs_cpu", "theirs_gpu"
     )
-    return PartitionTable("4.3", "Time of a cell (table 4.3)", told, "", tuple(lines), (_on_a_gpu(),))
+    text = _WHOLE_FIT
+    if found.settings.compare != "none":
+        text += " Theirs: Intel Core 6700HQ at 2.6 GHz and GeForce GTX 960M, MATLAB, all samples."
+    return PartitionTable("4.3", "Time of a cell (table 4.3)", text, "", lines, ("No GPU was measured.",))
 
 
 def mappings(found: Findings) -> PartitionTable:
     """Alakkari 2020, table 4.4: bands by every mapping and in raster order, and the largest cells."""
-    keys = ("partitions", *_QUALITY, "seconds", "theirs_ratio", "theirs_mse", "theirs_ssim")
-    lines = []
-    for record in [*found.named("bands"), found.cells()[-1]]:
-        shown = found.values(record) | {"seconds": found.seconds(record)}
-        lines.append((record.facts.name, _some(shown, keys)))
     plan = found.plan
-    told = f"Bands of at most {plan.band_size:,} attributes, {plan.band_components:,} components each."
+    lines = found.lines([*found.named("bands"), found.cells()[-1]], "partitions", *_QUALITY, "seconds", *_THEIRS)
+    text = f"Bands of at most {plan.band_size:,} attributes, {plan.band_components:,} components each."
     reading = _READING.format(
         intervals=found.settings.n_intervals, size=plan.band_size, channels=_TOGETHER if plan.has_channels else ""
     )
-    return PartitionTable("4.4", "Mappings of attributes to bands (table 4.4)", told, "", tuple(lines), (reading,))
+    return PartitionTable("4.4", "Mappings of attributes to bands (table 4.4)", text, "", lines, (reading,))
 
 
 def baselines(found: Findings) -> PartitionTable:
-    """Cells beside the cosine transform with as many coefficients, and what knows neither."""
-    keys = ("components", *_QUALITY)
+    """Cells beside the cosine transform with as many coefficients, bands in raster order and whole samples."""
     records: list[Record] = []
     for record in found.cells():
         size = record.facts.name.removeprefix("cells")
         records += [record, *found.named(f"DCT{size},"), *found.named(f"DCT{size} and")]
-    records += [found.records["bands in raster order"], found.records[HOLISTIC]]
-    lines = [(record.facts.name, _some(found.values(record), keys)) for record in records]
-    told = (
-        "The cosine transform of every cell, channel by channel unless it says otherwise; the mean of the training "
-        "samples is taken off, as for components. Low frequencies: the same coefficients in every cell, in zigzag "
-        "order, channels of a frequency together. Best set: those of most variance in the training samples, chosen for "
-        "every cell; no other set that is the same for all samples leaves less. No entropy coding anywhere."
+    records += [found.records[RASTER], found.records[HOLISTIC]]
+    text = (
+        "The cosine transform of every cell, channel by channel unless a line says otherwise; the mean of the training "
+        "samples is subtracted, as for components. Low frequencies: the same coefficients in every cell, in zigzag "
+        "order, channels of a frequency together. Best set: those with the most variance in the training samples, "
+        "chosen for every cell. No other set that is the same for all samples has a lower error. There is no entropy "
+        "coding."
     )
-    return PartitionTable("baselines", "Beside the cosine transform", told, "", tuple(lines))
+    lines = found.lines(records, "components", *_QUALITY)
+    return PartitionTable("baselines", "Beside the cosine transform", text, "", lines)
 
 
 def likeness(found: Findings) -> PartitionTable:
@@ -235,42 +208,28 @@ def likeness(found: Findings) -> PartitionTable:
         if j + 1 in analogy.angles:
             shown |= dict(zip(("angle_least", "angle_middle", "angle_largest"), analogy.angles[j + 1], strict=True))
         lines.append((f"{j + 1}", shown))
-    told = (
+    text = (
         "Share of the variance of the training samples that the first k components explain: of whole samples, of every "
-        "band, and of as many vectors that combine one component of each band, with signs by which their scores go "
-        "together. The angles, in degrees, are the principal ones between the span of these vectors and that of as "
-        "many components of whole samples."
+        "band, and of k vectors that combine one component of each band, with the signs that make the scores of the "
+        "bands agree. The angles, in degrees, are the principal angles between the span of these vectors and that of "
+        "k components of whole samples."
     )
-    return PartitionTable("analogy", "Bands at random and whole samples (section 4.5.4)", told, "k", tuple(lines))
-
-
-def _on_a_gpu() -> str:
-    """Say what is known of a graphics processor; the place for its column."""
-    return "No GPU was measured."
+    return PartitionTable("analogy", "Bands at random and whole samples (section 4.5.4)", text, "k", lines)
 
 
 def _of_whole_samples(found: Findings) -> tuple[str, ...]:
-    """Tell what there is to know of the number of components of whole samples."""
-    record = found.records[HOLISTIC]
-    theirs = QUALITY[found.settings.compare].get(HOLISTIC)
-    told = []
+    """Return remarks on the number of components of whole samples."""
+    k = found.records[HOLISTIC].facts.n_components
+    theirs = PUBLISHED[found.settings.compare].get(HOLISTIC)
     usual = min(USUAL_HOLISTIC, found.plan.n_training - 1, math.prod(found.samples.stack.sample_shape))
-    if found.settings.holistic is None and record.facts.n_components < usual:
-        told.append(
-            f"{usual:,} components of whole samples did not fit the memory of a task, so there are "
-            f"{record.facts.n_components:,}."
-        )
-    if theirs is None:
-        return tuple(told)
-    if theirs.components != record.facts.n_components:
-        told.append(
+    remarks = []
+    if found.settings.holistic is None and k < usual:
+        remarks.append(f"The memory of a task fits {k:,} components of whole samples, not the usual {usual:,}.")
+    if theirs is not None and theirs.components != k:
+        remarks.append(
             f"The thesis has {theirs.components:,} components of whole samples, MSE {theirs.mse:g} and SSIM "
-            f"{theirs.ssim:g}; here there are {record.facts.n_components:,}."
+            f"{theirs.ssim:g}; here there are {k:,}."
         )
-    if theirs.ratio is not None:
-        told.append(f"The {theirs.ratio:g}:1 that it states for whole samples is samples to components.")
-    return tuple(told)
-
-
-def _some(values: Mapping[str, Value], keys: tuple[str, ...]) -> dict[str, Value]:
-    return {key: values[key] for key in keys}
+    if theirs is not None and theirs.ratio is not None:
+        remarks.append(f"The {theirs.ratio:g}:1 of whole samples in the thesis is samples to components.")
+    return tuple(remarks)

@@ -25,16 +25,16 @@ def block_dct(samples: Array, cell_shape: tuple[int, ...], *, across_channels: b
     ----------
     samples : array (n, *spatial, *channels), float32 or float64
     cell_shape : tuple of int
-        Length of a cell along each spatial axis; those at the far edges have what remains, and its transform.
+        Length of a cell along each spatial axis. Cells at the far edges are smaller, and so is their transform.
     across_channels : bool
-        Transform along the channels, too, which takes their common part from what they differ in; otherwise every
+        Also transform along the channels, which separates their common part from their differences; otherwise every
         channel is transformed by itself.
     out : array of the same shape and dtype, optional
 
     Returns
     -------
     array of the same shape and dtype
-        The coefficients of every cell at its place, those of low frequency first along each axis.
+        The coefficients of every cell at the position of the cell, low frequencies first along each axis.
     """
     coefficients = np.empty_like(samples) if out is None else out
     n_spatial, channels = len(cell_shape), samples.shape[1 + len(cell_shape) :]
@@ -52,12 +52,12 @@ def block_dct(samples: Array, cell_shape: tuple[int, ...], *, across_channels: b
 
 
 def cell_waves(cell_shape: tuple[int, ...], channel_shape: tuple[int, ...], *, across_channels: bool) -> Array:
-    """Return the orthonormal basis that `block_dct` takes coefficients of, for one cell.
+    """Return the orthonormal basis of `block_dct` for one cell.
 
     Returns
     -------
     array (d, d), float64
-        Row j is the cell, flattened, whose only coefficient is 1 at the flat index j.
+        Row j is the flattened cell with coefficient 1 at the flat index j and 0 elsewhere.
     """
     shape = (*cell_shape, *channel_shape)
     d = int(np.prod(shape))
@@ -67,10 +67,10 @@ def cell_waves(cell_shape: tuple[int, ...], channel_shape: tuple[int, ...], *, a
 
 
 def low_frequencies(cell_shape: tuple[int, ...], channel_shape: tuple[int, ...]) -> Array:
-    """Return the flat indices of the coefficients of a cell, low frequencies first, whatever the data are.
+    """Return the flat indices of the coefficients of a cell, low frequencies first.
 
-    The order of JPEG's zigzag but for the direction of its turns: by the sum of the indices along the spatial axes,
-    ties in the order of the array; all channels of a frequency follow each other.
+    The order is JPEG's zigzag, except for the direction of its turns: by the sum of the indices along the spatial axes,
+    ties in the order of the array, with the channels of a frequency together.
     """
     spatial = np.indices(cell_shape).reshape(len(cell_shape), -1).sum(axis=0)
     channels = int(np.prod(channel_shape))
@@ -81,18 +81,18 @@ def low_frequencies(cell_shape: tuple[int, ...], channel_shape: tuple[int, ...])
 class BlockDCTMoments(Moments):
     """Mean and variance of every coefficient of the block cosine transform, in one pass.
 
-    The transform is orthonormal: the variances of a cell's coefficients add up to those of its attributes, and what is
-    left of a sample by a set of coefficients is, on average, the variance of the others.
+    The transform is orthonormal: the sum of the variances of a cell's coefficients is that of its attributes, and the
+    mean squared error of a set of coefficients is the variance of the others.
 
     Parameters
     ----------
     sample_shape : tuple of int
-        Of the samples, which come as rows.
+        Shape of the samples, which are given as rows.
     cell_shape, across_channels
         As in `block_dct`.
 
-    Results of ``finish``: ``mean`` and ``variance`` (divisor n - 1), float64, shape (n_features,), in the places of
-    `block_dct`. Costs O(n d log c) time for cells of c attributes.
+    Results of ``finish``: ``mean`` and ``variance`` (divisor n - 1), float64, shape (n_features,), at the positions
+    of `block_dct`. Costs O(n d log c) time for cells of c attributes.
     """
 
     sample_shape: tuple[int, ...]
@@ -113,14 +113,14 @@ class BlockDCTMoments(Moments):
             super()._take(state, found.reshape(rows.shape))
 
     def work_bytes(self, n_rows: int, n_features: int, dtype: DTypeLike) -> int:
-        """Bytes of temporary arrays in an update: samples, their parts in C order, coefficients twice."""
+        """Bytes of temporary arrays in an update: samples, their cells in C order, coefficients twice."""
         rows = min(n_rows, _BLOCK_ROWS)
         transform = 4 * rows * n_features * working_dtype(dtype).itemsize
         return transform + super().work_bytes(rows, n_features, dtype)
 
 
 def _whole_and_rest(length: int, cell: int) -> list[tuple[int, int, int]]:
-    """Runs (start, stop, cell) of an axis: the whole cells, and what remains as a smaller one."""
+    """Return runs (start, stop, cell) of an axis: the whole cells, and the rest as a smaller one."""
     whole = length // cell * cell
     runs = [(0, whole, cell), (whole, length, length - whole)]
     return [(start, stop, size) for start, stop, size in runs if stop > start]

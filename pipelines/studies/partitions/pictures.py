@@ -1,4 +1,4 @@
-"""The figures of chapter 4 from what is kept of every strategy."""
+"""The figures of chapter 4 from the records of strategies."""
 
 from __future__ import annotations
 
@@ -13,7 +13,8 @@ from dpca.pipelines.studies.partitions.contents import Findings
 from dpca.pipelines.studies.partitions.records import Record, fewer_of
 from dpca.pipelines.studies.partitions.samples import panels
 from dpca.pipelines.studies.partitions.settings import count_cut
-from dpca.pipelines.studies.partitions.strategies import CURVE, HOLISTIC, RANDOM
+from dpca.pipelines.studies.partitions.strategies import CURVE, HOLISTIC, RANDOM, RASTER
+from dpca.pipelines.studies.runner import Picture
 from dpca.plots.layouts import gallery
 from dpca.plots.panels import centered, intensity
 
@@ -21,12 +22,12 @@ _COMPARED = 6
 CAPTIONS = {
     "fig-4-3-cells-and-whole-samples": (
         "Cells and whole samples (figure 4.3)",
-        "Samples, what components of whole samples give back of them, and what those of cells do.",
+        "Samples, and their reconstructions from components of whole samples and of cells.",
     ),
     "fig-4-4-eigencells": (
         "Eigencells in their places (figure 4.4)",
-        "The first eigenvectors of every cell, laid out where the cells are; grey is zero, and as an eigenvector's "
-        "sign is free, neighbors are given the signs that agree.",
+        "The first eigenvectors of every cell, at the positions of the cells. Grey is zero. The sign of an eigenvector "
+        "is arbitrary: signs are chosen so that neighboring cells agree.",
     ),
     "fig-4-5-cell-sizes": (
         "Sizes of cells (figure 4.5)",
@@ -34,58 +35,58 @@ CAPTIONS = {
     ),
     "fig-4-6-numbers-of-components": (
         "Numbers of components (figure 4.6)",
-        "The largest cells with fewer components than they have, the last column with all of them.",
+        "The largest cells with fewer components, and in the last column with all of them.",
     ),
     "fig-4-7-mappings": (
         "Mappings of attributes to bands (figure 4.7)",
-        "What the bands of every mapping give back; means and variances from all training samples.",
+        "Reconstructions from the bands of every mapping; means and variances from all training samples.",
     ),
     "fig-4-8-whole-and-combined": (
         "Components of whole samples, and of bands at random combined (figure 4.8)",
         "Above: components of whole samples, with the share of the variance that each explains. Below: vectors that "
-        "combine one component of each random band, with the signs by which the scores of the bands go together.",
+        "combine one component of each random band, with the signs that make the scores of the bands agree.",
     ),
     "fig-4-9-explained-variance": (
         "Explained variance (figure 4.9)",
-        "Share of the variance of the training samples that the first components of every partition hold together. A "
-        "component of a partition is one score for each cell or band, so lines of more partitions have more scores.",
+        "Share of the variance of the training samples that the first components of every partition explain together. "
+        "A component of a partition is one score for each cell or band, so lines of more partitions have more scores.",
     ),
 }
 
 
-def all_figures(found: Findings) -> dict[str, Figure]:
-    """Draw every figure there is something for."""
+def all_pictures(found: Findings) -> dict[str, Picture]:
+    """Draw every figure."""
     plan, records = found.plan, found.records
-    cells, whole = found.cells(), records[HOLISTIC]
+    cells, whole, random = found.cells(), records[HOLISTIC], records[RANDOM]
     mapped = [found.named(beginning)[-1] for beginning in ("bands by mean, ", "bands by mean and variance, ")]
-    figures = {
-        "fig-4-3-cells-and-whole-samples": _reconstructions(found, [whole, cells[plan.middle]]),
-        "fig-4-4-eigencells": _eigencells(found, cells[plan.middle]),
-        "fig-4-5-cell-sizes": _reconstructions(found, cells),
-        "fig-4-6-numbers-of-components": _fewer(found, cells[-1]),
-        "fig-4-7-mappings": _reconstructions(found, [records[RANDOM], *mapped, records["bands in raster order"]]),
-        "fig-4-8-whole-and-combined": _side_by_side(found, whole.arrays["rows"], records[RANDOM].arrays["rows"]),
-    }
-    # Of bands by estimated means and variances, those from all samples.
+    # Of bands by estimated means and variances, only those from all samples.
     bands = [r for r in found.named("bands") if ", from " not in r.facts.name or r.facts.name.endswith("from all")]
-    shown = [whole, *cells, *bands]
-    lines = {record.facts.name: record.arrays["curve"][:CURVE] for record in shown}
+    lines = {record.facts.name: record.arrays["curve"][:CURVE] for record in [whole, *cells, *bands]}
     lines["bands at random, combined"] = np.asarray(found.analogy.combined)
-    figures["fig-4-9-explained-variance"] = plots.explained_variance(lines, emphasized=HOLISTIC)
-    return figures
+    figures = (
+        _reconstructions(found, [whole, cells[plan.middle]]),
+        _eigencells(found, cells[plan.middle]),
+        _reconstructions(found, cells),
+        _fewer(found, cells[-1]),
+        _reconstructions(found, [random, *mapped, records[RASTER]]),
+        _side_by_side(found, whole.arrays["rows"], random.arrays["rows"]),
+        plots.explained_variance(lines, emphasized=HOLISTIC),
+    )
+    return {name: Picture(figure, *CAPTIONS[name]) for name, figure in zip(CAPTIONS, figures, strict=True)}
 
 
 def _reconstructions(found: Findings, records: Sequence[Record]) -> Figure:
-    """Originals, and beside them what some strategies give back."""
+    """Draw originals, and beside them the reconstructions of some strategies."""
     samples = found.samples
-    measure = "training" if samples.held_out is None else "held-out"
     columns = [samples.pictures(None), *(record.arrays["pictures"] for record in records)]
-    ssim = [record.arrays.get(f"{measure}.ssim") for record in records]
+    ssim = [record.arrays.get(f"{samples.pictured_of}.ssim") for record in records]
     captions = [
         ["", *("" if values is None else f"SSIM {values[place]:.3f}" for values in ssim)] for place in samples.pictured
     ]
-    heads = ["original", *(_short(record.facts.name) for record in records)]
-    notes = ["", *(f"k = {record.facts.n_components:,}, {_of(found, record):.1f}:1" for record in records)]
+    heads = ["original", *(record.facts.name.removesuffix(", from all") for record in records)]
+    n_attributes = int(np.prod(samples.stack.sample_shape))
+    facts = [record.facts for record in records]
+    notes = ["", *(f"k = {one.n_components:,}, {n_attributes / one.kept:.1f}:1" for one in facts)]
     return _gallery(found, columns, heads, notes, captions)
 
 
@@ -106,7 +107,7 @@ def _gallery(
     captions: Sequence[Sequence[str]] | None,
 ) -> Figure:
     samples = found.samples
-    numbers = samples.pictured_of.numbers[samples.pictured]
+    numbers = samples.measured[samples.pictured_of].numbers[samples.pictured]
     names = [str(samples.stack.names[number]).rsplit("/", 1)[-1] for number in numbers]
     rows = [
         [intensity(column[place].astype(np.float64), samples.data_range) for column in columns]
@@ -118,22 +119,21 @@ def _gallery(
 def _eigencells(found: Findings, record: Record) -> Figure:
     shown = record.arrays["eigencells"]
     curve = record.arrays["curve"][: len(shown)]
-    cell = found.plan.cells[found.plan.middle]
     # Panels are images or curves; a grey panel has lost its channels.
     axes = ("feature",) if shown.ndim == 2 else ("y", "x", "channel")[: shown.ndim - 1]
-    # Rows and columns left out of a picture that no page could show leave no cells to align.
+    # A thinned panel has other cells, and their signs are not aligned.
     whole = tuple(found.samples.stack.sample_shape[: count_cut(found.samples.axes)])[-2:] == shown.shape[1:3]
     return plots.cell_eigenvectors(
         shown,
         len(shown),
         axes=axes,
-        cell_shape=cell if whole else None,
+        cell_shape=found.plan.cells[found.plan.middle] if whole else None,
         explained_variance_ratio=np.diff(curve, prepend=0.0),
     )
 
 
 def _side_by_side(found: Findings, whole: Array, combined: Array) -> Figure:
-    """Rows of both, the second with the signs of the first, for signs are free."""
+    """Draw rows of both, the second with the signs of the first."""
     shape = found.samples.stack.sample_shape
     count = min(_COMPARED, len(whole), len(combined))
     signs = np.where(np.einsum("ij,ij->i", whole[:count], combined[:count]) < 0, -1, 1)
@@ -144,13 +144,3 @@ def _side_by_side(found: Findings, whole: Array, combined: Array) -> Figure:
     heads = [f"{i + 1}" for i in range(count)]
     notes = [f"{share:.1%}" for share in np.diff(found.analogy.holistic, prepend=0.0)[:count]]
     return gallery(rows, heads, notes, ["whole samples", "bands, combined"])
-
-
-def _short(name: str) -> str:
-    """Return the name of a strategy as a heading that fits above a panel."""
-    return name.removesuffix(", from all")
-
-
-def _of(found: Findings, record: Record) -> float:
-    """Attributes of a sample to its scores."""
-    return int(np.prod(found.samples.stack.sample_shape)) / record.facts.kept

@@ -1,10 +1,10 @@
-"""What is kept of each strategy once it was fitted and measured: the unit from which an interrupted report resumes."""
+"""The results of each strategy, fitted and measured. An interrupted report resumes after the last of them."""
 
 from __future__ import annotations
 
 import shutil
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import asdict, dataclass, replace
 from typing import Any
 
@@ -17,56 +17,21 @@ from dpca.pipelines.studies.partitions.strategies import (
     CURVE,
     HOLISTIC,
     RANDOM,
+    Facts,
     FittedStrategy,
     Strategy,
     Training,
-    exactly,
     fit_noting,
+    measured_exactly,
 )
+from dpca.pipelines.studies.runner import StudyJob
 from dpca.storage.remote.clusters import cluster_errors
 from dpca.storage.remote.objects import Place
-from dpca.storage.run import Run
 from dpca.storage.transaction.checkpoints import Checkpoints
-from dpca.storage.transaction.workspace import Workspace, fingerprint_of
+from dpca.storage.transaction.workspace import fingerprint_of
 
-#: Shares of the components of the largest cells that a picture shows (Alakkari 2020, figure 4.6), all of them last.
+#: Shares of the components of the largest cells in a picture (Alakkari 2020, figure 4.6), all of them last.
 FEWER = (0.04, 0.2, 0.5, 1.0)
-
-
-@dataclass(frozen=True)
-class Facts:
-    """The numbers of a strategy.
-
-    Attributes
-    ----------
-    name : str
-    n_partitions, n_components, kept, model_bytes : int
-        As in `FittedStrategy`.
-    seconds : float
-        Processor time of the fit: reading, arithmetic and eigenproblems, on all workers.
-    whole : bool
-        Whether ``seconds`` is all of it; a run before this one may have done a part.
-    total, left : float
-        As in `FittedStrategy`, of values scaled so that the data range has length 1: ``left`` is the MSE of all
-        training
-        samples.
-    exact : bool
-        Whether ``left`` is that, or at most that.
-    notes : tuple of str
-        What the fit warned of.
-    """
-
-    name: str
-    n_partitions: int
-    n_components: int
-    kept: int
-    model_bytes: int
-    seconds: float
-    whole: bool
-    total: float
-    left: float
-    exact: bool
-    notes: tuple[str, ...]
 
 
 @dataclass(frozen=True, eq=False)
@@ -77,54 +42,44 @@ class Record:
     ----------
     facts : Facts
     arrays : dict of array
-        ``curve`` as in `FittedStrategy`; what `Samples.quality` measures, as ``training.mse`` and so on, and
-        ``held-out.mse``
-        and so on; ``pictures``, panels of a few samples; and what only some strategies have.
+        ``curve`` as in `FittedStrategy`; ``training.mse`` and ``held_out.mse``, and the other measures of
+        `ReportSamples.quality`; ``pictures``, panels of a few samples; and arrays of single strategies.
     """
 
     facts: Facts
     arrays: dict[str, Array]
 
     def mean(self, measure: str) -> float | None:
-        """Return the mean of a measure over samples, None where it is not defined."""
+        """Return the mean of a measure over samples, None if it is not defined."""
         return float(self.arrays[measure].mean()) if measure in self.arrays else None
 
 
 def record_of(
-    strategy: Strategy,
-    samples: ReportSamples,
-    work: Workspace,
-    *,
-    run: Run,
-    shared: bool,
-    eigencells: bool,
-    fewer: bool,
+    job: StudyJob, strategy: Strategy, samples: ReportSamples, *, shared: bool, eigencells: bool, fewer: bool
 ) -> Record:
-    """Fit and measure a strategy, or read what an earlier run found.
+    """Fit and measure a strategy, or read the results of an interrupted run.
 
     Parameters
     ----------
+    job : StudyJob
     strategy : Strategy
-    samples : Samples
-    work : Workspace
-    run : Run
+    samples : ReportSamples
     shared : bool
-        Whether a later strategy takes results of this fit.
+        Whether a later strategy uses the checkpoints of this fit.
     eigencells, fewer : bool
-        Whether pictures of its components, or of fewer of them, are wanted.
+        Whether pictures of its components, or of fewer of them, are required.
     """
-    unit, kept = f"strategy {strategy.name}", Checkpoints(str(work.scratch / "records"))
-    arrays = kept.load(fingerprint_of(unit)) if work.is_done(unit) else None
-    if arrays is not None:
-        known = work.record(unit)
-        return Record(Facts(**{**known, "notes": tuple(known["notes"])}), arrays[0])
+    work, unit = job.work, f"strategy {strategy.name}"
+    kept = Checkpoints(str(work.scratch / "records"))
+    if work.is_done(unit) and (arrays := kept.load(fingerprint_of(unit))) is not None:
+        return Record(Facts(**work.record(unit)), arrays[0])
     folder = work.scratch / "fits" / fingerprint_of(strategy.work)
-    training = training_of(samples, run, folder)
-    resume_from = folder.exists()
-    (fitted, notes), seconds, alive = timed(lambda: fit_noting(strategy, training), run.client)
+    training, resumes = training_of(job, samples, folder), folder.exists()
+    (fitted, notes), seconds, complete = timed(lambda: fit_noting(strategy, training), job.run.client)
     if strategy.name == HOLISTIC:
-        fitted = exactly(fitted, training)
-    facts = _facts(strategy, fitted, samples, seconds, alive and not resume_from, notes)
+        fitted = measured_exactly(fitted, training)
+    whole = complete and not resumes
+    facts = replace(fitted.facts, name=strategy.name, seconds=seconds, whole=whole, notes=notes)
     record = Record(facts, _measured(strategy, fitted, samples, eigencells, fewer))
     kept.save(fingerprint_of(unit), record.arrays, {})
     work.mark_done(unit, record=asdict(facts))
@@ -133,52 +88,27 @@ def record_of(
     return record
 
 
-def timed(job: Callable[[], Any], client: Any) -> tuple[Any, float, bool]:
-    """Run a job; return its result, its processor seconds on all workers, and whether all of them lived to tell."""
+def timed(task: Callable[[], Any], client: Any) -> tuple[Any, float, bool]:
+    """Run a task; return its result, its processor seconds on all workers, and whether no worker was lost."""
     before = _processor_seconds(client)
-    result = job()
+    result = task()
     after = _processor_seconds(client)
     spent = sum(seconds - before.get(process, 0.0) for process, seconds in after.items())
     return result, spent, before.keys() <= after.keys()
 
 
 def _processor_seconds(client: Any) -> dict[str, float]:
-    """Processor time of this process and of every worker since it began."""
+    """Return the processor time of this process and of every worker since its start."""
     with cluster_errors(client):
         workers = {} if client is None else client.run(time.process_time, on_error="ignore")
     return {"this process": time.process_time(), **workers}
 
 
-def training_of(samples: ReportSamples, run: Run, folder: Place) -> Training:
-    """Return what a fit to the training samples is given."""
-    fitted = samples.fitted
+def training_of(job: StudyJob, samples: ReportSamples, folder: Place) -> Training:
+    """Return the input of a fit to the training samples."""
+    fitted, (low, high) = samples.fitted, samples.data_range
     n, d = fitted.shape[0], int(np.prod(fitted.shape[1:]))
-    return Training(fitted, n, d, replace(run, checkpoints=Checkpoints(str(folder))))
-
-
-def _facts(
-    strategy: Strategy,
-    fitted: FittedStrategy,
-    samples: ReportSamples,
-    seconds: float,
-    whole: bool,
-    notes: Sequence[str],
-) -> Facts:
-    # In units of the data range, as all that is measured.
-    width = samples.data_range[1] - samples.data_range[0]
-    return Facts(
-        strategy.name,
-        fitted.n_partitions,
-        fitted.n_components,
-        fitted.kept,
-        fitted.model_bytes,
-        seconds,
-        whole,
-        fitted.total / width / width,
-        fitted.left / width / width,
-        fitted.exact,
-        tuple(notes),
-    )
+    return Training(fitted, n, d, high - low, replace(job.run, checkpoints=Checkpoints(str(folder))))
 
 
 def _measured(
@@ -186,23 +116,20 @@ def _measured(
 ) -> dict[str, Array]:
     basis = fitted.basis
     found = {"curve": fitted.curve, "pictures": samples.pictures(basis)}
-    sets = {"training": samples.training, "held-out": samples.held_out}
-    for name, measured in sets.items():
-        if measured is not None:
-            quality = samples.quality(basis, measured)
-            found |= {f"{name}.{measure}": values for measure, values in quality.items()}
+    for name, measured in samples.measured.items():
+        found |= {f"{name}.{measure}": values for measure, values in samples.quality(basis, measured).items()}
     if eigencells:
         found["eigencells"] = panels(basis.components[:CURVE], samples.axes)
     if fewer:
-        counts = fewer_of(fitted.n_components)
+        counts = fewer_of(fitted.facts.n_components)
         found["fewer"] = np.stack([samples.pictures(basis, count) for count in counts])
     if strategy.name == HOLISTIC:
         found |= {"rows": basis.components[:CURVE], "mean": basis.mean}
     if strategy.name == RANDOM:
-        found["rows"] = combined(basis, samples.training.values, CURVE)
+        found["rows"] = combined(basis, samples.measured["training"].values, CURVE)
     return found
 
 
 def fewer_of(components: int) -> list[int]:
-    """Return the numbers of components of the largest cells that a picture shows."""
+    """Return the numbers of components of the largest cells in the picture of fewer components."""
     return sorted({max(1, round(share * components)) for share in FEWER})

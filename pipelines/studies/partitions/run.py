@@ -1,9 +1,8 @@
-"""The whole job: a stack in; every strategy fitted and measured; tables, checks and figures out."""
+"""The partition report: fits and measures every strategy, and writes tables, checks and figures."""
 
 from __future__ import annotations
 
 import math
-import os
 from collections.abc import Mapping
 from dataclasses import asdict, replace
 from pathlib import Path
@@ -12,12 +11,11 @@ from typing import Any
 import numpy as np
 import zarr
 
-from dpca.jobs.plans.stages import StageCost
 from dpca.jobs.scores.transform import stated_range
 from dpca.pipelines.studies.partitions.analogy import Analogy, angles_between
 from dpca.pipelines.studies.partitions.checks import Check, all_checks
 from dpca.pipelines.studies.partitions.contents import Findings, all_tables, conditions
-from dpca.pipelines.studies.partitions.pictures import CAPTIONS, all_figures
+from dpca.pipelines.studies.partitions.pictures import all_pictures
 from dpca.pipelines.studies.partitions.records import Record, record_of, training_of
 from dpca.pipelines.studies.partitions.samples import ReportSamples, gather
 from dpca.pipelines.studies.partitions.settings import Design, PartitionSettings, check, design
@@ -31,135 +29,76 @@ from dpca.pipelines.studies.partitions.strategies import (
     strategies,
 )
 from dpca.pipelines.studies.partitions.tables import PartitionTable, in_text
-from dpca.pipelines.studies.runner import StackReport, write_array
+from dpca.pipelines.studies.runner import StudyJob, rows_of, stack_report, write_array
 from dpca.report.page import DataTable
-from dpca.report.record import write_report
 from dpca.storage.arrays.arrays import write_strings
 from dpca.storage.readers import Reader
-from dpca.storage.remote.objects import Place
-from dpca.storage.run import Run
 from dpca.storage.stack import Stack
-from dpca.storage.survey import ReadOptions
-from dpca.storage.transaction.workspace import Workspace
-
-KIND, VERSION = "partition-report", 1
 
 
-def report_partitions(
-    given: Stack | Reader,
-    output: str | os.PathLike[str],
-    settings: PartitionSettings,
-    *,
-    reading: ReadOptions | None = None,
-    run: Run = Run(),
-) -> dict[str, Any]:
-    """Fit every way of splitting attributes to a stack, measure it, and write store, tables and figures.
-
-    Parameters
-    ----------
-    given : Stack or Reader
-        A reader is ingested, into the output.
-    output : path-like
-        Store to make: ``mse``, ``pixel_mse`` and ``ssim`` (strategy, sample) of the samples that were measured, in
-        ``training`` and ``held_out``, with their ``number`` in the stack; ``explained_variance`` (strategy,
-        component); ``strategy``; and the ingested ``stack``. The report goes to ``<output stem>.report``.
-    settings : PartitionSettings
-    reading : ReadOptions, optional
-        How the samples of a reader are read.
-    run : Run
-        How fits run. Threads of this process measure reconstructions in any case: their number is bounded.
-
-    Returns
-    -------
-    dict
-        Content of ``report.json``.
-
-    Raises
-    ------
-    DataError, PlanError, StoreError
-        One sentence each; what was finished serves the next run.
-
-    Notes
-    -----
-    A pass or two over the stack for each of about twenty strategies; a stopped run goes on inside the fit that it was
-    at. Until the end, the measured samples lie on disk a second time.
-    """
-    job = StackReport(KIND, VERSION, given, output, settings, reading, run.overwrite)
-
-    def write(work: Workspace, stack: Stack, ingest: StageCost) -> None:
-        stated_range(stack)
-        plan = design(settings, stack.n_samples, stack.sample_shape, stack.axes[1:])
-        samples = gather(stack, settings, plan, Path(work.scratch) / "samples")
-        if not work.is_done("design"):
-            training = training_of(samples, run, work.scratch / "fits")
-            # Kept, because a resumed run may have other memory.
-            work.mark_done("design", record={"holistic": fitting(plan, settings, training).holistic})
-        plan = replace(plan, holistic=work.record("design")["holistic"])
-        records = _records(settings, plan, samples, work, run)
-        run.say("bands at random beside whole samples")
-        found = Findings(settings, plan, samples, records, _analogy(records, samples, work, run))
-        _write_store(job.create_root(work), found)
-        tables, checks = all_tables(found), all_checks(found)
-        _write_report(job.folder, found, tables, checks)
-        run.say(in_text(tables))
-        run.say("\n".join(claim.sentence() for claim in checks))
-
-    return job.make(write, run)[0]
-
-
-def known_report(
-    given: Stack | Reader,
-    output: str | os.PathLike[str],
-    settings: PartitionSettings,
-    *,
-    reading: ReadOptions | None = None,
-    overwrite: bool = False,
-) -> dict[str, Any] | None:
-    """Return the report of an earlier run of this very job, None if there is something to do; needs no cluster.
-
-    Raises
-    ------
-    DataError, StoreError
-        For invalid settings, and what stands in the way of the output.
-    """
+def _check(settings: PartitionSettings, given: Stack | Reader) -> None:
     check(settings)
     if isinstance(given, Stack):
         stated_range(given)
         design(settings, given.n_samples, given.sample_shape, given.axes[1:])
-    return StackReport(KIND, VERSION, given, output, settings, reading, overwrite).known()
 
 
-def _records(
-    settings: PartitionSettings,
-    plan: Design,
-    samples: ReportSamples,
-    work: Workspace,
-    run: Run,
-) -> dict[str, Record]:
+@stack_report("partition-report", 1, _check)
+def report_partitions(job: StudyJob) -> None:
+    """Fit every way of splitting attributes to a stack, measure it, and write store, tables and figures.
+
+    The store has ``mse``, ``pixel_mse`` and ``ssim`` (strategy, sample) of the measured samples in ``training`` and
+    ``held_out``, with their ``number`` in the stack; ``explained_variance`` (strategy, component); ``strategy``; and
+    the ingested ``stack``.
+
+    Notes
+    -----
+    A pass or two over the stack for each of about twenty strategies. An interrupted run resumes within a fit. Until the
+    end, a second copy of the measured samples is on disk. Reconstructions are always measured on threads of this
+    process, because their number is bounded.
+    """
+    stack, settings, work = job.stack, job.settings, job.work
+    stated_range(stack)
+    plan = design(settings, stack.n_samples, stack.sample_shape, stack.axes[1:])
+    samples = gather(stack, settings, plan, Path(work.scratch) / "samples")
+    if not work.is_done("design"):
+        training = training_of(job, samples, work.scratch / "fits")
+        # Kept, because a resumed run may have other memory.
+        work.mark_done("design", record={"holistic": fitting(plan, settings, training).holistic})
+    plan = replace(plan, holistic=work.record("design")["holistic"])
+    records = _records(job, plan, samples)
+    job.run.say("bands at random beside whole samples")
+    found = Findings(settings, plan, samples, records, _analogy(job, samples, records))
+    _write_store(job.create_root(), found)
+    tables, checks = all_tables(found), all_checks(found)
+    _write_report(job, found, tables, checks)
+    job.run.say(in_text(tables))
+    job.run.say("\n".join(claim.sentence() for claim in checks))
+
+
+def _records(job: StudyJob, plan: Design, samples: ReportSamples) -> dict[str, Record]:
     found = {}
-    todo = strategies(settings, plan)
-    cells = {"eigencells": todo[plan.middle].name, "fewer": todo[len(plan.cells) - 1].name}
+    todo = strategies(job.settings, plan)
     for place, strategy in enumerate(todo):
-        run.say(f"{strategy.name} ...")
+        job.run.say(f"{strategy.name} ...")
         found[strategy.name] = record_of(
+            job,
             strategy,
             samples,
-            work,
-            run=run,
             shared=any(other.work == strategy.work for other in todo[place + 1 :]),
-            eigencells=strategy.name == cells["eigencells"],
-            fewer=strategy.name == cells["fewer"],
+            eigencells=place == plan.middle,
+            fewer=place == len(plan.cells) - 1,
         )
         for note in found[strategy.name].facts.notes:
-            run.say(f"note: {note}")
+            job.run.say(f"note: {note}")
     return found
 
 
-def _analogy(records: Mapping[str, Record], samples: ReportSamples, work: Workspace, run: Run) -> Analogy:
-    """Compare bands at random with whole samples; one pass measures what their combined vectors capture."""
-    whole, random = records[HOLISTIC].arrays, records[RANDOM].arrays
+def _analogy(job: StudyJob, samples: ReportSamples, records: Mapping[str, Record]) -> Analogy:
+    """Compare bands at random with whole samples. One pass measures the variance that combined vectors capture."""
+    work, whole, random = job.work, records[HOLISTIC].arrays, records[RANDOM].arrays
     if not work.is_done("analogy"):
-        training = training_of(samples, run, work.scratch / "fits" / "analogy")
+        training = training_of(job, samples, work.scratch / "fits" / "analogy")
         each, _, total = captured_by_rows(training, random["rows"], whole["mean"], "combined")
         combined = shares(np.cumsum(each), total).tolist()
         angles = angles_between(whole["rows"], random["rows"])
@@ -175,17 +114,11 @@ def _analogy(records: Mapping[str, Record], samples: ReportSamples, work: Worksp
 
 def _write_store(group: zarr.Group, found: Findings) -> None:
     records = list(found.records.values())
-    curves = np.full((len(records), max(len(record.arrays["curve"]) for record in records)), np.inf)
-    for row, record in zip(curves, records, strict=True):
-        row[: len(record.arrays["curve"])] = record.arrays["curve"]
-    # Infinite where a strategy has no more components.
-    write_array(group, "explained_variance", curves, ("strategy", "component"))
+    curves = [record.arrays["curve"] for record in records]
+    write_array(group, "explained_variance", rows_of(curves, max(map(len, curves))), ("strategy", "component"))
     write_strings(group, "strategy", [record.facts.name for record in records], "strategy")
-    samples = found.samples
-    for name, measured in (("training", samples.training), ("held-out", samples.held_out)):
-        if measured is None:
-            continue
-        part = group.require_group(name.replace("-", "_"))
+    for name, measured in found.samples.measured.items():
+        part = group.require_group(name)
         write_array(part, "number", measured.numbers.astype(np.int64), ("sample",))
         for measure in ("mse", "pixel_mse", "ssim"):
             if f"{name}.{measure}" in records[0].arrays:
@@ -193,48 +126,27 @@ def _write_store(group: zarr.Group, found: Findings) -> None:
                 write_array(part, measure, values, ("strategy", "sample"))
 
 
-def _overview(found: Findings, checks: list[Check]) -> DataTable:
-    """Say what all numbers are of, and what becomes of the claims."""
-    sentences = (*conditions(found), *(claim.sentence() for claim in checks))
-    return DataTable("What was measured, and what the thesis claims", (), (), sentences)
-
-
-def _write_report(folder: Place, found: Findings, tables: list[PartitionTable], checks: list[Check]) -> None:
-    stack, plan = found.samples.stack, found.plan
-    report = {
-        "samples": stack.n_samples,
-        "sample_shape": stack.sample_shape,
-        "attributes": math.prod(stack.sample_shape),
-        "rejected": stack.rejected,
+def _write_report(job: StudyJob, found: Findings, tables: list[PartitionTable], checks: list[Check]) -> None:
+    described, measured = conditions(found), found.samples.measured
+    numbers = {
+        "attributes": math.prod(job.stack.sample_shape),
+        "rejected": job.stack.rejected,
         "settings": asdict(found.settings),
-        "design": asdict(plan),
-        "measured": {
-            "training": len(found.samples.training.values),
-            "held_out": 0 if found.samples.held_out is None else len(found.samples.held_out.values),
-        },
-        "conditions": conditions(found),
+        "design": asdict(found.plan),
+        "measured": {"training": 0, "held_out": 0} | {name: len(one.values) for name, one in measured.items()},
+        "conditions": described,
         "tables": {table.name: table.as_dict() for table in tables},
-        "checks": [claim.as_dict() for claim in checks],
+        "checks": [claim._asdict() for claim in checks],
         "analogy": found.analogy.as_dict(),
-        "strategies": [
-            {
-                **asdict(record.facts),
-                "explained_variance": record.arrays["curve"],
-                **{
-                    f"{name}_of_measured".replace("-", "_").replace(".", "_"): record.mean(name)
-                    for name in record.arrays
-                    if name.partition(".")[0] in ("training", "held-out")
-                },
-            }
-            for record in found.records.values()
-        ],
-        "source": stack.source,
+        "strategies": [_numbers_of(record) for record in found.records.values()],
     }
-    write_report(
-        folder,
-        report,
-        all_figures(found),
-        title=f"Partitions of {stack.source.get('name') or 'a stack'}",
-        captions=CAPTIONS,
-        tables=[_overview(found, checks), *(table.on_page() for table in tables)],
-    )
+    sentences = (*described, *(claim.sentence() for claim in checks))
+    overview = DataTable("What was measured, and the claims of the thesis", (), (), sentences)
+    pages = [overview, *(table.on_page() for table in tables)]
+    job.write_report("Partitions of {}", numbers, all_pictures(found), pages)
+
+
+def _numbers_of(record: Record) -> dict[str, Any]:
+    measures = [name for name in record.arrays if "." in name]
+    means = {f"{name.replace('.', '_')}_of_measured": record.mean(name) for name in measures}
+    return {**asdict(record.facts), "explained_variance": record.arrays["curve"], **means}

@@ -1,13 +1,12 @@
-"""The samples of a report: those that are fitted, and those whose reconstructions are measured."""
+"""The samples of a report: those of fits, and those with measured reconstructions."""
 
 from __future__ import annotations
 
 import os
 import uuid
-from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -30,16 +29,15 @@ _BLOCK_BYTES = 32 * 2**20
 _PICTURED = 4
 
 
-@dataclass(frozen=True, eq=False)
-class Measured:
-    """Samples whose reconstructions are measured, copied out of the stack once.
+class Measured(NamedTuple):
+    """Samples with measured reconstructions, copied from the stack once.
 
     Attributes
     ----------
     values : array (m, *sample_shape)
-        A file on disk that is read as it is needed.
+        A memory-mapped file.
     numbers : array (m,)
-        Which samples of the stack they are, ascending.
+        Their numbers in the stack, ascending.
     """
 
     values: Array
@@ -54,17 +52,16 @@ class ReportSamples:
     ----------
     stack : Stack
     fitted : Stack or RemainingSource
-        What estimators are given.
-    training, held_out : Measured
-        The latter is None where all samples are fitted.
+        Input of estimators.
+    measured : dict of str to Measured
+        "training", and "held_out" if samples are held out.
     data_range : tuple of float
         Smallest and largest possible value.
     """
 
     stack: Stack
     fitted: Stack | RemainingSource
-    training: Measured
-    held_out: Measured | None
+    measured: dict[str, Measured]
     data_range: tuple[float, float]
 
     @property
@@ -74,18 +71,18 @@ class ReportSamples:
 
     @property
     def has_ssim(self) -> bool:
-        """Whether the structural similarity of such samples is defined."""
+        """Whether the structural similarity of the samples is defined."""
         return has_ssim(self.stack.sample_shape, count_cut(self.axes))
 
     @property
-    def pictured_of(self) -> Measured:
-        """The samples that pictures are taken from: those held out, if any."""
-        return self.training if self.held_out is None else self.held_out
+    def pictured_of(self) -> str:
+        """Which measured samples are in pictures: the held-out ones, if there are any."""
+        return list(self.measured)[-1]
 
     @property
     def pictured(self) -> Array:
-        """Places, among `pictured_of`, of a few samples from all over them."""
-        return np.array(spread_over(len(self.pictured_of.values), _PICTURED))
+        """Indices of a few of these samples, spread over all."""
+        return np.array(spread_over(len(self.measured[self.pictured_of].values), _PICTURED))
 
     def quality(self, basis: Any, measured: Measured) -> dict[str, Array]:
         """Measure reconstructions, on threads of this process.
@@ -93,9 +90,8 @@ class ReportSamples:
         Returns
         -------
         dict of array (m,)
-            ``mse``, of the reconstructions as they are, in units of the width of ``data_range``; of the pixels that
-            they become, rounded and clipped to what the stack can hold, ``pixel_mse``, unless values are
-            floating-point, and ``ssim``, where it is defined.
+            ``mse`` of the unrounded reconstructions, in units of the squared width of ``data_range``; ``pixel_mse`` of
+            the rounded and clipped pixels, unless samples are floating-point; ``ssim`` of the pixels, if it is defined.
         """
         n_spatial = count_cut(self.axes) if self.has_ssim else 0
         values = measured.values
@@ -106,7 +102,7 @@ class ReportSamples:
         return {name: np.concatenate([part[name] for part in found]) for name in found[0]}
 
     def pictures(self, basis: Any | None, components: int | None = None) -> Array:
-        """Return panels of the pictured samples as a basis gives them back, float32; without one, as they are.
+        """Return panels, float32, of the pictured samples, or of their reconstructions by a basis.
 
         Parameters
         ----------
@@ -114,7 +110,7 @@ class ReportSamples:
         components : int, optional
             Number of components of every partition to use.
         """
-        values = np.asarray(self.pictured_of.values[self.pictured])
+        values = np.asarray(self.measured[self.pictured_of].values[self.pictured])
         if basis is not None:
             scores = basis.encode(values)
             if components is not None:
@@ -124,7 +120,7 @@ class ReportSamples:
 
 
 def gather(stack: Stack, settings: PartitionSettings, plan: Design, folder: Path) -> ReportSamples:
-    """Choose the samples, and copy those that are measured to files in a folder, unless they are there.
+    """Choose the samples, and copy the measured ones to files in a folder, unless they are there.
 
     Raises
     ------
@@ -135,29 +131,26 @@ def gather(stack: Stack, settings: PartitionSettings, plan: Design, folder: Path
 
     Notes
     -----
-    Reads the chunks that hold a measured sample, once. Takes the bytes of the measured samples on disk.
+    Reads each chunk with a measured sample once. Uses the bytes of the measured samples on disk.
     """
-    source = as_source(stack)
+    source, seed = as_source(stack), settings.seed
     everything = np.arange(stack.n_samples)
     fitted: Stack | RemainingSource = stack
-    kept, others = everything, everything[:0]
+    sets = {"training": everything}
     if plan.n_held_out:
-        others = spread_samples(len(everything), plan.n_held_out, np.random.default_rng(settings.seed))
-        kept = np.delete(everything, others)
+        others = spread_samples(len(everything), plan.n_held_out, np.random.default_rng(seed))
+        sets = {"training": np.delete(everything, others), "held_out": others}
         fitted = RemainingSource(source, others)
-
-    def some(numbers: Array, name: str) -> Measured:
+    measured = {}
+    for name, numbers in sets.items():
         count = min(len(numbers), settings.evaluate or len(numbers))
-        chosen = numbers[spread_samples(len(numbers), count, np.random.default_rng((settings.seed, 1)))]
-        return Measured(_copied(source, chosen, folder / f"{name}.npy"), chosen)
-
-    training = some(kept, "training")
-    held_out = some(others, "held-out") if len(others) else None
-    return ReportSamples(stack, fitted, training, held_out, stated_range(stack))
+        chosen = numbers[spread_samples(len(numbers), count, np.random.default_rng((seed, 1)))]
+        measured[name] = Measured(_copied(source, chosen, folder / f"{name}.npy"), chosen)
+    return ReportSamples(stack, fitted, measured, stated_range(stack))
 
 
 def panels(samples: Array, axes: tuple[str, ...]) -> Array:
-    """Return what a page can show of samples (n, *sample_shape), float32: images, middle slices, or curves."""
+    """Return panels, float32, of samples (n, *sample_shape): images, middle slices, or curves."""
     return np.stack([thinned(panel(sample, axes)) for sample in samples]).astype(np.float32)
 
 
@@ -167,24 +160,19 @@ def _copied(source: Source, numbers: Array, path: Path) -> Array:
         temporary = path.with_name(f".{uuid.uuid4().hex}.tmp")
         with writing_errors(path):
             path.parent.mkdir(parents=True, exist_ok=True)
-            require_free_space(path, int(np.prod(shape)) * source.dtype.itemsize, "the samples that are measured")
+            require_free_space(path, int(np.prod(shape)) * source.dtype.itemsize, "the measured samples")
             try:
                 copy = np.lib.format.open_memmap(temporary, mode="w+", dtype=source.dtype, shape=shape)
-                for start, block in _runs(source, numbers):
+                start = 0
+                for block in read_samples(source, numbers):
                     copy[start : start + len(block)] = block
+                    start += len(block)
                 copy.flush()
                 os.replace(temporary, path)
             finally:
                 temporary.unlink(missing_ok=True)
     found: Array = np.load(path, mmap_mode="r", allow_pickle=False)
     return found
-
-
-def _runs(source: Source, numbers: Array) -> Iterator[tuple[int, Array]]:
-    start = 0
-    for block in read_samples(source, numbers):
-        yield start, block
-        start += len(block)
 
 
 def _quality_of(basis: Any, block: Array, data_range: tuple[float, float], n_spatial: int) -> dict[str, Array]:

@@ -1,4 +1,4 @@
-"""What a partition report is asked for, and what follows for a stack: which partitions, how many components. Pure."""
+"""Settings of a partition report, and the partitions and numbers of components for a stack."""
 
 from __future__ import annotations
 
@@ -8,80 +8,87 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from dpca.cli.arguments import cell_lengths, positive
 from dpca.models.base.parameters import checked_rank
 from dpca.partition.cells import CellGrid
 from dpca.pipelines.studies.partitions.published import DATA_SETS
+from dpca.pipelines.studies.programs import option, seed_option
 from dpca.storage.arrays.layout import count_spatial
 from dpca.storage.errors import DataError
 
 #: Pixels of the cells of Alakkari 2020, table 4.2: squares of 5, 10 and 25.
 _CELL_PIXELS = (25, 100, 625)
-#: Attributes of a band, intervals of the mean, samples that estimate moments (Alakkari 2020, section 4.5.3).
+#: Attributes of a band (Alakkari 2020, section 4.5.3).
 _BAND_SIZE = 1875
 _FEWEST_BANDS = 4
-#: Components of whole samples unless told otherwise, where there are as many and memory allows.
+#: Default number of components of whole samples, if the samples and the memory allow it.
 USUAL_HOLISTIC = 200
+
+
+def _all_or_positive(text: str) -> int | None:
+    return None if text == "all" else positive(text)
 
 
 @dataclass(frozen=True)
 class PartitionSettings:
-    """What determines the report, beside the stack.
+    """Everything that determines the report, beside the stack. `option` states each field and its option."""
 
-    Parameters
-    ----------
-    cells : tuple of (int or tuple of int), optional
-        Cell length along each spatial axis, of each size that is compared; a length beyond the sample's is cut to it.
-        Default: cells of 25, 100 and 625 pixels, which are the thesis's squares of 5, 10 and 25 where there are two
-        spatial axes.
-    ratio : float
-        Attributes to one score: it says how many components every cell keeps, and every band of full size.
-    holistic : int, optional
-        Components of whole samples; default 200, or as many as the samples and the memory of a task allow.
-    band_size : int, optional
-        Most attributes of a band; default 1,875, or a quarter of a sample where that is less.
-    band_components : int, optional
-        Components of a band; default by ``ratio``.
-    n_intervals : int
-        Intervals of the mean.
-    estimating : tuple of int
-        Samples that means and variances are estimated from, beside all of them.
-    train_fraction : float, optional
-        Share of the samples that is fitted, 0 < share < 1; the others are only measured. Default: all are fitted, none
-        is held out.
-    evaluate : int or None
-        Most samples whose reconstructions are measured, of the training samples and of those held out, each spread over
-        all of them; None for all.
-    seed : int
-        Of the samples that are held out and measured, of estimating subsets and of random bands.
-    compare : {"none", "lfw", "celeba"}
-        Whose published numbers stand beside these.
-    """
-
-    cells: tuple[int | tuple[int, ...], ...] | None = None
-    ratio: float = 15.0
-    holistic: int | None = None
-    band_size: int | None = None
-    band_components: int | None = None
-    n_intervals: int = 50
-    estimating: tuple[int, ...] = (100, 1000)
-    train_fraction: float | None = None
-    evaluate: int | None = 1000
-    seed: int = 0
-    compare: str = "none"
+    cells: tuple[int | tuple[int, ...], ...] | None = option(
+        None,
+        "cell lengths in pixels to compare; a length beyond the sample's is cut to it (default: 5 10 25 for images; "
+        "cells of about 25, 100 and 625 entries for volumes and vectors)",
+        "N[xM[xL]]",
+        parse=cell_lengths,
+        nargs="+",
+    )
+    ratio: float = option(
+        15.0, "attributes for each score; determines the components of cells and bands", "R", parse=float
+    )
+    holistic: int | None = option(
+        None,
+        "components of whole samples (the thesis: 1000; default: 200, or fewer if samples or memory require it)",
+        "K",
+    )
+    band_size: int | None = option(
+        None, "most attributes of a band (default: 1875, or a quarter of a sample if that is less)", "L"
+    )
+    band_components: int | None = option(None, "components of a band (default: by the ratio)", "K")
+    n_intervals: int = option(50, "number of intervals of the mean", "S", flag="intervals")
+    estimating: tuple[int, ...] = option(
+        (100, 1000),
+        "numbers of samples to estimate means and variances from, beside all of them (default: 100 1000)",
+        nargs="*",
+    )
+    train_fraction: float | None = option(
+        None,
+        "fit this share of the samples, spread over all, and measure the others, too (default: fit all)",
+        "F",
+        parse=float,
+    )
+    evaluate: int | None = option(
+        1000,
+        "number of samples to reconstruct and compare, of training samples and of held-out ones, spread over the "
+        "stack, or 'all'",
+        parse=_all_or_positive,
+    )
+    seed: int = seed_option("seed of held-out and measured samples, of estimating samples, and of random bands")
+    compare: str = option(
+        "none", "show the thesis's numbers of this data set beside ours", None, parse=str, choices=DATA_SETS
+    )
 
 
 @dataclass(frozen=True)
 class Design:
-    """The same for one stack, every default filled in.
+    """Settings for one stack, without defaults.
 
     Attributes
     ----------
     n_samples, n_held_out : int
-        Of the stack, and how many of them are not fitted.
+        Samples of the stack, and held-out samples among them.
     cells : tuple of tuple of int
         Cells of different sizes, the smallest first.
     components : tuple of int
-        Components of each.
+        Components of each cell.
     holistic, band_size, band_components : int
     estimating : tuple of int
         Ascending, all below the number of training samples.
@@ -101,17 +108,17 @@ class Design:
 
     @property
     def n_training(self) -> int:
-        """Samples that are fitted."""
+        """Number of training samples."""
         return self.n_samples - self.n_held_out
 
     @property
     def middle(self) -> int:
-        """Which of the cell sizes stands for cells where only one does: the second of three."""
+        """Index of the cell size in tables with only one: the second of three."""
         return len(self.cells) // 2
 
 
 def design(settings: PartitionSettings, n_samples: int, sample_shape: tuple[int, ...], axes: tuple[str, ...]) -> Design:
-    """Say what will be compared on a stack.
+    """Return what is compared on a stack.
 
     Parameters
     ----------
@@ -131,15 +138,15 @@ def design(settings: PartitionSettings, n_samples: int, sample_shape: tuple[int,
     n = n_samples - held_out
     if n < 2 or (settings.train_fraction is not None and held_out < 1):
         raise DataError(
-            f"{n_samples:,} samples leave {n:,} to fit and {held_out:,} to hold out: give a stack, and a train "
-            f"fraction, that leave at least 2 and 1"
+            f"{n_samples:,} samples leave {n:,} to fit and {held_out:,} to hold out: at least 2 and 1 are required, "
+            f"use more samples or another train fraction"
         )
     d, n_spatial = math.prod(sample_shape), count_cut(axes)
     if settings.holistic is not None:
         checked_rank(settings.holistic, d, n)
     cells = _cells(settings.cells, sample_shape[:n_spatial])
     channels = math.prod(sample_shape[n_spatial:])
-    # A band of fewer attributes than a pixel has could not keep them together.
+    # The channels of a pixel stay together, so a band has at least as many attributes.
     size = settings.band_size or max(channels, min(_BAND_SIZE, d // _FEWEST_BANDS))
 
     return Design(
@@ -156,7 +163,7 @@ def design(settings: PartitionSettings, n_samples: int, sample_shape: tuple[int,
 
 
 def _components(grid: CellGrid, ratio: float, n: int) -> int:
-    """Return the most components that leave ``ratio`` attributes to one score; smaller cells keep at most all."""
+    """Return the most components with at least ``ratio`` attributes per score; smaller cells keep all of theirs."""
     sizes, counts = np.unique([grid.n_features(i) for i in range(grid.n_partitions)], return_counts=True)
     kept = np.minimum(np.arange(1, sizes[-1] + 1)[:, None], sizes) @ counts
     most = int(np.searchsorted(kept, math.prod(grid.sample_shape) / ratio, side="right"))
@@ -164,7 +171,7 @@ def _components(grid: CellGrid, ratio: float, n: int) -> int:
 
 
 def count_cut(axes: Sequence[str]) -> int:
-    """Return how many of the axes of a sample are cut into cells: those of space, or the only one."""
+    """Return the number of axes of a sample that are cut into cells: the spatial ones, or the only one."""
     return max(1, count_spatial(axes))
 
 
@@ -175,7 +182,7 @@ def _cells(given: Sequence[int | tuple[int, ...]] | None, spatial: tuple[int, ..
         lengths = (size,) * len(spatial) if isinstance(size, int) else size
         if len(lengths) != len(spatial) or min(lengths) < 1:
             raise DataError(
-                f"a cell of {lengths} does not cut samples of {spatial}: give one positive length, or one for each of "
+                f"a cell of {lengths} does not fit samples of {spatial}: use one positive length, or one for each of "
                 f"the {len(spatial)} spatial axes"
             )
         found.add(tuple(min(cell, length) for cell, length in zip(lengths, spatial, strict=True)))
@@ -183,15 +190,15 @@ def _cells(given: Sequence[int | tuple[int, ...]] | None, spatial: tuple[int, ..
 
 
 def check(settings: PartitionSettings) -> None:
-    """Reject settings that are invalid for any stack, by a `DataError`."""
+    """Raise `DataError` for settings that are invalid for any stack."""
     if not settings.ratio >= 1:
-        raise DataError(f"ratio is {settings.ratio}: it is attributes to one score, at least 1")
+        raise DataError(f"ratio is {settings.ratio}: use at least 1 attribute for each score")
     share = settings.train_fraction
     if share is not None and not 0 < share < 1:
-        raise DataError(f"train_fraction is {share}: give a share of the samples above 0 and below 1, or leave it out")
+        raise DataError(f"train_fraction is {share}: use a share above 0 and below 1, or none")
     if any(count < 2 for count in settings.estimating):
-        raise DataError(f"estimating is {settings.estimating}: a variance takes at least 2 samples")
+        raise DataError(f"estimating is {settings.estimating}: a variance requires at least 2 samples")
     if settings.evaluate is not None and settings.evaluate < 1:
         raise DataError(f"evaluate is {settings.evaluate}: measure at least 1 sample, or all of them")
     if settings.compare not in DATA_SETS:
-        raise DataError(f"compare is {settings.compare!r}: give one of {', '.join(DATA_SETS)}")
+        raise DataError(f"compare is {settings.compare!r}: use one of {', '.join(DATA_SETS)}")

@@ -1,10 +1,12 @@
-"""The ways of splitting attributes that are compared, each fitted to the training samples of a stack."""
+"""The compared ways of splitting attributes, each fitted to the training samples of a stack."""
 
 from __future__ import annotations
 
 import warnings
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
-from typing import Any, Protocol
+from functools import partial
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -19,261 +21,200 @@ from dpca.models.streaming.streaming_methods import RuleStream, make_rule
 from dpca.models.streaming.streaming_pca import StreamingPCA
 from dpca.partition.cells import CellGrid
 from dpca.partition.whole import Whole
-from dpca.pipelines.studies.captured import Captured
+from dpca.pipelines.studies.captured import captured_by
 from dpca.pipelines.studies.partitions.block_dct import dct_basis
 from dpca.pipelines.studies.partitions.dct_moments import BlockDCTMoments
 from dpca.pipelines.studies.partitions.settings import Design, PartitionSettings
 from dpca.storage.run import Run
 from dpca.storage.stack import Stack
 
-#: Components whose explained variance is looked at one by one (Alakkari 2020, figure 4.9).
+#: Components whose explained variance is reported one by one (Alakkari 2020, figure 4.9).
 CURVE = 20
-RANDOM, HOLISTIC = "bands at random", "holistic"
+RANDOM, RASTER, HOLISTIC = "bands at random", "bands in raster order", "holistic"
 
 
 @dataclass(frozen=True)
 class Training:
-    """What a fit is given.
+    """Input of a fit.
 
     Parameters
     ----------
     samples : Stack or RemainingSource
     n, d : int
-        Samples, and attributes of each.
+        Number of samples, and of attributes.
+    width : float
+        Width of the data range. Reported errors are in units of its square.
     run : Run
-        How a fit runs. Its checkpoints hold what an interrupted fit has finished.
+        How a fit runs, with its checkpoints.
     """
 
     samples: Stack | RemainingSource
     n: int
     d: int
+    width: float
     run: Run
 
-    def per_attribute(self, variance: float) -> float:
-        """Return the mean squared value, over training samples and attributes, of what has this variance in all."""
-        return float(variance) * (self.n - 1) / self.n / self.d
+    def errors(self, total: Any, captured: Any) -> tuple[float, float]:
+        """Return variance and squared error, means over training samples and attributes, from total variances."""
+        scale = [float(variance) * (self.n - 1) / self.n / self.d for variance in (total, total - captured)]
+        whole, left = (value / self.width / self.width for value in scale)
+        return whole, max(left, 0.0)
 
 
-@dataclass(frozen=True, eq=False)
-class FittedStrategy:
-    """What a fit found.
+@dataclass(frozen=True)
+class Facts:
+    """The numbers of a strategy.
 
     Attributes
     ----------
-    basis : LinearRepresentation
-        It projects and reconstructs.
     n_partitions, n_components : int
-        Partitions, and components of a whole one.
+        Number of partitions, and of components of one that is not cut off at the edge.
     kept : int
         Scores of a sample.
     model_bytes : int
-        What has to be kept beside the scores.
+        Bytes that are stored beside the scores.
     total, left : float
-        Variance of the training samples, and their squared error, both a mean over samples and attributes, in squared
-        units of the input.
+        Variance and squared error of the training samples: means over samples and attributes, for values in 0..1.
     exact : bool
-        Whether ``left`` is the error itself, or at most that.
-    curve : array (m,)
-        Share of the variance that the first 1, 2, ..., m components of every partition hold.
+        Whether ``left`` is the MSE of all training samples, or an upper bound.
+    name : str
+    seconds : float
+        Processor time of the fit on all workers: reading, arithmetic and eigenproblems.
+    whole : bool
+        Whether ``seconds`` is complete: an interrupted run may have done a part of the fit.
+    notes : sequence of str
+        Warnings of the fit.
     """
 
-    basis: Any
     n_partitions: int
     n_components: int
     kept: int
     model_bytes: int
     total: float
     left: float
-    exact: bool
+    exact: bool = True
+    name: str = ""
+    seconds: float = 0.0
+    whole: bool = False
+    notes: Sequence[str] = ()
+
+
+class FittedStrategy(NamedTuple):
+    """Result of a fit."""
+
+    basis: Any
+    """A `LinearRepresentation`."""
     curve: Array
+    """Share of the variance that the first 1, 2, ..., m components of every partition explain, (m,)."""
+    facts: Facts
 
 
-class Strategy(Protocol):
+class Strategy(NamedTuple):
     """A way of splitting attributes."""
 
-    @property
-    def name(self) -> str:
-        """What tables call it."""
-
-    @property
-    def work(self) -> str:
-        """What its fit is called; strategies that share one take its results from where the first left them."""
-
-    def fit(self, training: Training) -> FittedStrategy:
-        """Find its components."""
-
-
-@dataclass(frozen=True)
-class Cells:
-    """Cells with as many components each (Alakkari 2020, section 4.3)."""
-
-    cell: tuple[int, ...]
-    components: int
-
-    @property
-    def name(self) -> str:
-        """What tables call it."""
-        return f"cells {size_of(self.cell)}"
-
-    @property
-    def work(self) -> str:
-        """What its fit is called."""
-        return self.name
-
-    def fit(self, training: Training) -> FittedStrategy:
-        """Accumulate the covariance of every cell and solve it."""
-        model = CellPCA(self.components, cell_shape=self.cell).fit(training.samples, run=training.run)
-        return _partitioned(model, model.basis_, model.grid_, training)
-
-
-@dataclass(frozen=True)
-class BandStrategy:
-    """Bands with as many components each (Alakkari 2020, section 4.4)."""
-
-    mapping: str
-    size: int
-    components: int
-    n_intervals: int
-    seed: int
-    n_estimating: int | None = None
-    keep_channels: bool = True
-    named_apart: bool = False
-
-    @property
-    def name(self) -> str:
-        """What tables call it."""
-        if self.mapping == "raster":
-            return "bands in raster order"
-        if self.mapping == "random":
-            return f"{RANDOM}, channels apart" if self.named_apart else RANDOM
-        what = "mean and variance" if self.mapping == "mean-variance" else "mean"
-        return f"bands by {what}, from {'all' if self.n_estimating is None else f'{self.n_estimating:,}'}"
-
-    @property
-    def work(self) -> str:
-        """What its fit is called."""
-        return self.name
-
-    def fit(self, training: Training) -> FittedStrategy:
-        """Map attributes to bands and solve every band."""
-        model = BandPCA(
-            self.components,
-            band_size=self.size,
-            mapping=self.mapping,
-            n_intervals=self.n_intervals,
-            n_estimating=self.n_estimating,
-            keep_channels=self.keep_channels,
-            random_state=self.seed,
-        ).fit(training.samples, run=training.run)
-        return _partitioned(model, model.basis_, model.bands_, training)
-
-
-@dataclass(frozen=True)
-class Holistic:
-    """Components of whole samples, by incremental SVD in one pass."""
-
-    components: int
-    seed: int
-
-    @property
-    def name(self) -> str:
-        """What tables call it."""
-        return HOLISTIC
-
-    @property
-    def work(self) -> str:
-        """What its fit is called."""
-        return self.name
-
-    def fit(self, training: Training) -> FittedStrategy:
-        """Find the components in one pass; what they leave is known as a bound."""
-        model = StreamingPCA(self.components, random_state=self.seed).fit(training.samples, run=training.run)
-        total = training.per_attribute(model.total_variance_)
-        bound = training.per_attribute(model.total_variance_ - model.explained_variance_.sum())
-        held = model.components_.nbytes + model.mean_.nbytes
-        curve = np.cumsum(model.explained_variance_ratio_)
-        return FittedStrategy(
-            model.basis_, 1, self.components, self.components, held, total, max(bound, 0.0), False, curve
-        )
-
-
-@dataclass(frozen=True)
-class BlockDCT:
-    """The block cosine transform, of which every cell keeps as many coefficients as its components would be.
-
-    The mean of the training samples is taken off, as it is for components. The coefficients kept are the same for all
-    samples: those of low frequency, or those of most variance in the training samples, chosen for every cell.
-    """
-
-    cell: tuple[int, ...]
-    components: int
-    chosen: bool
-    across_channels: bool
-
-    @property
-    def name(self) -> str:
-        """What tables call it."""
-        channels = " and channels" if self.across_channels else ""
-        return f"DCT {size_of(self.cell)}{channels}, {'best set' if self.chosen else 'low frequencies'}"
-
-    @property
-    def work(self) -> str:
-        """What its fit is called: both choices come from one pass."""
-        return f"DCT {size_of(self.cell)}{' and channels' if self.across_channels else ''}"
-
-    def fit(self, training: Training) -> FittedStrategy:
-        """Measure all coefficients of the training samples, in one pass that both choices share."""
-        source = as_source(training.samples)
-        shape = tuple(source.shape[1:])
-        rule = BlockDCTMoments(shape, self.cell, self.across_channels)
-        results, _ = fold(rule, source, Whole(shape), stage="fit", run=training.run)
-        grid = CellGrid(shape, self.cell)
-        moments = {name: values.reshape(shape) for name, values in results[0].items()}
-        basis, held = dct_basis(grid, moments, self.components, self.chosen, self.across_channels)
-        captured, total = np.cumsum(held), float(moments["variance"].sum())
-        kept = sum(min(self.components, grid.n_features(i)) for i in range(grid.n_partitions))
-        # Two bytes name a coefficient; the cosines need not be kept.
-        model_bytes = basis.mean.nbytes + (2 * kept if self.chosen else 0)
-        left = training.per_attribute(max(total - captured[-1], 0.0))
-        curve = shares(captured, total)
-        attributes = training.per_attribute(total)
-        return FittedStrategy(
-            basis, grid.n_partitions, self.components, kept, model_bytes, attributes, left, True, curve
-        )
+    name: str
+    fit: Callable[[Training], FittedStrategy]
+    work: str
+    """Name of its fit. Strategies with the same one share its checkpoints."""
 
 
 def strategies(settings: PartitionSettings, plan: Design) -> list[Strategy]:
-    """List what is compared: cells, whole samples, bands, cosine transforms."""
+    """Return the compared strategies: cells, whole samples, bands, cosine transforms."""
     sizes = list(zip(plan.cells, plan.components, strict=True))
-    size, k, s, seed = plan.band_size, plan.band_components, settings.n_intervals, settings.seed
-    together = plan.has_channels
-    found: list[Strategy] = [Cells(cell, components) for cell, components in sizes]
-    found.append(Holistic(plan.holistic, seed))
-    found.append(BandStrategy("random", size, k, s, seed, keep_channels=together))
-    if together:
-        found.append(BandStrategy("random", size, k, s, seed, keep_channels=False, named_apart=True))
-    found += [
-        BandStrategy(mapping, size, k, s, seed, count, keep_channels=together)
-        for mapping in ("mean", "mean-variance")
-        for count in (*plan.estimating, None)
-    ]
-    found.append(BandStrategy("raster", size, k, s, seed, keep_channels=together))
-    found += [
-        BlockDCT(cell, components, chosen, across)
-        for across in ((False, True) if together else (False,))
-        for chosen in (False, True)
-        for cell, components in sizes
-    ]
+    channels = (False, True) if plan.has_channels else (False,)
+
+    def named(name: str, fit: Callable[[Training], FittedStrategy]) -> Strategy:
+        return Strategy(name, fit, name)
+
+    def bands(name: str, mapping: str, count: int | None = None, apart: bool = False) -> Strategy:
+        return named(
+            name,
+            partial(
+                _fit_parts,
+                BandPCA(
+                    plan.band_components,
+                    band_size=plan.band_size,
+                    mapping=mapping,
+                    n_intervals=settings.n_intervals,
+                    n_estimating=count,
+                    keep_channels=plan.has_channels and not apart,
+                    random_state=settings.seed,
+                ),
+            ),
+        )
+
+    found = [named(f"cells {size_of(cell)}", partial(_fit_parts, CellPCA(k, cell_shape=cell))) for cell, k in sizes]
+    found += [named(HOLISTIC, partial(_fit_whole, plan.holistic, settings.seed)), bands(RANDOM, "random")]
+    if plan.has_channels:
+        found.append(bands(f"{RANDOM}, channels apart", "random", apart=True))
+    for mapping, words in (("mean", "mean"), ("mean-variance", "mean and variance")):
+        for count in (*plan.estimating, None):
+            found.append(bands(f"bands by {words}, from {'all' if count is None else f'{count:,}'}", mapping, count))
+    found.append(bands(RASTER, "raster"))
+    for across in channels:
+        for chosen, words in ((False, "low frequencies"), (True, "best set")):
+            for cell, k in sizes:
+                work = f"DCT {size_of(cell)}{' and channels' if across else ''}"
+                found.append(Strategy(f"{work}, {words}", partial(_fit_dct, cell, k, chosen, across), work))
     return found
 
 
+def _fit_parts(model: CellPCA | BandPCA, training: Training) -> FittedStrategy:
+    """Fit components of cells (Alakkari 2020, section 4.3) or bands (section 4.4)."""
+    model.fit(training.samples, run=training.run)
+    k, held = model.n_components_, model.components_.nbytes + model.mean_.nbytes
+    captured = np.cumsum(model.explained_variance_.reshape(-1, k).sum(axis=0))
+    total = float(model.total_variance_.sum())
+    # Only the note of a fit states whether covariances exceeded the memory.
+    exact = "incremental SVD" not in model.fit_report_.note
+    errors = training.errors(total, captured[-1])
+    facts = Facts(*_sizes(model.basis_.partition, k), held, *errors, exact)
+    return FittedStrategy(model.basis_, shares(captured, total), facts)
+
+
+def _fit_whole(k: int, seed: int, training: Training) -> FittedStrategy:
+    """Fit components of whole samples by incremental SVD in one pass."""
+    model = StreamingPCA(k, random_state=seed).fit(training.samples, run=training.run)
+    held = model.components_.nbytes + model.mean_.nbytes
+    errors = training.errors(model.total_variance_, model.explained_variance_.sum())
+    facts = Facts(1, k, k, held, *errors, exact=False)
+    return FittedStrategy(model.basis_, np.cumsum(model.explained_variance_ratio_), facts)
+
+
+def _fit_dct(cell: tuple[int, ...], k: int, chosen: bool, across: bool, training: Training) -> FittedStrategy:
+    """Measure all coefficients of the block cosine transform, and keep as many per cell as its components would be.
+
+    The mean of the training samples is subtracted, as it is for components. The kept coefficients are the same for all
+    samples: those of low frequency, or those with the most variance in the training samples, chosen for every cell.
+    Both choices share one pass.
+    """
+    source = as_source(training.samples)
+    shape = tuple(source.shape[1:])
+    rule, grid = BlockDCTMoments(shape, cell, across), CellGrid(shape, cell)
+    results, _ = fold(rule, source, Whole(shape), stage="fit", run=training.run)
+    moments = {name: values.reshape(shape) for name, values in results[0].items()}
+    basis, held = dct_basis(grid, moments, k, chosen, across)
+    captured, total = np.cumsum(held), float(moments["variance"].sum())
+    sizes = _sizes(grid, k)
+    # Two bytes identify a chosen coefficient. The cosines are not stored.
+    model_bytes = basis.mean.nbytes + (2 * sizes[-1] if chosen else 0)
+    facts = Facts(*sizes, model_bytes, *training.errors(total, captured[-1]))
+    return FittedStrategy(basis, shares(captured, total), facts)
+
+
+def _sizes(partition: Any, k: int) -> tuple[int, int, int]:
+    """Return the number of partitions, of components, and of scores of a sample."""
+    n = partition.n_partitions
+    return n, k, sum(min(k, partition.n_features(i)) for i in range(n))
+
+
 def fitting(plan: Design, settings: PartitionSettings, training: Training) -> Design:
-    """Return the design with as many components of whole samples as a task has memory for, if nobody said how many.
+    """Return the design with as many components of whole samples as fit the memory of a task.
 
     Raises
     ------
     PlanError
-        If the requested number does not fit, or not even one component does.
+        If the number in the settings does not fit, or one component does not.
     """
     source, k = as_source(training.samples), plan.holistic
     partition = Whole(tuple(source.shape[1:]))
@@ -286,7 +227,7 @@ def fitting(plan: Design, settings: PartitionSettings, training: Training) -> De
             if settings.holistic is not None or k == 1:
                 raise PlanError(
                     f"{k:,} components of whole samples are too many: {str(error).partition(':')[0]}; use fewer "
-                    f"(--holistic), or allow every worker more memory (--memory)"
+                    f"(--holistic), or more memory for every worker (--memory)"
                 ) from error
             k //= 2
 
@@ -301,28 +242,23 @@ def captured_by_rows(training: Training, rows: Array, mean: Array, stage: str) -
     captured, total : float
         Variance along all rows, and of the samples.
     """
-    source = as_source(training.samples)
     bases = [rows[i : i + 1] for i in range(min(CURVE, len(rows)))]
     bases += [rows[CURVE:]] if len(rows) > CURVE else []
-    partition = Whole(tuple(source.shape[1:]))
-    with warnings.catch_warnings():
-        # A task that reads gigabytes receives a few hundred megabytes of rows.
-        warnings.filterwarnings("ignore", message="Sending large graph")
-        (found,), _ = fold(Captured(bases, mean), source, partition, stage=stage, run=training.run)
-    captured = found["captured"]
-    return captured[:CURVE], float(captured.sum()), float(found["total_variance"])
+    captured, total = captured_by(as_source(training.samples), bases, mean, stage=stage, run=training.run)
+    return captured[:CURVE], float(captured.sum()), total
 
 
-def exactly(fitted: FittedStrategy, training: Training) -> FittedStrategy:
-    """Return what components of whole samples leave, measured in one more pass instead of bounded."""
-    each, captured, total = captured_by_rows(training, fitted.basis.components, fitted.basis.mean, "measure")
-    left = training.per_attribute(max(total - captured, 0.0))
-    curve = shares(np.cumsum(each), total)
-    return replace(fitted, left=left, total=training.per_attribute(total), exact=True, curve=curve)
+def measured_exactly(fitted: FittedStrategy, training: Training) -> FittedStrategy:
+    """Measure the error of components of whole samples in one more pass, instead of an upper bound."""
+    basis = fitted.basis
+    each, captured, total = captured_by_rows(training, basis.components, basis.mean, "measure")
+    whole, left = training.errors(total, captured)
+    facts = replace(fitted.facts, total=whole, left=left, exact=True)
+    return FittedStrategy(basis, shares(np.cumsum(each), total), facts)
 
 
 def fit_noting(strategy: Strategy, training: Training) -> tuple[FittedStrategy, list[str]]:
-    """Fit a strategy; return what it warned of, too."""
+    """Fit a strategy; also return its warnings."""
     with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always", UserWarning)
         fitted = strategy.fit(training)
@@ -330,29 +266,10 @@ def fit_noting(strategy: Strategy, training: Training) -> tuple[FittedStrategy, 
 
 
 def size_of(cell: tuple[int, ...]) -> str:
-    """Write the shape of a cell as people do."""
+    """Return the shape of a cell as text."""
     return " x ".join(map(str, cell)) if len(cell) > 1 else f"of {cell[0]}"
 
 
-def _partitioned(model: Any, basis: Any, partition: Any, training: Training) -> FittedStrategy:
-    """Gather what a fitted model with partitions says of itself."""
-    n_partitions, k = partition.n_partitions, model.n_components_
-    captured = np.cumsum(model.explained_variance_.reshape(-1, k).sum(axis=0))
-    total = float(model.total_variance_.sum())
-    return FittedStrategy(
-        basis,
-        n_partitions,
-        k,
-        sum(min(k, partition.n_features(i)) for i in range(n_partitions)),
-        model.components_.nbytes + model.mean_.nbytes,
-        training.per_attribute(total),
-        training.per_attribute(max(total - captured[-1], 0.0)),
-        # Only the note of a fit tells whether covariances were too much for memory.
-        "incremental SVD" not in model.fit_report_.note,
-        shares(captured, total),
-    )
-
-
 def shares(captured: Array, total: float) -> Array:
-    """Shares of the variance; 1 where there is none, since nothing is left to explain."""
+    """Return shares of the variance, or 1 if there is none."""
     return captured / total if total > 0 else np.ones(len(captured))

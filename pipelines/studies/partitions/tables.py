@@ -4,30 +4,20 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import Any, Literal, NamedTuple
 
 from dpca.report.page import DataTable
 from dpca.report.record import aligned
 
 
-@dataclass(frozen=True)
-class Bound:
-    """A number with a known bound."""
+class Bound(NamedTuple):
+    """A bound of a number that is not known exactly."""
 
     value: float
     side: Literal["at most", "at least"]
 
 
 Value = float | int | str | Bound | None
-
-
-@dataclass(frozen=True)
-class Column:
-    """A column: its key in JSON, what stands over it, and how a number is written."""
-
-    key: str
-    heading: str
-    write: Callable[[Any], str]
 
 
 def _ratio(value: float) -> str:
@@ -42,58 +32,54 @@ def _seconds(value: float) -> str:
     return f"{value:.3g}" if value < 1000 else f"{value:,.0f}"
 
 
-def _count(value: int) -> str:
-    return f"{value:,}"
+_count, _four, _percent = "{:,}".format, "{:.4f}".format, "{:.2%}".format
+_points, _degrees = "{:+.2f}".format, "{:.1f}°".format
 
-
-#: Every column there is, in the order in which a table has its own.
-COLUMNS = {
-    column.key: column
-    for column in (
-        Column("partitions", "partitions", _count),
-        Column("components", "k", _count),
-        Column("scalars_ratio", "scalars", _ratio),
-        Column("bytes_ratio", "bytes", _ratio),
-        Column("mse", "MSE", _small),
-        Column("pixel_mse", "MSE, pixels", _small),
-        Column("ssim", "SSIM", "{:.4f}".format),
-        Column("held_out_mse", "MSE, held out", _small),
-        Column("held_out_ssim", "SSIM, held out", "{:.4f}".format),
-        Column("cell_seconds", "CPU s a cell", _seconds),
-        Column("seconds", "CPU s in all", _seconds),
-        Column("theirs_ratio", "theirs: scalars", _ratio),
-        Column("theirs_mse", "theirs: MSE", _small),
-        Column("theirs_ssim", "theirs: SSIM", "{:.4f}".format),
-        Column("theirs_cpu", "theirs: CPU s a cell", _seconds),
-        Column("theirs_gpu", "theirs: GPU s a cell", _seconds),
-        Column("explained_holistic", "whole samples", "{:.2%}".format),
-        Column("explained_random", "bands at random", "{:.2%}".format),
-        Column("points", "points apart", "{:+.2f}".format),
-        Column("explained_apart", "channels apart", "{:.2%}".format),
-        Column("points_apart", "points apart", "{:+.2f}".format),
-        Column("explained_combined", "combined", "{:.2%}".format),
-        Column("angle_least", "angle, least", "{:.1f}°".format),
-        Column("angle_middle", "middle", "{:.1f}°".format),
-        Column("angle_largest", "largest", "{:.1f}°".format),
-    )
+#: Key in JSON -> heading, and how a number is written. Every table has its columns in this order.
+COLUMNS: dict[str, tuple[str, Callable[[Any], str]]] = {
+    "partitions": ("partitions", _count),
+    "components": ("k", _count),
+    "scalars_ratio": ("scalars", _ratio),
+    "bytes_ratio": ("bytes", _ratio),
+    "mse": ("MSE", _small),
+    "pixel_mse": ("MSE, pixels", _small),
+    "ssim": ("SSIM", _four),
+    "held_out_mse": ("MSE, held out", _small),
+    "held_out_ssim": ("SSIM, held out", _four),
+    "cell_seconds": ("CPU s a cell", _seconds),
+    "seconds": ("CPU s in all", _seconds),
+    "theirs_ratio": ("theirs: scalars", _ratio),
+    "theirs_mse": ("theirs: MSE", _small),
+    "theirs_ssim": ("theirs: SSIM", _four),
+    "theirs_cpu": ("theirs: CPU s a cell", _seconds),
+    "theirs_gpu": ("theirs: GPU s a cell", _seconds),
+    "explained_holistic": ("whole samples", _percent),
+    "explained_random": ("bands at random", _percent),
+    "points": ("points apart", _points),
+    "explained_apart": ("channels apart", _percent),
+    "points_apart": ("points apart", _points),
+    "explained_combined": ("combined", _percent),
+    "angle_least": ("angle, least", _degrees),
+    "angle_middle": ("middle", _degrees),
+    "angle_largest": ("largest", _degrees),
 }
 
 
 @dataclass(frozen=True)
 class PartitionTable:
-    """Lines that belong together.
+    """A table of a report.
 
     Attributes
     ----------
     name : str
-        Key in JSON; the number of the published table where there is one.
+        Key in JSON: the number of the published table, if there is one.
     title : str
     conditions : str
-        What was measured on what, in a sentence or two.
+        What was measured, and on which samples.
     head : str
-        What stands over the names of the lines.
-    lines : tuple of (name, mapping of column to value)
-        Columns without any value are left out on the page.
+        Heading of the column of names.
+    lines : sequence of (name, mapping of column to value)
+        The page leaves out columns without any value.
     remarks : tuple of str
         Sentences that follow from the numbers.
     """
@@ -102,11 +88,11 @@ class PartitionTable:
     title: str
     conditions: str
     head: str
-    lines: tuple[tuple[str, Mapping[str, Value]], ...]
+    lines: Sequence[tuple[str, Mapping[str, Value]]]
     remarks: tuple[str, ...] = ()
 
     def as_dict(self) -> dict[str, Any]:
-        """Return everything as JSON has it; a bound is marked by a key of its own."""
+        """Return the table for JSON. A key of its own marks a bound."""
         return {
             "title": self.title,
             "conditions": self.conditions,
@@ -115,26 +101,25 @@ class PartitionTable:
         }
 
     def on_page(self) -> DataTable:
-        """Return it as a page sets it."""
-        head, rows = self._text()
+        """Return the table for the page."""
+        used = [key for key in COLUMNS if any(values.get(key) is not None for _, values in self.lines)]
+        head = (self.head, *(COLUMNS[key][0] for key in used))
+        rows = [(name, *(_written(key, values.get(key)) for key in used)) for name, values in self.lines]
         return DataTable(self.title, head, rows, (self.conditions, *self.remarks))
 
     def as_text(self) -> str:
-        """Set it as plain text."""
-        return "\n".join([self.title, aligned(*self._text()), *(f"* {remark}" for remark in self.remarks)])
-
-    def _text(self) -> tuple[tuple[str, ...], list[tuple[str, ...]]]:
-        used = [key for key in COLUMNS if any(values.get(key) is not None for _, values in self.lines)]
-        head = (self.head, *(COLUMNS[key].heading for key in used))
-        return head, [(name, *(_written(key, values.get(key)) for key in used)) for name, values in self.lines]
+        """Return the table as plain text."""
+        page = self.on_page()
+        return "\n".join([self.title, aligned(page.head, page.rows), *(f"* {remark}" for remark in self.remarks)])
 
 
 def _written(key: str, value: Value) -> str:
     if value is None:
         return "-"
+    write = COLUMNS[key][1]
     if isinstance(value, Bound):
-        return f"{value.side} {COLUMNS[key].write(value.value)}"
-    return value if isinstance(value, str) else COLUMNS[key].write(value)
+        return f"{value.side} {write(value.value)}"
+    return value if isinstance(value, str) else write(value)
 
 
 def _plain(values: Mapping[str, Value]) -> dict[str, Any]:
@@ -148,5 +133,5 @@ def _plain(values: Mapping[str, Value]) -> dict[str, Any]:
 
 
 def in_text(tables: Sequence[PartitionTable]) -> str:
-    """Set tables as plain text, one under the other."""
+    """Return tables as plain text, one after the other."""
     return "\n\n".join(table.as_text() for table in tables)

@@ -6,7 +6,7 @@ from typing import Any
 
 from dpca import PatchCascade, StreamingRidgeClassifier
 from dpca.kernels.algebra.types import Array
-from dpca.pipelines.studies.reproduction.data import Setting
+from dpca.pipelines.studies.data import Setting
 from dpca.report.page import DataTable
 
 ABLATIONS: dict[str, dict[str, Any]] = {
@@ -20,7 +20,7 @@ _SETTINGS = {"MNIST": ((8, 64), 4000, 2000), "CIFAR-10": ((16, 64), 4000, 2000)}
 
 
 def cascade_table(setting: Setting) -> tuple[DataTable, dict[str, Any]]:
-    """Return the accuracy of ridge regression on the features of each variant, and on the pixels, and the numbers."""
+    """Return the accuracy of ridge regression on the features of each variant and on the pixels."""
     found: dict[str, dict[str, float]] = {}
     heads = []
     for data, (counts, learned, tested) in _SETTINGS.items():
@@ -33,8 +33,8 @@ def cascade_table(setting: Setting) -> tuple[DataTable, dict[str, Any]]:
         found.setdefault("pixels", {})[data] = _accuracy(x, y, z, wanted[:tested])
     rows = [(name, *(f"{value:.2f}" for value in values.values())) for name, values in found.items()]
     notes = (
-        f"Accuracy in % on the test images, of ridge regression whose penalty K-fold cross-validation of the training "
-        f"images chose for each row. Two layers of 5 x 5 patches: {_SETTINGS['MNIST'][0]} and "
+        f"Accuracy in % of ridge regression on the test images; K-fold cross-validation of the training images chose "
+        f"the penalty of each row. Two layers of 5 x 5 patches: {_SETTINGS['MNIST'][0]} and "
         f"{_SETTINGS['CIFAR-10'][0]} components.",
     )
     return DataTable("A cascade without gradients", ("", *heads), rows, notes), {"cascade": found}
@@ -48,5 +48,5 @@ def _images(setting: Setting, data: str) -> tuple[Array, Array, Array, Array]:
     if data == "MNIST":
         (x, y), (z, wanted) = setting.digits("train"), setting.digits("t10k")
         return x.reshape(-1, 28, 28), y, z.reshape(-1, 28, 28), wanted
-    images, labels = setting.cifar_images(), setting.cifar_labels()
+    images, labels = setting.cifar()
     return images[:4000], labels[:4000], images[4000:], labels[4000:]

@@ -1,4 +1,4 @@
-"""What classifiers are given: photographs as 25 x 25 values of some channels, by components of cells or downsampled."""
+"""Inputs of classifiers: photographs as 25 x 25 values of several channels, by components of cells or downsampled."""
 
 from __future__ import annotations
 
@@ -13,8 +13,8 @@ from PIL import Image
 from dpca import CellPCA
 from dpca.jobs import fit_store
 from dpca.kernels.algebra.types import Array
+from dpca.pipelines.studies.data import Setting
 from dpca.pipelines.studies.rednet.splits import TASKS, known_well, people
-from dpca.pipelines.studies.reproduction.data import Setting
 from dpca.rules.base.orthonormal import orthonormalize
 from dpca.storage.disk import atomic_write_bytes
 from dpca.storage.errors import StoreError, one_line
@@ -22,23 +22,23 @@ from dpca.storage.images import decode
 from dpca.storage.readers import open_reader
 
 CELL = 10
-#: Components of each cell's own, and of all cells together.
+#: Components of each cell, and shared components of all cells.
 OWN, SHARED = 10, 3
-# Photographs that are held in memory at once.
+# Photographs in memory at once.
 _BLOCK = 200
 _NAMES = ("grey", "color", "own", "shared", "random")
 
 
 @dataclass(frozen=True)
 class Inputs:
-    """Photographs of all people that a task needs.
+    """Photographs of all people in the tasks.
 
     Parameters
     ----------
     person : array (n,) of str
     arrays : dict of array (n, 25, 25, channels), float16
-        "grey" and "color", downsampled by bicubic interpolation; scores of cells by their "own" and by "shared"
-        components, and by "random" bases of each cell.
+        "grey" and "color": downsampled by bicubic interpolation. "own", "shared" and "random": scores of cells by their
+        own components, by shared components, and by random bases of each cell.
     """
 
     person: Array
@@ -46,7 +46,7 @@ class Inputs:
 
     @classmethod
     def made(cls, setting: Setting) -> Self:
-        """Make them of the photographs in the data folder; components are those of all 13,233 (section 5.6.2)."""
+        """Compute the inputs from the photographs in the data folder, with components of all 13,233 (section 5.6.2)."""
         stack = setting.faces()
         own, shared = (
             fit_store(
@@ -70,7 +70,7 @@ class Inputs:
         return cls(person[wanted], {name: np.concatenate(some).astype(np.float16) for name, some in parts.items()})
 
     def save(self, path: Path) -> None:
-        """Write them to a file, at once; the random bases, which no network is given, are left out."""
+        """Write the inputs of networks to a file, which is never incomplete."""
         held: dict[str, Any] = {name: values for name, values in self.arrays.items() if name != "random"}
         content = io.BytesIO()
         np.savez(content, person=self.person, **held)
@@ -78,36 +78,38 @@ class Inputs:
 
     @classmethod
     def load(cls, path: Path) -> Self:
-        """Read what `save` wrote.
+        """Read a file of `save`.
 
         Raises
         ------
         StoreError
-            If the file is no such one.
+            If the file is not from `save`.
         """
         try:
             with np.load(path, allow_pickle=False) as bundle:
                 held = {name: bundle[name] for name in bundle.files}
             return cls(held.pop("person"), held)
         except (OSError, ValueError, KeyError) as error:
-            raise StoreError(f"'{path}' holds no inputs ({one_line(error)}): make it without --inputs") from error
+            raise StoreError(
+                f"'{path}' is not a file of inputs ({one_line(error)}): run without --inputs to make one"
+            ) from error
 
 
 def downsampled(photograph: Array, mode: str) -> Array:
-    """Return a photograph as 25 x 25 pixels, grey or in color (25, 25, channels), values of 0 to 255."""
+    """Return a photograph as 25 x 25 pixels, grey or in color (25, 25, channels), with values 0 to 255."""
     height, width = (length // CELL for length in photograph.shape[:2])
     image = Image.fromarray(photograph).convert(mode).resize((width, height), Image.Resampling.BICUBIC)
     return np.asarray(image).reshape(height, width, -1)
 
 
 def signs(shape: tuple[int, ...], seed: int = 0) -> Array:
-    """Return signs that are drawn for each component of each cell, as a fit is free to choose them."""
+    """Return random signs for each component of each cell: the sign of a component is arbitrary."""
     drawn: Array = np.random.default_rng(seed).choice(np.array([-1, 1], np.float32), shape)
     return drawn
 
 
 def _random_bases(model: CellPCA) -> Array:
-    """Return orthonormal rows that are drawn for each cell (cells, OWN, attributes)."""
+    """Return random orthonormal rows for each cell (cells, OWN, attributes)."""
     random, grid = np.random.default_rng(0), model.grid_
     rows = [orthonormalize(random.standard_normal((OWN, grid.n_features(i)))) for i in range(grid.n_partitions)]
     return np.stack(rows)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-#: Table 5.1, LFW-14-subject, by the name of our row.
+#: Table 5.1, LFW-14-subject, by the names of our rows.
 TABLE_5_1 = {
     "RedNet, own k = 1": (73.1, 6.23),
     "RedNet, own k = 2": (75.95, 6.14),
@@ -21,7 +21,7 @@ TABLE_5_2 = {
     "Inception-v3": (65.48, 9.41),
     "Xception": (54.5, 14.95),
 }
-#: Table 5.3, LFW-24-subject; the others were given 32 x 32 pixels.
+#: Table 5.3, LFW-24-subject; the other networks had 32 x 32 pixels.
 TABLE_5_3 = {
     "RedNet, own k = 3": (67.52, 3.96),
     "RedNet, color": (65.83, 3.9),

@@ -1,4 +1,4 @@
-"""Ridge regression on the inputs, values standardized: what a linear model makes of the same splits in seconds."""
+"""Ridge regression on the standardized inputs: a linear model on the same splits, in seconds."""
 
 from __future__ import annotations
 
@@ -13,9 +13,9 @@ from dpca.kernels.algebra.types import Array
 from dpca.pipelines.studies.rednet.inputs import Inputs
 from dpca.pipelines.studies.rednet.splits import Split, Task, split
 
-#: Penalties to choose from, as shares of the number of attributes.
+#: Candidate penalties, as shares of the number of attributes.
 SHARES = (0.003, 0.01, 0.03, 0.1, 0.3, 1.0, 3.0)
-#: The same for all inputs; picked after seeing the results, to come near those of others who state none.
+#: One penalty for all inputs, chosen after seeing the results, close to published results without a stated penalty.
 PENALTY = 50.0
 
 ROWS: dict[str, Callable[[Inputs], Array]] = {
@@ -30,14 +30,14 @@ ROWS: dict[str, Callable[[Inputs], Array]] = {
 
 
 def accuracies(values: Array, person: Array, task: Task, trials: int, penalty: float | None = None) -> Array:
-    """Return the accuracy of each trial, in %: at one penalty, or at those that the trials choose."""
+    """Return the accuracy of each trial, in %: with a fixed penalty, or one chosen in each trial."""
     rows = values.reshape(len(values), -1).astype(np.float64)
     return np.array([100 * _accuracy(rows, split(person, task, trial), penalty) for trial in range(trials)])
 
 
 def _accuracy(rows: Array, drawn: Split, penalty: float | None) -> float:
-    # Fewer photographs than attributes: scikit-learn leaves out each one in turn by their products with one another.
-    # What is counted is right answers: the squared error of those left out asks for a far larger penalty.
+    # There are fewer photographs than attributes: scikit-learn leaves out each one in turn by their inner products.
+    # Scored by accuracy: the squared error of left-out photographs would choose a far larger penalty.
     chosen = RidgeClassifierCV(np.multiply(SHARES, rows.shape[1]), scoring="accuracy")
     ridge = chosen if penalty is None else RidgeClassifier(penalty)
     model, (known, wanted) = make_pipeline(StandardScaler(), ridge), drawn.labels

@@ -1,4 +1,4 @@
-"""Who is recognized, and which of their photographs are learned from: section 5.6.1."""
+"""The people of a task of recognition, and their photographs for training and test: section 5.6.1."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from dpca.kernels.algebra.types import Array
 
 
 class Task(NamedTuple):
-    """A task of recognition: so many photographs of each person to learn from, and to test on."""
+    """A task of recognition, with numbers of training and test photographs of each person."""
 
     name: str
     learned: int
@@ -20,7 +20,7 @@ class Task(NamedTuple):
 
     @property
     def least(self) -> int:
-        """Photographs that a person must have."""
+        """Least number of photographs of a person."""
         return self.learned + self.tested
 
 
@@ -29,12 +29,12 @@ TASKS = (Task("LFW-14", 45, 3), Task("LFW-24", 30, 5))
 
 
 def people(names: Sequence[str]) -> Array:
-    """Return the person of each photograph: the folder that it lies in."""
+    """Return the person of each photograph: the name of its folder."""
     return np.array([PurePosixPath(name).parent.name for name in names])
 
 
 def known_well(person: Array, least: int) -> list[str]:
-    """Return who has at least so many photographs, in alphabetical order."""
+    """Return the people with at least that many photographs, in alphabetical order."""
     found, counts = np.unique(person, return_counts=True)
     return [str(name) for name in found[counts >= least]]
 
@@ -45,11 +45,11 @@ class Split(NamedTuple):
     learned: Array
     tested: Array
     labels: tuple[Array, Array]
-    """Numbers of the people on them."""
+    """Numbers of the people on training and test photographs."""
 
 
 def split(person: Array, task: Task, trial: int) -> Split:
-    """Return the photographs of a trial, which its number alone decides."""
+    """Return the photographs of a trial. They depend only on its number."""
     random = np.random.default_rng((task.learned, trial))
     learned, tested = [], []
     names = known_well(person, task.least)

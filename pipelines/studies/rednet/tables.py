@@ -1,4 +1,4 @@
-"""The tables of the page: theirs beside ours, and which differences the trials can tell."""
+"""The tables of the page: theirs beside ours, and which differences are significant."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ import numpy as np
 from dpca.kernels.algebra.types import Array
 from dpca.report.page import DataTable
 
-_HEAD = ("mean, %", "sd", "trials", "beside {}", "standard error", "told apart", "thesis, mean (sd)")
+_HEAD = ("mean, %", "sd", "trials", "beside {}", "standard error", "significant", "thesis, mean (sd)")
 
 
 def comparison(
@@ -21,16 +21,16 @@ def comparison(
     reference: str,
     notes: Sequence[str] = (),
 ) -> DataTable:
-    """Return a table of the accuracy of each row, in trials that are paired.
+    """Return a table of the accuracy of each row, in paired trials.
 
     Parameters
     ----------
     ours : mapping of str to array (n_trials,)
-        In %, the same trials in each.
+        In %, with the same trials in each row.
     theirs : mapping of str to (mean, sd)
-        By the same names, or others.
+        Published numbers; rows without ours are added.
     reference : str
-        The row that the others are compared with.
+        Row to compare the others with.
     """
     rows = []
     for name, values in ours.items():
@@ -43,22 +43,24 @@ def comparison(
         )
     rows += [(name, "", "", "", "", "", "", _of(theirs, name)) for name in theirs if name not in ours]
     head = ("", *(entry.format(reference) for entry in _HEAD))
-    return DataTable(heading, head, rows, (*notes, "Told apart: by two standard errors of the paired trials, or more."))
+    return DataTable(
+        heading, head, rows, (*notes, "Significant: a difference of at least two standard errors of the paired trials.")
+    )
 
 
 def paired(values: Array, others: Array) -> tuple[float, float]:
-    """Return by how much values exceed others on average, and the standard error of that, of paired trials."""
+    """Return the mean difference of paired trials, and its standard error."""
     gap = values - others
     return float(gap.mean()), spread(gap) / math.sqrt(len(gap))
 
 
 def spread(values: Array) -> float:
-    """Return the standard deviation; that of a single value is not known."""
+    """Return the standard deviation, nan for a single value."""
     return float(values.std(ddof=1)) if len(values) > 1 else math.nan
 
 
 def numbers(task: str, ours: Mapping[str, Array]) -> dict[str, Any]:
-    """Return what the report keeps of each row."""
+    """Return the numbers of each row for the report."""
     return {f"{task}, {name}": {"mean": np.mean(v), "sd": spread(v), "trials": len(v)} for name, v in ours.items()}
 
 

@@ -1,8 +1,7 @@
-"""RedNet trained on the splits, as section 5.6.2 of the thesis has it."""
+"""RedNet trained on the splits as in section 5.6.2 of the thesis."""
 
 from __future__ import annotations
 
-import time
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
@@ -25,10 +24,10 @@ class TableRow:
     Parameters
     ----------
     values : callable
-        What is taken of the inputs (n, 25, 25, channels).
+        From `Inputs` to the values (n, 25, 25, channels).
     epochs : int
     normalization : str
-        Of `dpca.torch.RedNet`.
+        As in `dpca.torch.RedNet`.
     """
 
     values: Callable[[Inputs], Array]
@@ -53,28 +52,28 @@ NETWORKS: dict[str, TableRow] = {
 def train(
     network: TableRow, values: Array, person: Array, task: Task, trial: int, device: str, epochs: int | None = None
 ) -> TrialResult:
-    """Train a network anew on the photographs of a trial.
+    """Train a new network on the photographs of a trial.
 
-    As section 5.6.2 has it: inputs less the mean of the training photographs, stochastic gradient descent, no
-    augmentation. As in the source's MATLAB, samples are shuffled before each epoch, those that do not fill a batch sit
-    it out, and weights decay but biases do not. Convolutions may round to TF32.
+    As in section 5.6.2: inputs minus the mean of the training photographs, stochastic gradient descent, no
+    augmentation. As in the MATLAB of the thesis, samples are shuffled before each epoch, those of an incomplete last
+    batch are not used in it, and weights decay but biases do not. Convolutions may round to TF32.
 
     Parameters
     ----------
-    network : Network
+    network : TableRow
     values : array (n, side, side, channels)
-        Of all photographs.
+        Values of all photographs.
     person, task, trial
         As for `split`.
     device : str
     epochs : int, optional
-        Default: those of the network.
+        Default: that of the network.
     """
     import torch
 
     from dpca.torch import RedNet
 
-    began, drawn = time.perf_counter(), split(person, task, trial)
+    drawn = split(person, task, trial)
     torch.manual_seed(trial)
     torch.set_float32_matmul_precision("high")
 
@@ -91,13 +90,13 @@ def train(
     optimizer = torch.optim.SGD(groups, lr=RATE, momentum=MOMENTUM)
     scheduler = torch.optim.lr_scheduler.StepLR(optimizer, HALVED_EVERY, 0.5)
     losses = descend(model, optimizer, scheduler, x, y, epochs=epochs or network.epochs, batch=BATCH, seed=trial)
-    return TrialResult(accuracy(model, tested, drawn.labels[1]), losses, time.perf_counter() - began)
+    return TrialResult(accuracy(model, tested, drawn.labels[1]), losses)
 
 
 def courses(
     inputs: Inputs, task: Task, device: str, *, networks: dict[str, TableRow] = NETWORKS, epochs: int | None = None
 ) -> dict[str, Callable[[int], TrialResult]]:
-    """Return what trains each network in a trial of a task; see `dpca.pipelines.studies.rednet.trials.run`."""
+    """Return functions that train each network in a trial; see `dpca.pipelines.studies.rednet.trials.run`."""
 
     def course(network: TableRow) -> Callable[[int], TrialResult]:
         values = network.values(inputs)

@@ -1,4 +1,4 @@
-"""Networks trained trial by trial, on the device that is there; each trial is on disk when it ends."""
+"""Networks trained trial by trial. Each trial is written to disk when it ends."""
 
 from __future__ import annotations
 
@@ -18,22 +18,21 @@ from dpca.storage.errors import DataError, StoreError, one_line
 
 
 class TrialResult(NamedTuple):
-    """What a trial came to."""
+    """Result of a trial."""
 
     accuracy: float
     """On the test set, in %."""
     losses: Sequence[float]
     """Mean loss of each epoch."""
-    seconds: float
 
 
 def chosen_device(asked: str | None) -> str | None:
-    """Return what torch calls the device to train on: the one asked for, or the GPU; None without any.
+    """Return the name in torch of the requested device, or of the GPU; None without any.
 
     Raises
     ------
     DataError
-        If the one asked for is not there.
+        If torch does not find the requested device.
     """
     if asked is None:
         found = find_device()
@@ -43,14 +42,14 @@ def chosen_device(asked: str | None) -> str | None:
 
         torch.zeros(1, device=asked)
     except (ImportError, RuntimeError, AssertionError) as error:
-        raise DataError(f"there is no device '{asked}' ({one_line(error)}): give one that torch finds") from error
+        raise DataError(f"there is no device '{asked}' ({one_line(error)}): use one that torch finds") from error
     return asked
 
 
 def descend(model: Any, optimizer: Any, scheduler: Any, x: Any, y: Any, *, epochs: int, batch: int, seed: int) -> Any:
-    """Train a torch model by its optimizer and return the mean loss of each epoch; the rate changes behind each.
+    """Train a torch model by its optimizer; return the mean loss of each epoch. The rate changes after each epoch.
 
-    Samples are shuffled before each epoch, and those that do not fill a batch sit it out.
+    Samples are shuffled before each epoch. Those of an incomplete last batch are not used in it.
     """
     import torch
     import torch.nn.functional as F
@@ -67,12 +66,12 @@ def descend(model: Any, optimizer: Any, scheduler: Any, x: Any, y: Any, *, epoch
             total += loss.detach()
         scheduler.step()
         losses.append(total / (len(rows) // batch))
-    # To the processor once: an epoch that waited for its loss would keep the device waiting, too.
+    # Copied from the device once: copying in each epoch would make the device wait.
     return torch.stack(losses).tolist()
 
 
 def accuracy(model: Any, x: Any, labels: Array) -> float:
-    """Return how many of the samples a torch model knows, in %."""
+    """Return the accuracy of a torch model, in %."""
     import torch
 
     model.eval()
@@ -88,15 +87,15 @@ def run(
     deadline: float,
     say: Callable[[str], None],
 ) -> None:
-    """Train all networks trial by trial, until all are done or time is up; what is on disk already is not done again.
+    """Train all networks trial by trial, until all are done or time is up. Trials on disk are not repeated.
 
-    All networks take a trial before any takes the next: whenever it ends, the trials are paired. No trial begins after
-    the ``deadline``, of ``time.monotonic``.
+    All networks finish a trial before the next one begins, so that trials are paired. No trial begins after the
+    ``deadline`` (``time.monotonic``).
 
     Parameters
     ----------
     courses : mapping of str to callable
-        Trains the network of this name in the trial of a number.
+        Functions that train the network of a name in the trial of a number.
     """
     for trial in range(trials):
         for name, course in courses.items():
@@ -104,13 +103,16 @@ def run(
             if file.exists():
                 continue
             if time.monotonic() > deadline:
-                say(f"time is up at trial {trial + 1} of {folder.name}: run it again to go on")
+                say(f"time is up at trial {trial + 1} of {folder.name}: run the same command again to continue")
                 return
+            began = time.perf_counter()
             found = course(trial)
+            seconds = time.perf_counter() - began
             file.parent.mkdir(parents=True, exist_ok=True)
-            stated = {**found._asdict(), "losses": [round(loss, 6) for loss in found.losses]}
+            losses = [round(loss, 6) for loss in found.losses]
+            stated = {"accuracy": found.accuracy, "losses": losses, "seconds": seconds}
             atomic_write_bytes(file, json.dumps(stated).encode())
-            say(f"{folder.name}, trial {trial + 1}, {name}: {found.accuracy:.1f} % in {found.seconds:.1f} s")
+            say(f"{folder.name}, trial {trial + 1}, {name}: {found.accuracy:.1f} % in {seconds:.1f} s")
 
 
 def record(folder: Path, name: str, trial: int) -> Path:
@@ -120,12 +122,12 @@ def record(folder: Path, name: str, trial: int) -> Path:
 
 
 def results(folder: Path, names: Iterable[str]) -> dict[str, Array]:
-    """Return the accuracies on disk of each network, as many of each as are paired, first trials first.
+    """Return the accuracies on disk of each network, in the order of trials. Only paired trials count.
 
     Raises
     ------
     StoreError
-        For a file that holds no trial.
+        If a file is not a trial.
     """
     found: dict[str, list[float]] = {}
     for name in names:
@@ -142,5 +144,5 @@ def _accuracy_in(file: Path) -> float:
         if not math.isfinite(value):
             raise ValueError(f"an accuracy of {value}")
     except (OSError, ValueError, TypeError, KeyError) as error:
-        raise StoreError(f"'{file}' holds no trial ({one_line(error)}): delete it, and run again") from error
+        raise StoreError(f"'{file}' is not a trial ({one_line(error)}): delete it and run again") from error
     return value

@@ -1,8 +1,7 @@
-"""Whitened patch components as a first convolution that is not trained: an ablation on the CIFAR-10 subset."""
+"""Whitened patch components as an untrained first convolution: an ablation on the CIFAR-10 subset."""
 
 from __future__ import annotations
 
-import time
 from collections.abc import Callable
 from functools import partial
 from typing import Any
@@ -13,14 +12,14 @@ from dpca import PatchPCA
 from dpca.kernels.algebra.types import Array
 from dpca.pipelines.studies.rednet.trials import TrialResult, accuracy, descend
 
-#: Side of the patches, and what is added to the variances of values of variance 1, as in airbench (Jordan 2024).
+#: Length of patches, and the constant added to variances of standardized values, as in airbench (Jordan 2024).
 PATCH, WHITEN = 2, 5e-4
 SEEDS = 5
 LEARNED, EPOCHS, BATCH, RATE, MOMENTUM, DECAY = 4000, 8, 128, 0.05, 0.9, 5e-4
-#: Channels of the convolutions behind the first one.
+#: Channels of the convolutions after the first one.
 WIDTHS = (32, 64, 128)
 
-#: The first convolution, of one shape in all: whether it is trained, and the patch components that it begins with.
+#: The first convolution, always of one shape: whether it is trained, and its initial patch components.
 FIRST: dict[str, tuple[bool, dict[str, Any] | None]] = {
     "trained": (True, None),
     "whitened, frozen": (False, {"whiten": WHITEN, "signs": True}),
@@ -31,14 +30,14 @@ FIRST: dict[str, tuple[bool, dict[str, Any] | None]] = {
 
 
 def courses(images: Array, labels: Array, device: str, epochs: int = EPOCHS) -> dict[str, Callable[[int], TrialResult]]:
-    """Return what trains a small network with each first convolution, in a trial that decides the split and the seed.
+    """Return functions that train a small network with each first convolution. The trial is split and seed.
 
     Parameters
     ----------
     images : array (n, height, width, channels)
     labels : array (n,) of int
     device : str
-        As torch calls it.
+        Name in torch.
     """
     return {name: partial(_train, name, images, labels, device, epochs) for name in FIRST}
 
@@ -47,12 +46,12 @@ def _train(name: str, images: Array, labels: Array, device: str, epochs: int, tr
     import torch
     from torch import nn
 
-    began, order = time.perf_counter(), np.random.default_rng(trial).permutation(len(images))
+    order = np.random.default_rng(trial).permutation(len(images))
     learned, tested = order[:LEARNED], order[LEARNED:]
     known = images[learned].astype(np.float32)
     values = (images - known.mean(axis=(0, 1, 2))) / known.std(axis=(0, 1, 2))
     patches = PatchPCA(patch_shape=PATCH).fit(values[learned])
-    # The same weights behind every first convolution.
+    # The same weights after every first convolution.
     torch.manual_seed(trial)
     trained, filters = FIRST[name]
     first = nn.Conv2d(images.shape[-1], 2 * patches.n_components_, PATCH)
@@ -70,7 +69,7 @@ def _train(name: str, images: Array, labels: Array, device: str, epochs: int, tr
     )
     y = torch.from_numpy(labels[learned].astype(np.int64)).to(device)
     losses = descend(model, optimizer, scheduler, x, y, epochs=epochs, batch=BATCH, seed=trial)
-    return TrialResult(accuracy(model, z, labels[tested]), losses, time.perf_counter() - began)
+    return TrialResult(accuracy(model, z, labels[tested]), losses)
 
 
 def _body(channels: int, classes: int) -> Any:

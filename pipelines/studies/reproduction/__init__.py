@@ -1,8 +1,7 @@
-"""The published tables of streaming PCA, computed again: one file a data set, and what they share."""
+"""The published tables of streaming PCA, computed again: one file for each data set, and shared files."""
 
 from __future__ import annotations
 
-from dpca.pipelines.studies.reproduction.data import MissingData
 from dpca.pipelines.studies.reproduction.digits import default_table, digits_table, krasulina_table
 from dpca.pipelines.studies.reproduction.faces import faces_table
 from dpca.pipelines.studies.reproduction.margin import cifar_margin, faces_margin
@@ -18,6 +17,6 @@ TABLES = {
     "lfw": faces_table,
     "lfw-margin": faces_margin,
 }
-"""Name of each table to the function that computes it: (Setting) -> Table."""
+"""Name of each table -> function of a `Setting` that computes it."""
 
-__all__ = ["TABLES", "Entry", "MissingData", "ReproductionTable", "markdown"]
+__all__ = ["TABLES", "Entry", "ReproductionTable", "markdown"]

@@ -2,265 +2,166 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
-from typing import Any
+from functools import partial
 
 import numpy as np
 
-from dpca.engine.sources.source import Source, as_source
+from dpca.engine.sources.source import as_source
 from dpca.kernels.algebra.types import Array
 from dpca.pipelines.studies.convergence.reference import Reference, exact_reference
-from dpca.pipelines.studies.reproduction.data import Setting
+from dpca.pipelines.studies.data import Setting
 from dpca.pipelines.studies.reproduction.tables import Entry, Published, ReproductionTable
-from dpca.pipelines.studies.reproduction.trials import entry
-from dpca.rules import (
-    CCIPCA,
-    IPCA,
-    AcceleratedBlockPower,
-    AcceleratedOja,
-    BlockPower,
-    Delayed,
-    FirstStrategy,
-    Harmonic,
-    ImplicitKrasulina,
-    IncrementalSVD,
-    Power,
-    SecondStrategy,
-    SimilarityMatching,
+from dpca.pipelines.studies.reproduction.thesis import Numbers, thesis_rules
+from dpca.pipelines.studies.reproduction.trials import (
+    BATCH,
+    MEASURE,
+    PIXELS,
+    Make,
+    entries_of,
+    entry,
+    in_batches,
+    shuffled,
 )
+from dpca.rules import IPCA, ImplicitKrasulina, IncrementalSVD, Power
 from dpca.rules.base.minibatch import InBatches
-from dpca.rules.base.state import State
 
-PIXELS = (0.0, 255.0)
-BATCH = 100
-#: What the thesis leaves open of its rules, and how it is read here.
-SCHEDULE_OF_SM = "The thesis states no step size for similarity matching; here 1 / (2 t + 5)."
-ACCELERATION = (
-    "Algorithms 3.1 and 3.2 are built to the letter; of ten other readings that were tried the nearest, per_component, "
-    "changes the result by less than its spread."
-)
 _SEGMENTS = 64
-
-
-def thesis_rules(k: int) -> list[tuple[str, Callable[[int], Any], str]]:
-    """Return the rules of Alakkari 2020, tables 3.4 and 3.7: name, seed -> rule, open points."""
-    return [
-        ("block power", lambda seed: BlockPower(k, seed=seed), ""),
-        ("CCIPCA", lambda seed: CCIPCA(k, online=True, seed=seed), ""),
-        ("mini-batch CCIPCA", lambda seed: CCIPCA(k, seed=seed), ""),
-        ("IPCA", lambda seed: IPCA(k), ""),
-        ("SM", lambda seed: SimilarityMatching(k, Delayed(0.2, 2.5), online=True, seed=seed), SCHEDULE_OF_SM),
-        ("mini-batch SM", lambda seed: SimilarityMatching(k, Delayed(0.2, 2.5), seed=seed), SCHEDULE_OF_SM),
-        ("accelerated Oja, 1st strategy", lambda seed: _oja(k, FirstStrategy(seed=seed), seed), ACCELERATION),
-        ("accelerated Oja, 2nd strategy", lambda seed: _oja(k, SecondStrategy(seed=seed), seed), ACCELERATION),
-        (
-            "accelerated block power, 1st strategy",
-            lambda seed: AcceleratedBlockPower(k, FirstStrategy(seed=seed), seed=seed),
-            ACCELERATION,
-        ),
-        (
-            "accelerated block power, 2nd strategy",
-            lambda seed: AcceleratedBlockPower(k, SecondStrategy(seed=seed), seed=seed),
-            ACCELERATION,
-        ),
-    ]
-
-
-def _oja(k: int, strategy: Any, seed: int) -> AcceleratedOja:
-    return AcceleratedOja(k, Harmonic(100.0), strategy, seed=seed, unit=1.0)
-
-
-def in_batches(make: Callable[[int], Any], size: int = BATCH) -> Callable[[int], InBatches]:
-    """Return what makes the rule of a seed and gives it mini-batches of one size."""
-    return lambda seed: InBatches(make(seed), size)
-
-
-def shuffled(x: Array, reference: Reference, trials: int) -> Iterator[tuple[Source, Reference]]:
-    """Yield the samples in as many random orders, seeded 0, 1, ..., with the one reference of all of them."""
-    for seed in range(trials):
-        yield as_source(x[np.random.default_rng(seed).permutation(len(x))]), reference
-
-
-_THESIS = {
-    "block power": Published(-1.086),
-    "CCIPCA": Published(-2.22, 0.49),
-    "mini-batch CCIPCA": Published(-2.45, 0.58),
-    "IPCA": Published(-2.64, 0.003),
-    "SM": Published(-3.15, 0.35),
-    "mini-batch SM": Published(-2.16, 0.6),
-    "accelerated Oja, 1st strategy": Published(-2.32, 0.48),
-    "accelerated Oja, 2nd strategy": Published(-3.7, 0.16),
-    "accelerated block power, 1st strategy": Published(-2.6, 0.6),
-    "accelerated block power, 2nd strategy": Published(-3.88, 0.07),
-}
+#: Table 3.4.
+_THESIS: Numbers = (
+    (-1.086, 0), (-2.22, 0.49), (-2.45, 0.58), (-2.64, 0.003), (-3.15, 0.35), (-2.16, 0.6),
+    (-2.32, 0.48), (-3.7, 0.16), (-2.6, 0.6), (-3.88, 0.07),
+)  # fmt: skip
 
 
 def digits_table(setting: Setting) -> ReproductionTable:
-    """Alakkari 2020, table 3.4, the column of MNIST."""
+    """Alakkari 2020, table 3.4: MNIST, ten rules."""
     x, _ = setting.digits("train")
     reference = exact_reference(as_source(x), 5)
-    entries = [
-        entry(
-            name,
-            "k = 5",
-            in_batches(make),
-            shuffled(x, reference, setting.trials),
-            published=_THESIS[name],
-            value_range=PIXELS,
-            open_points=open_points,
-        )
-        for name, make, open_points in thesis_rules(5)
-    ]
+    published = [Published(*numbers) for numbers in _THESIS]
+    streams = partial(shuffled, x, reference, setting.trials)
+    entries = entries_of(thesis_rules(5), "k = 5", streams, published, value_range=PIXELS)
     return ReproductionTable(
         "mnist",
         "MNIST, one pass (Alakkari 2020, table 3.4)",
-        "Convergence, log10(1 - captured / best)",
+        MEASURE,
         f"60,000 training images, pixels in [0, 1], running mean, random order, batches of {BATCH}, "
         f"{setting.trials} trials.",
-        tuple(entries),
+        entries,
     )
 
 
-_LOSSES = {5: (35.16, (35.17, 0.01), (35.26, 0.10)), 10: (26.95, (26.97, 0.03), (27.01, 0.04))}
-_LOSSES[20] = (18.74, (18.77, 0.02), (18.83, 0.05))
+#: k -> losses of batch PCA, and of both rules with their standard deviations.
+_LOSSES = {
+    5: (35.16, (35.17, 0.01), (35.26, 0.10)),
+    10: (26.95, (26.97, 0.03), (27.01, 0.04)),
+    20: (18.74, (18.77, 0.02), (18.83, 0.05)),
+}
 
 
 def krasulina_table(setting: Setting) -> ReproductionTable:
-    """K table 1, MNIST: batch PCA, stochastic implicit Krasulina, and the incremental algorithm."""
+    """Amid & Warmuth 2020, table 1: MNIST, compression loss."""
     x = np.concatenate([setting.digits(part)[0] for part in ("train", "t10k")])
-    # One more, to tell what it costs to miss the last one for the next.
+    # One more component, for the cost of the wrong last one.
     reference = exact_reference(as_source(x), max(_LOSSES) + 1)
     entries, remarks = [], []
-    for k, (batch, implicit, incremental) in _LOSSES.items():
+    for k, (batch, *published) in _LOSSES.items():
         best = reference.first(k)
-        entries.append(Entry("batch PCA", f"k = {k}", Published(batch), (_loss(-np.inf, best),)))
         gap = float(-np.diff(reference.explained_variance)[k - 1]) / PIXELS[1] ** 2
-        for name, make, published in (
-            ("implicit Krasulina, stochastic", _implicit(k), implicit),
-            ("incremental (IPCA)", _incremental(k), incremental),
-        ):
-            entries.append(
-                entry(
-                    name,
-                    f"k = {k}",
-                    in_batches(make),
-                    shuffled(x, best, setting.trials),
-                    published=Published(*published),
-                    value_range=PIXELS,
-                    measure=_loss,
-                )
-            )
-        remarks += _strays(entries[-2], k, gap)
+        entries.append(Entry("batch PCA", f"k = {k}", Published(batch), (_loss(-np.inf, best),)))
+        rules = [("implicit Krasulina, stochastic", _implicit(k), ""), ("incremental (IPCA)", _incremental(k), "")]
+        streams, theirs = partial(shuffled, x, best, setting.trials), [Published(*numbers) for numbers in published]
+        entries += entries_of(rules, f"k = {k}", streams, theirs, value_range=PIXELS, measure=_loss)
+        remarks += _outliers(entries[-2], k, gap)
     return ReproductionTable(
         "krasulina",
         "MNIST, compression loss (Amid & Warmuth 2020, table 1)",
-        "Mean squared length of what a projection leaves out of a sample",
+        "Mean squared length of the residual of a sample after projection",
         f"All 70,000 images, pixels in [0, 1], running mean, random order, eta = 1 / t^0.8, {setting.trials} trials.",
-        tuple(entries),
-        remarks=tuple(remarks),
+        entries,
+        remarks=remarks,
     )
 
 
-def _implicit(k: int) -> Callable[[int], Any]:
+def _implicit(k: int) -> Make:
     return lambda seed: ImplicitKrasulina(k, Power(1.0, 0.8), online=True, seed=seed, unit=1.0)
 
 
-def _incremental(k: int) -> Callable[[int], Any]:
+def _incremental(k: int) -> Make:
     return lambda seed: IPCA(k)
 
 
-def _default(k: int) -> Callable[[int], Any]:
+def _default(k: int) -> Make:
     return lambda seed: IncrementalSVD(k)
 
 
 def _loss(convergence: float, reference: Reference) -> float:
-    """Mean squared residual of a sample, pixels in [0, 1]."""
+    """Return the mean squared residual of a sample, pixels in [0, 1]."""
     n = reference.source.shape[0]
     captured = float(reference.explained_variance.sum()) * (1 - 10.0**convergence)
     return float((reference.total_variance - captured) * (n - 1) / n / PIXELS[1] ** 2)
 
 
-def _strays(one: Entry, k: int, gap: float) -> list[str]:
-    """Tell of trials far from the others."""
+def _outliers(one: Entry, k: int, gap: float) -> list[str]:
+    """Return a remark on trials with a far higher loss than the others, if there are any."""
     middle = float(np.median(one.values))
     far = [value for value in one.values if value > middle + max(gap / 4, 0.01)]
     if not far:
         return []
     return [
         f"{one.rule}, {one.setting}: the median of the trials is {middle:.3f}, but {len(far)} of {len(one.values)} end "
-        f"far above it, the worst at {max(far):.3f}. To hold component {k + 1} instead of component {k} costs "
-        f"{gap:.3f}: a start that leans to the wrong one of the two is forgotten slowly."
+        f"far above it, the worst at {max(far):.3f}. Component {k + 1} instead of component {k} costs {gap:.3f}: a "
+        f"rule that starts near the wrong one of the two converges slowly."
     ]
 
 
-_ASKED = {5: (-7.4, -5.0), 20: (-6.5, -4.2), 50: (-5.7, -3.7)}
+#: k -> required convergence in random order, and sorted by class.
+_REQUIRED = {5: (-7.4, -5.0), 20: (-6.5, -4.2), 50: (-5.7, -3.7)}
 
 
 def default_table(setting: Setting) -> ReproductionTable:
-    """ALGORITHMS.md section 4: incremental SVD in random order, sorted, and merged from segments, beside others."""
+    """Incremental SVD on MNIST: random order, sorted, merged from 64 segments."""
     x, labels = setting.digits("train")
     in_classes = x[np.argsort(labels, kind="stable")]
+    at_random = x[np.random.default_rng(0).permutation(len(x))]
     entries, remarks = [], []
-    every = exact_reference(as_source(x), max(_ASKED))
-    for k, (in_random, in_sorted) in _ASKED.items():
+    every = exact_reference(as_source(x), max(_REQUIRED))
+    for k, (in_random, in_sorted) in _REQUIRED.items():
         reference = every.first(k)
-        sorted_streams = [(as_source(in_classes), reference)]
-        runs = [
-            ("random order", shuffled(x, reference, setting.trials), in_random),
-            ("sorted by class", sorted_streams, in_sorted),
-        ]
-        found = {}
-        for order, streams, asked in runs:
-            found[order] = entry(
-                "incremental SVD",
-                f"k = {k}, {order}",
-                in_batches(_default(k)),
-                streams,
-                published=Published(asked, at_most=True),
-                value_range=PIXELS,
-            )
-        merged = [(order, _merged(rows, k, reference)) for order, rows in _orders(x, in_classes)]
-        entries += [
-            *found.values(),
-            *(
-                Entry("incremental SVD", f"k = {k}, {order}, {_SEGMENTS} segments merged", None, (value,))
-                for order, value in merged
-            ),
-        ]
-        for order, value in merged:
-            apart = value - found[order].mean
+        streams = {
+            "random order": (shuffled(x, reference, setting.trials), in_random, at_random),
+            "sorted by class": ([(as_source(in_classes), reference)], in_sorted, in_classes),
+        }
+        found, merged = [], []
+        for order, (trials, required, rows) in streams.items():
+            published, make = Published(required, at_most=True), in_batches(_default(k))
+            setup = f"k = {k}, {order}"
+            one = entry("incremental SVD", setup, make, trials, published=published, value_range=PIXELS)
+            value = _merged(rows, k, reference)
+            apart = value - one.mean
+            found.append(one)
+            merged.append(Entry("incremental SVD", f"{setup}, {_SEGMENTS} segments merged", None, (value,)))
             remarks.append(
-                f"k = {k}, {order}: merged from {_SEGMENTS} segments it is {abs(apart):.2f} "
-                f"{'worse' if apart > 0 else 'better'} than in one stream; asked for was at most one unit worse."
+                f"{setup}: merged from {_SEGMENTS} segments it is {abs(apart):.2f} "
+                f"{'worse' if apart > 0 else 'better'} than in one stream; required was at most one unit worse."
             )
+        entries += [*found, *merged]
     return ReproductionTable(
         "default",
         "MNIST, the default: incremental SVD with oversampling 60",
-        "Convergence, log10(1 - captured / best)",
+        MEASURE,
         f"60,000 training images, pixels in [0, 1], one pass, batches of {BATCH}; {setting.trials} random orders.",
-        tuple(entries),
-        remarks=tuple(remarks),
+        entries,
+        remarks=remarks,
     )
 
 
-def _orders(x: Array, in_classes: Array) -> list[tuple[str, Array]]:
-    return [
-        ("random order", x[np.random.default_rng(0).permutation(len(x))]),
-        ("sorted by class", in_classes),
-    ]
-
-
 def _merged(x: Array, k: int, reference: Reference) -> float:
-    """Convergence of the states of 64 runs of samples, merged in pairs of neighbors."""
-    rule, states = IncrementalSVD(k), []
-    for part in np.array_split(x, _SEGMENTS):
-        batches = InBatches(rule, BATCH)
-        states.append(batches.update(batches.init(x.shape[1], np.float32), part / np.float32(PIXELS[1])))
+    """Return the convergence of 64 segments whose states are merged in pairs of neighbors."""
+    rule = InBatches(IncrementalSVD(k), BATCH)
+    states = [
+        rule.update(rule.init(x.shape[1], np.float32), part / np.float32(PIXELS[1]))
+        for part in np.array_split(x, _SEGMENTS)
+    ]
     while len(states) > 1:
-        states = [_merge(rule, *pair) for pair in zip(states[::2], states[1::2], strict=True)]
-    found = InBatches(rule, BATCH).finish(states[0])
-    return reference.convergence([found["components"]])[0]
-
-
-def _merge(rule: IncrementalSVD, a: State, b: State) -> State:
-    return InBatches(rule, BATCH).merge(a, b)
+        states = [rule.merge(*pair) for pair in zip(states[::2], states[1::2], strict=True)]
+    return reference.convergence([rule.finish(states[0])["components"]])[0]

@@ -1,27 +1,31 @@
-"""A table of published numbers beside ours, and what follows from comparing the two."""
+"""Tables of published numbers beside ours, and the Markdown report of several tables."""
 
 from __future__ import annotations
 
+import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 
+from dpca.storage.transaction.outputs import OutputFile
+
 
 @dataclass(frozen=True)
 class Published:
-    """A number as its source prints it.
+    """A published number.
 
     Attributes
     ----------
     value : float
     spread : float
-        Standard deviation over the source's trials, 0 where it states none.
+        Standard deviation over the trials of the publication, 0 if it states none.
     at_most : bool
         Whether it is a required upper bound, rather than a result.
     rounding : float
-        Half a unit of its last digit, where that is coarser than the table's.
+        Half a unit of its last digit, if it has fewer digits than the table.
     """
 
     value: float
@@ -37,16 +41,15 @@ class Entry:
     Attributes
     ----------
     rule, setting : str
-        What was run.
     published : Published or None
     values : tuple of float
-        Ours, one a trial.
+        Our results, one for each trial.
     seconds : float
-        Processor time of one trial's updates, the mean over trials.
+        Processor time of the updates of a trial, mean over trials.
     failure : str
-        What the rule said if it gave up.
+        Error message of a rule that diverged.
     open_points : str
-        What the source does not say, and how it was read here: reported if the numbers differ.
+        What the publication does not state, and the choice made here. It is reported if the numbers differ.
     """
 
     rule: str
@@ -64,19 +67,19 @@ class Entry:
 
     @property
     def spread(self) -> float:
-        """Standard deviation over trials; 0 for a single one, or where one is infinite."""
+        """Standard deviation over trials; 0 for a single one, or if one is infinite."""
         several = len(self.values) > 1 and bool(np.isfinite(self.values).all())
         return float(np.std(self.values, ddof=1)) if several else 0.0
 
     @property
     def difference(self) -> float | None:
-        """Ours less theirs."""
+        """Our mean minus the published value."""
         return None if self.published is None or not self.values else self.mean - self.published.value
 
     def verdict(self, places: int) -> str:
-        """Say in a phrase how the two compare, by the numbers alone; every measure here is better the lower it is."""
+        """Compare both numbers in a phrase. Lower is better for every measure."""
         if self.failure:
-            return f"gave up: {self.failure}"
+            return f"failed: {self.failure}"
         difference = self.difference
         if self.published is None or difference is None:
             return ""
@@ -90,27 +93,57 @@ class Entry:
         share = f"{abs(difference) / allowed:.1f} times the larger spread"
         if allowed == rounding:
             share = "neither states a spread" if len(self.values) < 2 else "the spread is below the last digit"
-        told = f"{better} by {abs(difference):.{places}f} ({share})"
-        return f"{told}. {self.open_points}" if self.open_points else told
+        return f"{better} by {abs(difference):.{places}f} ({share}). {self.open_points}".removesuffix(". ")
+
+    def as_dict(self, places: int) -> dict[str, Any]:
+        """Return the entry for JSON."""
+        published = self.published
+        return {
+            "rule": self.rule,
+            "setting": self.setting,
+            "published": None if published is None else published.value,
+            "published_spread": None if published is None else published.spread,
+            "at_most": published is not None and published.at_most,
+            "mean": _finite(self.mean),
+            "spread": _finite(self.spread),
+            "values": [_finite(value) for value in self.values],
+            "difference": None if self.difference is None else _finite(self.difference),
+            "cpu_seconds": self.seconds,
+            "verdict": self.verdict(places),
+        }
+
+    def cells(self, places: int) -> tuple[str, ...]:
+        """Return the cells of a line of `markdown`."""
+        published = self.published
+        theirs = "" if published is None else _number(published.value, published.spread, places)
+        return (
+            self.rule,
+            self.setting,
+            f"at most {theirs}" if published is not None and published.at_most else theirs,
+            _number(self.mean, self.spread, places) if self.values else "none",
+            "" if self.difference is None else f"{self.difference:+.{places}f}",
+            f"{self.seconds:.2f}",
+            self.verdict(places),
+        )
 
 
 @dataclass(frozen=True)
 class ReproductionTable:
-    """Entries that belong together.
+    """A table of published numbers beside ours.
 
     Attributes
     ----------
     name : str
-        As it is asked for.
+        Name on the command line.
     title : str
     measure : str
-        What the numbers are.
+        Meaning of the numbers.
     conditions : str
-        Data, order, batches, trials, in a sentence.
-    entries : tuple of Entry
+        Data, order, batches, trials.
+    entries : sequence of Entry
     places : int
         Decimals of the numbers.
-    remarks : tuple of str
+    remarks : sequence of str
         Sentences that follow from the numbers of several entries.
     """
 
@@ -118,69 +151,79 @@ class ReproductionTable:
     title: str
     measure: str
     conditions: str
-    entries: tuple[Entry, ...]
+    entries: Sequence[Entry]
     places: int = 2
-    remarks: tuple[str, ...] = ()
+    remarks: Sequence[str] = ()
 
     def as_dict(self) -> dict[str, Any]:
-        """Return everything as JSON has it."""
+        """Return the table for JSON."""
         return {
             "title": self.title,
             "measure": self.measure,
             "conditions": self.conditions,
             "remarks": list(self.remarks),
-            "entries": [
-                {
-                    "rule": entry.rule,
-                    "setting": entry.setting,
-                    "published": None if entry.published is None else entry.published.value,
-                    "published_spread": None if entry.published is None else entry.published.spread,
-                    "at_most": entry.published is not None and entry.published.at_most,
-                    "mean": _finite(entry.mean),
-                    "spread": _finite(entry.spread),
-                    "values": [_finite(value) for value in entry.values],
-                    "difference": None if entry.difference is None else _finite(entry.difference),
-                    "cpu_seconds": entry.seconds,
-                    "verdict": entry.verdict(self.places),
-                }
-                for entry in self.entries
-            ],
+            "entries": [entry.as_dict(self.places) for entry in self.entries],
         }
 
 
-#: First line of what `markdown` returns.
+#: First line of the result of `markdown`.
 HEADING = "# Published numbers of streaming PCA, and ours"
 
 
-def markdown(tables: Sequence[ReproductionTable], skipped: Mapping[str, str]) -> str:
-    """Set the tables as a Markdown document; ``skipped`` names what is missing, and why."""
-    lines = [HEADING, ""]
-    lines += [
+def markdown(tables: Sequence[ReproductionTable], missing: Mapping[str, str]) -> str:
+    """Return the tables as a Markdown document; ``missing`` has the missing data of the others."""
+    lines = [
+        HEADING,
+        "",
         "Lower is better everywhere. Ours: mean +- standard deviation over trials; CPU: seconds of the updates of one "
-        "trial, one BLAS thread, reading and measuring left out. What the last column says is computed from the "
-        "numbers: two results agree if they differ by no more than the larger standard deviation, or by rounding.",
+        "trial, one BLAS thread, without reading and measuring. The last column follows from the numbers: two results "
+        "agree if they differ by no more than the larger standard deviation, or by rounding.",
         "",
     ]
     for table in tables:
-        lines += _section(table)
-    if skipped:
-        lines += ["## Left out", "", *(f"* {name}: {reason}" for name, reason in skipped.items()), ""]
+        lines += [f"## {table.title}", "", f"{table.measure}. {table.conditions}", ""]
+        lines += ["| rule | setting | theirs | ours | difference | CPU s | |", "|---|---|---|---|---|---|---|"]
+        lines += [f"| {' | '.join(entry.cells(table.places))} |" for entry in table.entries]
+        lines += ["", *_bullets(table.remarks)]
+    if missing:
+        lines += ["## Left out", "", *_bullets([f"{name}: {what}" for name, what in missing.items()])]
     return "\n".join(lines)
 
 
-def _section(table: ReproductionTable) -> list[str]:
-    places = table.places
-    lines = [f"## {table.title}", "", f"{table.measure}. {table.conditions}", ""]
-    lines += ["| rule | setting | theirs | ours | difference | CPU s | |", "|---|---|---|---|---|---|---|"]
-    for entry in table.entries:
-        published = entry.published
-        theirs = "" if published is None else _number(published.value, published.spread, places)
-        theirs = f"at most {theirs}" if published is not None and published.at_most else theirs
-        ours = _number(entry.mean, entry.spread, places) if entry.values else "none"
-        difference = "" if entry.difference is None else f"{entry.difference:+.{places}f}"
-        cells = (entry.rule, entry.setting, theirs, ours, difference, f"{entry.seconds:.2f}", entry.verdict(places))
-        lines.append("| " + " | ".join(cells) + " |")
-    return [*lines, "", *(f"* {remark}" for remark in table.remarks), *([""] if table.remarks else [])]
+class MarkdownReport:
+    """A Markdown file of tables, and a JSON file of their numbers beside it.
+
+    Parameters
+    ----------
+    output : Path
+    *inputs
+        Paths that the output may not overlap.
+    """
+
+    def __init__(self, output: Path, *inputs: Any) -> None:
+        self.output, self.numbers = output, output.with_suffix(".json")
+        self._files = (
+            OutputFile(output, "report", lambda content: content.startswith(HEADING.encode()), *inputs),
+            OutputFile(self.numbers, "report", _holds_numbers, *inputs, others=output),
+        )
+
+    def write(self, tables: Sequence[ReproductionTable], missing: Mapping[str, str]) -> None:
+        """Write both files."""
+        numbers = {"tables": {table.name: table.as_dict() for table in tables}, "skipped": missing}
+        report, beside = self._files
+        report.write(markdown(tables, missing).encode())
+        beside.write(f"{json.dumps(numbers, indent=2, allow_nan=False)}\n".encode())
+
+
+def _holds_numbers(content: bytes) -> bool:
+    try:
+        return set(json.loads(content)) == {"tables", "skipped"}
+    except (ValueError, TypeError, RecursionError):
+        return False
+
+
+def _bullets(sentences: Sequence[str]) -> list[str]:
+    return [*(f"* {sentence}" for sentence in sentences), *([""] if sentences else [])]
 
 
 def _number(value: float, spread: float, places: int) -> str:

@@ -1,1 +1,1 @@
-"""Data over time: the report of any stack, and chapter 6 of Alakkari 2020 on data whose modes are known."""
+"""Data over time: the report of any stack, and chapter 6 of Alakkari 2020 on synthetic data."""

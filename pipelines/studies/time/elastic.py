@@ -1,7 +1,7 @@
-"""A molecule whose normal modes are known: an elastic network in a heat bath, anywhere in space.
+"""A molecule with known normal modes: an elastic network in a heat bath, anywhere in space.
 
-In a harmonic potential each normal mode is an oscillator of its own, and Langevin's equation for it is solved exactly
-between two frames (Gillespie 1996, for two variables): frames are samples of the process itself, however far apart. In
+In a harmonic potential each normal mode is an independent oscillator. Langevin's equation for it is solved exactly
+between two frames (Gillespie 1996, for two variables), so frames are exact samples of the process at any distance. In
 equilibrium the variance along a mode of angular frequency omega is k T / (m omega^2) (Alakkari 2020, equation 6.13).
 """
 
@@ -16,8 +16,8 @@ from scipy.spatial.transform import Rotation
 
 from dpca.kernels.algebra.types import Array
 
-# Root of the mean squared distance that an atom is displaced by the slowest mode: small beside
-# the molecule, or potential and rotation would not be those of the linear model.
+# Root mean squared displacement of an atom by the slowest mode. It is small compared with the molecule: otherwise
+# potential and rotation would not be linear.
 _DISPLACED = 0.05
 
 
@@ -44,8 +44,8 @@ class ElasticNetwork:
     def frames(self, count: int, step: float, friction: float, seed: int, *, moved: bool = True) -> Array:
         """Return frames (count, n, 3), float32, ``step`` apart in time, in equilibrium from the first one on.
 
-        ``friction`` is the rate at which velocities decay. Unless told otherwise each frame is turned and shifted at
-        random, by up to any angle and 100 times the distance of atoms.
+        ``friction`` is the rate at which velocities decay. If ``moved``, each frame is turned and shifted at random, by
+        any angle and about 100 times the distance of atoms.
         """
         rng = np.random.default_rng(seed)
         w2, kt = self.frequencies**2, self.temperature
@@ -67,9 +67,9 @@ class ElasticNetwork:
 
 
 def network(n_atoms: int, seed: int = 0, reach: float = 2.6) -> ElasticNetwork:
-    """Return a compact network of so many atoms, .9 apart or more; springs join those within ``reach`` (Tirion 1996).
+    """Return a compact network of atoms at least 0.9 apart, with springs between those within ``reach`` (Tirion 1996).
 
-    The shorter it is, the softer are the slowest modes beside the others. ValueError where they are no springs' at all.
+    A shorter reach makes the slowest modes softer. Raises ValueError if the network is not rigid.
     """
     rng = np.random.default_rng(seed)
     atoms = [np.zeros(3)]
@@ -89,6 +89,6 @@ def network(n_atoms: int, seed: int = 0, reach: float = 2.6) -> ElasticNetwork:
     values, vectors = np.linalg.eigh(hessian)
     values, modes = values[6:], vectors.T[6:]  # the first ones move the whole
     if values[0] < 1e-8:
-        raise ValueError(f"the network of seed {seed} is not rigid: take another")
+        raise ValueError(f"the network of seed {seed} is not rigid: use another seed, or a longer reach")
     frequencies = np.sqrt(values / values[0])
     return ElasticNetwork(structure, modes, frequencies, _DISPLACED**2 * n_atoms)

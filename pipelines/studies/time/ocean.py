@@ -1,4 +1,4 @@
-"""The embedded source: ocean waves of one wind, as Tessendorf (2001) sums them; each frame made when asked for."""
+"""The embedded source: ocean waves of one wind by Tessendorf (2001). Frames are computed on demand."""
 
 from __future__ import annotations
 
@@ -14,10 +14,10 @@ from dpca.storage.errors import DataError
 from dpca.storage.readers.arrays.raw import ArrayReader
 from dpca.storage.readers.base import digest
 
-# Raised whenever the same parameters give other values, so that a store of the older ones is not taken for these.
+# Increased whenever the same parameters give other values, so that stores of older values are not reused.
 _RECIPE = 1
 _GRAVITY = 9.81
-# Standard deviation of the heights, in meters, that is expected.
+# Expected standard deviation of the heights, in meters.
 _HEIGHT = 0.5
 #: Distance of two frames, in seconds.
 STEP = 0.5
@@ -27,8 +27,8 @@ class Ocean(ArrayReader):
     """Heights (frames, size, size), float32, in meters, of a patch of 100 m under a wind of 30 m/s along x.
 
     Heights are sums of waves of the spectrum of Phillips, exp(-1 / (k L)^2) / k^4 cos^2 of the angle to the wind, L =
-    wind^2 / g, waves against the wind left out, random in amplitude and phase, each of which travels by the dispersion
-    of deep water, omega^2 = g k (Tessendorf 2001, equations 40, 42 and 43). The patch is periodic.
+    wind^2 / g, without waves against the wind. Amplitudes and phases are random. Each wave travels by the dispersion of
+    deep water, omega^2 = g k (Tessendorf 2001, equations 40, 42 and 43). The patch is periodic.
 
     Parameters
     ----------
@@ -36,14 +36,16 @@ class Ocean(ArrayReader):
 
     Notes
     -----
-    A frame costs one Fourier transform. The reader and its parts are a few integers.
+    A frame costs one Fourier transform. The reader and its parts are small to pickle.
     """
 
     kind = "ocean"
 
     def __init__(self, frames: int = 300, size: int = 100, seed: int = 0) -> None:
         if frames < 2 or size < 8:
-            raise DataError(f"{frames} frames of {size} x {size} are no ocean: give at least 2 of 8 x 8")
+            raise DataError(
+                f"{frames} frames of {size} x {size} are too few or too small: use at least 2 frames of 8 x 8"
+            )
         along = {
             "time": Coordinate(("time",), STEP * np.arange(frames), {"units": "s"}),
             **{axis: Coordinate((axis,), 100 / size * np.arange(size), {"units": "m"}) for axis in "yx"},
@@ -55,16 +57,16 @@ class Ocean(ArrayReader):
         self._parameters = size, seed
 
     def fingerprint(self) -> str:
-        """Hash of everything that the values follow from."""
+        """Return a hash of everything that determines the values."""
         return digest([self.kind, _RECIPE, len(self), *self._parameters])
 
     def part(self, indices: Sequence[int]) -> Callable[[], NDArray[Any]]:
-        """Return what makes these frames."""
+        """Return a function that computes these frames."""
         return partial(ocean_frames, np.asarray(indices), *self._parameters)
 
 
 def ocean_frames(numbers: NDArray[Any], size: int, seed: int) -> NDArray[np.float32]:
-    """Make frames of these numbers; see `Ocean`."""
+    """Compute the frames of these numbers; see `Ocean`."""
     rng = np.random.default_rng(seed)
     line = 2 * np.pi * np.fft.fftfreq(size, 100 / size)
     x, y = np.meshgrid(line, line)
@@ -73,7 +75,7 @@ def ocean_frames(numbers: NDArray[Any], size: int, seed: int) -> NDArray[np.floa
     power = np.where(x > 0, np.exp(-1 / (k * 30.0**2 / _GRAVITY) ** 2) / k**4 * (x / k) ** 2, 0)
     waves = np.sqrt(power / 2) * (rng.normal(size=k.shape) + 1j * rng.normal(size=k.shape))
     k[0, 0] = 0
-    # Of a sum of waves with E |h|^2 = power the real part has half of that for its variance.
+    # The real part of a sum of waves with E |h|^2 = power has half of that as its variance.
     speeds, scale = np.sqrt(_GRAVITY * k), size**2 * _HEIGHT / np.sqrt(power.sum() / 2)
     frames = np.empty((len(numbers), size, size), np.float32)
     for place, number in enumerate(numbers):

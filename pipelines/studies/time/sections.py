@@ -1,8 +1,10 @@
-"""The sections of the study's page: simulations, weather, a molecule, and what partitions explain."""
+"""The sections of the study's page: simulations, weather, a molecule, and the explained variance of partitions."""
 
 from __future__ import annotations
 
 import math
+from collections.abc import Mapping
+from typing import Any
 
 import numpy as np
 from scipy.spatial.transform import Rotation
@@ -12,11 +14,11 @@ from dpca.models.cells.band_pca import BandPCA
 from dpca.models.cells.cell_pca import CellPCA
 from dpca.models.linear.pca import PCA
 from dpca.models.linear.trajectory_pca import TrajectoryPCA
-from dpca.pipelines.studies.runner import Section
+from dpca.pipelines.studies.runner import Picture, Section
 from dpca.pipelines.studies.time.elastic import network
 from dpca.pipelines.studies.time.ocean import ocean_frames
 from dpca.pipelines.studies.time.plots import functions_and_spectra
-from dpca.pipelines.studies.time.report import HOLISTIC, explained_curve
+from dpca.pipelines.studies.time.report import HOLISTIC, MAPPINGS, explained_curve
 from dpca.pipelines.studies.time.tables import (
     MOLECULE,
     OCEAN,
@@ -26,7 +28,7 @@ from dpca.pipelines.studies.time.tables import (
     explained,
     numbers_of,
     on_page,
-    ranking,
+    rankings,
     value_range,
 )
 from dpca.pipelines.studies.time.vortex import vortex_frames
@@ -35,17 +37,17 @@ from dpca.plots import explained_variance
 from dpca.report.page import DataTable
 from dpca.timeseries import spectrum
 
-#: Figure 6.12, read from its curves at 4 components, and ours to reach.
-_ASKED = {"cells": 0.98, "bands by mean and variance": 0.93, "bands at random": 0.83, HOLISTIC: 0.82}
+#: Shares of the ocean to reach, read from the curves of figure 6.12 at 4 components.
+_REQUIRED = {"cells": 0.98, "bands by mean and variance": 0.93, "bands at random": 0.83, HOLISTIC: 0.82}
 
-#: Components of tables 6.1 and figure 6.8, and of figure 6.12.
+#: Components of table 6.1 and figure 6.8, and of figure 6.12.
 MANY, CURVE = 30, 20
 # Distance of neighboring alpha carbons.
 _ANGSTROM = np.float32(3.8)
 
 
 def simulations_section(trials: int) -> Section:
-    """Table 6.4: five modes of the ocean and of the vortex, batches of 10."""
+    """Table 6.4: five modes of ocean waves and of a vortex, ten rules in the order of time and shuffled."""
     data = {"ocean": (ocean_frames(np.arange(300), 100, 0), OCEAN), "vortex": (vortex_frames(), VORTEX)}
     columns = {}
     for name, (frames, theirs) in data.items():
@@ -53,51 +55,42 @@ def simulations_section(trials: int) -> Section:
         columns[name] = both_orders(x, 5, 10, trials, theirs, value_range=value_range(x))
     notes = [
         f"Convergence, log10(1 - captured / best), after one pass; {trials} trials. Ours are an ocean of Tessendorf "
-        "(300 frames of 100 x 100) and a pseudo-spectral vortex (99 frames of 32 x 32 x 32), in place of data that are "
-        "not free, and of batches of 10, where the thesis takes 5: the ranks of the rules compare, not the digits.",
-        *(ranking(name, pairs) for name, pairs in columns.items()),
+        "(300 frames of 100 x 100) and a pseudo-spectral vortex (99 frames of 32 x 32 x 32), because the data of the "
+        "thesis are not free, in batches of 10 instead of 5: compare the ranks of the rules, not the digits.",
+        *rankings(columns),
         "The step size of similarity matching and the reading of accelerated rules are as in the study of streaming "
-        "rules; the thesis does not say in which order its samples came. The default keeps 60 more directions than it "
-        "is asked for.",
+        "rules; the thesis does not state the order of its samples. The default keeps 60 more directions than the "
+        "requested components.",
     ]
     table = on_page("Table 6.4: simulations, first five modes", columns, notes, "{:.2f}".format)
-    return Section([table], {}, {}, {"simulations": numbers_of(columns)})
+    return Section([table], numbers={"simulations": numbers_of(columns)})
 
 
 def weather_section(trials: int) -> Section:
-    """Table 6.2 and figure 6.8: ten modes of readings with gaps that are filled, and bands of stations."""
+    """Table 6.2 and figure 6.8: stations with gaps that are filled."""
     columns, curves = {}, {}
     for kind, theirs in WEATHER.items():
         x = filled(weather(kind))
         columns[kind] = both_orders(x, 10, 100, trials, theirs, value_range=value_range(x))
-        models = {HOLISTIC: PCA(MANY, solver="covariance")} | {
-            f"bands {words}": BandPCA(MANY, band_size=_within(100, x), mapping=mapping, random_state=0)
-            for mapping, words in _MAPPINGS.items()
-        }
-        curves[kind] = {name: explained_curve(model.fit(x)) for name, model in models.items()}
+        models: dict[str, Any] = {HOLISTIC: PCA(MANY, solver="covariance")}
+        models |= {f"bands {words}": _bands(MANY, min(100, x.shape[1]), mapping) for mapping, words in MAPPINGS.items()}
+        curves[kind] = _curves(models, x)
     notes = [
-        f"Convergence after one pass in batches of 100; {trials} trials. Ours are made: 3,653 days of 600 stations, of "
-        "which 10 % in runs of 5 days have no reading and lie on straight lines between their neighbors.",
-        *(ranking(kind, pairs) for kind, pairs in columns.items()),
+        f"Convergence after one pass in batches of 100; {trials} trials. Our readings are synthetic: 3,653 days of 600 "
+        "stations. 10 % of the readings, in runs of 5 days, are missing and interpolated linearly.",
+        *rankings(columns),
     ]
     table = on_page("Table 6.2: weather stations, first ten modes", columns, notes, "{:.2f}".format)
-    figures = {f"weather_{kind}": explained_variance(lines, emphasized=HOLISTIC) for kind, lines in curves.items()}
-    captions = {
-        f"weather_{kind}": (
-            f"Figure 6.8: {kind}",
-            "What components of all stations explain, and of bands of 100 stations. Bands need no map of the stations.",
-        )
-        for kind in curves
+    caption = "Components of all stations, and of bands of 100 stations. Bands need no map of the stations."
+    pictures = {
+        f"weather_{kind}": Picture(explained_variance(lines, emphasized=HOLISTIC), f"Figure 6.8: {kind}", caption)
+        for kind, lines in curves.items()
     }
-    numbers = {"weather": numbers_of(columns), "weather_curves": curves}
-    return Section([table], figures, captions, numbers)
-
-
-_MAPPINGS = {"mean-variance": "by mean and variance", "raster": "in raster order", "random": "at random"}
+    return Section([table], pictures, {"weather": numbers_of(columns), "weather_curves": curves})
 
 
 def molecule_section(trials: int) -> Section:
-    """Table 6.1 and figure 6.4: thirty components of an elastic network's trajectory, superposed."""
+    """Table 6.1 and figure 6.4: thirty components of a trajectory."""
     net = network(120, reach=1.8)
     frames = _ANGSTROM * net.frames(5000, math.pi / (2 * net.frequencies[MANY]), 0.2, 0)
     model = TrajectoryPCA(MANY, random_state=0).fit(frames)
@@ -109,21 +102,16 @@ def molecule_section(trials: int) -> Section:
         "bath, 5,000 frames, superposed on their mean; the thesis's has 50,796 atoms and 50,000 frames.",
     ]
     table = on_page("Table 6.1: a molecule, 30 components", columns, notes, "{:.1%}".format)
-    models = {HOLISTIC: PCA(MANY)} | {
-        f"random bands of {size}": BandPCA(MANY, band_size=_within(size, rows), mapping="random", random_state=0)
-        for size in (60, 120, 180)
-    }
-    curves = {name: explained_curve(one.fit(rows)) for name, one in models.items()}
-    return Section(
-        [table],
-        {"molecule": explained_variance(curves, emphasized=HOLISTIC)},
-        {"molecule": ("Figure 6.4", "Bands of coordinates at random: the larger, the closer to the whole.")},
-        {"molecule": numbers_of(columns), "molecule_curves": curves},
-    )
+    models: dict[str, Any] = {HOLISTIC: PCA(MANY)}
+    models |= {f"random bands of {n}": _bands(MANY, min(n, rows.shape[1]), "random") for n in (60, 120, 180)}
+    curves = _curves(models, rows)
+    caption = "Bands of coordinates at random: larger bands are closer to whole samples."
+    picture = Picture(explained_variance(curves, emphasized=HOLISTIC), "Figure 6.4", caption)
+    return Section([table], {"molecule": picture}, {"molecule": numbers_of(columns), "molecule_curves": curves})
 
 
 def elastic_section(trials: int) -> Section:
-    """Equation 6.13: the variance of each mode of an elastic network is k T / (m omega^2)."""
+    """Equation 6.13: variances and spectra of an elastic network with known modes, k T / (m omega^2)."""
     k, net = 10, network(20)
     w = net.frequencies[:k]
     step = math.pi / (2 * w[-1])
@@ -140,64 +128,60 @@ def elastic_section(trials: int) -> Section:
         (str(i + 1), f"{w[i]:.3f}", f"{ratios[i]:.3f}", f"{peaks[i]:.3f}", f"{peaks[i] / w[i] - 1:+.1%}")
         for i in range(k)
     ]
-    table = DataTable(
-        "Equation 6.13: an elastic network in a heat bath",
-        ("mode", "ω", "λ m ω² / kT", "peak of the spectrum", "off"),
-        lines,
-        [
-            f"20 atoms, 40,000 frames that are turned and shifted at random, superposed on their mean. λ m ω² / kT is "
-            f"{ratios.min():.3f} to {ratios.max():.3f}; the root mean squared inner product of {k} components and {k} "
-            f"normal modes is {rmsip:.4f}; peaks lie within {np.abs(peaks / w - 1).max():.1%}.",
-        ],
+    note = (
+        f"20 atoms, 40,000 frames, turned and shifted at random, superposed on their mean. λ m ω² / kT is "
+        f"{ratios.min():.3f} to {ratios.max():.3f}; the root mean squared inner product of {k} components and {k} "
+        f"normal modes is {rmsip:.4f}; peaks lie within {np.abs(peaks / w - 1).max():.1%}."
     )
-    shown = slice(0, 400)
+    head = ("mode", "ω", "λ m ω² / kT", "peak of the spectrum", "off")
     figure = functions_and_spectra(
         step * np.arange(400),
-        scores[shown],
+        scores[:400],
         found.frequencies,
         found.power,
         shares=model.explained_variance_ratio_,
         unit="1/ω₁",
     )
+    caption = "The first 400 frames, and the spectra of all."
     return Section(
-        [table],
-        {"elastic": figure},
-        {"elastic": ("An elastic network: time series", "The first 400 frames, and the spectra of all.")},
+        [DataTable("Equation 6.13: an elastic network in a heat bath", head, lines, [note])],
+        {"elastic": Picture(figure, "An elastic network: time series", caption)},
         {"elastic": {"ratios": ratios, "rmsip": rmsip, "peaks": peaks, "frequencies": w}},
     )
 
 
 def partitions_section(trials: int) -> Section:
-    """Figure 6.12: what components of cells, bands and whole samples explain."""
-    figures, captions, numbers, lines = {}, {}, {}, []
+    """Figure 6.12: cells, bands and whole samples of ocean waves and of a vortex."""
+    pictures, numbers, lines = {}, {}, []
     data = {"ocean": (ocean_frames(np.arange(300), 100, 0), 10, 100), "vortex": (vortex_frames(), 3, 27)}
     for name, (frames, cell, band) in data.items():
-        curves = {
-            "cells": explained_curve(CellPCA(CURVE, cell_shape=cell).fit(frames)),
-            "bands by mean and variance": _bands(frames, band, "mean-variance"),
-            "bands at random": _bands(frames, band, "random"),
-            HOLISTIC: explained_curve(PCA(CURVE).fit(frames)),
+        models = {
+            "cells": CellPCA(CURVE, cell_shape=cell),
+            "bands by mean and variance": _bands(CURVE, band, "mean-variance"),
+            "bands at random": _bands(CURVE, band, "random"),
+            HOLISTIC: PCA(CURVE),
         }
-        figures[f"partitions_{name}"] = explained_variance(curves, emphasized=HOLISTIC)
-        captions[f"partitions_{name}"] = (
+        curves = _curves(models, frames)
+        pictures[f"partitions_{name}"] = Picture(
+            explained_variance(curves, emphasized=HOLISTIC),
             f"Figure 6.12: {name}",
-            f"Cells of {cell} a side and bands of {band} attributes beside whole samples.",
+            f"Cells of {cell} along each axis and bands of {band} attributes beside whole samples.",
         )
         numbers[name] = curves
         lines += [
-            (f"{name}, {kind}", f"{curve[3]:.3f}", f"{_ASKED[kind]:.2f}" if name == "ocean" else "-")
+            (f"{name}, {kind}", f"{curve[3]:.3f}", f"{_REQUIRED[kind]:.2f}" if name == "ocean" else "-")
             for kind, curve in curves.items()
         ]
-    table = DataTable("Figure 6.12: share of the variance by 4 components", ("", "ours", "asked for"), lines)
-    return Section([table], figures, captions, {"partitions": numbers})
+    table = DataTable("Figure 6.12: share of the variance by 4 components", ("", "ours", "required"), lines)
+    return Section([table], pictures, {"partitions": numbers})
 
 
-def _bands(frames: Array, size: int, mapping: str) -> Array:
-    return explained_curve(BandPCA(CURVE, band_size=size, mapping=mapping, random_state=0).fit(frames))
+def _bands(k: int, size: int, mapping: str) -> BandPCA:
+    return BandPCA(k, band_size=size, mapping=mapping, random_state=0)
 
 
-def _within(size: int, rows: Array) -> int:
-    return min(size, int(rows.shape[1]))
+def _curves(models: Mapping[str, Any], x: Array) -> dict[str, Array]:
+    return {name: explained_curve(model.fit(x)) for name, model in models.items()}
 
 
 SECTIONS = {
@@ -207,4 +191,4 @@ SECTIONS = {
     "molecule": molecule_section,
     "elastic": elastic_section,
 }
-"""Name of each section of the page to the function that computes it: (trials) -> Section."""
+"""Name of each section -> function of the number of trials that computes it."""

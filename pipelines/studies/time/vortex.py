@@ -1,6 +1,7 @@
 """Turbulent vortices in a periodic box: a pseudo-spectral simulation, deterministic and small.
 
-It stands for the simulation of Alakkari 2020, table 6.3, whose data are not free: the magnitude of vorticity, in time.
+It replaces the simulation of Alakkari 2020, table 6.3, because its data are not free: the magnitude of vorticity over
+time.
 """
 
 from __future__ import annotations
@@ -12,17 +13,17 @@ from dpca.kernels.algebra.types import Array
 
 
 def vortex_frames(count: int = 99, size: int = 32, *, every: int = 8, seed: int = 0) -> Array:
-    """Return the magnitude of vorticity (count, size, size, size), float32, of turbulence that is kept going.
+    """Return the magnitude of vorticity (count, size, size, size), float32, of forced turbulence.
 
     Incompressible Navier-Stokes equations in rotational form, by Fourier series without the upper third (Orszag 1971),
-    with viscosity in an integrating factor and two stages of Runge and Kutta. It begins with random large vortices; the
+    with viscosity in an integrating factor and two Runge-Kutta stages. It starts from random large vortices; the
     root mean squared velocity stays 1, in a box of length 2 pi (linear forcing, Lundgren 2003).
 
     Parameters
     ----------
     count, size, seed : int
     every : int
-        Steps between two frames.
+        Number of steps between two frames.
     """
     rng, line = np.random.default_rng(seed), np.fft.fftfreq(size, 1 / size)
     k = np.stack(np.meshgrid(line, line, np.abs(line[: size // 2 + 1]), indexing="ij"))

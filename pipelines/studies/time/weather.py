@@ -1,7 +1,7 @@
-"""Readings of weather stations, made with gaps and filled as Alakkari (2020, section 6.4.2) does.
+"""Synthetic readings of weather stations with gaps, which are filled as in Alakkari (2020, section 6.4.2).
 
-They stand for the thesis's readings of the Global Surface Summary of the Day: a season whose strength depends on the
-latitude, smooth patterns that come and go, and what each station has for itself.
+They replace the thesis's readings of the Global Surface Summary of the Day. A reading is the sum of a season with a
+strength that depends on the latitude, smooth patterns that vary over time, and independent noise of each station.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from dpca.kernels.algebra.types import Array
 
 @dataclass(frozen=True)
 class Climate:
-    """What one kind of reading is made of: standard deviations, and the persistence of patterns from day to day."""
+    """Parameters of one kind of reading: standard deviations, and the persistence of patterns from day to day."""
 
     season: float
     patterns: float
@@ -25,8 +25,8 @@ class Climate:
     smoothness: float
 
 
-#: Chosen to explain about what the thesis states of its readings: of temperature 83 % by the first component and 94 %
-#: by 30, of wind 40 % and of pressure 89 % by 30.
+#: Chosen for about the explained variance in the thesis: of temperature 83 % by the first component and 94 % by 30, of
+#: wind 40 % and of pressure 89 % by 30.
 CLIMATES = {
     "temperature": Climate(8.0, 2.6, 1.4, 0.8, 1.8),
     "wind": Climate(0.3, 1.0, 1.0, 0.3, 0.9),
@@ -35,12 +35,12 @@ CLIMATES = {
 
 
 def weather(kind: str, days: int = 3653, stations: int = 600, gaps: float = 0.1, seed: int = 0) -> Array:
-    """Return readings (days, stations), float32, where ``gaps`` of them are NaN, in runs of some days."""
+    """Return readings (days, stations), float32. A share ``gaps`` of them is NaN, in runs of 5 days."""
     rng, climate = np.random.default_rng(seed), CLIMATES[kind]
     at = rng.normal(size=(stations, 3))
     at /= np.linalg.norm(at, axis=1, keepdims=True)
     season = np.cos(2 * np.pi * np.arange(days) / 365.25 - 0.1)[:, None] * np.sign(at[:, 2]) * np.sqrt(np.abs(at[:, 2]))
-    # Waves over the globe, the longer the stronger, each of which comes and goes by itself.
+    # Waves over the globe, longer ones stronger, with independent courses over time.
     waves = rng.normal(size=(200, 3)) * np.sqrt(np.arange(1, 201))[:, None] * 0.8
     strength = np.arange(1.0, 201) ** -climate.smoothness
     patterns = np.sqrt(2 * strength / strength.sum()) * np.cos(at @ waves.T + rng.uniform(0, 2 * np.pi, 200))
@@ -56,14 +56,19 @@ def weather(kind: str, days: int = 3653, stations: int = 600, gaps: float = 0.1,
 
 
 def filled(readings: Array) -> Array:
-    """Return readings (days, stations) with straight lines between neighbors instead of NaN (section 6.4.2).
+    """Return readings (days, stations) with gaps interpolated linearly along time (section 6.4.2).
 
-    Before the first reading and behind the last one stands the nearest. A station without any is an error.
+    Gaps before the first reading and after the last one get the nearest reading.
+
+    Raises
+    ------
+    ValueError
+        If a station has no reading.
     """
     whole, days = readings.copy(), np.arange(len(readings))
     for column in whole.T:
         known = np.isfinite(column)
         if not known.any():
-            raise ValueError("a station has no reading: leave it out")
+            raise ValueError("a station has no reading: remove it")
         column[~known] = np.interp(days[~known], days[known], column[known])
     return whole

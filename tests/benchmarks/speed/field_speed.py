@@ -9,9 +9,7 @@ in two. Land is told by a store of it beside one of the places with data, in one
 
 from __future__ import annotations
 
-import importlib.util
 import sys
-import warnings
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -22,6 +20,7 @@ import zarr
 from dpca import EOF, StreamingPCA
 from dpca.models.eof.eof import batch_rows
 from tests.benchmarks.inputs import Array, Inputs
+from tests.benchmarks.peers import HAS_XEOFS, fit_xeofs
 from tests.benchmarks.sides import Line, alone, at_least, at_most, in_turn, ratio_of
 
 _K = 20
@@ -51,13 +50,12 @@ def lines(inputs: Inputs) -> Iterator[Line]:
 
 def _beside_xeofs(inputs: Inputs, field: Array, k: int, where: str) -> Iterator[Line]:
     name, n = "xeofs beside EOF", len(field)
-    if not (importlib.util.find_spec("xeofs") and importlib.util.find_spec("xarray")):
+    if not HAS_XEOFS:
         yield at_least(
             4, name=name, ratio=None, what="xeofs is not installed", sides={}, unit="CPU s", where=where, n=n
         )
         return
     import xarray
-    import xeofs
 
     coords = {"time": np.arange(n), "lat": np.linspace(-89, 89, field.shape[1]), "lon": np.arange(field.shape[2])}
     x = xarray.DataArray(field, coords, ("time", "lat", "lon"))
@@ -68,10 +66,8 @@ def _beside_xeofs(inputs: Inputs, field: Array, k: int, where: str) -> Iterator[
         captured["EOF"] = float(((model.pcs().values.astype(float)) ** 2).sum())
 
     def theirs() -> None:
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore")
-            model = xeofs.single.EOF(n_modes=k, use_coslat=True).fit(x, dim="time")
-            captured["xeofs"] = float((model.scores(normalized=False).values.astype(float) ** 2).sum())
+        model = fit_xeofs(x, k, use_coslat=True)
+        captured["xeofs"] = float((model.scores(normalized=False).values.astype(float) ** 2).sum())
 
     found = ratio_of(in_turn({"EOF": ours, "xeofs": theirs}, inputs.rounds), ["xeofs"], ["EOF"])
     found["what"] += f"; captured {captured['EOF'] / captured['xeofs']:.6f} of its variance"

@@ -16,7 +16,6 @@ Reading: a pass that reads ahead, beside reading alone and arithmetic alone; sec
 
 from __future__ import annotations
 
-import importlib.util
 import sys
 import time
 from collections.abc import Callable, Iterator
@@ -39,6 +38,7 @@ from dpca.models.streaming.streaming_methods import RuleStream, make_rule
 from dpca.partition.whole import Whole
 from dpca.rules.incremental.incremental_svd import IncrementalSVD
 from tests.benchmarks.inputs import Array, Inputs
+from tests.benchmarks.peers import HAS_XEOFS, fit_xeofs
 from tests.benchmarks.sides import Line, alone, at_least, at_most, in_turn, ratio_of
 
 _K = 50
@@ -70,7 +70,7 @@ def _compare(inputs: Inputs, seen: Array, unseen: Array, rounds: int) -> Iterato
         "IncrementalPCA": _incremental,
         "svd_compressed": _compressed,
     }
-    if importlib.util.find_spec("xeofs"):
+    if HAS_XEOFS:
         fits["xeofs"] = _xeofs
     found: dict[str, Array] = {}
 
@@ -114,13 +114,10 @@ def _compressed(stored: Any, k: int) -> Array:
 
 def _xeofs(stored: Any, k: int) -> Array:
     import xarray as xr
-    from xeofs.single import EOF
 
     rows = _rows(stored)
     samples = xr.DataArray(rows, {"time": np.arange(len(rows)), "x": np.arange(rows.shape[1])}, ("time", "x"))
-    model = EOF(n_modes=k, random_state=0)
-    model.fit(samples, dim="time")
-    found: Array = model.components().transpose("mode", "x").values
+    found: Array = fit_xeofs(samples, k, random_state=0).components().transpose("mode", "x").values
     return found
 
 
