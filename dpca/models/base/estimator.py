@@ -157,12 +157,10 @@ class Estimator(ABC, EachSample, Storable, TransformerMixin, BaseEstimator):  # 
         watching = Watching.asked(self, callback, max_seconds, max_samples)
         if watching is not None:
             watching.beside = {"_labels": labels, "_key": key}
-
-        def run_fit() -> None:
+        with watched(self, watching):
             self._fit(X, run_of_fit(run, self.memory_budget), watching)
             self._labels, self._key = labels, key
-
-        return watched(self, watching, run_fit)
+        return self
 
     def _batch(self, X: Any, sample_dim: str | Sequence[str] | None) -> Array:
         """Return the samples of a ``partial_fit`` call in memory, after checks. The first batch sets the labels."""

@@ -6,7 +6,8 @@ import copy
 import math
 import time
 import warnings
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Any, TypeVar
 
@@ -163,12 +164,11 @@ class Watching:
             self.latest.fit_report_ = report
         self._call_back(n_samples)
 
-    def ended(self, model: T) -> T:
-        """Pass the fitted estimator to the callback, and return it."""
+    def end(self, model: Any) -> None:
+        """Pass the fitted estimator to the callback."""
         if self.callback is not None:
             n = max(self.n_samples, int(getattr(model, "n_samples_seen_", 0)))
             self.callback(Progress.of(model, n, self.pace.seconds, finished=True))
-        return model
 
     def look(self, settle: Callable[[Any], None], n_samples: int) -> None:
         """Make the model so far, if possible, and pass it to the callback.
@@ -259,15 +259,17 @@ class _FoldWatch(Watch):
         model.fit_report_ = look.report()
 
 
-def watched(model: T, watching: Watching | None, learn: Callable[[], None]) -> T:
-    """Fit a model by ``learn`` and return it. After an early end, it has the attributes of the last model so far."""
+@contextmanager
+def watched(model: Any, watching: Watching | None) -> Iterator[None]:
+    """Let a callback or a budget end the fit in the block early, with the attributes of the last model so far."""
     try:
-        learn()
+        yield
     except Enough:
         vars(model).update(vars(watching.latest if watching else model))
     except Raised as raised:
         raise raised.__cause__ from None  # type: ignore[misc]
-    return model if watching is None else watching.ended(model)
+    if watching is not None:
+        watching.end(model)
 
 
 def finish_all(rule: Any, states: list[State]) -> list[dict[str, Array]]:

@@ -138,7 +138,9 @@ class EOF(EOFParameters, StoredEOF, BaseEstimator):  # type: ignore[misc]
         watching = Watching.asked(self, callback, max_seconds, max_samples)
         how = field_weights(self.weights, given.labels, tuple(shape)), run_of_fit(run, self.memory_budget), watching
         fitting = Fitting(self, given, calendar, *how)
-        return watched(self, watching, lambda: self._set_fitted(fitting.fitted(), given, calendar, n))
+        with watched(self, watching):
+            self._set_fitted(fitting.fitted(), given, calendar, n)
+        return self
 
     def eofs(self, scaling: int = 0) -> Any:
         """Return the modes as maps (n_modes, *sample_shape), NaN at grid points without data.

@@ -163,21 +163,14 @@ class StreamingRidgeClassifier(RidgeParameters, EachSample, Storable, Classifier
             model.sample_shape_, model.n_samples_seen_ = tuple(source.shape[1:]), n
             model._labels, model._key = labels, key
 
-        def learn() -> None:
-            (found,), self.fit_report_ = fold(
-                rule,
-                coded,
-                Whole(coded.shape[1:]),
-                run=fit_run,
-                plan=plan,
-                watch=None if watching is None else watching.fold(so_far, settle, source.shape[0]),
-            )
-            settle(self, found, source.shape[0])
-
         def so_far(states: list[State]) -> dict[str, Array]:
             return finish_all(rule, states)[0]
 
-        return watched(self, watching, learn)
+        watch = None if watching is None else watching.fold(so_far, settle, n)
+        with watched(self, watching):
+            (found,), self.fit_report_ = fold(rule, coded, Whole(coded.shape[1:]), run=fit_run, plan=plan, watch=watch)
+            settle(self, found, n)
+        return self
 
     def _penalties(self) -> tuple[float, ...]:
         return tuple(map(float, np.ravel(self.alphas)))
