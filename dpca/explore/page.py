@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import time
 from collections.abc import Callable, Sequence
 from functools import partial
 from pathlib import Path
@@ -25,6 +26,8 @@ from dpca.storage.errors import printable
 GALLERY, EIGENIMAGES = 18, 11
 # Milliseconds between two checks for a new model, and most seconds of one search for a name.
 _POLL, _SEARCH = 250, 5.0
+# Most seconds between a change of the text and the key that made it.
+_SAME_KEY = 5.0
 _SEARCHED = 2000
 # Colors of the curve, and of the mark on it.
 _LINE, _INK = "#4f8fc0", "#e07a3f"
@@ -49,6 +52,7 @@ class ExplorerPage:
         self._order: Sequence[int] | Array = range(n)
         self._found: list[int] | None = None
         self._searched = ("", 0)
+        self._changed = -math.inf  # when the text was changed, until Enter follows
         self._page, self._seen, self._shown = 0, -1, 0
         self._build(n)
         document.on_session_destroyed(lambda _: self._end())
@@ -97,7 +101,7 @@ class ExplorerPage:
             (self._sample, "value", self._show_sample),
             (self._plane, "value", self._show_plane),
             (self._projected, "active", self._show_plane),
-            (self._search, "value", self._find),
+            (self._search, "value", self._find_text),
             (self._orders, "value", self._sort),
         ):
             widget.on_change(changed, lambda attr, old, new, do=do: do())
@@ -263,6 +267,11 @@ class ExplorerPage:
 
         self._long.do("order", work, self._show_error)
 
+    def _find_text(self) -> None:
+        """Search for a new text."""
+        self._changed = time.monotonic()
+        self._find()
+
     def _find(self) -> None:
         text = self._search.value.strip()
         if not text:
@@ -293,6 +302,9 @@ class ExplorerPage:
 
     def _find_more(self) -> None:
         """Continue an unfinished search in the remaining names, when Enter is pressed."""
+        changed, self._changed = self._changed, -math.inf
+        if time.monotonic() - changed < _SAME_KEY:
+            return  # Enter that changes the text is sent twice: as a change, and as a key
         text, end = self._searched
         if self._found is not None and text == self._search.value.strip() and end < self._n:
             self._find()

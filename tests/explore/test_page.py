@@ -12,6 +12,8 @@ from typing import Any
 import numpy as np
 import pytest
 import zarr
+from bokeh.document import Document
+from bokeh.events import ValueSubmit
 
 from dpca.explore import page as pages
 from dpca.explore.live import LiveFit
@@ -161,6 +163,20 @@ def test_a_compressed_store_is_sorted_by_quality(
     visit.page.keyboard.press("Enter")
     visit.shows(".at-where", f"1 to 6 of 6 found, in the first 10 of {N}")
     assert not visit.wrong
+
+
+def test_enter_that_changes_the_text_does_not_continue_its_own_search(stores: Path) -> None:
+    """A browser sends it as a change and as a key, and the search may end between the two."""
+    page, calls = pages.ExplorerPage(open_explorer(str(stores / "stack.zarr")).explorer, Document()), []
+    page._find = lambda: calls.append(page._search.value)
+    page._search.value = "portrait"
+    page._found, page._searched = [0], ("portrait", 3)
+    for expected in (1, 2, 3):
+        page._search._trigger_event(ValueSubmit(page._search, "portrait"))
+        assert len(calls) == expected
+    page._search.value = "7"
+    page._search._trigger_event(ValueSubmit(page._search, "7"))
+    assert calls == ["portrait"] * 3 + ["7"]
 
 
 def test_a_fit_is_watched_and_a_lost_stack_is_reported(
