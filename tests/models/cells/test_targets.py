@@ -222,6 +222,17 @@ def test_the_search_is_short_where_the_measure_is_smooth(scale: int, target: flo
     assert len(asked) <= 16
 
 
+@pytest.mark.parametrize("held_out", [False, True])
+def test_ssim_is_searched_on_a_few_hundred_samples_spread_over_all(held_out: bool) -> None:
+    source = _source(np.zeros((3 * targets.SSIM_SAMPLES, 8, 8), np.uint8))
+    left_out = np.arange(1, 3 * targets.SSIM_SAMPLES, 2) if held_out else None
+    check = targets.check_for(_choice(cells(target_ssim=0.9)), source, left_out, 2, np.random.default_rng(0), None)
+    assert len(check.samples) == targets.SSIM_SAMPLES == len(np.unique(check.samples))
+    assert np.isin(check.samples, np.arange(3 * targets.SSIM_SAMPLES) if left_out is None else left_out).all()
+    assert check.samples[0] < 10
+    assert check.samples[-1] >= 3 * targets.SSIM_SAMPLES - 10
+
+
 def test_samples_held_in_memory_are_as_many_as_fit() -> None:
     x = smooth_images(300, (40, 40))
     free = CellPCA(target_ssim=0.8, cell_shape=10, max_components=30, random_state=0).fit(x)
