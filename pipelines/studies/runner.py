@@ -12,8 +12,8 @@ import zarr
 from matplotlib.figure import Figure
 
 from dpca.cli.running import say as print_line
-from dpca.jobs.plans.own_stack import inherited_of, own_stack
-from dpca.jobs.plans.stages import StageCost
+from dpca.jobs.base.input_stack import inherited_of, open_or_ingest
+from dpca.jobs.base.stages import StageCost
 from dpca.kernels.algebra.types import Array
 from dpca.pipelines.studies.reproduction.data import MissingData
 from dpca.report.page import DataTable
@@ -26,7 +26,8 @@ from dpca.storage.remote.objects import Place
 from dpca.storage.run import Run
 from dpca.storage.stack import Stack
 from dpca.storage.survey import ReadOptions
-from dpca.storage.transaction.outputs import check_output, check_report
+from dpca.storage.transaction.job import Job
+from dpca.storage.transaction.outputs import check_report
 from dpca.storage.transaction.workspace import Workspace, fingerprint_of
 
 
@@ -73,10 +74,7 @@ class StackReport:
         DataError, StoreError
             If the output may not be written, or if its report is missing.
         """
-        check_output(self.output, self.given, report=self.folder)
-        with self._workspace() as work:
-            complete = work.state == "complete"
-        return self._read() if complete else None
+        return self._read() if self._job().is_done() else None
 
     def make(
         self,
@@ -99,32 +97,28 @@ class StackReport:
             Content of ``report.json``.
         already_done : bool
         """
-        check_output(self.output, self.given, report=self.folder)
-        with self._workspace() as work:
-            if work.state == "complete":
-                return self._read(), True
+
+        def steps(work: Workspace) -> bool:
             if work.state == "resumed":
                 run.say(f"resuming the unfinished run in '{os.fspath(self.output)}.partial'")
-            stack, ingest = own_stack(self.given, work, self.reading or ReadOptions(), run=run)
+            stack, ingest = open_or_ingest(self.given, work, self.reading or ReadOptions(), run=run)
             write(work, stack, ingest)
-            work.publish()
-        return self._read(), False
+            return True
+
+        made = self._job().run(steps)
+        return self._read(), made is None
 
     def create_root(self, work: Workspace) -> zarr.Group:
         """Create the root group of the store, with the settings as attributes."""
         facts = asdict(self.settings)
         return create_root(work.store, kind=self.kind, fingerprint=work.fingerprint, version=self.version, **facts)
 
-    def _workspace(self) -> Workspace:
+    def _job(self) -> Job:
         reading, given = {} if self.reading is None else vars(self.reading), self.given
         of = (given.fingerprint, given.axes, given.data_range) if isinstance(given, Stack) else (given.fingerprint(),)
-        return Workspace(
-            self.output,
-            kind=self.kind,
-            fingerprint=fingerprint_of(self.kind, self.version, *of, asdict(self.settings), reading),
-            overwrite=self.overwrite,
-            inherited=inherited_of(given, self.reading or ReadOptions()),
-        )
+        fingerprint = fingerprint_of(self.kind, self.version, *of, asdict(self.settings), reading)
+        inherited = inherited_of(given, self.reading or ReadOptions())
+        return Job(self.output, self.kind, fingerprint, (given,), self.overwrite, inherited, self.folder)
 
     def _read(self) -> dict[str, Any]:
         if (report := read_report(self.folder)) is not None:

@@ -8,7 +8,7 @@ This describes a disk. See `dpca.storage.transaction.growing` for object stores.
         lock                   marks the folder, and is locked (flock) by the current run: see
         `dpca.storage.transaction.claim`
         journal.json           kind and fingerprint of the job
-        done-<hash>/<unit>.json    done-marker of a finished unit of work
+        done-<hash>/<unit>.npz     done-marker of a finished unit of work, with its results
         scratch-<hash>/        checkpoints
         store-<hash>/          becomes out.zarr by one rename
         replaced/              the old out.zarr, between two renames, if the system cannot swap folders atomically
@@ -35,10 +35,13 @@ from hashlib import blake2b
 from types import TracebackType
 from typing import Any, Literal, Self
 
-from dpca.storage.disk import atomic_write_bytes, is_full, refusal_of_disk, there_is, writing_errors
+from numpy.typing import NDArray
+
+from dpca.storage.disk import atomic_write_bytes, is_full, refusal_of_disk, remove_tree, there_is, writing_errors
 from dpca.storage.errors import ReplacedError, StoreError
 from dpca.storage.integrity.manifest import METADATA, NOTHING_CARRIED, Carried, check_metadata
 from dpca.storage.remote.objects import ObjectPath, Place, place_of
+from dpca.storage.transaction.checkpoints import packed, unpacked
 from dpca.storage.transaction.claim import JOURNAL, Claim, read_json
 from dpca.storage.transaction.growing import growing_at
 from dpca.storage.transaction.inherited import Inherited
@@ -207,9 +210,15 @@ class Workspace:
     def is_done(self, unit: str, fingerprint: str = "") -> bool:
         """Return whether this or an earlier run finished a unit of work with this fingerprint."""
         marker = self._read_marker(unit)
-        return marker is not None and marker.get("fingerprint") == fingerprint
+        return marker is not None and marker[1]["fingerprint"] == fingerprint
 
-    def mark_done(self, unit: str, fingerprint: str = "", record: Mapping[str, Any] | None = None) -> None:
+    def mark_done(
+        self,
+        unit: str,
+        fingerprint: str = "",
+        record: Mapping[str, Any] | None = None,
+        arrays: Mapping[str, NDArray[Any]] | None = None,
+    ) -> None:
         """Write the done-marker of a unit of work. Its files must be complete.
 
         Parameters
@@ -218,12 +227,12 @@ class Workspace:
             Name of the unit, any text.
         fingerprint : str
             Hash of the input of this unit, if the fingerprint of the job does not determine it.
-        record : mapping, optional
-            JSON-able results to keep, see `record`.
+        record, arrays : mapping, optional
+            JSON-able results and arrays to keep, see `record` and `arrays`.
         """
-        marker = {"unit": unit, "fingerprint": fingerprint, "record": dict(record or {})}
+        facts = {"unit": unit, "fingerprint": fingerprint, "record": dict(record or {})}
         with writing_errors(self.target):
-            atomic_write_bytes(self._marker(unit), json.dumps(marker).encode())
+            atomic_write_bytes(self._marker(unit), packed(dict(arrays or {}), facts))
         if self._marked is not None:
             self._marked.add(self._marker(unit).name)
 
@@ -235,10 +244,21 @@ class Workspace:
         KeyError
             If the unit is not finished.
         """
-        marker = self._read_marker(unit)
-        if marker is None:
-            raise KeyError(unit)
-        return dict(marker["record"])
+        return dict(self._finished(unit)[1]["record"])
+
+    def arrays(self, unit: str) -> dict[str, NDArray[Any]]:
+        """Return the arrays of a finished unit; raises as `record` does."""
+        return self._finished(unit)[0]
+
+    def forget(self) -> None:
+        """Remove all done-markers and checkpoints, from which no other job can resume.
+
+        The end of the block then removes the work folder, unless it has an inner store.
+        """
+        for folder in (self._done, self.scratch):
+            remove_tree(folder)
+            folder.mkdir()
+        self._marked = None
 
     def set_aside(self) -> None:
         """Move the inner store out of a complete store: it is kept for other jobs, but not published."""
@@ -352,18 +372,21 @@ class Workspace:
     # -- markers
 
     def _marker(self, unit: str) -> Place:
-        return self._done / f"{fingerprint_of(unit)}.json"
+        return self._done / f"{fingerprint_of(unit)}.npz"
 
-    def _read_marker(self, unit: str) -> dict[str, Any] | None:
+    def _finished(self, unit: str) -> tuple[dict[str, NDArray[Any]], dict[str, Any]]:
+        if (marker := self._read_marker(unit)) is None:
+            raise KeyError(unit)
+        return marker
+
+    def _read_marker(self, unit: str) -> tuple[dict[str, NDArray[Any]], dict[str, Any]] | None:
         if isinstance(self._done, ObjectPath) and self._marked is None:
             self._marked = {name for name, _ in self._done.entries()}  # one request instead of one for each marker
         if self._marked is not None and self._marker(unit).name not in self._marked:
             return None
-        marker = read_json(self._marker(unit))
+        marker = unpacked(self._marker(unit))
         # A torn or invalid marker is ignored, and the unit is done again.
-        if marker is None or marker.get("unit") != unit or not isinstance(marker.get("record"), dict):
-            return None
-        return marker
+        return None if marker is None or marker[1].get("unit") != unit else marker
 
     # -- the end of the work folder
 

@@ -1,10 +1,9 @@
 """Write shards until the mean error of all samples meets the goal.
 
 The step is chosen on a few hundred samples. If their mean error differs from that of all samples by a few per cent,
-some
-shards are written again, and their first samples get no dead zone. With the same step and the same components, their
-error is some 10 to 20 % smaller. The choice of shards depends only on the measured errors, so that a resumed run makes
-the same choice.
+some shards are written again, and their first samples get no dead zone. With the same step and the same components,
+their error is some 10 to 20 % smaller. The choice of shards depends only on the measured errors, so that a resumed run
+makes the same choice.
 """
 
 from __future__ import annotations
@@ -28,7 +27,7 @@ def write_until_met(
     goal: Goal | None,
     shards: Iterable[int],
     write: Callable[[Mapping[int, int]], int],
-    record: Callable[[int, int], Mapping[str, Array]],
+    quality: Callable[[int, int], Mapping[str, Array]],
     before: Array | None = None,
 ) -> tuple[int, dict[int, int]]:
     """Write all shards; write some again if the mean error is too large and this can fix it.
@@ -39,9 +38,9 @@ def write_until_met(
     shards : iterable of int
         Shards to write.
     write : callable (mapping from shards to numbers of samples)
-        Writes each shard that has no record yet, its first samples (this many) without a dead zone. Returns the peak
+        Writes each shard that has no done-marker, its first samples (this many) without a dead zone. Returns the peak
         memory of a process.
-    record : callable (shard, number of samples)
+    quality : callable (shard, number of samples)
         Returns the quality of the samples of a shard that was written in this way.
     before : array (n,), optional
         Errors of samples that were written earlier and count for the goal.
@@ -49,26 +48,27 @@ def write_until_met(
     Returns
     -------
     int, dict of int to int
-        The peak memory of a process; for each shard that was written again, its number of samples without a dead zone.
+        The peak memory of a process; for each shard, its number of samples without a dead zone.
     """
-    peak = write(dict.fromkeys(shards, 0))
+    every = dict.fromkeys(shards, 0)
+    peak = write(every)
     nearest: dict[int, int] = {}
     if goal is None or not goal.is_of_samples or goal.every_sample:
-        return peak, nearest
-    first = {shard: goal.errors(record(shard, 0)) for shard in shards}
+        return peak, every
+    first = {shard: goal.errors(quality(shard, 0)) for shard in every}
     old = np.zeros(0) if before is None else before
     allowed = goal.allowed * (len(old) + sum(map(len, first.values())))
     while True:
-        now = {s: goal.errors(record(s, nearest[s])) if s in nearest else errors for s, errors in first.items()}
+        now = {s: goal.errors(quality(s, nearest[s])) if s in nearest else errors for s, errors in first.items()}
         excess = float(old.sum() + sum(errors.sum() for errors in now.values())) - allowed
         if excess <= 0:
-            return peak, nearest
+            return peak, every | nearest
         tried = sum(first[s][:n].sum() for s, n in nearest.items())
         gain = 1 - sum(now[s][:n].sum() for s, n in nearest.items()) / tried if tried else _GAINS[goal.name]
         left = sum(errors[nearest.get(s, 0) :].sum() for s, errors in first.items())
         # Before the gain is measured, a large excess is left to a finer step.
         if not gain * left * (1 if nearest else _ENOUGH) > excess:
-            return peak, nearest
+            return peak, every | nearest
         more = _nearest(first, nearest, _MORE * excess / gain)
         nearest |= more
         peak = max(peak, write(more))

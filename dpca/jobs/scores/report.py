@@ -11,7 +11,7 @@ from matplotlib.figure import Figure
 
 from dpca import plots
 from dpca.choices import COMPRESSED
-from dpca.jobs.plans.own_stack import compressed_bytes, paths_of
+from dpca.jobs.base.input_stack import compressed_bytes, paths_of
 from dpca.kernels.algebra.types import Array
 from dpca.kernels.pixels import Pixels
 from dpca.kernels.quality import psnr_from_mse

@@ -13,7 +13,7 @@ import zarr
 
 from dpca import plots
 from dpca.engine.sources.source import as_source
-from dpca.jobs.plans.stages import StageCost
+from dpca.jobs.base.stages import StageCost
 from dpca.models.streaming.streaming_methods import METHODS, make_rule
 from dpca.pipelines.studies.convergence.courses import ConvergenceCurve, marks_for, run_rule
 from dpca.pipelines.studies.convergence.reference import Reference, exact_reference

@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 import zarr
 
-from dpca.jobs.plans.stages import StageCost
+from dpca.jobs.base.stages import StageCost
 from dpca.jobs.scores.transform import stated_range
 from dpca.pipelines.studies.partitions.analogy import Analogy, angles_between
 from dpca.pipelines.studies.partitions.checks import Check, all_checks

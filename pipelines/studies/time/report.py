@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 import zarr
 
-from dpca.jobs.plans.stages import StageCost
+from dpca.jobs.base.stages import StageCost
 from dpca.kernels.algebra.types import Array
 from dpca.models.base.store import write_model
 from dpca.models.cells.band_pca import BandPCA

@@ -25,7 +25,7 @@ _MOST_REPORTED = 10
 _NEAR = 1e-3
 
 
-def remeasure(
+def verify_quality(
     path: str,
     stack: Stack | None,
     *,
