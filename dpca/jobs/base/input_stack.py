@@ -89,11 +89,6 @@ def open_or_ingest(
     return stack, cost(stack.nbytes, held_by(run.client))
 
 
-def paths_of(given: Stack | Reader) -> list[str]:
-    """Return the paths of the input."""
-    return [given.path] if isinstance(given, Stack) else list(given.paths)
-
-
 def kept_stack(store: Place) -> Stack | None:
     """Return the stack that a finished job kept, or None."""
     return open_stack(store / KEPT_STACK) if (store / KEPT_STACK).exists() else None

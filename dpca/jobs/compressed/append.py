@@ -15,7 +15,6 @@ import zarr
 from dpca.choices import COMPRESSED
 from dpca.codec.goal import Goal
 from dpca.engine.sources.source import as_source
-from dpca.jobs.base.input_stack import paths_of
 from dpca.jobs.base.stages import NOTHING, StageCost, stopwatch
 from dpca.jobs.compressed.append_write import QUALITY, AppendJob, grow, what_stays, write_appended
 from dpca.jobs.compressed.encode_write import EncodeJob
@@ -31,6 +30,7 @@ from dpca.storage.arrays.coordinates import Coordinates, joined, write_coordinat
 from dpca.storage.disk import folder_bytes
 from dpca.storage.errors import BusyError, DataError
 from dpca.storage.ingest import ingest
+from dpca.storage.input import fingerprint_of_input, paths_of_input
 from dpca.storage.integrity.manifest import Carried, finished_bytes
 from dpca.storage.readers import Reader
 from dpca.storage.remote.objects import ObjectPath, place_of
@@ -145,7 +145,7 @@ def append_store(
         raise DataError(
             f"'{store}' interpolates between samples, so nothing can be appended to it: encode all samples again"
         )
-    content, paths = given.fingerprint if isinstance(given, Stack) else given.fingerprint(), paths_of(given)
+    content, paths = fingerprint_of_input(given), paths_of_input(given)
     if any(entry["content"] == content for entry in before.facts.get("appended", [])):
         with suppress(BusyError), Workspace(store, kind=COMPRESSED, fingerprint=before.facts["fingerprint"]):
             pass  # removes what is left of a run that ended between publishing and cleaning up

@@ -147,11 +147,8 @@ def write_appended(job: AppendJob, errors: Array | None, work: Workspace, run: R
     promised, values = job.before.facts["residual_step"] is not None, sum(rows.size for rows in codec.components.rows)
     memory = EncodeMemory(whole, StoreForm(whole.shape, whole.dtype.itemsize), len(codec.cell), promised, values)
     job = replace(job, encode=replace(job.encode, decoded=memory.decoded_at_once(run.task_bytes())))
-    shards = ShardPass("append", work, run)
-    peak, units = write_until_met(
-        job.encode.goal, job.shards, lambda missing: shards.write(job, missing.items()), shards.quality, errors
-    )
-    return peak, joined_quality(shards.quality(*unit) for unit in units.items())
+    peak, quality = write_until_met(job, job.shards, ShardPass("append", work, run), job.encode.goal, errors)
+    return peak, joined_quality(quality)
 
 
 def _read(array: StoredArray, axis: int, start: int, stop: int) -> Array:

@@ -128,11 +128,8 @@ def write_codes(
     values = array_in(group, "basis").size if n_positions else 0
     memory = EncodeMemory(source, form, n_positions, promised, values)
     job = replace(job, decoded=memory.decoded_at_once(run.task_bytes()))
-    shards = ShardPass("encode", work, run, os.path.basename(job.attempt.folder))
-    peak, units = write_until_met(
-        job.goal, range(job.n_shards), lambda missing: shards.write(job, missing.items()), shards.quality
-    )
-    return peak, [shards.quality(*unit) for unit in units.items()]
+    writing = ShardPass("encode", work, run, os.path.basename(job.attempt.folder))
+    return write_until_met(job, range(job.n_shards), writing, job.goal)
 
 
 def stored_plan(attempt: Checkpoints) -> tuple[dict[str, Array], dict[str, Any]]:

@@ -26,7 +26,7 @@ from dpca.models.scores import SCORES_VERSION
 from dpca.report.record import read_report, report_folder
 from dpca.representation.compressed.compressed import COMPRESSED_VERSION
 from dpca.storage.errors import DataError, StoreError
-from dpca.storage.input import open_input
+from dpca.storage.input import fingerprint_of_input, open_input, samples_of_input
 from dpca.storage.readers import Reader
 from dpca.storage.remote.objects import Place, place_of
 from dpca.storage.run import Run
@@ -186,7 +186,7 @@ def find_done(
             )
     elif settings.choose_cells or settings.every_sample:
         raise DataError("choose_cells or every_sample is given without a goal: give a goal, or leave them out")
-    settings.model.check_parameters_for(given.n_samples if isinstance(given, Stack) else len(given))
+    settings.model.check_parameters_for(samples_of_input(given))
     return _earlier_result(given, output, settings) if job.is_done() else None
 
 
@@ -210,8 +210,7 @@ def _job(given: Stack | Reader, output: PathLike, settings: CompressionSettings,
     kind, version = settings.model.scores_kind, SCORES_VERSION
     if settings.goal is not None:
         kind, version = COMPRESSED, COMPRESSED_VERSION
-    content = given.fingerprint if isinstance(given, Stack) else given.fingerprint()
-    fingerprint = fingerprint_of(kind, version, content, settings.as_dict())
+    fingerprint = fingerprint_of(kind, version, fingerprint_of_input(given), settings.as_dict())
     inherited = inherited_of(given, settings.reading)
     return Job(output, kind, fingerprint, (given,), overwrite, inherited, report_folder(output))
 

@@ -25,6 +25,7 @@ from dpca.report.page import DataTable
 from dpca.report.record import write_report
 from dpca.storage.arrays.layout import CHANNEL, count_spatial
 from dpca.storage.errors import DataError
+from dpca.storage.input import samples_of_input
 from dpca.storage.readers import Reader
 from dpca.storage.remote.memory import peak_resident_bytes
 from dpca.storage.remote.objects import Place
@@ -111,8 +112,8 @@ def report_time(
     Reads the stack once for the modes (``n_passes`` times), once for the time functions, and once or twice for each
     kind of cells and bands.
     """
-    n = given.n_samples if isinstance(given, Stack) else len(given)
-    spectrum(np.zeros((n, 1)), segment=settings.segment)  # an error of the segment comes before any pass
+    # An error of the segment comes before any pass.
+    spectrum(np.zeros((samples_of_input(given), 1)), segment=settings.segment)
     job = StackReport(KIND, VERSION, given, output, settings, reading, run.overwrite)
 
     def write(work: Workspace, stack: Stack, ingest: StageCost) -> None:
