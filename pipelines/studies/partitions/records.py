@@ -113,11 +113,9 @@ def record_of(
     eigencells, fewer : bool
         Whether pictures of its components, or of fewer of them, are wanted.
     """
-    unit, kept = f"strategy {strategy.name}", Checkpoints(str(work.scratch / "records"))
-    arrays = kept.load(fingerprint_of(unit)) if work.is_done(unit) else None
-    if arrays is not None:
+    if work.is_done(unit := f"strategy {strategy.name}"):
         known = work.record(unit)
-        return Record(Facts(**{**known, "notes": tuple(known["notes"])}), arrays[0])
+        return Record(Facts(**{**known, "notes": tuple(known["notes"])}), work.arrays(unit))
     folder = work.scratch / "fits" / fingerprint_of(strategy.work)
     training = training_of(samples, run, folder)
     resume_from = folder.exists()
@@ -126,8 +124,7 @@ def record_of(
         fitted = exactly(fitted, training)
     facts = _facts(strategy, fitted, samples, seconds, alive and not resume_from, notes)
     record = Record(facts, _measured(strategy, fitted, samples, eigencells, fewer))
-    kept.save(fingerprint_of(unit), record.arrays, {})
-    work.mark_done(unit, record=asdict(facts))
+    work.mark_done(unit, record=asdict(facts), arrays=record.arrays)
     if not shared:
         shutil.rmtree(folder, ignore_errors=True)
     return record
