@@ -57,7 +57,7 @@ WRITERS = {
     "dpca.storage.transaction.lease": "locks in buckets",
     "dpca.storage.integrity.manifest": "the manifests of stores and reports, in the folders of their writers",
     "dpca.storage.transaction.outputs": "`OutputFile`",
-    "dpca.storage.transaction.workspace": "done-markers, in a work folder that is claimed",
+    "dpca.storage.transaction.markers": "done-markers, in a work folder that is claimed",
     "dpca.storage.transaction.checkpoints": "checkpoints, by a new name and a rename, in a work folder that is claimed",
     "dpca.engine.clusters.private": "a folder for temporary files, of this user alone",
     "dpca.engine.clusters.worker_setup": "the null device",

@@ -29,23 +29,20 @@ from __future__ import annotations
 
 import json
 import os
-from collections.abc import Mapping
 from contextlib import suppress
 from hashlib import blake2b
 from types import TracebackType
 from typing import Any, Literal, Self
 
-from numpy.typing import NDArray
-
-from dpca.storage.disk import atomic_write_bytes, is_full, refusal_of_disk, remove_tree, there_is, writing_errors
+from dpca.storage.disk import is_full, refusal_of_disk, there_is, writing_errors
 from dpca.storage.errors import ReplacedError, StoreError
 from dpca.storage.integrity.manifest import METADATA, NOTHING_CARRIED, Carried, check_metadata
 from dpca.storage.remote.objects import ObjectPath, Place, place_of
-from dpca.storage.transaction.checkpoints import packed, unpacked
 from dpca.storage.transaction.claim import JOURNAL, Claim, read_json
 from dpca.storage.transaction.growing import growing_at
 from dpca.storage.transaction.inherited import Inherited
 from dpca.storage.transaction.lease import Lease
+from dpca.storage.transaction.markers import DoneMarkers
 from dpca.storage.transaction.outputs import check_outside_stores, resolved_output, work_folder
 
 State = Literal["new", "resumed", "complete"]
@@ -75,7 +72,7 @@ def fingerprint_of(*parts: Any) -> str:
     return blake2b(text.encode("utf-8", "surrogatepass"), digest_size=16).hexdigest()
 
 
-class Workspace:
+class Workspace(DoneMarkers):
     """Context manager that creates a store, resumes an unfinished one, or finds a complete one.
 
     Parameters
@@ -148,9 +145,9 @@ class Workspace:
         self._growing = growing_at(self._real, fingerprint_of(kind, fingerprint)[:12])
         self._folder = self._growing.folder
         self.store = self._growing.store
-        self.scratch, self._done = self._growing.scratch, self._growing.done
+        self.scratch = self._growing.scratch
         self._claim: Claim | Lease | None = None
-        self._marked: set[str] | None = None
+        super().__init__(self._growing.done, self.target)
 
     def __enter__(self) -> Self:
         with writing_errors(self.target):
@@ -207,58 +204,12 @@ class Workspace:
             seen = seen.__cause__
         return None
 
-    def is_done(self, unit: str, fingerprint: str = "") -> bool:
-        """Return whether this or an earlier run finished a unit of work with this fingerprint."""
-        marker = self._read_marker(unit)
-        return marker is not None and marker[1]["fingerprint"] == fingerprint
-
-    def mark_done(
-        self,
-        unit: str,
-        fingerprint: str = "",
-        record: Mapping[str, Any] | None = None,
-        arrays: Mapping[str, NDArray[Any]] | None = None,
-    ) -> None:
-        """Write the done-marker of a unit of work. Its files must be complete.
-
-        Parameters
-        ----------
-        unit : str
-            Name of the unit, any text.
-        fingerprint : str
-            Hash of the input of this unit, if the fingerprint of the job does not determine it.
-        record, arrays : mapping, optional
-            JSON-able results and arrays to keep, see `record` and `arrays`.
-        """
-        facts = {"unit": unit, "fingerprint": fingerprint, "record": dict(record or {})}
-        with writing_errors(self.target):
-            atomic_write_bytes(self._marker(unit), packed(dict(arrays or {}), facts))
-        if self._marked is not None:
-            self._marked.add(self._marker(unit).name)
-
-    def record(self, unit: str) -> dict[str, Any]:
-        """Return the record of a finished unit.
-
-        Raises
-        ------
-        KeyError
-            If the unit is not finished.
-        """
-        return dict(self._finished(unit)[1]["record"])
-
-    def arrays(self, unit: str) -> dict[str, NDArray[Any]]:
-        """Return the arrays of a finished unit; raises as `record` does."""
-        return self._finished(unit)[0]
-
     def forget(self) -> None:
         """Remove all done-markers and checkpoints, from which no other job can resume.
 
         The end of the block then removes the work folder, unless it has an inner store.
         """
-        for folder in (self._done, self.scratch):
-            remove_tree(folder)
-            folder.mkdir()
-        self._marked = None
+        self._forget(self.scratch)
 
     def set_aside(self) -> None:
         """Move the inner store out of a complete store: it is kept for other jobs, but not published."""
@@ -368,25 +319,6 @@ class Workspace:
     @property
     def _display_folder(self) -> Place:
         return self.target.with_name(self.target.name + ".partial") if self.target.name else self._folder
-
-    # -- markers
-
-    def _marker(self, unit: str) -> Place:
-        return self._done / f"{fingerprint_of(unit)}.npz"
-
-    def _finished(self, unit: str) -> tuple[dict[str, NDArray[Any]], dict[str, Any]]:
-        if (marker := self._read_marker(unit)) is None:
-            raise KeyError(unit)
-        return marker
-
-    def _read_marker(self, unit: str) -> tuple[dict[str, NDArray[Any]], dict[str, Any]] | None:
-        if isinstance(self._done, ObjectPath) and self._marked is None:
-            self._marked = {name for name, _ in self._done.entries()}  # one request instead of one for each marker
-        if self._marked is not None and self._marker(unit).name not in self._marked:
-            return None
-        marker = unpacked(self._marker(unit))
-        # A torn or invalid marker is ignored, and the unit is done again.
-        return None if marker is None or marker[1].get("unit") != unit else marker
 
     # -- the end of the work folder
 
