@@ -68,7 +68,7 @@ class EncodeMemory:
         return decoded
 
     def task_bytes(self, decoded: int | None = None) -> int:
-        """Return the most bytes that a task takes in addition to its process, if ``decoded`` samples are decoded at once."""
+        """Return the most bytes that a task takes beyond its process, if it decodes ``decoded`` samples at once."""
         source, promised = self.source, self.promised
         sample, dtype = math.prod(source.shape[1:]), source.dtype
         rows, block = min(self.form.shard_rows, source.shape[0]), self.encoded_at_once
