@@ -188,7 +188,6 @@ def plan_job(
         tried = _Tried(given, settings, several[0], Path(folder), shard_bytes)
         stages = list(tried.stages())
     n = tried.source.shape[0]
-    decoded = math.prod(tried.source.shape) * tried.source.dtype.itemsize
     found = []
     for each in several:
         planned: dict[str, StagePlan] = {}
@@ -198,7 +197,7 @@ def plan_job(
             held = held if stage.here else max(held, plan.memory)  # peak memory never decreases
             planned[stage.name] = StagePlan(plan.seconds, plan.bytes, plan.memory if stage.here else held)
         shape, dtype = tuple(tried.source.shape[1:]), tried.source.dtype.name
-        facts = (n, shape, dtype, decoded, round(tried.bytes_written))
+        facts = (n, shape, dtype, tried.decoded, round(tried.bytes_written))
         found.append(
             JobPlan(each.n, each.cores, *facts, planned, held, peak_resident_bytes(), each.budget, tried.model)
         )
@@ -272,7 +271,7 @@ class _Tried:
     def _range(self) -> _Stage:
         with rehearsing(self.workers, str(self.folder / "fold")) as rehearsal:
             spanned_range(self.source, Run())
-        return _Stage("range", self._decoded, 0.0, tuple(rehearsal.costs))
+        return _Stage("range", self.decoded, 0.0, tuple(rehearsal.costs))
 
     def _choose_cells(self) -> _Stage:
         stack = self.given if isinstance(self.given, Stack) else self.few[-1]
@@ -312,12 +311,11 @@ class _Tried:
         parts, n = [stack.n_samples for stack in self.few], self.source.shape[0]
         alone, each = _line(parts, spent)
         once, of_each = _line(parts, [size[count] for count in parts])
-        score = math.prod(basis.score_shape) * basis.score_dtype(self.source.dtype).itemsize
-        most = n * score + (self._decoded if self.settings.reconstruct else 0)
+        most = n * basis.score_bytes(self.source.dtype) + (self.decoded if self.settings.reconstruct else 0)
         self.bytes_written = once + min(most, n * of_each) + folder_bytes(path)
         rows = score_write.stack_layout(self.source, basis, self.axes).shards[0]
         need = score_write.task_bytes(self.source, basis, rows, self.settings.reconstruct)
-        return _Stage("scores", self._decoded, alone, (), n, rows, each, need)
+        return _Stage("scores", self.decoded, alone, (), n, rows, each, need)
 
     def _encode(self) -> _Stage:
         goal, n = self._goal, self.source.shape[0]
@@ -344,14 +342,15 @@ class _Tried:
         form = StoreForm(tuple(self.source.shape), self.source.dtype.itemsize, not len(found.cell))
         memory = EncodeMemory(self.source, form, len(found.cell), goal.is_error_bound, found.basis.size)
         need = memory.task_bytes(memory.decoded_at_once(self.workers.budget))
-        return _Stage("encode", self._decoded, reached + alone, (), n, form.shard_rows, each, need)
+        return _Stage("encode", self.decoded, reached + alone, (), n, form.shard_rows, each, need)
 
     @property
     def _goal(self) -> Goal:
         return wanted_goal(self.settings.goal or {}, every_sample=self.settings.every_sample)
 
     @property
-    def _decoded(self) -> int:
+    def decoded(self) -> int:
+        """Bytes of all samples."""
         return math.prod(self.source.shape) * self.source.dtype.itemsize
 
 

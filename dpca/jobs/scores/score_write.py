@@ -163,7 +163,7 @@ def write_scores(
 def task_bytes(source: Source, basis: Representation, rows: int, reconstruct: bool) -> int:
     """Bytes that `WriteJob.write` takes at most, in addition to the memory of its process."""
     sample = math.prod(source.shape[1:])
-    score = math.prod(basis.score_shape) * basis.score_dtype(source.dtype).itemsize
+    score = basis.score_bytes(source.dtype)
     block = min(rows, max(1, _BLOCK_BYTES // (4 * sample)))
     values = rows * sample * source.dtype.itemsize
     reading = values + 4 * math.prod(source.chunks) * source.dtype.itemsize

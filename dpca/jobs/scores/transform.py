@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 import os
 from collections.abc import Mapping
 from dataclasses import replace
@@ -91,8 +90,7 @@ def fill_scores(
             f"'{stack.path}' has samples of {stack.sample_shape} but the model was fitted to {basis.sample_shape}: "
             f"use the stack's own model"
         )
-    scores = stack.n_samples * math.prod(basis.score_shape) * basis.score_dtype(stack.dtype).itemsize
-    need = scores + (stack.nbytes if reconstruct else 0)
+    need = stack.n_samples * basis.score_bytes(stack.dtype) + (stack.nbytes if reconstruct else 0)
     if not (store / "scores" / "c").exists():
         require_free_space(store, need, "the scores" + (" with the reconstructions" if reconstruct else ""))
     coordinates = stack.coordinates
