@@ -28,7 +28,7 @@ from dpca.storage.remote.objects import place_of
 from dpca.storage.run import Run
 from dpca.storage.stack import STACK_KIND, STACK_VERSION, Stack, open_stack
 from dpca.storage.survey import ReadOptions, SampleForm, require_samples, survey
-from dpca.storage.transaction.outputs import check_output
+from dpca.storage.transaction.job import Job
 from dpca.storage.transaction.workspace import Workspace, fingerprint_of
 
 # The lowest compression ratio at which the codec is chosen.
@@ -98,25 +98,30 @@ def ingest(
     use_storage_options(storage_options)
     rules, limits = reading.rules(), reading.limits()
     reader = source if isinstance(source, Reader) else open_reader(source, key=key, axes=axes)
-    check_output(target, reader)
     cells = None if cell_shape is None else _cell_lengths(cell_shape, reader)
     if not reader.encoded and rules != Rules():
         raise DataError(f"color, crop and resize require images, but '{reader.name}' is an array: leave them out")
     settings = [cells, rules.color, rules.crop, rules.resize, None if axes is None else list(axes), limits]
     fingerprint = fingerprint_of(STACK_KIND, STACK_VERSION, reader.fingerprint(), settings)
-    with Workspace(target, kind=STACK_KIND, fingerprint=fingerprint, overwrite=run.overwrite) as work:
-        if work.state != "complete":
-            require_samples(reader)
-            form = survey(reader, reading)
-            layout = _kept_layout(work) or _layout(reader, form, cells, run.task_bytes(), shard_bytes)
-            needed = _bytes_to_write(work, len(reader), form, layout)
-            with writing_errors(target, needed):
-                require_free_space(target, needed, f"the stack of '{reader.name}'")
-                filling = Filling(work, reader, form, layout, stop=reading.stop, run=run)
-                filling.write()
-                asked = {"cell_shape": cells, "color": rules.color, "crop": rules.crop, "resize": rules.resize}
-                _finish(work, reader, form, filling, content_of(reader, reading, axes), asked)
-                work.publish()
+
+    def steps(work: Workspace) -> int:
+        require_samples(reader)
+        form = survey(reader, reading)
+        layout = _kept_layout(work) or _layout(reader, form, cells, run.task_bytes(), shard_bytes)
+        needed = _bytes_to_write(work, len(reader), form, layout)
+        with writing_errors(target, needed):
+            require_free_space(target, needed, f"the stack of '{reader.name}'")
+            filling = Filling(work, reader, form, layout, stop=reading.stop, run=run)
+            filling.write()
+            asked = {"cell_shape": cells, "color": rules.color, "crop": rules.crop, "resize": rules.resize}
+            _finish(work, reader, form, filling, content_of(reader, reading, axes), asked)
+        return needed
+
+    def publish(work: Workspace, needed: int) -> None:
+        with writing_errors(target, needed):
+            work.publish()
+
+    Job(target, STACK_KIND, fingerprint, (reader,), run.overwrite).run(steps, publish)
     stack = open_stack(target)
     if reading.stop and stack.rejected:
         name, reason = stack.rejected[0]

@@ -48,3 +48,18 @@ def open_input(
     if reader.patterns:
         raise DataError(f"the pattern '{os.fspath(source)}' matches one Zarr store, '{reader.paths[0]}': give its path")
     return open_stack(os.path.join(source, key) if key else source, data_range=data_range, axes=axes)
+
+
+def fingerprint_of_input(given: Stack | Reader) -> str:
+    """Return the fingerprint of the content of an input."""
+    return given.fingerprint if isinstance(given, Stack) else given.fingerprint()
+
+
+def samples_of_input(given: Stack | Reader) -> int:
+    """Return the number of samples of an input."""
+    return given.n_samples if isinstance(given, Stack) else len(given)
+
+
+def paths_of_input(given: Stack | Reader) -> list[str]:
+    """Return the paths of an input."""
+    return [given.path] if isinstance(given, Stack) else list(given.paths)

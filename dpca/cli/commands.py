@@ -96,9 +96,11 @@ def verify_store(options: argparse.Namespace) -> int:
     with run_of(options) as run:
         problems = verify(options.path, run=run)
         if not problems and (_stated(options.path) or {}).get("kind") == COMPRESSED:
-            from dpca.jobs.compressed.remeasure import remeasure  # imported here, because its libraries take seconds
+            from dpca.jobs.compressed.verify_quality import (
+                verify_quality,  # imported here, because its libraries take seconds
+            )
 
-            problems = remeasure(options.path, stack, sample=options.sample, run=run)
+            problems = verify_quality(options.path, stack, sample=options.sample, run=run)
             whole += ", and quality and error bounds hold" if stack else "; give --stack to measure quality and bounds"
         elif not problems and stack is not None:
             raise DataError(f"'{options.path}' is not a compressed store, and --stack requires one: leave out --stack")

@@ -20,6 +20,7 @@ from dpca.cli.work import run_of
 from dpca.report.record import report_folder
 from dpca.storage.disk import read_file
 from dpca.storage.errors import ClusterError, StoreError
+from dpca.storage.input import fingerprint_of_input, samples_of_input
 from dpca.storage.integrity.manifest import METADATA, digest_of
 from dpca.storage.progress import Stage, no_progress
 from dpca.storage.readers import Reader
@@ -151,7 +152,7 @@ class _JobRun:
             settings = settings_of(options, partitioned_model(options))
             done = find_done(given, output, settings, overwrite=options.overwrite)
             if done is None:
-                _log_event("begin", output=output, inputs=self._job.outputs[output], samples=_count(given))
+                _log_event("begin", output=output, inputs=self._job.outputs[output], samples=samples_of_input(given))
                 notes: Callable[[str], None] = lambda text: _log_event("note", output=output, says=text)  # noqa: E731
                 run, request = replace(run, say=notes), job_request(options, given)
                 done = compress(given, output, settings, run=run, request=request, plan=options.plan)
@@ -178,7 +179,7 @@ class _JobRun:
         given = self._given[output]
         entry = {
             "inputs": self._job.outputs[output],
-            "content": given.fingerprint if isinstance(given, Stack) else given.fingerprint(),
+            "content": fingerprint_of_input(given),
             # The metadata contain the integrity manifest, so this digest covers every file of the store.
             METADATA: digest_of(read_file(place_of(output) / METADATA)),
             **numbers,
@@ -187,10 +188,6 @@ class _JobRun:
             self._record[output] = clean
             text = json.dumps(self._record, indent=2, sort_keys=True) + "\n"
             self._file.write(text.encode())
-
-
-def _count(given: Stack | Reader) -> int:
-    return given.n_samples if isinstance(given, Stack) else len(given)
 
 
 def _logged(stage: str, total: int, unit: str) -> Stage:

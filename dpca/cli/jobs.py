@@ -14,7 +14,7 @@ from dpca.cli.served import request_of, served
 from dpca.cli.work import run_of
 from dpca.report.record import format_table, read_report, report_folder
 from dpca.storage.errors import StoreError
-from dpca.storage.input import open_input
+from dpca.storage.input import fingerprint_of_input, open_input
 from dpca.storage.readers import Reader
 from dpca.storage.stack import Stack
 
@@ -87,7 +87,7 @@ def compress_source(options: argparse.Namespace, embedded: Callable[[], Reader] 
 
 def job_request(options: argparse.Namespace, given: Stack | Reader) -> str:
     """Return a hash of the input, the options and this version."""
-    return request_of(options, given.fingerprint if isinstance(given, Stack) else given.fingerprint())
+    return request_of(options, fingerprint_of_input(given))
 
 
 def served_report(request: str, output: str) -> dict[str, Any] | None:

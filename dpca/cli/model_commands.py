@@ -23,7 +23,7 @@ from dpca.storage.survey import require_samples
 
 if TYPE_CHECKING:
     from dpca import Progress
-    from dpca.jobs.plans.stages import StageCost
+    from dpca.jobs.base.stages import StageCost
 
 # Seconds between two lines of the progress of a fit.
 _PAUSE = 10.0
@@ -118,7 +118,7 @@ def encode(options: argparse.Namespace) -> int:
 def append(options: argparse.Namespace) -> int:
     """``dpca append``."""
     from dpca.jobs import append_store
-    from dpca.jobs.plans.stages import NOTHING
+    from dpca.jobs.base.stages import NOTHING
 
     given = given_input(options, None)
     original = None if options.stack is None else open_stack(options.stack)

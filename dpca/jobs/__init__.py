@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
+from dpca.jobs.base.stages import StagePlan
 from dpca.jobs.compressed.append import Appended, append_store
 from dpca.jobs.compressed.encode import encode_store
 from dpca.jobs.models.fit import FitResult, fit_store
 from dpca.jobs.models.live import read_live
 from dpca.jobs.plans.plan import JobPlan, plan_job
-from dpca.jobs.plans.stages import StagePlan
 from dpca.jobs.scores.compression import CompressionResult, compress, find_done
 from dpca.jobs.scores.reconstruct import reconstruct_store
 from dpca.jobs.scores.settings import CompressionSettings

@@ -66,6 +66,10 @@ class Representation(ABC):
         """Return the type of the scores of samples with a given type."""
         return np.result_type(working_dtype(dtype), self.dtype)
 
+    def score_bytes(self, dtype: np.dtype[Any]) -> int:
+        """Return the bytes of the scores of one sample, given the dtype of samples."""
+        return math.prod(self.score_shape) * self.score_dtype(dtype).itemsize
+
     def decoded_dtype(self, dtype: DTypeLike) -> np.dtype[Any]:
         """Return the floating-point type of samples decoded from scores with a given type."""
         return np.result_type(dtype, self.dtype)

@@ -14,8 +14,8 @@ import zarr
 from matplotlib.figure import Figure
 
 from dpca.cli.running import say as print_line
-from dpca.jobs.plans.own_stack import inherited_of, own_stack
-from dpca.jobs.plans.stages import StageCost
+from dpca.jobs.base.input_stack import inherited_of, open_or_ingest
+from dpca.jobs.base.stages import StageCost
 from dpca.kernels.algebra.types import Array
 from dpca.pipelines.studies.data import MissingData
 from dpca.report.page import DataTable
@@ -28,7 +28,8 @@ from dpca.storage.remote.objects import Place
 from dpca.storage.run import Run
 from dpca.storage.stack import Stack
 from dpca.storage.survey import ReadOptions
-from dpca.storage.transaction.outputs import check_output, check_report
+from dpca.storage.transaction.job import Job
+from dpca.storage.transaction.outputs import check_report
 from dpca.storage.transaction.workspace import Workspace, fingerprint_of
 
 T = TypeVar("T")
@@ -135,23 +136,19 @@ def stack_report(
         ) -> tuple[dict[str, Any], bool]:
             check(settings, given)
             folder, facts = report_folder(output), asdict(settings)
-            check_output(output, given, report=folder)
-            with Workspace(
-                output,
-                kind=kind,
-                fingerprint=fingerprint_of(kind, version, *_identity(given), facts, vars(reading)),
-                overwrite=run.overwrite,
-                inherited=inherited_of(given, reading),
-            ) as work:
-                already_done = work.state == "complete"
+            fingerprint = fingerprint_of(kind, version, *_identity(given), facts, vars(reading))
+            job = Job(output, kind, fingerprint, (given,), run.overwrite, inherited_of(given, reading), folder)
+
+            def steps(work: Workspace) -> bool:
                 if work.state == "resumed":
                     run.say(f"resuming the unfinished run in '{os.fspath(output)}.partial'")
-                if not already_done:
-                    stack, ingest = own_stack(given, work, reading, run=run)
-                    stated = {"kind": kind, "fingerprint": work.fingerprint, "version": version, **facts}
-                    root = functools.partial(create_root, work.store, **stated)
-                    write(StudyJob(settings, stack, work, ingest, root, folder, run))
-                    work.publish()
+                stack, ingest = open_or_ingest(given, work, reading, run=run)
+                stated = {"kind": kind, "fingerprint": work.fingerprint, "version": version, **facts}
+                root = functools.partial(create_root, work.store, **stated)
+                write(StudyJob(settings, stack, work, ingest, root, folder, run))
+                return True
+
+            already_done = job.run(steps) is None
             if (found := read_report(folder)) is None:
                 raise StoreError(
                     f"'{os.fspath(output)}' has no report in '{folder}': remove the store and run the command again"

@@ -46,17 +46,14 @@ class Checkpoints:
     def save(self, name: str, arrays: dict[str, NDArray[Any]], counts: Mapping[str, Any]) -> None:
         """Write a bundle, atomically."""
         final = self._path(name)
-        bundle = {**arrays, _COUNTS: np.frombuffer(json.dumps(counts).encode(), np.uint8)}
         if isinstance(final, ObjectPath):
-            whole = io.BytesIO()
-            _write_npz(whole, bundle)
-            return final.write_bytes(whole.getvalue())
+            return final.write_bytes(packed(arrays, counts))
         temporary = final.with_name(f".{uuid.uuid4().hex}.tmp")
         with writing_errors(self.folder):
             self._make()
             try:
                 with open(temporary, "wb") as file:
-                    _write_npz(file, bundle)
+                    _write_npz(file, arrays, counts)
                     file.flush()
                     os.fsync(file.fileno())
                 os.replace(temporary, final)
@@ -66,13 +63,7 @@ class Checkpoints:
 
     def load(self, name: str) -> tuple[dict[str, NDArray[Any]], dict[str, Any]] | None:
         """Read a bundle; None if it is missing, unfinished or damaged. The caller then repeats the work."""
-        try:
-            with _opened(self._path(name)) as file, _PARSER, np.load(file, allow_pickle=False) as bundle:
-                arrays = {key: bundle[key] for key in bundle.files}
-            return arrays, json.loads(bytes(arrays.pop(_COUNTS)))
-        except (OSError, ValueError, KeyError, AttributeError, EOFError, RuntimeError, zipfile.BadZipFile):
-            # The file is missing, or a power cut truncated it. numpy and zipfile raise many types of errors then.
-            return None
+        return unpacked(self._path(name))
 
     def remove(self, name: str) -> None:
         """Remove a bundle."""
@@ -91,12 +82,31 @@ class Checkpoints:
         return place_of(self.folder) / f"{name}.npz"
 
 
+def packed(arrays: Mapping[str, NDArray[Any]], counts: Mapping[str, Any]) -> bytes:
+    """Return the content of the file of a bundle."""
+    whole = io.BytesIO()
+    _write_npz(whole, arrays, counts)
+    return whole.getvalue()
+
+
+def unpacked(path: Place) -> tuple[dict[str, NDArray[Any]], dict[str, Any]] | None:
+    """Read the file of a bundle; None if it is missing, unfinished or damaged."""
+    try:
+        with _opened(path) as file, _PARSER, np.load(file, allow_pickle=False) as bundle:
+            arrays = {key: bundle[key] for key in bundle.files}
+        return arrays, json.loads(bytes(arrays.pop(_COUNTS)))
+    except (OSError, ValueError, KeyError, AttributeError, EOFError, RuntimeError, zipfile.BadZipFile):
+        # The file is missing, or a power cut truncated it. numpy and zipfile raise many types of errors then.
+        return None
+
+
 def _opened(path: Place) -> IO[bytes]:
     return io.BytesIO(path.read_bytes()) if isinstance(path, ObjectPath) else path.open("rb")
 
 
-def _write_npz(file: IO[bytes], bundle: dict[str, NDArray[Any]]) -> None:
+def _write_npz(file: IO[bytes], arrays: Mapping[str, NDArray[Any]], counts: Mapping[str, Any]) -> None:
     """Write as ``np.savez`` does, but never pickle. Its ``allow_pickle`` is newer than the oldest supported numpy."""
+    bundle = {**arrays, _COUNTS: np.frombuffer(json.dumps(counts).encode(), np.uint8)}
     with zipfile.ZipFile(file, "w") as archive:
         for name, array in bundle.items():
             with archive.open(f"{name}.npy", "w", force_zip64=True) as member:

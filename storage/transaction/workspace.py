@@ -8,7 +8,7 @@ This describes a disk. See `dpca.storage.transaction.growing` for object stores.
         lock                   marks the folder, and is locked (flock) by the current run: see
         `dpca.storage.transaction.claim`
         journal.json           kind and fingerprint of the job
-        done-<hash>/<unit>.json    done-marker of a finished unit of work
+        done-<hash>/<unit>.npz     done-marker of a finished unit of work, with its results
         scratch-<hash>/        checkpoints
         store-<hash>/          becomes out.zarr by one rename
         replaced/              the old out.zarr, between two renames, if the system cannot swap folders atomically
@@ -29,12 +29,11 @@ from __future__ import annotations
 
 import json
 import os
-from collections.abc import Mapping
 from contextlib import suppress
 from types import TracebackType
 from typing import Any, Literal, Self
 
-from dpca.storage.disk import atomic_write_bytes, content_of_file, exists, is_full, refusal_of_disk, writing_errors
+from dpca.storage.disk import content_of_file, exists, is_full, refusal_of_disk, writing_errors
 from dpca.storage.errors import ReplacedError, StoreError
 from dpca.storage.integrity.manifest import (
     METADATA,
@@ -50,6 +49,7 @@ from dpca.storage.transaction.claim import JOURNAL, Claim, read_json
 from dpca.storage.transaction.growing import growing_at
 from dpca.storage.transaction.inherited import Inherited
 from dpca.storage.transaction.lease import Lease
+from dpca.storage.transaction.markers import DoneMarkers
 from dpca.storage.transaction.outputs import check_outside_stores, resolved_output, work_folder
 
 State = Literal["new", "resumed", "complete"]
@@ -77,7 +77,7 @@ def fingerprint_of(*parts: Any) -> str:
     return digest_of(text.encode("utf-8", "surrogatepass"))
 
 
-class Workspace:
+class Workspace(DoneMarkers):
     """Context manager that creates a store, resumes an unfinished one, or finds a complete one.
 
     Parameters
@@ -150,9 +150,9 @@ class Workspace:
         self._growing = growing_at(self._real, fingerprint_of(kind, fingerprint)[:12])
         self._folder = self._growing.folder
         self.store = self._growing.store
-        self.scratch, self._done = self._growing.scratch, self._growing.done
+        self.scratch = self._growing.scratch
         self._claim: Claim | Lease | None = None
-        self._marked: set[str] | None = None
+        super().__init__(self._growing.done, self.target)
 
     def __enter__(self) -> Self:
         with writing_errors(self.target):
@@ -209,41 +209,12 @@ class Workspace:
             seen = seen.__cause__
         return None
 
-    def is_done(self, unit: str, fingerprint: str = "") -> bool:
-        """Return whether this or an earlier run finished a unit of work with this fingerprint."""
-        marker = self._read_marker(unit)
-        return marker is not None and marker.get("fingerprint") == fingerprint
+    def forget(self) -> None:
+        """Remove all done-markers and checkpoints, from which no other job can resume.
 
-    def mark_done(self, unit: str, fingerprint: str = "", record: Mapping[str, Any] | None = None) -> None:
-        """Write the done-marker of a unit of work. Its files must be complete.
-
-        Parameters
-        ----------
-        unit : str
-            Name of the unit, any text.
-        fingerprint : str
-            Hash of the input of this unit, if the fingerprint of the job does not determine it.
-        record : mapping, optional
-            JSON-able results to keep, see `record`.
+        The end of the block then removes the work folder, unless it has an inner store.
         """
-        marker = {"unit": unit, "fingerprint": fingerprint, "record": dict(record or {})}
-        with writing_errors(self.target):
-            atomic_write_bytes(self._marker(unit), json.dumps(marker).encode())
-        if self._marked is not None:
-            self._marked.add(self._marker(unit).name)
-
-    def record(self, unit: str) -> dict[str, Any]:
-        """Return the record of a finished unit.
-
-        Raises
-        ------
-        KeyError
-            If the unit is not finished.
-        """
-        marker = self._read_marker(unit)
-        if marker is None:
-            raise KeyError(unit)
-        return dict(marker["record"])
+        self._forget(self.scratch)
 
     def set_aside(self) -> None:
         """Move the inner store out of a complete store: it is kept for other jobs, but not published."""
@@ -353,22 +324,6 @@ class Workspace:
     @property
     def _display_folder(self) -> Place:
         return self.target.with_name(self.target.name + ".partial") if self.target.name else self._folder
-
-    # -- markers
-
-    def _marker(self, unit: str) -> Place:
-        return self._done / f"{fingerprint_of(unit)}.json"
-
-    def _read_marker(self, unit: str) -> dict[str, Any] | None:
-        if isinstance(self._done, ObjectPath) and self._marked is None:
-            self._marked = {name for name, _ in self._done.entries()}  # one request instead of one for each marker
-        if self._marked is not None and self._marker(unit).name not in self._marked:
-            return None
-        marker = read_json(self._marker(unit))
-        # A torn or invalid marker is ignored, and the unit is done again.
-        if marker is None or marker.get("unit") != unit or not isinstance(marker.get("record"), dict):
-            return None
-        return marker
 
     # -- the end of the work folder
 

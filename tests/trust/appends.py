@@ -14,7 +14,7 @@ import numpy as np
 import dpca
 from dpca import CellPCA
 from dpca.jobs import append_store, encode_store
-from dpca.jobs.plans.own_stack import KEPT_STACK
+from dpca.jobs.base.input_stack import KEPT_STACK
 from dpca.representation.compressed.compressed_form import StoreForm
 from dpca.storage import Stack, ingest, open_stack, verify
 from dpca.storage.errors import DataError, StoreError

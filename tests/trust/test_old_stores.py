@@ -10,7 +10,7 @@ import pytest
 
 import dpca
 from dpca.jobs import fit_store
-from dpca.jobs.plans.stages import NOTHING
+from dpca.jobs.base.stages import NOTHING
 from dpca.models.base.store import load_any
 from dpca.storage import open_stack, verify
 

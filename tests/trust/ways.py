@@ -17,7 +17,7 @@ import zarr
 import dpca
 from dpca import PCA, CellPCA, StreamingPCA, analysis
 from dpca.jobs import find_done, open_input, reconstruct_store, transform_store
-from dpca.jobs.compressed.remeasure import remeasure
+from dpca.jobs.compressed.verify_quality import verify_quality
 from dpca.models.base.store import load_any
 from dpca.storage import ingest, open_stack, verify
 from dpca.storage.errors import DataError, StoreError
@@ -157,7 +157,7 @@ def _compressed_ways(name: str) -> dict[str, Way]:
         "open_compressed": lambda here, out: _decoded(here / name),
         "a preview": lambda here, out: dpca.open_compressed(here / name, level=1)[...],
         "lazily": lambda here, out: _lazy(dpca.open_compressed(here / name).dask()[3:19]),
-        "what is promised": lambda here, out: remeasure(str(here / name), None),
+        "what is promised": lambda here, out: verify_quality(str(here / name), None),
         "as Zarr": lambda here, out: zarr.open_array(f"dpca::{here / name}", mode="r")[2:30],
         "with xarray": lambda here, out: _labelled(f"dpca::{here / name}"),
     }

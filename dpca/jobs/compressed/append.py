@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 import os
-import time
 from collections.abc import Mapping
 from contextlib import suppress
 from dataclasses import dataclass, replace
@@ -16,11 +15,10 @@ import zarr
 from dpca.choices import COMPRESSED
 from dpca.codec.goal import Goal
 from dpca.engine.sources.source import as_source
+from dpca.jobs.base.stages import NOTHING, StageCost, stopwatch
 from dpca.jobs.compressed.append_write import QUALITY, AppendJob, grow, what_stays, write_appended
 from dpca.jobs.compressed.encode_write import EncodeJob
 from dpca.jobs.compressed.refit import check_original, refit
-from dpca.jobs.plans.own_stack import paths_of
-from dpca.jobs.plans.stages import NOTHING, StageCost
 from dpca.jobs.scores.score_write import write_quality
 from dpca.kernels.algebra.types import Array
 from dpca.kernels.quality import psnr_from_mse
@@ -29,9 +27,10 @@ from dpca.representation.compressed.compressed import COMPRESSED_VERSION, Compre
 from dpca.representation.compressed.compressed_views import ALONG
 from dpca.storage.arrays.arrays import create_root, write_strings
 from dpca.storage.arrays.coordinates import Coordinates, joined, write_coordinates
-from dpca.storage.disk import folder_bytes, remove_tree
+from dpca.storage.disk import folder_bytes
 from dpca.storage.errors import BusyError, DataError
 from dpca.storage.ingest import ingest
+from dpca.storage.input import fingerprint_of_input, paths_of_input
 from dpca.storage.integrity.manifest import Carried, finished_bytes
 from dpca.storage.readers import Reader
 from dpca.storage.remote.objects import ObjectPath, place_of
@@ -39,7 +38,7 @@ from dpca.storage.run import Run
 from dpca.storage.stack import Stack
 from dpca.storage.survey import ReadOptions
 from dpca.storage.transaction.checkpoints import Checkpoints
-from dpca.storage.transaction.outputs import check_output
+from dpca.storage.transaction.job import Job
 from dpca.storage.transaction.workspace import Workspace, fingerprint_of
 
 Drift = Literal["refuse", "accept", "refit"]
@@ -49,7 +48,7 @@ _OWN_FACTS = ("kind", "version", "fingerprint", "made_with", "manifest", "reques
 # A goal is missed if the mean error of the new samples exceeds it by more than this many standard errors, estimated
 # from the earlier samples, or if their ratio of bytes is below this share of the goal.
 _STANDARD_ERRORS, _RATIO_SHARE = 3, 0.95
-# Names of checkpoints.
+# Names of done-markers.
 _REPORT, _REFIT = "report", "refit"
 
 
@@ -80,6 +79,9 @@ class Appended:
     drifted: str
     refitted: bool
     missed: str = ""
+
+
+_NONE_APPENDED = Appended(NOTHING, 0, {}, "", False)
 
 
 def append_store(
@@ -138,79 +140,88 @@ def append_store(
             "drift='refit' and original (--drift refit and --stack) require each other: give both, with the stack "
             "that the store was made from, or neither"
         )
-    check_output(store, given, *([] if original is None else [original]))
     before = open_compressed(store)
     if 0 in before.facts.get("interpolated", ()):
         raise DataError(
             f"'{store}' interpolates between samples, so nothing can be appended to it: encode all samples again"
         )
-    content, paths = given.fingerprint if isinstance(given, Stack) else given.fingerprint(), paths_of(given)
+    content, paths = fingerprint_of_input(given), paths_of_input(given)
     if any(entry["content"] == content for entry in before.facts.get("appended", [])):
         with suppress(BusyError), Workspace(store, kind=COMPRESSED, fingerprint=before.facts["fingerprint"]):
             pass  # removes what is left of a run that ended between publishing and cleaning up
-        return Appended(NOTHING, 0, {}, "", False)
-    if original is not None:
-        check_original(before, original)
+        return _NONE_APPENDED
     asked = {} if reading is None else vars(reading)
     fingerprint = fingerprint_of(
         "append", before.facts["fingerprint"], content, asked, original.fingerprint if original else None
     )
+    job = Job(store, COMPRESSED, fingerprint, (given, original), overwrite=True)
+    if original is not None:
+        check_original(before, original)
     run = replace(run, overwrite=False)  # only the store itself is replaced
-    compact = zarr.config.set({"json_indent": None})
-    with compact, Workspace(store, kind=COMPRESSED, fingerprint=fingerprint, overwrite=True) as work:
-        began, kept = time.perf_counter(), Checkpoints(str(work.scratch), str(work.scratch))
+
+    def steps(work: Workspace) -> tuple[Appended, Carried]:
+        cost = stopwatch()
         if open_compressed(store).facts["fingerprint"] != before.facts["fingerprint"]:
             raise BusyError(f"'{store}' was replaced by another run: run the same command again")
-        if isinstance(given, Reader):
+        new = given
+        if isinstance(new, Reader):
             cells = before.codec.components.grid.cell_shape
-            given = ingest(given, work.scratch / "stack", cell_shape=cells, reading=reading or ReadOptions(), run=run)
-        _check_alike(before, given)
-        along, report = _all_coordinates(before, given), _report_of(before, kept)
-        promised, n_spatial = before.facts.get("max_error"), before.codec.components.grid.n_spatial
-        goal = Goal(**before.facts["goal"])
-        encode = EncodeJob(as_source(given), str(work.store), work.fingerprint, promised, n_spatial, kept, goal=goal)
-        carried = what_stays(job := AppendJob(encode, before))
-        facts = {"appended": [*before.facts.get("appended", []), {"content": content, "samples": given.n_samples}]}
-        if (known := kept.load(_REFIT)) is None:
-            found = _write_store(job, goal, given, along, work, carried, facts, run)
+            new = ingest(new, work.scratch / "stack", cell_shape=cells, reading=reading or ReadOptions(), run=run)
+        _check_alike(before, new)
+        along, report = _all_coordinates(before, new), _report_of(before, work)
+        append = _append_job(before, new, work)
+        carried = what_stays(append)
+        facts = {"appended": [*before.facts.get("appended", []), {"content": content, "samples": new.n_samples}]}
+        if work.is_done(_REFIT):
+            found = work.record(_REFIT)
+        else:
+            found = _write_store(append, new, along, work, carried, facts, run)
             if found["drifted"] and drift == "refuse":
-                remove_tree(work.scratch)  # another run cannot use it
-                work.scratch.mkdir()
+                work.forget()  # another run cannot resume from it
                 raise DataError(
                     f"refused to append, as the new samples {found['drifted']}: accept them with --drift accept "
                     f"(drift='accept'), or fit and encode all samples again with --drift refit (drift='refit')"
                 )
-        else:
-            found = known[1]
         refitted = bool(found["drifted"]) and original is not None
-        note = f"{given.n_samples:,} samples were appended, and they {found['drifted']}" if found["drifted"] else ""
-        notes = [text for text in (note, "" if refitted else found["missed"]) if text]
-        new_report = report | {"notes": [*report.get("notes", []), *notes]} if report else {}
+        note = f"{new.n_samples:,} samples were appended, and they {found['drifted']}" if found["drifted"] else ""
+        missed = "" if refitted else found["missed"]
+        new_report = report | {"notes": [*report.get("notes", []), *filter(None, (note, missed))]} if report else {}
+        peak = found["peak"]
         if original is not None and refitted:
-            kept.save(_REFIT, {}, found)
+            work.mark_done(_REFIT, record=found)
             carried = Carried(stores=carried.stores)
-            found["peak"] = refit(before, original, given, work, facts, new_report, paths, run).peak_memory
-        cost = StageCost(time.perf_counter() - began, given.nbytes, found["peak"])
+            peak = refit(before, original, new, work, facts, new_report, paths, run).peak_memory
+        spent = cost(new.nbytes, peak)
         if new_report and not refitted:
             from dpca.jobs.compressed.append_report import renew_report  # matplotlib takes a second to import
 
-            renew_report(new_report, before, given, paths, work.store, carried, cost)
-        work.publish(carried)
-    missed = "" if refitted else found["missed"]
-    return Appended(cost, given.n_samples, found["measures"], found["drifted"], refitted, missed)
+            renew_report(new_report, before, new, paths, work.store, carried, spent)
+        done = Appended(spent, new.n_samples, found["measures"], found["drifted"], refitted, missed)
+        return done, carried
+
+    with zarr.config.set({"json_indent": None}):
+        done = job.run(steps, lambda work, found: work.publish(found[1]))
+    return _NONE_APPENDED if done is None else done[0]
 
 
-def _report_of(before: Compressed, kept: Checkpoints) -> dict[str, Any]:
+def _append_job(before: Compressed, new: Stack, work: Workspace) -> AppendJob:
+    promised, n_spatial = before.facts.get("max_error"), before.codec.components.grid.n_spatial
+    attempt, goal = Checkpoints(str(work.scratch), str(work.scratch)), Goal(**before.facts["goal"])
+    encode = EncodeJob(as_source(new), str(work.store), work.fingerprint, promised, n_spatial, attempt, goal=goal)
+    return AppendJob(encode, before)
+
+
+def _report_of(before: Compressed, work: Workspace) -> dict[str, Any]:
     """Return the report of the job that made a store, before any change by this run; empty if there is none."""
-    if (found := kept.load(_REPORT)) is None and "job" in before.facts:
-        found = {}, read_report(report_folder(before.path)) or {}
-        kept.save(_REPORT, *found)
-    return dict(found[1]) if found else {}
+    if "job" not in before.facts:
+        return {}
+    if not work.is_done(_REPORT):
+        work.mark_done(_REPORT, record=read_report(report_folder(before.path)))
+    return work.record(_REPORT)
 
 
 def _write_store(
     job: AppendJob,
-    goal: Goal,
     given: Stack,
     along: Coordinates,
     work: Workspace,
@@ -219,8 +230,8 @@ def _write_store(
     run: Run,
 ) -> dict[str, Any]:
     """Write the longer store; return the peak memory of a process, the measures, and by how much a goal is missed."""
-    before = job.before
-    grow(job, carried)
+    before, goal = job.before, Goal(**job.before.facts["goal"])
+    grow(job, carried, work)
     facts = {name: value for name, value in before.facts.items() if name not in _OWN_FACTS}
     facts |= {"n_samples": len(before) + given.n_samples, **more}
     if job.begins > job.ends:
@@ -229,7 +240,7 @@ def _write_store(
     try:
         old = {name: values for name, values in before.quality.items() if name in QUALITY}
         errors = goal.errors(old) if goal.is_of_samples else None
-        peak, new = write_appended(job, errors, run)
+        peak, new = write_appended(job, errors, work, run)
     except OverflowError as error:
         raise DataError(
             f"'{given.path}' has values far outside the range of '{before.path}' ({error}): encode all samples again"

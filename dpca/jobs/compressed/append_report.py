@@ -8,8 +8,8 @@ from dataclasses import asdict
 from typing import Any
 
 from dpca import plots
-from dpca.jobs.plans.own_stack import compressed_bytes
-from dpca.jobs.plans.stages import StageCost
+from dpca.jobs.base.input_stack import compressed_bytes
+from dpca.jobs.base.stages import StageCost
 from dpca.jobs.scores.report import pictured, quality_numbers
 from dpca.plots.given import worst_first
 from dpca.report.record import read_pictures, report_folder, write_report

@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import math
 import os
-from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -13,8 +12,11 @@ import numpy as np
 
 from dpca.codec.waves import RUN, restored
 from dpca.engine.folds.plan import Outline
+from dpca.jobs.base.shards import ShardPass
+from dpca.jobs.compressed.encode_memory import EncodeMemory
 from dpca.jobs.compressed.encode_until import write_until_met
-from dpca.jobs.compressed.encode_write import EncodeJob, encode_rows, plan_codes, write_rows
+from dpca.jobs.compressed.encode_write import EncodeJob, encode_rows, write_rows
+from dpca.jobs.scores.score_write import joined_quality
 from dpca.kernels.algebra.types import Array
 from dpca.representation.compressed.compressed import Compressed
 from dpca.representation.compressed.compressed_form import StoreForm
@@ -22,10 +24,9 @@ from dpca.representation.compressed.compressed_views import ALONG
 from dpca.storage.arrays.reading import StoredArray, array_in, open_group, read_into
 from dpca.storage.disk import atomic_write_bytes
 from dpca.storage.integrity.manifest import METADATA, Carried, carried_over
-from dpca.storage.remote.memory import peak_resident_bytes
-from dpca.storage.remote.tasks import map_shards
 from dpca.storage.run import Run
 from dpca.storage.transaction.inherited import link_or_copy
+from dpca.storage.transaction.workspace import Workspace
 
 #: Arrays with an entry for each sample. Others are computed from these.
 QUALITY = ("mse", "ssim", "max_error")
@@ -80,6 +81,25 @@ class AppendJob:
         """Shards that hold new samples."""
         return range(self.begins // self.rows, math.ceil(self.length / self.rows))
 
+    def span(self, shard: int) -> tuple[int, int]:
+        """Return the position of the first new sample in a shard, and the one behind the last."""
+        return max(shard * self.rows, self.begins), min((shard + 1) * self.rows, self.length)
+
+    def write(self, shard: int, nearest: int = 0) -> dict[str, Array]:
+        """Write one shard; return the quality of its new samples. The first ``nearest`` of them get no dead zone."""
+        (first, stop), start, begins = self.span(shard), shard * self.rows, self.begins
+        codes, residual, quality = encode_rows(self.encode, first - begins, stop - begins, None, nearest)
+        if start < begins:
+            old = open_group(self.before.path)
+            there = _read(array_in(old, "codes"), -1, start // self.run, begins // self.run)
+            codes = np.concatenate([restored(there) if self.run > 1 else there, codes], axis=1)
+            if residual is not None:
+                there = _read(array_in(old, "residual"), 0, start, self.ends)
+                gap = np.zeros((begins - self.ends, *there.shape[1:]), there.dtype)
+                residual = np.concatenate([there, gap, residual])
+        write_rows(self.encode.store, start, codes, residual)
+        return quality
+
 
 def what_stays(job: AppendJob) -> Carried:
     """Return the files that the longer store reuses.
@@ -97,16 +117,16 @@ def what_stays(job: AppendJob) -> Carried:
     )
 
 
-def grow(job: AppendJob, carried: Carried) -> None:
+def grow(job: AppendJob, carried: Carried, work: Workspace) -> None:
     """Link every reused file to the longer store, and write the new lengths of its arrays."""
-    before, target, kept = Path(job.before.path), Path(job.encode.store), job.encode.checkpoints
-    if kept.load(_LINKED) is None:
+    before, target = Path(job.before.path), Path(job.encode.store)
+    if not work.is_done(_LINKED):
         inner = (path for name in carried.stores for path in sorted((before / name).rglob("*")) if path.is_file())
         for name in [*carried.paths, *(path.relative_to(before).as_posix() for path in inner)]:
             (target / name).parent.mkdir(parents=True, exist_ok=True)
             (target / name).unlink(missing_ok=True)
             link_or_copy(os.fspath(before / name), os.fspath(target / name))
-        kept.save(_LINKED, {}, {})
+        work.mark_done(_LINKED)
     for name, axis in _LONGER.items():
         if name in carried.shards:
             metadata = json.loads((before / name / METADATA).read_bytes())
@@ -115,55 +135,20 @@ def grow(job: AppendJob, carried: Carried) -> None:
             atomic_write_bytes(target / name / METADATA, json.dumps(metadata).encode())
 
 
-def write_appended(job: AppendJob, errors: Array | None, run: Run) -> tuple[int, dict[str, Array]]:
+def write_appended(job: AppendJob, errors: Array | None, work: Workspace, run: Run) -> tuple[int, dict[str, Array]]:
     """Write the shards that hold new samples; return the peak memory of a process and the quality of these samples.
 
     If all samples, with the ``errors`` of the earlier ones, miss the goal of the job, some shards get finer codes.
     """
-    rows, source, kept = job.rows, job.encode.source, job.encode.checkpoints
+    source, codec = job.encode.source, job.before.codec
     if source.in_process:
         run = run.here()  # the source is in the memory of this process
     whole = Outline(source.name, (job.length, *source.shape[1:]), source.dtype, source.chunks)
-    promised = job.before.facts["residual_step"] is not None
-    form = StoreForm(tuple(whole.shape), whole.dtype.itemsize)
-    budget, codec = run.task_bytes(), job.before.codec
-    values = sum(rows.size for rows in codec.components.rows)
-    decoded = plan_codes(whole, budget, len(codec.cell), form, promised=promised, n_values=values)
-    job = replace(job, encode=replace(job.encode, decoded=decoded))
-    encode = job.encode
-    counts = {s: min((s + 1) * rows, job.length) - max(s * rows, job.begins) for s in job.shards}
-
-    def write(shards: Mapping[int, int]) -> int:
-        calls = (
-            (s, counts[s], None if kept.load(encode.unit(s, nearest)) else (job, s, nearest))
-            for s, nearest in shards.items()
-        )
-        stage = run.progress("append", sum(counts[s] for s in shards), "samples")
-        peaks = map_shards(_append_one, calls, stage=stage, client=run.client, threads=run.n_threads, name="append")
-        return max([*peaks, peak_resident_bytes() if run.client is None else 0])
-
-    peak, nearest = write_until_met(encode.goal, job.shards, write, encode.record, errors)
-    records = [encode.record(s, nearest.get(s, 0)) for s in job.shards]
-    return peak, {name: np.concatenate([record[name] for record in records]) for name in records[0]}
-
-
-def _append_one(job: AppendJob, shard: int, nearest: int = 0) -> int:
-    """Write one shard, the body of a task; return the peak memory of this process."""
-    begins, encode = job.begins, job.encode
-    start, stop = shard * job.rows, min((shard + 1) * job.rows, job.length)
-    first = max(start, begins)
-    codes, residual, record = encode_rows(encode, first - begins, stop - begins, None, nearest)
-    if start < begins:
-        old = open_group(job.before.path)
-        there = _read(array_in(old, "codes"), -1, start // job.run, begins // job.run)
-        codes = np.concatenate([restored(there) if job.run > 1 else there, codes], axis=1)
-        if residual is not None:
-            there = _read(array_in(old, "residual"), 0, start, job.ends)
-            gap = np.zeros((begins - job.ends, *there.shape[1:]), there.dtype)
-            residual = np.concatenate([there, gap, residual])
-    write_rows(encode.store, start, codes, residual)
-    encode.checkpoints.save(encode.unit(shard, nearest), record, {"n_samples": stop - first})
-    return peak_resident_bytes()
+    promised, values = job.before.facts["residual_step"] is not None, sum(rows.size for rows in codec.components.rows)
+    memory = EncodeMemory(whole, StoreForm(whole.shape, whole.dtype.itemsize), len(codec.cell), promised, values)
+    job = replace(job, encode=replace(job.encode, decoded=memory.decoded_at_once(run.task_bytes())))
+    peak, quality = write_until_met(job, job.shards, ShardPass("append", work, run), job.encode.goal, errors)
+    return peak, joined_quality(quality)
 
 
 def _read(array: StoredArray, axis: int, start: int, stop: int) -> Array:

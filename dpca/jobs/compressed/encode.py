@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import time
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -15,10 +14,10 @@ from dpca.codec.goal import Goal
 from dpca.codec.quantize import error_within_bound
 from dpca.codec.quantized import Quantized
 from dpca.engine.sources.source import as_source
+from dpca.jobs.base.input_stack import KEPT_STACK, compressed_bytes
+from dpca.jobs.base.stages import NOTHING, StageCost, stopwatch
 from dpca.jobs.compressed.encode_trials import Trials, cell_components
 from dpca.jobs.compressed.encode_write import PLAN, EncodeJob, stored_plan, write_codes
-from dpca.jobs.plans.own_stack import KEPT_STACK, compressed_bytes
-from dpca.jobs.plans.stages import NOTHING, StageCost
 from dpca.jobs.scores.score_write import write_quality
 from dpca.jobs.scores.transform import check_channels, stated_range, with_range
 from dpca.kernels.algebra.types import Array
@@ -36,16 +35,15 @@ from dpca.storage.arrays.layout import SAMPLE
 from dpca.storage.disk import remove_tree
 from dpca.storage.errors import DataError
 from dpca.storage.ranges import type_range
-from dpca.storage.remote.objects import Place
 from dpca.storage.remote.tasks import one_blas_thread
 from dpca.storage.run import Run
 from dpca.storage.stack import Stack
 from dpca.storage.transaction.checkpoints import Checkpoints
-from dpca.storage.transaction.outputs import check_output
+from dpca.storage.transaction.job import Job
 from dpca.storage.transaction.workspace import Workspace, fingerprint_of
 
-# Number of steps that are tried on all samples, and the name of the error in the checkpoint of each.
-_ROUNDS, _REACHED = 5, "reached"
+# Number of steps that are tried on all samples.
+_ROUNDS = 5
 
 
 def encode_store(
@@ -87,7 +85,6 @@ def encode_store(
     PlanError, StoreError
         As `fit_store`.
     """
-    check_output(target, stack, model)
     check_channels(stack)
     wanted = wanted_goal(goal, every_sample=every_sample)
     fingerprint = fingerprint_of(
@@ -100,20 +97,14 @@ def encode_store(
         wanted.value,
         *(["every_sample"] if every_sample else []),
     )
-    with Workspace(target, kind=COMPRESSED, fingerprint=fingerprint, overwrite=run.overwrite) as work:
-        if work.state == "complete":
-            return NOTHING
-        facts = {} if request is None else {"request": request}
-        stack = with_range(stack, run)
-        try:
-            cost = fill_codes(stack, model, work, work.scratch, wanted, facts=facts, run=run)
-        except UnmetError:
-            # An encoding with another goal cannot resume from this one, so no files remain.
-            remove_tree(work.scratch)
-            work.scratch.mkdir()
-            raise
-        work.publish()
-    return cost
+    facts = {} if request is None else {"request": request}
+
+    def steps(work: Workspace) -> StageCost:
+        return fill_codes(with_range(stack, run), model, work, wanted, facts=facts, run=run)
+
+    # An encoding with another goal cannot resume from this one.
+    job = Job(target, COMPRESSED, fingerprint, (stack, model), run.overwrite, discard_on=(UnmetError,))
+    return job.run(steps) or NOTHING
 
 
 def wanted_goal(given: Mapping[str, float | None], *, every_sample: bool = False) -> Goal:
@@ -134,15 +125,14 @@ def fill_codes(
     stack: Stack,
     model: str | os.PathLike[str],
     work: Workspace,
-    records: Place,
     wanted: Goal,
     *,
     facts: Mapping[str, Any],
     run: Run,
 ) -> StageCost:
-    """Write the missing parts of a compressed store in a workspace; ``records`` is the folder of the records of shards.
+    """Write the missing parts of a compressed store in a workspace; the store states ``facts`` about the job.
 
-    The store states ``facts`` about the job. The step is chosen on some samples. If all samples together miss the goal,
+    The step is chosen on some samples. If all samples together miss the goal,
     and finer codes of some shards do not suffice, everything is written again with another step.
 
     Raises
@@ -150,22 +140,23 @@ def fill_codes(
     UnmetError
         If the goal cannot be reached.
     """
-    began = time.perf_counter()
-    fitted, content = cell_shape_for(stack, model), model_fingerprint(model)
+    cost = stopwatch()
+    fitted, content = cell_model_for(stack, model), model_fingerprint(model)
     stated = {**facts, **stated_facts(stack, fitted.grid_, wanted), "model": content}
     aim, peak, reached = wanted, 0, ""
     for number in range(_ROUNDS):
-        kept = Checkpoints(str(records / f"{content[:12]}-{number}"), str(work.scratch))
-        if (known := kept.load(_REACHED)) is None:
-            if kept.load(PLAN) is None:
+        name = f"{content[:12]}-{number}"
+        attempt, written = Checkpoints(str(work.scratch / name), str(work.scratch)), f"encode {name}"
+        if not work.is_done(written):
+            if attempt.load(PLAN) is None:
                 _clear(work)
                 found = _planned(stack, fitted, stated, aim, reached)
-                kept.save(PLAN, found.arrays, found.settings)
-            held, quality = write_planned(stack, fitted, work, kept, wanted, stated, run)
-            peak, known = max(peak, held), ({}, {"error": _error(wanted, stack, work, quality)})
-            kept.save(_REACHED, *known)
-        if wanted.is_error_bound or (error := known[1]["error"]) <= wanted.allowed:
-            return StageCost(time.perf_counter() - began, stack.nbytes, peak)
+                attempt.save(PLAN, found.arrays, found.settings)
+            held, quality = write_planned(stack, fitted, work, attempt, wanted, stated, run)
+            peak = max(peak, held)
+            work.mark_done(written, record={"error": _error(wanted, stack, work, quality)})
+        if wanted.is_error_bound or (error := work.record(written)["error"]) <= wanted.allowed:
+            return cost(stack.nbytes, peak)
         each = "the worst" if wanted.every_sample else "all"
         reached = f"{each} of {stack.n_samples:,} samples reached {wanted.value_of(error):.6g}"
         aim = aim.stricter(error, wanted, number)
@@ -174,7 +165,7 @@ def fill_codes(
     )
 
 
-def cell_shape_for(stack: Stack, model: str | os.PathLike[str]) -> CellPCA:
+def cell_model_for(stack: Stack, model: str | os.PathLike[str]) -> CellPCA:
     """Return the stored model for the encoding of a stack.
 
     Raises
@@ -220,17 +211,17 @@ def write_planned(
     stack: Stack,
     fitted: CellPCA,
     work: Workspace,
-    kept: Checkpoints,
+    attempt: Checkpoints,
     wanted: Goal | None,
     stated: Mapping[str, Any],
     run: Run,
 ) -> tuple[int, list[dict[str, Array]]]:
-    """Write a compressed store from its `PLAN` in the checkpoint; return the result of `write_codes`.
+    """Write a compressed store from its `PLAN` in the checkpoint of an attempt; return the result of `write_codes`.
 
     If the samples miss the goal and finer codes of some shards help, these shards are written again.
     """
     source, grid = as_source(stack), fitted.grid_
-    chosen = Quantized.of(*stored_plan(kept))
+    chosen = Quantized.of(*stored_plan(attempt))
     stated = {**stated, **chosen.settings}
     if (along := stack.coordinates) is not None:
         stated |= {"dims": list(along.dims), "attributes": along.stated}
@@ -249,11 +240,11 @@ def write_planned(
                 work.fingerprint,
                 stated.get("max_error"),
                 grid.n_spatial,
-                kept,
+                attempt,
                 not len(chosen.cell),
                 wanted,
             )
-            peak, quality = write_codes(job, group, len(chosen.cell), run)
+            peak, quality = write_codes(job, group, len(chosen.cell), work, run)
         except OverflowError as error:
             raise DataError(
                 f"'{stack.path}' cannot be encoded with a step this fine ({error}): ask for less"

@@ -1,20 +1,20 @@
 """Write shards until the mean error of all samples meets the goal.
 
 The step is chosen on a few hundred samples. If their mean error differs from that of all samples by a few per cent,
-some
-shards are written again, and their first samples get no dead zone. With the same step and the same components, their
-error is some 10 to 20 % smaller. The choice of shards depends only on the measured errors, so that a resumed run makes
-the same choice.
+some shards are written again, and their first samples get no dead zone. With the same step and the same components,
+their error is some 10 to 20 % smaller. The choice of shards depends only on the measured errors, so that a resumed run
+makes the same choice.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Mapping
 
 import numpy as np
 
 from dpca.codec.goal import Goal
 from dpca.codec.waves import RUN
+from dpca.jobs.base.shards import ShardJob, ShardPass
 from dpca.kernels.algebra.types import Array
 
 # First estimate of the share of the error that vanishes without a dead zone. If the excess is more than half of what
@@ -25,53 +25,56 @@ _MORE = 1.1
 
 
 def write_until_met(
-    goal: Goal | None,
-    shards: Iterable[int],
-    write: Callable[[Mapping[int, int]], int],
-    record: Callable[[int, int], Mapping[str, Array]],
-    before: Array | None = None,
-) -> tuple[int, dict[int, int]]:
+    job: ShardJob, shards: range, writing: ShardPass, goal: Goal | None, before: Array | None = None
+) -> tuple[int, list[dict[str, Array]]]:
     """Write all shards; write some again if the mean error is too large and this can fix it.
 
     Parameters
     ----------
-    goal : Goal or None
-    shards : iterable of int
+    job : ShardJob
+        Writes a shard with its first samples, as many as its second argument says, without a dead zone.
+    shards : range
         Shards to write.
-    write : callable (mapping from shards to numbers of samples)
-        Writes each shard that has no record yet, its first samples (this many) without a dead zone. Returns the peak
-        memory of a process.
-    record : callable (shard, number of samples)
-        Returns the quality of the samples of a shard that was written in this way.
+    writing : ShardPass
+    goal : Goal or None
     before : array (n,), optional
         Errors of samples that were written earlier and count for the goal.
 
     Returns
     -------
-    int, dict of int to int
-        The peak memory of a process; for each shard that was written again, its number of samples without a dead zone.
+    int, list of dict
+        The peak memory of a process, and the quality of the samples of each shard.
     """
-    peak = write(dict.fromkeys(shards, 0))
+    peak = writing.write(job, ((shard, 0) for shard in shards))
     nearest: dict[int, int] = {}
-    if goal is None or not goal.is_of_samples or goal.every_sample:
-        return peak, nearest
-    first = {shard: goal.errors(record(shard, 0)) for shard in shards}
+    if goal is not None and goal.is_of_samples and not goal.every_sample:
+        while more := _to_write_again(goal, shards, writing, nearest, before):
+            nearest |= more
+            peak = max(peak, writing.write(job, more.items()))
+    return peak, [writing.quality(shard, nearest.get(shard, 0)) for shard in shards]
+
+
+def _to_write_again(
+    goal: Goal, shards: range, written: ShardPass, nearest: Mapping[int, int], before: Array | None
+) -> dict[int, int]:
+    """Return the shards to write again, each with its number of samples without a dead zone.
+
+    Empty if the goal is met, or if this cannot fix it. ``nearest`` has the numbers so far.
+    """
+    first = {shard: goal.errors(written.quality(shard, 0)) for shard in shards}
+    now = first | {shard: goal.errors(written.quality(shard, count)) for shard, count in nearest.items()}
     old = np.zeros(0) if before is None else before
     allowed = goal.allowed * (len(old) + sum(map(len, first.values())))
-    while True:
-        now = {s: goal.errors(record(s, nearest[s])) if s in nearest else errors for s, errors in first.items()}
-        excess = float(old.sum() + sum(errors.sum() for errors in now.values())) - allowed
-        if excess <= 0:
-            return peak, nearest
-        tried = sum(first[s][:n].sum() for s, n in nearest.items())
-        gain = 1 - sum(now[s][:n].sum() for s, n in nearest.items()) / tried if tried else _GAINS[goal.name]
-        left = sum(errors[nearest.get(s, 0) :].sum() for s, errors in first.items())
-        # Before the gain is measured, a large excess is left to a finer step.
-        if not gain * left * (1 if nearest else _ENOUGH) > excess:
-            return peak, nearest
-        more = _nearest(first, nearest, _MORE * excess / gain)
-        nearest |= more
-        peak = max(peak, write(more))
+    excess = float(old.sum() + sum(errors.sum() for errors in now.values())) - allowed
+    if excess <= 0:
+        return {}
+    tried = sum(first[s][:n].sum() for s, n in nearest.items())
+    gain = 1 - sum(now[s][:n].sum() for s, n in nearest.items()) / tried if tried else _GAINS[goal.name]
+    left = sum(errors[nearest.get(s, 0) :].sum() for s, errors in first.items())
+    # Before the gain is measured, a large excess is left to a finer step.
+    if not gain * left * (1 if nearest else _ENOUGH) > excess:
+        return {}
+    return _nearest(first, nearest, _MORE * excess / gain)
 
 
 def _nearest(first: Mapping[int, Array], nearest: Mapping[int, int], error: float) -> dict[int, int]:

@@ -6,10 +6,10 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from dpca.codec.goal import Goal
+from dpca.jobs.base.stages import StageCost
 from dpca.jobs.compressed.encode import fill_codes
-from dpca.jobs.compressed.remeasure import remeasure
+from dpca.jobs.compressed.verify_quality import verify_quality
 from dpca.jobs.models.fit import fit_store
-from dpca.jobs.plans.stages import StageCost
 from dpca.models.cells.cell_pca import CellPCA
 from dpca.report.record import report_folder
 from dpca.representation.compressed.compressed import Compressed
@@ -35,7 +35,7 @@ def check_original(before: Compressed, original: Stack) -> None:
     ------
     DataError
     """
-    if problems := remeasure(before.path, original, sample=_TRIED):
+    if problems := verify_quality(before.path, original, sample=_TRIED):
         raise DataError(f"'{before.path}' was not made from '{original.path}' ({problems[0]}): give its original stack")
 
 
@@ -83,7 +83,7 @@ def refit(
     fitted = fit_store(stack, folder / "model", _model_like(before), run=run)
     kept_facts = {name: value for name, value in before.facts.items() if name in ("job", "settings")}
     wanted = Goal(**goal)
-    cost = fill_codes(stack, folder / "model", work, folder / "records", wanted, facts={**kept_facts, **facts}, run=run)
+    cost = fill_codes(stack, folder / "model", work, wanted, facts={**kept_facts, **facts}, run=run)
     if report:
         from dpca.jobs.scores.report import write_job_report  # matplotlib takes a second to import
 

@@ -4,25 +4,24 @@ from __future__ import annotations
 
 import math
 import os
-import time
 import warnings
 from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any, NamedTuple
 
+from dpca.jobs.base.stages import NOTHING, StageCost, held_by, stopwatch
 from dpca.jobs.models.live import check_live, write_live
-from dpca.jobs.plans.stages import NOTHING, StageCost, held_by
 from dpca.models.base.estimator import Estimator
 from dpca.models.base.store import load_any, write_model
 from dpca.models.base.watching import Callback
 from dpca.models.base.watching import Progress as SoFar
 from dpca.models.cells.rank import UnmetError
-from dpca.storage.disk import remove_tree
 from dpca.storage.errors import DataError
 from dpca.storage.ranges import range_words
 from dpca.storage.run import Run
 from dpca.storage.stack import Stack
 from dpca.storage.transaction.checkpoints import Checkpoints
+from dpca.storage.transaction.job import Job
 from dpca.storage.transaction.outputs import check_output
 from dpca.storage.transaction.workspace import Workspace, fingerprint_of
 
@@ -83,7 +82,6 @@ def fit_store(
     StoreError
         If ``target`` is something else or overlaps the stack, or the stack cannot be read.
     """
-    check_output(target, stack)
     if live is not None:
         check_output(live, stack, target)
         check_live(live, model)
@@ -103,29 +101,33 @@ def fit_store(
     fingerprint = fingerprint_of(
         model.store_kind, model.store_version, stack.fingerprint, stack.data_range, model.fit_settings()
     )
-    with Workspace(target, kind=model.store_kind, fingerprint=fingerprint, overwrite=run.overwrite) as work:
-        if work.state == "complete":
-            return FitResult(_load_finished(target, live), NOTHING, [])
-        began = time.perf_counter()
+    watch = on_progress if live is not None or callback is not None else None
+
+    def steps(work: Workspace) -> FitResult:
+        cost, kept = stopwatch(), Checkpoints(str(work.scratch / "fold"), str(work.scratch))
         with warnings.catch_warnings(record=True) as caught:
             warnings.simplefilter("always", UserWarning)
-            kept = Checkpoints(str(work.scratch / "fold"), str(work.scratch))
-            try:
-                budgets: dict[str, Any] = {"max_seconds": max_seconds, "max_samples": max_samples}
-                watch = on_progress if live is not None or callback is not None else None
-                model.fit(stack, run=replace(run, checkpoints=kept), callback=watch, **budgets)
-            except UnmetError:
-                # A fit for another target cannot resume from this one, so no files remain.
-                remove_tree(work.scratch)
-                work.scratch.mkdir()
-                raise
+            model.fit(
+                stack,
+                run=replace(run, checkpoints=kept),
+                callback=watch,
+                max_seconds=max_seconds,
+                max_samples=max_samples,
+            )
         stopped = bool(latest) and latest[-1].n_samples_seen < latest[-1].n_samples
-        if stopped:
-            return FitResult(model, _cost(model, began, run.client), [], stopped)
-        stated = {} if request is None else {"request": request, "numbers": model.report_numbers()}
-        write_model(model, work.store, fingerprint, stated)
-        work.publish()
-    return FitResult(model, _cost(model, began, run.client), _notes(model, caught))
+        if not stopped:
+            stated = {} if request is None else {"request": request, "numbers": model.report_numbers()}
+            write_model(model, work.store, fingerprint, stated)
+        notes = [] if stopped else _notes(model, caught)
+        return FitResult(model, cost(*_bytes_and_peak(model, run.client)), notes, stopped)
+
+    def publish(work: Workspace, fitted: FitResult) -> None:
+        if not fitted.stopped:
+            work.publish()
+
+    # A fit for another target of quality cannot resume from this one.
+    job = Job(target, model.store_kind, fingerprint, (stack,), run.overwrite, discard_on=(UnmetError,))
+    return job.run(steps, publish) or FitResult(_load_finished(target, live), NOTHING, [])
 
 
 def _load_finished(target: str | os.PathLike[str], live: str | os.PathLike[str] | None) -> Any:
@@ -136,12 +138,13 @@ def _load_finished(target: str | os.PathLike[str], live: str | os.PathLike[str] 
     return model
 
 
-def _cost(model: Any, began: float, client: Any | None) -> StageCost:
+def _bytes_and_peak(model: Any, client: Any | None) -> tuple[int, int]:
+    """Return the bytes that a fit read, and the peak memory of a process."""
     report: Any = model.fit_report_
     n_passes = int(model.report_numbers().get("passes", 1))
     # The report covers only the first pass.
     peak = report.peak_memory if n_passes == 1 or client is None else max(report.peak_memory, held_by(client))
-    return StageCost(time.perf_counter() - began, n_passes * report.plan.read_bytes, peak)
+    return n_passes * report.plan.read_bytes, peak
 
 
 def _notes(model: Any, caught: Sequence[warnings.WarningMessage]) -> list[str]:

@@ -1,5 +1,5 @@
 """The memory and time of a job before it runs.
 
-`plan` tries each stage on a few samples, `plan_words` prints the result.
-`stages` records what the stages cost in the end.
+`shard_plan` decides whether a job fits the memory. `plan` tries each stage on a few samples, and `plan_words` prints
+the result.
 """

@@ -19,13 +19,14 @@ from dpca.codec.goal import Goal
 from dpca.engine.clusters.cluster import keep_freed_memory
 from dpca.engine.folds.rehearsal import SCHEDULING, FoldCost, Workers, rehearsing
 from dpca.engine.sources.source import Source, as_source
-from dpca.jobs.compressed import encode_write
+from dpca.jobs.base.stages import StagePlan
 from dpca.jobs.compressed.cell_choice import choose_cells
 from dpca.jobs.compressed.encode import stated_facts, wanted_goal, write_planned
+from dpca.jobs.compressed.encode_memory import EncodeMemory
 from dpca.jobs.compressed.encode_trials import Trials, cell_components, spread_runs
+from dpca.jobs.compressed.encode_write import PLAN
 from dpca.jobs.plans.few_samples import RUN, FewSamples, Repeated
 from dpca.jobs.plans.shard_plan import plan_shards
-from dpca.jobs.plans.stages import StagePlan
 from dpca.jobs.scores import score_write
 from dpca.jobs.scores.settings import CompressionSettings
 from dpca.jobs.scores.transform import fill_scores
@@ -55,8 +56,6 @@ _TURNS = 3
 # Bytes of the libraries that a worker loads and compiles after its start (measured in jobs on 80 samples: up to
 # 149 MB).
 _COMPILED = 192 * 10**6
-# Options of the trials of a pass over shards.
-_QUIET: dict[str, Any] = {"facts": {}, "run": Run()}
 
 
 @dataclass(frozen=True)
@@ -189,7 +188,6 @@ def plan_job(
         tried = _Tried(given, settings, several[0], Path(folder), shard_bytes)
         stages = list(tried.stages())
     n = tried.source.shape[0]
-    decoded = math.prod(tried.source.shape) * tried.source.dtype.itemsize
     found = []
     for each in several:
         planned: dict[str, StagePlan] = {}
@@ -199,7 +197,7 @@ def plan_job(
             held = held if stage.here else max(held, plan.memory)  # peak memory never decreases
             planned[stage.name] = StagePlan(plan.seconds, plan.bytes, plan.memory if stage.here else held)
         shape, dtype = tuple(tried.source.shape[1:]), tried.source.dtype.name
-        facts = (n, shape, dtype, decoded, round(tried.bytes_written))
+        facts = (n, shape, dtype, tried.decoded, round(tried.bytes_written))
         found.append(
             JobPlan(each.n, each.cores, *facts, planned, held, peak_resident_bytes(), each.budget, tried.model)
         )
@@ -273,7 +271,7 @@ class _Tried:
     def _range(self) -> _Stage:
         with rehearsing(self.workers, str(self.folder / "fold")) as rehearsal:
             spanned_range(self.source, Run())
-        return _Stage("range", self._decoded, 0.0, tuple(rehearsal.costs))
+        return _Stage("range", self.decoded, 0.0, tuple(rehearsal.costs))
 
     def _choose_cells(self) -> _Stage:
         stack = self.given if isinstance(self.given, Stack) else self.few[-1]
@@ -304,21 +302,20 @@ class _Tried:
         basis, path, size = self.fitted.basis_, self.folder / "model.zarr", {}
 
         def work(stack: Stack, target: Path) -> None:
-            measured: dict[str, Any] = {"reconstruct": self.settings.reconstruct, "ssim": self.settings.measures_ssim}
+            reconstruct, ssim = self.settings.reconstruct, self.settings.measures_ssim
             with Workspace(target, kind=basis.scores_kind, fingerprint=str(SCORES_VERSION)) as space:
-                fill_scores(stack, path, space, space.scratch, **measured, **_QUIET)
+                fill_scores(stack, path, space, reconstruct=reconstruct, ssim=ssim, facts={}, run=Run())
                 size[stack.n_samples] = folder_bytes(space.store)
 
         spent = _fewest_seconds(self.few, work, self.folder / "scores")
         parts, n = [stack.n_samples for stack in self.few], self.source.shape[0]
         alone, each = _line(parts, spent)
         once, of_each = _line(parts, [size[count] for count in parts])
-        score = math.prod(basis.score_shape) * basis.score_dtype(self.source.dtype).itemsize
-        most = n * score + (self._decoded if self.settings.reconstruct else 0)
+        most = n * basis.score_bytes(self.source.dtype) + (self.decoded if self.settings.reconstruct else 0)
         self.bytes_written = once + min(most, n * of_each) + folder_bytes(path)
         rows = score_write.stack_layout(self.source, basis, self.axes).shards[0]
         need = score_write.task_bytes(self.source, basis, rows, self.settings.reconstruct)
-        return _Stage("scores", self._decoded, alone, (), n, rows, each, need)
+        return _Stage("scores", self.decoded, alone, (), n, rows, each, need)
 
     def _encode(self) -> _Stage:
         goal, n = self._goal, self.source.shape[0]
@@ -334,7 +331,7 @@ class _Tried:
         def work(some: Stack, target: Path) -> None:
             with Workspace(target, kind=COMPRESSED, fingerprint=str(COMPRESSED_VERSION)) as space:
                 kept = Checkpoints(str(space.scratch))
-                kept.save(encode_write.PLAN, found.arrays, found.settings)
+                kept.save(PLAN, found.arrays, found.settings)
                 facts = stated_facts(some, grid, goal)
                 # A few samples may miss a mean goal. A goal of every sample affects the time, so it is kept.
                 own = goal if goal.every_sample else None
@@ -343,17 +340,17 @@ class _Tried:
         spent = _fewest_seconds(self.few, work, self.folder / "codes")
         alone, each = _line([some.n_samples for some in self.few], spent)
         form = StoreForm(tuple(self.source.shape), self.source.dtype.itemsize, not len(found.cell))
-        how: dict[str, Any] = {"promised": goal.is_error_bound, "n_values": found.basis.size}
-        decoded = encode_write.plan_codes(self.source, self.workers.budget, len(found.cell), form, **how)
-        need = encode_write.task_bytes(self.source, form, len(found.cell), decoded, **how)
-        return _Stage("encode", self._decoded, reached + alone, (), n, form.shard_rows, each, need)
+        memory = EncodeMemory(self.source, form, len(found.cell), goal.is_error_bound, found.basis.size)
+        need = memory.task_bytes(memory.decoded_at_once(self.workers.budget))
+        return _Stage("encode", self.decoded, reached + alone, (), n, form.shard_rows, each, need)
 
     @property
     def _goal(self) -> Goal:
         return wanted_goal(self.settings.goal or {}, every_sample=self.settings.every_sample)
 
     @property
-    def _decoded(self) -> int:
+    def decoded(self) -> int:
+        """Bytes of all samples."""
         return math.prod(self.source.shape) * self.source.dtype.itemsize
 
 

@@ -13,7 +13,7 @@ from dpca.engine.folds.plan import Outline, PlanError
 from dpca.engine.sources.source import as_source
 from dpca.jobs.compressed.cell_choice import cells_tried
 from dpca.jobs.compressed.encode import check_goal, wanted_goal
-from dpca.jobs.compressed.encode_write import plan_codes
+from dpca.jobs.compressed.encode_memory import check_encode_memory
 from dpca.jobs.scores.score_write import plan_scores
 from dpca.jobs.scores.settings import CompressionSettings
 from dpca.storage.arrays.layout import SHARD_BYTES
@@ -86,7 +86,7 @@ def _planned(given: Stack | Reader, settings: CompressionSettings, run: Run, sha
         else:
             wanted = wanted_goal(settings.goal, every_sample=settings.every_sample)
             check_goal(wanted, source.shape[1:], len(model.cell_shape_for(axes[1:])))
-            plan_codes(source, memory, promised=wanted.is_error_bound)
+            check_encode_memory(source, memory, promised=wanted.is_error_bound)
     size: int = math.prod(source.shape) * source.dtype.itemsize
     return size
 

@@ -3,17 +3,16 @@
 from __future__ import annotations
 
 import os
-import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
 from dpca.choices import COMPRESSED
+from dpca.jobs.base.input_stack import inherited_of, kept_stack, open_or_ingest
+from dpca.jobs.base.stages import StageRecord, held_by, stopwatch
 from dpca.jobs.compressed.encode import wanted_goal
-from dpca.jobs.plans.own_stack import inherited_of, kept_stack, own_stack
 from dpca.jobs.plans.plan import plan_job
 from dpca.jobs.plans.shard_plan import plan_shards
-from dpca.jobs.plans.stages import StageCost, StageRecord, held_by
 from dpca.jobs.scores.fit_and_encode import (
     fit_and_encode,
     fit_recorded,
@@ -27,13 +26,13 @@ from dpca.models.scores import SCORES_VERSION
 from dpca.report.record import read_report, report_folder
 from dpca.representation.compressed.compressed import COMPRESSED_VERSION
 from dpca.storage.errors import DataError, StoreError
-from dpca.storage.input import open_input
+from dpca.storage.input import fingerprint_of_input, open_input, samples_of_input
 from dpca.storage.readers import Reader
 from dpca.storage.remote.objects import Place, place_of
 from dpca.storage.run import Run
 from dpca.storage.stack import Stack
 from dpca.storage.transaction.checkpoints import Checkpoints
-from dpca.storage.transaction.outputs import check_output
+from dpca.storage.transaction.job import Job
 from dpca.storage.transaction.workspace import Workspace, fingerprint_of
 
 PathLike = str | os.PathLike[str]
@@ -104,38 +103,50 @@ def compress(
         return done
     size, shard_bytes = plan_shards(given, settings, run)
     planning = run.client is not None and (size > _WORTH_A_PLAN if plan is None else plan)
-    folder, model, goal = report_folder(output), settings.model, settings.goal
-    with _workspace(given, output, settings, run.overwrite) as work:
-        run = replace(run, overwrite=False)  # only the output itself is replaced
+    job, folder = _job(given, output, settings, run.overwrite), report_folder(output)
+    run = replace(run, overwrite=False)  # only the output itself is replaced
+
+    def steps(work: Workspace) -> dict[str, Any]:
         if work.state == "resumed":
             run.say(f"resumed the unfinished run in '{os.fspath(output)}.partial'")
         record = StageRecord(work)
         if planning and work.state == "new":
             run.say("plan what that takes")
             record.plan(plan_job(given, settings, workers=[run.n_parallel()], budget=run.task_bytes())[0].stages)
-        stack, cost = own_stack(
-            given, work, settings.reading, cells=model.cell_shape_for, run=run, shard_bytes=shard_bytes
-        )
+        cells = settings.model.cell_shape_for
+        stack, cost = open_or_ingest(given, work, settings.reading, cells=cells, run=run, shard_bytes=shard_bytes)
         record.keep("ingest", cost)
         stack = _with_range(stack, work, record, run)
-        wanted = None if goal is None else wanted_goal(goal, every_sample=settings.every_sample)
-        if wanted is not None and settings.choose_cells:
-            model = model_with_chosen_cells(model, stack, wanted, record, run)
         stated = {} if request is None else {"request": request}
-        records = work.scratch / "records"
-        if wanted is None:
-            fitted = fit_recorded(model, stack, model_path := work.store / "model", record, run)
-            facts = {**_facts(settings), **reached_target(fitted.model), **stated}
+        if settings.goal is None:
+            model_path = work.store / "model"
+            fitted = fit_recorded(settings.model, stack, model_path, record, run)
             run.say(f"write scores{', reconstructions and their' if settings.reconstruct else ' and'} quality")
-            measured: dict[str, Any] = {"reconstruct": settings.reconstruct, "ssim": settings.measures_ssim}
-            record.keep("scores", fill_scores(stack, model_path, work, records, facts=facts, **measured, run=run))
+            cost = fill_scores(
+                stack,
+                model_path,
+                work,
+                reconstruct=settings.reconstruct,
+                ssim=settings.measures_ssim,
+                facts={**_facts(settings), **reached_target(fitted.model), **stated},
+                run=run,
+            )
+            record.keep("scores", cost)
         else:
-            model_path = fit_and_encode(model, stack, work, wanted, record, run, _facts(settings) | stated)
+            model, goal = settings.model, wanted_goal(settings.goal, every_sample=settings.every_sample)
+            if settings.choose_cells:
+                model = model_with_chosen_cells(model, stack, goal, record, run)
+            model_path = fit_and_encode(model, stack, work, goal, record, run, _facts(settings) | stated)
         # The report comes first, so that every store under its final name has one.
-        report = _write_report(given, stack, work.store, model_path, folder, settings, record.numbers())
+        return _write_report(given, stack, work.store, model_path, folder, settings, record.numbers())
+
+    def publish(work: Workspace, report: Any) -> None:
         if not settings.keep_stack:
             work.set_aside()
         work.publish()
+
+    if (report := job.run(steps, publish)) is None:  # another run has completed it meanwhile
+        return _earlier_result(given, output, settings)
     return CompressionResult(report, folder, False)
 
 
@@ -146,12 +157,11 @@ def _with_range(stack: Stack, work: Workspace, record: StageRecord, run: Run) ->
         return stack
     if (found := record.facts("range")) is None:
         run.say(f"find the range of the {stack.dtype} values (--data-range LOW,HIGH saves this pass)")
-        began = time.perf_counter()
+        cost = stopwatch()
         kept = Checkpoints(str(work.scratch / "range"), str(work.scratch))
         low, high = stated_range(with_range(stack, replace(run, checkpoints=kept)))
         found = {"low": low, "high": high}
-        cost = StageCost(time.perf_counter() - began, stack.nbytes, held_by(run.client))
-        record.keep("range", cost, facts=found)
+        record.keep("range", cost(stack.nbytes, held_by(run.client)), facts=found)
     return replace(stack, data_range=(found["low"], found["high"]))
 
 
@@ -167,8 +177,7 @@ def find_done(
     DataError, StoreError
         As `compress`.
     """
-    folder = report_folder(output)
-    check_output(output, given, report=folder)
+    job = _job(given, output, settings, overwrite)
     if settings.goal is not None:
         wanted_goal(settings.goal, every_sample=settings.every_sample)
         if not isinstance(settings.model, CellPCA) or settings.reconstruct:
@@ -177,10 +186,13 @@ def find_done(
             )
     elif settings.choose_cells or settings.every_sample:
         raise DataError("choose_cells or every_sample is given without a goal: give a goal, or leave them out")
-    settings.model.check_parameters_for(given.n_samples if isinstance(given, Stack) else len(given))
-    with _workspace(given, output, settings, overwrite, look_only=True) as work:
-        if work.state != "complete":
-            return None
+    settings.model.check_parameters_for(samples_of_input(given))
+    return _earlier_result(given, output, settings) if job.is_done() else None
+
+
+def _earlier_result(given: Stack | Reader, output: PathLike, settings: CompressionSettings) -> CompressionResult:
+    """Return the result of an earlier run, whose store is complete; make its report again if it is gone."""
+    folder = report_folder(output)
     if (report := read_report(folder)) is None:
         store = place_of(output)
         stack = given if isinstance(given, Stack) else kept_stack(store)
@@ -194,21 +206,13 @@ def find_done(
     return CompressionResult(report, folder, True)
 
 
-def _workspace(
-    given: Stack | Reader, output: PathLike, settings: CompressionSettings, overwrite: bool, look_only: bool = False
-) -> Workspace:
+def _job(given: Stack | Reader, output: PathLike, settings: CompressionSettings, overwrite: bool) -> Job:
     kind, version = settings.model.scores_kind, SCORES_VERSION
     if settings.goal is not None:
         kind, version = COMPRESSED, COMPRESSED_VERSION
-    content = given.fingerprint if isinstance(given, Stack) else given.fingerprint()
-    return Workspace(
-        output,
-        kind=kind,
-        fingerprint=fingerprint_of(kind, version, content, settings.as_dict()),
-        overwrite=overwrite,
-        inherited=inherited_of(given, settings.reading),
-        look_only=look_only,
-    )
+    fingerprint = fingerprint_of(kind, version, fingerprint_of_input(given), settings.as_dict())
+    inherited = inherited_of(given, settings.reading)
+    return Job(output, kind, fingerprint, (given,), overwrite, inherited, report_folder(output))
 
 
 def _facts(settings: CompressionSettings) -> dict[str, Any]:

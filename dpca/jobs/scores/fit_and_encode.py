@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-import time
 from collections.abc import Mapping
 from typing import Any
 
@@ -12,10 +11,10 @@ from sklearn.base import clone
 from dpca.codec.goal import Goal
 from dpca.engine.folds.plan import PlanError
 from dpca.engine.sources.source import as_source
+from dpca.jobs.base.stages import NOTHING, StageCost, StageRecord, stopwatch
 from dpca.jobs.compressed.cell_choice import choose_cells, components_of_each
 from dpca.jobs.compressed.encode import fill_codes
 from dpca.jobs.models.fit import FitResult, fit_store
-from dpca.jobs.plans.stages import NOTHING, StageCost, StageRecord
 from dpca.models.cells.rank import UnmetError
 from dpca.storage.remote.memory import peak_resident_bytes
 from dpca.storage.remote.objects import Place
@@ -64,7 +63,7 @@ def fit_and_encode(
         run.say(f"encode with {goal.name} {goal.value:g}")
         stated = {**facts, **reached_target(fitted.model)}
         try:
-            cost = fill_codes(stack, path, work, work.scratch / "records", goal, facts=stated, run=run)
+            cost = fill_codes(stack, path, work, goal, facts=stated, run=run)
             break
         except UnmetError as error:
             if (more := _wider(model, stack, error)) is None:
@@ -93,14 +92,11 @@ def model_with_chosen_cells(
         return True
 
     if (chosen := record.facts("choose cells")) is None:
-        began = time.perf_counter()
+        cost = stopwatch()
         with one_blas_thread():  # products of cells are too small for several threads
             choice = choose_cells(stack, model, goal, fits)
-        cost, chosen = (
-            StageCost(time.perf_counter() - began, choice.read_bytes, peak_resident_bytes()),
-            choice.parameters,
-        )
-        record.keep("choose cells", cost, [choice.words], chosen)
+        chosen = choice.parameters
+        record.keep("choose cells", cost(choice.read_bytes, peak_resident_bytes()), [choice.words], chosen)
     for note in record.notes("choose cells"):
         run.say(f"note: {note}")
     return clone(model).set_params(**chosen)

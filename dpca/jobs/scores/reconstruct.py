@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 import os
-import time
 from dataclasses import dataclass
 from typing import Any
 
@@ -12,7 +11,8 @@ import numpy as np
 import zarr
 
 from dpca.engine.folds.plan import TASK_OVERHEAD
-from dpca.jobs.plans.stages import NOTHING, StageCost
+from dpca.jobs.base.shards import ShardPass
+from dpca.jobs.base.stages import NOTHING, StageCost, stopwatch
 from dpca.jobs.scores.score_write import SHARD_COPIES, require_memory
 from dpca.kernels.algebra.types import Array
 from dpca.kernels.pixels import Pixels
@@ -24,12 +24,10 @@ from dpca.storage.arrays.coordinates import BESIDE, Coordinates, coordinates_in,
 from dpca.storage.arrays.layout import choose_layout
 from dpca.storage.arrays.reading import array_identity, open_again, open_array, open_group, read_into
 from dpca.storage.disk import require_free_space
-from dpca.storage.remote.memory import peak_resident_bytes
 from dpca.storage.remote.objects import absolute
-from dpca.storage.remote.tasks import map_shards
 from dpca.storage.run import Run
 from dpca.storage.stack import STACK_KIND, STACK_VERSION
-from dpca.storage.transaction.outputs import check_output
+from dpca.storage.transaction.job import Job
 from dpca.storage.transaction.workspace import Workspace, fingerprint_of
 
 # Bytes of a block of samples in floating point.
@@ -37,8 +35,24 @@ _BLOCK_BYTES = 2**24
 
 
 @dataclass(frozen=True)
-class _Job:
-    """The data that all tasks share. Scores, model and samples are given by path."""
+class DecodeJob:
+    """The data that all tasks share. Scores, model and samples are given by path.
+
+    Parameters
+    ----------
+    scores, identity : str
+        Path of the scores, and what identifies their content.
+    model, fingerprint : str
+        Path of the model, and its fingerprint.
+    n_components : int or None
+        Number of components to use.
+    samples : str
+        Path of the array to write.
+    data_range : (float, float)
+        Range of its values.
+    n_samples, rows : int
+        Number of all samples, and of those in a shard.
+    """
 
     scores: str
     identity: str
@@ -47,6 +61,24 @@ class _Job:
     n_components: int | None
     samples: str
     data_range: tuple[float, float]
+    n_samples: int
+    rows: int
+
+    def span(self, shard: int) -> tuple[int, int]:
+        """Return the first sample of a shard, and the one behind the last."""
+        return shard * self.rows, min((shard + 1) * self.rows, self.n_samples)
+
+    def write(self, shard: int) -> dict[str, Array]:
+        """Write one shard of samples."""
+        scores, samples = open_again(self.scores, self.identity), open_array(self.samples, mode="r+")
+        basis, (start, stop) = stored_basis(self.model, self.fingerprint, self.n_components), self.span(shard)
+        values = np.empty((stop - start, *samples.shape[1:]), samples.dtype)
+        block, pixels = _block(basis), Pixels(values.dtype, self.data_range)
+        part = _read(scores, start, stop, basis)
+        for row in range(0, stop - start, block):
+            values[row : row + block] = basis.decode(part[row : row + block], self.scores, start + row, pixels=pixels)
+        write_shard(samples, start, values)
+        return {}
 
 
 def reconstruct_store(
@@ -82,11 +114,10 @@ def reconstruct_store(
     PlanError
         If a shard does not fit the memory of a worker; nothing is written.
     """
-    check_output(target, model, scores)
     facts = read_scores_facts(scores)
     known = model_fingerprint(model)
-    model, stored = absolute(model), os.path.join(absolute(scores), "scores")
-    basis = stored_basis(model, known)
+    path, stored = absolute(model), os.path.join(absolute(scores), "scores")
+    basis = stored_basis(path, known)
     scores_array = open_array(stored)
     check_match(scores, facts, scores_array.shape, basis)
     basis = basis.leading(n_components)
@@ -94,38 +125,30 @@ def reconstruct_store(
     n = scores_array.shape[0]
     dtype, axes = np.dtype(facts["dtype"]), tuple(facts["axes"])
     shape = (n, *basis.sample_shape)
-    fingerprint = fingerprint_of("reconstruction", STACK_VERSION, facts["fingerprint"], known, level)
-    began = time.perf_counter()
-    with Workspace(target, kind=STACK_KIND, fingerprint=fingerprint, overwrite=run.overwrite) as work:
-        if work.state == "complete":
-            return NOTHING
+    size = math.prod(shape) * dtype.itemsize
+    low, high = map(float, facts["data_range"])
+
+    def steps(work: Workspace) -> StageCost:
+        cost = stopwatch()
         layout = choose_layout(shape, dtype.itemsize, axes, basis.cell_shape)
         rows = layout.shards[0]
-        need = task_bytes(scores_array, basis, min(rows, n), dtype)
-        require_memory(rows, need, run.task_bytes())
+        require_memory(rows, task_bytes(scores_array, basis, min(rows, n), dtype), run.task_bytes())
         if work.state == "new":
-            require_free_space(target, math.prod(shape) * dtype.itemsize, "the reconstructed stack")
+            require_free_space(target, size, "the reconstructed stack")
         root = create_root(
             work.store,
             kind=STACK_KIND,
             version=STACK_VERSION,
-            fingerprint=fingerprint,
+            fingerprint=work.fingerprint,
             axes=list(axes),
             data_range=facts["data_range"],
             settings={"n_components": n_components},
             source={"kind": "reconstruction", "name": os.path.basename(os.path.normpath(scores)), "count": n},
             **({} if request is None else {"request": request}),
         )
-        low, high = map(float, facts["data_range"])
-        job = _Job(
-            stored,
-            array_identity(scores_array),
-            model,
-            known,
-            None if n_components is None else level,
-            str(work.store / "samples"),
-            (low, high),
-        )
+        used, samples = None if n_components is None else level, str(work.store / "samples")
+        identity = array_identity(scores_array)
+        job = DecodeJob(stored, identity, path, known, used, samples, (low, high), n, rows)
         pixels = Pixels(dtype, job.data_range)
         first = basis.decode(_read(scores_array, 0, min(8, n), basis), job.scores, pixels=pixels)
         dims = ((dims_of(scores_array) or axes)[0], *axes[1:])
@@ -134,41 +157,20 @@ def reconstruct_store(
         write_coordinates(root, found)
         codec = choose_codec(first)
         create_array(root, "samples", shape, dtype, layout, found.dims, codec=codec, attributes=found.stated)
-        peaks = map_shards(
-            reconstruct_one,
-            ((s, min(rows, n - s), None if work.is_done(str(s)) else (job, s)) for s in range(0, n, rows)),
-            lambda start, _: work.mark_done(str(start)),
-            stage=run.progress("reconstruct", n, "samples"),
-            client=run.client,
-            threads=run.n_threads,
-            name="reconstruct",
-        )
+        peak = ShardPass("reconstruct", work, run).write(job, ((shard,) for shard in range(math.ceil(n / rows))))
         write_strings(root, "name", np.asarray(open_array(os.path.join(scores, "name"))[...]).tolist(), found.dims[0])
-        work.publish()
-    return StageCost(time.perf_counter() - began, math.prod(shape) * dtype.itemsize, max(peaks, default=0))
+        return cost(size, peak)
+
+    fingerprint = fingerprint_of("reconstruction", STACK_VERSION, facts["fingerprint"], known, level)
+    return Job(target, STACK_KIND, fingerprint, (model, scores), run.overwrite).run(steps) or NOTHING
 
 
 def task_bytes(scores: zarr.Array[Any], basis: Representation, rows: int, dtype: np.dtype[Any]) -> int:
-    """Bytes that `reconstruct_one` takes at most, in addition to the memory of its process."""
+    """Bytes that `DecodeJob.write` takes at most, in addition to the memory of its process."""
     reading = rows * math.prod(basis.score_shape) + 4 * math.prod(scores.chunks)
     written = (1 + SHARD_COPIES) * rows * math.prod(basis.sample_shape) * dtype.itemsize
     work = basis.work_bytes(min(rows, _block(basis)), dtype, pixels=True)
     return reading * scores.dtype.itemsize + written + work + 3 * basis.nbytes + TASK_OVERHEAD
-
-
-def reconstruct_one(job: _Job, start: int) -> int:
-    """Write one shard of samples, the body of a task; return the peak memory of this process."""
-    scores = open_again(job.scores, job.identity)
-    samples = open_array(job.samples, mode="r+")
-    basis = stored_basis(job.model, job.fingerprint, job.n_components)
-    stop = min(start + (samples.shards or samples.chunks)[0], scores.shape[0])
-    values = np.empty((stop - start, *samples.shape[1:]), samples.dtype)
-    block, pixels = _block(basis), Pixels(values.dtype, job.data_range)
-    part = _read(scores, start, stop, basis)
-    for row in range(0, stop - start, block):
-        values[row : row + block] = basis.decode(part[row : row + block], job.scores, start + row, pixels=pixels)
-    write_shard(samples, start, values)
-    return peak_resident_bytes()
 
 
 def _block(basis: Representation) -> int:

@@ -11,7 +11,7 @@ from matplotlib.figure import Figure
 
 from dpca import plots
 from dpca.choices import COMPRESSED
-from dpca.jobs.plans.own_stack import compressed_bytes, paths_of
+from dpca.jobs.base.input_stack import compressed_bytes
 from dpca.kernels.algebra.types import Array
 from dpca.kernels.pixels import Pixels
 from dpca.kernels.quality import psnr_from_mse
@@ -24,6 +24,7 @@ from dpca.storage.arrays.arrays import open_written
 from dpca.storage.arrays.reading import array_in, open_array, root_facts
 from dpca.storage.disk import bytes_at, folder_bytes, readable_size
 from dpca.storage.errors import StoreError
+from dpca.storage.input import paths_of_input
 from dpca.storage.integrity.manifest import CHECKSUMS
 from dpca.storage.ranges import range_words
 from dpca.storage.readers import Reader
@@ -130,7 +131,7 @@ def _sizes(given: Stack | Reader, stack: Stack, store: Place, parts: Sequence[st
     return {
         **({"bytes_compressed": written["compressed"]} if small else {}),
         "bytes_ratio": stack.nbytes / (written["compressed"] if small else written["scores"] + written["model"]),
-        "bytes_given": bytes_at(paths_of(given)),
+        "bytes_given": bytes_at(paths_of_input(given)),
         "bytes_decoded": stack.nbytes,
         "bytes_written": {**written, "total": sum(written.values())},
     }

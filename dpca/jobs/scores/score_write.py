@@ -13,6 +13,7 @@ import zarr
 from dpca.engine.folds.plan import TASK_OVERHEAD, PlanError
 from dpca.engine.sources.sampling import first_samples
 from dpca.engine.sources.source import Source, batches
+from dpca.jobs.base.shards import ShardPass
 from dpca.kernels.algebra.linalg import release_scratch
 from dpca.kernels.algebra.types import Array
 from dpca.kernels.pixels import Pixels
@@ -24,11 +25,8 @@ from dpca.storage.arrays.arrays import Codec, choose_codec, create_array, write_
 from dpca.storage.arrays.coordinates import BESIDE, UNITS, Coordinates, write_coordinates
 from dpca.storage.arrays.layout import SAMPLE, Layout, choose_layout
 from dpca.storage.arrays.reading import open_array
-from dpca.storage.errors import StoreError
-from dpca.storage.remote.memory import peak_resident_bytes
-from dpca.storage.remote.tasks import map_shards
 from dpca.storage.run import Run
-from dpca.storage.transaction.checkpoints import Checkpoints
+from dpca.storage.transaction.workspace import Workspace
 
 # Bytes of a block of samples in floating point. A block has enough rows for efficient matrix products in each cell.
 _BLOCK_BYTES = 48 * 2**20
@@ -66,8 +64,6 @@ class WriteJob:
     ssim : bool
         Whether to measure their SSIM too, if samples are large enough: about a millisecond of processor time for a
         photograph of 218 x 178 pixels.
-    checkpoints : Checkpoints
-        Holds the quality record of each finished shard, the done-marker of this pass.
     """
 
     source: Source
@@ -79,16 +75,43 @@ class WriteJob:
     data_range: tuple[float, float]
     reconstruct: bool
     ssim: bool
-    checkpoints: Checkpoints
 
     @property
     def n_shards(self) -> int:
         """Number of shards."""
         return math.ceil(self.source.shape[0] / self.rows)
 
-    def unit(self, shard: int) -> str:
-        """Name of a shard's record."""
-        return f"shard-{shard:06d}"
+    def span(self, shard: int) -> tuple[int, int]:
+        """Return the first sample of a shard, and the one behind the last."""
+        return shard * self.rows, min((shard + 1) * self.rows, self.source.shape[0])
+
+    def write(self, shard: int) -> dict[str, Array]:
+        """Write one shard; return the quality of its samples."""
+        basis = stored_basis(self.model, self.fingerprint)
+        start, stop = self.span(shard)
+        width = self.data_range[1] - self.data_range[0]
+        whole = tuple((0, s) for s in self.source.shape[1:])
+        dtype, n_spatial = self.source.dtype, basis.n_spatial(self.axes[1:])
+        measures = ("mse", "ssim") if self.ssim else ("mse",)
+        scores_out = open_array(os.path.join(self.store, "scores"), mode="r+")
+        scores = np.empty((stop - start, *scores_out.shape[1:]), scores_out.dtype)
+        pixels = np.empty((stop - start, *self.source.shape[1:]), dtype) if self.reconstruct else None
+        quality: list[Mapping[str, Array]] = []
+        block = max(1, _BLOCK_BYTES // (4 * math.prod(self.source.shape[1:])))
+        for first, samples in batches(self.source, (start, stop), whole, self.rows):
+            for row in range(0, len(samples), block):
+                x = samples[row : row + block]
+                here = slice(first - start + row, first - start + row + len(x))
+                scores[here] = basis.encode(x, self.source.name, first + row)
+                y = basis.decode(scores[here], "the scores", first + row, pixels=Pixels(dtype, self.data_range))
+                quality.append(quality_of(x, y, data_range=width, n_spatial=n_spatial, measures=measures))
+                if pixels is not None:
+                    pixels[here] = y
+        release_scratch()
+        write_shard(scores_out, start, scores)
+        if pixels is not None:
+            write_shard(open_array(os.path.join(self.store, "reconstructions"), mode="r+"), start, pixels)
+        return joined_quality(quality)
 
 
 def write_scores(
@@ -96,6 +119,7 @@ def write_scores(
     group: zarr.Group,
     coordinates: Coordinates | None = None,
     *,
+    work: Workspace,
     run: Run = Run(),
 ) -> int:
     """Write ``scores``, ``mse``, ``psnr`` and, if requested, ``ssim`` and ``reconstructions`` to a Zarr group.
@@ -107,6 +131,8 @@ def write_scores(
         The job's store, open.
     coordinates : Coordinates, optional
         Coordinates of the stack. They are written with the centers of cells.
+    work : Workspace
+        Keeps the done-markers of shards.
     run : Run
         Its progress counts the samples written.
 
@@ -127,55 +153,17 @@ def write_scores(
     basis = stored_basis(job.model, job.fingerprint)
     plan_scores(job.source, basis, job.axes, reconstruct=job.reconstruct, budget=run.task_bytes())
     create_arrays(job, basis, group, coordinates)
-    n, kept = job.source.shape[0], job.checkpoints
-    shards = (
-        (s, min((s + 1) * job.rows, n) - s * job.rows, None if kept.load(job.unit(s)) is not None else (job, s))
-        for s in range(job.n_shards)
-    )
-    stage = run.progress("scores", n, "samples")
-    peaks = map_shards(write_one, shards, stage=stage, client=run.client, threads=run.n_threads, name="scores")
+    shards = ShardPass("scores", work, run)
+    peak = shards.write(job, ((shard,) for shard in range(job.n_shards)))
     dim = coordinates.dims[0] if coordinates else SAMPLE
-    write_quality(group, (record_of(kept, job.unit(s)) for s in range(job.n_shards)), dim)
-    return max([*peaks, peak_resident_bytes() if run.client is None else 0])
-
-
-def write_one(job: WriteJob, shard: int) -> int:
-    """Write one shard, the body of a task; return the peak memory of this process."""
-    basis = stored_basis(job.model, job.fingerprint)
-    start, stop = shard * job.rows, min((shard + 1) * job.rows, job.source.shape[0])
-    width = job.data_range[1] - job.data_range[0]
-    whole = tuple((0, s) for s in job.source.shape[1:])
-    dtype, n_spatial = job.source.dtype, basis.n_spatial(job.axes[1:])
-    measures = ("mse", "ssim") if job.ssim else ("mse",)
-    scores_out = open_array(os.path.join(job.store, "scores"), mode="r+")
-    scores = np.empty((stop - start, *scores_out.shape[1:]), scores_out.dtype)
-    pixels = np.empty((stop - start, *job.source.shape[1:]), dtype) if job.reconstruct else None
-    quality: dict[str, list[Array]] = {}
-    block = max(1, _BLOCK_BYTES // (4 * math.prod(job.source.shape[1:])))
-    for first, samples in batches(job.source, (start, stop), whole, job.rows):
-        for row in range(0, len(samples), block):
-            x = samples[row : row + block]
-            here = slice(first - start + row, first - start + row + len(x))
-            scores[here] = basis.encode(x, job.source.name, first + row)
-            y = basis.decode(scores[here], "the scores", first + row, pixels=Pixels(dtype, job.data_range))
-            found = quality_of(x, y, data_range=width, n_spatial=n_spatial, measures=measures)
-            for name, values in found.items():
-                quality.setdefault(name, []).append(values)
-            if pixels is not None:
-                pixels[here] = y
-    release_scratch()
-    write_shard(scores_out, start, scores)
-    if pixels is not None:
-        write_shard(open_array(os.path.join(job.store, "reconstructions"), mode="r+"), start, pixels)
-    record = {name: np.concatenate(parts) for name, parts in quality.items()}
-    job.checkpoints.save(job.unit(shard), record, {"n_samples": stop - start})
-    return peak_resident_bytes()
+    write_quality(group, map(shards.quality, range(job.n_shards)), dim)
+    return peak
 
 
 def task_bytes(source: Source, basis: Representation, rows: int, reconstruct: bool) -> int:
-    """Bytes that `write_one` takes at most, in addition to the memory of its process."""
+    """Bytes that `WriteJob.write` takes at most, in addition to the memory of its process."""
     sample = math.prod(source.shape[1:])
-    score = math.prod(basis.score_shape) * basis.score_dtype(source.dtype).itemsize
+    score = basis.score_bytes(source.dtype)
     block = min(rows, max(1, _BLOCK_BYTES // (4 * sample)))
     values = rows * sample * source.dtype.itemsize
     reading = values + 4 * math.prod(source.chunks) * source.dtype.itemsize
@@ -243,26 +231,18 @@ def create_arrays(
         )
 
 
-def record_of(checkpoints: Checkpoints, unit: str) -> dict[str, Array]:
-    """Return the quality of the samples of a finished shard.
-
-    Raises
-    ------
-    StoreError
-        If its record is missing.
-    """
-    if (kept := checkpoints.load(unit)) is None:
-        raise StoreError(f"the record '{unit}' in '{checkpoints.folder}' is gone: run the same command again")
-    return kept[0]
-
-
-def write_quality(group: zarr.Group, records: Iterable[Mapping[str, Array]], dim: str = SAMPLE) -> None:
-    """Write the records of all shards, as one array for each measure, and the PSNR from the MSE."""
+def joined_quality(parts: Iterable[Mapping[str, Array]]) -> dict[str, Array]:
+    """Return the quality of the samples of several parts, in their order."""
     found: dict[str, list[Array]] = {}
-    for record in records:
-        for name, values in record.items():
+    for part in parts:
+        for name, values in part.items():
             found.setdefault(name, []).append(values)
-    measures = {name: np.concatenate(parts) for name, parts in found.items()}
+    return {name: np.concatenate(values) for name, values in found.items()}
+
+
+def write_quality(group: zarr.Group, parts: Iterable[Mapping[str, Array]], dim: str = SAMPLE) -> None:
+    """Write the quality of all samples, as one array for each measure, and the PSNR from the MSE."""
+    measures = joined_quality(parts)
     measures["psnr"] = psnr_from_mse(measures["mse"]).astype(measures["mse"].dtype)
     for name in sorted(measures):
         values = measures[name]

@@ -2,15 +2,13 @@
 
 from __future__ import annotations
 
-import math
 import os
-import time
 from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any
 
 from dpca.engine.sources.source import as_source
-from dpca.jobs.plans.stages import NOTHING, StageCost
+from dpca.jobs.base.stages import NOTHING, StageCost, stopwatch
 from dpca.jobs.scores.score_write import WriteJob, stack_layout, write_scores
 from dpca.models.base.store import model_fingerprint, stored_basis
 from dpca.models.base.value_range import spanned_range
@@ -20,11 +18,10 @@ from dpca.storage.arrays.arrays import create_root, write_strings
 from dpca.storage.arrays.layout import CHANNEL, SAMPLE
 from dpca.storage.disk import require_free_space
 from dpca.storage.errors import DataError
-from dpca.storage.remote.objects import Place, absolute
+from dpca.storage.remote.objects import absolute
 from dpca.storage.run import Run
 from dpca.storage.stack import Stack
-from dpca.storage.transaction.checkpoints import Checkpoints
-from dpca.storage.transaction.outputs import check_output
+from dpca.storage.transaction.job import Job
 from dpca.storage.transaction.workspace import Workspace, fingerprint_of
 
 
@@ -61,38 +58,31 @@ def transform_store(
     PlanError, StoreError
         As `fit_store`.
     """
-    check_output(target, stack, model)
     check_channels(stack)
     known = model_fingerprint(model)
     kind = stored_basis(os.fspath(model), known).scores_kind
     # The quality depends on a stated range. Without one, the range of the values is used, which the content determines.
     fingerprint = fingerprint_of(kind, SCORES_VERSION, stack.fingerprint, known, reconstruct, stack.data_range)
-    with Workspace(target, kind=kind, fingerprint=fingerprint, overwrite=run.overwrite) as work:
-        if work.state == "complete":
-            return NOTHING
-        stack = with_range(stack, run)
-        facts = {"settings": {"reconstruct": reconstruct}, **({} if request is None else {"request": request})}
-        cost = fill_scores(stack, model, work, work.scratch, reconstruct=reconstruct, facts=facts, run=run)
-        work.publish()
-    return cost
+    facts = {"settings": {"reconstruct": reconstruct}, **({} if request is None else {"request": request})}
+
+    def steps(work: Workspace) -> StageCost:
+        return fill_scores(with_range(stack, run), model, work, reconstruct=reconstruct, facts=facts, run=run)
+
+    return Job(target, kind, fingerprint, (stack, model), run.overwrite).run(steps) or NOTHING
 
 
 def fill_scores(
     stack: Stack,
     model: str | os.PathLike[str],
     work: Workspace,
-    records: Place,
     *,
     reconstruct: bool,
     ssim: bool = True,
     facts: Mapping[str, Any],
     run: Run,
 ) -> StageCost:
-    """Write the missing parts of a scores store in a workspace; ``records`` is the folder of the records of shards.
-
-    The store states ``facts`` about the job.
-    """
-    began, store = time.perf_counter(), work.store
+    """Write the missing parts of a scores store in a workspace; the store states ``facts`` about the job."""
+    cost, store = stopwatch(), work.store
     path, known, data_range = absolute(model), model_fingerprint(model), stated_range(stack)
     basis = stored_basis(path, known)
     if basis.sample_shape != tuple(stack.sample_shape):
@@ -100,8 +90,7 @@ def fill_scores(
             f"'{stack.path}' has samples of {stack.sample_shape} but the model was fitted to {basis.sample_shape}: "
             f"use the stack's own model"
         )
-    scores = stack.n_samples * math.prod(basis.score_shape) * basis.score_dtype(stack.dtype).itemsize
-    need = scores + (stack.nbytes if reconstruct else 0)
+    need = stack.n_samples * basis.score_bytes(stack.dtype) + (stack.nbytes if reconstruct else 0)
     if not (store / "scores" / "c").exists():
         require_free_space(store, need, "the scores" + (" with the reconstructions" if reconstruct else ""))
     coordinates = stack.coordinates
@@ -122,11 +111,11 @@ def fill_scores(
         **({} if basis.cell_shape is None else {"cell_shape": list(basis.cell_shape)}),
     )
     source = as_source(stack)
-    rows, kept = stack_layout(source, basis, stack.axes).shards[0], Checkpoints(str(records), str(work.scratch))
-    job = WriteJob(source, path, known, str(store), stack.axes, rows, data_range, reconstruct, ssim, kept)
-    peak = write_scores(job, group, coordinates, run=run)
+    rows = stack_layout(source, basis, stack.axes).shards[0]
+    job = WriteJob(source, path, known, str(store), stack.axes, rows, data_range, reconstruct, ssim)
+    peak = write_scores(job, group, coordinates, work=work, run=run)
     write_strings(group, "name", stack.names.tolist(), coordinates.dims[0] if coordinates else SAMPLE)
-    return StageCost(time.perf_counter() - began, stack.nbytes, peak)
+    return cost(stack.nbytes, peak)
 
 
 def check_channels(stack: Stack) -> None:

@@ -69,10 +69,10 @@ def record_of(
     eigencells, fewer : bool
         Whether pictures of its components, or of fewer of them, are required.
     """
-    work, unit = job.work, f"strategy {strategy.name}"
-    kept = Checkpoints(str(work.scratch / "records"))
-    if work.is_done(unit) and (arrays := kept.load(fingerprint_of(unit))) is not None:
-        return Record(Facts(**work.record(unit)), arrays[0])
+    work = job.work
+    if work.is_done(unit := f"strategy {strategy.name}"):
+        known = work.record(unit)
+        return Record(Facts(**{**known, "notes": tuple(known["notes"])}), work.arrays(unit))
     folder = work.scratch / "fits" / fingerprint_of(strategy.work)
     training, resumes = training_of(job, samples, folder), folder.exists()
     (fitted, notes), seconds, complete = timed(lambda: fit_noting(strategy, training), job.run.client)
@@ -81,8 +81,7 @@ def record_of(
     whole = complete and not resumes
     facts = replace(fitted.facts, name=strategy.name, seconds=seconds, whole=whole, notes=notes)
     record = Record(facts, _measured(strategy, fitted, samples, eigencells, fewer))
-    kept.save(fingerprint_of(unit), record.arrays, {})
-    work.mark_done(unit, record=asdict(facts))
+    work.mark_done(unit, record=asdict(facts), arrays=record.arrays)
     if not shared:
         shutil.rmtree(folder, ignore_errors=True)
     return record

@@ -14,9 +14,9 @@ from dpca import CellPCA
 from dpca.cli import main
 from dpca.codec.goal import Goal
 from dpca.jobs import CompressionSettings, append_store, compress, encode_store
+from dpca.jobs.base.stages import NOTHING
 from dpca.jobs.compressed import append, refit
-from dpca.jobs.compressed.remeasure import remeasure
-from dpca.jobs.plans.stages import NOTHING
+from dpca.jobs.compressed.verify_quality import verify_quality
 from dpca.plots import drawing
 from dpca.report.record import read_report
 from dpca.representation.compressed.compressed_form import StoreForm
@@ -24,9 +24,9 @@ from dpca.storage import DataError, Stack, StoreError, ingest, open_stack, verif
 from dpca.storage.arrays.reading import open_group
 from dpca.storage.disk import folder_bytes
 from dpca.storage.run import Run
-from dpca.storage.transaction.checkpoints import Checkpoints
 from dpca.storage.transaction.claim import Claim
 from tests.conftest import smooth_images
+from tests.helpers.interrupted import interrupt_at
 
 N, MORE, ROWS = 70, 60, 32
 
@@ -83,7 +83,7 @@ def test_new_samples_come_behind_and_the_others_stay(before: Path, store: Path, 
     if "max_error" in grown.facts:
         assert np.abs(grown[...].astype(int) - images).max() <= 3
     assert verify(store) == []
-    assert remeasure(str(store), open_stack(before / "both.zarr")) == []
+    assert verify_quality(str(store), open_stack(before / "both.zarr")) == []
     assert open_group(store)["name"].shape == (N + MORE,)
     after = tree(store)
     for name in files:
@@ -102,7 +102,7 @@ def test_appended_twice_in_parts(before: Path, store: Path, tmp_path: Path, imag
     for name, part in {"a": images[N : N + 26], "b": images[N + 26 :]}.items():  # the first fills the third shard
         append_store(store, made(tmp_path, name, part))
     assert verify(store) == []
-    assert remeasure(str(store), open_stack(before / "both.zarr")) == []
+    assert verify_quality(str(store), open_stack(before / "both.zarr")) == []
 
 
 def test_an_interruption_leaves_the_old_store_and_the_next_run_the_new_one(
@@ -111,15 +111,9 @@ def test_an_interruption_leaves_the_old_store_and_the_next_run_the_new_one(
     calm, files, second = tmp_path / "calm.zarr", tree(store), open_stack(before / "second.zarr")
     shutil.copytree(store, calm)
     append_store(calm, second)
-    save, left = Checkpoints.save, iter([True] * 2 + [False])  # the links, and a shard
-
-    def stops(self: Checkpoints, name: str, *bundle: object) -> None:
-        if not next(left, False):
-            raise KeyboardInterrupt
-        save(self, name, *bundle)  # type: ignore[arg-type]
-
+    left = iter([True] * 2 + [False])  # the links, and a shard
     with monkeypatch.context() as patch:
-        patch.setattr(Checkpoints, "save", stops)
+        interrupt_at(patch, lambda unit: next(left, False))
         with pytest.raises(KeyboardInterrupt):
             append_store(store, second)
     assert tree(store) == files

@@ -18,7 +18,7 @@ from hypothesis.extra import numpy as hnp
 import dpca
 from dpca import CellPCA
 from dpca.jobs import append_store, encode_store
-from dpca.jobs.compressed.remeasure import remeasure
+from dpca.jobs.compressed.verify_quality import verify_quality
 from dpca.representation.compressed.compressed import Compressed
 from dpca.representation.compressed.compressed_form import StoreForm
 from dpca.storage import DataError, Stack, ingest, verify
@@ -79,7 +79,7 @@ def test_waves_go_on(before: Path, grown: tuple[Compressed, np.ndarray], tmp_pat
     if "max_error" in store.facts:
         assert np.abs(whole.astype(float) - VALUES).max() <= 0.01
     assert -10 * np.log10(np.square((whole - VALUES) / 12).mean()) > 44.5
-    assert remeasure(store.path, made(tmp_path, "all", field(0, ENDS[-1]))) == []
+    assert verify_quality(store.path, made(tmp_path, "all", field(0, ENDS[-1]))) == []
     assert verify(store.path) == []
     assert (np.abs(read_as_described(Path(store.path)) - whole) <= 2 * np.spacing(np.abs(whole))).all()
     files, there = tree(old), tree(Path(store.path))

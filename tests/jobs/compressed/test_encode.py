@@ -15,9 +15,10 @@ from dpca.cli import main
 from dpca.engine.folds.plan import TASK_OVERHEAD
 from dpca.engine.sources.source import as_source
 from dpca.jobs import encode_store
-from dpca.jobs.compressed.encode_write import PLAN, EncodeJob, _codec_of, encode_one, task_bytes
-from dpca.jobs.compressed.remeasure import remeasure
-from dpca.jobs.plans.stages import NOTHING
+from dpca.jobs.base.stages import NOTHING
+from dpca.jobs.compressed.encode_memory import EncodeMemory
+from dpca.jobs.compressed.encode_write import PLAN, EncodeJob, _codec_of
+from dpca.jobs.compressed.verify_quality import verify_quality
 from dpca.kernels.algebra import linalg
 from dpca.representation.compressed.compressed import Compressed
 from dpca.representation.compressed.compressed_form import StoreForm
@@ -29,6 +30,7 @@ from dpca.storage.run import Run
 from dpca.storage.survey import ReadOptions
 from dpca.storage.transaction.checkpoints import Checkpoints
 from tests.conftest import smooth_images
+from tests.helpers.interrupted import interrupt_at
 
 N, SHAPE = 300, (40, 36, 3)
 FORMAT = Path(dpca.__file__).parents[1] / "storage" / "FORMAT.md"
@@ -191,15 +193,9 @@ def test_the_same_bytes_after_an_interruption(fitted: Path, tmp_path: Path, monk
     monkeypatch.setattr(StoreForm, "rows", 64)
     goal = {"max_error": 2.0}
     encoded(fitted, tmp_path / "calm.zarr", **goal)
-    save, left = Checkpoints.save, iter([True] * 3 + [False])  # the plan, and two shards
-
-    def stops(self: Checkpoints, name: str, *bundle: Any) -> None:
-        if not next(left, False):  # shards that other threads write meanwhile stop as well
-            raise KeyboardInterrupt
-        save(self, name, *bundle)
-
+    left = iter([True] * 3 + [False])  # the plan, and two shards
     with monkeypatch.context() as patch:
-        patch.setattr(Checkpoints, "save", stops)
+        interrupt_at(patch, lambda unit: next(left, False))
         with pytest.raises(KeyboardInterrupt):
             encoded(fitted, tmp_path / "stopped.zarr", **goal)
     assert not (tmp_path / "stopped.zarr").exists()
@@ -302,15 +298,14 @@ def test_a_shard_takes_no_more_memory_than_planned(tmp_path: Path, kind: str) ->
     if one_cell:  # its components are most of what is held
         _codec_of.cache_clear()
     else:
-        encode_one(job, 0)  # reads the codec
+        job.write(0)  # reads the codec
     linalg.release_scratch()
     tracemalloc.start()
-    encode_one(job, 0)
+    job.write(0)
     peak = tracemalloc.get_traced_memory()[1]
     tracemalloc.stop()
     values = sum(rows.size for rows in store.codec.components.rows)
-    how: dict[str, Any] = {"promised": promised is not None, "n_values": values}
-    planned = task_bytes(job.source, job.form, len(store.codec.cell), **how)
+    planned = EncodeMemory(job.source, job.form, len(store.codec.cell), promised is not None, values).task_bytes()
     assert peak <= planned
     assert peak <= planned - TASK_OVERHEAD < 2 * peak or not noise
     assert peak <= planned - TASK_OVERHEAD < 3 * peak or not kind.endswith("psnr")
@@ -329,13 +324,13 @@ def test_what_a_store_states_is_measured_again(
     short = stack_of(tmp_path, images[:299])
     for name in ("near", "kept"):
         store = str(tmp_path / f"{name}.zarr")
-        assert remeasure(store, open_stack(fitted / "stack.zarr")) == []
-        assert remeasure(store, None) == []
-        told = remeasure(store, other)
+        assert verify_quality(store, open_stack(fitted / "stack.zarr")) == []
+        assert verify_quality(store, None) == []
+        told = verify_quality(store, other)
         assert [int(text.split()[1]) for text in told] == [17, 250]
-        assert remeasure(store, other, sample=2) == []  # none of the two
+        assert verify_quality(store, other, sample=2) == []  # none of the two
         with pytest.raises(DataError, match="made from"):
-            remeasure(store, short)
+            verify_quality(store, short)
     assert "above the error bound 2" in told[0]
     whole, verify_it = str(fitted / "stack.zarr"), ["verify", str(tmp_path / "kept.zarr"), "--scheduler", scheduler]
     assert main([*verify_it, "--stack", whole]) == 0

@@ -21,8 +21,8 @@ from dpca.storage import DataError, Stack, ingest, open_stack
 from dpca.storage.disk import folder_bytes
 from dpca.storage.run import Run
 from dpca.storage.survey import ReadOptions
-from dpca.storage.transaction.checkpoints import Checkpoints
 from tests.conftest import smooth_images
+from tests.helpers.interrupted import interrupt_at
 from tests.jobs.compressed.odd_stacks import GOALS, Trial, odd_trial, run
 
 SHAPE, ROWS = (12, 10), 64
@@ -124,15 +124,14 @@ def test_the_same_bytes_wherever_a_run_is_interrupted(
 ) -> None:
     """Between attempts, and between the first and the second writing of a shard."""
     names: list[str] = []
-    save, left = Checkpoints.save, iter(lambda: True, False)
+    left = iter(lambda: True, False)
 
-    def stops(self: Checkpoints, name: str, *bundle: Any) -> None:
-        if not next(left, False):
-            raise KeyboardInterrupt
-        names.append(f"{Path(self.folder).name}/{name}")
-        save(self, name, *bundle)
+    def more(unit: str) -> bool:
+        allowed = next(left, False)
+        names.extend([unit] * allowed)
+        return allowed
 
-    monkeypatch.setattr(Checkpoints, "save", stops)
+    interrupt_at(monkeypatch, more)
     encode(fitted, tmp_path / "calm.zarr", **goal)
     calm = len(names)
     assert calm > 17  # a plan, shards and what is reached, and more than that

@@ -18,7 +18,8 @@ from dpca import BandPCA, CellPCA, StreamingPCA
 from dpca.cli import main
 from dpca.engine.folds.plan import Outline, PlanError
 from dpca.jobs import CompressionSettings, append_store, compress, encode_store, plan_job
-from dpca.jobs.compressed.encode_write import _cut, plan_codes, task_bytes
+from dpca.jobs.compressed.encode_memory import EncodeMemory
+from dpca.jobs.compressed.encode_write import _cut
 from dpca.jobs.plans.shard_plan import plan_shards
 from dpca.representation.compressed.compressed_form import StoreForm
 from dpca.storage import Stack, ingest, open_stack
@@ -85,13 +86,13 @@ def decisions(monkeypatch: pytest.MonkeyPatch) -> dict[str, Any]:
     """Stops jobs and plans once they have decided; the budget of a task is that of the dictionary."""
     found: dict[str, Any] = {}
 
-    def own_stack(*_: Any, shard_bytes: int, **__: Any) -> None:
+    def open_or_ingest(*_: Any, shard_bytes: int, **__: Any) -> None:
         raise Decided(shard_bytes)
 
     def tried(*given: Any) -> None:
         raise Decided(given[-1])
 
-    monkeypatch.setattr("dpca.jobs.scores.compression.own_stack", own_stack)
+    monkeypatch.setattr("dpca.jobs.scores.compression.open_or_ingest", open_or_ingest)
     monkeypatch.setattr("dpca.jobs.plans.plan._Tried", tried)
     return found
 
@@ -156,7 +157,7 @@ def test_residuals_of_a_shard_count_for_its_memory() -> None:
     source = Outline("a", (40, 600, 700), np.dtype("u1"), (8, 200, 100))
     form = StoreForm(source.shape, 1)
     assert form.shard_rows >= 40
-    without, with_residuals = (task_bytes(source, form, 900, 1, promised=promised) for promised in (False, True))
+    without, with_residuals = (EncodeMemory(source, form, 900, promised).task_bytes(1) for promised in (False, True))
     assert with_residuals - without > 40 * 600 * 700 * 4
 
 
@@ -165,15 +166,16 @@ def test_residuals_of_a_shard_count_for_its_memory() -> None:
 def test_fewer_samples_are_decoded_before_a_shard_is_refused(dtype: str, promised: bool) -> None:
     source = Outline("a", (40, 600, 700), np.dtype(dtype), (8, 200, 100))
     form = StoreForm(source.shape, source.dtype.itemsize)
-    each = {count: task_bytes(source, form, 900, count, promised=promised) for count in (40, 16, 8, 4, 2, 1)}
-    most = plan_codes(source, 2**40, 900, form, promised=promised)
+    memory = EncodeMemory(source, form, 900, promised)
+    each = {count: memory.task_bytes(count) for count in (40, 16, 8, 4, 2, 1)}
+    most = memory.decoded_at_once(2**40)
     for budget in each.values():
-        count = plan_codes(source, budget, 900, form, promised=promised)
-        assert task_bytes(source, form, 900, count, promised=promised) <= budget
+        count = memory.decoded_at_once(budget)
+        assert memory.task_bytes(count) <= budget
         if (twice := 2 * count) <= most:
-            assert task_bytes(source, form, 900, twice, promised=promised) > budget
+            assert memory.task_bytes(twice) > budget
     with pytest.raises(PlanError, match="allow each worker at least 1 MB more"):
-        plan_codes(source, each[1] - 1, 900, form, promised=promised)
+        memory.decoded_at_once(each[1] - 1)
 
 
 @pytest.fixture
@@ -185,8 +187,7 @@ def one_by_one(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
         counts.append(count)
         return _cut(n, count)
 
-    monkeypatch.setattr("dpca.jobs.compressed.encode_write.plan_codes", lambda *_, **__: 1)
-    monkeypatch.setattr("dpca.jobs.compressed.append_write.plan_codes", lambda *_, **__: 1)
+    monkeypatch.setattr(EncodeMemory, "decoded_at_once", lambda *_: 1)
     monkeypatch.setattr("dpca.jobs.compressed.encode_write._cut", cut)
     yield
     assert set(counts) == {1}

@@ -59,17 +59,17 @@ def test_a_shard_takes_no_more_memory_than_planned(
 ) -> None:
     model, measured = clone(MODELS[kind]), []
     paths = _scores(model, tmp_path, stacks[dtype])
-    one = reconstruct.reconstruct_one
+    write = reconstruct.DecodeJob.write
 
-    def traced(*given: Any) -> int:
+    def traced(*given: Any) -> dict[str, Any]:
         linalg.release_scratch()
         tracemalloc.start()
-        peak = one(*given)
+        quality = write(*given)
         measured.append(tracemalloc.get_traced_memory()[1])
         tracemalloc.stop()
-        return peak
+        return quality
 
-    monkeypatch.setattr(reconstruct, "reconstruct_one", traced)
+    monkeypatch.setattr(reconstruct.DecodeJob, "write", traced)
     reconstruct_store(*paths, tmp_path / "again.zarr", run=Run(threads=1))
     written = open_stack(tmp_path / "again.zarr").samples
     rows = min(written.shards[0], 128)

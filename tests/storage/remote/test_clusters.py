@@ -14,7 +14,7 @@ import dask
 import pytest
 
 from dpca.engine.clusters.cluster import open_client
-from dpca.jobs.plans.stages import held_by
+from dpca.jobs.base.stages import held_by
 from dpca.storage.errors import ClusterError, DataError
 from dpca.storage.remote.clusters import cluster_errors, watched
 from dpca.storage.remote.memory import parallel_tasks, task_budget

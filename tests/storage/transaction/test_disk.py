@@ -112,7 +112,7 @@ def test_a_store_appears_once_what_vouches_for_it_is_on_the_disk(
             create_root(work.store, kind="stack", fingerprint=fingerprint)
             work.publish()
         appears = steps.index((str(work.store), str(target)))
-        for name in ("journal.json", "zarr.json", ".json"):  # the journal, the manifest, the marker
+        for name in ("journal.json", "zarr.json", ".npz"):  # the journal, the manifest, the marker
             written = [
                 i for i, (old, new) in enumerate(steps) if old.count(f".{name.lstrip('.')}.") and new.endswith(name)
             ]

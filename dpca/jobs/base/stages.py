@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+import time
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any
 
@@ -29,6 +30,12 @@ class StageCost:
 
 
 NOTHING = StageCost(0.0, 0, 0)
+
+
+def stopwatch() -> Callable[[int, int], StageCost]:
+    """Start a stage; return a function from its bytes and peak memory to its cost until then."""
+    began = time.perf_counter()
+    return lambda n_bytes, peak_memory: StageCost(time.perf_counter() - began, n_bytes, peak_memory)
 
 
 @dataclass(frozen=True)
@@ -62,19 +69,16 @@ class StageRecord:
 
     def notes(self, stage: str) -> list[str]:
         """Return the notes of a stage."""
-        unit = f"stage {stage}"
-        return list(self._work.record(unit)["notes"]) if self._work.is_done(unit) else []
+        return list(self._record(f"stage {stage}").get("notes", []))
 
     def facts(self, stage: str) -> dict[str, Any] | None:
         """Return the results of a stage, None if it is not done."""
-        unit = f"stage {stage}"
-        return dict(self._work.record(unit)["facts"]) if self._work.is_done(unit) else None
+        return self._record(f"stage {stage}").get("facts")
 
     def numbers(self) -> dict[str, Any]:
         """Return ``stages`` and ``notes`` for the report, in the order of the stages."""
-        units = {name: f"stage {name}" for name in self._STAGES}
-        kept = {name: self._work.record(unit) for name, unit in units.items() if self._work.is_done(unit)}
-        planned = self._work.record("planned") if self._work.is_done("planned") else {}
+        kept = {name: record for name in self._STAGES if (record := self._record(f"stage {name}"))}
+        planned = self._record("planned")
         return {
             "stages": {
                 name: record["cost"] | ({"planned": planned[name]} if name in planned else {})
@@ -82,6 +86,9 @@ class StageRecord:
             },
             "notes": [note for record in kept.values() for note in record["notes"]],
         }
+
+    def _record(self, unit: str) -> dict[str, Any]:
+        return self._work.record(unit) if self._work.is_done(unit) else {}
 
 
 def held_by(client: Any | None) -> int:

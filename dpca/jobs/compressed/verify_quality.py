@@ -1,4 +1,4 @@
-"""Measure the errors of a compressed store again, on the original samples, and check its error bound."""
+"""Verifies the quality that a compressed store states, on the original samples, and its error bound."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from dpca.kernels.quality import mse_per_sample
 from dpca.representation.compressed.compressed import Compressed, open_compressed
 from dpca.storage.arrays.reading import array_in, open_group
 from dpca.storage.errors import DataError
-from dpca.storage.remote.tasks import run_in_order
+from dpca.storage.remote.tasks import map_shards
 from dpca.storage.run import Run
 from dpca.storage.stack import Stack
 
@@ -25,7 +25,7 @@ _MOST_REPORTED = 10
 _NEAR = 1e-3
 
 
-def remeasure(
+def verify_quality(
     path: str,
     stack: Stack | None,
     *,
@@ -72,16 +72,15 @@ def remeasure(
     chosen = np.arange(n) if sample is None else spread_samples(n, min(sample, n), np.random.default_rng(0))
     mse, source = array_in(group, "mse")[...], as_source(stack)
     blocks = np.split(chosen, np.flatnonzero(np.diff(chosen // _ROWS)) + 1)
-    calls = [(store, source, block, mse[block]) for block in blocks]
-    problems: list[str] = []
-    stage = run.progress("measure", len(chosen), "samples")
-    try:
-        measured = run_in_order(_problems_of, calls, client=run.client, threads=run.threads, name="measure")
-        for block, found in zip(blocks, measured, strict=True):
-            problems += found
-            stage.advance(len(block))
-    finally:
-        stage.close()
+    found = map_shards(
+        _problems_of,
+        ((None, len(block), (store, source, block, mse[block])) for block in blocks),
+        stage=run.progress("measure", len(chosen), "samples"),
+        client=run.client,
+        threads=run.threads,
+        name="measure",
+    )
+    problems = [problem for of_a_block in found for problem in of_a_block]
     more = len(problems) - _MOST_REPORTED
     return problems if more <= 1 else [*problems[:_MOST_REPORTED], f"and {more:,} more samples"]
 

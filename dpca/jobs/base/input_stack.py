@@ -5,11 +5,10 @@ A reader is ingested once: a job with other settings but the same output reuses 
 
 from __future__ import annotations
 
-import time
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 
-from dpca.jobs.plans.stages import NOTHING, StageCost, held_by
+from dpca.jobs.base.stages import NOTHING, StageCost, held_by, stopwatch
 from dpca.storage.arrays.layout import axes_for
 from dpca.storage.disk import remove_tree
 from dpca.storage.ingest import content_of, ingest, is_made_of
@@ -41,7 +40,7 @@ def inherited_of(given: Stack | Reader, reading: ReadOptions) -> Inherited | Non
     return None if isinstance(given, Stack) else Inherited(KEPT_STACK, _serves(given, reading))
 
 
-def own_stack(
+def open_or_ingest(
     given: Stack | Reader,
     work: Workspace,
     reading: ReadOptions,
@@ -84,15 +83,10 @@ def own_stack(
     if not target.exists():
         run.say(f"ingest {len(given):,} samples from {given.name}")
     sample_axes = ("y", "x") if given.encoded else given.axes or axes_for(given.sample_shape)
-    began = time.perf_counter()
+    cost = stopwatch()
     stack = ingest(given, target, cell_shape=cells(sample_axes), reading=reading, shard_bytes=shard_bytes, run=run)
     work.mark_done(_CHECKED)
-    return stack, StageCost(time.perf_counter() - began, stack.nbytes, held_by(run.client))
-
-
-def paths_of(given: Stack | Reader) -> list[str]:
-    """Return the paths of the input."""
-    return [given.path] if isinstance(given, Stack) else list(given.paths)
+    return stack, cost(stack.nbytes, held_by(run.client))
 
 
 def kept_stack(store: Place) -> Stack | None:
