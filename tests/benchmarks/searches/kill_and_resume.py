@@ -272,10 +272,14 @@ def disturbed(
             _run_and_kill(start(command), {}, job.fit_description, None, rng)
         else:
             kills += _run_and_kill(start(command), moments, job.fit_description, workers, rng)
-        same = _tree(output) == calm and not output.with_name(f"{output.name}.partial").exists()
-        differences += not same
+        found, partial = _tree(output), output.with_name(f"{output.name}.partial")
+        other = sorted(name for name in {*found, *calm} if found.get(name) != calm.get(name))
+        other += [partial.name] if partial.exists() else []
+        differences += bool(other)
         when = ", ".join(f"{delay:.2f} s into {stage}" for stage, delay in moments.items())
-        print(f"{job.name}: {victim} killed {when}: {'same' if same else 'DIFFERENT'}", flush=True)
+        print(
+            f"{job.name}: {victim} killed {when}: {', '.join(['DIFFERENT', *other]) if other else 'same'}", flush=True
+        )
         _remove(output)
     return kills, differences
 
