@@ -4,6 +4,7 @@ import ast
 import re
 import sys
 import warnings
+from collections import Counter
 from collections.abc import Iterator
 from functools import cache
 from graphlib import TopologicalSorter
@@ -132,6 +133,16 @@ def test_nothing_is_imported_in_a_circle() -> None:
 
 def test_no_file_has_more_than_400_lines() -> None:
     assert not {module for module, path in FILES.items() if len(path.read_text().splitlines()) > 400}
+
+
+def test_no_two_classes_have_one_name() -> None:
+    names = Counter(
+        node.name
+        for path in FILES.values()
+        for node in ast.walk(ast.parse(path.read_text()))
+        if isinstance(node, ast.ClassDef)
+    )
+    assert not {name for name, count in names.items() if count > 1}
 
 
 def test_no_function_has_more_than_9_parameters() -> None:

@@ -7,7 +7,7 @@ from typing import Any
 
 from dpca.choices import MAPPINGS, NOISE
 from dpca.parameters import common
-from dpca.parameters.declaration import REQUIRED, Keeping, Option, always_stored, never_stored, stored_with_state
+from dpca.parameters.declaration import REQUIRED, Option, StoragePolicy, always_stored, never_stored, stored_with_state
 from dpca.parameters.kinds import BOUNDS, FLAG, LENGTHS, choice, number, whole
 
 #: The parameters for the number of components. If all are None, an estimator keeps all components.
@@ -199,5 +199,6 @@ class BandParameters(PartitionParameters):
         ),
     )
     random_state: Any = common.random_state(
-        "Seed of the random mapping, of the estimating subset, and of the samples for a quality target.", Keeping.ALWAYS
+        "Seed of the random mapping, of the estimating subset, and of the samples for a quality target.",
+        StoragePolicy.ALWAYS,
     )

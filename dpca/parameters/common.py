@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from typing import Any
 
-from dpca.parameters.declaration import Keeping, parameter
+from dpca.parameters.declaration import StoragePolicy, parameter
 from dpca.parameters.kinds import FLAG, SEED, number
 
 
-def random_state(text: str, kept: Keeping = Keeping.NEVER) -> Any:
+def random_state(text: str, kept: StoragePolicy = StoragePolicy.NEVER) -> Any:
     """Return the field of the seed. ``text`` states what is random."""
     return parameter(None, SEED, text, kept=kept, shown="int, RandomState or None")
 
@@ -20,7 +20,7 @@ def memory_budget() -> Any:
         number(least=0),
         "Most bytes that one task may use, in addition to the memory that its process already holds. Default: from "
         "the memory limits of the workers or of the machine.",
-        kept=Keeping.NEVER,
+        kept=StoragePolicy.NEVER,
         shown="int, optional",
     )
 

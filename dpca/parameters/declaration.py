@@ -22,7 +22,7 @@ REQUIRED: Any = MISSING
 _WIDTH = 120
 
 
-class Keeping(Enum):
+class StoragePolicy(Enum):
     """Whether the store of a fitted model contains a parameter."""
 
     ALWAYS = 1
@@ -73,7 +73,7 @@ class Parameter:
     text: str
     default: Any
     none: bool
-    kept: Keeping
+    kept: StoragePolicy
     option: Option | None
     shown: str
 
@@ -103,7 +103,7 @@ def parameter(
     kind: Kind,
     text: str,
     *,
-    kept: Keeping = Keeping.GIVEN,
+    kept: StoragePolicy = StoragePolicy.GIVEN,
     option: Option | None = None,
     none: bool = False,
     shown: str = "",
@@ -117,7 +117,7 @@ def parameter(
     kind : Kind
     text : str
         The documentation, in lines. Each line is a paragraph or, with "- " in front, an entry of a list.
-    kept : Keeping
+    kept : StoragePolicy
     option : Option, optional
     none : bool
         Whether None is valid. Always true if it is the default.
@@ -129,9 +129,9 @@ def parameter(
     return field(default=default, metadata={"parameter": declared})
 
 
-always_stored = partial(parameter, kept=Keeping.ALWAYS)
-never_stored = partial(parameter, kept=Keeping.NEVER)
-stored_with_state = partial(parameter, kept=Keeping.WITH_STATE)
+always_stored = partial(parameter, kept=StoragePolicy.ALWAYS)
+never_stored = partial(parameter, kept=StoragePolicy.NEVER)
+stored_with_state = partial(parameter, kept=StoragePolicy.WITH_STATE)
 
 
 def same_as(cls: type[Any], name: str) -> Any:
@@ -150,7 +150,7 @@ def always_kept(cls: type[Any]) -> tuple[str, ...]:
     """Return the names of the parameters that stores always contain, of those that a class declares itself."""
     declared = declared_in(cls)
     names = [name for name in inspect.get_annotations(cls) if name in declared]
-    return tuple(name for name in names if declared[name].kept is Keeping.ALWAYS)
+    return tuple(name for name in names if declared[name].kept is StoragePolicy.ALWAYS)
 
 
 def section(cls: type[Any]) -> str:

@@ -23,7 +23,7 @@ from dpca.models.base.storable import Storable
 from dpca.models.base.watching import Callback, Watching, watched
 from dpca.models.streaming.streaming_methods import describe_option
 from dpca.parameters.cells import CHOICES
-from dpca.parameters.declaration import Keeping, declared_in
+from dpca.parameters.declaration import StoragePolicy, declared_in
 from dpca.representation.base import Representation
 from dpca.representation.reconstruction import samples_of
 from dpca.rules.base.state import State
@@ -274,7 +274,7 @@ class Estimator(ABC, EachSample, Storable, TransformerMixin, BaseEstimator):  # 
     def fit_settings(self) -> dict[str, Any]:
         """Return the parameters that identify a stored fit: all, but those that stores keep if given only if given."""
         given, declared = self._given_parameters(), declared_in(type(self))
-        later = {name for name, one in declared.items() if one.kept is Keeping.GIVEN} - given.keys()
+        later = {name for name, one in declared.items() if one.kept is StoragePolicy.GIVEN} - given.keys()
         return {
             name: describe_option(value) for name, value in self.get_params(deep=False).items() if name not in later
         }

@@ -16,7 +16,7 @@ from dpca.kernels.algebra.types import Array
 from dpca.models.base.labelled import Labels
 from dpca.models.base.parameters import check_parameters, given_parameters
 from dpca.models.streaming.streaming_methods import describe_option, restore_option
-from dpca.parameters.declaration import Keeping, declared_in
+from dpca.parameters.declaration import StoragePolicy, declared_in
 from dpca.representation.base import Representation, array_digest
 from dpca.storage.arrays.arrays import create_array, create_root, write_shard
 from dpca.storage.arrays.coordinates import Coordinates, write_coordinates
@@ -236,10 +236,10 @@ def kept_parameters(model: Any) -> dict[str, Any]:
     values, given = model.get_params(deep=False), given_parameters(model)
     has_state = getattr(model, "keep_state", False) and model._states is not None
 
-    def is_kept(name: str, kept: Keeping) -> bool:
-        if name in model.always_kept or kept is Keeping.ALWAYS:
+    def is_kept(name: str, kept: StoragePolicy) -> bool:
+        if name in model.always_kept or kept is StoragePolicy.ALWAYS:
             return True
-        return name in given and (kept is Keeping.GIVEN or (kept is Keeping.WITH_STATE and has_state))
+        return name in given and (kept is StoragePolicy.GIVEN or (kept is StoragePolicy.WITH_STATE and has_state))
 
     declared = declared_in(type(model))
     names = dict.fromkeys((*model.always_kept, *(name for name, one in declared.items() if is_kept(name, one.kept))))

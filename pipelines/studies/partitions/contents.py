@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 from dpca.kernels.algebra.dtypes import working_dtype
 from dpca.pipelines.studies.partitions.analogy import Analogy
-from dpca.pipelines.studies.partitions.published import PUBLISHED, Published
+from dpca.pipelines.studies.partitions.published import PUBLISHED, PublishedStrategy
 from dpca.pipelines.studies.partitions.records import Record
 from dpca.pipelines.studies.partitions.samples import ReportSamples
 from dpca.pipelines.studies.partitions.settings import USUAL_HOLISTIC, Design, PartitionSettings
@@ -60,12 +60,12 @@ class Findings:
         """Return the records of strategies with this beginning of their name."""
         return [record for name, record in self.records.items() if name.startswith(beginning)]
 
-    def theirs(self, record: Record) -> Published:
+    def theirs(self, record: Record) -> PublishedStrategy:
         """Return the published numbers of a strategy, all None unless it ran with the published settings."""
         name = record.facts.name
-        known = PUBLISHED[self.settings.compare].get(name, Published())
+        known = PUBLISHED[self.settings.compare].get(name, PublishedStrategy())
         same = (self.plan.band_size, self.settings.n_intervals) == _THEIR_BANDS or not name.startswith("bands")
-        return known if same and known.components == record.facts.n_components else Published()
+        return known if same and known.components == record.facts.n_components else PublishedStrategy()
 
     def values(self, record: Record) -> dict[str, Value]:
         """Return the values of a strategy, by the keys of `COLUMNS`."""

@@ -14,7 +14,7 @@ from dpca.engine.sources.source import as_source
 from dpca.kernels.algebra.types import Array
 from dpca.models.cells.cell_pca import CellPCA
 from dpca.partition.cells import CellGrid
-from dpca.pipelines.studies.partitions.published import PUBLISHED, Published
+from dpca.pipelines.studies.partitions.published import PUBLISHED, PublishedStrategy
 from dpca.rules.covariance.covariance import CovariancePCA
 
 
@@ -23,7 +23,7 @@ class CellCase(NamedTuple):
 
     cell_shape: tuple[int, int]
     n_components: int
-    published: Published
+    published: PublishedStrategy
 
 
 #: Alakkari 2020, table 4.3 for LFW: 13,233 images of 250 x 250 x 3.
