@@ -263,6 +263,16 @@ def readable_size(n: float) -> str:
     return f"{n:,.0f} PB"
 
 
+def make_below(top: Path, folder: Path) -> None:
+    """Make a folder and those above it, below another one that must exist.
+
+    A task may outlive its program. After the output was published, it must not make the work folder again.
+    """
+    for name in folder.relative_to(top).parts:
+        top /= name
+        top.mkdir(exist_ok=True)
+
+
 def sweep(folder: Path) -> None:
     """Remove the temporary files of writers that were killed."""
     for inner, _, files in os.walk(folder):

@@ -31,7 +31,7 @@ class KernelParameters:
     gamma: float | None = always_stored(
         None,
         number(above=0),
-        'Parameter of "rbf", exp(-gamma |x - z|^2), and of "poly"; default 1 / (2 s^2), where s is the root mean '
+        'Parameter of "rbf", ``exp(-gamma |x - z|^2)``, and of "poly"; default 1 / (2 s^2), where s is the root mean '
         "square distance between the samples that landmarks are chosen from. (The default of scikit-learn is "
         "1 / n_features.)",
         option=Option("--gamma", "G"),

@@ -196,15 +196,18 @@ def create_array(
 
 def _compressors(codec: Codec, itemsize: int) -> tuple[BytesBytesCodec, ...]:
     """Return the compressors of chunks for an inner codec of `create_array`, without the checksum."""
-    return {
-        "raw": (),
-        "packed": (),
-        "blosc": (BloscCodec(cname="lz4", clevel=5, shuffle="bitshuffle", typesize=itemsize),),
-        "sparse": (BloscCodec(cname="lz4", clevel=5, shuffle="noshuffle", typesize=itemsize),),
-        "zstd": (ZstdCodec(level=9),),
-        "shuffled": (BloscCodec(cname="zstd", clevel=_ZSTD, shuffle="shuffle", typesize=itemsize),),
-        "bzip2": (packers.Shuffle(elementsize=itemsize), packers.BZ2(level=_BZIP2)),
+    if codec in ("raw", "packed"):
+        return ()
+    if codec == "zstd":
+        return (ZstdCodec(level=9),)
+    if codec == "bzip2":
+        return (packers.Shuffle(elementsize=itemsize), packers.BZ2(level=_BZIP2))
+    name, level, shuffle = {
+        "blosc": ("lz4", 5, "bitshuffle"),
+        "sparse": ("lz4", 5, "noshuffle"),
+        "shuffled": ("zstd", _ZSTD, "shuffle"),
     }[codec]
+    return (BloscCodec(cname=name, clevel=level, shuffle=shuffle, typesize=itemsize),)
 
 
 def write_strings(
@@ -315,6 +318,8 @@ def write_shard(
     ValueError
         If `start` is not on the edge of a shard, or `values` are not exactly one shard. Two tasks that update parts of
         the same shard would lose data.
+    FileNotFoundError
+        If the array is gone. No folder is made again: the task outlived its program, and its output is published.
 
     Notes
     -----
@@ -347,6 +352,8 @@ def write_shard(
             return
         sync((array.store_path / key).delete())
     if not write_raw_shard(array, shard, values):
+        if not sync((array.store_path / METADATA).exists()):
+            raise FileNotFoundError(f"'{array.store_path}' was removed or published while a task wrote to it")
         array.with_config(_DENSE).set_basic_selection(region, values)
 
 

@@ -34,6 +34,7 @@ from zarr.codecs import BytesCodec, Crc32cCodec, ShardingCodec, ShardingCodecInd
 from zarr.codecs.numcodecs import PCodec
 from zarr.core.metadata import ArrayV3Metadata
 
+from dpca.storage.disk import make_below
 from dpca.storage.integrity.checked import CheckedStore
 from dpca.storage.integrity.checksums import CRC_BYTES, NOT_STORED, ShardChecksums, index_bytes, places_in
 from dpca.storage.remote.object_store import ObjectStore
@@ -138,8 +139,9 @@ def write_raw_shard(array: zarr.Array[Any], shard: tuple[int, ...], values: Arra
         return True
     if not _is_local(array):
         return False
-    path = Path(os.fspath(key.store.root)) / key.path  # type: ignore[attr-defined]
-    path.parent.mkdir(parents=True, exist_ok=True)
+    folder = Path(os.fspath(key.store.root)) / array.path  # type: ignore[attr-defined]
+    path = folder / array.metadata.encode_chunk_key(shard)
+    make_below(folder, path.parent)
     # Zarr uses the same suffix for incomplete files. The next run removes the files of writers that were killed.
     temporary = path.with_name(f"{path.name}.{uuid.uuid4().hex}.partial")
     try:

@@ -16,7 +16,7 @@ from typing import IO, Any
 import numpy as np
 from numpy.typing import NDArray
 
-from dpca.storage.disk import writing_errors
+from dpca.storage.disk import make_below, writing_errors
 from dpca.storage.remote.objects import ObjectPath, Place, place_of
 
 # Numpy reads headers with Python's parser. Some versions count its depth over all threads, and then it fails.
@@ -72,11 +72,8 @@ class Checkpoints:
     def _make(self) -> None:
         if self.within is None:
             os.makedirs(self.folder, exist_ok=True)
-            return
-        path = Path(self.within)
-        for name in Path(self.folder).relative_to(path).parts:
-            path /= name
-            path.mkdir(exist_ok=True)
+        else:
+            make_below(Path(self.within), Path(self.folder))
 
     def _path(self, name: str) -> Place:
         return place_of(self.folder) / f"{name}.npz"

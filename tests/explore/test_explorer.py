@@ -160,7 +160,7 @@ def test_samples_of_any_shape(
         last, most = explorer.view(1, 1, 4).original, explorer.view(1, 1, None).original
         assert np.corrcoef(last.ravel(), values[1, 4].ravel())[0, 1] > 0.999  # the ends are cut
         assert np.corrcoef(most.ravel(), values[1].max(axis=0).ravel())[0, 1] > 0.999
-        np.testing.assert_array_equal(explorer.look(1, 1, 99).original, last)  # of a stack with more slices
+        np.testing.assert_array_equal(explorer.view(1, 1, 99).original, last)  # of a stack with more slices
         assert low < high
 
 

@@ -55,11 +55,11 @@ def _decoded(store: Compressed) -> Array:
 def _gram(pixels: Array) -> Array:
     """Add up products of some columns at a time, in the type of single precision."""
     n, columns = len(pixels), pixels.reshape(len(pixels), -1)
-    total, part = np.zeros((n, n)), np.empty((n, n), np.float32)
+    total = np.zeros((n, n))
     for start in range(0, columns.shape[1], 2**14):
         x = np.ascontiguousarray(columns[:, start : start + 2**14].T, np.float32)
         x -= x.mean(axis=1, keepdims=True)
-        add_lower(total, gram_lower(x, part))
+        add_lower(total, gram_lower("product", x))
     return symmetrize(total)
 
 

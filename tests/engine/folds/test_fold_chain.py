@@ -97,7 +97,8 @@ def test_a_watched_fold_keeps_two_checkpoints_for_the_case_that_the_newest_is_da
     fuse = tmp_path / "fuse"
     fuse.touch()
     rule = InBatches(Fragile(3, seed=1, fuse=str(fuse), fail_at=10), SIZE)
-    given = {"watch": Marks([200], lambda look: None), "checkpoints": Checkpoints(str(tmp_path / "kept"))}
+    run = Run(checkpoints=Checkpoints(str(tmp_path / "kept")))
+    given = {"watch": Marks([200], lambda look: None), "run": run}
     with pytest.raises(RuntimeError, match="stopped"):
         fold(rule, as_source(path), WHOLE, **given)
     _, newest = sorted(p for p in (tmp_path / "kept").rglob("*segment*") if "part" not in p.name)

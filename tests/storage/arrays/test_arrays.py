@@ -300,3 +300,16 @@ def test_a_shard_that_holds_the_values_already_is_left_alone(tmp_path: Path) -> 
     shard.write_bytes(shard.read_bytes()[:7])
     write_shard(array, 4, values)
     np.testing.assert_array_equal(array[4:], values)
+
+
+@pytest.mark.parametrize("codec", ["raw", "packed", "blosc"])
+def test_a_task_that_outlives_its_program_makes_no_folder_again(tmp_path, codec):
+    """Its array was moved to its final path while it computed."""
+    group = create_root(tmp_path / "a.partial" / "store", kind="stack", fingerprint="f")
+    array = create_array(group, "samples", (8, 6), "i2", Layout((4, 6), (4, 6)), ("sample", "x"), codec=codec)
+    write_shard(array, 0, np.ones((4, 6), "i2"))
+    (tmp_path / "a.partial" / "store").rename(tmp_path / "a.zarr")
+    (tmp_path / "a.partial").rmdir()
+    with pytest.raises(FileNotFoundError):
+        write_shard(array, 4, np.ones((4, 6), "i2"))
+    assert [entry.name for entry in tmp_path.iterdir()] == ["a.zarr"]
