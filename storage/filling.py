@@ -74,7 +74,7 @@ def fill_shard(
         First row of the shard.
     source : callable or block
         Return value of `Reader.part`, or a block from `Reader.stream`.
-    form : Form
+    form : SampleForm
         Form of the samples. If it has no data range, the range of the values is computed.
     stop : bool
         Whether to stop at the first rejected sample.
@@ -143,7 +143,7 @@ class Filling:
         An entered workspace.
     reader : Reader
         Source of the samples.
-    form : Form
+    form : SampleForm
         Shape, type and axes of the samples.
     layout : Layout
         Chunks and shards for all samples of the source, including those that are rejected later.

@@ -27,6 +27,9 @@ METHODS: dict[str, str] = {
 }
 #: The method is selected by the number of attributes.
 AUTO = "auto"
+# The methods that fold segments in parallel, and the sequential ones, quoted for the documentation.
+_MERGING = ("covariance", "incremental-svd")
+_SEQUENTIAL = ", ".join(f'"{name}"' for name in METHODS if name not in _MERGING)
 
 
 @dataclass(eq=False, repr=False)
@@ -50,10 +53,8 @@ class StreamingParameters:
         'object. "auto" selects "covariance" for samples of few attributes (more for 8-bit samples) and '
         '"incremental-svd" for others, see `dpca.models.streaming.streaming_methods.default_method`. "covariance" is '
         'exact; "incremental-svd" is that of Brand 2002 and Ross et al. 2008. These two support merging: segments are '
-        'folded in parallel. The others are sequential rules, described in `dpca.rules`: "oja", "oja-subspace", '
-        '"krasulina", "sanger", "implicit-krasulina", "block-power", "accelerated-block-power", "accelerated-oja", '
-        '"ccipca", "ipca" and "similarity-matching". They assume samples in random order. By default they run as a '
-        "chain, one segment after the other, see ``execution``.",
+        f"folded in parallel. The others are sequential rules, described in `dpca.rules`: {_SEQUENTIAL}. They assume "
+        "samples in random order. By default they run as a chain, one segment after the other, see ``execution``.",
         option=Option("--method", "NAME", kind=choice(*METHODS)),
         shown="str or rule",
     )
@@ -92,11 +93,10 @@ class StreamingParameters:
         choice("auto", "chain", "averaged", "data-parallel"),
         'How samples are distributed to workers. "auto": parallel segments, merged as a tree, if the rule has a merge, '
         'and a chain otherwise. "chain": one stream, for every rule. "averaged": ``n_streams`` streams of samples, '
-        "averaged after every ``round_size`` samples of each (Amid & Warmuth 2020, equation 18), by "
-        '"implicit-krasulina" and, with less justification, "oja", "oja-subspace", "krasulina", "sanger" and '
-        '"accelerated-oja". "data-parallel": the batch of one update distributed to workers, by "oja", "block-power", '
-        '"accelerated-block-power" and "accelerated-oja"; use a large ``batch_size`` (default 1,000). `partial_fit` is '
-        "always a chain.",
+        "averaged after every ``round_size`` samples of each (Amid & Warmuth 2020, equation 18), for rules of "
+        '`dpca.rules` that are ``averageable``; the average is best justified for "implicit-krasulina". '
+        '"data-parallel": the batch of one update distributed to workers, for rules that are ``summable``; use a large '
+        "``batch_size`` (default 1,000). `partial_fit` is always a chain.",
         shown="str",
     )
     n_streams: int | None = always_stored(

@@ -253,7 +253,7 @@ def _encode_each(
 
 
 def _errors(job: EncodeJob, goal: Goal, codec: CellCodec, facts: dict[str, Any], x: Array, codes: Array) -> Array:
-    """Return the errors of samples that a goal limits."""
+    """Return the error of each sample in the measure of the goal."""
     low, high = facts["data_range"]
     y = codec.decode(codes, pixels=pixels_of(facts))
     return goal.errors(quality_of(x, y, data_range=high - low, n_spatial=job.n_spatial, measures=(goal.measure,)))

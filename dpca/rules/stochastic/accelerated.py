@@ -54,8 +54,8 @@ class AcceleratedBlockPower(AcceleratedRule, BlockPower):
     """Accelerated block power method (Alakkari 2020, algorithm 3.1): V = W X^T X for a block X.
 
     Blocks, centering, costs and other parameters are those of :class:`~dpca.rules.stochastic.block_power.BlockPower`
-    and
-    :class:`AcceleratedRule`. Every block ends with an orthonormalization, and t counts blocks.
+    and :class:`AcceleratedRule`. Every block ends with an orthonormalization, and t counts blocks. Several workers can
+    share a batch.
     """
 
     def __post_init__(self) -> None:

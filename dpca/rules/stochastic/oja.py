@@ -76,7 +76,7 @@ class Sanger(OjaSubspace):
     rows 1 ... i. Amid & Warmuth (2020) use the name of Sanger for another rule,
     :class:`~dpca.rules.stochastic.implicit_krasulina.ExplicitKrasulina`.
 
-    Costs, limits and parameters are those of :class:`OjaSubspace`, and:
+    Streams can be averaged in rounds. Costs, limits and parameters are those of :class:`OjaSubspace`, and:
 
     Parameters
     ----------

@@ -48,17 +48,6 @@ BESIDE: dict[str, dict[str, Any]] = {
     "round_size": {"method": "oja", "execution": "averaged"},
     "n_least": {"solver": "covariance"},
     "n_iter": {"solver": "randomized"},
-    "schedule": {"method": "oja"},
-    "unit": {"method": "oja"},
-    "online": {"method": "oja"},
-    "orthonormalize_every": {"method": "oja"},
-    "acceleration": {"method": "accelerated-oja"},
-    "per_component": {"method": "accelerated-oja"},
-    "growth": {"method": "accelerated-block-power"},
-    "momentum": {"method": "block-power"},
-    "amnesic": {"method": "ccipca"},
-    "tau": {"method": "similarity-matching"},
-    "neural_steps": {"method": "similarity-matching"},
 }
 
 

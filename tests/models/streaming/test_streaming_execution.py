@@ -12,14 +12,15 @@ import zarr
 from sklearn.base import clone
 
 from dpca import StreamingPCA
+from dpca.models.streaming.streaming_methods import rule_class
 from dpca.parameters.streaming import METHODS
 from dpca.storage.errors import DataError
 from dpca.storage.run import Run
 from tests.conftest import smooth_images
 
 SHAPE = (8, 9, 3)
-AVERAGED = {"oja", "oja-subspace", "krasulina", "sanger", "implicit-krasulina", "accelerated-oja"}
-SUMMED = {"oja", "block-power", "accelerated-block-power", "accelerated-oja"}
+AVERAGED = {method for method in METHODS if rule_class(method)().averageable}
+SUMMED = {method for method in METHODS if rule_class(method)().summable}
 # Stores in the order in which the test made them, which is random.
 pytestmark = pytest.mark.filterwarnings("ignore::dpca.models.OrderWarning")
 
@@ -34,6 +35,14 @@ def images() -> np.ndarray:
 def captured(model: Any, images: np.ndarray) -> float:
     x = images.reshape(len(images), -1).astype(float)
     return float(np.var(x @ np.asarray(model.components_, float).T, axis=0).sum())
+
+
+def test_known_methods_have_their_executions() -> None:
+    assert {"oja", "oja-subspace", "krasulina", "sanger", "implicit-krasulina", "accelerated-oja"} <= AVERAGED
+    assert {"oja", "block-power", "accelerated-block-power", "accelerated-oja"} <= SUMMED
+    assert not (AVERAGED | SUMMED) & {"incremental-svd", "covariance", "ccipca", "ipca", "similarity-matching"}
+    assert not AVERAGED & {"block-power", "accelerated-block-power"}
+    assert not SUMMED & {"oja-subspace", "krasulina", "sanger", "implicit-krasulina"}
 
 
 @pytest.mark.cases(4)
