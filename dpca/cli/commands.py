@@ -92,7 +92,7 @@ def info(options: argparse.Namespace) -> int:
 def verify_store(options: argparse.Namespace) -> int:
     """``dpca verify``."""
     stack = None if options.stack is None else open_stack(options.stack)
-    whole = "every chunk is intact"
+    whole = "every file is intact"
     with run_of(options) as run:
         problems = verify(options.path, run=run)
         if not problems and (_stated(options.path) or {}).get("kind") == COMPRESSED:

@@ -31,7 +31,7 @@ def test_from_images_to_scores_and_back(
     assert main(["reconstruct", model, scores, again, *where]) == 0
     for store in (stack, model, scores, again):
         assert main(["verify", store, *where]) == 0
-        assert "every chunk" in capsys.readouterr().out
+        assert "every file" in capsys.readouterr().out
 
     originals = np.stack([np.asarray(Image.open(p)) for p in sorted(folder.iterdir())])
     fitted = CellPCA.load(model)
