@@ -64,7 +64,7 @@ def _tars(path: Path) -> None:
 
 
 def _photos(path: Path) -> None:
-    write_images(path, 40, (40, 40, 3))
+    write_images(path, 60, (40, 40, 3))
 
 
 def _mixed(path: Path) -> None:
