@@ -11,7 +11,7 @@ from __future__ import annotations
 import json
 import os
 from collections.abc import Callable, Mapping, Sequence
-from functools import cache
+from functools import cache, partial
 from importlib.metadata import version as installed
 from itertools import product
 from typing import TYPE_CHECKING, Any, Literal, get_args
@@ -202,12 +202,12 @@ def _compressors(codec: Codec, itemsize: int) -> tuple[BytesBytesCodec, ...]:
         return (ZstdCodec(level=9),)
     if codec == "bzip2":
         return (packers.Shuffle(elementsize=itemsize), packers.BZ2(level=_BZIP2))
-    name, level, shuffle = {
-        "blosc": ("lz4", 5, "bitshuffle"),
-        "sparse": ("lz4", 5, "noshuffle"),
-        "shuffled": ("zstd", _ZSTD, "shuffle"),
+    blosc = {
+        "blosc": partial(BloscCodec, cname="lz4", clevel=5, shuffle="bitshuffle"),
+        "sparse": partial(BloscCodec, cname="lz4", clevel=5, shuffle="noshuffle"),
+        "shuffled": partial(BloscCodec, cname="zstd", clevel=_ZSTD, shuffle="shuffle"),
     }[codec]
-    return (BloscCodec(cname=name, clevel=level, shuffle=shuffle, typesize=itemsize),)
+    return (blosc(typesize=itemsize),)
 
 
 def write_strings(
