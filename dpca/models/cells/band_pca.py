@@ -143,26 +143,15 @@ class BandPCA(BandParameters, PartitionedPCA):
     # -- stores
 
     def _kept(self) -> Kept:
-        axes = axes_for(self.sample_shape_)
-        arrays = {
-            "labels": (self.bands_.labels, axes),
-            "mean": (self.mean_, axes),
-            "components": (self.components_, ("component", *axes)),
-            "explained_variance": (self.explained_variance_, ("band", "component")),
-            "total_variance": (self.total_variance_, ("band",)),
-            **self._state_arrays(),
-        }
+        arrays = {"labels": (self.bands_.labels, axes_for(self.sample_shape_)), **self._stored_arrays(("band",))}
         return Kept(arrays, self._facts(n_bands=self.bands_.n_partitions), self.store_version)
 
     @classmethod
     def _from_store(cls, stored: StoredModel) -> Self:
-        model = cls(**stored.parameters(cls))
         shape, k, p = stored.sample_shape, stored.n_components, int(stored.facts["n_bands"])
         shapes = {"labels": shape, "components": (k, *shape), **cls._shapes(shape, (p,), k)}
         arrays = stored.arrays(shapes, integers=("labels",))
         bands = Bands(arrays["labels"])
         if bands.n_partitions != p:
             raise ValueError(f"the labels have {bands.n_partitions} bands instead of {p}")
-        model._set_partitions(bands, arrays, stored.n_samples)
-        model._restore_attributes(stored)
-        return model
+        return cls._restored(stored, bands, arrays)

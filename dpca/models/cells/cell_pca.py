@@ -14,7 +14,7 @@ from dpca.models.base.parameters import check_parameters, spatial_lengths
 from dpca.models.base.store import Kept, StoredModel
 from dpca.models.cells.partitioned import PartitionedPCA
 from dpca.models.cells.rank_choice import RankChoice
-from dpca.parameters.cells import CHOICES, CellParameters
+from dpca.parameters.cells import CellParameters
 from dpca.partition.base import Partition
 from dpca.partition.cells import CellGrid
 from dpca.partition.lapped import LappedGrid
@@ -157,19 +157,13 @@ class CellPCA(CellParameters, PartitionedPCA):
             of_shape = name.removeprefix("components")
             own = (*(f"{axis}{of_shape}" for axis in axes[: grid.n_spatial]), *axes[grid.n_spatial :])
             components[name] = (self.components_[_at(boxes[0])], ("component", *own))
-        arrays = {
-            "mean": (self.mean_, axes),
-            **components,
-            "explained_variance": (self.explained_variance_, (*grid_axes, "component")),
-            "total_variance": (self.total_variance_, grid_axes),
-            **self._state_arrays(),
-        }
         facts = self._facts(cell_shape=list(grid.cell_shape))
         overlap, shared = getattr(grid, "overlap", 0), {"shared": True} if self.shared else {}
         beside = {"overlap": overlap, **shared} if overlap or shared else {}
         later = [{name: facts[name]} for name in ("state", "parameters") if name in facts]
         identity = [facts["cell_shape"], self.n_samples_seen_, *beside.values(), *later]
-        return Kept(arrays, facts | beside, self.store_version if beside else 1, identity)
+        version = self.store_version if beside else 1
+        return Kept(self._stored_arrays(grid_axes, components), facts | beside, version, identity)
 
     @classmethod
     def _from_store(cls, stored: StoredModel) -> Self:
@@ -187,13 +181,7 @@ class CellPCA(CellParameters, PartitionedPCA):
             for name, boxes in places:
                 for box in boxes:
                     arrays["components"][_at(box)] = arrays[name]
-        given = stored.parameters(cls)
-        if not given.keys() & set(CHOICES) and k != grid.max_features:
-            given["n_components"] = k  # the default keeps all, also if there are more components than samples
-        model = cls(**given, cell_shape=cell, overlap=overlap, shared=shared)
-        model._set_partitions(grid, arrays, stored.n_samples)
-        model._restore_attributes(stored)
-        return model
+        return cls._restored(stored, grid, arrays, cell_shape=cell, overlap=overlap, shared=shared)
 
 
 def _at(box: Region) -> tuple[slice, ...]:

@@ -31,7 +31,7 @@ from dpca.models.cells.rank import UnmetError
 from dpca.models.cells.rank_choice import RankChoice
 from dpca.models.cells.targets import Validation, check_for, keep_chosen, value_range_for
 from dpca.models.streaming.going_on import RequiresState, read_states, stated_dtype, stored_arrays
-from dpca.parameters.cells import PartitionParameters
+from dpca.parameters.cells import CHOICES, PartitionParameters
 from dpca.partition.base import Partition
 from dpca.representation.base import Representation
 from dpca.representation.linear import LinearRepresentation
@@ -41,6 +41,9 @@ from dpca.rules.base.state import State
 from dpca.storage.arrays.layout import axes_for, count_spatial
 from dpca.storage.errors import DataError
 from dpca.storage.run import Run
+
+StoredArrays = dict[str, tuple[Array, tuple[str, ...]]]
+"""Arrays of a store by name, with the names of their axes."""
 
 
 class PartitionedPCA(PartitionParameters, ComponentModel):
@@ -343,24 +346,46 @@ class PartitionedPCA(PartitionParameters, ComponentModel):
             **({"parameters": parameters} if parameters else {}),
         }
 
-    def _state_arrays(self) -> dict[str, tuple[Array, tuple[str, ...]]]:
-        """Return the arrays of the states for a store."""
-        return stored_arrays(self._states) if self.keep_state and self._states else {}
+    def _stored_arrays(self, grid_axes: Sequence[str], components: StoredArrays | None = None) -> StoredArrays:
+        """Return the arrays of a store of this model, with the names of their axes.
 
-    def _restore_attributes(self, stored: StoredModel) -> None:
-        """Restore the attributes that only stores of some fits contain."""
+        Parameters
+        ----------
+        grid_axes : sequence of str
+            Names of the axes of the grid.
+        components : mapping, optional
+            The arrays of the components. The default is one for whole samples.
+        """
+        axes = axes_for(self.sample_shape_)
+        return {
+            "mean": (self.mean_, axes),
+            **(components or {"components": (self.components_, ("component", *axes))}),
+            "explained_variance": (self.explained_variance_, (*grid_axes, "component")),
+            "total_variance": (self.total_variance_, tuple(grid_axes)),
+            **(stored_arrays(self._states) if self.keep_state and self._states else {}),
+        }
+
+    @classmethod
+    def _restored(cls, stored: StoredModel, partition: Partition, arrays: dict[str, Array], **own: Any) -> Self:
+        """Return the fitted model of a store, from its partition, its arrays and parameters of its own."""
+        given, k = stored.parameters(cls), stored.n_components
+        if not given.keys() & set(CHOICES) and k != partition.max_features:
+            given["n_components"] = k  # the default keeps all, also if there are more components than samples
+        model = cls(**given, **own)
+        model._set_partitions(partition, arrays, stored.n_samples)
         facts = stored.facts
         if (state := facts.get("state")) is not None:
-            if not self.keep_state:
+            if not model.keep_state:
                 raise ValueError("it has a state, but not keep_state=True")
-            self._fixed = self._batch_settings(self.partition_, stated_dtype(state))
-            read_states(stored, states := self._empty_states())
-            self._states = states
+            model._fixed = model._batch_settings(model.partition_, stated_dtype(state))
+            read_states(stored, states := model._empty_states())
+            model._states = states
         if (stated := facts.get("target")) is not None:
             kinds = {"name": str, "asked": float, "reached": float, "standard_error": float, "left_out": int}
             known = {name: stated[name] if stated[name] is None else kind(stated[name]) for name, kind in kinds.items()}
             known["data_range"] = [float(value) for value in stated["data_range"]]
-            self._set_target(known)
+            model._set_target(known)
+        return model
 
     @staticmethod
     def _shapes(sample_shape: tuple[int, ...], grid_shape: tuple[int, ...], k: int) -> dict[str, tuple[int, ...]]:

@@ -27,7 +27,6 @@ from dpca.models.cells.partitioned import PartitionedPCA
 from dpca.partition.base import Partition
 from dpca.report.record import read_report
 from dpca.storage import open_stack, verify
-from dpca.storage.arrays.layout import axes_for
 from dpca.storage.run import Run
 from tests.conftest import smooth_images
 
@@ -103,23 +102,14 @@ class StripPCA(PartitionedPCA):
         return super().report_numbers() | {"strips": self.partition_.n_partitions}
 
     def _kept(self) -> Kept:
-        axes = axes_for(self.sample_shape_)
-        arrays = {
-            "mean": (self.mean_, axes),
-            "components": (self.components_, ("component", *axes)),
-            "explained_variance": (self.explained_variance_, ("strip", "component")),
-            "total_variance": (self.total_variance_, ("strip",)),
-        }
-        return Kept(arrays, self._facts(width=self.width), self.store_version)
+        return Kept(self._stored_arrays(("strip",)), self._facts(width=self.width), self.store_version)
 
     @classmethod
     def _from_store(cls, stored: StoredModel) -> Self:
         shape, k = stored.sample_shape, stored.n_components
         strips = Strips(shape, int(stored.facts["width"]))
         arrays = stored.arrays({"components": (k, *shape), **cls._shapes(shape, strips.grid_shape, k)})
-        model = cls(k, width=strips.width)
-        model._set_partitions(strips, arrays, stored.n_samples)
-        return model
+        return cls._restored(stored, strips, arrays, width=strips.width)
 
 
 @pytest.fixture
@@ -156,6 +146,17 @@ def test_they_are_saved_and_used_lazily(images: np.ndarray, stack: Any, tmp_path
         np.testing.assert_allclose(scores.compute(scheduler="sync"), expected, atol=1e-3)
         back = again.inverse_transform(scores, 2).compute(scheduler="sync")
         np.testing.assert_allclose(back, fitted.inverse_transform(expected, 2), atol=1e-3)
+
+
+def test_state_and_target_are_stored_without_code_of_its_own(images: np.ndarray, tmp_path: Path) -> None:
+    fitted = StripPCA(width=5, target_psnr=30.0, keep_state=True).fit(images[:40])
+    fitted.save(tmp_path / "m.zarr")
+    again = load_any(tmp_path / "m.zarr")
+    assert again.get_params() == fitted.get_params()
+    assert again.target_reached_ == fitted.target_reached_
+    np.testing.assert_array_equal(
+        again.partial_fit(images[40:]).components_, fitted.partial_fit(images[40:]).components_
+    )
 
 
 def test_store_to_store(images: np.ndarray, stack: Any, tmp_path: Path) -> None:
