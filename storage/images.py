@@ -16,9 +16,9 @@ Each image is decoded as follows:
   (previews, gain maps), only the main picture is read.
 * A truncated file, or one that cannot be decoded for any other reason, is rejected.
 
-Within a stack (`Rules`), the first accepted image determines the color, size and type, unless they are given. In a
-color stack, grey images are repeated over the three channels. A color image in a grey stack is an error. ``crop`` cuts
-out the center, then ``resize`` (Lanczos) scales to exactly the given size.
+Within a stack (`DecodeOptions`), the first accepted image determines the color, size and type, unless they are given.
+In a color stack, grey images are repeated over the three channels. A color image in a grey stack is an error. ``crop``
+cuts out the center, then ``resize`` (Lanczos) scales to exactly the given size.
 """
 
 from __future__ import annotations
@@ -57,7 +57,7 @@ _UPRIGHT = {
 
 
 @dataclass(frozen=True)
-class Rules:
+class DecodeOptions:
     """The conversion of the images of one stack to samples of one shape and type.
 
     Parameters
@@ -93,19 +93,19 @@ class Rules:
                     f"most {self.max_pixels:,} pixels in total"
                 )
 
-    def settle(self, pixels: NDArray[Any], name: str) -> Rules:
+    def settle(self, pixels: NDArray[Any], name: str) -> DecodeOptions:
         """Return these rules with the shape and type of ``pixels``, the first image of the stack, named ``name``."""
         return replace(self, sample_shape=pixels.shape, dtype=pixels.dtype.name, first=name)
 
 
-def decode(payload: bytes, rules: Rules | None = None) -> NDArray[Any]:
+def decode(payload: bytes, rules: DecodeOptions | None = None) -> NDArray[Any]:
     """Decode one encoded image.
 
     Parameters
     ----------
     payload : bytes
         The complete content of a file in a format of `dpca.storage.pictures`.
-    rules : Rules, optional
+    rules : DecodeOptions, optional
         The default accepts any size and color without conversion.
 
     Returns
@@ -118,7 +118,7 @@ def decode(payload: bytes, rules: Rules | None = None) -> NDArray[Any]:
     DataError
         The message is a phrase that follows the name of the image ("is ...", "has ...").
     """
-    rules = rules or Rules()
+    rules = rules or DecodeOptions()
     image = _opened(payload)
     _check_header(image, rules)
     pixels = _fast_pixels(image, payload)
@@ -157,7 +157,7 @@ def _opened(payload: bytes) -> ImageFile:
     return image
 
 
-def _check_header(image: ImageFile, rules: Rules) -> None:
+def _check_header(image: ImageFile, rules: DecodeOptions) -> None:
     width, height = image.size
     if width * height > rules.max_pixels:
         raise DataError(_bomb(f"{height} x {width} pixels, more", rules.max_pixels))
@@ -252,7 +252,7 @@ def _over_white(pixels: NDArray[np.uint8]) -> NDArray[np.uint8]:
     return color[..., 0] if color.shape[-1] == 1 else color
 
 
-def _colored(pixels: NDArray[Any], rules: Rules) -> NDArray[Any]:
+def _colored(pixels: NDArray[Any], rules: DecodeOptions) -> NDArray[Any]:
     settled = rules.sample_shape
     if pixels.ndim == 2:
         if rules.color == "rgb" or (rules.color == "auto" and settled is not None and len(settled) == 3):
@@ -288,7 +288,7 @@ def _resized(pixels: NDArray[Any], size: tuple[int, int]) -> NDArray[Any]:
     return resized
 
 
-def _check_fits(pixels: NDArray[Any], rules: Rules) -> None:
+def _check_fits(pixels: NDArray[Any], rules: DecodeOptions) -> None:
     if rules.sample_shape is None:
         return
     if pixels.shape[:2] != rules.sample_shape[:2]:
@@ -300,7 +300,7 @@ def _check_fits(pixels: NDArray[Any], rules: Rules) -> None:
         )
 
 
-def _other_size(size: tuple[int, ...], rules: Rules) -> str:
+def _other_size(size: tuple[int, ...], rules: DecodeOptions) -> str:
     assert rules.sample_shape is not None
     h, w = rules.sample_shape[:2]
     return (

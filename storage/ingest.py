@@ -20,7 +20,7 @@ from dpca.storage.arrays.reading import open_group, root_facts
 from dpca.storage.disk import exists, folder_bytes, read_file, require_free_space, writing_errors
 from dpca.storage.errors import DataError, PlanError, StoreError
 from dpca.storage.filling import Filling
-from dpca.storage.images import Rules
+from dpca.storage.images import DecodeOptions
 from dpca.storage.integrity.manifest import METADATA
 from dpca.storage.readers import Reader, Source, open_reader
 from dpca.storage.remote.network import use_storage_options
@@ -99,7 +99,7 @@ def ingest(
     rules, limits = reading.rules(), reading.limits()
     reader = source if isinstance(source, Reader) else open_reader(source, key=key, axes=axes)
     cells = None if cell_shape is None else _cell_lengths(cell_shape, reader)
-    if not reader.encoded and rules != Rules():
+    if not reader.encoded and rules != DecodeOptions():
         raise DataError(f"color, crop and resize require images, but '{reader.name}' is an array: leave them out")
     settings = [cells, rules.color, rules.crop, rules.resize, None if axes is None else list(axes), limits]
     fingerprint = fingerprint_of(STACK_KIND, STACK_VERSION, reader.fingerprint(), settings)

@@ -14,7 +14,7 @@ from dpca.storage.arrays.arrays import Codec, choose_codec
 from dpca.storage.arrays.coordinates import Coordinates
 from dpca.storage.arrays.layout import CHANNEL, SAMPLE, axes_for
 from dpca.storage.errors import DataError
-from dpca.storage.images import Color, Rules, decode
+from dpca.storage.images import Color, DecodeOptions, decode
 from dpca.storage.pictures import NAMES
 from dpca.storage.ranges import checked_range, type_range
 from dpca.storage.readers import Payload, Reader, Refused
@@ -40,7 +40,7 @@ class SampleForm:
         See `dpca.storage.arrays.arrays.choose_codec`.
     data_range : tuple of float or None
         Lowest and highest possible value of a sample; None if the range is computed from the samples.
-    rules : Rules or None
+    rules : DecodeOptions or None
         Settled rules for encoded images.
     coordinates : Coordinates or None
         Names of all axes of the source, and coordinates along them.
@@ -51,7 +51,7 @@ class SampleForm:
     axes: tuple[str, ...]
     codec: Codec
     data_range: tuple[float, float] | None
-    rules: Rules | None = None
+    rules: DecodeOptions | None = None
     coordinates: Coordinates | None = None
 
     @property
@@ -74,10 +74,10 @@ class ReadOptions:
     Parameters
     ----------
     color : {"auto", "rgb", "grey"}
-        See `dpca.storage.images.Rules`.
+        See `dpca.storage.images.DecodeOptions`.
     resize, crop : tuple of int, optional
         (height, width) in pixels to which every image is first cropped and then scaled; see
-        `dpca.storage.images.Rules`.
+        `dpca.storage.images.DecodeOptions`.
     on_error : {"stop", "skip"}
         Whether an invalid sample (unreadable, of another shape or not finite) is an error, or is left out and recorded
         with its reason in ``rejected``.
@@ -108,9 +108,9 @@ class ReadOptions:
         """Whether an invalid sample is an error."""
         return self.on_error == "stop"
 
-    def rules(self) -> Rules:
+    def rules(self) -> DecodeOptions:
         """Return the conversion of images."""
-        return Rules(color=self.color, crop=_size("crop", self.crop), resize=_size("resize", self.resize))
+        return DecodeOptions(color=self.color, crop=_size("crop", self.crop), resize=_size("resize", self.resize))
 
     def limits(self) -> tuple[float, float] | None:
         """Return the data range, None if it is not given."""
@@ -211,7 +211,7 @@ def payload_or_refusal(payload: Payload) -> bytes:
     return payload
 
 
-def _first_images(reader: Reader, rules: Rules, stop: bool) -> tuple[Rules, NDArray[Any]]:
+def _first_images(reader: Reader, rules: DecodeOptions, stop: bool) -> tuple[DecodeOptions, NDArray[Any]]:
     tried: list[NDArray[Any]] = []
     first_refusal = ""
     last = len(reader) - 1

@@ -17,7 +17,7 @@ from dpca.kernels.algebra.types import Array
 from dpca.partition.whole import Whole
 from dpca.rules.base.orthonormal import gram
 from dpca.rules.base.rule import Rule
-from dpca.rules.base.state import Layout, State
+from dpca.rules.base.state import State, StateLayout
 
 _BLOCK_ROWS, _BLOCK_COLUMNS = 256, 1024
 
@@ -64,7 +64,7 @@ class Captured(Rule):
                 f"do not fit a mean of {len(self.mean)}: use at least one basis with rows of that length"
             )
 
-    def _layout(self, n_features: int, dtype: DTypeLike) -> Layout:
+    def _layout(self, n_features: int, dtype: DTypeLike) -> StateLayout:
         arrays: dict[str, tuple[tuple[int, ...], DTypeLike]] = {"squares": ((), float), "sum": ((n_features,), float)}
         for i, basis in enumerate(self.bases):
             k = len(basis)

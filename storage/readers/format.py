@@ -50,5 +50,5 @@ class Format(NamedTuple):
     """Returns whether a file has this format, by its content first and by its name second."""
     open: Callable[[str, str | None, Sequence[str] | None], Reader]
     """Opens a path with the options ``key`` and ``axes``."""
-    anywhere: bool = False
+    supports_urls: bool = False
     """Whether URLs are supported, too."""

@@ -193,7 +193,7 @@ def _open_file(path: str, key: str | None, axes: Sequence[str] | None) -> Reader
     file = FileHead(path)
     for known in _FORMATS:
         if known.recognized(file):
-            if is_url(path) and not known.anywhere:
+            if is_url(path) and not known.supports_urls:
                 raise DataError(f"'{path}' is {known.name}, which is supported on disks only: download it first")
             return known.open(path, key, axes)
     raise DataError(

@@ -191,6 +191,6 @@ FORMATS = (
         ".tar(.gz, .bz2, .xz)",
         lambda file: file.inner[257:262] == b"ustar" or file.name.endswith(_SUFFIXES),
         lambda path, key, axes: TarReader(path),
-        anywhere=True,
+        supports_urls=True,
     ),
 )

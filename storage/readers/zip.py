@@ -173,6 +173,6 @@ FORMATS = (
         ".zip",
         lambda file: file.name.endswith(".zip") or file.first.startswith((b"PK\x03\x04", b"PK\x05\x06")),
         lambda path, key, axes: ZipReader(path),
-        anywhere=True,
+        supports_urls=True,
     ),
 )

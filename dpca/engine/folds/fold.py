@@ -14,7 +14,7 @@ from dask.base import compute
 from dask.delayed import delayed
 
 from dpca.engine.folds.checkpoint import load_results
-from dpca.engine.folds.fold_tasks import GroupResult, Results, Work, group_graph
+from dpca.engine.folds.fold_tasks import GroupResult, GroupTask, Results, group_graph
 from dpca.engine.folds.identity import digest
 from dpca.engine.folds.plan import FoldPlan, PlanError, plan_fold
 from dpca.engine.folds.rehearsal import rehearsal
@@ -214,9 +214,9 @@ class _Folding:
         common = (plan.batch_rows, plan.threads, plan.checkpoint_rows, self.source.name, dtype)
         row_bytes = [math.prod(b - a for a, b in group.region) * self.source.dtype.itemsize for group in plan.groups]
         outcomes: dict[int, GroupResult] = {}
-        missing: dict[int, Work] = {}
+        missing: dict[int, GroupTask] = {}
         for g, group in enumerate(plan.groups):
-            work = Work(self.rule, self.partition, group, *common, f"group-{g:06d}", self.stage, kept)
+            work = GroupTask(self.rule, self.partition, group, *common, f"group-{g:06d}", self.stage, kept)
             if kept is not None and (found := load_results(kept, work.name)):
                 outcomes[g] = found, 0
                 bar.advance(row_bytes[g] * self.source.shape[0])

@@ -29,7 +29,7 @@ from dpca.storage.transaction.checkpoints import Checkpoints
 Results = list[dict[str, Array]]
 GroupResult = tuple[Results, int]
 """Results of a group, and the peak memory of the processes that computed them."""
-Reached = tuple[list[State], int]
+StatesAndPeak = tuple[list[State], int]
 """States of a group, or one stream's pieces of them, and the same peak memory."""
 
 # A stream's turn in a round is a separate task from this many decoded bytes on. Measured with 2 workers, Oja's rule,
@@ -39,7 +39,7 @@ _WORTH_A_TASK = 2**20
 
 
 @dataclass(frozen=True)
-class Work:
+class GroupTask:
     """Data that the tasks of one group share. It is small, because each task opens the source itself.
 
     ``called`` is the name of the source in errors, ``dtype`` the dtype of the partitions' values, ``name`` the name of
@@ -58,7 +58,7 @@ class Work:
     stage: str
     checkpoints: Checkpoints | None = None
 
-    def begin(self) -> Reached:
+    def begin(self) -> StatesAndPeak:
         """Return the initial states."""
         init = guarded(self.rule.init, self.called)
         return [init(self.partition.n_features(i), self.dtype) for i in self.group.partitions], 0
@@ -98,14 +98,14 @@ class Work:
 
 
 def fold_segment(
-    work: Work,
+    work: GroupTask,
     source: Source,
     samples: Span,
-    before: Reached | None = None,
+    before: StatesAndPeak | None = None,
     keep_as: str | None = None,
     *,
     finished: bool = False,
-) -> Reached | GroupResult:
+) -> StatesAndPeak | GroupResult:
     """Fold the rule over each partition of a group, for one run of samples.
 
     In a chain, ``before`` has the states after the preceding samples. With ``keep_as``, states kept under that name are
@@ -133,7 +133,7 @@ def fold_segment(
                 save_states(kept, part, [*states, State({}, {"at": at})])
                 mark = at + work.checkpoint_rows
     release_scratch()
-    reached: Reached = states, max(peak, peak_resident_bytes())
+    reached: StatesAndPeak = states, max(peak, peak_resident_bytes())
     outcome = finish(work, reached) if finished else reached
     if kept is not None and (finished or keep_as is not None):
         if keep_as is not None:
@@ -142,7 +142,7 @@ def fold_segment(
     return outcome
 
 
-def merge_states(work: Work, a: Reached, b: Reached) -> Reached:
+def merge_states(work: GroupTask, a: StatesAndPeak, b: StatesAndPeak) -> StatesAndPeak:
     """Merge the states of two neighboring segments."""
     merge = guarded(work.rule.merge, work.called)
     with one_blas_thread():  # the number of BLAS threads would change rounding
@@ -150,12 +150,12 @@ def merge_states(work: Work, a: Reached, b: Reached) -> Reached:
     return merged, max(a[1], b[1], peak_resident_bytes())
 
 
-def finish_copy(work: Work, reached: Reached, n_segments: int) -> GroupResult:
+def finish_copy(work: GroupTask, reached: StatesAndPeak, n_segments: int) -> GroupResult:
     """Finish a copy of the states, because Dask may need the states again for a retry."""
     return finish(work, (list(reached[0]), reached[1]), n_segments, copy=True)
 
 
-def finish(work: Work, reached: Reached, n_segments: int = 0, *, copy: bool = False) -> GroupResult:
+def finish(work: GroupTask, reached: StatesAndPeak, n_segments: int = 0, *, copy: bool = False) -> GroupResult:
     """Finish states, one after the other in each thread. Keep the results and remove the kept segments.
 
     Without ``copy`` the states are consumed: each is freed before the next one is finished.
@@ -174,12 +174,12 @@ def finish(work: Work, reached: Reached, n_segments: int = 0, *, copy: bool = Fa
     return results, max(reached[1], peak_resident_bytes())
 
 
-def finish_graph(work: Work, reached: Reached, n_segments: int, *, copy: bool) -> Any:
+def finish_graph(work: GroupTask, reached: StatesAndPeak, n_segments: int, *, copy: bool) -> Any:
     """Return the delayed `GroupResult` of states in this process."""
     return _node(f"{work.stage} finish", finish_copy if copy else finish, work, reached, n_segments)()
 
 
-def group_graph(work: Work, source: Source, cuts: Sequence[Span]) -> Any:
+def group_graph(work: GroupTask, source: Source, cuts: Sequence[Span]) -> Any:
     """Return the delayed `GroupResult` of a group: its segments are merged in pairs of neighbors, then finished."""
     pieces = [source.piece(samples, work.group.region) for samples in cuts]
     if len(cuts) == 1:
@@ -196,9 +196,9 @@ def group_graph(work: Work, source: Source, cuts: Sequence[Span]) -> Any:
 
 
 def segment_graph(
-    work: Work, source: Source, samples: Span, reached: Reached, scheme: Scheme | None, n_parallel: int
+    work: GroupTask, source: Source, samples: Span, reached: StatesAndPeak, scheme: Scheme | None, n_parallel: int
 ) -> Any:
-    """Return the delayed `Reached` after a segment that continues from ``reached``.
+    """Return the delayed `StatesAndPeak` after a segment that continues from ``reached``.
 
     Each round transfers the state of every stream twice. If a stream's turn is shorter than that, or there is a single
     worker, one task runs all rounds.
@@ -229,11 +229,11 @@ def _node(name: str, function: Callable[..., Any], *known: Any) -> Callable[...,
     return lambda *arguments: later(*arguments, dask_key_name=task_key(name))
 
 
-def _same(reached: Reached) -> Reached:
+def _same(reached: StatesAndPeak) -> StatesAndPeak:
     return reached
 
 
-def run_stream(work: Work, scheme: Scheme, source: Source, samples: Span, reached: Reached) -> Reached:
+def run_stream(work: GroupTask, scheme: Scheme, source: Source, samples: Span, reached: StatesAndPeak) -> StatesAndPeak:
     """Fold the samples of one stream in one round."""
     states = reached[0]
     pieces: list[State | None] = [None] * len(states)
@@ -245,7 +245,9 @@ def run_stream(work: Work, scheme: Scheme, source: Source, samples: Span, reache
     return [piece for piece in pieces if piece is not None], max(reached[1], peak_resident_bytes())
 
 
-def join_streams(work: Work, scheme: Scheme, reached: Reached, pieces: Sequence[Reached]) -> Reached:
+def join_streams(
+    work: GroupTask, scheme: Scheme, reached: StatesAndPeak, pieces: Sequence[StatesAndPeak]
+) -> StatesAndPeak:
     """Join the streams of a round."""
     join = guarded(scheme.join, work.called)
     with one_blas_thread():
@@ -255,8 +257,8 @@ def join_streams(work: Work, scheme: Scheme, reached: Reached, pieces: Sequence[
 
 
 def run_rounds(
-    work: Work, scheme: Scheme, source: Source, dealt: Sequence[Sequence[Span]], reached: Reached
-) -> Reached:
+    work: GroupTask, scheme: Scheme, source: Source, dealt: Sequence[Sequence[Span]], reached: StatesAndPeak
+) -> StatesAndPeak:
     """Run all rounds of a segment, one stream after the other."""
     opened = OpenedSource(source)
     for runs in dealt:

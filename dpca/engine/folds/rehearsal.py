@@ -21,7 +21,7 @@ from typing import Any
 import numpy as np
 
 from dpca.engine.folds.checkpoint import save_states
-from dpca.engine.folds.fold_tasks import Reached, Results, Work, finish, merge_states
+from dpca.engine.folds.fold_tasks import GroupTask, Results, StatesAndPeak, finish, merge_states
 from dpca.engine.folds.plan import FoldPlan, plan_fold
 from dpca.engine.folds.rounds import Scheme
 from dpca.engine.sources.derived import OpenedSource
@@ -144,9 +144,11 @@ class Rehearsal:
             self.spent += time.process_time() - began
         return results, plan
 
-    def _work(self, rule: Rule, source: Source, partition: Partition, plan: FoldPlan, g: int, stage: str) -> Work:
+    def _work(self, rule: Rule, source: Source, partition: Partition, plan: FoldPlan, g: int, stage: str) -> GroupTask:
         dtype, kept = partition.split_dtype(source.dtype), Checkpoints(self.folder)
-        return Work(rule, partition, plan.groups[g], plan.batch_rows, 1, 2**62, source.name, dtype, f"{g}", stage, kept)
+        return GroupTask(
+            rule, partition, plan.groups[g], plan.batch_rows, 1, 2**62, source.name, dtype, f"{g}", stage, kept
+        )
 
     def _few(self, rule: Rule, source: Source, partition: Partition, plan: FoldPlan, stage: str) -> Results:
         """Return the results of a few samples for every partition."""
@@ -184,7 +186,7 @@ class Rehearsal:
         merging = keeping = 0.0
         with one_blas_thread():
             if rule.mergeable:
-                copies: list[Reached] = [([state.copy() for state in states], 0) for _ in range(2)]
+                copies: list[StatesAndPeak] = [([state.copy() for state in states], 0) for _ in range(2)]
                 merging = _seconds(lambda: merge_states(work, *copies))
             keeping = _seconds(lambda: save_states(work.checkpoints, "state", states) if work.checkpoints else None)
             size = sum(array.nbytes for state in states for array in state.arrays.values())
@@ -203,7 +205,7 @@ class Rehearsal:
         )
 
 
-def _batches(work: Work, source: Source, rows: int) -> tuple[float, float, list[Any]]:
+def _batches(work: GroupTask, source: Source, rows: int) -> tuple[float, float, list[Any]]:
     """Return the processor seconds per sample of reading and of the rule, and the states after a few batches.
 
     As in a fold, batches are consecutive and a second thread reads ahead.

@@ -20,7 +20,14 @@ from functools import partial
 from typing import Any
 
 from dpca.engine.folds.boundary import guarded
-from dpca.engine.folds.fold_tasks import GroupResult, Reached, Work, finish_graph, merge_states, segment_graph
+from dpca.engine.folds.fold_tasks import (
+    GroupResult,
+    GroupTask,
+    StatesAndPeak,
+    finish_graph,
+    merge_states,
+    segment_graph,
+)
 from dpca.engine.folds.rounds import Scheme, Span
 from dpca.engine.folds.watching import FoldProgress, FoldReport, Watch
 from dpca.engine.sources.source import Source
@@ -40,11 +47,11 @@ _COPIES = 3
 class _Strand:
     """One segment of one group of partitions, folded up to ``at``."""
 
-    work: Work
+    work: GroupTask
     s: int
     at: int
     stop: int
-    reached: Reached
+    reached: StatesAndPeak
     kept_at: int
     """The last sample of its checkpoint."""
 
@@ -67,7 +74,7 @@ class Strands:
     bar : Stage
     row_bytes : sequence of int
         Bytes of each group's box of a sample.
-    works : mapping of int to Work
+    works : mapping of int to GroupTask
         The groups, by index.
     resume_from : sequence of State, optional
         Initial states of the first segment of a chain.
@@ -81,7 +88,7 @@ class Strands:
     report: Callable[[int], FoldReport]
     bar: Stage
     row_bytes: Sequence[int]
-    works: Mapping[int, Work]
+    works: Mapping[int, GroupTask]
     resume_from: Sequence[State] | None = None
 
     def __post_init__(self) -> None:
@@ -90,7 +97,7 @@ class Strands:
         self._merges = self.scheme is None and work.rule.mergeable
         self._side_by_side = math.ceil(self._n_parallel / len(self.works)) if self._merges else 1
         # Number of segments in each merged state: different powers of 2, in descending order.
-        self._merged: dict[int, list[tuple[int, Reached]]] = {g: [] for g in self.works}
+        self._merged: dict[int, list[tuple[int, StatesAndPeak]]] = {g: [] for g in self.works}
         # Links end after whole rounds, or whole batches from the beginning of the segment; with 0, anywhere.
         exact = self.scheme is None and work.rule.is_batch_invariant(work.dtype)
         self._batch = 0 if exact else work.rows if self.scheme is None else self.scheme.round_rows
@@ -133,7 +140,7 @@ class Strands:
         graph = {g: finish_graph(work, before.pop(g), len(self.cuts), copy=copy) for g, work in self.works.items()}
         return self.computed(graph, lambda g: None)
 
-    def _initial_states(self) -> tuple[dict[int, Reached], int]:
+    def _initial_states(self) -> tuple[dict[int, StatesAndPeak], int]:
         """Return the initial states and the index of the first segment to fold."""
         for s in reversed(range(0 if self._merges else len(self.cuts))):
             kept = {g: work.load(s) for g, work in self.works.items()}
@@ -143,7 +150,7 @@ class Strands:
             return {g: (list(self.resume_from), 0) for g in self.works}, 0
         return {g: work.begin() for g, work in self.works.items()}, 0
 
-    def _strand(self, g: int, s: int, before: Reached) -> _Strand:
+    def _strand(self, g: int, s: int, before: StatesAndPeak) -> _Strand:
         """Return a segment at its beginning or at its checkpoint."""
         work, (start, stop) = self.works[g], self.cuts[s]
         if self._merges and s:
@@ -233,7 +240,7 @@ class Strands:
         release_scratch()
         return [found[i] for i in sorted(found)]
 
-    def _push(self, g: int, reached: Reached) -> None:
+    def _push(self, g: int, reached: StatesAndPeak) -> None:
         """Add the states of the next segment. They are merged in pairs of neighbors, as in `group_graph`."""
         stack, size = self._merged[g], 1
         while stack and stack[-1][0] == size:
@@ -241,7 +248,7 @@ class Strands:
             reached, size = merge_states(self.works[g], before, reached), 2 * size
         stack.append((size, reached))
 
-    def _all_merged(self, g: int) -> Reached:
+    def _all_merged(self, g: int) -> StatesAndPeak:
         """Return the merged states of all segments."""
         stack = self._merged.pop(g)
         while len(stack) > 1:

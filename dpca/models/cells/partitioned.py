@@ -30,7 +30,7 @@ from dpca.models.cells.partition_rule import by_partition, choose_rule, exact_ru
 from dpca.models.cells.rank import UnmetError
 from dpca.models.cells.rank_choice import RankChoice
 from dpca.models.cells.targets import Validation, check_for, keep_chosen, value_range_for
-from dpca.models.streaming.going_on import RequiresState, read_states, stated_dtype, stored_arrays
+from dpca.models.streaming.stored_states import RequiresState, read_states, stated_dtype, stored_arrays
 from dpca.parameters.cells import CHOICES, PartitionParameters
 from dpca.partition.base import Partition
 from dpca.representation.base import Representation

@@ -19,7 +19,7 @@ from dpca.models.base.parameters import check_parameters, check_states_fit
 from dpca.models.base.store import Kept, StoredModel, kept_parameters
 from dpca.models.kernel.kernel_methods import Found, check_found
 from dpca.models.kernel.landmarks import default_gamma
-from dpca.models.streaming.going_on import RequiresState
+from dpca.models.streaming.stored_states import RequiresState
 from dpca.representation.kernel import KernelRepresentation
 from dpca.storage.errors import DataError
 

@@ -25,8 +25,8 @@ from dpca.models.base.passes import Passes, run_of_fit
 from dpca.models.base.samples import magnitude, varied_source
 from dpca.models.base.store import Kept, StoredModel
 from dpca.models.base.watching import EVERY, Progress, checked_budgets, positive_seconds
-from dpca.models.streaming.going_on import NoStateError, RequiresState, read_states, stated_dtype, stored_arrays
 from dpca.models.streaming.iterating import iterate
+from dpca.models.streaming.stored_states import NoStateError, RequiresState, read_states, stated_dtype, stored_arrays
 from dpca.models.streaming.streaming_methods import method_name
 from dpca.models.streaming.tracked import TRACKED, TrackedScores
 from dpca.parameters.streaming import AUTO

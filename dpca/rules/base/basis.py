@@ -17,7 +17,7 @@ from dpca.rules.base import centering, ritz
 from dpca.rules.base.options import FLAG, count, or_none
 from dpca.rules.base.orthonormal import orthonormalize
 from dpca.rules.base.rule import DivergedError, Rule
-from dpca.rules.base.state import Layout, State
+from dpca.rules.base.state import State, StateLayout
 
 # During so many first updates the basis changes too much: projections on the previous basis do not give its variances.
 WARM_UP_UPDATES = 10
@@ -81,7 +81,7 @@ class SequentialRule(StreamingRule):
     seed: int = field(default=0, kw_only=True, metadata=count("for the random generator", least=0))
     counts: ClassVar[Sequence[str]] = ("n_samples", "n_updates")
 
-    def _layout(self, n_features: int, dtype: DTypeLike) -> Layout:
+    def _layout(self, n_features: int, dtype: DTypeLike) -> StateLayout:
         rows = {"components": ((self.rank(n_features), n_features), working_dtype(dtype))}
         return {**centering.layout(n_features), **rows}
 
@@ -108,7 +108,7 @@ class BasisRule(SequentialRule):
 
     counts = (*SequentialRule.counts, "n_projected")
 
-    def _layout(self, n_features: int, dtype: DTypeLike) -> Layout:
+    def _layout(self, n_features: int, dtype: DTypeLike) -> StateLayout:
         k = self.rank(n_features)
         return {**super()._layout(n_features, dtype), "projected": ((k, k), float)}
 

@@ -9,13 +9,13 @@ import numpy as np
 
 from dpca.kernels.algebra import linalg
 from dpca.kernels.algebra.types import Array, blocks
-from dpca.rules.base.state import Layout, State
+from dpca.rules.base.state import State, StateLayout
 
 # Rows of one float32 sum. Sums of 8-bit integers minus 128 stay within 2**24, where float32 holds every integer.
 _BLOCK_ROWS = 1024
 
 
-def layout(n_features: int) -> Layout:
+def layout(n_features: int) -> StateLayout:
     """Return the layout of the arrays that :func:`take` updates besides the count "n_samples"."""
     return {"mean": ((n_features,), float), "scatter": ((), float)}
 

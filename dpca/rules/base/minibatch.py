@@ -9,7 +9,7 @@ from numpy.typing import DTypeLike
 
 from dpca.kernels.algebra.types import Array
 from dpca.rules.base.rule import Wrapper
-from dpca.rules.base.state import Layout, State
+from dpca.rules.base.state import State, StateLayout
 
 _HELD, _COUNT = "buffered_rows", "n_held"
 
@@ -44,7 +44,7 @@ class InBatches(Wrapper):
         """Whether states can be merged."""
         return not self.chain and bool(self.rule.mergeable)
 
-    def _own_layout(self, n_features: int, dtype: DTypeLike) -> Layout:
+    def _own_layout(self, n_features: int, dtype: DTypeLike) -> StateLayout:
         return {_HELD: ((self.size, n_features), dtype)}
 
     def update(self, state: State, batch: Array) -> State:

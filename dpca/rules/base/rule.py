@@ -13,7 +13,7 @@ from numpy.typing import DTypeLike
 
 from dpca.kernels.algebra.types import Array
 from dpca.rules.base.options import check_options
-from dpca.rules.base.state import Layout, State
+from dpca.rules.base.state import State, StateLayout
 
 
 class DivergedError(ValueError):
@@ -48,7 +48,7 @@ class Rule(ABC):
         check_options(self)
 
     @abstractmethod
-    def _layout(self, n_features: int, dtype: DTypeLike) -> Layout:
+    def _layout(self, n_features: int, dtype: DTypeLike) -> StateLayout:
         """Return the shape and dtype of each array of a state, for batches of ``n_features`` attributes of a dtype."""
 
     def _start(self, state: State, dtype: DTypeLike) -> None:  # noqa: B027 - most rules start at 0
@@ -154,7 +154,7 @@ class Wrapper:
             raise AttributeError(name)
         return getattr(self.rule, name)
 
-    def _own_layout(self, n_features: int, dtype: DTypeLike) -> Layout:
+    def _own_layout(self, n_features: int, dtype: DTypeLike) -> StateLayout:
         """Return the layout of the arrays of the wrapper."""
         return {}
 
@@ -187,7 +187,7 @@ class Wrapper:
         return bytes_of(self._own_layout(n_features, dtype)) + int(self.rule.state_bytes(n_features, dtype))
 
 
-def bytes_of(layout: Layout) -> int:
+def bytes_of(layout: StateLayout) -> int:
     """Return the bytes of the arrays of a layout."""
     return sum(math.prod(shape) * np.dtype(dtype).itemsize for shape, dtype in layout.values())
 

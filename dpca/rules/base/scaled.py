@@ -14,7 +14,7 @@ from dpca.rules.base.basis import BasisRule
 from dpca.rules.base.options import number, or_none
 from dpca.rules.base.orthonormal import gram
 from dpca.rules.base.schedules import SCHEDULE, Delayed, Schedule
-from dpca.rules.base.state import Layout, State
+from dpca.rules.base.state import State, StateLayout
 
 # Number of power iterations per batch, which start from the direction of the previous batches.
 _ITERATIONS = 3
@@ -47,7 +47,7 @@ class ScaledRule(BasisRule):
         metadata=or_none(number("a positive number, such as 255 for 8-bit pixels, or None to measure it", above=0)),
     )
 
-    def _layout(self, n_features: int, dtype: DTypeLike) -> Layout:
+    def _layout(self, n_features: int, dtype: DTypeLike) -> StateLayout:
         measured = {} if self.unit is not None else {"heading": ((n_features,), float), "largest": ((), float)}
         return {**super()._layout(n_features, dtype), **measured}
 

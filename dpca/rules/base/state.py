@@ -12,7 +12,7 @@ from dpca.kernels.algebra.namespace import beside, copy_of, namespace, to_numpy
 from dpca.kernels.algebra.types import Array
 
 #: The shape and the dtype of each array of a state.
-Layout = Mapping[str, tuple[tuple[int, ...], DTypeLike]]
+StateLayout = Mapping[str, tuple[tuple[int, ...], DTypeLike]]
 
 
 @dataclass
@@ -29,7 +29,7 @@ class State:
     counts: dict[str, int] = field(default_factory=dict)
 
     @classmethod
-    def zeros(cls, layout: Layout, counts: Sequence[str] = ("n_samples",)) -> State:
+    def zeros(cls, layout: StateLayout, counts: Sequence[str] = ("n_samples",)) -> State:
         """Return a state of zeros."""
         return cls({name: np.zeros(*array) for name, array in layout.items()}, dict.fromkeys(counts, 0))
 

@@ -13,7 +13,7 @@ from dpca.kernels.algebra.dtypes import working_dtype
 from dpca.kernels.algebra.types import Array
 from dpca.rules.base.orthonormal import gram
 from dpca.rules.base.rule import Wrapper
-from dpca.rules.base.state import Layout, State
+from dpca.rules.base.state import State, StateLayout
 
 _EARLIER, _COUNT = "earlier_components", "n_earlier"
 # The last part of a stream, as a share: the final components are compared with those before it.
@@ -44,7 +44,7 @@ class Watched(Wrapper):
     n_samples: int
     counts = (_COUNT,)
 
-    def _own_layout(self, n_features: int, dtype: DTypeLike) -> Layout:
+    def _own_layout(self, n_features: int, dtype: DTypeLike) -> StateLayout:
         return {_EARLIER: ((self.rule.rank(n_features), n_features), working_dtype(dtype))}
 
     def init(self, n_features: int, dtype: DTypeLike) -> State:

@@ -13,7 +13,7 @@ from numpy.typing import DTypeLike
 from dpca.kernels.algebra.namespace import beside, namespace, to_numpy
 from dpca.kernels.algebra.types import Array, blocks
 from dpca.rules.base.rule import Wrapper
-from dpca.rules.base.state import Layout, State
+from dpca.rules.base.state import State, StateLayout
 from dpca.rules.incremental import nystrom
 
 _ROWS, _KEYS = "sampled_rows", "sampled_keys"
@@ -47,7 +47,7 @@ class Sampled(Wrapper):
     cost of ``finish`` is less than a step of the rule.
     """
 
-    def _own_layout(self, n_features: int, dtype: DTypeLike) -> Layout:
+    def _own_layout(self, n_features: int, dtype: DTypeLike) -> StateLayout:
         room = max(_MOST_BYTES, self.rule.state_bytes(n_features, dtype) // 4)
         n = min(_MOST_ROWS, room // (n_features * np.dtype(dtype).itemsize))
         return {_ROWS: ((n, n_features), dtype), _KEYS: ((n,), float)}

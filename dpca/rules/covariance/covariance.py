@@ -15,7 +15,7 @@ from dpca.kernels.algebra.namespace import any_of, cast, dtype_of, is_numpy, nam
 from dpca.kernels.algebra.rounding import unit
 from dpca.kernels.algebra.types import Array, blocks
 from dpca.rules.base.rule import Rule
-from dpca.rules.base.state import Layout, State
+from dpca.rules.base.state import State, StateLayout
 from dpca.rules.certificates import certified
 
 #: Rows of one float32 product. Products of 8-bit pixels minus 128 are at most 2**14, so their sums over 1024 rows stay
@@ -30,7 +30,7 @@ _SMALL = 2.0**-80
 # Array of a state with a certificate: the sum of squares of the shifted samples, times the rounding error of their
 # dtype.
 _ROUNDING = "rounding"
-CERTIFIED: Layout = {_ROUNDING: ((), float)}
+CERTIFIED: StateLayout = {_ROUNDING: ((), float)}
 #: Rows of a matrix that are centered at a time.
 BAND_ROWS = 128
 # Numbers out of range are either scaled or rejected in the end.
@@ -88,7 +88,7 @@ class Covariance(Rule):
     stackable = True
     least_samples = 2
 
-    def _layout(self, n_features: int, dtype: DTypeLike) -> Layout:
+    def _layout(self, n_features: int, dtype: DTypeLike) -> StateLayout:
         return {
             "shift": ((n_features,), float),
             "sum": ((n_features,), float),
@@ -201,7 +201,7 @@ class CovariancePCA(Covariance):
     precise: bool = field(default=False, kw_only=True)
     certified: bool = field(default=False, kw_only=True)
 
-    def _layout(self, n_features: int, dtype: DTypeLike) -> Layout:
+    def _layout(self, n_features: int, dtype: DTypeLike) -> StateLayout:
         return {**super()._layout(n_features, dtype), **(CERTIFIED if self.certified else {})}
 
     def _finish(self, state: State) -> dict[str, Array]:

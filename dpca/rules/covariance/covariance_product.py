@@ -16,7 +16,7 @@ from dpca.kernels.algebra.rounding import eigen_error, unit
 from dpca.kernels.algebra.types import Array, blocks
 from dpca.rules.base.orthonormal import gram
 from dpca.rules.base.rule import Rule
-from dpca.rules.base.state import Layout, State
+from dpca.rules.base.state import State, StateLayout
 from dpca.rules.certificates import certificate
 from dpca.rules.covariance.measured import (
     BLOCK_ROWS,
@@ -61,7 +61,7 @@ class CovarianceProduct(Rule):
     mergeable = True
     least_samples = 2
 
-    def _layout(self, n_features: int, dtype: DTypeLike) -> Layout:
+    def _layout(self, n_features: int, dtype: DTypeLike) -> StateLayout:
         image = (len(self.components), n_features)
         # The sum of squares times the rounding error of the dtype is also a sum over samples.
         numbers = dict.fromkeys(("squares", "rounding"), ((), float))
@@ -217,7 +217,7 @@ class RayleighRitz(CovarianceProduct):
                 f"{len(self.components)}"
             )
 
-    def _layout(self, n_features: int, dtype: DTypeLike) -> Layout:
+    def _layout(self, n_features: int, dtype: DTypeLike) -> StateLayout:
         return {**super()._layout(n_features, dtype), "outside": ((), float)}
 
     def _groups(self, n: int) -> list[tuple[slice, Array]]:

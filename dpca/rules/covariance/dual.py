@@ -21,7 +21,7 @@ from dpca.kernels.algebra.rounding import gamma, unit
 from dpca.kernels.algebra.types import Array, blocks
 from dpca.rules.base.orthonormal import orthonormalize
 from dpca.rules.base.rule import Rule
-from dpca.rules.base.state import Layout, State
+from dpca.rules.base.state import State, StateLayout
 from dpca.rules.certificates import certificate
 
 _BLOCK_ROWS = 1024
@@ -50,7 +50,7 @@ class BlockGram(Rule):
     center: bool = True
     least_samples = 0
 
-    def _layout(self, n_features: int, dtype: DTypeLike) -> Layout:
+    def _layout(self, n_features: int, dtype: DTypeLike) -> StateLayout:
         return {"rows": ((self.n_samples, n_features), dtype)}
 
     def _take(self, state: State, batch: Array) -> None:
@@ -181,7 +181,7 @@ class DualComponents(Rule):
     n_components: int
     center: bool = True
 
-    def _layout(self, n_features: int, dtype: DTypeLike) -> Layout:
+    def _layout(self, n_features: int, dtype: DTypeLike) -> StateLayout:
         image = (len(self.weights), n_features)
         return {"image": (image, float), "sum": ((n_features,), float), "shift": ((n_features,), float)}
 

@@ -9,7 +9,7 @@ from numpy.typing import DTypeLike
 
 from dpca.kernels.algebra.types import Array
 from dpca.rules.base.rule import Rule
-from dpca.rules.base.state import Layout, State
+from dpca.rules.base.state import State, StateLayout
 
 
 @dataclass(frozen=True)
@@ -21,7 +21,7 @@ class Extremes(Rule):
 
     mergeable = True
 
-    def _layout(self, n_features: int, dtype: DTypeLike) -> Layout:
+    def _layout(self, n_features: int, dtype: DTypeLike) -> StateLayout:
         return {"low": ((1,), float), "high": ((1,), float)}
 
     def _start(self, state: State, dtype: DTypeLike) -> None:

@@ -11,7 +11,7 @@ from dpca.kernels.algebra import linalg
 from dpca.kernels.algebra.namespace import cast, dtype_of, empty, is_numpy, namespace
 from dpca.kernels.algebra.types import Array, blocks
 from dpca.rules.base.rule import Rule
-from dpca.rules.base.state import Layout, State
+from dpca.rules.base.state import State, StateLayout
 from dpca.rules.covariance.covariance import is_exact
 
 # Copies of blocks of this size stay in the cache of one core. Sums of squares of 256 8-bit integers are below 2^24,
@@ -35,7 +35,7 @@ class Moments(Rule):
     stackable = True
     least_samples = 2
 
-    def _layout(self, n_features: int, dtype: DTypeLike) -> Layout:
+    def _layout(self, n_features: int, dtype: DTypeLike) -> StateLayout:
         return {"mean": ((n_features,), float), "m2": ((n_features,), float)}
 
     def _take(self, state: State, batch: Array) -> None:

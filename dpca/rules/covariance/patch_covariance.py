@@ -10,7 +10,7 @@ from numpy.typing import DTypeLike
 
 from dpca.kernels.algebra.types import Array
 from dpca.kernels.patches import PatchGrid
-from dpca.rules.base.state import Layout, State
+from dpca.rules.base.state import State, StateLayout
 from dpca.rules.covariance.covariance import CovariancePCA
 from dpca.rules.covariance.pooled_covariance import SeveralCovariances
 
@@ -46,7 +46,7 @@ class PatchCovariancePCA(SeveralCovariances):
     def _one(self) -> CovariancePCA:
         return CovariancePCA(self.n_components, precise=True)
 
-    def _layout(self, n_features: int, dtype: DTypeLike) -> Layout:
+    def _layout(self, n_features: int, dtype: DTypeLike) -> StateLayout:
         return self._one._layout(self.grid.n_features, dtype)
 
     def _take(self, state: State, batch: Array) -> None:

@@ -14,7 +14,7 @@ from numpy.typing import DTypeLike
 
 from dpca.kernels.algebra.types import Array, blocks
 from dpca.rules.base.rule import Rule
-from dpca.rules.base.state import Layout, State
+from dpca.rules.base.state import State, StateLayout
 from dpca.rules.covariance.covariance import (
     BAND_ROWS,
     BLOCK_ROWS,
@@ -98,8 +98,8 @@ class PooledCovariancePCA(SeveralCovariances):
     def _one(self) -> CovariancePCA:
         return CovariancePCA(self.n_components)
 
-    def _layout(self, n_features: int, dtype: DTypeLike) -> Layout:
-        crosses: Layout = {f"cross-{g}": ((d, d), float) for g, (_, d) in enumerate(self.groups)}
+    def _layout(self, n_features: int, dtype: DTypeLike) -> StateLayout:
+        crosses: StateLayout = {f"cross-{g}": ((d, d), float) for g, (_, d) in enumerate(self.groups)}
         return {"shift": ((n_features,), float), "sum": ((n_features,), float), **crosses}
 
     def _start(self, state: State, dtype: DTypeLike) -> None:

@@ -14,7 +14,7 @@ from dpca.kernels.algebra import linalg
 from dpca.kernels.algebra.types import Array, blocks
 from dpca.rules.base.codes import DIGITS, read_codes
 from dpca.rules.base.rule import DivergedError
-from dpca.rules.base.state import Layout, State
+from dpca.rules.base.state import State, StateLayout
 from dpca.rules.covariance.covariance import BAND_ROWS, QUIET, Covariance, move_shift
 from dpca.rules.covariance.pooled_covariance import SeveralCovariances
 
@@ -64,7 +64,7 @@ class RidgeMoments(SeveralCovariances):
     n_folds: int = field(default=1, kw_only=True)
     standardize: bool = field(default=True, kw_only=True)
 
-    def _layout(self, n_features: int, dtype: DTypeLike) -> Layout:
+    def _layout(self, n_features: int, dtype: DTypeLike) -> StateLayout:
         k, d = self.n_folds, n_features - DIGITS
         return {
             "shift": ((k, d), float),

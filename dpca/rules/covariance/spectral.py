@@ -14,7 +14,7 @@ from dpca.kernels.algebra.dtypes import working_dtype
 from dpca.kernels.algebra.types import Array, blocks
 from dpca.rules.base.options import count
 from dpca.rules.base.rule import Rule, check_products
-from dpca.rules.base.state import Layout, State
+from dpca.rules.base.state import State, StateLayout
 
 # Values of blocks that are transformed at a time.
 _AT_ONCE = 2**22
@@ -69,7 +69,7 @@ class SpectralSVD(Rule):
         d = n_features // len(self.window)
         return len(self.frequencies), min(self.n_modes + self.oversampling, d), d
 
-    def _layout(self, n_features: int, dtype: DTypeLike) -> Layout:
+    def _layout(self, n_features: int, dtype: DTypeLike) -> StateLayout:
         n_frequencies, q, d = self._shape(n_features)
         return {
             "basis": ((n_frequencies, q, d), np.result_type(working_dtype(dtype), np.complex64)),

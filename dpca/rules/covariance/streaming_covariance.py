@@ -13,7 +13,7 @@ from dpca.kernels.algebra.dtypes import working_dtype
 from dpca.kernels.algebra.namespace import beside, dtype_of
 from dpca.kernels.algebra.types import Array
 from dpca.rules.base.basis import StreamingRule
-from dpca.rules.base.state import Layout, State
+from dpca.rules.base.state import State, StateLayout
 from dpca.rules.covariance.covariance import CERTIFIED, Covariance
 
 
@@ -39,7 +39,7 @@ class StreamingCovariance(StreamingRule, Covariance):
     random_order = False
     least_samples: ClassVar[int] = 1
 
-    def _layout(self, n_features: int, dtype: DTypeLike) -> Layout:
+    def _layout(self, n_features: int, dtype: DTypeLike) -> StateLayout:
         # Memory for the result, in the working dtype of the samples.
         rows = {"components": ((self.rank(n_features), n_features), working_dtype(dtype))}
         return {**super()._layout(n_features, dtype), **CERTIFIED, **rows}

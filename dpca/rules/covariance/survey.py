@@ -9,7 +9,7 @@ from numpy.typing import DTypeLike
 
 from dpca.kernels.algebra.types import Array, blocks
 from dpca.rules.base.rule import Rule
-from dpca.rules.base.state import Layout, State
+from dpca.rules.base.state import State, StateLayout
 
 # Sample numbers are two columns of floating-point numbers, which hold integers up to 2^24 exactly.
 _PART = 2**20
@@ -50,7 +50,7 @@ class Survey(Rule):
 
     mergeable = True
 
-    def _layout(self, n_features: int, dtype: DTypeLike) -> Layout:
+    def _layout(self, n_features: int, dtype: DTypeLike) -> StateLayout:
         d = len(self.shift)
         whole = dict.fromkeys(("count", "first", "last", "run"), ((d,), np.int64))
         sums = {"sums": ((self._n_groups, d), float), "along": ((d,), float), "squares": ((d,), float)}

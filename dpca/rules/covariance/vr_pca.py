@@ -14,7 +14,7 @@ from dpca.kernels.algebra.types import Array
 from dpca.rules.base.options import number
 from dpca.rules.base.orthonormal import orthonormalize
 from dpca.rules.base.rule import Rule
-from dpca.rules.base.state import Layout, State
+from dpca.rules.base.state import State, StateLayout
 
 
 @dataclass(frozen=True, eq=False)
@@ -53,7 +53,7 @@ class VRPCA(Rule):
     random_order = True
     least_samples = 0
 
-    def _layout(self, n_features: int, dtype: DTypeLike) -> Layout:
+    def _layout(self, n_features: int, dtype: DTypeLike) -> StateLayout:
         return {"basis": ((len(self.anchor), n_features), working_dtype(dtype))}
 
     def _start(self, state: State, dtype: DTypeLike) -> None:

@@ -13,7 +13,7 @@ from dpca.rules.base import centering, ritz
 from dpca.rules.base.basis import SequentialRule
 from dpca.rules.base.options import number
 from dpca.rules.base.orthonormal import orthonormalize
-from dpca.rules.base.state import Layout, State
+from dpca.rules.base.state import State, StateLayout
 
 
 @dataclass(frozen=True)
@@ -38,7 +38,7 @@ class CCIPCA(SequentialRule):
 
     amnesic: float = field(default=0.0, kw_only=True, metadata=number("0 or more; 2 to 4 for drifting data", least=0))
 
-    def _layout(self, n_features: int, dtype: DTypeLike) -> Layout:
+    def _layout(self, n_features: int, dtype: DTypeLike) -> StateLayout:
         return {**super()._layout(n_features, dtype), "eigenvalues": ((self.rank(n_features),), float)}
 
     def _take(self, state: State, batch: Array) -> None:

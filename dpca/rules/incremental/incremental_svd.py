@@ -17,7 +17,7 @@ from dpca.kernels.algebra.types import Array, blocks
 from dpca.rules.base.basis import StreamingRule
 from dpca.rules.base.options import FLAG, count, number
 from dpca.rules.base.rule import check_products
-from dpca.rules.base.state import Layout, State
+from dpca.rules.base.state import State, StateLayout
 from dpca.rules.base.turning import change_of, complete, length, products, rotate
 from dpca.rules.certificates import certificate
 from dpca.rules.incremental import nystrom
@@ -97,7 +97,7 @@ class IncrementalSVD(StreamingRule):
     def _kept(self, n_features: int) -> int:
         return min(self.rank(n_features) + self.oversampling, n_features)
 
-    def _layout(self, n_features: int, dtype: DTypeLike) -> Layout:
+    def _layout(self, n_features: int, dtype: DTypeLike) -> StateLayout:
         q = self._kept(n_features)
         return {
             "basis": ((q, n_features), working_dtype(dtype)),

@@ -12,7 +12,7 @@ from dpca.kernels.algebra.types import Array
 from dpca.rules.base import centering, ritz
 from dpca.rules.base.basis import StreamingRule
 from dpca.rules.base.orthonormal import gram, orthonormalize
-from dpca.rules.base.state import Layout, State
+from dpca.rules.base.state import State, StateLayout
 
 # Residuals below this share of their sample are rounding errors of float32 data.
 _NOTHING_NEW = 1e-6
@@ -37,7 +37,7 @@ class IPCA(StreamingRule):
 
     counts = ("n_samples", "rank")
 
-    def _layout(self, n_features: int, dtype: DTypeLike) -> Layout:
+    def _layout(self, n_features: int, dtype: DTypeLike) -> StateLayout:
         k = self.rank(n_features)
         rows = ((k, n_features), working_dtype(dtype))
         return {**centering.layout(n_features), "components": rows, "eigenvalues": ((k,), float)}

@@ -16,7 +16,7 @@ from dpca.kernels.algebra.namespace import to_numpy
 from dpca.kernels.algebra.types import Array
 from dpca.kernels.inner_products import KernelMap
 from dpca.rules.base.rule import Wrapper
-from dpca.rules.base.state import Layout, State
+from dpca.rules.base.state import State, StateLayout
 from dpca.rules.certificates import certificate
 from dpca.rules.covariance.moments import Moments
 
@@ -168,7 +168,7 @@ class KernelComponents(Mapped):
     n_components: int
     held_out: Array | None = field(default=None, kw_only=True)
 
-    def _own_layout(self, n_features: int, dtype: DTypeLike) -> Layout:
+    def _own_layout(self, n_features: int, dtype: DTypeLike) -> StateLayout:
         return {"trace": ((), float)}
 
     def update(self, state: State, batch: Array) -> State:

@@ -10,7 +10,7 @@ from numpy.typing import DTypeLike
 
 from dpca.kernels.algebra.types import Array
 from dpca.rules.base.rule import DivergedError, Rule
-from dpca.rules.base.state import Layout, State
+from dpca.rules.base.state import State, StateLayout
 from dpca.rules.kernel.gains import Gains
 
 # Rows that are longer than expected by this factor have diverged. NaN and infinity appear much later.
@@ -74,10 +74,14 @@ class KernelHebbian(Rule):
     random_order = True
     counts = ("n_samples", "n_updates", "n_turns")
 
-    def _layout(self, n_features: int, dtype: DTypeLike) -> Layout:
+    def _layout(self, n_features: int, dtype: DTypeLike) -> StateLayout:
         r, capacity = len(self.start["expansion"]), len(self.order) // _BLOCK + 1
         squares = dict.fromkeys(("lengths", "products", "cross", "turn"), ((r, r), float))
-        own: Layout = {"eigenvalues": ((r,), float), "turns": ((capacity, r, r), float), "edges": ((capacity,), int)}
+        own: StateLayout = {
+            "eigenvalues": ((r,), float),
+            "turns": ((capacity, r, r), float),
+            "edges": ((capacity,), int),
+        }
         return {**{name: (self.start[name].shape, float) for name in _KEPT}, **squares, **own}
 
     def _start(self, state: State, dtype: DTypeLike) -> None:

@@ -12,7 +12,7 @@ from dpca.rules.base.basis import OrthonormalRule
 from dpca.rules.base.options import number
 from dpca.rules.base.orthonormal import gram, orthonormalize
 from dpca.rules.base.rule import check_products
-from dpca.rules.base.state import Layout, State
+from dpca.rules.base.state import State, StateLayout
 from dpca.rules.base.summing import RANK, SummedRule
 
 
@@ -52,7 +52,7 @@ class BlockPower(SummedRule, OrthonormalRule):
         if self.online:
             raise ValueError("online is True, but the block power method requires batches: give online=False")
 
-    def _layout(self, n_features: int, dtype: DTypeLike) -> Layout:
+    def _layout(self, n_features: int, dtype: DTypeLike) -> StateLayout:
         arrays = super()._layout(n_features, dtype)
         previous = {"previous": arrays["components"]} if self.momentum else {}
         return {**arrays, "block": arrays["components"], **previous}

@@ -14,7 +14,7 @@ from dpca.rules.base.basis import check_converging, product
 from dpca.rules.base.orthonormal import gram, orthonormalize
 from dpca.rules.base.scaled import ScaledRule
 from dpca.rules.base.schedules import SCHEDULE, Power, Schedule
-from dpca.rules.base.state import Layout, State
+from dpca.rules.base.state import State, StateLayout
 from dpca.rules.stochastic.oja import add_projected_gradient
 
 # Number of rank-one updates of the pseudo-inverse before it is computed exactly, which removes accumulated rounding.
@@ -51,7 +51,7 @@ class ImplicitKrasulina(ScaledRule):
     schedule: Schedule = field(default=Power(5.0, 0.8), metadata=SCHEDULE)
     averageable = True
 
-    def _layout(self, n_features: int, dtype: DTypeLike) -> Layout:
+    def _layout(self, n_features: int, dtype: DTypeLike) -> StateLayout:
         arrays, k = super()._layout(n_features, dtype), self.rank(n_features)
         return {**arrays, "inverse": arrays["components"], "gram": ((k, k), float)}
 

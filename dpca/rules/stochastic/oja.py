@@ -13,7 +13,7 @@ from dpca.rules.base import ritz
 from dpca.rules.base.basis import OrthonormalRule, check_converging, product
 from dpca.rules.base.options import instance
 from dpca.rules.base.scaled import ScaledRule
-from dpca.rules.base.state import Layout, State
+from dpca.rules.base.state import State, StateLayout
 from dpca.rules.base.summing import SummedRule
 from dpca.rules.kernel.gains import Gains
 
@@ -96,7 +96,7 @@ class Sanger(OjaSubspace):
     def _adapted(self) -> bool:
         return self.gains is not None and self.gains.meta > 0
 
-    def _layout(self, n_features: int, dtype: DTypeLike) -> Layout:
+    def _layout(self, n_features: int, dtype: DTypeLike) -> StateLayout:
         layout = super()._layout(n_features, dtype)
         if not self._adapted:
             return layout

@@ -13,7 +13,7 @@ from dpca.rules.base.basis import BasisRule, product
 from dpca.rules.base.options import count, number, or_none
 from dpca.rules.base.rule import check_products
 from dpca.rules.base.schedules import SCHEDULE, Delayed, Schedule
-from dpca.rules.base.state import Layout, State
+from dpca.rules.base.state import State, StateLayout
 
 # Largest weight of the new batch in an average. The rest keeps the lateral weights positive definite.
 _LARGEST_GAIN = 0.9
@@ -52,7 +52,7 @@ class SimilarityMatching(BasisRule):
         default=None, kw_only=True, metadata=or_none(count("steps, or None to solve for y"))
     )
 
-    def _layout(self, n_features: int, dtype: DTypeLike) -> Layout:
+    def _layout(self, n_features: int, dtype: DTypeLike) -> StateLayout:
         k = self.rank(n_features)
         return {**super()._layout(n_features, dtype), "lateral": ((k, k), float)}
 

@@ -151,7 +151,7 @@ FORMATS = (
         ".npy",
         lambda file: file.first.startswith(b"\x93NUMPY"),
         lambda path, key, axes: open_npy(path, axes),
-        anywhere=True,
+        supports_urls=True,
     ),
     Format(".npz", lambda file: file.name.endswith(".npz"), open_npz),
 )

@@ -261,6 +261,6 @@ FORMATS = (
         f"images ({NAMES})",
         lambda file: is_image(file.name, lambda: file.first),
         lambda path, key, axes: FilesReader([path]),
-        anywhere=True,
+        supports_urls=True,
     ),
 )

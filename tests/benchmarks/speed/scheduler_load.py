@@ -26,7 +26,7 @@ from distributed.comm.core import CommClosedError
 from distributed.protocol import dumps, loads
 from distributed.versions import get_versions
 
-from dpca.engine.folds.fold_tasks import Work, group_graph
+from dpca.engine.folds.fold_tasks import GroupTask, group_graph
 from dpca.engine.folds.plan import Group, Outline
 from dpca.partition import CellGrid
 from dpca.rules.covariance.covariance import CovariancePCA
@@ -136,7 +136,7 @@ def fold_nodes(tasks: int) -> list[Any]:
     nodes = []
     for g in range(_GROUPS):
         group = Group((g,), grid.region(g))
-        work = Work(CovariancePCA(2), grid, group, 1, 1, 2**62, "nowhere", np.dtype(np.uint8), f"group-{g}", "fit")
+        work = GroupTask(CovariancePCA(2), grid, group, 1, 1, 2**62, "nowhere", np.dtype(np.uint8), f"group-{g}", "fit")
         nodes.append(group_graph(work, source, cuts))
     return nodes
 

@@ -31,7 +31,7 @@ from sklearn.decomposition import IncrementalPCA
 from threadpoolctl import threadpool_limits
 
 from dpca import StreamingPCA
-from dpca.engine.folds.fold_tasks import Work, fold_segment
+from dpca.engine.folds.fold_tasks import GroupTask, fold_segment
 from dpca.engine.folds.plan import Group
 from dpca.engine.sources.source import as_source, batches
 from dpca.models.streaming.streaming_methods import RuleStream, make_rule
@@ -234,7 +234,7 @@ def reading_lines(inputs: Inputs) -> Iterator[Line]:
 
     def both() -> None:
         fold_segment(
-            Work(rule, whole, group, rows, 1, source.shape[0], source.name, source.dtype, "", "fit"), source, span
+            GroupTask(rule, whole, group, rows, 1, source.shape[0], source.name, source.dtype, "", "fit"), source, span
         )
 
     with threadpool_limits(1):

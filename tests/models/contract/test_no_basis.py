@@ -34,7 +34,7 @@ from dpca.partition import Whole
 from dpca.report.record import read_report
 from dpca.representation.base import Representation, array_digest
 from dpca.rules.base.rule import Rule
-from dpca.rules.base.state import Layout, State
+from dpca.rules.base.state import State, StateLayout
 from dpca.storage import DataError, open_stack, verify
 from dpca.storage.run import Run
 from dpca.storage.transaction.workspace import fingerprint_of
@@ -108,7 +108,7 @@ class Lloyd(Rule):
     def mergeable(self) -> bool:
         return True
 
-    def _layout(self, n_features: int, dtype: DTypeLike) -> Layout:
+    def _layout(self, n_features: int, dtype: DTypeLike) -> StateLayout:
         return {"sums": (self.book.shape, np.float64), "members": ((len(self.book),), np.float64)}
 
     def _take(self, state: State, batch: np.ndarray) -> None:

@@ -13,14 +13,14 @@ from PIL import Image, ImageFile, ImageOps
 from PIL.JpegImagePlugin import JpegImageFile
 
 from dpca.storage.errors import DataError
-from dpca.storage.images import MAX_PIXELS, Rules, decode
+from dpca.storage.images import MAX_PIXELS, DecodeOptions, decode
 from tests.storage.sources.made_sources import encoded, jpeg_bomb, pixels, png_bomb, tiff_bomb, truth, webp_bomb
 
 GREY, RGB = pixels(channels=1), pixels()
 ALPHA = np.linspace(0, 255, 24 * 20).astype(np.uint8).reshape(24, 20)
 
 
-def refused(payload: bytes, rules: Rules | None = None) -> str:
+def refused(payload: bytes, rules: DecodeOptions | None = None) -> str:
     with pytest.raises(DataError) as caught:
         decode(payload, rules)
     message = str(caught.value)
@@ -67,11 +67,11 @@ def test_exif_rotation_is_applied(kind: str, orientation: int) -> None:
     assert decoded.shape == ((20, 24, 3) if orientation > 4 else (24, 20, 3))
     np.testing.assert_array_equal(decoded, upright)
     # a stack of that shape accepts it, although its header says the other way round
-    decode(payload, Rules().settle(decoded, "first.jpg"))
+    decode(payload, DecodeOptions().settle(decoded, "first.jpg"))
 
 
 def test_a_wrong_turn_is_another_size() -> None:
-    settled = Rules().settle(np.empty((20, 24, 3), np.uint8), "first.png")
+    settled = DecodeOptions().settle(np.empty((20, 24, 3), np.uint8), "first.png")
     assert "24 x 20 pixels" in refused(encoded(RGB), settled)
 
 
@@ -216,7 +216,7 @@ def test_bombs_are_refused_by_their_header(bomb: bytes) -> None:
 
 @pytest.mark.usefixtures("_undecoded")
 def test_another_size_is_refused_by_its_header() -> None:
-    settled = Rules().settle(RGB, "first.jpg")
+    settled = DecodeOptions().settle(RGB, "first.jpg")
     message = refused(png_bomb(9000, 9000), settled)
     for words in ("9000 x 9000 pixels", "24 x 20", "'first.jpg'", "resize=(24, 20)", "crop=(24, 20)"):
         assert words in message
@@ -272,7 +272,7 @@ def test_damage_never_raises_anything_else(
 ) -> None:
     sound = encoded(pixels(3, 60, 70), kind, **options)
     rng = np.random.default_rng(7)
-    rules = Rules().settle(truth(sound), "first")
+    rules = DecodeOptions().settle(truth(sound), "first")
     for _ in range(150):
         payload = bytearray(sound)
         for place in rng.integers(0, len(payload), rng.integers(1, 6)):
@@ -289,45 +289,45 @@ def test_damage_never_raises_anything_else(
 
 class TestRules:
     def test_grey_is_repeated_in_a_color_stack(self) -> None:
-        for rules in (Rules(color="rgb"), Rules().settle(RGB, "first.png")):
+        for rules in (DecodeOptions(color="rgb"), DecodeOptions().settle(RGB, "first.png")):
             np.testing.assert_array_equal(decode(encoded(GREY), rules), np.stack([GREY] * 3, -1))
 
     def test_color_in_a_grey_stack_is_refused(self) -> None:
-        message = refused(encoded(RGB), Rules().settle(GREY, "first.png"))
+        message = refused(encoded(RGB), DecodeOptions().settle(GREY, "first.png"))
         assert "'first.png'" in message
         assert "--color rgb" in message
 
     def test_color_can_be_made_grey(self) -> None:
         expected = np.asarray(Image.fromarray(RGB).convert("L"))
-        np.testing.assert_array_equal(decode(encoded(RGB), Rules(color="grey")), expected)
-        np.testing.assert_array_equal(decode(encoded(GREY), Rules(color="grey")), GREY)
+        np.testing.assert_array_equal(decode(encoded(RGB), DecodeOptions(color="grey")), expected)
+        np.testing.assert_array_equal(decode(encoded(GREY), DecodeOptions(color="grey")), GREY)
 
     def test_crop_takes_the_center(self) -> None:
-        np.testing.assert_array_equal(decode(encoded(RGB), Rules(crop=(10, 7))), RGB[7:17, 6:13])
-        assert "crop of 25 x 7" in refused(encoded(RGB), Rules(crop=(25, 7)))
+        np.testing.assert_array_equal(decode(encoded(RGB), DecodeOptions(crop=(10, 7))), RGB[7:17, 6:13])
+        assert "crop of 25 x 7" in refused(encoded(RGB), DecodeOptions(crop=(25, 7)))
 
     def test_resize_is_pillows_lanczos(self) -> None:
         for picture in (GREY, RGB):
             expected = np.asarray(Image.fromarray(picture).resize((9, 31), Image.Resampling.LANCZOS))
-            np.testing.assert_array_equal(decode(encoded(picture), Rules(resize=(31, 9))), expected)
+            np.testing.assert_array_equal(decode(encoded(picture), DecodeOptions(resize=(31, 9))), expected)
 
     def test_crop_comes_before_resize(self) -> None:
         center = Image.fromarray(RGB[2:22])
         expected = np.asarray(center.resize((8, 8), Image.Resampling.LANCZOS))
-        np.testing.assert_array_equal(decode(encoded(RGB), Rules(crop=(20, 20), resize=(8, 8))), expected)
+        np.testing.assert_array_equal(decode(encoded(RGB), DecodeOptions(crop=(20, 20), resize=(8, 8))), expected)
 
     def test_resize_keeps_sixteen_bits(self) -> None:
         values = GREY.astype(np.uint16) * 200
-        decoded = decode(encoded(values), Rules(resize=(12, 10)))
+        decoded = decode(encoded(values), DecodeOptions(resize=(12, 10)))
         assert decoded.dtype == np.uint16
         expected = np.asarray(Image.fromarray(values.astype(np.float32)).resize((10, 12), Image.Resampling.LANCZOS))
         np.testing.assert_allclose(decoded, expected, atol=0.5)
 
     def test_a_right_sized_image_is_not_resampled(self) -> None:
-        np.testing.assert_array_equal(decode(encoded(RGB), Rules(resize=(24, 20))), RGB)
+        np.testing.assert_array_equal(decode(encoded(RGB), DecodeOptions(resize=(24, 20))), RGB)
 
     def test_another_type_is_refused(self) -> None:
-        message = refused(encoded(GREY.astype(np.uint16)), Rules().settle(GREY, "first.png"))
+        message = refused(encoded(GREY.astype(np.uint16)), DecodeOptions().settle(GREY, "first.png"))
         for words in ("uint16", "uint8", "'first.png'"):
             assert words in message
 
@@ -343,7 +343,7 @@ class TestRules:
     )
     def test_nonsense_is_refused(self, options: dict[str, Any]) -> None:
         with pytest.raises(DataError, match=next(iter(options))):
-            Rules(**options)
+            DecodeOptions(**options)
 
 
 @given(
