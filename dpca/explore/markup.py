@@ -61,7 +61,7 @@ def triplet(view: SampleView) -> Markup:
     panels = [
         ("original", view.original, f"original of {name}"),
         (f"reconstruction{of}", view.reconstruction, f"reconstruction of {name}{of}"),
-        (difference, view.difference, f"{difference}, grey is zero"),
+        (difference, view.difference, f"{difference}, gray is zero"),
     ]
     return Markup(_VIEWS.triplet(_pictures(panels)))
 

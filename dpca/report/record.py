@@ -44,7 +44,7 @@ KEYS = {
     "method": "update rule of a streaming PCA, or solver of an exact one",
     "landmarks": "number of landmarks of a kernel PCA",
     "passes": "number of passes of the fit over the samples",
-    "scalars_ratio": "compression ratio in scalars, as in the thesis: attributes to kept scalars of a sample",
+    "scalars_ratio": "compression ratio in scalars (Alakkari 2020): attributes to scores of a sample",
     "bytes_ratio": "decoded bytes to bytes of scores and model on disk, or to bytes of the compressed store",
     "bytes_compressed": "bytes of all files of the compressed store, if there is one",
     "bytes_given": "bytes of the input files; null if they are not on this disk",
@@ -76,19 +76,19 @@ _STAGE_KEYS = ("seconds", "bytes", "peak_memory", "planned")
 _CAPTIONS = {
     "comparison": (
         "Originals and reconstructions",
-        "Samples and their reconstructions. The difference is around grey, amplified by the factor in its heading.",
+        "Samples and their reconstructions. Gray means no difference. The heading states the amplification.",
     ),
     "worst": ("The worst samples", "The samples with the lowest quality."),
     "eigenfaces": (
         "Eigenfaces",
         "First eigenvectors of every cell or band, all on one scale. Each entry is at the position of its attribute. "
-        "Zero is white, positive red, negative blue; for color samples zero is grey. The sign of an eigenvector is "
+        "Zero is white, positive red, negative blue; for color samples zero is gray. The sign of an eigenvector is "
         "arbitrary: signs are chosen so that neighboring cells agree.",
     ),
     "eigenimages": (
         "Eigenimages",
         "The first components, all on one scale, with the share of the variance that each explains. Zero is white, "
-        "positive red, negative blue; for color samples zero is grey. The sign is arbitrary.",
+        "positive red, negative blue; for color samples zero is gray. The sign is arbitrary.",
     ),
     "ranks": ("Components kept", "How many components each cell or band keeps, at the positions of its attributes."),
     "explained_variance": (

@@ -107,7 +107,7 @@ def summary(report: Mapping[str, Any], *, times: str = "x") -> list[tuple[str, s
         ("passes", shown("passes")),
         (
             "compression, scalars",
-            shown("scalars_ratio", lambda r: f"{_ratio(r)} (attributes to kept scalars, as in the thesis)"),
+            shown("scalars_ratio", lambda r: f"{_ratio(r)} (attributes to scores of a sample; Alakkari 2020)"),
         ),
         *(() if small else in_bytes),
         ("goal", shown("goal", _goal)),
