@@ -13,6 +13,7 @@ import threading
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager, suppress
 from functools import partial
+from multiprocessing import resource_tracker
 from typing import TYPE_CHECKING, Any
 
 import dask
@@ -323,6 +324,8 @@ def _workers_ignore(*signals: signal.Signals) -> Iterator[None]:
     A terminal sends signals to every process of a program, including workers that are still importing. Workers end
     with their cluster anyway.
     """
+    # Python starts this process before the first worker, and unblocks SIGINT after that.
+    resource_tracker.ensure_running()
     before = signal.pthread_sigmask(signal.SIG_BLOCK, signals)
     try:
         yield

@@ -7,9 +7,11 @@ import mmap
 import os
 import signal
 import socket
+import subprocess
 import sys
 import time
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 import dask
@@ -242,3 +244,25 @@ def test_dead_workers_count_while_they_are_on_their_way_back() -> None:
         process.kill()
         assert parallel_tasks(client, 7) == 2
     assert parallel_tasks(None, 7) == 7
+
+
+_MASKS = """
+import psutil
+from dpca.engine.clusters.cluster import open_client
+if __name__ == "__main__":
+    with open_client(workers=1, memory="1GB"):
+        for one in psutil.Process().children(recursive=True):
+            if "forkserver" in " ".join(one.cmdline()):
+                print(next(line for line in open(f"/proc/{one.pid}/status") if line.startswith("SigBlk")))
+"""
+
+
+@pytest.mark.programs
+@pytest.mark.skipif(sys.platform != "linux", reason="reads /proc")
+def test_workers_that_are_still_importing_do_not_print_a_traceback(tmp_path: Path) -> None:
+    """A terminal sends SIGINT to them, too. It is blocked from the start of the process that forks them."""
+    (tmp_path / "program.py").write_text(_MASKS)
+    said = subprocess.run([sys.executable, str(tmp_path / "program.py")], capture_output=True, text=True, check=True)
+    masks = [int(line.split()[1], 16) for line in said.stdout.splitlines() if line]
+    assert masks
+    assert all(mask >> (number - 1) & 1 for mask in masks for number in (signal.SIGINT, signal.SIGHUP))
