@@ -15,6 +15,7 @@ from hypothesis import strategies as st
 from skimage.metrics import structural_similarity
 
 from dpca import BandPCA, CellPCA
+from dpca.kernels.pixels import Pixels
 from dpca.models.cells import targets
 from dpca.models.cells.targets import fewest
 from dpca.representation.linear import LinearRepresentation
@@ -243,7 +244,26 @@ def test_samples_held_in_memory_are_as_many_as_fit() -> None:
     basis = LinearRepresentation(free.grid_, np.zeros((40, 40)), np.zeros((30, 40, 40), np.float32))
     held = targets.Held(basis, check, (0, 255))
     assert held.n_samples == 20
+    np.testing.assert_array_equal(np.concatenate(held._samples), x[check.samples[np.arange(20) * 300 // 20]])
     assert tight.fit(x).target_reached_ == free.target_reached_
+
+
+def test_ssim_of_held_samples_is_that_of_the_stated_range() -> None:
+    x = smooth_images(30, (40, 40))
+    model = CellPCA(6, cell_shape=10).fit(x)
+    check = targets.TargetCheck(_source(x), np.arange(30), "measured", 2, 2**30)
+    found = targets.Held(model.basis_, check, (50, 200)).ssim(np.full(16, 6))
+    pixels = model.basis_.decode(model.basis_.encode(x), pixels=Pixels(x.dtype, (50, 200)))
+    expected = [structural_similarity(a, b, data_range=150) for a, b in zip(x, pixels, strict=True)]
+    np.testing.assert_allclose(found, expected, atol=1e-5)
+
+
+def test_samples_are_read_in_blocks_of_bounded_size(monkeypatch: pytest.MonkeyPatch) -> None:
+    x = smooth_images(30, (40, 40))
+    monkeypatch.setattr(targets, "_BLOCK_BYTES", 7 * x[0].size * 4)
+    blocks = list(targets._blocks(_source(x), np.arange(1, 30)))
+    assert [len(block) for block in blocks] == [7, 7, 7, 7, 1]
+    np.testing.assert_array_equal(np.concatenate(blocks), x[1:])
 
 
 def _choice(model: CellPCA) -> Any:
