@@ -243,6 +243,7 @@ def test_all_is_fitted_again_when_told_to_and_needed(before: Path, store: Path, 
     assert not (tmp_path / "small.zarr.partial").exists()
 
 
+@pytest.mark.long
 def test_the_report_of_a_job_is_renewed(tmp_path: Path, images: np.ndarray, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(drawing, "DPI", 20)
     model = CellPCA(20, cell_shape=12, shared=True, random_state=0)

@@ -72,6 +72,7 @@ def test_a_fit_that_budgets_end_goes_on_to_the_bytes_of_one_that_none_does(
     assert [p.name for p in tmp_path.glob("*.partial")] == []
 
 
+@pytest.mark.long
 def test_who_polls_reads_whole_models(path: str, tmp_path: Path) -> None:
     x, live, ended = open_stack(path).samples[...], tmp_path / "live.zarr", threading.Event()
     models = [StreamingPCA(2, method="incremental-svd", random_state=0).fit(x[:n]) for n in (50, 150, 300)]

@@ -227,6 +227,7 @@ def stack_in(folder: Path, name: str) -> Stack:
     return open_stack(folder / f"{name}.zarr")
 
 
+@pytest.mark.cases(1)
 @pytest.mark.parametrize("name", ["film", "film each", "photos", "photos each", "floats"])
 @pytest.mark.usefixtures("one_by_one")
 def test_single_samples_are_decoded_to_the_same_bytes(films: Path, tmp_path: Path, name: str) -> None:

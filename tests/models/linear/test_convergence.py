@@ -148,7 +148,7 @@ def test_shuffling_brings_back_what_sorting_costs(digits: Digits, tmp_path: Path
     assert abs(convergence(shuffled, digits) - convergence(at_random, digits)) < 0.7
 
 
-@pytest.mark.cases(1)
+@pytest.mark.long
 @pytest.mark.parametrize("k", [5, 50])
 def test_eigenvalues_after_a_second_pass_are_within_a_percent(digits: Digits, k: int) -> None:
     model = StreamingPCA(k, method="incremental-svd", n_passes=2).fit(digits[0])

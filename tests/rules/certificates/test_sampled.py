@@ -139,7 +139,7 @@ def truth(x: np.ndarray, components: np.ndarray) -> float:
     return float(np.trace(components @ covariance @ components.T) / best)
 
 
-@pytest.mark.cases(1)
+@pytest.mark.long
 @pytest.mark.parametrize("oversampling", [2, 10])
 def test_two_standard_errors_reach_the_truth(oversampling: int) -> None:
     """Of fits that missed much and little, in 38 of 40 streams."""

@@ -38,6 +38,7 @@ def samples_in(batches: Any) -> list[int]:
     return found
 
 
+@pytest.mark.long
 @settings(max_examples=20, deadline=None)
 @given(
     n=st.integers(1, 70),
