@@ -93,13 +93,19 @@ _CHANGES = {
 _OTHER = {"dpca.storage.remote.objects", "dpca.models.eof.eof", "dpca.models.base.labelled"}
 
 
+@cache
+def parsed(path: Path) -> ast.Module:
+    """The syntax tree of a file."""
+    return ast.parse(path.read_text())
+
+
 def room_of(module: str) -> str:
     return module.split(".")[1] if "." in module else ""
 
 
 def imports(path: Path) -> Iterator[str]:
     """Yield the modules that a file imports, those that only the type checker sees included."""
-    for node in ast.walk(ast.parse(path.read_text())):
+    for node in ast.walk(parsed(path)):
         if isinstance(node, ast.Import):
             yield from (alias.name for alias in node.names)
         elif isinstance(node, ast.ImportFrom):
@@ -137,10 +143,7 @@ def test_no_file_has_more_than_400_lines() -> None:
 
 def test_no_two_classes_have_one_name() -> None:
     names = Counter(
-        node.name
-        for path in FILES.values()
-        for node in ast.walk(ast.parse(path.read_text()))
-        if isinstance(node, ast.ClassDef)
+        node.name for path in FILES.values() for node in ast.walk(parsed(path)) if isinstance(node, ast.ClassDef)
     )
     assert not {name for name, count in names.items() if count > 1}
 
@@ -149,7 +152,7 @@ def test_no_function_has_more_than_9_parameters() -> None:
     """What belongs together is one object, such as `dpca.Run`. The constructors of dataclasses are not written out."""
     many = []
     for module, path in FILES.items():
-        for node in ast.walk(ast.parse(path.read_text())):
+        for node in ast.walk(parsed(path)):
             if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
                 given = [*node.args.posonlyargs, *node.args.args, *node.args.kwonlyargs]
                 if sum(one.arg not in ("self", "cls") for one in given) > 9:
@@ -166,7 +169,7 @@ def test_the_library_takes_no_names_but_its_own() -> None:
 
 def changes_files(path: Path) -> bool:
     """Whether a file calls what makes, changes or moves other files."""
-    for node in ast.walk(ast.parse(path.read_text())):
+    for node in ast.walk(parsed(path)):
         if isinstance(node, ast.Call):
             name = getattr(node.func, "attr", getattr(node.func, "id", ""))
             first = ast.unparse(node.func).partition(".")[0]

@@ -102,6 +102,7 @@ def test_what_is_refused(path: Path, tmp_path: Path) -> None:
         open_reader(path, axes=("sample", "xyz", "atom")[::-1])
 
 
+@pytest.mark.long
 def test_atoms_by_the_words_of_a_command(path: Path, tmp_path: Path, capsys: Any) -> None:
     topology, target = str(tmp_path / "a.pdb"), str(tmp_path / "s.zarr")
     universe().atoms.write(topology)

@@ -81,6 +81,7 @@ def die() -> None:
     os.kill(os.getpid(), signal.SIGKILL)
 
 
+@pytest.mark.long
 def test_a_task_that_kills_its_worker_again_and_again() -> None:
     with (
         dask.config.set({"distributed.scheduler.allowed-failures": 0}),
