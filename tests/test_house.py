@@ -148,6 +148,12 @@ def test_no_two_classes_have_one_name() -> None:
     assert not {name for name, count in names.items() if count > 1}
 
 
+def test_no_two_test_files_have_one_name() -> None:
+    """pytest imports them by their names alone."""
+    names = Counter(path.name for path in Path(__file__).parent.rglob("*.py") if path.name.startswith("test_"))
+    assert not {name for name, count in names.items() if count > 1}
+
+
 def test_no_function_has_more_than_9_parameters() -> None:
     """What belongs together is one object, such as `dpca.Run`. The constructors of dataclasses are not written out."""
     many = []

@@ -324,10 +324,12 @@ def _workers_ignore(*signals: signal.Signals) -> Iterator[None]:
     A terminal sends signals to every process of a program, including workers that are still importing. Workers end
     with their cluster anyway.
     """
-    # Python starts this process before the first worker, and unblocks SIGINT after that.
-    resource_tracker.ensure_running()
     before = signal.pthread_sigmask(signal.SIG_BLOCK, signals)
     try:
+        # Workers share this process, which ignores SIGINT and SIGTERM but not SIGHUP. Python unblocks SIGINT after it
+        # has started it.
+        resource_tracker.ensure_running()
+        signal.pthread_sigmask(signal.SIG_BLOCK, signals)
         yield
     finally:
         signal.pthread_sigmask(signal.SIG_SETMASK, before)
