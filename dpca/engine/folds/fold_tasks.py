@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+import math
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import partial
 from itertools import starmap
@@ -60,8 +61,8 @@ class GroupTask:
 
     def begin(self) -> StatesAndPeak:
         """Return the initial states."""
-        init = guarded(self.rule.init, self.called)
-        return [init(self.partition.n_features(i), self.dtype) for i in self.group.partitions], 0
+        sizes = map(self.partition.n_features, self.group.partitions)
+        return guarded(lambda: [self.rule.init(d, self.dtype) for d in sizes], self.called)(), 0
 
     def parts(self, source: Source, samples: Span) -> Iterator[tuple[Span | None, list[Array]]]:
         """Yield each batch, split into partitions, with its range of samples if that is known."""
@@ -123,11 +124,9 @@ def fold_segment(
         at = found.pop().counts["at"]
         states = found
     mark = at + work.checkpoint_rows
-    of_all = starmap if work.threads == 1 else partial(run_in_order, threads=work.threads)
     with one_blas_thread():
         for here, parts in work.parts(source, (at, stop)):
-            update = guarded(work.rule.update, work.called, here)
-            states = list(of_all(update, zip(states, parts, strict=True)))
+            states = _updated(work, here, zip(states, parts, strict=True))
             at += len(parts[0])
             if kept is not None and mark <= at < stop:
                 save_states(kept, part, [*states, State({}, {"at": at})])
@@ -140,6 +139,13 @@ def fold_segment(
             save_states(kept, keep_as, states)
         kept.remove(part)
     return outcome
+
+
+def _updated(work: GroupTask, here: Span | None, calls: Iterable[tuple[State, Array]]) -> list[State]:
+    """Return the states of all partitions after a batch."""
+    if work.threads == 1:  # one guard for all, because there may be 100,000 small partitions
+        return guarded(lambda: list(starmap(work.rule.update, calls)), work.called, here)()
+    return list(run_in_order(guarded(work.rule.update, work.called, here), calls, threads=work.threads))
 
 
 def merge_states(work: GroupTask, a: StatesAndPeak, b: StatesAndPeak) -> StatesAndPeak:
@@ -162,16 +168,29 @@ def finish(work: GroupTask, reached: StatesAndPeak, n_segments: int = 0, *, copy
     """
     states = reached[0]
     states.reverse()
-    calls = ((state.copy() if copy else state,) for state in (states.pop() for _ in range(len(states))))
+    # Several runs of neighbors for each thread, which may take unequal time.
+    length = math.ceil(len(states) / (1 if work.threads == 1 else 8 * work.threads))
+    runs = (([states.pop() for _ in range(min(length, len(states)))],) for _ in range(0, len(states), length))
+
+    def finished(run: list[State]) -> Results:
+        run.reverse()
+        return list(work.rule.finish_all(state.copy() if copy else state for state in _emptied(run)))
+
     with one_blas_thread():
-        run = run_in_order(guarded(work.rule.finish, work.called), calls, threads=work.threads, window=work.threads)
-        results = list(run)
+        calls = run_in_order(guarded(finished, work.called), runs, threads=work.threads, window=work.threads)
+        results = [result for found in calls for result in found]
     release_scratch()
     if work.checkpoints is not None:
         save_results(work.checkpoints, work.name, results)
         for s in range(n_segments):
             work.checkpoints.remove(work.segment(s))
     return results, max(reached[1], peak_resident_bytes())
+
+
+def _emptied(states: list[State]) -> Iterator[State]:
+    """Yield states from the last to the first, and remove each from the list."""
+    while states:
+        yield states.pop()
 
 
 def finish_graph(work: GroupTask, reached: StatesAndPeak, n_segments: int, *, copy: bool) -> Any:

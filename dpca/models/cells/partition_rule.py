@@ -1,9 +1,9 @@
-"""The rule for each partition: its exact covariance if that is affordable, otherwise incremental SVD."""
+"""The rule for each partition: few samples themselves, its covariance if that is affordable, else incremental SVD."""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from typing import Any
 
 import numpy as np
@@ -20,11 +20,17 @@ from dpca.rules.base.keeping import Keeping
 from dpca.rules.base.rule import Rule
 from dpca.rules.covariance.covariance import CovariancePCA
 from dpca.rules.covariance.pooled_covariance import PooledCovariancePCA
+from dpca.rules.covariance.snapshots import SnapshotPCA
 from dpca.rules.incremental.incremental_svd import IncrementalSVD
 from dpca.storage.run import Run
 
 # Covariances with this multiple of the reads of incremental SVD cost more than incremental SVD.
 _MOST_READS = 8
+# Up to this number of samples for each attribute of a partition, Gram matrices of samples take less memory and time
+# than covariances.
+_FEW_SAMPLES = 0.5
+# Bytes of neighboring partitions that are joined in one call.
+_JOINED_BYTES = 2**22
 
 
 def exact_rule(k: int | None, partition: Partition) -> Rule:
@@ -62,22 +68,33 @@ def in_place(k: int, partition: Partition, results: Results, dtype: np.dtype[Any
     """
     variance = np.zeros((partition.n_partitions, k))
     total = np.array([result["total_variance"] for result in results])
-    means = ((i, result["mean"][None, None]) for i, result in enumerate(results))
+    means = _neighbors(result["mean"][None] for result in results)
     mean = partition.join(means, np.empty((1, *partition.sample_shape)))
 
-    def found() -> Iterator[tuple[int, Array]]:
+    def found() -> Iterator[Array]:
         for i in range(len(results)):
             # Results are freed one by one, so that all components are in memory once, not twice.
             result, results[i] = results[i], {}
             variance[i, : len(result["components"])] = result["explained_variance"]
-            yield i, result["components"][None]
+            yield result["components"]
 
     return {
-        "components": partition.join(found(), np.zeros((k, *partition.sample_shape), working_dtype(dtype))),
+        "components": partition.join(_neighbors(found()), np.zeros((k, *partition.sample_shape), working_dtype(dtype))),
         "mean": mean[0],
         "explained_variance": variance.reshape(*partition.grid_shape, k),
         "total_variance": total.reshape(partition.grid_shape),
     }
+
+
+def _neighbors(parts: Iterable[Array]) -> Iterator[tuple[int, Array]]:
+    """Stack neighboring partitions of one shape, up to some bytes, for `Partition.join`."""
+    first, held = 0, list[Array]()
+    for part in parts:
+        if held and (held[0].shape != part.shape or len(held) * part.nbytes > _JOINED_BYTES):
+            yield first, np.stack(held)
+            first, held = first + len(held), []
+        held.append(part)
+    yield first, np.stack(held)
 
 
 def choose_rule(
@@ -91,9 +108,10 @@ def choose_rule(
 ) -> tuple[Any, FoldPlan, str]:
     """Return the rule that finds ``k`` components of each partition, its plan, and a note on it for the report.
 
-    If the covariances exceed the memory of a task, they are computed group by group, and each group reads the stack
-    again. Incremental SVD is selected if a single covariance is too large, or if the covariances require more than 8
-    times its reads. All components (None) require covariances. So do shared components, because there are few of them.
+    If samples are fewer than half of the attributes of a partition, their Gram matrix is used. If the covariances of
+    more samples exceed the memory of a task, they are computed group by group, and each group reads the stack again.
+    Incremental SVD is selected if a single covariance is too large, or if the covariances require more than 8 times its
+    reads. All components (None) require covariances, as do states to keep, and shared components, which are few.
 
     Parameters
     ----------
@@ -119,6 +137,16 @@ def choose_rule(
     names = f"the covariances of {partition.n_partitions:,} {what}"
     if isinstance(partition, SharedGrid):
         return exact, plan_for(exact, source, partition, run=run), _note_on_shared(partition, what)
+    n = source.shape[0]
+    if k is not None and not keep and n <= _FEW_SAMPLES * partition.max_features:
+        snapshots = SnapshotPCA(n, k)
+        if isinstance(plan := planned(snapshots), FoldPlan):
+            why = f"{n:,} samples are less than half of the attributes of one of the {what}"
+            return (
+                snapshots,
+                plan,
+                f"{why}: used their Gram matrices, the stack was read {_times(_reads(plan, source))}",
+            )
     plan = planned(exact)
     reads = _reads(plan, source)
     size = sum(exact.state_bytes(partition.n_features(i), source.dtype) for i in range(partition.n_partitions))

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from abc import ABC, abstractmethod
-from collections.abc import Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
@@ -96,6 +96,10 @@ class Rule(ABC):
             raise ValueError(f"{n} sample(s) have no {what}: give at least {self.least_samples}")
         return self._finish(state)
 
+    def finish_all(self, states: Iterable[State]) -> Iterator[dict[str, Array]]:
+        """Yield the result of each of some states. A rule with small problems may solve several together."""
+        return map(self.finish, states)
+
     def average(self, before: State, states: Sequence[State]) -> State:
         """Return the average of states that started from ``before``. Each sample counts once. Changes no state."""
         raise NotImplementedError(f"{type(self).__name__} is not averageable")
@@ -172,6 +176,10 @@ class Wrapper:
     def merge(self, a: State, b: State) -> State:
         """Merge the states of the rule. The wrapper's own part of ``a`` does not change."""
         return self.rule.merge(a, self.rule.part_of(b))
+
+    def finish_all(self, states: Iterable[State]) -> Iterator[dict[str, Array]]:
+        """Yield the result of each of some states."""
+        return map(self.finish, states)
 
     def average(self, before: State, states: Sequence[State]) -> State:
         """Average the states of the rule. The wrapper's own part is that of ``before``."""

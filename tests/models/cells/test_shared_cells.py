@@ -77,7 +77,7 @@ def test_the_eigenvalues_tell_the_error_and_each_cells_own_components_leave_less
     assert fitted.expected_mse((0, 1)) == pytest.approx(error_of(fitted, images), rel=1e-5)
     own = CellPCA(5, cell_shape=16).fit(images)
     assert error_of(own, images) < error_of(fitted, images)
-    np.testing.assert_array_equal(own.mean_, fitted.mean_)
+    np.testing.assert_allclose(own.mean_, fitted.mean_, rtol=1e-14)
     assert own.total_variance_.sum() == pytest.approx(fitted.total_variance_.sum(), rel=1e-12)
     assert fitted.fit_report_.note == (
         "the shared covariances of 9 cells of 4 shapes have 6 MB: the stack was read once"
@@ -109,8 +109,9 @@ def test_all_components_give_the_input_back_and_fewer_never_beat_each_cells_own(
 
 @pytest.mark.parametrize("dtype", [np.uint8, np.float32])
 def test_a_grid_of_one_cell_is_plain_cell_pca(images: np.ndarray, dtype: type) -> None:
-    x = images[:, :12, :10].astype(dtype)
-    plain, shared = (CellPCA(4, cell_shape=(12, 10), shared=shared).fit(x) for shared in (False, True))
+    # More samples than half of the attributes: both use covariances.
+    x = images[:, :6, :10].astype(dtype)
+    plain, shared = (CellPCA(4, cell_shape=(6, 10), shared=shared).fit(x) for shared in (False, True))
     for name in LEARNED:
         np.testing.assert_allclose(getattr(shared, name), getattr(plain, name), rtol=1e-5, atol=1e-5)
         if dtype is np.uint8:

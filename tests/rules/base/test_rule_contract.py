@@ -30,6 +30,7 @@ from dpca.rules.covariance.moments import Moments
 from dpca.rules.covariance.patch_covariance import PatchCovariancePCA
 from dpca.rules.covariance.pooled_covariance import PooledCovariancePCA
 from dpca.rules.covariance.power_iteration import PowerIteration
+from dpca.rules.covariance.snapshots import SnapshotPCA
 from dpca.rules.covariance.spectral import SpectralSVD
 from dpca.rules.covariance.vr_pca import VRPCA
 from dpca.rules.kernel.gains import gains_of
@@ -77,6 +78,7 @@ RULES: dict[str, Callable[[int, int], Any]] = {
         components=rows(1, d), mean=np.full(d, 0.9), found=rows(2, d)[1:], variances=np.ones(1)
     ),
     "spectral": lambda d, n: SpectralSVD(3, np.hanning(7)[1:-1], np.array([0, 2]), oversampling=4),
+    "snapshots": lambda d, n: SnapshotPCA(n, 3),
     "block-gram": lambda d, n: BlockGram(n),
     "dual-components": lambda d, n: DualComponents(np.random.default_rng(1).normal(size=(2, n)) / n, 3),
     "vr-pca": lambda d, n: VRPCA(rows(2, d), 9 * rows(2, d), np.ones(d), 1e-3),

@@ -1,0 +1,160 @@
+"""Exact principal components of fewer samples than attributes, from the samples themselves, in one pass.
+
+The method of snapshots (Sirovich 1987, part I, section 4): the Gram matrix of n centered samples has the eigenvalues of
+their scatter matrix. For its eigenvectors u, the components are X^T u / sqrt(eigenvalue). For n < d the samples take
+less memory than a covariance, and their products less time. `dpca.rules.covariance.dual` divides samples that are too
+large for a task.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import DTypeLike
+
+from dpca.kernels.algebra import linalg
+from dpca.kernels.algebra.dtypes import working_dtype
+from dpca.kernels.algebra.types import Array, blocks
+from dpca.rules.base.orthonormal import orthonormalize
+from dpca.rules.base.rule import Rule, check_products
+from dpca.rules.base.state import State, StateLayout
+
+# Bytes of centered values at a time. Small parts of a partition are solved together up to this size, which saves most
+# of the calls: 160,000 cells of 20 x 20 in 8 samples take a fifth of the time.
+_BLOCK_BYTES = 2**22
+# Directions with a smaller share of the variance may not be orthogonal up to the rounding error of float32.
+_SMALL_SHARE = 1e-8
+
+
+@dataclass(frozen=True)
+class SnapshotPCA(Rule):
+    """Leading principal components of at most ``n_samples`` samples. The state holds the samples.
+
+    Parameters
+    ----------
+    n_samples : int
+        Number of samples of the whole stream. A result of fewer samples is that of the samples so far.
+    n_components : int
+        Number of components, at most that of attributes. If they exceed the rank of the samples, further rows complete
+        the orthonormal basis.
+
+    Products are float64, so that the result does not depend on batches. Results of ``finish``: ``mean`` (d,) float64,
+    ``components`` (k, d) in the working dtype, ``explained_variance`` (k,), descending, and ``total_variance`` (),
+    float64. Costs n^2 d + n^3 operations, and n d values of the dtype of the samples.
+    """
+
+    n_samples: int
+    n_components: int
+    least_samples = 2
+
+    def _layout(self, n_features: int, dtype: DTypeLike) -> StateLayout:
+        return {"rows": ((self.n_samples, n_features), dtype)}
+
+    def _take(self, state: State, batch: Array) -> None:
+        first = state.counts["n_samples"]
+        if first + len(batch) > self.n_samples:
+            raise ValueError(f"got {first + len(batch)} samples, but n_samples is {self.n_samples}: give all of them")
+        state.arrays["rows"][first : first + len(batch)] = batch
+        state.counts["n_samples"] += len(batch)
+
+    def _finish(self, state: State) -> dict[str, Array]:
+        return next(self._solved([state]))
+
+    def finish_all(self, states: Iterable[State]) -> Iterator[dict[str, Array]]:
+        """Yield the result of each state. Neighbors of one shape are solved together if they are small."""
+        held: list[State] = []
+        for state in states:
+            shape = state.arrays["rows"].shape
+            if held and (held[0].arrays["rows"].shape != shape or 8 * len(held) * shape[0] * shape[1] > _BLOCK_BYTES):
+                yield from self._solved(held)
+            held.append(state)
+        if held:
+            yield from self._solved(held)
+
+    def _solved(self, states: list[State]) -> Iterator[dict[str, Array]]:
+        """Yield the results of states of one shape, and empty the list."""
+        n = states[0].counts["n_samples"]
+        if n < self.least_samples:
+            raise ValueError(f"{n} sample(s) have no variance: give at least {self.least_samples}")
+        rows = np.stack([state.arrays.pop("rows")[:n] for state in states])
+        states.clear()
+        found = snapshot_components(rows, self.n_components)
+        for i in range(len(rows)):
+            yield {name: values[i] for name, values in found.items()}
+
+    def is_batch_invariant(self, dtype: DTypeLike) -> bool:
+        """Return True: the result is computed from all samples at once."""
+        return True
+
+    def result_bytes(self, n_features: int, dtype: DTypeLike) -> int:
+        """Return the bytes of a result."""
+        k = min(self.n_components, n_features)
+        return n_features * (8 + k * working_dtype(dtype).itemsize) + 8 * (k + 1)
+
+    def work_bytes(self, n_rows: int, n_features: int, dtype: DTypeLike) -> int:
+        """Return the bytes of temporary arrays: stacked samples, a centered block, and the eigenproblem."""
+        n, k, itemsize = self.n_samples, min(self.n_components, n_features), np.dtype(dtype).itemsize
+        together = max(1, _BLOCK_BYTES // (8 * n * n_features))
+        stacked = together * (n * n_features * itemsize + self.result_bytes(n_features, dtype))
+        solver = together * 24 * n * n + linalg.eigh_bytes(n, min(n, k))
+        completed = 4 * 8 * k * n_features  # the basis of samples with too small a rank
+        return stacked + 2 * _BLOCK_BYTES + 16 * n * 64 + solver + completed
+
+
+def snapshot_components(rows: Array, n_components: int) -> dict[str, Array]:
+    """Return the mean and the leading components of each of some stacks of samples.
+
+    Parameters
+    ----------
+    rows : array (m, n, d)
+        m stacks of n samples, n at least 2.
+    n_components : int
+
+    Returns
+    -------
+    dict
+        The results of `SnapshotPCA`, each with a leading axis m.
+    """
+    (m, n, d), dtype = rows.shape, working_dtype(rows.dtype)
+    k = min(n_components, d)
+    mean, gram = np.empty((m, d)), np.zeros((m, n, n))
+    columns = list(blocks(d, max(64, _BLOCK_BYTES // (8 * m * n))))
+    with np.errstate(over="ignore", invalid="ignore"):
+        for few in columns:
+            x = rows[..., few].astype(np.float64)
+            mean[:, few] = x.mean(axis=1)
+            x -= mean[:, None, few]
+            gram += x @ x.swapaxes(1, 2)
+    total = np.trace(gram, axis1=1, axis2=2)
+    check_products(np.isfinite(total).all())
+    values, vectors = _eigh(gram, min(n, k))
+    # Directions without variance consist of rounding errors.
+    kept = values > n * np.finfo(np.float64).eps * total[:, None]
+    scale = np.zeros_like(values)
+    np.divide(1, np.sqrt(values), out=scale, where=kept)
+    vectors *= scale[..., None]
+    components = np.zeros((m, k, d), dtype)
+    for few in columns:
+        x = rows[..., few].astype(np.float64)
+        x -= mean[:, None, few]
+        components[:, : values.shape[1], few] = vectors @ x
+    for i in np.flatnonzero((values[:, -1] <= _SMALL_SHARE * total) | (values.shape[1] < k)):
+        components[i] = orthonormalize(components[i].astype(np.float64))
+    variance = np.zeros((m, k))
+    variance[:, : values.shape[1]] = values / (n - 1)
+    return {
+        "mean": mean,
+        "components": linalg.fix_signs(components),
+        "explained_variance": variance,
+        "total_variance": total / (n - 1),
+    }
+
+
+def _eigh(gram: Array, k: int) -> tuple[Array, Array]:
+    """Return the k leading eigenvalues (m, k) of each matrix, and their eigenvectors as rows (m, k, n)."""
+    if len(gram) > 1:
+        return linalg.direct_eigh(gram, k)
+    values, vectors = linalg.direct_eigh(gram[0], k)
+    return values[None], vectors[None]
