@@ -22,7 +22,15 @@ from dpca.rules.base.orthonormal import orthonormalize
 from dpca.rules.base.state import State
 from dpca.rules.covariance.covariance import CovariancePCA
 from dpca.rules.covariance.covariance_product import CovarianceProduct, RayleighRitz, Refinement
-from dpca.rules.covariance.dual import BlockGram, DualComponents, dual_bytes, dual_share, dual_weights
+from dpca.rules.covariance.dual import (
+    BlockGram,
+    DualComponents,
+    dual_basis,
+    dual_bytes,
+    dual_share,
+    dual_weights,
+    product_dtype,
+)
 from dpca.rules.covariance.measured import half_step, measured_bound, next_iterate, rayleigh_ritz
 from dpca.rules.covariance.power_iteration import PowerIteration
 from dpca.rules.covariance.vr_pca import VRPCA
@@ -87,22 +95,38 @@ def covariance(problem: SolverProblem, passes: Passes) -> Found:
 
 
 def dual(problem: SolverProblem, passes: Passes) -> Found:
-    """Eigendecomposition of the Gram matrix (Arora 2015, section 6.1), then the components in one more pass."""
+    """Eigendecomposition of the Gram matrix (Arora 2015, section 6.1), then the components in one more pass.
+
+    Both passes read blocks of attributes of all samples, so that no task holds a component.
+    """
     rule = BlockGram(problem.n, problem.center)
-    blocks = _attribute_blocks(rule, passes)
-    grams = passes.over(blocks, rule)
+    grams = passes.over(_attribute_blocks(rule, passes, problem), rule)
     total = grams[0]["gram"]
     for other in grams[1:]:
         total += other["gram"]
-    found = dual_weights(total, problem.k, passes.source.dtype)
-    weights, values = found["weights"], found["explained_variance"]
-    components = passes(DualComponents(weights, problem.k, problem.center))
+    products = product_dtype(problem.n, passes.source.dtype)
+    found = dual_weights(total, problem.k, products)
+    image, mean = _dual_image(DualComponents(found["weights"], problem.dtype, problem.center), passes, problem)
+    values = found["explained_variance"]
     return {
-        **components,
+        "mean": mean,
+        "components": dual_basis(image, problem.k),
         "explained_variance": np.concatenate([values, np.zeros(problem.k - len(values))]),
         "total_variance": found["total_variance"],
-        "captured_bound": np.asarray(dual_share(found, components["mean"], problem.k, problem.dtype)),
+        "captured_bound": np.asarray(dual_share(found, mean, problem.k, products, problem.dtype)),
     }
+
+
+def _dual_image(rule: DualComponents, passes: Passes, problem: SolverProblem) -> tuple[Array, Array]:
+    """Return the results of a pass over blocks of attributes, joined."""
+    grid = _attribute_blocks(rule, passes, problem)
+    results = passes.over(grid, rule)
+    shape = (len(rule.weights), *grid.sample_shape)
+    mean = grid.join(((i, part["mean"][None, None]) for i, part in enumerate(results)), np.empty((1, *shape[1:])))
+    # Results are freed one by one.
+    parts = ((i, part.pop("image")[None]) for i, part in enumerate(results))
+    image = grid.join(parts, np.empty(shape, rule.dtype)) if len(rule.weights) else np.empty(shape, rule.dtype)
+    return image.reshape(len(image), problem.d), mean.ravel()
 
 
 def randomized(problem: SolverProblem, passes: Passes) -> Found:
@@ -235,7 +259,8 @@ def plan_first_pass(solver: str, problem: SolverProblem, passes: Passes) -> None
         If it does not fit into the budget.
     """
     if solver == "dual":
-        _attribute_blocks(BlockGram(problem.n, problem.center), passes)
+        _attribute_blocks(BlockGram(problem.n, problem.center), passes, problem)
+        _attribute_blocks(DualComponents(no_values((problem.k, problem.n), np.float64), problem.dtype), passes, problem)
         return
     q = problem.k if solver in ("power", "vr-pca") else problem.q
     rows, mean = no_values((q, problem.d), problem.dtype), no_values((problem.d,), np.float64)
@@ -283,9 +308,12 @@ def _measured(problem: SolverProblem, ritz: Found) -> Found:
     }
 
 
-def _attribute_blocks(rule: BlockGram, passes: Passes) -> CellGrid:
-    """Return the fewest blocks of attributes that fit into the budget with all samples, cut along the longest axis."""
-    shape = tuple(passes.source.shape[1:])
+def _attribute_blocks(rule: BlockGram | DualComponents, passes: Passes, problem: SolverProblem) -> CellGrid:
+    """Return the fewest blocks of attributes that fit into the budget with all samples.
+
+    They are cut at borders of chunks if possible, along the axis with the most chunks, else along the longest axis.
+    """
+    shape, chunks = tuple(passes.source.shape[1:]), passes.source.chunks[1:]
     cell = list(shape)
     while True:
         grid = CellGrid(shape, tuple(cell))
@@ -293,19 +321,25 @@ def _attribute_blocks(rule: BlockGram, passes: Passes) -> CellGrid:
             passes.plan(grid, rule)
             break
         except PlanError as error:
-            longest = int(np.argmax(cell))
+            in_chunks = [math.ceil(length / chunk) for length, chunk in zip(cell, chunks, strict=True)]
+            longest = int(np.argmax(in_chunks if max(in_chunks) > 1 else cell))
             if cell[longest] == 1 or grid.n_partitions > _MOST_BLOCKS:
                 raise PlanError(
-                    f"the dual form of {rule.n_samples:,} samples does not fit into {passes.budget / 1e6:,.0f} MB, the "
+                    f"the dual form of {problem.n:,} samples does not fit into {passes.budget / 1e6:,.0f} MB, the "
                     f"memory budget of a task, even in {grid.n_partitions:,} blocks of attributes: increase "
                     f"memory_budget, or use solver='randomized'"
                 ) from error
-            cell[longest] = math.ceil(cell[longest] / 2)
-    n, room = rule.n_samples, usable_bytes()
-    if (need := 8 * n * n * grid.n_partitions) > room:
+            step = chunks[longest] if in_chunks[longest] > 1 else 1
+            cell[longest] = math.ceil(math.ceil(cell[longest] / step) / 2) * step
+    # In this process: the Gram matrices, or the components, twice while they become orthonormal, and the mean.
+    n, d, room = problem.n, problem.d, usable_bytes()
+    need, what = 8 * n * n * grid.n_partitions, f"the {grid.n_partitions} Gram matrices of {n:,} x {n:,} samples"
+    if isinstance(rule, DualComponents):
+        need, what = d * (2 * problem.k * rule.dtype.itemsize + 16), f"{problem.k:,} components of {d:,} attributes"
+    if need > room:
         raise PlanError(
-            f"the {grid.n_partitions} Gram matrices of {n:,} x {n:,} samples require {_mb(need)}, but this process may "
-            f"use {_mb(room)}: use solver='randomized', or increase memory_budget"
+            f"{what} require {_mb(need)}, but this process may use {_mb(room)}: use solver='randomized', or increase "
+            f"memory_budget"
         )
     return grid
 

@@ -17,6 +17,7 @@ from dpca.engine.folds.fold import plan_for
 from dpca.engine.folds.plan import PlanError
 from dpca.engine.sources.shuffled import shuffle
 from dpca.engine.sources.source import Source
+from dpca.kernels.algebra.dtypes import working_dtype
 from dpca.kernels.algebra.types import Array
 from dpca.models.base.convergence import (
     ConvergenceWarning,
@@ -31,6 +32,7 @@ from dpca.models.base.passes import Passes
 from dpca.models.base.samples import first_magnitude, varied_source
 from dpca.models.base.store import StoredModel
 from dpca.models.base.watching import Watching
+from dpca.models.linear.pca_solvers import LARGEST_MATRIX, SolverProblem, dual, plan_first_pass
 from dpca.models.streaming.execution import executed
 from dpca.models.streaming.streamed_model import CERTIFICATE, StreamedModel
 from dpca.models.streaming.streaming_methods import (
@@ -74,7 +76,8 @@ class StreamingPCA(StreamingParameters, StreamedModel):
         exceed the
         captured variance.
     method_ : str
-        Name of the update rule.
+        Name of the update rule. "dual" if the basis of an exact method does not fit into the memory of a task, but the
+        Gram matrix of at most 4,096 samples does. Then `PCA` with this solver computes the same.
     captured_bound_ : float
         Certificate: the stored components capture at least this share of the optimum. This is proven and includes
         rounding, see `dpca.rules.certificates.certificate`; nan if the rule has no bound.
@@ -150,9 +153,14 @@ class StreamingPCA(StreamingParameters, StreamedModel):
         try:
             (found,) = first.over(whole, work, scheme=scheme, stage="fit", look=lambda states: work.finish(states[0]))
         except PlanError as error:
-            if self.method_ == "covariance":
+            if (problem := self._few_samples(source, method)) is not None:
+                first = Passes(source, run, watching=watching, settle=learn)
+                found, self.method_ = guarded(dual, source.name)(problem, first), "dual"
+                found |= {"captured_estimate": np.ones(()), "captured_estimate_error": np.zeros(())}
+            elif self.method_ == "covariance":
                 raise
-            raise PlanError(f"{error}, or a smaller batch_size") from error
+            else:
+                raise PlanError(f"{error}, or a smaller batch_size") from error
         learn(self, found, source.shape[0])
         self.fit_report_ = first.report
         for turn in range(1, self.n_passes):
@@ -180,7 +188,7 @@ class StreamingPCA(StreamingParameters, StreamedModel):
 
         ``values`` returns the magnitude of the samples; ``before`` are the previous components, if any.
         """
-        exact = self.method_ in ("incremental-svd", "covariance")
+        exact = self.method_ in ("incremental-svd", "covariance", "dual")
         remedy = "" if exact else ", or use method='incremental-svd'"
         dtype = None if exact else found["components"].dtype
         check_scale([check_result(found, what, otherwise=remedy)], what, dtype, values)
@@ -211,6 +219,18 @@ class StreamingPCA(StreamingParameters, StreamedModel):
             stream=RuleStream(n if share is None else None, d, sampled=self.n_passes == 1, ends=not self.keep_state),
         )
 
+    def _few_samples(self, source: Source, method: str | StreamingRule) -> SolverProblem | None:
+        """Return the problem for the exact solver of few samples if it gives what the parameters ask for, else None."""
+        n, d = source.shape[0], math.prod(source.shape[1:])
+        plain = method in ("incremental-svd", "covariance") and self.execution == "auto" and self.n_passes == 1
+        weighted = self.forgetting not in (None, 1)
+        if not plain or weighted or self.keep_state or explained_share(self.n_components) is not None:
+            return None
+        if n > LARGEST_MATRIX:
+            return None
+        k, dtype = checked_rank(self.n_components, d, n), working_dtype(source.dtype)
+        return SolverProblem(n, d, k, dtype=dtype, center=bool(self.center))
+
     def _options(self) -> dict[str, Any]:
         return {"oversampling": self.oversampling, "forgetting": self.forgetting}
 
@@ -233,7 +253,12 @@ class StreamingPCA(StreamingParameters, StreamedModel):
         method = self._method(math.prod(shape), source, Passes(source, run).budget)
         work, scheme = executed(self._rule(method, math.prod(shape), source.shape[0], 0), self, run)
         stream, whole = shuffle(source, 0) if self.shuffle else source, Whole(shape)
-        plan_for(work, stream, whole, scheme=scheme, run=run)
+        try:
+            plan_for(work, stream, whole, scheme=scheme, run=run)
+        except PlanError:
+            if (problem := self._few_samples(source, method)) is None:
+                raise
+            plan_first_pass("dual", problem, Passes(source, run))
         return self._basis_to_be(source, int(self.n_components))
 
     def _set_fitted(self, found: dict[str, Any], sample_shape: tuple[int, ...], n: int) -> None:

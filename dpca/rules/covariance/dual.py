@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 from numpy.typing import DTypeLike
@@ -27,13 +28,22 @@ from dpca.rules.certificates import certificate
 _BLOCK_ROWS = 1024
 # Attributes of one product. Longer sums are accumulated in float64.
 _BLOCK_ATTRIBUTES = 1024
+# Products of at most so many samples take less time than reading them, so that they are always float64.
+_PRECISE_SAMPLES = 128
+# Bytes of shifted samples at a time.
+_SHIFTED_BYTES = 2**22
+
+
+def product_dtype(n_samples: int, dtype: DTypeLike) -> np.dtype[Any]:
+    """Return the dtype of products of ``n_samples`` samples: float64 up to 128 samples, else the working dtype."""
+    return np.dtype(np.float64) if n_samples <= _PRECISE_SAMPLES else working_dtype(dtype)
 
 
 @dataclass(frozen=True)
 class BlockGram(Rule):
     """Gram matrix of all samples over some of their attributes. The state holds the samples until all have arrived.
 
-    Products are float32 over at most 1,024 attributes (float64 for float64 input), and are summed in float64.
+    Products are of `product_dtype` over at most 1,024 attributes, and are summed in float64.
 
     Parameters
     ----------
@@ -66,7 +76,7 @@ class BlockGram(Rule):
             raise _miscounted(state.counts["n_samples"], n)
         samples, gram = state.arrays.pop("rows"), np.zeros((n, n))
         for part in (samples[:, columns] for columns in blocks(samples.shape[1], _BLOCK_ATTRIBUTES)):
-            rows = linalg.scratch("attributes", part.shape[::-1], working_dtype(samples.dtype))
+            rows = linalg.scratch("attributes", part.shape[::-1], product_dtype(n, samples.dtype))
             np.copyto(rows, part.T)
             if self.center:
                 rows -= part.mean(axis=0, dtype=np.float64).astype(rows.dtype)[:, None]
@@ -96,7 +106,7 @@ def dual_weights(gram: Array, n_components: int, dtype: DTypeLike) -> dict[str, 
     n_components : int
         Number of components.
     dtype : dtype
-        Dtype of the samples.
+        Dtype of the products.
 
     Returns
     -------
@@ -123,7 +133,7 @@ def dual_weights(gram: Array, n_components: int, dtype: DTypeLike) -> dict[str, 
     }
 
 
-def dual_share(found: dict[str, Array], mean: Array, n_components: int, dtype: DTypeLike) -> float:
+def dual_share(found: dict[str, Array], mean: Array, n_components: int, products: DTypeLike, dtype: DTypeLike) -> float:
     """Return a lower bound on what `DualComponents` captures; see `dpca.rules.certificates.certificate`.
 
     For centered samples X and eigenvectors U of X X^T, X^T U captures at least tr U^T X X^T U, see (d) there.
@@ -134,17 +144,17 @@ def dual_share(found: dict[str, Array], mean: Array, n_components: int, dtype: D
         Result of `dual_weights`.
     mean : array (d,)
     n_components : int
-    dtype : dtype
-        Dtype of the components.
+    products, dtype : dtype
+        Dtypes of the products and of the components.
     """
     values, total, beyond = found["explained_variance"], float(found["total_variance"]), float(found["beyond"])
     if not total > 0:
         return 1.0
-    n, u = found["weights"].shape[1], unit(dtype)
+    n, u = found["weights"].shape[1], unit(products)
     g = gamma(_BLOCK_ATTRIBUTES + 6, u) + gamma(len(mean) + 6, unit(np.float64))
     # Attributes are centered by a rounded mean.
     error = g * total / (1 - g) + n / (n - 1) * u**2 * float(mean @ mean)
-    each = gamma(min(n, _BLOCK_ROWS) + 8, u) + gamma(n + 8, unit(np.float64))
+    each = gamma(min(n, _BLOCK_ROWS) + 8, u) + unit(dtype) + gamma(n + 8, unit(np.float64))
     distance = each * math.sqrt(float((total / values).sum()))
     lost = (n_components - len(values)) * (beyond + error)
     return certificate.exact_share(values, beyond, found["errors"] + error, dtype, distance=distance, lost=lost)
@@ -152,7 +162,7 @@ def dual_share(found: dict[str, Array], mean: Array, n_components: int, dtype: D
 
 def dual_bytes(n_samples: int, n_attributes: int, n_components: int, dtype: DTypeLike) -> int:
     """Return the bytes of a Gram matrix, of the temporary arrays of `BlockGram`, and of the eigensolver."""
-    itemsize = working_dtype(dtype).itemsize
+    itemsize = product_dtype(n_samples, dtype).itemsize
     block = min(n_attributes, _BLOCK_ATTRIBUTES) * (n_samples * itemsize + 16)
     eigh = linalg.eigh_bytes(n_samples, min(n_components, n_samples))
     return 8 * (n_samples**2 + 1) + block + n_samples**2 * itemsize + eigh
@@ -160,25 +170,25 @@ def dual_bytes(n_samples: int, n_attributes: int, n_components: int, dtype: DTyp
 
 @dataclass(frozen=True, eq=False)
 class DualComponents(Rule):
-    """Components from the weights of `dual_weights`: weights @ (X - mean).
+    """Components of some attributes from the weights of `dual_weights`: weights @ (X - mean).
 
-    Weights belong to positions in the stream, so that samples must arrive in order.
+    Weights belong to positions in the stream, so that samples must arrive in order. The rows of all attributes
+    together are orthonormal up to the rounding error of small eigenvalues, see `dual_basis`.
 
     Parameters
     ----------
     weights : array (k, n_samples), float64
-    n_components : int
-        Number of rows, at least k. Rows beyond the rank of the samples complete the orthonormal basis and capture
-        nothing.
+    dtype : dtype
+        Of the result.
     center : bool
         See `BlockGram`.
 
-    Results of ``finish``: ``mean`` (d,) and ``components`` (n_components, d), orthonormal rows, float64. Costs 2 k d
-    operations per sample, and a state of k d numbers.
+    Results of ``finish``: ``mean`` (d,), float64, and ``image`` (k, d). Costs 2 k d operations per
+    sample, and a state of k d numbers.
     """
 
     weights: Array
-    n_components: int
+    dtype: np.dtype[Any]
     center: bool = True
 
     def _layout(self, n_features: int, dtype: DTypeLike) -> StateLayout:
@@ -186,16 +196,22 @@ class DualComponents(Rule):
         return {"image": (image, float), "sum": ((n_features,), float), "shift": ((n_features,), float)}
 
     def _take(self, state: State, batch: Array) -> None:
-        dtype = working_dtype(batch.dtype)
+        arrays, dtype = state.arrays, product_dtype(self.weights.shape[1], batch.dtype)
         for rows in blocks(len(batch), _BLOCK_ROWS):
             block, seen = batch[rows], state.counts["n_samples"]
             if self.center and not seen:
-                state.arrays["shift"][:] = block.mean(axis=0, dtype=np.float64).astype(dtype)
-            x = linalg.scratch("dual", block.shape, dtype)
-            np.subtract(block, state.arrays["shift"].astype(dtype), out=x, dtype=dtype)
-            state.arrays["image"] += self.weights[:, seen : seen + len(x)].astype(dtype) @ x
-            state.arrays["sum"] += np.ones(len(x), dtype) @ x
-            state.counts["n_samples"] += len(x)
+                arrays["shift"][:] = block.mean(axis=0, dtype=np.float64).astype(dtype)
+            weights = self.weights[:, seen : seen + len(block)].astype(dtype)
+            for few in blocks(block.shape[1], self._columns(len(block), dtype)):
+                x = linalg.scratch("dual", block[:, few].shape, dtype)
+                np.subtract(block[:, few], arrays["shift"][few].astype(dtype), out=x, dtype=dtype)
+                arrays["image"][:, few] += weights @ x
+                arrays["sum"][few] += np.ones(len(x), dtype) @ x
+            state.counts["n_samples"] += len(block)
+
+    def _columns(self, n_rows: int, dtype: np.dtype[Any]) -> int:
+        """Return the number of attributes of a block of rows that are shifted at a time."""
+        return max(64, _SHIFTED_BYTES // (n_rows * dtype.itemsize))
 
     def _finish(self, state: State) -> dict[str, Array]:
         image, total, n = state.arrays["image"], state.arrays["sum"], state.counts["n_samples"]
@@ -205,15 +221,39 @@ class DualComponents(Rule):
         if self.center:
             mean = state.arrays["shift"] + total / n
             image -= np.outer(self.weights.sum(axis=1), total / n)
-        missing = np.zeros((self.n_components - len(image), image.shape[1]))
-        rows = orthonormalize(np.concatenate([image, missing]))
-        return {"mean": mean, "components": linalg.fix_signs(rows)}
+        return {"mean": mean, "image": image.astype(self.dtype, copy=False)}
 
     def result_bytes(self, n_features: int, dtype: DTypeLike) -> int:
         """Return the bytes of a result."""
-        return 8 * n_features * (self.n_components + 1)
+        return n_features * (8 + len(self.weights) * self.dtype.itemsize)
 
     def work_bytes(self, n_rows: int, n_features: int, dtype: DTypeLike) -> int:
-        """Return the bytes of temporary arrays: a shifted block and a product, and four bases in ``finish``."""
-        k, itemsize = self.n_components, working_dtype(dtype).itemsize
-        return ((min(n_rows, _BLOCK_ROWS) + k + 1) * itemsize + 32 * k) * n_features
+        """Return the bytes of temporary arrays: shifted rows, their products, and the image when it is finished."""
+        k, d, product = len(self.weights), n_features, product_dtype(self.weights.shape[1], dtype)
+        rows = max(1, min(n_rows, _BLOCK_ROWS))
+        columns = min(d, self._columns(1, product))  # of a last short batch
+        return max(_SHIFTED_BYTES, 64 * rows * 8) + (k + 1) * columns * product.itemsize + 8 * (k + 4) * d
+
+
+def dual_basis(image: Array, n_components: int) -> Array:
+    """Return orthonormal components from all attributes of the ``image`` of `DualComponents`.
+
+    Parameters
+    ----------
+    image : array (k, d)
+    n_components : int
+        Number of rows, at least k. Rows beyond the rank of the samples complete the orthonormal basis and capture
+        nothing.
+
+    Returns
+    -------
+    array (n_components, d) of the same dtype. Costs n_components^2 d operations, and an array of its size; four if the
+    basis is completed.
+    """
+    missing = n_components - len(image)
+    if missing:
+        image = np.concatenate([image, np.zeros((missing, image.shape[1]), image.dtype)])
+    rows = orthonormalize(image)
+    for i in range(len(rows)):  # one by one, which takes less memory
+        linalg.fix_signs(rows[i : i + 1])
+    return rows

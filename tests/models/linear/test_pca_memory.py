@@ -34,7 +34,7 @@ def rule(n, d):
     rows = np.linalg.qr(rng.random((d, 40), np.float32))[0].T.copy()
     return {
         "gram": lambda: BlockGram(n),
-        "dual": lambda: DualComponents(rng.random((38, n)), 40),
+        "dual": lambda: DualComponents(rng.random((38, n)), np.dtype(np.float32)),
         "ritz": lambda: RayleighRitz(rows, np.zeros(d), n_components=30),
         "vr-pca": lambda: InBatches(VRPCA(rows, rows, np.zeros(d), 0.1), 20),
     }[name]()

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from dpca.rules.covariance.dual import BlockGram, DualComponents, dual_weights
+from dpca.rules.covariance.dual import BlockGram, DualComponents, dual_basis, dual_weights, product_dtype
 from tests.rules.streams import fit
 
 
@@ -13,8 +13,10 @@ def dual_pca(x: np.ndarray, k: int, center: bool, cut: int) -> dict[str, np.ndar
     """Both passes, with the attributes cut into two blocks."""
     parts = [np.ascontiguousarray(part) for part in (x[:, :cut], x[:, cut:])]
     gram = sum(fit(BlockGram(len(x), center), part, 7)["gram"] for part in parts)
-    found = dual_weights(gram, k, x.dtype)
-    return {**found, **fit(DualComponents(found["weights"], k, center), x, 7)}
+    found = dual_weights(gram, k, product_dtype(len(x), x.dtype))
+    images = [fit(DualComponents(found["weights"], np.dtype(np.float64), center), part, 7) for part in parts]
+    image, mean = (np.concatenate([part[name] for part in images], axis=-1) for name in ("image", "mean"))
+    return {**found, "mean": mean, "components": dual_basis(image, k)}
 
 
 @pytest.mark.parametrize("dtype", [np.uint8, np.int16, np.float32, np.float64])
@@ -48,7 +50,7 @@ def test_no_more_weights_than_the_rank(dtype: type) -> None:
 def test_rows_beyond_the_rank_complete_the_basis() -> None:
     x = np.arange(12.0).reshape(4, 3)
     weights = np.array([[-3.0, -1, 1, 3]]) / np.sqrt(20 * 27)
-    rows = fit(DualComponents(weights, 3), x, 2)["components"]
+    rows = dual_basis(fit(DualComponents(weights, np.dtype(np.float64)), x, 2)["image"], 3)
     np.testing.assert_allclose(rows @ rows.T, np.eye(3), atol=1e-14)
     np.testing.assert_allclose(rows[0], np.full(3, np.sqrt(1 / 3)), rtol=1e-14)
 
@@ -59,6 +61,6 @@ def test_too_many_and_too_few_samples() -> None:
     with pytest.raises(ValueError, match="3 samples"):
         fit(BlockGram(4), np.ones((3, 2)))
     with pytest.raises(ValueError, match="weights"):
-        fit(DualComponents(np.ones((1, 4)), 1), np.ones((3, 2)))
+        fit(DualComponents(np.ones((1, 4)), np.dtype(np.float64)), np.ones((3, 2)))
     with pytest.raises(ValueError, match="at least 2"):
         dual_weights(np.ones((1, 1)), 1, np.float32)

@@ -1,0 +1,81 @@
+"""Few samples with more attributes than a task can hold components of: the Gram matrix by blocks of attributes."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import zarr
+
+from dpca import PCA, StreamingPCA
+from dpca.engine.folds.plan import PlanError
+from dpca.storage import DataError
+from dpca.storage.run import Run
+
+SHAPE = (40, 60, 70)
+
+
+@pytest.fixture(scope="module")
+def x() -> np.ndarray[Any, Any]:
+    rng = np.random.default_rng(0)
+    patterns = rng.normal(size=(4, *SHAPE)) * np.array([9, 6, 4, 2])[:, None, None, None]
+    return (5 + np.tensordot(rng.normal(size=(9, 4)), patterns, 1) + rng.normal(size=(9, *SHAPE))).astype("f4")
+
+
+def check(model: Any, x: np.ndarray, k: int) -> None:
+    exact = x.reshape(len(x), -1).astype(float)
+    mean = exact.mean(axis=0)
+    _, values, rows = np.linalg.svd(exact - mean, full_matrices=False)
+    np.testing.assert_allclose(model.explained_variance_, values[:k] ** 2 / (len(x) - 1), rtol=1e-6, atol=1e-6)
+    np.testing.assert_allclose(model.mean_, mean, atol=1e-6)
+    components = model.components_.reshape(k, -1).astype(float)
+    np.testing.assert_allclose(components @ components.T, np.eye(k), atol=1e-6)
+    rank = min(k, len(x) - 1)
+    assert np.linalg.svd(components[:rank] @ rows[:rank].T, compute_uv=False).min() > 1 - 1e-6
+    assert 0.999 < model.captured_bound_ <= 1
+
+
+@pytest.mark.parametrize("chunks", [(1, *SHAPE), (2, 16, 60, 35), (9, 7, 13, 70)])
+@pytest.mark.parametrize("k", [3, 9])
+def test_no_task_holds_a_component(x: np.ndarray, tmp_path: Path, chunks: tuple[int, ...], k: int) -> None:
+    zarr.create_array(str(tmp_path / "x.zarr"), data=x, chunks=chunks)
+    run = Run(memory=32 * 2**20, threads=2)
+    streaming, dual = (kind(k).fit(str(tmp_path / "x.zarr"), run=run) for kind in (StreamingPCA, PCA))
+    assert len(dual.fit_report_.plan.groups) > 1
+    assert dual.fit_report_.plan.task_bytes <= 32 * 2**20
+    assert (dual.solver_, streaming.method_) == ("dual", "dual")
+    np.testing.assert_array_equal(streaming.components_, dual.components_)
+    for model in (dual, streaming):
+        check(model, x, k)
+    assert np.isnan(streaming.angle_moved_)
+    assert (streaming.captured_estimate_, streaming.captured_estimate_error_) == (1, 0)
+    streaming.save(tmp_path / "m.zarr")
+    assert StreamingPCA.load(tmp_path / "m.zarr").method_ == "dual"
+
+
+def test_with_memory_streaming_stays_what_it_is(x: np.ndarray) -> None:
+    model = StreamingPCA(3).fit(x)
+    assert model.method_ == "incremental-svd"
+    check(model, x, 3)
+
+
+@pytest.mark.parametrize(
+    "options",
+    [{"n_passes": 2}, {"forgetting": 0.9}, {"keep_state": True}, {"execution": "averaged"}, {"method": "oja"}],
+)
+def test_what_the_exact_solver_does_not_give_is_not_replaced(x: np.ndarray, options: dict[str, Any]) -> None:
+    with pytest.raises((PlanError, DataError)):
+        StreamingPCA(3, memory_budget=26 * 2**20, **options).fit(x)
+
+
+def test_a_plan_knows_it(x: np.ndarray) -> None:
+    from dpca.engine.sources.source import as_source
+
+    source, run = as_source(x), Run(memory=32 * 2**20)
+    basis, known = StreamingPCA(3).plan_fit(source, ("z", "y", "x"), run)
+    assert known
+    assert basis.score_shape == (3,)
+    with pytest.raises(PlanError, match="batch_size|memory"):
+        StreamingPCA(3, n_passes=2).plan_fit(source, ("z", "y", "x"), run)
