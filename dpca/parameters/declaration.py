@@ -146,7 +146,7 @@ def declared_in(cls: type[Any]) -> dict[str, Parameter]:
     return {one.name: one.metadata["parameter"] for one in found if "parameter" in one.metadata}
 
 
-def always_kept(cls: type[Any]) -> tuple[str, ...]:
+def always_stored_names(cls: type[Any]) -> tuple[str, ...]:
     """Return the names of the parameters that stores always contain, of those that a class declares itself."""
     declared = declared_in(cls)
     names = [name for name in inspect.get_annotations(cls) if name in declared]

@@ -23,7 +23,7 @@ from dpca.models.base.component_model import ComponentModel
 from dpca.models.base.convergence import check_result, check_scale
 from dpca.models.base.parameters import check_parameters, check_states_fit, checked_rank, no_values
 from dpca.models.base.samples import fitted_source
-from dpca.models.base.store import StoredModel, kept_parameters
+from dpca.models.base.store import StoredModel, stored_parameters
 from dpca.models.base.value_range import spanned_range
 from dpca.models.base.watching import Watching, finish_all
 from dpca.models.cells.partition_rule import by_partition, choose_rule, exact_rule, in_place
@@ -335,7 +335,7 @@ class PartitionedPCA(PartitionParameters, ComponentModel):
 
     def _facts(self, **own: Any) -> dict[str, Any]:
         """Return the facts of a store of this model."""
-        parameters = kept_parameters(self)
+        parameters = stored_parameters(self)
         return {
             "sample_shape": list(self.sample_shape_),
             **own,

@@ -16,7 +16,7 @@ from dpca.kernels.algebra.types import Array
 from dpca.kernels.inner_products import Kernel, KernelMap
 from dpca.models.base.estimator import Estimator
 from dpca.models.base.parameters import check_parameters, check_states_fit
-from dpca.models.base.store import Kept, StoredModel, kept_parameters
+from dpca.models.base.store import StoreContents, StoredModel, stored_parameters
 from dpca.models.kernel.kernel_methods import Found, check_found
 from dpca.models.kernel.landmarks import default_gamma
 from dpca.models.streaming.stored_states import RequiresState
@@ -191,18 +191,18 @@ class KernelModel(ClassNamePrefixFeaturesOutMixin, Estimator):  # type: ignore[m
 
     # -- stores
 
-    def _kept(self) -> Kept:
-        kept = kept_parameters(self) | {"landmarks": self.landmarks if isinstance(self.landmarks, str) else None}
+    def _to_store(self) -> StoreContents:
+        stored = stored_parameters(self) | {"landmarks": self.landmarks if isinstance(self.landmarks, str) else None}
         facts = {
             "sample_shape": list(self.sample_shape_),
             "n_components": self.n_components_,
             "n_samples_seen": self.n_samples_seen_,
             "n_landmarks": len(self.landmarks_),
             **{name: getattr(self, f"{name}_") for name in _NUMBERS},
-            "parameters": dict(sorted(kept.items())),
+            "parameters": dict(sorted(stored.items())),
         }
         arrays = {name: (getattr(self, f"{name}_"), axes) for name, axes in _ARRAYS.items()}
-        return Kept(arrays, facts, self.store_version)
+        return StoreContents(arrays, facts, self.store_version)
 
     @classmethod
     def _from_store(cls, stored: StoredModel) -> Self:

@@ -24,7 +24,7 @@ from dpca.models.base.linear_model import LeastComponents, LinearModel, least_sc
 from dpca.models.base.parameters import check_parameters, checked_rank, explained_share, require_seed
 from dpca.models.base.passes import Passes
 from dpca.models.base.samples import first_magnitude, varied_source
-from dpca.models.base.store import Kept, StoredModel
+from dpca.models.base.store import StoreContents, StoredModel
 from dpca.models.base.watching import Watching
 from dpca.models.linear.pca_solvers import (
     DEFAULT_ITERATIONS,
@@ -94,8 +94,8 @@ class PCA(PCAParameters, LinearModel):
     """
 
     store_kind: ClassVar[str] = "pca"
-    kept_arrays: ClassVar[dict[str, tuple[str, ...]]] = {
-        **LinearModel.kept_arrays,
+    array_axes: ClassVar[dict[str, tuple[str, ...]]] = {
+        **LinearModel.array_axes,
         "residual_norms": ("component",),
         "least_components": ("least_component", "feature"),
         "least_variance": ("least_component",),
@@ -249,10 +249,10 @@ class PCA(PCAParameters, LinearModel):
 
     # -- on disk
 
-    def _kept(self) -> Kept:
-        kept = super()._kept()
+    def _to_store(self) -> StoreContents:
+        contents = super()._to_store()
         n_least = len(getattr(self, "least_components_", ()))
-        return replace(kept, facts={**kept.facts, "kept": list(kept.arrays), "n_least": n_least})
+        return replace(contents, facts={**contents.facts, "kept": list(contents.arrays), "n_least": n_least})
 
     @classmethod
     def _stored_lengths(cls, stored: StoredModel) -> dict[str, int]:

@@ -80,8 +80,8 @@ class TrajectoryPCA(TrajectoryParameters, StreamingPCA):
     """
 
     store_kind: ClassVar[str] = "trajectory-pca"
-    kept_arrays: ClassVar[dict[str, tuple[str, ...]]] = {
-        **StreamingPCA.kept_arrays,
+    array_axes: ClassVar[dict[str, tuple[str, ...]]] = {
+        **StreamingPCA.array_axes,
         "reference": ("atom", "xyz"),
         "weights": ("atom",),
         "fit_weights": ("atom",),

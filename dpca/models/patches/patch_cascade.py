@@ -19,7 +19,7 @@ from dpca.models.base.estimator import Estimator
 from dpca.models.base.parameters import check_parameters, no_values, spatial_lengths
 from dpca.models.base.passes import Passes
 from dpca.models.base.samples import varied_source
-from dpca.models.base.store import Kept, StoredModel, kept_parameters
+from dpca.models.base.store import StoreContents, StoredModel, stored_parameters
 from dpca.models.base.watching import Watching
 from dpca.parameters.patches import CascadeParameters
 from dpca.partition.whole import Whole
@@ -192,7 +192,7 @@ class PatchCascade(CascadeParameters, Estimator):
 
     # -- on disk
 
-    def _kept(self) -> Kept:
+    def _to_store(self) -> StoreContents:
         layers = self._basis.layers
         facts = {
             "sample_shape": list(self.sample_shape_),
@@ -200,14 +200,14 @@ class PatchCascade(CascadeParameters, Estimator):
             "n_samples_seen": self.n_samples_seen_,
             "layers": [len(layer.components) for layer in layers],
             "patch_shape": list(layers[0].grid.patch_shape),
-            "parameters": kept_parameters(self),
+            "parameters": stored_parameters(self),
         }
         arrays: dict[str, Any] = {}
         for j, layer in enumerate(layers):
             arrays[f"filters_{j}"] = layer.components, (f"component_{j}", f"attribute_{j}")
             arrays[f"mean_{j}"] = layer.mean, (f"attribute_{j}",)
             arrays[f"explained_variance_{j}"] = self.explained_variance_[j], (f"component_{j}",)
-        return Kept(arrays, facts, self.store_version)
+        return StoreContents(arrays, facts, self.store_version)
 
     @classmethod
     def _from_store(cls, stored: StoredModel) -> Self:

@@ -19,7 +19,7 @@ from dpca.models.base.estimator import Estimator
 from dpca.models.base.parameters import checked_rank, no_values, spatial_lengths
 from dpca.models.base.passes import Passes
 from dpca.models.base.samples import varied_source
-from dpca.models.base.store import Kept, StoredModel, kept_parameters
+from dpca.models.base.store import StoreContents, StoredModel, stored_parameters
 from dpca.models.base.watching import Watching
 from dpca.parameters.patches import PatchParameters
 from dpca.partition.whole import Whole
@@ -228,7 +228,7 @@ class PatchPCA(PatchParameters, Estimator):
 
     # -- on disk
 
-    def _kept(self) -> Kept:
+    def _to_store(self) -> StoreContents:
         facts = {
             "sample_shape": list(self.sample_shape_),
             "n_components": self.n_components_,
@@ -236,14 +236,14 @@ class PatchPCA(PatchParameters, Estimator):
             "patch_shape": list(self.grid_.patch_shape),
             "stride": list(self.grid_.stride),
             "total_variance": self.total_variance_,
-            **({"parameters": parameters} if (parameters := kept_parameters(self)) else {}),
+            **({"parameters": parameters} if (parameters := stored_parameters(self)) else {}),
         }
         arrays = {
             "components": (self.components_.reshape(self.n_components_, -1), ("component", "attribute")),
             "mean": (self.mean_.ravel(), ("attribute",)),
             "explained_variance": (self.explained_variance_, ("component",)),
         }
-        return Kept(arrays, facts, self.store_version)
+        return StoreContents(arrays, facts, self.store_version)
 
     @classmethod
     def _from_store(cls, stored: StoredModel) -> Self:

@@ -23,7 +23,7 @@ from dpca.models.base.linear_model import LinearModel
 from dpca.models.base.parameters import are_ordinary, check_parameters, check_states_fit
 from dpca.models.base.passes import Passes, run_of_fit
 from dpca.models.base.samples import magnitude, varied_source
-from dpca.models.base.store import Kept, StoredModel
+from dpca.models.base.store import StoreContents, StoredModel
 from dpca.models.base.watching import EVERY, Progress, checked_budgets, positive_seconds
 from dpca.models.streaming.iterating import iterate
 from dpca.models.streaming.stored_states import NoStateError, RequiresState, read_states, stated_dtype, stored_arrays
@@ -166,10 +166,10 @@ class StreamedModel(LinearModel):
             own.update({name: others[name] for name in own if name in others})
         self._states = [state]
 
-    def _kept(self) -> Kept:
-        kept = super()._kept()
+    def _to_store(self) -> StoreContents:
+        contents = super()._to_store()
         if not (self.keep_state and self._states):
-            return kept
+            return contents
         state, n_held = self._states[0], self._states[0].counts["n_held"]
         facts = {"seed": self._stream_seed, "dtype": str(self._stream_dtype), "n_held": n_held}
         if isinstance(self.n_components, float):
@@ -179,7 +179,7 @@ class StreamedModel(LinearModel):
             facts["tracked"] = [len(tracked["tracked_scores"]), *tracked["tracked_turns"].shape]
         filled = State({**state.arrays, "buffered_rows": state.arrays["buffered_rows"][:n_held]}, state.counts)
         further = {name: (values, TRACKED[name]) for name, values in tracked.items()} | stored_arrays([filled])
-        return replace(kept, arrays={**kept.arrays, **further}, facts={**kept.facts, "state": facts})
+        return replace(contents, arrays={**contents.arrays, **further}, facts={**contents.facts, "state": facts})
 
     @classmethod
     def _from_store(cls, stored: StoredModel) -> Self:

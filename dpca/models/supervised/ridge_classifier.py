@@ -26,7 +26,7 @@ from dpca.models.base.parameters import check_parameters
 from dpca.models.base.passes import run_of_fit
 from dpca.models.base.samples import fitted_source
 from dpca.models.base.storable import Storable
-from dpca.models.base.store import Kept, StoredModel, kept_parameters
+from dpca.models.base.store import StoreContents, StoredModel, stored_parameters
 from dpca.models.base.watching import Callback, Watching, finish_all, watched
 from dpca.models.scores import Scores
 from dpca.parameters.supervised import RidgeParameters
@@ -271,8 +271,8 @@ class StreamingRidgeClassifier(RidgeParameters, EachSample, Storable, Classifier
 
     # -- on disk
 
-    def _kept(self) -> Kept:
-        return Kept(
+    def _to_store(self) -> StoreContents:
+        return StoreContents(
             arrays={
                 "coefficients": (self.coef_, ("target", "feature")),
                 "intercept": (self.intercept_, ("target",)),
@@ -285,7 +285,7 @@ class StreamingRidgeClassifier(RidgeParameters, EachSample, Storable, Classifier
                 "classes": self.classes_.tolist(),
                 "classes_type": "object" if self.classes_.dtype == object else self.classes_.dtype.str,
                 "alpha": self.alpha_,
-                "parameters": kept_parameters(self),
+                "parameters": stored_parameters(self),
             },
             version=1,
         )
