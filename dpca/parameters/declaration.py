@@ -48,8 +48,8 @@ class Option:
         Default: that of the parameter.
     const : object
         The value of an option without argument.
-    alternative : bool
-        At most one alternative may be given.
+    exclusive : bool
+        At most one of the exclusive options may be given.
     """
 
     flag: str
@@ -57,7 +57,7 @@ class Option:
     help: str = ""
     kind: Kind | None = None
     const: Any = None
-    alternative: bool = False
+    exclusive: bool = False
 
     @property
     def name(self) -> str:

@@ -135,7 +135,7 @@ class CellPCA(CellParameters, PartitionedPCA):
 
     def report_numbers(self) -> dict[str, Any]:
         """Return the numbers of the fitted model for a report; see `dpca.report.record`."""
-        numbers = super().report_numbers() | {"cells": self.grid_.n_partitions, "cell_shape": self.grid_.cell_shape}
+        numbers = super().report_numbers() | {"cells": self.grid_.n_parts, "cell_shape": self.grid_.cell_shape}
         return numbers | {name: value for name in ("overlap", "shared") if (value := getattr(self, name))}
 
     def component_maps(self, count: int) -> Array:

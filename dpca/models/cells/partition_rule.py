@@ -1,4 +1,4 @@
-"""The rule for each partition: its exact covariance if that is affordable, otherwise incremental SVD."""
+"""The rule for each part: its exact covariance if that is affordable, otherwise incremental SVD."""
 
 from __future__ import annotations
 
@@ -28,14 +28,17 @@ _MOST_READS = 8
 
 
 def exact_rule(k: int | None, partition: Partition) -> Rule:
-    """Return the rule that accumulates covariances, of each partition or shared by all cells of a shape."""
+    """Return the rule that accumulates covariances, of each part or shared by all cells of a shape."""
     return PooledCovariancePCA(k, partition.groups) if isinstance(partition, SharedGrid) else CovariancePCA(k)
 
 
-def by_partition(rule: Rule, folded: Partition, results: Results, dtype: np.dtype[Any]) -> tuple[Results, Array | None]:
-    """Return the results of each partition, and the number of partitions that share its components, None if not shared.
+def results_by_part(
+    rule: Rule, folded: Partition, results: Results, dtype: np.dtype[Any]
+) -> tuple[Results, Array | None]:
+    """Return the results of each part, and the number of parts that share its components.
 
-    Shared components are one array, of the working dtype, in the results of all their cells.
+    Shared components are one array, of the working dtype, in the results of all their cells. The second value is an
+    array (n_parts,), or None if no components are shared.
     """
     if not (isinstance(folded, SharedGrid) and isinstance(rule, PooledCovariancePCA)):
         return results, None
@@ -50,8 +53,8 @@ def by_partition(rule: Rule, folded: Partition, results: Results, dtype: np.dtyp
     return cells, places
 
 
-def in_place(k: int, partition: Partition, results: Results, dtype: np.dtype[Any]) -> dict[str, Array]:
-    """Return arrays of all partitions from the results of each, with ``k`` rows of components at their attributes.
+def joined_results(k: int, partition: Partition, results: Results, dtype: np.dtype[Any]) -> dict[str, Array]:
+    """Return the joined results of all parts: ``k`` rows of components of whole samples, means and variances.
 
     The results are emptied to free their memory.
 
@@ -60,7 +63,7 @@ def in_place(k: int, partition: Partition, results: Results, dtype: np.dtype[Any
     dtype : dtype
         Type of the samples.
     """
-    variance = np.zeros((partition.n_partitions, k))
+    variance = np.zeros((partition.n_parts, k))
     total = np.array([result["total_variance"] for result in results])
     means = ((i, result["mean"][None, None]) for i, result in enumerate(results))
     mean = partition.join(means, np.empty((1, *partition.sample_shape)))
@@ -80,7 +83,7 @@ def in_place(k: int, partition: Partition, results: Results, dtype: np.dtype[Any
     }
 
 
-def choose_rule(
+def choose_rule_and_plan(
     k: int | None,
     source: Source,
     partition: Partition,
@@ -89,7 +92,7 @@ def choose_rule(
     run: Run,
     keep: bool = False,
 ) -> tuple[Any, FoldPlan, str]:
-    """Return the rule that finds ``k`` components of each partition, its plan, and a note on it for the report.
+    """Return the rule that finds ``k`` components of each part, its plan, and a note on it for the report.
 
     If the covariances exceed the memory of a task, they are computed group by group, and each group reads the stack
     again. Incremental SVD is selected if a single covariance is too large, or if the covariances require more than 8
@@ -98,7 +101,7 @@ def choose_rule(
     Parameters
     ----------
     what : str
-        Name of the partitions in the plural.
+        Name of the parts in the plural.
     run : Run
     keep : bool
         Whether the results include the states of the covariances, by a `Keeping`.
@@ -116,12 +119,12 @@ def choose_rule(
             return error
 
     exact: Any = Keeping(exact_rule(k, partition)) if keep else exact_rule(k, partition)
-    names = f"the covariances of {partition.n_partitions:,} {what}"
+    names = f"the covariances of {partition.n_parts:,} {what}"
     if isinstance(partition, SharedGrid):
         return exact, plan_for(exact, source, partition, run=run), _note_on_shared(partition, what)
     plan = planned(exact)
     reads = _reads(plan, source)
-    size = sum(exact.state_bytes(partition.n_features(i), source.dtype) for i in range(partition.n_partitions))
+    size = sum(exact.state_bytes(partition.n_features(i), source.dtype) for i in range(partition.n_parts))
     if k is not None and not keep and reads > _MOST_READS:
         rule = IncrementalSVD(k)
         streaming = planned(rule)

@@ -14,10 +14,11 @@ import numpy as np
 from sklearn.exceptions import ConvergenceWarning
 from sklearn.utils.validation import check_is_fitted
 
-from dpca.engine.folds.boundary import guarded
+from dpca.engine.folds.boundary import named_errors
 from dpca.engine.sources.source import Source
 from dpca.kernels.algebra.dtypes import working_dtype
 from dpca.kernels.algebra.types import Array
+from dpca.models.base.callbacks import FitCallbacks
 from dpca.models.base.convergence import RESULT, check_result, check_scale
 from dpca.models.base.docs import documented
 from dpca.models.base.linear_model import LeastComponents, LinearModel, least_scores
@@ -25,7 +26,6 @@ from dpca.models.base.parameters import check_parameters, checked_rank, explaine
 from dpca.models.base.passes import Passes
 from dpca.models.base.samples import first_magnitude, varied_source
 from dpca.models.base.store import StoreContents, StoredModel
-from dpca.models.base.watching import Watching
 from dpca.models.linear.pca_solvers import (
     DEFAULT_ITERATIONS,
     DEFAULT_TOLERANCE,
@@ -109,14 +109,14 @@ class PCA(PCAParameters, LinearModel):
 
     # -- learning
 
-    def _fit(self, X: Any, run: Run, watching: Watching | None = None) -> None:
+    def _fit(self, X: Any, run: Run, callbacks: FitCallbacks | None = None) -> None:
         source = varied_source(self, X)
-        passes = Passes(source, run, watching=watching)
+        passes = Passes(source, run, callbacks=callbacks)
         problem, solver, reason = self._chosen(source, passes)
         if solver not in _COMPLETE and run.checkpoints is not None:
             require_seed(self.random_state)
 
-        def learn(model: Any, found: dict[str, Array], n: int) -> None:
+        def set_fitted(model: Any, found: dict[str, Array], n: int) -> None:
             found = model._truncated(found)
             check_result(found, solver, (*RESULT, "residual_norms", "least_components", "least_variance"))
             dtype = None if solver == "covariance" else problem.dtype
@@ -125,9 +125,9 @@ class PCA(PCAParameters, LinearModel):
             found["components"] = found["components"].astype(problem.dtype, copy=False)
             model._set_fitted(found, tuple(source.shape[1:]), n)
 
-        passes.settle = learn
-        found = guarded(SOLVERS[solver], source.name)(problem, passes)
-        learn(self, found, source.shape[0])
+        passes.set_fitted = set_fitted
+        found = named_errors(SOLVERS[solver], source.name)(problem, passes)
+        set_fitted(self, found, source.shape[0])
         self.fit_report_ = passes.report
         if "error" in found and found["error"] > problem.tol:
             warnings.warn(self._advice(problem, float(found["error"])), ConvergenceWarning, stacklevel=3)

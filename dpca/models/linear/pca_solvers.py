@@ -83,7 +83,7 @@ def covariance(problem: SolverProblem, passes: Passes) -> Found:
     """Eigendecomposition of the covariance, one pass (Alakkari 2020, section 2.1; Arora 2015, section 5.1)."""
     precise = problem.dtype == np.float64
     rule = CovariancePCA(problem.k, n_least=problem.n_least, center=problem.center, precise=precise, certified=True)
-    return passes(rule, look=lambda states: rule.finish(states[0]))
+    return passes(rule, result_so_far=lambda states: rule.finish(states[0]))
 
 
 def dual(problem: SolverProblem, passes: Passes) -> Found:
@@ -109,8 +109,8 @@ def randomized(problem: SolverProblem, passes: Passes) -> Found:
     """Range of C^(q + 1) on random vectors, then Rayleigh-Ritz (Halko, Martinsson & Tropp 2011, algorithm 4.4)."""
     rows, mean = problem.start(problem.q), _first_mean(problem, passes)
     for _ in range(problem.n_iter + 1):
-        look = partial(_sketched, problem, CovarianceProduct(rows, mean, problem.center))
-        found = passes(Refinement(rows, mean, problem.center), look=look)
+        result_so_far = partial(_sketched, problem, CovarianceProduct(rows, mean, problem.center))
+        found = passes(Refinement(rows, mean, problem.center), result_so_far=result_so_far)
         rows, mean = found["components"], found["mean"]
     return _ritz_pass(problem, passes, rows, mean)[0]
 
@@ -250,7 +250,7 @@ def _first_mean(problem: SolverProblem, passes: Passes) -> Array:
 def _ritz_pass(problem: SolverProblem, passes: Passes, rows: Array, mean: Array) -> tuple[Found, Found]:
     """Measure a basis in a pass, and return the requested components and the results of the rule."""
     rule = problem.ritz(rows, mean)
-    ritz = passes(rule, look=lambda states: _measured(problem, rule.finish(states[0])))
+    ritz = passes(rule, result_so_far=lambda states: _measured(problem, rule.finish(states[0])))
     return _measured(problem, ritz), ritz
 
 
@@ -294,17 +294,17 @@ def _attribute_blocks(rule: BlockGram, passes: Passes) -> CellGrid:
             break
         except PlanError as error:
             longest = int(np.argmax(cell))
-            if cell[longest] == 1 or grid.n_partitions > _MOST_BLOCKS:
+            if cell[longest] == 1 or grid.n_parts > _MOST_BLOCKS:
                 raise PlanError(
                     f"the dual form of {rule.n_samples:,} samples does not fit into {passes.budget / 1e6:,.0f} MB, the "
-                    f"memory budget of a task, even in {grid.n_partitions:,} blocks of attributes: increase "
+                    f"memory budget of a task, even in {grid.n_parts:,} blocks of attributes: increase "
                     f"memory_budget, or use solver='randomized'"
                 ) from error
             cell[longest] = math.ceil(cell[longest] / 2)
     n, room = rule.n_samples, usable_bytes()
-    if (need := 8 * n * n * grid.n_partitions) > room:
+    if (need := 8 * n * n * grid.n_parts) > room:
         raise PlanError(
-            f"the {grid.n_partitions} Gram matrices of {n:,} x {n:,} samples require {_mb(need)}, but this process may "
+            f"the {grid.n_parts} Gram matrices of {n:,} x {n:,} samples require {_mb(need)}, but this process may "
             f"use {_mb(room)}: use solver='randomized', or increase memory_budget"
         )
     return grid

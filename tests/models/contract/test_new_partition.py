@@ -99,7 +99,7 @@ class StripPCA(PartitionedPCA):
         return f"strips of {self.width} columns"
 
     def report_numbers(self) -> dict[str, Any]:
-        return super().report_numbers() | {"strips": self.partition_.n_partitions}
+        return super().report_numbers() | {"strips": self.partition_.n_parts}
 
     def _to_store(self) -> StoreContents:
         return StoreContents(self._stored_arrays(("strip",)), self._facts(width=self.width), self.store_version)

@@ -26,10 +26,10 @@ from dpca.cli import main
 from dpca.engine.folds.plan import PlanError
 from dpca.engine.sources.source import Source, as_samples, as_source, opened
 from dpca.jobs import CompressionSettings, compress, fit_store, reconstruct_store, transform_store
+from dpca.models.base.callbacks import FitCallbacks
 from dpca.models.base.estimator import Estimator
 from dpca.models.base.passes import Passes
 from dpca.models.base.store import StoreContents, StoredModel, load_any
-from dpca.models.base.watching import Watching
 from dpca.partition import Whole
 from dpca.report.record import read_report
 from dpca.representation.base import Representation, array_digest
@@ -136,9 +136,9 @@ class CodebookModel(Estimator):
         self.n_codes = n_codes
         self.memory_budget = memory_budget
 
-    def _fit(self, X: Any, run: Run, watching: Watching | None = None) -> None:
+    def _fit(self, X: Any, run: Run, callbacks: FitCallbacks | None = None) -> None:
         source = as_source(opened(X))
-        passes = Passes(source, run, watching=watching)
+        passes = Passes(source, run, callbacks=callbacks)
         shape, d = tuple(source.shape[1:]), math.prod(source.shape[1:])
         books = Codebooks(shape, np.zeros((0, self.n_codes, d), np.float32))
         first = np.empty((self.n_codes, *shape), source.dtype)
