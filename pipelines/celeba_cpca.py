@@ -18,7 +18,7 @@ if __name__ in ("__main__", "__mp_main__"):  # this program, or a worker process
 from dpca.cli.arguments import add_compress, add_job_options, job_parser
 from dpca.cli.jobs import compress_source
 from dpca.cli.model_arguments import add_model_options
-from dpca.cli.running import guarded
+from dpca.cli.running import run_program
 from dpca.pipelines.portraits import Portraits
 
 
@@ -28,7 +28,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     add_compress(parser)
     add_model_options(parser, required=False)
     add_job_options(parser)
-    return guarded(lambda: _run(parser.parse_args(argv)))
+    return run_program(lambda: _run(parser.parse_args(argv)))
 
 
 def _run(options: argparse.Namespace) -> int:

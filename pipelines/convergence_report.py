@@ -16,7 +16,7 @@ if __name__ in ("__main__", "__mp_main__"):  # this program, or a worker process
     start(__name__)
 
 from dpca.cli.jobs import given_input
-from dpca.cli.running import guarded
+from dpca.cli.running import run_program
 from dpca.pipelines.portraits import Portraits
 from dpca.pipelines.studies.convergence.study import ConvergenceSettings, convergence_table, report_convergence
 from dpca.pipelines.studies.programs import report_parser, run_report
@@ -33,7 +33,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         metavar="SEED",
         help="first copy the samples in a random order to a store of their own (default: keep their order)",
     )
-    return guarded(lambda: _run(parser.parse_args(argv)))
+    return run_program(lambda: _run(parser.parse_args(argv)))
 
 
 def _run(options: argparse.Namespace) -> int:

@@ -20,7 +20,7 @@ if __name__ in ("__main__", "__mp_main__"):  # this program, or a worker process
 import numpy as np
 
 from dpca.cli.arguments import natural, positive
-from dpca.cli.running import guarded, say
+from dpca.cli.running import run_program, say
 from dpca.kernels.algebra.types import Array
 from dpca.storage import Appender
 
@@ -74,7 +74,7 @@ def main(argv: Sequence[str] | None = None) -> int:
             f"--{name}", type=positive, default=default, metavar="N", help=f"{what} (default: {default})"
         )
     parser.add_argument("--seed", type=natural, default=0, metavar="N", help="seed of the start (default: 0)")
-    return guarded(lambda: _run(parser.parse_args(argv)))
+    return run_program(lambda: _run(parser.parse_args(argv)))
 
 
 def _run(options: argparse.Namespace) -> int:

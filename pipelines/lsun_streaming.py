@@ -18,7 +18,7 @@ if __name__ in ("__main__", "__mp_main__"):  # this program, or a worker process
 
 from dpca.cli.arguments import add_job_options, add_parameters, add_seed, given_options, job_parser, options_of
 from dpca.cli.jobs import given_input, output_path, run_job
-from dpca.cli.running import guarded
+from dpca.cli.running import run_program
 from dpca.models.streaming.streaming_pca import StreamingPCA
 from dpca.parameters.streaming import StreamingParameters
 from dpca.pipelines.portraits import Portraits
@@ -31,7 +31,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     add_parameters(group, group, options_of(StreamingParameters).values())
     add_seed(group, "seed of rules with a random start, and of the random order")
     add_job_options(parser, measured="their MSE and PSNR are measured in any case, their SSIM only if they are kept")
-    return guarded(lambda: _run(parser.parse_args(argv)))
+    return run_program(lambda: _run(parser.parse_args(argv)))
 
 
 def _run(options: argparse.Namespace) -> int:

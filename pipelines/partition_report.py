@@ -18,7 +18,7 @@ if __name__ in ("__main__", "__mp_main__"):  # this program, or a worker process
     start(__name__)
 
 from dpca.cli.jobs import given_input
-from dpca.cli.running import guarded
+from dpca.cli.running import run_program
 from dpca.pipelines.portraits import Portraits
 from dpca.pipelines.studies.partitions import PartitionSettings, report_partitions
 from dpca.pipelines.studies.programs import report_parser, run_report
@@ -27,7 +27,7 @@ from dpca.pipelines.studies.programs import report_parser, run_report
 def main(argv: Sequence[str] | None = None) -> int:
     """Run the program; return its exit code (see `dpca.cli.running`)."""
     parser = report_parser("partition_report.py", __doc__, PartitionSettings)
-    return guarded(lambda: _run(parser.parse_args(argv)))
+    return run_program(lambda: _run(parser.parse_args(argv)))
 
 
 def _run(options: argparse.Namespace) -> int:

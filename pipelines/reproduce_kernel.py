@@ -16,7 +16,7 @@ if __name__ in ("__main__", "__mp_main__"):  # this program, or a worker process
     start(__name__)
 
 from dpca.cli.arguments import positive
-from dpca.cli.running import guarded
+from dpca.cli.running import run_program
 from dpca.pipelines.studies.kernel import SECTIONS
 from dpca.pipelines.studies.programs import run_sections, section_parser, setting_of
 
@@ -27,7 +27,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     parser.add_argument(
         "--passes", type=positive, metavar="N", help="passes over the data (default: those of the publication)"
     )
-    return guarded(lambda: _run(parser.parse_args(argv)))
+    return run_program(lambda: _run(parser.parse_args(argv)))
 
 
 def _run(options: argparse.Namespace) -> int:

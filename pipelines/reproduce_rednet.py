@@ -21,7 +21,7 @@ if __name__ in ("__main__", "__mp_main__"):  # this program, or a worker process
     start(__name__)
 
 from dpca.cli.arguments import positive
-from dpca.cli.running import guarded
+from dpca.cli.running import run_program
 from dpca.pipelines.studies.programs import run_sections, section_parser, setting_of
 from dpca.pipelines.studies.rednet.sections import SECTIONS, RedNetStudy
 
@@ -35,7 +35,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     )
     parser.add_argument("--minutes", type=positive, default=25, metavar="N", help="most time to train (default: 25)")
     parser.add_argument("--device", help="device of torch to train on (default: the accelerator, if any)")
-    return guarded(lambda: _run(parser.parse_args(argv)))
+    return run_program(lambda: _run(parser.parse_args(argv)))
 
 
 def _run(options: argparse.Namespace) -> int:

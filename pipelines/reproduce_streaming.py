@@ -18,7 +18,7 @@ if __name__ in ("__main__", "__mp_main__"):  # this program, or a worker process
 
     start(__name__)
 
-from dpca.cli.running import guarded, say
+from dpca.cli.running import run_program, say
 from dpca.pipelines.studies.programs import section_parser, setting_of
 from dpca.pipelines.studies.reproduction import TABLES
 from dpca.pipelines.studies.reproduction.tables import MarkdownReport, markdown
@@ -32,7 +32,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     parser.add_argument(
         "--workspace", metavar="FOLDER", help="keep stores here for the next run (default: remove them at the end)"
     )
-    return guarded(lambda: _run(parser.parse_args(argv)))
+    return run_program(lambda: _run(parser.parse_args(argv)))
 
 
 def _run(options: argparse.Namespace) -> int:

@@ -12,7 +12,7 @@ if __name__ in ("__main__", "__mp_main__"):  # this program, or a worker process
 
     start(__name__)
 
-from dpca.cli.running import guarded
+from dpca.cli.running import run_program
 from dpca.pipelines.studies.programs import run_sections, section_parser
 from dpca.pipelines.studies.time.sections import SECTIONS
 
@@ -20,7 +20,7 @@ from dpca.pipelines.studies.time.sections import SECTIONS
 def main(argv: Sequence[str] | None = None) -> int:
     """Run the program; return its exit code (see `dpca.cli.running`)."""
     parser = section_parser("reproduce_time.py", __doc__, SECTIONS, output="time.report", trials=10, data=False)
-    return guarded(lambda: _run(parser.parse_args(argv)))
+    return run_program(lambda: _run(parser.parse_args(argv)))
 
 
 def _run(options: argparse.Namespace) -> int:

@@ -19,7 +19,7 @@ if __name__ in ("__main__", "__mp_main__"):  # this program, or a worker process
     start(__name__)
 
 from dpca.cli.jobs import given_input
-from dpca.cli.running import guarded
+from dpca.cli.running import run_program
 from dpca.pipelines.studies.programs import report_parser, run_report
 from dpca.pipelines.studies.time.ocean import Ocean
 from dpca.pipelines.studies.time.report import TimeSettings, report_time
@@ -31,7 +31,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     """Run the program; return its exit code (see `dpca.cli.running`)."""
     parser = report_parser("time_report.py", __doc__, TimeSettings)
     parser.add_argument("--dim", metavar="NAME", help="the dim that counts samples (default: the first)")
-    return guarded(lambda: _run(parser.parse_args(argv)))
+    return run_program(lambda: _run(parser.parse_args(argv)))
 
 
 def _run(options: argparse.Namespace) -> int:

@@ -72,7 +72,7 @@ class DecodeOptions:
     max_pixels : int
         Largest height x width of an encoded image.
     sample_shape, dtype, first :
-        Shape and type of the stack, and the name of the image that determined them; set by `settle`.
+        Shape and type of the stack, and the name of the image that determined them; set by `with_first_image`.
     """
 
     color: Color = "auto"
@@ -93,7 +93,7 @@ class DecodeOptions:
                     f"most {self.max_pixels:,} pixels in total"
                 )
 
-    def settle(self, pixels: NDArray[Any], name: str) -> DecodeOptions:
+    def with_first_image(self, pixels: NDArray[Any], name: str) -> DecodeOptions:
         """Return these rules with the shape and type of ``pixels``, the first image of the stack, named ``name``."""
         return replace(self, sample_shape=pixels.shape, dtype=pixels.dtype.name, first=name)
 

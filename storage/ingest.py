@@ -19,7 +19,6 @@ from dpca.storage.arrays.layout import SHARD_BYTES, Layout, axes_for, choose_lay
 from dpca.storage.arrays.reading import open_group, root_facts
 from dpca.storage.disk import exists, folder_bytes, read_file, require_free_space, writing_errors
 from dpca.storage.errors import DataError, PlanError, StoreError
-from dpca.storage.filling import Filling
 from dpca.storage.images import DecodeOptions
 from dpca.storage.integrity.manifest import METADATA
 from dpca.storage.readers import Reader, Source, open_reader
@@ -27,6 +26,7 @@ from dpca.storage.remote.network import use_storage_options
 from dpca.storage.remote.objects import place_of
 from dpca.storage.run import Run
 from dpca.storage.stack import STACK_KIND, STACK_VERSION, Stack, open_stack
+from dpca.storage.stack_writer import StackWriter
 from dpca.storage.survey import ReadOptions, SampleForm, require_samples, survey
 from dpca.storage.transaction.job import Job
 from dpca.storage.transaction.workspace import Workspace, fingerprint_of
@@ -111,10 +111,10 @@ def ingest(
         needed = _bytes_to_write(work, len(reader), form, layout)
         with writing_errors(target, needed):
             require_free_space(target, needed, f"the stack of '{reader.name}'")
-            filling = Filling(work, reader, form, layout, stop=reading.stop, run=run)
-            filling.write()
+            writer = StackWriter(work, reader, form, layout, stop=reading.stop, run=run)
+            writer.write()
             asked = {"cell_shape": cells, "color": rules.color, "crop": rules.crop, "resize": rules.resize}
-            _finish(work, reader, form, filling, content_of(reader, reading, axes), asked)
+            _finish(work, reader, form, writer, content_of(reader, reading, axes), asked)
         return needed
 
     def publish(work: Workspace, needed: int) -> None:
@@ -255,10 +255,10 @@ def _bytes_to_write(work: Workspace, n_items: int, form: SampleForm, layout: Lay
 
 
 def _finish(
-    work: Workspace, reader: Reader, form: SampleForm, filling: Filling, content: str, settings: Mapping[str, Any]
+    work: Workspace, reader: Reader, form: SampleForm, writer: StackWriter, content: str, settings: Mapping[str, Any]
 ) -> None:
     """Write names, labels and rejections; a resumed run writes all of them again."""
-    low, high = filling.data_range()
+    low, high = writer.data_range()
     root = create_root(
         work.store,
         kind=STACK_KIND,
@@ -273,16 +273,16 @@ def _finish(
         content=content,
     )
     names = reader.names
-    write_strings(root, "name", [names[i] for i in filling.kept.tolist()], form.dims[0])
+    write_strings(root, "name", [names[i] for i in writer.kept.tolist()], form.dims[0])
     if reader.labels is not None:
-        _write_labels(root, reader.labels[filling.kept], form.dims[0])
+        _write_labels(root, reader.labels[writer.kept], form.dims[0])
     if form.coordinates is not None:
-        write_coordinates(root, form.coordinates.of_samples(filling.kept))
-    if filling.rejected:
+        write_coordinates(root, form.coordinates.of_samples(writer.kept))
+    if writer.rejected:
         rejected = root.require_group("rejected")
-        items = sorted(filling.rejected)
+        items = sorted(writer.rejected)
         write_strings(rejected, "name", [names[i] for i in items], "item")
-        write_strings(rejected, "reason", [filling.rejected[i] for i in items], "item")
+        write_strings(rejected, "reason", [writer.rejected[i] for i in items], "item")
 
 
 def _write_labels(root: zarr.Group, labels: NDArray[Any], dim: str) -> None:

@@ -27,11 +27,11 @@ import numpy as np
 import zarr
 
 from dpca.storage import cf
-from dpca.storage.arrays.batches import Batches, BatchOrder, batches_of
 from dpca.storage.arrays.choosing import chosen_array, is_in_order
 from dpca.storage.arrays.coordinates import Coordinates, coordinates_in, dims_of
 from dpca.storage.arrays.layout import CHANNEL, MAX_CHUNK, SAMPLE, axes_for, named_axes, stack_axes
 from dpca.storage.arrays.reading import array_in, metadata_texts, model_of, open_group, open_node, root_facts
+from dpca.storage.arrays.training_batches import Batches, BatchOrder, batches_of
 from dpca.storage.errors import DataError, StoreError, one_line
 from dpca.storage.integrity.manifest import digest_of
 from dpca.storage.integrity.replaced import reopening

@@ -224,7 +224,7 @@ def _first_images(reader: Reader, rules: DecodeOptions, stop: bool) -> tuple[Dec
             first_refusal = first_refusal or str(error)
         else:
             if not tried:
-                rules = rules.settle(pixels, reader.names[i])
+                rules = rules.with_first_image(pixels, reader.names[i])
                 last = min(last, i + min(_TRIED, max(1, _TRIED_BYTES // pixels.nbytes)) - 1)
             tried.append(pixels)
         if i >= last:

@@ -82,9 +82,9 @@ def options_of(cls: type[Any]) -> dict[str, Parameter]:
 
 
 def add_parameters(
-    group: argparse._ActionsContainer, alternatives: argparse._ActionsContainer, declared: Iterable[Parameter]
+    group: argparse._ActionsContainer, exclusive: argparse._ActionsContainer, declared: Iterable[Parameter]
 ) -> None:
-    """Add the options of parameters to a group, and those of which at most one may be given to ``alternatives``."""
+    """Add the options of parameters to a group, and those of which at most one may be given to ``exclusive``."""
     for one in declared:
         if (option := one.option) is None:
             continue
@@ -93,7 +93,7 @@ def add_parameters(
         if option.const is None:
             how = {"metavar": option.metavar, "type": option_type(kind)}
             how = {"choices": kind.names} if option.metavar is None else how
-        (alternatives if option.alternative else group).add_argument(option.flag, help=one.help, **how)
+        (exclusive if option.exclusive else group).add_argument(option.flag, help=one.help, **how)
 
 
 def given_options(options: argparse.Namespace, cls: type[Any]) -> dict[str, Any]:

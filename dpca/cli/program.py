@@ -34,7 +34,7 @@ from dpca.cli.arguments import (
     sample_lengths,
 )
 from dpca.cli.model_arguments import add_model_options
-from dpca.cli.running import MEANINGS, guarded
+from dpca.cli.running import MEANINGS, run_program
 from dpca.engine.folds.stopping import defer_signals
 
 _DESCRIPTION = (
@@ -66,7 +66,7 @@ _STACK = "stack store, or a Zarr array with samples on its first axis"
 
 def run(argv: Sequence[str] | None = None) -> int:
     """Run ``dpca`` and return its exit code (see `dpca.cli.running`)."""
-    return guarded(lambda: _run(argv))
+    return run_program(lambda: _run(argv))
 
 
 def _run(argv: Sequence[str] | None) -> int:

@@ -31,7 +31,7 @@ FAULT = 70
 UNREAD = 141
 
 
-def guarded(job: Callable[[], int]) -> int:
+def run_program(job: Callable[[], int]) -> int:
     """Run a program's body. Turn errors into one sentence on standard error and an exit code."""
     gc.freeze()  # keeps the garbage collector from searching all imported objects at exit, which takes half a second
     try:

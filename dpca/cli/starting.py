@@ -13,8 +13,8 @@ _INTERVAL = 0.5
 def start(name: str) -> None:
     """Let a process end cleanly while it still imports its libraries.
 
-    In a program, Ctrl-C ends the process silently, as SIGTERM does, until `guarded` handles signals. Python alone would
-    print a traceback. A worker process imports the program that started it, and ends when that program ends. Dask
+    In a program, Ctrl-C ends the process silently, as SIGTERM does, until `run_program` handles signals. Python alone
+    would print a traceback. A worker process imports the program that started it, and ends when that program ends. Dask
     ensures this only after the imports, which take long if many workers start at once.
 
     Parameters

@@ -115,7 +115,7 @@ class CellCodec:
     def rows_of_cell(self) -> list[Array]:
         """Rows of the codes of every cell, ascending."""
         order = np.argsort(self.cell, kind="stable")
-        ends = np.searchsorted(self.cell[order], np.arange(1, self.components.grid.n_partitions))
+        ends = np.searchsorted(self.cell[order], np.arange(1, self.components.grid.n_parts))
         return np.split(order, ends)
 
     @cached_property

@@ -229,7 +229,7 @@ class OfCompressed(Decoder):
         if k == 0:
             return None
         grid = codec.components.grid
-        words = f"components of {grid.n_partitions:,} cells in the store, at most {k} per cell"
+        words = f"components of {grid.n_parts:,} cells in the store, at most {k} per cell"
         found = codec.components.pictured(min(count, k)), grid.cell_shape, codec.components.offset
         return Pictured(*found, np.empty(0), words)
 

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
+from dpca.models.base.callbacks import Progress
 from dpca.models.base.convergence import ConvergenceWarning, OrderWarning
-from dpca.models.base.watching import Progress
 from dpca.models.cells.band_pca import BandPCA
 from dpca.models.cells.cell_pca import CellPCA
 from dpca.models.eof.eof import EOF

@@ -16,8 +16,8 @@ from dpca.kernels.pixels import Pixels
 from dpca.models.base.store import basis_of, load_any
 from dpca.representation.base import Representation
 from dpca.representation.reconstruction import check_stated_model, leading_scores, samples_of
-from dpca.storage.arrays.batches import Batches, BatchOrder, batches_of
 from dpca.storage.arrays.reading import array_in, open_group, require_same, root_facts
+from dpca.storage.arrays.training_batches import Batches, BatchOrder, batches_of
 from dpca.storage.disk import exists
 from dpca.storage.errors import DataError, ReplacedError, StoreError
 from dpca.storage.integrity.replaced import reopening

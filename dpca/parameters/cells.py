@@ -17,7 +17,7 @@ TARGETS = CHOICES[-3:]
 
 @dataclass(eq=False, repr=False)
 class PartitionParameters:
-    """Parameters of the estimators with one analysis for each partition, called {part} in the documentation."""
+    """Parameters of the estimators with one analysis for each part, called {part} in the documentation."""
 
     n_components: int | str | None = stored_with_state(
         None,
@@ -32,7 +32,7 @@ class PartitionParameters:
             "keep K components of each cell or band; 'all'; or 'marchenko-pastur': components above the noise floor "
             "(assumes the same noise everywhere)",
             kind=whole(1) | choice("all", NOISE),
-            alternative=True,
+            exclusive=True,
         ),
     )
     _: KW_ONLY
@@ -41,21 +41,21 @@ class PartitionParameters:
         number(least=0, below=1),
         "Keep the fewest components of each {part} that explain more than this share of its variance (Alakkari 2020, "
         "section 4.1), at most ``max_components``. Alternative to ``n_components``.",
-        option=Option("--threshold", "SHARE", alternative=True),
+        option=Option("--threshold", "SHARE", exclusive=True),
     )
     total_components: int | None = stored_with_state(
         None,
         whole(1),
         "Number of components of all {parts} together, distributed for the least squared error. Alternative to "
         "``n_components``.",
-        option=Option("--total-components", "N", alternative=True),
+        option=Option("--total-components", "N", exclusive=True),
     )
     ratio: float | None = stored_with_state(
         None,
         number(above=0),
         "Keep one score per this number of attributes of a sample. The total number of components follows, rounded to "
         "an integer, and is distributed for the least squared error. Alternative to ``n_components``.",
-        option=Option("--ratio", "R", kind=number(least=1), alternative=True),
+        option=Option("--ratio", "R", kind=number(least=1), exclusive=True),
     )
     target_mse: float | None = stored_with_state(
         None,
@@ -65,14 +65,14 @@ class PartitionParameters:
         "target holds for the samples of the fit, or for the samples that ``validation_fraction`` holds out. It "
         "follows from the eigenvalues, without a second pass. It is exact, except that with incremental SVD the "
         "eigenvalues are an upper bound of the error. Alternative to ``n_components``.",
-        option=Option("--target-mse", "MSE", alternative=True),
+        option=Option("--target-mse", "MSE", exclusive=True),
     )
     target_psnr: float | None = stored_with_state(
         None,
         number(above=0),
         "Keep the fewest components that reach this peak signal-to-noise ratio in dB, for example 32. As "
         "``target_mse``.",
-        option=Option("--target-psnr", "DB", alternative=True),
+        option=Option("--target-psnr", "DB", exclusive=True),
     )
     target_ssim: float | None = stored_with_state(
         None,
@@ -82,7 +82,7 @@ class PartitionParameters:
         "samples spread over the stack, or over the held-out samples if there is a ``validation_fraction``. They are "
         "read once and held in memory with their scores. Fewer samples are used if they would take more than half of "
         "``memory_budget``. Alternative to ``n_components``.",
-        option=Option("--target-ssim", "SSIM", alternative=True),
+        option=Option("--target-ssim", "SSIM", exclusive=True),
     )
     validation_fraction: float | None = never_stored(
         None,
@@ -125,7 +125,7 @@ class CellParameters(PartitionParameters):
         "Cell length in pixels along each spatial axis; an integer applies to all of them. The length of a tuple is "
         "the number of spatial axes; the remaining axes are channels. With an integer, the last axis counts as "
         "channels if it has at most 4 entries and follows at least two other axes.",
-        option=Option("--cell", "N[xM[xL]]", alternative=True),
+        option=Option("--cell", "N[xM[xL]]", exclusive=True),
     )
     overlap: int = never_stored(
         0,
@@ -154,7 +154,7 @@ class BandParameters(PartitionParameters):
         REQUIRED,
         whole(1),
         "Largest number of attributes in a band (L in the thesis).",
-        option=Option("--band-size", "N", alternative=True),
+        option=Option("--band-size", "N", exclusive=True),
     )
     mapping: str = always_stored(
         "mean-variance",

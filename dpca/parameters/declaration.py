@@ -48,8 +48,8 @@ class Option:
         Default: that of the parameter.
     const : object
         The value of an option without argument.
-    alternative : bool
-        At most one alternative may be given.
+    exclusive : bool
+        At most one of the exclusive options may be given.
     """
 
     flag: str
@@ -57,7 +57,7 @@ class Option:
     help: str = ""
     kind: Kind | None = None
     const: Any = None
-    alternative: bool = False
+    exclusive: bool = False
 
     @property
     def name(self) -> str:
@@ -146,7 +146,7 @@ def declared_in(cls: type[Any]) -> dict[str, Parameter]:
     return {one.name: one.metadata["parameter"] for one in found if "parameter" in one.metadata}
 
 
-def always_kept(cls: type[Any]) -> tuple[str, ...]:
+def always_stored_names(cls: type[Any]) -> tuple[str, ...]:
     """Return the names of the parameters that stores always contain, of those that a class declares itself."""
     declared = declared_in(cls)
     names = [name for name in inspect.get_annotations(cls) if name in declared]

@@ -25,7 +25,7 @@ class KernelParameters:
             "--kernel",
             help="use components in the feature space of this kernel",
             kind=choice(*KERNELS[:-1]),
-            alternative=True,
+            exclusive=True,
         ),
     )
     gamma: float | None = always_stored(

@@ -10,7 +10,7 @@ from dpca.parameters.declaration import REQUIRED, Option, always_stored, never_s
 from dpca.parameters.kinds import FLAG, array, choice, instance, number, whole
 
 #: Each method's module and class in `dpca.rules`. Stores contain these names only.
-METHODS: dict[str, str] = {
+RULE_CLASSES: dict[str, str] = {
     "incremental-svd": "incremental.incremental_svd.IncrementalSVD",
     "covariance": "covariance.streaming_covariance.StreamingCovariance",
     "oja": "stochastic.oja.Oja",
@@ -29,7 +29,7 @@ METHODS: dict[str, str] = {
 AUTO = "auto"
 # The methods that fold segments in parallel, and the sequential ones, quoted for the documentation.
 _MERGING = ("covariance", "incremental-svd")
-_SEQUENTIAL = ", ".join(f'"{name}"' for name in METHODS if name not in _MERGING)
+_SEQUENTIAL = ", ".join(f'"{name}"' for name in RULE_CLASSES if name not in _MERGING)
 
 
 @dataclass(eq=False, repr=False)
@@ -46,7 +46,7 @@ class StreamingParameters:
     _: KW_ONLY
     method: Any = always_stored(
         AUTO,
-        choice(AUTO, *METHODS) | instance("StreamingRule", "a rule of dpca.rules", "rule"),
+        choice(AUTO, *RULE_CLASSES) | instance("StreamingRule", "a rule of dpca.rules", "rule"),
         "The update rule of components of whole samples, for example incremental-svd, close to exact after one pass "
         "over samples in any order. It is a name, or an object of `dpca.rules` with its own options, such as "
         "``Oja(schedule=Harmonic(1.0))``. The estimator sets the ``n_components``, ``center`` and ``seed`` of that "
@@ -55,7 +55,7 @@ class StreamingParameters:
         'exact; "incremental-svd" is that of Brand 2002 and Ross et al. 2008. These two support merging: segments are '
         f"folded in parallel. The others are sequential rules, described in `dpca.rules`: {_SEQUENTIAL}. They assume "
         "samples in random order. By default they run as a chain, one segment after the other, see ``execution``.",
-        option=Option("--method", "NAME", kind=choice(*METHODS)),
+        option=Option("--method", "NAME", kind=choice(*RULE_CLASSES)),
         shown="str or rule",
     )
     batch_size: int | None = always_stored(

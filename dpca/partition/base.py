@@ -46,7 +46,7 @@ class Partition(PickledByFields, ABC):
         return ()
 
     @property
-    def n_partitions(self) -> int:
+    def n_parts(self) -> int:
         """Number of parts."""
         return math.prod(self.grid_shape)
 
@@ -57,7 +57,7 @@ class Partition(PickledByFields, ABC):
     @property
     def max_features(self) -> int:
         """Number of attributes of the largest part."""
-        return max(map(self.n_features, range(self.n_partitions)))
+        return max(map(self.n_features, range(self.n_parts)))
 
     def region(self, index: int) -> Region:
         """Return the smallest box of a sample that must be read for a part."""
@@ -71,7 +71,7 @@ class Partition(PickledByFields, ABC):
         chunk_shape : tuple of int
             Chunk length along every axis of a sample.
         """
-        yield tuple(range(self.n_partitions))
+        yield tuple(range(self.n_parts))
 
     def split_dtype(self, dtype: DTypeLike) -> np.dtype[Any]:
         """Return the dtype of the values of `split` for samples of a dtype."""
@@ -105,7 +105,7 @@ class Partition(PickledByFields, ABC):
         """Return all parts (n_samples, n_features) of whole samples, see `split`."""
         samples = np.ascontiguousarray(samples)
         buffer = np.empty(samples.size, self.split_dtype(samples.dtype))
-        return self.split(samples, range(self.n_partitions), (0,) * (samples.ndim - 1), buffer)
+        return self.split(samples, range(self.n_parts), (0,) * (samples.ndim - 1), buffer)
 
     @abstractmethod
     def join(self, parts: Iterable[tuple[int, Array]], samples: Array) -> Array:

@@ -50,7 +50,7 @@ class SharedGrid(Partition):
     def cells(self) -> list[list[int]]:
         """Numbers of the cells of each distinct shape, whole cells first."""
         found: dict[tuple[int, ...], list[int]] = {}
-        for i in range(self.grid.n_partitions):
+        for i in range(self.grid.n_parts):
             found.setdefault(tuple(stop - start for start, stop in self.grid.box(i)), []).append(i)
         return list(found.values())
 

@@ -18,7 +18,7 @@ from dpca.engine.sources.source import Source, as_source, check_numeric
 from dpca.kernels.algebra.types import Array
 from dpca.models import EOF
 from dpca.models.base.estimator import Estimator
-from dpca.models.base.labelled import taken_in
+from dpca.models.base.labelled import labelled_samples
 from dpca.models.base.store import load_any
 from dpca.models.scores import Scores, open_scores
 from dpca.plots.panels import shown_range, spread_over
@@ -131,7 +131,7 @@ def samples_given(x: Any, axes: Sequence[str] | None = None) -> GivenSamples:
         raise DataError(f"{type(x).__name__} is a model: give the samples to show, as an array, a stack or a path")
     else:
         if is_labelled(x):
-            labelled, labels = taken_in(x, None)
+            labelled, labels = labelled_samples(x, None)
             source = labelled.source(labels)
             along = labels.kept(source.shape[1:])
         else:

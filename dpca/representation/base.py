@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, Self
 import numpy as np
 from numpy.typing import DTypeLike
 
-from dpca.engine.folds.boundary import guarded
+from dpca.engine.folds.boundary import named_errors
 from dpca.engine.sources.source import check_finite
 from dpca.kernels.algebra.dtypes import working_dtype
 from dpca.kernels.algebra.types import Array
@@ -150,7 +150,7 @@ class Representation(ABC):
             If samples or scores are not finite.
         """
         check_finite(samples, first, name)
-        scores = guarded(self._encode, name)(samples)
+        scores = named_errors(self._encode, name)(samples)
         if samples.dtype.kind == "f":
             check_finite(scores, first, name, _beyond("scores", scores))
         return scores
@@ -175,7 +175,7 @@ class Representation(ABC):
         # A sample is a sum of at most some thousand scores times finite numbers. It overflows only if these are large.
         most = math.sqrt(np.finfo(self.decoded_dtype(scores.dtype)).max)
         large = scores.size and max(float(scores.max()), -float(scores.min())) > most
-        samples = guarded(self._decode, name)(scores, None if large else pixels)
+        samples = named_errors(self._decode, name)(scores, None if large else pixels)
         if large:
             check_finite(samples, first, name, _beyond("values", samples))
         return samples if pixels is None or samples.dtype == pixels.dtype else to_pixels(samples, *pixels)

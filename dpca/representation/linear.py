@@ -1,4 +1,4 @@
-"""The linear representation: a mean and orthonormal components of every partition of the attributes."""
+"""The linear representation: a mean and orthonormal components of every part of the attributes."""
 
 from __future__ import annotations
 
@@ -24,19 +24,19 @@ from dpca.storage.transaction.workspace import fingerprint_of
 
 # Floating-point bytes of a tile that is mapped at a time: enough samples for matrix products that still fit the cache.
 _BLOCK_BYTES = 2**25
-# Attributes of partitions that are centered and multiplied together, so that they stay in the cache of a core.
+# Attributes of parts that are centered and multiplied together, so that they stay in the cache of a core.
 _RUN_FEATURES = 2**14
 # Upper limit of the squared length of a row that is zero up to rounding error.
 _ZERO_ROW = 1e-6
 
 
 class _CellRun(NamedTuple):
-    """Consecutive partitions of equal size. They are centered in one call, and multiplied in one for each rank."""
+    """Consecutive parts of equal size. They are centered in one call, and multiplied in one for each rank."""
 
     first: int
     """Index of the first partition."""
     start: int
-    """Its index among the partitions of the tile."""
+    """Its index among the parts of the tile."""
     mean: Array
     """(count, 1, n_features), float64"""
     products: list[tuple[slice, Array]]
@@ -45,7 +45,7 @@ class _CellRun(NamedTuple):
 
 @dataclass(frozen=True, eq=False)
 class LinearRepresentation(PickledByFields, Representation):
-    """The scores of every partition are the products of its centered attributes with its components.
+    """The scores of every part are the products of its centered attributes with its components.
 
     Parameters
     ----------
@@ -54,8 +54,8 @@ class LinearRepresentation(PickledByFields, Representation):
     mean : array (*sample_shape) or (n_features,)
         Mean sample.
     components : array (n_components, *sample_shape) or (n_components, n_features)
-        Component j of every partition is at the positions of its attributes, so that ``components[j]`` has the shape of
-        a sample. The rows of a partition are orthonormal. If it has fewer attributes than there are components, the
+        Component j of every part is at the positions of its attributes, so that ``components[j]`` has the shape of
+        a sample. The rows of a part are orthonormal. If it has fewer attributes than there are components, the
         other rows are zero. Components of overlapping cells are summed where they overlap.
     """
 
@@ -80,7 +80,7 @@ class LinearRepresentation(PickledByFields, Representation):
 
     @property
     def ranks(self) -> Array:
-        """Number of components of each partition (n_partitions,), without zero rows."""
+        """Number of components of each part (n_parts,), without zero rows."""
         # Rows have length 1 or 0, up to rounding error.
         parts = self.partition.all_parts(self.components)
         return np.array([(np.einsum("ij,ij->i", part, part) > 0.5).sum() for part in parts])
@@ -123,12 +123,12 @@ class LinearRepresentation(PickledByFields, Representation):
         partition, d, k = self.partition, math.prod(self.sample_shape), len(self.components)
         work = self.score_dtype(dtype)
         decoded = np.dtype(dtype) if pixels and self._rounds_parts(dtype) else work
-        results = n_rows * (d * decoded.itemsize + partition.n_partitions * k * work.itemsize)
+        results = n_rows * (d * decoded.itemsize + partition.n_parts * k * work.itemsize)
         run = min(self._tile_features, max(_RUN_FEATURES, partition.max_features))
         taken = self._tile_features * partition.split_dtype(dtype).itemsize
         tile = min(n_rows, self._step(work.itemsize)) * (taken + run * work.itemsize)
         region = tuple((0, length) for length in self.sample_shape)
-        # The components of the partitions, twice while they are cut; means, and the places of the attributes.
+        # The components of the parts, twice while they are cut; means, and the places of the attributes.
         model = 2 * k * d * work.itemsize + 6 * d * 8
         return results + tile + partition.split_bytes(region, work) + model
 
@@ -136,10 +136,10 @@ class LinearRepresentation(PickledByFields, Representation):
         return replace(self, components=self.components[:n_components])
 
     def _encode(self, samples: Array) -> Array:
-        """Return (x - mean) V^T of every partition. Costs 2 n d k operations."""
+        """Return (x - mean) V^T of every part. Costs 2 n d k operations."""
         partition, samples = self.partition, np.ascontiguousarray(samples)
         dtype, n = self.score_dtype(samples.dtype), len(samples)
-        scores = np.zeros((n, partition.n_partitions, len(self.components)), dtype)
+        scores = np.zeros((n, partition.n_parts, len(self.components)), dtype)
         everywhere = (0,) * len(self.sample_shape)
         for few in blocks(n, self._step(dtype.itemsize)):
             block, here = samples[few], scores[few]
@@ -158,11 +158,11 @@ class LinearRepresentation(PickledByFields, Representation):
         return scores.reshape(n, *self.score_shape)
 
     def _decode(self, scores: Array, pixels: Pixels | None) -> Array:
-        """Return y V + mean of every partition, in place. Costs 2 n d k operations."""
+        """Return y V + mean of every part, in place. Costs 2 n d k operations."""
         partition, n = self.partition, len(scores)
         pixels = pixels if pixels is not None and self._rounds_parts(pixels.dtype) else None
         dtype = self.decoded_dtype(scores.dtype)
-        scores = scores.reshape(n, partition.n_partitions, len(self.components))
+        scores = scores.reshape(n, partition.n_parts, len(self.components))
         samples = np.empty((n, *self.sample_shape), dtype if pixels is None else pixels.dtype)
         for few in blocks(n, self._step(dtype.itemsize)):
             partition.join(self._decoded(scores[few], samples[few], pixels), samples[few])
@@ -196,7 +196,7 @@ class LinearRepresentation(PickledByFields, Representation):
 
     @cached_property
     def _parts(self) -> list[tuple[int, ...]]:
-        """Indices of the partitions of every tile. A row of cells is contiguous in memory."""
+        """Indices of the parts of every tile. A row of cells is contiguous in memory."""
         return list(self.partition.tiles((1, *self.sample_shape[1:])))
 
     @cached_property
@@ -238,7 +238,7 @@ def _uncentered(x: Array, mean: Array, pixels: Pixels | None) -> Array:
 
 
 def _products(parts: list[Array]) -> list[tuple[slice, Array]]:
-    """Group consecutive partitions of equal rank; return them with their components (count, rank, n_features)."""
+    """Group consecutive parts of equal rank; return them with their components (count, rank, n_features)."""
     ranks = list(map(_rank, parts))
     products = []
     for rank, equal in itertools.groupby(range(len(parts)), ranks.__getitem__):
@@ -258,7 +258,7 @@ def _stacked(parts: Sequence[Array]) -> Array:
 
 
 def _scores_of(run: _CellRun, some: slice, rows: Array, scores: Array) -> Array:
-    """View the scores (count, n, rank) of some partitions of a run in those (n, n_partitions, n_components) of all."""
+    """View the scores (count, n, rank) of some parts of a run in those (n, n_parts, n_components) of all."""
     return scores[:, run.first + some.start : run.first + some.stop, : rows.shape[1]].swapaxes(0, 1)
 
 

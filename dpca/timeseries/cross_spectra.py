@@ -13,7 +13,7 @@ import scipy.signal
 from dpca.engine.sources.lagged import LaggedSource
 from dpca.engine.sources.source import ArraySource, Source, as_source
 from dpca.kernels.algebra.types import Array
-from dpca.models.base.labelled import given_to_fit
+from dpca.models.base.labelled import samples_to_fit
 from dpca.models.base.passes import Passes, run_of_fit
 from dpca.models.scores import Scores, read_scores_facts
 from dpca.rules.covariance.moments import Moments
@@ -134,7 +134,7 @@ def spod(
         source: Source = ArraySource(given.values, "the scores")
         step, share, grid = given.step, given.share, given.grid
     else:
-        found, labels = given_to_fit(x, None)
+        found, labels = samples_to_fit(x, None)
         source = as_source(found)
         step = even_step(times_of(time, source.shape[0], times_along(x))) if source.shape[0] > 1 else 1.0
         share, grid = 1.0, FieldGrid(tuple(source.shape[1:]), labels=labels)

@@ -10,7 +10,7 @@ import numpy as np
 from dpca.engine.sources.lagged import LaggedSource
 from dpca.engine.sources.source import as_source
 from dpca.kernels.algebra.types import Array
-from dpca.models.base.labelled import given_to_fit
+from dpca.models.base.labelled import samples_to_fit
 from dpca.models.linear.pca import PCA
 from dpca.storage.errors import DataError
 from dpca.storage.given_numbers import whole_number
@@ -136,5 +136,5 @@ def lagged(x: Any, n_lags: int, *, lag: int = 1) -> LaggedSource:
     >>> model.sample_shape_
     (5, 20)
     """
-    source = as_source(given_to_fit(x, None)[0])
+    source = as_source(samples_to_fit(x, None)[0])
     return LaggedSource(source, whole_number(n_lags, "n_lags", 1), whole_number(lag, "lag", 1))

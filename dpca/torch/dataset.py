@@ -9,7 +9,7 @@ import numpy as np
 import torch
 from torch.utils.data import IterableDataset, get_worker_info
 
-from dpca.storage.arrays.batches import Batches
+from dpca.storage.arrays.training_batches import Batches
 from dpca.storage.errors import DataError
 
 

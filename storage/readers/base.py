@@ -145,7 +145,7 @@ class Reader(ABC):
 
 
 @contextmanager
-def broken_source(what: str, remedy: str = "get it again") -> Iterator[None]:
+def source_errors(what: str, remedy: str = "get it again") -> Iterator[None]:
     """Convert any exception of a library inside the block to a `DataError`.
 
     A malicious file can cause any exception in a parser or a decoder. All of them mean a broken source.

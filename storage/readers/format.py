@@ -10,7 +10,7 @@ from functools import cached_property
 from typing import Any, NamedTuple
 
 from dpca.storage.disk import begin_of, open_file
-from dpca.storage.readers.base import Reader, broken_source
+from dpca.storage.readers.base import Reader, source_errors
 
 GZIP = b"\x1f\x8b"
 #: First bytes of a compressed file, and the function that decompresses an open file.
@@ -31,7 +31,7 @@ class FileHead:
         opener = decompressor(self.first)
         if opener is None:
             return self.first
-        broken = broken_source(f"'{self._path}' is truncated or broken")
+        broken = source_errors(f"'{self._path}' is truncated or broken")
         with broken, open_file(self._path) as packed, opener(packed) as file:
             return bytes(file.read(_HEAD))
 

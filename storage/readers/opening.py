@@ -25,7 +25,7 @@ from dpca.storage.readers.images.tiff import is_stack
 from dpca.storage.readers.several import SeveralReader
 from dpca.storage.remote.network import is_url
 from dpca.storage.remote.objects import ObjectPath, absolute, is_dir, is_file, place_of
-from dpca.storage.transaction.outputs import is_never_input
+from dpca.storage.transaction.outputs import is_report_or_work_folder
 
 if TYPE_CHECKING:
     import xarray
@@ -33,7 +33,7 @@ if TYPE_CHECKING:
 Source: TypeAlias = "str | os.PathLike[str] | Sequence[str | os.PathLike[str]] | xarray.DataArray | xarray.Dataset"
 
 # Modules of readers of files. Their formats are tried in this order.
-_FILES = (
+_READERS = (
     "arrays.hdf5",
     "arrays.netcdf3",
     "arrays.npy",
@@ -46,7 +46,7 @@ _FILES = (
     "arrays.trajectory",
     "tar",
 )
-_FORMATS: list[Format] = [one for name in _FILES for one in import_module(f"dpca.storage.readers.{name}").FORMATS]
+_FORMATS: list[Format] = [one for name in _READERS for one in import_module(f"dpca.storage.readers.{name}").FORMATS]
 
 
 def open_reader(source: Source, *, key: str | None = None, axes: Sequence[str] | None = None) -> Reader:
@@ -119,7 +119,7 @@ def paths_of(path: str) -> list[str]:
         return [path]
     path, fixed = os.fspath(place_of(path)), _fixed(path)
     found = ObjectPath(path).matches() if is_url(path) else sorted(glob.glob(path, recursive=True))
-    found = [one for one in found if not is_never_input(one, fixed)]
+    found = [one for one in found if not is_report_or_work_folder(one, fixed)]
     if not found and is_url(path):
         raise DataError(f"nothing matches '{path}': check the pattern")
     if not found:

@@ -23,12 +23,12 @@ from dpca.storage.readers.base import (
     Reader,
     Refused,
     Verdict,
-    broken_source,
     digest,
     digest_file,
     judge_member,
     read_extent,
     read_members,
+    source_errors,
 )
 from dpca.storage.readers.format import Format, decompressor
 from dpca.storage.remote.objects import absolute, place_of
@@ -142,7 +142,7 @@ class TarReader(Reader):
                     pass
 
     def _reading(self) -> AbstractContextManager[None]:
-        return broken_source(f"archive '{self.name}' is truncated or broken", "get it again or repack it")
+        return source_errors(f"archive '{self.name}' is truncated or broken", "get it again or repack it")
 
     @contextmanager
     def _opened(self) -> Iterator[IO[bytes]]:

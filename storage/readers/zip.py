@@ -24,11 +24,11 @@ from dpca.storage.readers.base import (
     Reader,
     Refused,
     Verdict,
-    broken_source,
     digest,
     digest_file,
     judge_member,
     read_members,
+    source_errors,
 )
 from dpca.storage.readers.format import Format
 from dpca.storage.remote.objects import absolute
@@ -99,7 +99,7 @@ def entries(path: str) -> list[zipfile.ZipInfo]:
         contain any number of large members.
     """
     name = os.path.basename(path)
-    broken = broken_source(f"archive '{name}' is truncated or broken", "get it again or repack it")
+    broken = source_errors(f"archive '{name}' is truncated or broken", "get it again or repack it")
     with broken, open_file(path) as file, zipfile.ZipFile(file) as archive:
         found = archive.infolist()
     placed = sorted(found, key=lambda entry: entry.header_offset)

@@ -141,10 +141,10 @@ def require_version(version: str) -> None:
 
 def for_workers(function: Callable[..., T]) -> Callable[..., T]:
     """Wrap a function for tasks: a worker with another version of dpca raises `ClusterError` instead of running it."""
-    return partial(_on_worker, dpca.__version__, function)
+    return partial(_with_checked_version, dpca.__version__, function)
 
 
-def _on_worker(version: str, function: Callable[..., T], *arguments: Any) -> T:
+def _with_checked_version(version: str, function: Callable[..., T], *arguments: Any) -> T:
     require_version(version)
     return function(*arguments)
 

@@ -35,15 +35,15 @@ _PARTS = (REPLACED, KEPT)
 _STORE, _DONE, _SCRATCH = _OF_A_JOB = ("store-", "done-", "scratch-")
 
 
-def growing_at(real: Place, key: str) -> OnDisk | InBucket:
+def growing_store(real: Place, key: str) -> GrowingOnDisk | GrowingInBucket:
     """Return the partial store for a real path. ``key`` identifies the job."""
-    return InBucket(real, key) if isinstance(real, ObjectPath) else OnDisk(real, key)
+    return GrowingInBucket(real, key) if isinstance(real, ObjectPath) else GrowingOnDisk(real, key)
 
 
-class OnDisk:
+class GrowingOnDisk:
     """A store on a disk: it is written in its work folder and published by one rename; see the module.
 
-    `InBucket` has the same methods and attributes.
+    `GrowingInBucket` has the same methods and attributes.
 
     Attributes
     ----------
@@ -143,7 +143,7 @@ class OnDisk:
         return sorted(entry for entry in self.folder.iterdir() if entry.name.startswith(_STORE))
 
 
-class InBucket:
+class GrowingInBucket:
     """A store in a bucket: it is written under its final name and published by its last object; see the module."""
 
     def __init__(self, real: ObjectPath, key: str) -> None:

@@ -21,7 +21,7 @@ from dpca.storage.transaction.claim import JOURNAL, LOCK, MARK, WORK_SUFFIX
 from dpca.storage.transaction.lease import CLEARING
 
 __all__ = [
-    *("OutputFile", "check_output", "check_report", "check_outside_stores", "is_never_input"),
+    *("OutputFile", "check_output", "check_report", "check_outside_stores", "is_report_or_work_folder"),
     *("is_work_folder", "matched", "resolved_output", "work_folder"),
 ]
 
@@ -231,7 +231,7 @@ def _real(place: Place) -> Place:
     return place if isinstance(place, ObjectPath) else Path(os.path.realpath(place))
 
 
-def is_never_input(path: str, below: str) -> bool:
+def is_report_or_work_folder(path: str, below: str) -> bool:
     """Return whether a path, or a folder between ``below`` and the path, is a report or a work folder of dpca."""
     inside = path.removeprefix(below)
     if WORK_SUFFIX not in inside and REPORT_SUFFIX not in inside:

@@ -46,7 +46,7 @@ from dpca.storage.integrity.manifest import (
 )
 from dpca.storage.remote.objects import ObjectPath, Place, place_of
 from dpca.storage.transaction.claim import JOURNAL, Claim, read_json
-from dpca.storage.transaction.growing import growing_at
+from dpca.storage.transaction.growing import growing_store
 from dpca.storage.transaction.inherited import Inherited
 from dpca.storage.transaction.lease import Lease
 from dpca.storage.transaction.markers import DoneMarkers
@@ -147,7 +147,7 @@ class Workspace(DoneMarkers):
         self._inherited = inherited
         self._look_only = look_only
         # If the target is a link, the work folder is beside the real path, which the store replaces.
-        self._growing = growing_at(self._real, fingerprint_of(kind, fingerprint)[:12])
+        self._growing = growing_store(self._real, fingerprint_of(kind, fingerprint)[:12])
         self._folder = self._growing.folder
         self.store = self._growing.store
         self.scratch = self._growing.scratch

@@ -16,7 +16,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from dpca.cli import main, running
-from dpca.cli.running import guarded, say
+from dpca.cli.running import run_program, say
 from dpca.engine.folds.plan import PlanError
 from dpca.engine.folds.stopping import Stopped
 from dpca.pipelines import (
@@ -76,7 +76,7 @@ def test_the_help_names_every_code_that_is_documented(capsys: pytest.CaptureFixt
 def test_what_goes_wrong_is_one_sentence_and_a_code(
     error: BaseException, code: int, says: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    assert guarded(raising(error)) == code
+    assert run_program(raising(error)) == code
     told = capsys.readouterr().err
     assert re.search(says, told), told
     assert told.count("\n") == 1
@@ -96,13 +96,13 @@ def test_no_exception_ends_with_another_code(kind: type[Exception]) -> None:
         arguments = ("x", 0, 1, "bad")
     elif issubclass(kind, BaseExceptionGroup):
         arguments = ("x", [ValueError()])
-    code = guarded(raising(kind(*arguments)))
+    code = run_program(raising(kind(*arguments)))
     assert code in {3, 4, 5, 6, 70, 141}
     assert code != 1
 
 
 def test_a_fault_of_the_program_is_not_damage_that_verify_found(capsys: pytest.CaptureFixture[str]) -> None:
-    assert guarded(raising(KeyError("lost"))) == 70
+    assert run_program(raising(KeyError("lost"))) == 70
     told = capsys.readouterr().err
     assert "Traceback" in told
     assert told.splitlines()[-1].startswith("error: this is a bug in dpca")
@@ -125,7 +125,7 @@ def test_commands(tmp_path: Path, scheduler: str, capsys: pytest.CaptureFixture[
 
 @pytest.mark.parametrize("program", PROGRAMS, ids=lambda program: program.__name__)
 def test_programs(program: object, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Every program ends by the same rules: `guarded` reports what its body raises."""
+    """Every program ends by the same rules: `run_program` reports what its body raises."""
     monkeypatch.chdir(tmp_path)
     for error, code in ((DataError("x"), 3), (ClusterError("x"), 6), (KeyError("x"), 70), (Stopped(15), 143)):
         monkeypatch.setattr(program, "_run", lambda options, error=error: raising(error)())

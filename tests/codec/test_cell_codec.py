@@ -15,8 +15,8 @@ from dpca.partition.shared import SharedGrid
 def components(grid: CellGrid, shared: bool, seed: int = 0) -> Components:
     """All components of every cell, any orthonormal ones."""
     rng = np.random.default_rng(seed)
-    cells = SharedGrid(grid).cells if shared else [[i] for i in range(grid.n_partitions)]
-    group = np.empty(grid.n_partitions, int)
+    cells = SharedGrid(grid).cells if shared else [[i] for i in range(grid.n_parts)]
+    group = np.empty(grid.n_parts, int)
     for g, members in enumerate(cells):
         group[members] = g
     sizes = [grid.n_features(members[0]) for members in cells]

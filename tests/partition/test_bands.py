@@ -37,8 +37,8 @@ def made_bands(draw: st.DrawFn) -> Bands:
 def test_what_is_split_is_what_indexing_gives(bands: Bands, dtype: type, n: int) -> None:
     x = np.random.default_rng(0).integers(0, 200, (n, *bands.sample_shape)).astype(dtype)
     origin = (0,) * (x.ndim - 1)
-    parts = bands.split(x, range(bands.n_partitions), origin, np.empty(x.size, dtype))
-    assert sum(bands.n_features(i) for i in range(bands.n_partitions)) == math.prod(bands.sample_shape)
+    parts = bands.split(x, range(bands.n_parts), origin, np.empty(x.size, dtype))
+    assert sum(bands.n_features(i) for i in range(bands.n_parts)) == math.prod(bands.sample_shape)
     for i, part in enumerate(parts):
         assert part.flags.c_contiguous
         np.testing.assert_array_equal(part, x[:, bands.labels == i])
@@ -48,7 +48,7 @@ def test_what_is_split_is_what_indexing_gives(bands: Bands, dtype: type, n: int)
 @settings(deadline=None)
 def test_a_region_holds_its_band_and_no_less(bands: Bands) -> None:
     x = np.arange(2 * math.prod(bands.sample_shape)).reshape(2, *bands.sample_shape)
-    for i in range(bands.n_partitions):
+    for i in range(bands.n_parts):
         places = np.argwhere(bands.labels == i)
         expected = tuple(zip(places.min(0).tolist(), (places.max(0) + 1).tolist(), strict=True))
         assert bands.region(i) == expected

@@ -24,13 +24,13 @@ def grids(draw: st.DrawFn) -> CellGrid:
 @settings(deadline=None)
 def test_every_attribute_belongs_to_one_cell(grid: CellGrid) -> None:
     seen = np.zeros(grid.sample_shape, int)
-    for i in range(grid.n_partitions):
+    for i in range(grid.n_parts):
         region = grid.region(i)
         box = seen[tuple(slice(a, b) for a, b in region)]
         assert box.size == grid.n_features(i)
         box += 1
     assert (seen == 1).all()
-    assert grid.n_partitions == np.prod(grid.grid_shape)
+    assert grid.n_parts == np.prod(grid.grid_shape)
 
 
 @given(grids(), st.sampled_from([np.uint8, np.float32, np.float64]), st.integers(1, 4))
@@ -38,7 +38,7 @@ def test_every_attribute_belongs_to_one_cell(grid: CellGrid) -> None:
 def test_what_is_split_is_what_slicing_gives(grid: CellGrid, dtype: type, n: int) -> None:
     x = np.random.default_rng(0).integers(0, 200, (n, *grid.sample_shape)).astype(dtype)
     origin = (0,) * len(grid.sample_shape)
-    for i in range(grid.n_partitions):
+    for i in range(grid.n_parts):
         (out,) = grid.split(x, (i,), origin, np.empty(n * grid.n_features(i), dtype))
         box = (slice(None), *(slice(a, b) for a, b in grid.region(i)))
         np.testing.assert_array_equal(out, x[box].reshape(n, -1))
@@ -74,7 +74,7 @@ def test_the_drawing_in_the_docstring() -> None:
 def test_tiles_are_disjoint_and_share_no_chunk_where_borders_meet(grid: CellGrid, lengths: list[int]) -> None:
     chunk = tuple(lengths[: len(grid.sample_shape)])
     tiles = list(grid.tiles(chunk))
-    assert sorted(itertools.chain(*tiles)) == list(range(grid.n_partitions))
+    assert sorted(itertools.chain(*tiles)) == list(range(grid.n_parts))
     if any(c % k for c, k in zip(chunk, grid.cell_shape, strict=False)):
         return
     # Cells divide chunks: no chunk is needed by two tiles.
@@ -103,8 +103,8 @@ def test_a_tile_ends_where_a_border_of_cells_is_one_of_chunks(grid: CellGrid, le
 @given(grids(), st.data())
 @settings(deadline=None)
 def test_runs_are_the_longest_of_equal_cells_side_by_side(grid: CellGrid, data: st.DataObject) -> None:
-    cells = data.draw(st.permutations(range(grid.n_partitions))) if data.draw(st.booleans()) else None
-    cells = list(range(grid.n_partitions)) if cells is None else cells
+    cells = data.draw(st.permutations(range(grid.n_parts))) if data.draw(st.booleans()) else None
+    cells = list(range(grid.n_parts)) if cells is None else cells
     runs = list(grid.runs(cells))
     assert list(itertools.chain(*runs)) == cells
     starts = set(itertools.accumulate(map(len, runs)))

@@ -36,7 +36,7 @@ def test_cells_of_any_group_are_those_of_the_filtered_sample(
     before = x.copy()
     dense = dense_prefilter(shape, grid.cell_shape, grid.overlap)
     filtered = (x.reshape(n, len(dense)).astype(float) @ dense.T).reshape(x.shape)
-    group = data.draw(st.lists(st.integers(0, grid.n_partitions - 1), min_size=1, max_size=5, unique=True))
+    group = data.draw(st.lists(st.integers(0, grid.n_parts - 1), min_size=1, max_size=5, unique=True))
     box = [
         (min(a), max(b)) for a, b in (zip(*axis, strict=True) for axis in zip(*map(grid.region, group), strict=True))
     ]
@@ -89,7 +89,7 @@ def test_the_box_to_read_holds_the_zones() -> None:
 @settings(deadline=None)
 def test_tiles_hold_every_cell_once(grid: LappedGrid, lengths: list[int]) -> None:
     tiles = list(grid.tiles(tuple(lengths[: len(grid.sample_shape)])))
-    assert sorted(itertools.chain(*tiles)) == list(range(grid.n_partitions))
+    assert sorted(itertools.chain(*tiles)) == list(range(grid.n_parts))
 
 
 def test_tiles_end_where_nothing_is_shared() -> None:

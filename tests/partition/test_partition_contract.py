@@ -36,7 +36,7 @@ def everywhere(partition: Partition) -> tuple[int, ...]:
 @settings(deadline=None)
 def test_joining_undoes_splitting(partition: Partition, dtype: type, n: int, data: st.DataObject) -> None:
     x = np.random.default_rng(0).integers(0, 200, (n, *partition.sample_shape)).astype(dtype)
-    numbers, values = range(partition.n_partitions), partition.split_dtype(dtype)
+    numbers, values = range(partition.n_parts), partition.split_dtype(dtype)
     parts = partition.split(x, numbers, everywhere(partition), np.empty(x.size, values))
     assert [part.shape for part in parts] == [(n, partition.n_features(i)) for i in numbers]
     assert sum(part.size for part in parts) == x.size
@@ -58,9 +58,9 @@ def lapped(partition: Partition) -> bool:
 def test_parts_of_fewer_rows_leave_the_rest_zero(partition: Partition, n: int) -> None:
     """Components are joined so, of which parts have different numbers."""
     x = np.random.default_rng(0).random((n, *partition.sample_shape))
-    parts = partition.split(x, range(partition.n_partitions), everywhere(partition), np.empty(x.size))
+    parts = partition.split(x, range(partition.n_parts), everywhere(partition), np.empty(x.size))
     fewer = partition.join(((i, part[None, : i % (n + 1)]) for i, part in enumerate(parts)), np.zeros_like(x))
-    again = partition.split(fewer, range(partition.n_partitions), everywhere(partition), np.empty(x.size))
+    again = partition.split(fewer, range(partition.n_parts), everywhere(partition), np.empty(x.size))
     for i, (part, found) in enumerate(zip(parts, again, strict=True)):
         np.testing.assert_allclose(found[: i % (n + 1)], part[: i % (n + 1)], atol=1e-12)
         np.testing.assert_allclose(found[i % (n + 1) :], 0, atol=1e-12)
@@ -74,7 +74,7 @@ def test_parts_lie_one_after_the_other_in_the_buffer(partition: Partition, n: in
         return  # its part is a view of the block
     x = np.random.default_rng(0).random((n, *partition.sample_shape))
     buffer, end = np.empty(x.size), 0
-    for part in partition.split(x, range(partition.n_partitions), everywhere(partition), buffer):
+    for part in partition.split(x, range(partition.n_parts), everywhere(partition), buffer):
         start, end = end, end + part.size
         np.testing.assert_array_equal(part.reshape(-1), buffer[start:end])
         assert part.flags.c_contiguous
@@ -94,7 +94,7 @@ LARGE = [
     "partition", LARGE, ids=lambda partition: f"{type(partition).__name__}{partition.sample_shape}"
 )
 def test_splitting_takes_the_memory_that_is_planned(partition: Partition) -> None:
-    shape, numbers = partition.sample_shape, range(partition.n_partitions)
+    shape, numbers = partition.sample_shape, range(partition.n_parts)
     n = 7 if math.prod(shape) > 10_000 else 700
     values = partition.split_dtype(np.float32)
     partition.split(
@@ -118,13 +118,13 @@ def test_splitting_takes_the_memory_that_is_planned(partition: Partition) -> Non
 @given(partitions(), st.lists(st.integers(1, 14), min_size=5, max_size=5))
 @settings(deadline=None)
 def test_what_planners_are_told(partition: Partition, lengths: list[int]) -> None:
-    sizes = [partition.n_features(i) for i in range(partition.n_partitions)]
+    sizes = [partition.n_features(i) for i in range(partition.n_parts)]
     assert sum(sizes) == math.prod(partition.sample_shape)
     assert max(sizes) == partition.max_features
-    assert math.prod(partition.grid_shape) == partition.n_partitions
+    assert math.prod(partition.grid_shape) == partition.n_parts
     assert len(partition.grid_axes(("z", "y", "x", "a", "b"))) == len(partition.grid_shape)
     tiles = list(partition.tiles(tuple(lengths[: len(partition.sample_shape)])))
-    assert sorted(itertools.chain(*tiles)) == list(range(partition.n_partitions))
+    assert sorted(itertools.chain(*tiles)) == list(range(partition.n_parts))
     for i, size in enumerate(sizes):
         box = [b - a for a, b in partition.region(i)]
         assert size <= math.prod(box) <= math.prod(partition.sample_shape)

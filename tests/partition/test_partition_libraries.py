@@ -36,7 +36,7 @@ def test_what_is_split_there_is_what_is_split_here(
     send = sender(library)
     x = np.random.default_rng(0).integers(0, 200, (n, *partition.sample_shape)).astype(dtype)
     origin = (0,) * (x.ndim - 1)
-    parts = data.draw(st.lists(st.integers(0, partition.n_partitions - 1), min_size=1, max_size=9))
+    parts = data.draw(st.lists(st.integers(0, partition.n_parts - 1), min_size=1, max_size=9))
     size = n * sum(partition.n_features(i) for i in parts)
     here = partition.split(x, parts, origin, np.empty(size, dtype))
     block = send(x)

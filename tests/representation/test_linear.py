@@ -36,7 +36,7 @@ def made(partition: Partition, k: int = 3, dtype: Any = np.float32) -> LinearRep
 
 
 def parts_of(partition: Partition, x: np.ndarray) -> list[np.ndarray]:
-    return partition.split(x, range(partition.n_partitions), (0,) * (x.ndim - 1), np.empty(x.size, x.dtype))
+    return partition.split(x, range(partition.n_parts), (0,) * (x.ndim - 1), np.empty(x.size, x.dtype))
 
 
 def test_cells_by_hand() -> None:
@@ -115,9 +115,9 @@ def test_every_dtype_against_sums_written_out(dtype: Any, partition: Partition) 
     samples, mean, rows = (
         parts_of(partition, values) for values in (x.astype(float), model.mean[None], model.components.astype(float))
     )
-    flat = scores.reshape(4, partition.n_partitions, 3)
+    flat = scores.reshape(4, partition.n_parts, 3)
     rebuilt = []
-    for i in range(partition.n_partitions):
+    for i in range(partition.n_parts):
         np.testing.assert_allclose(flat[:, i], (samples[i] - mean[i]) @ rows[i].T, rtol=1e-5, atol=5e-3)
         rebuilt.append((i, (mean[i] + flat[:, i] @ rows[i])[None]))
     expected = partition.join(rebuilt, np.empty((4, *SHAPE)))

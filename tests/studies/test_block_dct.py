@@ -32,7 +32,7 @@ def test_every_cell_is_transformed_by_itself(
     assert found.dtype == dtype
     grid = CellGrid(x.shape[1:], cells)
     axes = range(1, 1 + len(shape) + len(channels) * across)
-    for i in range(grid.n_partitions):
+    for i in range(grid.n_parts):
         where = (slice(None), *(slice(a, b) for a, b in grid.region(i)))
         np.testing.assert_allclose(found[where], scipy.fft.dctn(x[where], axes=axes, norm="ortho"), atol=1e-5)
         waves = cell_waves(found[where].shape[1 : 1 + len(shape)], channels, across_channels=across)

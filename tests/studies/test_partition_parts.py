@@ -79,7 +79,7 @@ def test_as_many_components_as_the_ratio_allows(
 ) -> None:
     plan = design(PartitionSettings(cells=(cell,), ratio=ratio), n, (*shape, channels), IMAGE)
     grid = CellGrid((*shape, channels), plan.cells[0])
-    sizes = [grid.n_features(i) for i in range(grid.n_partitions)]
+    sizes = [grid.n_features(i) for i in range(grid.n_parts)]
     (k,) = plan.components
     budget = math.prod(shape) * channels / ratio
     assert k == 1 or sum(min(k, size) for size in sizes) <= budget
@@ -118,7 +118,7 @@ def test_coefficients_that_are_kept_are_those_of_scipy(chosen: bool, across: boo
     rebuilt = basis.decode(basis.encode(x))
     by_hand, kept_variance = np.empty_like(x), 0.0
     axes = (1, 2, 3) if across else (1, 2)
-    for i in range(grid.n_partitions):
+    for i in range(grid.n_parts):
         where = (slice(None), *(slice(a, b) for a, b in grid.region(i)))
         centered = x[where] - x[where].mean(axis=0)
         coefficients = scipy.fft.dctn(centered, axes=axes, norm="ortho").reshape(80, -1)

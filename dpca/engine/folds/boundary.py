@@ -15,7 +15,7 @@ from dpca.storage.errors import DataError, one_line
 T = TypeVar("T")
 
 
-def guarded(function: Callable[..., T], name: str, samples: tuple[int, int] | None = None) -> Callable[..., T]:
+def named_errors(function: Callable[..., T], name: str, samples: tuple[int, int] | None = None) -> Callable[..., T]:
     """Wrap a function so that its arithmetic errors become a `DataError` that names the source and the samples.
 
     Rules map arrays to arrays. They raise ValueError or the errors of their libraries, and have no access to the source
@@ -24,11 +24,11 @@ def guarded(function: Callable[..., T], name: str, samples: tuple[int, int] | No
     The wrapped function raises DataError instead of ValueError (of which LinAlgError is a subclass) and
     ArithmeticError. The message contains ``name`` and the range of ``samples`` (first, end), if it is given.
     """
-    return _named_errors(name, samples)(function)
+    return _convert_errors(name, samples)(function)
 
 
 @contextmanager
-def _named_errors(name: str, samples: tuple[int, int] | None) -> Iterator[None]:
+def _convert_errors(name: str, samples: tuple[int, int] | None) -> Iterator[None]:
     try:
         with np.errstate(all="ignore"):
             yield

@@ -14,7 +14,7 @@ _LENGTH = "n_partitions"
 
 
 def save_states(checkpoints: Checkpoints, name: str, states: Sequence[State]) -> None:
-    """Write the states of a group of partitions."""
+    """Write the states of a group of parts."""
     arrays = _flat([state.to_numpy().arrays for state in states])
     checkpoints.save(name, arrays, {**_flat([state.counts for state in states]), _LENGTH: len(states)})
 
@@ -30,7 +30,7 @@ def load_states(checkpoints: Checkpoints, name: str) -> list[State] | None:
 
 
 def save_results(checkpoints: Checkpoints, name: str, results: Sequence[dict[str, Array]]) -> None:
-    """Write the results of a group of partitions."""
+    """Write the results of a group of parts."""
     checkpoints.save(name, _flat(results), {_LENGTH: len(results)})
 
 

@@ -1,4 +1,4 @@
-"""The fold: applies one rule to every partition of a stack, as a Dask graph of segments."""
+"""The fold: applies one rule to every part of a partition, as a Dask graph of segments."""
 
 from __future__ import annotations
 
@@ -13,15 +13,15 @@ import dask
 from dask.base import compute
 from dask.delayed import delayed
 
+from dpca.engine.folds.callbacks import FoldCallback, FoldProgress
+from dpca.engine.folds.callbacks import FoldReport as FoldReport
 from dpca.engine.folds.checkpoint import load_results
 from dpca.engine.folds.fold_tasks import GroupResult, GroupTask, Results, group_graph
 from dpca.engine.folds.identity import digest
+from dpca.engine.folds.linked_fold import LinkedFold
 from dpca.engine.folds.plan import FoldPlan, PlanError, plan_fold
 from dpca.engine.folds.rehearsal import rehearsal
-from dpca.engine.folds.rounds import Scheme
-from dpca.engine.folds.strands import Strands
-from dpca.engine.folds.watching import FoldProgress, Watch
-from dpca.engine.folds.watching import FoldReport as FoldReport
+from dpca.engine.folds.rounds import RoundScheme
 from dpca.engine.sources.source import Source
 from dpca.partition.base import Partition
 from dpca.rules.base.rule import Rule
@@ -39,21 +39,20 @@ def fold(
     partition: Partition,
     *,
     run: Run = Run(),
-    scheme: Scheme | None = None,
+    scheme: RoundScheme | None = None,
     plan: FoldPlan | None = None,
     stage: str = "fit",
     note: str = "",
-    watch: Watch | None = None,
+    callback: FoldCallback | None = None,
 ) -> tuple[Results, FoldReport]:
-    """Fold a rule over each partition of a stack.
+    """Fold a rule over each part of a partition of a stack.
 
     If the rule can merge states, segments of the samples are folded in parallel and merged as a tree. Otherwise each
     segment begins with the final state of the one before it.
 
-    A fold in rounds, or one with a ``watch``, folds a few segments at a time, link by link, see
-    `dpca.engine.folds.strands`. At the end of each link the states are transferred to this process and kept. If a
-    worker is
-    lost, its work is repeated from there. The results do not depend on ``watch``.
+    A fold in rounds, or one with a ``callback``, folds a few segments at a time, link by link, see
+    `dpca.engine.folds.linked_fold`. At the end of each link the states are transferred to this process and kept. If a
+    worker is lost, its work is repeated from there. The results do not depend on ``callback``.
 
     Parameters
     ----------
@@ -76,20 +75,20 @@ def fold(
         Name of the progress bar, and of the tasks on Dask's dashboard.
     note : str
         Note in the report.
-    watch : Watch, optional
+    callback : FoldCallback, optional
         Is called in this process at intervals, before the fold has ended. It is not called if memory does not hold the
-        states of all partitions at once, or if checkpoints hold results of some of them.
+        states of all parts at once, or if checkpoints hold results of some of them.
 
     Returns
     -------
     results : list of dict
-        The result of ``rule.finish`` for each partition, in order.
+        The result of ``rule.finish`` for each part, in order.
     report : FoldReport
 
     Raises
     ------
     PlanError
-        Before anything runs, if the memory of a task cannot hold one partition, with the states of all streams of a
+        Before anything runs, if the memory of a task cannot hold one part, with the states of all streams of a
         round.
     DataError
         At a value that is not finite.
@@ -97,12 +96,12 @@ def fold(
     if (stand_in := rehearsal()) is not None:
         guessed, planned = stand_in.fold(rule, source, partition, scheme, stage)
         return guessed, FoldReport(planned, 0.0, 0, note)
-    folding = _Folding(rule, source, partition, run, scheme, plan, stage, note).links(watch)
+    folding = _Folding(rule, source, partition, run, scheme, plan, stage, note).links(callback)
     try:
         while True:
-            look = next(folding)
-            if watch is not None:
-                watch.look(look)
+            progress = next(folding)
+            if callback is not None:
+                callback(progress)
     except StopIteration as ended:
         found: tuple[Results, FoldReport] = ended.value
         return found
@@ -116,10 +115,10 @@ def iter_fold(
     partition: Partition,
     *,
     run: Run = Run(),
-    scheme: Scheme | None = None,
+    scheme: RoundScheme | None = None,
     plan: FoldPlan | None = None,
     stage: str = "fit",
-    watch: Watch | None = None,
+    callback: FoldCallback | None = None,
     resume_from: Sequence[State] | None = None,
 ) -> Generator[FoldProgress, None, tuple[Results, FoldReport]]:
     """Fold as `fold` does, link by link. Each link yields a `FoldProgress`; the last one returns the results.
@@ -131,7 +130,7 @@ def iter_fold(
     resume_from : sequence of State, optional
         Initial states of a chain: those after the samples before the plan's only segment.
     """
-    return _Folding(rule, source, partition, run, scheme, plan, stage, resume_from=resume_from).links(watch)
+    return _Folding(rule, source, partition, run, scheme, plan, stage, resume_from=resume_from).links(callback)
 
 
 def plan_for(
@@ -140,7 +139,7 @@ def plan_for(
     partition: Partition,
     *,
     run: Run = Run(),
-    scheme: Scheme | None = None,
+    scheme: RoundScheme | None = None,
 ) -> FoldPlan:
     """Return the plan of `fold` for these arguments. Parameters and errors are those of `fold`.
 
@@ -162,7 +161,7 @@ def plan_for(
             held, fewer = f", arrays of one entry a sample {plan.held_bytes / 1e6:,.0f} MB", "components or samples"
         results = plan.result_bytes + plan.object_bytes
         raise PlanError(
-            f"the results of {partition.n_partitions:,} partitions need {results / 1e6:,.0f} MB of memory{held}, and "
+            f"the results of {partition.n_parts:,} parts need {results / 1e6:,.0f} MB of memory{held}, and "
             f"this process may use {usable_bytes() / 1e6:,.0f} MB: use fewer {fewer}"
         )
     return plan
@@ -176,13 +175,13 @@ class _Folding:
     source: Source
     partition: Partition
     run: Run
-    scheme: Scheme | None
+    scheme: RoundScheme | None
     plan: FoldPlan | None
     stage: str
     note: str = ""
     resume_from: Sequence[State] | None = None
 
-    def links(self, watch: Watch | None) -> Generator[FoldProgress, None, tuple[Results, FoldReport]]:
+    def links(self, callback: FoldCallback | None) -> Generator[FoldProgress, None, tuple[Results, FoldReport]]:
         """Fold link by link, as `iter_fold`."""
         began = time.perf_counter()
         run = self.run.here() if self.source.in_process else self.run
@@ -194,11 +193,11 @@ class _Folding:
         def report(peak: int) -> FoldReport:
             return FoldReport(plan, time.perf_counter() - began, peak or peak_resident_bytes(), self.note)
 
-        results: Results = [{} for _ in range(self.partition.n_partitions)]
+        results: Results = [{} for _ in range(self.partition.n_parts)]
         bar = run.progress(self.stage, plan.read_bytes, "B")
         try:
             with cluster_errors(run.client):
-                outcomes = yield from replace(self, run=run).outcomes(plan, report, bar, watch)
+                outcomes = yield from replace(self, run=run).outcomes(plan, report, bar, callback)
         finally:
             bar.close()
         for group, (found, _) in zip(plan.groups, outcomes, strict=True):
@@ -207,7 +206,7 @@ class _Folding:
         return results, report(max(held for _, held in outcomes))
 
     def outcomes(
-        self, plan: FoldPlan, report: Callable[[int], FoldReport], bar: Stage, watch: Watch | None
+        self, plan: FoldPlan, report: Callable[[int], FoldReport], bar: Stage, callback: FoldCallback | None
     ) -> Generator[FoldProgress, None, list[GroupResult]]:
         """Return the results of each group, from checkpoints or computed, in parallel or link by link."""
         dtype, kept = self.partition.split_dtype(self.source.dtype), self.run.checkpoints
@@ -222,21 +221,23 @@ class _Folding:
                 bar.advance(row_bytes[g] * self.source.shape[0])
             else:
                 missing[g] = work
-        computed = partial(_computed, self.run, plan.threads)
-        strands = partial(Strands, self.source, plan.segments, self.scheme, self.run, computed, report, bar, row_bytes)
-        if watch is not None and len(missing) == len(plan.groups) and strands(missing).fit_memory():
-            outcomes = yield from strands(missing, self.resume_from).outcomes(watch)
+        compute_graph = partial(_compute_graph, self.run, plan.threads)
+        linked = partial(
+            LinkedFold, self.source, plan.segments, self.scheme, self.run, compute_graph, report, bar, row_bytes
+        )
+        if callback is not None and len(missing) == len(plan.groups) and linked(missing).fit_memory():
+            outcomes = yield from linked(missing, self.resume_from).outcomes(callback)
         elif self.scheme is not None:
             for g, work in missing.items():
-                outcomes |= yield from strands({g: work}).outcomes(None)
+                outcomes |= yield from linked({g: work}).outcomes(None)
         else:
             graph = {g: group_graph(work, self.source, plan.segments) for g, work in missing.items()}
-            outcomes |= computed(graph, lambda g: bar.advance(row_bytes[g] * self.source.shape[0]))
+            outcomes |= compute_graph(graph, lambda g: bar.advance(row_bytes[g] * self.source.shape[0]))
         return [outcomes[g] for g in range(len(plan.groups))]
 
 
-def _computed(run: Run, threads: int, graph: dict[Any, Any], done: Callable[[Any], None]) -> dict[Any, Any]:
-    """Compute the nodes of a graph, on the cluster or on threads, of which each node uses some.
+def _compute_graph(run: Run, threads: int, graph: dict[Any, Any], done: Callable[[Any], None]) -> dict[Any, Any]:
+    """Compute the nodes of a graph, on the cluster or on threads of this process; each node uses ``threads`` of them.
 
     ``done`` is called for each finished node.
     """

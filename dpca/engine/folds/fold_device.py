@@ -1,8 +1,8 @@
-"""The fold on an accelerator: partitions of equal size are stacked, and one call of the rule updates a whole stack.
+"""The fold on an accelerator: parts of equal size are stacked, and one call of the rule updates a whole stack.
 
 ::
 
-    batch (n, *sample_shape), sent once         partitions of 75 attributes:    of 45:
+    batch (n, *sample_shape), sent once         parts of 75 attributes:    of 45:
       |                                           (m, n, 75)                      (m', n, 45)
       +-- split, on the accelerator -->           update, finish                  update, finish
 
@@ -21,7 +21,7 @@ from typing import Any
 
 import numpy as np
 
-from dpca.engine.folds.boundary import guarded
+from dpca.engine.folds.boundary import named_errors
 from dpca.engine.folds.device import Device
 from dpca.engine.folds.fold_tasks import Results
 from dpca.engine.folds.plan import PlanError, box_around
@@ -79,7 +79,7 @@ class ThreadedSource(DerivedSource):
 def fold_on_device(
     rule: Rule, source: Source, partition: Partition, device: Device, *, budget: int | None = None
 ) -> Results:
-    """Fold a rule over each partition of a stack, on an accelerator.
+    """Fold a rule over each part of a partition of a stack, on an accelerator.
 
     All processors read batches, one batch ahead. Batches are checked and sent with their dtype: 8-bit pixels travel as
     8 bits. If the memory of the accelerator does not hold all states, the stack is read again for the rest.
@@ -96,14 +96,14 @@ def fold_on_device(
     Returns
     -------
     list of dict of numpy arrays
-        Result of each partition, as from `dpca.engine.folds.fold`, up to rounding error.
+        Result of each part, as from `dpca.engine.folds.fold`, up to rounding error.
 
     Raises
     ------
     DataError
         At a value that is not finite.
     PlanError
-        If a single partition does not fit.
+        If a single part does not fit.
     TypeError
         For a partition that supports numpy arrays only: overlapping cells.
     ValueError
@@ -112,7 +112,7 @@ def fold_on_device(
     device.check_products()
     room = device.free_bytes() if budget is None else budget
     rows = _rows(rule, source, room // 8)
-    results: Results = [{} for _ in range(partition.n_partitions)]
+    results: Results = [{} for _ in range(partition.n_parts)]
     pieces = list(_pieces(rule, source, partition, rows, room // 4))
     for some in _passes(rule, source, pieces, room // 2):
         for piece, found in zip(some, _fold(rule, source, partition, device, some, rows), strict=True):
@@ -129,14 +129,14 @@ def _rows(rule: Rule, source: Source, room: int) -> int:
 
 
 def _pieces(rule: Rule, source: Source, partition: Partition, rows: int, room: int) -> Iterator[Piece]:
-    """Yield pieces of equal-sized partitions, as many as can be updated and finished at once."""
-    order = sorted(range(partition.n_partitions), key=partition.n_features)
+    """Yield pieces of equal-sized parts, as many as can be updated and finished at once."""
+    order = sorted(range(partition.n_parts), key=partition.n_features)
     for d, same in itertools.groupby(order, partition.n_features):
         need = rows * d * source.dtype.itemsize + 2 * rule.work_bytes(rows, d, source.dtype)
         need += _COPIES * rule.state_bytes(d, source.dtype)
         if need > room:
             raise PlanError(
-                f"one partition of {d:,} attributes needs {need / 1e6:,.0f} MB of the accelerator's memory, and "
+                f"one part of {d:,} attributes needs {need / 1e6:,.0f} MB of the accelerator's memory, and "
                 f"{room / 1e6:,.0f} MB are available: {partition.remedy}"
             )
         members, most = list(same), room // need if rule.stackable else 1
@@ -175,10 +175,10 @@ def _fold(
             buffer = empty((most,), partition.split_dtype(source.dtype), block)
         for number, piece in enumerate(pieces):
             parts = partition.split(block, piece.partitions, origin, buffer)
-            update = guarded(rule.update, source.name, source.numbers(first, first + len(batch)))
+            update = named_errors(rule.update, source.name, source.numbers(first, first + len(batch)))
             states[number] = update(states[number], _stacked(parts, buffer) if rule.stackable else parts[0])
     states.reverse()
-    finish = guarded(rule.finish, source.name)
+    finish = named_errors(rule.finish, source.name)
     while states:
         yield {name: to_numpy(array) for name, array in finish(states.pop()).items()}
 
@@ -192,7 +192,7 @@ def _start(rule: Rule, dtype: np.dtype[Any], piece: Piece, block: Array) -> Stat
 
 
 def _stacked(parts: Sequence[Array], buffer: Array) -> Array:
-    """Return partitions of equal size, which ``buffer`` contains one after the other, as one array (m, n, d)."""
+    """Return parts of equal size, which ``buffer`` contains one after the other, as one array (m, n, d)."""
     if len(parts) == 1:  # a single part may be a view of the block instead
         return parts[0][None, ...]
     shape = (len(parts), *parts[0].shape)

@@ -1,4 +1,4 @@
-"""The tasks of a fold, for one group of partitions: segments, their merge tree, and the rounds of streams."""
+"""The tasks of a fold, for one group of parts: segments, their merge tree, and the rounds of streams."""
 
 from __future__ import annotations
 
@@ -12,10 +12,10 @@ from typing import Any
 import numpy as np
 from dask.delayed import delayed
 
-from dpca.engine.folds.boundary import guarded
+from dpca.engine.folds.boundary import named_errors
 from dpca.engine.folds.checkpoint import load_states, save_results, save_states
 from dpca.engine.folds.plan import Group
-from dpca.engine.folds.rounds import Scheme, Span, rounds
+from dpca.engine.folds.rounds import RoundScheme, Span, rounds
 from dpca.engine.sources.derived import OpenedSource
 from dpca.engine.sources.source import Source, batches
 from dpca.kernels.algebra.linalg import release_scratch
@@ -31,7 +31,10 @@ Results = list[dict[str, Array]]
 GroupResult = tuple[Results, int]
 """Results of a group, and the peak memory of the processes that computed them."""
 StatesAndPeak = tuple[list[State], int]
-"""States of a group, or one stream's pieces of them, and the same peak memory."""
+"""States of a group, one for each of its parts, and the peak memory of the processes that computed them.
+
+In a round, a stream has a piece of each state instead.
+"""
 
 # A stream's turn in a round is a separate task from this many decoded bytes on. Measured with 2 workers, Oja's rule,
 # 784 attributes: as separate tasks, turns of 0.6 MiB took 1.24 times as long as in one task, turns of 3 MiB 0.64
@@ -43,8 +46,25 @@ _WORTH_A_TASK = 2**20
 class GroupTask:
     """Data that the tasks of one group share. It is small, because each task opens the source itself.
 
-    ``called`` is the name of the source in errors, ``dtype`` the dtype of the partitions' values, ``name`` the name of
-    the group's checkpoints, ``stage`` the name of its tasks; ``checkpoint_rows`` is that of `FoldPlan`.
+    Attributes
+    ----------
+    rule : Rule
+    partition : Partition
+    group : Group
+        Some parts of the partition, which are folded together, and the box of a sample that contains them.
+    rows : int
+        Samples of a batch.
+    threads : int
+        Threads that update the states of different parts.
+    checkpoint_rows : int
+        As in `FoldPlan`.
+    called : str
+        Name of the source in errors.
+    dtype : dtype
+        Type of the values of the parts.
+    name, stage : str
+        Names of the checkpoints, and of the tasks of the group.
+    checkpoints : Checkpoints, optional
     """
 
     rule: Any
@@ -62,16 +82,16 @@ class GroupTask:
     def begin(self) -> StatesAndPeak:
         """Return the initial states."""
         sizes = map(self.partition.n_features, self.group.partitions)
-        return guarded(lambda: [self.rule.init(d, self.dtype) for d in sizes], self.called)(), 0
+        return named_errors(lambda: [self.rule.init(d, self.dtype) for d in sizes], self.called)(), 0
 
     def parts(self, source: Source, samples: Span) -> Iterator[tuple[Span | None, list[Array]]]:
-        """Yield each batch, split into partitions, with its range of samples if that is known."""
+        """Yield each batch, split into parts, with its range of samples if that is known."""
         origin, members = tuple(start for start, _ in self.group.region), self.group.partitions
         n_values = min(self.rows, samples[1] - samples[0]) * sum(map(self.partition.n_features, members))
         buffer = np.empty(n_values, self.dtype)
         for first, block in batches(source, samples, self.group.region, self.rows):
             here = source.numbers(first, first + len(block))
-            yield here, guarded(self.partition.split, self.called, here)(block, members, origin, buffer)
+            yield here, named_errors(self.partition.split, self.called, here)(block, members, origin, buffer)
 
     def segment(self, s: int) -> str:
         """Return the name of a segment's checkpoint."""
@@ -107,11 +127,11 @@ def fold_segment(
     *,
     finished: bool = False,
 ) -> StatesAndPeak | GroupResult:
-    """Fold the rule over each partition of a group, for one run of samples.
+    """Fold the rule over each part of a group, for one run of samples.
 
     In a chain, ``before`` has the states after the preceding samples. With ``keep_as``, states kept under that name are
     loaded instead, and otherwise the computed states are kept under it. With several threads, each updates the states
-    of some partitions. A long run keeps its states at intervals, and resumes from them. With ``finished``, the run has
+    of some parts. A long run keeps its states at intervals, and resumes from them. With ``finished``, the run has
     all samples: the result is that of `finish` in the same task, so that states are never transferred.
     """
     kept = work.checkpoints
@@ -144,13 +164,13 @@ def fold_segment(
 def _updated(work: GroupTask, here: Span | None, calls: Iterable[tuple[State, Array]]) -> list[State]:
     """Return the states of all partitions after a batch."""
     if work.threads == 1:  # one guard for all, because there may be 100,000 small partitions
-        return guarded(lambda: list(starmap(work.rule.update, calls)), work.called, here)()
-    return list(run_in_order(guarded(work.rule.update, work.called, here), calls, threads=work.threads))
+        return named_errors(lambda: list(starmap(work.rule.update, calls)), work.called, here)()
+    return list(run_in_order(named_errors(work.rule.update, work.called, here), calls, threads=work.threads))
 
 
 def merge_states(work: GroupTask, a: StatesAndPeak, b: StatesAndPeak) -> StatesAndPeak:
     """Merge the states of two neighboring segments."""
-    merge = guarded(work.rule.merge, work.called)
+    merge = named_errors(work.rule.merge, work.called)
     with one_blas_thread():  # the number of BLAS threads would change rounding
         merged = [merge(x.copy(), y) for x, y in zip(a[0], b[0], strict=True)]
     return merged, max(a[1], b[1], peak_resident_bytes())
@@ -177,7 +197,7 @@ def finish(work: GroupTask, reached: StatesAndPeak, n_segments: int = 0, *, copy
         return list(work.rule.finish_all(state.copy() if copy else state for state in _emptied(run)))
 
     with one_blas_thread():
-        calls = run_in_order(guarded(finished, work.called), runs, threads=work.threads, window=work.threads)
+        calls = run_in_order(named_errors(finished, work.called), runs, threads=work.threads, window=work.threads)
         results = [result for found in calls for result in found]
     release_scratch()
     if work.checkpoints is not None:
@@ -215,7 +235,7 @@ def group_graph(work: GroupTask, source: Source, cuts: Sequence[Span]) -> Any:
 
 
 def segment_graph(
-    work: GroupTask, source: Source, samples: Span, reached: StatesAndPeak, scheme: Scheme | None, n_parallel: int
+    work: GroupTask, source: Source, samples: Span, reached: StatesAndPeak, scheme: RoundScheme | None, n_parallel: int
 ) -> Any:
     """Return the delayed `StatesAndPeak` after a segment that continues from ``reached``.
 
@@ -227,14 +247,14 @@ def segment_graph(
     region = work.group.region
     if scheme is None:
         return _node(work.stage, fold_segment, work)(source.piece(samples, region), samples, node)
-    dealt = list(rounds(samples, scheme, source.chunks[0]))
+    round_runs = list(rounds(samples, scheme, source.chunks[0]))
     row_bytes = int(np.prod([b - a for a, b in region])) * source.dtype.itemsize
-    longest = max(stop - start for start, stop in dealt[0])
+    longest = max(stop - start for start, stop in round_runs[0])
     if n_parallel == 1 or longest * row_bytes < _WORTH_A_TASK:
-        return _node(work.stage, run_rounds, work, scheme)(source.piece(samples, region), dealt, node)
+        return _node(work.stage, run_rounds, work, scheme)(source.piece(samples, region), round_runs, node)
     stream = _node(work.stage, run_stream, work, scheme)
     join = _node(f"{work.stage} merge", join_streams, work, scheme)
-    for runs in dealt:
+    for runs in round_runs:
         node = join(node, [stream(source.piece(run, region), run, node) for run in runs])
     return node
 
@@ -252,23 +272,25 @@ def _same(reached: StatesAndPeak) -> StatesAndPeak:
     return reached
 
 
-def run_stream(work: GroupTask, scheme: Scheme, source: Source, samples: Span, reached: StatesAndPeak) -> StatesAndPeak:
+def run_stream(
+    work: GroupTask, scheme: RoundScheme, source: Source, samples: Span, reached: StatesAndPeak
+) -> StatesAndPeak:
     """Fold the samples of one stream in one round."""
     states = reached[0]
     pieces: list[State | None] = [None] * len(states)
     with one_blas_thread():
         for here, parts in work.parts(source, samples):
-            take = guarded(scheme.take, work.called, here)
+            take = named_errors(scheme.take, work.called, here)
             pieces = [take(work.rule, *of) for of in zip(states, pieces, parts, strict=True)]
     release_scratch()
     return [piece for piece in pieces if piece is not None], max(reached[1], peak_resident_bytes())
 
 
 def join_streams(
-    work: GroupTask, scheme: Scheme, reached: StatesAndPeak, pieces: Sequence[StatesAndPeak]
+    work: GroupTask, scheme: RoundScheme, reached: StatesAndPeak, pieces: Sequence[StatesAndPeak]
 ) -> StatesAndPeak:
     """Join the streams of a round."""
-    join = guarded(scheme.join, work.called)
+    join = named_errors(scheme.join, work.called)
     with one_blas_thread():
         joined = [join(work.rule, state, [stream[0][i] for stream in pieces]) for i, state in enumerate(reached[0])]
     release_scratch()
@@ -276,10 +298,10 @@ def join_streams(
 
 
 def run_rounds(
-    work: GroupTask, scheme: Scheme, source: Source, dealt: Sequence[Sequence[Span]], reached: StatesAndPeak
+    work: GroupTask, scheme: RoundScheme, source: Source, round_runs: Sequence[Sequence[Span]], reached: StatesAndPeak
 ) -> StatesAndPeak:
     """Run all rounds of a segment, one stream after the other."""
     opened = OpenedSource(source)
-    for runs in dealt:
+    for runs in round_runs:
         reached = join_streams(work, scheme, reached, [run_stream(work, scheme, opened, run, reached) for run in runs])
     return reached

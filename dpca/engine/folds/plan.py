@@ -2,11 +2,11 @@
 
 ::
 
-                 group 0      group 1      group 2          groups: partitions that share chunks
+                 group 0      group 1      group 2          groups: parts that share chunks
                +------------+------------+------------+
     segment 0  |  task 0,0  |  task 0,1  |  task 0,2  |     a task reads its region of its samples,
                +------------+------------+------------+     batch by batch, one batch ahead, and
-    segment 1  |  task 1,0  |  task 1,1  |  task 1,2  |     folds the rule over every partition
+    segment 1  |  task 1,0  |  task 1,1  |  task 1,2  |     folds the rule over every part
                +------------+------------+------------+
                    merge         merge        merge         segments of a group merge as a tree
 
@@ -24,7 +24,7 @@ from typing import Any, cast
 
 import numpy as np
 
-from dpca.engine.folds.rounds import Scheme, Span, segments
+from dpca.engine.folds.rounds import RoundScheme, Span, segments
 from dpca.engine.sources.source import BatchReader, Source
 from dpca.kernels.algebra.types import Region
 from dpca.partition.base import Partition
@@ -46,7 +46,7 @@ _SHORT_TASK = 64 * 2**20
 _ADDING, _MERGING = 1 / 3, 3
 #: Bytes of one task outside of arrays: interpreter, libraries, graph.
 TASK_OVERHEAD = 24 * 2**20
-# Bytes of the Python objects of one partition: its box, and arrays and names of its results (measured: 1.4 to 2.4 kB).
+# Bytes of the Python objects of one part: its box, and arrays and names of its results (measured: 1.4 to 2.4 kB).
 _OBJECT_BYTES = 2_500
 # Memory that the allocator loses between arrays (measured: up to a fifth).
 _FRAGMENTATION = 1.25
@@ -75,7 +75,7 @@ class FoldPlan:
     held_bytes: int = 0
     """Bytes of arrays of one entry a sample in the calling process."""
     object_bytes: int = 0
-    """Bytes of the Python objects of all partitions in the calling process."""
+    """Bytes of the Python objects of all parts in the calling process."""
     threads: int = 1
     """Threads of one task. They share the samples that it reads."""
     checkpoint_rows: int = 2**62
@@ -103,11 +103,11 @@ def plan_fold(
     budget: int,
     n_parallel: int = 1,
     threads: int = 1,
-    scheme: Scheme | None = None,
+    scheme: RoundScheme | None = None,
 ) -> FoldPlan:
-    """Plan the fold of a rule over every partition of a stack.
+    """Plan the fold of a rule over every part of a partition of a stack.
 
-    Takes time proportional to the number of partitions.
+    Takes time proportional to the number of parts.
 
     Parameters
     ----------
@@ -122,8 +122,8 @@ def plan_fold(
     n_parallel : int
         Number of parallel tasks. With fewer groups than that, it decides the number of segments.
     threads : int
-        Threads of one task. Each works on one partition at a time.
-    scheme : Scheme, optional
+        Threads of one task. Each works on one part at a time.
+    scheme : RoundScheme, optional
         The scheme of a fold in rounds. Its segments are whole rounds, one after the other.
 
     Returns
@@ -133,7 +133,7 @@ def plan_fold(
     Raises
     ------
     PlanError
-        If a single partition, read one chunk of samples at a time, exceeds the budget.
+        If a single part, read one chunk of samples at a time, exceeds the budget.
     """
     planner = _Planner(source, partition, rule, budget, n_parallel, threads, scheme)
     pieces, cuts, rows = planner.cheapest()
@@ -144,7 +144,7 @@ def plan_fold(
         task_bytes=max(planner.task_bytes(size, rows, len(cuts)) for _, size in pieces),
         read_bytes=sum(planner.box_bytes(size) for _, size in pieces) * source.shape[0],
         result_bytes=sum(size.results for _, size in pieces),
-        object_bytes=_OBJECT_BYTES * partition.n_partitions,
+        object_bytes=_OBJECT_BYTES * partition.n_parts,
         held_bytes=sum({id(array): array.nbytes for array in source.held()}.values()),
         threads=threads,
         checkpoint_rows=max(1, CHECKPOINT_BYTES // max(planner.box_bytes(size) for _, size in pieces) // rows) * rows,
@@ -162,7 +162,7 @@ def box_around(regions: Sequence[Region]) -> Region:
 
 @dataclass(frozen=True)
 class _Size:
-    """The joint size of some partitions. Sizes can be added."""
+    """The joint size of some parts. Sizes can be added."""
 
     region: Region
     n_features: int
@@ -184,7 +184,7 @@ class _Size:
 
 
 Piece = tuple[Sequence[int], _Size]
-"""The partitions of a future group, and their size."""
+"""The parts of a future group, and their size."""
 Way = tuple[list[Piece], tuple[Span, ...], int]
 """Groups, segments, and rows of a batch."""
 
@@ -197,7 +197,7 @@ class _Planner:
     budget: int
     n_parallel: int
     threads: int
-    scheme: Scheme | None
+    scheme: RoundScheme | None
 
     def __post_init__(self) -> None:
         source, partition, rule, scheme = self.source, self.partition, self.rule, self.scheme
@@ -224,10 +224,10 @@ class _Planner:
             self.ways.append(self._halved(self.ways[0]))
 
     def _sizes(self) -> list[_Size]:
-        """Return the size of each partition. The rule is called once for each number of attributes."""
+        """Return the size of each part. The rule is called once for each number of attributes."""
         bytes_of: dict[int, tuple[int, int]] = {}
         sizes = []
-        for i in range(self.partition.n_partitions):
+        for i in range(self.partition.n_parts):
             d = self.partition.n_features(i)
             if d not in bytes_of:
                 state = self.n_states * self.rule.state_bytes(d, self.values)
@@ -258,7 +258,7 @@ class _Planner:
         return max(1, rows // self.least_rows) * self.least_rows
 
     def leaf_bytes(self, size: _Size, rows: int) -> int:
-        """Return the memory of a task: states, two batches, a copy by partitions, temporaries of threads, reading."""
+        """Return the memory of a task: states, two batches, a copy by parts, temporaries of threads, reading."""
         source, box, decoded = self.source, self.box_bytes(size), self.source.decoded_bytes(size.region)
         copy = size.n_features * self.values.itemsize
         work = self.threads * self.rule.work_bytes(rows, size.most_features, self.values)
@@ -277,7 +277,7 @@ class _Planner:
         waiting = 0
         if n_segments > 1:
             waiting = math.ceil(math.log2(n_segments)) + 1 if self.mergeable else 1
-            if n_segments <= self.n_parallel and self.partition.n_partitions == 1:
+            if n_segments <= self.n_parallel and self.partition.n_parts == 1:
                 waiting = min(waiting, 2)  # each segment has its own worker, which merges states when it is idle
         return self.leaf_bytes(size, rows) + math.ceil(_FRAGMENTATION * waiting * size.states) + size.results
 
@@ -365,7 +365,7 @@ class _Planner:
             return [piece]
         if len(partitions) == 1:
             raise PlanError(
-                f"one partition of {size.n_features:,} attributes, read {rows:,} samples at a time, needs "
+                f"one part of {size.n_features:,} attributes, read {rows:,} samples at a time, needs "
                 f"{need / 1e6:,.0f} MB but a task may use {self.budget / 1e6:,.0f} MB: allow at least "
                 f"{math.ceil(need / 1e6):,} MB in addition to the memory of the process itself, or "
                 f"{self.partition.remedy}{self.remark}"

@@ -23,7 +23,7 @@ import numpy as np
 from dpca.engine.folds.checkpoint import save_states
 from dpca.engine.folds.fold_tasks import GroupTask, Results, StatesAndPeak, finish, merge_states
 from dpca.engine.folds.plan import FoldPlan, plan_fold
-from dpca.engine.folds.rounds import Scheme
+from dpca.engine.folds.rounds import RoundScheme
 from dpca.engine.sources.derived import OpenedSource
 from dpca.engine.sources.source import Source
 from dpca.kernels.algebra.linalg import release_scratch
@@ -126,7 +126,7 @@ class Rehearsal:
     """Processor seconds of the rehearsal itself."""
 
     def fold(
-        self, rule: Rule, source: Source, partition: Partition, scheme: Scheme | None, stage: str
+        self, rule: Rule, source: Source, partition: Partition, scheme: RoundScheme | None, stage: str
     ) -> tuple[Results, FoldPlan]:
         """Measure a fold, and return approximate results from a few samples."""
         began = time.process_time()
@@ -151,11 +151,11 @@ class Rehearsal:
         )
 
     def _few(self, rule: Rule, source: Source, partition: Partition, plan: FoldPlan, stage: str) -> Results:
-        """Return the results of a few samples for every partition."""
+        """Return the results of a few samples for every part."""
         n, sample = source.shape[0], math.prod(source.shape[1:]) * source.dtype.itemsize
         rows = max(2, min(n, _FEW, _FEW_BYTES // sample))
         runs = _runs(n, rows, source.chunks[0])
-        results: Results = [{} for _ in range(partition.n_partitions)]
+        results: Results = [{} for _ in range(partition.n_parts)]
         for g, group in enumerate(plan.groups):
             work = replace(self._work(rule, source, partition, plan, g, stage), checkpoints=None)
             states, _ = work.begin()
@@ -174,7 +174,7 @@ class Rehearsal:
         plan: FoldPlan,
         stage: str,
         planned: Callable[[Workers], FoldPlan],
-        scheme: Scheme | None,
+        scheme: RoundScheme | None,
     ) -> FoldCost:
         """Measure the largest group, and scale to all groups by the number of values in their boxes."""
         boxes = [math.prod(b - a for a, b in group.region) for group in plan.groups]

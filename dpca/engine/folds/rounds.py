@@ -68,7 +68,7 @@ class Averaging:
         """Samples of one round."""
         return self.n_streams * self.round_size
 
-    def unit(self, chunk_rows: int) -> int:
+    def rows_together(self, chunk_rows: int) -> int:
         """Return the number of samples that stay together in one stream: a batch, for one update."""
         return self.batch_size
 
@@ -111,7 +111,7 @@ class DataParallel:
         """Samples of one round."""
         return self.batch_size
 
-    def unit(self, chunk_rows: int) -> int:
+    def rows_together(self, chunk_rows: int) -> int:
         """Return the samples of a chunk, if batches consist of enough whole chunks; each is then decoded once."""
         whole = self.batch_size % chunk_rows == 0 and self.batch_size >= chunk_rows * self.n_streams
         return chunk_rows if whole else 1
@@ -122,7 +122,7 @@ class DataParallel:
 
     def take(self, rule: Rule, state: State, piece: State | None, part: Array) -> State:
         """Add samples to the stream's sums, ``piece``, which are None initially."""
-        sums = rule.partial(state, part)
+        sums = rule.partial_sums(state, part)
         return sums if piece is None else rule.combine(state, piece, sums)
 
     def join(self, rule: Rule, state: State, pieces: Sequence[State]) -> State:
@@ -131,23 +131,26 @@ class DataParallel:
         return rule.apply(state.copy(), sums)
 
 
-Scheme = Averaging | DataParallel
+RoundScheme = Averaging | DataParallel
 """The work of the streams in a round."""
 
 
-def rounds(samples: Span, scheme: Scheme, chunk_rows: int) -> Iterator[tuple[Span, ...]]:
+def rounds(samples: Span, scheme: RoundScheme, chunk_rows: int) -> Iterator[tuple[Span, ...]]:
     """Yield the runs of samples of the streams in each round, in order."""
     for start in range(*samples, scheme.round_rows):
         stop = min(start + scheme.round_rows, samples[1])
-        yield deal(start, stop, scheme.n_streams, scheme.unit(chunk_rows))
+        yield runs_of_streams(start, stop, scheme.n_streams, scheme.rows_together(chunk_rows))
 
 
-def deal(start: int, stop: int, n_streams: int, unit: int) -> tuple[Span, ...]:
-    """Cut samples into one run per stream, of whole units. Lengths differ by at most one unit, and none is empty."""
-    units = math.ceil((stop - start) / unit)
-    each, more = divmod(units, n_streams)
+def runs_of_streams(start: int, stop: int, n_streams: int, rows_together: int) -> tuple[Span, ...]:
+    """Cut samples into one run per stream, of whole groups of ``rows_together`` samples.
+
+    Lengths differ by at most one group, and none is empty.
+    """
+    groups = math.ceil((stop - start) / rows_together)
+    each, more = divmod(groups, n_streams)
     lengths = [each + (stream < more) for stream in range(n_streams)]
-    edges = [start + unit * sum(lengths[:stream]) for stream in range(n_streams + 1)]
+    edges = [start + rows_together * sum(lengths[:stream]) for stream in range(n_streams + 1)]
     return tuple((a, min(b, stop)) for a, b in itertools.pairwise(edges) if b > a)
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from dpca.engine.folds.boundary import guarded
+from dpca.engine.folds.boundary import named_errors
 from dpca.engine.sources.derived import ComputedSource
 from dpca.engine.sources.source import Source, check_finite
 from dpca.kernels.algebra.dtypes import working_dtype
@@ -29,7 +29,7 @@ class SuperposedSource(ComputedSource):
     def compute(self, values: Array, first: int, samples: tuple[int, int], region: Region, out: Array) -> None:
         """Fill a box of rows. Any box depends on all atoms of its frames."""
         check_finite(values, first, self.name)
-        fill = guarded(self.superposition.rows, self.name, (first, first + len(values)))
+        fill = named_errors(self.superposition.rows, self.name, (first, first + len(values)))
         if out.shape[1:] == values.shape[1:]:
             fill(values, out)
             return

@@ -24,7 +24,7 @@ from dpca.kernels.algebra.types import Array
 from dpca.kernels.quality import psnr_from_mse
 from dpca.report.record import read_report, report_folder
 from dpca.representation.compressed.compressed import COMPRESSED_VERSION, Compressed, open_compressed
-from dpca.representation.compressed.compressed_views import ALONG
+from dpca.representation.compressed.lazy_views import ALONG
 from dpca.storage.arrays.arrays import create_root, write_strings
 from dpca.storage.arrays.coordinates import Coordinates, joined, write_coordinates
 from dpca.storage.disk import folder_bytes

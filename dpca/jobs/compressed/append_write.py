@@ -20,7 +20,7 @@ from dpca.jobs.scores.score_write import joined_quality
 from dpca.kernels.algebra.types import Array
 from dpca.representation.compressed.compressed import Compressed
 from dpca.representation.compressed.compressed_form import StoreForm
-from dpca.representation.compressed.compressed_views import ALONG
+from dpca.representation.compressed.lazy_views import ALONG
 from dpca.storage.arrays.reading import StoredArray, array_in, open_group, read_into
 from dpca.storage.disk import atomic_write_bytes
 from dpca.storage.integrity.manifest import METADATA, Carried, carried_over

@@ -28,7 +28,7 @@ from dpca.models.cells.targets import check_ssim
 from dpca.partition.cells import CellGrid
 from dpca.representation.compressed.compressed import COMPRESSED_VERSION
 from dpca.representation.compressed.compressed_form import write_quantized
-from dpca.representation.compressed.compressed_views import ALONG
+from dpca.representation.compressed.lazy_views import ALONG
 from dpca.storage.arrays.arrays import create_root, write_strings
 from dpca.storage.arrays.coordinates import write_coordinates
 from dpca.storage.arrays.layout import SAMPLE

@@ -73,14 +73,14 @@ class EncodeMemory:
         sample, dtype = math.prod(source.shape[1:]), source.dtype
         rows, block = min(self.form.shard_rows, source.shape[0]), self.encoded_at_once
         exact = promised or dtype.kind == "f"
-        unit = 8 if exact else working_dtype(dtype).itemsize
+        itemsize = 8 if exact else working_dtype(dtype).itemsize
         # Codes, and residuals if any, of 32 bits.
         written = rows * (self.n_positions + (sample if promised else 0)) * 4
         reading = rows * sample * dtype.itemsize + 4 * math.prod(source.chunks) * dtype.itemsize
         # Samples to encode are read as bytes, or copied in floating point. Small integers are decoded without a copy.
-        encoding = block * sample * (0 if dtype == np.uint8 else unit)
+        encoding = block * sample * (0 if dtype == np.uint8 else itemsize)
         small = Pixels(dtype, (0, 0)).are_small
-        of_a_value = 5 * unit if promised else dtype.itemsize if small else unit + dtype.itemsize
+        of_a_value = 5 * itemsize if promised else dtype.itemsize if small else itemsize + dtype.itemsize
         decoding = (decoded or block) * sample * of_a_value
         # Before the first sample is decoded, components are read and their dual is computed. The mean is read, and
         # converted to that of samples without the filter.
@@ -88,7 +88,7 @@ class EncodeMemory:
         # Samples that are encoded again for a goal of each; their scores and waves; components, their multiples for
         # encoding and for decoding; two slabs and the mean.
         work += block * sample * dtype.itemsize
-        work += 3 * unit * (block * self.n_positions + self.n_values + sample)
+        work += 3 * itemsize * (block * self.n_positions + self.n_values + sample)
         return reading + SHARD_COPIES * written + work + TASK_OVERHEAD
 
 

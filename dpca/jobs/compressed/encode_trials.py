@@ -72,8 +72,8 @@ def cell_components(model: CellPCA) -> Components:
 def groups_of(grid: CellGrid, *, shared: bool) -> tuple[list[list[int]], Array]:
     """Return the cells of each group with the same components, and the group (n_cells,) of each cell."""
     plain = CellGrid(grid.sample_shape, grid.cell_shape)
-    cells = SharedGrid(plain).cells if shared else [[i] for i in range(plain.n_partitions)]
-    group = np.empty(plain.n_partitions, np.int64)
+    cells = SharedGrid(plain).cells if shared else [[i] for i in range(plain.n_parts)]
+    group = np.empty(plain.n_parts, np.int64)
     for g, members in enumerate(cells):
         group[members] = g
     return cells, group
@@ -104,9 +104,9 @@ class Trials:
         count = min(there, max(_TRIED_LEAST, min(_TRIED_MOST, _TRIED_BYTES // one)))
         runs = spread_runs(source, _RUNS * RUN, RUN) if there >= 2 * RUN else None
         self.waves = runs is not None and waves_pay(components.scores(runs))
-        unit = RUN if self.waves else 1
-        samples = spread_runs(source, 2 * count, unit)
-        first = np.arange(len(samples)) // unit % 2 == 0 if len(samples) > max(count, unit) else slice(None)
+        run_rows = RUN if self.waves else 1
+        samples = spread_runs(source, 2 * count, run_rows)
+        first = np.arange(len(samples)) // run_rows % 2 == 0 if len(samples) > max(count, run_rows) else slice(None)
         self.scores = components.scores(samples[first])
         if self.waves:
             self.scores = to_waves(self.scores)
@@ -177,10 +177,10 @@ class Trials:
 
     def _bounded_encodings(self) -> Iterator[tuple[float, Quantized]]:
         """Yield the bytes and the arrays of encodings that meet an error bound with integers of at most 32 bits."""
-        unit = self.facts["residual_step"] / 2
-        plain = self.at(unit).without_components()
+        half_step = self.facts["residual_step"] / 2
+        plain = self.at(half_step).without_components()
         tried: list[tuple[Callable[[Quantized], Quantized], Quantized, str]] = [
-            (self.with_residual, self.at(unit * times), "packed") for times in _BOUND_STEPS
+            (self.with_residual, self.at(half_step * times), "packed") for times in _BOUND_STEPS
         ]
         tried += [(self.with_residual, plain, "packed"), (_without_differences, plain, "shuffled")]
         finer = [partial(self._interpolated, finer=finer) for finer in FINER]
@@ -198,11 +198,11 @@ class Trials:
 
     def _few(self) -> Trials:
         """Return trials of a subset of the samples; for waves, of whole runs."""
-        few, unit = copy(self), RUN if self.waves else 1
+        few, run_rows = copy(self), RUN if self.waves else 1
         every = max(1, len(self.samples) // _FEW)
 
         def some(n: int, step: int) -> Array:
-            return np.arange(n).reshape(-1, unit)[::step].ravel()
+            return np.arange(n).reshape(-1, run_rows)[::step].ravel()
 
         few.samples = self.samples[some(len(self.samples), every)]
         few.scores = self.scores.take(some(self.scores.shape[2], max(1, every // 2)), axis=2)

@@ -232,20 +232,20 @@ def _encode_each(
     job: EncodeJob, goal: Goal, codec: CellCodec, facts: dict[str, Any], x: Array, dtype: DTypeLike, least: Array | None
 ) -> Array:
     """Return the codes of samples with the coarsest dead zone by which each, or each run of waves, meets the goal."""
-    unit = RUN if codec.waves else 1
-    found, left = np.empty(0), np.arange(-(-len(x) // unit))
+    run_rows = RUN if codec.waves else 1
+    found, left = np.empty(0), np.arange(-(-len(x) // run_rows))
     for zone in from_coarse_to_fine(least):
-        places = (left[:, None] * unit + np.arange(unit)).ravel()
+        places = (left[:, None] * run_rows + np.arange(run_rows)).ravel()
         some = x[places[places < len(x)]]
         codes = codec.encode(some, dtype, zone)
-        if len(left) * unit >= found.shape[-1]:
+        if len(left) * run_rows >= found.shape[-1]:
             found = codes
         else:
             found[:, places] = codes
         codes = codec.of_samples(codes)
         parts = _cut(len(some), job.decoded or len(some))
         errors = np.concatenate([_errors(job, goal, codec, facts, some[part], codes[:, part]) for part in parts])
-        left = left[np.maximum.reduceat(errors, np.arange(0, len(some), unit)) > goal.allowed]
+        left = left[np.maximum.reduceat(errors, np.arange(0, len(some), run_rows)) > goal.allowed]
         if not len(left):
             break
         del some, codes  # before the next ones are there

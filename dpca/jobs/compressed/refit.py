@@ -105,6 +105,6 @@ def _model_like(before: Compressed) -> CellPCA:
         min(_MORE * max(1, *map(len, rows)), grid.max_features),
         cell_shape=tuple(grid.cell_shape),
         overlap=int(before.facts["overlap"]),
-        shared=len(rows) < grid.n_partitions,
+        shared=len(rows) < grid.n_parts,
         random_state=0,
     )

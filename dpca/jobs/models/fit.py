@@ -11,10 +11,10 @@ from typing import Any, NamedTuple
 
 from dpca.jobs.base.stages import NOTHING, StageCost, held_by, stopwatch
 from dpca.jobs.models.live import check_live, write_live
+from dpca.models.base.callbacks import Callback
+from dpca.models.base.callbacks import Progress as SoFar
 from dpca.models.base.estimator import Estimator
 from dpca.models.base.store import load_any, write_model
-from dpca.models.base.watching import Callback
-from dpca.models.base.watching import Progress as SoFar
 from dpca.models.cells.rank import UnmetError
 from dpca.storage.errors import DataError
 from dpca.storage.ranges import range_words
@@ -101,7 +101,7 @@ def fit_store(
     fingerprint = fingerprint_of(
         model.store_kind, model.store_version, stack.fingerprint, stack.data_range, model.fit_settings()
     )
-    watch = on_progress if live is not None or callback is not None else None
+    fit_callback = on_progress if live is not None or callback is not None else None
 
     def steps(work: Workspace) -> FitResult:
         cost, kept = stopwatch(), Checkpoints(str(work.scratch / "fold"), str(work.scratch))
@@ -110,7 +110,7 @@ def fit_store(
             model.fit(
                 stack,
                 run=replace(run, checkpoints=kept),
-                callback=watch,
+                callback=fit_callback,
                 max_seconds=max_seconds,
                 max_samples=max_samples,
             )

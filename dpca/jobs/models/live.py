@@ -6,9 +6,9 @@ import math
 import os
 import time
 
+from dpca.models.base.callbacks import Progress
 from dpca.models.base.estimator import Estimator
 from dpca.models.base.store import load_stated, save_model, stated_by
-from dpca.models.base.watching import Progress
 from dpca.storage.disk import exists
 from dpca.storage.errors import StoreError
 from dpca.storage.integrity.manifest import METADATA

@@ -7,7 +7,7 @@ import scipy.linalg
 from scipy.linalg import lapack
 
 from dpca.kernels.algebra import linalg
-from dpca.kernels.algebra.rounding import eigen_error, gamma, unit
+from dpca.kernels.algebra.rounding import eigen_error, gamma, unit_roundoff
 from dpca.kernels.algebra.types import Array
 
 # Two eigenvalues count as equal if they differ by less than this share.
@@ -43,7 +43,7 @@ def bounded_eigh(matrix: Array, k: int, *, precise: bool = False) -> tuple[Array
         if converged:
             residual = rows @ matrix
             residual -= values[:, None] * rows
-            wrong = gamma(d + 2, unit(np.float64)) * trace
+            wrong = gamma(d + 2, unit_roundoff(np.float64)) * trace
             errors = np.sqrt(np.einsum("ij,ij->i", residual, residual)) + wrong
             lowest, following = float(values[-1]), float(unwanted)
             for least in ((lowest + following) / 2, lowest * (1 + _TIED)):
@@ -69,7 +69,7 @@ def _beyond(matrix: Array, values: Array, rows: Array, least: float) -> float | 
     trace = float(np.abs(matrix.diagonal()).sum())
     _, failed = lapack.dpotrf(matrix.T, lower=True, clean=False, overwrite_a=True)
     np.fill_diagonal(matrix, diagonal)
-    d, k, u = len(matrix), len(values), unit(np.float64)
+    d, k, u = len(matrix), len(values), unit_roundoff(np.float64)
     error = gamma(d + 1, u)
     rounded = gamma(k + 3, u) * float(diagonal.sum() + values.sum() + least * d)
     return None if failed else least + error / (1 - error) * trace + rounded

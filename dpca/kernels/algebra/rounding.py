@@ -22,7 +22,7 @@ from numpy.typing import DTypeLike
 _EIGEN = 10
 
 
-def unit(dtype: DTypeLike) -> float:
+def unit_roundoff(dtype: DTypeLike) -> float:
     """Return u, the relative rounding error of one operation."""
     return float(np.finfo(dtype).eps) / 2
 
@@ -35,4 +35,4 @@ def gamma(n: float, u: float) -> float:
 
 def eigen_error(n: int, largest: float) -> float:
     """Return a bound on the error of the computed eigenvalues (float64) of a matrix (n, n), from the largest one."""
-    return _EIGEN * n * unit(np.float64) * largest
+    return _EIGEN * n * unit_roundoff(np.float64) * largest

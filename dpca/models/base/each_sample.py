@@ -7,10 +7,10 @@ from typing import Any
 
 from numpy.typing import DTypeLike
 
-from dpca.engine.folds.boundary import guarded
+from dpca.engine.folds.boundary import named_errors
 from dpca.engine.sources.source import check_numeric, opened
 from dpca.kernels.algebra.types import Array
-from dpca.models.base.labelled import Labels, given_to_model
+from dpca.models.base.labelled import Labels, samples_for_model
 from dpca.models.base.samples import dense_samples
 from dpca.representation.lazy import as_lazy, is_lazy, map_samples
 from dpca.storage.arrays.labelled import is_labelled
@@ -38,10 +38,10 @@ class EachSample:
         ``DataArray``, which must yield one number per sample, it is a ``DataArray``.
         """
         if is_labelled(X):
-            samples, _ = given_to_model(X, self._labels)
+            samples, _ = samples_for_model(X, self._labels)
             return samples.result(self._each_sample(samples.values, function, basis, shape, dtype_for))
         if not is_lazy(X):
-            return guarded(function, "X")(basis, self._of_this_shape(self._in_memory(X)), "X")
+            return named_errors(function, "X")(basis, self._of_this_shape(self._in_memory(X)), "X")
         lazy = self._of_this_shape(as_lazy(opened(X, self._key)))
         check_numeric(lazy.shape, lazy.dtype, "X")
         return map_samples(lazy, function, basis, shape, dtype_for(lazy.dtype))

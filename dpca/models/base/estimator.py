@@ -14,13 +14,13 @@ from sklearn.utils._set_output import _get_output_config
 from dpca.engine.folds.fold import FoldReport
 from dpca.engine.sources.source import Source
 from dpca.kernels.algebra.types import Array
+from dpca.models.base.callbacks import Callback, FitCallbacks, may_end_early
 from dpca.models.base.each_sample import EachSample
-from dpca.models.base.labelled import Labels, given_to_fit, given_to_model, scores_given, taken_in
+from dpca.models.base.labelled import Labels, labelled_samples, labelled_scores, samples_for_model, samples_to_fit
 from dpca.models.base.parameters import check_parameters, given_parameters
 from dpca.models.base.passes import run_of_fit
 from dpca.models.base.samples import dense_samples
 from dpca.models.base.storable import Storable
-from dpca.models.base.watching import Callback, Watching, watched
 from dpca.models.streaming.streaming_methods import describe_option
 from dpca.parameters.cells import CHOICES
 from dpca.parameters.declaration import StoragePolicy, declared_in
@@ -59,7 +59,7 @@ class Estimator(ABC, EachSample, Storable, TransformerMixin, BaseEstimator):  # 
         return hasattr(self, "n_samples_seen_")
 
     @abstractmethod
-    def _fit(self, X: Any, run: Run, watching: Watching | None = None) -> None:
+    def _fit(self, X: Any, run: Run, callbacks: FitCallbacks | None = None) -> None:
         """Fit the samples; ``run`` has the memory budget of this estimator, if it is given."""
 
     @property
@@ -153,12 +153,12 @@ class Estimator(ABC, EachSample, Storable, TransformerMixin, BaseEstimator):  # 
             If the state and a batch do not fit into the memory budget.
         """
         check_parameters(self)
-        X, labels = given_to_fit(X, sample_dim, key)
-        watching = Watching.asked(self, callback, max_seconds, max_samples)
-        if watching is not None:
-            watching.beside = {"_labels": labels, "_key": key}
-        with watched(self, watching):
-            self._fit(X, run_of_fit(run, self.memory_budget), watching)
+        X, labels = samples_to_fit(X, sample_dim, key)
+        callbacks = FitCallbacks.requested(self, callback, max_seconds, max_samples)
+        if callbacks is not None:
+            callbacks.beside = {"_labels": labels, "_key": key}
+        with may_end_early(self, callbacks):
+            self._fit(X, run_of_fit(run, self.memory_budget), callbacks)
             self._labels, self._key = labels, key
         return self
 
@@ -168,10 +168,10 @@ class Estimator(ABC, EachSample, Storable, TransformerMixin, BaseEstimator):  # 
         labels: Labels | None
         if is_labelled(X):
             known = None if fresh else self._labels
-            samples, labels = taken_in(X, sample_dim) if known is None else given_to_model(X, known)
+            samples, labels = labelled_samples(X, sample_dim) if known is None else samples_for_model(X, known)
             X = samples.values
         else:
-            X, labels = given_to_fit(X, sample_dim)
+            X, labels = samples_to_fit(X, sample_dim)
         if fresh:
             self._labels = labels
         return dense_samples(self, X, reset=fresh)
@@ -202,7 +202,7 @@ class Estimator(ABC, EachSample, Storable, TransformerMixin, BaseEstimator):  # 
             If the samples have another shape than in the fit, or values are not finite. A lazy output raises the latter
             when it is computed.
         """
-        basis, named = self.basis_, given_to_model(X, self._labels) if is_labelled(X) else None
+        basis, named = self.basis_, samples_for_model(X, self._labels) if is_labelled(X) else None
         X = X if named is None else named[0].values
         scores = self._each_sample(X, Representation.encode, basis, basis.score_shape, basis.score_dtype)
         table, flat = _get_output_config("transform", self)["dense"] != "default", getattr(self, "flatten", False)
@@ -239,7 +239,7 @@ class Estimator(ABC, EachSample, Storable, TransformerMixin, BaseEstimator):  # 
         if not is_labelled(X):
             return samples_of(basis, X, n_components)
         labels = self._labels or Labels.of_shape(self.sample_shape_)
-        scores = scores_given(X, basis, n_components, labels)
+        scores = labelled_scores(X, basis, n_components, labels)
         return scores.samples(samples_of(basis, scores.values, n_components), labels)
 
     # -- jobs and reports

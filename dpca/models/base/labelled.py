@@ -184,7 +184,7 @@ class Labelled:
         return named.transpose(*labels.order) if {*named.dims} == {*labels.order} else named
 
 
-def given_to_fit(x: Any, sample_dim: str | Sequence[str] | None, key: str | None = None) -> tuple[Any, Labels | None]:
+def samples_to_fit(x: Any, sample_dim: str | Sequence[str] | None, key: str | None = None) -> tuple[Any, Labels | None]:
     """Return the samples of a fit, with paths opened and arrays of xarray as a source, and their labels.
 
     Raises
@@ -203,11 +203,11 @@ def given_to_fit(x: Any, sample_dim: str | Sequence[str] | None, key: str | None
             )
         x = opened(x, key)
         return x, Labels.of_source(x)
-    labelled, labels = taken_in(labelled_array(x, key), sample_dim)
+    labelled, labels = labelled_samples(labelled_array(x, key), sample_dim)
     return labelled.source(labels), labels
 
 
-def taken_in(x: Any, sample_dim: str | Sequence[str] | None) -> tuple[Labelled, Labels]:
+def labelled_samples(x: Any, sample_dim: str | Sequence[str] | None) -> tuple[Labelled, Labels]:
     """Return samples of xarray, with the first dim as the default sample dim, and their labels."""
     x = labelled_array(x)
     dims = leading_dims(x, sample_dim)
@@ -215,7 +215,7 @@ def taken_in(x: Any, sample_dim: str | Sequence[str] | None) -> tuple[Labelled, 
     return Labelled(x.transpose(*dims, *labels.dims), len(dims)), labels
 
 
-def given_to_model(x: Any, labels: Labels | None) -> tuple[Labelled, Labels]:
+def samples_for_model(x: Any, labels: Labels | None) -> tuple[Labelled, Labels]:
     """Return samples of xarray for a fitted model with these labels, and the labels.
 
     Raises
@@ -224,14 +224,14 @@ def given_to_model(x: Any, labels: Labels | None) -> tuple[Labelled, Labels]:
         If they lack a dim of the model, have no dim of samples, or have other coordinates along its dims.
     """
     if labels is None:
-        return taken_in(x, None)
+        return labelled_samples(x, None)
     x = labelled_array(x)
     labels.check(x)
     return _in_order(x, labels.dims), labels
 
 
-def scores_given(x: Any, basis: Representation, n_components: int | None, labels: Labels) -> Labelled:
-    """Return scores of xarray for a model, of all components or of the leading ones; see `given_to_model`."""
+def labelled_scores(x: Any, basis: Representation, n_components: int | None, labels: Labels) -> Labelled:
+    """Return scores of xarray for a model, of all components or of the leading ones; see `samples_for_model`."""
     x, used = labelled_array(x), basis.leading(n_components)
     basis = used if x.sizes.get(COMPONENT) == used.score_shape[-1] else basis
     if SCORE in x.dims:

@@ -16,7 +16,7 @@ from dpca.kernels.algebra.dtypes import working_dtype
 from dpca.kernels.algebra.types import Array
 from dpca.models.base.component_model import ComponentModel
 from dpca.models.base.parameters import explained_share, no_values
-from dpca.models.base.store import Kept, StoredModel, kept_parameters
+from dpca.models.base.store import StoreContents, StoredModel, stored_parameters
 from dpca.models.cells.rank import ranks_by_threshold
 from dpca.partition.whole import Whole
 from dpca.representation.base import Representation
@@ -34,7 +34,7 @@ class LinearModel(ClassNamePrefixFeaturesOutMixin, ComponentModel):  # type: ign
 
     #: Content of a store: arrays with the names of their axes, and facts of a type.
     #: Attributes that a model lacks are omitted, and may be missing in an older store.
-    kept_arrays: ClassVar[dict[str, tuple[str, ...]]] = {
+    array_axes: ClassVar[dict[str, tuple[str, ...]]] = {
         "mean": ("feature",),
         "components": ("component", "feature"),
         "explained_variance": ("component",),
@@ -119,7 +119,7 @@ class LinearModel(ClassNamePrefixFeaturesOutMixin, ComponentModel):  # type: ign
 
     # -- on disk
 
-    def _kept(self) -> Kept:
+    def _to_store(self) -> StoreContents:
         known = {name: getattr(self, f"{name}_") for name in self.kept_facts}
         facts = {
             "sample_shape": list(self.sample_shape_),
@@ -128,22 +128,22 @@ class LinearModel(ClassNamePrefixFeaturesOutMixin, ComponentModel):  # type: ign
             "total_variance": self.total_variance_,
             # JSON has no NaN.
             **{name: None if value != value else value for name, value in known.items()},
-            "parameters": kept_parameters(self),
+            "parameters": stored_parameters(self),
         }
-        names = [name for name in self.kept_arrays if hasattr(self, f"{name}_")]
-        arrays = {name: (getattr(self, f"{name}_"), self.kept_arrays[name]) for name in names}
-        return Kept(arrays, facts, self.store_version)
+        names = [name for name in self.array_axes if hasattr(self, f"{name}_")]
+        arrays = {name: (getattr(self, f"{name}_"), self.array_axes[name]) for name in names}
+        return StoreContents(arrays, facts, self.store_version)
 
     @classmethod
     def _from_store(cls, stored: StoredModel) -> Self:
         facts = stored.facts
-        names = [name for name in cls.kept_arrays if name in facts.get("kept", cls.kept_arrays)]
-        if not LinearModel.kept_arrays.keys() <= set(names):
+        names = [name for name in cls.array_axes if name in facts.get("kept", cls.array_axes)]
+        if not LinearModel.array_axes.keys() <= set(names):
             raise ValueError(f"it has only the arrays {names}")
         model = cls(**{"n_components": stored.n_components, **cls._restored_parameters(stored)})
         known = {name: kind(facts[name]) for name, kind in cls.kept_facts.items() if facts.get(name) is not None}
         lengths = cls._stored_lengths(stored)
-        arrays = stored.arrays({name: tuple(lengths[axis] for axis in cls.kept_arrays[name]) for name in names})
+        arrays = stored.arrays({name: tuple(lengths[axis] for axis in cls.array_axes[name]) for name in names})
         total = float(facts["total_variance"])
         model._set_fitted({**arrays, **known, "total_variance": total}, stored.sample_shape, stored.n_samples)
         for name, value in known.items():

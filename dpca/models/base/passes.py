@@ -8,21 +8,21 @@ from typing import Any
 
 import numpy as np
 
+from dpca.engine.folds.callbacks import FoldCallback
 from dpca.engine.folds.fold import FoldReport, fold, plan_for
 from dpca.engine.folds.plan import FoldPlan
-from dpca.engine.folds.rounds import Scheme
-from dpca.engine.folds.watching import Watch
+from dpca.engine.folds.rounds import RoundScheme
 from dpca.engine.sources.sampling import first_samples
 from dpca.engine.sources.source import Source
 from dpca.kernels.algebra.types import Array
-from dpca.models.base.watching import Watching
+from dpca.models.base.callbacks import FitCallbacks
 from dpca.partition.base import Partition
 from dpca.partition.whole import Whole
 from dpca.representation.lazy import default_client
 from dpca.rules.base.state import State
 from dpca.storage.run import Run
 
-Settle = Callable[[Any, Any, int], None]
+SetFitted = Callable[[Any, Any, int], None]
 Make = Callable[[list[State]], Any]
 
 # Bytes of the samples for the first estimate of the mean.
@@ -42,9 +42,9 @@ class Passes:
     source : Source
     run : Run
         Each pass has its own folder in the folder of its checkpoints.
-    watching : Watching, optional
+    callbacks : FitCallbacks, optional
         The callback and budgets of the fit.
-    settle : callable (model, found, n_samples_seen), optional
+    set_fitted : callable (model, found, n_samples_seen), optional
         Sets the fitted attributes of an estimator from results. Without it, there are no callbacks.
     """
 
@@ -53,8 +53,8 @@ class Passes:
         source: Source,
         run: Run,
         *,
-        watching: Watching | None = None,
-        settle: Settle | None = None,
+        callbacks: FitCallbacks | None = None,
+        set_fitted: SetFitted | None = None,
     ) -> None:
         self.source = source
         run = run.here() if source.in_process else run
@@ -62,29 +62,29 @@ class Passes:
         self.run = run.limited_to(self.budget)
         self.count = 0
         self.report: FoldReport  # report of the first pass
-        self.settle = settle
-        self._watching = watching
+        self.set_fitted = set_fitted
+        self._callbacks = callbacks
 
-    def __call__(self, rule: Any, *, look: Make | None = None) -> dict[str, Array]:
+    def __call__(self, rule: Any, *, result_so_far: Make | None = None) -> dict[str, Array]:
         """Fold a rule over whole samples."""
-        return self.over(Whole(tuple(self.source.shape[1:])), rule, look=look)[0]
+        return self.over(Whole(tuple(self.source.shape[1:])), rule, result_so_far=result_so_far)[0]
 
     def over(
         self,
         partition: Partition,
         rule: Any,
         *,
-        scheme: Scheme | None = None,
+        scheme: RoundScheme | None = None,
         stage: str = "",
-        look: Make | None = None,
+        result_so_far: Make | None = None,
     ) -> list[dict[str, Array]]:
-        """Fold a rule over each partition of the samples.
+        """Fold a rule over each part of the samples.
 
         Parameters
         ----------
         stage : str
             Name of the pass in progress and checkpoints.
-        look : callable (states) -> found, optional
+        result_so_far : callable (states) -> found, optional
             Computes the results from the states so far, for callbacks.
         """
         self.count += 1
@@ -96,7 +96,7 @@ class Passes:
             run=self.run.below(stage.replace(" ", "-")),
             scheme=scheme,
             stage=stage,
-            watch=self._watch(look),
+            callback=self._callback(result_so_far),
         )
         if self.count == 1:
             self.report = report
@@ -104,16 +104,16 @@ class Passes:
 
     def show(self, found: Any) -> None:
         """Call the callback with the results of a complete pass, before further passes."""
-        if self._watching is not None and self.settle is not None:
-            settle, n = self.settle, self.source.shape[0]
-            self._watching.show(lambda model: settle(model, found, n), n, self.report)
+        if self._callbacks is not None and self.set_fitted is not None:
+            set_fitted, n = self.set_fitted, self.source.shape[0]
+            self._callbacks.show(lambda model: set_fitted(model, found, n), n, self.report)
 
-    def _watch(self, look: Make | None) -> Watch | None:
-        watching, settle = self._watching, self.settle
+    def _callback(self, result_so_far: Make | None) -> FoldCallback | None:
+        callbacks, set_fitted = self._callbacks, self.set_fitted
         # If there is a complete model already, a budget may end a pass without results so far.
-        if watching is None or settle is None or (look is None and not watching.complete):
+        if callbacks is None or set_fitted is None or (result_so_far is None and not callbacks.complete):
             return None
-        return watching.fold(look or list, settle, self.source.shape[0])
+        return callbacks.of_fold(result_so_far or list, set_fitted, self.source.shape[0])
 
     def plan(self, partition: Partition, rule: Any) -> FoldPlan:
         """Plan a pass without running it; raise `PlanError` if it does not fit into the budget."""

@@ -10,18 +10,18 @@ from typing import Any, ClassVar, Self
 from sklearn.utils.validation import check_is_fitted
 
 from dpca.models.base.labelled import Labels
-from dpca.models.base.store import ESTIMATORS, Kept, StoredModel, load_any, save_model
+from dpca.models.base.store import ESTIMATORS, StoreContents, StoredModel, load_any, save_model
 from dpca.storage.remote.network import use_storage_options
 
 
 class Storable:
-    """Base of all models: a subclass defines the content of its store (`_kept`), and reads it (`_from_store`)."""
+    """Base of all models: a subclass defines the content of its store (`_to_store`), and reads it (`_from_store`)."""
 
     #: The kind of its stores, and their newest supported version.
     store_kind: ClassVar[str]
     store_version: ClassVar[int] = 1
     #: Parameters that its stores contain in any case and first, whatever their declarations state.
-    always_kept: ClassVar[tuple[str, ...]] = ()
+    stored_first: ClassVar[tuple[str, ...]] = ()
 
     sample_shape_: tuple[int, ...]
 
@@ -33,7 +33,7 @@ class Storable:
             ESTIMATORS[cls.store_kind] = cls
 
     @abstractmethod
-    def _kept(self) -> Kept:
+    def _to_store(self) -> StoreContents:
         """Return the content of a store of this model."""
 
     @classmethod

@@ -34,7 +34,7 @@ _LABELS, _ALONG = "labels", "coordinates"
 
 
 @dataclass(frozen=True)
-class Kept:
+class StoreContents:
     """The content of a store of a fitted estimator.
 
     Parameters
@@ -85,7 +85,7 @@ class StoredModel:
         return Labels.stored(self.facts[fact], group_in(self._group, _ALONG), shape)
 
     def parameters(self, cls: type[Any]) -> dict[str, Any]:
-        """Return the parameters of an estimator that the store contains; see `kept_parameters`."""
+        """Return the parameters of an estimator that the store contains; see `stored_parameters`."""
         stored = self.facts.get("parameters", {})
         return {name: restore_option(stored[name]) for name in declared_in(cls) if name in stored}
 
@@ -128,12 +128,14 @@ def save_model(
     StoreError
         If ``path`` exists and holds other content.
     """
-    kept: Kept = model._kept()
-    digests = {name: array_digest(values) for name, (values, _) in kept.arrays.items()}
-    facts, along = _labels(model, kept)
+    contents: StoreContents = model._to_store()
+    digests = {name: array_digest(values) for name, (values, _) in contents.arrays.items()}
+    facts, along = _labels(model, contents)
     beside = [facts, *([name, c.values.tolist()] for name, c in along.arrays.items())] if along else []
     beside += [stated] if stated else []
-    fingerprint = fingerprint_of(model.store_kind, kept.version, digests, *(kept.identity or [kept.facts]), *beside)
+    fingerprint = fingerprint_of(
+        model.store_kind, contents.version, digests, *(contents.identity or [contents.facts]), *beside
+    )
     with Workspace(path, kind=model.store_kind, fingerprint=fingerprint, overwrite=overwrite) as work:
         if work.state != "complete":
             write_model(model, work.store, fingerprint, stated)
@@ -148,13 +150,13 @@ def write_model(
     If the first axis of an array counts components or groups, each of them is a chunk, and a shard has up to 64 MiB of
     chunks. A flat array of the state of a fit has chunks of 64 MiB.
     """
-    kept: Kept = model._kept()
-    labels, along = _labels(model, kept)
-    facts = {**kept.facts, **labels, **stated}
-    group = create_root(store, kind=model.store_kind, version=kept.version, fingerprint=fingerprint, **facts)
+    contents: StoreContents = model._to_store()
+    labels, along = _labels(model, contents)
+    facts = {**contents.facts, **labels, **stated}
+    group = create_root(store, kind=model.store_kind, version=contents.version, fingerprint=fingerprint, **facts)
     if along is not None:
         write_coordinates(group.require_group(_ALONG), along)
-    for name, (values, axes) in kept.arrays.items():
+    for name, (values, axes) in contents.arrays.items():
         chunks, shards = values.shape, values.shape
         if axes[0].endswith(("component", "group")) and values.ndim > 1:
             rows = max(1, min(len(values), 2**26 // max(1, values[0].nbytes)))
@@ -231,18 +233,18 @@ def basis_of(model: Any) -> Representation:
     return basis
 
 
-def kept_parameters(model: Any) -> dict[str, Any]:
+def stored_parameters(model: Any) -> dict[str, Any]:
     """Return the parameters in the store of a model, as JSON values; see `StoredModel.parameters`."""
     values, given = model.get_params(deep=False), given_parameters(model)
     has_state = getattr(model, "keep_state", False) and model._states is not None
 
     def is_kept(name: str, kept: StoragePolicy) -> bool:
-        if name in model.always_kept or kept is StoragePolicy.ALWAYS:
+        if name in model.stored_first or kept is StoragePolicy.ALWAYS:
             return True
         return name in given and (kept is StoragePolicy.GIVEN or (kept is StoragePolicy.WITH_STATE and has_state))
 
     declared = declared_in(type(model))
-    names = dict.fromkeys((*model.always_kept, *(name for name, one in declared.items() if is_kept(name, one.kept))))
+    names = dict.fromkeys((*model.stored_first, *(name for name, one in declared.items() if is_kept(name, one.kept))))
     return {name: _as_json(values[name]) for name in names}
 
 
@@ -252,13 +254,13 @@ def _as_json(value: Any) -> Any:
     return value.tolist() if isinstance(value, np.ndarray) else describe_option(value)
 
 
-def _labels(model: Any, kept: Kept) -> tuple[dict[str, Any], Coordinates | None]:
+def _labels(model: Any, contents: StoreContents) -> tuple[dict[str, Any], Coordinates | None]:
     """Return the facts of the labels of samples for a store, and its coordinates, empty and None without any."""
     labels: Labels | None = model._labels
     along = None if labels is None else labels.kept(model.sample_shape_)
     if labels is None or along is None:
-        return {}, kept.beside
-    beside = {} if kept.beside is None else kept.beside.arrays
+        return {}, contents.beside
+    beside = {} if contents.beside is None else contents.beside.arrays
     return {_LABELS: labels.facts(along)}, replace(along, arrays={**beside, **along.arrays})
 
 

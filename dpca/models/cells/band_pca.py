@@ -16,10 +16,10 @@ from dpca.engine.sources.source import Source
 from dpca.kernels.algebra.types import Array
 from dpca.models.base.docs import PARTITIONED, documented
 from dpca.models.base.parameters import check_parameters
-from dpca.models.base.store import Kept, StoredModel
+from dpca.models.base.store import StoreContents, StoredModel
 from dpca.models.cells.partitioned import PartitionedPCA
 from dpca.parameters.cells import CHOICES, BandParameters
-from dpca.parameters.declaration import always_kept
+from dpca.parameters.declaration import always_stored_names
 from dpca.partition.bands import Bands, map_at_random, map_by_moments, map_in_raster_order
 from dpca.partition.whole import Whole
 from dpca.representation.base import Representation
@@ -69,7 +69,7 @@ class BandPCA(BandParameters, PartitionedPCA):
     part_name: ClassVar[str] = "band"
     report_title: ClassVar[str] = "Band PCA"
     scores_kind: ClassVar[str] = Bands.scores_kind
-    always_kept: ClassVar[tuple[str, ...]] = (*CHOICES, "max_components", *always_kept(BandParameters))
+    stored_first: ClassVar[tuple[str, ...]] = (*CHOICES, "max_components", *always_stored_names(BandParameters))
 
     # -- the partition
 
@@ -137,14 +137,14 @@ class BandPCA(BandParameters, PartitionedPCA):
 
     def report_numbers(self) -> dict[str, Any]:
         """Return the numbers of the fitted model for a report; see `dpca.report.record`."""
-        bands = {"bands": self.bands_.n_partitions, "band_size": self.bands_.max_features, "mapping": self.mapping}
+        bands = {"bands": self.bands_.n_parts, "band_size": self.bands_.max_features, "mapping": self.mapping}
         return super().report_numbers() | bands
 
     # -- stores
 
-    def _kept(self) -> Kept:
+    def _to_store(self) -> StoreContents:
         arrays = {"labels": (self.bands_.labels, axes_for(self.sample_shape_)), **self._stored_arrays(("band",))}
-        return Kept(arrays, self._facts(n_bands=self.bands_.n_partitions), self.store_version)
+        return StoreContents(arrays, self._facts(n_bands=self.bands_.n_parts), self.store_version)
 
     @classmethod
     def _from_store(cls, stored: StoredModel) -> Self:
@@ -152,6 +152,6 @@ class BandPCA(BandParameters, PartitionedPCA):
         shapes = {"labels": shape, "components": (k, *shape), **cls._shapes(shape, (p,), k)}
         arrays = stored.arrays(shapes, integers=("labels",))
         bands = Bands(arrays["labels"])
-        if bands.n_partitions != p:
-            raise ValueError(f"the labels have {bands.n_partitions} bands instead of {p}")
+        if bands.n_parts != p:
+            raise ValueError(f"the labels have {bands.n_parts} bands instead of {p}")
         return cls._restored(stored, bands, arrays)

@@ -11,7 +11,7 @@ from dpca.engine.sources.source import Source
 from dpca.kernels.algebra.types import Array, Region
 from dpca.models.base.docs import PARTITIONED, documented
 from dpca.models.base.parameters import check_parameters, spatial_lengths
-from dpca.models.base.store import Kept, StoredModel
+from dpca.models.base.store import StoreContents, StoredModel
 from dpca.models.cells.partitioned import PartitionedPCA
 from dpca.models.cells.rank_choice import RankChoice
 from dpca.parameters.cells import CellParameters
@@ -135,7 +135,7 @@ class CellPCA(CellParameters, PartitionedPCA):
 
     def report_numbers(self) -> dict[str, Any]:
         """Return the numbers of the fitted model for a report; see `dpca.report.record`."""
-        numbers = super().report_numbers() | {"cells": self.grid_.n_partitions, "cell_shape": self.grid_.cell_shape}
+        numbers = super().report_numbers() | {"cells": self.grid_.n_parts, "cell_shape": self.grid_.cell_shape}
         return numbers | {name: value for name in ("overlap", "shared") if (value := getattr(self, name))}
 
     def component_maps(self, count: int) -> Array:
@@ -148,7 +148,7 @@ class CellPCA(CellParameters, PartitionedPCA):
 
     # -- stores
 
-    def _kept(self) -> Kept:
+    def _to_store(self) -> StoreContents:
         grid, axes = self.grid_, axes_for(self.sample_shape_)
         grid_axes = tuple(f"cell_{i}" for i in range(grid.n_spatial))
         components = {}
@@ -163,7 +163,7 @@ class CellPCA(CellParameters, PartitionedPCA):
         later = [{name: facts[name]} for name in ("state", "parameters") if name in facts]
         identity = [facts["cell_shape"], self.n_samples_seen_, *beside.values(), *later]
         version = self.store_version if beside else 1
-        return Kept(self._stored_arrays(grid_axes, components), facts | beside, version, identity)
+        return StoreContents(self._stored_arrays(grid_axes, components), facts | beside, version, identity)
 
     @classmethod
     def _from_store(cls, stored: StoredModel) -> Self:

@@ -1,4 +1,4 @@
-"""The rule for each partition: few samples themselves, its covariance if that is affordable, else incremental SVD."""
+"""The rule for each part: few samples themselves, its covariance if that is affordable, else incremental SVD."""
 
 from __future__ import annotations
 
@@ -26,22 +26,25 @@ from dpca.storage.run import Run
 
 # Covariances with this multiple of the reads of incremental SVD cost more than incremental SVD.
 _MOST_READS = 8
-# Up to this number of samples for each attribute of a partition, Gram matrices of samples take less memory and time
+# Up to this number of samples for each attribute of a part, Gram matrices of samples take less memory and time
 # than covariances.
 _FEW_SAMPLES = 0.5
-# Bytes of neighboring partitions that are joined in one call.
+# Bytes of neighboring parts that are joined in one call.
 _JOINED_BYTES = 2**22
 
 
 def exact_rule(k: int | None, partition: Partition) -> Rule:
-    """Return the rule that accumulates covariances, of each partition or shared by all cells of a shape."""
+    """Return the rule that accumulates covariances, of each part or shared by all cells of a shape."""
     return PooledCovariancePCA(k, partition.groups) if isinstance(partition, SharedGrid) else CovariancePCA(k)
 
 
-def by_partition(rule: Rule, folded: Partition, results: Results, dtype: np.dtype[Any]) -> tuple[Results, Array | None]:
-    """Return the results of each partition, and the number of partitions that share its components, None if not shared.
+def results_by_part(
+    rule: Rule, folded: Partition, results: Results, dtype: np.dtype[Any]
+) -> tuple[Results, Array | None]:
+    """Return the results of each part, and the number of parts that share its components.
 
-    Shared components are one array, of the working dtype, in the results of all their cells.
+    Shared components are one array, of the working dtype, in the results of all their cells. The second value is an
+    array (n_parts,), or None if no components are shared.
     """
     if not (isinstance(folded, SharedGrid) and isinstance(rule, PooledCovariancePCA)):
         return results, None
@@ -56,8 +59,8 @@ def by_partition(rule: Rule, folded: Partition, results: Results, dtype: np.dtyp
     return cells, places
 
 
-def in_place(k: int, partition: Partition, results: Results, dtype: np.dtype[Any]) -> dict[str, Array]:
-    """Return arrays of all partitions from the results of each, with ``k`` rows of components at their attributes.
+def joined_results(k: int, partition: Partition, results: Results, dtype: np.dtype[Any]) -> dict[str, Array]:
+    """Return the joined results of all parts: ``k`` rows of components of whole samples, means and variances.
 
     The results are emptied to free their memory.
 
@@ -66,7 +69,7 @@ def in_place(k: int, partition: Partition, results: Results, dtype: np.dtype[Any
     dtype : dtype
         Type of the samples.
     """
-    variance = np.zeros((partition.n_partitions, k))
+    variance = np.zeros((partition.n_parts, k))
     total = np.array([result["total_variance"] for result in results])
     means = _neighbors(result["mean"][None] for result in results)
     mean = partition.join(means, np.empty((1, *partition.sample_shape)))
@@ -87,7 +90,7 @@ def in_place(k: int, partition: Partition, results: Results, dtype: np.dtype[Any
 
 
 def _neighbors(parts: Iterable[Array]) -> Iterator[tuple[int, Array]]:
-    """Stack neighboring partitions of one shape, up to some bytes, for `Partition.join`."""
+    """Stack neighboring parts of one shape, up to some bytes, for `Partition.join`."""
     first, held = 0, list[Array]()
     for part in parts:
         if held and (held[0].shape != part.shape or len(held) * part.nbytes > _JOINED_BYTES):
@@ -97,7 +100,7 @@ def _neighbors(parts: Iterable[Array]) -> Iterator[tuple[int, Array]]:
     yield first, np.stack(held)
 
 
-def choose_rule(
+def choose_rule_and_plan(
     k: int | None,
     source: Source,
     partition: Partition,
@@ -106,9 +109,9 @@ def choose_rule(
     run: Run,
     keep: bool = False,
 ) -> tuple[Any, FoldPlan, str]:
-    """Return the rule that finds ``k`` components of each partition, its plan, and a note on it for the report.
+    """Return the rule that finds ``k`` components of each part, its plan, and a note on it for the report.
 
-    If samples are fewer than half of the attributes of a partition, their Gram matrix is used. If the covariances of
+    If samples are fewer than half of the attributes of a part, their Gram matrix is used. If the covariances of
     more samples exceed the memory of a task, they are computed group by group, and each group reads the stack again.
     Incremental SVD is selected if a single covariance is too large, or if the covariances require more than 8 times its
     reads. All components (None) require covariances, as do states to keep, and shared components, which are few.
@@ -116,7 +119,7 @@ def choose_rule(
     Parameters
     ----------
     what : str
-        Name of the partitions in the plural.
+        Name of the parts in the plural.
     run : Run
     keep : bool
         Whether the results include the states of the covariances, by a `Keeping`.
@@ -134,22 +137,18 @@ def choose_rule(
             return error
 
     exact: Any = Keeping(exact_rule(k, partition)) if keep else exact_rule(k, partition)
-    names = f"the covariances of {partition.n_partitions:,} {what}"
+    names = f"the covariances of {partition.n_parts:,} {what}"
     if isinstance(partition, SharedGrid):
         return exact, plan_for(exact, source, partition, run=run), _note_on_shared(partition, what)
     n = source.shape[0]
     if k is not None and not keep and n <= _FEW_SAMPLES * partition.max_features:
         snapshots = SnapshotPCA(n, k)
         if isinstance(plan := planned(snapshots), FoldPlan):
-            why = f"{n:,} samples are less than half of the attributes of one of the {what}"
-            return (
-                snapshots,
-                plan,
-                f"{why}: used their Gram matrices, the stack was read {_times(_reads(plan, source))}",
-            )
+            note = f"Gram matrices of {n:,} samples, for {partition.n_parts:,} {what} with more attributes"
+            return snapshots, plan, f"{note}: the stack was read {_times(_reads(plan, source))}"
     plan = planned(exact)
     reads = _reads(plan, source)
-    size = sum(exact.state_bytes(partition.n_features(i), source.dtype) for i in range(partition.n_partitions))
+    size = sum(exact.state_bytes(partition.n_features(i), source.dtype) for i in range(partition.n_parts))
     if k is not None and not keep and reads > _MOST_READS:
         rule = IncrementalSVD(k)
         streaming = planned(rule)

@@ -1,4 +1,4 @@
-"""Base of cell PCA and band PCA: one principal component analysis for each partition of the attributes."""
+"""Base of cell PCA and band PCA: one principal component analysis for each part of the attributes."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from typing import Any, Self, cast
 import numpy as np
 from sklearn.utils.validation import check_is_fitted
 
-from dpca.engine.folds.boundary import guarded
+from dpca.engine.folds.boundary import named_errors
 from dpca.engine.folds.fold import fold
 from dpca.engine.folds.fold_tasks import Results
 from dpca.engine.folds.plan import FoldPlan
@@ -19,14 +19,14 @@ from dpca.engine.sources.held_out import hold_out
 from dpca.engine.sources.source import Source, as_source
 from dpca.kernels.algebra.dtypes import working_dtype
 from dpca.kernels.algebra.types import Array
+from dpca.models.base.callbacks import FitCallbacks, finish_all
 from dpca.models.base.component_model import ComponentModel
 from dpca.models.base.convergence import check_result, check_scale
 from dpca.models.base.parameters import check_parameters, check_states_fit, checked_rank, no_values
 from dpca.models.base.samples import fitted_source
-from dpca.models.base.store import StoredModel, kept_parameters
+from dpca.models.base.store import StoredModel, stored_parameters
 from dpca.models.base.value_range import spanned_range
-from dpca.models.base.watching import Watching, finish_all
-from dpca.models.cells.partition_rule import by_partition, choose_rule, exact_rule, in_place
+from dpca.models.cells.partition_rule import choose_rule_and_plan, exact_rule, joined_results, results_by_part
 from dpca.models.cells.rank import UnmetError
 from dpca.models.cells.rank_choice import RankChoice
 from dpca.models.cells.targets import Validation, check_for, keep_chosen, value_range_for
@@ -47,10 +47,10 @@ StoredArrays = dict[str, tuple[Array, tuple[str, ...]]]
 
 
 class PartitionedPCA(PartitionParameters, ComponentModel):
-    """Base of the estimators with one principal component analysis for each partition.
+    """Base of the estimators with one principal component analysis for each part of a partition.
 
-    A subclass defines the partitions. ``components_`` (n_components, *sample_shape) holds the components of each
-    partition at its attributes. If a partition has fewer attributes than ``n_components``, its surplus rows are zero.
+    A subclass defines the partition. ``components_`` (n_components, *sample_shape) holds the components of each
+    part at its attributes. If a part has fewer attributes than ``n_components``, its surplus rows are zero.
     """
 
     @abstractmethod
@@ -59,7 +59,7 @@ class PartitionedPCA(PartitionParameters, ComponentModel):
 
     @abstractmethod
     def _most_components(self, partition: Any) -> tuple[int, str]:
-        """Return the largest possible number of components of a partition, and the name of a partition in errors."""
+        """Return the largest possible number of components of a part, and the name of a part in errors."""
 
     @abstractmethod
     def _name_of(self, place: tuple[int, ...]) -> str:
@@ -75,7 +75,7 @@ class PartitionedPCA(PartitionParameters, ComponentModel):
 
     # -- learning
 
-    def _fit(self, X: Any, run: Run, watching: Watching | None = None) -> None:
+    def _fit(self, X: Any, run: Run, callbacks: FitCallbacks | None = None) -> None:
         stack, whole = fitted_source(self, X)
         source, choice, left_out = whole, RankChoice.of(self.get_params()), None
         if choice.validation_fraction is not None:
@@ -93,27 +93,27 @@ class PartitionedPCA(PartitionParameters, ComponentModel):
         n, stage, why = source.shape[0], "fit", ""
         computed = self._to_compute(choice, n, partition)
         while True:
-            folding, folded, plan, note = self._rule(choice, source, partition, run)
+            folding, folded, plan, note = self._rule_and_plan(choice, source, partition, run)
             rule = folding.rule if self.keep_state else folding
 
-            def learn(
+            def set_fitted(
                 model: Any,
                 results: Results,
                 n: int,
                 given: tuple[Any, ...] = (choice, rule, partition, folded),
             ) -> None:
                 states = [*map(pop_state, results)] if self.keep_state else None
-                guarded(model._set_results, source.name)(*given, results, n, source.dtype, validation)
+                named_errors(model._set_results, source.name)(*given, results, n, source.dtype, validation)
                 model._states = states
                 if states is not None:
                     model._fixed = self._batch_settings(partition, source.dtype)
 
-            watch = None if watching is None else watching.fold(partial(finish_all, folding), learn, n)
+            in_fold = None if callbacks is None else callbacks.of_fold(partial(finish_all, folding), set_fitted, n)
             results, report = fold(
-                folding, source, folded, run=run, plan=plan, stage=stage, note=note + why, watch=watch
+                folding, source, folded, run=run, plan=plan, stage=stage, note=note + why, callback=in_fold
             )
             try:
-                learn(self, results, n)
+                set_fitted(self, results, n)
                 break
             except UnmetError as error:
                 before, choice = computed, choice.wider(error) or choice
@@ -130,23 +130,25 @@ class PartitionedPCA(PartitionParameters, ComponentModel):
         if choice.validation_fraction is not None:
             source = hold_out(source, choice.validation_fraction, np.random.default_rng(0))[0]
         partition = self._partition(source, axes, run)
-        self._rule(choice, source, partition, run.limited_to(self.memory_budget))
+        self._rule_and_plan(choice, source, partition, run.limited_to(self.memory_budget))
         k = self._to_compute(choice, source.shape[0], partition)
         least = partition.max_features if k is None else k
         if choice.adapts:
-            mean = choice.mean_rank(math.prod(shape), partition.n_partitions)
+            mean = choice.mean_rank(math.prod(shape), partition.n_parts)
             least = 1 if mean is None else min(least, max(1, math.ceil(mean)))
         basis = LinearRepresentation(partition, no_values(shape, np.float64), no_values((least, *shape), dtype))
         return basis, not choice.adapts
 
-    def _rule(
+    def _rule_and_plan(
         self, choice: RankChoice, source: Source, partition: Partition, run: Run
     ) -> tuple[Any, Partition, FoldPlan, str]:
         """Return the rule, the partition to fold, the plan, and a note on them for the report."""
         k, folded = self._to_compute(choice, source.shape[0], partition), self._folded(partition)
         if self.keep_state:
             self._batch_settings(partition, source.dtype)
-        rule, plan, note = choose_rule(k, source, folded, f"{self.part_name}s", run=run, keep=bool(self.keep_state))
+        rule, plan, note = choose_rule_and_plan(
+            k, source, folded, f"{self.part_name}s", run=run, keep=bool(self.keep_state)
+        )
         return rule, folded, plan, note
 
     def _batch_settings(
@@ -155,13 +157,13 @@ class PartitionedPCA(PartitionParameters, ComponentModel):
         """Return the settings of all batches of `partial_fit`: the partition, the one to fold, the rule, the dtype."""
         folded = self._folded(partition)
         rule = exact_rule(self._to_compute(RankChoice.of(self.get_params()), None, partition), folded)
-        check_states_fit(rule, map(folded.n_features, range(folded.n_partitions)), folded.split_dtype(dtype))
+        check_states_fit(rule, map(folded.n_features, range(folded.n_parts)), folded.split_dtype(dtype))
         return partition, folded, rule, dtype
 
     def _empty_states(self) -> list[State]:
         """Return the states before any sample."""
         _, folded, rule, dtype = self._fixed
-        return [rule.init(folded.n_features(i), folded.split_dtype(dtype)) for i in range(folded.n_partitions)]
+        return [rule.init(folded.n_features(i), folded.split_dtype(dtype)) for i in range(folded.n_parts)]
 
     @RequiresState
     def partial_fit(self, X: Any, y: Any = None, *, sample_dim: str | Sequence[str] | None = None) -> Self:
@@ -170,7 +172,7 @@ class PartitionedPCA(PartitionParameters, ComponentModel):
         Parameters
         ----------
         X : array (n_samples, *sample_shape)
-            The first call fixes the sample shape, the dtype and the partitions. A rejected batch changes nothing.
+            The first call fixes the sample shape, the dtype and the partition. A rejected batch changes nothing.
         sample_dim : str or sequence of str, optional
             Of the first ``DataArray``, see `fit`.
 
@@ -210,15 +212,15 @@ class PartitionedPCA(PartitionParameters, ComponentModel):
                 f"this batch has samples of {X.shape[1:]} {X.dtype}, but the first batch has "
                 f"{partition.sample_shape} {dtype}: use the same shape and dtype in all batches"
             )
-        parts = guarded(folded.all_parts, "X")(X)
-        update, finish = guarded(rule.update, "X"), guarded(rule.finish, "X")
+        parts = named_errors(folded.all_parts, "X")(X)
+        update, finish = named_errors(rule.update, "X"), named_errors(rule.finish, "X")
         # The update changes a copy, so that a batch with an overflow leaves the model unchanged.
         states = [update(state.copy(), part) for state, part in zip(before, parts, strict=True)]
         n = states[0].counts["n_samples"]
         if n >= 2:
             results = [finish(state.copy()) for state in states]
-            settle = guarded(self._set_results, "X")
-            settle(choice, rule, partition, folded, results, n, dtype, Validation(value_range))
+            set_results = named_errors(self._set_results, "X")
+            set_results(choice, rule, partition, folded, results, n, dtype, Validation(value_range))
         self._states = states
         return self
 
@@ -235,13 +237,13 @@ class PartitionedPCA(PartitionParameters, ComponentModel):
     ) -> None:
         """Choose the components to keep from the results for n samples, and set the fitted attributes."""
         value_range, left_out = validation.value_range, validation.left_out
-        results, places = by_partition(rule, folded, results, dtype)
+        results, places = results_by_part(rule, folded, results, dtype)
         for result in results:
             check_result(result, f"the analysis of a {self.part_name}")
         check_scale(results, f"the analysis of {self.part_name}s")
         reached = keep_chosen(choice, partition, results, n, value_range, validation.check, places)
         k = max([1, *(len(result["components"]) for result in results)]) if choice.adapts else choice.value
-        self._set_partitions(partition, in_place(k or partition.max_features, partition, results, dtype), n)
+        self._set_partitions(partition, joined_results(k or partition.max_features, partition, results, dtype), n)
         target: dict[str, Any] = {}
         if reached is not None and value_range is not None:
             target = {
@@ -269,10 +271,10 @@ class PartitionedPCA(PartitionParameters, ComponentModel):
         return self._target or {}
 
     def _to_compute(self, choice: RankChoice, n: int | None, partition: Partition) -> int | None:
-        """Return the number of components of each partition that the rule finds in n samples, None for all."""
+        """Return the number of components of each part that the rule finds in n samples, None for all."""
         if choice.adapts:
             d, largest = math.prod(partition.sample_shape), partition.max_features
-            return choice.to_compute(d, partition.n_partitions, largest, n)
+            return choice.to_compute(d, partition.n_parts, largest, n)
         if self.n_components is None:
             return None
         most, what = self._most_components(partition)
@@ -306,7 +308,7 @@ class PartitionedPCA(PartitionParameters, ComponentModel):
 
     @property
     def ranks_(self) -> Array:
-        """Number of retained components of each partition, integers (*grid_shape). Surplus rows are zero."""
+        """Number of retained components of each part, integers (*grid_shape). Surplus rows are zero."""
         return self.basis_.ranks.reshape(self.total_variance_.shape)
 
     def get_feature_names_out(self, input_features: Any = None) -> Array:
@@ -335,7 +337,7 @@ class PartitionedPCA(PartitionParameters, ComponentModel):
 
     def _facts(self, **own: Any) -> dict[str, Any]:
         """Return the facts of a store of this model."""
-        parameters = kept_parameters(self)
+        parameters = stored_parameters(self)
         return {
             "sample_shape": list(self.sample_shape_),
             **own,

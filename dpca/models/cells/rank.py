@@ -1,8 +1,8 @@
-"""Ranks of partitions from their eigenvalues: by a count, a share of variance, an error, or the noise in the data.
+"""Ranks of parts from their eigenvalues: by a count, a share of variance, an error, or the noise in the data.
 
-The functions get ``variances`` (n_partitions, k), descending in each row, zero if a partition has fewer, and ``totals``
-(n_partitions,), the sums of all eigenvalues, including those that were not computed. They return ``ranks``
-(n_partitions,), integers.
+The functions get ``variances`` (n_parts, k), descending in each row, zero if a part has fewer, and ``totals``
+(n_parts,), the sums of all eigenvalues, including those that were not computed. They return ``ranks``
+(n_parts,), integers.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ class UnmetError(DataError):
     ----------
     message : str
     computed : int, optional
-        Number of computed components of each partition, if more of them may meet the target.
+        Number of computed components of each part, if more of them may meet the target.
     """
 
     def __init__(self, message: str, computed: int | None = None) -> None:
@@ -29,21 +29,21 @@ class UnmetError(DataError):
 
 
 def ranks_by_threshold(variances: Array, totals: Array, threshold: float, max_components: int | None = None) -> Array:
-    """Return for each partition the fewest components that explain more than a share of its variance.
+    """Return for each part the fewest components that explain more than a share of its variance.
 
     See Alakkari 2020, section 4.1.
 
     Parameters
     ----------
     threshold : float
-        Share of each partition's variance, 0 <= threshold < 1.
+        Share of each part's variance, 0 <= threshold < 1.
     max_components : int, optional
         Bound on every rank (k_max in that section).
 
     Raises
     ------
     DataError
-        If the threshold is not a share; `UnmetError` if a partition requires more eigenvalues than were computed.
+        If the threshold is not a share; `UnmetError` if a part requires more eigenvalues than were computed.
     """
     if not 0 <= threshold < 1:
         raise DataError(f"threshold is {threshold}: use a share of variance of at least 0 and below 1")
@@ -56,7 +56,7 @@ def ranks_by_threshold(variances: Array, totals: Array, threshold: float, max_co
     if not enough.all():
         if most > variances.shape[1] or max_components is None:
             raise UnmetError(
-                f"{int((~enough).sum())} partitions require more than {variances.shape[1]} components to explain "
+                f"{int((~enough).sum())} parts require more than {variances.shape[1]} components to explain "
                 f"{threshold:.4g} of their variance: use --max-components K (max_components=K) above "
                 f"{variances.shape[1]}, or a smaller --threshold SHARE (threshold=SHARE)",
                 variances.shape[1],
@@ -70,7 +70,7 @@ def falling(variances: Array) -> Array:
     """Return the flat indices of all variances above 0, the largest first (among equals, the first partition first).
 
     Each retained component decreases the summed squared error of the samples of the fit by its eigenvalue. So the best
-    set of a given size consists of the largest eigenvalues of all partitions. Costs O(m log m) for m eigenvalues.
+    set of a given size consists of the largest eigenvalues of all parts. Costs O(m log m) for m eigenvalues.
     """
     # Rows descend and the sort is stable, so the selected part of a row is always its beginning.
     return np.argsort(-variances, axis=None, kind="stable")[: np.count_nonzero(variances > 0)]
@@ -99,7 +99,7 @@ def spread(variances: Array, total_components: int) -> Array:
 def whole_counts(variances: Array, shared: bool) -> Array:
     """Return the possible total numbers of components, ascending from 0, in the order of the `falling` variances.
 
-    Shared components have one variance, and are kept in all their partitions or in none. Otherwise any number is
+    Shared components have one variance, and are kept in all their parts or in none. Otherwise any number is
     possible.
     """
     ordered = variances.ravel()[falling(variances)]
@@ -112,9 +112,9 @@ def left_by(variances: Array, energies: Array, total: float) -> Array:
 
     Parameters
     ----------
-    variances : array (n_partitions, k)
+    variances : array (n_parts, k)
         Variances of the samples of the fit.
-    energies : array (n_partitions, k)
+    energies : array (n_parts, k)
         Summed squares of the scores of any samples.
     total : float
         Summed squares of the differences between these samples and the mean of the fit.
@@ -129,7 +129,7 @@ def left_by(variances: Array, energies: Array, total: float) -> Array:
 
 
 def total_for_ratio(n_features: int, ratio: float) -> int:
-    """Return the total number of components of all partitions, n_features / ratio, rounded.
+    """Return the total number of components of all parts, n_features / ratio, rounded.
 
     Raises
     ------
@@ -149,7 +149,7 @@ def mse_of_psnr(psnr: float, data_range: float) -> float:
 
 
 def ranks_by_noise(variances: Array, sizes: Array, n_samples: int, places: Array | None = None) -> Array:
-    """Return the number of components of each partition above the noise floor, for noise of equal variance everywhere.
+    """Return the number of components of each part above the noise floor, for noise of equal variance everywhere.
 
     The m = min(d, n - 1) eigenvalues of white noise of variance s^2 fill an interval of width 4 s^2 sqrt(g), with
     g = m / max(d, n - 1) (Marchenko & Pastur 1967). The rank is the smallest p for which the m - p smallest eigenvalues
@@ -158,13 +158,13 @@ def ranks_by_noise(variances: Array, sizes: Array, n_samples: int, places: Array
 
     Parameters
     ----------
-    variances : array (n_partitions, k)
-        All eigenvalues of a partition, min(size, n_samples - 1) of them.
-    sizes : array (n_partitions,)
-        Attributes of each partition.
+    variances : array (n_parts, k)
+        All eigenvalues of a part, min(size, n_samples - 1) of them.
+    sizes : array (n_parts,)
+        Attributes of each part.
     n_samples : int
-    places : array (n_partitions,), optional
-        Number of partitions that share the components of each. The samples of all of them count, and each has a mean.
+    places : array (n_parts,), optional
+        Number of parts that share the components of each. The samples of all of them count, and each has a mean.
 
     Raises
     ------

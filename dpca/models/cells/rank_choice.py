@@ -1,4 +1,4 @@
-"""The parameters that choose the number of components of partitions, one at a time."""
+"""The parameters that choose the number of components of parts, one at a time."""
 
 from __future__ import annotations
 
@@ -25,24 +25,24 @@ _TIMES_MEAN, _SHARE = 4, 1 / 3
 
 
 class RankWarning(UserWarning):
-    """Some partitions keep all computed components, and might keep more."""
+    """Some parts keep all computed components, and might keep more."""
 
 
 @dataclass(frozen=True)
 class EigenvalueSpectrum:
-    """The eigenvalues of all partitions after a fit.
+    """The eigenvalues of all parts after a fit.
 
     Parameters
     ----------
-    variances : array (n_partitions, k)
-        Variance along each component, zero if a partition has fewer.
-    totals : array (n_partitions,)
-        Total variance of each partition.
-    sizes : array (n_partitions,)
-        Attributes of each partition.
+    variances : array (n_parts, k)
+        Variance along each component, zero if a part has fewer.
+    totals : array (n_parts,)
+        Total variance of each part.
+    sizes : array (n_parts,)
+        Attributes of each part.
     n_samples : int
-    places : array (n_partitions,), optional
-        Number of partitions that share the components of each; variances and totals are then averages over these.
+    places : array (n_parts,), optional
+        Number of parts that share the components of each; variances and totals are then averages over these.
     """
 
     variances: Array
@@ -75,7 +75,7 @@ class CapturedVariance:
 
     Parameters
     ----------
-    energies : array (n_groups, n_partitions, k)
+    energies : array (n_groups, n_parts, k)
         Summed squares of the scores of each group of samples. The groups give the standard error.
     totals : array (n_groups,)
         Summed squares of the differences between the samples and the mean of the fit.
@@ -108,7 +108,7 @@ class RankChoice:
     max_components: int | None
     validation_fraction: float | None
     least: int = 0
-    """Smallest number of components of each partition to compute if ``max_components`` is not given."""
+    """Smallest number of components of each part to compute if ``max_components`` is not given."""
 
     @classmethod
     def of(cls, parameters: Mapping[str, Any]) -> RankChoice:
@@ -145,29 +145,29 @@ class RankChoice:
 
     @property
     def adapts(self) -> bool:
-        """Whether partitions may keep different numbers of components."""
+        """Whether parts may keep different numbers of components."""
         return self.name != "n_components" or self.value == NOISE
 
-    def to_compute(self, n_features: int, n_partitions: int, largest: int, n: int | None) -> int | None:
-        """Return the number of components of each partition to compute, None for all."""
+    def to_compute(self, n_features: int, n_parts: int, largest: int, n: int | None) -> int | None:
+        """Return the number of components of each part to compute, None for all."""
         if self.value == NOISE:
             return None  # the smallest eigenvalues determine the noise floor
         if not self.adapts:
             return None if self.value is None else int(self.value)
-        mean = self.mean_rank(n_features, n_partitions)
+        mean = self.mean_rank(n_features, n_parts)
         most = max(self.least, math.ceil(largest * _SHARE if mean is None else _TIMES_MEAN * mean))
         return max(1, min(self.max_components or most, largest, largest if n is None else n))
 
-    def mean_rank(self, n_features: int, n_partitions: int) -> float | None:
-        """Return the mean number of retained components of a partition, None if it depends on the data."""
+    def mean_rank(self, n_features: int, n_parts: int) -> float | None:
+        """Return the mean number of retained components of a part, None if it depends on the data."""
         if self.name == "total_components":
-            return float(self.value) / n_partitions
+            return float(self.value) / n_parts
         if self.name == "ratio":
-            return rank.total_for_ratio(n_features, self.value) / n_partitions
+            return rank.total_for_ratio(n_features, self.value) / n_parts
         return None
 
     def ranks(self, known: EigenvalueSpectrum) -> Array:
-        """Return the number of retained components of each partition, for choices other than targets.
+        """Return the number of retained components of each part, for choices other than targets.
 
         Raises
         ------
@@ -247,12 +247,12 @@ class RankChoice:
         return replace(self, least=2 * unmet.computed)
 
     def warn_where_short(self, chosen: Array, known: EigenvalueSpectrum) -> None:
-        """Warn if partitions might keep more components than were computed, unless ``max_components`` is given."""
+        """Warn if parts might keep more components than were computed, unless ``max_components`` is given."""
         most = known.variances.shape[1]
         capped = int(((chosen == most) & (known.sizes > most)).sum())
         if capped and self.max_components is None:
             warnings.warn(
-                f"{capped} partitions keep all {most} computed components and might keep more: use a larger "
+                f"{capped} parts keep all {most} computed components and might keep more: use a larger "
                 f"--max-components K (max_components=K) for the least error",
                 RankWarning,
                 stacklevel=4,

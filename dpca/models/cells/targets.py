@@ -163,22 +163,22 @@ def keep_chosen(
     check: TargetCheck | None,
     places: Array | None = None,
 ) -> Reached | None:
-    """Truncate the results of each partition to the chosen components, and return the value reached of a target.
+    """Truncate the results of each part to the chosen components, and return the value reached of a target.
 
     Parameters
     ----------
     choice : RankChoice
     partition : Partition
     results : list of dict
-        Mean, components and variances of each partition.
+        Mean, components and variances of each part.
     n_samples : int
         Samples of the fit.
     value_range : (float, float) or None
         Smallest and largest possible value, None without a target.
     check : Check or None
         Samples on which to meet a target, None for those of the fit.
-    places : array (n_partitions,), optional
-        Number of partitions that share the components of each.
+    places : array (n_parts,), optional
+        Number of parts that share the components of each.
 
     Raises
     ------
@@ -191,7 +191,7 @@ def keep_chosen(
     for row, result in zip(variances, results, strict=True):
         row[: len(result["explained_variance"])] = result["explained_variance"]
     totals = np.array([float(result["total_variance"]) for result in results])
-    sizes = np.array([partition.n_features(i) for i in range(partition.n_partitions)])
+    sizes = np.array([partition.n_features(i) for i in range(partition.n_parts)])
     known, reached = EigenvalueSpectrum(variances, totals, sizes, n_samples, places), None
     if value_range is None:
         ranks = choice.ranks(known)
@@ -235,7 +235,7 @@ def _all_found(partition: Any, results: Results, check: TargetCheck) -> LinearRe
 def _captured(basis: LinearRepresentation, check: TargetCheck) -> CapturedVariance:
     """Read the samples of a check once, and return their energies along every component.
 
-    Costs 2 d k operations for a sample of d attributes, for k components of each partition.
+    Costs 2 d k operations for a sample of d attributes, for k components of each part.
     """
     groups = np.array_split(check.samples, min(_GROUPS, len(check.samples)))
     energies, totals = np.zeros((len(groups), *basis.score_shape)), np.zeros(len(groups))
@@ -245,8 +245,8 @@ def _captured(basis: LinearRepresentation, check: TargetCheck) -> CapturedVarian
             # The filters of lapped cells are orthogonal, so they do not change the sum of squares.
             totals[g] += sum(float(np.square(x - basis.mean).sum()) for x in samples)
     counts = np.array([len(chosen) for chosen in groups])
-    by_partition = energies.reshape(len(groups), -1, basis.score_shape[-1])
-    return CapturedVariance(by_partition, totals, counts, f"the {len(check.samples):,} samples {check.name}")
+    by_part = energies.reshape(len(groups), -1, basis.score_shape[-1])
+    return CapturedVariance(by_part, totals, counts, f"the {len(check.samples):,} samples {check.name}")
 
 
 def fewest(measure: Callable[[int], float], target: float, most: int) -> tuple[int, float]:

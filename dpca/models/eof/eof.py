@@ -10,11 +10,11 @@ from sklearn.base import BaseEstimator
 from sklearn.utils.validation import check_is_fitted
 
 from dpca.kernels.algebra.types import Array
+from dpca.models.base.callbacks import Callback, FitCallbacks, may_end_early
 from dpca.models.base.docs import documented
 from dpca.models.base.linear_model import LinearModel
 from dpca.models.base.parameters import check_parameters
 from dpca.models.base.passes import run_of_fit
-from dpca.models.base.watching import Callback, Watching, watched
 from dpca.models.eof import significance
 from dpca.models.eof.anomalies import AnomalySource, projected
 from dpca.models.eof.calendar import Calendar
@@ -135,10 +135,10 @@ class EOF(EOFParameters, StoredEOF, BaseEstimator):  # type: ignore[misc]
         if n < 2:
             raise DataError(f"there is {n} sample along {given.dim!r}: a fit requires at least 2 samples")
         calendar = Calendar.of(given.along, n, given.dim, self.climatology, bool(self.detrend))
-        watching = Watching.asked(self, callback, max_seconds, max_samples)
-        how = field_weights(self.weights, given.labels, tuple(shape)), run_of_fit(run, self.memory_budget), watching
+        callbacks = FitCallbacks.requested(self, callback, max_seconds, max_samples)
+        how = field_weights(self.weights, given.labels, tuple(shape)), run_of_fit(run, self.memory_budget), callbacks
         fitting = Fitting(self, given, calendar, *how)
-        with watched(self, watching):
+        with may_end_early(self, callbacks):
             self._set_fitted(fitting.fitted(), given, calendar, n)
         return self
 

@@ -13,10 +13,10 @@ import numpy as np
 from dpca.engine.sources.held_out import without
 from dpca.engine.sources.source import Source
 from dpca.kernels.algebra.types import Array
+from dpca.models.base.callbacks import Enough, FitCallbacks, Progress
 from dpca.models.base.convergence import ConvergenceWarning, check_deviation_scale
 from dpca.models.base.linear_model import LinearModel
 from dpca.models.base.passes import Passes
-from dpca.models.base.watching import Enough, Progress, Watching
 from dpca.models.eof.anomalies import Anomalies, AnomalySource, GapError, SurveySource
 from dpca.models.eof.calendar import Calendar, elapsed
 from dpca.models.eof.fields import Field
@@ -74,7 +74,7 @@ class Fitting:
     weights : array (*sample_shape) or None
     run : Run
         How all passes run, with the memory budget of the estimator.
-    watching : Watching, optional
+    callbacks : FitCallbacks, optional
         The callback and the budgets.
     """
 
@@ -83,7 +83,7 @@ class Fitting:
     calendar: Calendar
     weights: Array | None
     run: Run
-    watching: Watching | None = None
+    callbacks: FitCallbacks | None = None
     is_over: bool = field(default=False, init=False)
     shift: Array = field(init=False)
 
@@ -174,12 +174,12 @@ class Fitting:
 
     def _fitted(self, source: AnomalySource, n_passes: int | None = None) -> FittedAnomalies:
         model = self.eof._model(*source.shape, n_passes)
-        watched: dict[str, Any] = {}
-        if (watching := self.watching) is not None:
-            left = max(watching.max_seconds - watching.pace.seconds, 1e-3)
-            watched = {"callback": partial(self._show, source), "max_samples": watching.max_samples}
-            watched["max_seconds"] = None if math.isinf(left) else left
-        model.fit(source, run=self.run, **watched)
+        budgets: dict[str, Any] = {}
+        if (callbacks := self.callbacks) is not None:
+            left = max(callbacks.max_seconds - callbacks.pace.seconds, 1e-3)
+            budgets = {"callback": partial(self._show, source), "max_samples": callbacks.max_samples}
+            budgets["max_seconds"] = None if math.isinf(left) else left
+        model.fit(source, run=self.run, **budgets)
         if self.is_over:
             raise Enough
         return FittedAnomalies(model, source.anomalies, source.shape[0])
@@ -187,12 +187,12 @@ class Fitting:
     def _show(self, source: AnomalySource, progress: Progress) -> bool:
         """Pass the modes so far to the callback; return whether the fit ends here."""
         self.is_over = progress.finished and progress.n_samples_seen < progress.n_samples
-        if self.watching is not None and (self.is_over or not progress.finished):
+        if self.callbacks is not None and (self.is_over or not progress.finished):
             expected = gap_expectation(progress.model) if self.eof.gaps == "iterate" else None
             found = FittedAnomalies(progress.model, source.anomalies, progress.n_samples_seen, expected)
             n = self.given.source.shape[0]
             try:
-                self.watching.show(lambda eof: eof._set_fitted(found, self.given, self.calendar, n), source.shape[0])
+                self.callbacks.show(lambda eof: eof._set_fitted(found, self.given, self.calendar, n), source.shape[0])
             except Enough:
                 self.is_over = True
         return self.is_over

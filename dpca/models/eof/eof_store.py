@@ -13,7 +13,7 @@ from dpca.kernels.algebra.types import Array
 from dpca.models.base.labelled import Labelled, Labels
 from dpca.models.base.linear_model import LinearModel
 from dpca.models.base.storable import Storable
-from dpca.models.base.store import Kept, StoredModel, kept_parameters
+from dpca.models.base.store import StoreContents, StoredModel, stored_parameters
 from dpca.models.eof.anomalies import Anomalies
 from dpca.models.eof.calendar import Calendar
 from dpca.models.eof.eof_fit import FittedAnomalies, gap_expectation
@@ -63,7 +63,7 @@ class StoredEOF(Storable):
     def _labels(self, labels: Labels | None) -> None:
         self._given = replace(self._given, labels=labels)
 
-    def _kept(self) -> Kept:
+    def _to_store(self) -> StoreContents:
         names, calendar, n, weights = self._given, self._calendar, self._n_given, self.weights
         if weights is not None and not isinstance(weights, str):
             weights = field_weights(weights, names.labels, self.sample_shape_)
@@ -73,13 +73,13 @@ class StoredEOF(Storable):
         own |= {"weights": weights.ravel() if isinstance(weights, np.ndarray) else None}
         own |= {"analyzed": analyzed, "pcs": self._pcs}
         arrays = {name: (values, _ARRAYS[name]) for name, values in own.items() if values is not None}
-        inner = self.model_._kept()
+        inner = self.model_._to_store()
         facts: dict[str, Any] = {
             "sample_shape": list(self.sample_shape_),
             "n_components": self.model_.n_components_,
             "n_samples_seen": self.model_.n_samples_seen_,
             "n_samples": n,
-            "parameters": kept_parameters(self),
+            "parameters": stored_parameters(self),
             "kept": list(arrays),
             "model": {"kind": self.model_.store_kind, **inner.facts},
             "fills": self._expected is not None,
@@ -93,7 +93,7 @@ class StoredEOF(Storable):
             times = coordinates_of(names.series(np.empty((n, 1))).isel({MODE: 0}, drop=True))
         if times is not None:
             facts["times"] = Labels(times.dims, times.dims, times, None, {}).facts(times)
-        return Kept({**inner.arrays, **arrays}, facts, self.store_version, beside=times)
+        return StoreContents({**inner.arrays, **arrays}, facts, self.store_version, beside=times)
 
     @classmethod
     def _from_store(cls, stored: StoredModel) -> Self:

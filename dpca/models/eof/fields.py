@@ -10,7 +10,7 @@ import numpy as np
 
 from dpca.engine.sources.source import Source, as_source
 from dpca.kernels.algebra.types import Array
-from dpca.models.base.labelled import Labelled, Labels, given_to_fit, given_to_model, taken_in
+from dpca.models.base.labelled import Labelled, Labels, labelled_samples, samples_for_model, samples_to_fit
 from dpca.storage.arrays.labelled import as_coords, called, is_labelled, labelled_array
 from dpca.storage.errors import DataError
 from dpca.storage.given_numbers import require_one_array
@@ -74,7 +74,7 @@ class Field(FieldNames):
             If the dim is missing, or the input is not an array of samples.
         """
         if not is_labelled(X):
-            X, found = given_to_fit(X, None, key)
+            X, found = samples_to_fit(X, None, key)
             source = copy.copy(as_source(X))  # elsewhere, the source of the caller rejects missing values
             coordinates = None if found is None else getattr(X, "coordinates", None)
             along = None if coordinates is None else as_coords(coordinates).get(coordinates.dims[0])
@@ -87,7 +87,7 @@ class Field(FieldNames):
                 raise DataError(
                     f"dim is {dim!r} but {called(x)} has the dims {x.dims}: give the dim of the samples to EOF as dim="
                 )
-            labelled, found = taken_in(x, dim) if labels is None else given_to_model(x, labels)
+            labelled, found = labelled_samples(x, dim) if labels is None else samples_for_model(x, labels)
             if labelled.sample_dims != (dim,):
                 raise DataError(f"{called(x)} has the dims {x.dims}: remove all except {dim!r} and those of the fit")
             source, along = labelled.source(found), x.coords.get(dim)

@@ -15,7 +15,7 @@ from dpca.storage.arrays.labelled import is_labelled
 from dpca.storage.errors import DataError
 from dpca.storage.given_numbers import whole_number
 
-METHODS = ("varimax", "promax")
+ROTATIONS = ("varimax", "promax")
 _MOST_TURNS, _TOLERANCE = 1000, 1e-8
 
 
@@ -96,8 +96,8 @@ def rotated(eof: Any, method: str, k: int, kaiser: bool, power: int) -> RotatedE
     DataError
         If the method is unknown, there are fewer than 2 modes, or a mode has no variance.
     """
-    if method not in METHODS:
-        raise DataError(f"method is {method!r}: use one of {', '.join(METHODS)}")
+    if method not in ROTATIONS:
+        raise DataError(f"method is {method!r}: use one of {', '.join(ROTATIONS)}")
     variances, power = eof.explained_variance_[:k], whole_number(power, "power", 1)
     if len(variances) < k or k < 2:
         raise DataError(f"the number of modes to rotate is {k}: use 2 to {len(variances)}, the number of modes")

@@ -14,7 +14,7 @@ from dpca.engine.sources.shuffled import shuffle
 from dpca.kernels.algebra.types import Array
 from dpca.models.base.parameters import no_values
 from dpca.models.base.passes import Passes
-from dpca.models.kernel.kernel_methods import Found, KernelProblem, check_found, look
+from dpca.models.kernel.kernel_methods import Found, KernelProblem, check_found, choose_landmarks
 from dpca.partition.whole import Whole
 from dpca.rules.base.orthonormal import orthonormalize
 from dpca.rules.base.schedules import Constant
@@ -58,7 +58,7 @@ def hebbian(problem: KernelProblem, passes: Passes) -> Found:
     The features are the scores along all components in the span of the landmarks, so they are uncorrelated. The result
     of the steps is orthonormalized and rotated so that its scores are uncorrelated.
     """
-    to_landmarks, rng = look(problem, passes)
+    to_landmarks, rng = choose_landmarks(problem, passes)
     (m, d), k, n = to_landmarks.points.shape, problem.k, passes.source.shape[0]
     order = np.arange(n)
     # Plan the steps before the first pass: a plan that fails later would waste that pass.
@@ -99,5 +99,5 @@ def hebbian(problem: KernelProblem, passes: Passes) -> Found:
     for turn in range(problem.n_passes):
         if turn:
             passes.show(turned(start["rows"]))
-        start = passes(steps(gains), look=lambda states: turned(steps(gains).finish(states[0])["rows"]))
+        start = passes(steps(gains), result_so_far=lambda states: turned(steps(gains).finish(states[0])["rows"]))
     return turned(start["rows"])

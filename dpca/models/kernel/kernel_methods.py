@@ -77,14 +77,14 @@ class Found(NamedTuple):
 
 def nystrom(problem: KernelProblem, passes: Passes) -> Found:
     """Fold the kernels with landmarks in one pass, after the landmarks are chosen."""
-    to_landmarks, rng = look(problem, passes)
+    to_landmarks, rng = choose_landmarks(problem, passes)
     held_out = draw(passes.source, HELD_OUT, rng).astype(problem.dtype, copy=False)
     return fold_kernels(problem, passes, to_landmarks, held_out)
 
 
 def by_degrees(problem: KernelProblem, passes: Passes) -> Found:
     """Find components of the kernels divided by the square roots of the degrees, which take an additional pass."""
-    to_landmarks, _ = look(problem, passes)
+    to_landmarks, _ = choose_landmarks(problem, passes)
     mean = passes(degrees(to_landmarks))["mean"]
     weights = degree_weights(to_landmarks, mean, passes.source.shape[0])
     to_landmarks = replace(to_landmarks, degrees=weights)
@@ -96,10 +96,10 @@ def fold_kernels(
 ) -> Found:
     """Find the components in the span of landmarks, in one pass."""
     rule = problem.rule(to_landmarks, held_out)
-    return Found(to_landmarks, passes(rule, look=lambda states: Found(to_landmarks, rule.finish(states[0]))))
+    return Found(to_landmarks, passes(rule, result_so_far=lambda states: Found(to_landmarks, rule.finish(states[0]))))
 
 
-def look(problem: KernelProblem, passes: Passes) -> tuple[KernelMap, np.random.Generator]:
+def choose_landmarks(problem: KernelProblem, passes: Passes) -> tuple[KernelMap, np.random.Generator]:
     """Plan the pass, then choose landmarks; return these and the random generator."""
     plan(problem, passes)
     source, rng = passes.source, np.random.default_rng(problem.seed)

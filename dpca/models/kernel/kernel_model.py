@@ -11,12 +11,12 @@ import numpy as np
 from sklearn.base import ClassNamePrefixFeaturesOutMixin
 from sklearn.utils.validation import check_is_fitted
 
-from dpca.engine.folds.boundary import guarded
+from dpca.engine.folds.boundary import named_errors
 from dpca.kernels.algebra.types import Array
 from dpca.kernels.inner_products import Kernel, KernelMap
 from dpca.models.base.estimator import Estimator
 from dpca.models.base.parameters import check_parameters, check_states_fit
-from dpca.models.base.store import Kept, StoredModel, kept_parameters
+from dpca.models.base.store import StoreContents, StoredModel, stored_parameters
 from dpca.models.kernel.kernel_methods import Found, check_found
 from dpca.models.kernel.landmarks import default_gamma
 from dpca.models.streaming.stored_states import RequiresState
@@ -107,7 +107,7 @@ class KernelModel(ClassNamePrefixFeaturesOutMixin, Estimator):  # type: ignore[m
         if fresh:
             n = len(x) if isinstance(self.landmarks, str) else None
             problem = self._problem(n, tuple(x.shape[1:]), x.dtype)
-            to_landmarks = guarded(problem.landmarks_of, "X")(rows, np.random.default_rng(problem.seed))
+            to_landmarks = named_errors(problem.landmarks_of, "X")(rows, np.random.default_rng(problem.seed))
             self._rule, self.sample_shape_ = problem.rule(to_landmarks), tuple(x.shape[1:])
             check_states_fit(self._rule, [rows.shape[1]], rows.dtype)
         if tuple(x.shape[1:]) != self.sample_shape_:
@@ -116,7 +116,7 @@ class KernelModel(ClassNamePrefixFeaturesOutMixin, Estimator):  # type: ignore[m
                 f"give samples of that shape"
             )
         state = self._states[0] if self._states else self._rule.init(rows.shape[1], rows.dtype)
-        self._set_state(guarded(self._rule.update, "X")(state, rows))
+        self._set_state(named_errors(self._rule.update, "X")(state, rows))
         return self
 
     def merge(self, other: KernelModel) -> Self:
@@ -138,7 +138,7 @@ class KernelModel(ClassNamePrefixFeaturesOutMixin, Estimator):  # type: ignore[m
             raise DataError(
                 "the two estimators differ in kernel, landmarks or sample shape: give both the same landmarks and gamma"
             )
-        self._set_state(guarded(self._rule.merge, "the other estimator")(self._states[0].copy(), other._states[0]))
+        self._set_state(named_errors(self._rule.merge, "the other estimator")(self._states[0].copy(), other._states[0]))
         return self
 
     def _set_state(self, state: Any) -> None:
@@ -151,7 +151,7 @@ class KernelModel(ClassNamePrefixFeaturesOutMixin, Estimator):  # type: ignore[m
         if name in _FOUND and self._states:
             if self.n_samples_seen_ < 2:
                 raise DataError("the model has seen 1 sample: give at least 2 samples to partial_fit")
-            found = Found(self._rule.to_landmarks, guarded(self._rule.finish, "X")(self._states[0].copy()))
+            found = Found(self._rule.to_landmarks, named_errors(self._rule.finish, "X")(self._states[0].copy()))
             self._set_results(found, self.sample_shape_, self.n_samples_seen_)
         return object.__getattribute__(self, name)
 
@@ -191,18 +191,18 @@ class KernelModel(ClassNamePrefixFeaturesOutMixin, Estimator):  # type: ignore[m
 
     # -- stores
 
-    def _kept(self) -> Kept:
-        kept = kept_parameters(self) | {"landmarks": self.landmarks if isinstance(self.landmarks, str) else None}
+    def _to_store(self) -> StoreContents:
+        stored = stored_parameters(self) | {"landmarks": self.landmarks if isinstance(self.landmarks, str) else None}
         facts = {
             "sample_shape": list(self.sample_shape_),
             "n_components": self.n_components_,
             "n_samples_seen": self.n_samples_seen_,
             "n_landmarks": len(self.landmarks_),
             **{name: getattr(self, f"{name}_") for name in _NUMBERS},
-            "parameters": dict(sorted(kept.items())),
+            "parameters": dict(sorted(stored.items())),
         }
         arrays = {name: (getattr(self, f"{name}_"), axes) for name, axes in _ARRAYS.items()}
-        return Kept(arrays, facts, self.store_version)
+        return StoreContents(arrays, facts, self.store_version)
 
     @classmethod
     def _from_store(cls, stored: StoredModel) -> Self:

@@ -9,16 +9,16 @@ from typing import Any, ClassVar
 
 import numpy as np
 
-from dpca.engine.folds.boundary import guarded
+from dpca.engine.folds.boundary import named_errors
 from dpca.engine.sources.source import Source
 from dpca.kernels.algebra.dtypes import working_dtype
 from dpca.kernels.algebra.types import Array
 from dpca.kernels.inner_products import Kernel, KernelMap
+from dpca.models.base.callbacks import FitCallbacks
 from dpca.models.base.docs import documented
 from dpca.models.base.parameters import check_parameters, checked_rank, no_values, require_seed
 from dpca.models.base.passes import Passes
 from dpca.models.base.samples import varied_source
-from dpca.models.base.watching import Watching
 from dpca.models.kernel.kernel_hebbian import hebbian
 from dpca.models.kernel.kernel_methods import Found, KernelProblem, exact, nystrom, plan
 from dpca.models.kernel.kernel_model import KernelModel
@@ -32,7 +32,11 @@ from dpca.storage.run import Run
 # Default number of landmarks: the larger of a fixed number and a number for each component.
 _LANDMARKS, _PER_COMPONENT = 500, 10
 #: Functions of a problem and the passes over its source that find the components.
-METHODS: dict[str, Callable[[KernelProblem, Passes], Found]] = {"nystrom": nystrom, "exact": exact, "kha": hebbian}
+KERNEL_METHODS: dict[str, Callable[[KernelProblem, Passes], Found]] = {
+    "nystrom": nystrom,
+    "exact": exact,
+    "kha": hebbian,
+}
 
 
 @documented()
@@ -97,27 +101,27 @@ class KernelPCA(KernelParameters, KernelModel):
 
     # -- fitting
 
-    def _fit(self, X: Any, run: Run, watching: Watching | None = None) -> None:
+    def _fit(self, X: Any, run: Run, callbacks: FitCallbacks | None = None) -> None:
         source = varied_source(self, X)
         drawn = self.method == "kha" or (self.method == "nystrom" and isinstance(self.landmarks, str))
         if run.checkpoints is not None and drawn:
             require_seed(self.random_state)
         problem = self._problem(source.shape[0], tuple(source.shape[1:]), source.dtype)
-        passes = Passes(source, run, watching=watching)
+        passes = Passes(source, run, callbacks=callbacks)
 
-        def set_results(model: Any, found: Found, n: int) -> None:
+        def set_fitted(model: Any, found: Found, n: int) -> None:
             model._set_results(found, tuple(source.shape[1:]), n)
             model._states = None
 
-        passes.settle = set_results
-        set_results(self, guarded(METHODS[self.method], source.name)(problem, passes), source.shape[0])
+        passes.set_fitted = set_fitted
+        set_fitted(self, named_errors(KERNEL_METHODS[self.method], source.name)(problem, passes), source.shape[0])
         self.fit_report_ = passes.report
 
     def _problem(self, n: int | None, shape: tuple[int, ...], dtype: np.dtype[Any]) -> KernelProblem:
         """Return the checked problem for n samples, or for any number if n is None."""
         check_parameters(self)
-        if self.method not in METHODS:
-            raise DataError(f"method is {self.method!r}: choose one of {', '.join(METHODS)}")
+        if self.method not in KERNEL_METHODS:
+            raise DataError(f"method is {self.method!r}: choose one of {', '.join(KERNEL_METHODS)}")
         if self.kernel == "precomputed" and self.method != "exact":
             raise DataError(f"method is {self.method!r} but kernel='precomputed' requires 'exact': use method='exact'")
         if self.pre_image == "fixed-point" and self.kernel != "rbf":

@@ -20,14 +20,14 @@ _LEAST_VARIANCE = 1e-200
 
 @dataclass(frozen=True, eq=False)
 class Likelihood:
-    """Probabilistic PCA (Tipping & Bishop 1999) of independent partitions.
+    """Probabilistic PCA (Tipping & Bishop 1999) of independent parts.
 
     Parameters
     ----------
     basis : LinearRepresentation
-    precisions : array (n_partitions, n_components)
-        1 / variance along each component, 0 for components that a partition lacks.
-    noise_precisions : array (n_partitions,)
+    precisions : array (n_parts, n_components)
+        1 / variance along each component, 0 for components that a part lacks.
+    noise_precisions : array (n_parts,)
         1 / variance along every other direction, 0 if there are none.
     constant : float
         Constant of the log-likelihood: d log(2 pi) plus the logarithm of the determinant.
@@ -42,16 +42,16 @@ class Likelihood:
     def of(cls, basis: LinearRepresentation, variances: Array, totals: Array, n_samples: int) -> Self:
         """Return the model of a fit to ``n_samples``, with these variances along components and these total variances.
 
-        The noise variance of a partition is the discarded variance, averaged over the min(n, d) - k discarded
+        The noise variance of a part is the discarded variance, averaged over the min(n, d) - k discarded
         eigenvalues, as in scikit-learn's PCA. No variance is below the rounding error of the largest one. So samples
         along a direction without variance are very unlikely, but not impossible.
         """
         # A linear basis has scores along orthonormal components, without the scale of a whitened basis.
         basis = LinearRepresentation(basis.partition, basis.mean, basis.components)
         partition, ranks = basis.partition, basis.ranks
-        n_partitions, k = partition.n_partitions, len(basis.components)
-        variances, totals = variances.reshape(n_partitions, k), np.reshape(totals, n_partitions)
-        sizes = np.array([partition.n_features(i) for i in range(n_partitions)])
+        n_parts, k = partition.n_parts, len(basis.components)
+        variances, totals = variances.reshape(n_parts, k), np.reshape(totals, n_parts)
+        sizes = np.array([partition.n_features(i) for i in range(n_parts)])
         floor = max(float(variances.max(initial=0)) * np.finfo(float).eps, _LEAST_VARIANCE)
         # All min(n, d) eigenvalues may be retained although a sample has more attributes.
         left_out = np.where(ranks < np.minimum(sizes, n_samples), np.minimum(sizes, n_samples), sizes) - ranks

@@ -14,18 +14,18 @@ import numpy as np
 from sklearn.exceptions import ConvergenceWarning
 from sklearn.utils.validation import check_is_fitted
 
-from dpca.engine.folds.boundary import guarded
+from dpca.engine.folds.boundary import named_errors
 from dpca.engine.sources.source import Source
 from dpca.kernels.algebra.dtypes import working_dtype
 from dpca.kernels.algebra.types import Array
+from dpca.models.base.callbacks import FitCallbacks
 from dpca.models.base.convergence import RESULT, check_result, check_scale
 from dpca.models.base.docs import documented
 from dpca.models.base.linear_model import LeastComponents, LinearModel, least_scores
 from dpca.models.base.parameters import check_parameters, checked_rank, explained_share, require_seed
 from dpca.models.base.passes import Passes
 from dpca.models.base.samples import first_magnitude, varied_source
-from dpca.models.base.store import Kept, StoredModel
-from dpca.models.base.watching import Watching
+from dpca.models.base.store import StoreContents, StoredModel
 from dpca.models.linear.pca_solvers import (
     DEFAULT_ITERATIONS,
     DEFAULT_TOLERANCE,
@@ -94,8 +94,8 @@ class PCA(PCAParameters, LinearModel):
     """
 
     store_kind: ClassVar[str] = "pca"
-    kept_arrays: ClassVar[dict[str, tuple[str, ...]]] = {
-        **LinearModel.kept_arrays,
+    array_axes: ClassVar[dict[str, tuple[str, ...]]] = {
+        **LinearModel.array_axes,
         "residual_norms": ("component",),
         "least_components": ("least_component", "feature"),
         "least_variance": ("least_component",),
@@ -109,14 +109,14 @@ class PCA(PCAParameters, LinearModel):
 
     # -- learning
 
-    def _fit(self, X: Any, run: Run, watching: Watching | None = None) -> None:
+    def _fit(self, X: Any, run: Run, callbacks: FitCallbacks | None = None) -> None:
         source = varied_source(self, X)
-        passes = Passes(source, run, watching=watching)
+        passes = Passes(source, run, callbacks=callbacks)
         problem, solver, reason = self._chosen(source, passes)
         if solver not in _COMPLETE and run.checkpoints is not None:
             require_seed(self.random_state)
 
-        def learn(model: Any, found: dict[str, Array], n: int) -> None:
+        def set_fitted(model: Any, found: dict[str, Array], n: int) -> None:
             found = model._truncated(found)
             check_result(found, solver, (*RESULT, "residual_norms", "least_components", "least_variance"))
             dtype = None if solver == "covariance" else problem.dtype
@@ -125,9 +125,9 @@ class PCA(PCAParameters, LinearModel):
             found["components"] = found["components"].astype(problem.dtype, copy=False)
             model._set_fitted(found, tuple(source.shape[1:]), n)
 
-        passes.settle = learn
-        found = guarded(SOLVERS[solver], source.name)(problem, passes)
-        learn(self, found, source.shape[0])
+        passes.set_fitted = set_fitted
+        found = named_errors(SOLVERS[solver], source.name)(problem, passes)
+        set_fitted(self, found, source.shape[0])
         self.fit_report_ = passes.report
         if "error" in found and found["error"] > problem.tol:
             warnings.warn(self._advice(problem, float(found["error"])), ConvergenceWarning, stacklevel=3)
@@ -249,10 +249,10 @@ class PCA(PCAParameters, LinearModel):
 
     # -- on disk
 
-    def _kept(self) -> Kept:
-        kept = super()._kept()
+    def _to_store(self) -> StoreContents:
+        contents = super()._to_store()
         n_least = len(getattr(self, "least_components_", ()))
-        return replace(kept, facts={**kept.facts, "kept": list(kept.arrays), "n_least": n_least})
+        return replace(contents, facts={**contents.facts, "kept": list(contents.arrays), "n_least": n_least})
 
     @classmethod
     def _stored_lengths(cls, stored: StoredModel) -> dict[str, int]:

@@ -91,7 +91,7 @@ def covariance(problem: SolverProblem, passes: Passes) -> Found:
     """Eigendecomposition of the covariance, one pass (Alakkari 2020, section 2.1; Arora 2015, section 5.1)."""
     precise = problem.dtype == np.float64
     rule = CovariancePCA(problem.k, n_least=problem.n_least, center=problem.center, precise=precise, certified=True)
-    return passes(rule, look=lambda states: rule.finish(states[0]))
+    return passes(rule, result_so_far=lambda states: rule.finish(states[0]))
 
 
 def dual(problem: SolverProblem, passes: Passes) -> Found:
@@ -133,8 +133,8 @@ def randomized(problem: SolverProblem, passes: Passes) -> Found:
     """Range of C^(q + 1) on random vectors, then Rayleigh-Ritz (Halko, Martinsson & Tropp 2011, algorithm 4.4)."""
     rows, mean = problem.start(problem.q), _first_mean(problem, passes)
     for _ in range(problem.n_iter + 1):
-        look = partial(_sketched, problem, CovarianceProduct(rows, mean, problem.center))
-        found = passes(Refinement(rows, mean, problem.center), look=look)
+        result_so_far = partial(_sketched, problem, CovarianceProduct(rows, mean, problem.center))
+        found = passes(Refinement(rows, mean, problem.center), result_so_far=result_so_far)
         rows, mean = found["components"], found["mean"]
     return _ritz_pass(problem, passes, rows, mean)[0]
 
@@ -275,7 +275,7 @@ def _first_mean(problem: SolverProblem, passes: Passes) -> Array:
 def _ritz_pass(problem: SolverProblem, passes: Passes, rows: Array, mean: Array) -> tuple[Found, Found]:
     """Measure a basis in a pass, and return the requested components and the results of the rule."""
     rule = problem.ritz(rows, mean)
-    ritz = passes(rule, look=lambda states: _measured(problem, rule.finish(states[0])))
+    ritz = passes(rule, result_so_far=lambda states: _measured(problem, rule.finish(states[0])))
     return _measured(problem, ritz), ritz
 
 
@@ -323,17 +323,17 @@ def _attribute_blocks(rule: BlockGram | DualComponents, passes: Passes, problem:
         except PlanError as error:
             in_chunks = [math.ceil(length / chunk) for length, chunk in zip(cell, chunks, strict=True)]
             longest = int(np.argmax(in_chunks if max(in_chunks) > 1 else cell))
-            if cell[longest] == 1 or grid.n_partitions > _MOST_BLOCKS:
+            if cell[longest] == 1 or grid.n_parts > _MOST_BLOCKS:
                 raise PlanError(
                     f"the dual form of {problem.n:,} samples does not fit into {passes.budget / 1e6:,.0f} MB, the "
-                    f"memory budget of a task, even in {grid.n_partitions:,} blocks of attributes: increase "
+                    f"memory budget of a task, even in {grid.n_parts:,} blocks of attributes: increase "
                     f"memory_budget, or use solver='randomized'"
                 ) from error
             step = chunks[longest] if in_chunks[longest] > 1 else 1
             cell[longest] = math.ceil(math.ceil(cell[longest] / step) / 2) * step
     # In this process: the Gram matrices, or the components, twice while they become orthonormal, and the mean.
     n, d, room = problem.n, problem.d, usable_bytes()
-    need, what = 8 * n * n * grid.n_partitions, f"the {grid.n_partitions} Gram matrices of {n:,} x {n:,} samples"
+    need, what = 8 * n * n * grid.n_parts, f"the {grid.n_parts} Gram matrices of {n:,} x {n:,} samples"
     if isinstance(rule, DualComponents):
         need, what = d * (2 * problem.k * rule.dtype.itemsize + 16), f"{problem.k:,} components of {d:,} attributes"
     if need > room:

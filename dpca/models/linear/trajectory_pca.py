@@ -15,12 +15,12 @@ from dpca.engine.sources.source import Source, check_finite
 from dpca.engine.sources.superposed import SuperposedSource
 from dpca.kernels.algebra.types import Array
 from dpca.kernels.superposition import Superposition, centered, is_line
+from dpca.models.base.callbacks import FitCallbacks
 from dpca.models.base.docs import documented
 from dpca.models.base.parameters import no_values
 from dpca.models.base.passes import Passes
 from dpca.models.base.samples import varied_source
 from dpca.models.base.store import StoredModel
-from dpca.models.base.watching import Watching
 from dpca.models.streaming.streaming_pca import StreamingPCA
 from dpca.parameters.streaming import TrajectoryParameters
 from dpca.partition.whole import Whole
@@ -80,8 +80,8 @@ class TrajectoryPCA(TrajectoryParameters, StreamingPCA):
     """
 
     store_kind: ClassVar[str] = "trajectory-pca"
-    kept_arrays: ClassVar[dict[str, tuple[str, ...]]] = {
-        **StreamingPCA.kept_arrays,
+    array_axes: ClassVar[dict[str, tuple[str, ...]]] = {
+        **StreamingPCA.array_axes,
         "reference": ("atom", "xyz"),
         "weights": ("atom",),
         "fit_weights": ("atom",),
@@ -89,8 +89,8 @@ class TrajectoryPCA(TrajectoryParameters, StreamingPCA):
     kept_facts: ClassVar[dict[str, type]] = StreamingPCA.kept_facts | {"reference_moved": float}
     report_title: ClassVar[str] = "Essential dynamics"
 
-    def _fit(self, X: Any, run: Run, watching: Watching | None = None) -> None:
-        super()._fit(self._placed(X, run), run, watching)
+    def _fit(self, X: Any, run: Run, callbacks: FitCallbacks | None = None) -> None:
+        super()._fit(self._placed(X, run), run, callbacks)
 
     def _stream_of(self, X: Any, run: Run) -> Source:
         if self._states is None:

@@ -13,14 +13,14 @@ from dpca.engine.sources.source import Source
 from dpca.kernels.algebra.dtypes import working_dtype
 from dpca.kernels.algebra.types import Array
 from dpca.kernels.patches import PatchGrid
+from dpca.models.base.callbacks import FitCallbacks
 from dpca.models.base.convergence import check_result, check_scale
 from dpca.models.base.docs import documented
 from dpca.models.base.estimator import Estimator
 from dpca.models.base.parameters import check_parameters, no_values, spatial_lengths
 from dpca.models.base.passes import Passes
 from dpca.models.base.samples import varied_source
-from dpca.models.base.store import Kept, StoredModel, kept_parameters
-from dpca.models.base.watching import Watching
+from dpca.models.base.store import StoreContents, StoredModel, stored_parameters
 from dpca.parameters.patches import CascadeParameters
 from dpca.partition.whole import Whole
 from dpca.representation.base import Representation
@@ -81,12 +81,12 @@ class PatchCascade(CascadeParameters, Estimator):
 
     # -- learning
 
-    def _fit(self, X: Any, run: Run, watching: Watching | None = None) -> None:
+    def _fit(self, X: Any, run: Run, callbacks: FitCallbacks | None = None) -> None:
         source, random = varied_source(self, X), np.random.default_rng(self._seed())
         layers: list[PatchRepresentation] = []
         self.explained_variance_: list[Array] = []
         for j, rule, given in self._layers(source, source.axes, layers):
-            passes = Passes(given, run, watching=watching)
+            passes = Passes(given, run, callbacks=callbacks)
             (found,) = passes.over(Whole(tuple(given.shape[1:])), rule, stage=f"layer {j + 1}")
             check_scale([check_result(found, what := f"the analysis of the patches of layer {j + 1}")], what)
             layers.append(PatchRepresentation(rule.grid, found["mean"], self._filters(found, random, given.dtype)))
@@ -94,7 +94,7 @@ class PatchCascade(CascadeParameters, Estimator):
             self.explained_variance_.append(known if self.filters == "pca" else np.full_like(known, np.nan))
             if j == 0:
                 self.fit_report_ = passes.report
-        self._learn(layers, source.shape[0])
+        self._set_fitted(layers, source.shape[0])
 
     def _layers(
         self, source: Source, axes: Sequence[str] | None, known: list[PatchRepresentation]
@@ -143,7 +143,7 @@ class PatchCascade(CascadeParameters, Estimator):
     def _representation(self, layers: Sequence[PatchRepresentation]) -> CascadeRepresentation:
         return CascadeRepresentation(tuple(layers), bool(self.rectify), int(self.pool))
 
-    def _learn(self, layers: Sequence[PatchRepresentation], n: int) -> None:
+    def _set_fitted(self, layers: Sequence[PatchRepresentation], n: int) -> None:
         self.filters_ = [layer.components.reshape(-1, *layer.grid.shape) for layer in layers]
         self.means_ = [layer.mean.reshape(layer.grid.shape) for layer in layers]
         self._basis = self._representation(layers)
@@ -192,7 +192,7 @@ class PatchCascade(CascadeParameters, Estimator):
 
     # -- on disk
 
-    def _kept(self) -> Kept:
+    def _to_store(self) -> StoreContents:
         layers = self._basis.layers
         facts = {
             "sample_shape": list(self.sample_shape_),
@@ -200,14 +200,14 @@ class PatchCascade(CascadeParameters, Estimator):
             "n_samples_seen": self.n_samples_seen_,
             "layers": [len(layer.components) for layer in layers],
             "patch_shape": list(layers[0].grid.patch_shape),
-            "parameters": kept_parameters(self),
+            "parameters": stored_parameters(self),
         }
         arrays: dict[str, Any] = {}
         for j, layer in enumerate(layers):
             arrays[f"filters_{j}"] = layer.components, (f"component_{j}", f"attribute_{j}")
             arrays[f"mean_{j}"] = layer.mean, (f"attribute_{j}",)
             arrays[f"explained_variance_{j}"] = self.explained_variance_[j], (f"component_{j}",)
-        return Kept(arrays, facts, self.store_version)
+        return StoreContents(arrays, facts, self.store_version)
 
     @classmethod
     def _from_store(cls, stored: StoredModel) -> Self:
@@ -228,5 +228,5 @@ class PatchCascade(CascadeParameters, Estimator):
             shape = model._representation(layers).score_shape
         if shape[-1] != stored.n_components or 0 in shape:
             raise ValueError(f"its features have shape {shape}")
-        model._learn(layers, stored.n_samples)
+        model._set_fitted(layers, stored.n_samples)
         return model

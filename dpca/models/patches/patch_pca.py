@@ -13,14 +13,14 @@ from dpca.engine.sources.source import Source
 from dpca.kernels.algebra.dtypes import working_dtype
 from dpca.kernels.algebra.types import Array
 from dpca.kernels.patches import PatchGrid
+from dpca.models.base.callbacks import FitCallbacks
 from dpca.models.base.convergence import check_result, check_scale
 from dpca.models.base.docs import documented
 from dpca.models.base.estimator import Estimator
 from dpca.models.base.parameters import checked_rank, no_values, spatial_lengths
 from dpca.models.base.passes import Passes
 from dpca.models.base.samples import varied_source
-from dpca.models.base.store import Kept, StoredModel, kept_parameters
-from dpca.models.base.watching import Watching
+from dpca.models.base.store import StoreContents, StoredModel, stored_parameters
 from dpca.parameters.patches import PatchParameters
 from dpca.partition.whole import Whole
 from dpca.representation.base import Representation
@@ -97,18 +97,18 @@ class PatchPCA(PatchParameters, Estimator):
 
     # -- learning
 
-    def _fit(self, X: Any, run: Run, watching: Watching | None = None) -> None:
+    def _fit(self, X: Any, run: Run, callbacks: FitCallbacks | None = None) -> None:
         source = varied_source(self, X)
         rule = self._rule(source, source.axes)
-        passes = Passes(source, run, watching=watching)
+        passes = Passes(source, run, callbacks=callbacks)
 
-        def learn(model: Any, found: dict[str, Array], n: int) -> None:
+        def set_fitted(model: Any, found: dict[str, Array], n: int) -> None:
             check_scale([check_result(found, what := "the analysis of patches")], what)
             components = found["components"].astype(working_dtype(source.dtype))
-            model._learn(rule.grid, {**found, "components": components}, n)
+            model._set_fitted(rule.grid, {**found, "components": components}, n)
 
-        passes.settle = learn
-        learn(self, passes(rule, look=lambda states: rule.finish(states[0])), source.shape[0])
+        passes.set_fitted = set_fitted
+        set_fitted(self, passes(rule, result_so_far=lambda states: rule.finish(states[0])), source.shape[0])
         self.fit_report_ = passes.report
 
     def _rule(self, source: Source, axes: Sequence[str] | None) -> PatchCovariancePCA:
@@ -132,7 +132,7 @@ class PatchPCA(PatchParameters, Estimator):
         zeros = no_values((d,), np.float64), no_values((k, d), working_dtype(source.dtype))
         return PatchRepresentation(rule.grid, *zeros), True
 
-    def _learn(self, grid: PatchGrid, found: dict[str, Array], n: int) -> None:
+    def _set_fitted(self, grid: PatchGrid, found: dict[str, Array], n: int) -> None:
         """Set the learned attributes from the result of a fit to n samples, or the arrays of a store."""
         self.grid_, self.sample_shape_, self.n_samples_seen_ = grid, grid.sample_shape, n
         self.n_features_in_ = math.prod(grid.sample_shape)
@@ -228,7 +228,7 @@ class PatchPCA(PatchParameters, Estimator):
 
     # -- on disk
 
-    def _kept(self) -> Kept:
+    def _to_store(self) -> StoreContents:
         facts = {
             "sample_shape": list(self.sample_shape_),
             "n_components": self.n_components_,
@@ -236,14 +236,14 @@ class PatchPCA(PatchParameters, Estimator):
             "patch_shape": list(self.grid_.patch_shape),
             "stride": list(self.grid_.stride),
             "total_variance": self.total_variance_,
-            **({"parameters": parameters} if (parameters := kept_parameters(self)) else {}),
+            **({"parameters": parameters} if (parameters := stored_parameters(self)) else {}),
         }
         arrays = {
             "components": (self.components_.reshape(self.n_components_, -1), ("component", "attribute")),
             "mean": (self.mean_.ravel(), ("attribute",)),
             "explained_variance": (self.explained_variance_, ("component",)),
         }
-        return Kept(arrays, facts, self.store_version)
+        return StoreContents(arrays, facts, self.store_version)
 
     @classmethod
     def _from_store(cls, stored: StoredModel) -> Self:
@@ -255,5 +255,5 @@ class PatchPCA(PatchParameters, Estimator):
         if not 1 <= k <= d or stored.n_samples < 2:
             raise ValueError(f"{k} components of {stored.n_samples} samples")
         model = cls(k, patch_shape=patch, stride=stride, **stored.parameters(cls))
-        model._learn(grid, {**arrays, "total_variance": np.asarray(total)}, stored.n_samples)
+        model._set_fitted(grid, {**arrays, "total_variance": np.asarray(total)}, stored.n_samples)
         return model

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import Any
 
-from dpca.engine.folds.rounds import Averaging, DataParallel, Scheme
+from dpca.engine.folds.rounds import Averaging, DataParallel, RoundScheme
 from dpca.rules.base.minibatch import InBatches
 from dpca.rules.base.rule import Wrapper
 from dpca.storage.errors import DataError
@@ -17,7 +17,7 @@ _STREAMS, _ROUND = 10, 1000
 _LARGE_BATCH = 1000
 
 
-def executed(rule: InBatches, model: Any, run: Run) -> tuple[Any, Scheme | None]:
+def executed(rule: InBatches, model: Any, run: Run) -> tuple[Any, RoundScheme | None]:
     """Return the rule to fold, and the scheme of its rounds, None for a plain fold.
 
     Parameters

@@ -8,10 +8,10 @@ from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from typing import Any
 
+from dpca.engine.folds.callbacks import FoldCallback, FoldProgress, Pace
 from dpca.engine.folds.fold import iter_fold, plan_for
-from dpca.engine.folds.watching import FoldProgress, Pace, Watch
 from dpca.engine.sources.source import Source
-from dpca.models.base.watching import Progress
+from dpca.models.base.callbacks import Progress
 from dpca.partition.whole import Whole
 from dpca.rules.base.keeping import Keeping, pop_state
 from dpca.storage.errors import DataError
@@ -19,7 +19,7 @@ from dpca.storage.run import Run
 
 
 @dataclass
-class _Links(Watch):
+class _PacedLinks(FoldCallback):
     """Stops of the fold according to the pace."""
 
     pace: Pace
@@ -34,7 +34,7 @@ class _Links(Watch):
         """Whether the next stop may lie inside a chunk, so that the first progress comes early."""
         return self.pace.is_early
 
-    def look(self, look: FoldProgress) -> None:
+    def __call__(self, progress: FoldProgress) -> None:
         """Do nothing: `iterate` handles each stop."""
 
 
@@ -53,20 +53,20 @@ def iterate(model: Any, source: Source, run: Run, *, pace: Pace, max_samples: in
     left = tuple((max(start, seen), stop) for start, stop in plan.segments if stop > seen)
     plan = replace(plan, segments=left, read_bytes=plan.read_bytes // n * (n - seen))
     most = None if max_samples is None else seen + max_samples
-    watch = _Links(pace, most)
-    folding = iter_fold(rule, source, whole, run=run, plan=plan, watch=watch, resume_from=model._states)
+    callback = _PacedLinks(pace, most)
+    folding = iter_fold(rule, source, whole, run=run, plan=plan, callback=callback, resume_from=model._states)
     try:
         while seen < n:
             try:
-                look = next(folding)
+                progress = next(folding)
             except StopIteration as ended:
                 (found,), _ = ended.value
                 model._set_state(pop_state(found), found)
                 break
-            model._set_state(look.reached[0])
-            if pace.is_over or (most is not None and look.n_samples >= most):
+            model._set_state(progress.reached[0])
+            if pace.is_over or (most is not None and progress.n_samples >= most):
                 break
-            if pace.arrived(look.n_samples) and (snapshot := _snapshot(model, pace)) is not None:
+            if pace.arrived(progress.n_samples) and (snapshot := _snapshot(model, pace)) is not None:
                 yield Progress.of(snapshot, n, pace.seconds)
         yield Progress.of(model, n, pace.seconds, finished=True)
     finally:
@@ -85,5 +85,5 @@ def _snapshot(model: Any, pace: Pace) -> Any:
         return None
     if not model.keep_state:
         found._states = None
-    pace.looked(time.perf_counter() - began)
+    pace.called_back(time.perf_counter() - began)
     return found

@@ -12,19 +12,19 @@ from typing import Any, Self
 import numpy as np
 from sklearn.utils.validation import check_is_fitted
 
-from dpca.engine.folds.boundary import guarded
-from dpca.engine.folds.watching import Pace
+from dpca.engine.folds.boundary import named_errors
+from dpca.engine.folds.callbacks import Pace
 from dpca.engine.sources.shuffled import shuffle
 from dpca.engine.sources.source import Source
 from dpca.kernels.algebra.linalg import scratch
 from dpca.kernels.algebra.types import Array
-from dpca.models.base.labelled import Labels, given_to_fit
+from dpca.models.base.callbacks import EVERY, Progress, checked_budgets, positive_seconds
+from dpca.models.base.labelled import Labels, samples_to_fit
 from dpca.models.base.linear_model import LinearModel
 from dpca.models.base.parameters import are_ordinary, check_parameters, check_states_fit
 from dpca.models.base.passes import Passes, run_of_fit
 from dpca.models.base.samples import magnitude, varied_source
-from dpca.models.base.store import Kept, StoredModel
-from dpca.models.base.watching import EVERY, Progress, checked_budgets, positive_seconds
+from dpca.models.base.store import StoreContents, StoredModel
 from dpca.models.streaming.iterating import iterate
 from dpca.models.streaming.stored_states import NoStateError, RequiresState, read_states, stated_dtype, stored_arrays
 from dpca.models.streaming.streaming_methods import method_name
@@ -113,13 +113,15 @@ class StreamedModel(LinearModel):
                 f"this batch has samples of {tuple(X.shape[1:])} {rows.dtype}, but the first batch has "
                 f"{self.sample_shape_} {self._stream_dtype}: use the same shape and dtype in all batches"
             )
-        state = self._states[0] if self._states else guarded(self._stream_rule.init, "X")(rows.shape[1], rows.dtype)
-        self._magnitude = self._magnitude or guarded(magnitude, "X")(rows)
+        state = (
+            self._states[0] if self._states else named_errors(self._stream_rule.init, "X")(rows.shape[1], rows.dtype)
+        )
+        self._magnitude = self._magnitude or named_errors(magnitude, "X")(rows)
         if are_ordinary(rows):
             self._set_state(self._taken(state, rows))
         else:
             # Such values may overflow in the rule, so its result is checked at once.
-            updated = guarded(self._stream_rule.update, "X")(state.copy(), rows)
+            updated = named_errors(self._stream_rule.update, "X")(state.copy(), rows)
             self._find(updated)
             self._track(state, updated, state.arrays["buffered_rows"][: state.counts["n_held"]], rows)
         return self
@@ -166,10 +168,10 @@ class StreamedModel(LinearModel):
             own.update({name: others[name] for name in own if name in others})
         self._states = [state]
 
-    def _kept(self) -> Kept:
-        kept = super()._kept()
+    def _to_store(self) -> StoreContents:
+        contents = super()._to_store()
         if not (self.keep_state and self._states):
-            return kept
+            return contents
         state, n_held = self._states[0], self._states[0].counts["n_held"]
         facts = {"seed": self._stream_seed, "dtype": str(self._stream_dtype), "n_held": n_held}
         if isinstance(self.n_components, float):
@@ -179,7 +181,7 @@ class StreamedModel(LinearModel):
             facts["tracked"] = [len(tracked["tracked_scores"]), *tracked["tracked_turns"].shape]
         filled = State({**state.arrays, "buffered_rows": state.arrays["buffered_rows"][:n_held]}, state.counts)
         further = {name: (values, TRACKED[name]) for name, values in tracked.items()} | stored_arrays([filled])
-        return replace(kept, arrays={**kept.arrays, **further}, facts={**kept.facts, "state": facts})
+        return replace(contents, arrays={**contents.arrays, **further}, facts={**contents.facts, "state": facts})
 
     @classmethod
     def _from_store(cls, stored: StoredModel) -> Self:
@@ -214,7 +216,7 @@ class StreamedModel(LinearModel):
         if self.track_scores and n >= rule.size and n % rule.size:
             waiting = waiting.copy()  # because the update overwrites the held samples
         try:
-            updated: State = guarded(rule.update, "X")(state, rows)
+            updated: State = named_errors(rule.update, "X")(state, rows)
         except DataError:
             state.arrays |= before.copy().arrays
             state.counts |= {**before.counts, "n_held": held}
@@ -249,7 +251,7 @@ class StreamedModel(LinearModel):
         if not alike or other.sample_shape_ != self.sample_shape_:
             raise DataError("the two estimators differ in parameters, sample shape or dtype: use the same for both")
         self._magnitude = self._magnitude or other._magnitude
-        self._find(guarded(rule.merge, "the other estimator")(self._states[0].copy(), other._states[0]))
+        self._find(named_errors(rule.merge, "the other estimator")(self._states[0].copy(), other._states[0]))
         return self
 
     @RequiresState
@@ -310,7 +312,7 @@ class StreamedModel(LinearModel):
         seconds, most = checked_budgets(max_seconds, max_samples)
         pace = Pace(positive_seconds(every, "every"), seconds)
         run = replace(run_of_fit(run, self.memory_budget), checkpoints=None)  # the model itself is the checkpoint
-        X, labels = given_to_fit(X, sample_dim, key)
+        X, labels = samples_to_fit(X, sample_dim, key)
         source = self._stream_for(X, run, labels, key)
         return iterate(self, source, run, pace=pace, max_samples=most)
 
@@ -352,7 +354,7 @@ class StreamedModel(LinearModel):
 
     def _find(self, state: State) -> None:
         # ``finish`` overwrites the state.
-        self._set_basis(guarded(self._stream_rule.finish, "X")(state.copy()), state)
+        self._set_basis(named_errors(self._stream_rule.finish, "X")(state.copy()), state)
 
     def _set_basis(self, found: dict[str, Array], state: State) -> None:
         """Set the fitted attributes from the results of a state."""
@@ -360,7 +362,7 @@ class StreamedModel(LinearModel):
             state.counts["n_samples"] + state.counts["n_held"],
             vars(self).get("components_", self._previous_components),
         )
-        guarded(self._set_results, "X")(
+        named_errors(self._set_results, "X")(
             self._truncated(found), self.method_, self.sample_shape_, n, lambda: self._magnitude, before
         )
         self._states = [state]

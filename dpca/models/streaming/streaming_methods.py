@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 
 from dpca.kernels.algebra import linalg_int8
-from dpca.parameters.streaming import AUTO, METHODS
+from dpca.parameters.streaming import AUTO, RULE_CLASSES
 from dpca.representation.base import array_digest
 from dpca.rules.base.basis import StreamingRule
 from dpca.rules.base.minibatch import InBatches
@@ -45,10 +45,10 @@ def rule_class(method: str) -> type[StreamingRule]:
     DataError
         If the method does not exist.
     """
-    if not isinstance(method, str) or method not in METHODS:
-        choices = ", ".join((AUTO, *METHODS))
+    if not isinstance(method, str) or method not in RULE_CLASSES:
+        choices = ", ".join((AUTO, *RULE_CLASSES))
         raise DataError(f"method is {method!r}: use one of {choices}, or a rule of dpca.rules")
-    module, name = METHODS[method].rsplit(".", 1)
+    module, name = RULE_CLASSES[method].rsplit(".", 1)
     found: type[StreamingRule] = getattr(import_module(f"dpca.rules.{module}"), name)
     return found
 
@@ -124,8 +124,8 @@ def make_rule(
     Parameters
     ----------
     method : str or StreamingRule
-        A name in `METHODS`, or a rule with its own options. This function sets its ``n_components``, ``center`` and
-        ``seed``, and the seeds of schedules that are None.
+        A name in `RULE_CLASSES`, or a rule with its own options. This function sets its ``n_components``, ``center``
+        and ``seed``, and the seeds of schedules that are None.
     options : mapping of str to value, optional
         Further options of the rule; None is the default of the rule.
     stream : RuleStream
@@ -174,7 +174,7 @@ def describe_option(value: Any) -> Any:
     Raises
     ------
     DataError
-        If it is a rule that is not in `METHODS`, or another object except gains and `SCHEDULES`.
+        If it is a rule that is not in `RULE_CLASSES`, or another object except gains and `SCHEDULES`.
     """
     if isinstance(value, np.ndarray) and value.ndim:
         return array_digest(value)
@@ -186,7 +186,7 @@ def describe_option(value: Any) -> Any:
     if _OBJECTS.get(type(value).__name__) is type(value):
         return {"schedule": type(value).__name__, **own}
     path = f"{type(value).__module__.removeprefix('dpca.rules.')}.{type(value).__name__}"
-    for name, known in METHODS.items():
+    for name, known in RULE_CLASSES.items():
         if path == known:
             return {"method": name, "options": {name: own[name] for name in own if name not in _FILLED}}
     raise DataError(

@@ -12,13 +12,14 @@ from typing import Any, ClassVar
 
 import numpy as np
 
-from dpca.engine.folds.boundary import guarded
+from dpca.engine.folds.boundary import named_errors
 from dpca.engine.folds.fold import plan_for
 from dpca.engine.folds.plan import PlanError
 from dpca.engine.sources.shuffled import shuffle
 from dpca.engine.sources.source import Source
 from dpca.kernels.algebra.dtypes import working_dtype
 from dpca.kernels.algebra.types import Array
+from dpca.models.base.callbacks import FitCallbacks
 from dpca.models.base.convergence import (
     ConvergenceWarning,
     OrderWarning,
@@ -31,7 +32,6 @@ from dpca.models.base.parameters import check_parameters, checked_rank, explaine
 from dpca.models.base.passes import Passes
 from dpca.models.base.samples import first_magnitude, varied_source
 from dpca.models.base.store import StoredModel
-from dpca.models.base.watching import Watching
 from dpca.models.linear.pca_solvers import LARGEST_MATRIX, SolverProblem, dual, plan_first_pass
 from dpca.models.streaming.execution import executed
 from dpca.models.streaming.streamed_model import CERTIFICATE, StreamedModel
@@ -117,7 +117,7 @@ class StreamingPCA(StreamingParameters, StreamedModel):
     store_kind: ClassVar[str] = "streaming-pca"
     kept_facts: ClassVar[dict[str, type]] = dict.fromkeys(CERTIFICATE, float) | {"method": str}
 
-    def _fit(self, X: Any, run: Run, watching: Watching | None = None) -> None:
+    def _fit(self, X: Any, run: Run, callbacks: FitCallbacks | None = None) -> None:
         if self.track_scores:
             raise DataError(
                 "track_scores=True requires partial_fit, and fit does not support it: omit it, and use transform"
@@ -125,7 +125,7 @@ class StreamingPCA(StreamingParameters, StreamedModel):
         source = varied_source(self, X)
         shape, seed = tuple(source.shape[1:]), self._seed()
         stream = shuffle(source, seed) if self.shuffle else source
-        first, whole = Passes(stream, run, watching=watching), Whole(shape)
+        first, whole = Passes(stream, run, callbacks=callbacks), Whole(shape)
         method = self._method(math.prod(shape), source, first.budget)
         rule = self._rule(method, math.prod(shape), source.shape[0], seed)
         self.method_ = method_name(method)
@@ -140,38 +140,40 @@ class StreamingPCA(StreamingParameters, StreamedModel):
                 OrderWarning,
                 stacklevel=3,
             )
-        values, settle = partial(first_magnitude, stream), guarded(self._set_results, source.name)
+        values, set_results = partial(first_magnitude, stream), named_errors(self._set_results, source.name)
 
-        def learn(model: Any, found: dict[str, Array], n: int) -> None:
+        def set_fitted(model: Any, found: dict[str, Array], n: int) -> None:
             state, found = pop_state(found), model._truncated(found)
-            guarded(model._set_results, source.name)(found, self.method_, shape, n, partial(values, n))
+            named_errors(model._set_results, source.name)(found, self.method_, shape, n, partial(values, n))
             model._states = model._previous_components = None
             if self.keep_state:
                 model._resume_from(state, method, math.prod(shape), source.dtype, seed)
 
-        first.settle = learn
+        first.set_fitted = set_fitted
         try:
-            (found,) = first.over(whole, work, scheme=scheme, stage="fit", look=lambda states: work.finish(states[0]))
+            (found,) = first.over(
+                whole, work, scheme=scheme, stage="fit", result_so_far=lambda states: work.finish(states[0])
+            )
         except PlanError as error:
             if (problem := self._few_samples(source, method)) is not None:
-                first = Passes(source, run, watching=watching, settle=learn)
-                found, self.method_ = guarded(dual, source.name)(problem, first), "dual"
+                first = Passes(source, run, callbacks=callbacks, set_fitted=set_fitted)
+                found, self.method_ = named_errors(dual, source.name)(problem, first), "dual"
                 found |= {"captured_estimate": np.ones(()), "captured_estimate_error": np.zeros(())}
             elif self.method_ == "covariance":
                 raise
             else:
                 raise PlanError(f"{error}, or a smaller batch_size") from error
-        learn(self, found, source.shape[0])
+        set_fitted(self, found, source.shape[0])
         self.fit_report_ = first.report
         for turn in range(1, self.n_passes):
             before, stage = self.components_, f"pass {turn + 1}"
             refine = refinement(found, before, self.mean_, bool(self.center))
-            further = Passes(source, run, watching=watching, settle=_as_it_is)
+            further = Passes(source, run, callbacks=callbacks, set_fitted=_as_it_is)
             further.report = first.report
             further.show(None)
             (found,) = further.over(whole, refine, stage=stage)
             found = refined(found, before)
-            settle(found, stage, shape, source.shape[0], partial(values, source.shape[0]), before)
+            set_results(found, stage, shape, source.shape[0], partial(values, source.shape[0]), before)
         if advice := not_converged_message(self.method_, self.variance_moved_, self.angle_moved_, self.captured_bound_):
             warnings.warn(advice, ConvergenceWarning, stacklevel=3)
 

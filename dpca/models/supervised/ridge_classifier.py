@@ -19,15 +19,15 @@ from dpca.engine.folds.plan import FoldPlan, Outline, PlanError
 from dpca.engine.sources.coded import CodedSource
 from dpca.engine.sources.source import check_finite
 from dpca.kernels.algebra.types import Array
+from dpca.models.base.callbacks import Callback, FitCallbacks, finish_all, may_end_early
 from dpca.models.base.docs import documented
 from dpca.models.base.each_sample import EachSample
-from dpca.models.base.labelled import given_to_fit
+from dpca.models.base.labelled import samples_to_fit
 from dpca.models.base.parameters import check_parameters
 from dpca.models.base.passes import run_of_fit
 from dpca.models.base.samples import fitted_source
 from dpca.models.base.storable import Storable
-from dpca.models.base.store import Kept, StoredModel, kept_parameters
-from dpca.models.base.watching import Callback, Watching, finish_all, watched
+from dpca.models.base.store import StoreContents, StoredModel, stored_parameters
 from dpca.models.scores import Scores
 from dpca.parameters.supervised import RidgeParameters
 from dpca.partition.whole import Whole
@@ -140,7 +140,7 @@ class StreamingRidgeClassifier(RidgeParameters, EachSample, Storable, Classifier
         check_parameters(self)
         alphas, cv = self._penalties(), int(self.cv)
         n_folds = cv if len(alphas) > 1 else 1
-        X, labels = given_to_fit(_plain(X), sample_dim, key)
+        X, labels = samples_to_fit(_plain(X), sample_dim, key)
         _, source = fitted_source(self, X)
         classes, y = self._classes(y, n := source.shape[0])
         if n_folds > n:
@@ -154,9 +154,9 @@ class StreamingRidgeClassifier(RidgeParameters, EachSample, Storable, Classifier
         coded = CodedSource(source, _dealt(y, classes, n_folds))
         fit_run = run_of_fit(run, self.memory_budget)
         plan = self._planned(rule, coded, fit_run)
-        watching = Watching.asked(self, callback, max_seconds, max_samples)
+        callbacks = FitCallbacks.requested(self, callback, max_seconds, max_samples)
 
-        def settle(model: Self, found: dict[str, Array], n: int) -> None:
+        def set_fitted(model: Self, found: dict[str, Array], n: int) -> None:
             model.classes_, model._codes = classes, coded.codes
             model.coef_, model.intercept_ = found["coefficients"], found["intercept"]
             model.alpha_, model.cv_errors_ = float(found["alpha"]), found["errors"]
@@ -166,10 +166,12 @@ class StreamingRidgeClassifier(RidgeParameters, EachSample, Storable, Classifier
         def so_far(states: list[State]) -> dict[str, Array]:
             return finish_all(rule, states)[0]
 
-        watch = None if watching is None else watching.fold(so_far, settle, n)
-        with watched(self, watching):
-            (found,), self.fit_report_ = fold(rule, coded, Whole(coded.shape[1:]), run=fit_run, plan=plan, watch=watch)
-            settle(self, found, n)
+        in_fold = None if callbacks is None else callbacks.of_fold(so_far, set_fitted, n)
+        with may_end_early(self, callbacks):
+            (found,), self.fit_report_ = fold(
+                rule, coded, Whole(coded.shape[1:]), run=fit_run, plan=plan, callback=in_fold
+            )
+            set_fitted(self, found, n)
         return self
 
     def _penalties(self) -> tuple[float, ...]:
@@ -271,8 +273,8 @@ class StreamingRidgeClassifier(RidgeParameters, EachSample, Storable, Classifier
 
     # -- on disk
 
-    def _kept(self) -> Kept:
-        return Kept(
+    def _to_store(self) -> StoreContents:
+        return StoreContents(
             arrays={
                 "coefficients": (self.coef_, ("target", "feature")),
                 "intercept": (self.intercept_, ("target",)),
@@ -285,7 +287,7 @@ class StreamingRidgeClassifier(RidgeParameters, EachSample, Storable, Classifier
                 "classes": self.classes_.tolist(),
                 "classes_type": "object" if self.classes_.dtype == object else self.classes_.dtype.str,
                 "alpha": self.alpha_,
-                "parameters": kept_parameters(self),
+                "parameters": stored_parameters(self),
             },
             version=1,
         )

@@ -21,8 +21,8 @@ from dpca.codec.waves import RUN, from_waves, placed
 from dpca.kernels.algebra.types import Array, Region
 from dpca.kernels.pixels import to_pixels
 from dpca.representation.compressed.compressed_form import pixels_of, read_codec
-from dpca.representation.compressed.compressed_views import CompressedViews
 from dpca.representation.compressed.indexing import alike, moved, per_axis, runs
+from dpca.representation.compressed.lazy_views import LazyViews
 from dpca.representation.compressed.read_plan import decoding_bytes
 from dpca.storage.arrays.reading import open_group, read_into, root_facts
 from dpca.storage.errors import ReplacedError, StoreError
@@ -36,7 +36,7 @@ _CODE_BYTES = 2**24
 
 
 @dataclass(frozen=True, eq=False)
-class Compressed(CompressedViews):
+class Compressed(LazyViews):
     """A compressed store, opened as the original array by `open_compressed`.
 
     It supports NumPy's indexing. Only the chunks of an index are decoded; a chunk of codes holds a few hundred samples

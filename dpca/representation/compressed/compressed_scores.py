@@ -219,7 +219,7 @@ def joined(store: Compressed, cells: Sequence[Array]) -> Array:
 def means_of(store: Compressed) -> list[Array]:
     """Return the float64 mean (n_features,) of each cell of filtered samples, as the store keeps it."""
     grid, kept = store.codec.components.grid, store.codec.components.mean.astype(np.float64)
-    boxes = map(grid.box, range(grid.n_partitions))
+    boxes = map(grid.box, range(grid.n_parts))
     return [kept[tuple(slice(*ends) for ends in box)].ravel() for box in boxes]
 
 

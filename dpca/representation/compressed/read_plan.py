@@ -9,20 +9,20 @@ import numpy as np
 from dpca.codec.slabs import slabs_of
 from dpca.kernels.algebra.types import Array, Region
 from dpca.kernels.pixels import Pixels
-from dpca.representation.compressed.compressed_views import CompressedViews
+from dpca.representation.compressed.lazy_views import LazyViews
 
 # For libraries, and for indexes of samples and positions.
 _OVERHEAD = 2**20
 
 
-def decoding_bytes(store: CompressedViews, n: int, box: Region, chosen: Array, at_once: int) -> int:
+def decoding_bytes(store: LazyViews, n: int, box: Region, chosen: Array, at_once: int) -> int:
     """Return the peak memory in bytes of decoding a box of samples, in addition to the opened store.
 
     The decoded values count twice, since indexes other than slices copy them.
 
     Parameters
     ----------
-    store : CompressedViews
+    store : LazyViews
     n : int
         Number of samples.
     box : region of a sample

@@ -22,7 +22,7 @@ def check_options(options: Any, default: Check | None = None) -> None:
             check(one.name, getattr(options, one.name))
 
 
-def number(words: str, *, above: float = -math.inf, least: float = -math.inf, most: float = math.inf) -> Check:
+def finite(words: str, *, above: float = -math.inf, least: float = -math.inf, most: float = math.inf) -> Check:
     """Return the check of a finite number; see `check_number`."""
     return {"check": partial(check_number, words=words, above=above, least=least, most=most)}
 

@@ -37,7 +37,7 @@ class Rule(ABC):
     mergeable: ClassVar[bool] = False
     #: Whether several streams may start from one state and be averaged later, by `average`.
     averageable: ClassVar[bool] = False
-    #: Whether several workers can process parts of a batch, by `partial`, `combine` and `apply`.
+    #: Whether several workers can process parts of a batch, by `partial_sums`, `combine` and `apply`.
     summable: ClassVar[bool] = False
     #: Whether states and batches may be stacked along a leading axis; see `State.stacked`.
     stackable: ClassVar[bool] = False
@@ -104,7 +104,7 @@ class Rule(ABC):
         """Return the average of states that started from ``before``. Each sample counts once. Changes no state."""
         raise NotImplementedError(f"{type(self).__name__} is not averageable")
 
-    def partial(self, state: State, part: Array) -> State:
+    def partial_sums(self, state: State, part: Array) -> State:
         """Return the sums over a part (n_samples, n_features) of a batch, for an update of ``state``."""
         raise NotImplementedError(f"{type(self).__name__} is not summable")
 

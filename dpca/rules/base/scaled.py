@@ -11,7 +11,7 @@ from numpy.typing import DTypeLike
 
 from dpca.kernels.algebra.types import Array
 from dpca.rules.base.basis import BasisRule
-from dpca.rules.base.options import number, or_none
+from dpca.rules.base.options import finite, or_none
 from dpca.rules.base.orthonormal import gram
 from dpca.rules.base.schedules import SCHEDULE, Delayed, Schedule
 from dpca.rules.base.state import State, StateLayout
@@ -44,7 +44,7 @@ class ScaledRule(BasisRule):
     unit: float | None = field(
         default=None,
         kw_only=True,
-        metadata=or_none(number("a positive number, such as 255 for 8-bit pixels, or None to measure it", above=0)),
+        metadata=or_none(finite("a positive number, such as 255 for 8-bit pixels, or None to measure it", above=0)),
     )
 
     def _layout(self, n_features: int, dtype: DTypeLike) -> StateLayout:

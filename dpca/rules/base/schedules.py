@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
-from dpca.rules.base.options import check_options, count, instance, number, or_none
+from dpca.rules.base.options import check_options, count, finite, instance, or_none
 
 
 @dataclass(frozen=True)
@@ -15,7 +15,7 @@ class Schedule(ABC):
     """Step size eta_t, or acceleration alpha_t, of update t, counted from 1. All parameters are positive numbers."""
 
     def __post_init__(self) -> None:
-        check_options(self, number("a positive, finite number", above=0))
+        check_options(self, finite("a positive, finite number", above=0))
 
     @abstractmethod
     def __call__(self, t: int) -> float:
@@ -38,7 +38,7 @@ class Power(Schedule):
     """eta_t = eta / t^gamma (Amid & Warmuth 2020, section Experiments: 0.5 <= gamma < 1)."""
 
     eta: float = 1.0
-    gamma: float = field(default=0.8, metadata=number("a decay of 0 to 1, above 0.5 for convergence", least=0, most=1))
+    gamma: float = field(default=0.8, metadata=finite("a decay of 0 to 1, above 0.5 for convergence", least=0, most=1))
 
     def __call__(self, t: int) -> float:
         """Return eta_t."""

@@ -43,7 +43,7 @@ class SummedRule(BasisRule):
     def _step(self, state: State, x: Array, y: Array, t: int) -> None:
         self._move(state, product(y, x, 1.0), len(x), t)
 
-    def partial(self, state: State, part: Array) -> State:
+    def partial_sums(self, state: State, part: Array) -> State:
         """Return the sums over a part (n, d) of a batch, n >= 0: its mean, scatter, and W X^T X about that mean.
 
         Costs 4 n d k operations, and as much memory as an update.

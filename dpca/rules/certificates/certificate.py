@@ -37,7 +37,7 @@ import numpy as np
 import scipy.linalg
 from numpy.typing import DTypeLike
 
-from dpca.kernels.algebra.rounding import eigen_error, gamma, unit
+from dpca.kernels.algebra.rounding import eigen_error, gamma, unit_roundoff
 from dpca.kernels.algebra.types import Array
 
 # Number of gaps in a spectrum that are tried besides the last one.
@@ -154,7 +154,7 @@ def stored(k: int, dtype: DTypeLike) -> float:
 
     Even without rounding to another dtype, the rows are orthonormal only up to a few units of float64.
     """
-    return math.sqrt(k) * (unit(dtype) + gamma(_OPERATIONS, unit(np.float64)))
+    return math.sqrt(k) * (unit_roundoff(dtype) + gamma(_OPERATIONS, unit_roundoff(np.float64)))
 
 
 def share(captured: float, missed: float) -> float:
@@ -163,7 +163,7 @@ def share(captured: float, missed: float) -> float:
         return 1.0
     if not (captured > 0 and missed < math.inf):
         return 0.0
-    return max(captured / (captured + missed) - gamma(_OPERATIONS, unit(np.float64)), 0.0)
+    return max(captured / (captured + missed) - gamma(_OPERATIONS, unit_roundoff(np.float64)), 0.0)
 
 
 def exact_share(

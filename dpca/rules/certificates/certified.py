@@ -9,7 +9,7 @@ from numpy.typing import DTypeLike
 
 from dpca.kernels.algebra import linalg
 from dpca.kernels.algebra.bounded_eigh import bounded_eigh
-from dpca.kernels.algebra.rounding import eigen_error, gamma, unit
+from dpca.kernels.algebra.rounding import eigen_error, gamma, unit_roundoff
 from dpca.kernels.algebra.types import Array
 from dpca.rules.certificates import certificate
 
@@ -30,7 +30,7 @@ def error_of(diagonal: Array, total: Array, rounding: float, n: int, dtype: DTyp
     n : int
         Number of samples.
     """
-    u, exact = unit(dtype), gamma(n + 10, unit(np.float64))
+    u, exact = unit_roundoff(dtype), gamma(n + 10, unit_roundoff(np.float64))
     squares, shifted = rounding / u, float(total @ total) / n
     g = gamma(min(n, _ROWS) + 6, u) if squares else 0.0
     off = g * math.sqrt(squares)

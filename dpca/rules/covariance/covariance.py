@@ -12,7 +12,7 @@ from numpy.typing import DTypeLike
 from dpca.kernels.algebra import linalg, linalg_int8
 from dpca.kernels.algebra.dtypes import working_dtype
 from dpca.kernels.algebra.namespace import any_of, cast, dtype_of, is_numpy, namespace
-from dpca.kernels.algebra.rounding import unit
+from dpca.kernels.algebra.rounding import unit_roundoff
 from dpca.kernels.algebra.types import Array, blocks
 from dpca.rules.base.rule import Rule
 from dpca.rules.base.state import State, StateLayout
@@ -255,7 +255,7 @@ def add_block(state: State, block: Array, spread: Array) -> None:
         move_shift(state, xp.where(some, center_of(block), arrays["shift"]))
         found = _products(block, arrays["shift"], ndim)
     if _ROUNDING in arrays:
-        arrays[_ROUNDING] += unit(working_dtype(dtype_of(block))) * xp.sum(found.squares, axis=-1)
+        arrays[_ROUNDING] += unit_roundoff(working_dtype(dtype_of(block))) * xp.sum(found.squares, axis=-1)
     add_products(state, n, found)
 
 
@@ -362,10 +362,20 @@ def move_shift(state: State, shift: Array) -> None:
 
 
 def _displace(cross: Array, total: Array, n: int, delta: Array) -> Array:
-    """Update ``cross`` for a shift that is lower by delta, and return the new sum of the n deviations.
+    """Move sums of products to another shift in place, and return the moved sum of the deviations.
 
-    sum (y + delta)(y + delta)^T = sum y y^T + total delta^T + delta (total + n delta)^T, for each place.
-    For one matrix (d, d), ``total`` and ``delta`` are (d,), or (n_places, d) if the matrix sums several places.
+    A deviation y is a sample minus the shift. If the shift decreases by delta, y becomes y + delta, and
+    sum (y + delta)(y + delta)^T = sum y y^T + total delta^T + delta (total + n delta)^T.
+
+    Parameters
+    ----------
+    cross : array (d, d)
+        Sums of products y y^T of n deviations; only the lower triangle is updated.
+    total : array (d,)
+        Sum of the n deviations; (n_places, d) if ``cross`` sums the products of several places.
+    n : int
+    delta : array, shaped like ``total``
+        The old shift minus the new one.
     """
     xp = namespace(cross)
     moved: Array = total + n * delta

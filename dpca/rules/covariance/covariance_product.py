@@ -12,7 +12,7 @@ from numpy.typing import DTypeLike
 
 from dpca.kernels.algebra import linalg
 from dpca.kernels.algebra.dtypes import working_dtype
-from dpca.kernels.algebra.rounding import eigen_error, unit
+from dpca.kernels.algebra.rounding import eigen_error, unit_roundoff
 from dpca.kernels.algebra.types import Array, blocks
 from dpca.rules.base.orthonormal import gram
 from dpca.rules.base.rule import Rule
@@ -85,7 +85,7 @@ class CovarianceProduct(Rule):
             for columns in blocks(batch.shape[1], COLUMNS):
                 state.arrays["image"][:, columns] += y.T @ self._centered(block[:, columns], mean[columns])
             state.arrays["squares"] += squares
-            state.arrays["rounding"] += unit(dtype) * squares
+            state.arrays["rounding"] += unit_roundoff(dtype) * squares
             state.counts["n_samples"] += len(block)
             for rows, products in groups:
                 self._bound_outside(state, products, y[rows])
@@ -158,7 +158,7 @@ class Refinement(CovarianceProduct):
         # The only known bound on the best components is the total variance.
         each, k = errors.rows.rows(errors.spread), len(given)
         slack = math.sqrt(k) * float(np.linalg.norm(each)) + 2 * skew * captured
-        moved = math.sqrt(2 * k) * unit(self.components.dtype) * total
+        moved = math.sqrt(2 * k) * unit_roundoff(self.components.dtype) * total
         bound = certificate.share(captured - slack, total - captured + errors.total + slack + moved)
         return {
             "mean": mean,
@@ -226,7 +226,7 @@ class RayleighRitz(CovarianceProduct):
 
     def _bound_outside(self, state: State, products: Array, y: Array) -> None:
         trace, size = float(np.trace(products)), math.sqrt(float(np.vdot(products, products)))
-        mapped, _, squared = relative_errors(self.components.shape[1], len(products), unit(y.dtype))
+        mapped, _, squared = relative_errors(self.components.shape[1], len(products), unit_roundoff(y.dtype))
         off = mapped * math.sqrt(len(self.components))
         y = y.astype(np.float64)
         last = len(products) - 1

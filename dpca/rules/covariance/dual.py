@@ -18,7 +18,7 @@ from numpy.typing import DTypeLike
 from dpca.kernels.algebra import linalg
 from dpca.kernels.algebra.bounded_eigh import bounded_eigh
 from dpca.kernels.algebra.dtypes import working_dtype
-from dpca.kernels.algebra.rounding import gamma, unit
+from dpca.kernels.algebra.rounding import gamma, unit_roundoff
 from dpca.kernels.algebra.types import Array, blocks
 from dpca.rules.base.orthonormal import orthonormalize
 from dpca.rules.base.rule import Rule
@@ -150,11 +150,11 @@ def dual_share(found: dict[str, Array], mean: Array, n_components: int, products
     values, total, beyond = found["explained_variance"], float(found["total_variance"]), float(found["beyond"])
     if not total > 0:
         return 1.0
-    n, u = found["weights"].shape[1], unit(products)
-    g = gamma(_BLOCK_ATTRIBUTES + 6, u) + gamma(len(mean) + 6, unit(np.float64))
+    n, u = found["weights"].shape[1], unit_roundoff(products)
+    g = gamma(_BLOCK_ATTRIBUTES + 6, u) + gamma(len(mean) + 6, unit_roundoff(np.float64))
     # Attributes are centered by a rounded mean.
     error = g * total / (1 - g) + n / (n - 1) * u**2 * float(mean @ mean)
-    each = gamma(min(n, _BLOCK_ROWS) + 8, u) + unit(dtype) + gamma(n + 8, unit(np.float64))
+    each = gamma(min(n, _BLOCK_ROWS) + 8, u) + unit_roundoff(dtype) + gamma(n + 8, unit_roundoff(np.float64))
     distance = each * math.sqrt(float((total / values).sum()))
     lost = (n_components - len(values)) * (beyond + error)
     return certificate.exact_share(values, beyond, found["errors"] + error, dtype, distance=distance, lost=lost)

@@ -10,7 +10,7 @@ import scipy.linalg
 from numpy.typing import DTypeLike
 
 from dpca.kernels.algebra import linalg
-from dpca.kernels.algebra.rounding import gamma, unit
+from dpca.kernels.algebra.rounding import gamma, unit_roundoff
 from dpca.kernels.algebra.types import Array
 from dpca.rules.base.orthonormal import gram, orthonormalize
 from dpca.rules.base.state import State
@@ -135,7 +135,7 @@ class PassErrors(NamedTuple):
         n, image, squares = state.counts["n_samples"], state.arrays["image"], float(state.arrays["squares"])
         d, total = image.shape[1], state.arrays["sum"]
         u = float(state.arrays["rounding"]) / squares if squares else 0.0
-        exact = gamma(n + d + 8, unit(np.float64))
+        exact = gamma(n + d + 8, unit_roundoff(np.float64))
         mapped, added, squared = (error + exact for error in relative_errors(d, n, u))
         floor = n * d * _SMALLEST_NORMAL if squares else 0.0
         spread = (squares * (1 + squared) + floor) / (n - 1)

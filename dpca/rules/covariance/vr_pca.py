@@ -11,7 +11,7 @@ from numpy.typing import DTypeLike
 from dpca.kernels.algebra import linalg
 from dpca.kernels.algebra.dtypes import working_dtype
 from dpca.kernels.algebra.types import Array
-from dpca.rules.base.options import number
+from dpca.rules.base.options import finite
 from dpca.rules.base.orthonormal import orthonormalize
 from dpca.rules.base.rule import Rule
 from dpca.rules.base.state import State, StateLayout
@@ -48,7 +48,7 @@ class VRPCA(Rule):
     anchor: Array
     product: Array
     mean: Array
-    rate: float = field(metadata=number("a positive number", above=0))
+    rate: float = field(metadata=finite("a positive number", above=0))
 
     random_order = True
     least_samples = 0

@@ -11,7 +11,7 @@ from dpca.kernels.algebra.dtypes import working_dtype
 from dpca.kernels.algebra.types import Array
 from dpca.rules.base import centering, ritz
 from dpca.rules.base.basis import SequentialRule
-from dpca.rules.base.options import number
+from dpca.rules.base.options import finite
 from dpca.rules.base.orthonormal import orthonormalize
 from dpca.rules.base.state import State, StateLayout
 
@@ -36,7 +36,7 @@ class CCIPCA(SequentialRule):
         a >= 0. The source recommends 2 to 4 for drifting data.
     """
 
-    amnesic: float = field(default=0.0, kw_only=True, metadata=number("0 or more; 2 to 4 for drifting data", least=0))
+    amnesic: float = field(default=0.0, kw_only=True, metadata=finite("0 or more; 2 to 4 for drifting data", least=0))
 
     def _layout(self, n_features: int, dtype: DTypeLike) -> StateLayout:
         return {**super()._layout(n_features, dtype), "eigenvalues": ((self.rank(n_features),), float)}

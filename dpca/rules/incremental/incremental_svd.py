@@ -12,10 +12,10 @@ from numpy.typing import DTypeLike
 from dpca.kernels.algebra import linalg
 from dpca.kernels.algebra.dtypes import working_dtype
 from dpca.kernels.algebra.namespace import beside, cast, copy_of, dtype_of, namespace, to_numpy
-from dpca.kernels.algebra.rounding import gamma, unit
+from dpca.kernels.algebra.rounding import gamma, unit_roundoff
 from dpca.kernels.algebra.types import Array, blocks
 from dpca.rules.base.basis import StreamingRule
-from dpca.rules.base.options import FLAG, count, number
+from dpca.rules.base.options import FLAG, count, finite
 from dpca.rules.base.rule import check_products
 from dpca.rules.base.state import State, StateLayout
 from dpca.rules.base.turning import change_of, complete, length, products, rotate
@@ -87,7 +87,7 @@ class IncrementalSVD(StreamingRule):
     forgetting: float = field(
         default=1.0,
         kw_only=True,
-        metadata=number("a weight above 0 and up to 1, which is no forgetting", above=0, most=1),
+        metadata=finite("a weight above 0 and up to 1, which is no forgetting", above=0, most=1),
     )
     wide: bool = field(default=False, kw_only=True, metadata=FLAG)
 
@@ -138,7 +138,7 @@ class IncrementalSVD(StreamingRule):
         if step is None:
             return False
         self._age(state, batch.shape[0])
-        rounding, u = state.arrays["rounding"], unit(dtype_of(basis))
+        rounding, u = state.arrays["rounding"], unit_roundoff(dtype_of(basis))
         if near is not None:
             g, moved = gamma(len(weights) + 4, u), length(step.moved)
             certificate.add_mean(rounding, (before, own), apart, moved, step.squares, g, pull)
@@ -185,7 +185,7 @@ class IncrementalSVD(StreamingRule):
         if self.center:
             squares = float(gains**2 @ gram.diagonal())
             distances = math.hypot(*apart), math.hypot(*moved)
-            g = gamma(n + 4, unit(dtype))
+            g = gamma(n + 4, unit_roundoff(dtype))
             certificate.add_mean(state.arrays["rounding"], (before, own), *distances, squares, g, 0.0)
         # Moved this far towards their mean, rows minus the old mean have the scatter about the new mean.
         pull = (1 - math.sqrt(before / (before + own))) / own if self.center else 0.0
@@ -329,7 +329,7 @@ class IncrementalSVD(StreamingRule):
         values, vectors, discarded, largest = truncate(small, basis.shape[0], n_counted=k, floor=floor)
         change = change_of((vectors * scale[:, None] / np.sqrt(values)).T, rank)
         change[:, rank:] -= np.outer(change[:, rank:].sum(axis=1), pull)
-        rounding, u = state.arrays["rounding"], unit(dtype_of(basis))
+        rounding, u = state.arrays["rounding"], unit_roundoff(dtype_of(basis))
         g = gamma(min(basis.shape[1], nystrom.COLUMNS) + 3, u)
         squares = float(np.square(gains) @ np.square(lengths))
         among = certificate.add_stacked(
@@ -366,7 +366,7 @@ class IncrementalSVD(StreamingRule):
         change = change_of((vectors * scale[:, None] / np.sqrt(values)).T, rank)
         rounding = state.arrays["rounding"]
         known = float(np.abs(small.diagonal() / energy[:rank] - 1).max(initial=0.0)) * energy[:rank]
-        error = certificate.turning(change, energy[:rank], np.empty(0), values, known, unit(dtype_of(basis)))
+        error = certificate.turning(change, energy[:rank], np.empty(0), values, known, unit_roundoff(dtype_of(basis)))
         slack, rounding[1] = certificate.turned(values, error, floor)
         rounding[0] += slack + len(small) * floor
         rotate(basis, change, basis[:0, :])

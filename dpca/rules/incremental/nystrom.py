@@ -12,7 +12,7 @@ from numpy.typing import DTypeLike
 
 from dpca.kernels.algebra import linalg
 from dpca.kernels.algebra.namespace import beside, dtype_of, namespace, to_numpy
-from dpca.kernels.algebra.rounding import eigen_error, gamma, unit
+from dpca.kernels.algebra.rounding import eigen_error, gamma, unit_roundoff
 from dpca.kernels.algebra.types import Array, blocks
 from dpca.rules.certificates import certificate
 from dpca.rules.incremental.truncation import largest, largest_sum, truncate
@@ -119,7 +119,7 @@ def absorb(
     whole = inverse @ products @ inverse.T
     values, vectors, below, least = truncate(whole, len(energy), n_counted=n_counted, floor=floor)
     turned = vectors.T @ inverse
-    u, factor = unit(dtype_of(basis)), _Factor(inner, scale, inverse)
+    u, factor = unit_roundoff(dtype_of(basis)), _Factor(inner, scale, inverse)
     g = gamma(min(basis.shape[1], COLUMNS) + 3, u)
     slack, skewed, among = _rounded(energy, factor, products, turned, values, squares, skew, batch.shape[0], (g, u))
     off = _off(energy, inner, squares, skew, n_counted, g) + (n_counted * among if len(values) < len(energy) else 0.0)

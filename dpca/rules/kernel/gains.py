@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 import numpy as np
 
 from dpca.kernels.algebra.types import Array
-from dpca.rules.base.options import FLAG, check_options, number
+from dpca.rules.base.options import FLAG, check_options, finite
 from dpca.rules.base.rule import DivergedError
 from dpca.rules.base.schedules import SCHEDULE, Constant, Delayed, Schedule
 
@@ -40,8 +40,8 @@ class Gains:
     eta: Schedule = field(metadata=SCHEDULE)
     by_eigenvalue: bool = field(default=False, metadata=FLAG)
     by_length: bool = field(default=False, metadata=FLAG)
-    meta: float = field(default=0.0, metadata=number("0 for no adaptation, or a positive number", least=0))
-    decay: float = field(default=0.99, metadata=number("a number from 0 to 1", least=0, most=1))
+    meta: float = field(default=0.0, metadata=finite("0 for no adaptation, or a positive number", least=0))
+    decay: float = field(default=0.99, metadata=finite("a number from 0 to 1", least=0, most=1))
 
     def __post_init__(self) -> None:
         check_options(self)

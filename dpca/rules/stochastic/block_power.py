@@ -9,7 +9,7 @@ from numpy.typing import DTypeLike
 
 from dpca.kernels.algebra.types import Array
 from dpca.rules.base.basis import OrthonormalRule
-from dpca.rules.base.options import number
+from dpca.rules.base.options import finite
 from dpca.rules.base.orthonormal import gram, orthonormalize
 from dpca.rules.base.rule import check_products
 from dpca.rules.base.state import State, StateLayout
@@ -41,9 +41,9 @@ class BlockPower(SummedRule, OrthonormalRule):
     """
 
     growth: float = field(
-        default=1.0, kw_only=True, metadata=number("1 or more, because blocks must not shrink", least=1)
+        default=1.0, kw_only=True, metadata=finite("1 or more, because blocks must not shrink", least=1)
     )
-    momentum: float = field(default=0.0, kw_only=True, metadata=number("0 or more", least=0))
+    momentum: float = field(default=0.0, kw_only=True, metadata=finite("0 or more", least=0))
 
     counts = (*OrthonormalRule.counts, "n_block", "first_block", "n_blocks")
 

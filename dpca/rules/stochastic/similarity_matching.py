@@ -10,7 +10,7 @@ from numpy.typing import DTypeLike
 
 from dpca.kernels.algebra.types import Array
 from dpca.rules.base.basis import BasisRule, product
-from dpca.rules.base.options import count, number, or_none
+from dpca.rules.base.options import count, finite, or_none
 from dpca.rules.base.rule import check_products
 from dpca.rules.base.schedules import SCHEDULE, Delayed, Schedule
 from dpca.rules.base.state import State, StateLayout
@@ -46,7 +46,7 @@ class SimilarityMatching(BasisRule):
 
     schedule: Schedule = field(default=Delayed(0.4, 5.0), metadata=SCHEDULE)
     tau: float = field(
-        default=0.5, kw_only=True, metadata=number("a positive number, up to 1/2 for convergence", above=0)
+        default=0.5, kw_only=True, metadata=finite("a positive number, up to 1/2 for convergence", above=0)
     )
     neural_steps: int | None = field(
         default=None, kw_only=True, metadata=or_none(count("steps, or None to solve for y"))

@@ -10,9 +10,9 @@ from typing import Any, ClassVar
 import numpy as np
 from numpy.typing import DTypeLike
 
+from dpca.engine.folds.callbacks import Marks
 from dpca.engine.folds.fold import fold
 from dpca.engine.folds.plan import PlanError
-from dpca.engine.folds.watching import Marks
 from dpca.engine.sources.source import Source
 from dpca.kernels.algebra.dtypes import working_dtype
 from dpca.kernels.algebra.types import Array
@@ -112,9 +112,9 @@ def run_rule(
     whole = Whole(tuple(source.shape[1:]))
     try:
         # One task runs at a time and may use all memory.
-        watch = Marks(marks, lambda look: note(look.n_samples, rule.finish(look.states()[0])))
+        callback = Marks(marks, lambda progress: note(progress.n_samples, rule.finish(progress.states()[0])))
         alone = replace(run, memory=task_budget(None, 1))
-        (found,), _ = fold(timed, source, whole, run=alone, stage=stage, watch=watch)
+        (found,), _ = fold(timed, source, whole, run=alone, stage=stage, callback=callback)
         if source.shape[0] in marks:
             note(source.shape[0], found)
     except (DataError, PlanError):

@@ -13,7 +13,7 @@ import zarr
 from dpca import plots
 from dpca.engine.sources.source import as_source
 from dpca.models.streaming.streaming_methods import make_rule
-from dpca.parameters.streaming import METHODS
+from dpca.parameters.streaming import RULE_CLASSES
 from dpca.pipelines.studies.convergence.courses import ConvergenceCurve, marks_for, run_rule
 from dpca.pipelines.studies.convergence.reference import Reference, exact_reference
 from dpca.pipelines.studies.programs import option, seed_option
@@ -37,12 +37,12 @@ class ConvergenceSettings:
     """Everything that determines the report, beside the stack. `option` states each field and its option."""
 
     methods: tuple[str, ...] = option(
-        tuple(METHODS),
-        f"rules to compare (default: all): {', '.join(METHODS)}",
+        tuple(RULE_CLASSES),
+        f"rules to compare (default: all): {', '.join(RULE_CLASSES)}",
         "RULE",
         parse=str,
         nargs="+",
-        choices=METHODS,
+        choices=RULE_CLASSES,
     )
     n_components: int = option(10, "number of components", "K", flag="components")
     batch_size: int = option(100, "samples of one update", flag="batch")

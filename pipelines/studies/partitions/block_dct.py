@@ -38,7 +38,7 @@ def dct_basis(
     held : array (n_components,)
         Variance of the first, second, ... kept coefficient, summed over all cells.
     """
-    channels, parts = grid.channel_shape, range(grid.n_partitions)
+    channels, parts = grid.channel_shape, range(grid.n_parts)
     whole = (0,) * len(grid.sample_shape)
     blocks = [np.ascontiguousarray(moments[name])[None] for name in ("mean", "variance")]
     means, variances = (grid.split(block, parts, whole, np.empty(block.size)) for block in blocks)

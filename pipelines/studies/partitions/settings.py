@@ -164,7 +164,7 @@ def design(settings: PartitionSettings, n_samples: int, sample_shape: tuple[int,
 
 def _components(grid: CellGrid, ratio: float, n: int) -> int:
     """Return the most components with at least ``ratio`` attributes per score; smaller cells keep all of theirs."""
-    sizes, counts = np.unique([grid.n_features(i) for i in range(grid.n_partitions)], return_counts=True)
+    sizes, counts = np.unique([grid.n_features(i) for i in range(grid.n_parts)], return_counts=True)
     kept = np.minimum(np.arange(1, sizes[-1] + 1)[:, None], sizes) @ counts
     most = int(np.searchsorted(kept, math.prod(grid.sample_shape) / ratio, side="right"))
     return max(1, min(most, n))

@@ -203,8 +203,8 @@ def _fit_dct(cell: tuple[int, ...], k: int, chosen: bool, across: bool, training
 
 
 def _sizes(partition: Any, k: int) -> tuple[int, int, int]:
-    """Return the number of partitions, of components, and of scores of a sample."""
-    n = partition.n_partitions
+    """Return the number of parts, of components, and of scores of a sample."""
+    n = partition.n_parts
     return n, k, sum(min(k, partition.n_features(i)) for i in range(n))
 
 

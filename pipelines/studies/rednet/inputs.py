@@ -111,7 +111,7 @@ def signs(shape: tuple[int, ...], seed: int = 0) -> Array:
 def _random_bases(model: CellPCA) -> Array:
     """Return random orthonormal rows for each cell (cells, OWN, attributes)."""
     random, grid = np.random.default_rng(0), model.grid_
-    rows = [orthonormalize(random.standard_normal((OWN, grid.n_features(i)))) for i in range(grid.n_partitions)]
+    rows = [orthonormalize(random.standard_normal((OWN, grid.n_features(i)))) for i in range(grid.n_parts)]
     return np.stack(rows)
 
 

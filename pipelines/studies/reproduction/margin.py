@@ -8,7 +8,7 @@ import numpy as np
 
 from dpca.engine.sources.source import Source, as_source
 from dpca.models.streaming.streaming_methods import make_rule
-from dpca.parameters.streaming import METHODS
+from dpca.parameters.streaming import RULE_CLASSES
 from dpca.pipelines.studies.convergence.courses import RulePass
 from dpca.pipelines.studies.convergence.reference import Reference, exact_reference
 from dpca.pipelines.studies.data import Setting
@@ -70,7 +70,7 @@ def _rules(largest: float) -> dict[tuple[str, str], Make]:
 
     # A unit of 1 makes step sizes literal. Similarity matching has no other unit.
     literal = {"unit": 1.0}
-    lines: dict[tuple[str, str], Make] = {(method, "default settings"): default(method) for method in METHODS}
+    lines: dict[tuple[str, str], Make] = {(method, "default settings"): default(method) for method in RULE_CLASSES}
     for extra in (0, 100):
         lines[_DEFAULT, f"oversampling {extra}"] = default(_DEFAULT, extra)
     for c in (10, 100):

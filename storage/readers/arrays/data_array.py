@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 
 from dpca.storage.arrays.labelled import coordinates_of, labelled_array
 from dpca.storage.readers.arrays.raw import ArrayReader
-from dpca.storage.readers.base import broken_source, digest, runs
+from dpca.storage.readers.base import digest, runs, source_errors
 
 _BLOCK_BYTES = 32 << 20
 
@@ -68,7 +68,7 @@ class DataArrayReader(ArrayReader):
 def _read(pieces: Sequence[Any], dtype: np.dtype[Any], name: str) -> NDArray[Any]:
     from dask.base import compute
 
-    with broken_source(f"the DataArray '{name}' cannot be computed", "load() it to see where"):
+    with source_errors(f"the DataArray '{name}' cannot be computed", "load() it to see where"):
         # A task of a cluster that submitted tasks to the cluster would wait for itself.
         read = [np.asarray(compute(piece, scheduler="synchronous")[0].values) for piece in pieces]
     return np.ascontiguousarray(np.concatenate(read) if len(read) > 1 else read[0], dtype)

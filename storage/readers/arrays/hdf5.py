@@ -16,7 +16,7 @@ from dpca.storage.arrays.coordinates import Coordinates, beside, collect
 from dpca.storage.arrays.layout import MAX_CHUNK
 from dpca.storage.errors import DataError
 from dpca.storage.readers.arrays.raw import LABELS, ArrayReader, choose_key, gather
-from dpca.storage.readers.base import broken_source, require, runs, within_memory
+from dpca.storage.readers.base import require, runs, source_errors, within_memory
 from dpca.storage.readers.format import Format
 
 # Registered numbers of the supported filters: those of HDF5 (deflate, shuffle, Fletcher-32, szip, n-bit, scale-offset),
@@ -64,7 +64,7 @@ class Hdf5Reader(ArrayReader):
         self._path = os.path.abspath(path)
         with (
             within_memory(f"'{name}'", "get it again"),
-            broken_source(f"'{name}' is truncated or no HDF5 file"),
+            source_errors(f"'{name}' is truncated or no HDF5 file"),
             h5py.File(path, "r") as file,
         ):
             datasets: dict[str, Any] = {}
@@ -213,7 +213,7 @@ def _read(
 
     with (
         within_memory(f"'{name}'", "save it in smaller chunks"),
-        broken_source(f"'{name}' cannot be read from sample {wanted[0][0]:,} on", "get the file again"),
+        source_errors(f"'{name}' cannot be read from sample {wanted[0][0]:,} on", "get the file again"),
         h5py.File(path, "r") as file,
     ):
         dataset, before = file[key], (slice(None),) * order[0]

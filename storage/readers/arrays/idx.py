@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 from dpca.storage.errors import DataError
 from dpca.storage.readers.arrays.raw import Raw
 from dpca.storage.readers.arrays.streamed import open_plain_or_gzip, require_possible, unzipped
-from dpca.storage.readers.base import Reader, broken_source
+from dpca.storage.readers.base import Reader, source_errors
 from dpca.storage.readers.format import Format
 
 _TYPES = {0x08: ">u1", 0x09: ">i1", 0x0B: ">i2", 0x0C: ">i4", 0x0D: ">f4", 0x0E: ">f8"}
@@ -39,7 +39,7 @@ def open_idx(path: str, axes: Sequence[str] | None = None) -> Reader:
         If it is broken or truncated, or the number of labels is wrong.
     """
     name, path = os.path.basename(path), os.path.abspath(path)
-    with broken_source(f"'{name}' is truncated or broken"), unzipped(path) as file:
+    with source_errors(f"'{name}' is truncated or broken"), unzipped(path) as file:
         raw = _read_header(file, path)
     reader = open_plain_or_gzip(raw, "idx", axes)
     reader.labels = _labels(path, len(reader))
@@ -64,7 +64,7 @@ def _labels(path: str, n: int) -> NDArray[Any] | None:
     if found is None:
         return None
     name = os.path.basename(found)
-    with broken_source(f"'{name}' is truncated or broken"), unzipped(found) as file:
+    with source_errors(f"'{name}' is truncated or broken"), unzipped(found) as file:
         raw = _read_header(file, found)
         if raw.shape != (n,):
             raise DataError(f"'{name}' has labels of shape {raw.shape} for {n:,} samples: get it again or move it away")

@@ -18,7 +18,7 @@ from dpca.storage import cf
 from dpca.storage.errors import DataError
 from dpca.storage.readers.arrays.raw import Raw
 from dpca.storage.readers.arrays.streamed import open_plain_or_gzip, unzipped
-from dpca.storage.readers.base import Reader, broken_source
+from dpca.storage.readers.base import Reader, source_errors
 from dpca.storage.readers.format import Format
 
 _TYPES = {2: "u1", 4: "i2", 8: "i4", 16: "f4", 64: "f8", 256: "i1", 512: "u2", 768: "u4", 1024: "i8", 1280: "u8"}
@@ -58,7 +58,7 @@ def open_nifti(path: str, axes: Sequence[str] | None = None) -> Reader:
         If it is broken or truncated, has more than four axes, or its values are not real numbers.
     """
     name, path = os.path.basename(path), os.path.abspath(path)
-    with broken_source(f"'{name}' is truncated or broken"), unzipped(path) as file:
+    with source_errors(f"'{name}' is truncated or broken"), unzipped(path) as file:
         raw, coding = _read_header(file.read(_LAYOUTS[-1].size), path, name)
     # Bytes after the values are allowed in a plain file only.
     return open_plain_or_gzip(raw, "nifti", axes or _AXES, coding, end=raw.end)

@@ -15,7 +15,7 @@ from numpy.lib import format as npy_format
 from dpca.storage.errors import DataError
 from dpca.storage.readers.arrays.raw import LABELS, Raw, RawReader, choose_key
 from dpca.storage.readers.arrays.streamed import StreamReader, require_possible
-from dpca.storage.readers.base import Reader, broken_source, printable
+from dpca.storage.readers.base import Reader, printable, source_errors
 from dpca.storage.readers.format import Format
 from dpca.storage.readers.zip import ZipPlace, data_start, entries
 from dpca.storage.remote.objects import absolute, place_of
@@ -78,7 +78,7 @@ def open_npz(path: str, key: str | None = None, axes: Sequence[str] | None = Non
     reader: Reader
     if entry.compress_type == zipfile.ZIP_STORED:
         with open(path, "rb", buffering=0) as plain:
-            with broken_source(f"'{label}' is truncated or broken", "get the archive again"):
+            with source_errors(f"'{label}' is truncated or broken", "get the archive again"):
                 start = data_start(plain, ZipPlace.of(entry))
                 plain.seek(start)
             raw = _read_header(plain, label).raw(path)
@@ -98,7 +98,7 @@ def _opened(path: str, entry: zipfile.ZipInfo, name: str) -> Iterator[IO[bytes]]
     if entry.compress_type not in (zipfile.ZIP_STORED, zipfile.ZIP_DEFLATED) or entry.flag_bits & 1:
         raise DataError(f"'{name}' is neither stored nor deflated, or is encrypted: save it again")
     with ExitStack() as opened:
-        with broken_source(f"'{name}' is truncated or broken", "get the archive again"):
+        with source_errors(f"'{name}' is truncated or broken", "get the archive again"):
             archive = opened.enter_context(zipfile.ZipFile(path))
             file = opened.enter_context(archive.open(entry))
         yield file
@@ -113,14 +113,14 @@ def _values(path: str, entry: zipfile.ZipInfo, name: str) -> Iterator[IO[bytes]]
 
 def _check(path: str, entry: zipfile.ZipInfo, name: str) -> None:
     """Read a member to verify its checksum, since mapped values are read without it."""
-    with _opened(path, entry, name) as file, broken_source(f"'{name}' is truncated or broken"):
+    with _opened(path, entry, name) as file, source_errors(f"'{name}' is truncated or broken"):
         while file.read(_BLOCK):
             pass
 
 
 def _read_header(file: IO[bytes], name: str) -> _NpyHeader:
     # NumPy parses the header as a Python literal.
-    with broken_source(f"'{name}' is not an array that NumPy can read", "save it again"):
+    with source_errors(f"'{name}' is not an array that NumPy can read", "save it again"):
         version = npy_format.read_magic(file)
         read = npy_format.read_array_header_1_0 if version == (1, 0) else npy_format.read_array_header_2_0
         shape, fortran, dtype = read(file)
@@ -142,7 +142,7 @@ def _labels(
         require_possible(claimed, entry.compress_size, f"'{name}'")
     elif claimed > entry.compress_size:
         raise DataError(f"'{name}' is truncated: it has {entry.compress_size:,} of {claimed:,} bytes; get it again")
-    with _opened(path, entry, name) as file, broken_source(f"'{name}' is truncated or broken"):
+    with _opened(path, entry, name) as file, source_errors(f"'{name}' is truncated or broken"):
         return np.asarray(npy_format.read_array(file, allow_pickle=False)).reshape(n)
 
 

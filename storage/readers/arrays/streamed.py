@@ -17,7 +17,7 @@ from dpca.storage import cf
 from dpca.storage.disk import begin_of, file_bytes
 from dpca.storage.errors import DataError
 from dpca.storage.readers.arrays.raw import ArrayReader, Raw, RawReader, decoded
-from dpca.storage.readers.base import Reader, broken_source, runs
+from dpca.storage.readers.base import Reader, runs, source_errors
 from dpca.storage.readers.format import GZIP
 
 # Largest compression ratio of deflate: two bits can repeat 258 bytes.
@@ -98,7 +98,7 @@ class StreamReader(ArrayReader):
             filled += read
 
     def _reading(self, row: int) -> AbstractContextManager[None]:
-        return broken_source(f"'{self.name}' is truncated or broken at sample {row:,} of {len(self):,}")
+        return source_errors(f"'{self.name}' is truncated or broken at sample {row:,} of {len(self):,}")
 
 
 def open_plain_or_gzip(

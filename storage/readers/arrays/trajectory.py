@@ -21,7 +21,7 @@ from dpca.storage.arrays.coordinates import Coordinate, Coordinates
 from dpca.storage.disk import file_bytes
 from dpca.storage.errors import DataError
 from dpca.storage.readers.arrays.raw import ArrayReader
-from dpca.storage.readers.base import broken_source, digest, digest_file, require, runs
+from dpca.storage.readers.base import digest, digest_file, require, runs, source_errors
 from dpca.storage.readers.format import Format
 
 #: Names of the axes of a frame, and of the coordinate with the masses.
@@ -133,7 +133,7 @@ def selected_atoms(topology: str, trajectories: Sequence[str], words: str | None
             raise DataError(f"there is no file '{path}': check the path")
     with _errors_named(os.path.basename(topology)):
         universe = library.Universe(topology, list(trajectories))
-    with broken_source(f"'{words}' selects no atoms", "see the selections of MDAnalysis"):
+    with source_errors(f"'{words}' selects no atoms", "see the selections of MDAnalysis"):
         return universe.atoms if words is None else universe.select_atoms(words)
 
 
@@ -178,7 +178,7 @@ def _joined(pieces: Sequence[NDArray[Any]], chosen: NDArray[np.int64] | None) ->
 @contextmanager
 def _errors_named(name: str) -> Iterator[None]:
     """Convert the errors of MDAnalysis, and ignore its warnings for programmers."""
-    with broken_source(f"'{name}' is truncated or no supported trajectory"), warnings.catch_warnings():
+    with source_errors(f"'{name}' is truncated or no supported trajectory"), warnings.catch_warnings():
         warnings.simplefilter("ignore")
         yield
 

@@ -22,7 +22,7 @@ from dpca.storage.errors import DataError, one_line
 from dpca.storage.images import MAX_PIXELS
 from dpca.storage.pictures import picture_of
 from dpca.storage.readers.arrays.raw import ArrayReader, Raw, RawReader
-from dpca.storage.readers.base import Reader, broken_source, within_memory
+from dpca.storage.readers.base import Reader, source_errors, within_memory
 from dpca.storage.readers.format import FileHead, Format
 from dpca.storage.readers.images.folder import FilesReader
 
@@ -95,7 +95,7 @@ def open_tiff(path: str, axes: Sequence[str] | None = None) -> Reader | None:
         If it is broken, refers to other files, has pages of several shapes, or lacks pages.
     """
     path, name = os.path.abspath(path), os.path.basename(path)
-    broken = broken_source(f"'{name}' is truncated or no complete TIFF")
+    broken = source_errors(f"'{name}' is truncated or no complete TIFF")
     with within_memory(f"'{name}'"), broken, _opened(path) as file:
         series = file.series[0]
         named = stacked_axes(series.axes, series.shape)
@@ -170,7 +170,7 @@ def _read(
     path: str, pages: NDArray[np.int64], page_shape: tuple[int, ...], dtype: np.dtype[Any], turned: tuple[int, ...]
 ) -> NDArray[Any]:
     name, joined = os.path.basename(path), np.empty((*pages.shape, *page_shape), dtype)
-    with broken_source(f"'{name}' cannot be read"), _opened(path) as file:
+    with source_errors(f"'{name}' cannot be read"), _opened(path) as file:
         series = file.series[0]
         for place, number in np.ndenumerate(pages):
             page = series.pages[int(number)]

@@ -18,7 +18,7 @@ from dpca.storage.arrays.layout import CHANNEL
 from dpca.storage.errors import DataError
 from dpca.storage.images import MAX_PIXELS
 from dpca.storage.readers.arrays.raw import ArrayReader
-from dpca.storage.readers.base import broken_source, require
+from dpca.storage.readers.base import require, source_errors
 from dpca.storage.readers.format import Format
 
 # Names of containers in FFmpeg, by offset and content of their first bytes.
@@ -110,7 +110,7 @@ def _opened(path: str) -> Iterator[tuple[Any, Any]]:
     """Yield the container and its first video stream."""
     name = os.path.basename(path)
     av = require("av", "video", f"'{name}'")
-    with broken_source(f"'{name}' is truncated or no supported video"), open(path, "rb") as file:
+    with source_errors(f"'{name}' is truncated or no supported video"), open(path, "rb") as file:
         kind = _container(file.read(16))
         file.seek(0)
         with av.open(file, format=kind) as container:

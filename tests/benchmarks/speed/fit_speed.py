@@ -51,7 +51,7 @@ def _fit(stack: Stack, cell: int, k: int) -> Seconds:
     began = time.perf_counter()
     whole("fit", lambda: CellPCA(k, cell_shape=cell).fit(stack))
     grid = CellGrid(tuple(stack.sample_shape), (cell, cell))
-    wall = {"wall s a cell": (time.perf_counter() - began) / grid.n_partitions}
+    wall = {"wall s a cell": (time.perf_counter() - began) / grid.n_parts}
     return whole.seconds | bound(stack, cell, k) | wall
 
 

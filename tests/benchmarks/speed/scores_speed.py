@@ -114,7 +114,7 @@ def _products(grid: CellGrid, n: int, k: int) -> None:
     columns, scores, decoded = rows.T.copy(), np.empty((step, k), np.float32), np.empty_like(x)
     for start in range(0, n, step):
         m = min(step, n - start)
-        for _ in range(grid.n_partitions):
+        for _ in range(grid.n_parts):
             np.matmul(x[:m], columns, out=scores[:m])
             np.matmul(scores[:m], rows, out=decoded[:m])
 

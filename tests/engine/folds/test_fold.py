@@ -38,7 +38,7 @@ def images() -> np.ndarray:
 def expected(images: np.ndarray) -> list[dict[str, np.ndarray]]:
     """One plain pass over each cell, without the engine."""
     results = []
-    for i in range(GRID.n_partitions):
+    for i in range(GRID.n_parts):
         box = tuple(slice(a, b) for a, b in GRID.region(i))
         rule = CovariancePCA(4)
         cell = np.ascontiguousarray(images[(slice(None), *box)].reshape(300, -1))

@@ -12,8 +12,8 @@ import numpy as np
 import pytest
 import zarr
 
+from dpca.engine.folds.callbacks import FoldProgress, Marks
 from dpca.engine.folds.fold import fold
-from dpca.engine.folds.watching import FoldProgress, Marks
 from dpca.engine.sources.source import as_source
 from dpca.partition import Whole
 from dpca.rules.base.minibatch import InBatches
@@ -98,7 +98,7 @@ def test_a_watched_fold_keeps_two_checkpoints_for_the_case_that_the_newest_is_da
     fuse.touch()
     rule = InBatches(Fragile(3, seed=1, fuse=str(fuse), fail_at=10), SIZE)
     run = Run(checkpoints=Checkpoints(str(tmp_path / "kept")))
-    given = {"watch": Marks([200], lambda look: None), "run": run}
+    given = {"callback": Marks([200], lambda progress: None), "run": run}
     with pytest.raises(RuntimeError, match="stopped"):
         fold(rule, as_source(path), WHOLE, **given)
     _, newest = sorted(p for p in (tmp_path / "kept").rglob("*segment*") if "part" not in p.name)
@@ -116,11 +116,11 @@ def test_who_watches_sees_the_states_at_the_marks_and_changes_nothing(
     client = request.getfixturevalue("cluster") if where == "cluster" else None
     rule, rows, seen = Oja(3, seed=1), images.reshape(N, -1), {}
 
-    def look(look: FoldProgress) -> None:
-        seen[look.n_samples] = [InBatches(rule, SIZE).finish(state) for state in look.states()]
+    def note(progress: FoldProgress) -> None:
+        seen[progress.n_samples] = [InBatches(rule, SIZE).finish(state) for state in progress.states()]
 
-    watch = Marks([10, 150, N], look)
-    (found,), _ = fold(InBatches(rule, SIZE), as_source(path), WHOLE, run=Run(client=client), watch=watch)
+    callback = Marks([10, 150, N], note)
+    (found,), _ = fold(InBatches(rule, SIZE), as_source(path), WHOLE, run=Run(client=client), callback=callback)
     assert set(seen) == {10, 150}  # what is found in the end is the result
     for n in seen:
         for name, value in one_stream(rule, rows[:n]).items():
@@ -134,12 +134,12 @@ def test_a_watched_fold_that_was_stopped_shows_what_is_left(
 ) -> None:
     kept, seen = Checkpoints(str(tmp_path / "kept")), []
 
-    def look(look: FoldProgress) -> None:
-        seen.append(look.n_samples)
+    def note(progress: FoldProgress) -> None:
+        seen.append(progress.n_samples)
         if seen == [100, 150]:
             raise RuntimeError("stopped")
 
-    given = {"watch": Marks([100, 150, 200], look), "run": Run(checkpoints=kept)}
+    given = {"callback": Marks([100, 150, 200], note), "run": Run(checkpoints=kept)}
     with pytest.raises(RuntimeError, match="stopped"):
         fold(InBatches(Oja(3, seed=1), SIZE), as_source(path), WHOLE, **given)
     (found,), _ = fold(InBatches(Oja(3, seed=1), SIZE), as_source(path), WHOLE, **given)

@@ -149,9 +149,9 @@ class Counting(Oja):
         self.note()
         return super().update(state, batch)
 
-    def partial(self, state: State, part: np.ndarray) -> State:
+    def partial_sums(self, state: State, part: np.ndarray) -> State:
         self.note()
-        return super().partial(state, part)
+        return super().partial_sums(state, part)
 
     def note(self) -> None:
         (Path(self.folder) / uuid.uuid4().hex).touch()

@@ -51,7 +51,7 @@ def test_every_partition_once_every_sample_once_within_the_budget(
     except PlanError as error:
         assert "MB" in str(error)  # noqa: PT017 (whether it is raised depends on the example)
         return
-    assert sorted(itertools.chain(*(g.partitions for g in plan.groups))) == list(range(grid.n_partitions))
+    assert sorted(itertools.chain(*(g.partitions for g in plan.groups))) == list(range(grid.n_parts))
     assert plan.segments[0][0] == 0
     assert plan.segments[-1][1] == shape[0]
     assert all(a[1] == b[0] for a, b in itertools.pairwise(plan.segments))

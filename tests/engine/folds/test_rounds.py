@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from dpca.engine.folds.rounds import Averaging, DataParallel, deal, rounds, segments
+from dpca.engine.folds.rounds import Averaging, DataParallel, rounds, runs_of_streams, segments
 
 
 def test_streams_take_a_run_each() -> None:
@@ -21,9 +21,9 @@ def test_streams_take_a_run_each() -> None:
 
 
 def test_what_is_left_is_dealt_evenly_in_whole_batches() -> None:
-    assert deal(100, 147, 3, 5) == ((100, 120), (120, 135), (135, 147))
-    assert deal(0, 3, 4, 1) == ((0, 1), (1, 2), (2, 3))
-    assert deal(0, 3, 2, 10) == ((0, 3),)
+    assert runs_of_streams(100, 147, 3, 5) == ((100, 120), (120, 135), (135, 147))
+    assert runs_of_streams(0, 3, 4, 1) == ((0, 1), (1, 2), (2, 3))
+    assert runs_of_streams(0, 3, 2, 10) == ((0, 3),)
 
 
 def test_parts_of_a_batch_are_whole_chunks_where_that_is_possible() -> None:
@@ -55,7 +55,7 @@ def test_every_sample_goes_to_one_stream(
         assert 1 <= len(runs) <= n_streams
         assert all(start < stop for start, stop in runs)
         # Updates end where they would in one stream.
-        assert all((a[1] - runs[0][0]) % scheme.unit(chunk) == 0 for a, _ in itertools.pairwise(runs))
+        assert all((a[1] - runs[0][0]) % scheme.rows_together(chunk) == 0 for a, _ in itertools.pairwise(runs))
     for runs in dealt[:-1]:
         assert runs[-1][1] - runs[0][0] == scheme.round_rows
     assert all(cut[1] - cut[0] <= max(longest, scheme.round_rows) for cut in cuts)

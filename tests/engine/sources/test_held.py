@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from dpca.engine.folds.fold import plan_for
 from dpca.engine.folds.fold_device import ThreadedSource
-from dpca.engine.folds.rounds import Averaging, DataParallel, Scheme
+from dpca.engine.folds.rounds import Averaging, DataParallel, RoundScheme
 from dpca.engine.sources.held_out import RemainingSource
 from dpca.engine.sources.shuffled import ShuffledSource
 from dpca.engine.sources.source import Source, ZarrSource, as_source
@@ -35,7 +35,7 @@ def derived(kinds: list[str], inner: Source = STACK) -> Source:
     return source
 
 
-def planned(scheme: Scheme | None, source: Source) -> int:
+def planned(scheme: RoundScheme | None, source: Source) -> int:
     """Bytes of a task."""
     rule, whole = InBatches(Oja(5), 100), Whole(tuple(source.shape[1:]))
     given = rule.rule if isinstance(scheme, DataParallel) else rule

@@ -16,8 +16,8 @@ from dpca import PCA, BandPCA, CellPCA, KernelPCA, StreamingPCA
 from dpca.cli import main
 from dpca.jobs import fit_store, read_live
 from dpca.jobs.models.live import write_live
+from dpca.models.base.callbacks import Progress
 from dpca.models.base.store import load_any
-from dpca.models.base.watching import Progress
 from dpca.storage import DataError, StoreError, open_stack
 from tests.conftest import smooth_images
 

@@ -38,7 +38,7 @@ def fitted(images: np.ndarray) -> BandPCA:
 
 def test_every_band_is_the_pca_of_its_attributes(images: np.ndarray, fitted: BandPCA) -> None:
     scores = fitted.transform(images)
-    n_bands = fitted.bands_.n_partitions
+    n_bands = fitted.bands_.n_parts
     assert scores.shape == (120, n_bands, 5)
     assert n_bands > 15
     for i in range(n_bands):
@@ -246,7 +246,7 @@ def test_scikit_learns_conventions(images: np.ndarray, fitted: BandPCA) -> None:
         "keep_channels": True,
     }
     names = fitted.get_feature_names_out()
-    assert len(names) == len(set(names)) == fitted.bands_.n_partitions * 5
+    assert len(names) == len(set(names)) == fitted.bands_.n_parts * 5
     assert names[6] == "band1_component1"
     assert fitted.n_features_in_ == math.prod((40, 36, 3))
 

@@ -235,7 +235,7 @@ def test_components_are_orthonormal_and_ordered_in_every_cell(k: int) -> None:
             CellPCA(k, cell_shape=4).fit(x)
         return
     model = CellPCA(k, cell_shape=4).fit(x)
-    for i in range(model.grid_.n_partitions):
+    for i in range(model.grid_.n_parts):
         box = tuple(slice(a, b) for a, b in model.grid_.region(i))
         rows = model.components_[(slice(None), *box)].reshape(k, -1).astype(float)
         kept = min(k, rows.shape[1])

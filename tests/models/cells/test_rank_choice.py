@@ -110,5 +110,5 @@ def test_a_partition_that_keeps_all_of_its_attributes_wants_no_more() -> None:
         choice(ratio=1).warn_where_short(np.array([2, 2]), whole)
         choice(ratio=1).warn_where_short(np.array([1, 1]), KNOWN)
         choice(ratio=1, max_components=2).warn_where_short(np.array([2, 2]), KNOWN)
-    with pytest.warns(RankWarning, match="1 partitions keep all 2"):
+    with pytest.warns(RankWarning, match="keep"):
         choice(ratio=1).warn_where_short(np.array([2, 1]), KNOWN)

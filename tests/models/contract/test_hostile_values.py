@@ -18,7 +18,7 @@ from dpca.choices import MAPPINGS
 from dpca.cli import main
 from dpca.engine.folds.plan import PlanError
 from dpca.models.linear.pca_solvers import SOLVERS
-from dpca.parameters.streaming import METHODS
+from dpca.parameters.streaming import RULE_CLASSES
 from dpca.storage import DataError
 from dpca.storage.run import Run
 
@@ -29,7 +29,7 @@ pytestmark = [
 ]
 RANGE = {"data_range": (-3.0, 7.0)}
 MODELS: dict[str, Callable[[], Any]] = {
-    **{method: lambda m=method: StreamingPCA(1, method=m, random_state=0, batch_size=4) for method in METHODS},
+    **{method: lambda m=method: StreamingPCA(1, method=m, random_state=0, batch_size=4) for method in RULE_CLASSES},
     "passes": lambda: StreamingPCA(1, n_passes=2, oversampling=0),
     "shuffled": lambda: StreamingPCA(1, method="ccipca", shuffle=True, random_state=0),
     "averaged": lambda: StreamingPCA(
@@ -106,7 +106,7 @@ def check(model: Any, x: np.ndarray) -> None:
     rows, ranks = np.ascontiguousarray(model.components_), getattr(model, "ranks_", None)
     parts = [rows]
     if ranks is not None and not getattr(model, "overlap", 0):
-        split, n = model.partition_, model.partition_.n_partitions
+        split, n = model.partition_, model.partition_.n_parts
         parts = split.split(rows, range(n), (0,) * (rows.ndim - 1), np.empty_like(rows).reshape(-1))
         parts = [part[:rank] for part, rank in zip(parts, ranks.ravel(), strict=True)]
     if not getattr(model, "overlap", 0):

@@ -22,7 +22,7 @@ import dpca
 from dpca import CellPCA
 from dpca.engine.sources.source import Source
 from dpca.jobs import CompressionSettings, compress, fit_store, reconstruct_store, transform_store
-from dpca.models.base.store import Kept, StoredModel, load_any
+from dpca.models.base.store import StoreContents, StoredModel, load_any
 from dpca.models.cells.partitioned import PartitionedPCA
 from dpca.partition.base import Partition
 from dpca.report.record import read_report
@@ -99,10 +99,10 @@ class StripPCA(PartitionedPCA):
         return f"strips of {self.width} columns"
 
     def report_numbers(self) -> dict[str, Any]:
-        return super().report_numbers() | {"strips": self.partition_.n_partitions}
+        return super().report_numbers() | {"strips": self.partition_.n_parts}
 
-    def _kept(self) -> Kept:
-        return Kept(self._stored_arrays(("strip",)), self._facts(width=self.width), self.store_version)
+    def _to_store(self) -> StoreContents:
+        return StoreContents(self._stored_arrays(("strip",)), self._facts(width=self.width), self.store_version)
 
     @classmethod
     def _from_store(cls, stored: StoredModel) -> Self:

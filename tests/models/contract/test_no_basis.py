@@ -26,10 +26,10 @@ from dpca.cli import main
 from dpca.engine.folds.plan import PlanError
 from dpca.engine.sources.source import Source, as_samples, as_source, opened
 from dpca.jobs import CompressionSettings, compress, fit_store, reconstruct_store, transform_store
+from dpca.models.base.callbacks import FitCallbacks
 from dpca.models.base.estimator import Estimator
 from dpca.models.base.passes import Passes
-from dpca.models.base.store import Kept, StoredModel, load_any
-from dpca.models.base.watching import Watching
+from dpca.models.base.store import StoreContents, StoredModel, load_any
 from dpca.partition import Whole
 from dpca.report.record import read_report
 from dpca.representation.base import Representation, array_digest
@@ -136,9 +136,9 @@ class CodebookModel(Estimator):
         self.n_codes = n_codes
         self.memory_budget = memory_budget
 
-    def _fit(self, X: Any, run: Run, watching: Watching | None = None) -> None:
+    def _fit(self, X: Any, run: Run, callbacks: FitCallbacks | None = None) -> None:
         source = as_source(opened(X))
-        passes = Passes(source, run, watching=watching)
+        passes = Passes(source, run, callbacks=callbacks)
         shape, d = tuple(source.shape[1:]), math.prod(source.shape[1:])
         books = Codebooks(shape, np.zeros((0, self.n_codes, d), np.float32))
         first = np.empty((self.n_codes, *shape), source.dtype)
@@ -180,7 +180,7 @@ class CodebookModel(Estimator):
     def report_numbers(self) -> dict[str, Any]:
         return {"components": len(self.codes_), "method": "k-means", "passes": self.n_passes_, "books": self.n_books}
 
-    def _kept(self) -> Kept:
+    def _to_store(self) -> StoreContents:
         facts = {
             "sample_shape": list(self.sample_shape_),
             "n_components": len(self.codes_),
@@ -188,7 +188,7 @@ class CodebookModel(Estimator):
             "n_codes": self.n_codes,
             "n_passes": self.n_passes_,
         }
-        return Kept({"codes": (self.codes_, ("component", "code", "feature"))}, facts, self.store_version)
+        return StoreContents({"codes": (self.codes_, ("component", "code", "feature"))}, facts, self.store_version)
 
     @classmethod
     def _from_store(cls, stored: StoredModel) -> Self:

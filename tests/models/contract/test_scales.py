@@ -10,14 +10,14 @@ from sklearn.base import clone
 
 import dpca
 from dpca.models.linear.pca_solvers import SOLVERS
-from dpca.parameters.streaming import METHODS
+from dpca.parameters.streaming import RULE_CLASSES
 from dpca.storage import DataError
 
 pytestmark = pytest.mark.filterwarnings("ignore::UserWarning")
 
 MODELS: dict[str, Any] = {
     **{f"PCA {solver}": dpca.PCA(3, solver=solver, random_state=0) for solver in ("auto", *SOLVERS)},
-    **{method: dpca.StreamingPCA(3, method=method, random_state=0) for method in METHODS},
+    **{method: dpca.StreamingPCA(3, method=method, random_state=0) for method in RULE_CLASSES},
     "cells": dpca.CellPCA(2, cell_shape=2),
     "shared cells": dpca.CellPCA(2, cell_shape=2, shared=True),
     "lapped cells": dpca.CellPCA(2, cell_shape=(8, 3), overlap=2),

@@ -17,14 +17,14 @@ from sklearn.base import clone
 
 from dpca import BandPCA, CellPCA, StreamingPCA
 from dpca.models.base.store import load_any
-from dpca.parameters.streaming import METHODS
+from dpca.parameters.streaming import RULE_CLASSES
 from dpca.rules import Constant, Sanger
 from dpca.storage import DataError, StoreError
 from tests.conftest import smooth_images
 from tests.helpers.resealing import edit_facts
 
 MODELS: dict[str, Callable[[], Any]] = {
-    **{method: lambda m=method: StreamingPCA(2, method=m, random_state=0, batch_size=10) for method in METHODS},
+    **{method: lambda m=method: StreamingPCA(2, method=m, random_state=0, batch_size=10) for method in RULE_CLASSES},
     "cells": lambda: CellPCA(2, cell_shape=4),
     "overlap": lambda: CellPCA(2, cell_shape=4, overlap=2),
     "shared": lambda: CellPCA(2, cell_shape=4, shared=True),

@@ -96,7 +96,7 @@ def test_numbers_beyond_all_measure(model: Any) -> None:
 
 
 def test_a_band_of_any_size_is_at_most_all_attributes() -> None:
-    assert BandPCA(2, band_size=10**30, mapping="raster").fit(X).bands_.n_partitions == 1
+    assert BandPCA(2, band_size=10**30, mapping="raster").fit(X).bands_.n_parts == 1
 
 
 def wrong_samples(folder: Path) -> dict[str, Any]:

@@ -19,13 +19,13 @@ from dpca.engine.folds.fold import fold
 from dpca.engine.sources.source import as_source
 from dpca.models import ConvergenceWarning
 from dpca.models.streaming.streaming_methods import RuleStream, make_rule, rule_class
-from dpca.parameters.streaming import METHODS
+from dpca.parameters.streaming import RULE_CLASSES
 from dpca.partition import Whole
 from dpca.rules import Constant, Harmonic, Oja
 from tests.rules.streams import lost_variance, planted
 
 Digits = tuple[np.ndarray, np.ndarray, np.ndarray]
-SETTLED = [m for m in METHODS if m != "block-power"]
+SETTLED = [m for m in RULE_CLASSES if m != "block-power"]
 
 
 def fitted(x: Any, method: Any, k: int = 3, **parameters: Any) -> tuple[StreamingPCA, list[str]]:

@@ -13,14 +13,14 @@ from sklearn.base import clone
 
 from dpca import StreamingPCA
 from dpca.models.streaming.streaming_methods import rule_class
-from dpca.parameters.streaming import METHODS
+from dpca.parameters.streaming import RULE_CLASSES
 from dpca.storage.errors import DataError
 from dpca.storage.run import Run
 from tests.conftest import smooth_images
 
 SHAPE = (8, 9, 3)
-AVERAGED = {method for method in METHODS if rule_class(method)().averageable}
-SUMMED = {method for method in METHODS if rule_class(method)().summable}
+AVERAGED = {method for method in RULE_CLASSES if rule_class(method)().averageable}
+SUMMED = {method for method in RULE_CLASSES if rule_class(method)().summable}
 # Stores in the order in which the test made them, which is random.
 pytestmark = pytest.mark.filterwarnings("ignore::dpca.models.OrderWarning")
 
@@ -46,7 +46,7 @@ def test_known_methods_have_their_executions() -> None:
 
 
 @pytest.mark.cases(4)
-@pytest.mark.parametrize("method", METHODS)
+@pytest.mark.parametrize("method", RULE_CLASSES)
 def test_each_method_does_what_it_allows(images: np.ndarray, method: str) -> None:
     chain = StreamingPCA(4, method=method, batch_size=20, random_state=0, execution="chain")
     alone = clone(chain).fit(images) if method in AVERAGED | SUMMED else None

@@ -15,7 +15,7 @@ import zarr
 from dpca import StreamingPCA
 from dpca.models import ConvergenceWarning, OrderWarning
 from dpca.models.streaming.streaming_methods import rule_class
-from dpca.parameters.streaming import METHODS
+from dpca.parameters.streaming import RULE_CLASSES
 from dpca.storage.errors import DataError
 from tests.rules.streams import lost_variance
 
@@ -23,7 +23,7 @@ pytestmark = [
     pytest.mark.filterwarnings("ignore::dpca.models.ConvergenceWarning"),
     pytest.mark.filterwarnings("ignore::dpca.models.OrderWarning"),
 ]
-every_method = pytest.mark.parametrize("method", list(METHODS))
+every_method = pytest.mark.parametrize("method", list(RULE_CLASSES))
 
 
 def samples(n: int = 240, shape: tuple[int, ...] = (12,), seed: int = 0) -> np.ndarray:

@@ -27,7 +27,7 @@ from dpca.models.streaming.streaming_methods import (
     with_former_options,
 )
 from dpca.parameters.declaration import declared_in
-from dpca.parameters.streaming import METHODS
+from dpca.parameters.streaming import RULE_CLASSES
 from dpca.rules import (
     CCIPCA,
     IPCA,
@@ -100,7 +100,7 @@ def test_a_rule_brings_its_options(rule: Any) -> None:
     assert model.method is rule
 
 
-@pytest.mark.parametrize("method", METHODS)
+@pytest.mark.parametrize("method", RULE_CLASSES)
 def test_a_name_is_the_rule_without_options(method: str) -> None:
     x = planted(700)
     a = StreamingPCA(3, method=method, random_state=4).fit(x)
@@ -115,7 +115,7 @@ def test_a_name_is_the_rule_without_options(method: str) -> None:
         assert rule.rule.acceleration == SecondStrategy(seed=5)
 
 
-@pytest.mark.parametrize("method", [m for m in METHODS if m != "incremental-svd"])
+@pytest.mark.parametrize("method", [m for m in RULE_CLASSES if m != "incremental-svd"])
 def test_an_option_of_the_default_is_no_option_of_others(method: str) -> None:
     for name, value in {"oversampling": 1, "forgetting": 0.9}.items():
         for given in (method, rule_class(method)()):

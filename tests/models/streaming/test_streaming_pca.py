@@ -15,7 +15,7 @@ from dpca import StreamingPCA
 from dpca.kernels.algebra import linalg_int8
 from dpca.models import OrderWarning
 from dpca.models.streaming.streaming_methods import default_method, rule_class
-from dpca.parameters.streaming import METHODS
+from dpca.parameters.streaming import RULE_CLASSES
 from dpca.storage.errors import DataError
 from dpca.storage.run import Run
 from tests.conftest import smooth_images
@@ -96,7 +96,7 @@ def test_a_second_pass_measures_and_improves(images: np.ndarray, exact: PCA) -> 
 
 
 @pytest.mark.filterwarnings("ignore::dpca.models.ConvergenceWarning")
-@pytest.mark.parametrize("method", [m for m in METHODS if not rule_class(m).mergeable])
+@pytest.mark.parametrize("method", [m for m in RULE_CLASSES if not rule_class(m).mergeable])
 def test_sequential_rules_find_most_of_the_variance(images: np.ndarray, exact: PCA, method: str) -> None:
     # Steps of the gradient rules are made for variances below 1.
     best = exact.explained_variance_.sum()

@@ -14,7 +14,7 @@ from dpca.engine.folds.checkpoint import load_states, save_states
 from dpca.kernels.algebra import linalg
 from dpca.kernels.patches import PatchGrid
 from dpca.models.streaming.streaming_methods import rule_class
-from dpca.parameters.streaming import METHODS
+from dpca.parameters.streaming import RULE_CLASSES
 from dpca.rules import BlockPower, ExplicitKrasulina, ImplicitKrasulina, IncrementalSVD, Oja
 from dpca.rules.base.minibatch import InBatches
 from dpca.rules.base.rule import Wrapper
@@ -41,7 +41,7 @@ from tests.rules.streams import fit, fold, lost_variance, planted
 
 #: name -> k, options -> rule
 STREAMING: dict[str, Callable[..., Any]] = {
-    **{method: lambda k=3, method=method, **o: rule_class(method)(k, **o) for method in METHODS},
+    **{method: lambda k=3, method=method, **o: rule_class(method)(k, **o) for method in RULE_CLASSES},
     "oja-every-3": lambda k=3, **o: Oja(k, orthonormalize_every=3, **o),
     "explicit-krasulina": lambda k=3, **o: ExplicitKrasulina(k, **o),
     "implicit-krasulina-online": lambda k=3, **o: ImplicitKrasulina(k, online=True, **o),
@@ -239,7 +239,7 @@ def test_what_a_rule_does_not_promise_it_refuses(name: str) -> None:
             rule.average(state, [state, state])
     if not rule.summable:
         with pytest.raises(NotImplementedError, match="not summable"):
-            rule.partial(state, samples(np.float32))
+            rule.partial_sums(state, samples(np.float32))
     needs = getattr(rule, "least_samples", 0)
     if needs:
         with pytest.raises(ValueError, match=rf"0 sample\(s\) have no .*: give at least {needs}"):
@@ -372,7 +372,7 @@ WRONG = {
 }
 
 
-@pytest.mark.parametrize("method", METHODS)
+@pytest.mark.parametrize("method", RULE_CLASSES)
 def test_options_are_checked(method: str) -> None:
     kind = rule_class(method)
     known = {field.name for field in fields(kind)} - {"n_components"}

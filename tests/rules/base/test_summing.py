@@ -39,7 +39,7 @@ each_rule = pytest.mark.parametrize("rule", RULES, ids=lambda rule: type(rule)._
 
 
 def in_parts(rule: Any, state: State, parts: list[np.ndarray]) -> State:
-    sums = [rule.partial(state, part) for part in parts]
+    sums = [rule.partial_sums(state, part) for part in parts]
     return rule.apply(state, reduce(lambda a, b: rule.combine(state, a, b), sums))
 
 
@@ -66,7 +66,7 @@ def test_sums_by_hand() -> None:
     rows = state.arrays["components"]
     centered = x - x.mean(0)
     for cut in (0, 1, 4, 11):
-        sums = rule.combine(state, rule.partial(state, x[:cut]), rule.partial(state, x[cut:]))
+        sums = rule.combine(state, rule.partial_sums(state, x[:cut]), rule.partial_sums(state, x[cut:]))
         np.testing.assert_allclose(sums.arrays["products"], rows @ centered.T @ centered, rtol=1e-12, atol=1e-12)
         np.testing.assert_allclose(sums.arrays["mean"], x.mean(0), rtol=1e-13)
         assert float(sums.arrays["scatter"]) == pytest.approx(float(np.sum(centered**2)), rel=1e-13)

@@ -67,11 +67,11 @@ def test_exif_rotation_is_applied(kind: str, orientation: int) -> None:
     assert decoded.shape == ((20, 24, 3) if orientation > 4 else (24, 20, 3))
     np.testing.assert_array_equal(decoded, upright)
     # a stack of that shape accepts it, although its header says the other way round
-    decode(payload, DecodeOptions().settle(decoded, "first.jpg"))
+    decode(payload, DecodeOptions().with_first_image(decoded, "first.jpg"))
 
 
 def test_a_wrong_turn_is_another_size() -> None:
-    settled = DecodeOptions().settle(np.empty((20, 24, 3), np.uint8), "first.png")
+    settled = DecodeOptions().with_first_image(np.empty((20, 24, 3), np.uint8), "first.png")
     assert "24 x 20 pixels" in refused(encoded(RGB), settled)
 
 
@@ -216,7 +216,7 @@ def test_bombs_are_refused_by_their_header(bomb: bytes) -> None:
 
 @pytest.mark.usefixtures("_undecoded")
 def test_another_size_is_refused_by_its_header() -> None:
-    settled = DecodeOptions().settle(RGB, "first.jpg")
+    settled = DecodeOptions().with_first_image(RGB, "first.jpg")
     message = refused(png_bomb(9000, 9000), settled)
     for words in ("9000 x 9000 pixels", "24 x 20", "'first.jpg'", "resize=(24, 20)", "crop=(24, 20)"):
         assert words in message
@@ -272,7 +272,7 @@ def test_damage_never_raises_anything_else(
 ) -> None:
     sound = encoded(pixels(3, 60, 70), kind, **options)
     rng = np.random.default_rng(7)
-    rules = DecodeOptions().settle(truth(sound), "first")
+    rules = DecodeOptions().with_first_image(truth(sound), "first")
     for _ in range(150):
         payload = bytearray(sound)
         for place in rng.integers(0, len(payload), rng.integers(1, 6)):
@@ -289,11 +289,11 @@ def test_damage_never_raises_anything_else(
 
 class TestRules:
     def test_grey_is_repeated_in_a_color_stack(self) -> None:
-        for rules in (DecodeOptions(color="rgb"), DecodeOptions().settle(RGB, "first.png")):
+        for rules in (DecodeOptions(color="rgb"), DecodeOptions().with_first_image(RGB, "first.png")):
             np.testing.assert_array_equal(decode(encoded(GREY), rules), np.stack([GREY] * 3, -1))
 
     def test_color_in_a_grey_stack_is_refused(self) -> None:
-        message = refused(encoded(RGB), DecodeOptions().settle(GREY, "first.png"))
+        message = refused(encoded(RGB), DecodeOptions().with_first_image(GREY, "first.png"))
         assert "'first.png'" in message
         assert "--color rgb" in message
 
@@ -327,7 +327,7 @@ class TestRules:
         np.testing.assert_array_equal(decode(encoded(RGB), DecodeOptions(resize=(24, 20))), RGB)
 
     def test_another_type_is_refused(self) -> None:
-        message = refused(encoded(GREY.astype(np.uint16)), DecodeOptions().settle(GREY, "first.png"))
+        message = refused(encoded(GREY.astype(np.uint16)), DecodeOptions().with_first_image(GREY, "first.png"))
         for words in ("uint16", "uint8", "'first.png'"):
             assert words in message
 

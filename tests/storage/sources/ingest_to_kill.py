@@ -25,15 +25,15 @@ def main(source: str, target: str, on_error: Any) -> None:
     """Ingest with a pause in every task."""
     # the module, which the function of the same name hides in the package
     ingest: Any = importlib.import_module("dpca.storage.ingest")
-    filling: Any = importlib.import_module("dpca.storage.filling")
+    writer: Any = importlib.import_module("dpca.storage.stack_writer")
     ingest.choose_layout = small_shards
-    decode = filling.decode
+    decode = writer.decode
 
     def slow_decode(*args: Any) -> Any:
         time.sleep(0.002)
         return decode(*args)
 
-    filling.decode = slow_decode
+    writer.decode = slow_decode
     print("ready", flush=True)
     ingest.ingest(source, target, reading=ReadOptions(on_error=on_error), run=Run(threads=2))
 

@@ -25,7 +25,7 @@ from tests.storage.sources.made_sources import (
 
 # the module, which the function of the same name hides in the package
 INGEST: Any = importlib.import_module("dpca.storage.ingest")
-FILLING: Any = importlib.import_module("dpca.storage.filling")
+WRITER: Any = importlib.import_module("dpca.storage.stack_writer")
 
 BROKEN = encoded(pixels(99), "JPEG")[:300]
 
@@ -77,13 +77,13 @@ class Breaking(Reader):
 def noted_writes(monkeypatch: pytest.MonkeyPatch) -> list[int]:
     """Return a list that will hold the first row of every shard that is written."""
     written: list[int] = []
-    write = FILLING.write_shard
+    write = WRITER.write_shard
 
     def noting(array: Any, start: int, values: Any) -> None:
         written.append(start)
         write(array, start, values)
 
-    monkeypatch.setattr(FILLING, "write_shard", noting)
+    monkeypatch.setattr(WRITER, "write_shard", noting)
     return written
 
 

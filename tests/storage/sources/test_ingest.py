@@ -25,8 +25,8 @@ from dpca.storage.survey import ReadOptions, survey
 from tests.helpers.forked import Programs
 from tests.storage.sources.ingesting import (
     BROKEN,
-    FILLING,
     SOURCES,
+    WRITER,
     Breaking,
     Interrupted,
     bad_files,
@@ -336,7 +336,7 @@ def test_a_source_that_a_worker_does_not_see(tmp_path: Path) -> None:
     path.unlink()
     form = survey(open_reader(write_zip(tmp_path / "b.zip", jpegs(3))), ReadOptions())
     with pytest.raises(DataError, match=r"source .*a\.zip.* worker"):
-        FILLING.fill_shard(str(tmp_path / "out"), 0, part, form, True)
+        WRITER.write_decoded(str(tmp_path / "out"), 0, part, form, True)
 
 
 def test_progress_counts_every_sample_once(tmp_path: Path) -> None:

@@ -1,4 +1,4 @@
-"""Watching a fold: the times of callbacks, and the progress so far that they receive."""
+"""Callbacks of a fold: their times, and the progress so far that they receive."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ class FoldProgress:
     n_samples : int
         Number of samples in the states.
     states : callable
-        Returns copies of the states of all partitions, in order, merged over segments.
+        Returns copies of the states of all parts, in order, merged over segments.
     report : callable
         Returns the cost of the fold so far.
     reached : sequence of State
@@ -55,7 +55,7 @@ class FoldProgress:
     reached: Sequence[State] = ()
 
 
-class Watch(ABC):
+class FoldCallback(ABC):
     """Decides when a fold pauses for a callback, and is that callback. The result of the fold does not depend on it."""
 
     #: Samples after which the fold ends, if any.
@@ -74,12 +74,12 @@ class Watch(ABC):
         """
 
     @abstractmethod
-    def look(self, look: FoldProgress) -> None:
+    def __call__(self, progress: FoldProgress) -> None:
         """Receive the progress so far, in this process. An exception ends the fold, and its checkpoints are kept."""
 
 
 @dataclass
-class Marks(Watch):
+class Marks(FoldCallback):
     """Callbacks after given numbers of samples."""
 
     marks: Sequence[int]
@@ -96,10 +96,10 @@ class Marks(Watch):
         at = bisect_right(ahead, n_samples)
         return ahead[at] if at < len(ahead) else 2**62
 
-    def look(self, look: FoldProgress) -> None:
+    def __call__(self, progress: FoldProgress) -> None:
         """Call ``seen``, if this is a mark."""
-        if look.n_samples in self.marks:
-            self.seen(look)
+        if progress.n_samples in self.marks:
+            self.seen(progress)
 
 
 @dataclass
@@ -164,7 +164,7 @@ class Pace:
         early = self._early(n_before)
         return now >= self._due or (early is not None and n_samples >= early)
 
-    def looked(self, seconds: float) -> None:
+    def called_back(self, seconds: float) -> None:
         """Record the time of a callback, in seconds."""
         self._cost = seconds
         self._due = self.clock() + max(self.every, seconds * (1 / _SHARE - 1))

@@ -13,8 +13,8 @@ from typing import Any, TypeVar
 
 import numpy as np
 
-from dpca.engine.folds.boundary import guarded
-from dpca.engine.folds.watching import FoldProgress, FoldReport, Pace, Watch
+from dpca.engine.folds.boundary import named_errors
+from dpca.engine.folds.callbacks import FoldCallback, FoldProgress, FoldReport, Pace
 from dpca.kernels.algebra.types import Array
 from dpca.rules.base.state import State
 from dpca.storage.errors import DataError
@@ -88,7 +88,7 @@ class Raised(BaseException):
 
 
 @dataclass
-class Watching:
+class FitCallbacks:
     """The callback and the budgets of one fit.
 
     Parameters
@@ -119,9 +119,9 @@ class Watching:
         self.pace = Pace(math.inf if self.callback is None else EVERY, self.max_seconds)
 
     @classmethod
-    def asked(
+    def requested(
         cls, estimator: Any, callback: Callback | None, max_seconds: float | None, max_samples: int | None
-    ) -> Watching | None:
+    ) -> FitCallbacks | None:
         """Return the callback and budgets of a fit with these arguments, None without any.
 
         Raises
@@ -135,31 +135,31 @@ class Watching:
             raise DataError(f"callback is of type {type(callback).__name__}: use a function of one dpca.Progress")
         return cls(estimator, callback, *checked_budgets(max_seconds, max_samples))
 
-    def fold(
-        self, make: Callable[[list[State]], Any], settle: Callable[[Any, Any, int], None], n_samples: int
-    ) -> Watch:
-        """Return the watch of one fold.
+    def of_fold(
+        self, make: Callable[[list[State]], Any], set_fitted: Callable[[Any, Any, int], None], n_samples: int
+    ) -> FoldCallback:
+        """Return the callback of one fold.
 
         Parameters
         ----------
         make : callable (states) -> found
             Computes the results from the states, which it may overwrite.
-        settle : callable (model, found, n_samples_seen)
+        set_fitted : callable (model, found, n_samples_seen)
             Sets the fitted attributes of a copy of the estimator from the results.
         n_samples : int
             Samples of the stack.
         """
         self.n_samples = n_samples
-        return _FoldWatch(self, make, settle, n_samples)
+        return _CallbackInFold(self, make, set_fitted, n_samples)
 
-    def show(self, settle: Callable[[Any], None], n_samples: int, report: FoldReport | None = None) -> None:
+    def show(self, set_fitted: Callable[[Any], None], n_samples: int, report: FoldReport | None = None) -> None:
         """Pass the model of all samples to the callback before further passes.
 
         Raises
         ------
         Enough
         """
-        self.latest, self.complete, self.n_samples = self._model(settle), True, n_samples
+        self.latest, self.complete, self.n_samples = self._model(set_fitted), True, n_samples
         if report is not None:
             self.latest.fit_report_ = report
         self._call_back(n_samples)
@@ -170,7 +170,7 @@ class Watching:
             n = max(self.n_samples, int(getattr(model, "n_samples_seen_", 0)))
             self.callback(Progress.of(model, n, self.pace.seconds, finished=True))
 
-    def look(self, settle: Callable[[Any], None], n_samples: int) -> None:
+    def show_so_far(self, set_fitted: Callable[[Any], None], n_samples: int) -> None:
         """Make the model so far, if possible, and pass it to the callback.
 
         Raises
@@ -179,12 +179,12 @@ class Watching:
         """
         began = time.perf_counter()
         try:
-            self.latest = self._model(settle)
+            self.latest = self._model(set_fitted)
         except DataError:
             # Few samples may have no model. If a value is invalid, the fit itself raises the error.
             return
         self._call_back(n_samples)
-        self.pace.looked(time.perf_counter() - began)
+        self.pace.called_back(time.perf_counter() - began)
 
     def is_over(self, n_samples: int) -> bool:
         """Return whether a budget is used up."""
@@ -196,12 +196,12 @@ class Watching:
             self.most = n_samples + self.max_samples
         return self.most
 
-    def _model(self, settle: Callable[[Any], None]) -> Any:
+    def _model(self, set_fitted: Callable[[Any], None]) -> Any:
         model = copy.copy(self.estimator)
         with warnings.catch_warnings():
             # The fit itself warns once, at its end.
             warnings.simplefilter("ignore", UserWarning)
-            settle(model)
+            set_fitted(model)
         vars(model).update(self.beside)
         return model
 
@@ -217,63 +217,63 @@ class Watching:
 
 
 @dataclass
-class _FoldWatch(Watch):
-    """The watch of one fold of a fit."""
+class _CallbackInFold(FoldCallback):
+    """The callback of one fold of a fit."""
 
-    watching: Watching
+    callbacks: FitCallbacks
     make: Callable[[list[State]], Any]
-    settle: Callable[[Any, Any, int], None]
+    set_fitted: Callable[[Any, Any, int], None]
     n_samples: int
 
     def until(self, n_samples: int) -> int:
         """Return the sample at which to stop next."""
-        self.most = self.watching.most_from(n_samples)
-        return self.watching.pace.until(n_samples)
+        self.most = self.callbacks.most_from(n_samples)
+        return self.callbacks.pace.until(n_samples)
 
     @property
     def exact(self) -> bool:
         """Whether the next run of samples may end inside a chunk, for an early first result."""
-        return self.watching.pace.is_early
+        return self.callbacks.pace.is_early
 
-    def look(self, look: FoldProgress) -> None:
+    def __call__(self, progress: FoldProgress) -> None:
         """Call the callback if it is due. End the fit if a budget is used up and there is a model.
 
         Further passes do not call it: their models would contain fewer samples than the model of the first pass.
         """
-        watching = self.watching
-        due, over = watching.pace.arrived(look.n_samples), watching.is_over(look.n_samples)
-        if watching.complete:
+        callbacks = self.callbacks
+        due, over = callbacks.pace.arrived(progress.n_samples), callbacks.is_over(progress.n_samples)
+        if callbacks.complete:
             if over:
                 raise Enough
         elif due or over:
 
-            def settle(model: Any) -> None:
-                guarded(self._learn, "the samples so far")(model, look)
+            def set_fitted(model: Any) -> None:
+                named_errors(self._set_so_far, "the samples so far")(model, progress)
 
-            watching.look(settle, self.n_samples)
+            callbacks.show_so_far(set_fitted, self.n_samples)
 
-    def _learn(self, model: Any, look: FoldProgress) -> None:
+    def _set_so_far(self, model: Any, progress: FoldProgress) -> None:
         with one_blas_thread():
-            found = self.make(look.states())
-        self.settle(model, found, look.n_samples)
-        model.fit_report_ = look.report()
+            found = self.make(progress.states())
+        self.set_fitted(model, found, progress.n_samples)
+        model.fit_report_ = progress.report()
 
 
 @contextmanager
-def watched(model: Any, watching: Watching | None) -> Iterator[None]:
+def may_end_early(model: Any, callbacks: FitCallbacks | None) -> Iterator[None]:
     """Let a callback or a budget end the fit in the block early, with the attributes of the last model so far."""
     try:
         yield
     except Enough:
-        vars(model).update(vars(watching.latest if watching else model))
+        vars(model).update(vars(callbacks.latest if callbacks else model))
     except Raised as raised:
         raise raised.__cause__ from None  # type: ignore[misc]
-    if watching is not None:
-        watching.end(model)
+    if callbacks is not None:
+        callbacks.end(model)
 
 
 def finish_all(rule: Any, states: list[State]) -> list[dict[str, Array]]:
-    """Return the results of a rule for the states of all partitions, and overwrite the states."""
+    """Return the results of a rule for the states of all parts, and overwrite the states."""
     return list(run_in_order(rule.finish, ((state,) for state in states), threads=thread_count()))
 
 

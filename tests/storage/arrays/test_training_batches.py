@@ -53,7 +53,7 @@ def test_every_sample_comes_once_whoever_reads_it(
     tmp_path_factory: Any, n: int, chunk: int, size: int, world: int, workers: int, seed: int | None, skipped: int
 ) -> None:
     stack, _ = numbered(tmp_path_factory.getbasetemp() / "numbered", n, chunk)
-    with mock.patch("dpca.storage.arrays.batches.window_chunks", return_value=4):  # one window would hold all
+    with mock.patch("dpca.storage.arrays.training_batches.window_chunks", return_value=4):  # one window would hold all
         whole = stack.batches(size, labels=np.arange(n), shuffle=seed, epoch=2)
         alone = samples_in(whole)
         assert sorted(alone) == list(range(n))

@@ -2,12 +2,12 @@
 
 ::
 
-    segment 0   |--|----|--------|   a strand: links, each from the end of the one before it
+    segment 0   |--|----|--------|   a segment: links, each from the end of the one before it
     segment 1   |--|----|--------|   in parallel: all links end before the next ones begin
-                   ^    ^            progress so far: the states of all strands are merged
+                   ^    ^            progress so far: the states of all segments are merged
     segment 2                        begins when the segments before it have ended, and are merged
 
-Segments and merges are those of a fold without a watch. A rule with results that depend on its batches receives the
+Segments and merges are those of a fold without a callback. A rule with results that depend on its batches receives the
 same batches. So the results do not depend on the ends of links.
 """
 
@@ -19,7 +19,8 @@ from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any
 
-from dpca.engine.folds.boundary import guarded
+from dpca.engine.folds.boundary import named_errors
+from dpca.engine.folds.callbacks import FoldCallback, FoldProgress, FoldReport
 from dpca.engine.folds.fold_tasks import (
     GroupResult,
     GroupTask,
@@ -28,8 +29,7 @@ from dpca.engine.folds.fold_tasks import (
     merge_states,
     segment_graph,
 )
-from dpca.engine.folds.rounds import Scheme, Span
-from dpca.engine.folds.watching import FoldProgress, FoldReport, Watch
+from dpca.engine.folds.rounds import RoundScheme, Span
 from dpca.engine.sources.source import Source
 from dpca.kernels.algebra.linalg import release_scratch
 from dpca.rules.base.state import State
@@ -38,14 +38,14 @@ from dpca.storage.remote.memory import usable_bytes
 from dpca.storage.remote.tasks import one_blas_thread
 from dpca.storage.run import Run
 
-Computed = Callable[[dict[Any, Any], Callable[[Any], None]], dict[Any, Any]]
+ComputeGraph = Callable[[dict[Any, Any], Callable[[Any], None]], dict[Any, Any]]
 # Memory of the progress so far, in states: copies of two, and one for `finish`.
 _COPIES = 3
 
 
 @dataclass
-class _Strand:
-    """One segment of one group of partitions, folded up to ``at``."""
+class _OpenSegment:
+    """One segment of one group of parts, folded up to ``at``."""
 
     work: GroupTask
     s: int
@@ -57,17 +57,17 @@ class _Strand:
 
 
 @dataclass
-class Strands:
-    """The segments of some groups of partitions.
+class LinkedFold:
+    """A fold of some groups of parts, link by link.
 
     Parameters
     ----------
     source : Source
     cuts : sequence of (start, stop)
         The segments.
-    scheme : Scheme or None
+    scheme : RoundScheme or None
     run : Run
-    computed : callable
+    compute_graph : callable
         Computes a graph, and reports each finished node.
     report : callable (peak_memory)
         Returns the cost of the fold so far.
@@ -82,9 +82,9 @@ class Strands:
 
     source: Source
     cuts: Sequence[Span]
-    scheme: Scheme | None
+    scheme: RoundScheme | None
     run: Run
-    computed: Computed
+    compute_graph: ComputeGraph
     report: Callable[[int], FoldReport]
     bar: Stage
     row_bytes: Sequence[int]
@@ -111,34 +111,34 @@ class Strands:
         waiting = math.ceil(math.log2(len(self.cuts))) if self._merges else 0
         return states * (self._side_by_side + waiting + _COPIES) <= usable_bytes()
 
-    def outcomes(self, watch: Watch | None) -> Generator[FoldProgress, None, dict[int, GroupResult]]:
+    def outcomes(self, callback: FoldCallback | None) -> Generator[FoldProgress, None, dict[int, GroupResult]]:
         """Fold all segments. Yield a `FoldProgress` after each link but the last; return the results of each group."""
         before, first = self._initial_states()
         for g in self.works:
             self.bar.advance(self.row_bytes[g] * (self.cuts[first - 1][1] if first else 0))
         for start in range(first, len(self.cuts), self._side_by_side):
             numbers = range(start, min(start + self._side_by_side, len(self.cuts)))
-            strands = {(g, s): self._strand(g, s, before[g]) for g in self.works for s in numbers}
-            while any(strand.at < strand.stop for strand in strands.values()):
-                self._link(strands, watch)
-                n = self._n_seen(strands)
-                if watch is not None and n < self.source.shape[0] and self._are_level(strands):
-                    report = partial(self.report, max(strand.reached[1] for strand in strands.values()))
-                    look = FoldProgress(n, partial(self._states, strands), report, self._reached(strands))
+            segments = {(g, s): self._open_segment(g, s, before[g]) for g in self.works for s in numbers}
+            while any(segment.at < segment.stop for segment in segments.values()):
+                self._link(segments, callback)
+                n = self._n_seen(segments)
+                if callback is not None and n < self.source.shape[0] and self._are_level(segments):
+                    report = partial(self.report, max(segment.reached[1] for segment in segments.values()))
+                    progress = FoldProgress(n, partial(self._states, segments), report, self._reached(segments))
                     try:
-                        yield look
+                        yield progress
                     except GeneratorExit:
-                        self._keep_parts(strands, 1)
+                        self._keep_parts(segments, 1)
                         raise
-            for (g, _), strand in strands.items():
-                before[g] = strand.reached
+            for (g, _), segment in segments.items():
+                before[g] = segment.reached
                 if self._merges:
-                    self._push(g, strand.reached)
+                    self._push(g, segment.reached)
         if self._merges:
             before = {g: self._all_merged(g) for g in self.works}
         copy = self.run.client is not None
         graph = {g: finish_graph(work, before.pop(g), len(self.cuts), copy=copy) for g, work in self.works.items()}
-        return self.computed(graph, lambda g: None)
+        return self.compute_graph(graph, lambda g: None)
 
     def _initial_states(self) -> tuple[dict[int, StatesAndPeak], int]:
         """Return the initial states and the index of the first segment to fold."""
@@ -150,45 +150,45 @@ class Strands:
             return {g: (list(self.resume_from), 0) for g in self.works}, 0
         return {g: work.begin() for g, work in self.works.items()}, 0
 
-    def _strand(self, g: int, s: int, before: StatesAndPeak) -> _Strand:
+    def _open_segment(self, g: int, s: int, before: StatesAndPeak) -> _OpenSegment:
         """Return a segment at its beginning or at its checkpoint."""
         work, (start, stop) = self.works[g], self.cuts[s]
         if self._merges and s:
             before = work.begin()
-        strand = _Strand(work, s, start, stop, before, start)
+        segment = _OpenSegment(work, s, start, stop, before, start)
         if self._merges and (found := work.load(s)):
-            strand.at, strand.reached = stop, (found, 0)
+            segment.at, segment.reached = stop, (found, 0)
         elif found := work.load(s, part=True):
-            strand.at, strand.reached = found.pop().counts["at"], (found, 0)
-        strand.kept_at = strand.at
-        if strand.at > start:
-            self.bar.advance(self.row_bytes[g] * (strand.at - start))
-        return strand
+            segment.at, segment.reached = found.pop().counts["at"], (found, 0)
+        segment.kept_at = segment.at
+        if segment.at > start:
+            self.bar.advance(self.row_bytes[g] * (segment.at - start))
+        return segment
 
-    def _link(self, strands: Mapping[tuple[int, int], _Strand], watch: Watch | None) -> None:
+    def _link(self, segments: Mapping[tuple[int, int], _OpenSegment], callback: FoldCallback | None) -> None:
         """Fold one link of each segment. Groups that are ahead wait for the others."""
-        live = {s: min(t.at for t in strands.values() if t.s == s) for _, s in strands}
+        live = {s: min(t.at for t in segments.values() if t.s == s) for _, s in segments}
         live = {s: at for s, at in live.items() if at < self.cuts[s][1]}
         rows = most = 2**62
-        if watch is not None:
-            n = self._n_seen(strands)
-            rows = math.ceil((watch.until(n) - n) / len(live))
-            most = rows if watch.exact else most
-            if watch.most is not None:
-                most = min(most, math.ceil((watch.most - n) / len(live)))
+        if callback is not None:
+            n = self._n_seen(segments)
+            rows = math.ceil((callback.until(n) - n) / len(live))
+            most = rows if callback.exact else most
+            if callback.most is not None:
+                most = min(most, math.ceil((callback.most - n) / len(live)))
         ends = {s: self._end(s, at, rows, most) for s, at in live.items()}
         graph = {}
-        for key, strand in strands.items():
-            if strand.at < (end := ends.get(strand.s, 0)):
-                work = replace(strand.work, checkpoints=None)
+        for key, segment in segments.items():
+            if segment.at < (end := ends.get(segment.s, 0)):
+                work = replace(segment.work, checkpoints=None)
                 graph[key] = segment_graph(
-                    work, self.source, (strand.at, end), strand.reached, self.scheme, self._n_parallel
+                    work, self.source, (segment.at, end), segment.reached, self.scheme, self._n_parallel
                 )
-        for (g, s), reached in self.computed(graph, lambda key: None).items():
-            strand = strands[g, s]
-            self.bar.advance(self.row_bytes[g] * (ends[s] - strand.at))
-            strand.at, strand.reached = ends[s], reached
-        self._keep_parts(strands, next(iter(self.works.values())).checkpoint_rows)
+        for (g, s), reached in self.compute_graph(graph, lambda key: None).items():
+            segment = segments[g, s]
+            self.bar.advance(self.row_bytes[g] * (ends[s] - segment.at))
+            segment.at, segment.reached = ends[s], reached
+        self._keep_parts(segments, next(iter(self.works.values())).checkpoint_rows)
 
     def _end(self, s: int, at: int, rows: int, most: int) -> int:
         """Return the end of a link that begins at sample ``at``: after about ``rows`` and at most ``most`` samples."""
@@ -198,40 +198,40 @@ class Strands:
             end = start + math.ceil((at + rows - start) / self._batch) * self._batch
         else:
             # If a link ended inside a chunk or window, that would be read twice.
-            unit = max(self.source.chunks[0], self.source.buffered_rows)
-            end = min(math.ceil((at + rows) / unit) * unit, at + max(1, most))
+            whole = max(self.source.chunks[0], self.source.buffered_rows)
+            end = min(math.ceil((at + rows) / whole) * whole, at + max(1, most))
         return min(end, stop)
 
-    def _keep_parts(self, strands: Mapping[tuple[int, int], _Strand], rows: int) -> None:
+    def _keep_parts(self, segments: Mapping[tuple[int, int], _OpenSegment], rows: int) -> None:
         """Keep the states of finished segments, and of those at least ``rows`` samples after their last checkpoint."""
-        for strand in strands.values():
-            if strand.at == strand.kept_at or (strand.at < strand.stop and strand.at - strand.kept_at < rows):
+        for segment in segments.values():
+            if segment.at == segment.kept_at or (segment.at < segment.stop and segment.at - segment.kept_at < rows):
                 continue
-            strand.work.keep(strand.s, strand.reached[0], None if strand.at == strand.stop else strand.at)
-            if strand.at == strand.stop and not self._merges:
+            segment.work.keep(segment.s, segment.reached[0], None if segment.at == segment.stop else segment.at)
+            if segment.at == segment.stop and not self._merges:
                 # Two checkpoints are kept, because a power cut may damage the newest.
-                strand.work.forget(strand.s - 2)
-            strand.kept_at = strand.at
+                segment.work.forget(segment.s - 2)
+            segment.kept_at = segment.at
 
-    def _n_seen(self, strands: Mapping[tuple[int, int], _Strand]) -> int:
+    def _n_seen(self, segments: Mapping[tuple[int, int], _OpenSegment]) -> int:
         """Return the number of samples in the states of all groups."""
-        least = {s: min(t.at for t in strands.values() if t.s == s) for _, s in strands}
+        least = {s: min(t.at for t in segments.values() if t.s == s) for _, s in segments}
         return self.cuts[min(least)][0] + sum(at - self.cuts[s][0] for s, at in least.items())
 
-    def _are_level(self, strands: Mapping[tuple[int, int], _Strand]) -> bool:
-        return all(strand.at == strands[next(iter(self.works)), s].at for (_, s), strand in strands.items())
+    def _are_level(self, segments: Mapping[tuple[int, int], _OpenSegment]) -> bool:
+        return all(segment.at == segments[next(iter(self.works)), s].at for (_, s), segment in segments.items())
 
-    def _reached(self, strands: Mapping[tuple[int, int], _Strand]) -> Sequence[State]:
-        one = len(strands) == 1 and not self._merges
-        return next(iter(strands.values())).reached[0] if one else ()
+    def _reached(self, segments: Mapping[tuple[int, int], _OpenSegment]) -> Sequence[State]:
+        one = len(segments) == 1 and not self._merges
+        return next(iter(segments.values())).reached[0] if one else ()
 
-    def _states(self, strands: Mapping[tuple[int, int], _Strand]) -> list[State]:
-        """Return copies of the states of all partitions in order, merged over segments."""
+    def _states(self, segments: Mapping[tuple[int, int], _OpenSegment]) -> list[State]:
+        """Return copies of the states of all parts in order, merged over segments."""
         found: dict[int, State] = {}
         with one_blas_thread():
             for g, work in self.works.items():
-                merge = guarded(work.rule.merge, work.called)
-                here = [t.reached[0] for (h, s), t in strands.items() if h == g and t.at > self.cuts[s][0]]
+                merge = named_errors(work.rule.merge, work.called)
+                here = [t.reached[0] for (h, s), t in segments.items() if h == g and t.at > self.cuts[s][0]]
                 pieces = [*(reached[0] for _, reached in self._merged[g]), *here]
                 for i, states in zip(work.group.partitions, zip(*pieces, strict=True), strict=True):
                     found[i] = states[0].copy()

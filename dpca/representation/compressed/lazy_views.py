@@ -28,7 +28,7 @@ _QUALITY = ("mse", "psnr", "ssim", "max_error")
 
 
 @dataclass(frozen=True, eq=False)
-class CompressedViews:
+class LazyViews:
     """Views of an opened compressed store, in addition to NumPy's indexing; see `Compressed` for the attributes."""
 
     path: str

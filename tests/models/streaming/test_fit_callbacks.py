@@ -12,7 +12,7 @@ import zarr
 from sklearn.base import clone
 
 from dpca import EOF, PCA, CellPCA, Progress, StreamingPCA
-from dpca.engine.folds.watching import Pace
+from dpca.engine.folds.callbacks import Pace
 from dpca.storage.run import Run
 from tests.conftest import smooth_images
 
@@ -111,7 +111,7 @@ def test_looks_come_early_and_then_take_a_twentieth_of_the_time() -> None:
         if pace.arrived(n):
             seen.append((n, now[0]))
             now[0] += 0.2
-            pace.looked(0.2)
+            pace.called_back(0.2)
     assert [n for n, _ in seen[:4]] == [16, 64, 256, 1024]
     later = [time for _, time in seen[4:]]
     assert np.diff(later) == pytest.approx(4.0, abs=0.3)

@@ -19,7 +19,7 @@ from hypothesis.extra import numpy as hnp
 import dpca
 from dpca import CellPCA
 from dpca.jobs import encode_store
-from dpca.representation.compressed import compressed_views, file_system
+from dpca.representation.compressed import file_system, lazy_views
 from dpca.storage import DataError, StoreError, ingest, open_stack
 from dpca.storage.survey import ReadOptions
 from tests.conftest import smooth_images
@@ -106,7 +106,7 @@ def test_levels_are_those_of_the_store(folder: Path) -> None:
 
 def test_large_samples_are_cut_between_cells(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     whole = dpca.open_compressed(folder / "images.zarr")[...]
-    monkeypatch.setattr(compressed_views, "_CHUNK_BYTES", 30_000)
+    monkeypatch.setattr(lazy_views, "_CHUNK_BYTES", 30_000)
     array = zarr.open_array(f"dpca::{folder}/images.zarr", mode="r")
     assert array.chunks == (128, 6, 12, 2)
     assert np.array_equal(array[...], whole)

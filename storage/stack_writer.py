@@ -44,12 +44,12 @@ from dpca.storage.transaction.workspace import Workspace
 # Memory for the blocks of a sequential source that wait for their tasks.
 _WAITING_BYTES = 1 << 30
 _ATTEMPTS = 3
-Filled = tuple[int, NDArray[np.int64]]
+PlannedShard = tuple[int, NDArray[np.int64]]
 """The number of a shard, and the items of the source in this shard."""
 
 
 @dataclass(frozen=True)
-class ShardFindings:
+class ShardResult:
     """The result of a task: rejected samples (index in the shard, reason), or else the range of its values."""
 
     rejected: tuple[tuple[int, str], ...] = ()
@@ -57,13 +57,13 @@ class ShardFindings:
     high: float | None = None
 
 
-def fill_shard(
+def write_decoded(
     array_path: str,
     start: int,
     source: Callable[[], Block] | Block,
     form: SampleForm,
     stop: bool,
-) -> ShardFindings:
+) -> ShardResult:
     """Read, decode and write one shard; a task of `dpca.storage.ingest.ingest`.
 
     Parameters
@@ -81,7 +81,7 @@ def fill_shard(
 
     Returns
     -------
-    ShardFindings
+    ShardResult
         If a sample is rejected, nothing is written.
 
     Raises
@@ -109,11 +109,11 @@ def fill_shard(
                 if stop:
                     break
     if rejected:
-        return ShardFindings(tuple(rejected))
+        return ShardResult(tuple(rejected))
     write_shard(open_array(array_path, "r+"), start, values)
     if form.data_range is not None:
-        return ShardFindings()
-    return ShardFindings((), float(values.min()), float(values.max()))
+        return ShardResult()
+    return ShardResult((), float(values.min()), float(values.max()))
 
 
 def _no_data(block: NDArray[Any]) -> Iterator[tuple[int, str]]:
@@ -134,7 +134,7 @@ def _no_data(block: NDArray[Any]) -> Iterator[tuple[int, str]]:
             yield int(i), f"has the value {values[i][where]} at {where}: {cf.REMEDY}"
 
 
-class Filling:
+class StackWriter:
     """Writes the samples of one stack.
 
     Parameters
@@ -227,7 +227,7 @@ class Filling:
         n_rejected = len(self.rejected)
         stage = self._run.progress("ingest", len(self.kept), "samples")
         map_shards(
-            fill_shard,
+            write_decoded,
             self._shards(stage),
             self._finished,
             stage=stage,
@@ -238,16 +238,16 @@ class Filling:
         )
         return len(self.rejected) == n_rejected
 
-    def _finished(self, filled: Filled, outcome: ShardFindings) -> None:
+    def _finished(self, filled: PlannedShard, outcome: ShardResult) -> None:
         shard, items = filled
         if outcome.rejected:
             self._reject(shard, {int(items[i]): reason for i, reason in outcome.rejected})
         else:
             self._work.mark_done(_unit(shard), _mark(items), {"low": outcome.low, "high": outcome.high})
 
-    def _shards(self, stage: Stage) -> Iterator[tuple[Filled, int, tuple[Any, ...]]]:
-        """Yield the shards that one pass writes, each with the arguments of `fill_shard`."""
-        planned: deque[Filled] = deque()
+    def _shards(self, stage: Stage) -> Iterator[tuple[PlannedShard, int, tuple[Any, ...]]]:
+        """Yield the shards that one pass writes, each with the arguments of `write_decoded`."""
+        planned: deque[PlannedShard] = deque()
         wanted = self._wanted(planned, stage)
         sources: Iterator[Any]
         if self._reader.random_access:
@@ -259,7 +259,7 @@ class Filling:
             start = shard * self._layout.rows_per_shard
             yield (shard, items), len(items), (self._path, start, source, self._form, self._stop)
 
-    def _wanted(self, planned: deque[Filled], stage: Stage) -> Iterator[list[int]]:
+    def _wanted(self, planned: deque[PlannedShard], stage: Stage) -> Iterator[list[int]]:
         """Yield the items of each shard that is missing or changed, by the current plan."""
         rows, n_rows = self._layout.rows_per_shard, len(self.kept)
         shard = 0
