@@ -1,7 +1,7 @@
 """Cell-based PCA of a stack of photographs: the main job, from images to scores, reconstructions and a report.
 
 It also reads volumes and vectors, and supports bands (--band-size) instead of cells. Without arguments it works on
-2,000 portraits of CelebA's size from a photograph inside scikit-image.
+2,000 synthetic portraits of CelebA's size, made from a photograph in scikit-image.
 """
 
 from __future__ import annotations

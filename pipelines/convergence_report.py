@@ -1,6 +1,6 @@
 """How fast streaming rules converge on a stack: against samples seen and against time, beside the exact components.
 
-Every rule gets the samples once, in their order. Without arguments it works on the 2,000 embedded portraits.
+Every rule gets the samples once, in their order. Without arguments it works on the 2,000 synthetic portraits.
 """
 
 from __future__ import annotations

@@ -3,7 +3,7 @@
     python pipelines/partition_report.py --source lfw.zarr --compare lfw --train-fraction 0.8 --output lfw-parts.zarr
 
 Tables 4.1 to 4.4 and figures 4.3 to 4.9. Held-out samples, which no fit has seen, have columns of their own. Without
-arguments it works on the 2,000 embedded portraits.
+arguments it works on the 2,000 synthetic portraits.
 """
 
 from __future__ import annotations

@@ -1,9 +1,9 @@
-"""The embedded source: portraits of CelebA's size, cut from one photograph that ships inside scikit-image.
+"""The default source of pipelines: synthetic portraits of CelebA's size.
 
-With it, a job can be tried and tested on a fresh machine without data and downloads. The photograph is NASA's portrait
-of Eileen Collins (``skimage.data.astronaut``, public domain). Every sample is that face, aligned as in CelebA's
-``img_align_celeba`` (eyes level, 111 rows down, 40 columns apart), then moved, scaled, turned and relit by a small
-random amount.
+They are made from one photograph in scikit-image, so a job runs on a new machine without downloads. The photograph is
+NASA's portrait of Eileen Collins (``skimage.data.astronaut``, public domain). Every sample is that face, aligned as in
+CelebA's ``img_align_celeba``: the eyes are level, 111 rows down and 40 columns apart. Then it is moved, scaled, turned
+and relit by a small random amount.
 """
 
 from __future__ import annotations
@@ -96,7 +96,7 @@ class Portraits(Reader):
     """
 
     kind = "portraits"
-    name = "embedded portraits"
+    name = "synthetic portraits"
     encoded = False
     sample_shape = (HEIGHT, WIDTH, 3)
     dtype = np.dtype(np.uint8)

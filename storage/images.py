@@ -6,7 +6,7 @@ Each image is decoded as follows:
 * The size is read from the header before decoding. An image with more than `MAX_PIXELS` pixels, or with another size
   than the stack, is rejected at this point, so a decompression bomb costs nothing.
 * EXIF orientation is applied, so pixels are upright.
-* Grey of 8 bits stays ``uint8``, 1 bit becomes 0 or 255, and grey of 9 to 16 bits stays ``uint16``. 32-bit float TIFF
+* Gray of 8 bits stays ``uint8``, 1 bit becomes 0 or 255, and gray of 9 to 16 bits stays ``uint16``. 32-bit float TIFF
   and PFM stay ``float32`` and must be finite. PGM and JPEG 2000 of any other depth are scaled to 8 or 16 bits.
 * Palette, CMYK and YCbCr images are converted to RGB by Pillow, without their embedded color profiles.
 * Transparency is composited over white. Opaque pixels keep their exact values.
@@ -17,7 +17,7 @@ Each image is decoded as follows:
 * A truncated file, or one that cannot be decoded for any other reason, is rejected.
 
 Within a stack (`DecodeOptions`), the first accepted image determines the color, size and type, unless they are given.
-In a color stack, grey images are repeated over the three channels. A color image in a grey stack is an error. ``crop``
+In a color stack, gray images are repeated over the three channels. A color image in a gray stack is an error. ``crop``
 cuts out the center, then ``resize`` (Lanczos) scales to exactly the given size.
 """
 
@@ -39,7 +39,7 @@ from PIL.TiffImagePlugin import TiffImageFile
 from dpca.storage.errors import DataError
 from dpca.storage.pictures import cut_depth, picture_of, plugin_of
 
-Color = Literal["auto", "rgb", "grey"]
+Color = Literal["auto", "rgb", "gray"]
 
 # The limit at which Pillow warns of a decompression bomb, about 256 MiB of RGB pixels.
 MAX_PIXELS = 2**28 // 3
@@ -62,9 +62,9 @@ class DecodeOptions:
 
     Parameters
     ----------
-    color : {"auto", "rgb", "grey"}
-        ``"auto"`` uses the color of the first accepted image, ``"grey"`` converts color with the luma of Pillow
-        (ITU-R 601), and ``"rgb"`` repeats grey over three channels.
+    color : {"auto", "rgb", "gray"}
+        ``"auto"`` uses the color of the first accepted image, ``"gray"`` converts color with the luma of Pillow
+        (ITU-R 601), and ``"rgb"`` repeats gray over three channels.
     crop : tuple of int, optional
         (height, width) in pixels of the center that is cut out. A smaller image is rejected.
     resize : tuple of int, optional
@@ -84,8 +84,8 @@ class DecodeOptions:
     first: str = ""
 
     def __post_init__(self) -> None:
-        if self.color not in ("auto", "rgb", "grey"):
-            raise DataError(f"color {self.color!r} is unknown: choose 'auto', 'rgb' or 'grey'")
+        if self.color not in ("auto", "rgb", "gray"):
+            raise DataError(f"color {self.color!r} is unknown: choose 'auto', 'rgb' or 'gray'")
         for option, size in (("crop", self.crop), ("resize", self.resize)):
             if size is not None and (len(size) != 2 or min(size) < 1 or size[0] * size[1] > self.max_pixels):
                 raise DataError(
@@ -153,7 +153,7 @@ def _opened(payload: bytes) -> ImageFile:
         # A malicious header can cause any exception in a decoder. All of them mean a broken image.
         raise DataError(_broken(picture.name, error)) from None
     if depth is not None:
-        raise DataError(f"has {depth} in each channel: save it with 8 bits per channel or as 16-bit grey")
+        raise DataError(f"has {depth} in each channel: save it with 8 bits per channel or as 16-bit gray")
     return image
 
 
@@ -176,7 +176,7 @@ def _check_header(image: ImageFile, rules: DecodeOptions) -> None:
 
 
 def _fast_pixels(image: ImageFile, payload: bytes) -> NDArray[Any] | None:
-    """Return the pixels of an upright grey or RGB JPEG, identical to those of Pillow; None if Pillow must decode it."""
+    """Return the pixels of an upright gray or RGB JPEG, identical to those of Pillow; None if Pillow must decode it."""
     colorspace = {"L": "GRAY", "RGB": "RGB"}.get(image.mode)
     if not isinstance(image, JpegImageFile) or colorspace is None or _orientation(image) in _UPRIGHT:
         return None
@@ -195,7 +195,7 @@ def _pixels(image: ImageFile) -> NDArray[Any]:
             "has 32-bit or signed integers or 64-bit floats: save it with unsigned integers of 8 or 16 bits, or float32"
         )
     if not image.mode.startswith("I") and ";16" in layout and image.mode != "F":
-        raise DataError("has 16 bits in each of several channels: save it with 8 bits per channel or as 16-bit grey")
+        raise DataError("has 16 bits in each of several channels: save it with 8 bits per channel or as 16-bit gray")
     try:
         image.load()
         upright: Image.Image = image
@@ -231,19 +231,19 @@ def _plain(image: Image.Image) -> NDArray[Any]:
             raise DataError(f"has the value {pixels[y, x]} at row {y}, column {x}: every pixel must be finite")
         return pixels
     if image.has_transparency_data:
-        grey = mode in ("1", "L", "LA", "La")
-        return _over_white(np.asarray(image.convert("LA" if grey else "RGBA")))
+        gray = mode in ("1", "L", "LA", "La")
+        return _over_white(np.asarray(image.convert("LA" if gray else "RGBA")))
     if mode == "1":
         return np.asarray(image.convert("L"))
     if mode in ("P", "CMYK", "YCbCr", "RGBX"):
         return np.asarray(image.convert("RGB"))
     if mode not in ("L", "RGB"):
-        raise DataError(f"has the color mode {mode}, which is not supported: save it as RGB or grey")
+        raise DataError(f"has the color mode {mode}, which is not supported: save it as RGB or gray")
     return np.asarray(image)
 
 
 def _over_white(pixels: NDArray[np.uint8]) -> NDArray[np.uint8]:
-    """Composite (..., grey or RGB, alpha) over white. Pixels with an alpha of 255 are exact."""
+    """Composite (..., gray or RGB, alpha) over white. Pixels with an alpha of 255 are exact."""
     color, alpha = pixels[..., :-1], pixels[..., -1:]
     if alpha.min() < 255:
         wide = alpha.astype(np.uint16)
@@ -257,12 +257,12 @@ def _colored(pixels: NDArray[Any], rules: DecodeOptions) -> NDArray[Any]:
     if pixels.ndim == 2:
         if rules.color == "rgb" or (rules.color == "auto" and settled is not None and len(settled) == 3):
             return np.broadcast_to(pixels[..., None], (*pixels.shape, 3))
-    elif rules.color == "grey":
+    elif rules.color == "gray":
         return np.asarray(Image.fromarray(pixels).convert("L"))
     elif rules.color == "auto" and settled is not None and len(settled) == 2:
         raise DataError(
-            f"is in color, but the stack is grey like its first image {rules.first!r}: give --color rgb "
-            f'(color="rgb") to convert all images to color, or --color grey (color="grey") to convert all to grey'
+            f"is in color, but the stack is gray like its first image {rules.first!r}: give --color rgb "
+            f'(color="rgb") to convert all images to color, or --color gray (color="gray") to convert all to gray'
         )
     return pixels
 
@@ -280,7 +280,7 @@ def _cropped(pixels: NDArray[Any], size: tuple[int, int]) -> NDArray[Any]:
 
 def _resized(pixels: NDArray[Any], size: tuple[int, int]) -> NDArray[Any]:
     height, width = size
-    # Pillow filters only 8-bit integers and floats. 16-bit grey is converted to float32 without loss.
+    # Pillow filters only 8-bit integers and floats. 16-bit gray is converted to float32 without loss.
     image = Image.fromarray(np.ascontiguousarray(pixels if pixels.dtype == np.uint8 else pixels.astype(np.float32)))
     resized: NDArray[Any] = np.asarray(image.resize((width, height), Image.Resampling.LANCZOS))
     if pixels.dtype == np.uint16:

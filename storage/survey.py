@@ -61,10 +61,10 @@ class SampleForm:
 
     @property
     def color(self) -> str | None:
-        """Whether images are ``"rgb"`` or ``"grey"``; None for arrays."""
+        """Whether images are ``"rgb"`` or ``"gray"``; None for arrays."""
         if self.rules is None:
             return None
-        return "rgb" if len(self.sample_shape) == 3 else "grey"
+        return "rgb" if len(self.sample_shape) == 3 else "gray"
 
 
 @dataclass(frozen=True)
@@ -73,7 +73,7 @@ class ReadOptions:
 
     Parameters
     ----------
-    color : {"auto", "rgb", "grey"}
+    color : {"auto", "rgb", "gray"}
         See `dpca.storage.images.DecodeOptions`.
     resize, crop : tuple of int, optional
         (height, width) in pixels to which every image is first cropped and then scaled; see

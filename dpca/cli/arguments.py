@@ -24,7 +24,7 @@ SOURCES = (
     "images of any format: a folder, .zip and .tar archives, LMDB; an array or several: Zarr, OME-Zarr, .npy, .npz, "
     "IDX, TIFF of several pages, HDF5, netCDF, NIfTI; a video; or a glob of them"
 )
-GOES_ON = (
+RESUMES = (
     "The same command resumes an interrupted run from its checkpoint. It recognizes a finished run and does not repeat "
     "it."
 )
@@ -35,9 +35,9 @@ def add_source_options(parser: argparse.ArgumentParser) -> None:
     group = parser.add_argument_group("reading the source")
     group.add_argument(
         "--color",
-        choices=("auto", "rgb", "grey"),
+        choices=("auto", "rgb", "gray"),
         default="auto",
-        help="auto: the mode of the first image; grey images in a color stack are replicated (default: %(default)s)",
+        help="auto: the mode of the first image; gray images in a color stack are replicated (default: %(default)s)",
     )
     size = group.add_mutually_exclusive_group()
     size.add_argument("--resize", type=size_pair, metavar="HxW", help="resample every image to this size (Lanczos)")
@@ -212,13 +212,13 @@ def job_parser(program: str, description: str | None) -> argparse.ArgumentParser
         prog=program,
         description=description,
         formatter_class=argparse.RawDescriptionHelpFormatter,
-        epilog=GOES_ON,
+        epilog=RESUMES,
     )
     parser.add_argument(
         "--source",
         nargs="+",
         metavar="PATH",
-        help=f"{SOURCES} (default: the embedded portraits)",
+        help=f"{SOURCES} (default: the synthetic portraits)",
     )
     parser.add_argument("--output", metavar="PATH", help="store to write (default: named after the source)")
     return parser
@@ -243,7 +243,7 @@ def add_kept_options(parser: argparse.ArgumentParser, default: str, measured: st
 def add_job_options(
     parser: argparse.ArgumentParser,
     *,
-    default: str = "for the embedded portraits only",
+    default: str = "for the synthetic portraits only",
     measured: str = "quality is always measured",
 ) -> None:
     """Add the options of a whole job that follow those of the model.

@@ -15,6 +15,7 @@ from dpca.choices import COMPRESSED
 from dpca.cli.arguments import reading_options
 from dpca.cli.running import say
 from dpca.cli.work import run_of
+from dpca.plots.numbers import counted
 from dpca.storage import DataError, create_synthetic, ingest, open_stack, verify
 from dpca.storage.arrays.reading import open_group, open_node, root_facts
 from dpca.storage.disk import folder_bytes, readable_size
@@ -106,7 +107,7 @@ def verify_store(options: argparse.Namespace) -> int:
             raise DataError(f"'{options.path}' is not a compressed store, and --stack requires one: leave out --stack")
     for problem in problems:
         say(problem)
-    say(f"'{options.path}': " + (f"{len(problems)} problem(s)" if problems else whole))
+    say(f"'{options.path}': " + (counted(len(problems), "problem") if problems else whole))
     return 1 if problems else 0
 
 

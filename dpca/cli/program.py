@@ -12,7 +12,7 @@ import shtab
 
 from dpca import __version__
 from dpca.cli.arguments import (
-    GOES_ON,
+    RESUMES,
     SOURCES,
     add_budget,
     add_cluster_options,
@@ -21,6 +21,7 @@ from dpca.cli.arguments import (
     add_job_options,
     add_kept_options,
     add_overwrite,
+    add_parameters,
     add_range_option,
     add_seed,
     add_source_options,
@@ -29,13 +30,15 @@ from dpca.cli.arguments import (
     counts,
     named_value,
     natural,
+    options_of,
     positive,
     positive_number,
     sample_lengths,
 )
 from dpca.cli.model_arguments import add_model_options
 from dpca.cli.running import MEANINGS, run_program
-from dpca.engine.folds.stopping import defer_signals
+from dpca.engine.folds.stopping import defer_signals, nothing_resumes
+from dpca.parameters.streaming import StreamingParameters
 
 _DESCRIPTION = (
     """\
@@ -57,10 +60,15 @@ Principal component analysis of image and volume stacks of any size.
   dpca verify again.zarr                                check every chunk against its checksum
 
 Every output is atomic: it appears under its name only when it is complete. """
-    + GOES_ON
+    + RESUMES
 )
 
 _EPILOG = "exit codes:\n" + "\n".join(f"  {code:<15}  {meaning}" for code, meaning in MEANINGS.items())
+# Commands that keep nothing from which an interrupted run resumes.
+_KEEP_NOTHING = (
+    *("commands:make_synthetic", "commands:info", "commands:verify_store", "commands:compare"),
+    *("plan:plan", "explore:explore"),
+)
 _STACK = "stack store, or a Zarr array with samples on its first axis"
 
 
@@ -75,6 +83,8 @@ def _run(argv: Sequence[str] | None) -> int:
     if options.run is None:
         parser.print_help()
         return 2
+    if options.run.removeprefix("dpca.cli.") in _KEEP_NOTHING or getattr(options, "dry_run", False):
+        nothing_resumes()
     # Libraries are imported here, because help and parser errors need none. An interrupted import may swallow a signal.
     with defer_signals():
         run = resolve_name(options.run)
@@ -137,11 +147,7 @@ def _parser() -> argparse.ArgumentParser:
     )
     add_compress(plan)
     add_model_options(plan, required=False)
-    plan.add_argument(
-        "--method",
-        metavar="NAME",
-        help="fit components of whole samples with this rule of StreamingPCA, for example incremental-svd",
-    )
+    add_parameters(plan, plan, [options_of(StreamingParameters)["method"]])
     add_kept_options(plan, "no", "quality is always measured")
     add_source_options(plan)
     plan.add_argument(

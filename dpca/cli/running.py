@@ -50,7 +50,7 @@ def run_program(job: Callable[[], int]) -> int:
         # An interrupt inside a library leaves unfinished objects, and Python would print a warning for each.
         sys.unraisablehook = lambda _: None
         warnings.simplefilter("ignore")
-        _print_error(INTERRUPTED)
+        _print_error(getattr(stop, "words", INTERRUPTED))
         return 128 + stop.number if isinstance(stop, Stopped) else 130
     except Exception as error:
         return _report(error)

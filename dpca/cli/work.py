@@ -12,6 +12,7 @@ from threading import Event, Thread
 from typing import Any
 
 from dpca.cli.running import say
+from dpca.plots.numbers import counted
 from dpca.storage.errors import StoreError
 from dpca.storage.progress import Stage, bar_progress
 from dpca.storage.run import Run
@@ -80,7 +81,7 @@ def _cluster(options: argparse.Namespace, report: Callable[[str], None]) -> Iter
         given = options.scheduler or options.cluster  # a cluster that dpca starts has no dashboard
         with cluster_errors(client):
             threads, dashboard = client.nthreads(), f", dashboard {client.dashboard_link}" if given else ""
-        report(f"{len(threads)} worker(s){dashboard}")
+        report(f"{counted(len(threads), 'worker')}{dashboard}")
         yield client
 
 

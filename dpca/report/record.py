@@ -76,30 +76,31 @@ _STAGE_KEYS = ("seconds", "bytes", "peak_memory", "planned")
 _CAPTIONS = {
     "comparison": (
         "Originals and reconstructions",
-        "Samples and their reconstructions. Gray means no difference. The heading states the amplification.",
+        "Samples, their reconstructions and the differences. Gray means no difference. The heading of the differences "
+        "states their amplification.",
     ),
     "worst": ("The worst samples", "The samples with the lowest quality."),
     "eigenfaces": (
         "Eigenfaces",
-        "First eigenvectors of every cell or band, all on one scale. Each entry is at the position of its attribute. "
-        "Zero is white, positive red, negative blue; for color samples zero is gray. The sign of an eigenvector is "
-        "arbitrary: signs are chosen so that neighboring cells agree.",
+        "The first eigenvectors of every cell or band, all on one scale. Each value is drawn at the position of its "
+        "attribute. Zero is white, positive is red and negative is blue. In color samples, zero is gray. The sign of "
+        "an eigenvector is arbitrary. Here neighboring cells have the same sign where possible.",
     ),
     "eigenimages": (
         "Eigenimages",
         "The first components, all on one scale, with the share of the variance that each explains. Zero is white, "
-        "positive red, negative blue; for color samples zero is gray. The sign is arbitrary.",
+        "positive is red and negative is blue. In color samples, zero is gray. The sign is arbitrary.",
     ),
-    "ranks": ("Components kept", "How many components each cell or band keeps, at the positions of its attributes."),
+    "ranks": ("Components kept", "The number of components of each cell or band, at the positions of its attributes."),
     "explained_variance": (
         "Explained variance",
-        "Share of the variance that the first components explain. For cells or bands: the unweighted mean over them, "
-        "and their spread.",
+        "Share of the variance that the first components explain. For cells or bands, the line is the unweighted mean "
+        "and the area is the spread.",
     ),
     "scores": (
         "Scores",
-        "Every point is a sample, at its first two scores. Early samples of the stack are dark, late ones light, so "
-        "that a drift or a sorted source shows.",
+        "Every point is a sample, at its first two scores. The first samples of the stack are dark, the last ones "
+        "light. A gradient shows a drift or a sorted source.",
     ),
     "ssim_histogram": (
         "Quality of every sample",
@@ -257,7 +258,7 @@ def format_table(report: Mapping[str, Any]) -> str:
     stages = words.stages(known)
     if stages:
         rows = [(stage.name, stage.seconds, stage.rate, stage.memory) for stage in stages]
-        lines += ["", aligned(("stage", "seconds", "GB/s", "peak memory"), rows)]
+        lines += ["", aligned(("stage", "seconds", "speed", "peak memory"), rows)]
     return "\n".join(lines)
 
 

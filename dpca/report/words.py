@@ -63,9 +63,7 @@ def kept_components(count: int, ranks: Mapping[str, Any] | None, name: str = "co
 def highlights(report: Mapping[str, Any]) -> list[Highlight]:
     """Return the most important numbers: quality and compression ratio."""
     found, get = [], report.get
-    byte_ratio = [
-        Highlight(_ratio(ratio), "compression, bytes", against) for ratio, against in _byte_ratios(report)[:1]
-    ]
+    byte_ratio = [Highlight(_ratio(ratio), label, sizes) for label, ratio, sizes in _byte_ratios(report)[:1]]
     if "bytes_compressed" in report:
         found, byte_ratio = byte_ratio, []
     if (mean := get("ssim_mean")) is not None:
@@ -77,7 +75,7 @@ def highlights(report: Mapping[str, Any]) -> list[Highlight]:
         error = get("mse")
         found.append(Highlight(_psnr(report), "PSNR", _noted("" if error is None else f"MSE {error:.3g}", report)))
     if (ratio := get("scalars_ratio")) is not None:
-        found.append(Highlight(_ratio(ratio), "compression, scalars", "attributes to kept scalars"))
+        found.append(Highlight(_ratio(ratio), "compression, scalars", "attributes to scores of a sample"))
     return found + byte_ratio
 
 
@@ -90,18 +88,20 @@ def summary(report: Mapping[str, Any], *, times: str = "x") -> list[tuple[str, s
     part = next((f" in each {name}" for name in ("cell", "band") if report.get(f"{name}s")), "")
     of_total = " of the total" if "captured_bound" in report else ""
     in_bytes = [
-        *(("compression, bytes", f"{_ratio(ratio)} ({against})") for ratio, against in _byte_ratios(report)),
+        *((label, f"{_ratio(ratio)} ({sizes})") for label, ratio, sizes in _byte_ratios(report)),
         ("input size", shown("bytes_given", readable_size)),
         ("decoded size", shown("bytes_decoded", readable_size)),
     ]
-    small = shown("bytes_compressed", lambda size: f"{readable_size(size)}, {size / report['samples']:,.0f} a sample")
+    small = shown(
+        "bytes_compressed", lambda size: f"{readable_size(size)} ({size / report['samples']:,.0f} bytes a sample)"
+    )
     rows = [
         *([*in_bytes[-2:], ("compressed size", small), *in_bytes[:-2]] if small else ()),
         ("samples", shown("samples")),
         ("sample shape", shown("sample_shape", lambda lengths: shape_words(lengths, times))),
         ("attributes", shown("attributes")),
-        ("cells", shown("cells", lambda n: f"{n:,}{_cell_words(report, times)}")),
-        ("bands", shown("bands", lambda n: f"{n:,}{_band_words(report)}")),
+        ("partition", shown("cells", lambda n: f"{counted(n, 'cell')}{_cell_words(report, times)}")),
+        ("partition", shown("bands", lambda n: f"{counted(n, 'band')}{_band_words(report)}")),
         ("components", shown("components", lambda k: f"{_count(k, report.get('ranks'))}{part}{_mean(report)}")),
         ("method", shown("method", str)),
         ("passes", shown("passes")),
@@ -113,13 +113,16 @@ def summary(report: Mapping[str, Any], *, times: str = "x") -> list[tuple[str, s
         ("goal", shown("goal", _goal)),
         ("output size", shown("bytes_written", _written)),
         ("explained variance", shown("explained_variance_ratio", lambda share: rounded_down(share, 2) + of_total)),
-        ("first components", shown("leading_ratios", lambda shares: " ".join(f"{s:.2%}" for s in shares))),
+        (
+            "first components",
+            shown("leading_ratios", lambda shares: ", ".join(f"{s:.2%}" for s in shares) + " of the variance"),
+        ),
         ("certificate", _certificate(report["captured_bound"]) if "captured_bound" in report else None),
         (
-            "estimate",
+            "certificate, estimated",
             shown(
                 "captured_estimate",
-                lambda s: f"{rounded_down(s, 2)}, standard error {report['captured_estimate_error']:.2%}",
+                lambda s: f"{_of_the_best(rounded_down(s, 2))}, standard error {report['captured_estimate_error']:.2%}",
             ),
         ),
         ("MSE", shown("mse", "{:.3g} (values scaled to 0..1)".format)),
@@ -131,14 +134,14 @@ def summary(report: Mapping[str, Any], *, times: str = "x") -> list[tuple[str, s
     return [(label, value) for label, value in rows if value]
 
 
-def _byte_ratios(report: Mapping[str, Any]) -> list[tuple[float, str]]:
-    """Return compression ratios in bytes: of the input files, if their size is known, and of the decoded samples."""
+def _byte_ratios(report: Mapping[str, Any]) -> list[tuple[str, float, str]]:
+    """Return labels, ratios and sizes: compression of the input files, if their size is known, and of the samples."""
     found, made = [], "the compressed store" if "bytes_compressed" in report else "scores and model"
     if (ratio := report.get("bytes_ratio")) is not None:
         given, decoded = report.get("bytes_given"), report.get("bytes_decoded")
         if given and decoded:
-            found.append((ratio * given / decoded, f"input files to {made}"))
-        found.append((ratio, f"decoded samples to {made}"))
+            found.append(("compression of the input", ratio * given / decoded, f"input size to size of {made}"))
+        found.append(("compression", ratio, f"decoded size to size of {made}"))
     return found
 
 
@@ -154,12 +157,15 @@ def stages(report: Mapping[str, Any]) -> list[StageText]:
     lines = []
     for name, stage in recorded.items():
         seconds, moved = stage.get("seconds"), stage.get("bytes")
-        rate = f"{moved / 1e9 / seconds:.3g}" if seconds and moved is not None else NOTHING
+        rate = f"{readable_size(moved / seconds)}/s" if seconds and moved is not None else NOTHING
         share = (seconds or 0.0) / total if total else 0.0
         planned = stage.get("planned") or {}
         took = [_seconds(seconds), _size(stage.get("peak_memory"))]
         if planned:
-            took = [f"{took[0]} ({_seconds(planned['seconds'])} planned)", f"{took[1]} ({_size(planned['memory'])})"]
+            took = [
+                f"{took[0]} ({_seconds(planned['seconds'])} planned)",
+                f"{took[1]} ({_size(planned['memory'])} planned)",
+            ]
         lines.append(StageText(printable(name), took[0], rate, took[1], share))
     if len(lines) > 1:
         peaks = [stage["peak_memory"] for stage in recorded.values() if stage.get("peak_memory") is not None]
@@ -192,7 +198,7 @@ def _cell_words(report: Mapping[str, Any], times: str) -> str:
     """Describe shape, overlap and sharing of cells."""
     shape = f" of {shape_words(report['cell_shape'], times)}" if report.get("cell_shape") else ""
     overlap = f", overlap {report['overlap']:,}" if report.get("overlap") else ""
-    return shape + overlap + (", one basis for all of a shape" if report.get("shared") else "")
+    return shape + overlap + (", shared components" if report.get("shared") else "")
 
 
 def _band_words(report: Mapping[str, Any]) -> str:
@@ -213,7 +219,11 @@ def _mean(report: Mapping[str, Any]) -> str:
 def _certificate(bound: float | None) -> str:
     if bound is None:
         return "none: this method gives no bound in one pass; a second pass measures the captured variance"
-    return f"at least {rounded_down(bound, 2)} of the variance that the best components explain"
+    return f"at least {_of_the_best(rounded_down(bound, 2))}"
+
+
+def _of_the_best(share: str) -> str:
+    return f"{share} of the variance that the best components explain"
 
 
 def _left_out(rejected: Any) -> str:
@@ -258,4 +268,5 @@ def _size(size: int | None) -> str:
 
 
 def _goal(goal: Mapping[str, Any]) -> str:
-    return f"{goal['name'].replace('_', ' ')} {goal['value']:g}{' of every sample' if goal.get('every_sample') else ''}"
+    name = goal["name"].upper() if goal["name"] in ("psnr", "mse", "ssim") else goal["name"].replace("_", " ")
+    return f"{name} {goal['value']:g}{' of every sample' if goal.get('every_sample') else ''}"

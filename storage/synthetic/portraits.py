@@ -39,8 +39,8 @@ class DrawnPortraits(ImageModel):
 
     The mean is a drawn face of soft ellipses, painted one over another. A mode is the change of the drawing by one
     quality, such as the direction of light, the length of the hair, or a smile. The seed determines complexion, hair
-    and colors of the mean. Samples have a height, a width, and up to 4 channels: grey, or red and grey, or red, green
-    and blue, or these and grey.
+    and colors of the mean. Samples have a height, a width, and up to 4 channels: gray, or red and gray, or red, green
+    and blue, or these and gray.
     """
 
     n_modes = len(_VARIED)
@@ -63,10 +63,10 @@ class DrawnPortraits(ImageModel):
         """Return a face with these looks and changed qualities, with values from about 40 to 215."""
         height, width = self.sample_shape[:2]
         rgb: Floats = 255 * _face(places(height), places(width), looks, dict.fromkeys(_VARIED, 0.0) | changed)
-        grey: Floats = 0.3 * rgb[0] + 0.59 * rgb[1] + 0.11 * rgb[2]
+        gray: Floats = 0.3 * rgb[0] + 0.59 * rgb[1] + 0.11 * rgb[2]
         if len(self.sample_shape) == 2:
-            return grey
-        chosen = {1: [grey], 2: [rgb[0], grey], 3: [*rgb], 4: [*rgb, grey]}[self.sample_shape[2]]
+            return gray
+        chosen = {1: [gray], 2: [rgb[0], gray], 3: [*rgb], 4: [*rgb, gray]}[self.sample_shape[2]]
         return np.stack(chosen, axis=-1)
 
 

@@ -13,7 +13,7 @@ from dpca.storage.arrays.layout import CHANNEL
 from dpca.storage.synthetic.exact import Floats, cosine
 from dpca.storage.synthetic.model import ImageModel
 
-# Standard deviation of the brightness of an image, in grey levels.
+# Standard deviation of the brightness of an image, in gray levels.
 _BRIGHTNESS = 18.0
 # If there are channels, every fifth mode changes colors.
 _COLORED = 5

@@ -6,6 +6,7 @@ import errno
 import os
 import re
 import shlex
+import signal
 import subprocess
 import sys
 from collections.abc import Callable
@@ -18,7 +19,7 @@ from hypothesis import strategies as st
 from dpca.cli import main, running
 from dpca.cli.running import run_program, say
 from dpca.engine.folds.plan import PlanError
-from dpca.engine.folds.stopping import Stopped
+from dpca.engine.folds.stopping import INTERRUPTED, STOPPED, Stopped
 from dpca.pipelines import (
     celeba_cpca,
     convergence_report,
@@ -121,6 +122,29 @@ def test_commands(tmp_path: Path, scheduler: str, capsys: pytest.CaptureFixture[
     assert main(["info", str(tmp_path / "nothing")]) == 3
     assert main(["verify", str(stack), "--scheduler", "nonsense"]) == 6
     assert "Traceback" not in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("command", "runs", "words"),
+    [
+        ("plan x", "plan.plan", STOPPED),
+        ("info x", "commands.info", STOPPED),
+        ("verify x", "commands.verify_store", STOPPED),
+        ("compare x y", "commands.compare", STOPPED),
+        ("explore x", "explore.explore", STOPPED),
+        ("synthetic x --samples 2", "commands.make_synthetic", STOPPED),
+        ("job run --dry-run x", "job.run_job_file", STOPPED),
+        ("job run x", "job.run_job_file", INTERRUPTED),
+        ("watch x y", "watch.watch", INTERRUPTED),
+        ("transform x y z", "model_commands.transform", INTERRUPTED),
+    ],
+)
+def test_only_what_resumes_says_so(
+    command: str, runs: str, words: str, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(f"dpca.cli.{runs}", lambda options: os.kill(os.getpid(), signal.SIGINT))
+    assert main(command.split()) == 130
+    assert capsys.readouterr().err == f"{words}\n"
 
 
 @pytest.mark.parametrize("program", PROGRAMS, ids=lambda program: program.__name__)

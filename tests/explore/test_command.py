@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from dpca.cli import main
-from dpca.engine.folds.stopping import INTERRUPTED
+from dpca.engine.folds.stopping import STOPPED
 from tests.helpers.forked import Programs
 
 DPCA = [sys.executable, "-c", "import sys; from dpca.cli import main; sys.exit(main())", "explore"]
@@ -27,7 +27,7 @@ def test_it_serves_the_first_picture_and_ends_without_a_word_more(
     with browser.open(line.split()[0]) as answer:
         assert '<img src="data:image/png' in answer.read().decode()
     running.send_signal(number)
-    assert running.communicate()[1] == f"{INTERRUPTED}\n"
+    assert running.communicate()[1] == f"{STOPPED}\n"
     assert running.returncode == code
 
 

@@ -52,7 +52,7 @@ def test_everything_is_written_and_right(
             np.testing.assert_allclose(np.abs(group["scores"][:, i // 10, j // 10]), np.abs(scores), atol=2e-3)
             expected[:, i : i + 10, j : j + 10] = pca.inverse_transform(scores).reshape(cell.shape)
     rebuilt = group["reconstructions"][...]
-    # One grey level apart at most, where float32 and float64 round to different sides.
+    # One gray level apart at most, where float32 and float64 round to different sides.
     off = rebuilt.astype(int) - np.clip(np.rint(expected), 0, 255).astype(int)
     assert np.abs(off).max() <= 1
     assert np.count_nonzero(off) < 1e-3 * off.size

@@ -78,10 +78,10 @@ def test_there_is_no_portrait_outside(index):
 
 
 def test_the_face_is_where_celeba_puts_it():
-    grey = cut_portrait(ALIGNED).mean(axis=2)
+    gray = cut_portrait(ALIGNED).mean(axis=2)
     # pupils: the darkest places in a window around (69, 111) and (108, 111), CelebA's landmarks
     for column in (69, 108):
-        window = grey[104:119, column - 8 : column + 9]
+        window = gray[104:119, column - 8 : column + 9]
         y, x = np.unravel_index(window.argmin(), window.shape)
         assert abs(y + 104 - 111) <= 2
         assert abs(x + column - 8 - column) <= 2
@@ -139,10 +139,10 @@ def test_portraits_differ_but_are_one_face():
 
 def _pupils(portrait):
     """Both pupils (x, y) in rows 95..127: the centers of the darkest pixels left and right of the nose."""
-    grey = portrait.mean(axis=2)
+    gray = portrait.mean(axis=2)
     found = []
     for start, stop in ((55, 84), (95, 122)):
-        window = grey[98:124, start:stop]
+        window = gray[98:124, start:stop]
         y, x = np.nonzero(window <= np.partition(window.ravel(), 8)[8])
         found.append([x.mean() + start, y.mean() + 98])
     return np.array(found)

@@ -206,17 +206,17 @@ def test_missing_values_are_sand() -> None:
 
 
 def unusual() -> dict[str, Callable[[], Figure]]:
-    one, grey, four = np.ones((1, 8, 9, 1)), np.eye(8)[None].repeat(3, 0), np.random.default_rng(0).random((5, 8, 9, 4))
+    one, gray, four = np.ones((1, 8, 9, 1)), np.eye(8)[None].repeat(3, 0), np.random.default_rng(0).random((5, 8, 9, 4))
     model, flat = StreamingPCA(2).fit(four), four.reshape(5, -1)
     return {
         "one sample of one channel": lambda: plots.image_grid(one),
-        "grey": lambda: plots.image_grid(grey),
+        "gray": lambda: plots.image_grid(gray),
         "four channels": lambda: plots.reconstruction_ladder(model, four),
         "eigenimages of four channels": lambda: plots.eigenimages(model),
         "no axes of space": lambda: plots.reconstruction_ladder(StreamingPCA(2).fit(flat), flat),
         "all missing": lambda: plots.image_grid(np.full((2, 4, 4), np.nan)),
         "one score": lambda: plots.scores_over_time(np.zeros((1, 1))),
-        "truth values": lambda: plots.image_grid(grey > 0),
+        "truth values": lambda: plots.image_grid(gray > 0),
     }
 
 

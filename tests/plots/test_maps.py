@@ -1,4 +1,4 @@
-"""Maps of modes: signed colors, missing values in grey, the north at the top, and time series."""
+"""Maps of modes: signed colors, missing values in gray, the north at the top, and time series."""
 
 from __future__ import annotations
 

@@ -67,7 +67,7 @@ def test_gain_is_the_largest_round_factor_that_fits(largest, gain):
     assert readable_gain(differences, (0, 255)) == gain
 
 
-def test_centered_puts_zero_and_nan_at_grey():
+def test_centered_puts_zero_and_nan_at_gray():
     values = np.array([[-2.0, 0.0], [np.nan, 1.0]])
     np.testing.assert_allclose(centered(values), [[0, 0.5], [0.5, 0.75]], atol=0.01)
     np.testing.assert_array_equal(centered(np.zeros((2, 2))), NEUTRAL)

@@ -17,7 +17,7 @@ from PIL import Image
 from dpca import plots
 from dpca.plots import drawing
 
-GREY = 128
+GRAY = 128
 
 
 @pytest.fixture
@@ -49,8 +49,8 @@ def test_comparison_shows_original_reconstruction_difference(photographs):
     assert len(shown) == 12
     np.testing.assert_array_equal(shown[0], photographs[0])
     np.testing.assert_array_equal(shown[4], rebuilt[1])
-    np.testing.assert_array_equal(shown[2], GREY)  # perfect: neutral grey
-    assert (shown[5] >= GREY).all()  # too bright: brighter than grey
+    np.testing.assert_array_equal(shown[2], GRAY)  # perfect: neutral gray
+    assert (shown[5] >= GRAY).all()  # too bright: brighter than gray
     assert shown[5].mean() > 200
     assert {"a", "SSIM 0.900", "original", "reconstruction", "difference \N{MULTIPLICATION SIGN} 5"} <= set(
         words(figure)
@@ -95,7 +95,7 @@ def test_perfect_difference_is_neutral_in_the_rendered_picture(photographs):
         int(box.x0 * width) + 2 : int(box.x1 * width) - 2,
     ]
     assert inside.size > 100_000
-    np.testing.assert_array_equal(inside, GREY)
+    np.testing.assert_array_equal(inside, GRAY)
     assert "difference" in words(figure)
     assert width == drawing.WIDTH * drawing.DPI
 
@@ -110,7 +110,7 @@ def test_any_dtype_and_range_maps_to_black_and_white(dtype, data_range):
     original, rebuilt, error = images(plots.comparison(sample, sample, ["s"], None, data_range))
     np.testing.assert_array_equal(original, [[0, 255], [255, 0]])
     np.testing.assert_array_equal(rebuilt, original)
-    np.testing.assert_array_equal(error, GREY)
+    np.testing.assert_array_equal(error, GRAY)
 
 
 def test_volumes_show_their_middle_slice():
@@ -186,7 +186,7 @@ def test_components_share_one_scale_and_are_colored_by_sign():
     assert second[0, 15, 0] < 255
     assert {"1", "2", "3", "50.0%", "25.0%", "0.3", "\N{MINUS SIGN}0.3"} <= set(words(figure))
     colored = shown_components(plots.eigenimages(np.stack([components] * 3, axis=-1)[[0, 2]]))
-    np.testing.assert_array_equal(colored[1], GREY)
+    np.testing.assert_array_equal(colored[1], GRAY)
     assert colored[0][10, 10].min() == 255
 
 

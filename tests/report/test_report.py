@@ -218,14 +218,14 @@ def test_table_is_aligned_and_complete():
     assert "sample shape           218 x 178 x 3" in lines
     assert "components             20 in each cell" in lines
     assert any(line.startswith("compression, scalars   14.7 : 1 (") for line in lines)
-    assert any(line.startswith("compression, bytes     3.7 : 1 (") for line in lines)
+    assert any(line.startswith("compression            3.7 : 1 (") for line in lines)
     assert "SSIM, worst            0.9350 (portrait-00246)" in lines
     assert "rejected               none" in lines
     stages = lines[lines.index("") + 1 :]
     assert [line.split() for line in stages] == [
-        ["stage", "seconds", "GB/s", "peak", "memory"],
-        ["ingest", "5.00", "0.2", "412", "MB"],
-        ["fit", "2.50", "0.4", "1.63", "GB"],
+        ["stage", "seconds", "speed", "peak", "memory"],
+        ["ingest", "5.00", "200", "MB/s", "412", "MB"],
+        ["fit", "2.50", "400", "MB/s", "1.63", "GB"],
         ["pictures", "-", "-", "-"],
         ["total", "7.50", "-", "1.63", "GB"],
     ]
@@ -259,9 +259,9 @@ def test_components_of_whole_samples_have_words_of_their_own(tmp_path):
         "method": "incremental-svd",
         "passes": "1",
         "explained variance": "87.61% of the total",
-        "first components": "30.00% 5.00%",
+        "first components": "30.00%, 5.00% of the variance",
         "certificate": "at least 99.99% of the variance that the best components explain",
-        "estimate": "99.99%, standard error 0.11%",
+        "certificate, estimated": "99.99% of the variance that the best components explain, standard error 0.11%",
         "note": "<b>mind</b> the order",
     }
     write_report(tmp_path, STREAMING, {})
@@ -278,13 +278,13 @@ def test_ranks_that_differ_are_told_from_the_least_to_the_most(tmp_path):
     write_report(tmp_path / "r", report, {"ranks": figure()})
     page = read_page(tmp_path / "r")
     assert "3 to 41 principal components each" in page.text
-    assert "How many components each cell or band keeps" in page.text
+    assert "The number of components of each cell or band" in page.text
 
 
 def test_bands_have_words_of_their_own(tmp_path):
     banded = {key: value for key, value in REPORT.items() if not key.startswith("cell")}
     banded |= {"bands": 100, "band_size": 1875, "mapping": "mean", "components": 1}
-    assert "bands                  100 of at most 1,875 attributes, mapped by mean" in format_table(banded)
+    assert "partition              100 bands of at most 1,875 attributes, mapped by mean" in format_table(banded)
     assert "components             1 in each band" in format_table(banded)
     write_report(tmp_path / "r", banded, {})
     assert "in 100 bands of at most 1,875 attributes, 1 principal component each." in read_page(tmp_path / "r").text
@@ -292,7 +292,7 @@ def test_bands_have_words_of_their_own(tmp_path):
 
 def test_cells_that_are_not_plain_ones_say_so():
     told = format_table({**REPORT, "overlap": 4, "shared": True})
-    assert ", overlap 4, one basis for all of a shape" in told
+    assert ", overlap 4, shared components" in told
     assert "overlap" not in format_table(REPORT)
 
 
@@ -331,8 +331,8 @@ def test_bad_places_and_names_are_refused_before_anything_is_written(tmp_path):
 
 def test_what_grew_is_not_called_a_compression():
     told = format_table({"bytes_ratio": 3.7, "bytes_given": 10**6, "bytes_decoded": 20 * 10**6})
-    assert "1 : 5.4 (input files to scores and model)" in told
-    assert "3.7 : 1 (decoded samples to scores and model)" in told
+    assert "1 : 5.4 (input size to size of scores and model)" in told
+    assert "3.7 : 1 (decoded size to size of scores and model)" in told
 
 
 def test_a_picture_that_was_changed_is_not_taken_over(tmp_path):

@@ -167,7 +167,8 @@ def _own(workers: int | None, memory: str | int | None) -> Iterator[Any]:
                 stack.callback(_close, client)
             except (OSError, RuntimeError) as error:
                 raise ClusterError(
-                    f"{n_workers} workers could not be started on this machine ({one_line(error)}): use fewer workers"
+                    f"the cluster on this machine could not be started ({one_line(error)}): use fewer workers than "
+                    f"{n_workers}"
                 ) from error
         yield client
 

@@ -13,6 +13,7 @@ from types import FrameType
 from typing import Any
 
 SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
+STOPPED = "stopped"
 INTERRUPTED = "stopped: finished work is kept, the same command resumes"
 
 # Seconds after which a repeated signal is a second request, and not the same signal over two ways.
@@ -20,11 +21,11 @@ _IMPATIENCE = 1.0
 
 
 class Stopped(KeyboardInterrupt):
-    """A signal asked the program to end."""
+    """A signal asked the program to end. ``words`` tell the user what follows."""
 
-    def __init__(self, number: int) -> None:
+    def __init__(self, number: int, words: str = INTERRUPTED) -> None:
         super().__init__(signal.Signals(number).name)
-        self.number = number
+        self.number, self.words = number, words
 
 
 class _Asked:
@@ -35,11 +36,12 @@ class _Asked:
         self.since = 0.0
         self.shields = 0
         self.obeyed = False
+        self.words = INTERRUPTED
 
     def obey(self) -> None:
         if self.number is not None and not self.obeyed and not self.shields:
             self.obeyed = True
-            raise Stopped(self.number)
+            raise Stopped(self.number, self.words)
 
 
 _asked: _Asked | None = None
@@ -63,7 +65,7 @@ def interruptible() -> Iterator[None]:
         if asked.number is None:
             asked.number, asked.since = number, time.monotonic()
         elif time.monotonic() - asked.since > _IMPATIENCE:
-            _end_at_once(asked.number)
+            _end_at_once(asked.number, asked.words)
         asked.obey()
 
     def lost(unraisable: Any) -> None:
@@ -106,6 +108,12 @@ def defer_signals() -> Iterator[None]:
         asked.obey()
 
 
-def _end_at_once(number: int) -> None:
-    os.write(2, f"{INTERRUPTED}\n".encode())
+def nothing_resumes() -> None:
+    """State that the running program keeps nothing from which it resumes after an interruption."""
+    if _asked is not None:
+        _asked.words = STOPPED
+
+
+def _end_at_once(number: int, words: str) -> None:
+    os.write(2, f"{words}\n".encode())
     os._exit(128 + number)

@@ -128,10 +128,14 @@ def choose_cells(
         if other not in first and fits(other | trial.most_components(other)):
             tried.append((other, *trial.cost(other)))
     chosen, cost, rank = min(tried, key=lambda one: one[1])
-    words = "; ".join(f"{cells_in_words(parameters)}: {trial.in_words(spent)}" for parameters, spent, _ in tried)
+    words = "; ".join(f"{cells_in_words(parameters)} ({trial.in_words(spent)})" for parameters, spent, _ in tried)
     if math.isinf(cost):
-        return CellChoice(first[0], f"no cells reached the goal on some samples: {words}", trial.read_bytes)
-    return CellChoice(chosen | components_of_each(rank), f"cells tried on some samples: {words}", trial.read_bytes)
+        return CellChoice(first[0], f"no kind of cells reached the goal on some samples: {words}", trial.read_bytes)
+    return CellChoice(
+        chosen | components_of_each(rank),
+        f"chosen by trials on some samples: {cells_in_words(chosen)}; tried: {words}",
+        trial.read_bytes,
+    )
 
 
 def components_of_each(count: int) -> dict[str, Any]:
@@ -142,8 +146,8 @@ def components_of_each(count: int) -> dict[str, Any]:
 def cells_in_words(parameters: Mapping[str, Any]) -> str:
     """Describe the cells of a `CellPCA` with these parameters."""
     shape = " x ".join(map(str, parameters["cell_shape"]))
-    overlap = f", overlapping by {parameters['overlap']}" if parameters["overlap"] else ""
-    return f"{'shared' if parameters['shared'] else 'own'} components of cells of {shape}{overlap}"
+    overlap = f", overlap {parameters['overlap']}" if parameters["overlap"] else ""
+    return f"cells of {shape}{overlap}, {'shared' if parameters['shared'] else 'own'} components"
 
 
 class _Trial:
@@ -209,7 +213,7 @@ class _Trial:
     def in_words(self, cost: float) -> str:
         """Describe a cost."""
         if math.isinf(cost):
-            return "the goal is not reached"
+            return "goal not reached"
         return f"mean squared error {cost:.3g}" if self._goal.name == "ratio" else readable_size(cost)
 
     def _components(self, grid: CellGrid, *, shared: bool) -> Components:

@@ -161,7 +161,8 @@ def fill_codes(
         reached = f"{each} of {stack.n_samples:,} samples reached {wanted.value_of(error):.6g}"
         aim = aim.stricter(error, wanted, number)
     raise UnmetError(
-        f"{wanted.name} is {wanted.value:g} but {reached} in {_ROUNDS} attempts: ask for less, or fit more components"
+        f"{wanted.name} is {wanted.value:g} but {reached} in {_ROUNDS} attempts: set a weaker goal, or fit more "
+        f"components"
     )
 
 
@@ -247,7 +248,7 @@ def write_planned(
             peak, quality = write_codes(job, group, len(chosen.cell), work, run)
         except OverflowError as error:
             raise DataError(
-                f"'{stack.path}' cannot be encoded with a step this fine ({error}): ask for less"
+                f"'{stack.path}' cannot be encoded with a step this fine ({error}): set a weaker goal"
             ) from error
         dim = SAMPLE if along is None else along.dims[0]
         write_quality(group, quality, dim)

@@ -138,7 +138,7 @@ class Trials:
             if not sized:
                 raise DataError(
                     f"{goal.name} {goal.value:g} takes integers of more than 32 bits for values of {self.source.name}: "
-                    f"ask for a larger error"
+                    f"set a goal with a larger error"
                 )
             return min(sized, key=lambda one: one[0])[1]
         kind, coarse = np.finfo(self.scores.dtype), goal.name != "ratio"
@@ -159,12 +159,12 @@ class Trials:
             if not rough:
                 step = search(self.margin_of(goal), step, first=_ROUGH)
         except (UnreachedError, OverflowError) as error:
-            more = "fit the model with more components (--components all has every one), or ask for less"
+            more = "fit the model with more components (--components all computes all), or set a weaker goal"
             most = max(map(len, self.components.rows))
             short = goal.name != "ratio" and most < self.components.grid.max_features
             raise UnmetError(
                 f"{goal.name} {goal.value:g} cannot be reached with the components of the model: "
-                f"{more if short else 'ask for less'}",
+                f"{more if short else 'set a weaker goal'}",
                 most if short else None,
             ) from error
         return self.at(step)

@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from dpca.jobs.plans.plan import JobPlan
+from dpca.plots.numbers import counted
 from dpca.report.record import aligned
 from dpca.storage.disk import readable_size
 
@@ -16,17 +17,17 @@ _MINUTES = 120
 def in_words(plans: Sequence[JobPlan]) -> list[str]:
     """Return the lines of a table with a column for each number of workers."""
     first = plans[0]
-    head = ["", *(f"{plan.workers:,} worker{'s' if plan.workers > 1 else ''}" for plan in plans)]
+    head = ["", *(counted(plan.workers, "worker") for plan in plans)]
     rows = [[name, *(_time(plan.stages[name].seconds) for plan in plans)] for name in first.stages]
     if len(rows) > 1:
         rows.append(["all stages", *(_time(plan.seconds) for plan in plans)])
-    rows.append(["memory of a worker", *(readable_size(plan.worker_memory) for plan in plans)])
-    rows.append(["memory of all", *(readable_size(plan.memory) for plan in plans)])
-    rows.append(["fastest reading, decoded, per second", *(readable_size(plan.bytes_a_second) for plan in plans)])
+    rows.append(["memory of each worker", *(readable_size(plan.worker_memory) for plan in plans)])
+    rows.append(["memory in total", *(readable_size(plan.memory) for plan in plans)])
+    rows.append(["highest read speed, decoded", *(f"{readable_size(plan.bytes_a_second)}/s" for plan in plans)])
     shape = " x ".join(map(str, first.sample_shape))
     return [
-        f"{first.samples:,} samples of {shape} {first.dtype}: {readable_size(first.bytes_decoded)}, "
-        f"of which {readable_size(first.bytes_written)} are kept",
+        f"{first.samples:,} samples of {shape} {first.dtype}: decoded size {readable_size(first.bytes_decoded)}, "
+        f"output size {readable_size(first.bytes_written)}",
         "",
         *aligned(head, rows).splitlines(),
     ]

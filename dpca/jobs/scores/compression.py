@@ -111,7 +111,7 @@ def compress(
             run.say(f"resumed the unfinished run in '{os.fspath(output)}.partial'")
         record = StageRecord(work)
         if planning and work.state == "new":
-            run.say("plan what that takes")
+            run.say("plan time and memory")
             record.plan(plan_job(given, settings, workers=[run.n_parallel()], budget=run.task_bytes())[0].stages)
         cells = settings.model.cell_shape_for
         stack, cost = open_or_ingest(given, work, settings.reading, cells=cells, run=run, shard_bytes=shard_bytes)

@@ -22,6 +22,7 @@ from dpca.rules.covariance.covariance import CovariancePCA
 from dpca.rules.covariance.pooled_covariance import PooledCovariancePCA
 from dpca.rules.covariance.snapshots import SnapshotPCA
 from dpca.rules.incremental.incremental_svd import IncrementalSVD
+from dpca.storage.disk import readable_size
 from dpca.storage.run import Run
 
 # Covariances with this multiple of the reads of incremental SVD cost more than incremental SVD.
@@ -111,6 +112,8 @@ def choose_rule_and_plan(
 ) -> tuple[Any, FoldPlan, str]:
     """Return the rule that finds ``k`` components of each part, its plan, and a note on it for the report.
 
+    The note is empty if covariances are computed in one read of the stack.
+
     If samples are fewer than half of the attributes of a part, their Gram matrix is used. If the covariances of
     more samples exceed the memory of a task, they are computed group by group, and each group reads the stack again.
     Incremental SVD is selected if a single covariance is too large, or if the covariances require more than 8 times its
@@ -139,13 +142,15 @@ def choose_rule_and_plan(
     exact: Any = Keeping(exact_rule(k, partition)) if keep else exact_rule(k, partition)
     names = f"the covariances of {partition.n_parts:,} {what}"
     if isinstance(partition, SharedGrid):
-        return exact, plan_for(exact, source, partition, run=run), _note_on_shared(partition, what)
+        return exact, plan_for(exact, source, partition, run=run), ""
     n = source.shape[0]
     if k is not None and not keep and n <= _FEW_SAMPLES * partition.max_features:
         snapshots = SnapshotPCA(n, k)
         if isinstance(plan := planned(snapshots), FoldPlan):
-            note = f"Gram matrices of {n:,} samples, for {partition.n_parts:,} {what} with more attributes"
-            return snapshots, plan, f"{note}: the stack was read {_times(_reads(plan, source))}"
+            note = f"Gram matrices of {n:,} samples were used instead of {names}"
+            if (reads := _reads(plan, source)) > 1:
+                note += f", and {len(plan.groups)} groups of {what} in turn read the stack {_times(reads)}"
+            return snapshots, plan, note
     plan = planned(exact)
     reads = _reads(plan, source)
     size = sum(exact.state_bytes(partition.n_features(i), source.dtype) for i in range(partition.n_parts))
@@ -153,23 +158,18 @@ def choose_rule_and_plan(
         rule = IncrementalSVD(k)
         streaming = planned(rule)
         if isinstance(streaming, FoldPlan) and reads > _MOST_READS * (own := _reads(streaming, source)):
-            why = f"{names}, {size / 1e6:,.0f} MB, require {reads:.3g} reads of the stack"
+            why = f"{names} take {readable_size(size)} and require {reads:.3g} reads of the stack"
             if isinstance(plan, PlanError):
-                why = f"{names} do not fit into the memory of a task one by one"
-            return rule, streaming, f"{why}: used incremental SVD instead, the stack was read {_times(own)}"
+                why = f"a single one of {names} does not fit into the memory of a task"
+            return rule, streaming, f"{why}: incremental SVD was used instead and read the stack {_times(own)}"
         if isinstance(plan, PlanError):
             plan = streaming
     if isinstance(plan, PlanError):
         raise plan
-    turns = f", by {len(plan.groups)} groups of {what} in turn" if reads > 1 else ""
-    return exact, plan, f"{names} have {size / 1e6:,.0f} MB: the stack was read {_times(reads)}{turns}"
-
-
-def _note_on_shared(partition: SharedGrid, what: str) -> str:
-    n_places, size = sum(n for n, _ in partition.groups), sum(8 * d**2 for _, d in partition.groups)
-    shapes = f" of {len(partition.groups)} shapes" if len(partition.groups) > 1 else ""
-    matrix, verb = ("covariances", "have") if shapes else ("covariance", "has")
-    return f"the shared {matrix} of {n_places:,} {what}{shapes} {verb} {size / 1e6:,.0f} MB: the stack was read once"
+    if reads <= 1:
+        return exact, plan, ""
+    groups = f"{len(plan.groups)} groups of {what} in turn"
+    return exact, plan, f"{names} take {readable_size(size)}: {groups} read the stack {_times(reads)}"
 
 
 def _reads(plan: FoldPlan | PlanError, source: Source) -> float:

@@ -110,7 +110,14 @@ class PartitionedPCA(PartitionParameters, ComponentModel):
 
             in_fold = None if callbacks is None else callbacks.of_fold(partial(finish_all, folding), set_fitted, n)
             results, report = fold(
-                folding, source, folded, run=run, plan=plan, stage=stage, note=note + why, callback=in_fold
+                folding,
+                source,
+                folded,
+                run=run,
+                plan=plan,
+                stage=stage,
+                note="; ".join(filter(None, (note, why))),
+                callback=in_fold,
             )
             try:
                 set_fitted(self, results, n)
@@ -120,7 +127,7 @@ class PartitionedPCA(PartitionParameters, ComponentModel):
                 if (computed := self._to_compute(choice, n, partition)) == before:
                     raise
             stage = f"fit again, {computed} components"
-            why = f"; {before} components of each {self.part_name} were too few: fitted again with up to {computed}"
+            why = f"{before} components of each {self.part_name} were too few: fitted again with up to {computed}"
         self.fit_report_ = report
 
     def plan_fit(self, source: Source, axes: Sequence[str], run: Run) -> tuple[Representation, bool]:

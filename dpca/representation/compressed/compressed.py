@@ -241,7 +241,7 @@ def compressed_in(group: zarr.Group, path: str, level: int | None = None) -> Com
     """Return the compressed store in a group, as `open_compressed` does. ``path`` is its final name."""
     facts = root_facts(group)
     if facts.get("kind") != COMPRESSED:
-        raise StoreError(f"'{path}' is no compressed store: give one that 'dpca encode' made")
+        raise StoreError(f"'{path}' is not a compressed store: give one that 'dpca encode' made")
     if facts.get("version") != COMPRESSED_VERSION:
         raise StoreError(
             f"'{path}' is a compressed store of version {facts.get('version')} but this program reads version "

@@ -65,8 +65,8 @@ def cells_of(store: Compressed) -> list[Cell]:
     codec = store.codec
     if not len(codec.cell) and store.facts["residual_step"] is not None:
         raise DataError(
-            f"'{store.path}' has only residuals, since components would take more bytes, but this analysis requires "
-            f"components: decode its samples, or encode them with another goal than max_error"
+            f"this analysis requires components, but '{store.path}' has only residuals: decode its samples, or encode "
+            f"them with another goal than max_error"
         )
     level = np.inf if store.level is None else store.level
     grams = [rows.astype(np.float64) @ rows.T.astype(np.float64) for rows in codec.components.rows]

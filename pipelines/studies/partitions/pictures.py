@@ -26,7 +26,7 @@ CAPTIONS = {
     ),
     "fig-4-4-eigencells": (
         "Eigencells in their places (figure 4.4)",
-        "The first eigenvectors of every cell, at the positions of the cells. Grey is zero. The sign of an eigenvector "
+        "The first eigenvectors of every cell, at the positions of the cells. Gray is zero. The sign of an eigenvector "
         "is arbitrary: signs are chosen so that neighboring cells agree.",
     ),
     "fig-4-5-cell-sizes": (
@@ -119,7 +119,7 @@ def _gallery(
 def _eigencells(found: Findings, record: Record) -> Figure:
     shown = record.arrays["eigencells"]
     curve = record.arrays["curve"][: len(shown)]
-    # Panels are images or curves; a grey panel has lost its channels.
+    # Panels are images or curves; a gray panel has lost its channels.
     axes = ("feature",) if shown.ndim == 2 else ("y", "x", "channel")[: shown.ndim - 1]
     # A thinned panel has other cells, and their signs are not aligned.
     whole = tuple(found.samples.stack.sample_shape[: count_cut(found.samples.axes)])[-2:] == shown.shape[1:3]

@@ -26,7 +26,7 @@ CELL = 10
 OWN, SHARED = 10, 3
 # Photographs in memory at once.
 _BLOCK = 200
-_NAMES = ("grey", "color", "own", "shared", "random")
+_NAMES = ("gray", "color", "own", "shared", "random")
 
 
 @dataclass(frozen=True)
@@ -37,7 +37,7 @@ class Inputs:
     ----------
     person : array (n,) of str
     arrays : dict of array (n, 25, 25, channels), float16
-        "grey" and "color": downsampled by bicubic interpolation. "own", "shared" and "random": scores of cells by their
+        "gray" and "color": downsampled by bicubic interpolation. "own", "shared" and "random": scores of cells by their
         own components, by shared components, and by random bases of each cell.
     """
 
@@ -62,7 +62,7 @@ class Inputs:
         for start in range(0, len(wanted), _BLOCK):
             payloads = reader.fetch(wanted[start : start + _BLOCK].tolist())
             photographs = np.stack([decode(payload) for payload in payloads if isinstance(payload, bytes)])
-            parts["grey"].append(np.stack([downsampled(photograph, "L") for photograph in photographs]))
+            parts["gray"].append(np.stack([downsampled(photograph, "L") for photograph in photographs]))
             parts["color"].append(np.stack([downsampled(photograph, "RGB") for photograph in photographs]))
             parts["own"].append(own.transform(photographs))
             parts["shared"].append(shared.transform(photographs))
@@ -96,7 +96,7 @@ class Inputs:
 
 
 def downsampled(photograph: Array, mode: str) -> Array:
-    """Return a photograph as 25 x 25 pixels, grey or in color (25, 25, channels), with values 0 to 255."""
+    """Return a photograph as 25 x 25 pixels, gray or in color (25, 25, channels), with values 0 to 255."""
     height, width = (length // CELL for length in photograph.shape[:2])
     image = Image.fromarray(photograph).convert(mode).resize((width, height), Image.Resampling.BICUBIC)
     return np.asarray(image).reshape(height, width, -1)

@@ -9,7 +9,7 @@ TABLE_5_1 = {
     "RedNet, own k = 3": (76.45, 5.7),
     "RedNet, own k = 4": (75.36, 6.77),
     "RedNet, own k = 10": (75.43, 5.93),
-    "RedNet, grey": (67.48, 7.23),
+    "RedNet, gray": (67.48, 7.23),
     "RedNet, color": (73.0, 5.78),
     "RedNet, batch normalization": (58.6, 7.34),
 }

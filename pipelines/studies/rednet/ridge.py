@@ -19,7 +19,7 @@ SHARES = (0.003, 0.01, 0.03, 0.1, 0.3, 1.0, 3.0)
 PENALTY = 50.0
 
 ROWS: dict[str, Callable[[Inputs], Array]] = {
-    "grey": lambda inputs: inputs.arrays["grey"],
+    "gray": lambda inputs: inputs.arrays["gray"],
     "color": lambda inputs: inputs.arrays["color"],
     "own k = 3": lambda inputs: inputs.arrays["own"][..., :3],
     "own k = 10": lambda inputs: inputs.arrays["own"],

@@ -43,7 +43,7 @@ NETWORKS: dict[str, TableRow] = {
     "RedNet, own k = 3": TableRow(_own),
     "RedNet, shared k = 3": TableRow(lambda inputs: inputs.arrays["shared"]),
     "RedNet, own k = 3, random signs": TableRow(lambda inputs: _own(inputs) * signs(_own(inputs).shape[1:])),
-    "RedNet, grey": TableRow(lambda inputs: inputs.arrays["grey"]),
+    "RedNet, gray": TableRow(lambda inputs: inputs.arrays["gray"]),
     "RedNet, color": TableRow(lambda inputs: inputs.arrays["color"]),
     "RedNet, batch normalization": TableRow(_own, epochs=400, normalization="batch"),
 }

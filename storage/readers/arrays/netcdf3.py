@@ -90,7 +90,7 @@ def _variables(path: str) -> dict[str, _Variable]:
         except Exception as error:  # a malicious header can cause any exception in scipy
             why = one_line(error)
     # Raised without its cause, which would keep the mapping of scipy open.
-    raise DataError(f"'{os.path.basename(path)}' is truncated or no netCDF file ({why}): get it again")
+    raise DataError(f"'{os.path.basename(path)}' is truncated, or not a netCDF file ({why}): get it again")
 
 
 def _place(path: str, values: NDArray[Any]) -> Raw:

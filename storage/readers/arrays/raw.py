@@ -71,7 +71,7 @@ class ArrayReader(Reader):
         coding: cf.Coding | None = None,
     ) -> None:
         if not all(0 <= n <= _MOST_SAMPLES for n in shape) or len(shape) > _MOST_AXES:
-            raise DataError(f"'{name}' claims the shape {str(shape)[:200]}, which no array has: get it again")
+            raise DataError(f"'{name}' states the invalid shape {str(shape)[:200]}: get it again")
         if len(shape) < 2:
             raise DataError(f"'{name}' has the shape {shape}: give an array with a sample axis and at least one more")
         if axes is None and coordinates is not None:

@@ -151,7 +151,7 @@ def _check_series(file: TiffFile, series: TiffPageSeries, name: str) -> None:
         raise DataError(f"'{name}' has pages of several shapes or types: save pages of one kind")
     page = series.keyframe
     if page.photometric == _PALETTE:
-        raise DataError(f"'{name}' has pages with a palette, so values are not brightness: save it in grey or RGB")
+        raise DataError(f"'{name}' has pages with a palette, so values are not brightness: save it in gray or RGB")
     claimed, there = prod(series.shape) * np.dtype(series.dtype).itemsize, file.filehandle.size
     if page.compression == _NO_COMPRESSION and claimed > there:
         raise DataError(f"'{name}' claims {claimed:,} bytes and has {there:,}: get it again")

@@ -33,7 +33,7 @@ _REMEDY = "convert it with ffmpeg -i {} -pix_fmt yuv420p -c:v libx264 OUT.mkv"
 
 
 class VideoReader(ArrayReader):
-    """Frames of the first video stream of a file, in the order of display: RGB, or grey for a video without color.
+    """Frames of the first video stream of a file, in the order of display: RGB, or gray for a video without color.
 
     Opening counts the frames, which reads the file once without decoding.
 
@@ -66,9 +66,9 @@ class VideoReader(ArrayReader):
             if bits > 8:
                 remedy = _REMEDY.format(name)
                 raise DataError(f"'{name}' has {bits} bits per channel, but only 8 are supported: {remedy}")
-            grey = len(context.format.components) == 1 and not context.format.has_palette
-            self._format = "gray" if grey else "rgb24"
-            shape = (context.height, context.width) + (() if grey else (3,))
+            gray = len(context.format.components) == 1 and not context.format.has_palette
+            self._format = "gray" if gray else "rgb24"
+            shape = (context.height, context.width) + (() if gray else (3,))
             n = sum(1 for packet in container.demux(video) if packet.size and not packet.is_discard)
         super().__init__(name, (n, *shape), np.dtype(np.uint8), axes or ("y", "x", CHANNEL)[: len(shape)])
         if not self.in_order:

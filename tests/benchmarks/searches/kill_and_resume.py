@@ -51,7 +51,7 @@ COMMAND = (sys.executable, "-c", "import sys; from dpca.cli import main; sys.exi
 #: How a program announces each stage, and the stage's name in the report.
 STAGES = {"ingest": ("ingest ",), "fit": ("fit ",), "scores": ("write ",), "encode": ("write ",)}
 #: How a command announces that its work begins; its only stage is called as it is.
-BEGINS = ("2 worker(s)",)
+BEGINS = ("2 workers",)
 #: What is killed.
 VICTIMS = ("program", "worker")
 # Runs that may end before the strike, in each stage: the strike comes sooner each time.

@@ -83,7 +83,7 @@ def test_a_job_chooses_cells_and_takes_as_many_components_as_its_goal_does(tmp_p
 
     chosen = job("chosen.zarr", model=LIKE, choose_cells=True)
     assert list(chosen["stages"]) == ["choose cells", "fit", "encode"]
-    assert any("own components of cells of 8 x 8" in note for note in chosen["notes"])
+    assert any("cells of 8 x 8, own components" in note for note in chosen["notes"])
     told.clear()
     wider = job("wider.zarr", model=CellPCA(1, cell_shape=12))
     assert "choose cells" not in wider["stages"]

@@ -264,7 +264,7 @@ def of_photos(tmp_path_factory: pytest.TempPathFactory, small_pictures: None) ->
 
 @pytest.mark.cases(1)
 @pytest.mark.parametrize(
-    "changes", [{"color": "grey"}, {"resize": (16, 16)}, {"crop": (20, 20)}, {"data_range": (0, 300)}], ids=str
+    "changes", [{"color": "gray"}, {"resize": (16, 16)}, {"crop": (20, 20)}, {"data_range": (0, 300)}], ids=str
 )
 def test_other_settings_of_ingest_make_another_stack(
     of_photos: tuple[Path, Path], output: Path, changes: dict[str, Any]

@@ -97,7 +97,7 @@ def floats(n: int, shape: tuple[int, ...], low: float, high: float) -> np.ndarra
 
 KINDS: dict[str, Any] = {
     "color": (smooth_images(37, (30, 26, 3)), 10, 4, (0, 255), 2),
-    "grey of 16 bits": (floats(23, (20, 21), 0, 65535).astype(np.uint16), 7, 5, (0, 65535), 2),
+    "gray of 16 bits": (floats(23, (20, 21), 0, 65535).astype(np.uint16), 7, 5, (0, 65535), 2),
     "12 bits in 16": (floats(20, (20, 21), 0, 4095).astype(np.uint16), (10, 21), 3, (0, 4095), 2),
     "float images": (floats(19, (16, 15), -3, 5).astype(np.float32), 5, 3, (-3.0, 5.0), 2),
     "float64, all components": (floats(20, (9, 9), 0, 1), 3, None, (0.0, 1.0), 2),

@@ -203,7 +203,7 @@ def test_all_components_of_a_band_need_no_more_than_its_budget_allows() -> None:
     x = np.random.default_rng(0).integers(0, 256, (300, 40, 40), dtype=np.uint8)
     settings = {"band_size": 400, "mapping": "random", "random_state": 0}
     free = BandPCA(6, **settings).fit(x)
-    assert free.fit_report_.note.endswith("was read once")
+    assert free.fit_report_.note == ""
     tight = BandPCA(6, memory_budget=31 * 2**20, **settings).fit(x)
     assert len(tight.fit_report_.plan.groups) > 1
     assert "groups of bands in turn" in tight.fit_report_.note

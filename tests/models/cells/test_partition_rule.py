@@ -26,9 +26,9 @@ def volumes() -> np.ndarray[Any, Any]:
 
 def test_volumes_in_cells_too_large_for_their_covariances_stream(volumes: np.ndarray) -> None:
     exact = CellPCA(5, cell_shape=(12, 16, 12)).fit(volumes)
-    assert exact.fit_report_.note == "the covariances of 2 cells have 85 MB: the stack was read once"
+    assert exact.fit_report_.note == ""
     streamed = CellPCA(5, cell_shape=(12, 16, 12), memory_budget=44 * 2**20).fit(volumes)
-    for words in ("2 cells do not fit", "incremental SVD", "read once"):
+    for words in ("2 cells does not fit", "incremental SVD", "once"):
         assert words in streamed.fit_report_.note
     assert streamed.fit_report_.plan.task_bytes <= 44 * 2**20
     np.testing.assert_allclose(streamed.explained_variance_, exact.explained_variance_, rtol=1e-3)
@@ -47,10 +47,10 @@ def test_groups_take_turns_where_that_is_cheaper_than_streaming(volumes: np.ndar
     path = str(tmp_path / "x.zarr")
     zarr.create_array(path, data=volumes[:200], chunks=(10, 12, 16, 24))
     exact = CellPCA(2, cell_shape=(6, 8, 8)).fit(path)
-    assert exact.fit_report_.note.endswith("the stack was read once")
+    assert exact.fit_report_.note == ""
     for k, mb, reads in ((2, 38, 8), (2, 34, 12), (None, 36, 12)):
         model = CellPCA(k, cell_shape=(6, 8, 8), memory_budget=mb * 2**20).fit(path)
-        assert model.fit_report_.note.endswith(f"was read {reads} times, by {reads} groups of cells in turn")
+        assert model.fit_report_.note.endswith(f": {reads} groups of cells in turn read the stack {reads} times")
         np.testing.assert_allclose(model.explained_variance_[..., :2], exact.explained_variance_, rtol=1e-6)
 
 
@@ -61,7 +61,7 @@ def test_many_large_cells_stream_rather_than_take_turns(tmp_path: Path, monkeypa
     path = str(tmp_path / "x.zarr")
     zarr.create_array(path, data=x, chunks=(10, 16, 24, 80))
     model = CellPCA(2, cell_shape=(16, 24, 4), memory_budget=84 * 2**20).fit(path)
-    for words in ("20 cells, 378 MB", "20 reads", "incremental SVD", "read 2 times"):
+    for words in ("20 cells", "378 MB", "20 reads", "incremental SVD", "2 times"):
         assert words in model.fit_report_.note
     cell = x[:, :, :, 8:12].reshape(30, -1).astype(float)
     exact = np.linalg.svd(cell - cell.mean(0), compute_uv=False) ** 2 / 29

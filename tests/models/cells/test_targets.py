@@ -367,7 +367,7 @@ def test_a_third_of_the_components_is_not_enough_and_the_search_goes_on() -> Non
         assert stages == ["fit", "fit again, 32 components", "fit again, 48 components"][: len(stages)]
         assert len(stages) > 1
         before = {2: 16, 3: 32}[len(stages)]
-        assert f"; {before} components of each cell were too few" in searched.fit_report_.note
+        assert f"{before} components of each cell were too few" in searched.fit_report_.note
         np.testing.assert_array_equal(searched.ranks_, cells(**asked).fit(noise).ranks_)
     with pytest.raises(DataError, match=r"reach only .*: fit more samples, or relax the target"):
         CellPCA(cell_shape=4, target_psnr=60.0, validation_fraction=0.2, random_state=0).fit(noise)

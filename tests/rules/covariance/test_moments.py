@@ -29,7 +29,7 @@ def test_any_batches_and_merges(sizes: list[int], dtype: type) -> None:
 
 
 def test_float32_pixels_do_not_lose_the_mean() -> None:
-    """Summing these in float32 gives a mean that is off by grey levels."""
+    """Summing these in float32 gives a mean that is off by gray levels."""
     x = np.tile(np.array([[180.0, 220.0]], np.float32), (200_000, 1))
     rule = Moments()
     state = rule.init(2, np.float32)

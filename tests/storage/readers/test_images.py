@@ -16,7 +16,7 @@ from dpca.storage.errors import DataError
 from dpca.storage.images import MAX_PIXELS, DecodeOptions, decode
 from tests.storage.sources.made_sources import encoded, jpeg_bomb, pixels, png_bomb, tiff_bomb, truth, webp_bomb
 
-GREY, RGB = pixels(channels=1), pixels()
+GRAY, RGB = pixels(channels=1), pixels()
 ALPHA = np.linspace(0, 255, 24 * 20).astype(np.uint8).reshape(24, 20)
 
 
@@ -33,7 +33,7 @@ def over_white(color: np.ndarray[Any, Any], alpha: np.ndarray[Any, Any]) -> np.n
     return np.rint(color * a + 255.0 * (1 - a))
 
 
-@pytest.mark.parametrize("picture", [GREY, RGB], ids=["grey", "rgb"])
+@pytest.mark.parametrize("picture", [GRAY, RGB], ids=["gray", "rgb"])
 @pytest.mark.parametrize(
     ("kind", "options"),
     [
@@ -82,7 +82,7 @@ def test_broken_exif_beside_sound_pixels_does_not_matter() -> None:
 
 
 def test_one_bit_becomes_eight() -> None:
-    bits = GREY > 128
+    bits = GRAY > 128
     np.testing.assert_array_equal(decode(encoded(Image.fromarray(bits))), bits * np.uint8(255))
 
 
@@ -94,12 +94,12 @@ def test_palettes_become_rgb(kind: str) -> None:
 
 
 @pytest.mark.parametrize("kind", ["PNG", "WEBP", "TIFF"])
-@pytest.mark.parametrize("color", [GREY, RGB], ids=["LA", "RGBA"])
+@pytest.mark.parametrize("color", [GRAY, RGB], ids=["LA", "RGBA"])
 def test_transparency_is_composited_over_white(kind: str, color: np.ndarray[Any, Any]) -> None:
-    grey = color.ndim == 2
-    if grey and kind == "WEBP":
-        pytest.skip("WebP has no grey")
-    both = np.concatenate([color[..., None] if grey else color, ALPHA[..., None]], -1)
+    gray = color.ndim == 2
+    if gray and kind == "WEBP":
+        pytest.skip("WebP has no gray")
+    both = np.concatenate([color[..., None] if gray else color, ALPHA[..., None]], -1)
     payload = encoded(both, kind, **({"lossless": True, "exact": True} if kind == "WEBP" else {}))
     decoded = decode(payload)
     assert decoded.shape == color.shape
@@ -112,8 +112,8 @@ def test_opaque_pixels_are_kept_exactly() -> None:
 
 
 @pytest.mark.parametrize("depth", [8, 16])
-def test_a_transparent_grey_value_becomes_white(depth: int) -> None:
-    values = GREY if depth == 8 else GREY.astype(np.uint16) * 100
+def test_a_transparent_gray_value_becomes_white(depth: int) -> None:
+    values = GRAY if depth == 8 else GRAY.astype(np.uint16) * 100
     see_through = int(values[3, 4])
     decoded = decode(encoded(values, transparency=see_through))
     assert decoded.dtype == values.dtype
@@ -144,7 +144,7 @@ def test_cmyk_becomes_rgb_by_pillow(kind: str) -> None:
 
 
 @pytest.mark.parametrize("order", ["<", ">"])
-def test_sixteen_bit_grey_is_kept(order: Any) -> None:
+def test_sixteen_bit_gray_is_kept(order: Any) -> None:
     values = np.arange(24 * 20, dtype=np.uint16).reshape(24, 20) * 136
     buffer = io.BytesIO()
     tifffile.imwrite(buffer, values, byteorder=order)
@@ -288,26 +288,26 @@ def test_damage_never_raises_anything_else(
 
 
 class TestRules:
-    def test_grey_is_repeated_in_a_color_stack(self) -> None:
+    def test_gray_is_repeated_in_a_color_stack(self) -> None:
         for rules in (DecodeOptions(color="rgb"), DecodeOptions().with_first_image(RGB, "first.png")):
-            np.testing.assert_array_equal(decode(encoded(GREY), rules), np.stack([GREY] * 3, -1))
+            np.testing.assert_array_equal(decode(encoded(GRAY), rules), np.stack([GRAY] * 3, -1))
 
-    def test_color_in_a_grey_stack_is_refused(self) -> None:
-        message = refused(encoded(RGB), DecodeOptions().with_first_image(GREY, "first.png"))
+    def test_color_in_a_gray_stack_is_refused(self) -> None:
+        message = refused(encoded(RGB), DecodeOptions().with_first_image(GRAY, "first.png"))
         assert "'first.png'" in message
         assert "--color rgb" in message
 
-    def test_color_can_be_made_grey(self) -> None:
+    def test_color_can_be_made_gray(self) -> None:
         expected = np.asarray(Image.fromarray(RGB).convert("L"))
-        np.testing.assert_array_equal(decode(encoded(RGB), DecodeOptions(color="grey")), expected)
-        np.testing.assert_array_equal(decode(encoded(GREY), DecodeOptions(color="grey")), GREY)
+        np.testing.assert_array_equal(decode(encoded(RGB), DecodeOptions(color="gray")), expected)
+        np.testing.assert_array_equal(decode(encoded(GRAY), DecodeOptions(color="gray")), GRAY)
 
     def test_crop_takes_the_center(self) -> None:
         np.testing.assert_array_equal(decode(encoded(RGB), DecodeOptions(crop=(10, 7))), RGB[7:17, 6:13])
         assert "crop of 25 x 7" in refused(encoded(RGB), DecodeOptions(crop=(25, 7)))
 
     def test_resize_is_pillows_lanczos(self) -> None:
-        for picture in (GREY, RGB):
+        for picture in (GRAY, RGB):
             expected = np.asarray(Image.fromarray(picture).resize((9, 31), Image.Resampling.LANCZOS))
             np.testing.assert_array_equal(decode(encoded(picture), DecodeOptions(resize=(31, 9))), expected)
 
@@ -317,7 +317,7 @@ class TestRules:
         np.testing.assert_array_equal(decode(encoded(RGB), DecodeOptions(crop=(20, 20), resize=(8, 8))), expected)
 
     def test_resize_keeps_sixteen_bits(self) -> None:
-        values = GREY.astype(np.uint16) * 200
+        values = GRAY.astype(np.uint16) * 200
         decoded = decode(encoded(values), DecodeOptions(resize=(12, 10)))
         assert decoded.dtype == np.uint16
         expected = np.asarray(Image.fromarray(values.astype(np.float32)).resize((10, 12), Image.Resampling.LANCZOS))
@@ -327,7 +327,7 @@ class TestRules:
         np.testing.assert_array_equal(decode(encoded(RGB), DecodeOptions(resize=(24, 20))), RGB)
 
     def test_another_type_is_refused(self) -> None:
-        message = refused(encoded(GREY.astype(np.uint16)), DecodeOptions().with_first_image(GREY, "first.png"))
+        message = refused(encoded(GRAY.astype(np.uint16)), DecodeOptions().with_first_image(GRAY, "first.png"))
         for words in ("uint16", "uint8", "'first.png'"):
             assert words in message
 

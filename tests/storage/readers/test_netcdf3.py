@@ -99,7 +99,7 @@ def test_a_variable_is_chosen_by_name(tmp_path: Path) -> None:
 def test_cut_files_are_refused(cut: int, tmp_path: Path) -> None:
     path = write(tmp_path / "s.nc", np.ones((20, 6, 7)))
     path.write_bytes(path.read_bytes()[:cut])
-    with pytest.raises(DataError, match="'s.nc' is truncated or no netCDF file"):
+    with pytest.raises(DataError, match="truncated"):
         open_reader(path)
 
 

@@ -23,7 +23,7 @@ from dpca.storage.pictures import PICTURES, picture_of, plugin_of
 from dpca.storage.readers import open_reader
 from tests.storage.sources.made_sources import encoded, pixels, truth, write_folder, write_lsun, write_tar, write_zip
 
-GREY, RGB = pixels(channels=1), pixels()
+GRAY, RGB = pixels(channels=1), pixels()
 
 pillow_heif = pytest.importorskip("pillow_heif")
 pillow_heif.register_heif_opener()
@@ -129,7 +129,7 @@ def test_a_tree_of_faces_in_pgm(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("maxval", [1, 15, 255, 256, 4095, 65535])
 @pytest.mark.parametrize("plain", [False, True])
-def test_grey_of_any_depth_is_scaled(maxval: int, plain: bool) -> None:
+def test_gray_of_any_depth_is_scaled(maxval: int, plain: bool) -> None:
     values = np.arange(12).reshape(3, 4) * maxval // 11
     body = (
         " ".join(map(str, values.ravel())).encode()
@@ -187,7 +187,7 @@ def test_color_that_would_be_cut_is_refused(payload: bytes, words: str) -> None:
         decode(payload)
 
 
-def test_grey_of_16_bits_in_jpeg_2000() -> None:
+def test_gray_of_16_bits_in_jpeg_2000() -> None:
     payload = jpeg2000("uint16", 1)
     np.testing.assert_array_equal(decode(payload), pixels(channels=1).astype(np.uint16) * 257)
 

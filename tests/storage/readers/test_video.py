@@ -46,7 +46,7 @@ def test_lossless_frames_come_out_as_they_went_in(tmp_path: Path) -> None:
     np.testing.assert_array_equal(stack.samples[:], x)
 
 
-def test_grey_frames_stay_grey(tmp_path: Path) -> None:
+def test_gray_frames_stay_gray(tmp_path: Path) -> None:
     x = frames(channels=1)
     reader = open_reader(save(tmp_path / "s.avi", x, "ffv1", "gray"))
     np.testing.assert_array_equal(reader.fetch(range(12)), x)

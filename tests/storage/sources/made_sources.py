@@ -19,7 +19,7 @@ LFW = Path(__file__).parents[4] / "shared" / "data"
 
 
 def pixels(seed: int = 0, height: int = 24, width: int = 20, channels: int = 3) -> np.ndarray[Any, Any]:
-    """Return a smooth picture with a little noise, uint8; grey (height, width) for one channel."""
+    """Return a smooth picture with a little noise, uint8; gray (height, width) for one channel."""
     rng = np.random.default_rng(seed)
     y, x = np.mgrid[:height, :width]
     waves = [np.sin(x / rng.uniform(2, 9) + rng.uniform(0, 6)) + np.cos(y / rng.uniform(2, 9)) for _ in range(channels)]

@@ -106,7 +106,7 @@ def broken_chunk(path: Path) -> Path:
 
 NAN = np.zeros((6, 5, 4), np.float32)
 NAN[3, 1, 2] = np.nan
-COLOR, GREY = encoded(pixels(5), "JPEG"), encoded(pixels(5, channels=1))
+COLOR, GRAY = encoded(pixels(5), "JPEG"), encoded(pixels(5, channels=1))
 FRAMES = [Image.fromarray(pixels(i)) for i in range(2)]
 IDX = np.zeros((5, 4, 4), np.uint8)
 
@@ -148,14 +148,14 @@ CASES: dict[str, Case] = {
         r"'x.jpg' .*30 x 20 pixels .*24 x 20 .*--resize 24x20",
         {},
     ),
-    "color among grey": Case(
-        lambda path: write_folder(path / "t", {"a.png": GREY, "b.jpg": COLOR}),
+    "color among gray": Case(
+        lambda path: write_folder(path / "t", {"a.png": GRAY, "b.jpg": COLOR}),
         "'b.jpg' .*--color rgb",
         {},
     ),
     "16 bits among 8": Case(
         lambda path: write_folder(
-            path / "t", {"a.png": GREY, "b.png": encoded(pixels(5, channels=1).astype(np.uint16))}
+            path / "t", {"a.png": GRAY, "b.png": encoded(pixels(5, channels=1).astype(np.uint16))}
         ),
         "'b.png' .*uint16.* uint8",
         {},

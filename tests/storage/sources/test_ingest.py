@@ -77,7 +77,7 @@ def test_the_store_opens_without_help(tmp_path: Path) -> None:
         "axes": ["sample", "y", "x"],
         "data_range": [0.0, 255.0],
         "source": {"kind": "zip", "name": "a.zip", "count": 5},
-        "color": "grey",
+        "color": "gray",
         "ignored": 1,
     }
     with xarray.open_zarr(tmp_path / "out.zarr", consolidated=False) as dataset:
@@ -161,8 +161,8 @@ def test_color_crop_and_resize(tmp_path: Path) -> None:
     source = write_folder(tmp_path / "t", mixed)
     stack = ingest(source, tmp_path / "a.zarr", reading=ReadOptions(color="rgb", crop=(26, 22), resize=(13, 11)))
     assert stack.shape == (2, 13, 11, 3)
-    grey = ingest(source, tmp_path / "b.zarr", reading=ReadOptions(color="grey", crop=(20, 20)))
-    np.testing.assert_array_equal(grey.samples[0], pixels(1, 30, 22, 1)[5:25, 1:21])
+    gray = ingest(source, tmp_path / "b.zarr", reading=ReadOptions(color="gray", crop=(20, 20)))
+    np.testing.assert_array_equal(gray.samples[0], pixels(1, 30, 22, 1)[5:25, 1:21])
 
 
 def test_any_reader_is_a_source(tmp_path: Path) -> None:
@@ -199,7 +199,7 @@ def test_the_same_bytes_wherever_it_runs(tmp_path: Path) -> None:
     "other",
     [
         {"cell_shape": (5, 5)},
-        {"reading": ReadOptions(color="grey")},
+        {"reading": ReadOptions(color="gray")},
         {"reading": ReadOptions(crop=(9, 9))},
         {"reading": ReadOptions(resize=(9, 9))},
         {"reading": ReadOptions(data_range=(0, 1))},
