@@ -1,8 +1,7 @@
 """Estimates of the time of a fold: a few batches of one group are measured and extrapolated with the plan.
 
 Inside `rehearsing`, `dpca.engine.folds.fold.fold` runs only these measurements. An estimator that is fitted there
-requests
-its folds in their order and with their rules, and continues with components of a few samples.
+requests its folds in their order and with their rules, and continues with components of a few samples.
 
 Processor time is measured instead of wall-clock time, so that other work on the machine does not change the estimate.
 """
@@ -156,6 +155,7 @@ class Rehearsal:
         rows = max(2, min(n, _FEW, _FEW_BYTES // sample))
         runs = _runs(n, rows, source.chunks[0])
         results: Results = [{} for _ in range(partition.n_parts)]
+        rule = rule.for_samples(sum(stop - start for start, stop in runs))
         for g, group in enumerate(plan.groups):
             work = replace(self._work(rule, source, partition, plan, g, stage), checkpoints=None)
             states, _ = work.begin()
@@ -182,7 +182,9 @@ class Rehearsal:
         times = sum(boxes) / boxes[g]
         parts = sum(len(group.partitions) for group in plan.groups) / len(plan.groups[g].partitions)
         work = self._work(rule, source, partition, plan, g, stage)
-        reading, folding, states = _batches(work, source, plan.batch_rows)
+        work, reading, folding, states = _batches(work, source, plan.batch_rows)
+        # The cost of a rule that keeps all samples grows with their number.
+        kept = 1.0 if work.rule is rule else source.shape[0] / states[0].counts["n_samples"]
         merging = keeping = 0.0
         with one_blas_thread():
             if rule.mergeable:
@@ -199,16 +201,17 @@ class Rehearsal:
             reading * times,
             folding * times,
             merging * parts,
-            keeping * parts,
-            finishing * parts,
-            round(size * parts),
+            keeping * parts * kept,
+            finishing * parts * kept,
+            round(size * parts * kept),
         )
 
 
-def _batches(work: GroupTask, source: Source, rows: int) -> tuple[float, float, list[Any]]:
-    """Return the processor seconds per sample of reading and of the rule, and the states after a few batches.
+def _batches(work: GroupTask, source: Source, rows: int) -> tuple[GroupTask, float, float, list[Any]]:
+    """Return the work, the processor seconds per sample of reading and of the rule, and states after a few batches.
 
-    As in a fold, batches are consecutive and a second thread reads ahead.
+    As in a fold, batches are consecutive and a second thread reads ahead. A rule with the number of all samples begins
+    again with each run: the returned work has the rule of the last run.
     """
     n = source.shape[0]
     values = math.prod(b - a for a, b in work.group.region)
@@ -225,6 +228,9 @@ def _batches(work: GroupTask, source: Source, rows: int) -> tuple[float, float, 
         while runs < 2 or (runs <= _TURNS and reading + folding < _LONG):
             first = next(starts)
             run = (first, min(n, first + most))
+            if (rule := work.rule.for_samples(run[1] - run[0])) is not work.rule:
+                work = replace(work, rule=rule)
+                states = work.begin()[0]
             all_threads, this_thread = time.process_time(), time.thread_time()
             for _, parts in work.parts(opened, run):
                 states = [work.rule.update(*both) for both in zip(states, parts, strict=True)]
@@ -237,7 +243,7 @@ def _batches(work: GroupTask, source: Source, rows: int) -> tuple[float, float, 
             runs += 1
     # These batches cut chunks, and whole chunks are decoded. Batches of the fold do not cut chunks.
     whole = rows / (-(-rows // chunk) * chunk) if rows % chunk and n > rows else 1.0
-    return max(0.0, reading) / samples * whole, folding / samples, states
+    return work, max(0.0, reading) / samples * whole, folding / samples, states
 
 
 def _runs(n: int, rows: int, chunk: int) -> list[tuple[int, int]]:

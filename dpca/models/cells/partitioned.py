@@ -109,15 +109,9 @@ class PartitionedPCA(PartitionParameters, ComponentModel):
                     model._fixed = self._batch_settings(partition, source.dtype)
 
             in_fold = None if callbacks is None else callbacks.of_fold(partial(finish_all, folding), set_fitted, n)
+            note = "; ".join(filter(None, (note, why)))
             results, report = fold(
-                folding,
-                source,
-                folded,
-                run=run,
-                plan=plan,
-                stage=stage,
-                note="; ".join(filter(None, (note, why))),
-                callback=in_fold,
+                folding, source, folded, run=run, plan=plan, stage=stage, note=note, callback=in_fold
             )
             try:
                 set_fitted(self, results, n)

@@ -155,7 +155,7 @@ class StreamingPCA(StreamingParameters, StreamedModel):
                 whole, work, scheme=scheme, stage="fit", result_so_far=lambda states: work.finish(states[0])
             )
         except PlanError as error:
-            if (problem := self._few_samples(source, method)) is not None:
+            if (problem := self._few_samples(source, method, run)) is not None:
                 first = Passes(source, run, callbacks=callbacks, set_fitted=set_fitted)
                 found, self.method_ = named_errors(dual, source.name)(problem, first), "dual"
                 found |= {"captured_estimate": np.ones(()), "captured_estimate_error": np.zeros(())}
@@ -221,17 +221,20 @@ class StreamingPCA(StreamingParameters, StreamedModel):
             stream=RuleStream(n if share is None else None, d, sampled=self.n_passes == 1, ends=not self.keep_state),
         )
 
-    def _few_samples(self, source: Source, method: str | StreamingRule) -> SolverProblem | None:
-        """Return the problem for the exact solver of few samples if it gives what the parameters ask for, else None."""
-        n, d = source.shape[0], math.prod(source.shape[1:])
-        plain = method in ("incremental-svd", "covariance") and self.execution == "auto" and self.n_passes == 1
-        weighted = self.forgetting not in (None, 1)
-        if not plain or weighted or self.keep_state or explained_share(self.n_components) is not None:
+    def _few_samples(self, source: Source, method: str | StreamingRule, run: Run) -> SolverProblem | None:
+        """Return the problem for the exact solver of few samples, None if it cannot do what the parameters ask for."""
+        n, d, own = source.shape[0], math.prod(source.shape[1:]), (self.batch_size, self.oversampling, self.forgetting)
+        one_pass = self.n_passes == 1 and self.execution == "auto" and own == (None, None, None)
+        whole = self.keep_state or explained_share(self.n_components) is not None
+        if method not in ("incremental-svd", "covariance") or not one_pass or whole or n > min(d, LARGEST_MATRIX):
             return None
-        if n > LARGEST_MATRIX:
+        dtype = working_dtype(source.dtype)
+        problem = SolverProblem(n, d, checked_rank(self.n_components, d, n), dtype=dtype, center=bool(self.center))
+        try:
+            plan_first_pass("dual", problem, Passes(source, run))
+        except PlanError:
             return None
-        k, dtype = checked_rank(self.n_components, d, n), working_dtype(source.dtype)
-        return SolverProblem(n, d, k, dtype=dtype, center=bool(self.center))
+        return problem
 
     def _options(self) -> dict[str, Any]:
         return {"oversampling": self.oversampling, "forgetting": self.forgetting}
@@ -258,9 +261,8 @@ class StreamingPCA(StreamingParameters, StreamedModel):
         try:
             plan_for(work, stream, whole, scheme=scheme, run=run)
         except PlanError:
-            if (problem := self._few_samples(source, method)) is None:
+            if self._few_samples(source, method, run) is None:
                 raise
-            plan_first_pass("dual", problem, Passes(source, run))
         return self._basis_to_be(source, int(self.n_components))
 
     def _set_fitted(self, found: dict[str, Any], sample_shape: tuple[int, ...], n: int) -> None:

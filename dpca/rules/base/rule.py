@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from abc import ABC, abstractmethod
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, ClassVar
 
 import numpy as np
@@ -119,6 +119,10 @@ class Rule(ABC):
         """
         raise NotImplementedError(f"{type(self).__name__} is not summable")
 
+    def for_samples(self, n_samples: int) -> Rule:
+        """Return the rule for a stream of another length. Only rules with the number of all samples differ."""
+        return self
+
     def batch_rows(self, dtype: DTypeLike) -> int:
         """Return the best number of samples per update, for the planner. Any number is supported."""
         return 1024
@@ -189,6 +193,11 @@ class Wrapper:
     def is_batch_invariant(self, dtype: DTypeLike) -> bool:
         """Return False, because the effect of the wrapper is not known here."""
         return False
+
+    def for_samples(self, n_samples: int) -> Wrapper:
+        """Return the wrapper of the rule for a stream of another length."""
+        inner = self.rule.for_samples(n_samples)
+        return self if inner is self.rule else replace(self, rule=inner)
 
     def state_bytes(self, n_features: int, dtype: DTypeLike) -> int:
         """Return the bytes of the state of the rule and of the wrapper."""

@@ -9,7 +9,7 @@ centered exactly. The sum over all attributes is the input of `dual_weights`. `D
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -28,7 +28,7 @@ from dpca.rules.certificates import certificate
 _BLOCK_ROWS = 1024
 # Attributes of one product. Longer sums are accumulated in float64.
 _BLOCK_ATTRIBUTES = 1024
-# Products of at most so many samples take less time than reading them, so that they are always float64.
+# Products of at most this number of samples take less time than reading them, so that they are always float64.
 _PRECISE_SAMPLES = 128
 # Bytes of shifted samples at a time.
 _SHIFTED_BYTES = 2**22
@@ -82,6 +82,10 @@ class BlockGram(Rule):
                 rows -= part.mean(axis=0, dtype=np.float64).astype(rows.dtype)[:, None]
             linalg.add_lower(gram, linalg.gram_lower("gram", rows))
         return {"gram": gram}
+
+    def for_samples(self, n_samples: int) -> BlockGram:
+        """Return the rule for another number of samples."""
+        return replace(self, n_samples=n_samples)
 
     def result_bytes(self, n_features: int, dtype: DTypeLike) -> int:
         """Return the bytes of a result."""
@@ -222,6 +226,10 @@ class DualComponents(Rule):
             mean = state.arrays["shift"] + total / n
             image -= np.outer(self.weights.sum(axis=1), total / n)
         return {"mean": mean, "image": image.astype(self.dtype, copy=False)}
+
+    def for_samples(self, n_samples: int) -> DualComponents:
+        """Return the rule for another number of samples, with repeated weights."""
+        return replace(self, weights=np.resize(self.weights, (len(self.weights), n_samples)))
 
     def result_bytes(self, n_features: int, dtype: DTypeLike) -> int:
         """Return the bytes of a result."""

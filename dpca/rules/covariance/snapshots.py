@@ -9,7 +9,7 @@ large for a task.
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 from numpy.typing import DTypeLike
@@ -83,6 +83,10 @@ class SnapshotPCA(Rule):
         found = snapshot_components(rows, self.n_components)
         for i in range(len(rows)):
             yield {name: values[i] for name, values in found.items()}
+
+    def for_samples(self, n_samples: int) -> SnapshotPCA:
+        """Return the rule for another number of samples."""
+        return replace(self, n_samples=n_samples)
 
     def is_batch_invariant(self, dtype: DTypeLike) -> bool:
         """Return True: the result is computed from all samples at once."""
