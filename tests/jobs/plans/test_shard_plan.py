@@ -73,7 +73,7 @@ def test_the_shipped_job_takes_ten_photographs(tmp_path: Path) -> None:
     least = least_budget(photos, settings)
     assert least < 500e6
     assert plan_shards(photos, settings, Run(memory=least))[1] < SHARD_BYTES
-    with pytest.raises(PlanError, match=r"stage 'fit' .* read 1 samples at a time"):
+    with pytest.raises(PlanError, match=r"'fit'.*\b1.samples"):
         plan_shards(photos, settings, Run(memory=least - 1))
 
 
@@ -174,7 +174,7 @@ def test_fewer_samples_are_decoded_before_a_shard_is_refused(dtype: str, promise
         assert memory.task_bytes(count) <= budget
         if (twice := 2 * count) <= most:
             assert memory.task_bytes(twice) > budget
-    with pytest.raises(PlanError, match="allow each worker at least 1 MB more"):
+    with pytest.raises(PlanError, match=r"\b1.MB"):
         memory.decoded_at_once(each[1] - 1)
 
 

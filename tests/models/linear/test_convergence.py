@@ -72,7 +72,7 @@ def test_the_default_on_noise_alone_with_nothing_to_spare() -> None:
 @pytest.mark.parametrize("method", ["oja-subspace", "sanger"])
 def test_divergence_is_never_silent(method: str) -> None:
     literal = replace(rule_class(method)(), schedule=Harmonic(1.0), unit=1.0)
-    with pytest.raises(ValueError, match="diverged at update .* unit"):
+    with pytest.raises(ValueError, match="diverged.*unit"):
         StreamingPCA(3, method=literal).fit(1000 * planted(1000))
 
 
