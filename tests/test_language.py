@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import ast
 import re
 import subprocess
 from pathlib import Path
@@ -115,10 +114,8 @@ def test_phrases_stay_away(texts: list[tuple[str, str]], phrase: str) -> None:
 
 def test_errors_are_matched_by_key_words() -> None:
     found = []
-    for path in sorted((ROOT / "tests").rglob("*.py")):
-        for call in ast.walk(ast.parse(path.read_text())):
-            for keyword in getattr(call, "keywords", ()):
-                if keyword.arg == "match" and not isinstance(keyword.value, ast.Call):
-                    texts = [part.value for part in ast.walk(keyword.value) if isinstance(part, ast.Constant)]
-                    found += [f"{path.name}: {text}" for text in texts if " " in str(text)]
+    for path in (ROOT / "tests").rglob("*.py"):
+        for literal in re.finditer(r"""\bmatch=[rf]*(["'])(.*?)\1""", path.read_text()):
+            if " " in re.sub(r"\{[^}]*\}", "", literal[2]):
+                found.append(f"{path.name}: {literal[2]}")
     assert not found, f"match one key word or value, and leave the wording free: {found}"

@@ -298,6 +298,7 @@ def test_results_that_this_process_cannot_hold_are_refused(source: Source, given
         fold(CovariancePCA(None), source, GRID, run=Run(memory=2**30))
 
 
+@pytest.mark.long
 def test_the_objects_of_many_partitions_are_planned() -> None:
     """With few attributes each, they take more memory than the arrays."""
     x = np.random.default_rng(0).integers(0, 256, (8, 6000), dtype=np.uint8)

@@ -113,7 +113,7 @@ MODELS = {
 }
 
 
-@pytest.mark.cases(1)
+@pytest.mark.long
 @pytest.mark.parametrize(
     ("shape", "dtype"),
     [
@@ -227,7 +227,7 @@ def stack_in(folder: Path, name: str) -> Stack:
     return open_stack(folder / f"{name}.zarr")
 
 
-@pytest.mark.cases(1)
+@pytest.mark.long
 @pytest.mark.parametrize("name", ["film", "film each", "photos", "photos each", "floats"])
 @pytest.mark.usefixtures("one_by_one")
 def test_single_samples_are_decoded_to_the_same_bytes(films: Path, tmp_path: Path, name: str) -> None:
@@ -239,6 +239,7 @@ def test_single_samples_are_decoded_to_the_same_bytes(films: Path, tmp_path: Pat
     assert tree(tmp_path / "out.zarr") == tree(Path(whole.path))
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("count", [3, 20])
 def test_few_samples_are_appended_to_waves_where_memory_is_short(
     films: Path, tmp_path: Path, count: int, request: pytest.FixtureRequest

@@ -155,7 +155,7 @@ def test_eigenvalues_after_a_second_pass_are_within_a_percent(digits: Digits, k:
     np.testing.assert_allclose(model.explained_variance_, digits[2][:k], rtol=0.01)
 
 
-@pytest.mark.cases(1)
+@pytest.mark.long
 @pytest.mark.parametrize("k", [10, 20])
 def test_a_second_pass_proves_nearly_all_that_was_captured(digits: Digits, k: int) -> None:
     """The bound of one pass leaves room of some percent; that of two little more than rounding could have cost."""
