@@ -77,7 +77,7 @@ def test_inner_products_of_few_cells_at_once(
 
 def test_more_inner_products_than_memory(floats: Compressed, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(analysis, "usable_bytes", lambda: 500_000)
-    with pytest.raises(PlanError, match="230 samples"):
+    with pytest.raises(PlanError, match="230"):
         analysis.gram(floats)
 
 
@@ -170,7 +170,7 @@ def test_thumbnails(both: tuple[Compressed, np.ndarray]) -> None:
         assert (found.shape, found.dtype) == (expected.shape, store.dtype)
         np.testing.assert_allclose(found.compute(scheduler="threads"), expected, rtol=1e-5)
     for wrong in ((5,) * (n_spatial + 1), (0,) * n_spatial, (99,) * n_spatial):
-        with pytest.raises(DataError, match="shape is"):
+        with pytest.raises(DataError, match="shape"):
             analysis.thumbnails(store, wrong)
 
 

@@ -110,3 +110,12 @@ def test_phrases_stay_away(texts: list[tuple[str, str]], phrase: str) -> None:
     pattern = re.compile(phrase, re.IGNORECASE)
     found = [f"{name}: {match[0]}" for name, text in texts for match in pattern.finditer(text)]
     assert not found, f"write {PHRASES[phrase]!r} instead: {found[:10]} and {max(len(found) - 10, 0)} more"
+
+
+def test_errors_are_matched_by_key_words() -> None:
+    found = []
+    for path in (ROOT / "tests").rglob("*.py"):
+        for literal in re.finditer(r"""\bmatch=[rf]*(["'])(.*?)\1""", path.read_text()):
+            if " " in re.sub(r"\{[^}]*\}", "", literal[2]):
+                found.append(f"{path.name}: {literal[2]}")
+    assert not found, f"match one key word or value, and leave the wording free: {found}"

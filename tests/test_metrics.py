@@ -131,9 +131,9 @@ def test_components_that_cannot_be_compared() -> None:
     for options in ({}, {"x": x, "covariance": covariance}):
         with pytest.raises(ValueError, match="covariance"):
             metrics.convergence(best[:2], best[:2], **options)
-    with pytest.raises(ValueError, match=r"\[6, 7\]"):
+    with pytest.raises(ValueError, match=r"\[6,.7\]"):
         metrics.excess_loss(best[:2, :6], best[:2], x)
-    with pytest.raises(ValueError, match="6 and 7"):
+    with pytest.raises(ValueError, match=r"rows.*\b6\b.*\b7\b"):
         metrics.principal_angles(best[:2, :6], best[:2])
 
 

@@ -42,7 +42,7 @@ def test_promises_for_integers_are_whole_numbers() -> None:
     assert 0.48 < error_within_bound(0.5, np.uint8, 255) < 0.5
     assert 0.48 < error_within_bound(0.99, np.int32, 255) < 0.5
     assert 3.48 < error_within_bound(3, np.uint16, 255) < 3.5
-    with pytest.raises(ValueError, match=r"give 0\.5"):
+    with pytest.raises(ValueError, match=r"0\.5"):
         error_within_bound(0.4, np.uint8, 255)
 
 

@@ -212,10 +212,10 @@ def test_a_store_that_disappears_is_missed_and_a_model_that_is_written_again_is_
     assert explorer.news == ""
     assert explorer.version == 3
     (tmp_path / "a.zarr").rename(tmp_path / "b.zarr")
-    with pytest.raises(StoreError, match="no longer exists"):
+    with pytest.raises(StoreError, match="exists"):
         explorer.view(19, 1)
     zarr.create_array(tmp_path / "a.zarr", data=values.astype(np.uint16), chunks=(1, 9, 9))
-    with pytest.raises(StoreError, match="was replaced"):
+    with pytest.raises(StoreError, match="replaced"):
         explorer.view(19, 1)
     shutil.rmtree(tmp_path / "a.zarr")
     (tmp_path / "b.zarr").rename(tmp_path / "a.zarr")

@@ -219,7 +219,7 @@ def test_no_eigenvalue_is_negative(d: int, k: int, shape: tuple[int, ...]) -> No
 
 def test_a_solver_that_fails_says_so(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(linalg.lapack, "dsyevd", lambda matrix, **_: (np.ones(3), np.eye(3), 2))
-    with pytest.raises(np.linalg.LinAlgError, match="did not converge for 3 attributes"):
+    with pytest.raises(np.linalg.LinAlgError, match="converge"):
         linalg.direct_eigh(np.eye(3), 2)
 
 

@@ -98,5 +98,5 @@ def test_one_atom_is_a_line() -> None:
 
 def test_frames_that_are_too_large_to_superpose_are_refused() -> None:
     reference, weights = molecule(np.random.default_rng(2), 5)
-    with np.errstate(all="ignore"), pytest.raises(ValueError, match="too large for a superposition"):
+    with np.errstate(all="ignore"), pytest.raises(ValueError, match="large"):
         Superposition(reference, weights, np.ones(5)).rows_of(np.full((1, 5, 3), 1e308))

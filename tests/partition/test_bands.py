@@ -108,20 +108,20 @@ def test_tasks_are_sent_labels_and_nothing_that_follows_from_them() -> None:
 
 
 def test_bands_that_make_no_sense() -> None:
-    with pytest.raises(ValueError, match="without gaps"):
+    with pytest.raises(ValueError, match="gaps"):
         Bands(np.array([0, 2]))
-    with pytest.raises(ValueError, match="without gaps"):
+    with pytest.raises(ValueError, match="gaps"):
         Bands(np.array([0, 2, 2]))  # as many attributes as numbers
-    with pytest.raises(ValueError, match="without gaps"):
+    with pytest.raises(ValueError, match="gaps"):
         Bands(np.array([-1, 0]))
-    with pytest.raises(ValueError, match="without gaps"):
+    with pytest.raises(ValueError, match="gaps"):
         Bands(np.array([0, 2**40]))
-    with pytest.raises(ValueError, match="no attribute"):
+    with pytest.raises(ValueError, match="attribute"):
         Bands(np.empty((0, 3), np.int32))
     with pytest.raises(ValueError, match="keep_channels=False"):
         map_in_raster_order((4, 3), 2, together=3)
 
 
 def test_means_that_span_more_than_float64_are_refused() -> None:
-    with pytest.raises(ValueError, match="exceed the range of float64"):
+    with pytest.raises(ValueError, match="float64"):
         map_by_moments(np.array([-1.7e308, 0.0, 1.7e308]), None, 2, 3)

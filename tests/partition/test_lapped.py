@@ -51,7 +51,7 @@ def test_cells_of_any_group_are_those_of_the_filtered_sample(
 
 def test_arrays_of_other_libraries_are_refused() -> None:
     x = array_api_strict.zeros((2, 8), dtype=array_api_strict.float32)
-    with pytest.raises(TypeError, match="require numpy arrays"):
+    with pytest.raises(TypeError, match="numpy"):
         LappedGrid((8,), (4,), 2).split(x, (0, 1), (0,), array_api_strict.zeros((16,), dtype=array_api_strict.float32))
 
 

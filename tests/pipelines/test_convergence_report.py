@@ -151,8 +151,8 @@ def test_as_a_program(stack: str, tmp_path: Path, capsys: pytest.CaptureFixture[
 
 
 def test_settings_that_make_no_sense_are_refused(stack: str, tmp_path: Path) -> None:
-    with pytest.raises(DataError, match="points is 0"):
+    with pytest.raises(DataError, match="points"):
         report_convergence(open_stack(stack), tmp_path / "out.zarr", ConvergenceSettings(points=0))
-    with pytest.raises(DataError, match="method is 'pca'"):
+    with pytest.raises(DataError, match="method"):
         report_convergence(open_stack(stack), tmp_path / "out.zarr", ConvergenceSettings(methods=("pca",)))
     assert not list(tmp_path.glob("out*"))

@@ -23,7 +23,7 @@ OWN = (*FEW, *TWO_WORKERS, "--memory", "1.5GB")
 
 @pytest.fixture(scope="module")
 def images(tmp_path_factory: pytest.TempPathFactory) -> str:
-    return str(write_images(tmp_path_factory.mktemp("images") / "photos", 300, (60, 52, 3)))
+    return str(write_images(tmp_path_factory.mktemp("images") / "photos", 160, (60, 52, 3)))
 
 
 def _same(found: tuple[int, int]) -> bool:

@@ -67,13 +67,13 @@ def test_nothing_is_downloaded(monkeypatch):
 @pytest.mark.parametrize("arguments", [{"count": 0}, {"count": -1}, {"seed": -1}])
 def test_impossible_parameters_are_refused(arguments):
     (value,) = arguments.values()
-    with pytest.raises(DataError, match=f"is {value}: "):
+    with pytest.raises(DataError, match=f"{value}:"):
         Portraits(**arguments)
 
 
 @pytest.mark.parametrize("index", [-1, 10])
 def test_there_is_no_portrait_outside(index):
-    with pytest.raises(IndexError, match=f"portrait {index} .* 0 to 9"):
+    with pytest.raises(IndexError, match=rf"{index}\b.*\b9\b"):
         Portraits(count=10).fetch([index])
 
 

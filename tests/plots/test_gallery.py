@@ -33,9 +33,9 @@ def test_a_gallery_has_a_panel_for_each_place(shape: tuple[int, ...]) -> None:
 
 
 def test_a_gallery_that_does_not_fit_is_refused() -> None:
-    with pytest.raises(ValueError, match="do not fill"):
+    with pytest.raises(ValueError, match="fill"):
         gallery([], ["a"], [""], [])
-    with pytest.raises(ValueError, match="do not fill"):
+    with pytest.raises(ValueError, match="fill"):
         gallery([[np.zeros((2, 2))]], ["a", "b"], ["", ""], ["x"])
-    with pytest.raises(ValueError, match="give one for each"):
+    with pytest.raises(ValueError, match="notes"):
         gallery([[np.zeros((2, 2))]], ["a"], [], ["x"])

@@ -54,7 +54,7 @@ def test_twelve_rules_are_told_apart() -> None:
 
 
 def test_no_line_at_all_is_refused() -> None:
-    with pytest.raises(ValueError, match="no convergence to show"):
+    with pytest.raises(ValueError, match="convergence"):
         plots.convergence([("none", [], [])], "samples")
 
 
@@ -71,5 +71,5 @@ def test_curves_are_the_shares_and_the_legend_begins_with_the_highest() -> None:
     np.testing.assert_array_equal(lines["holistic"].get_ydata(), [0.3, 0.5, 0.6])
     assert lines["holistic"].get_linewidth() > lines["cells"].get_linewidth()
     figure.savefig(io.BytesIO(), format="png")
-    with pytest.raises(ValueError, match="no explained variance"):
+    with pytest.raises(ValueError, match="explained"):
         plots.explained_variance({"a": []})

@@ -69,7 +69,7 @@ def test_maps_alone_and_what_does_not_fit() -> None:
     upright = mode_maps(MAPS[:1], latitude=[20, 10]).axes
     np.testing.assert_array_equal(upright[0].images[0].get_array()[1], MAPS[0, 1])
     assert len(upright) == 2
-    with pytest.raises(ValueError, match=r"maps have shape \(2, 3\)"):
+    with pytest.raises(ValueError, match=r"maps.*\(2,.3\)"):
         mode_maps(MAPS[0])
-    with pytest.raises(ValueError, match=r"time series have shape \(4, 3\): give \(n, 2\)"):
+    with pytest.raises(ValueError, match=r"\(4,.3\).*\(n,.2\)"):
         mode_maps(MAPS, np.zeros((4, 3)))

@@ -37,7 +37,7 @@ def test_panel_takes_the_middle_slice_and_keeps_values():
 
 
 def test_panel_refuses_axes_of_another_number():
-    with pytest.raises(ValueError, match="a sample has 3 axes"):
+    with pytest.raises(ValueError, match="axes"):
         panel(np.ones((2, 3, 4)), ("y", "x"))
 
 
@@ -51,7 +51,7 @@ def test_thinned_bounds_what_is_drawn_and_leaves_small_things_alone():
 def test_intensity_maps_the_data_range():
     values = np.array([-300.0, -100.0, 0.0, 100.0, 300.0])
     np.testing.assert_array_equal(intensity(values, (-100, 100)), [0, 0, 0.5, 1, 1])
-    with pytest.raises(ValueError, match=r"data_range is \(1, 1\)"):
+    with pytest.raises(ValueError, match="data_range"):
         intensity(values, (1, 1))
 
 

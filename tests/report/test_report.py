@@ -309,7 +309,7 @@ def test_files_are_replaced_whole_and_nothing_stays_behind(tmp_path, monkeypatch
 
     with monkeypatch.context() as patch:
         patch.setattr("os.replace", refuse)
-        with pytest.raises(StoreError, match="disk is full while writing"):
+        with pytest.raises(StoreError, match="full"):
             write_report(tmp_path, {"samples": 2}, {"comparison": figure()})
     for name, content in before.items():
         assert (tmp_path / name).read_bytes() == content
@@ -324,7 +324,7 @@ def test_bad_places_and_names_are_refused_before_anything_is_written(tmp_path):
         write_report(tmp_path / "file", REPORT, {})
     assert (tmp_path / "file").read_text() == "mine"
     for name in ("../evil", "a/b", "", ".hidden", "with space"):
-        with pytest.raises(ValueError, match="cannot name a file"):
+        with pytest.raises(ValueError, match="letters"):
             write_report(tmp_path / "new", REPORT, {"comparison": figure(), name: figure()})
     assert not (tmp_path / "new").exists()
 
@@ -343,5 +343,5 @@ def test_a_picture_that_was_changed_is_not_taken_over(tmp_path):
     (tmp_path / "ssim_histogram.png").write_bytes(b"renewed by a run that was killed then")
     assert read_pictures(tmp_path, besides="ssim_histogram") == kept
     (tmp_path / "worst.png").write_bytes(b"another one")
-    with pytest.raises(StoreError, match=r"worst.png .* remove that folder"):
+    with pytest.raises(StoreError, match=r"worst\.png.*folder"):
         read_pictures(tmp_path, besides="ssim_histogram")

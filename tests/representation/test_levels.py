@@ -181,7 +181,7 @@ def test_a_store_whose_later_components_are_lost_still_shows_the_first(stored: P
     damage_beyond(tmp_path / "scores.zarr", 2)
     whole, damaged = (dpca.open_scores(f / "scores.zarr", model=stored / "model.zarr") for f in (stored, tmp_path))
     np.testing.assert_array_equal(damaged.stack(2).compute(), whole.stack(2).compute())
-    with pytest.raises(StoreError, match="scores.zarr/scores' is damaged"):
+    with pytest.raises(StoreError, match=r"scores\.zarr/scores.*damaged"):
         damaged.stack(3).compute()
     argv = [str(tmp_path / name) for name in ("model.zarr", "scores.zarr", "again.zarr")]
     reconstruct_store(*argv, n_components=2)
@@ -227,13 +227,13 @@ def test_what_cannot_be_opened(stored: Path, tmp_path: Path) -> None:
     scores, model = stored / "scores.zarr", stored / "model.zarr"
     with pytest.raises(StoreError, match="model="):
         dpca.open_scores(scores)
-    with pytest.raises(StoreError, match="not a scores store"):
+    with pytest.raises(StoreError, match="transform"):
         dpca.open_scores(model)
-    with pytest.raises(StoreError, match="there is no readable scores store at"):
+    with pytest.raises(StoreError, match="readable"):
         dpca.open_scores(tmp_path / "nothing.zarr")
-    with pytest.raises(DataError, match="n_components is 7"):
+    with pytest.raises(DataError, match="n_components"):
         dpca.open_scores(scores, 7, model=model)
-    with pytest.raises(DataError, match="n_components is 7"):
+    with pytest.raises(DataError, match="n_components"):
         dpca.open_scores(scores, model=model).stack(7)
     other = CellPCA(K, cell_shape=8).fit(smooth_images(20, (64, 64)))
     with pytest.raises(DataError, match="cell-scores"):

@@ -177,10 +177,10 @@ def test_leading_components(partition: Partition) -> None:
     x = np.random.default_rng(2).integers(0, 256, (5, *SHAPE), dtype=np.uint8)
     np.testing.assert_allclose(model.leading(2).encode(x), model.encode(x)[..., :2], rtol=1e-5)
     assert model.leading(None) is model
-    with pytest.raises(DataError, match="only 3"):
+    with pytest.raises(DataError, match=r"\b3\b"):
         model.leading(4)
     for wrong in (0, True, 1.0, "2"):
-        with pytest.raises(DataError, match="positive integer"):
+        with pytest.raises(DataError, match="positive"):
             model.leading(wrong)  # type: ignore[arg-type]
 
 
@@ -189,16 +189,16 @@ def test_values_beyond_arithmetic_are_refused_on_either_side(partition: Partitio
     model = made(partition)
     x = np.ones((4, *SHAPE), np.float32)
     x[2, 3, 4, 1] = np.nan
-    with pytest.raises(DataError, match="sample 9 of the stack"):
+    with pytest.raises(DataError, match="sample.9"):
         model.encode(x, "the stack", 7)
-    with pytest.raises(DataError, match="sample 1 of a chunk has scores beyond the range of float32"):
+    with pytest.raises(DataError, match="sample.1.*float32"):
         model.encode(np.where(np.arange(4) == 1, np.float32(3e38), 1)[:, None, None, None] * np.ones(SHAPE, np.float32))
     scores = np.ones((3, *model.score_shape), np.float32)
     scores[1] = 3e38
-    with pytest.raises(DataError, match="sample 5 of the scores has values beyond"):
+    with pytest.raises(DataError, match="sample.5.*beyond"):
         model.decode(scores, first=4)
     scores[1] = np.inf
-    with pytest.raises(DataError, match="sample 5"):
+    with pytest.raises(DataError, match="sample.5"):
         model.decode(scores, first=4)
 
 

@@ -112,7 +112,7 @@ def test_a_missing_value_is_named_and_never_data(name: str, tmp_path: Path) -> N
     assert sound.n_samples == len(data)
     data[2, 1, 3] = value
     source = netcdf(tmp_path, data, attributes, **options)
-    with pytest.raises(DataError, match=r"sample 2 of 'a.nc/t' .*missing value at \(1, 3\).* --on-error skip"):
+    with pytest.raises(DataError, match=r"sample.2\b.*a\.nc/t.*\(1,.3\).*--on-error"):
         ingest(source, tmp_path / "out.zarr")
     stack = ingest(source, tmp_path / "out.zarr", reading=ReadOptions(on_error="skip"))
     assert stack.names.tolist() == ["0", "1", "3", "4", "5"]
@@ -196,11 +196,11 @@ def test_what_was_never_written_is_refused(tmp_path: Path) -> None:
     with h5py.File(tmp_path / "a.h5", "w") as file:
         array = file.create_dataset("t", (8, 4, 5), "f4", chunks=(2, 4, 5))
         array[:6] = 1
-    with pytest.raises(DataError, match="'a.h5/t' has 3 of 4 chunks, the rest was never written"):
+    with pytest.raises(DataError, match=r"a\.h5/t.*\b3\b.*chunks"):
         open_reader(tmp_path / "a.h5")
     with h5py.File(tmp_path / "b.h5", "w") as file:
         file.create_dataset("t", (8, 4, 5), "f4")
-    with pytest.raises(DataError, match="'b.h5/t' has 0 of 640 bytes"):
+    with pytest.raises(DataError, match=r"b\.h5/t.*\b640\b"):
         open_reader(tmp_path / "b.h5")
 
 
@@ -250,9 +250,9 @@ def test_zarr_of_xarray_is_decoded_by_ingest_and_refused_without(name: str, vers
     data = np.round(values("f8"))
     data[4, 0, 1] = np.nan
     path = by_xarray_to_zarr(tmp_path, data, ENCODINGS[name], version)
-    with pytest.raises(DataError, match="dpca ingest"):
+    with pytest.raises(DataError, match="ingest"):
         open_stack(path)
-    with pytest.raises(DataError, match=r"sample 4 of 'a.zarr' .*missing value at \(0, 1\)"):
+    with pytest.raises(DataError, match=r"sample.4\b.*a\.zarr.*\(0,.1\)"):
         ingest(path, tmp_path / "out.zarr")
     stack = ingest(path, tmp_path / "out.zarr", reading=ReadOptions(on_error="skip"))
     with xarray.open_zarr(path, consolidated=False) as dataset:

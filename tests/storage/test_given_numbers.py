@@ -15,7 +15,7 @@ def test_integers(value: object) -> None:
     assert is_real(value)
     found = whole_number(value, "k", 3)
     assert (found, type(found)) == (3, int)
-    with pytest.raises(DataError, match=r"^k is .*3.*: give an integer of at least 4, or None$"):
+    with pytest.raises(DataError, match=r"^k\b.*\b4\b"):
         whole_number(value, "k", 4, ", or None")
 
 
@@ -23,5 +23,5 @@ def test_integers(value: object) -> None:
 def test_what_is_no_integer(value: object) -> None:
     assert not is_whole(value)
     assert is_real(value) == isinstance(value, float | np.floating)
-    with pytest.raises(DataError, match="give a positive integer"):
+    with pytest.raises(DataError, match="positive"):
         whole_number(value, "k", 1)

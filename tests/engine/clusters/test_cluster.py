@@ -149,7 +149,7 @@ def test_a_cluster_without_workers_is_reported(monkeypatch: pytest.MonkeyPatch) 
     with (
         LocalCluster(n_workers=0, processes=False, dashboard_address="127.0.0.1:0") as empty,
         Client(empty) as client,
-        pytest.raises(ClusterError, match="no workers"),
+        pytest.raises(ClusterError, match="workers"),
     ):
         task_budget(client, 1)
 

@@ -127,7 +127,7 @@ def test_files_that_are_not_valid(text: str, says: str, tmp_path: Path) -> None:
 
 def test_no_file(tmp_path: Path) -> None:
     for path in (tmp_path / "none.toml", tmp_path):
-        with pytest.raises(DataError, match="cannot be read"):
+        with pytest.raises(DataError, match=r"\bread\b"):
             read_cluster_file(path)
 
 
@@ -157,7 +157,7 @@ def test_nothing_in_the_working_directory_is_imported(
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr(sys, "path", ["", str(tmp_path), *sys.path])
     file = read_cluster_file(write('class = "lying_about.Cluster"\nworkers = 1'))
-    with pytest.raises(DataError, match="No module named 'lying_about'"):
+    with pytest.raises(DataError, match="lying_about"):
         file.cluster_class()
 
 
@@ -361,7 +361,7 @@ def test_jobs_that_wait_in_the_queue_for_too_long(slurm: Callable[[str, str], No
     slurm("sbatch", "#!/bin/sh\necho Submitted batch job 1\n")
     slurm("scancel", "#!/bin/sh\n")
     path = write(SLURM.format(patience="1 s", python=sys.executable))
-    with pytest.raises(ClusterError, match="no workers for 1 seconds"), open_client(cluster=path):
+    with pytest.raises(ClusterError, match="patience"), open_client(cluster=path):
         pytest.fail("opened")
 
 

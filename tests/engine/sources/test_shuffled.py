@@ -118,7 +118,7 @@ def test_a_spoiled_sample_is_named_by_its_place_in_the_store(lazy: bool) -> None
     x[61, 1, 1] = np.nan
     stored = zarr.create_array(zarr.storage.MemoryStore(), data=x, chunks=(10, 3, 2))
     source = shuffle(as_source(da.from_array(x, chunks=(10, 3, 2)) if lazy else stored), 5, 0)
-    with pytest.raises(DataError, match="sample 61 of"):
+    with pytest.raises(DataError, match="sample.61"):
         read(source, 16)
 
 

@@ -74,7 +74,7 @@ def test_volumes_beside_codecs_that_keep_a_largest_error(tmp_path: Path) -> None
     stack_of(
         tmp_path, values[:9], axes=("z", "y", "x"), reading=ReadOptions(data_range=(0, 512)), run=Run(overwrite=True)
     )
-    with pytest.raises(DataError, match="made from"):
+    with pytest.raises(DataError, match=r"\(20,.*\(9,"):
         compare_store(str(tmp_path / "out.zarr"), open_stack(tmp_path / "stack.zarr"))
 
 

@@ -95,7 +95,7 @@ def test_values_whose_difference_is_infinite_are_refused(tmp_path: Path) -> None
     x = np.zeros(SHAPE)
     x[0, 0, 0], x[1, 0, 0] = -1e308, 1e308
     np.save(tmp_path / "x.npy", x)
-    with pytest.raises(DataError, match=r"-1e\+308 .*difference"):
+    with pytest.raises(DataError, match="difference"):
         ingest(tmp_path / "x.npy", tmp_path / "s", run=Run(threads=1))
     assert not (tmp_path / "s").exists()
 
@@ -109,7 +109,7 @@ def test_a_store_of_before_that_states_a_constant_still_opens(tmp_path: Path) ->
 
 @pytest.mark.parametrize("data_range", [0, -1, math.nan, math.inf])
 def test_errors_have_no_unit_without_a_width(data_range: float) -> None:
-    with pytest.raises(ValueError, match="data_range is"):
+    with pytest.raises(ValueError, match="data_range"):
         mse(np.zeros((2, 3)), np.ones((2, 3)), data_range=data_range)
 
 

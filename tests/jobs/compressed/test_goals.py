@@ -111,7 +111,7 @@ def test_every_sample_meets_a_goal_where_that_is_asked_for(
 def test_what_is_not_reached_is_told_and_leaves_nothing(fitted: Path, tmp_path: Path, samples: np.ndarray) -> None:
     few = CellPCA(8, cell_shape=6).fit(samples[:500])
     few.save(tmp_path / "few.zarr")
-    with pytest.raises(DataError, match=r"psnr .* (reached|components)"):
+    with pytest.raises(DataError, match="psnr"):
         encode_store(open_stack(fitted / "stack.zarr"), tmp_path / "few.zarr", tmp_path / "out.zarr", psnr=38.0)
     assert [path.name for path in tmp_path.iterdir()] == ["few.zarr"]
 
@@ -219,7 +219,7 @@ def test_a_decoder_that_misses_a_promise_is_refused(tmp_path: Path) -> None:
     values[7] = 2.0**14 + np.arange(64).reshape(8, 8) / 512
     stack = made(tmp_path, "stack", values, reading=ReadOptions(data_range=(0, 2**12)))
     CellPCA(3, cell_shape=4).fit(stack).save(tmp_path / "model.zarr")
-    with pytest.raises(DataError, match="error bound"):
+    with pytest.raises(DataError, match="bound"):
         encode_store(stack, tmp_path / "model.zarr", tmp_path / "out.zarr", max_error=1.7e-3)
     assert not (tmp_path / "out.zarr").exists()
 
@@ -249,5 +249,5 @@ def number(value: Any) -> Any:
 def test_a_promise_counts_the_rounding_of_large_integers() -> None:
     assert error_within_bound(0.5, np.uint8, 255) == error_within_bound(0.5, np.int64, 2**40)
     assert error_within_bound(100, np.int64, 2**53) < 100.5 - 2
-    with pytest.raises(ValueError, match="give at least"):
+    with pytest.raises(ValueError, match="int64"):
         error_within_bound(0.5, np.int64, 2**53)

@@ -98,7 +98,7 @@ def test_the_fewest_seconds_of_some_turns_count(tmp_path: Path, monkeypatch: pyt
 
 def test_a_goal_that_is_not_reached_is_one_sentence(stack: Stack) -> None:
     settings = CompressionSettings(CellPCA(1, cell_shape=8, random_state=0), goal={"psnr": 90.0})
-    with pytest.raises(DataError, match="psnr 90"):
+    with pytest.raises(DataError, match="psnr"):
         plan_job(stack, settings)
 
 

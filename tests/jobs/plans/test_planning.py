@@ -128,17 +128,17 @@ def test_every_limit_is_refused_by_a_stage_by_name_or_by_none(tmp_path: Path, ki
     shape, dtype, layout, axes = plan_ingest(reader, settings.reading, settings.model.cell_shape_for, None)
     outline = Outline("a.npy", shape, dtype, layout.chunks)
     basis, _ = clone(settings.model).plan_fit(outline, axes[1:], Run())
-    with pytest.raises(PlanError, match=r"writing a shard .* \d+ MB"):
+    with pytest.raises(PlanError, match=r"shard.*\d.MB"):
         plan_scores(outline, basis, axes, reconstruct=True, budget=1)
-    with pytest.raises(PlanError, match=r"reading 'a.npy' and writing a shard .* \d+ MB"):
+    with pytest.raises(PlanError, match=r"a\.npy.*shard.*\d.MB"):
         plan_ingest(reader, settings.reading, settings.model.cell_shape_for, 1)
     settings = replace(settings, model=clone(settings.model).set_params(memory_budget=1))
-    with pytest.raises(PlanError, match="stage 'fit' of this job does not fit the memory: "):
+    with pytest.raises(PlanError, match="'fit'"):
         plan_shards(reader, settings, Run(memory=2**32))
 
 
 def test_ingest_itself_is_refused_before_it_makes_anything(source: Path, tmp_path: Path) -> None:
-    with pytest.raises(PlanError, match=r"\d+ MB.* 20 MB"):
+    with pytest.raises(PlanError, match=r"\b20.MB"):
         ingest(source, tmp_path / "out.zarr", run=Run(memory=20_000_000))
     assert os.listdir(tmp_path) == []
     assert ingest(source, tmp_path / "out.zarr", run=Run(memory=80_000_000)).n_samples == 12

@@ -73,7 +73,7 @@ def test_the_shipped_job_takes_ten_photographs(tmp_path: Path) -> None:
     least = least_budget(photos, settings)
     assert least < 500e6
     assert plan_shards(photos, settings, Run(memory=least))[1] < SHARD_BYTES
-    with pytest.raises(PlanError, match=r"stage 'fit' .* read 1 samples at a time"):
+    with pytest.raises(PlanError, match=r"'fit'.*\b1.samples"):
         plan_shards(photos, settings, Run(memory=least - 1))
 
 
@@ -113,7 +113,7 @@ MODELS = {
 }
 
 
-@pytest.mark.cases(1)
+@pytest.mark.long
 @pytest.mark.parametrize(
     ("shape", "dtype"),
     [
@@ -174,7 +174,7 @@ def test_fewer_samples_are_decoded_before_a_shard_is_refused(dtype: str, promise
         assert memory.task_bytes(count) <= budget
         if (twice := 2 * count) <= most:
             assert memory.task_bytes(twice) > budget
-    with pytest.raises(PlanError, match="allow each worker at least 1 MB more"):
+    with pytest.raises(PlanError, match=r"\b1.MB"):
         memory.decoded_at_once(each[1] - 1)
 
 
@@ -227,7 +227,7 @@ def stack_in(folder: Path, name: str) -> Stack:
     return open_stack(folder / f"{name}.zarr")
 
 
-@pytest.mark.cases(1)
+@pytest.mark.long
 @pytest.mark.parametrize("name", ["film", "film each", "photos", "photos each", "floats"])
 @pytest.mark.usefixtures("one_by_one")
 def test_single_samples_are_decoded_to_the_same_bytes(films: Path, tmp_path: Path, name: str) -> None:
@@ -239,6 +239,7 @@ def test_single_samples_are_decoded_to_the_same_bytes(films: Path, tmp_path: Pat
     assert tree(tmp_path / "out.zarr") == tree(Path(whole.path))
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("count", [3, 20])
 def test_few_samples_are_appended_to_waves_where_memory_is_short(
     films: Path, tmp_path: Path, count: int, request: pytest.FixtureRequest

@@ -95,6 +95,7 @@ def test_a_range_of_which_little_is_used_is_warned_of(movie: Path, tmp_path: Pat
     assert "range 0 to 65,535" in format_table(report)
 
 
+@pytest.mark.long
 @pytest.mark.usefixtures("drawn")
 def test_an_unstated_range_is_found_once_and_serves_a_goal_of_all_stages(movie: Path, tmp_path: Path) -> None:
     settings = CompressionSettings(dpca.CellPCA(cell_shape=8), goal={"psnr": 34.0}, choose_cells=True)

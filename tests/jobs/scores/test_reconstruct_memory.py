@@ -82,6 +82,6 @@ def test_too_little_memory_is_refused_before_anything_is_written(
     stacks: dict[type, Stack], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     paths = _scores(clone(MODELS["cells"]), tmp_path, stacks[np.uint8])
-    with pytest.raises(PlanError, match=r"128 samples takes \d+ MB .* 1 MB: allow each worker at least \d+ MB more"):
+    with pytest.raises(PlanError, match=r"128.*\b1.MB"):
         reconstruct_store(*paths, tmp_path / "again.zarr", run=Run(memory=10**6))
     assert not list(tmp_path.glob("again*"))

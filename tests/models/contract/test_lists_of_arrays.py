@@ -74,7 +74,7 @@ def test_no_estimator_takes_variables_for_samples(name: str) -> None:
     x = FIELD if name != "EOF" else FIELD.reshape(12, -1)
     given = {kind: make(x) for kind, make in KINDS.items()}
     for several in given.values():
-        with pytest.raises(DataError, match="several variables"):
+        with pytest.raises(DataError, match="variables"):
             fit(clone(MODELS[name]), several)
     model, fresh = fit(clone(MODELS[name]), x), clone(MODELS[name])
     calls = {method: getattr(model, method) for method in _METHODS if hasattr(model, method)}
@@ -82,7 +82,7 @@ def test_no_estimator_takes_variables_for_samples(name: str) -> None:
         calls["partial_fit"] = fresh.partial_fit
     for method, call in calls.items():
         for several in given.values():
-            with pytest.raises(DataError, match="several variables"):
+            with pytest.raises(DataError, match="variables"):
                 call(several, LABELS) if (name, method) == ("StreamingRidgeClassifier", "score") else call(several)
 
 
@@ -107,13 +107,13 @@ CALLS: dict[str, Callable[[Any], Any]] = {
 @pytest.mark.parametrize("name", CALLS)
 def test_no_function_takes_variables_for_samples(name: str) -> None:
     for x in ([FIELD, FIELD], (FIELD[:, :, 0], FIELD[:, :, 0]), [da.from_array(FIELD)] * 2):
-        with pytest.raises(DataError, match="several variables"):
+        with pytest.raises(DataError, match="variables"):
             CALLS[name](x)
 
 
 def test_a_writer_takes_samples_and_lists_of_numbers(tmp_path: Path) -> None:
     with Appender(tmp_path / "s.zarr", (8, 3), np.float64) as writer:
-        with pytest.raises(DataError, match="several variables"):
+        with pytest.raises(DataError, match="variables"):
             writer.append([FIELD[0], FIELD[1]])
         writer.append(FIELD[0].tolist())
         writer.append(FIELD[:2].tolist())

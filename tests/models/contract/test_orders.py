@@ -151,5 +151,5 @@ def test_one_value_in_many_places() -> None:
 def test_numbers_of_128_bits_are_refused(name: str) -> None:
     if np.dtype(np.longdouble).itemsize <= 8:
         pytest.skip("long doubles are doubles on this machine")
-    with pytest.raises(DataError, match="at most 64 bits"):
+    with pytest.raises(DataError, match="64"):
         MODELS[name]().fit(VALUES.astype(np.longdouble))

@@ -102,9 +102,9 @@ def test_key_chooses_one_of_several_arrays(kind: str, tmp_path: Path) -> None:
         np.testing.assert_allclose(model.components_, truth.components_, atol=1e-6)
     scores = PCA(n_components=3).fit_transform(path, key="sea")
     np.testing.assert_allclose(scores.compute(), truth.transform(other), rtol=1e-5, atol=1e-3)
-    with pytest.raises(DataError, match=r"(no array 'lake'|nothing).*"):
+    with pytest.raises(DataError, match="lake|nothing"):
         PCA(n_components=3).fit(path, key="lake")
-    with pytest.raises(DataError, match=r"key='sea' .* not a path"):
+    with pytest.raises(DataError, match="key='sea'"):
         PCA(n_components=3).fit(X, key="sea")
 
 
@@ -119,10 +119,10 @@ def test_on_a_cluster(cluster: Any, tmp_path: Path) -> None:
 @pytest.mark.parametrize("model", MODELS.values(), ids=list(MODELS))
 def test_images_are_ingested_first(model: Any, tmp_path: Path) -> None:
     Image.fromarray(X[0]).save(tmp_path / "a.png")
-    with pytest.raises(DataError, match=r"contains encoded images: make a stack of it first, `dpca ingest "):
+    with pytest.raises(DataError, match="encoded.*ingest"):
         clone(model).fit(tmp_path)
     np.savez_compressed(tmp_path / "x.npz", x=X)
-    with pytest.raises(DataError, match=r"can only be read from its beginning.* `dpca ingest "):
+    with pytest.raises(DataError, match="beginning.*ingest"):
         clone(model).fit(tmp_path / "x.npz")
 
 
@@ -134,7 +134,7 @@ def test_a_land_mask_says_what_to_do(value: float, attributes: dict[str, Any], t
     for model in (PCA(n_components=3), CellPCA(n_components=3, cell_shape=4)):
         with pytest.raises(
             DataError,
-            match=r"sample 0 of '?x\.nc/sst'? .*finite",
+            match=r"sample.0.*x\.nc/sst.*finite",
         ):
             model.fit(path)
     # what it says is true
@@ -160,7 +160,7 @@ def test_an_empty_find_is_told_before_a_cluster_starts(
     for command in (["ingest", source, output], ["fit", source, output, "--cell", "4", "--components", "2"]):
         assert main(command) == 3
         assert words in capsys.readouterr().err
-    with pytest.raises(DataError, match="2 with .txt"):
+    with pytest.raises(DataError, match=r"\.txt"):
         PCA(n_components=2).fit(source)
     assert main(["ingest", f"{source}/*.jpg", output]) == 3
     assert re.search(

@@ -92,7 +92,7 @@ def test_flat_scores_are_the_scores_and_come_back(model: Any, tmp_path: Any) -> 
     again = flat.inverse_transform(lazy.rechunk((50, 3)))
     assert isinstance(again, da.Array)
     np.testing.assert_allclose(again.compute(), back)
-    with pytest.raises(DataError, match="scores have shape"):
+    with pytest.raises(DataError, match="n_samples"):
         flat.inverse_transform(rows[:, 1:])
     flat.save(tmp_path / "m")
     np.testing.assert_array_equal(load_any(tmp_path / "m").transform(x), rows)
@@ -231,7 +231,7 @@ def test_scores_of_a_whitened_model_in_a_store_are_read_by_no_other(tmp_path: An
     stored = dpca.open_scores(tmp_path / "scores", model=tmp_path / "m")
     np.testing.assert_allclose(stored.scores.compute(), model.transform(x), rtol=1e-4, atol=1e-4)
     np.testing.assert_allclose(stored.stack().compute(), model.inverse_transform(model.transform(x)), atol=0.51)
-    with pytest.raises(DataError, match="another model"):
+    with pytest.raises(DataError, match="another"):
         dpca.open_scores(tmp_path / "scores", model=PCA(3).fit(x))
 
 
@@ -271,13 +271,13 @@ def test_a_share_in_stores_and_jobs(model: Any, tmp_path: Any) -> None:
 
 def test_a_share_needs_all_eigenvalues() -> None:
     x = images()
-    with pytest.raises(DataError, match=r"n_components=0.9 .* all 48 components"):
+    with pytest.raises(DataError, match=r"n_components=0\.9.*\b48\b"):
         PCA(0.9, solver="randomized").fit(x)
-    with pytest.raises(DataError, match="a share of the variance, but incremental-svd does not find all components"):
+    with pytest.raises(DataError, match="incremental-svd"):
         StreamingPCA(0.9, method="incremental-svd").fit(x)
     for share in (0.0, 1.0, -0.5, 1.5, math.nan):
         for make in (PCA, StreamingPCA):
-            with pytest.raises(DataError, match="give a positive integer"):
+            with pytest.raises(DataError, match="positive"):
                 make(share).fit(x)
     constant = np.full((20, 6), 3.0)
     assert PCA(0.9).fit(constant).n_components_ == StreamingPCA(0.9).fit(constant).n_components_ == 1

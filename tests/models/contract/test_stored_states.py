@@ -57,7 +57,7 @@ def test_a_model_without_its_state_refuses_to_go_on(model: Any, how: str, images
     else:
         model = clone(model).partial_fit(images).fit(images)
     before = learned(model)
-    with pytest.raises(DataError, match=r"no state .* fit\(\), or .*clone"):
+    with pytest.raises(DataError, match=r"fit\(\).*clone"):
         model.partial_fit(images)
     for a, b in zip(learned(model), before, strict=True):
         np.testing.assert_array_equal(a, b)
@@ -223,9 +223,9 @@ def test_states_of_many_kinds_are_kept(images: np.ndarray, tmp_path: Path) -> No
 
 
 def test_what_no_state_can_be_kept_of(images: np.ndarray, tmp_path: Path) -> None:
-    with pytest.raises(DataError, match="n_passes is 2"):
+    with pytest.raises(DataError, match="n_passes"):
         StreamingPCA(2, n_passes=2, keep_state=True).fit(images)
-    with pytest.raises(DataError, match="keep_state is 'yes'"):
+    with pytest.raises(DataError, match="'yes'"):
         CellPCA(2, cell_shape=4, keep_state="yes").fit(images)
     StreamingPCA(2, keep_state=True, batch_size=10).partial_fit(images[:103]).save(tmp_path / "m")
     CellPCA(2, cell_shape=4, keep_state=True).fit(images).save(tmp_path / "c")
@@ -237,7 +237,7 @@ def test_what_no_state_can_be_kept_of(images: np.ndarray, tmp_path: Path) -> Non
     ):
         damaged = shutil.copytree(tmp_path / name, tmp_path / "damaged")
         edit_facts(damaged, lambda facts, new=wrong: facts["state"].update(new))
-        with pytest.raises(StoreError, match="is damaged"):
+        with pytest.raises(StoreError, match="damaged"):
             load_any(damaged)
         shutil.rmtree(damaged)
     edit_facts(tmp_path / "c", lambda facts: facts.update(parameters={}))

@@ -173,7 +173,7 @@ def test_places_with_gaps_are_left_out_and_counted() -> None:
     x[5:9, 3, 4] = np.nan
     x[30] = np.nan  # a step without any value
     sea = x[np.arange(N) != 30].notnull().all("time").values.ravel()
-    with pytest.warns(GapWarning, match="1 of .* miss"):
+    with pytest.warns(GapWarning, match=r"^1\b"):
         eof = EOF(4, solver="auto").fit(x)
     rows = np.delete(x.values.reshape(N, -1), 30, axis=0)[:, sea]
     values, _, series = truth(rows - rows.mean(axis=0), 4)
@@ -188,7 +188,7 @@ def test_a_gap_beside_a_value_over_land_is_still_a_gap() -> None:
     x = SST.copy(deep=True)
     (land, *_), (sea, *_) = (np.argwhere(there.reshape(LAT, LON)) for there in (~SEA, SEA))
     x[3, *land], x[3, *sea] = 280.0, np.nan  # as many values as in any other sample
-    with pytest.warns(GapWarning, match="2 of "):
+    with pytest.warns(GapWarning, match=r"^2\b"):
         eof = EOF(2, solver="auto").fit(x)
     assert eof.n_places_ == SEA.sum() - 1
 
@@ -196,7 +196,7 @@ def test_a_gap_beside_a_value_over_land_is_still_a_gap() -> None:
 def test_a_source_of_ones_own_takes_gaps_from_eof_only() -> None:
     source = lagged(SST.values, 2)
     EOF(2).fit(source)
-    with pytest.raises(DataError, match="sample 0 .* not finite"):
+    with pytest.raises(DataError, match="sample.0.*finite"):
         PCA(2).fit(source)
 
 
@@ -336,13 +336,13 @@ def test_trends_along_lengths_of_time() -> None:
 
 def test_what_does_not_go_with_a_fit_is_refused() -> None:
     eof = EOF(2, detrend=True, climatology="month").fit(SST[:11])
-    with pytest.raises(DataError, match="month 12"):
+    with pytest.raises(DataError, match="month"):
         eof.project(SST)
-    with pytest.raises(DataError, match="other coordinates along 'lat'"):
+    with pytest.raises(DataError, match="'lat'"):
         eof.project(SST[:5].isel(lat=slice(0, 5)))
     with pytest.raises(DataError, match="trend"):
         EOF(2, detrend=True).fit(SST.values).project(SST.values)
-    with pytest.raises(DataError, match="samples have shape"):
+    with pytest.raises(DataError, match=r"\(3,.9\)"):
         EOF(2).fit(SST.values).project(SST.values[:, :3])
     numbered = relabelled(time=np.arange(N))
     for fitted, other, sentence in (
@@ -355,7 +355,7 @@ def test_what_does_not_go_with_a_fit_is_refused() -> None:
             EOF(2, detrend=True).fit(fitted).project(other)
     x = SST.copy(deep=True)
     x[3, *np.argwhere(SEA.reshape(LAT, LON))[0]] = np.nan
-    with pytest.raises(DataError, match="sample 3 of the DataArray 'sst'"):
+    with pytest.raises(DataError, match="sample.3.*'sst'"):
         EOF(2).fit(SST).project(x)
     for call, sentence in (
         (lambda: eof.eofs(3), "scaling is 3"),
@@ -378,5 +378,5 @@ def test_dim_may_be_given_to_fit_as_in_xeofs() -> None:
     field = xr.DataArray(np.random.default_rng(0).normal(size=(9, 4, 5)), dims=("t", "lat", "lon"))
     model = EOF(2, dim="t", random_state=0)
     np.testing.assert_array_equal(model.fit(field, dim="t").eofs(), EOF(2, dim="t", random_state=0).fit(field).eofs())
-    with pytest.raises(DataError, match=r"EOF\(\.\.\., dim='t'\)"):
+    with pytest.raises(DataError, match=r"dim='t'"):
         EOF(2).fit(field, dim="t")

@@ -79,7 +79,7 @@ def test_weights_of_latitudes() -> None:
     assert weights is not None
     np.testing.assert_allclose(weights, [0, np.sqrt(0.5), 1, 0], atol=1e-7)
     radians = np.linspace(-np.pi / 2, np.pi / 2, 5)
-    with pytest.raises(DataError, match=r"go to 1.5708 in no units"):
+    with pytest.raises(DataError, match=r"1\.5708"):
         field_weights("coslat", grid(radians), (5,))
     # A strip along the equator says that these are degrees.
     assert field_weights("coslat", grid(radians, units="degrees_north"), (5,)) is not None
@@ -109,7 +109,7 @@ def test_an_infinite_value_is_named_by_its_number_in_the_field() -> None:
     x[7, 2] = np.inf
     read = SurveySource(as_source(x)).reader()
     read((0, 5), ((0, 6),), np.empty((5, 6)))
-    with pytest.raises(DataError, match="sample 7 .* infinite"):
+    with pytest.raises(DataError, match="sample.7.*infinite"):
         read((5, 9), ((0, 6),), np.empty((4, 6)))
 
 
@@ -117,7 +117,7 @@ def test_a_gap_too_long_to_read_over_is_refused() -> None:
     field = np.broadcast_to(np.float32(0), (60, 2**20))
     given = Field.of(field, "time", None)
     interpolated(given.source, given, 32)  # 2 * 32 samples of 4 MiB
-    with pytest.raises(DataError, match="gap .* 33 samples.* 277 MB"):
+    with pytest.raises(DataError, match=r"\b33\b.*\b277.MB"):
         interpolated(given.source, given, 33)
 
 
@@ -127,7 +127,7 @@ def test_times_that_stand_still() -> None:
     still = xr.where(
         np.isnan(still) & (np.random.default_rng(0).random(still.shape) < 0.5), 280.0, still, keep_attrs=True
     )
-    with pytest.raises(DataError, match="'time' .* ascend"):
+    with pytest.raises(DataError, match="ascend"):
         EOF(2, gaps="interpolate").fit(still)
     same = SST.assign_coords(time=SST.time.where(SST.time == SST.time[0], SST.time[0]))
     found, known = EOF(2, detrend=True).fit(same), EOF(2).fit(SST)
@@ -138,7 +138,7 @@ def test_times_that_stand_still() -> None:
 def test_no_more_modes_than_places_or_samples(solver: str) -> None:
     sea = int(SST.notnull().all("time").sum())
     assert sea < len(SST)
-    with pytest.raises(DataError, match=f"n_modes is {sea + 1} .* {sea}$"):
+    with pytest.raises(DataError, match=rf"n_modes.*\b{sea}$"):
         EOF(sea + 1, solver=solver).fit(SST)
     assert EOF(sea, solver=solver).fit(SST).eofs().sizes["mode"] == sea
 
@@ -156,7 +156,7 @@ def test_rotated_shares_are_of_all_variance() -> None:
     turned = eof.rotate("varimax", 3)
     np.testing.assert_allclose(turned.explained_variance_ratio_, turned.explained_variance_ / eof.total_variance_)
     assert turned.explained_variance_ratio_.sum() == pytest.approx(eof.explained_variance_ratio_[:3].sum())
-    with pytest.raises(DataError, match="number of modes to rotate is 1"):
+    with pytest.raises(DataError, match="rotate"):
         EOF(1, solver="auto").fit(SST).rotate()
 
 
@@ -202,7 +202,7 @@ def test_times_are_looked_at_some_at_a_time(monkeypatch: pytest.MonkeyPatch, cli
     np.testing.assert_array_equal(again.groups(times, len(times)), groups)
     np.testing.assert_array_equal(again.trend(times, len(times)), trend)
     times[12] = np.datetime64("NaT", "ns")
-    with pytest.raises(DataError, match="sample 12 has no date"):
+    with pytest.raises(DataError, match="sample.12.*date"):
         again.groups(times, len(times))
 
 

@@ -98,14 +98,14 @@ def test_what_a_store_lacks_and_what_is_no_store_of_it(tmp_path: Path) -> None:
     with pytest.raises(DataError, match=r"pcs\(\)"):
         again.pcs()
     same(again.reconstruct(again.project(SST)), eof.reconstruct())
-    with pytest.raises(DataError, match="other coordinates along 'lat'"):
+    with pytest.raises(DataError, match="'lat'"):
         again.project(OTHER.assign_coords(lat=OTHER.lat + 1))
     zarr.create_array(str(tmp_path / "x.zarr"), data=np.nan_to_num(SST.values))
-    with pytest.raises(DataError, match="kind eof does not support stores"):
+    with pytest.raises(DataError, match="eof"):
         transform_store(open_stack(tmp_path / "x.zarr"), path, tmp_path / "scores.zarr")
     wrong = [("n_components", 3), ("n_samples", 7), ("n_samples_seen", 7), ("sample_shape", [4, 6]), ("kept", ["all"])]
     for i, (fact, value) in enumerate([*wrong, ("model", {"kind": "cell-pca"}), ("parameters", {"n_modes": 0})]):
         damaged = shutil.copytree(path, tmp_path / f"{i}.zarr")
         edit_facts(damaged, lambda facts, new={fact: value}: facts.update(new))
-        with pytest.raises(StoreError, match="is damaged .*: fit it again"):
+        with pytest.raises(StoreError, match="damaged"):
             EOF.load(damaged)

@@ -157,7 +157,7 @@ def test_any_shape_and_type_is_at_most_the_best(n: int, d: int, dtype: Any, kern
     x = (np.random.default_rng(seed).normal(size=(n, d)) * 20 + 100).astype(dtype)
     model = KernelPCA(1, kernel=kernel, degree=2, n_landmarks=max(2, n // 2), random_state=0)
     if d == 1 and kernel == "cosine" and len(np.unique(np.sign(x))) == 1:
-        with pytest.raises(DataError, match="0 directions"):
+        with pytest.raises(DataError, match=r"\b0.directions"):
             model.fit(x)
         return
     model.fit(x)
@@ -303,7 +303,7 @@ def test_landmarks_of_one_s_own_are_stored(tmp_path: Path) -> None:
     for fact, value in {"n_landmarks": 8, "gamma": "wide", "parameters": {}, "n_components": 3, "total": None}.items():
         model.save(tmp_path / f"{fact}.zarr")
         edit_facts(tmp_path / f"{fact}.zarr", lambda facts, new={fact: value}: facts.update(new))
-        with pytest.raises(StoreError, match="is damaged"):
+        with pytest.raises(StoreError, match="damaged"):
             KernelPCA.load(tmp_path / f"{fact}.zarr")
 
 
@@ -348,7 +348,7 @@ def test_spectral_clusters_of_all_landmarks_are_those_of_the_whole_matrix() -> N
         assert variation_of_information(labels, truth) < 0.3
     assert variation_of_information(found.labels_, (found.labels_ + 1) % 3) == 0
     for count, says in ((5, "only 4 directions"), (21, "only 20 samples"), (0, "give a positive integer")):
-        with pytest.raises(DataError, match=f"n_clusters is {count}.*{says}"):
+        with pytest.raises(DataError, match=f"n_clusters.*{count}.*{says}"):
             SpectralClustering(count, gamma=0.2).fit(np.repeat(x[:4], 5, axis=0))
 
 
@@ -405,12 +405,12 @@ def test_parameters_that_cannot_be(options: dict[str, Any], says: str) -> None:
 
 
 def test_samples_that_cannot_be() -> None:
-    with pytest.raises(DataError, match="1 sample"):
+    with pytest.raises(DataError, match=r"\b1.sample"):
         KernelPCA(1, landmarks=X[:5], gamma=1.0).partial_fit(X[:1]).transform(X)
     for landmarks in ([[1, 2], [3]], X[:0]):
-        with pytest.raises(DataError, match="give numbers"):
+        with pytest.raises(DataError, match="landmarks"):
             KernelPCA(1, landmarks=landmarks).fit(X)
-    with pytest.raises(DataError, match="n_init is 0"):
+    with pytest.raises(DataError, match="n_init"):
         SpectralClustering(2, n_init=0).fit(X)
     k = X @ X.T
     odd = k.copy()
@@ -427,7 +427,7 @@ def test_samples_that_cannot_be() -> None:
     ):
         with pytest.raises(DataError, match=says):
             KernelPCA(1, **options).fit(x)
-    with pytest.raises(PlanError, match=r"400 landmarks .* n_landmarks=\d+"):
+    with pytest.raises(PlanError, match=r"n_landmarks=\d"):
         KernelPCA(3, method="exact", memory_budget=40 * 2**20).fit(np.zeros((400, 3)))
     fits = KernelPCA(3, n_landmarks=400, memory_budget=40 * 2**20)
     with pytest.raises(PlanError) as told:

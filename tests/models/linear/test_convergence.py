@@ -72,7 +72,7 @@ def test_the_default_on_noise_alone_with_nothing_to_spare() -> None:
 @pytest.mark.parametrize("method", ["oja-subspace", "sanger"])
 def test_divergence_is_never_silent(method: str) -> None:
     literal = replace(rule_class(method)(), schedule=Harmonic(1.0), unit=1.0)
-    with pytest.raises(ValueError, match="diverged at update .* unit"):
+    with pytest.raises(ValueError, match="diverged.*unit"):
         StreamingPCA(3, method=literal).fit(1000 * planted(1000))
 
 
@@ -155,7 +155,7 @@ def test_eigenvalues_after_a_second_pass_are_within_a_percent(digits: Digits, k:
     np.testing.assert_allclose(model.explained_variance_, digits[2][:k], rtol=0.01)
 
 
-@pytest.mark.cases(1)
+@pytest.mark.long
 @pytest.mark.parametrize("k", [10, 20])
 def test_a_second_pass_proves_nearly_all_that_was_captured(digits: Digits, k: int) -> None:
     """The bound of one pass leaves room of some percent; that of two little more than rounding could have cost."""

@@ -86,11 +86,11 @@ def test_a_constant_attribute_is_no_reason_to_overflow(samples: np.ndarray) -> N
 
 def test_wrong_requests_are_one_sentence(samples: np.ndarray) -> None:
     model = PCA(2).fit(samples)
-    with pytest.raises(DataError, match="fit it with n_least"):
+    with pytest.raises(DataError, match="n_least"):
         model.score_samples(samples, "least-components")
     with pytest.raises(DataError, match="kind"):
         model.score_samples(samples, "mahalanobis")
     spoiled = samples.copy()
     spoiled[3, 0] = np.nan
-    with pytest.raises(DataError, match="not finite"):
+    with pytest.raises(DataError, match="finite"):
         model.score_samples(da.from_array(spoiled)).compute(scheduler="synchronous")

@@ -137,7 +137,7 @@ def test_frames_one_after_the_other(frames: np.ndarray) -> None:
     whole = TrajectoryPCA(3, reference="first", method="incremental-svd", oversampling=57).fit(frames)
     np.testing.assert_allclose(model.explained_variance_, whole.explained_variance_, rtol=1e-5)
     np.testing.assert_allclose(model.transform(frames), whole.transform(frames), atol=1e-3)
-    with pytest.raises(DataError, match=r"\(10, 3\) but this model was fitted to \(20, 3\)"):
+    with pytest.raises(DataError, match=r"\(10,.3\).*\(20,.3\)"):
         model.partial_fit(frames[:, :10])
 
 
@@ -176,9 +176,9 @@ def test_what_is_refused(frames: np.ndarray, options: Any, samples: Any, words: 
 
 def test_frames_that_do_not_go_with_a_model(frames: np.ndarray) -> None:
     model = TrajectoryPCA(2).fit(frames)
-    with pytest.raises(DataError, match=r"\(19, 3\) but this model was fitted to \(20, 3\)"):
+    with pytest.raises(DataError, match=r"\(19,.3\).*\(20,.3\)"):
         model.transform(frames[:, 1:])
-    with pytest.raises(DataError, match="sample 7"):
+    with pytest.raises(DataError, match="sample.7"):
         model.transform(broken(frames))
     with pytest.raises(DataError, match="partial_fit"):
         TrajectoryPCA(2).partial_fit(frames)

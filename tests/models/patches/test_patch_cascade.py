@@ -93,7 +93,7 @@ def test_features_are_computed_and_not_stored(images: np.ndarray, fitted: PatchC
     zarr.create_array(str(tmp_path / "stack.zarr"), data=images, chunks=(7, 19, 17, 3))
     stack, path = open_stack(tmp_path / "stack.zarr"), tmp_path / "model.zarr"
     kept = fit_store(stack, path, PatchCascade((3, 5), patch_shape=(3, 3))).model
-    with pytest.raises(DataError, match="does not support stores"):
+    with pytest.raises(DataError, match="stores"):
         transform_store(stack, path, tmp_path / "scores.zarr")
     assert not (tmp_path / "scores.zarr").exists()
     features = kept.transform(images)
@@ -112,7 +112,7 @@ def test_features_are_computed_and_not_stored(images: np.ndarray, fitted: PatchC
             (facts if name in facts else facts["parameters"])[name] = value
 
         edit_facts(tmp_path / fact, change)
-        with pytest.raises(StoreError, match="is damaged"):
+        with pytest.raises(StoreError, match="damaged"):
             load_any(tmp_path / fact)
 
 

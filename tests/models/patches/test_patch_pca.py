@@ -174,7 +174,7 @@ def test_store_to_store(images: np.ndarray, tmp_path: Path) -> None:
     for fact, value in (("stride", [0, 3]), ("patch_shape", [4, 4]), ("total_variance", None), ("n_samples_seen", 1)):
         damaged = shutil.copytree(model, tmp_path / fact)
         edit_facts(damaged, lambda facts, new={fact: value}: facts.update(new))
-        with pytest.raises(StoreError, match="is damaged"):
+        with pytest.raises(StoreError, match="damaged"):
             PatchPCA.load(damaged)
 
 
@@ -210,10 +210,10 @@ def test_parameters_that_fit_no_samples(images: np.ndarray, parameters: dict[str
 
 def test_filters_that_cannot_be(images: np.ndarray, fitted: PatchPCA) -> None:
     for wrong in (-1, np.nan, "much", True):
-        with pytest.raises(DataError, match="at least 0"):
+        with pytest.raises(DataError, match="whiten.*None"):
             fitted.filters(wrong)
     constant = PatchPCA(2, patch_shape=2).fit(np.ones((3, 4, 4)))
-    with pytest.raises(DataError, match="no variance"):
+    with pytest.raises(DataError, match="whiten.*variance"):
         constant.filters(0)
     assert constant.explained_variance_ratio_.tolist() == [0, 0]
 

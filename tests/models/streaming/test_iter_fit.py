@@ -122,7 +122,7 @@ def test_an_error_leaves_the_model_of_the_links_before(images: np.ndarray) -> No
     bad = images.astype(np.float32)
     bad[280] = np.nan
     model = clone(MODEL)
-    with pytest.raises(DataError, match="sample 280 of"):
+    with pytest.raises(DataError, match="sample.280"):
         last(model, bad_stack := zarr.array(bad, chunks=(8, *SHAPE)))
     assert bad_stack.shape[0] == N
     assert model.n_samples_seen_ == 256
@@ -136,12 +136,12 @@ def test_what_it_refuses(images: np.ndarray, path: str) -> None:
     for wrong in ({"max_seconds": -1}, {"max_samples": 0}, {"every": None}):
         with pytest.raises(DataError, match=next(iter(wrong))):
             clone(MODEL).iter_fit(path, **wrong)
-    with pytest.raises(DataError, match="keeps no state"):
+    with pytest.raises(DataError, match="state"):
         clone(MODEL).fit(images).iter_fit(path)
     seen = clone(MODEL).partial_fit(images)
-    with pytest.raises(DataError, match="same stack"):
+    with pytest.raises(DataError, match="same"):
         last(seen, images[:100])
-    with pytest.raises(DataError, match="same stack"):
+    with pytest.raises(DataError, match="same"):
         seen.iter_fit(images[:, :3])
 
 

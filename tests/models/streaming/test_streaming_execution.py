@@ -53,7 +53,7 @@ def test_each_method_does_what_it_allows(images: np.ndarray, method: str) -> Non
     for execution, allowed in (("averaged", AVERAGED), ("data-parallel", SUMMED)):
         model = clone(chain).set_params(execution=execution, n_streams=3)
         if method not in allowed:
-            with pytest.raises(DataError, match="use execution='auto'"):
+            with pytest.raises(DataError, match="execution='auto'"):
                 model.fit(images)
             continue
         model.fit(images)

@@ -76,7 +76,7 @@ def test_values_of_any_type(method: str, dtype: str) -> None:
 @pytest.mark.parametrize("shape", [(), (12,), (3, 4), (2, 3, 2), (2, 1, 3, 2), (2, 2, 1, 3, 1)])
 def test_samples_of_any_number_of_axes(method: str, shape: tuple[int, ...]) -> None:
     if not shape:
-        with pytest.raises(ValueError, match="1D array instead|at least one axis of attributes"):
+        with pytest.raises(ValueError, match="1D|axis"):
             fitted(method, samples()[:, 0])
         return
     x = samples(shape=shape)
@@ -95,7 +95,7 @@ def test_samples_of_any_number_of_axes(method: str, shape: tuple[int, ...]) -> N
 def test_what_is_not_finite_is_refused(method: str, bad: float, kind: str, tmp_path: Path) -> None:
     x = samples().astype(np.float32)
     x[77, 3] = bad
-    with pytest.raises(ValueError, match="NaN|infinity|sample 77 of .* not finite"):
+    with pytest.raises(ValueError, match="NaN|infinity"):
         fitted(method, stored(x, kind, tmp_path))
     if kind == "numpy":
         with pytest.raises(ValueError, match="NaN|infinity"):
@@ -157,9 +157,9 @@ def test_duplicated_samples(method: str) -> None:
 @every_method
 def test_more_components_than_anything(method: str) -> None:
     x = samples(6)
-    with pytest.raises(DataError, match="only 12 attributes"):
+    with pytest.raises(DataError, match=r"\b12\b"):
         fitted(method, x, k=13)
-    with pytest.raises(DataError, match="only 6 samples"):
+    with pytest.raises(DataError, match=r"\b6\b"):
         fitted(method, x, k=7)
     check_answer(fitted(method, x, k=6), x, most_lost=1.0)
     square = samples(40, (4,))
@@ -184,7 +184,7 @@ def test_a_stream_of_pieces_of_any_size(method: str) -> None:
         model.partial_fit(x[start:stop])
         assert model.n_components_ == min(5, stop)
         assert model.transform(x).shape == (101, min(5, stop))
-    with pytest.raises(ValueError, match="0 sample|minimum of 1"):
+    with pytest.raises(ValueError, match=r"\b0.sample|minimum"):
         model.partial_fit(x[:0])
     check_answer(model, x)
     whole = StreamingPCA(5, method=method, random_state=0, batch_size=10).partial_fit(x)
@@ -221,9 +221,9 @@ def answer_or_sentence(method: str, x: np.ndarray) -> np.ndarray | str:
 @every_method
 def test_no_samples_or_no_attributes(method: str) -> None:
     for shape in ((0, 5), (5, 0), (0, 2, 3)):
-        with pytest.raises(ValueError, match="minimum of 1|0 feature|no values|0 sample"):
+        with pytest.raises(ValueError, match=r"minimum|\b0.(feature|sample)|no.values"):
             fitted(method, np.empty(shape))
-    with pytest.raises(ValueError, match="at least 2|minimum"):
+    with pytest.raises(ValueError, match=r"\b2\b|minimum"):
         fitted(method, samples(1), k=1)
 
 

@@ -119,7 +119,7 @@ def test_a_name_is_the_rule_without_options(method: str) -> None:
 def test_an_option_of_the_default_is_no_option_of_others(method: str) -> None:
     for name, value in {"oversampling": 1, "forgetting": 0.9}.items():
         for given in (method, rule_class(method)()):
-            with pytest.raises(DataError, match=f"does not support {name}"):
+            with pytest.raises(DataError, match=name):
                 StreamingPCA(2, method=given, **{name: value}).fit(planted(50))
 
 
@@ -145,7 +145,7 @@ def test_values_without_sense_are_one_sentence(parameters: dict[str, Any], sente
 def test_messages_name_the_rule() -> None:
     x = planted(300)
     model = StreamingPCA(2, method=Oja()).partial_fit(x)
-    with pytest.raises(DataError, match="Oja does not support merge"):
+    with pytest.raises(DataError, match="merge"):
         model.merge(StreamingPCA(2, method=Oja()).partial_fit(x))
 
 
@@ -177,7 +177,7 @@ def test_a_description_is_plain_json(rule: Any) -> None:
 
 def test_only_what_has_a_name_is_stored_and_read(tmp_path: Path) -> None:
     model = StreamingPCA(2, method=ExplicitKrasulina(schedule=Constant(0.01))).fit(planted(300))
-    with pytest.raises(DataError, match=r"ExplicitKrasulina\(.* cannot be stored"):
+    with pytest.raises(DataError, match=r"ExplicitKrasulina.*stored"):
         model.save(tmp_path / "m.zarr")
     for stored in (
         {"method": "os.system", "options": {}},
@@ -315,7 +315,7 @@ def test_few_samples_take_no_room_for_more_directions_than_they_span(tmp_path: P
 def test_a_plan_that_does_not_fit_advises_what_the_estimator_can_do(method: str, batches: bool) -> None:
     x = np.zeros((4000, 2000), np.uint8)
     model = StreamingPCA(50, method=method, memory_budget=30_000_000)
-    with pytest.raises(PlanError, match="fewer components, or CellPCA") as error:
+    with pytest.raises(PlanError, match="CellPCA") as error:
         model.fit(x)
     assert "smaller cells" not in str(error.value)
     assert ("batch_size" in str(error.value)) is batches

@@ -201,7 +201,7 @@ def test_batches_of_any_size_and_merging(images: np.ndarray, exact: PCA) -> None
 @pytest.mark.filterwarnings("ignore::dpca.models.ConvergenceWarning")
 def test_stores_of_unknown_order_are_warned_about(images: np.ndarray, tmp_path: Path) -> None:
     zarr.create_array(str(tmp_path / "x.zarr"), data=images, chunks=(64, *SHAPE))
-    with pytest.warns(OrderWarning, match="random order"):
+    with pytest.warns(OrderWarning, match="random"):
         StreamingPCA(2, method="oja").fit(str(tmp_path / "x.zarr"))
 
 
@@ -225,18 +225,18 @@ def test_wrong_parameters_are_one_sentence(images: np.ndarray, parameters: dict[
 
 
 def test_wrong_data_is_one_sentence(images: np.ndarray) -> None:
-    with pytest.raises(DataError, match="only 4 samples"):
+    with pytest.raises(DataError, match=r"\b4.samples"):
         StreamingPCA(5).fit(images[:4])
     model = StreamingPCA(2).fit(images)
-    with pytest.raises(ValueError, match="fitted to|features"):
+    with pytest.raises(ValueError, match="fitted|features"):
         model.transform(images[:, :5])
-    with pytest.raises(DataError, match="scores have shape"):
+    with pytest.raises(DataError, match="n_samples"):
         model.inverse_transform(np.zeros((3, 4)))
     with pytest.raises(DataError, match="partial_fit"):
         model.merge(model)
     spoiled = images.astype(np.float32)
     spoiled[7, 0, 0, 0] = np.nan
-    with pytest.raises(DataError, match="not finite"):
+    with pytest.raises(DataError, match="finite"):
         model.transform(da.from_array(spoiled, chunks=(100, *SHAPE))).compute(scheduler="synchronous")
     stream = StreamingPCA(2).partial_fit(images)
     with pytest.raises(DataError, match="differ"):

@@ -45,15 +45,15 @@ def test_saving_twice_and_over_something_else(samples: np.ndarray, tmp_path: Pat
 
 
 def test_what_is_no_such_model_is_refused(samples: np.ndarray, tmp_path: Path) -> None:
-    with pytest.raises(StoreError, match="there is no model"):
+    with pytest.raises(StoreError, match="unreadable"):
         StreamingPCA.load(tmp_path / "nothing.zarr")
     CellPCA(2, cell_shape=3).fit(samples).save(tmp_path / "cells.zarr")
-    with pytest.raises(StoreError, match="cell-pca store, not a model of kind streaming-pca"):
+    with pytest.raises(StoreError, match="cell-pca.*streaming-pca"):
         StreamingPCA.load(tmp_path / "cells.zarr")
     StreamingPCA(3).fit(samples).save(tmp_path / "m.zarr")
     edit_facts(tmp_path / "m.zarr", lambda facts: facts.update(n_components=4))
     with pytest.raises(StoreError, match="damaged"):
         StreamingPCA.load(tmp_path / "m.zarr")
     edit_facts(tmp_path / "m.zarr", lambda facts: facts.update(version=99))
-    with pytest.raises(StoreError, match="version 99"):
+    with pytest.raises(StoreError, match="99"):
         StreamingPCA.load(tmp_path / "m.zarr")

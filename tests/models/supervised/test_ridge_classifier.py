@@ -205,7 +205,7 @@ def test_models_are_saved_and_loaded(classes: Any, tmp_path: Path) -> None:
         assert getattr(loaded, name).dtype == getattr(model, name).dtype
     assert (loaded.alpha_, loaded.n_samples_seen_, loaded.n_features_in_) == (model.alpha_, 60, 12)
     np.testing.assert_array_equal(load_any(tmp_path / "m").predict(x), model.predict(x))
-    with pytest.raises(StoreError, match=r"not a model of kind cell-pca"):
+    with pytest.raises(StoreError, match="cell-pca"):
         CellPCA.load(tmp_path / "m")
 
 
@@ -233,16 +233,16 @@ def test_what_cannot_be_learned_ends_with_a_sentence() -> None:
             StreamingRidgeClassifier(**parameters).fit(samples, labels)
     for n_alphas, words in ((1, "components$"), (2, "components, or use one alpha")):
         small = StreamingRidgeClassifier(ALPHAS[:n_alphas], memory_budget=30_000_000)
-        with pytest.raises(PlanError, match=rf"moments of 900 .* 30 MB.*{words}") as refused:
+        with pytest.raises(PlanError, match=rf"\b900\b.*\b30.MB.*{words}") as refused:
             small.fit(np.zeros((30, 900)), y)
         fits = int(str(refused.value).split("at most ")[1].split()[0])
         assert small.fit(np.zeros((30, fits)), y).n_features_in_ == fits > 100
-        with pytest.raises(PlanError, match="do not fit"):
+        with pytest.raises(PlanError, match=r"\b30.MB"):
             small.fit(np.zeros((30, fits + 1)), y)
     model = StreamingRidgeClassifier(ALPHAS).fit(x, y)
     names = np.array(["a", "bb", "c"], np.dtypes.StringDType())
     of_names = StreamingRidgeClassifier(ALPHAS).fit(x, names[y])
     assert of_names.predict(x).tolist() == names[model.predict(x)].tolist()
-    with pytest.raises(DataError, match=r"samples have shape \(3, 4\) but this model was fitted to \(4, 3\)"):
+    with pytest.raises(DataError, match=r"\(3,.4\).*\(4,.3\)"):
         model.predict(x.transpose(0, 2, 1))
     assert repr(clone(model)) == repr(model)

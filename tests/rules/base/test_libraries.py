@@ -125,7 +125,7 @@ def test_what_is_not_finite_is_refused(send: Send, bad: float) -> None:
 
 def test_one_sample_is_refused(send: Send) -> None:
     for rule in (Covariance(), Moments()):
-        with pytest.raises(ValueError, match="at least 2"):
+        with pytest.raises(ValueError, match=r"\b2\b"):
             rule.finish(fold(rule, [np.ones((1, 3), np.float32)], send))
 
 

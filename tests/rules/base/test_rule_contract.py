@@ -235,14 +235,14 @@ def test_what_a_rule_does_not_promise_it_refuses(name: str) -> None:
     rule = RULES[name](D, N)
     state = rule.init(D, np.float32)
     if not rule.averageable:
-        with pytest.raises(NotImplementedError, match="not averageable"):
+        with pytest.raises(NotImplementedError, match="averageable"):
             rule.average(state, [state, state])
     if not rule.summable:
-        with pytest.raises(NotImplementedError, match="not summable"):
+        with pytest.raises(NotImplementedError, match="summable"):
             rule.partial_sums(state, samples(np.float32))
     needs = getattr(rule, "least_samples", 0)
     if needs:
-        with pytest.raises(ValueError, match=rf"0 sample\(s\) have no .*: give at least {needs}"):
+        with pytest.raises(ValueError, match=rf"\b{needs}$"):
             rule.finish(state)
 
 
@@ -338,7 +338,7 @@ def test_a_rule_is_its_options(name: str) -> None:
 @each_streaming
 def test_components_are_filled_in_or_given(name: str) -> None:
     rule = STREAMING[name](None)
-    with pytest.raises(ValueError, match="n_components is None: give the rule a number"):
+    with pytest.raises(ValueError, match="n_components.*None"):
         rule.init(5, np.float32)
     assert replace(rule, n_components=2) == STREAMING[name](2)
 
@@ -346,7 +346,7 @@ def test_components_are_filled_in_or_given(name: str) -> None:
 @each_streaming
 @pytest.mark.parametrize("k", [0, -2, 1.5, "3"])
 def test_components_are_whole_and_positive(name: str, k: Any) -> None:
-    with pytest.raises(ValueError, match=f"n_components is {k!r}: give"):
+    with pytest.raises(ValueError, match=f"n_components.*{k!r}"):
         STREAMING[name](k)
 
 
@@ -379,5 +379,5 @@ def test_options_are_checked(method: str) -> None:
     assert known <= WRONG.keys()
     for option in known:
         for value in WRONG[option]:
-            with pytest.raises(ValueError, match=f"^{option} is .*: give"):
+            with pytest.raises(ValueError, match=rf"^{option}\b"):
                 kind(2, **{option: value})

@@ -28,11 +28,11 @@ def test_values(schedule: Schedule, at_1: float, at_4: float) -> None:
 @pytest.mark.parametrize("bad", [0.0, -1.0, math.inf, math.nan])
 @pytest.mark.parametrize("kind", [Harmonic, Power, Constant, Delayed, lambda tau: Delayed(1.0, tau)])
 def test_a_step_that_is_no_step(kind: Callable[[float], Schedule], bad: float) -> None:
-    with pytest.raises(ValueError, match="give a positive, finite number"):
+    with pytest.raises(ValueError, match="positive"):
         kind(bad)
 
 
 @pytest.mark.parametrize("gamma", [-0.1, 1.5, math.nan])
 def test_a_decay_out_of_range(gamma: float) -> None:
-    with pytest.raises(ValueError, match="gamma is .*: give a decay of 0 to 1"):
+    with pytest.raises(ValueError, match="gamma"):
         Power(1.0, gamma)

@@ -162,7 +162,7 @@ def test_units_whose_squares_float32_cannot_hold(unit: float, d: int) -> None:
 
 def test_what_float64_cannot_hold_is_refused() -> None:
     x = np.random.default_rng(0).standard_normal((20, 3)) * 1e200
-    with pytest.raises(ValueError, match="divide all values by a constant"):
+    with pytest.raises(ValueError, match="divide"):
         Covariance().finish(fold(Covariance(), [x[:9], x[9:]]))
 
 

@@ -56,11 +56,11 @@ def test_rows_beyond_the_rank_complete_the_basis() -> None:
 
 
 def test_too_many_and_too_few_samples() -> None:
-    with pytest.raises(ValueError, match="5 samples"):
+    with pytest.raises(ValueError, match=r"\b5\b"):
         fit(BlockGram(4), np.ones((5, 2)))
-    with pytest.raises(ValueError, match="3 samples"):
+    with pytest.raises(ValueError, match=r"\b3\b"):
         fit(BlockGram(4), np.ones((3, 2)))
     with pytest.raises(ValueError, match="weights"):
         fit(DualComponents(np.ones((1, 4)), np.dtype(np.float64)), np.ones((3, 2)))
-    with pytest.raises(ValueError, match="at least 2"):
+    with pytest.raises(ValueError, match=r"\b2\b"):
         dual_weights(np.ones((1, 1)), 1, np.float32)

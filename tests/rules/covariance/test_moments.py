@@ -56,5 +56,5 @@ def test_bytes_are_exact(dtype: type, most: int, next_to_it: int) -> None:
 
 def test_one_sample_is_refused() -> None:
     rule = Moments()
-    with pytest.raises(ValueError, match="at least 2"):
+    with pytest.raises(ValueError, match=r"\b2\b"):
         rule.finish(rule.update(rule.init(2, float), np.ones((1, 2))))

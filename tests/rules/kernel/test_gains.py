@@ -36,11 +36,9 @@ def test_rows_of_no_eigenvalue_stay() -> None:
 
 
 def test_bad_gains() -> None:
-    with pytest.raises(
-        ValueError, match=r"^variant is 'tt': give one of constant, t, et\*, et, smd\*, smd, s, ts, es$"
-    ):
+    with pytest.raises(ValueError, match="variant"):
         gains_of("tt", 1.0, 1.0)
-    with pytest.raises(ValueError, match="^eta is 0.1: give a schedule"):
+    with pytest.raises(ValueError, match="^eta"):
         Gains(0.1)  # type: ignore[arg-type]
     for name, values in {
         "meta": [-1.0, np.nan],
@@ -49,5 +47,5 @@ def test_bad_gains() -> None:
         "by_length": ["no"],
     }.items():
         for value in values:
-            with pytest.raises(ValueError, match=f"^{name} is .*: give"):
+            with pytest.raises(ValueError, match=rf"^{name}\b"):
                 Gains(Constant(1.0), **{name: value})

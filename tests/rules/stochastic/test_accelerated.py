@@ -127,7 +127,7 @@ def test_acceleration_beats_the_plain_method() -> None:
 
 @pytest.mark.parametrize("options", [{"momentum": 0.1}, {"orthonormalize_every": 2}])
 def test_refused_options(options: dict[str, float]) -> None:
-    with pytest.raises(ValueError, match="leave orthonormalize_every and momentum"):
+    with pytest.raises(ValueError, match="orthonormalize_every.*momentum"):
         AcceleratedBlockPower(2, **options)
 
 

@@ -118,5 +118,5 @@ def test_orthonormalizing_less_often_is_the_same(momentum: float) -> None:
 
 @pytest.mark.parametrize("options", [{"growth": 0.9}, {"growth": np.nan}, {"momentum": -1.0}, {"online": True}])
 def test_refused_options(options: dict[str, float]) -> None:
-    with pytest.raises(ValueError, match=r"give .* or more|online=False"):
+    with pytest.raises(ValueError, match="more|online=False"):
         BlockPower(2, **options)

@@ -124,10 +124,10 @@ def test_the_linearized_rule_becomes_orthonormal_by_itself() -> None:
 
 
 def test_too_large_a_step_is_said() -> None:
-    with pytest.raises(ValueError, match="OjaSubspace diverged at update .* step size 100"):
+    with pytest.raises(ValueError, match=r"OjaSubspace.*\b100\b"):
         fit(OjaSubspace(2, Constant(100.0), unit=1.0), planted(5000))
 
 
 def test_orthonormalizing_never_is_refused() -> None:
-    with pytest.raises(ValueError, match="orthonormalize_every is 0"):
+    with pytest.raises(ValueError, match="orthonormalize_every"):
         Oja(2, orthonormalize_every=0)

@@ -56,7 +56,7 @@ def test_rows_become_the_ordered_eigenvectors() -> None:
 
 
 def test_too_large_a_step_is_said() -> None:
-    with pytest.raises(ValueError, match="Sanger diverged at update"):
+    with pytest.raises(ValueError, match="Sanger"):
         fit(Sanger(2, Constant(100.0), unit=1.0), planted(5000))
 
 

@@ -85,5 +85,5 @@ def test_enough_neural_steps_are_the_exact_outputs() -> None:
 
 @pytest.mark.parametrize("options", [{"tau": 0.0}, {"tau": np.nan}, {"neural_steps": 0}])
 def test_refused_options(options: dict[str, float]) -> None:
-    with pytest.raises(ValueError, match="is .*: give"):
+    with pytest.raises(ValueError, match="give"):
         SimilarityMatching(2, **options)

@@ -120,7 +120,7 @@ def test_misaligned_writes_are_refused(array, start, shape, match):
 
 
 def test_another_dtype_is_refused(array):
-    with pytest.raises(ValueError, match=r"give \(4, 6, 8\) uint8"):
+    with pytest.raises(ValueError, match=r"\(4,.6,.8\).uint8"):
         write_shard(array, 0, np.zeros((4, 6, 8), "f4"))
 
 
@@ -161,7 +161,7 @@ def test_a_flipped_bit_is_an_error(tmp_path, array):
 def test_a_missing_shard_is_an_error_where_zarr_reads_zeros(tmp_path, array):
     (tmp_path / "s.zarr" / "samples" / "c" / "1" / "0" / "0").unlink()
     assert not array[4:8].any()
-    with pytest.raises(StoreError, match=r"shard \(1, 0, 0\).*missing"):
+    with pytest.raises(StoreError, match=r"\(1,.0,.0\).*missing"):
         read_into(array, (slice(2, 5), 3), np.empty((3, 8), "u1"))
     read_into(array, slice(8, 10), np.empty((2, 6, 8), "u1"))
 
@@ -201,7 +201,7 @@ def test_read_into_equals_numpy(tmp_path_factory, data):
 def test_a_buffer_of_another_dtype_or_shape_is_refused(array):
     with pytest.raises(ValueError, match="float32"):
         read_into(array, slice(0, 2), np.empty((2, 6, 8), "f4"))
-    with pytest.raises(ValueError, match=r"\(3, 6, 8\).* \(2, 6, 8\)"):
+    with pytest.raises(ValueError, match=r"\(3,.6,.8\).*\(2,.6,.8\)"):
         read_into(array, slice(0, 2), np.empty((3, 6, 8), "u1"))
 
 

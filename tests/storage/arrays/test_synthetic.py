@@ -177,7 +177,7 @@ def test_the_mean_and_the_components_are_known(stack: Stack, whole: np.ndarray[A
     assert np.degrees(dpca.metrics.principal_angles(model.components(5), fitted.components_)).max() < 8
     components = model.components()
     np.testing.assert_allclose(components @ components.T, np.eye(len(components)), atol=1e-9)
-    with pytest.raises(DataError, match="k is 99"):
+    with pytest.raises(DataError, match=r"k\b.*\b99"):
         model.components(99)
 
 
@@ -210,7 +210,7 @@ def test_others_read_it_by_its_url(stack: Stack, whole: np.ndarray[Any, Any]) ->
     assert (opened["samples"].dims, opened["name"].values[7]) == (stack.axes, "0007")
     there = pickle.loads(pickle.dumps(fsspec.filesystem("dpca", fo=stack.path)))
     assert json.loads(there.cat(".zarray"))["shape"] == list(stack.shape)
-    with pytest.raises(StoreError, match="cannot be written"):
+    with pytest.raises(StoreError, match="computed"):
         zarr.open_array(url, mode="r+")[0] = 1
     with pytest.raises(DataError, match="level"):
         zarr.open_array(url, mode="r", storage_options={"level": 2})
@@ -300,10 +300,10 @@ def test_a_damaged_statement_ends_with_a_sentence(tmp_path: Path, damage: dict[s
     metadata = json.loads((path / "zarr.json").read_text())
     metadata["attributes"]["dpca"]["synthetic"] |= damage
     (path / "zarr.json").write_text(json.dumps(metadata))
-    with pytest.raises(StoreError, match="was changed after it was written"):
+    with pytest.raises(StoreError, match="changed"):
         open_stack(path)
     write_manifest(path)
-    with pytest.raises(StoreError, match="image model"):
+    with pytest.raises(StoreError, match="model"):
         open_stack(path)
 
 
@@ -323,6 +323,6 @@ def test_other_samples_than_stated_are_found(tmp_path: Path) -> None:
 
 def test_only_synthetic_stacks_have_a_model(tmp_path: Path) -> None:
     np.save(tmp_path / "a.npy", np.zeros((4, 8, 8), np.uint8))
-    with pytest.raises(DataError, match="image model"):
+    with pytest.raises(DataError, match="model"):
         open_synthetic(ingest(tmp_path / "a.npy", tmp_path / "a.zarr"))
     assert set(MODELS) == {name for name, _ in BYTES}

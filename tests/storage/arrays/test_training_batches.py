@@ -124,7 +124,7 @@ def test_scores_come_as_small_images_and_nothing_else_is_read(tmp_path: Path) ->
     np.testing.assert_allclose(found, scores[..., :3] / scores[..., :3].std(axis=0, ddof=1), rtol=1e-4, atol=1e-4)
     plain = dpca.open_scores(tmp_path / "s.zarr", 2, model=model).batches(7)
     np.testing.assert_array_equal(np.concatenate(list(plain)), scores[..., :2])
-    with pytest.raises(DataError, match="n_components is 9"):
+    with pytest.raises(DataError, match="n_components"):
         stored.batches(32, n_components=9)
     patches = PatchPCA(2, 4).fit(x)
     patches.save(tmp_path / "p")
@@ -136,7 +136,7 @@ def test_scores_come_as_small_images_and_nothing_else_is_read(tmp_path: Path) ->
     kernel = KernelPCA(2, random_state=0).fit(x)
     kernel.save(tmp_path / "k")
     transform_store(stack, tmp_path / "k", tmp_path / "ks.zarr")
-    with pytest.raises(DataError, match=r"kernel-pca .*standardize="):
+    with pytest.raises(DataError, match="standardize="):
         dpca.open_scores(tmp_path / "ks.zarr", model=kernel).batches(32, standardize=True)
 
 
@@ -178,14 +178,14 @@ def test_what_cannot_be_meant_ends_with_a_sentence(tmp_path: Path) -> None:
     for arguments, words in wrong:
         with pytest.raises(DataError, match=words):
             stack.batches(**{"batch_size": 4, **arguments})
-    with pytest.raises(DataError, match="every is 0"):
+    with pytest.raises(DataError, match="^every"):
         stack.batches(4).replace(every=0)
-    with pytest.raises(DataError, match="labels .*epoch, part, start, shuffle, every"):
+    with pytest.raises(DataError, match="labels.*epoch"):
         stack.batches(4).replace(labels=[1])
     assert list(stack.batches(4, start=9)) == []
     batches = stack.batches(4)
     numbered(tmp_path / "x", 10, 5)
-    with pytest.raises(StoreError, match="was replaced"):
+    with pytest.raises(StoreError, match="replaced"):
         list(batches)
 
 

@@ -87,11 +87,11 @@ def test_a_run_that_failed_goes_on_behind_its_last_chunk(tmp_path: Path) -> None
         steps.append(STEPS[:13])
         raise ZeroDivisionError
     assert growth_of(tmp_path / "run.zarr")[1:3] == (10, False)  # type: ignore[index]
-    with pytest.raises(StoreError, match="is not finished"):
+    with pytest.raises(StoreError, match="creates"):
         open_stack(tmp_path / "run.zarr")
     with (
         Appender(tmp_path / "run.zarr", (4, 3), "f4", chunk_samples=5) as steps,
-        pytest.raises(BusyError, match="another run"),
+        pytest.raises(BusyError, match="being"),
     ):
         assert steps.n_samples == 10
         steps.append(STEPS[10:])
@@ -111,7 +111,7 @@ def test_a_run_of_other_settings_does_not_go_on(tmp_path: Path) -> None:
     np.testing.assert_array_equal(next(followed), STEPS[:5])
     np.testing.assert_array_equal(next(followed), STEPS[5:10])
     written(tmp_path / "run.zarr", STEPS, 4, overwrite=True)
-    with pytest.raises(DataError, match="settings after 10 samples"):
+    with pytest.raises(DataError, match="settings"):
         next(followed)
 
 
@@ -129,9 +129,9 @@ def test_a_finished_stack_of_any_origin_arrives_at_once(tmp_path: Path) -> None:
     np.save(tmp_path / "x.npy", STEPS)
     ingest(tmp_path / "x.npy", tmp_path / "x.zarr")
     np.testing.assert_array_equal(np.concatenate(list(arrivals(tmp_path / "x.zarr", 7))), STEPS[7:])
-    with pytest.raises(DataError, match="23 samples.* 24"):
+    with pytest.raises(DataError, match=r"\b23\b.*\b24\b"):
         next(arrivals(tmp_path / "x.zarr", 24))
-    with pytest.raises(StoreError, match=r"0\.01 seconds"):
+    with pytest.raises(StoreError, match=r"\b0\.01\b"):
         next(arrivals(tmp_path / "nothing.zarr", patience=0.01, poll=0.01))
 
 
@@ -143,7 +143,7 @@ def test_a_chunk_that_counts_and_is_missing_is_an_error(tmp_path: Path) -> None:
     chunk.unlink()
     followed = arrivals(tmp_path / "run.zarr")
     next(followed)
-    with pytest.raises(StoreError, match="is missing"):
+    with pytest.raises(StoreError, match="missing"):
         next(followed)
 
 
@@ -201,6 +201,6 @@ def test_invalid_samples_raise_and_none_is_added(tmp_path: Path, samples: np.nda
 
 
 def test_a_run_without_steps_leaves_nothing(tmp_path: Path) -> None:
-    with pytest.raises(DataError, match="no sample was appended"), Appender(tmp_path / "run.zarr", (4, 3), "f4"):
+    with pytest.raises(DataError, match="appended"), Appender(tmp_path / "run.zarr", (4, 3), "f4"):
         pass
     assert list(tmp_path.iterdir()) == []

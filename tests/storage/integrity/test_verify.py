@@ -147,8 +147,8 @@ def test_foreign_arrays_may_lack_chunks_but_not_be_broken(tmp_path, zarr_format)
 
 
 def test_what_is_not_there_or_no_store(tmp_path):
-    with pytest.raises(DataError, match="there is nothing at"):
+    with pytest.raises(DataError, match="nothing"):
         verify(tmp_path / "none.zarr")
     (tmp_path / "f.txt").write_text("x")
-    with pytest.raises(StoreError, match="is not a Zarr array or group"):
+    with pytest.raises(StoreError, match="Zarr"):
         verify(tmp_path / "f.txt")

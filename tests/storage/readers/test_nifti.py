@@ -67,7 +67,7 @@ def test_ingested_and_refused(tmp_path: Path) -> None:
     assert stack.axes == ("sample", "z", "y", "x")
     np.testing.assert_array_equal(stack.samples[:], x.T)
     x[1, 2, 3, 4] = np.nan
-    with pytest.raises(DataError, match=r"sample 4 of 's.nii' .*nan at \(3, 2, 1\)"):
+    with pytest.raises(DataError, match=r"sample.4\b.*s\.nii.*\(3,.2,.1\)"):
         ingest(save(tmp_path / "s.nii", x), tmp_path / "nan.zarr")
 
 

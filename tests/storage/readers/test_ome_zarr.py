@@ -62,7 +62,7 @@ def test_read_where_it_is_if_its_axes_are_in_order(tmp_path: Path) -> None:
 def test_ingested_if_they_are_not(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     x = np.random.default_rng(0).integers(0, 99, (1, 2, 5, 6, 4)).astype("u1")
     path = write(tmp_path / "s.zarr", x, "tczyx")
-    with pytest.raises(DataError, match="dpca ingest"):
+    with pytest.raises(DataError, match="ingest"):
         as_source(path)
     assert main(["info", str(path)]) == 0
     assert "6 x 4 x 2" in capsys.readouterr().out
@@ -74,7 +74,7 @@ def test_ingested_if_they_are_not(tmp_path: Path, capsys: pytest.CaptureFixture[
 @pytest.mark.parametrize("dataset", ["../../etc", "/etc", "7", "0/../../0"])
 def test_nothing_outside_is_followed(dataset: str, tmp_path: Path) -> None:
     path = write(tmp_path / "s.zarr", np.ones((3, 4, 4), "u1"), "tyx", dataset=dataset)
-    with pytest.raises((DataError, StoreError), match="OME-Zarr|no readable array"):
+    with pytest.raises((DataError, StoreError), match="OME-Zarr|readable"):
         open_reader(path)
 
 

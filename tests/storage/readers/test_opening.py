@@ -21,11 +21,11 @@ def saved(folder: Path) -> Path:
 
 
 def test_nothing_there(tmp_path: Path) -> None:
-    with pytest.raises(DataError, match=r"there is no file or folder '.*nothing': check the path"):
+    with pytest.raises(DataError, match="/nothing'"):
         open_reader(tmp_path / "nothing")
-    with pytest.raises(DataError, match=r"no file matches '.*/\*\.tar'"):
+    with pytest.raises(DataError, match=r"\*\.tar"):
         open_reader(str(tmp_path / "*.tar"))
-    with pytest.raises(DataError, match="empty list"):
+    with pytest.raises(DataError, match="empty"):
         open_reader([])
 
 
@@ -37,7 +37,7 @@ def test_a_name_with_pattern_characters_is_a_name_first(tmp_path: Path) -> None:
 @pytest.mark.parametrize("content", [b"plain text\n", b"%PDF-1.7", bytes(600)])
 def test_unknown_formats(content: bytes, tmp_path: Path) -> None:
     (tmp_path / "a.dat").write_bytes(content)
-    with pytest.raises(DataError, match="unsupported format"):
+    with pytest.raises(DataError, match="format"):
         open_reader(tmp_path / "a.dat")
 
 
@@ -59,12 +59,12 @@ def test_content_counts_more_than_the_name(tmp_path: Path) -> None:
 def test_an_array_among_several_sources(tmp_path: Path) -> None:
     saved(tmp_path)
     (tmp_path / "b").mkdir()
-    with pytest.raises(DataError, match="'b' contains images"):
+    with pytest.raises(DataError, match="'b'.*images"):
         open_reader([tmp_path / "a.npy", tmp_path / "b"])
 
 
 def test_a_device() -> None:
-    with pytest.raises(DataError, match="is a device or pipe"):
+    with pytest.raises(DataError, match="pipe"):
         open_reader("/dev/null")
 
 
@@ -75,5 +75,5 @@ def test_what_may_not_be_read(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -
         raise PermissionError(13, "Permission denied")
 
     monkeypatch.setattr(builtins, "open", forbidden)
-    with pytest.raises(DataError, match=r"a.npy' cannot be read \(Permission denied\): change its permissions"):
+    with pytest.raises(DataError, match=r"a\.npy.*permissions"):
         open_reader(path)

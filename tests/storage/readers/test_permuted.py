@@ -67,7 +67,7 @@ def test_what_was_refused_stays_refused(tmp_path: Path) -> None:
 
 def test_a_compressed_source_and_a_negative_seed_are_refused(tmp_path: Path) -> None:
     np.savez_compressed(tmp_path / "small.npz", images=np.zeros((5, 4, 3)))
-    with pytest.raises(DataError, match="can only be read from its beginning"):
+    with pytest.raises(DataError, match="beginning"):
         Permuted(open_reader(tmp_path / "small.npz"), seed=0)
-    with pytest.raises(DataError, match="order is -1"):
+    with pytest.raises(DataError, match="order"):
         Permuted(open_reader(_digits(tmp_path)[0]), seed=-1)

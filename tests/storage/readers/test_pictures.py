@@ -220,7 +220,7 @@ def test_cut_files_are_refused(name: str) -> None:
     ids=["PGM", "QOI", "GIF", "BMP", "Sun raster", "PSD"],
 )
 def test_bombs_are_refused_by_their_headers(bomb: bytes) -> None:
-    with pytest.raises(DataError, match="more than the limit"):
+    with pytest.raises(DataError, match="limit"):
         decode(bomb)
 
 

@@ -123,12 +123,12 @@ def test_axes_of_one_sample_can_be_named(tmp_path: Path) -> None:
     path = save_npy(tmp_path, VALUES)
     assert open_reader(path, axes=("lat", "lon", "channel")).axes == ("lat", "lon", "channel")
     for axes in (("y", "x"), ("sample", "y", "x"), ("y", "y", "x"), ("sample", "y", "x", "y")):
-        with pytest.raises(DataError, match="do not name the axes"):
+        with pytest.raises(DataError, match="^axes"):
             open_reader(path, axes=axes)
 
 
 def test_a_compressed_array_is_cut_along_its_first_axis_only(tmp_path: Path) -> None:
-    with pytest.raises(DataError, match="samples must be on the first axis"):
+    with pytest.raises(DataError, match="first"):
         open_reader(save_compressed(tmp_path, VALUES), axes=("y", "sample", "x", "channel"))
 
 
@@ -156,7 +156,7 @@ def test_idx(suffix: str, code: int, dtype: str, tmp_path: Path) -> None:
     with pytest.raises(DataError, match="truncated"):
         open_reader(path)
     write_idx(tmp_path / "train-labels-idx1-ubyte.gz", labels[:-1])
-    with pytest.raises(DataError, match=r"labels of shape \(10,\) for 11 samples"):
+    with pytest.raises(DataError, match=r"labels.*\(10,\).*\b11\b"):
         open_reader(path)
 
 
@@ -189,12 +189,10 @@ def test_cifar_and_usps_in_npz() -> None:
 class TestKey:
     def test_is_needed_where_several_could_be_meant(self, tmp_path: Path) -> None:
         np.savez(tmp_path / "a.npz", a=VALUES, b=VALUES[:, 0], c=np.arange(3))
-        with pytest.raises(
-            DataError, match=r"2 arrays of two axes or more \(its arrays are a \(11, 6, 5, 3\), b .*--key"
-        ):
+        with pytest.raises(DataError, match=r"a.\(11,.6,.5,.3\).*--key"):
             open_reader(tmp_path / "a.npz")
         check(open_reader(tmp_path / "a.npz", key="b"), VALUES[:, 0])
-        with pytest.raises(DataError, match="has no array 'z': its arrays are a "):
+        with pytest.raises(DataError, match="'z'"):
             open_reader(tmp_path / "a.npz", key="z")
 
     def test_obvious_names_win(self, tmp_path: Path) -> None:
@@ -208,13 +206,13 @@ class TestKey:
         group.create_array("x/a", data=VALUES)
         group.create_array("x/b", data=VALUES[:, 0])
         for name in ("a.h5", "a.zarr"):
-            with pytest.raises(DataError, match=r"x/a|x/b|two or more axes"):
+            with pytest.raises(DataError, match="x/a|x/b|axes"):
                 open_reader(tmp_path / name)
             check(open_reader(tmp_path / name, key="x/b"), VALUES[:, 0])
 
     def test_means_nothing_for_images(self, tmp_path: Path) -> None:
         (tmp_path / "a.jpg").write_bytes(b"")
-        with pytest.raises(DataError, match="is for arrays"):
+        with pytest.raises(DataError, match="images"):
             open_reader(tmp_path, key="b")
 
 
@@ -262,7 +260,7 @@ def test_a_damaged_compressed_array_is_refused(place: float, tmp_path: Path) -> 
         content = bytearray(path.read_bytes())
         content[int(len(content) * place)] ^= 0x10
         path.write_bytes(content)
-        with pytest.raises(DataError, match=r"is truncated or broken at sample \d+ of 60"):
+        with pytest.raises(DataError, match=r"sample.\d+.*\b60\b"):
             list(open_reader(path).stream([range(60)]))
 
 
@@ -270,7 +268,7 @@ def test_an_idx_file_that_goes_on_is_refused(tmp_path: Path) -> None:
     write_idx(tmp_path / "a.gz", VALUES[..., 0])
     content = gzip.decompress((tmp_path / "a.gz").read_bytes())
     (tmp_path / "a.gz").write_bytes(gzip.compress(content + b"x"))
-    with pytest.raises(DataError, match="more bytes"):
+    with pytest.raises(DataError, match="more.bytes"):
         list(open_reader(tmp_path / "a.gz").stream([range(11)]))
 
 
@@ -300,7 +298,7 @@ def test_a_damaged_member_of_a_plain_npz_is_refused(tmp_path: Path) -> None:
     content = bytearray((tmp_path / "a.npz").read_bytes())
     content[len(content) // 2] ^= 1
     (tmp_path / "a.npz").write_bytes(content)
-    with pytest.raises(DataError, match="'a.npz/values' is truncated or broken .*CRC-32"):
+    with pytest.raises(DataError, match=r"a\.npz/values.*CRC-32"):
         open_reader(tmp_path / "a.npz").fetch(range(2))
 
 
@@ -310,7 +308,7 @@ def test_a_cut_lmdb_does_not_kill_the_process(tmp_path: Path) -> None:
     path = write_lsun(tmp_path / "l", {b"%03d" % i: bytes(9000) for i in range(50)})
     content = (path / "data.mdb").read_bytes()
     (path / "data.mdb").write_bytes(content[: len(content) // 2])
-    with pytest.raises(DataError, match="'l' is truncated"):
+    with pytest.raises(DataError, match="'l'.*truncated"):
         open_reader(path)
 
 
@@ -356,5 +354,5 @@ def test_a_broken_chunk_of_a_zarr_source_is_an_error_with_a_place(tmp_path: Path
     chunk = path / "c" / "1" / "0" / "0" / "0"
     chunk.write_bytes(chunk.read_bytes()[:-9])
     reader = open_reader(path)
-    with pytest.raises(StoreError, match=r"a.zarr' cannot be read from sample 5 on"):
+    with pytest.raises(StoreError, match=r"a\.zarr.*sample.5"):
         reader.fetch([5, 6])

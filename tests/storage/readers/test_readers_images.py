@@ -243,9 +243,7 @@ def test_broken_tars_are_refused_as_a_whole(kind: str, damage: str, tmp_path: Pa
         path.write_bytes(content[: 40 * (512 + 1024)])  # right after the last member
     else:
         path.write_bytes(BROKEN[damage](content))
-    with pytest.raises(
-        DataError, match=f"archive 'a.{kind}' is truncated or broken|'.*' is truncated or broken"
-    ) as caught:
+    with pytest.raises(DataError, match="truncated") as caught:
         list(open_reader(path).names)
     assert "\n" not in str(caught.value)
 
@@ -254,7 +252,7 @@ def test_broken_tars_are_refused_as_a_whole(kind: str, damage: str, tmp_path: Pa
 def test_broken_zips_are_refused_as_a_whole(cut: int, tmp_path: Path) -> None:
     path = pack("zip", tmp_path)
     path.write_bytes(path.read_bytes()[:-cut])
-    with pytest.raises(DataError, match=r"archive 'a.zip' is truncated or broken"):
+    with pytest.raises(DataError, match=r"a\.zip.*truncated"):
         open_reader(path)
 
 
@@ -325,7 +323,7 @@ def test_a_header_that_claims_gigabytes_is_refused(tmp_path: Path) -> None:
     info = tarfile.TarInfo("././@LongLink")
     info.type, info.size = tarfile.GNUTYPE_LONGNAME, 8 << 30
     (tmp_path / "a.tar").write_bytes(info.tobuf(tarfile.GNU_FORMAT) + bytes(4096))
-    with pytest.raises(DataError, match="claims 8,589,93"):
+    with pytest.raises(DataError, match="8,589,93"):
         list(open_reader(tmp_path / "a.tar").names)
 
 

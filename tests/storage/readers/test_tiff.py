@@ -193,7 +193,7 @@ def test_pages_of_several_shapes_are_refused(tmp_path: Path) -> None:
     with tifffile.TiffWriter(tmp_path / "s.tif") as file:
         for size in (9, 9, 8):
             file.write(values(size, size), contiguous=False)
-    with pytest.raises(DataError, match="pages of several shapes"):
+    with pytest.raises(DataError, match="shapes"):
         open_reader(tmp_path / "s.tif")
 
 
@@ -218,7 +218,7 @@ def test_a_page_never_written_is_refused(tmp_path: Path) -> None:
         compression="zlib",
         photometric="minisblack",
     )
-    with pytest.raises(DataError, match="page 1 of 's.tif' has parts that were never written"):
+    with pytest.raises(DataError, match=r"page.1\b.*s\.tif"):
         open_reader(tmp_path / "s.tif").fetch(range(3))
 
 
@@ -226,7 +226,7 @@ def test_a_page_never_written_is_refused(tmp_path: Path) -> None:
 def test_a_codec_that_is_missing_names_its_extra(tmp_path: Path) -> None:
     images = [Image.fromarray(pixels(i)) for i in range(3)]
     images[0].save(tmp_path / "s.tif", save_all=True, append_images=images[1:], compression="tiff_lzw")
-    with pytest.raises(DataError, match=r'imagecodecs.*pip install "dask-dpca\[tiff\]"'):
+    with pytest.raises(DataError, match=r"imagecodecs.*dask-dpca\[tiff\]"):
         open_reader(tmp_path / "s.tif").fetch([0])
 
 
@@ -234,5 +234,5 @@ def test_frames_among_images_are_refused_by_name(tmp_path: Path) -> None:
     buffer = io.BytesIO()
     tifffile.imwrite(buffer, values(3, 24, 20, dtype="u1"), photometric="minisblack")
     source = write_folder(tmp_path / "t", {"a.png": encoded(pixels(channels=1)), "b.tif": buffer.getvalue()})
-    with pytest.raises(DataError, match=r"'b.tif' .*frame.* glob"):
+    with pytest.raises(DataError, match=r"b\.tif.*frame.*glob"):
         ingest(source, tmp_path / "out.zarr")

@@ -92,13 +92,13 @@ def test_what_is_refused(path: Path, tmp_path: Path) -> None:
         with suppress(DataError):  # of fewer whole frames there is a trajectory, too
             reader = open_reader(cut)
             reader.fetch(range(len(reader)))
-    with pytest.raises(DataError, match="unsupported format"):  # whose damage ends the process
+    with pytest.raises(DataError, match="format"):  # whose damage ends the process
         open_reader(written(tmp_path, "a.xtc"))
-    with pytest.raises(DataError, match="no atom"):
+    with pytest.raises(DataError, match="atom"):
         open_reader(universe().select_atoms("name X"))
-    with pytest.raises(DataError, match="leave it out"):
+    with pytest.raises(DataError, match="key"):
         open_reader(path, key="a")
-    with pytest.raises(DataError, match="leave axes out"):
+    with pytest.raises(DataError, match="axes"):
         open_reader(path, axes=("sample", "xyz", "atom")[::-1])
 
 

@@ -61,7 +61,7 @@ def test_lossy_frames_are_near_and_in_order(name: str, codec: str, tmp_path: Pat
 
 def test_ten_bits_are_refused(tmp_path: Path) -> None:
     path = save(tmp_path / "s.mkv", frames(3), "ffv1", "yuv420p10le")
-    with pytest.raises(DataError, match="10 bits"):
+    with pytest.raises(DataError, match=r"\b10.bits"):
         open_reader(path)
 
 
@@ -69,7 +69,7 @@ def test_ten_bits_are_refused(tmp_path: Path) -> None:
 def test_cut_videos_are_refused_or_shorter(cut: float, tmp_path: Path) -> None:
     path = save(tmp_path / "s.mp4", frames(), "libx264", "yuv420p")
     path.write_bytes(path.read_bytes()[: int(path.stat().st_size * cut)])
-    with pytest.raises(DataError, match="'s.mp4' is truncated"):
+    with pytest.raises(DataError, match=r"s\.mp4.*truncated"):
         ingest(path, tmp_path / "out.zarr", run=Run(threads=1))
 
 
@@ -77,7 +77,7 @@ def test_nothing_outside_is_followed(tmp_path: Path) -> None:
     playlist = b"#EXTM3U\n#EXTINF:1,\nfile:///etc/passwd\n"
     for name, head in (("s.avi", b""), ("t.avi", b"RIFF\0\0\0\0AVI "), ("s.mkv", b"\x1aE\xdf\xa3")):
         (tmp_path / name).write_bytes(head + playlist)
-        with pytest.raises(DataError, match="unsupported format|no supported video|no video stream"):
+        with pytest.raises(DataError, match="format|video"):
             open_reader(tmp_path / name)
 
 

@@ -52,7 +52,7 @@ def test_every_way_of_asking_a_cluster_that_is_gone(
         calls = run_in_order(time.sleep, ((0.1 * i,) for i in range(100)), client=client)
         next(calls)
         fail(given)
-        with pytest.raises(ClusterError, match=f"'{given.address}' {says}"):
+        with pytest.raises(ClusterError, match=f"{given.address}.*{says}"):
             list(calls)
         deadline = time.monotonic() + 20
         while client.status != "closed" and time.monotonic() < deadline:
@@ -72,7 +72,7 @@ def test_a_cluster_that_never_has_workers(tmp_path: Path, programs: Programs) ->
         GivenCluster(0, tmp_path / "log", programs) as empty,
         dask.config.set({"distributed.scheduler.no-workers-timeout": "1 s"}),
         open_client(empty.address) as client,
-        pytest.raises(ClusterError, match="2 seconds"),
+        pytest.raises(ClusterError, match=r"\b2.seconds"),
     ):
         list(run_in_order(abs, [(1,)], client=client))
 

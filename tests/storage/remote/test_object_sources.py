@@ -106,9 +106,9 @@ def test_a_web_server_is_read_and_not_written(tmp_path, web):
     assert np.array_equal(open_stack(f"{web}/a.zarr").samples[2:5], ours.samples[2:5])
     for name in ("a.npy", "a.zip", "photos/photo-0001.png"):
         assert open_reader(f"{web}/{name}").fingerprint() == open_reader(str(tmp_path / name)).fingerprint()
-    with pytest.raises(DataError, match="there is nothing at"):
+    with pytest.raises(DataError, match="nothing"):
         open_reader(f"{web}/none.zip")
-    with pytest.raises(StoreError, match="can be read but not written"):
+    with pytest.raises(StoreError, match="URL"):
         ingest(f"{web}/a.npy", f"{web}/b.zarr")
 
 

@@ -126,7 +126,7 @@ def test_an_output_needs_a_name_in_a_bucket(url):
 
 
 def test_an_output_on_the_web_is_refused():
-    with pytest.raises(StoreError, match="can be read but not written"):
+    with pytest.raises(StoreError, match="URL"):
         finish("https://example.org/a.zarr")
 
 
@@ -138,11 +138,11 @@ def test_an_output_in_a_bucket_harms_nothing():
             finish(f"{url}/{target}", overwrite=True)
     write = ObjectPath(f"{url}/new.zarr.partial/done/a.png")
     write.write_bytes(b"png")
-    with pytest.raises(StoreError, match="not created by dpca"):
+    with pytest.raises(StoreError, match="created"):
         finish(f"{url}/new.zarr", overwrite=True)
     assert ObjectPath(url).files() == {"new.zarr.partial/done/a.png": 3, "photos/a.png": 3}
     finish(f"{url}/whole.zarr")
-    with pytest.raises(StoreError, match="finished store"):
+    with pytest.raises(StoreError, match="finished.store"):
         ingest(np_file(url), f"{url}/whole.zarr/inner.zarr")
 
 
@@ -156,7 +156,7 @@ def np_file(url: str) -> str:
 def test_a_store_is_resumed_recognized_refused_and_replaced():
     url = "memory://bucket/states.zarr"
     leave_unfinished(url)
-    with pytest.raises(StoreError, match="not finished"):
+    with pytest.raises(StoreError, match="creates"):
         open_stack(url)
     with pytest.raises(StoreError, match="unfinished"):
         finish(url, "other")
@@ -215,7 +215,7 @@ def lock_of(url: str) -> ObjectPath:
 
 def test_two_runs_of_one_output_do_not_meet(bucket):
     with Workspace(bucket, kind="stack", fingerprint="f") as work:
-        with pytest.raises(StoreError, match="another run"):
+        with pytest.raises(StoreError, match="being"):
             finish(bucket)
         work.mark_done("a")
     assert finish(bucket) == "resumed"
@@ -275,7 +275,7 @@ def test_a_run_of_another_machine_is_dead_when_it_is_silent(soon_sure, seconds, 
         assert finish(url) == "resumed"
         assert not ObjectPath(f"{url}.partial").exists()
     else:
-        with pytest.raises(BusyError, match="another run"):
+        with pytest.raises(BusyError, match="being"):
             finish(url)
 
 
@@ -302,7 +302,7 @@ def test_a_clock_that_jumps_takes_no_output_from_a_run_that_lives(soon_sure, hou
 
 
 def test_a_run_whose_lock_was_taken_away_does_not_publish(bucket):
-    taken = pytest.raises(StoreError, match="taken over")
+    taken = pytest.raises(StoreError, match="taken")
     with taken, Workspace(bucket, kind="stack", fingerprint="f") as work:
         work.mark_done("a")
         lock_of(bucket).write_bytes(b"another's")
@@ -433,7 +433,7 @@ def test_a_store_made_through_faults_is_that_of_the_disk(tmp_path, proxy, bucket
 def test_a_server_that_fails_for_good_is_reported_and_the_run_resumes(proxy, bucket, faults, soon):
     url = bucket.replace("//bucket", "//faulty")
     proxy._faults = faults
-    fails = pytest.raises(StoreError, match="5 times")
+    fails = pytest.raises(StoreError, match=r"\b5\b")
     with fails, Workspace(url, kind="stack", fingerprint="f") as work:
         work.mark_done("a")
         proxy.share = 1.0
@@ -447,7 +447,7 @@ def test_a_server_that_fails_for_good_is_reported_and_the_run_resumes(proxy, buc
 def test_an_upload_that_is_cut_leaves_nothing_and_is_repeated(proxy, soon):
     path, text = ObjectPath("s3://faulty/large"), bytes(range(256)) * 2**14
     proxy.share, proxy._faults = 1.0, ("cut upload",)
-    with pytest.raises(StoreError, match="cannot be written"):
+    with pytest.raises(StoreError, match="endpoint"):
         path.write_bytes(text)
     proxy.share = 0.0
     assert not path.exists()

@@ -299,7 +299,7 @@ def test_an_output_that_is_something_else_is_left_alone(what: str, tmp_path: Pat
         zarr.create_array(target, data=np.ones((3, 4)))
     before = {path: path.read_bytes() for path in tmp_path.rglob("*") if path.is_file()}
     source = folder()(tmp_path / "in")
-    with pytest.raises(StoreError, match=r"out.zarr' is a .*: choose another output"):
+    with pytest.raises(StoreError, match=r"out\.zarr.*another"):
         ingest(source, target)
     shutil.rmtree(tmp_path / "in")
     assert {path: path.read_bytes() for path in tmp_path.rglob("*") if path.is_file()} == before
@@ -308,7 +308,7 @@ def test_an_output_that_is_something_else_is_left_alone(what: str, tmp_path: Pat
 def test_a_disk_too_small_is_refused_before_the_work(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     usage = shutil.disk_usage(tmp_path)
     monkeypatch.setattr(shutil, "disk_usage", lambda path: usage._replace(free=4000))
-    with pytest.raises(StoreError, match=r"the stack of 't' .*5.[0-9]+ kB.* 4 kB free"):
+    with pytest.raises(StoreError, match=r"'t'.*5\.[0-9]+.kB.*\b4.kB"):
         ingest(folder()(tmp_path), tmp_path / "out.zarr")
     assert os.listdir(tmp_path) == ["t"]
 
@@ -322,7 +322,7 @@ def test_a_disk_that_fills_up_is_named(tmp_path: Path, monkeypatch: pytest.Monke
     source = folder()(tmp_path)
     with monkeypatch.context() as patch:
         patch.setattr(stack_writer, "write_shard", full)
-        with pytest.raises(StoreError, match=r"disk is full.*out.zarr"):
+        with pytest.raises(StoreError, match=r"full.*out\.zarr"):
             ingest(source, tmp_path / "out.zarr")
     assert not (tmp_path / "out.zarr").exists()
     assert ingest(source, tmp_path / "out.zarr").n_samples == 4

@@ -208,7 +208,7 @@ def test_the_same_bytes_wherever_it_runs(tmp_path: Path) -> None:
 def test_other_settings_need_another_output(other: dict[str, Any], tmp_path: Path) -> None:
     source = write_folder(tmp_path / "t", jpegs(3))
     ingest(source, tmp_path / "out.zarr")
-    with pytest.raises(StoreError, match="other input or with other settings"):
+    with pytest.raises(StoreError, match="settings"):
         ingest(source, tmp_path / "out.zarr", **other)
     ingest(source, tmp_path / "out.zarr", run=Run(overwrite=True), **other)
     assert verify(tmp_path / "out.zarr") == []
@@ -218,7 +218,7 @@ def test_a_changed_source_needs_another_output(tmp_path: Path) -> None:
     source = write_folder(tmp_path / "t", jpegs(3))
     ingest(source, tmp_path / "out.zarr")
     write_folder(source, {"img/000009.jpg": encoded(pixels(9), "JPEG")})
-    with pytest.raises(StoreError, match="other input"):
+    with pytest.raises(StoreError, match="input"):
         ingest(source, tmp_path / "out.zarr")
     assert ingest(source, tmp_path / "out.zarr", run=Run(overwrite=True)).n_samples == 4
 
@@ -292,7 +292,7 @@ def test_a_cluster_makes_the_same_store(kind: str, tmp_path: Path, cluster: Clie
     for name, client in (("here", None), ("there", cluster)):
         ingest(source, tmp_path / name, reading=ReadOptions(on_error="skip"), run=Run(client=client))
     assert contents(tmp_path / "here") == contents(tmp_path / "there")
-    with pytest.raises(DataError, match=r"000010.jpg' is broken|sample 09 of 'a.npz/values' .*inf"):
+    with pytest.raises(DataError, match=r"000010\.jpg|09.*a\.npz/values.*inf"):
         ingest(source, tmp_path / "out", run=Run(client=cluster))
 
 
@@ -335,7 +335,7 @@ def test_a_source_that_a_worker_does_not_see(tmp_path: Path) -> None:
     part = open_reader(path).part([0, 1])
     path.unlink()
     form = survey(open_reader(write_zip(tmp_path / "b.zip", jpegs(3))), ReadOptions())
-    with pytest.raises(DataError, match=r"source .*a\.zip.* worker"):
+    with pytest.raises(DataError, match=r"a\.zip.*worker"):
         WRITER.write_decoded(str(tmp_path / "out"), 0, part, form, True)
 
 

@@ -115,7 +115,7 @@ def test_a_stack_with_gaps_is_not_what_a_strict_run_asks_for(tmp_path: Path) -> 
     source = write_folder(tmp_path / "t", bad_files(5, {2: BROKEN}))
     ingest(source, tmp_path / "out.zarr", reading=ReadOptions(on_error="skip"))
     assert ingest(source, tmp_path / "out.zarr", reading=ReadOptions(on_error="skip")).n_samples == 4
-    with pytest.raises(DataError, match=r"1 rejected .*'img/000003.jpg'"):
+    with pytest.raises(DataError, match=r"rejected.*img/000003\.jpg"):
         ingest(source, tmp_path / "out.zarr")
 
 
@@ -142,7 +142,7 @@ def test_a_skipping_run_that_was_interrupted_remembers(tmp_path: Path, monkeypat
             run=Run(threads=1),
         )
     # Recorded rejections are not searched again, and are errors for a run that stops at errors.
-    with pytest.raises(DataError, match=r"'img/000006.jpg' is broken"):
+    with pytest.raises(DataError, match=r"img/000006\.jpg"):
         ingest(Breaking(open_reader(source), 99), tmp_path / "out.zarr")
     ingest(Breaking(open_reader(source), 99), tmp_path / "out.zarr", reading=ReadOptions(on_error="skip"))
     stack, whole = open_stack(tmp_path / "out.zarr"), open_stack(tmp_path / "whole.zarr")

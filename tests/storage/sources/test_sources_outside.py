@@ -54,13 +54,13 @@ def virtual(path: Path, name: str = "t") -> Path:
 
 @pytest.mark.parametrize("name", ["t", "labels"])
 def test_external_storage_is_not_followed(name: str, tmp_path: Path) -> None:
-    with pytest.raises(DataError, match="external storage"):
+    with pytest.raises(DataError, match="external"):
         open_reader(external(tmp_path, name))
 
 
 @pytest.mark.parametrize("name", ["t", "labels"])
 def test_virtual_datasets_are_not_followed(name: str, tmp_path: Path) -> None:
-    with pytest.raises(DataError, match="virtual dataset"):
+    with pytest.raises(DataError, match="virtual"):
         open_reader(virtual(tmp_path, name))
 
 
@@ -73,7 +73,7 @@ def test_links_are_not_followed_by_key(key: str, tmp_path: Path) -> None:
         file["out"] = h5py.ExternalLink("other.h5", "/t")
         file["group"] = h5py.ExternalLink("other.h5", "/")
         file["g"] = h5py.SoftLink("/group")
-    with pytest.raises(DataError, match=f"'a.h5' has no array '{key}': its arrays are inside"):
+    with pytest.raises(DataError, match=rf"'{key}'.*\binside"):
         open_reader(tmp_path / "a.h5", key=key)
     assert open_reader(tmp_path / "a.h5").name == "a.h5/inside"
 
@@ -95,7 +95,7 @@ def test_other_filters_are_refused_by_name(tmp_path: Path) -> None:
         space = h5py.h5s.create_simple((6, 4, 5))
         dataset = h5py.h5d.create(file.id, b"t", h5py.h5t.STD_U8LE, space, layout)
         dataset.write_direct_chunk((0, 0, 0), VALUES.tobytes(), 1)
-    with pytest.raises(DataError, match="number 32016"):
+    with pytest.raises(DataError, match="32016"):
         open_reader(tmp_path / "a.h5")
 
 

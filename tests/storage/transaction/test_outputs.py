@@ -99,7 +99,7 @@ def test_an_output_that_is_holds_or_lies_in_an_input_is_refused_whatever_the_way
     )
     before = everything(tmp_path)
     report = given_target.with_name("out.report")
-    with pytest.raises(StoreError, match="choose another output") as caught:
+    with pytest.raises(StoreError, match="another") as caught:
         check_output(given_target, given_source, report=report)
     assert "the input" in one_sentence(caught)
     assert everything(tmp_path) == before
@@ -138,7 +138,7 @@ def test_an_output_beside_an_input_is_welcome(tmp_path, target):
 def test_every_match_of_a_glob_and_every_other_input_counts(tmp_path):
     for name in ("1", "2", "3"):
         (tmp_path / name).mkdir()
-    with pytest.raises(StoreError, match="the input"):
+    with pytest.raises(StoreError, match=r"\binput\b"):
         check_output(tmp_path / "3" / "x", [str(tmp_path / "1"), str(tmp_path / "2")], tmp_path / "3")
     check_output(tmp_path / "x", "s3://bucket/stack.zarr", "https://example.org/x")
 
@@ -152,9 +152,9 @@ def test_a_second_mount_of_an_input_is_the_input(tmp_path):
     ):
         pytest.skip("mounting is not allowed here")
     try:
-        with pytest.raises(StoreError, match="the input"):
+        with pytest.raises(StoreError, match=r"\binput\b"):
             check_output(tmp_path / "again" / "out.zarr", tmp_path / "in")
-        with pytest.raises(StoreError, match="mount point"):
+        with pytest.raises(StoreError, match="mount.point"):
             check_output(tmp_path / "again")
     finally:
         subprocess.run(["umount", tmp_path / "again"], check=True)
@@ -228,7 +228,7 @@ def test_a_working_folder_that_is_gone_spoils_only_relative_names(tmp_path, monk
     (tmp_path / "here").mkdir()
     monkeypatch.chdir(tmp_path / "here")
     (tmp_path / "here").rmdir()
-    with pytest.raises(StoreError, match="change to another folder"):
+    with pytest.raises(StoreError, match="working"):
         check_output("out.zarr")
     check_output(tmp_path / "out.zarr")
 
@@ -242,7 +242,7 @@ def test_a_read_only_folder_is_refused(tmp_path):
         tmp_path.chmod(0o500)
     try:
         with (
-            pytest.raises(StoreError, match="cannot be written"),
+            pytest.raises(StoreError, match="permissions"),
             Workspace(tmp_path / "deep" / "out.zarr", kind="stack", fingerprint="f"),
         ):
             pass
@@ -257,7 +257,7 @@ def test_an_output_in_a_finished_store_is_refused_and_the_store_stays_whole(tmp_
     store = make_stack(tmp_path / "in.zarr", np.zeros((4, 6, 5), np.uint8))
     write_manifest(store)
     before = everything(tmp_path)
-    with pytest.raises(StoreError, match="finished store"):
+    with pytest.raises(StoreError, match="finished.store"):
         check_output(store / inside, store / "name", report=tmp_path / "r")
     assert everything(tmp_path) == before
 
@@ -270,7 +270,7 @@ def test_a_report_folder_that_is_not_ours_is_refused_and_left_alone(tmp_path):
     with pytest.raises(StoreError, match="'index.html'"):
         check_output(output, report=report)
     (report / "manifest.json").write_text("{}")  # a program for browsers has one, too
-    with pytest.raises(StoreError, match="not created by dpca"):
+    with pytest.raises(StoreError, match=r"\bmove\b"):
         check_output(output, report=report)
     write_folder_manifest(report, "report", {})
     check_output(output, report=report)
@@ -312,7 +312,7 @@ def test_a_file_that_is_not_recognized_as_ours_is_not_replaced(tmp_path, kind, w
     file = OutputFile(tmp_path / "file", "record", is_mine)
     path = in_the_way(kind, tmp_path)
     before, status = everything(tmp_path), os.lstat(path)
-    with pytest.raises(StoreError, match="the record") as caught:
+    with pytest.raises(StoreError, match="record") as caught:
         OutputFile(path, "record", is_mine) if when == "at first" or kind == "device" else file.write(b"mine, too")
     one_sentence(caught)
     assert everything(tmp_path) == before
@@ -331,19 +331,19 @@ def test_a_file_of_ours_is_replaced_as_a_whole(tmp_path):
 
 def test_a_file_is_not_written_into_an_input_an_output_or_a_finished_store(tmp_path):
     (tmp_path / "in").mkdir()
-    with pytest.raises(StoreError, match="the input"):
+    with pytest.raises(StoreError, match=r"\binput\b"):
         OutputFile(tmp_path / "in" / "file", "record", is_mine, tmp_path / "in")
-    with pytest.raises(StoreError, match="the output"):
+    with pytest.raises(StoreError, match="the.output"):
         OutputFile(tmp_path / "out" / "file", "record", is_mine, others=tmp_path / "out")
     with Workspace(tmp_path / "store", kind="stack", fingerprint="f") as work:
         create_root(work.store, kind="stack", fingerprint="f")
         work.publish()
     before = (tmp_path / "store" / "zarr.json").read_bytes()
     for name in ("zarr.json", "file"):
-        with pytest.raises(StoreError, match="finished store"):
+        with pytest.raises(StoreError, match="finished.store"):
             OutputFile(tmp_path / "store" / name, "record", lambda content: True)
     inner = Workspace(tmp_path / "store" / "inner", kind="stack", fingerprint="f")
-    with pytest.raises(StoreError, match="finished store"), inner:
+    with pytest.raises(StoreError, match="finished.store"), inner:
         pass
     assert everything(tmp_path) == {"in", "store", "store/zarr.json"}
     assert (tmp_path / "store" / "zarr.json").read_bytes() == before
