@@ -21,9 +21,11 @@ from dpca.rules.base.orthonormal import orthonormalize
 from dpca.rules.base.rule import Rule, check_products
 from dpca.rules.base.state import State, StateLayout
 
-# Bytes of centered values at a time. Small parts of a partition are solved together up to this size, which saves most
-# of the calls: 160,000 cells of 20 x 20 in 8 samples take a fifth of the time.
-_BLOCK_BYTES = 2**22
+# Small parts of a partition are solved together up to these bytes of float64 values, which saves most of the calls.
+_TOGETHER_BYTES = 2**22
+# Attributes of one product, and samples up to which eigenproblems are solved together. Neither depends on the number of
+# parts that are solved together, so that the result of a part does not, either.
+_BLOCK_ATTRIBUTES, _SMALL_PROBLEM = 4096, 64
 # Directions with a smaller share of the variance may not be orthogonal up to the rounding error of float32.
 _SMALL_SHARE = 1e-8
 
@@ -66,8 +68,9 @@ class SnapshotPCA(Rule):
         """Yield the result of each state. Neighbors of one shape are solved together if they are small."""
         held: list[State] = []
         for state in states:
-            shape = state.arrays["rows"].shape
-            if held and (held[0].arrays["rows"].shape != shape or 8 * len(held) * shape[0] * shape[1] > _BLOCK_BYTES):
+            rows = state.arrays["rows"]
+            full = 8 * len(held) * rows.size > _TOGETHER_BYTES
+            if held and (full or held[0].arrays["rows"].shape != rows.shape):
                 yield from self._solved(held)
             held.append(state)
         if held:
@@ -100,11 +103,12 @@ class SnapshotPCA(Rule):
     def work_bytes(self, n_rows: int, n_features: int, dtype: DTypeLike) -> int:
         """Return the bytes of temporary arrays: stacked samples, a centered block, and the eigenproblem."""
         n, k, itemsize = self.n_samples, min(self.n_components, n_features), np.dtype(dtype).itemsize
-        together = max(1, _BLOCK_BYTES // (8 * n * n_features))
+        together = 1 + _TOGETHER_BYTES // (8 * n * n_features)
         stacked = together * (n * n_features * itemsize + self.result_bytes(n_features, dtype))
-        solver = together * 24 * n * n + linalg.eigh_bytes(n, min(n, k))
+        centered = 2 * 8 * together * n * min(n_features, _BLOCK_ATTRIBUTES)
+        solver = together * 40 * n * n + linalg.eigh_bytes(n, min(n, k))
         completed = 4 * 8 * k * n_features  # the basis of samples with too small a rank
-        return stacked + 2 * _BLOCK_BYTES + 16 * n * 64 + solver + completed
+        return stacked + centered + solver + completed
 
 
 def snapshot_components(rows: Array, n_components: int) -> dict[str, Array]:
@@ -124,7 +128,7 @@ def snapshot_components(rows: Array, n_components: int) -> dict[str, Array]:
     (m, n, d), dtype = rows.shape, working_dtype(rows.dtype)
     k = min(n_components, d)
     mean, gram = np.empty((m, d)), np.zeros((m, n, n))
-    columns = list(blocks(d, max(64, _BLOCK_BYTES // (8 * m * n))))
+    columns = list(blocks(d, _BLOCK_ATTRIBUTES))
     with np.errstate(over="ignore", invalid="ignore"):
         for few in columns:
             x = rows[..., few].astype(np.float64)
@@ -158,7 +162,7 @@ def snapshot_components(rows: Array, n_components: int) -> dict[str, Array]:
 
 def _eigh(gram: Array, k: int) -> tuple[Array, Array]:
     """Return the k leading eigenvalues (m, k) of each matrix, and their eigenvectors as rows (m, k, n)."""
-    if len(gram) > 1:
+    if gram.shape[1] <= _SMALL_PROBLEM:
         return linalg.direct_eigh(gram, k)
-    values, vectors = linalg.direct_eigh(gram[0], k)
-    return values[None], vectors[None]
+    values, vectors = zip(*(linalg.direct_eigh(one, k) for one in gram), strict=True)
+    return np.stack(values), np.stack(vectors)
