@@ -111,7 +111,7 @@ def test_a_bound_that_costs_something_is_noted(
     np.save(tmp_path / "a.npy", x)
     argv = ["--source", str(tmp_path / "a.npy"), "--output", str(tmp_path / "out.zarr"), "--scheduler", scheduler]
     assert job([*argv, "--cell", "4", "--ratio", "16"]) == 0
-    assert "note: 2 partitions" in capsys.readouterr().out
+    assert "note: 2 parts" in capsys.readouterr().out
     assert "--max-components K (max_components=K)" in (tmp_path / "out.report" / "index.html").read_text()
 
 

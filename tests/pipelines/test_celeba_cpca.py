@@ -129,7 +129,7 @@ def test_few_bytes_in_the_place_of_scores(
     assert report["goal"] == {"name": "psnr", "value": 33}
     assert set(report["stages"]) == {"ingest", "choose cells", "fit", "encode"}
     table = printed.partition("input size")[2]
-    assert f"{size / 30:,.0f} a sample" in table.splitlines()[2]
+    assert f"{size / 30:,.0f} bytes a sample" in table.splitlines()[2]
     assert verify(output) == []
     done = tree(tmp_path)
     assert main(argv) == 0
@@ -205,7 +205,7 @@ def test_bands_of_vectors(tmp_path: Path, scheduler: str) -> None:
     assert report["scalars_ratio"] == 45
     assert report["ssim_mean"] is None
     page = (tmp_path / "out.report" / "index.html").read_text()
-    assert "2 of at most 45 attributes, mapped by mean-variance" in page
+    assert "2 bands of at most 45 attributes, mapped by mean-variance" in page
     assert "not defined for these samples" in page
     # Recognized before anything starts.
     assert main([*argv, "--band-size", "45", "--intervals", "2", "--components", "1", "--reconstruct"]) == 0

@@ -120,7 +120,8 @@ def missed(inner: Array, root: Array, k: int, outside: float, errors: Errors) ->
     above = math.inf
     # A wide gap after the j-th direction reduces the effect of errors before it. Errors after it count fully.
     gaps = -np.diff(inner.diagonal()[: k + 1], append=outside if k == q else [])
-    guess = np.cumsum(each[:k] ** 2) / np.maximum(gaps, np.finfo(float).tiny) + np.arange(k, 0, -1) * each[k - 1]
+    with np.errstate(over="ignore"):  # without a gap the effect may be infinite
+        guess = np.cumsum(each[:k] ** 2) / np.maximum(gaps, np.finfo(float).tiny) + np.arange(k, 0, -1) * each[k - 1]
     for j in {k, *(1 + np.argsort(guess)[:_GAPS]).tolist()}:
         rest = whole[j:, j:]
         behind = scipy.linalg.eigvalsh(rest)[::-1]

@@ -131,9 +131,12 @@ def snapshot_components(rows: Array, n_components: int) -> dict[str, Array]:
     columns = list(blocks(d, _BLOCK_ATTRIBUTES))
     with np.errstate(over="ignore", invalid="ignore"):
         for few in columns:
-            x = rows[..., few].astype(np.float64)
+            # About the first sample, so that the mean of equal samples is exact.
+            first = rows[:, 0, few].astype(np.float64)
+            x = rows[..., few] - first[:, None]
             mean[:, few] = x.mean(axis=1)
             x -= mean[:, None, few]
+            mean[:, few] += first
             gram += x @ x.swapaxes(1, 2)
     total = np.trace(gram, axis1=1, axis2=2)
     check_products(np.isfinite(total).all())
