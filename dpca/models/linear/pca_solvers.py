@@ -106,19 +106,20 @@ def dual(problem: SolverProblem, passes: Passes) -> Found:
         total += other["gram"]
     products = product_dtype(problem.n, passes.source.dtype)
     found = dual_weights(total, problem.k, products)
-    image, mean = _dual_image(DualComponents(found["weights"], problem.dtype, problem.center), passes, problem)
+    weights = DualComponents(found["weights"], problem.dtype, problem.center)
+    components, mean = _dual_components(weights, passes, problem)
     values = found["explained_variance"]
     return {
         "mean": mean,
-        "components": dual_basis(image, problem.k),
+        "components": components,
         "explained_variance": np.concatenate([values, np.zeros(problem.k - len(values))]),
         "total_variance": found["total_variance"],
         "captured_bound": np.asarray(dual_share(found, mean, problem.k, products, problem.dtype)),
     }
 
 
-def _dual_image(rule: DualComponents, passes: Passes, problem: SolverProblem) -> tuple[Array, Array]:
-    """Return the results of a pass over blocks of attributes, joined."""
+def _dual_components(rule: DualComponents, passes: Passes, problem: SolverProblem) -> tuple[Array, Array]:
+    """Return the components and the mean, from a pass over blocks of attributes."""
     grid = _attribute_blocks(rule, passes, problem)
     results = passes.over(grid, rule)
     shape = (len(rule.weights), *grid.sample_shape)
@@ -126,7 +127,8 @@ def _dual_image(rule: DualComponents, passes: Passes, problem: SolverProblem) ->
     # Results are freed one by one.
     parts = ((i, part.pop("image")[None]) for i, part in enumerate(results))
     image = grid.join(parts, np.empty(shape, rule.dtype)) if len(rule.weights) else np.empty(shape, rule.dtype)
-    return image.reshape(len(image), problem.d), mean.ravel()
+    inner, largest = ([part[name] for part in results] for name in ("inner", "largest"))
+    return dual_basis(image.reshape(len(image), problem.d), problem.k, inner, largest), mean.ravel()
 
 
 def randomized(problem: SolverProblem, passes: Passes) -> Found:

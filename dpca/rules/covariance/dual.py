@@ -9,6 +9,7 @@ centered exactly. The sum over all attributes is the input of `dual_weights`. `D
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -26,12 +27,16 @@ from dpca.rules.base.state import State, StateLayout
 from dpca.rules.certificates import certificate
 
 _BLOCK_ROWS = 1024
-# Attributes of one product. Longer sums are accumulated in float64.
-_BLOCK_ATTRIBUTES = 1024
+# Attributes of one float32 and of one float64 product. Longer sums are accumulated in float64.
+_BLOCK_ATTRIBUTES, _LONG_BLOCK = 1024, 8192
 # Products of at most this number of samples take less time than reading them, so that they are always float64.
 _PRECISE_SAMPLES = 128
 # Bytes of shifted samples at a time.
 _SHIFTED_BYTES = 2**22
+
+
+def _block_attributes(products: DTypeLike) -> int:
+    return _LONG_BLOCK if np.dtype(products) == np.float64 else _BLOCK_ATTRIBUTES
 
 
 def product_dtype(n_samples: int, dtype: DTypeLike) -> np.dtype[Any]:
@@ -43,7 +48,7 @@ def product_dtype(n_samples: int, dtype: DTypeLike) -> np.dtype[Any]:
 class BlockGram(Rule):
     """Gram matrix of all samples over some of their attributes. The state holds the samples until all have arrived.
 
-    Products are of `product_dtype` over at most 1,024 attributes, and are summed in float64.
+    Products are of `product_dtype` over at most 1,024 attributes (8,192 in float64), and are summed in float64.
 
     Parameters
     ----------
@@ -75,8 +80,9 @@ class BlockGram(Rule):
         if state.counts["n_samples"] < n:
             raise _miscounted(state.counts["n_samples"], n)
         samples, gram = state.arrays.pop("rows"), np.zeros((n, n))
-        for part in (samples[:, columns] for columns in blocks(samples.shape[1], _BLOCK_ATTRIBUTES)):
-            rows = linalg.scratch("attributes", part.shape[::-1], product_dtype(n, samples.dtype))
+        dtype = product_dtype(n, samples.dtype)
+        for part in (samples[:, columns] for columns in blocks(samples.shape[1], _block_attributes(dtype))):
+            rows = linalg.scratch("attributes", part.shape[::-1], dtype)
             np.copyto(rows, part.T)
             if self.center:
                 rows -= part.mean(axis=0, dtype=np.float64).astype(rows.dtype)[:, None]
@@ -155,19 +161,21 @@ def dual_share(found: dict[str, Array], mean: Array, n_components: int, products
     if not total > 0:
         return 1.0
     n, u = found["weights"].shape[1], unit_roundoff(products)
-    g = gamma(_BLOCK_ATTRIBUTES + 6, u) + gamma(len(mean) + 6, unit_roundoff(np.float64))
+    g = gamma(_block_attributes(products) + 6, u) + gamma(len(mean) + 6, unit_roundoff(np.float64))
     # Attributes are centered by a rounded mean.
     error = g * total / (1 - g) + n / (n - 1) * u**2 * float(mean @ mean)
     each = gamma(min(n, _BLOCK_ROWS) + 8, u) + unit_roundoff(dtype) + gamma(n + 8, unit_roundoff(np.float64))
-    distance = each * math.sqrt(float((total / values).sum()))
+    # `dual_basis` leaves rows that are orthonormal up to the rounding error of the dtype.
+    distance = each * math.sqrt(float((total / values).sum())) + len(values) * unit_roundoff(dtype)
     lost = (n_components - len(values)) * (beyond + error)
     return certificate.exact_share(values, beyond, found["errors"] + error, dtype, distance=distance, lost=lost)
 
 
 def dual_bytes(n_samples: int, n_attributes: int, n_components: int, dtype: DTypeLike) -> int:
     """Return the bytes of a Gram matrix, of the temporary arrays of `BlockGram`, and of the eigensolver."""
-    itemsize = product_dtype(n_samples, dtype).itemsize
-    block = min(n_attributes, _BLOCK_ATTRIBUTES) * (n_samples * itemsize + 16)
+    products = product_dtype(n_samples, dtype)
+    itemsize = products.itemsize
+    block = min(n_attributes, _block_attributes(products)) * (n_samples * itemsize + 16)
     eigh = linalg.eigh_bytes(n_samples, min(n_components, n_samples))
     return 8 * (n_samples**2 + 1) + block + n_samples**2 * itemsize + eigh
 
@@ -187,7 +195,8 @@ class DualComponents(Rule):
     center : bool
         See `BlockGram`.
 
-    Results of ``finish``: ``mean`` (d,), float64, and ``image`` (k, d). Costs 2 k d operations per
+    Results of ``finish``: ``mean`` (d,), float64; ``image`` (k, d); for `dual_basis` ``inner`` (k, k), float64, the
+    products of its rows, and ``largest`` (k,), the value of largest magnitude in each row. Costs 2 k d operations per
     sample, and a state of k d numbers.
     """
 
@@ -224,8 +233,12 @@ class DualComponents(Rule):
         mean = np.zeros_like(total)
         if self.center:
             mean = state.arrays["shift"] + total / n
-            image -= np.outer(self.weights.sum(axis=1), total / n)
-        return {"mean": mean, "image": image.astype(self.dtype, copy=False)}
+            for row, weight in zip(image, self.weights.sum(axis=1), strict=True):
+                row -= weight * (total / n)
+        rows = image.astype(self.dtype, copy=False)
+        places = [int(np.abs(row).argmax()) for row in rows]
+        largest = rows[np.arange(len(rows)), places].astype(np.float64)
+        return {"mean": mean, "image": rows, "inner": image @ image.T, "largest": largest}
 
     def for_samples(self, n_samples: int) -> DualComponents:
         """Return the rule for another number of samples, with repeated weights."""
@@ -233,7 +246,8 @@ class DualComponents(Rule):
 
     def result_bytes(self, n_features: int, dtype: DTypeLike) -> int:
         """Return the bytes of a result."""
-        return n_features * (8 + len(self.weights) * self.dtype.itemsize)
+        k = len(self.weights)
+        return n_features * (8 + k * self.dtype.itemsize) + 8 * k * (k + 1)
 
     def work_bytes(self, n_rows: int, n_features: int, dtype: DTypeLike) -> int:
         """Return the bytes of temporary arrays: shifted rows, their products, and the image when it is finished."""
@@ -243,25 +257,36 @@ class DualComponents(Rule):
         return max(_SHIFTED_BYTES, 64 * rows * 8) + (k + 1) * columns * product.itemsize + 8 * (k + 4) * d
 
 
-def dual_basis(image: Array, n_components: int) -> Array:
-    """Return orthonormal components from all attributes of the ``image`` of `DualComponents`.
+def dual_basis(image: Array, n_components: int, inner: Sequence[Array], largest: Sequence[Array]) -> Array:
+    """Return orthonormal components from all attributes of the results of `DualComponents`.
 
     Parameters
     ----------
     image : array (k, d)
+        May be overwritten.
     n_components : int
         Number of rows, at least k. Rows beyond the rank of the samples complete the orthonormal basis and capture
         nothing.
+    inner, largest : sequence of array
+        These results for each block of attributes.
 
     Returns
     -------
-    array (n_components, d) of the same dtype. Costs n_components^2 d operations, and an array of its size; four if the
-    basis is completed.
+    array (n_components, d) of the same dtype. If all rows are orthonormal already up to the rounding error of this
+    dtype, only signs change. Otherwise it costs n_components^2 d operations and an array of its size, or four if the
+    basis must be completed.
     """
     missing = n_components - len(image)
-    if missing:
-        image = np.concatenate([image, np.zeros((missing, image.shape[1]), image.dtype)])
-    rows = orthonormalize(image)
-    for i in range(len(rows)):  # one by one, which takes less memory
-        linalg.fix_signs(rows[i : i + 1])
-    return rows
+    error = np.abs(sum(inner) - np.eye(len(image))).max(initial=0)
+    if missing or error > unit_roundoff(image.dtype):
+        if missing:
+            image = np.concatenate([image, np.zeros((missing, image.shape[1]), image.dtype)])
+        rows = orthonormalize(image)
+        for i in range(len(rows)):  # one by one, which takes less memory
+            linalg.fix_signs(rows[i : i + 1])
+        return rows
+    extremes = np.stack(largest)
+    for row, found, block in zip(image, extremes.T, np.abs(extremes).argmax(axis=0), strict=True):
+        if found[block] < 0:
+            np.negative(row, out=row)
+    return image

@@ -16,7 +16,8 @@ def dual_pca(x: np.ndarray, k: int, center: bool, cut: int) -> dict[str, np.ndar
     found = dual_weights(gram, k, product_dtype(len(x), x.dtype))
     images = [fit(DualComponents(found["weights"], np.dtype(np.float64), center), part, 7) for part in parts]
     image, mean = (np.concatenate([part[name] for part in images], axis=-1) for name in ("image", "mean"))
-    return {**found, "mean": mean, "components": dual_basis(image, k)}
+    inner, largest = ([part[name] for part in images] for name in ("inner", "largest"))
+    return {**found, "mean": mean, "components": dual_basis(image, k, inner, largest)}
 
 
 @pytest.mark.parametrize("dtype", [np.uint8, np.int16, np.float32, np.float64])
@@ -36,6 +37,7 @@ def test_against_the_svd(dtype: type, n: int, d: int, k: int, center: bool) -> N
     np.testing.assert_allclose(found["total_variance"], (s**2).sum() / (n - 1), rtol=tolerance)
     np.testing.assert_allclose(found["components"] @ found["components"].T, np.eye(k), atol=tolerance)
     np.testing.assert_allclose(np.linalg.svd(found["components"] @ v[:k].T, compute_uv=False), 1, atol=tolerance)
+    assert (found["components"][np.arange(k), np.abs(found["components"]).argmax(axis=1)] > 0).all()
 
 
 @pytest.mark.parametrize("dtype", [np.float32, np.float64])
@@ -50,7 +52,8 @@ def test_no_more_weights_than_the_rank(dtype: type) -> None:
 def test_rows_beyond_the_rank_complete_the_basis() -> None:
     x = np.arange(12.0).reshape(4, 3)
     weights = np.array([[-3.0, -1, 1, 3]]) / np.sqrt(20 * 27)
-    rows = dual_basis(fit(DualComponents(weights, np.dtype(np.float64)), x, 2)["image"], 3)
+    found = fit(DualComponents(weights, np.dtype(np.float64)), x, 2)
+    rows = dual_basis(found["image"], 3, [found["inner"]], [found["largest"]])
     np.testing.assert_allclose(rows @ rows.T, np.eye(3), atol=1e-14)
     np.testing.assert_allclose(rows[0], np.full(3, np.sqrt(1 / 3)), rtol=1e-14)
 
