@@ -18,6 +18,8 @@ _LANES = 64
 _LINE = 256
 # Samples that are transposed together: their values fill a cache line.
 _SAMPLES = 16
+# Columns of some rows that stay in the cache of a core.
+_SHORT = 1024
 # Runs that are multiplied together: they and their products stay in the fastest cache.
 _RUNS = 128
 
@@ -85,6 +87,21 @@ def add_rows(values: Array, weights: Array, totals: Array) -> None:
         row = values[start : start + len(totals)]
         for i in range(len(row)):
             totals[i] += np.float64(row[i]) * weights[i]
+
+
+@compiled
+def add_multiples(weights: Array, rows: Array, totals: Array) -> None:
+    """Add weights (k, n) @ rows (n, d) to totals (k, d), row by row.
+
+    The order of additions does not depend on the number of rows or columns in one call, unlike that of BLAS.
+    """
+    for start in range(0, rows.shape[1], _SHORT):
+        for i in range(len(rows)):
+            row = rows[i, start : start + _SHORT]
+            for j in range(len(weights)):
+                weight, total = weights[j, i], totals[j, start : start + _SHORT]
+                for x in range(len(row)):
+                    total[x] += weight * row[x]
 
 
 @compiled

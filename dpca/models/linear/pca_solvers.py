@@ -25,10 +25,12 @@ from dpca.rules.covariance.covariance_product import CovarianceProduct, Rayleigh
 from dpca.rules.covariance.dual import (
     BlockGram,
     DualComponents,
+    centered_gram,
     dual_basis,
     dual_bytes,
     dual_share,
     dual_weights,
+    is_exact,
     product_dtype,
 )
 from dpca.rules.covariance.measured import half_step, measured_bound, next_iterate, rayleigh_ritz
@@ -38,6 +40,8 @@ from dpca.storage.remote.memory import usable_bytes
 
 Found = dict[str, Array]
 
+# Largest number of attributes of a block: half of what squares of 17 bits allow.
+_LARGEST_BLOCK = 2**28
 # Largest number of blocks of attributes. Each block may require a read of all data.
 _MOST_BLOCKS = 256
 # Largest number of samples of one step of VR-PCA. The root of all samples is also a limit: the rate is too large
@@ -101,9 +105,11 @@ def dual(problem: SolverProblem, passes: Passes) -> Found:
     """
     rule = BlockGram(problem.n, problem.center)
     grams = passes.over(_attribute_blocks(rule, passes, problem), rule)
-    total = grams[0]["gram"]
+    exact = is_exact(problem.n, passes.source.dtype)
+    total = grams[0]["gram"].astype(object if exact else np.float64, copy=False)  # integers of any size
     for other in grams[1:]:
         total += other["gram"]
+    total = centered_gram(total) if exact and problem.center else total.astype(np.float64, copy=False)
     products = product_dtype(problem.n, passes.source.dtype)
     found = dual_weights(total, problem.k, products)
     weights = DualComponents(found["weights"], problem.dtype, problem.center)
@@ -127,8 +133,8 @@ def _dual_components(rule: DualComponents, passes: Passes, problem: SolverProble
     # Results are freed one by one.
     parts = ((i, part.pop("image")[None]) for i, part in enumerate(results))
     image = grid.join(parts, np.empty(shape, rule.dtype)) if len(rule.weights) else np.empty(shape, rule.dtype)
-    inner, largest = ([part[name] for part in results] for name in ("inner", "largest"))
-    return dual_basis(image.reshape(len(image), problem.d), problem.k, inner, largest), mean.ravel()
+    inner = np.sum([part["inner"] for part in results], axis=0)
+    return dual_basis(image.reshape(len(image), problem.d), problem.k, inner), mean.ravel()
 
 
 def randomized(problem: SolverProblem, passes: Passes) -> Found:
@@ -320,6 +326,8 @@ def _attribute_blocks(rule: BlockGram | DualComponents, passes: Passes, problem:
     while True:
         grid = CellGrid(shape, tuple(cell))
         try:
+            if math.prod(cell) > _LARGEST_BLOCK:
+                raise PlanError(f"a block has at most {_LARGEST_BLOCK:,} attributes")
             passes.plan(grid, rule)
             break
         except PlanError as error:

@@ -9,7 +9,6 @@ centered exactly. The sum over all attributes is the input of `dual_weights`. `D
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -44,11 +43,19 @@ def product_dtype(n_samples: int, dtype: DTypeLike) -> np.dtype[Any]:
     return np.dtype(np.float64) if n_samples <= _PRECISE_SAMPLES else working_dtype(dtype)
 
 
+def is_exact(n_samples: int, dtype: DTypeLike) -> bool:
+    """Return whether Gram matrices are exact integers: for up to 128 samples of integers of at most 16 bits."""
+    dtype = np.dtype(dtype)
+    return n_samples <= _PRECISE_SAMPLES and dtype.kind in "iub" and dtype.itemsize <= 2
+
+
 @dataclass(frozen=True)
 class BlockGram(Rule):
     """Gram matrix of all samples over some of their attributes. The state holds the samples until all have arrived.
 
-    Products are of `product_dtype` over at most 1,024 attributes (8,192 in float64), and are summed in float64.
+    Products are of `product_dtype` over at most 1,024 attributes (8,192 in float64), and are summed in float64. They
+    are exact integers for some samples, see `is_exact`: those of the differences from the first sample if ``center``,
+    for `centered_gram`. 2^29 attributes and more of 16 bits may exceed int64.
 
     Parameters
     ----------
@@ -57,8 +64,8 @@ class BlockGram(Rule):
     center : bool
         Subtract the mean of each attribute.
 
-    Results of ``finish``: ``gram`` (n, n), float64, lower triangle. Holds n_samples x n_attributes values in the dtype
-    of the input, and 8 n^2 bytes. Costs n^2 operations for each attribute.
+    Results of ``finish``: ``gram`` (n, n), float64, lower triangle, or int64 if exact. Holds n_samples x n_attributes
+    values in the dtype of the input, and 8 n^2 bytes. Costs n^2 operations for each attribute.
     """
 
     n_samples: int
@@ -81,6 +88,8 @@ class BlockGram(Rule):
             raise _miscounted(state.counts["n_samples"], n)
         samples, gram = state.arrays.pop("rows"), np.zeros((n, n))
         dtype = product_dtype(n, samples.dtype)
+        if is_exact(n, samples.dtype):
+            return {"gram": self._exact(samples)}
         for part in (samples[:, columns] for columns in blocks(samples.shape[1], _block_attributes(dtype))):
             rows = linalg.scratch("attributes", part.shape[::-1], dtype)
             np.copyto(rows, part.T)
@@ -88,6 +97,15 @@ class BlockGram(Rule):
                 rows -= part.mean(axis=0, dtype=np.float64).astype(rows.dtype)[:, None]
             linalg.add_lower(gram, linalg.gram_lower("gram", rows))
         return {"gram": gram}
+
+    def _exact(self, samples: Array) -> Array:
+        gram = np.zeros((len(samples), len(samples)), np.int64)
+        for columns in blocks(samples.shape[1], _LONG_BLOCK):
+            # Products of 17 bits, summed over 8,192 attributes, take 47 of the 53 bits of float64.
+            rows = samples[:, columns].astype(np.float64)
+            rows -= rows[:1].copy() if self.center else 0
+            gram += (rows @ rows.T).astype(np.int64)
+        return gram
 
     def for_samples(self, n_samples: int) -> BlockGram:
         """Return the rule for another number of samples."""
@@ -104,6 +122,17 @@ class BlockGram(Rule):
 
 def _miscounted(n: int, n_samples: int) -> ValueError:
     return ValueError(f"got {n} samples, but n_samples is {n_samples}: give the number of all samples")
+
+
+def centered_gram(gram: Array) -> Array:
+    """Return the Gram matrix of centered samples (n, n), float64, from that of shifted ones, int64 or Python integers.
+
+    Each entry is the exact one, rounded once. It does not depend on the order of sums, nor on the processor.
+    """
+    n, exact = len(gram), gram.astype(object)  # integers of Python have no largest value
+    of_rows = exact.sum(axis=1)
+    centered = n * n * exact - n * (of_rows[:, None] + of_rows) + of_rows.sum()
+    return (centered / (n * n)).astype(np.float64)
 
 
 def dual_weights(gram: Array, n_components: int, dtype: DTypeLike) -> dict[str, Array]:
@@ -184,8 +213,9 @@ def dual_bytes(n_samples: int, n_attributes: int, n_components: int, dtype: DTyp
 class DualComponents(Rule):
     """Components of some attributes from the weights of `dual_weights`: weights @ (X - mean).
 
-    Weights belong to positions in the stream, so that samples must arrive in order. The rows of all attributes
-    together are orthonormal up to the rounding error of small eigenvalues, see `dual_basis`.
+    Weights belong to positions in the stream, so that samples must arrive in order. If the Gram matrix is exact, the
+    result does not depend on batches, nor on the blocks of attributes: products are added sample by sample. The rows of
+    all attributes together are orthonormal up to the rounding error of small eigenvalues, see `dual_basis`.
 
     Parameters
     ----------
@@ -195,9 +225,8 @@ class DualComponents(Rule):
     center : bool
         See `BlockGram`.
 
-    Results of ``finish``: ``mean`` (d,), float64; ``image`` (k, d); for `dual_basis` ``inner`` (k, k), float64, the
-    products of its rows, and ``largest`` (k,), the value of largest magnitude in each row. Costs 2 k d operations per
-    sample, and a state of k d numbers.
+    Results of ``finish``: ``mean`` (d,), float64; ``image`` (k, d); and ``inner`` (k, k), float64, the
+    products of its rows. Costs 2 k d operations per sample, and a state of k d numbers.
     """
 
     weights: Array
@@ -209,16 +238,23 @@ class DualComponents(Rule):
         return {"image": (image, float), "sum": ((n_features,), float), "shift": ((n_features,), float)}
 
     def _take(self, state: State, batch: Array) -> None:
-        arrays, dtype = state.arrays, product_dtype(self.weights.shape[1], batch.dtype)
+        arrays, n = state.arrays, self.weights.shape[1]
+        exact, dtype = is_exact(n, batch.dtype), product_dtype(n, batch.dtype)
         for rows in blocks(len(batch), _BLOCK_ROWS):
             block, seen = batch[rows], state.counts["n_samples"]
             if self.center and not seen:
-                arrays["shift"][:] = block.mean(axis=0, dtype=np.float64).astype(dtype)
+                first = block[:1] if exact else block
+                arrays["shift"][:] = first.mean(axis=0, dtype=np.float64).astype(dtype)
             weights = self.weights[:, seen : seen + len(block)].astype(dtype)
             for few in blocks(block.shape[1], self._columns(len(block), dtype)):
                 x = linalg.scratch("dual", block[:, few].shape, dtype)
                 np.subtract(block[:, few], arrays["shift"][few].astype(dtype), out=x, dtype=dtype)
-                arrays["image"][:, few] += weights @ x
+                if exact:
+                    from dpca.kernels.sweeps import add_multiples
+
+                    add_multiples(weights, x, arrays["image"][:, few])
+                else:
+                    arrays["image"][:, few] += weights @ x
                 arrays["sum"][few] += np.ones(len(x), dtype) @ x
             state.counts["n_samples"] += len(block)
 
@@ -235,10 +271,7 @@ class DualComponents(Rule):
             mean = state.arrays["shift"] + total / n
             for row, weight in zip(image, self.weights.sum(axis=1), strict=True):
                 row -= weight * (total / n)
-        rows = image.astype(self.dtype, copy=False)
-        places = [int(np.abs(row).argmax()) for row in rows]
-        largest = rows[np.arange(len(rows)), places].astype(np.float64)
-        return {"mean": mean, "image": rows, "inner": image @ image.T, "largest": largest}
+        return {"mean": mean, "image": image.astype(self.dtype, copy=False), "inner": image @ image.T}
 
     def for_samples(self, n_samples: int) -> DualComponents:
         """Return the rule for another number of samples, with repeated weights."""
@@ -247,7 +280,7 @@ class DualComponents(Rule):
     def result_bytes(self, n_features: int, dtype: DTypeLike) -> int:
         """Return the bytes of a result."""
         k = len(self.weights)
-        return n_features * (8 + k * self.dtype.itemsize) + 8 * k * (k + 1)
+        return n_features * (8 + k * self.dtype.itemsize) + 8 * k * k
 
     def work_bytes(self, n_rows: int, n_features: int, dtype: DTypeLike) -> int:
         """Return the bytes of temporary arrays: shifted rows, their products, and the image when it is finished."""
@@ -257,7 +290,7 @@ class DualComponents(Rule):
         return max(_SHIFTED_BYTES, 64 * rows * 8) + (k + 1) * columns * product.itemsize + 8 * (k + 4) * d
 
 
-def dual_basis(image: Array, n_components: int, inner: Sequence[Array], largest: Sequence[Array]) -> Array:
+def dual_basis(image: Array, n_components: int, inner: Array) -> Array:
     """Return orthonormal components from all attributes of the results of `DualComponents`.
 
     Parameters
@@ -267,8 +300,8 @@ def dual_basis(image: Array, n_components: int, inner: Sequence[Array], largest:
     n_components : int
         Number of rows, at least k. Rows beyond the rank of the samples complete the orthonormal basis and capture
         nothing.
-    inner, largest : sequence of array
-        These results for each block of attributes.
+    inner : array (k, k)
+        The sum of these results of all blocks of attributes.
 
     Returns
     -------
@@ -277,16 +310,10 @@ def dual_basis(image: Array, n_components: int, inner: Sequence[Array], largest:
     basis must be completed.
     """
     missing = n_components - len(image)
-    error = np.abs(sum(inner) - np.eye(len(image))).max(initial=0)
-    if missing or error > unit_roundoff(image.dtype):
-        if missing:
-            image = np.concatenate([image, np.zeros((missing, image.shape[1]), image.dtype)])
-        rows = orthonormalize(image)
-        for i in range(len(rows)):  # one by one, which takes less memory
-            linalg.fix_signs(rows[i : i + 1])
-        return rows
-    extremes = np.stack(largest)
-    for row, found, block in zip(image, extremes.T, np.abs(extremes).argmax(axis=0), strict=True):
-        if found[block] < 0:
-            np.negative(row, out=row)
+    if missing:
+        image = np.concatenate([image, np.zeros((missing, image.shape[1]), image.dtype)])
+    if missing or np.abs(inner - np.eye(len(image))).max() > unit_roundoff(image.dtype):
+        image = orthonormalize(image)
+    for i in range(len(image)):  # one by one, which takes less memory
+        linalg.fix_signs(image[i : i + 1])
     return image

@@ -79,3 +79,17 @@ def test_a_plan_knows_it(x: np.ndarray) -> None:
     assert basis.score_shape == (3,)
     with pytest.raises(PlanError, match="batch_size|memory"):
         StreamingPCA(3, n_passes=2).plan_fit(source, ("z", "y", "x"), run)
+
+
+@pytest.mark.parametrize("dtype", ["uint8", "int16"])
+def test_integers_give_the_same_bytes_for_any_chunks_memory_and_threads(tmp_path: Path, dtype: str) -> None:
+    x = np.random.default_rng(0).integers(0, 255, (6, 60, 80, 100)).astype(dtype)
+    expected, groups = PCA(4).fit(x), []
+    for i, chunks in enumerate([(1, 60, 80, 100), (4, 7, 80, 11), (6, 16, 9, 50)]):
+        path = str(tmp_path / f"{i}.zarr")
+        zarr.create_array(path, data=x, chunks=chunks)
+        model = PCA(4, solver="dual").fit(path, run=Run(memory=(34 + 2 * i) * 2**20, threads=1 + i % 2))
+        groups.append(len(model.fit_report_.plan.groups))
+        for name in ("components_", "mean_", "explained_variance_", "captured_bound_"):
+            np.testing.assert_array_equal(getattr(model, name), getattr(expected, name))
+    assert max(groups) > 1

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import operator
+from fractions import Fraction
+
 import numpy as np
 import pytest
 
-from dpca.rules.covariance.dual import BlockGram, DualComponents, dual_basis, dual_weights, product_dtype
+from dpca.rules.covariance.dual import BlockGram, DualComponents, centered_gram, dual_basis, dual_weights, product_dtype
 from tests.rules.streams import fit
 
 
@@ -13,11 +16,12 @@ def dual_pca(x: np.ndarray, k: int, center: bool, cut: int) -> dict[str, np.ndar
     """Both passes, with the attributes cut into two blocks."""
     parts = [np.ascontiguousarray(part) for part in (x[:, :cut], x[:, cut:])]
     gram = sum(fit(BlockGram(len(x), center), part, 7)["gram"] for part in parts)
+    gram = centered_gram(gram) if center and gram.dtype == np.int64 else gram.astype(float)
     found = dual_weights(gram, k, product_dtype(len(x), x.dtype))
     images = [fit(DualComponents(found["weights"], np.dtype(np.float64), center), part, 7) for part in parts]
     image, mean = (np.concatenate([part[name] for part in images], axis=-1) for name in ("image", "mean"))
-    inner, largest = ([part[name] for part in images] for name in ("inner", "largest"))
-    return {**found, "mean": mean, "components": dual_basis(image, k, inner, largest)}
+    inner = sum(part["inner"] for part in images)
+    return {**found, "mean": mean, "components": dual_basis(image, k, inner)}
 
 
 @pytest.mark.parametrize("dtype", [np.uint8, np.int16, np.float32, np.float64])
@@ -53,7 +57,7 @@ def test_rows_beyond_the_rank_complete_the_basis() -> None:
     x = np.arange(12.0).reshape(4, 3)
     weights = np.array([[-3.0, -1, 1, 3]]) / np.sqrt(20 * 27)
     found = fit(DualComponents(weights, np.dtype(np.float64)), x, 2)
-    rows = dual_basis(found["image"], 3, [found["inner"]], [found["largest"]])
+    rows = dual_basis(found["image"], 3, found["inner"])
     np.testing.assert_allclose(rows @ rows.T, np.eye(3), atol=1e-14)
     np.testing.assert_allclose(rows[0], np.full(3, np.sqrt(1 / 3)), rtol=1e-14)
 
@@ -67,3 +71,34 @@ def test_too_many_and_too_few_samples() -> None:
         fit(DualComponents(np.ones((1, 4)), np.dtype(np.float64)), np.ones((3, 2)))
     with pytest.raises(ValueError, match=r"\b2\b"):
         dual_weights(np.ones((1, 1)), 1, np.float32)
+
+
+@pytest.mark.parametrize("dtype", [np.uint8, np.int8, np.uint16, np.int16, bool])
+@pytest.mark.parametrize("center", [True, False])
+def test_integers_are_exact_for_any_blocks_and_batches(dtype: type, center: bool) -> None:
+    """The reference computes with fractions: the centered Gram matrix is rounded once."""
+    rng, n, d = np.random.default_rng(1), 5, 9_000
+    limits = (0, 1) if dtype is bool else (np.iinfo(dtype).min, np.iinfo(dtype).max)
+    x = rng.choice(limits, (n, d)).astype(dtype)  # the largest products
+    x[:, :100] = rng.integers(*limits, (n, 100), endpoint=True)
+
+    def by(cuts: list[int], size: int) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+        parts = [np.ascontiguousarray(part) for part in np.split(x, cuts, axis=1)]
+        gram = sum(fit(BlockGram(n, center), part, size)["gram"] for part in parts)
+        assert gram.dtype == np.int64
+        gram = centered_gram(gram) if center else gram.astype(float)
+        weights = dual_weights(gram.copy(), 3, np.float64)["weights"]
+        images = [fit(DualComponents(weights, np.dtype(np.float32), center), part, size) for part in parts]
+        joined = (np.concatenate([part[name] for part in images], axis=-1) for name in ("image", "mean"))
+        return gram, *joined
+
+    whole = by([], n)
+    for cuts, size in (([1], 1), ([17, 4_500], 2), ([4_096, 8_192], 3)):
+        for found, expected in zip(by(cuts, size), whole, strict=True):
+            np.testing.assert_array_equal(found, expected)
+    exact = [[Fraction(int(value)) for value in row] for row in x]
+    if center:
+        means = [sum(column) / n for column in zip(*exact, strict=True)]
+        exact = [[value - mean for value, mean in zip(row, means, strict=True)] for row in exact]
+    truth = [[float(sum(map(operator.mul, a, b))) for b in exact] for a in exact]
+    np.testing.assert_array_equal(whole[0], truth)
