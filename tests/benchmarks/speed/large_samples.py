@@ -3,9 +3,9 @@
     python tests/benchmarks/speed/large_samples.py
 
 64 float32 volumes of 256 x 256 x 256 (4.3 GB) in chunks of 128 x 256 x 256, 10 components written to a Zarr store. Each
-side is a process of its own with two threads; processor time and peak memory are those of the process. Dask's SVD gets
-blocks of 2**20 attributes. numpy holds 2**20 attributes of all samples at a time, and reads the stack twice, as `PCA`
-does. Cells of few samples are compared with the fit of the whole samples.
+side is a process of its own; processor time and peak memory are those of the process. `PCA` may use as much memory as a
+task of a worker of 2 GB. Dask's SVD gets blocks of 2**20 attributes. numpy holds 2**20 attributes of all samples at a
+time, and reads the stack twice, as `PCA` does. Cells of few samples are compared with the fit of the whole samples.
 """
 
 from __future__ import annotations
@@ -27,13 +27,13 @@ _SIDES = {
 import dpca
 from dpca.storage.run import Run
 if __name__ == "__main__":
-    dpca.PCA(10).fit(source, run=Run(threads=2, memory=10**9)).save(target)
+    dpca.PCA(10).fit(source, run=Run(threads=1, memory=16 * 10**8)).save(target)
 """,
     "CellPCA": """
 import dpca
 from dpca.storage.run import Run
 if __name__ == "__main__":
-    dpca.CellPCA(2, cell_shape=16).fit(source, run=Run(threads=2, memory=10**9))
+    dpca.CellPCA(2, cell_shape=16).fit(source, run=Run(threads=1, memory=16 * 10**8))
 """,
     "da.linalg.svd": """
 import dask, dask.array as da
