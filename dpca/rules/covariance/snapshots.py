@@ -141,17 +141,16 @@ def snapshot_components(rows: Array, n_components: int) -> dict[str, Array]:
     total = np.trace(gram, axis1=1, axis2=2)
     check_products(np.isfinite(total).all())
     values, vectors = _eigh(gram, min(n, k))
-    # Directions without variance consist of rounding errors.
-    kept = values > n * np.finfo(np.float64).eps * total[:, None]
     scale = np.zeros_like(values)
-    np.divide(1, np.sqrt(values), out=scale, where=kept)
+    np.divide(1, np.sqrt(values), out=scale, where=values > 0)
     vectors *= scale[..., None]
     components = np.zeros((m, k, d), dtype)
     for few in columns:
         x = rows[..., few].astype(np.float64)
         x -= mean[:, None, few]
         components[:, : values.shape[1], few] = vectors @ x
-    for i in np.flatnonzero((values[:, -1] <= _SMALL_SHARE * total) | (values.shape[1] < k)):
+    # n centered samples have no variance in one direction, so this includes n components and more.
+    for i in np.flatnonzero(values[:, -1] <= _SMALL_SHARE * total):
         components[i] = orthonormalize(components[i].astype(np.float64))
     variance = np.zeros((m, k))
     variance[:, : values.shape[1]] = values / (n - 1)
