@@ -102,3 +102,11 @@ def test_integers_are_exact_for_any_blocks_and_batches(dtype: type, center: bool
         exact = [[value - mean for value, mean in zip(row, means, strict=True)] for row in exact]
     truth = [[float(sum(map(operator.mul, a, b))) for b in exact] for a in exact]
     np.testing.assert_array_equal(whole[0], truth)
+
+
+def test_directions_of_small_variance_are_orthogonal_too() -> None:
+    """Their products are float32 for more than 128 samples, and lose the digits of orthogonality."""
+    rng = np.random.default_rng(3)
+    x = (rng.normal(size=(200, 4)) * np.array([1, 0.1, 0.01, 0.003])) @ rng.normal(size=(4, 3_000))
+    rows = dual_pca(x.astype(np.float32), 4, True, 1_000)["components"]
+    np.testing.assert_allclose(rows @ rows.T, np.eye(4), atol=1e-9)
