@@ -40,8 +40,8 @@ from dpca.storage.remote.memory import usable_bytes
 
 Found = dict[str, Array]
 
-# Largest number of attributes of a block: half of what squares of 17 bits allow.
-_LARGEST_BLOCK = 2**28
+# Largest number of attributes of a block: the sum of the squares of 16 bits stays below 2^63.
+_LARGEST_BLOCK = 2**30
 # Largest number of blocks of attributes. Each block may require a read of all data.
 _MOST_BLOCKS = 256
 # Largest number of samples of one step of VR-PCA. The root of all samples is also a limit: the rate is too large

@@ -54,8 +54,7 @@ class BlockGram(Rule):
     """Gram matrix of all samples over some of their attributes. The state holds the samples until all have arrived.
 
     Products are of `product_dtype` over at most 1,024 attributes (8,192 in float64), and are summed in float64. They
-    are exact integers for some samples, see `is_exact`: those of the differences from the first sample if ``center``,
-    for `centered_gram`. 2^29 attributes and more of 16 bits may exceed int64.
+    are exact integers for some samples, see `is_exact`, which are then not centered: `centered_gram` does it.
 
     Parameters
     ----------
@@ -89,7 +88,7 @@ class BlockGram(Rule):
         samples, gram = state.arrays.pop("rows"), np.zeros((n, n))
         dtype = product_dtype(n, samples.dtype)
         if is_exact(n, samples.dtype):
-            return {"gram": self._exact(samples)}
+            return {"gram": _exact_gram(samples)}
         for part in (samples[:, columns] for columns in blocks(samples.shape[1], _block_attributes(dtype))):
             rows = linalg.scratch("attributes", part.shape[::-1], dtype)
             np.copyto(rows, part.T)
@@ -97,15 +96,6 @@ class BlockGram(Rule):
                 rows -= part.mean(axis=0, dtype=np.float64).astype(rows.dtype)[:, None]
             linalg.add_lower(gram, linalg.gram_lower("gram", rows))
         return {"gram": gram}
-
-    def _exact(self, samples: Array) -> Array:
-        gram = np.zeros((len(samples), len(samples)), np.int64)
-        for columns in blocks(samples.shape[1], _LONG_BLOCK):
-            # Products of 17 bits, summed over 8,192 attributes, take 47 of the 53 bits of float64.
-            rows = samples[:, columns].astype(np.float64)
-            rows -= rows[:1].copy() if self.center else 0
-            gram += (rows @ rows.T).astype(np.int64)
-        return gram
 
     def for_samples(self, n_samples: int) -> BlockGram:
         """Return the rule for another number of samples."""
@@ -124,8 +114,17 @@ def _miscounted(n: int, n_samples: int) -> ValueError:
     return ValueError(f"got {n} samples, but n_samples is {n_samples}: give the number of all samples")
 
 
+def _exact_gram(samples: Array) -> Array:
+    gram = np.zeros((len(samples), len(samples)), np.int64)
+    for columns in blocks(samples.shape[1], _LONG_BLOCK):
+        # Products of 16 bits, summed over 8,192 attributes, take 45 of the 53 bits of float64.
+        rows = samples[:, columns].astype(np.float64)
+        gram += (rows @ rows.T).astype(np.int64)
+    return gram
+
+
 def centered_gram(gram: Array) -> Array:
-    """Return the Gram matrix of centered samples (n, n), float64, from that of shifted ones, int64 or Python integers.
+    """Return the Gram matrix (n, n) of centered samples, float64, from that of samples, int64 or Python integers.
 
     Each entry is the exact one, rounded once. It does not depend on the order of sums, nor on the processor.
     """

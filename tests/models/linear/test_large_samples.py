@@ -93,3 +93,11 @@ def test_integers_give_the_same_bytes_for_any_chunks_memory_and_threads(tmp_path
         for name in ("components_", "mean_", "explained_variance_", "captured_bound_"):
             np.testing.assert_array_equal(getattr(model, name), getattr(expected, name))
     assert max(groups) > 1
+
+
+def test_integers_without_centering() -> None:
+    x = np.random.default_rng(0).integers(0, 255, (6, 2_000)).astype(np.uint8)
+    model = PCA(3, solver="dual", center=False).fit(x)
+    _, values, rows = np.linalg.svd(x.astype(float), full_matrices=False)
+    np.testing.assert_allclose(model.explained_variance_, values[:3] ** 2 / 5, rtol=1e-9)
+    np.testing.assert_allclose(np.abs(np.sum(model.components_ * rows[:3], axis=1)), 1, rtol=1e-6)
