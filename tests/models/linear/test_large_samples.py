@@ -37,6 +37,7 @@ def check(model: Any, x: np.ndarray, k: int) -> None:
     assert 0.999 < model.captured_bound_ <= 1
 
 
+@pytest.mark.cases(2)
 @pytest.mark.parametrize("chunks", [(1, *SHAPE), (2, 16, 60, 35), (9, 7, 13, 70)])
 @pytest.mark.parametrize("k", [3, 9])
 def test_no_task_holds_a_component(x: np.ndarray, tmp_path: Path, chunks: tuple[int, ...], k: int) -> None:
@@ -81,6 +82,7 @@ def test_a_plan_knows_it(x: np.ndarray) -> None:
         StreamingPCA(3, n_passes=2).plan_fit(source, ("z", "y", "x"), run)
 
 
+@pytest.mark.cases(1)
 @pytest.mark.parametrize("dtype", ["uint8", "int16"])
 def test_integers_give_the_same_bytes_for_any_chunks_memory_and_threads(tmp_path: Path, dtype: str) -> None:
     x = np.random.default_rng(0).integers(0, 255, (6, 60, 80, 100)).astype(dtype)
