@@ -18,13 +18,15 @@ import zarr
 from threadpoolctl import threadpool_info
 
 from dpca.engine.folds.fold import FoldReport, fold, plan_for
-from dpca.engine.folds.plan import PlanError
+from dpca.engine.folds.fold_tasks import GroupTask, finish_copy
+from dpca.engine.folds.plan import Group, PlanError
 from dpca.engine.sources.source import Source, as_source
 from dpca.partition import CellGrid, Whole
 from dpca.partition.bands import map_at_random
 from dpca.rules.base.state import State
 from dpca.rules.covariance.covariance import Covariance, CovariancePCA
 from dpca.rules.covariance.moments import Moments
+from dpca.rules.covariance.snapshots import SnapshotPCA
 from dpca.storage import DataError
 from dpca.storage.run import Run
 from dpca.storage.transaction.checkpoints import Checkpoints
@@ -320,3 +322,15 @@ def test_a_report_says_what_was_planned(source: Source) -> None:
     assert report.plan.read_bytes == N * 20 * 18 * 3
     assert report.plan.result_bytes == 16 * 20 * 18 * 3
     assert 0 < report.seconds < 60
+
+
+def test_states_can_be_finished_again() -> None:
+    """Dask may need them again for a retry. This rule takes its samples out of a state."""
+    rule, rng = SnapshotPCA(4, 2), np.random.default_rng(0)
+    states = [rule.update(rule.init(6, float), rng.normal(size=(4, 6))) for _ in range(5)]
+    group = Group((0, 1, 2, 3, 4), ((0, 30),))
+    work = GroupTask(rule, CellGrid((30,), (6,)), group, 4, 1, 2**62, "X", np.dtype(float), "group", "fit")
+    once, again = (finish_copy(work, (states, 0), 1)[0] for _ in range(2))
+    assert len(once) == len(again) == 5
+    for found, expected in zip(again, once, strict=True):
+        np.testing.assert_array_equal(found["components"], expected["components"])

@@ -110,3 +110,13 @@ def test_directions_of_small_variance_are_orthogonal_too() -> None:
     x = (rng.normal(size=(200, 4)) * np.array([1, 0.1, 0.01, 0.003])) @ rng.normal(size=(4, 3_000))
     rows = dual_pca(x.astype(np.float32), 4, True, 1_000)["components"]
     np.testing.assert_allclose(rows @ rows.T, np.eye(4), atol=1e-9)
+
+
+@pytest.mark.parametrize("dtype", [np.uint8, np.float32])
+def test_any_weights_are_of_centered_samples(dtype: type) -> None:
+    rng = np.random.default_rng(4)
+    x, weights = (100 * rng.random((6, 40))).astype(dtype), rng.normal(size=(2, 6))
+    found = fit(DualComponents(weights, np.dtype(np.float64)), x, 4)
+    centered = x.astype(float) - x.mean(axis=0, dtype=float)
+    np.testing.assert_allclose(found["image"], weights @ centered, atol=1e-10)
+    np.testing.assert_allclose(found["inner"], weights @ centered @ centered.T @ weights.T, rtol=1e-10)
