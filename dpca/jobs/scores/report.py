@@ -149,7 +149,7 @@ def _size_warning(sizes: Mapping[str, Any], *, cells: bool) -> str | None:
         )
     parts = {part: size for part, size in sizes["bytes_written"].items() if part != "total"}
     largest = max(parts, key=lambda part: parts[part])
-    largest_part = f"of these the {largest} has {readable_size(parts[largest])}"
+    largest_part = f"{readable_size(parts[largest])} of it {largest}"
     if largest == "model":
         largest_part += ", for any number of samples" + (" (less with --shared)" if cells else "")
     return (
