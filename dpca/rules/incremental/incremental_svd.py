@@ -24,6 +24,7 @@ from dpca.rules.incremental import nystrom
 from dpca.rules.incremental.truncation import truncate
 
 _ROWS = 1024
+# Numbers out of range are either scaled or rejected in the end. BLAS may also compute with lanes that it then discards.
 _QUIET = np.errstate(over="ignore", under="ignore", invalid="ignore")
 # Arrays of a state with a number for each attribute.
 _LARGE = ("basis", "mean")
@@ -227,6 +228,7 @@ class IncrementalSVD(StreamingRule):
         a.counts["n_samples"] += n
         return a
 
+    @_QUIET
     def _finish(self, state: State) -> dict[str, Array]:
         self._orthonormalize(state)
         basis, energy = state.arrays["basis"], state.arrays["energy"]
