@@ -162,7 +162,7 @@ def fold_segment(
 
 
 def _updated(work: GroupTask, here: Span | None, calls: Iterable[tuple[State, Array]]) -> list[State]:
-    """Return the states of all partitions after a batch."""
+    """Return the states of all parts after a batch."""
     if work.threads == 1:  # one guard for all, because there may be 100,000 small partitions
         return named_errors(lambda: list(starmap(work.rule.update, calls)), work.called, here)()
     return list(run_in_order(named_errors(work.rule.update, work.called, here), calls, threads=work.threads))
