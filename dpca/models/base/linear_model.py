@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
+from types import MappingProxyType
 from typing import Any, ClassVar, NamedTuple, Self
 
 import numpy as np
@@ -21,10 +22,14 @@ from dpca.models.cells.rank import ranks_by_threshold
 from dpca.partition.whole import Whole
 from dpca.representation.base import Representation
 from dpca.representation.linear import LinearRepresentation
+from dpca.representation.on_disk import ArrayOnDisk
 from dpca.representation.whitened import Whitened
+from dpca.storage.arrays.layout import axes_for
 
 # Number of leading shares of the variance in a report.
 _LEADING = 5
+# Fact of a store whose mean and components have the axes of a sample, and are read where they are used.
+_ON_DISK = "by_blocks"
 # Bytes of one block of centered samples.
 _BLOCK_BYTES = 2**22
 
@@ -49,10 +54,17 @@ class LinearModel(ClassNamePrefixFeaturesOutMixin, ComponentModel):  # type: ign
     n_components: int | float | None
     whiten: bool
 
+    _on_disk: Mapping[str, ArrayOnDisk] = MappingProxyType(
+        {}
+    )  # mean and components, if not in memory
+
     # -- learning
 
     def _set_fitted(self, found: dict[str, Any], sample_shape: tuple[int, ...], n: int) -> None:
         """Set the fitted attributes from the result of a rule or the arrays of a store."""
+        self._on_disk = {name: found[name] for name in ("mean", "components") if isinstance(found[name], ArrayOnDisk)}
+        if self._on_disk:
+            found = {**found, "mean": found["mean"].flat(0), "components": found["components"].flat(1)}
         super()._set_fitted({**found, "total_variance": float(found["total_variance"])}, sample_shape, n)
         self.captured_bound_ = float(found.get("captured_bound", np.nan))
 
@@ -63,6 +75,8 @@ class LinearModel(ClassNamePrefixFeaturesOutMixin, ComponentModel):  # type: ign
             return found
         total = np.atleast_1d(found["total_variance"])
         k = max(1, int(ranks_by_threshold(variances[None], total, share, max_components=len(variances))[0]))
+        if k == len(variances):
+            return found
         return {**found, "components": found["components"][:k].copy(), "explained_variance": variances[:k]}
 
     def _basis_to_be(self, source: Source, k: int) -> tuple[Representation, bool]:
@@ -81,12 +95,17 @@ class LinearModel(ClassNamePrefixFeaturesOutMixin, ComponentModel):  # type: ign
     def basis_(self) -> LinearRepresentation:
         """The mean and the components, as tasks receive them."""
         check_is_fitted(self)
-        whole = Whole(self.sample_shape_)
+        whole, (mean, components) = Whole(self.sample_shape_), self._arrays
         if not self.whiten:
-            return LinearRepresentation(whole, self.mean_, self.components_)
+            return LinearRepresentation(whole, mean, components)
         # As in scikit-learn, the scale of directions without variance is limited.
         deviations = np.sqrt(np.maximum(self.explained_variance_, np.finfo(float).eps ** 2))
-        return Whitened(whole, self.mean_, self.components_, deviations)
+        return Whitened(whole, mean, components, deviations)
+
+    @property
+    def _arrays(self) -> tuple[Any, Any]:
+        """The mean and the components, in memory or on disk."""
+        return tuple(self._on_disk.values()) if self._on_disk else (self.mean_, self.components_)
 
     def score_samples(self, X: Any) -> Any:
         """Return minus the squared reconstruction error of each sample: outliers have low values.
@@ -132,6 +151,10 @@ class LinearModel(ClassNamePrefixFeaturesOutMixin, ComponentModel):  # type: ign
         }
         names = [name for name in self.array_axes if hasattr(self, f"{name}_")]
         arrays = {name: (getattr(self, f"{name}_"), self.array_axes[name]) for name in names}
+        if self._on_disk:
+            axes = axes_for(self.sample_shape_)
+            arrays |= {name: (array, (*self.array_axes[name][:-1], *axes)) for name, array in self._on_disk.items()}
+            facts[_ON_DISK] = True
         return StoreContents(arrays, facts, self.store_version)
 
     @classmethod
@@ -143,7 +166,12 @@ class LinearModel(ClassNamePrefixFeaturesOutMixin, ComponentModel):  # type: ign
         model = cls(**{"n_components": stored.n_components, **cls._restored_parameters(stored)})
         known = {name: kind(facts[name]) for name, kind in cls.kept_facts.items() if facts.get(name) is not None}
         lengths = cls._stored_lengths(stored)
-        arrays = stored.arrays({name: tuple(lengths[axis] for axis in cls.array_axes[name]) for name in names})
+        shapes = {name: tuple(lengths[axis] for axis in cls.array_axes[name]) for name in names}
+        arrays: dict[str, Any] = {}
+        if facts.get(_ON_DISK):
+            for name in ("mean", "components"):
+                arrays[name] = stored.array_on_disk(name, (*shapes.pop(name)[:-1], *stored.sample_shape))
+        arrays |= stored.arrays(shapes)
         total = float(facts["total_variance"])
         model._set_fitted({**arrays, **known, "total_variance": total}, stored.sample_shape, stored.n_samples)
         for name, value in known.items():

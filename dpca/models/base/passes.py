@@ -10,6 +10,7 @@ import numpy as np
 
 from dpca.engine.folds.callbacks import FoldCallback
 from dpca.engine.folds.fold import FoldReport, fold, plan_for
+from dpca.engine.folds.fold_tasks import ResultWriter
 from dpca.engine.folds.plan import FoldPlan
 from dpca.engine.folds.rounds import RoundScheme
 from dpca.engine.sources.sampling import first_samples
@@ -76,6 +77,7 @@ class Passes:
         *,
         scheme: RoundScheme | None = None,
         stage: str = "",
+        writer: ResultWriter | None = None,
         result_so_far: Make | None = None,
     ) -> list[dict[str, Array]]:
         """Fold a rule over each part of the samples.
@@ -84,6 +86,8 @@ class Passes:
         ----------
         stage : str
             Name of the pass in progress and checkpoints.
+        writer : ResultWriter, optional
+            As in `fold`.
         result_so_far : callable (states) -> found, optional
             Computes the results from the states so far, for callbacks.
         """
@@ -96,6 +100,7 @@ class Passes:
             run=self.run.below(stage.replace(" ", "-")),
             scheme=scheme,
             stage=stage,
+            writer=writer,
             callback=self._callback(result_so_far),
         )
         if self.count == 1:
@@ -115,9 +120,9 @@ class Passes:
             return None
         return callbacks.of_fold(result_so_far or list, set_fitted, self.source.shape[0])
 
-    def plan(self, partition: Partition, rule: Any) -> FoldPlan:
+    def plan(self, partition: Partition, rule: Any, writer: ResultWriter | None = None) -> FoldPlan:
         """Plan a pass without running it; raise `PlanError` if it does not fit into the budget."""
-        return plan_for(rule, self.source, partition, run=self.run)
+        return plan_for(rule, self.source, partition, run=self.run, writer=writer)
 
     def first_mean(self) -> Array:
         """Return the mean (d,), float64, of the first samples, as an approximate shift for a first pass."""

@@ -1,0 +1,218 @@
+"""The solver of `PCA` for few samples of any size: two passes over blocks of attributes."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import replace
+
+import numpy as np
+
+from dpca.engine.folds.plan import PlanError
+from dpca.engine.folds.rehearsal import rehearsal
+from dpca.kernels.algebra import linalg
+from dpca.kernels.algebra.rounding import unit_roundoff
+from dpca.kernels.algebra.types import Array
+from dpca.models.base.parameters import no_values
+from dpca.models.base.passes import Passes
+from dpca.models.cells.rank import ranks_by_threshold
+from dpca.models.linear.component_store import MOST_BYTES, ComponentStore, folder_for
+from dpca.models.linear.solver_problem import Found, SolverProblem
+from dpca.partition.cells import CellGrid
+from dpca.rules.covariance.dual import (
+    BlockGram,
+    DualComponents,
+    centered_gram,
+    dual_basis,
+    dual_share,
+    dual_weights,
+    is_exact,
+    orthonormal_weights,
+    product_dtype,
+)
+from dpca.storage.errors import DataError
+from dpca.storage.remote.memory import usable_bytes
+
+# Largest number of attributes of a block: the sum of the squares of 16 bits stays below 2^63.
+_LARGEST_BLOCK = 2**30
+# Most times that a chunk is decoded in a pass, if it extends over several blocks.
+_MOST_READS = 256
+# A task that reads fewer bytes is not worth another block.
+_SHORT_TASK = 64 * 2**20
+# Units of an axis whose chunks are long. Blocks are multiples of them, so that they can be cut into pieces.
+_UNITS = 64
+# Components on disk are computed again if their products deviate from those of orthonormal rows by more roundings.
+_ORTHONORMAL = 16
+
+
+def dual(problem: SolverProblem, passes: Passes) -> Found:
+    """Eigendecomposition of the Gram matrix (Arora 2015, section 6.1), then the components in one more pass.
+
+    Both passes read blocks of attributes of all samples, so that no task holds a component.
+    """
+    rule = BlockGram(problem.n, problem.center)
+    grams = passes.over(attribute_blocks(rule, passes, problem), rule)
+    exact = is_exact(problem.n, passes.source.dtype)
+    total = grams[0]["gram"].astype(object if exact else np.float64, copy=False)  # integers of any size
+    for other in grams[1:]:
+        total += other["gram"]
+    total = centered_gram(total) if exact and problem.center else total.astype(np.float64, copy=False)
+    products = product_dtype(problem.n, passes.source.dtype)
+    found = dual_weights(total, problem.k, products)
+    problem = replace(problem, k=_number_of(found, problem))
+    for name in ("weights", "explained_variance", "errors"):
+        found[name] = found[name][: problem.k]
+    values = found["explained_variance"]
+    if _on_disk(problem):
+        if len(values) < problem.k < min(problem.n, problem.d):
+            raise DataError(
+                f"n_components is {problem.k}, but the samples have only {len(values)} directions with variance: use "
+                f"at most that many"
+            )
+        components = _components_on_disk(found["weights"], passes, problem)
+    else:
+        components = _dual_components(found["weights"], passes, problem)
+        values = np.concatenate([values, np.zeros(problem.k - len(values))])
+    bound = dual_share(
+        found,
+        float(components.pop("mean_square")),
+        len(values),
+        problem.d,
+        problem.dtype,
+        products=products,
+        deviation=float(components.pop("deviation", 0.0)),
+    )
+    return {
+        **components,
+        "explained_variance": values,
+        "total_variance": found["total_variance"],
+        "captured_bound": np.asarray(bound),
+    }
+
+
+def plan_dual(problem: SolverProblem, passes: Passes) -> None:
+    """Plan both passes.
+
+    Raises
+    ------
+    PlanError
+        If blocks of attributes, or the results in this process, do not fit into memory.
+    """
+    attribute_blocks(BlockGram(problem.n, problem.center), passes, problem)
+    k = 1 if problem.share is not None else problem.k
+    weights = no_values((k, problem.n), np.float64)
+    attribute_blocks(DualComponents(weights, problem.dtype), passes, replace(problem, k=k))
+
+
+def _number_of(found: Found, problem: SolverProblem) -> int:
+    """Return the number of components: the fewest that explain a share of the variance, if that is requested."""
+    if problem.share is None:
+        return problem.k
+    values, total = found["explained_variance"], np.atleast_1d(found["total_variance"])
+    return max(1, int(ranks_by_threshold(values[None], total, problem.share, max_components=len(values))[0]))
+
+
+def _on_disk(problem: SolverProblem) -> bool:
+    """Return whether the components are written to a store: if they are large, or memory is small."""
+    size = problem.d * problem.k * problem.dtype.itemsize
+    # They are in memory twice while they become orthonormal, with the mean.
+    return size > MOST_BYTES or 2 * size + 16 * problem.d > usable_bytes()
+
+
+def _dual_components(weights: Array, passes: Passes, problem: SolverProblem) -> Found:
+    """Return the components and the mean, from a pass over blocks of attributes."""
+    rule = DualComponents(weights, problem.dtype, problem.center)
+    grid = attribute_blocks(rule, passes, problem)
+    results = passes.over(grid, rule)
+    shape = (len(rule.weights), *grid.sample_shape)
+    joined = grid.join(((i, part["mean"][None, None]) for i, part in enumerate(results)), np.empty((1, *shape[1:])))
+    mean = joined.ravel()
+    # Results are freed one by one.
+    parts = ((i, part.pop("image")[None]) for i, part in enumerate(results))
+    image = grid.join(parts, np.empty(shape, rule.dtype)) if len(rule.weights) else np.empty(shape, rule.dtype)
+    inner = np.sum([part["inner"] for part in results], axis=0)
+    components = dual_basis(image.reshape(len(image), problem.d), problem.k, inner)
+    return {"components": components, "mean": mean, "mean_square": np.asarray(mean @ mean)}
+
+
+def _components_on_disk(weights: Array, passes: Passes, problem: SolverProblem) -> Found:
+    """Return the components and the mean in a store, from a pass over blocks of attributes.
+
+    The largest weight of each component is positive, because no task knows its largest entry. If rounding errors of
+    small eigenvalues require it, another pass makes the components orthonormal.
+    """
+    weights = linalg.fix_signs(weights.copy())
+    for is_last in (False, True):
+        rule = DualComponents(weights, problem.dtype, problem.center)
+        grid = attribute_blocks(rule, passes, problem)
+        folder, owner = folder_for(passes.run, rule, grid, passes.source)
+        store = ComponentStore(folder, grid, len(weights), problem.dtype)
+        is_rehearsal = rehearsal() is not None
+        if not is_rehearsal:
+            store.create()
+        parts = passes.over(grid, rule, writer=store)
+        inner = np.sum([part["inner"] for part in parts], axis=0)
+        deviation = float(np.abs(inner - np.eye(len(inner))).max())
+        if is_last or is_rehearsal or deviation <= _ORTHONORMAL * unit_roundoff(problem.dtype):
+            break
+        store.remove()
+        weights = orthonormal_weights(weights, inner)
+    shape = (len(weights), problem.d)
+    nothing = {"components": no_values(shape, problem.dtype), "mean": no_values(shape[1:], np.float64)}
+    return {
+        **(nothing if is_rehearsal else store.arrays(owner)),
+        "mean_largest": np.max([part["mean_largest"] for part in parts]),
+        "mean_square": np.sum([part["mean_square"] for part in parts]),
+        "deviation": np.asarray(deviation),
+    }
+
+
+def attribute_blocks(rule: BlockGram | DualComponents, passes: Passes, problem: SolverProblem) -> CellGrid:
+    """Return the fewest blocks of attributes that fit into the budget with all samples, and occupy all workers.
+
+    They are cut at borders of chunks if possible, along the axis with the most chunks, else along the longest axis.
+
+    Raises
+    ------
+    PlanError
+        If no such blocks fit, or their results do not fit into this process.
+    """
+    shape, chunks = tuple(passes.source.shape[1:]), passes.source.chunks[1:]
+    stack_bytes = passes.source.shape[0] * problem.d * passes.source.dtype.itemsize
+    wanted = min(passes.run.n_parallel(), stack_bytes // _SHORT_TASK)
+    on_disk = isinstance(rule, DualComponents) and _on_disk(problem)
+    writer = ComponentStore("", CellGrid(shape, shape), problem.k, problem.dtype) if on_disk else None
+    cell = list(shape)
+    while True:
+        grid = CellGrid(shape, tuple(cell))
+        refusal = None
+        try:
+            if math.prod(cell) > _LARGEST_BLOCK:
+                raise PlanError(f"a block has at most {_LARGEST_BLOCK:,} attributes")
+            passes.plan(grid, rule, writer)
+            if grid.n_parts >= wanted:
+                break
+        except PlanError as error:
+            refusal = error
+        in_chunks = [math.ceil(length / chunk) for length, chunk in zip(cell, chunks, strict=True)]
+        longest = int(np.argmax(in_chunks if max(in_chunks) > 1 else cell))
+        if refusal is None and max(in_chunks) == 1:
+            break  # more blocks would decode each chunk several times
+        if (
+            cell[longest] == 1
+            or math.prod(-(-c // length) for c, length in zip(chunks, cell, strict=True)) > _MOST_READS
+        ):
+            raise PlanError(
+                f"the dual form of {problem.n:,} samples does not fit into {passes.budget / 1e6:,.0f} MB, the memory "
+                f"budget of a task, even in {grid.n_parts:,} blocks of attributes: increase memory_budget, or use "
+                f"solver='randomized'"
+            ) from refusal
+        unit = 2 ** max(0, (min(chunks[longest], shape[longest]) // _UNITS).bit_length() - 1)
+        step = chunks[longest] if in_chunks[longest] > 1 else unit if cell[longest] > unit else 1
+        cell[longest] = math.ceil(math.ceil(cell[longest] / step) / 2) * step
+    need, room = 8 * problem.n**2 * grid.n_parts, usable_bytes()
+    if isinstance(rule, BlockGram) and need > room:
+        raise PlanError(
+            f"the {grid.n_parts} Gram matrices of {problem.n:,} x {problem.n:,} samples require {need / 1e6:,.0f} MB, "
+            f"but this process may use {room / 1e6:,.0f} MB: use solver='randomized', or increase memory_budget"
+        )
+    return grid
