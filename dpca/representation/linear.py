@@ -14,7 +14,7 @@ from numpy.lib.stride_tricks import as_strided
 from numpy.typing import DTypeLike
 
 from dpca.kernels.algebra import linalg
-from dpca.kernels.algebra.types import Array, PickledByFields, blocks
+from dpca.kernels.algebra.types import Array, PickledByFields, Region, blocks
 from dpca.kernels.pixels import Pixels, to_pixels
 from dpca.partition.base import Partition
 from dpca.partition.cells import CellGrid
@@ -76,7 +76,7 @@ class LinearRepresentation(PickledByFields, Representation):
     @property
     def score_shape(self) -> tuple[int, ...]:
         """Shape of one sample's scores: (*grid_shape, n_components)."""
-        return (*self.partition.grid_shape, len(self.components))
+        return (*self.partition.grid_shape, self.components.shape[0])
 
     @property
     def ranks(self) -> Array:
@@ -120,7 +120,7 @@ class LinearRepresentation(PickledByFields, Representation):
 
     def work_bytes(self, n_rows: int, dtype: DTypeLike, *, pixels: bool = False) -> int:
         """Bytes of temporary arrays, as `Representation.work_bytes`."""
-        partition, d, k = self.partition, math.prod(self.sample_shape), len(self.components)
+        partition, d, k = self.partition, math.prod(self.sample_shape), self.components.shape[0]
         work = self.score_dtype(dtype)
         decoded = np.dtype(dtype) if pixels and self._rounds_parts(dtype) else work
         results = n_rows * (d * decoded.itemsize + partition.n_parts * k * work.itemsize)
@@ -131,6 +131,67 @@ class LinearRepresentation(PickledByFields, Representation):
         # The components of the parts, twice while they are cut; means, and the places of the attributes.
         model = 2 * k * d * work.itemsize + 6 * d * 8
         return results + tile + partition.split_bytes(region, work) + model
+
+    @property
+    def divides(self) -> bool:
+        """Whether `box` is supported: for parts that do not overlap."""
+        return type(self.partition) in (Whole, CellGrid)
+
+    @property
+    def held_bytes(self) -> int:
+        """Bytes of the arrays that are in memory, and not in a store."""
+        return sum(x.nbytes for x in (self.mean, self.components) if isinstance(x, np.ndarray))
+
+    def aligned(self, region: Region) -> Region:
+        """Return the smallest box of whole parts around a box of a sample; the same box if there is one part."""
+        if not isinstance(self.partition, CellGrid):
+            return region
+        cells = (*self.partition.cell_shape, *self.partition.channel_shape)
+        sizes = zip(region, cells, self.sample_shape, strict=True)
+        return tuple((a // c * c, min(-(-b // c) * c, n)) for (a, b), c, n in sizes)
+
+    def score_places(self, region: Region) -> tuple[slice, ...]:
+        """Return the place of the scores of an `aligned` box along the axes of the grid."""
+        if not isinstance(self.partition, CellGrid):
+            return ()
+        return tuple(slice(a // c, -(-b // c)) for (a, b), c in zip(region, self.partition.cell_shape, strict=False))
+
+    def box(self, region: Region, n_components: int | None = None) -> Self:
+        """Return the representation of an `aligned` box of samples; only this box is read of the mean and components.
+
+        The scores of a sample are the sum of those of its boxes, each at its `score_places`: partial sums if there is
+        one part, and otherwise the scores of the cells in the box.
+
+        Parameters
+        ----------
+        region : tuple of (start, stop)
+        n_components : int, optional
+            Only this many of the first components; default all.
+        """
+        part, inside = self._part(region), tuple(slice(a, b) for a, b in region)
+        mean, components = (self._shaped(x, ndim) for x, ndim in ((self.mean, 0), (self.components, 1)))
+        rows = components[(slice(0, n_components), *inside)]
+        return replace(self, partition=part, mean=mean[inside], components=rows)
+
+    def box_bytes(self, region: Region, n_rows: int, dtype: DTypeLike, *, pixels: bool = False) -> int:
+        """Bytes of the representation of a box, and of its temporary arrays, as `work_bytes`; nothing is read."""
+        part = self._part(region)
+        mean = np.broadcast_to(np.zeros((), self.mean.dtype), part.sample_shape)
+        rows = np.broadcast_to(np.zeros((), self.dtype), (self.score_shape[-1], *part.sample_shape))
+        own = replace(self, partition=part, mean=mean, components=rows)
+        return own.work_bytes(n_rows, dtype, pixels=pixels) + mean.size * mean.itemsize + rows.size * rows.itemsize
+
+    def _part(self, region: Region) -> Partition:
+        shape = tuple(b - a for a, b in region)
+        if isinstance(self.partition, CellGrid):
+            return CellGrid(shape, tuple(map(min, self.partition.cell_shape, shape)))
+        return Whole(shape)
+
+    def _shaped(self, x: Array, leading: int) -> Array:
+        """Return the mean or the components in the shape of samples; those in a store have it."""
+        return (
+            x if len(x.shape) == leading + len(self.sample_shape) else x.reshape(*x.shape[:leading], *self.sample_shape)
+        )
 
     def _leading(self, n_components: int) -> Self:
         return replace(self, components=self.components[:n_components])

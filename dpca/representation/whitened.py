@@ -7,7 +7,7 @@ from typing import ClassVar, Self
 
 from numpy.typing import DTypeLike
 
-from dpca.kernels.algebra.types import Array
+from dpca.kernels.algebra.types import Array, Region
 from dpca.kernels.pixels import Pixels
 from dpca.representation.base import array_digest
 from dpca.representation.linear import LinearRepresentation
@@ -37,6 +37,10 @@ class Whitened(LinearRepresentation):
         """Bytes of temporary arrays, as `Representation.work_bytes`, including a copy of the scores."""
         copy = n_rows * self.scales.size * self.score_dtype(dtype).itemsize
         return super().work_bytes(n_rows, dtype, pixels=pixels) + copy
+
+    def box(self, region: Region, n_components: int | None = None) -> Self:
+        """Return the representation of a box of samples, as `LinearRepresentation.box`."""
+        return replace(super().box(region, n_components), scales=self.scales[:n_components])
 
     def _leading(self, n_components: int) -> Self:
         return replace(self, components=self.components[:n_components], scales=self.scales[:n_components])
