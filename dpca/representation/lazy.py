@@ -36,9 +36,7 @@ def lazy_chunks(array: zarr.Array[Any], chunks: tuple[Any, ...]) -> da.Array:
 
     Each process opens an array in a local store by its path.
     """
-    return da.from_array(
-        ArrayOnDisk.of(array), chunks=chunks, fancy=False, meta=np.empty((0,) * array.ndim, array.dtype)
-    )
+    return ArrayOnDisk.of(array).as_dask(chunks)
 
 
 def lazily_opened(x: Any) -> zarr.Array[Any] | da.Array:

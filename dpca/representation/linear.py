@@ -20,6 +20,7 @@ from dpca.partition.base import Partition
 from dpca.partition.cells import CellGrid
 from dpca.partition.whole import Whole
 from dpca.representation.base import Representation, array_digest
+from dpca.representation.on_disk import ArrayOnDisk
 from dpca.storage.transaction.workspace import fingerprint_of
 
 # Floating-point bytes of a tile that is mapped at a time: enough samples for matrix products that still fit the cache.
@@ -81,6 +82,8 @@ class LinearRepresentation(PickledByFields, Representation):
     @property
     def ranks(self) -> Array:
         """Number of components of each part (n_parts,), without zero rows."""
+        if isinstance(self.components, ArrayOnDisk):
+            return np.array([len(self.components)])
         # Rows have length 1 or 0, up to rounding error.
         parts = self.partition.all_parts(self.components)
         return np.array([(np.einsum("ij,ij->i", part, part) > 0.5).sum() for part in parts])
@@ -194,10 +197,12 @@ class LinearRepresentation(PickledByFields, Representation):
         )
 
     def _leading(self, n_components: int) -> Self:
-        return replace(self, components=self.components[:n_components])
+        return replace(self, components=first_rows(self.components, n_components))
 
     def _encode(self, samples: Array) -> Array:
         """Return (x - mean) V^T of every part. Costs 2 n d k operations."""
+        if isinstance(self.components, ArrayOnDisk):
+            return np.sum([LinearRepresentation._encode(self.box(box), samples[at]) for box, at in self._boxes], axis=0)
         partition, samples = self.partition, np.ascontiguousarray(samples)
         dtype, n = self.score_dtype(samples.dtype), len(samples)
         scores = np.zeros((n, partition.n_parts, len(self.components)), dtype)
@@ -221,6 +226,11 @@ class LinearRepresentation(PickledByFields, Representation):
     def _decode(self, scores: Array, pixels: Pixels | None) -> Array:
         """Return y V + mean of every part, in place. Costs 2 n d k operations."""
         partition, n = self.partition, len(scores)
+        if isinstance(self.components, ArrayOnDisk):
+            samples = np.empty((n, *self.sample_shape), self.decoded_dtype(scores.dtype))
+            for box, at in self._boxes:
+                samples[at] = LinearRepresentation._decode(self.box(box), scores, None)
+            return samples
         pixels = pixels if pixels is not None and self._rounds_parts(pixels.dtype) else None
         dtype = self.decoded_dtype(scores.dtype)
         scores = scores.reshape(n, partition.n_parts, len(self.components))
@@ -228,6 +238,12 @@ class LinearRepresentation(PickledByFields, Representation):
         for few in blocks(n, self._step(dtype.itemsize)):
             partition.join(self._decoded(scores[few], samples[few], pixels), samples[few])
         return samples
+
+    @property
+    def _boxes(self) -> Iterator[tuple[Region, tuple[slice, ...]]]:
+        """The boxes of components on disk, and their places in samples."""
+        for _, *inside in self.components.boxes():
+            yield tuple((part.start, part.stop) for part in inside), (slice(None), *inside)
 
     def _rounds_parts(self, dtype: DTypeLike) -> bool:
         """Return whether samples are rounded part by part, in the cache; this requires parts of the same type."""
@@ -284,6 +300,11 @@ class LinearRepresentation(PickledByFields, Representation):
                 runs.append(_CellRun(parts[here.start], here.start, _stacked(means[here]), _products(rows[here])))
             tiles.append((parts, runs))
         return tiles
+
+
+def first_rows(components: Any, count: int) -> Any:
+    """Return the first rows of components, in memory or on disk."""
+    return components.first(count) if isinstance(components, ArrayOnDisk) else components[:count]
 
 
 def _uncentered(x: Array, mean: Array, pixels: Pixels | None) -> Array:

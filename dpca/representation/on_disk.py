@@ -88,9 +88,13 @@ class ArrayOnDisk:
         return replace(self, shape=(count, *self.shape[1:]))
 
     def boxes(self) -> Iterator[tuple[slice, ...]]:
-        """Yield boxes that cover the array; reading them decodes every value once."""
+        """Yield the boxes that cover the array."""
         for corner in itertools.product(*(range(0, n, e) for n, e in zip(self.shape, self.edges, strict=True))):
             yield tuple(slice(c, min(c + e, n)) for c, e, n in zip(corner, self.edges, self.shape, strict=True))
+
+    def as_dask(self, chunks: tuple[int, ...]) -> da.Array:
+        """Return a Dask array with these chunks."""
+        return da.from_array(self, chunks=chunks, fancy=False, meta=np.empty((0,) * self.ndim, self.dtype))
 
     def flat(self, n_leading: int) -> da.Array:
         """Return a Dask array of the first ``n_leading`` axes, and of all others as one."""

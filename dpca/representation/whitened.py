@@ -10,7 +10,7 @@ from numpy.typing import DTypeLike
 from dpca.kernels.algebra.types import Array, Region
 from dpca.kernels.pixels import Pixels
 from dpca.representation.base import array_digest
-from dpca.representation.linear import LinearRepresentation
+from dpca.representation.linear import LinearRepresentation, first_rows
 from dpca.storage.transaction.workspace import fingerprint_of
 
 
@@ -43,7 +43,7 @@ class Whitened(LinearRepresentation):
         return replace(super().box(region, n_components), scales=self.scales[:n_components])
 
     def _leading(self, n_components: int) -> Self:
-        return replace(self, components=self.components[:n_components], scales=self.scales[:n_components])
+        return replace(self, components=first_rows(self.components, n_components), scales=self.scales[:n_components])
 
     def _encode(self, samples: Array) -> Array:
         scores = super()._encode(samples)

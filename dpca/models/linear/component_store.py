@@ -101,11 +101,11 @@ class ComponentStore:
         for name, rows in (("components", (self.n_components,)), ("mean", ())):
             values = result["image" if rows else name].reshape(*rows, *lengths)
             array = open_array(os.path.join(self.folder, name), mode="r+")
-            for corner in np.ndindex(*(math.ceil(n / p) for n, p in zip(lengths, self.piece, strict=True))):
-                inner = [slice(c * p, min((c + 1) * p, n)) for c, p, n in zip(corner, self.piece, lengths, strict=True)]
+            piece = (array.shards or array.chunks)[len(rows) :]
+            for corner in np.ndindex(*(math.ceil(n / p) for n, p in zip(lengths, piece, strict=True))):
+                inner = [slice(c * p, min((c + 1) * p, n)) for c, p, n in zip(corner, piece, lengths, strict=True)]
                 start = [b + s.start for (b, _), s in zip(box, inner, strict=True)]
-                values_here = np.ascontiguousarray(values[(..., *inner)])
-                write_shard(array, [*(0 for _ in rows), *start], values_here)
+                write_shard(array, [*(0 for _ in rows), *start], np.ascontiguousarray(values[(..., *inner)]))
         return summary
 
     def summary(self, result: dict[str, Array]) -> dict[str, Array]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Iterator
 from dataclasses import replace
 
 import numpy as np
@@ -36,9 +37,11 @@ from dpca.storage.remote.memory import usable_bytes
 _LARGEST_BLOCK = 2**30
 # Most times that a chunk is decoded in a pass, if it extends over several blocks.
 _MOST_READS = 256
+# Time to decode a byte, in times to move one (measured with raw chunks).
+_DECODING = 4.0
 # A task that reads fewer bytes is not worth another block.
 _SHORT_TASK = 64 * 2**20
-# Units of an axis whose chunks are long. Blocks are multiples of them, so that they can be cut into pieces.
+# Units of an axis whose chunks are long. Blocks are multiples of them, so that shards can be parts of them.
 _UNITS = 64
 # Components on disk are computed again if their products deviate from those of orthonormal rows by more roundings.
 _ORTHONORMAL = 16
@@ -167,52 +170,76 @@ def _components_on_disk(weights: Array, passes: Passes, problem: SolverProblem) 
 
 
 def attribute_blocks(rule: BlockGram | DualComponents, passes: Passes, problem: SolverProblem) -> CellGrid:
-    """Return the fewest blocks of attributes that fit into the budget with all samples, and occupy all workers.
+    """Return the blocks of attributes of a pass: large ones with all samples, at least one for each worker.
 
     They are cut at borders of chunks if possible, along the axis with the most chunks, else along the longest axis.
 
     Raises
     ------
     PlanError
-        If no such blocks fit, or their results do not fit into this process.
+        If no blocks fit into the budget of a task, or their results do not fit into this process.
     """
-    shape, chunks = tuple(passes.source.shape[1:]), passes.source.chunks[1:]
-    stack_bytes = passes.source.shape[0] * problem.d * passes.source.dtype.itemsize
-    wanted = min(passes.run.n_parallel(), stack_bytes // _SHORT_TASK)
+    source, n = passes.source, problem.n
+    shape, chunks = tuple(source.shape[1:]), source.chunks[1:]
     on_disk = isinstance(rule, DualComponents) and _on_disk(problem)
     writer = ComponentStore("", CellGrid(shape, shape), problem.k, problem.dtype) if on_disk else None
-    cell = list(shape)
-    while True:
-        grid = CellGrid(shape, tuple(cell))
-        refusal = None
+    wanted = min(passes.run.n_parallel(), n * problem.d * source.dtype.itemsize // _SHORT_TASK)
+    # Bytes that are moved for each byte of samples, divided by the rows of a batch: the sums are read and written.
+    moved = 16 * len(rule.weights) / source.dtype.itemsize if isinstance(rule, DualComponents) else 0.0
+    found: list[tuple[float, CellGrid]] = []
+    refusal: PlanError | None = None
+    for grid in _cuts(shape, chunks):
+        # Times that a chunk is decoded because it extends over several blocks.
+        reads = math.prod(math.ceil(c / length) for c, length in zip(chunks, grid.cell_shape, strict=True))
+        enough = bool(found) and (reads > 1 or found[-1][1].n_parts >= wanted)
+        if reads > _MOST_READS or (enough and reads * _DECODING + moved / n >= min(found, key=_first)[0]):
+            break
         try:
-            if math.prod(cell) > _LARGEST_BLOCK:
-                raise PlanError(f"a block has at most {_LARGEST_BLOCK:,} attributes")
-            passes.plan(grid, rule, writer)
-            if grid.n_parts >= wanted:
-                break
+            rows = passes.plan(grid, rule, writer).batch_rows
+            found.append((reads * _DECODING + moved / min(rows, n), grid))
         except PlanError as error:
             refusal = error
-        in_chunks = [math.ceil(length / chunk) for length, chunk in zip(cell, chunks, strict=True)]
-        longest = int(np.argmax(in_chunks if max(in_chunks) > 1 else cell))
-        if refusal is None and max(in_chunks) == 1:
-            break  # more blocks would decode each chunk several times
-        if (
-            cell[longest] == 1
-            or math.prod(-(-c // length) for c, length in zip(chunks, cell, strict=True)) > _MOST_READS
-        ):
-            raise PlanError(
-                f"the dual form of {problem.n:,} samples does not fit into {passes.budget / 1e6:,.0f} MB, the memory "
-                f"budget of a task, even in {grid.n_parts:,} blocks of attributes: increase memory_budget, or use "
-                f"solver='randomized'"
-            ) from refusal
-        unit = 2 ** max(0, (min(chunks[longest], shape[longest]) // _UNITS).bit_length() - 1)
-        step = chunks[longest] if in_chunks[longest] > 1 else unit if cell[longest] > unit else 1
-        cell[longest] = math.ceil(math.ceil(cell[longest] / step) / 2) * step
-    need, room = 8 * problem.n**2 * grid.n_parts, usable_bytes()
+    if not found:
+        raise PlanError(
+            f"the dual form of {n:,} samples does not fit into {passes.budget / 1e6:,.0f} MB, the memory budget of a "
+            f"task, even in {grid.n_parts:,} blocks of attributes: increase memory_budget, or use solver='randomized'"
+        ) from refusal
+    grid = min([one for one in found if one[1].n_parts >= wanted] or found[-1:], key=_first)[1]
+    need, room = 8 * n * n * grid.n_parts, usable_bytes()
     if isinstance(rule, BlockGram) and need > room:
         raise PlanError(
-            f"the {grid.n_parts} Gram matrices of {problem.n:,} x {problem.n:,} samples require {need / 1e6:,.0f} MB, "
-            f"but this process may use {room / 1e6:,.0f} MB: use solver='randomized', or increase memory_budget"
+            f"the {grid.n_parts} Gram matrices of {n:,} x {n:,} samples require {need / 1e6:,.0f} MB, but this process "
+            f"may use {room / 1e6:,.0f} MB: use solver='randomized', or increase memory_budget"
         )
     return grid
+
+
+def _first(pair: tuple[float, CellGrid]) -> float:
+    return pair[0]
+
+
+def _cuts(shape: tuple[int, ...], chunks: tuple[int, ...]) -> Iterator[CellGrid]:
+    """Yield grids of smaller and smaller blocks: of whole chunks, then of equal parts of chunks, cut along one axis."""
+    cell = list(shape)
+    while True:
+        if math.prod(cell) <= _LARGEST_BLOCK:
+            yield CellGrid(shape, tuple(cell))
+        in_chunks = [math.ceil(length / chunk) for length, chunk in zip(cell, chunks, strict=True)]
+        if max(in_chunks) > 1:
+            axis = int(np.argmax(in_chunks))
+            cell[axis] = (in_chunks[axis] - max(1, in_chunks[axis] // 3)) * chunks[axis]
+        elif (axis := next((i for i, length in enumerate(cell) if length > 1), None)) is not None:
+            cell[axis] = _shorter(cell[axis], min(chunks[axis], shape[axis]), divides=chunks[axis] < shape[axis])
+        else:
+            return
+
+
+def _shorter(length: int, chunk: int, *, divides: bool) -> int:
+    """Return the next smaller length of equal parts of a chunk; it ``divides`` the chunk if others follow."""
+    unit = 2 ** max(0, (chunk // _UNITS).bit_length() - 1)
+    units, parts = math.ceil(chunk / unit), math.ceil(chunk / length)
+    while (parts := parts + max(1, parts // 3)) <= units:
+        shorter = math.ceil(units / parts) * unit
+        if shorter < length and not (divides and chunk % shorter):
+            return shorter
+    return max(1, length // 2) if length <= unit else unit

@@ -265,13 +265,14 @@ class DualComponents(Rule):
 
                     add_multiples(weights, x, arrays["image"][:, few])
                 else:
-                    arrays["image"][:, few] += weights @ x
+                    product = linalg.scratch("image", (len(weights), x.shape[1]), dtype)
+                    arrays["image"][:, few] += np.matmul(weights, x, out=product)
                 arrays["sum"][few] += np.ones(len(x), dtype) @ x
             state.counts["n_samples"] += len(block)
 
     def _columns(self, n_rows: int, dtype: np.dtype[Any]) -> int:
-        """Return the number of attributes of a block of rows that are shifted at a time."""
-        return max(64, _SHIFTED_BYTES // (n_rows * dtype.itemsize))
+        """Return the number of attributes of a block of rows that are shifted and multiplied at a time."""
+        return max(64, _SHIFTED_BYTES // ((n_rows + len(self.weights)) * dtype.itemsize))
 
     def _finish(self, state: State) -> dict[str, Array]:
         image, total, n = state.arrays["image"], state.arrays["sum"], state.counts["n_samples"]
@@ -294,11 +295,11 @@ class DualComponents(Rule):
         return n_features * (8 + k * self.dtype.itemsize) + 8 * k * k
 
     def work_bytes(self, n_rows: int, n_features: int, dtype: DTypeLike) -> int:
-        """Return the bytes of temporary arrays: shifted rows, their products, and the image when it is finished."""
+        """Return the bytes of temporary arrays: shifted rows and their products, and sums when they are finished."""
         k, d, product = len(self.weights), n_features, product_dtype(self.weights.shape[1], dtype)
         rows = max(1, min(n_rows, _BLOCK_ROWS))
         columns = min(d, self._columns(1, product))  # of a last short batch
-        return max(_SHIFTED_BYTES, 64 * rows * 8) + (k + 1) * columns * product.itemsize + 8 * (k + 4) * d
+        return max(_SHIFTED_BYTES, 64 * rows * 8) + (2 * k + 2) * columns * product.itemsize + 32 * d
 
 
 def orthonormal_weights(weights: Array, inner: Array) -> Array:
