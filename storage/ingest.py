@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import math
 import os
 from collections.abc import Callable, Mapping, Sequence
@@ -13,11 +12,11 @@ import numpy as np
 import zarr
 from numpy.typing import NDArray
 
-from dpca.storage.arrays.arrays import create_array, create_root, write_strings
+from dpca.storage.arrays.arrays import create_array, create_root, kept_layout, write_strings
 from dpca.storage.arrays.coordinates import write_coordinates
 from dpca.storage.arrays.layout import SHARD_BYTES, Layout, axes_for, choose_layout, count_spatial
 from dpca.storage.arrays.reading import open_group, root_facts
-from dpca.storage.disk import exists, folder_bytes, read_file, require_free_space, writing_errors
+from dpca.storage.disk import folder_bytes, require_free_space, writing_errors
 from dpca.storage.errors import DataError, PlanError, StoreError
 from dpca.storage.images import DecodeOptions
 from dpca.storage.integrity.manifest import METADATA
@@ -107,7 +106,7 @@ def ingest(
     def steps(work: Workspace) -> int:
         require_samples(reader)
         form = survey(reader, reading)
-        layout = _kept_layout(work) or _layout(reader, form, cells, run.task_bytes(), shard_bytes)
+        layout = kept_layout(work.store, "samples") or _layout(reader, form, cells, run.task_bytes(), shard_bytes)
         needed = _bytes_to_write(work, len(reader), form, layout)
         with writing_errors(target, needed):
             require_free_space(target, needed, f"the stack of '{reader.name}'")
@@ -235,16 +234,6 @@ def _layout(
             _check_memory(reader, form, layout, memory)
             return layout
         most //= 2
-
-
-def _kept_layout(work: Workspace) -> Layout | None:
-    """Return the layout of an interrupted run, which another memory limit does not change; None if there is none."""
-    samples = work.store / "samples"
-    if not exists(samples / METADATA):
-        return None
-    metadata = json.loads(read_file(samples / METADATA))
-    shards, chunks = (one["configuration"]["chunk_shape"] for one in (metadata["chunk_grid"], metadata["codecs"][0]))
-    return Layout(tuple(chunks), tuple(shards))
 
 
 def _bytes_to_write(work: Workspace, n_items: int, form: SampleForm, layout: Layout) -> int:

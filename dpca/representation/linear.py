@@ -286,6 +286,11 @@ class LinearRepresentation(PickledByFields, Representation):
         return tiles
 
 
+def in_boxes(basis: Representation) -> LinearRepresentation | None:
+    """Return a representation that encodes and decodes samples in boxes, see `LinearRepresentation.box`, or None."""
+    return basis if isinstance(basis, LinearRepresentation) and basis.divides else None
+
+
 def _uncentered(x: Array, mean: Array, pixels: Pixels | None) -> Array:
     """Return the values (count, n, n_features) plus their means, rounded if pixels are given; may reuse ``x``."""
     if pixels is not None and pixels.are_small:
