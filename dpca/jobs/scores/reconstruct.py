@@ -13,7 +13,7 @@ import zarr
 from dpca.engine.folds.plan import TASK_OVERHEAD
 from dpca.jobs.base.shards import ShardPass
 from dpca.jobs.base.stages import NOTHING, StageCost, stopwatch
-from dpca.jobs.scores.box_write import (
+from dpca.jobs.scores.boxes import (
     Boxes,
     cells_in,
     choose_boxes,

@@ -19,7 +19,9 @@ from dpca import PCA, BandPCA, CellPCA
 from dpca.engine.folds.plan import TASK_OVERHEAD, PlanError
 from dpca.engine.sources.source import as_source
 from dpca.jobs.scores import box_write, reconstruct
-from dpca.jobs.scores.box_write import Boxes, plan_scores, windows_in, with_halo
+from dpca.jobs.scores import boxes as boxes_module
+from dpca.jobs.scores.box_write import plan_scores
+from dpca.jobs.scores.boxes import Boxes, windows_in, with_halo
 from dpca.jobs.scores.reconstruct import reconstruct_store
 from dpca.jobs.scores.transform import transform_store
 from dpca.kernels.algebra import linalg
@@ -52,11 +54,11 @@ RANGES = {np.uint8: (0, 255), np.int16: (-1000, 1000)}
 @pytest.fixture
 def small_boxes(monkeypatch: pytest.MonkeyPatch) -> None:
     """Every sample is large, and divided into boxes of at most a thousand values or so."""
-    monkeypatch.setattr(box_write, "LARGE_SAMPLE", 0)
-    monkeypatch.setattr(box_write, "_LEAST_BOX", 1000)
-    monkeypatch.setattr(box_write, "_BOX_BYTES", 100_000)
-    monkeypatch.setattr(box_write, "_BLOCK_BYTES", 12_000)
-    monkeypatch.setattr(box_write, "_UNIT_ROWS", 4)
+    monkeypatch.setattr(boxes_module, "LARGE_SAMPLE", 0)
+    monkeypatch.setattr(boxes_module, "_LEAST_BOX", 1000)
+    monkeypatch.setattr(boxes_module, "_BOX_BYTES", 100_000)
+    monkeypatch.setattr(boxes_module, "_BLOCK_BYTES", 12_000)
+    monkeypatch.setattr(boxes_module, "_UNIT_ROWS", 4)
 
 
 def stored(folder: Path, name: str) -> tuple[Stack, Any]:
@@ -87,7 +89,7 @@ def test_boxes_give_what_whole_samples_give(
     transform_store(stack, tmp_path / "model.zarr", tmp_path / "less.zarr", reconstruct=False)
     reconstruct_store(tmp_path / "model.zarr", tmp_path / "boxes.zarr", tmp_path / "again.zarr")
     reconstruct_store(tmp_path / "model.zarr", tmp_path / "boxes.zarr", tmp_path / "first.zarr", n_components=1)
-    monkeypatch.setattr(box_write, "LARGE_SAMPLE", 2**40)
+    monkeypatch.setattr(boxes_module, "LARGE_SAMPLE", 2**40)
     transform_store(stack, tmp_path / "model.zarr", tmp_path / "whole.zarr", reconstruct=True)
     boxes, whole, less = (zarr.open_group(tmp_path / f"{made}.zarr") for made in ("boxes", "whole", "less"))
     assert prod(boxes["reconstructions"].shards) < x[0].size
@@ -193,9 +195,9 @@ def test_more_memory_does_not_change_the_boxes_of_an_interrupted_run(
     with monkeypatch.context() as patch, pytest.raises(KeyboardInterrupt):
         interrupt_at(patch, lambda unit: next(left, None) is not None)
         transform_store(stack, tmp_path / "model.zarr", tmp_path / "out.zarr", reconstruct=True)
-    monkeypatch.setattr(box_write, "_BOX_BYTES", 1_000_000)
+    monkeypatch.setattr(boxes_module, "_BOX_BYTES", 1_000_000)
     transform_store(stack, tmp_path / "model.zarr", tmp_path / "out.zarr", reconstruct=True)
-    monkeypatch.setattr(box_write, "_BOX_BYTES", 100_000)
+    monkeypatch.setattr(boxes_module, "_BOX_BYTES", 100_000)
     transform_store(stack, tmp_path / "model.zarr", tmp_path / "straight.zarr", reconstruct=True)
     out, straight = zarr.open_group(tmp_path / "out.zarr"), zarr.open_group(tmp_path / "straight.zarr")
     assert out["reconstructions"].shards == straight["reconstructions"].shards
@@ -234,8 +236,8 @@ def test_no_task_takes_more_than_planned(
     del x
     stack = Stack(**{**vars(open_stack(tmp_path / "x.zarr")), "data_range": (0.0, 255.0)})
     source, basis = as_source(stack), model.basis_
-    monkeypatch.setattr(box_write, "LARGE_SAMPLE", 0)
-    monkeypatch.setattr(box_write, "_LEAST_BOX", 10_000)
+    monkeypatch.setattr(boxes_module, "LARGE_SAMPLE", 0)
+    monkeypatch.setattr(boxes_module, "_LEAST_BOX", 10_000)
     budget = TASK_OVERHEAD + 3 * basis.held_bytes + (4_000_000 if cell is None else 5_000_000)
     measured: dict[str, list[int]] = {}
     for kind in (box_write.EncodeBoxes, box_write.DecodeBoxes, reconstruct.RebuildBoxes):
