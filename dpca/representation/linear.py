@@ -173,6 +173,12 @@ class LinearRepresentation(PickledByFields, Representation):
         rows = components[(slice(0, n_components), *inside)]
         return replace(self, partition=part, mean=mean[inside], components=rows)
 
+    def component(self, index: int, region: Region) -> Array:
+        """Return a box of a component, for any partition."""
+        box = (slice(index, index + 1), *(slice(a, b) for a, b in region))
+        found: Array = self._shaped(self.components, 1)[box][0]
+        return found
+
     def box_bytes(self, region: Region, n_rows: int, dtype: DTypeLike, *, pixels: bool = False) -> int:
         """Bytes of the representation of a box, and of its temporary arrays, as `work_bytes`; nothing is read."""
         part = self._part(region)

@@ -12,9 +12,11 @@ import numpy as np
 import zarr
 
 from dpca.engine.sources.source import as_samples
+from dpca.kernels.algebra.types import Array, Region
 from dpca.kernels.pixels import Pixels
 from dpca.representation.base import MODEL_FACT, Representation
 from dpca.representation.lazy import is_lazy, lazily_opened, lazy_chunks, map_samples, rows_of_a_task
+from dpca.representation.linear import LinearRepresentation
 from dpca.storage.arrays.reading import group_facts
 from dpca.storage.errors import DataError
 
@@ -58,6 +60,27 @@ def samples_of(basis: Representation, x: Any, n_components: int | None = None, p
     lazy = leading_scores(scores, level, math.prod(used.sample_shape) * dtype.itemsize)
     dtype = dtype if pixels is None else pixels.dtype
     return map_samples(lazy, partial(Representation.decode, pixels=pixels), used, used.sample_shape, dtype)
+
+
+def decoded_box(basis: LinearRepresentation, scores: Any, index: int, region: Region, pixels: Pixels | None) -> Array:
+    """Return a box of one decoded sample.
+
+    Parameters
+    ----------
+    basis : LinearRepresentation
+        One with boxes, see `in_boxes`.
+    scores : array (n, *score_shape) or zarr.Array
+        Scores of the first components.
+    index : int
+        Index of the sample.
+    region, pixels
+        The box; as for `samples_of`.
+    """
+    around = basis.aligned(region)
+    some = np.asarray(scores[(slice(index, index + 1), *basis.score_places(around))])
+    values = basis.box(around, some.shape[-1]).decode(some, "the scores", index, pixels=pixels)[0]
+    box: Array = values[tuple(slice(a - o, b - o) for (a, b), (o, _) in zip(region, around, strict=True))]
+    return box
 
 
 def check_stated_model(facts: Mapping[str, Any], where: str, basis: Representation) -> None:

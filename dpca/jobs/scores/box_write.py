@@ -109,7 +109,7 @@ def box_task_bytes(source: Source, basis: LinearRepresentation, boxes: Boxes, ax
         regions[tuple(b - a for a, b in region)] = region
     return (
         TASK_OVERHEAD
-        + 3 * basis.held_bytes
+        + basis.held_bytes
         + max(_region_bytes(source, basis, region, boxes.rows) for region in regions.values())
     )
 

@@ -260,7 +260,7 @@ def plan_rebuilding(
     def box_bytes(boxes: Boxes) -> int:
         regions = [divided.aligned(core) for core in boxes.decoded]
         most = max(_region_bytes(scores, divided, region, dtype, boxes.rows) for region in regions)
-        return TASK_OVERHEAD + 3 * divided.held_bytes + most
+        return TASK_OVERHEAD + divided.held_bytes + most
 
     return choose_boxes(divided, shape, dtype, axes, (whole, need, box_bytes), budget, kept)
 
