@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import tracemalloc
+from importlib import import_module
 from math import prod
 from pathlib import Path
 from typing import Any
@@ -22,7 +23,9 @@ from dpca.jobs.scores import box_write, reconstruct
 from dpca.jobs.scores import boxes as boxes_module
 from dpca.jobs.scores.box_write import plan_scores
 from dpca.jobs.scores.boxes import Boxes, windows_in, with_halo
+from dpca.jobs.scores.compression import compress
 from dpca.jobs.scores.reconstruct import reconstruct_store
+from dpca.jobs.scores.settings import CompressionSettings
 from dpca.jobs.scores.transform import transform_store
 from dpca.kernels.algebra import linalg
 from dpca.models.base import store
@@ -271,3 +274,22 @@ def _traced(write: Any, measured: list[int]) -> Any:
 
 def test_layouts_of_parts_have_boxes() -> None:
     assert Layout((1, 2, 2), (1, 4, 6)).boxes((5, 6)) == [((0, 4), (0, 6)), ((4, 5), (0, 6))]
+
+
+@pytest.mark.parametrize("model", [PCA(2), CellPCA(2, cell_shape=5)], ids=["whole", "cells"])
+def test_a_job_from_a_file_to_its_report(model: Any, small_boxes: None, tmp_path: Path, monkeypatch: Any) -> None:
+    """Ingested in parts, fitted, encoded in boxes, and pictured by overviews."""
+    x = CASES["volumes"][0]
+    np.save(tmp_path / "x.npy", x)
+    monkeypatch.setattr(import_module("dpca.storage.ingest"), "SHARD_BYTES", 2**15)
+    for name in ("panels", "given", "components"):
+        monkeypatch.setattr(import_module(f"dpca.plots.{name}"), "LARGE_BYTES", 100)
+    monkeypatch.setattr(import_module("dpca.jobs.scores.report"), "LARGE_BYTES", 100)
+    settings = CompressionSettings(clone(model), reconstruct=True)
+    result = compress(tmp_path / "x.npy", tmp_path / "out.zarr", settings)
+    group = zarr.open_group(tmp_path / "out.zarr")
+    assert prod(group["reconstructions"].shards) < x[0].size
+    a, b = x.astype(float), group["reconstructions"][...].astype(float)
+    assert result.report["mse"] == pytest.approx(((a - b) ** 2).mean() / 255**2, rel=1e-6)
+    assert list(Path(str(result.folder)).glob("comparison*"))
+    assert not verify(tmp_path / "out.zarr")
