@@ -9,8 +9,8 @@ A panel is one of
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Sequence
-from math import prod
 from typing import Any
 
 import numpy as np
@@ -93,21 +93,45 @@ def overview(
         image is longer than a page shows.
     """
     whole = tuple((0, n) for n in shape)
-    if prod(shape) * itemsize <= LARGE_BYTES:
+    if math.prod(shape) * itemsize <= LARGE_BYTES:
         return read(whole)
     n_spatial = max(1, count_spatial(axes or axes_for(shape)))
     middle = [(n // 2, n // 2 + 1) for n in shape[: max(0, n_spatial - 2)]]
-    first = len(middle)
-    step = -(-max(shape[first:n_spatial]) // (_LONGEST if n_spatial > 1 else _LONGEST_CURVE))
+    rest, names = shape[len(middle) :], (axes or axes_for(shape))[len(middle) :]
+
+    def plane(region: Region) -> Array:
+        return read((*middle, *region)).reshape([b - a for a, b in region])
+
+    shown = strided(plane, rest, itemsize, names, _LONGEST if n_spatial > 1 else _LONGEST_CURVE)
+    return shown.reshape(*(1 for _ in middle), *shown.shape)
+
+
+def strided(
+    read: Callable[[Region], Array], shape: Sequence[int], itemsize: int, axes: Sequence[str], longest: int
+) -> Array:
+    """Return every n-th row and column of an image, at most ``longest``, or every n-th value of a curve.
+
+    Parameters
+    ----------
+    read : callable
+        Returns a box of the image. No box has much more than 16 MiB.
+    shape, axes : sequence
+        Shape of the image, and names of its axes.
+    itemsize, longest : int
+        Bytes of a value, and the longest side of the result.
+    """
+    n_spatial = max(1, count_spatial(axes))
+    step = -(-max(shape[:n_spatial]) // longest)
     # Of a band of rows, every n-th is used. If a band is too large, only these are read.
-    fits = step * prod(shape[first + 1 :]) * itemsize <= _READ_BYTES
-    rows = _READ_BYTES // (step * prod(shape[first + 1 :]) * itemsize) * step if fits else 1
-    thin = tuple(slice(None, None, step if first <= axis < n_spatial else 1) for axis in range(len(shape)))
+    row_bytes = math.prod(shape[1:]) * itemsize
+    fits = step * row_bytes <= _READ_BYTES
+    rows = _READ_BYTES // (step * row_bytes) * step if fits else 1
+    thin = tuple(slice(None, None, step if axis < n_spatial else 1) for axis in range(len(shape)))
     bands = []
-    for start in range(0, shape[first], rows if fits else step):
-        band = (*middle, (start, min(start + rows, shape[first])), *whole[first + 1 :])
+    for start in range(0, shape[0], rows if fits else step):
+        band = ((start, min(start + rows, shape[0])), *((0, n) for n in shape[1:]))
         bands.append(read(band)[thin].copy())
-    return np.concatenate(bands, axis=first)
+    return np.concatenate(bands)
 
 
 def thinned(picture: NDArray[np.float64], longest: int = _LONGEST) -> NDArray[np.float64]:

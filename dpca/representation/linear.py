@@ -173,6 +173,11 @@ class LinearRepresentation(PickledByFields, Representation):
         rows = components[(slice(0, n_components), *inside)]
         return replace(self, partition=part, mean=mean[inside], components=rows)
 
+    def mean_box(self, region: Region) -> Array:
+        """Return a box of the mean."""
+        found: Array = self._shaped(self.mean, 0)[tuple(slice(a, b) for a, b in region)]
+        return found
+
     def component(self, index: int, region: Region) -> Array:
         """Return a box of a component, for any partition."""
         box = (slice(index, index + 1), *(slice(a, b) for a, b in region))

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from functools import partial
 from typing import Any
 
 import dask.array as da
 import numpy as np
 import zarr
+from numpy.typing import DTypeLike
 
 from dpca.engine.sources.source import as_samples
 from dpca.kernels.algebra.types import Array, Region
@@ -17,8 +18,12 @@ from dpca.kernels.pixels import Pixels
 from dpca.representation.base import MODEL_FACT, Representation
 from dpca.representation.lazy import is_lazy, lazily_opened, lazy_chunks, map_samples, rows_of_a_task
 from dpca.representation.linear import LinearRepresentation
+from dpca.storage.arrays.layout import box_shape, boxes_of
 from dpca.storage.arrays.reading import group_facts
 from dpca.storage.errors import DataError
+
+# Attributes of a box in which one sample is encoded.
+_BOX_ATTRIBUTES = 2**21
 
 
 def samples_of(basis: Representation, x: Any, n_components: int | None = None, pixels: Pixels | None = None) -> Any:
@@ -81,6 +86,16 @@ def decoded_box(basis: LinearRepresentation, scores: Any, index: int, region: Re
     values = basis.box(around, some.shape[-1]).decode(some, "the scores", index, pixels=pixels)[0]
     box: Array = values[tuple(slice(a - o, b - o) for (a, b), (o, _) in zip(region, around, strict=True))]
     return box
+
+
+def encoded_in_boxes(basis: LinearRepresentation, read: Callable[[Region], Array], dtype: DTypeLike) -> Array:
+    """Return the scores (1, *score_shape) of one sample of a type, given a function that returns a box of it."""
+    shape = basis.sample_shape
+    unit = tuple(b - a for a, b in basis.aligned(tuple((0, 1) for _ in shape)))
+    total = np.zeros((1, *basis.score_shape))
+    for region in boxes_of(shape, box_shape(shape, _BOX_ATTRIBUTES, unit)):
+        total[(slice(None), *basis.score_places(region))] += basis.box(region).encode(read(region)[None], "the sample")
+    return total.astype(basis.score_dtype(dtype))
 
 
 def check_stated_model(facts: Mapping[str, Any], where: str, basis: Representation) -> None:
