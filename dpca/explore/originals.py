@@ -36,7 +36,7 @@ _NAMES = 2**14
 
 @dataclass(frozen=True)
 class LargeSample:
-    """A sample of which only the pixels on the page are read.
+    """A large sample. Only its pixels on the page are read.
 
     Parameters
     ----------
