@@ -26,6 +26,7 @@ from dpca.engine.folds.plan import TASK_OVERHEAD
 from dpca.engine.sources.source import Source, batches, check_finite
 from dpca.jobs.base.shards import ShardPass
 from dpca.jobs.scores.boxes import (
+    BOXES,
     Boxes,
     cells_in,
     choose_boxes,
@@ -206,7 +207,7 @@ def write_score_boxes(
         create_reconstructions(job.source, basis, boxes, group, found)
     write_centers(group, basis, job.axes, found)
     encoded, attempt = boxes.encoded(basis), str((boxes.layout, job.rows))
-    encoding = ShardPass("encode", work, run, attempt)
+    encoding = ShardPass("encode", work, run, attempt, BOXES)
     peak = encoding.write(EncodeBoxes(job, boxes), boxes.units(n, encoded))
     for number in range(job.n_shards):
         start, stop = job.span(number)
@@ -220,7 +221,7 @@ def write_score_boxes(
             layout = score_layout(job.rows, basis.score_shape, scores.dtype.itemsize)
             array = create_scores(group, basis, (n, *basis.score_shape), scores, layout, (job.axes, found))
         write_shard(array, start, scores)
-    measuring = ShardPass("scores", work, run, attempt)
+    measuring = ShardPass("scores", work, run, attempt, BOXES)
     peak = max(peak, measuring.write(DecodeBoxes(job, boxes), boxes.units(n, boxes.decoded)))
     shape, n_spatial = boxes.shape, basis.n_spatial(job.axes[1:])
     counts = {"mse": math.prod(shape), "ssim": windows_in(tuple((0, s) for s in shape), shape, n_spatial)[1]}

@@ -20,6 +20,8 @@ from dpca.storage.arrays.arrays import write_shard
 from dpca.storage.arrays.layout import Layout, box_shape, boxes_of, choose_layout
 from dpca.storage.arrays.reading import read_into
 
+#: What the progress of a pass over boxes counts.
+BOXES = "boxes of samples"
 #: Samples of more bytes in floating point are encoded and decoded in boxes.
 LARGE_SAMPLE = 64 * 2**20
 # Bytes of the components and the temporary arrays of a box: enough for few large boxes, and several fit into a worker.
@@ -77,7 +79,7 @@ def choose_boxes(
     budget: int,
     kept: Layout | None,
 ) -> Boxes | None:
-    """Return the first boxes that fit a budget; None if samples below `LARGE_SAMPLE` fit whole.
+    """Return the first boxes that fit a budget; None if samples fit whole, and are small or cannot be divided.
 
     ``needs`` are the layout of whole samples, the bytes of a task for them, and the function of those for boxes.
     """
@@ -104,7 +106,7 @@ def decoded_bytes(shape: Sequence[int], dtype: np.dtype[Any]) -> int:
 def possible_boxes(
     basis: LinearRepresentation, shape: tuple[int, ...], dtype: np.dtype[Any], axes: Sequence[str]
 ) -> Iterator[Boxes]:
-    """Yield boxes of decreasing size."""
+    """Yield boxes of decreasing size, at least two for a sample."""
     work, k = basis.score_dtype(dtype).itemsize, basis.score_shape[-1]
     most = max(_LEAST_BOX, _BOX_BYTES // (work * (3 * k + 10)))
     rows = unit_rows(basis, shape[0], dtype)
@@ -113,7 +115,7 @@ def possible_boxes(
         part = most * dtype.itemsize
         layout = choose_layout(shape, dtype.itemsize, axes, basis.cell_shape, part, part)
         boxes = Boxes(Layout((1, *layout.chunks[1:]), (1, *layout.shards[1:])), tuple(shape[1:]), rows)
-        if boxes != previous:
+        if boxes != previous and len(boxes.decoded) > 1:
             yield boxes
         previous, most = boxes, most // 2
 

@@ -14,6 +14,7 @@ from dpca.engine.folds.plan import TASK_OVERHEAD
 from dpca.jobs.base.shards import ShardPass
 from dpca.jobs.base.stages import NOTHING, StageCost, stopwatch
 from dpca.jobs.scores.boxes import (
+    BOXES,
     Boxes,
     cells_in,
     choose_boxes,
@@ -167,7 +168,7 @@ def reconstruct_store(
     def steps(work: Workspace) -> StageCost:
         cost = stopwatch()
         boxes = plan_rebuilding(scores_array, basis, shape, dtype, axes, run, kept_layout(work.store, "samples"))
-        layout = choose_layout(shape, dtype.itemsize, axes, basis.cell_shape) if boxes is None else boxes.layout
+        layout = whole_layout(shape, dtype, axes, basis) if boxes is None else boxes.layout
         rows = layout.shards[0] if boxes is None else boxes.rows
         if work.state == "new":
             require_free_space(target, size, "the reconstructed stack")
@@ -204,7 +205,7 @@ def reconstruct_store(
         if boxes is None:
             peak = ShardPass("reconstruct", work, run).write(job, ((shard,) for shard in range(math.ceil(n / rows))))
         else:
-            passing = ShardPass("reconstruct", work, run, str((layout, rows)))
+            passing = ShardPass("reconstruct", work, run, str((layout, rows)), BOXES)
             peak = passing.write(RebuildBoxes(job, boxes), boxes.units(n, boxes.decoded))
         write_strings(root, "name", np.asarray(open_array(os.path.join(scores, "name"))[...]).tolist(), found.dims[0])
         return cost(size, peak)
@@ -234,6 +235,11 @@ def _read(scores: zarr.Array[Any], start: int, stop: int, level: int) -> Array:
     return part
 
 
+def whole_layout(shape: tuple[int, ...], dtype: np.dtype[Any], axes: tuple[str, ...], basis: Representation) -> Layout:
+    """Return the layout of a stack that is written in whole samples."""
+    return choose_layout(shape, dtype.itemsize, axes, basis.cell_shape, part_bytes=None)
+
+
 def plan_rebuilding(
     scores: zarr.Array[Any],
     basis: Representation,
@@ -250,7 +256,7 @@ def plan_rebuilding(
     PlanError
         If a task does not fit the memory.
     """
-    whole, budget = choose_layout(shape, dtype.itemsize, axes, basis.cell_shape), run.task_bytes()
+    whole, budget = whole_layout(shape, dtype, axes, basis), run.task_bytes()
     rows, divided = whole.shards[0], in_boxes(basis)
     need = task_bytes(scores, basis, min(rows, shape[0]), dtype)
     if divided is None or kept == whole:

@@ -186,8 +186,8 @@ def require_memory(what: str, need: int, budget: int) -> None:
 
 
 def stack_layout(source: Source, basis: Representation, axes: Sequence[str]) -> Layout:
-    """Return the layout of a stack and its reconstructions. Shards hold the same samples as shards of scores."""
-    return choose_layout(source.shape, source.dtype.itemsize, axes, basis.cell_shape)
+    """Return the layout of reconstructions of whole samples. Shards hold the same samples as shards of scores."""
+    return choose_layout(source.shape, source.dtype.itemsize, axes, basis.cell_shape, part_bytes=None)
 
 
 def create_arrays(

@@ -17,7 +17,7 @@ from skimage.metrics import structural_similarity
 from sklearn.base import clone
 
 from dpca import PCA, BandPCA, CellPCA
-from dpca.engine.folds.plan import TASK_OVERHEAD, PlanError
+from dpca.engine.folds.plan import TASK_OVERHEAD, Outline, PlanError
 from dpca.engine.sources.source import as_source
 from dpca.jobs.scores import box_write, reconstruct
 from dpca.jobs.scores import boxes as boxes_module
@@ -25,10 +25,13 @@ from dpca.jobs.scores.box_write import plan_scores
 from dpca.jobs.scores.boxes import Boxes, windows_in, with_halo
 from dpca.jobs.scores.compression import compress
 from dpca.jobs.scores.reconstruct import reconstruct_store
+from dpca.jobs.scores.score_write import stack_layout
 from dpca.jobs.scores.settings import CompressionSettings
 from dpca.jobs.scores.transform import transform_store
 from dpca.kernels.algebra import linalg
 from dpca.models.base import store
+from dpca.partition import LappedGrid, Whole
+from dpca.representation.linear import LinearRepresentation
 from dpca.storage import Stack, open_stack, verify
 from dpca.storage.arrays.layout import Layout, boxes_of
 from dpca.storage.run import Run
@@ -221,6 +224,24 @@ def test_samples_that_do_not_fit_are_divided(tmp_path: Path) -> None:
     for one in (basis, bands):
         with pytest.raises(PlanError, match=r"\bmore\b"):
             plan_scores(source, one, axes, reconstruct=True, budget=10**6)
+
+
+def test_models_without_boxes_write_whole_samples() -> None:
+    """A shard has a whole sample, however large."""
+    axes, shape = ("sample", "z", "y", "x"), (3, 600, 600, 600)
+    lapped = LappedGrid(shape[1:], (10, 10, 10), 2)
+    nothing = np.broadcast_to(np.float32(0), (2, *shape[1:]))
+    basis, source = LinearRepresentation(lapped, nothing[0], nothing), Outline("x", shape, np.dtype("f4"), (1, 8, 8, 8))
+    assert plan_scores(source, basis, axes, reconstruct=True, budget=2**60) is None
+    for layout in (stack_layout(source, basis, axes), reconstruct.whole_layout(shape, source.dtype, axes, basis)):
+        assert layout.shards == (1, 600, 600, 600)
+    with pytest.raises(PlanError, match="MB"):
+        plan_scores(source, basis, axes, reconstruct=True, budget=2**30)
+    divided = plan_scores(
+        source, LinearRepresentation(Whole(shape[1:]), nothing[0], nothing), axes, reconstruct=True, budget=2**33
+    )
+    assert isinstance(divided, Boxes)
+    assert prod(divided.layout.shards) * 4 <= 128 * 2**20
 
 
 @pytest.mark.memory
