@@ -32,7 +32,7 @@ _PERCENTILES, _MOST_VALUES = (0.5, 99.5), 2**18
 # Values that span a smaller share of a data range hardly use it.
 _USED = 0.1
 #: Samples of more bytes are not read whole for a picture.
-LARGE_BYTES = 64 * 2**20
+LARGE_BYTES = 2**24
 # Bytes of a box of such a sample that is read at a time.
 _READ_BYTES = 2**24
 # Longest sides of an image on a page, and of a curve of a large sample.
@@ -89,7 +89,7 @@ def overview(
     Returns
     -------
     array
-        A sample of at most 64 MiB as a whole. Of a larger one the middle slice, and every n-th row and column if an
+        A sample of at most 16 MiB as a whole. Of a larger one the middle slice, and every n-th row and column if an
         image is longer than a page shows.
     """
     whole = tuple((0, n) for n in shape)

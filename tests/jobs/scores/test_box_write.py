@@ -29,6 +29,7 @@ from dpca.jobs.scores.score_write import stack_layout
 from dpca.jobs.scores.settings import CompressionSettings
 from dpca.jobs.scores.transform import transform_store
 from dpca.kernels.algebra import linalg
+from dpca.kernels.quality import ssim_per_sample
 from dpca.models.base import store
 from dpca.partition import LappedGrid, Whole
 from dpca.representation.linear import LinearRepresentation
@@ -118,6 +119,8 @@ def test_boxes_give_what_whole_samples_give(
             structural_similarity(p, q, data_range=high - low, channel_axis=channels) for p, q in zip(a, b, strict=True)
         ]
         np.testing.assert_allclose(boxes["ssim"][...], ssim, atol=2e-6)
+        same = ssim_per_sample(x, rebuilt, data_range=high - low, n_spatial=n_spatial)
+        np.testing.assert_allclose(boxes["ssim"][...], same, atol=1e-6)
     assert "reconstructions" not in less
     np.testing.assert_array_equal(less["scores"][...], boxes["scores"][...])
     same_up_to_ties(open_stack(tmp_path / "again.zarr").samples[...], rebuilt, high - low)

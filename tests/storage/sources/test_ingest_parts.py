@@ -16,6 +16,7 @@ import zarr
 from dpca.storage import DataError, ingest, open_stack, verify
 from dpca.storage.errors import PlanError
 from dpca.storage.readers import open_reader
+from dpca.storage.readers.permuted import Permuted
 from dpca.storage.run import Run
 from dpca.storage.survey import ReadOptions
 from tests.helpers.interrupted import interrupt_at
@@ -98,6 +99,21 @@ def test_parts_make_the_same_stack(kind: str, dtype: Any, small_shards: None, tm
     assert prod(stack.samples.shards) < x[0].size
     assert stack.data_range == ((0, 255) if dtype == np.uint8 else (x.min(), x.max()))
     assert not verify(tmp_path / "out.zarr")
+
+
+@pytest.mark.parametrize("lazy", [False, True])
+def test_labelled_and_permuted_samples(lazy: bool, small_shards: None, tmp_path: Path) -> None:
+    xarray = pytest.importorskip("xarray")
+    x = stack_values(np.float32)
+    array = xarray.DataArray(x, dims=("time", "z", "y", "x"))
+    array = array.chunk({"time": 2, "y": 20}) if lazy else array
+    stack = ingest(array, tmp_path / "out.zarr")
+    np.testing.assert_array_equal(stack.samples[...], x)
+    assert prod(stack.samples.shards) < x[0].size
+    shuffled = Permuted(open_reader(_npy(tmp_path, x)), 3)
+    stack = ingest(shuffled, tmp_path / "shuffled.zarr")
+    np.testing.assert_array_equal(stack.samples[...], x[shuffled.order])
+    assert prod(stack.samples.shards) < x[0].size
 
 
 @pytest.mark.parametrize("kind", ["npy", "zarr", "hdf5"])
