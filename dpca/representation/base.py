@@ -78,11 +78,6 @@ class Representation(ABC):
         return np.result_type(dtype, self.dtype)
 
     @property
-    def divides(self) -> bool:
-        """Whether samples can be encoded and decoded in boxes, see `LinearRepresentation.box`."""
-        return False
-
-    @property
     def cell_shape(self) -> tuple[int, ...] | None:
         """Length of a cell along each spatial axis, None if samples are not divided into cells."""
         return None
@@ -133,13 +128,18 @@ class Representation(ABC):
         DataError
             If there are fewer components, or this is not a positive integer.
         """
+        level = self.level(n_components)
+        return self if n_components is None else self._leading(level)
+
+    def level(self, n_components: int | None) -> int:
+        """Return the number of the first ``n_components`` components, or raise as `leading`; nothing is read."""
         known = self.score_shape[-1]
         if n_components is None:
-            return self
+            return known
         wanted = whole_number(n_components, "n_components", 1, ", or None for all")
         if wanted > known:
             raise DataError(f"n_components is {wanted} but there are only {known}: give at most that many")
-        return self._leading(wanted)
+        return wanted
 
     def encode(self, samples: Array, name: str = "a chunk", first: int = 0) -> Array:
         """Return the scores (n, *score_shape) of samples.

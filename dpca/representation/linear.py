@@ -176,6 +176,17 @@ class LinearRepresentation(PickledByFields, Representation):
         rows = components[(slice(0, n_components), *inside)]
         return replace(self, partition=part, mean=mean[inside], components=rows)
 
+    def mean_box(self, region: Region) -> Array:
+        """Return a box of the mean."""
+        found: Array = self._shaped(self.mean, 0)[tuple(slice(a, b) for a, b in region)]
+        return found
+
+    def component(self, index: int, region: Region) -> Array:
+        """Return a box of a component, for any partition."""
+        box = (slice(index, index + 1), *(slice(a, b) for a, b in region))
+        found: Array = self._shaped(self.components, 1)[box][0]
+        return found
+
     def box_bytes(self, region: Region, n_rows: int, dtype: DTypeLike, *, pixels: bool = False) -> int:
         """Bytes of the representation of a box, and of its temporary arrays, as `work_bytes`; nothing is read."""
         part = self._part(region)
@@ -305,6 +316,11 @@ class LinearRepresentation(PickledByFields, Representation):
 def first_rows(components: Any, count: int) -> Any:
     """Return the first rows of components, in memory or on disk."""
     return components.first(count) if isinstance(components, ArrayOnDisk) else components[:count]
+
+
+def in_boxes(basis: Representation) -> LinearRepresentation | None:
+    """Return a representation that encodes and decodes samples in boxes, see `LinearRepresentation.box`, or None."""
+    return basis if isinstance(basis, LinearRepresentation) and basis.divides else None
 
 
 def _uncentered(x: Array, mean: Array, pixels: Pixels | None) -> Array:
