@@ -25,7 +25,7 @@ from dpca.models.eof.gaps import FilledSource
 from dpca.models.eof.rotation import RotatedEOF, rotated
 from dpca.models.eof.weights import field_weights
 from dpca.models.linear.pca import PCA
-from dpca.models.linear.pca_solvers import LARGEST_MATRIX, SOLVERS
+from dpca.models.linear.pca_solvers import SOLVERS
 from dpca.models.streaming.streaming_methods import default_method
 from dpca.models.streaming.streaming_pca import StreamingPCA
 from dpca.parameters.eof import STREAMING, EOFParameters
@@ -44,7 +44,7 @@ class EOF(EOFParameters, StoredEOF, BaseEstimator):  # type: ignore[misc]
 
     The modes are the components of weighted anomalies. EOF excludes grid points without data, subtracts the mean (or
     climatology and trend) and multiplies by weights, a block at a time: the field may be larger than memory. If a task
-    cannot hold some maps, the Gram matrix of up to 4,096 samples gives the exact modes, by blocks of grid points.
+    cannot hold some maps, the Gram matrix of the samples gives the exact modes, by blocks of grid points.
 
     Parameters
     ----------
@@ -308,7 +308,7 @@ class EOF(EOFParameters, StoredEOF, BaseEstimator):  # type: ignore[misc]
 
         Its result is that of any number of passes. It has neither batches nor oversampling.
         """
-        if self.solver != STREAMING or n > min(d, LARGEST_MATRIX) or self.batch_size or self.oversampling is not None:
+        if self.solver != STREAMING or n > d or self.batch_size or self.oversampling is not None:
             return None
         return PCA(self.n_modes, solver="dual", random_state=self.random_state, memory_budget=self.memory_budget)
 
