@@ -15,6 +15,7 @@ from dpca.kernels.algebra import linalg
 from dpca.kernels.algebra.types import Array
 from dpca.models.base.parameters import no_values
 from dpca.models.base.passes import Passes
+from dpca.models.linear.window_solver import Windows, dual_of_windows, plan_windows
 from dpca.partition.cells import CellGrid
 from dpca.partition.whole import Whole
 from dpca.rules.base.minibatch import InBatches
@@ -103,6 +104,8 @@ def dual(problem: SolverProblem, passes: Passes) -> Found:
 
     Both passes read blocks of attributes of all samples, so that no task holds a component.
     """
+    if (windows := Windows.of(passes.source)) is not None:
+        return dual_of_windows(windows, problem, passes)
     rule = BlockGram(problem.n, problem.center)
     grams = passes.over(_attribute_blocks(rule, passes, problem), rule)
     exact = is_exact(problem.n, passes.source.dtype)
@@ -284,6 +287,9 @@ def plan_first_pass(solver: str, problem: SolverProblem, passes: Passes) -> None
     PlanError
         If it does not fit into the budget.
     """
+    if solver == "dual" and (windows := Windows.of(passes.source)) is not None:
+        plan_windows(windows, problem, passes)
+        return
     if solver == "dual":
         _attribute_blocks(BlockGram(problem.n, problem.center), passes, problem)
         _attribute_blocks(DualComponents(no_values((problem.k, problem.n), np.float64), problem.dtype), passes, problem)
