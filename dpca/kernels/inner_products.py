@@ -46,6 +46,28 @@ class Kernel:
         squares = linalg.column_squares(xp.matrix_transpose(cast(x, np.float64)))
         return squares if self.name == "linear" else (self.gamma * squares + self.coef0) ** self.degree
 
+    def of_products(self, products: Array, left: Array, right: Array) -> Array:
+        """Return kernels from inner products (n, m), which are overwritten, and squared lengths (n,) and (m,).
+
+        All are float64. Squared distances, for "rbf", are as accurate as the lengths are small.
+        """
+        if self.name == "rbf":
+            products *= 2
+            products -= left[:, None]
+            products -= right
+            products *= self.gamma
+            np.minimum(products, 0, out=products)  # rounding must not make a squared distance negative
+            return np.exp(products, out=products)
+        if self.name == "poly":
+            products *= self.gamma
+            products += self.coef0
+            return np.power(products, self.degree, out=products)
+        if self.name == "cosine":
+            for lengths in (left[:, None], right):
+                roots = np.sqrt(lengths)
+                products /= np.where(roots > 0, roots, 1)
+        return products
+
 
 @dataclass(frozen=True, eq=False)
 class KernelMap(PickledByFields):

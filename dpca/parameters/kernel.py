@@ -43,7 +43,9 @@ class KernelParameters:
         TEXT,
         '- "nystrom": one pass, after up to 16,384 samples are read for the choice of landmarks. Memory does not grow '
         "with the number of samples.\n"
-        '- "exact": all samples are landmarks. Takes 12 matrices of n x n in float64 and O(n^3) time.\n'
+        '- "exact": all samples are landmarks. Takes 12 matrices of n x n in float64 and O(n^3) time. If that does not '
+        "fit into a task, the kernels follow from inner products, in one pass over blocks of attributes, and 4 "
+        "matrices suffice; products of more than 128 samples are then float32 unless the samples are float64.\n"
         '- "kha": the kernel Hebbian algorithm (Günter, Schraudolph & Vishwanathan 2007) in the span of the landmarks, '
         'for comparisons: one pass of "nystrom", then passes of steps in random order that approximate its result. '
         "Takes 8 (n_components + 2) bytes more for each sample.",

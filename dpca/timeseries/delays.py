@@ -119,7 +119,8 @@ def lagged(x: Any, n_lags: int, *, lag: int = 1) -> LaggedSource:
     Returns
     -------
     Source
-        Of shape (n - (n_lags - 1) * lag, n_lags, *sample_shape). Each task creates its windows when it reads them.
+        Of shape (n - (n_lags - 1) * lag, n_lags, *sample_shape). Each task creates its windows when it reads them. For
+        few large samples, `PCA` and `StreamingPCA` read the samples themselves, by blocks of attributes.
 
     Raises
     ------

@@ -183,9 +183,10 @@ class ComputedSource(DerivedSource):
             np.empty((0,) * len(self.shape), self.dtype),
             [],
         )
+        box = tuple(slice(a, b) for a, b in self.needed(tuple((0, length) for length in self.shape[1:])))
         for samples in itertools.pairwise(edges):
             first, last = self._span(samples)
-            block = compute(x[first:last], first, samples)
+            block = compute(x[(slice(first, last), *box)], first, samples)
             blocks.append(da.from_delayed(block, (samples[1] - samples[0], *self.shape[1:]), meta=meta))
         whole: da.Array = da.concatenate(blocks)
         return whole if self.with_gaps else checked_lazily(whole, self.name)

@@ -182,6 +182,11 @@ class Estimator(ABC, EachSample, Storable, TransformerMixin, BaseEstimator):  # 
 
     # -- transforming
 
+    @property
+    def _encoder(self) -> Any:
+        """The representation that `transform` passes to `_each_sample`; the default is ``basis_``."""
+        return self.basis_
+
     def transform(self, X: Any) -> Any:
         """Return the scores (n_samples, *score_shape) of samples.
 
@@ -202,7 +207,7 @@ class Estimator(ABC, EachSample, Storable, TransformerMixin, BaseEstimator):  # 
             If the samples have another shape than in the fit, or values are not finite. A lazy output raises the latter
             when it is computed.
         """
-        basis, named = self.basis_, samples_for_model(X, self._labels) if is_labelled(X) else None
+        basis, named = self._encoder, samples_for_model(X, self._labels) if is_labelled(X) else None
         X = X if named is None else named[0].values
         scores = self._each_sample(X, Representation.encode, basis, basis.score_shape, basis.score_dtype)
         table, flat = _get_output_config("transform", self)["dense"] != "default", getattr(self, "flatten", False)

@@ -43,7 +43,8 @@ class EOF(EOFParameters, StoredEOF, BaseEstimator):  # type: ignore[misc]
     """Empirical orthogonal functions of a field in time (Lorenz 1956; Hannachi, Jolliffe & Stephenson 2007).
 
     The modes are the components of weighted anomalies. EOF excludes grid points without data, subtracts the mean (or
-    climatology and trend) and multiplies by weights, a block at a time: the field may be larger than memory.
+    climatology and trend) and multiplies by weights, a block at a time: the field may be larger than memory. If a task
+    cannot hold some maps, the Gram matrix of the samples gives the exact modes, by blocks of grid points.
 
     Parameters
     ----------
@@ -68,7 +69,8 @@ class EOF(EOFParameters, StoredEOF, BaseEstimator):  # type: ignore[misc]
     -----
     A pass costs that of `StreamingPCA` over the values at grid points with data. Missing values, ``standardize``,
     ``detrend`` and ``climatology`` take one more, ``"iterate"`` one for each of a few dozen fits. Memory: that of
-    `StreamingPCA`, 2 bytes a sample, and 8 with ``detrend``. `save` stores no samples; it stores `pcs` if computed.
+    `StreamingPCA`, 2 bytes a sample, and 8 with ``detrend``; about 12 maps in float64 in this process. `save` stores no
+    samples; it stores `pcs` if computed.
     {where}
 
     Examples
@@ -300,6 +302,15 @@ class EOF(EOFParameters, StoredEOF, BaseEstimator):  # type: ignore[misc]
         size = min(n, batch_rows(d)) if self.batch_size is None else self.batch_size
         own: dict[str, Any] = {"batch_size": size, "oversampling": self.oversampling}
         return StreamingPCA(self.n_modes, n_passes=passes, **own, **common)
+
+    def _model_of_few(self, n: int, d: int) -> LinearModel | None:
+        """Return the exact estimator of few samples if the solver "streaming" exceeds the memory; None if it cannot.
+
+        Its result is that of any number of passes. It has neither batches nor oversampling.
+        """
+        if self.solver != STREAMING or n > d or self.batch_size or self.oversampling is not None:
+            return None
+        return PCA(self.n_modes, solver="dual", random_state=self.random_state, memory_budget=self.memory_budget)
 
     def _seed(self) -> int:
         return self.model_._seed()

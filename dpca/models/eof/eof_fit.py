@@ -10,6 +10,7 @@ from typing import Any
 
 import numpy as np
 
+from dpca.engine.folds.boundary import named_errors
 from dpca.engine.sources.held_out import without
 from dpca.engine.sources.source import Source
 from dpca.kernels.algebra.types import Array
@@ -21,17 +22,20 @@ from dpca.models.eof.anomalies import Anomalies, AnomalySource, GapError, Survey
 from dpca.models.eof.calendar import Calendar, elapsed
 from dpca.models.eof.fields import Field
 from dpca.models.eof.gaps import Expected, FilledSource, InterpolatedSource
-from dpca.partition.whole import Whole
+from dpca.models.eof.runs import chunk_run
+from dpca.partition.cells import CellGrid
 from dpca.rules.base.watched import moved
-from dpca.rules.covariance.survey import Survey
-from dpca.storage.errors import DataError
+from dpca.rules.covariance.survey import Survey, survey_of
+from dpca.storage.errors import DataError, PlanError
 from dpca.storage.run import Run
 
-#: Treatments of grid points that miss some values.
 # Most bytes of the halo: the samples that interpolation reads before and after its own.
 _MOST_HALO = 2**28
 # Filling by modes ends when the modes and their variances change by at most these shares, or after this many fits.
 _MOVED, _CHANGED, _MOST_FITS = 1e-7, 1e-5, 100
+
+# The survey is divided into at most 2^8 blocks of grid points. Each may require a read of all data.
+_MOST_HALVINGS = 8
 
 
 class GapWarning(UserWarning):
@@ -114,7 +118,7 @@ class Fitting:
     def _surveyed(self) -> FittedAnomalies:
         source, eof = self.given.source, self.eof
         found = self._survey(source, "survey")
-        there = found["empty"] == 0
+        there = found["there"]
         n, some = int(there.sum()), found["count"] > 0
         gappy = some & (found["count"] < (n if eof.gaps != "interpolate" else len(there)))
         if not some.any():
@@ -147,10 +151,7 @@ class Fitting:
         return self._fitted(self._over(source, self._anomalies(found, kept)))
 
     def _survey(self, source: Source, stage: str) -> dict[str, Array]:
-        surveyed = SurveySource(source)
-        rule = Survey(self.groups, self.trend, np.nan_to_num(self.shift))
-        passes = Passes(surveyed, self.run)
-        found = passes.over(Whole(tuple(surveyed.shape[1:])), rule, stage=stage)[0]
+        found = survey(source, self.groups, self.trend, np.nan_to_num(self.shift), self.run, stage)
         largest = np.abs(found["level"]).max(where=np.isfinite(found["level"]), initial=0)
         check_deviation_scale(float(np.sqrt(found["variance"].mean()) or largest), f"the {stage}")
         return found
@@ -173,13 +174,18 @@ class Fitting:
         return AnomalySource(source, anomalies, self.groups, self.trend, certain)
 
     def _fitted(self, source: AnomalySource, n_passes: int | None = None) -> FittedAnomalies:
-        model = self.eof._model(*source.shape, n_passes)
+        model: LinearModel = self.eof._model(*source.shape, n_passes)
         budgets: dict[str, Any] = {}
         if (callbacks := self.callbacks) is not None:
             left = max(callbacks.max_seconds - callbacks.pace.seconds, 1e-3)
             budgets = {"callback": partial(self._show, source), "max_samples": callbacks.max_samples}
             budgets["max_seconds"] = None if math.isinf(left) else left
-        model.fit(source, run=self.run, **budgets)
+        try:
+            model.fit(source, run=self.run, **budgets)
+        except PlanError:
+            if (exact := self.eof._model_of_few(*source.shape)) is None:
+                raise
+            model = exact.fit(source, run=self.run, **budgets)
         if self.is_over:
             raise Enough
         return FittedAnomalies(model, source.anomalies, source.shape[0])
@@ -228,6 +234,37 @@ class Fitting:
         return FilledSource(source, found.anomalies, self.groups, self.trend, gap_expectation(found.model))
 
 
+def survey(source: Source, groups: Array, trend: Array | None, shift: Array, run: Run, stage: str) -> dict[str, Array]:
+    """Return the statistics of all grid points, see `dpca.rules.covariance.survey`, from a pass by blocks of them."""
+    passes, grid = _survey_blocks(source, Survey(groups, trend), shift, run)
+    parts = passes.over(grid, Survey(groups, trend), stage=stage)
+    there = ~np.logical_and.reduce([part.pop("empty") > 0 for part in parts])
+    regression, at = named_errors(survey_of, source.name), 0
+    for part in parts:
+        columns = slice(at, at := at + len(part["count"]))
+        found = regression(part, groups, trend, there, shift[columns])
+        part |= found
+        del part["sums"], part["along"], part["squares"]
+    joined = {name: np.concatenate([part.pop(name) for part in parts], axis=-1) for name in tuple(parts[0])}
+    return joined | {"there": there}
+
+
+def _survey_blocks(source: Source, rule: Survey, shift: Array, run: Run) -> tuple[Passes, CellGrid]:
+    """Return the fewest blocks of grid points that fit into the memory of a task, cut at borders of chunks."""
+    whole, step = len(shift), chunk_run(source)
+    for n_blocks in (2**turn for turn in range(_MOST_HALVINGS + 1)):
+        length = math.ceil(whole / n_blocks)
+        surveyed = SurveySource(source, shift, min(whole, math.ceil(length / step) * step if length > step else length))
+        passes, grid = Passes(surveyed, run), CellGrid((surveyed.shape[1],), (surveyed.part_length,))
+        try:
+            passes.plan(grid, rule)
+            break
+        except PlanError:
+            if length == 1 or n_blocks == 2**_MOST_HALVINGS:
+                raise
+    return passes, grid
+
+
 def interpolated(source: Source, given: Field, longest: int) -> Source:
     """Return a source with gaps filled by interpolation in time; ``longest`` is the longest gap in samples.
 
@@ -251,9 +288,7 @@ def interpolated(source: Source, given: Field, longest: int) -> Source:
 
 def longest_gap(source: Source, n: int) -> int:
     """Return the length of the longest gap at any grid point with data, from a pass over the source."""
-    surveyed = SurveySource(source)
-    rule = Survey(np.zeros(n, np.uint16), None, np.zeros(surveyed.shape[1] - 2))
-    found = Passes(surveyed, Run()).over(Whole((surveyed.shape[1],)), rule)[0]
+    found = survey(source, np.zeros(n, np.uint16), None, np.zeros(math.prod(source.shape[1:])), Run(), "survey")
     return int(found["run"][found["count"] > 0].max(initial=0))
 
 

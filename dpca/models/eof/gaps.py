@@ -32,7 +32,7 @@ class InterpolatedSource(ComputedSource):
 
     def __init__(self, source: Source, times: Array, longest: int) -> None:
         super().__init__(source, source.shape, working_dtype(source.dtype), before=longest, behind=longest)
-        self.times = times
+        self.times, self.chunks = times, source.chunks
 
     def needed(self, region: Region) -> Region:
         """Return the same box: grid points do not depend on each other."""

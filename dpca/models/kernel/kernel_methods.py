@@ -11,15 +11,26 @@ import numpy as np
 
 from dpca.engine.folds.plan import PlanError
 from dpca.engine.sources.sampling import read_samples
+from dpca.kernels.algebra import linalg
 from dpca.kernels.algebra.types import Array
 from dpca.kernels.inner_products import Kernel, KernelMap
 from dpca.models.base.parameters import no_values
 from dpca.models.base.passes import Passes
-from dpca.models.kernel.landmarks import HELD_OUT, OUT_OF_RANGE, chosen_of, default_gamma, draw, pool_size
+from dpca.models.kernel.landmarks import (
+    HELD_OUT,
+    OUT_OF_RANGE,
+    chosen_of,
+    default_gamma,
+    draw,
+    gamma_of,
+    pool_size,
+)
+from dpca.models.kernel.large_samples import StoredLandmarks, inner_products, planned_blocks
+from dpca.partition.cells import CellGrid
 from dpca.partition.whole import Whole
 from dpca.rules.covariance.covariance import Covariance
 from dpca.rules.kernel.gains import Gains
-from dpca.rules.kernel.kernel_covariance import KernelComponents, degree_weights, degrees
+from dpca.rules.kernel.kernel_covariance import KernelComponents, degree_weights, degrees, likely_share
 from dpca.storage.errors import DataError
 
 # Limits of rounding errors, relative to the largest entry or eigenvalue: the asymmetry of a kernel matrix, and negative
@@ -27,6 +38,8 @@ from dpca.storage.errors import DataError
 _ASYMMETRY, _NEGATIVE = 1e-5, 1e-4
 # Limit of the rounding error of kernels, relative to their variation: eigenvalues then have two digits.
 _ROUNDED = 1e-3
+# Rounding error of float64, not of float32.
+_PRECISE = 1e-10
 
 
 @dataclass(frozen=True)
@@ -69,10 +82,11 @@ class KernelProblem:
 
 
 class Found(NamedTuple):
-    """The map to the landmarks, and the results of `KernelComponents`."""
+    """The map to the landmarks, and the results of `KernelComponents`; landmarks that stay in their source."""
 
     to_landmarks: KernelMap
     results: dict[str, Array]
+    stored: StoredLandmarks | None = None
 
 
 def nystrom(problem: KernelProblem, passes: Passes) -> Found:
@@ -108,8 +122,12 @@ def choose_landmarks(problem: KernelProblem, passes: Passes) -> tuple[KernelMap,
 
 
 def exact(problem: KernelProblem, passes: Passes) -> Found:
-    """Fold the kernels with all samples in float64: exact kernel PCA, if all samples fit into memory."""
-    plan(problem, passes)
+    """Fold the kernels with all samples in float64: exact kernel PCA.
+
+    If all samples do not fit into a task, their kernels follow from inner products, see `of_large_samples`.
+    """
+    if (grid := plan_exact(problem, passes)) is not None:
+        return of_large_samples(problem, passes, grid)
     x = np.concatenate(list(read_samples(passes.source, np.arange(passes.source.shape[0]))))
     x = x.reshape(len(x), -1).astype(np.float64)
     if problem.kernel == "precomputed":
@@ -117,6 +135,66 @@ def exact(problem: KernelProblem, passes: Passes) -> Found:
         x = (x + x.T) / 2
     to_landmarks = KernelMap(problem.kernel_on(x), x)
     return fold_kernels(problem, passes, to_landmarks)
+
+
+def plan_exact(problem: KernelProblem, passes: Passes) -> CellGrid | None:
+    """Plan the pass of `exact`: None if all samples fit into a task, else the blocks of attributes.
+
+    Raises
+    ------
+    PlanError
+        If neither fits into memory.
+    """
+    try:
+        plan(problem, passes)
+    except PlanError:
+        if problem.kernel == "precomputed":
+            raise
+        if (grid := planned_blocks(passes, problem.kernel)) is None:
+            raise
+        return grid
+    return None
+
+
+def of_large_samples(problem: KernelProblem, passes: Passes, grid: CellGrid) -> Found:
+    """Find the components from the kernel matrix, in one pass over blocks of attributes (Schölkopf et al. 1998).
+
+    No task holds a sample. This process holds two matrices (n, n) and the eigensolver's. Costs n^2 d operations.
+    """
+    kernels, precision = inner_products(passes, grid, problem.kernel)
+    squares, n, d = kernels.diagonal().copy(), len(kernels), math.prod(passes.source.shape[1:])
+    gamma = problem.gamma
+    if gamma is None and problem.kernel in ("rbf", "poly"):
+        # The sum of all variances; for inner products that are not centered, their mean is that of the mean.
+        gamma = gamma_of(float(squares.sum() - n * kernels.mean()) / (n - 1))
+    kernel = Kernel(problem.kernel, float(gamma or 1), problem.degree, problem.coef0)
+    kernel.of_products(kernels, squares, squares)
+    if problem.kernel == "rbf":
+        np.fill_diagonal(kernels, 1)
+    mean, trace = kernels.mean(axis=0), float(kernels.trace())
+    kernels -= mean[:, None]
+    kernels -= mean - mean.mean()
+    total = float(kernels.trace())
+    values, rows = linalg.leading_eigh(kernels, problem.k, precise=precision < _PRECISE)
+    kept = values > float(np.finfo(np.float64).eps) * max(total, 0.0)
+    values, vectors = values[kept], rows[kept].T
+    coefficients, stored = vectors / np.sqrt(values), StoredLandmarks(passes.source, squares)
+    rounding = precision * trace
+    points = KernelMap(kernel, no_values((n, d), np.float64))
+    results = {
+        "eigenvalues": values,
+        "coefficients": coefficients,
+        "offset": mean @ coefficients,
+        "mean_coefficients": np.full(n, 1 / n),
+        "landmark_scores": vectors * np.sqrt(values),
+        "total": np.asarray(total),
+        "residual": np.asarray(0.0),
+        "captured_bound": np.asarray(likely_share(float(values.sum()), 0.0, rounding, points)),
+        "least": np.asarray(0.0),
+        "rounding": np.asarray(rounding / total if total > 0 else 0.0),
+    }
+    lazy: Any = stored.rows()
+    return Found(replace(points, points=lazy), results, stored)
 
 
 def plan(problem: KernelProblem, passes: Passes) -> None:

@@ -3,15 +3,19 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
+from functools import partial
 from typing import Any, ClassVar, Self
 
 import numpy as np
+from numpy.typing import DTypeLike
 from sklearn.base import ClassNamePrefixFeaturesOutMixin
 from sklearn.utils.validation import check_is_fitted
 
 from dpca.engine.folds.boundary import named_errors
+from dpca.engine.folds.plan import PlanError
+from dpca.engine.sources.source import as_source, opened
 from dpca.kernels.algebra.types import Array
 from dpca.kernels.inner_products import Kernel, KernelMap
 from dpca.models.base.estimator import Estimator
@@ -19,9 +23,13 @@ from dpca.models.base.parameters import check_parameters, check_states_fit
 from dpca.models.base.store import StoreContents, StoredModel, stored_parameters
 from dpca.models.kernel.kernel_methods import Found, check_found
 from dpca.models.kernel.landmarks import default_gamma
+from dpca.models.kernel.large_samples import StoredLandmarks
 from dpca.models.streaming.stored_states import RequiresState
+from dpca.representation.base import Representation
 from dpca.representation.kernel import KernelRepresentation
+from dpca.representation.lazy import is_lazy
 from dpca.storage.errors import DataError
+from dpca.storage.remote.memory import usable_bytes
 
 # Results of a fit, which are also stored: arrays with the names of their axes, and numbers.
 _ARRAYS: dict[str, tuple[str, ...]] = {
@@ -43,6 +51,8 @@ class KernelModel(ClassNamePrefixFeaturesOutMixin, Estimator):  # type: ignore[m
     measures_ssim: ClassVar[bool] = False
     report_title: ClassVar[str] = "Kernel components"
 
+    _stored: StoredLandmarks | None = None  # landmarks that stay in their source
+
     # -- fitting
 
     def _set_results(self, found: Found, sample_shape: tuple[int, ...], n: int) -> None:
@@ -51,7 +61,7 @@ class KernelModel(ClassNamePrefixFeaturesOutMixin, Estimator):  # type: ignore[m
         check_found(results, int(self.n_components))
         for name in _ARRAYS.keys() - {"landmarks"}:
             setattr(self, f"{name}_", results[name])
-        self.landmarks_, self.gamma_ = found.to_landmarks.points, kernel.gamma
+        self.landmarks_, self.gamma_, self._stored = found.to_landmarks.points, kernel.gamma, found.stored
         # The scores of a single landmark have no width. Two scores at plus and minus one standard deviation replace it.
         spread = np.sqrt(self.eigenvalues_ / n) * [[-1], [1]]
         scores = self.landmark_scores_ if len(self.landmark_scores_) > 1 else spread
@@ -159,10 +169,48 @@ class KernelModel(ClassNamePrefixFeaturesOutMixin, Estimator):  # type: ignore[m
 
     @property
     def basis_(self) -> KernelRepresentation:
-        """The landmarks and the coefficients, as they are sent to tasks."""
+        """The landmarks and the coefficients, as they are sent to tasks. Landmarks in their source are read."""
+        basis: KernelRepresentation = self._encoder
+        if self._stored is None:
+            return basis
+        return replace(basis, to_landmarks=replace(basis.to_landmarks, points=self._landmarks_in_memory()))
+
+    @property
+    def _encoder(self) -> KernelRepresentation:
         check_is_fitted(self)
         basis: KernelRepresentation = self._basis
         return basis
+
+    def _landmarks_in_memory(self) -> Array:
+        """Return the landmarks (m, d) in memory.
+
+        Raises
+        ------
+        PlanError
+            If they do not fit.
+        """
+        landmarks: Any = self.landmarks_
+        if self._stored is None:
+            return np.asarray(landmarks)
+        if (need := landmarks.nbytes) > (room := usable_bytes()):
+            raise PlanError(
+                f"{len(landmarks):,} landmarks of {self.n_features_in_:,} attributes require {need / 1e6:,.0f} "
+                f"MB, but this process may use {room / 1e6:,.0f} MB: use transform() and landmark_scores_, which "
+                f"read blocks of attributes, or method='nystrom' with fewer landmarks"
+            )
+        return np.asarray(landmarks.compute())
+
+    def _each_sample(
+        self, X: Any, function: Any, basis: Any, shape: tuple[int, ...], dtype_for: Callable[[DTypeLike], DTypeLike]
+    ) -> Any:
+        if self._stored is None or function is not Representation.encode:
+            return super()._each_sample(X, function, basis, shape, dtype_for)
+        lazy = is_lazy(X)
+        source = self._of_this_shape(as_source(opened(X, self._key) if lazy else self._in_memory(X)))
+        kernels: Any = self._stored.kernels_of(source, basis.to_landmarks.kernel)
+        scored: Any = partial(_scores, coefficients=self.coefficients_, offset=self.offset_)
+        scores: Any = kernels.map_blocks(scored, chunks=(kernels.chunks[0], shape), dtype=np.float64)
+        return scores if lazy else scores.compute()
 
     @property
     def eigenvectors_(self) -> Array:
@@ -202,6 +250,7 @@ class KernelModel(ClassNamePrefixFeaturesOutMixin, Estimator):  # type: ignore[m
             "parameters": dict(sorted(stored.items())),
         }
         arrays = {name: (getattr(self, f"{name}_"), axes) for name, axes in _ARRAYS.items()}
+        arrays["landmarks"] = self._landmarks_in_memory(), _ARRAYS["landmarks"]
         return StoreContents(arrays, facts, self.store_version)
 
     @classmethod
@@ -219,3 +268,8 @@ class KernelModel(ClassNamePrefixFeaturesOutMixin, Estimator):  # type: ignore[m
         model._set_basis(stored.sample_shape, stored.n_samples)
         model.check_parameters_for(0)
         return model
+
+
+def _scores(kernels: Array, *, coefficients: Array, offset: Array) -> Array:
+    scores: Array = kernels @ coefficients - offset
+    return scores

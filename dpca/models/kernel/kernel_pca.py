@@ -20,7 +20,7 @@ from dpca.models.base.parameters import check_parameters, checked_rank, no_value
 from dpca.models.base.passes import Passes
 from dpca.models.base.samples import varied_source
 from dpca.models.kernel.kernel_hebbian import hebbian
-from dpca.models.kernel.kernel_methods import Found, KernelProblem, exact, nystrom, plan
+from dpca.models.kernel.kernel_methods import Found, KernelProblem, exact, nystrom, plan, plan_exact
 from dpca.models.kernel.kernel_model import KernelModel
 from dpca.parameters.kernel import KernelParameters
 from dpca.representation.base import Representation
@@ -56,12 +56,15 @@ class KernelPCA(KernelParameters, KernelModel):
     eigenvalues_ : array (n_components,), float64
         Sums of squares of the scores of the samples of the fit, descending, as in scikit-learn.
     landmarks_ : array (n_landmarks, n_features)
-        float32, or float64 for float64 input, wide integers, and method "exact".
+        float32, or float64 for float64 input, wide integers, and method "exact". A Dask array over the samples of the
+        fit if these do not fit into a task: `transform` then reads blocks of attributes of them, and `save`,
+        `inverse_transform` and jobs require that they fit into memory.
     coefficients_ : array (n_landmarks, n_components), float64
         Coefficients of the components in the images of the landmarks. Scores are the kernels with the landmarks times
         these, minus ``offset_`` (n_components,). ``mean_coefficients_`` (n_landmarks,) are the coefficients of the
         mean.
     landmark_scores_ : array (n_landmarks, n_components), float64
+        With method "exact", the scores of the samples of the fit.
     total_ : float
         The sum of all eigenvalues. With "nystrom" it may be too high by the part of the mean outside of the span.
     residual_ : float
@@ -82,8 +85,9 @@ class KernelPCA(KernelParameters, KernelModel):
     -----
     {where}
     Costs 2 n m (d + m / 2) operations for m landmarks of d attributes, and O(m^3) at the end. A task holds the
-    landmarks and about a dozen matrices of m x m; the planner bounds this memory before anything runs. For samples with
-    very many attributes, use their scores instead, such as ``dpca.open_scores(path).scores``.
+    landmarks and about a dozen matrices of m x m; the planner bounds this memory before anything runs. For few samples
+    with very many attributes, use method "exact". For many, use their scores instead, such as
+    ``dpca.open_scores(path).scores``.
 
     Examples
     --------
@@ -190,7 +194,8 @@ class KernelPCA(KernelParameters, KernelModel):
         """Plan a fit; see `Estimator.plan_fit`."""
         shape = tuple(source.shape[1:])
         problem = self._problem(source.shape[0], shape, source.dtype)
-        plan(problem, Passes(source, run.limited_to(self.memory_budget)))
+        planned = plan_exact if self.method == "exact" else plan
+        planned(problem, Passes(source, run.limited_to(self.memory_budget)))
         k, m = problem.k, problem.n_landmarks
         points, kernel = no_values((m, math.prod(shape)), problem.dtype), Kernel(problem.kernel)
         scores, one = no_values((m, k), np.float64), no_values((m,), np.float64)

@@ -72,7 +72,17 @@ def default_gamma(x: Array, name: str = "gamma") -> float:
     DataError
         If all rows are equal.
     """
-    total = float(x.var(axis=0, dtype=np.float64, ddof=1).sum()) if len(x) > 1 else 0.0
+    return gamma_of(float(x.var(axis=0, dtype=np.float64, ddof=1).sum()) if len(x) > 1 else 0.0, name)
+
+
+def gamma_of(total: float, name: str = "gamma") -> float:
+    """Return the default of `default_gamma` for samples with this sum of all variances.
+
+    Raises
+    ------
+    DataError
+        If it is 0 or infinite.
+    """
     if not 0 < total < math.inf or not 0 < (gamma := 1 / (4 * total)) < math.inf:
         raise DataError(
             f"the samples have a total variance of {total:g}, so {name} has no default: use samples that differ, or "

@@ -18,6 +18,7 @@ from dpca.models.base.passes import Passes
 from dpca.models.cells.rank import ranks_by_threshold
 from dpca.models.linear.component_store import MOST_BYTES, ComponentStore, folder_for
 from dpca.models.linear.solver_problem import Found, SolverProblem
+from dpca.models.linear.window_solver import Windows, dual_of_windows, plan_windows
 from dpca.partition.cells import CellGrid
 from dpca.rules.covariance.dual import (
     BlockGram,
@@ -52,6 +53,8 @@ def dual(problem: SolverProblem, passes: Passes) -> Found:
 
     Both passes read blocks of attributes of all samples, so that no task holds a component.
     """
+    if (windows := Windows.of(passes.source)) is not None:
+        return dual_of_windows(windows, problem, passes)
     rule = BlockGram(problem.n, problem.center)
     grams = passes.over(attribute_blocks(rule, passes, problem), rule)
     exact = is_exact(problem.n, passes.source.dtype)
@@ -100,6 +103,9 @@ def plan_dual(problem: SolverProblem, passes: Passes) -> None:
     PlanError
         If blocks of attributes, or the results in this process, do not fit into memory.
     """
+    if (windows := Windows.of(passes.source)) is not None:
+        plan_windows(windows, problem, passes)
+        return
     attribute_blocks(BlockGram(problem.n, problem.center), passes, problem)
     k = 1 if problem.share is not None else problem.k
     weights = no_values((k, problem.n), np.float64)

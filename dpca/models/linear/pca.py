@@ -32,6 +32,7 @@ from dpca.models.linear.pca_solvers import (
     SOLVERS,
     SolverProblem,
     choose_solver,
+    instead_of_basis,
     plan_first_pass,
 )
 from dpca.parameters.linear import PCAParameters
@@ -182,6 +183,8 @@ class PCA(PCAParameters, LinearModel):
             n_least=n_least,
             share=explained_share(self.n_components),
         )
+        if self.solver == "auto" and solver == "randomized" and (other := instead_of_basis(problem, passes)):
+            solver, reason = "dual", other
         return problem, solver, reason
 
     def _advice(self, problem: SolverProblem, error: float) -> str:

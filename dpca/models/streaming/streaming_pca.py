@@ -32,7 +32,7 @@ from dpca.models.base.parameters import check_parameters, checked_rank, explaine
 from dpca.models.base.passes import Passes
 from dpca.models.base.samples import first_magnitude, varied_source
 from dpca.models.base.store import StoredModel
-from dpca.models.linear.pca_solvers import LARGEST_MATRIX, SolverProblem, dual, plan_first_pass
+from dpca.models.linear.pca_solvers import SolverProblem, dual, plan_first_pass
 from dpca.models.streaming.execution import executed
 from dpca.models.streaming.streamed_model import CERTIFICATE, StreamedModel
 from dpca.models.streaming.streaming_methods import (
@@ -226,7 +226,7 @@ class StreamingPCA(StreamingParameters, StreamedModel):
         n, d, own = source.shape[0], math.prod(source.shape[1:]), (self.batch_size, self.oversampling, self.forgetting)
         one_pass = self.n_passes == 1 and self.execution == "auto" and own == (None, None, None)
         whole = self.keep_state or explained_share(self.n_components) is not None
-        if method not in ("incremental-svd", "covariance") or not one_pass or whole or n > min(d, LARGEST_MATRIX):
+        if method not in ("incremental-svd", "covariance") or not one_pass or whole or n > d:
             return None
         dtype = working_dtype(source.dtype)
         problem = SolverProblem(n, d, checked_rank(self.n_components, d, n), dtype=dtype, center=bool(self.center))

@@ -13,6 +13,8 @@ from dpca.rules.base.state import State, StateLayout
 
 # Sample numbers are two columns of floating-point numbers, which hold integers up to 2^24 exactly.
 _PART = 2**20
+#: Number of these columns.
+NUMBERS = 2
 _BLOCK_ROWS = 64
 
 
@@ -20,11 +22,10 @@ _BLOCK_ROWS = 64
 class Survey(Rule):
     """Regress every attribute on groups of samples and a trend, and count missing values, in one pass.
 
-    A batch (m, d + 2) holds samples with NaN for missing values, and their numbers, see `numbered`. The model is
-    x = c_g + b t, with the group g of a sample and its time t. Least squares have a closed form. Group g has n_g
-    samples, and the sums S_g of x and T_g of t. Then b = (sum x t - sum_g S_g T_g / n_g) / (sum t^2 - sum_g T_g^2 /
-    n_g) and c_g = (S_g - b T_g) / n_g. All sums are of values minus ``shift``, in float64. States can be merged. Runs
-    of missing values continue from the first state to the second.
+    A batch (m, d + 2) holds samples with NaN for missing values, and their numbers, see `numbered`. The samples are
+    values minus a constant near them. All sums are in float64. States can be merged. Runs of missing values continue
+    from the first state to the second. Attributes do not depend on each other until `survey_of` computes the
+    regression from the results, so that a fold may read them by blocks.
 
     Parameters
     ----------
@@ -32,26 +33,22 @@ class Survey(Rule):
         Group of each sample, from 0 on.
     trend : array (n,), float64, or None
         Time of each sample, about -1 to 1.
-    shift : array (d,), float64
-        A constant near the values of each attribute.
 
     Notes
     -----
-    Samples without any value are ignored. Results of ``finish``: ``level`` (n_groups, d), ``slope`` (d,) and the
-    residual ``variance`` (d,) (divisor n), float64. They are exact for attributes without missing values. For all other
-    attributes, ``level`` is the mean of the existing values over all groups, and ``slope`` is 0. Integers: ``count``
-    (d,), the number of existing values; ``run`` (d,), the longest run of missing values; ``empty`` (n,), whether a
-    sample has no value. Costs O(n d) time; state (n_groups + 7) d + n numbers.
+    Results of ``finish``, float64: ``sums`` (n_groups, d) of the values of each group, ``along`` (d,) of values times
+    times, ``squares`` (d,). Integers: ``count`` (d,), the number of existing values; ``run`` (d,), the longest run of
+    missing values; ``empty`` (n,), whether a sample has no value. Costs O(n d) time; state (n_groups + 7) d + n
+    numbers.
     """
 
     groups: Array
     trend: Array | None
-    shift: Array
 
     mergeable = True
 
     def _layout(self, n_features: int, dtype: DTypeLike) -> StateLayout:
-        d = len(self.shift)
+        d = n_features - NUMBERS
         whole = dict.fromkeys(("count", "first", "last", "run"), ((d,), np.int64))
         sums = {"sums": ((self._n_groups, d), float), "along": ((d,), float), "squares": ((d,), float)}
         return {**whole, **sums, "empty": ((len(self.groups),), np.int8)}
@@ -61,10 +58,10 @@ class Survey(Rule):
         return int(self.groups.max()) + 1
 
     def _take(self, state: State, batch: Array) -> None:
-        arrays, shift = state.arrays, self.shift.astype(batch.dtype)
+        arrays = state.arrays
         for rows in (batch[few] for few in blocks(len(batch), _BLOCK_ROWS)):
             numbers = (rows[:, -2] * _PART + rows[:, -1]).astype(np.int64)
-            x = rows[:, :-2] - shift
+            x = rows[:, :-NUMBERS].copy()
             missing = np.isnan(x)
             some = missing.any(axis=0)
             if some.any():
@@ -103,46 +100,67 @@ class Survey(Rule):
         return merged
 
     def _finish(self, state: State) -> dict[str, Array]:
-        arrays = state.arrays
-        there = arrays["empty"] == 0
-        n, groups = int(there.sum()), self.groups[there]
-        own = np.maximum(np.bincount(groups, minlength=self._n_groups), 1)[:, None]
-        sums, squares = arrays["sums"], arrays["squares"]
-        slope = np.zeros(len(self.shift))
-        within = squares - (sums**2 / own).sum(axis=0)
-        if not np.isfinite(within).all():
-            raise ValueError("a variance exceeds the range of float64: divide all values by a constant first")
-        level = sums / own
-        if self.trend is not None:
-            t = self.trend[there]
-            times = np.bincount(groups, t, self._n_groups)[:, None]
-            spread = float(t @ t) - float((times**2 / own).sum())
-            # If times do not vary within groups, the groups already explain the trend.
-            if spread > 1e-12 * float(t @ t):
-                slope = (arrays["along"] - (sums * times / own).sum(axis=0)) / spread
-            level -= slope * times / own
-            within -= slope**2 * spread
-        gappy = arrays["count"] < n
-        level[:, gappy] = sums[:, gappy].sum(axis=0) / np.maximum(arrays["count"][gappy], 1)
-        slope[gappy] = 0
-        return {
-            "level": level + self.shift,
-            "slope": slope,
-            "variance": np.maximum(within, 0) / max(n, 1),
-            **{name: arrays[name] for name in ("count", "run", "empty")},
-        }
+        return {name: values for name, values in state.arrays.items() if name not in ("first", "last")}
 
     def work_bytes(self, n_rows: int, n_features: int, dtype: DTypeLike) -> int:
-        """Return the bytes of temporary arrays: a block of samples, its mask, and sums of the result.
-
-        Groups and trend are counted, too, and the copies of them at the end.
-        """
+        """Return the bytes of temporary arrays: a block of samples, its mask, and sums; and of groups and trend."""
         own = len(self.groups) * (10 + self.groups.itemsize * 2 + (16 if self.trend is not None else 0))
-        return (13 * min(n_rows, _BLOCK_ROWS) + 32 * (self._n_groups + 2)) * n_features + own
+        return (13 * min(n_rows, _BLOCK_ROWS) + 64) * n_features + own
+
+
+def survey_of(
+    found: dict[str, Array], groups: Array, trend: Array | None, there: Array, shift: Array
+) -> dict[str, Array]:
+    """Return the regression of attributes on groups and a trend from the sums of `Survey`.
+
+    The model is x = c_g + b t, with the group g of a sample and its time t. Least squares have a closed form. Group g
+    has n_g samples, and the sums S_g of x and T_g of t. Then b = (sum x t - sum_g S_g T_g / n_g) / (sum t^2 -
+    sum_g T_g^2 / n_g) and c_g = (S_g - b T_g) / n_g.
+
+    Parameters
+    ----------
+    found : dict
+        Result of `Survey` for d attributes. Its ``sums`` may be overwritten.
+    groups, trend : arrays (n,)
+        Of the rule.
+    there : array (n,), bool
+        Whether a sample has any value. Samples without are ignored.
+    shift : array (d,), float64
+        The constants that were subtracted from the values.
+
+    Returns
+    -------
+    dict
+        ``level`` (n_groups, d), ``slope`` (d,) and the residual ``variance`` (d,) (divisor n), float64. They are exact
+        for attributes without missing values. For all other attributes, ``level`` is the mean of the existing values
+        over all groups, and ``slope`` is 0.
+    """
+    n, used, n_groups = int(there.sum()), groups[there], len(found["sums"])
+    own = np.maximum(np.bincount(used, minlength=n_groups), 1)[:, None]
+    sums, squares = found["sums"], found["squares"]
+    slope = np.zeros(len(shift))
+    within = squares - (sums**2 / own).sum(axis=0)
+    if not np.isfinite(within).all():
+        raise ValueError("a variance exceeds the range of float64: divide all values by a constant first")
+    level = sums / own
+    if trend is not None:
+        t = trend[there]
+        times = np.bincount(used, t, n_groups)[:, None]
+        spread = float(t @ t) - float((times**2 / own).sum())
+        # If times do not vary within groups, the groups already explain the trend.
+        if spread > 1e-12 * float(t @ t):
+            slope = (found["along"] - (sums * times / own).sum(axis=0)) / spread
+        level -= slope * times / own
+        within -= slope**2 * spread
+    gappy = found["count"] < n
+    level[:, gappy] = sums[:, gappy].sum(axis=0) / np.maximum(found["count"][gappy], 1)
+    slope[gappy] = 0
+    level += shift
+    return {"level": level, "slope": slope, "variance": np.maximum(within, 0) / max(n, 1)}
 
 
 def numbered(values: Array, first: int, out: Array) -> None:
     """Write samples (m, d) and their numbers, from ``first`` on, into ``out`` (m, d + 2)."""
-    out[:, :-2] = values
+    out[:, :-NUMBERS] = values
     numbers = np.arange(first, first + len(values))
     out[:, -2], out[:, -1] = numbers // _PART, numbers % _PART

@@ -107,7 +107,7 @@ def test_places_of_weight_0_come_back_as_far_as_they_are_known(detrend: bool) ->
 def test_an_infinite_value_is_named_by_its_number_in_the_field() -> None:
     x = RNG.normal(size=(9, 4))
     x[7, 2] = np.inf
-    read = SurveySource(as_source(x)).reader()
+    read = SurveySource(as_source(x), np.zeros(4)).reader()
     read((0, 5), ((0, 6),), np.empty((5, 6)))
     with pytest.raises(DataError, match="sample.7.*infinite"):
         read((5, 9), ((0, 6),), np.empty((4, 6)))

@@ -404,7 +404,7 @@ def test_parameters_that_cannot_be(options: dict[str, Any], says: str) -> None:
     assert "\n" not in str(told.value)
 
 
-def test_samples_that_cannot_be() -> None:
+def test_samples_that_cannot_be(monkeypatch: pytest.MonkeyPatch) -> None:
     with pytest.raises(DataError, match=r"\b1.sample"):
         KernelPCA(1, landmarks=X[:5], gamma=1.0).partial_fit(X[:1]).transform(X)
     for landmarks in ([[1, 2], [3]], X[:0]):
@@ -427,6 +427,7 @@ def test_samples_that_cannot_be() -> None:
     ):
         with pytest.raises(DataError, match=says):
             KernelPCA(1, **options).fit(x)
+    monkeypatch.setattr("dpca.models.kernel.large_samples.usable_bytes", lambda: 1000)
     with pytest.raises(PlanError, match=r"n_landmarks=\d"):
         KernelPCA(3, method="exact", memory_budget=40 * 2**20).fit(np.zeros((400, 3)))
     fits = KernelPCA(3, n_landmarks=400, memory_budget=40 * 2**20)

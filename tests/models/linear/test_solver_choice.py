@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from dpca import PCA
+from dpca.engine.folds.plan import PlanError
+from dpca.models.linear import pca_solvers
 from dpca.models.linear.pca_solvers import LARGEST_MATRIX, SOLVERS, choose_solver, matrix_bytes
 
 GIB = 2**30
@@ -46,3 +50,20 @@ def test_an_exact_solver_is_chosen_only_where_it_fits(n: int, d: int, share: flo
     if solver != "randomized":
         assert matrix_bytes(solver, n if solver == "dual" else d, k) <= budget
     assert "\n" not in reason
+
+
+def test_the_gram_matrix_replaces_a_basis_that_does_not_fit(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The matrix of 200 samples counts as large here, so that the choice is quick to try."""
+    monkeypatch.setattr(pca_solvers, "LARGEST_MATRIX", 100)
+    rng = np.random.default_rng(0)
+    x = (9 * rng.normal(size=(200, 40)) @ rng.normal(size=(40, 30_000)) + rng.normal(size=(200, 30_000))).astype("f4")
+    for budget, solver in ((2**30, "randomized"), (36 * 2**20, "dual")):
+        model = PCA(40, memory_budget=budget, random_state=0).fit(x)
+        assert model.solver_ == solver
+        assert ("50 rows" in model.solver_reason_) is (solver == "dual")
+    values = np.linalg.svd(x - x.mean(axis=0, dtype=float), compute_uv=False)
+    np.testing.assert_allclose(model.explained_variance_, values[:40] ** 2 / 199, rtol=1e-5)
+    with pytest.raises(PlanError, match="allow"):
+        PCA(40, solver="randomized", memory_budget=36 * 2**20).fit(x)
+    with pytest.raises(PlanError, match="allow"):
+        PCA(40, memory_budget=25 * 2**20).fit(x)

@@ -9,21 +9,22 @@ import numpy as np
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from dpca.rules.covariance.survey import Survey, numbered
+from dpca.rules.covariance.survey import Survey, numbered, survey_of
 
 
 def surveyed(x: np.ndarray, groups: Any, trend: Any, cuts: list[int], shift: float) -> dict[str, np.ndarray]:
     n, d = x.shape
-    rule = Survey(groups, trend, np.full(d, shift))
+    rule = Survey(groups, trend)
     total = rule.init(d + 2, x.dtype)
     for start, stop in zip([0, *cuts], [*cuts, n], strict=True):
         batch = np.empty((stop - start, d + 2), x.dtype)
-        numbered(x[start:stop], start, batch)
+        numbered(x[start:stop] - x.dtype.type(shift), start, batch)
         if start % 2:
             total = rule.update(total, batch)
         else:
             total = rule.merge(total, rule.update(rule.init(d + 2, x.dtype), batch))
-    return rule.finish(total)
+    found = rule.finish(total)
+    return found | survey_of(found, groups, trend, found["empty"] == 0, np.full(d, shift))
 
 
 @settings(deadline=None, max_examples=30)

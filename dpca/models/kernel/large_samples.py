@@ -1,0 +1,152 @@
+"""Kernel PCA of few large samples: kernels from inner products, which are summed over blocks of attributes."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from functools import partial
+
+import dask.array as da
+import numpy as np
+from dask.delayed import delayed
+
+from dpca.engine.folds.plan import PlanError
+from dpca.engine.sources.source import Source, check_finite
+from dpca.kernels.algebra import linalg
+from dpca.kernels.algebra.types import Array, Region, blocks
+from dpca.kernels.inner_products import Kernel
+from dpca.models.base.attribute_blocks import attribute_blocks, halved
+from dpca.models.base.passes import Passes
+from dpca.partition.cells import CellGrid
+from dpca.rules.covariance.dual import BlockGram, centered_gram, is_exact, product_dtype
+from dpca.storage.remote.memory import usable_bytes
+
+# Bytes of the samples of a task of `transform`, in float64: those to transform, and all landmarks, at some attributes.
+_TILE_BYTES = 2**26
+# Fewest samples to transform together. Each group of them reads all landmarks.
+_ROWS = 256
+
+
+@dataclass(frozen=True, eq=False)
+class StoredLandmarks:
+    """All samples of a fit as landmarks. They stay in their source.
+
+    Attributes
+    ----------
+    source : Source
+    squares : array (n,), float64
+        Their squared lengths; for the kernel "rbf" after their mean is subtracted.
+    """
+
+    source: Source
+    squares: Array
+
+    def rows(self) -> da.Array:
+        """Return the landmarks (n, d), float64, lazily."""
+        n, *shape = self.source.shape
+        region, d = tuple((0, length) for length in shape), math.prod(shape)
+        rows = max(1, _TILE_BYTES // (8 * d))
+        tiles = [_tile(self.source, (some.start, some.stop), region).astype(np.float64) for some in blocks(n, rows)]
+        whole: da.Array = da.concatenate(tiles)
+        return whole
+
+    def kernels_of(self, source: Source, kernel: Kernel) -> da.Array:
+        """Return the kernels (m, n), float64, of other samples with the landmarks, lazily.
+
+        A task holds some samples and all landmarks at a block of attributes. If all samples are few, they and the
+        landmarks are read once. Costs 2 m n d operations.
+        """
+        n, m, shape = self.source.shape[0], source.shape[0], tuple(source.shape[1:])
+        step = max(1, source.chunks[0])
+        rows = min(m, math.ceil(max(n, _ROWS) / step) * step)
+        cell, smaller = shape, shape
+        while 8 * (n + rows) * math.prod(cell) > _TILE_BYTES:
+            if (smaller := halved(cell, self.source.chunks[1:])) == cell:
+                break
+            cell = smaller
+        grid = CellGrid(shape, cell)
+        regions = [grid.region(i) for i in range(grid.n_parts)]
+        known = [_tile(self.source, (0, n), region) for region in regions]
+        centered = kernel.name == "rbf"
+        parts = []
+        for some in blocks(m, rows):
+            of_blocks = [
+                da.map_blocks(
+                    partial(_products, centered=centered),
+                    _tile(source, (some.start, some.stop), region)[None],
+                    landmarks[None],
+                    dtype=np.float64,
+                    chunks=(1, some.stop - some.start, n + 1),
+                    meta=np.empty((0, 0, 0)),
+                )
+                for region, landmarks in zip(regions, known, strict=True)
+            ]
+            parts.append(da.concatenate(of_blocks).sum(axis=0))
+        products = da.concatenate(parts)
+        found: da.Array = products.map_blocks(
+            partial(_kernels, kernel=kernel, squares=self.squares),
+            chunks=(products.chunks[0], (n,)),
+            dtype=np.float64,
+            meta=np.empty((0, 0)),
+        )
+        return found
+
+
+def _tile(source: Source, samples: tuple[int, int], region: Region) -> da.Array:
+    """Return flattened samples at some attributes as one chunk of a Dask array."""
+    shape = samples[1] - samples[0], math.prod(b - a for a, b in region)
+    read = delayed(_read, pure=False)(source.piece(samples, region), samples, region)
+    return da.from_delayed(read, shape, meta=np.empty((0, 0), source.dtype))
+
+
+def _read(source: Source, samples: tuple[int, int], region: Region) -> Array:
+    out = np.empty((samples[1] - samples[0], *(b - a for a, b in region)), source.dtype)
+    source.reader()(samples, region, out)
+    check_finite(out, samples[0], source.name)
+    return out.reshape(len(out), -1)
+
+
+def _products(x: Array, landmarks: Array, *, centered: bool) -> Array:
+    """Return the inner products of samples (1, m, d) with landmarks (1, n, d) and themselves (1, m, n + 1)."""
+    rows, points = x[0].astype(np.float64), landmarks[0].astype(np.float64)
+    if centered:
+        mean = points.mean(axis=0)
+        rows -= mean
+        points -= mean
+    out = np.empty((1, len(rows), len(points) + 1))
+    np.matmul(rows, points.T, out=out[0, :, :-1])
+    out[0, :, -1] = np.einsum("ij,ij->i", rows, rows)
+    return out
+
+
+def _kernels(products: Array, *, kernel: Kernel, squares: Array) -> Array:
+    return kernel.of_products(products[:, :-1].copy(), products[:, -1], squares)
+
+
+def planned_blocks(passes: Passes, kernel: str) -> CellGrid | None:
+    """Return the blocks of attributes of the pass of `inner_products`.
+
+    None if a task cannot hold all samples at a few attributes, or this process the kernel matrix and its eigenproblem.
+    """
+    n = passes.source.shape[0]
+    try:
+        grid = attribute_blocks(BlockGram(n, kernel == "rbf"), passes)
+    except PlanError:
+        return None
+    need = 8 * n * n * max(grid.n_parts, 2) + linalg.eigh_bytes(n, n)
+    return grid if need <= usable_bytes() else None
+
+
+def inner_products(passes: Passes, grid: CellGrid, kernel: str) -> tuple[Array, float]:
+    """Return the inner products (n, n), float64, of all samples, in one pass, and their relative rounding error.
+
+    For "rbf" they are those of centered samples. Integers of at most 16 bits have exact products.
+    """
+    source, centered = passes.source, kernel == "rbf"
+    n, exact = source.shape[0], is_exact(source.shape[0], source.dtype)
+    grams = passes.over(grid, BlockGram(n, centered))
+    total = grams.pop(0)["gram"].astype(object if exact else np.float64, copy=False)
+    while grams:
+        total += grams.pop(0)["gram"]
+    total = centered_gram(total) if exact and centered else total.astype(np.float64, copy=False)
+    return linalg.symmetrize(total), float(np.finfo(product_dtype(n, source.dtype)).eps)
