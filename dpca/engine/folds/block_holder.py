@@ -195,4 +195,6 @@ def joined(messages: Sequence[Message]) -> Any:
     values = [message.value for message in messages]
     if messages[0].kind == "gather":
         return values
-    return [sum(arrays[1:], start=arrays[0]) for arrays in zip(*values, strict=True)]
+    # Squares that are out of range are then scaled or rejected by the rule.
+    with np.errstate(all="ignore"):
+        return [sum(arrays[1:], start=arrays[0]) for arrays in zip(*values, strict=True)]
