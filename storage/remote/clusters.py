@@ -242,7 +242,8 @@ def _sentence(error: Exception, client: Any, where: str) -> str | None:
 
 def lost_state(client: Any) -> ClusterError:
     """Return the error for a worker that was lost with a part of a state, which no other worker has."""
-    return ClusterError(f"a worker of {_address(client)} was lost with its part of a state: {_RESUME}")
+    lost = f"a worker of {_address(client)} was lost with its part of a state: {_RESUME}"
+    return ClusterError(_lost.get(client.id) or lost)
 
 
 def first_cause(error: BaseException) -> str:

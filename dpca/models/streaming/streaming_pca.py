@@ -103,6 +103,10 @@ class StreamingPCA(StreamingParameters, StreamedModel):
     2 q rows of d and one batch; n d^2 for "covariance", 8 d^2 bytes and a batch.
     {where}
 
+    If the basis of "incremental-svd" does not fit into a task, it is spread over all tasks by blocks of attributes, in
+    one pass and without ``keep_state``. Each task then needs its share of this memory. The result is the same up to
+    rounding error.
+
     A fit that has not converged gives a `ConvergenceWarning`: if ``variance_moved_`` is more than 2 % and, for
     "incremental-svd", ``captured_bound_`` is below 0.9.
 
