@@ -13,6 +13,7 @@ from dpca.engine.folds.fold import FoldReport, fold, plan_for
 from dpca.engine.folds.fold_tasks import ResultWriter
 from dpca.engine.folds.plan import FoldPlan
 from dpca.engine.folds.rounds import RoundScheme
+from dpca.engine.folds.spread import spread_fold
 from dpca.engine.sources.sampling import first_samples
 from dpca.engine.sources.source import Source
 from dpca.kernels.algebra.types import Array
@@ -106,6 +107,18 @@ class Passes:
         if self.count == 1:
             self.report = report
         return results
+
+    def spread(self, rule: Any, *, stage: str, result_so_far: Make) -> dict[str, Array]:
+        """Fold a rule over whole samples, with its state spread over blocks of attributes; see `over`.
+
+        ``result_so_far`` receives a list of one result.
+        """
+        self.count += 1
+        run, callback = self.run.below(f"{stage}-spread"), self._callback(result_so_far)
+        result, report = spread_fold(rule, self.source, run=run, stage=stage, callback=callback)
+        if self.count == 1:
+            self.report = report
+        return result
 
     def show(self, found: Any) -> None:
         """Call the callback with the results of a complete pass, before further passes."""

@@ -79,7 +79,7 @@ OTHERWISE = (
 def test_what_the_exact_solver_does_not_give_is_not_replaced(x: np.ndarray, options: dict[str, Any]) -> None:
     assert StreamingPCA(3, memory_budget=34 * 2**20).fit(x).method_ == "dual"
     with pytest.raises(PlanError, match="allow"):
-        StreamingPCA(3, memory_budget=34 * 2**20, **options).fit(x)
+        StreamingPCA(3, memory_budget=34 * 2**20, **options).fit(x, run=Run(threads=1))
 
 
 def test_without_centering_it_is_the_svd_of_the_samples(x: np.ndarray) -> None:
