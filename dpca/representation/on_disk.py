@@ -74,7 +74,7 @@ class ArrayOnDisk:
 
     def __getitem__(self, selection: Any) -> Array:
         array = _opened_once(self.array, self.identity) if isinstance(self.array, str) else self.array
-        parts = selection if isinstance(selection, tuple) else (selection,)
+        parts = selection if isinstance(selection, tuple) else (selection,) if selection is not ... else ()
         parts += (slice(None),) * (self.ndim - len(parts))
         taken = tuple(
             slice(*p.indices(n)) if isinstance(p, slice) else p for p, n in zip(parts, self.shape, strict=True)
