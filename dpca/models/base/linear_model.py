@@ -193,7 +193,7 @@ class LinearModel(ClassNamePrefixFeaturesOutMixin, ComponentModel):  # type: ign
                     f"this process may use {room / 1e6:,.0f} MB: use fewer, or PCA, which keeps its components on disk"
                 )
             self.mean_, self.components_ = mean[...].ravel(), components[...].reshape(len(components), -1)
-            self._on_disk = MappingProxyType({})
+            self._on_disk = {}
         return self
 
     def stored_at(self, path: str | os.PathLike[str]) -> None:
