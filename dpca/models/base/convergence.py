@@ -74,7 +74,7 @@ def check_scale(
     """
     d = sum(math.prod(found["components"].shape[1:]) for found in results)
     variance = sum(float(found["total_variance"]) for found in results) / d
-    largest = max(float(np.abs(found.get("mean_largest", found["mean"])).max()) for found in results)
+    largest = max(max(map(abs, _extremes(found.get("mean_largest", found["mean"])))) for found in results)
     check_deviation_scale(math.sqrt(variance) or largest or values(), what, dtype)
 
 
@@ -115,7 +115,7 @@ def check_result(
     DataError
     """
     in_memory = {name: found[name] for name in names if isinstance(found.get(name), np.ndarray)}
-    wrong = [name for name, values in in_memory.items() if not np.isfinite(values).all()]
+    wrong = [name for name, values in in_memory.items() if not np.isfinite(_extremes(values)).all()]
     if wrong:
         dtype = found[names[0]].dtype
         raise DataError(
@@ -123,3 +123,8 @@ def check_result(
             f"their squares stay in the range of {dtype}{otherwise}"
         )
     return found
+
+
+def _extremes(values: Array) -> tuple[float, float]:
+    """Return the smallest and the largest value, or NaN, without temporary arrays; 0 is one of the values."""
+    return float(values.min(initial=0)), float(values.max(initial=0))

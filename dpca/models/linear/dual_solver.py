@@ -20,10 +20,12 @@ from dpca.models.linear.component_store import MOST_BYTES, ComponentStore, folde
 from dpca.models.linear.solver_problem import Found, SolverProblem
 from dpca.models.linear.window_solver import Windows, dual_of_windows, plan_windows
 from dpca.partition.cells import CellGrid
+from dpca.rules.base.rule import Rule
 from dpca.rules.covariance.dual import (
     BlockGram,
     DualComponents,
     centered_gram,
+    components_rule,
     dual_basis,
     dual_share,
     dual_weights,
@@ -108,8 +110,8 @@ def plan_dual(problem: SolverProblem, passes: Passes) -> None:
         return
     attribute_blocks(BlockGram(problem.n, problem.center), passes, problem)
     k = 1 if problem.share is not None else problem.k
-    weights = no_values((k, problem.n), np.float64)
-    attribute_blocks(DualComponents(weights, problem.dtype), passes, replace(problem, k=k))
+    rule = components_rule(no_values((k, problem.n), np.float64), passes.source.dtype, problem.dtype, problem.center)
+    attribute_blocks(rule, passes, replace(problem, k=k))
 
 
 def _number_of(found: Found, problem: SolverProblem) -> int:
@@ -129,15 +131,16 @@ def _on_disk(problem: SolverProblem) -> bool:
 
 def _dual_components(weights: Array, passes: Passes, problem: SolverProblem) -> Found:
     """Return the components and the mean, from a pass over blocks of attributes."""
-    rule = DualComponents(weights, problem.dtype, problem.center)
+    rule = components_rule(weights, passes.source.dtype, problem.dtype, problem.center)
     grid = attribute_blocks(rule, passes, problem)
     results = passes.over(grid, rule)
-    shape = (len(rule.weights), *grid.sample_shape)
+    shape = (len(weights), *grid.sample_shape)
     joined = grid.join(((i, part["mean"][None, None]) for i, part in enumerate(results)), np.empty((1, *shape[1:])))
     mean = joined.ravel()
     # Results are freed one by one.
     parts = ((i, part.pop("image")[None]) for i, part in enumerate(results))
-    image = grid.join(parts, np.empty(shape, rule.dtype)) if len(rule.weights) else np.empty(shape, rule.dtype)
+    image = np.empty(shape, problem.dtype)
+    image = grid.join(parts, image) if len(weights) else image
     inner = np.sum([part["inner"] for part in results], axis=0)
     components = dual_basis(image.reshape(len(image), problem.d), problem.k, inner)
     return {"components": components, "mean": mean, "mean_square": np.asarray(mean @ mean)}
@@ -151,7 +154,7 @@ def _components_on_disk(weights: Array, passes: Passes, problem: SolverProblem) 
     """
     weights = linalg.fix_signs(weights.copy())
     for is_last in (False, True):
-        rule = DualComponents(weights, problem.dtype, problem.center)
+        rule = components_rule(weights, passes.source.dtype, problem.dtype, problem.center)
         grid = attribute_blocks(rule, passes, problem)
         folder, owner = folder_for(passes.run, rule, grid, passes.source)
         store = ComponentStore(folder, grid, len(weights), problem.dtype)
@@ -175,7 +178,7 @@ def _components_on_disk(weights: Array, passes: Passes, problem: SolverProblem) 
     }
 
 
-def attribute_blocks(rule: BlockGram | DualComponents, passes: Passes, problem: SolverProblem) -> CellGrid:
+def attribute_blocks(rule: Rule, passes: Passes, problem: SolverProblem) -> CellGrid:
     """Return the blocks of attributes of a pass: large ones with all samples, at least one for each worker.
 
     They are cut at borders of chunks if possible, along the axis with the most chunks, else along the longest axis.
@@ -187,7 +190,7 @@ def attribute_blocks(rule: BlockGram | DualComponents, passes: Passes, problem: 
     """
     source, n = passes.source, problem.n
     shape, chunks = tuple(source.shape[1:]), source.chunks[1:]
-    on_disk = isinstance(rule, DualComponents) and _on_disk(problem)
+    on_disk = not isinstance(rule, BlockGram) and _on_disk(problem)
     writer = ComponentStore("", CellGrid(shape, shape), problem.k, problem.dtype) if on_disk else None
     wanted = min(passes.run.n_parallel(), n * problem.d * source.dtype.itemsize // _SHORT_TASK)
     # Bytes that are moved for each byte of samples, divided by the rows of a batch: the sums are read and written.

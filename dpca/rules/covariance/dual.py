@@ -9,6 +9,7 @@ centered exactly. The sum over all attributes is the input of `dual_weights`. `D
 from __future__ import annotations
 
 import math
+from abc import abstractmethod
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -30,6 +31,8 @@ _BLOCK_ROWS = 1024
 _BLOCK_ATTRIBUTES, _LONG_BLOCK = 1024, 8192
 # Products of at most this number of samples take less time than reading them, so that they are always float64.
 _PRECISE_SAMPLES = 128
+# Bytes of the columns of all samples that are multiplied at a time.
+_COLUMN_BYTES = 2**19
 # Bytes of shifted samples at a time.
 _SHIFTED_BYTES = 2**22
 
@@ -49,9 +52,39 @@ def is_exact(n_samples: int, dtype: DTypeLike) -> bool:
     return n_samples <= _PRECISE_SAMPLES and dtype.kind in "iub" and dtype.itemsize <= 2
 
 
+class AllSamples(Rule):
+    """A rule that needs all samples of some attributes at once. The state holds them until all have arrived.
+
+    A subclass has the number of samples of the whole stream, ``n_samples``, and implements `_of_rows`.
+    """
+
+    n_samples: int
+
+    least_samples = 0
+
+    def _layout(self, n_features: int, dtype: DTypeLike) -> StateLayout:
+        return {"rows": ((self.n_samples, n_features), dtype)}
+
+    def _take(self, state: State, batch: Array) -> None:
+        first = state.counts["n_samples"]
+        if first + len(batch) > self.n_samples:
+            raise _miscounted(first + len(batch), self.n_samples)
+        state.arrays["rows"][first : first + len(batch)] = batch
+        state.counts["n_samples"] += len(batch)
+
+    def _finish(self, state: State) -> dict[str, Array]:
+        if state.counts["n_samples"] < self.n_samples:
+            raise _miscounted(state.counts["n_samples"], self.n_samples)
+        return self._of_rows(state.arrays.pop("rows"))
+
+    @abstractmethod
+    def _of_rows(self, rows: Array) -> dict[str, Array]:
+        """Return the result from all samples (n_samples, d)."""
+
+
 @dataclass(frozen=True)
-class BlockGram(Rule):
-    """Gram matrix of all samples over some of their attributes. The state holds the samples until all have arrived.
+class BlockGram(AllSamples):
+    """Gram matrix of all samples over some of their attributes.
 
     Products are of `product_dtype` over at most 1,024 attributes (8,192 in float64), and are summed in float64. They
     are exact integers for some samples, see `is_exact`, which are then not centered: `centered_gram` does it.
@@ -69,32 +102,18 @@ class BlockGram(Rule):
 
     n_samples: int
     center: bool = True
-    least_samples = 0
 
-    def _layout(self, n_features: int, dtype: DTypeLike) -> StateLayout:
-        return {"rows": ((self.n_samples, n_features), dtype)}
-
-    def _take(self, state: State, batch: Array) -> None:
-        first = state.counts["n_samples"]
-        if first + len(batch) > self.n_samples:
-            raise _miscounted(first + len(batch), self.n_samples)
-        state.arrays["rows"][first : first + len(batch)] = batch
-        state.counts["n_samples"] += len(batch)
-
-    def _finish(self, state: State) -> dict[str, Array]:
+    def _of_rows(self, rows: Array) -> dict[str, Array]:
         n = self.n_samples
-        if state.counts["n_samples"] < n:
-            raise _miscounted(state.counts["n_samples"], n)
-        samples, gram = state.arrays.pop("rows"), np.zeros((n, n))
-        dtype = product_dtype(n, samples.dtype)
-        if is_exact(n, samples.dtype):
-            return {"gram": _exact_gram(samples)}
-        for part in (samples[:, columns] for columns in blocks(samples.shape[1], _block_attributes(dtype))):
-            rows = linalg.scratch("attributes", part.shape[::-1], dtype)
-            np.copyto(rows, part.T)
+        gram, dtype = np.zeros((n, n)), product_dtype(n, rows.dtype)
+        if is_exact(n, rows.dtype):
+            return {"gram": _exact_gram(rows)}
+        for part in (rows[:, columns] for columns in blocks(rows.shape[1], _block_attributes(dtype))):
+            block = linalg.scratch("attributes", part.shape[::-1], dtype)
+            np.copyto(block, part.T)
             if self.center:
-                rows -= part.mean(axis=0, dtype=np.float64).astype(rows.dtype)[:, None]
-            linalg.add_lower(gram, linalg.gram_lower("gram", rows))
+                block -= part.mean(axis=0, dtype=np.float64).astype(block.dtype)[:, None]
+            linalg.add_lower(gram, linalg.gram_lower("gram", block))
         return {"gram": gram}
 
     def for_samples(self, n_samples: int) -> BlockGram:
@@ -300,6 +319,62 @@ class DualComponents(Rule):
         rows = max(1, min(n_rows, _BLOCK_ROWS))
         columns = min(d, self._columns(1, product))  # of a last short batch
         return max(_SHIFTED_BYTES, 64 * rows * 8) + (2 * k + 2) * columns * product.itemsize + 32 * d
+
+
+@dataclass(frozen=True, eq=False)
+class BlockComponents(AllSamples):
+    """The result of `DualComponents` from all samples at once, some columns after the other.
+
+    This takes less memory than the sums of `DualComponents` if there are few samples of few bytes, and fewer passes
+    over memory. For exact integers the result is bit-identical.
+
+    Parameters
+    ----------
+    rule : DualComponents
+
+    Holds n_samples x n_attributes values in the dtype of the input, and the result.
+    """
+
+    rule: DualComponents
+
+    @property
+    def n_samples(self) -> int:  # type: ignore[override]
+        """Number of samples of the whole stream."""
+        return int(self.rule.weights.shape[1])
+
+    def _of_rows(self, rows: Array) -> dict[str, Array]:
+        k, d = len(self.rule.weights), rows.shape[1]
+        image, mean, inner = np.empty((k, d), self.rule.dtype), np.empty(d), np.zeros((k, k))
+        for columns in blocks(d, self._columns):
+            part = np.ascontiguousarray(rows[:, columns])
+            found = self.rule.finish(self.rule.update(self.rule.init(part.shape[1], part.dtype), part))
+            image[:, columns], mean[columns] = found["image"], found["mean"]
+            inner += found["inner"]
+        return {"mean": mean, "image": image, "inner": inner}
+
+    @property
+    def _columns(self) -> int:
+        """Number of attributes at a time: their sums stay in the cache of a core."""
+        return max(256, _COLUMN_BYTES // (8 * (self.n_samples + len(self.rule.weights))))
+
+    def for_samples(self, n_samples: int) -> BlockComponents:
+        """Return the rule for another number of samples, with repeated weights."""
+        return replace(self, rule=self.rule.for_samples(n_samples))
+
+    def result_bytes(self, n_features: int, dtype: DTypeLike) -> int:
+        """Return the bytes of a result."""
+        return self.rule.result_bytes(n_features, dtype)
+
+    def work_bytes(self, n_rows: int, n_features: int, dtype: DTypeLike) -> int:
+        """Return the bytes of temporary arrays: those of some columns."""
+        return min(n_features, self._columns) * (16 * self.n_samples + 40 * len(self.rule.weights))
+
+
+def components_rule(weights: Array, source_dtype: DTypeLike, dtype: np.dtype[Any], center: bool) -> Rule:
+    """Return the rule of the components of samples of a dtype that holds less memory."""
+    rule = DualComponents(weights, dtype, center)
+    (k, n), itemsize = weights.shape, np.dtype(source_dtype).itemsize
+    return BlockComponents(rule) if n * itemsize <= 8 * (k + 2) else rule
 
 
 def orthonormal_weights(weights: Array, inner: Array) -> Array:

@@ -8,6 +8,7 @@ from fractions import Fraction
 import numpy as np
 import pytest
 
+from dpca.rules.covariance import dual
 from dpca.rules.covariance.dual import BlockGram, DualComponents, centered_gram, dual_basis, dual_weights, product_dtype
 from tests.rules.streams import fit
 
@@ -120,3 +121,32 @@ def test_any_weights_are_of_centered_samples(dtype: type) -> None:
     centered = x.astype(float) - x.mean(axis=0, dtype=float)
     np.testing.assert_allclose(found["image"], weights @ centered, atol=1e-10)
     np.testing.assert_allclose(found["inner"], weights @ centered @ centered.T @ weights.T, rtol=1e-10)
+
+
+@pytest.mark.parametrize("dtype", ["uint8", "int16", "float32"])
+def test_all_samples_at_once_give_what_batches_give(dtype: str) -> None:
+    rng = np.random.default_rng(3)
+    x, weights = rng.integers(0, 90, (7, 9000)).astype(dtype), rng.normal(size=(3, 7))
+    sums = dual.DualComponents(weights, np.dtype("f4"))
+    results = []
+    for rule, sizes in ((sums, (2, 5)), (dual.BlockComponents(sums), (7,)), (dual.BlockComponents(sums), (3, 4))):
+        state = rule.init(9000, dtype)
+        for part in np.split(x, np.cumsum(sizes)[:-1]):
+            state = rule.update(state, part)
+        results.append(rule.finish(state))
+    expected = weights @ (x - x.astype(float).mean(axis=0))
+    for found in results:
+        np.testing.assert_allclose(found["image"], expected, rtol=1e-5, atol=1e-4)
+        np.testing.assert_allclose(found["inner"], expected @ expected.T, rtol=1e-9)
+        np.testing.assert_allclose(found["mean"], x.astype(float).mean(axis=0), rtol=1e-12)
+        if dtype != "float32":
+            np.testing.assert_array_equal(found["image"], results[0]["image"])
+    with pytest.raises(ValueError, match="n_samples"):
+        rule = dual.BlockComponents(sums)
+        rule.finish(rule.update(rule.init(9000, dtype), x[:5]))
+
+
+def test_the_rule_that_holds_less_is_taken() -> None:
+    few, many = np.zeros((3, 8)), np.zeros((3, 64))
+    assert isinstance(dual.components_rule(few, "u1", np.dtype("f4"), True), dual.BlockComponents)
+    assert isinstance(dual.components_rule(many, "f4", np.dtype("f4"), True), dual.DualComponents)
