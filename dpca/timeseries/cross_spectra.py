@@ -130,9 +130,9 @@ def spod(
     Returns
     -------
     SpectralModes
-        A field with d attributes takes 8 F (n_modes + oversampling) d bytes in float32, and some blocks. If a task cannot
-        hold that, the Gram matrices of all blocks give the exact modes, in two passes by blocks of attributes. The modes
-        must fit into the memory of this process.
+        A field with d attributes takes 8 F (n_modes + oversampling) d bytes in float32, and some blocks. If a task
+        cannot hold that, the Gram matrices of all blocks give the exact modes, in two passes by blocks of attributes.
+        The modes must fit into the memory of this process.
 
     Raises
     ------
