@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import math
 import os
 from collections.abc import Callable, Mapping, Sequence
@@ -13,11 +12,11 @@ import numpy as np
 import zarr
 from numpy.typing import NDArray
 
-from dpca.storage.arrays.arrays import create_array, create_root, write_strings
+from dpca.storage.arrays.arrays import create_array, create_root, kept_layout, write_strings
 from dpca.storage.arrays.coordinates import write_coordinates
 from dpca.storage.arrays.layout import SHARD_BYTES, Layout, axes_for, choose_layout, count_spatial
 from dpca.storage.arrays.reading import open_group, root_facts
-from dpca.storage.disk import exists, folder_bytes, read_file, require_free_space, writing_errors
+from dpca.storage.disk import folder_bytes, require_free_space, writing_errors
 from dpca.storage.errors import DataError, PlanError, StoreError
 from dpca.storage.images import DecodeOptions
 from dpca.storage.integrity.manifest import METADATA
@@ -38,6 +37,8 @@ _LABEL_CHUNK = 65536
 # codec: 4.0). Raw chunks bypass Zarr and require one.
 _SHARD_COPIES = 4
 _TASK_OVERHEAD = 24 << 20
+# Samples are not divided into shards of fewer bytes.
+_LEAST_PART = 1 << 20
 
 
 def ingest(
@@ -86,13 +87,14 @@ def ingest(
     DataError
         If the source or one of its samples is invalid. The message names the first invalid sample.
     PlanError
-        If a shard of one sample exceeds the memory of a task.
+        If a shard of one sample exceeds the memory of a task, and the source does not read boxes of samples.
     StoreError
         If the store cannot be written, or it overlaps the source.
 
     Notes
     -----
-    A task reads, decodes and writes one shard (at most 128 MiB, or one sample). Sequential sources (compressed archives
+    A task reads, decodes and writes one shard of at most 128 MiB: some samples, or a box of one sample. Images, and
+    arrays that are not read in boxes, are written in whole samples. Sequential sources (compressed archives
     and arrays) are read by this process, which sends blocks to the tasks.
     """
     use_storage_options(storage_options)
@@ -106,8 +108,9 @@ def ingest(
 
     def steps(work: Workspace) -> int:
         require_samples(reader)
+        _check_samples(reader, run.task_bytes())
         form = survey(reader, reading)
-        layout = _kept_layout(work) or _layout(reader, form, cells, run.task_bytes(), shard_bytes)
+        layout = kept_layout(work.store, "samples") or _layout(reader, form, cells, run.task_bytes(), shard_bytes)
         needed = _bytes_to_write(work, len(reader), form, layout)
         with writing_errors(target, needed):
             require_free_space(target, needed, f"the stack of '{reader.name}'")
@@ -159,20 +162,25 @@ def plan_ingest(
         If a shard of one sample exceeds ``memory``.
     """
     require_samples(reader)
+    _check_samples(reader, memory)
     form = survey(reader, reading)
     lengths = cells(form.axes[1:] if not reader.encoded else ("y", "x"))
     layout = _layout(reader, form, lengths, memory, shard_bytes)
     return (len(reader), *form.sample_shape), form.dtype, layout, form.axes
 
 
-def _check_memory(reader: Reader, form: SampleForm, layout: Layout, memory: int | None) -> None:
-    need = task_bytes(reader, form.dtype, layout)
-    if memory is not None and need > memory:
-        raise PlanError(
-            f"reading '{reader.name}' and writing a shard of {layout.rows_per_shard:,} samples requires "
-            f"{need / 1e6:,.0f} MB, but the memory of a task is {memory / 1e6:,.0f} MB: give each worker at least "
-            f"{math.ceil((need - memory) / 1e6):,} MB more"
-        )
+def _refuse(reader: Reader, need: int, what: str, memory: int) -> PlanError:
+    return PlanError(
+        f"reading '{reader.name}' and writing a shard of {what} requires {need / 1e6:,.0f} MB, but the memory of a "
+        f"task is {memory / 1e6:,.0f} MB: give each worker at least {math.ceil((need - memory) / 1e6):,} MB more"
+    )
+
+
+def _check_samples(reader: Reader, memory: int | None) -> None:
+    """Refuse an array whose samples are read whole and exceed the memory, before one is read."""
+    need = _SHARD_COPIES * prod(reader.sample_shape) * reader.dtype.itemsize + _TASK_OVERHEAD
+    if memory is not None and need > memory and not (reader.encoded or reader.reads_boxes):
+        raise _refuse(reader, need, "1 samples", memory)
 
 
 def task_bytes(reader: Reader, dtype: np.dtype[Any], layout: Layout) -> int:
@@ -224,31 +232,33 @@ def _cell_lengths(cell_shape: int | Sequence[int], reader: Reader) -> list[int]:
 def _layout(
     reader: Reader, form: SampleForm, cells: Sequence[int] | None, memory: int | None, shard_bytes: int | None
 ) -> Layout:
-    """Return chunks and shards. Shards are halved until a task with one shard fits the memory."""
+    """Return chunks and shards. Shards are halved until a task with one shard fits the memory.
+
+    Shards that are parts of a sample require a source that reads boxes.
+    """
     shape, most = (len(reader), *form.sample_shape), shard_bytes or SHARD_BYTES
+    part = SHARD_BYTES if reader.reads_boxes else None
     while True:
         try:
-            layout = choose_layout(shape, form.dtype.itemsize, form.axes, cells, most)
+            layout = choose_layout(shape, form.dtype.itemsize, form.axes, cells, most, part)
         except ValueError as error:
             raise DataError(str(error)) from error
-        if memory is None or layout.rows_per_shard == 1 or task_bytes(reader, form.dtype, layout) <= memory:
-            _check_memory(reader, form, layout, memory)
+        need = task_bytes(reader, form.dtype, layout)
+        if memory is None or need <= memory:
             return layout
-        most //= 2
-
-
-def _kept_layout(work: Workspace) -> Layout | None:
-    """Return the layout of an interrupted run, which another memory limit does not change; None if there is none."""
-    samples = work.store / "samples"
-    if not exists(samples / METADATA):
-        return None
-    metadata = json.loads(read_file(samples / METADATA))
-    shards, chunks = (one["configuration"]["chunk_shape"] for one in (metadata["chunk_grid"], metadata["codecs"][0]))
-    return Layout(tuple(chunks), tuple(shards))
+        if layout.rows_per_shard > 1:
+            most //= 2
+        elif part is not None and part > _LEAST_PART:
+            part //= 2
+        else:
+            boxes = len(layout.boxes(form.sample_shape))
+            what = "1 samples" if boxes == 1 else f"one of {boxes:,} boxes of a sample"
+            raise _refuse(reader, need, what, memory)
 
 
 def _bytes_to_write(work: Workspace, n_items: int, form: SampleForm, layout: Layout) -> int:
-    whole = n_items * prod(layout.shards[1:]) * form.dtype.itemsize
+    padded = (-(-n // c) * c for n, c in zip(form.sample_shape, layout.chunks[1:], strict=True))
+    whole = n_items * prod(padded) * form.dtype.itemsize
     if form.codec == "blosc":
         whole = int(whole / _BLOSC_SAVES)
     return max(0, whole - folder_bytes(work.store))

@@ -8,16 +8,19 @@
 A done-marker records the items of each shard. After a rejection, the plan of all shards that are not submitted yet
 changes immediately, so that a rare rejection only costs the shards in flight. The next pass writes the shards with
 other items again, until a pass rejects nothing. Without rejections there is one pass.
+
+A sample that is larger than a shard has several shards, its *parts*. Each is read and written by its own task.
 """
 
 from __future__ import annotations
 
 import os
 from collections import deque
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import CancelledError
 from dataclasses import dataclass
 from hashlib import blake2b
+from itertools import product
 from math import prod
 from typing import Any
 
@@ -44,8 +47,8 @@ from dpca.storage.transaction.workspace import Workspace
 # Memory for the blocks of a sequential source that wait for their tasks.
 _WAITING_BYTES = 1 << 30
 _ATTEMPTS = 3
-PlannedShard = tuple[int, NDArray[np.int64]]
-"""The number of a shard, and the items of the source in this shard."""
+PlannedShard = tuple[int, int, NDArray[np.int64]]
+"""The number of the shards of some samples, the number of a part, and the items of the source in this shard."""
 
 
 @dataclass(frozen=True)
@@ -59,7 +62,7 @@ class ShardResult:
 
 def write_decoded(
     array_path: str,
-    start: int,
+    start: Sequence[int],
     source: Callable[[], Block] | Block,
     form: SampleForm,
     stop: bool,
@@ -70,10 +73,10 @@ def write_decoded(
     ----------
     array_path : str
         Path of the samples of the stack.
-    start : int
-        First row of the shard.
+    start : sequence of int
+        Index of the first value of the shard along each axis.
     source : callable or block
-        Return value of `Reader.part`, or a block from `Reader.stream`.
+        Return value of `Reader.part` or `Reader.box`, or a block from `Reader.stream`.
     form : SampleForm
         Form of the samples. If it has no data range, the range of the values is computed.
     stop : bool
@@ -98,7 +101,7 @@ def write_decoded(
     rejected: list[tuple[int, str]] = []
     if isinstance(block, np.ndarray):
         values = np.ma.getdata(block)
-        rejected += _no_data(block)
+        rejected += _no_data(block, start[1:])
     else:
         values = np.empty((len(block), *form.sample_shape), form.dtype)
         for i, payload in enumerate(block):
@@ -116,8 +119,11 @@ def write_decoded(
     return ShardResult((), float(values.min()), float(values.max()))
 
 
-def _no_data(block: NDArray[Any]) -> Iterator[tuple[int, str]]:
-    """Yield the index of each sample with a value that is missing (masked) or not finite, and the reason."""
+def _no_data(block: NDArray[Any], corner: Sequence[int]) -> Iterator[tuple[int, str]]:
+    """Yield the index of each sample with a value that is missing (masked) or not finite, and the reason.
+
+    ``corner`` is the place of the block in a sample.
+    """
     values = np.ma.getdata(block)
     masked = np.ma.is_masked(block)
     if values.dtype.kind != "f" and not masked:
@@ -127,11 +133,12 @@ def _no_data(block: NDArray[Any]) -> Iterator[tuple[int, str]]:
     if masked:
         bad = bad | absent
     for i in np.flatnonzero(bad.reshape(len(values), -1).any(axis=1)):
-        where = tuple(int(j) for j in np.argwhere(bad[i])[0])
-        if masked and absent[i][where]:
+        inside = tuple(int(j) for j in np.argwhere(bad[i])[0])
+        where = tuple(c + j for c, j in zip(corner, inside, strict=True))
+        if masked and absent[i][inside]:
             yield int(i), f"has a missing value at {where}: {cf.REMEDY}"
         else:
-            yield int(i), f"has the value {values[i][where]} at {where}: {cf.REMEDY}"
+            yield int(i), f"has the value {values[i][inside]} at {where}: {cf.REMEDY}"
 
 
 class StackWriter:
@@ -173,6 +180,7 @@ class StackWriter:
         self._work, self._reader, self._form, self._layout = work, reader, form, layout
         self._stop, self._run = stop, run
         self._path = str(work.store / "samples")
+        self._boxes = layout.boxes(form.sample_shape)
         with within_memory(f"'{reader.name}'"):
             self.rejected = dict(reader.refused)
             for shard in range(layout.n_shards(len(reader))):
@@ -211,7 +219,8 @@ class StackWriter:
         """Return the data range of the form, or else the range of all stored values."""
         if self._form.data_range is not None:
             return self._form.data_range
-        records = [self._work.record(_unit(shard)) for shard in range(self._layout.n_shards(len(self.kept)))]
+        units = product(range(self._layout.n_shards(len(self.kept))), range(len(self._boxes)))
+        records = [self._work.record(self._unit(*unit)) for unit in units]
         return found_range(min(record["low"] for record in records), max(record["high"] for record in records))
 
     def _size_array(self) -> None:
@@ -239,40 +248,51 @@ class StackWriter:
         return len(self.rejected) == n_rejected
 
     def _finished(self, filled: PlannedShard, outcome: ShardResult) -> None:
-        shard, items = filled
+        shard, part, items = filled
         if outcome.rejected:
             self._reject(shard, {int(items[i]): reason for i, reason in outcome.rejected})
         else:
-            self._work.mark_done(_unit(shard), _mark(items), {"low": outcome.low, "high": outcome.high})
+            self._work.mark_done(self._unit(shard, part), _mark(items), {"low": outcome.low, "high": outcome.high})
 
     def _shards(self, stage: Stage) -> Iterator[tuple[PlannedShard, int, tuple[Any, ...]]]:
         """Yield the shards that one pass writes, each with the arguments of `write_decoded`."""
         planned: deque[PlannedShard] = deque()
         wanted = self._wanted(planned, stage)
         sources: Iterator[Any]
-        if self._reader.random_access:
+        if len(self._boxes) > 1:
+            sources = (self._reader.box(items, self._boxes[planned[-1][1]]) for items in wanted)
+        elif self._reader.random_access:
             sources = map(self._reader.part, wanted)
         else:
             sources = map(self._shipped, self._reader.stream(wanted))
         for source in sources:
-            shard, items = planned.popleft()
-            start = shard * self._layout.rows_per_shard
-            yield (shard, items), len(items), (self._path, start, source, self._form, self._stop)
+            shard, part, items = planned.popleft()
+            start = (shard * self._layout.rows_per_shard, *(a for a, _ in self._boxes[part]))
+            finished = len(items) if self._is_last(part) else 0
+            yield (shard, part, items), finished, (self._path, start, source, self._form, self._stop)
 
     def _wanted(self, planned: deque[PlannedShard], stage: Stage) -> Iterator[list[int]]:
         """Yield the items of each shard that is missing or changed, by the current plan."""
         rows, n_rows = self._layout.rows_per_shard, len(self.kept)
         shard = 0
         while shard * rows < len(self.kept):
-            items = self.kept[shard * rows : (shard + 1) * rows]
-            # After a rejection, the end of the last shard and the end of the array differ until the next pass.
-            if len(items) == rows or len(self.kept) == n_rows:
-                if self._work.is_done(_unit(shard), _mark(items)):
-                    stage.advance(len(items))
-                else:
-                    planned.append((shard, items))
+            for part in range(len(self._boxes)):
+                items = self.kept[shard * rows : (shard + 1) * rows]
+                # After a rejection, the end of the last shard and the end of the array differ until the next pass.
+                if not len(items) or not (len(items) == rows or len(self.kept) == n_rows):
+                    continue
+                if not self._work.is_done(self._unit(shard, part), _mark(items)):
+                    planned.append((shard, part, items))
                     yield items.tolist()
+                elif self._is_last(part):
+                    stage.advance(len(items))
             shard += 1
+
+    def _is_last(self, part: int) -> bool:
+        return part == len(self._boxes) - 1
+
+    def _unit(self, shard: int, part: int) -> str:
+        return f"shard {shard}" if len(self._boxes) == 1 else f"shard {shard} {part}"
 
     def _reject(self, shard: int, found: dict[int, str]) -> None:
         self.rejected.update(found)
@@ -281,11 +301,11 @@ class StackWriter:
             raise refusal(self._reader, first, found[first])
         # A resumed run reads these records. Otherwise it would find the rejections again, one window at a time.
         known = self._recorded(shard) | found
-        self._work.mark_done(_unit(shard, "rejected"), record={str(i): why for i, why in known.items()})
+        self._work.mark_done(_rejections(shard), record={str(i): why for i, why in known.items()})
         self._recount()
 
     def _recorded(self, shard: int) -> dict[int, str]:
-        unit = _unit(shard, "rejected")
+        unit = _rejections(shard)
         if not self._work.is_done(unit):
             return {}
         return {int(item): reason for item, reason in self._work.record(unit).items()}
@@ -317,8 +337,8 @@ class StackWriter:
         return max(2, min(2 * threads, _WAITING_BYTES // shard_bytes))
 
 
-def _unit(shard: int, what: str = "shard") -> str:
-    return f"{what} {shard}"
+def _rejections(shard: int) -> str:
+    return f"rejected {shard}"
 
 
 def _mark(items: NDArray[np.int64]) -> str:

@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 
 from dpca.storage.arrays.arrays import Codec, choose_codec
 from dpca.storage.arrays.coordinates import Coordinates
-from dpca.storage.arrays.layout import CHANNEL, SAMPLE, axes_for
+from dpca.storage.arrays.layout import CHANNEL, SAMPLE, axes_for, box_shape
 from dpca.storage.errors import DataError
 from dpca.storage.images import Color, DecodeOptions, decode
 from dpca.storage.pictures import NAMES
@@ -22,6 +22,8 @@ from dpca.storage.readers.base import seen, within_memory
 
 # The codec is tested on at most this number of samples and of bytes.
 _TRIED, _TRIED_BYTES = 8, 4 << 20
+# A sample of more bytes is not read for this, only the center of the first one.
+_LARGE_BYTES = 64 << 20
 
 
 @dataclass(frozen=True)
@@ -160,9 +162,9 @@ def _form(reader: Reader, options: ReadOptions) -> SampleForm:
         axes: tuple[str, ...] = ("y", "x", CHANNEL)[: tried.ndim - 1]
     else:
         tried = _some_rows(reader)
-        axes = reader.axes or axes_for(tried.shape[1:])
+        axes = reader.axes or axes_for(reader.sample_shape)
     return SampleForm(
-        sample_shape=tried.shape[1:],
+        sample_shape=tried.shape[1:] if reader.encoded else reader.sample_shape,
         dtype=tried.dtype,
         axes=(SAMPLE, *axes),
         codec=choose_codec(tried),
@@ -237,6 +239,11 @@ def _first_images(reader: Reader, rules: DecodeOptions, stop: bool) -> tuple[Dec
 def _some_rows(reader: Reader) -> NDArray[Any]:
     row_bytes = prod(reader.sample_shape) * reader.dtype.itemsize
     n = min(_TRIED, max(1, _TRIED_BYTES // row_bytes), len(reader))
+    if row_bytes > _LARGE_BYTES and reader.reads_boxes:
+        shape = reader.sample_shape
+        box = box_shape(shape, _TRIED_BYTES // reader.dtype.itemsize, (1,) * len(shape))
+        starts = [(length - b) // 2 for length, b in zip(shape, box, strict=True)]
+        return np.asarray(reader.box([0], tuple((a, a + b) for a, b in zip(starts, box, strict=True)))())
     # Rows are spread over the stack if random access is free, since data often begin with a constant.
     rows = np.linspace(0, len(reader) - 1, n).astype(int) if reader.random_access else np.arange(n)
     return np.asarray(reader.fetch(sorted(set(rows.tolist()))))

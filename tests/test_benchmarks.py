@@ -17,7 +17,7 @@ import pytest
 from tests.benchmarks import run, terabyte
 from tests.benchmarks.inputs import Inputs
 from tests.benchmarks.sides import Line, at_least, at_most, compared, one_processor, ratio_of
-from tests.benchmarks.speed import cluster_speed, scheduler_load
+from tests.benchmarks.speed import cluster_speed, scheduler_load, spread_speed
 
 
 @pytest.fixture(autouse=True)
@@ -75,6 +75,13 @@ def test_workers_are_compared(cluster: Any, tmp_path: Path) -> None:
     assert [line.unit for line in lines] == ["wall s"] * 3 + ["CPU s"]
     dask = lines[-1].sides
     assert dask["Dask"] == pytest.approx(dask["on a cluster"] - dask["in this process"], rel=1e-3)
+
+
+def test_a_spread_basis_is_compared(cluster: Any, tmp_path: Path) -> None:
+    path = spread_speed.stack(tmp_path, 40, 2**12)
+    time, memory = spread_speed.compared_sides(path, 1, cluster, cluster)
+    assert (time.unit, memory.unit) == ("CPU s", "bytes")
+    assert set(time.sides) == set(memory.sides) == {"one worker", "spread"}
 
 
 def test_what_became_worse_ends_with_1(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

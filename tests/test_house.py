@@ -66,6 +66,8 @@ WRITERS = {
     "dpca.cli.running": "the null device",
     "dpca.jobs.compressed.append_write": "links of shards, in the store of a workspace",
     "dpca.jobs.plans.plan": "a temporary folder",
+    "dpca.models.base.store": "links of shards, in the store of a workspace",
+    "dpca.models.linear.component_store": "a temporary folder of this user alone, or the checkpoints of a run",
     "dpca.plots.png": "memory",
     "dpca.report.record": "the folder of a report, which `check_output` or `check_report` was given",
     "dpca.pipelines.reproduce_streaming": "a temporary folder beside an `OutputFile`",

@@ -6,12 +6,12 @@ import math
 from abc import ABC, abstractmethod
 from collections.abc import Callable
 from dataclasses import dataclass, replace
-from functools import cached_property, lru_cache
+from functools import cached_property, lru_cache, partial
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from dpca.explore.originals import Originals, StoreGuard
+from dpca.explore.originals import WHOLE_SAMPLE, LargeSample, Originals, StoreGuard
 from dpca.kernels.algebra.types import Array
 from dpca.kernels.pixels import Pixels
 from dpca.plots.numbers import counted
@@ -22,6 +22,7 @@ if TYPE_CHECKING:  # these imports take seconds
     from dpca.models.scores import Scores
     from dpca.representation.base import Representation
     from dpca.representation.compressed.compressed import Compressed
+    from dpca.representation.linear import LinearRepresentation
 
 # Most scores that are read to find outliers, and most samples that are sorted.
 _MOST_SCORES = 2**27
@@ -34,7 +35,7 @@ class Pictured:
 
     Attributes
     ----------
-    vectors : array (count, *sample_shape) or None
+    vectors : array (count, *sample_shape), list of LargeSample, or None
         The first components; those of cells or bands are joined. Components of patches have the shape of a patch.
     cell_shape : tuple of int or None
         Shape of the cells. The signs of components differ from cell to cell.
@@ -46,9 +47,9 @@ class Pictured:
         Of the components.
     """
 
-    vectors: Array | None
+    vectors: Array | list[LargeSample] | None
     cell_shape: tuple[int, ...] | None
-    mean: Array | None
+    mean: Array | LargeSample | None
     share: Array
     description: str
 
@@ -63,9 +64,14 @@ class Pictured:
         share = share.reshape(-1, share.shape[-1]).mean(axis=0) if share.size else share.ravel()
         if isinstance(model, EOF):
             return cls(np.asarray(model.eofs())[:count], None, None, share, words)
-        patches = isinstance(model, PatchPCA)
+        patches, shape, k = isinstance(model, PatchPCA), tuple(model.sample_shape_), model.basis_.score_shape[-1]
+        divided = boxed(model.basis_, model.basis_.dtype)
+        if divided is not None:
+            maps = [LargeSample(shape, divided.dtype, partial(divided.component, i)) for i in range(min(count, k))]
+            average = LargeSample(shape, divided.mean.dtype, divided.mean_box)
+            return cls(maps, None, average, share, f"{words}, {counted(k, 'component')}")
         vectors = model.components_[:count] if patches else model.component_maps(count)
-        mean, k = getattr(model, "mean_", None), model.basis_.score_shape[-1]
+        mean = getattr(model, "mean_", None)
         mean = None if mean is None else np.asarray(mean).reshape(vectors.shape[1:] if patches else model.sample_shape_)
         words += f", {counted(k, 'component')}"
         return cls(vectors, model.basis_.cell_shape, mean, share, words)
@@ -83,7 +89,7 @@ class Decoder(ABC):
     n_components: int
 
     @abstractmethod
-    def decode(self, index: int, k: int) -> Array:
+    def decode(self, index: int, k: int) -> Array | LargeSample:
         """Return the reconstruction from the first ``k`` components, with the stack's shape and dtype."""
 
     @abstractmethod
@@ -131,9 +137,16 @@ class OfBasis(Decoder):
         self._scores = lru_cache(16)(read)
         self._leading = lru_cache(8)(basis.leading)
 
-    def decode(self, index: int, k: int) -> Array:
+    def decode(self, index: int, k: int) -> Array | LargeSample:
         """Return the sample by its first ``k`` components."""
         scores = self._scores(index)[..., :k]
+        dtype = self._basis.decoded_dtype(scores.dtype) if self._pixels is None else self._pixels.dtype
+        divided = boxed(self._basis, dtype)
+        if divided is not None:
+            from dpca.representation.reconstruction import decoded_box
+
+            read = partial(decoded_box, divided, scores, 0, pixels=self._pixels)
+            return LargeSample(divided.sample_shape, dtype, read)
         sample: Array = self._leading(k).decode(scores, "the scores", index, pixels=self._pixels)[0]
         return sample
 
@@ -147,7 +160,23 @@ class OfBasis(Decoder):
 def decoder_of_model(basis: Representation, originals: Originals, pixels: Pixels | None) -> Decoder:
     """Return a decoder that encodes each sample with a model first."""
     dtype = basis.score_dtype(originals.stack.dtype)
-    return OfBasis(basis, lambda index: basis.encode(originals.read(index)[None], "the sample", index), dtype, pixels)
+
+    def read(index: int) -> Array:
+        divided = boxed(basis, originals.stack.dtype)
+        if divided is None:
+            return basis.encode(originals.whole(index)[None], "the sample", index)
+        from dpca.representation.reconstruction import encoded_in_boxes
+
+        return encoded_in_boxes(divided, partial(originals.box, index), originals.stack.dtype)
+
+    return OfBasis(basis, read, dtype, pixels)
+
+
+def boxed(basis: Representation, dtype: np.dtype[Any]) -> LinearRepresentation | None:
+    """Return a representation that decodes samples of a type in boxes; None if they are small, or decoded whole."""
+    from dpca.representation.linear import in_boxes
+
+    return in_boxes(basis) if math.prod(basis.sample_shape) * dtype.itemsize > WHOLE_SAMPLE else None
 
 
 class OfScores(OfBasis):
@@ -206,10 +235,15 @@ class OfCompressed(Decoder):
         self._level = lru_cache(8)(lambda k: replace(store, level=None if k == self.n_components else k))
         self._bytes = math.nan if is_url(store.path) else folder_bytes(store.path) / max(1, len(store))
 
-    def decode(self, index: int, k: int) -> Array:
+    def decode(self, index: int, k: int) -> Array | LargeSample:
         """Return the reconstruction from the first ``k`` components of each cell; with all, the store's own."""
         self._guard.require()
-        sample: Array = self._level(k)[index]
+        shape, level = tuple(self._store.shape[1:]), self._level(k)
+        if math.prod(shape) * self._store.dtype.itemsize > WHOLE_SAMPLE:
+            return LargeSample(
+                shape, self._store.dtype, lambda region: level[(index, *(slice(*ends) for ends in region))]
+            )
+        sample: Array = level[index]
         return sample
 
     def describe_size(self, k: int) -> str:

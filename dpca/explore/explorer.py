@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 
 from dpca.explore.decoders import Decoder, Pictured, decoder_of_model
-from dpca.explore.originals import Originals, SampleNames
+from dpca.explore.originals import LargeSample, Originals, SampleNames
 from dpca.kernels.algebra.types import Array
 from dpca.kernels.pixels import Pixels
 from dpca.plots.numbers import shape_words
@@ -70,12 +70,14 @@ class SourceFacts:
         shown: Array = np.fmax.reduce(planes) if number is None else planes[min(number, len(planes) - 1)]
         return shown
 
-    def picture(self, sample: Array, number: int | None, longest: int) -> Array:
+    def picture(self, sample: Array | LargeSample, number: int | None, longest: int) -> Array:
         """Return `plane` as a panel of at most ``longest`` rows and columns, with the values of the sample."""
+        if isinstance(sample, LargeSample):
+            return panel(sample.plane(number, self.plane_axes, longest), self.plane_axes)
         # It is thinned before any computation, because an image of 1 GB has 8 GB as float64.
         return panel(thinned(self.plane(sample, number), longest), self.plane_axes)
 
-    def thumbnail(self, sample: Array, number: int | None, longest: int) -> Array:
+    def thumbnail(self, sample: Array | LargeSample, number: int | None, longest: int) -> Array:
         """Return `picture` in 0..1, on its own scale."""
         values = self.picture(sample, number, longest)
         return intensity(values, shown_range([values], self.dtype, self.data_range))
@@ -270,7 +272,8 @@ class Explorer:
         if decoder is not None:
             names += [name for name in ("ssim", "psnr", "mse") if name in decoder.quality]
             names += ["distance"] if decoder.has_distances else []
-            names += ["measured"] if not decoder.quality and self.originals is not None else []
+            small = self.originals is not None and not self.originals.are_large
+            names += ["measured"] if small and not decoder.quality else []
         return {name: ORDERS[name] for name in names}
 
     def order(self, name: str) -> Sequence[int] | Array:
@@ -307,12 +310,13 @@ class Explorer:
     def _error(self, decoder: Decoder, index: int) -> float:
         assert self.originals is not None
         y = decoder.decode(index, decoder.n_components)
-        return float(np.mean((self.originals.read(index).astype(np.float64) - y) ** 2))
+        assert isinstance(y, np.ndarray)  # large samples are not measured
+        return float(np.mean((self.originals.whole(index).astype(np.float64) - y) ** 2))
 
-    def _measured(self, x: Array, y: Array) -> dict[str, float]:
-        """Return the quality of a reconstruction; empty without a data range, because quality depends on it."""
+    def _measured(self, x: Array | LargeSample, y: Array | LargeSample) -> dict[str, float]:
+        """Return the quality of a reconstruction; empty without a data range, and if a sample is not read whole."""
         facts = self._facts()
-        if facts.data_range is None:
+        if facts.data_range is None or isinstance(x, LargeSample) or isinstance(y, LargeSample):
             return {}
         # Imported here, because it takes half a second and the first picture does not need it.
         from dpca.kernels.quality import has_ssim, mse_per_sample, psnr_from_mse, ssim_per_sample
@@ -325,6 +329,10 @@ class Explorer:
         return numbers
 
 
-def _eigenimage(vector: Array, facts: SourceFacts, cells: tuple[int, ...] | None, plane: int | None) -> Array:
+def _eigenimage(
+    vector: Array | LargeSample, facts: SourceFacts, cells: tuple[int, ...] | None, plane: int | None
+) -> Array:
+    if isinstance(vector, LargeSample):  # of which cells are hardly visible
+        return by_sign(facts.picture(vector, facts.n_planes // 2 if plane is None else plane, EIGENIMAGE))
     values = panel(facts.plane(vector, facts.n_planes // 2 if plane is None else plane), facts.plane_axes)
     return by_sign(thinned(align_signs(values, cells), EIGENIMAGE))

@@ -6,13 +6,15 @@ import math
 import os
 import time
 from collections.abc import Callable
-from functools import lru_cache
+from dataclasses import dataclass
+from functools import lru_cache, partial
 from typing import Any
 
 import numpy as np
 import zarr
 
-from dpca.kernels.algebra.types import Array
+from dpca.kernels.algebra.types import Array, Region
+from dpca.plots.panels import strided
 from dpca.storage.arrays.layout import MAX_CHUNK
 from dpca.storage.arrays.reading import model_of, read_into
 from dpca.storage.disk import exists
@@ -24,10 +26,68 @@ from dpca.storage.transaction.claim import read_json
 
 # Bytes of the cache of samples. Neighbors of a sample are kept, because they come from the same chunk.
 _KEPT_BYTES = 2**26
-#: Most bytes of a sample; with a model, showing it takes about ten times as much memory.
+#: Most bytes of a sample that is read whole; with a model, showing it takes about ten times as much memory.
+WHOLE_SAMPLE = 2**26
+#: Most bytes of a chunk of larger samples, and of samples that are decoded whole.
 MAX_SAMPLE = 2**30
 # Number of names that are read at once.
 _NAMES = 2**14
+
+
+@dataclass(frozen=True)
+class LargeSample:
+    """A large sample. Only its pixels on the page are read.
+
+    Parameters
+    ----------
+    shape : tuple of int
+    dtype : dtype
+    read : callable
+        Returns a box of the sample.
+    """
+
+    shape: tuple[int, ...]
+    dtype: np.dtype[Any]
+    read: Callable[[Region], Array]
+
+    def plane(self, number: int | None, axes: tuple[str, ...], longest: int) -> Array:
+        """Return an image of the sample with every n-th row and column, at most ``longest`` of each.
+
+        ``number`` is that of a slice of a volume; None is the maximum of all slices. ``axes`` are those of an image.
+        """
+        leading, rest = self.shape[: -len(axes)], self.shape[-len(axes) :]
+        places = range(math.prod(leading)) if number is None else [min(number, math.prod(leading) - 1)]
+        shown: Array | None = None
+        for place in places:
+            at = tuple((int(i), int(i) + 1) for i in np.unravel_index(place, leading)) if leading else ()
+
+            def read(region: Region, at: Region = at) -> Array:
+                return self.read((*at, *region)).reshape([b - a for a, b in region])
+
+            image = strided(read, rest, self.dtype.itemsize, axes, longest)
+            shown = image if shown is None else np.fmax(shown, image)
+        assert shown is not None
+        return shown
+
+    def whole(self) -> Array:
+        """Return the whole sample.
+
+        Raises
+        ------
+        DataError
+            If it has more than `MAX_SAMPLE` bytes.
+        """
+        require_small(math.prod(self.shape) * self.dtype.itemsize, "a sample, which this model decodes whole,")
+        return self.read(tuple((0, n) for n in self.shape))
+
+
+def require_small(size: int, what: str) -> None:
+    """Raise DataError if something has more than `MAX_SAMPLE` bytes."""
+    if size > MAX_SAMPLE:
+        raise DataError(
+            f"{what} has {size:,} bytes, and {MAX_SAMPLE:,} are supported: give smaller ones, for example a resized "
+            f"or rechunked copy"
+        )
 
 
 class Originals:
@@ -40,17 +100,15 @@ class Originals:
     Raises
     ------
     DataError
-        If a sample has more than `MAX_SAMPLE` bytes.
+        If a chunk of large samples has more than `MAX_SAMPLE` bytes.
     """
 
     def __init__(self, stack: Stack) -> None:
         self.stack = stack
         sample = stack.nbytes // stack.n_samples
-        if sample > MAX_SAMPLE:
-            raise DataError(
-                f"a sample of '{stack.path}' has {sample:,} bytes, and {MAX_SAMPLE:,} are supported: give "
-                f"smaller samples, for example a resized copy"
-            )
+        self.are_large = sample > WHOLE_SAMPLE
+        if self.are_large:
+            require_small(math.prod(stack.samples.chunks) * stack.dtype.itemsize, f"a chunk of '{stack.path}'")
         # Samples of a synthetic stack are computed one by one.
         chunk = stack.samples.chunks[0] if model_of(stack.samples) is None else 1
         # A block is a whole chunk, so that no chunk is decoded twice, unless a chunk is too large for the cache.
@@ -61,16 +119,30 @@ class Originals:
     def __len__(self) -> int:
         return self.stack.n_samples
 
-    def read(self, index: int) -> Array:
-        """Return a sample, with the stack's shape and dtype.
+    def read(self, index: int) -> Array | LargeSample:
+        """Return a sample, with the stack's shape and dtype; of a large one only the metadata.
 
         Raises
         ------
         StoreError
             If it cannot be read, or the stack was removed or replaced.
         """
+        if self.are_large:
+            return LargeSample(self.stack.sample_shape, self.stack.dtype, partial(self.box, index))
         sample: Array = self._block(index // self._rows)[index % self._rows]
         return sample
+
+    def whole(self, index: int) -> Array:
+        """Return a whole sample, or raise as `LargeSample.whole`."""
+        sample = self.read(index)
+        return sample.whole() if isinstance(sample, LargeSample) else sample
+
+    def box(self, index: int, region: Region) -> Array:
+        """Return a box of a sample."""
+        self._guard.require()
+        values = np.empty([b - a for a, b in region], self.stack.dtype)
+        read_into(self.stack.samples, (index, *(slice(a, b) for a, b in region)), values)
+        return values
 
     def _read(self, block: int) -> Array:
         self._guard.require()

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -15,12 +17,14 @@ from dpca.engine.sources.source import as_dense
 from dpca.kernels.algebra.types import Array
 from dpca.models import EOF
 from dpca.models.cells.partitioned import PartitionedPCA
+from dpca.partition.cells import CellGrid
 from dpca.partition.lapped import LappedGrid
 from dpca.plots import drawing
 from dpca.plots.drawing import ACCENT, INK, WIDTH
 from dpca.plots.given import integers, is_model, model_given, shares_for, shares_of
 from dpca.plots.layouts import tiles
-from dpca.plots.panels import align_signs, by_sign, extent_of, panel, thinned
+from dpca.plots.panels import LARGE_BYTES, align_signs, by_sign, extent_of, overview, panel, thinned
+from dpca.representation.linear import in_boxes
 from dpca.storage.arrays.labelled import coordinates_of, is_labelled
 from dpca.storage.errors import DataError
 from dpca.storage.given_numbers import whole_number
@@ -118,7 +122,7 @@ def rank_map(ranks: Any, *, axes: Sequence[str] | None = None) -> Figure:
     DataError
         If the model has no cells or bands.
     """
-    values = panel(_ranks_in_place(model_given(ranks)) if is_model(ranks) else ranks, axes)
+    values = panel(*(_ranks_in_place(model_given(ranks), axes) if is_model(ranks) else (ranks, axes)))
     if values.ndim == 1:
         figure, chart = drawing.chart("attribute", "components kept")
         chart.plot(values, color=ACCENT, linewidth=1.2, drawstyle="steps-mid")
@@ -136,17 +140,22 @@ def rank_map(ranks: Any, *, axes: Sequence[str] | None = None) -> Figure:
     return figure
 
 
-def _ranks_in_place(model: Any) -> Array:
-    """Return the rank of the part that each attribute belongs to, in the shape of a sample."""
+def _ranks_in_place(model: Any, axes: Sequence[str] | None) -> tuple[Array, Sequence[str] | None]:
+    """Return the rank of the part that each attribute belongs to, in the shape of a sample, and the names of its axes.
+
+    Of large samples, there is one for each cell.
+    """
     if not isinstance(model, PartitionedPCA):
         raise DataError(f"{type(model).__name__} has no cells or bands: give a CellPCA or a BandPCA")
     partition = model.partition_
     if isinstance(partition, LappedGrid):
         partition = partition.plain
+    if math.prod(partition.sample_shape) * 8 > LARGE_BYTES and isinstance(partition, CellGrid):
+        return model.ranks_.reshape(partition.grid_shape), None if axes is None else axes[: partition.n_spatial]
     ranks = enumerate(model.ranks_.flat)
     values = ((i, np.full((1, 1, partition.n_features(i)), rank)) for i, rank in ranks)
     placed: Array = partition.join(values, np.empty((1, *partition.sample_shape), np.int64))[0]
-    return placed
+    return placed, axes
 
 
 def _vectors(
@@ -162,10 +171,11 @@ def _vectors(
             values, shares = np.asarray(maps), model.explained_variance_ratio_ if shares is None else shares
             flipped = () if not is_labelled(maps) or (found := coordinates_of(maps)) is None else found.northward
         else:
-            values = model.component_maps(_asked(n_components, usual))
-            if values is None:
+            pictures = component_pictures(model, _asked(n_components, usual))
+            if pictures is None:
                 raise DataError(f"{type(model).__name__} has no components of a sample's shape: give another model")
-            shares, cells = shares_of(model) if shares is None else shares, model.basis_.cell_shape
+            values, shares = pictures, shares_of(model) if shares is None else shares
+            cells = cells_shown(model, values)
             known = model._labels
             axes = axes or (known and known.axes)
             along = None if known is None else known.kept(model.sample_shape_)
@@ -183,6 +193,25 @@ def _vectors(
     values = values[: _asked(n_components, usual)]
     values = np.flip(values, flipped) if flipped else values
     return values, axes, shares_for(shares, len(values)), cells
+
+
+def component_pictures(model: Any, count: int) -> Array | None:
+    """Return the first components as they are drawn, see `dpca.plots.panels.overview`; None if there are none."""
+    divided, shape = in_boxes(model.basis_), tuple(model.sample_shape_)
+    if divided is None or math.prod(shape) * divided.dtype.itemsize <= LARGE_BYTES:
+        found: Array | None = model.component_maps(count)
+        return found
+    axes = None if model._labels is None else model._labels.axes
+    indices = range(min(count, divided.score_shape[-1]))
+    itemsize = divided.dtype.itemsize
+    return np.stack([overview(partial(divided.component, index), shape, itemsize, axes) for index in indices])
+
+
+def cells_shown(model: Any, pictures: Array) -> Sequence[int] | None:
+    """Return the shape of cells of components as they are drawn; None without cells, or if pixels are left out."""
+    cells: Sequence[int] | None = model.basis_.cell_shape
+    lengths = zip(pictures.shape[1:], model.sample_shape_, strict=True)
+    return None if any(1 < shown < n for shown, n in lengths) else cells
 
 
 def _asked(n_components: int | None, usual: int) -> int:

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import math
 import os
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -15,16 +17,19 @@ from sklearn.utils.validation import check_is_fitted
 from dpca import metrics
 from dpca.choices import COMPRESSED
 from dpca.engine.sources.source import Source, as_source, check_numeric
-from dpca.kernels.algebra.types import Array
+from dpca.kernels.algebra.types import Array, Region
+from dpca.kernels.pixels import Pixels
 from dpca.models import EOF
 from dpca.models.base.estimator import Estimator
 from dpca.models.base.labelled import labelled_samples
 from dpca.models.base.store import load_any
 from dpca.models.scores import Scores, open_scores
-from dpca.plots.panels import shown_range, spread_over
+from dpca.plots.panels import LARGE_BYTES, overview, shown_range, spread_over
 from dpca.representation.base import Representation
 from dpca.representation.compressed.compressed import Compressed, open_compressed
 from dpca.representation.compressed.compressed_form import pixels_of
+from dpca.representation.linear import in_boxes
+from dpca.representation.reconstruction import decoded_box
 from dpca.storage.arrays.labelled import is_labelled
 from dpca.storage.arrays.layout import axes_for
 from dpca.storage.arrays.reading import array_in, open_group, open_node, root_facts
@@ -54,6 +59,8 @@ class GivenSamples:
         Axes of a sample with ascending latitudes.
     read : callable
         Returns the sample of an index.
+    box : callable
+        Returns a box of the sample of an index.
     named : callable
         Returns the names of the samples of some indices.
     """
@@ -64,11 +71,34 @@ class GivenSamples:
     data_range: tuple[float, float] | None
     flipped: tuple[int, ...]
     read: Callable[[int], Array]
+    box: Callable[[int, Region], Array]
     named: Callable[[Sequence[int]], list[str]]
 
     def take(self, indices: Sequence[int]) -> Array:
         """Read samples (n, *sample_shape)."""
         return np.stack([self.read(index) for index in indices])
+
+    def overview(self, index: int) -> Array:
+        """Return what a page shows of a sample, see `dpca.plots.panels.overview`."""
+        if self._is_large:
+            return overview(partial(self.box, index), self.shape[1:], self.dtype.itemsize, self.axes)
+        return self.read(index)
+
+    def slices(self, index: int, axis: int, places: Sequence[int]) -> list[Array]:
+        """Return slices of a sample along one of its axes. Nothing else of a large sample is in memory."""
+        if not self._is_large:
+            sample = self.upright(self.read(index))
+            return [np.take(sample, place, axis) for place in places]
+        box, found = [(0, n) for n in self.shape[1:]], []
+        for place in places:
+            at = self.shape[1 + axis] - 1 - place if axis in self.flipped else place
+            box[axis] = (at, at + 1)
+            found.append(np.take(self.upright(self.box(index, tuple(box))), 0, axis))
+        return found
+
+    @property
+    def _is_large(self) -> bool:
+        return math.prod(self.shape[1:]) * self.dtype.itemsize > LARGE_BYTES
 
     def upright(self, sample: Array) -> Array:
         """Return an array of a sample's shape as it is drawn, with the north at the top."""
@@ -122,11 +152,13 @@ def samples_given(x: Any, axes: Sequence[str] | None = None) -> GivenSamples:
     data_range, along = None, None
     if isinstance(x, Compressed):
         stated, along, data_range = x.axes[1:], x.coordinates.of_one_sample(), pixels_of(x.facts).data_range
-        named, read, shape, dtype = _names_in(x.stored("name")), _indexed(x), x.shape, x.dtype
+        named, shape, dtype = _names_in(x.stored("name")), x.shape, x.dtype
+        read, box = _indexed(x), boxes_of(x)
     elif isinstance(x, Scores):
         group, lazy = open_group(x.path), x.stack()
         named = _names_in(array_in(group, "name")) if "name" in group else _numbers_of
-        stated, data_range, read, shape, dtype = None, x.pixels.data_range, _indexed(lazy), lazy.shape, lazy.dtype
+        stated, data_range, shape, dtype = None, x.pixels.data_range, lazy.shape, lazy.dtype
+        read, box = _indexed(lazy), decoded_boxes(x.model.basis_, x.array, x.n_components, x.pixels) or boxes_of(lazy)
     elif isinstance(x, Estimator | EOF):
         raise DataError(f"{type(x).__name__} is a model: give the samples to show, as an array, a stack or a path")
     else:
@@ -140,14 +172,15 @@ def samples_given(x: Any, axes: Sequence[str] | None = None) -> GivenSamples:
             along = whole and whole.of_one_sample()
         if isinstance(x, Stack):
             data_range, named = x.data_range, x.names_at
-        stated, shape, dtype, read = source.axes, source.shape, source.dtype, _one_by_one(source)
+        stated, shape, dtype, box = source.axes, source.shape, source.dtype, _boxes_in(source)
+        read = partial(_whole, box, tuple((0, length) for length in shape[1:]))
     check_numeric(shape, dtype, "the array to show")
     flipped = along.northward if along is not None and len(along.dims) == len(shape) - 1 else ()
     names = tuple(axes or stated or axes_for(shape[1:]))
     if len(names) != len(shape) - 1:
         raise DataError(f"axes are {names}, and a sample has {len(shape) - 1} axes: give a name for each")
     dtype = np.dtype(dtype)
-    return GivenSamples(tuple(shape), names, dtype, data_range or type_range(dtype), flipped, read, named)
+    return GivenSamples(tuple(shape), names, dtype, data_range or type_range(dtype), flipped, read, box, named)
 
 
 def opened_at(x: Any) -> Any:
@@ -285,15 +318,46 @@ def _indexed(values: Any) -> Callable[[int], Array]:
     return lambda index: np.asarray(values[index])
 
 
-def _one_by_one(source: Source) -> Callable[[int], Array]:
-    box, reader = tuple((0, length) for length in source.shape[1:]), source.reader()
+def boxes_of(values: Any) -> Callable[[int, Region], Array]:
+    """Return a function that returns a box of a sample of an array, such as a compressed store."""
+    return lambda index, region: np.asarray(values[(index, *(slice(a, b) for a, b in region))])
 
-    def read(index: int) -> Array:
-        reader((index, index + 1), box, out := np.empty((1, *source.shape[1:]), source.dtype))
+
+def _whole(box: Callable[[int, Region], Array], region: Region, index: int) -> Array:
+    return box(index, region)
+
+
+def _boxes_in(source: Source) -> Callable[[int, Region], Array]:
+    reader = source.reader()
+
+    def read(index: int, region: Region) -> Array:
+        reader((index, index + 1), region, out := np.empty((1, *(b - a for a, b in region)), source.dtype))
         found: Array = out[0]
         return found
 
     return read
+
+
+def decoded_boxes(
+    basis: Representation, scores: zarr.Array[Any], n_components: int, pixels: Pixels
+) -> Callable[[int, Region], Array] | None:
+    """Return a function that decodes a box of a sample; None if the representation decodes whole samples."""
+    divided = in_boxes(basis)
+    if divided is None:
+        return None
+    levels = _Leading(scores, n_components)
+    return lambda index, region: decoded_box(divided, levels, index, region, pixels)
+
+
+class _Leading:
+    """The scores of the first components. No others are read."""
+
+    def __init__(self, scores: zarr.Array[Any], n_components: int) -> None:
+        self._scores, self._level = scores, slice(n_components)
+
+    def __getitem__(self, box: tuple[slice, ...]) -> Array:
+        every = (slice(None),) * (self._scores.ndim - 1 - len(box))
+        return np.asarray(self._scores[(*box, *every, self._level)])
 
 
 def _names_in(stored: zarr.Array[Any]) -> Callable[[Sequence[int]], list[str]]:

@@ -84,7 +84,7 @@ def image_grid(
     """
     given = samples_given(samples, axes)
     chosen = given.spread(indices, n)
-    taken = [given.upright(given.read(index)) for index in chosen]
+    taken = [given.upright(given.overview(index)) for index in chosen]
     captions = given.named(chosen) if names is None else [str(name) for name in names]
     if len(captions) != len(chosen):
         raise DataError(f"there are {len(captions)} names for {len(chosen)} samples: give one for each")
@@ -175,7 +175,7 @@ def worst_cases(store: Any, samples: Any, n: int = 6, *, axes: Sequence[str] | N
     rebuilt = _reconstructions(store, given)
     count = len(given.spread(None, n))
     worst = [int(index) for index in worst_first(quality)[:count]]
-    before, after = (np.stack([given.upright(of.read(index)) for index in worst]) for of in (given, rebuilt))
+    before, after = (np.stack([given.upright(of.overview(index)) for index in worst]) for of in (given, rebuilt))
     values = None if "ssim" not in quality else quality["ssim"][worst]
     bounds = shown_range(list(before), given.dtype, given.data_range or rebuilt.data_range)
     return comparison(before, after, given.named(worst), values, bounds, axes=given.axes)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from typing import Any
 
@@ -11,7 +12,17 @@ from matplotlib.figure import Figure
 from dpca.kernels.algebra.types import Array
 from dpca.plots.given import GivenSamples, samples_given
 from dpca.plots.layouts import tiles
-from dpca.plots.panels import extent_of, intensity, panel, range_of, signed, spread_over, strongest, thinned
+from dpca.plots.panels import (
+    LARGE_BYTES,
+    extent_of,
+    intensity,
+    panel,
+    range_of,
+    signed,
+    spread_over,
+    strongest,
+    thinned,
+)
 from dpca.storage.arrays.layout import CHANNEL, count_spatial
 from dpca.storage.errors import DataError
 from dpca.storage.given_numbers import is_whole, whole_number
@@ -54,13 +65,13 @@ def volume_slices(
     DataError
         If samples have fewer than three spatial axes, or the index or the axis is out of range.
     """
-    volume, names, given = _volume(samples, index, axes)
-    n_spatial = count_spatial(names)
+    given, chosen = _volume(samples, index, axes)
+    names, n_spatial = given.axes, count_spatial(given.axes)
     if not is_whole(axis) or not 0 <= axis < n_spatial:
         raise DataError(f"axis is {axis!r}: give a spatial axis from 0 to {n_spatial - 1}")
-    places = spread_over(volume.shape[axis], whole_number(n, "the number of slices", 1))
+    places = spread_over(given.shape[1 + axis], whole_number(n, "the number of slices", 1))
     rest = (*names[:axis], *names[axis + 1 :])
-    pictures = [thinned(panel(np.take(volume, place, axis), rest)) for place in places]
+    pictures = [thinned(panel(each, rest)) for each in given.slices(chosen, axis, places)]
     shown, scale = _shown(given, pictures, data_range)
     return tiles(shown, [f"{names[axis]} = {place}" for place in places], scale=scale)
 
@@ -90,23 +101,39 @@ def maximum_projections(
     DataError
         Errors of `volume_slices`.
     """
-    volume, names, given = _volume(samples, index, axes)
-    if names[-1] == CHANNEL:
-        volume, names = volume.mean(axis=-1), names[:-1]
-    while volume.ndim > 3:
-        volume, names = volume[len(volume) // 2], names[1:]
-    pictures = [thinned(strongest(volume, axis)) for axis in range(3)]
+    given, chosen = _volume(samples, index, axes)
+    names = given.axes[:-1] if given.axes[-1] == CHANNEL else given.axes
+    names, before = names[-3:], len(names) - 3
+    shape = given.shape[1:]
+    middle = [(n // 2, n // 2 + 1) for n in shape[:before]]
+    # Slabs of a large volume are projected one after the other.
+    row_bytes = math.prod(shape[before + 1 :]) * given.dtype.itemsize
+    rows = max(1, LARGE_BYTES // row_bytes)
+    along: list[Array] = []
+    others: list[list[Array]] = [[], []]
+    for start in range(0, shape[before], rows):
+        slab = (*middle, (start, min(start + rows, shape[before])), *((0, n) for n in shape[before + 1 :]))
+        volume = given.box(chosen, slab)
+        volume = volume.mean(axis=-1) if given.axes[-1] == CHANNEL else volume
+        volume = volume.reshape(volume.shape[before:])
+        along = [strongest(np.stack([*along, strongest(volume)]))]
+        for axis, found in enumerate(others, 1):
+            found.append(strongest(volume, axis))
+    projections = [*along, *(np.concatenate(found) for found in others)]
+    turned = [axis - before for axis in given.flipped if before <= axis < before + 3]
+    kept = [tuple(i - (i > axis) for i in turned if i != axis) for axis in range(3)]
+    pictures = [thinned(np.flip(each, where)) for each, where in zip(projections, kept, strict=True)]
     shown, scale = _shown(given, pictures, data_range)
     return tiles(shown, [f"along {name}" for name in names], scale=scale)
 
 
-def _volume(samples: Any, index: int, axes: Sequence[str] | None) -> tuple[Array, tuple[str, ...], GivenSamples]:
+def _volume(samples: Any, index: int, axes: Sequence[str] | None) -> tuple[GivenSamples, int]:
     given = samples_given(samples, axes)
     n_spatial = count_spatial(given.axes)
     if n_spatial < 3:
         raise DataError(f"samples of {given.shape[1:]} are not volumes: use dpca.plots.image_grid")
     (chosen,) = given.spread([index], 1)
-    return given.upright(given.read(chosen)), given.axes, given
+    return given, chosen
 
 
 def _shown(

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import itertools
 import math
 from abc import ABC, abstractmethod
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from hashlib import blake2b
 from typing import TYPE_CHECKING, Any, ClassVar, Self
 
@@ -14,7 +15,7 @@ from numpy.typing import DTypeLike
 from dpca.engine.folds.boundary import named_errors
 from dpca.engine.sources.source import check_finite
 from dpca.kernels.algebra.dtypes import working_dtype
-from dpca.kernels.algebra.types import Array
+from dpca.kernels.algebra.types import Array, blocks
 from dpca.kernels.pixels import Pixels, to_pixels
 from dpca.storage.arrays.layout import count_spatial
 from dpca.storage.errors import DataError
@@ -22,6 +23,8 @@ from dpca.storage.given_numbers import whole_number
 
 #: A store of scores states the fingerprint of its representation under this name.
 MODEL_FACT = "model"
+# Bytes of an array that are hashed at a time.
+_HASHED_BYTES = 2**24
 
 
 class Representation(ABC):
@@ -125,13 +128,18 @@ class Representation(ABC):
         DataError
             If there are fewer components, or this is not a positive integer.
         """
+        level = self.level(n_components)
+        return self if n_components is None else self._leading(level)
+
+    def level(self, n_components: int | None) -> int:
+        """Return the number of the first ``n_components`` components, or raise as `leading`; nothing is read."""
         known = self.score_shape[-1]
         if n_components is None:
-            return self
+            return known
         wanted = whole_number(n_components, "n_components", 1, ", or None for all")
         if wanted > known:
             raise DataError(f"n_components is {wanted} but there are only {known}: give at most that many")
-        return self._leading(wanted)
+        return wanted
 
     def encode(self, samples: Array, name: str = "a chunk", first: int = 0) -> Array:
         """Return the scores (n, *score_shape) of samples.
@@ -182,9 +190,24 @@ class Representation(ABC):
 
 
 def array_digest(array: Array) -> list[Any]:
-    """Return a hash of an array's values, with its shape and type, as JSON values."""
-    values = blake2b(np.ascontiguousarray(array).tobytes(), digest_size=16).hexdigest()
-    return [values, list(array.shape), str(array.dtype)]
+    """Return a hash of an array's values, with its shape and type, as JSON values. It reads slices, one at a time."""
+    state = blake2b(digest_size=16)
+    for part in _slices(array):
+        state.update(np.ascontiguousarray(array[part]).tobytes())
+    return [state.hexdigest(), list(array.shape), str(array.dtype)]
+
+
+def _slices(array: Array) -> Iterator[tuple[slice, ...]]:
+    """Yield slices of at most 16 MiB that cover an array in C order."""
+    most = max(1, _HASHED_BYTES // array.dtype.itemsize)
+    ahead = [math.prod(array.shape[axis + 1 :]) for axis in range(len(array.shape))]
+    axis = next((i for i, size in enumerate(ahead) if size <= most), 0)
+    for first in itertools.product(*map(range, array.shape[:axis])):
+        before = tuple(slice(i, i + 1) for i in first)
+        if not array.shape:
+            yield ()
+        else:
+            yield from ((*before, rows) for rows in blocks(array.shape[axis], max(1, most // max(1, ahead[axis]))))
 
 
 def _beyond(what: str, values: Array) -> str:

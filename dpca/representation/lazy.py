@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import math
 import os
-from dataclasses import dataclass
-from functools import lru_cache
 from typing import Any
 
 import dask.array as da
@@ -16,7 +14,7 @@ from dask.delayed import delayed
 from dpca.engine.sources.source import Source, opened
 from dpca.kernels.algebra.types import Array
 from dpca.representation.base import Representation
-from dpca.storage.arrays.reading import array_identity, open_again, path_of, read_into
+from dpca.representation.on_disk import ArrayOnDisk
 from dpca.storage.readers.arrays.trajectory import is_trajectory
 from dpca.storage.stack import Stack
 
@@ -38,37 +36,7 @@ def lazy_chunks(array: zarr.Array[Any], chunks: tuple[Any, ...]) -> da.Array:
 
     Each process opens an array in a local store by its path.
     """
-    path, dtype = path_of(array), np.dtype(array.dtype)
-    stored = _StoredArray(array if path is None else path, array_identity(array), tuple(array.shape), dtype)
-    return da.from_array(stored, chunks=chunks, fancy=False, meta=np.empty((0,) * array.ndim, dtype))
-
-
-@dataclass(frozen=True)
-class _StoredArray:
-    """The parts of a stored array that are sent to tasks."""
-
-    array: Any
-    identity: str
-    shape: tuple[int, ...]
-    dtype: np.dtype[Any]
-
-    @property
-    def ndim(self) -> int:
-        return len(self.shape)
-
-    def __getitem__(self, selection: Any) -> Array:
-        array = _opened_once(self.array, self.identity) if isinstance(self.array, str) else self.array
-        parts = selection if isinstance(selection, tuple) else (selection,)
-        parts += (slice(None),) * (self.ndim - len(parts))
-        lengths = [len(range(n)[p]) for p, n in zip(parts, self.shape, strict=True) if isinstance(p, slice)]
-        read_into(array, parts, out := np.empty(lengths, self.dtype))
-        return out
-
-
-@lru_cache(maxsize=16)
-def _opened_once(path: str, identity: str) -> zarr.Array[Any]:
-    """Open an array once in each process."""
-    return open_again(path, identity)
+    return ArrayOnDisk.of(array).as_dask(chunks)
 
 
 def lazily_opened(x: Any) -> zarr.Array[Any] | da.Array:

@@ -14,12 +14,13 @@ from numpy.lib.stride_tricks import as_strided
 from numpy.typing import DTypeLike
 
 from dpca.kernels.algebra import linalg
-from dpca.kernels.algebra.types import Array, PickledByFields, blocks
+from dpca.kernels.algebra.types import Array, PickledByFields, Region, blocks
 from dpca.kernels.pixels import Pixels, to_pixels
 from dpca.partition.base import Partition
 from dpca.partition.cells import CellGrid
 from dpca.partition.whole import Whole
 from dpca.representation.base import Representation, array_digest
+from dpca.representation.on_disk import ArrayOnDisk
 from dpca.storage.transaction.workspace import fingerprint_of
 
 # Floating-point bytes of a tile that is mapped at a time: enough samples for matrix products that still fit the cache.
@@ -76,11 +77,13 @@ class LinearRepresentation(PickledByFields, Representation):
     @property
     def score_shape(self) -> tuple[int, ...]:
         """Shape of one sample's scores: (*grid_shape, n_components)."""
-        return (*self.partition.grid_shape, len(self.components))
+        return (*self.partition.grid_shape, self.components.shape[0])
 
     @property
     def ranks(self) -> Array:
         """Number of components of each part (n_parts,), without zero rows."""
+        if isinstance(self.components, ArrayOnDisk):
+            return np.array([len(self.components)])
         # Rows have length 1 or 0, up to rounding error.
         parts = self.partition.all_parts(self.components)
         return np.array([(np.einsum("ij,ij->i", part, part) > 0.5).sum() for part in parts])
@@ -120,7 +123,7 @@ class LinearRepresentation(PickledByFields, Representation):
 
     def work_bytes(self, n_rows: int, dtype: DTypeLike, *, pixels: bool = False) -> int:
         """Bytes of temporary arrays, as `Representation.work_bytes`."""
-        partition, d, k = self.partition, math.prod(self.sample_shape), len(self.components)
+        partition, d, k = self.partition, math.prod(self.sample_shape), self.components.shape[0]
         work = self.score_dtype(dtype)
         decoded = np.dtype(dtype) if pixels and self._rounds_parts(dtype) else work
         results = n_rows * (d * decoded.itemsize + partition.n_parts * k * work.itemsize)
@@ -132,11 +135,85 @@ class LinearRepresentation(PickledByFields, Representation):
         model = 2 * k * d * work.itemsize + 6 * d * 8
         return results + tile + partition.split_bytes(region, work) + model
 
+    @property
+    def divides(self) -> bool:
+        """Whether `box` is supported: for parts that do not overlap."""
+        return type(self.partition) in (Whole, CellGrid)
+
+    @property
+    def held_bytes(self) -> int:
+        """Bytes of the arrays that are in memory, and not in a store."""
+        return sum(x.nbytes for x in (self.mean, self.components) if isinstance(x, np.ndarray))
+
+    def aligned(self, region: Region) -> Region:
+        """Return the smallest box of whole parts around a box of a sample; the same box if there is one part."""
+        if not isinstance(self.partition, CellGrid):
+            return region
+        cells = (*self.partition.cell_shape, *self.partition.channel_shape)
+        sizes = zip(region, cells, self.sample_shape, strict=True)
+        return tuple((a // c * c, min(-(-b // c) * c, n)) for (a, b), c, n in sizes)
+
+    def score_places(self, region: Region) -> tuple[slice, ...]:
+        """Return the place of the scores of an `aligned` box along the axes of the grid."""
+        if not isinstance(self.partition, CellGrid):
+            return ()
+        return tuple(slice(a // c, -(-b // c)) for (a, b), c in zip(region, self.partition.cell_shape, strict=False))
+
+    def box(self, region: Region, n_components: int | None = None) -> Self:
+        """Return the representation of an `aligned` box of samples; only this box is read of the mean and components.
+
+        The scores of a sample are the sum of those of its boxes, each at its `score_places`: partial sums if there is
+        one part, and otherwise the scores of the cells in the box.
+
+        Parameters
+        ----------
+        region : tuple of (start, stop)
+        n_components : int, optional
+            Only this many of the first components; default all.
+        """
+        part, inside = self._part(region), tuple(slice(a, b) for a, b in region)
+        mean, components = (self._shaped(x, ndim) for x, ndim in ((self.mean, 0), (self.components, 1)))
+        rows = components[(slice(0, n_components), *inside)]
+        return replace(self, partition=part, mean=mean[inside], components=rows)
+
+    def mean_box(self, region: Region) -> Array:
+        """Return a box of the mean."""
+        found: Array = self._shaped(self.mean, 0)[tuple(slice(a, b) for a, b in region)]
+        return found
+
+    def component(self, index: int, region: Region) -> Array:
+        """Return a box of a component, for any partition."""
+        box = (slice(index, index + 1), *(slice(a, b) for a, b in region))
+        found: Array = self._shaped(self.components, 1)[box][0]
+        return found
+
+    def box_bytes(self, region: Region, n_rows: int, dtype: DTypeLike, *, pixels: bool = False) -> int:
+        """Bytes of the representation of a box, and of its temporary arrays, as `work_bytes`; nothing is read."""
+        part = self._part(region)
+        mean = np.broadcast_to(np.zeros((), self.mean.dtype), part.sample_shape)
+        rows = np.broadcast_to(np.zeros((), self.dtype), (self.score_shape[-1], *part.sample_shape))
+        own = replace(self, partition=part, mean=mean, components=rows)
+        return own.work_bytes(n_rows, dtype, pixels=pixels) + mean.size * mean.itemsize + rows.size * rows.itemsize
+
+    def _part(self, region: Region) -> Partition:
+        shape = tuple(b - a for a, b in region)
+        if isinstance(self.partition, CellGrid):
+            return CellGrid(shape, tuple(map(min, self.partition.cell_shape, shape)))
+        return Whole(shape)
+
+    def _shaped(self, x: Array, leading: int) -> Array:
+        """Return the mean or the components in the shape of samples; those in a store have it."""
+        return (
+            x if len(x.shape) == leading + len(self.sample_shape) else x.reshape(*x.shape[:leading], *self.sample_shape)
+        )
+
     def _leading(self, n_components: int) -> Self:
-        return replace(self, components=self.components[:n_components])
+        return replace(self, components=first_rows(self.components, n_components))
 
     def _encode(self, samples: Array) -> Array:
         """Return (x - mean) V^T of every part. Costs 2 n d k operations."""
+        if isinstance(self.components, ArrayOnDisk):
+            return np.sum([LinearRepresentation._encode(self.box(box), samples[at]) for box, at in self._boxes], axis=0)
         partition, samples = self.partition, np.ascontiguousarray(samples)
         dtype, n = self.score_dtype(samples.dtype), len(samples)
         scores = np.zeros((n, partition.n_parts, len(self.components)), dtype)
@@ -160,6 +237,11 @@ class LinearRepresentation(PickledByFields, Representation):
     def _decode(self, scores: Array, pixels: Pixels | None) -> Array:
         """Return y V + mean of every part, in place. Costs 2 n d k operations."""
         partition, n = self.partition, len(scores)
+        if isinstance(self.components, ArrayOnDisk):
+            samples = np.empty((n, *self.sample_shape), self.decoded_dtype(scores.dtype))
+            for box, at in self._boxes:
+                samples[at] = LinearRepresentation._decode(self.box(box), scores, None)
+            return samples
         pixels = pixels if pixels is not None and self._rounds_parts(pixels.dtype) else None
         dtype = self.decoded_dtype(scores.dtype)
         scores = scores.reshape(n, partition.n_parts, len(self.components))
@@ -167,6 +249,12 @@ class LinearRepresentation(PickledByFields, Representation):
         for few in blocks(n, self._step(dtype.itemsize)):
             partition.join(self._decoded(scores[few], samples[few], pixels), samples[few])
         return samples
+
+    @property
+    def _boxes(self) -> Iterator[tuple[Region, tuple[slice, ...]]]:
+        """The boxes of components on disk, and their places in samples."""
+        for _, *inside in self.components.boxes():
+            yield tuple((part.start, part.stop) for part in inside), (slice(None), *inside)
 
     def _rounds_parts(self, dtype: DTypeLike) -> bool:
         """Return whether samples are rounded part by part, in the cache; this requires parts of the same type."""
@@ -223,6 +311,16 @@ class LinearRepresentation(PickledByFields, Representation):
                 runs.append(_CellRun(parts[here.start], here.start, _stacked(means[here]), _products(rows[here])))
             tiles.append((parts, runs))
         return tiles
+
+
+def first_rows(components: Any, count: int) -> Any:
+    """Return the first rows of components, in memory or on disk."""
+    return components.first(count) if isinstance(components, ArrayOnDisk) else components[:count]
+
+
+def in_boxes(basis: Representation) -> LinearRepresentation | None:
+    """Return a representation that encodes and decodes samples in boxes, see `LinearRepresentation.box`, or None."""
+    return basis if isinstance(basis, LinearRepresentation) and basis.divides else None
 
 
 def _uncentered(x: Array, mean: Array, pixels: Pixels | None) -> Array:

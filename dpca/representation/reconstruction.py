@@ -3,20 +3,29 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from functools import partial
 from typing import Any
 
 import dask.array as da
 import numpy as np
 import zarr
+from numpy.typing import DTypeLike
 
 from dpca.engine.sources.source import as_samples
+from dpca.kernels.algebra.types import Array, Region
 from dpca.kernels.pixels import Pixels
 from dpca.representation.base import MODEL_FACT, Representation
+from dpca.representation.by_blocks import BasisBlocks
 from dpca.representation.lazy import is_lazy, lazily_opened, lazy_chunks, map_samples, rows_of_a_task
+from dpca.representation.linear import LinearRepresentation
+from dpca.representation.on_disk import ArrayOnDisk
+from dpca.storage.arrays.layout import box_shape, boxes_of
 from dpca.storage.arrays.reading import group_facts
 from dpca.storage.errors import DataError
+
+# Attributes of a box in which one sample is encoded.
+_BOX_ATTRIBUTES = 2**21
 
 
 def samples_of(basis: Representation, x: Any, n_components: int | None = None, pixels: Pixels | None = None) -> Any:
@@ -52,12 +61,47 @@ def samples_of(basis: Representation, x: Any, n_components: int | None = None, p
         check_stated_model(group_facts(scores), f"'{scores.store_path}'", basis)
     if tuple(scores.shape[1:]) not in (basis.score_shape, used.score_shape):
         raise DataError(f"scores have shape {scores.shape} but this model needs (n_samples, *{basis.score_shape})")
+    if isinstance(used, LinearRepresentation) and isinstance(used.components, ArrayOnDisk):
+        lazy = da.from_array(scores[:, :level]) if isinstance(scores, np.ndarray) else leading_scores(scores, level)
+        decoded = BasisBlocks(used).decode(lazy, pixels)
+        return decoded.compute() if isinstance(scores, np.ndarray) else decoded
     if isinstance(scores, np.ndarray):
         return used.decode(scores[..., :level], pixels=pixels)
     dtype = used.decoded_dtype(scores.dtype)
     lazy = leading_scores(scores, level, math.prod(used.sample_shape) * dtype.itemsize)
     dtype = dtype if pixels is None else pixels.dtype
     return map_samples(lazy, partial(Representation.decode, pixels=pixels), used, used.sample_shape, dtype)
+
+
+def decoded_box(basis: LinearRepresentation, scores: Any, index: int, region: Region, pixels: Pixels | None) -> Array:
+    """Return a box of one decoded sample.
+
+    Parameters
+    ----------
+    basis : LinearRepresentation
+        One with boxes, see `in_boxes`.
+    scores : array (n, *score_shape) or zarr.Array
+        Scores of the first components.
+    index : int
+        Index of the sample.
+    region, pixels
+        The box; as for `samples_of`.
+    """
+    around = basis.aligned(region)
+    some = np.asarray(scores[(slice(index, index + 1), *basis.score_places(around))])
+    values = basis.box(around, some.shape[-1]).decode(some, "the scores", index, pixels=pixels)[0]
+    box: Array = values[tuple(slice(a - o, b - o) for (a, b), (o, _) in zip(region, around, strict=True))]
+    return box
+
+
+def encoded_in_boxes(basis: LinearRepresentation, read: Callable[[Region], Array], dtype: DTypeLike) -> Array:
+    """Return the scores (1, *score_shape) of one sample of a type, given a function that returns a box of it."""
+    shape = basis.sample_shape
+    unit = tuple(b - a for a, b in basis.aligned(tuple((0, 1) for _ in shape)))
+    total = np.zeros((1, *basis.score_shape))
+    for region in boxes_of(shape, box_shape(shape, _BOX_ATTRIBUTES, unit)):
+        total[(slice(None), *basis.score_places(region))] += basis.box(region).encode(read(region)[None], "the sample")
+    return total.astype(basis.score_dtype(dtype))
 
 
 def check_stated_model(facts: Mapping[str, Any], where: str, basis: Representation) -> None:

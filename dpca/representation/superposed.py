@@ -28,6 +28,11 @@ class Superposed(Whitened):
 
     superposition: Superposition
 
+    @property
+    def divides(self) -> bool:
+        """False: superposing a frame requires all of its atoms."""
+        return False
+
     def fingerprint(self) -> str:
         """Return the hash of the components, the scales and the superposition."""
         own = (self.superposition.reference, self.superposition.fit_weights, self.superposition.weights)

@@ -7,10 +7,10 @@ from typing import ClassVar, Self
 
 from numpy.typing import DTypeLike
 
-from dpca.kernels.algebra.types import Array
+from dpca.kernels.algebra.types import Array, Region
 from dpca.kernels.pixels import Pixels
 from dpca.representation.base import array_digest
-from dpca.representation.linear import LinearRepresentation
+from dpca.representation.linear import LinearRepresentation, first_rows
 from dpca.storage.transaction.workspace import fingerprint_of
 
 
@@ -38,8 +38,12 @@ class Whitened(LinearRepresentation):
         copy = n_rows * self.scales.size * self.score_dtype(dtype).itemsize
         return super().work_bytes(n_rows, dtype, pixels=pixels) + copy
 
+    def box(self, region: Region, n_components: int | None = None) -> Self:
+        """Return the representation of a box of samples, as `LinearRepresentation.box`."""
+        return replace(super().box(region, n_components), scales=self.scales[:n_components])
+
     def _leading(self, n_components: int) -> Self:
-        return replace(self, components=self.components[:n_components], scales=self.scales[:n_components])
+        return replace(self, components=first_rows(self.components, n_components), scales=self.scales[:n_components])
 
     def _encode(self, samples: Array) -> Array:
         scores = super()._encode(samples)

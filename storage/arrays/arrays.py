@@ -30,13 +30,14 @@ from dpca import __version__
 from dpca.storage.arrays.direct import PACKED, write_raw_shard
 from dpca.storage.arrays.layout import Layout
 from dpca.storage.arrays.reading import open_group
+from dpca.storage.disk import exists, read_file
 from dpca.storage.errors import StoreError
 from dpca.storage.integrity.checked import DENSE_KEY
 from dpca.storage.integrity.checksums import CRC_BYTES, PLACE_BYTES
 from dpca.storage.integrity.manifest import METADATA, ROOT_KEY
 from dpca.storage.integrity.unchecked import written_store
 from dpca.storage.remote.object_store import ObjectStore
-from dpca.storage.remote.objects import ObjectPath, place_of
+from dpca.storage.remote.objects import ObjectPath, Place, place_of
 from dpca.storage.transaction.claim import WORK_SUFFIX
 
 if TYPE_CHECKING:
@@ -192,6 +193,15 @@ def create_array(
         attributes={DENSE_KEY: True, **(attributes or {})},
         config=_DENSE,
     )
+
+
+def kept_layout(store: Place, name: str) -> Layout | None:
+    """Return the layout of an array of an interrupted run, which another memory limit does not change, or None."""
+    if not exists(store / name / METADATA):
+        return None
+    metadata = json.loads(read_file(store / name / METADATA))
+    shards, chunks = (one["configuration"]["chunk_shape"] for one in (metadata["chunk_grid"], metadata["codecs"][0]))
+    return Layout(tuple(chunks), tuple(shards))
 
 
 def _compressors(codec: Codec, itemsize: int) -> tuple[BytesBytesCodec, ...]:

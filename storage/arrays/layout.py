@@ -23,18 +23,32 @@ Rules, in order:
   under 4 KiB), and does not exceed the number of samples.
 * Rows in a shard: a multiple of the rows in a chunk, within 128 MiB, and small enough for at least 16 shards if the
   stack is long enough; never less than the rows in a chunk.
+* A sample of more than 128 MiB is divided into shards of one row: equal boxes of chunks, aligned with cells if
+  possible, see `box_shape`.
+
+::
+
+    a large sample    +----+----+----+----+    4 shards of 2 x 2 chunks each
+                      |    |    |    |    |
+                      +----+----+====+====+
+                      |    |    ||   |    |
+                      +----+----+----+----+
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from math import prod
+from itertools import product
+from math import lcm, prod
 
 from dpca.storage.errors import DataError
 
 #: Usual names of an array of samples, in order of preference.
 PREFERRED = ("samples", "images", "data")
+
+Region = tuple[tuple[int, int], ...]
+"""(start, stop) along each axis of a sample."""
 
 SAMPLE = "sample"
 CHANNEL = "channel"
@@ -85,6 +99,10 @@ class Layout:
     def n_shards(self, n_samples: int) -> int:
         """Return the number of shards along the sample axis for `n_samples` samples."""
         return -(-n_samples // self.shards[0])
+
+    def boxes(self, sample_shape: Sequence[int]) -> list[Region]:
+        """Return the boxes of a sample in its shards, in C order. There is one if shards have whole samples."""
+        return boxes_of(sample_shape, self.shards[1:])
 
     def rows(self, shard: int, n_samples: int) -> tuple[int, int]:
         """Return the index of the first sample of a shard, and the index after its last sample."""
@@ -194,6 +212,7 @@ def choose_layout(
     axes: Sequence[str],
     cell_shape: Sequence[int] | None = None,
     shard_bytes: int | None = None,
+    part_bytes: int | None = SHARD_BYTES,
 ) -> Layout:
     """Choose chunks and shards for a stack; the module documents the rules.
 
@@ -208,12 +227,14 @@ def choose_layout(
     cell_shape : sequence of int, optional
         Cell lengths along the spatial axes (without the channel axis).
     shard_bytes : int, optional
-        Most bytes of a shard, to save memory. The default and upper limit is 128 MiB.
+        Most bytes of a shard of whole samples, to save memory. The default and upper limit is 128 MiB.
+    part_bytes : int, optional
+        Larger samples are divided into shards of at most this size, or of one chunk or cell. None divides no sample.
 
     Returns
     -------
     Layout
-        A shard has whole samples, so its size exceeds ``shard_bytes`` if one sample does.
+        A shard has whole samples, or a box of one sample. Whole samples exceed ``shard_bytes`` if one of them does.
 
     Raises
     ------
@@ -248,7 +269,49 @@ def choose_layout(
     # The chunks of a large sample are small, so the limit on chunks alone would allow a huge shard.
     rows = _power_of_two(min(most, n_samples, _CHUNK_BYTES // chunk_row, largest // shard_row))
     times = max(1, min(largest // (rows * shard_row), n_samples // (_SHARDS_WANTED * rows)))
-    return Layout(chunks=(rows, *tile), shards=(rows * times, *padded))
+    if part_bytes is None or shard_row <= part_bytes:
+        return Layout(chunks=(rows, *tile), shards=(rows * times, *padded))
+    cells = list(tile)
+    for k, i in enumerate(spatial):
+        cells[i - 1] = tile[i - 1] if cell_shape is None else lcm(tile[i - 1], cell_shape[k])
+    for units in (cells, tile):
+        box = box_shape(padded, part_bytes // itemsize, units)
+        # A cell without a common multiple with a chunk below this size is ignored.
+        if prod(box) * itemsize <= part_bytes and all(b % c == 0 for b, c in zip(box, tile, strict=True)):
+            break
+    return Layout(chunks=(1, *tile), shards=(1, *box))
+
+
+def box_shape(shape: Sequence[int], most: int, units: Sequence[int]) -> tuple[int, ...]:
+    """Return the shape of the boxes that divide a sample: few, large, and as equal as possible.
+
+    Parameters
+    ----------
+    shape : sequence of int
+        Shape of a sample.
+    most : int
+        Largest number of values of a box.
+    units : sequence of int
+        Boxes are multiples of these lengths along each axis, or end with the sample. Useful units are those of chunks
+        and cells. If a box of one unit has too many values, it is returned.
+    """
+    counts = [1] * len(shape)
+    n_units = [-(-length // min(unit, length)) for length, unit in zip(shape, units, strict=True)]
+    while True:
+        per_box = [-(-n // count) for n, count in zip(n_units, counts, strict=True)]
+        box = [min(n * min(u, s), s) for n, u, s in zip(per_box, units, shape, strict=True)]
+        divisible = [i for i, n in enumerate(per_box) if n > 1]
+        if prod(box) <= most or not divisible:
+            return tuple(box)
+        longest = max(divisible, key=lambda i: (box[i], -i))
+        # The next number of boxes along this axis that makes them shorter.
+        counts[longest] = -(-n_units[longest] // (per_box[longest] - 1))
+
+
+def boxes_of(shape: Sequence[int], box: Sequence[int]) -> list[Region]:
+    """Return the boxes (start, stop along each axis) of a grid that cover a sample, in C order."""
+    along = ([(a, min(a + b, n)) for a in range(0, n, b)] for n, b in zip(shape, box, strict=True))
+    return [tuple(region) for region in product(*along)]
 
 
 def _chunk_length(length: int, cell: int | None, whole: int, shortest: int, longest: int) -> int:

@@ -21,6 +21,7 @@ from zarr.core.buffer import default_buffer_prototype
 from zarr.core.sync import sync
 
 from dpca.storage.arrays.direct import read_shards
+from dpca.storage.arrays.plain import read_plain
 from dpca.storage.disk import exists
 from dpca.storage.errors import DataError, ReplacedError, StoreError, one_line
 from dpca.storage.integrity.checked import DENSE_KEY, CheckedStore, checked_store
@@ -205,7 +206,8 @@ def read_into(array: zarr.Array[Any], selection: Any, out: np.ndarray[Any, Any])
     with _damage_named(array):
         if is_dense(array) and not is_covered(array):
             _require_shards(array, taken)
-        if not ((is_dense(array) and read_shards(array, taken, box)) or _make(array, taken, box)):
+        read = read_shards if is_dense(array) else read_plain
+        if not (read(array, taken, box) or _make(array, taken, box)):
             buffer = default_buffer_prototype().nd_buffer.from_numpy_array(out)
             array.get_basic_selection(selection, out=buffer)
 

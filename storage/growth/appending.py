@@ -119,7 +119,8 @@ class Appender:
             chunk_samples = whole_number(chunk_samples, "chunk_samples", 1)
         self._axes = stack_axes(axes_for(self.sample_shape) if axes is None else axes, self.sample_shape)
         self._range = type_range(self.dtype) if data_range is None else checked_range(data_range)
-        found = choose_layout((_LONG, *self.sample_shape), self.dtype.itemsize, self._axes)
+        # The samples are in the memory of this process, so that they are written whole.
+        found = choose_layout((_LONG, *self.sample_shape), self.dtype.itemsize, self._axes, part_bytes=None)
         size = math.prod(self.sample_shape) * self.dtype.itemsize
         rows = min(found.chunks[0], max(1, _CHUNK_BYTES // size)) if chunk_samples is None else chunk_samples
         self._layout = Layout((rows, *found.chunks[1:]), (rows, *found.shards[1:]))

@@ -10,6 +10,7 @@ import numpy as np
 import zarr
 from zarr.errors import BaseZarrError
 
+from dpca.storage.arrays.layout import box_shape, boxes_of
 from dpca.storage.arrays.reading import is_covered, is_dense, open_array, open_node, root_facts, what_is_wrong_with
 from dpca.storage.errors import DataError, StoreError, one_line
 from dpca.storage.integrity.checksums import shard_grid
@@ -19,6 +20,8 @@ from dpca.storage.synthetic.stack import is_synthetic, wrong_samples
 
 # Numbered arrays, such as "components_3", belong together.
 _NUMBERED = re.compile(r"_\d+$")
+# Bytes of values that are checked at a time, unless a chunk is larger.
+_CHECKED_BYTES = 2**24
 
 
 def foreign_shards(where: str, problems: list[str]) -> list[tuple[Any, ...]]:
@@ -93,17 +96,16 @@ def check_shard(path: str, name: str, index: tuple[int, ...]) -> list[str]:
 
 
 def wrong_values(array: zarr.Array[Any], index: tuple[int, ...]) -> str | None:
-    """Decode a shard, one row of chunks at a time to limit memory, and return its problem; None if there is none."""
+    """Decode a shard, a few chunks at a time to limit memory, and return its problem; None if there is none."""
     edges = array.shards or array.chunks
     start = [i * edge for i, edge in zip(index, edges, strict=True)]
-    stop = [min(s + edge, length) for s, edge, length in zip(start, edges, array.shape, strict=True)]
-    rest = tuple(slice(s, e) for s, e in zip(start[1:], stop[1:], strict=True))
+    shape = [min(edge, length - s) for s, edge, length in zip(start, edges, array.shape, strict=True)]
+    box = box_shape(shape, _CHECKED_BYTES // array.dtype.itemsize, array.chunks) if start else ()
     blocks = [
-        (slice(row, min(row + array.chunks[0], stop[0])), *rest)
-        for row in (range(start[0], stop[0], array.chunks[0]) if start else ())
+        tuple(slice(s + a, s + b) for s, (a, b) in zip(start, region, strict=True)) for region in boxes_of(shape, box)
     ]
     may_be_infinite = bool(array.attrs.get("may_be_infinite", False))
-    for block in blocks or [()]:
+    for block in blocks:
         try:
             values = np.asarray(array[block])
         except Exception as error:  # foreign codecs raise arbitrary exceptions

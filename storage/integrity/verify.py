@@ -68,7 +68,7 @@ def verify(
 
     Notes
     -----
-    The cost is one pass over the store. Memory per thread: one row of chunks (at most 4 MiB for each tile of a sample).
+    The cost is one pass over the store. Memory per thread: 16 MiB of values, or one chunk.
     """
     use_storage_options(storage_options, path)
     where = os.fspath(path)

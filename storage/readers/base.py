@@ -29,6 +29,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from dpca.storage.arrays.coordinates import Coordinates
+from dpca.storage.arrays.layout import Region
 from dpca.storage.disk import file_bytes, open_file, read_at
 from dpca.storage.errors import DataError, StoreError, one_line
 from dpca.storage.errors import printable as printable
@@ -68,6 +69,8 @@ class Reader(ABC):
         Whether payloads are encoded images. Otherwise they are rows of an array.
     random_access : bool
         Whether `part` is supported. Otherwise only `stream` is.
+    reads_boxes : bool
+        Whether `box` is supported, so that samples larger than memory are read in parts.
     others : mapping of str to int
         Number of files in the source that are not images, by suffix.
     refused : mapping of int to str
@@ -89,6 +92,7 @@ class Reader(ABC):
     name: str = ""
     encoded: bool = True
     random_access: bool = True
+    reads_boxes: bool = False
     others: Mapping[str, int] = {}
     refused: Mapping[int, str] = {}
     labels: NDArray[Any] | None = None
@@ -117,6 +121,10 @@ class Reader(ABC):
     def part(self, indices: Sequence[int]) -> Callable[[], Block]:
         """Return a small picklable function that reads these samples (increasing indices) in a task."""
         raise TypeError(f"{self.name} can only be read from its beginning: use stream")
+
+    def box(self, indices: Sequence[int], region: Region) -> Callable[[], NDArray[Any]]:
+        """Return a function as `part` does, for a box of these samples, (start, stop) along each axis."""
+        raise TypeError(f"{self.name} is read in whole samples: use part")
 
     def fetch(self, indices: Sequence[int]) -> Block:
         """Read these samples in this process: a list of `bytes` or `Refused`, or an array (n, *sample_shape)."""

@@ -8,6 +8,7 @@ from typing import Any
 
 import numpy as np
 
+from dpca.storage.arrays.layout import Region
 from dpca.storage.errors import DataError
 from dpca.storage.readers.base import Block, Reader, digest
 
@@ -66,9 +67,24 @@ class Permuted(Reader):
 
     def part(self, indices: Sequence[int]) -> Callable[[], Block]:
         """Return the part of the wrapped reader for these samples, and a function that permutes it."""
+        wanted, places = self._sorted(indices)
+        return partial(_fetch, self._reader.part(wanted), places)
+
+    @property
+    def reads_boxes(self) -> bool:  # type: ignore[override]
+        """Whether the wrapped reader reads boxes."""
+        return self._reader.reads_boxes
+
+    def box(self, indices: Sequence[int], region: Region) -> Callable[[], Any]:
+        """Return the box of the wrapped reader for these samples, and a function that permutes it."""
+        wanted, places = self._sorted(indices)
+        return partial(_fetch, self._reader.box(wanted, region), places)
+
+    def _sorted(self, indices: Sequence[int]) -> tuple[list[int], np.ndarray[Any, Any]]:
+        """Return the samples of the wrapped reader in its order, and the place of each wanted one among them."""
         wanted = self.order[np.asarray(indices, np.int64)]
         back = np.argsort(wanted)
-        return partial(_fetch, self._reader.part(wanted[back].tolist()), np.argsort(back))
+        return wanted[back].tolist(), np.argsort(back)
 
 
 def _fetch(part: Callable[[], Block], places: np.ndarray[Any, Any]) -> Block:

@@ -13,6 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from dpca.storage.arrays.coordinates import joined
+from dpca.storage.arrays.layout import Region
 from dpca.storage.errors import DataError
 from dpca.storage.readers.base import Block, Reader, digest
 
@@ -56,6 +57,7 @@ class SeveralReader(Reader):
         if len(labels) == len(readers):
             self.labels = np.concatenate(labels)
         self.random_access = all(reader.random_access for reader in readers)
+        self.reads_boxes = all(reader.reads_boxes for reader in readers)
 
     @cached_property
     def _starts(self) -> list[int]:
@@ -90,6 +92,10 @@ class SeveralReader(Reader):
     def part(self, indices: Sequence[int]) -> Callable[[], Block]:
         """Return the parts of the readers with these samples, joined."""
         return partial(_fetch, [self._readers[r].part(own) for r, own in self._split(indices)])
+
+    def box(self, indices: Sequence[int], region: Region) -> Callable[[], Any]:
+        """Return a box of these samples of the readers, joined."""
+        return partial(_fetch, [self._readers[r].box(own, region) for r, own in self._split(indices)])
 
     def stream(self, requests: Iterable[Sequence[int]]) -> Iterator[Block]:
         """Stream every reader, one request at a time."""

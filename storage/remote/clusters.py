@@ -240,6 +240,12 @@ def _sentence(error: Exception, client: Any, where: str) -> str | None:
     return f"{where} was lost: start it again, and {_RESUME}" if lost else None
 
 
+def lost_state(client: Any) -> ClusterError:
+    """Return the error for a worker that was lost with a part of a state, which no other worker has."""
+    lost = f"a worker of {_address(client)} was lost with its part of a state: {_RESUME}"
+    return ClusterError(_lost.get(client.id) or lost)
+
+
 def first_cause(error: BaseException) -> str:
     """Return the message of the root cause of an error, in one line."""
     while error.__cause__ is not None:

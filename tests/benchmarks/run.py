@@ -34,6 +34,7 @@ from tests.benchmarks.speed import (
     learning_speed,
     partition_speed,
     scores_speed,
+    spread_speed,
     streaming_speed,
     synthetic_speed,
 )
@@ -64,9 +65,10 @@ STAGES: dict[str, Stage] = {
     "synthetic": synthetic_speed.lines,
     "workers": cluster_speed.worker_lines,
     "memory": cluster_speed.memory_lines,
+    "spread": spread_speed.lines,
 }
 # Stages that start workers.
-ON_CLUSTERS = ("workers", "memory")
+ON_CLUSTERS = ("workers", "memory", "spread")
 
 
 def main(argv: Sequence[str] | None = None) -> int:

@@ -16,7 +16,7 @@ from dask.delayed import delayed
 from dpca.engine.folds.callbacks import FoldCallback, FoldProgress
 from dpca.engine.folds.callbacks import FoldReport as FoldReport
 from dpca.engine.folds.checkpoint import load_results
-from dpca.engine.folds.fold_tasks import GroupResult, GroupTask, Results, group_graph
+from dpca.engine.folds.fold_tasks import GroupResult, GroupTask, Results, ResultWriter, group_graph
 from dpca.engine.folds.identity import digest
 from dpca.engine.folds.linked_fold import LinkedFold
 from dpca.engine.folds.plan import FoldPlan, PlanError, plan_fold
@@ -42,7 +42,7 @@ def fold(
     scheme: RoundScheme | None = None,
     plan: FoldPlan | None = None,
     stage: str = "fit",
-    note: str = "",
+    writer: ResultWriter | None = None,
     callback: FoldCallback | None = None,
 ) -> tuple[Results, FoldReport]:
     """Fold a rule over each part of a partition of a stack.
@@ -73,8 +73,8 @@ def fold(
         The result of `plan_for` for the same arguments, if it is known.
     stage : str
         Name of the progress bar, and of the tasks on Dask's dashboard.
-    note : str
-        Note in the report.
+    writer : ResultWriter, optional
+        Writes the results in the tasks, if memory does not hold them all.
     callback : FoldCallback, optional
         Is called in this process at intervals, before the fold has ended. It is not called if memory does not hold the
         states of all parts at once, or if checkpoints hold results of some of them.
@@ -82,7 +82,7 @@ def fold(
     Returns
     -------
     results : list of dict
-        The result of ``rule.finish`` for each part, in order.
+        The result of ``rule.finish`` for each part, in order; with a writer, what it returns for each.
     report : FoldReport
 
     Raises
@@ -94,9 +94,9 @@ def fold(
         At a value that is not finite.
     """
     if (stand_in := rehearsal()) is not None:
-        guessed, planned = stand_in.fold(rule, source, partition, scheme, stage)
-        return guessed, FoldReport(planned, 0.0, 0, note)
-    folding = _Folding(rule, source, partition, run, scheme, plan, stage, note).links(callback)
+        guessed, planned = stand_in.fold(rule, source, partition, scheme, stage, writer)
+        return guessed, FoldReport(planned, 0.0, 0)
+    folding = _Folding(rule, source, partition, run, scheme, plan, stage, writer).links(callback)
     try:
         while True:
             progress = next(folding)
@@ -140,6 +140,7 @@ def plan_for(
     *,
     run: Run = Run(),
     scheme: RoundScheme | None = None,
+    writer: ResultWriter | None = None,
 ) -> FoldPlan:
     """Return the plan of `fold` for these arguments. Parameters and errors are those of `fold`.
 
@@ -155,6 +156,8 @@ def plan_for(
         except PlanError:
             together = plan
         plan = together if together.read_bytes < plan.read_bytes else plan
+    if writer is not None:
+        plan = replace(plan, result_bytes=writer.kept_bytes * partition.n_parts)
     if plan.caller_bytes > usable_bytes():
         held, fewer = "", "components"
         if plan.held_bytes:
@@ -178,20 +181,24 @@ class _Folding:
     scheme: RoundScheme | None
     plan: FoldPlan | None
     stage: str
-    note: str = ""
+    writer: ResultWriter | None = None
     resume_from: Sequence[State] | None = None
 
     def links(self, callback: FoldCallback | None) -> Generator[FoldProgress, None, tuple[Results, FoldReport]]:
         """Fold link by link, as `iter_fold`."""
         began = time.perf_counter()
         run = self.run.here() if self.source.in_process else self.run
-        plan = self.plan or plan_for(self.rule, self.source, self.partition, run=run, scheme=self.scheme)
+        plan = self.plan or plan_for(
+            self.rule, self.source, self.partition, run=run, scheme=self.scheme, writer=self.writer
+        )
         if run.checkpoints is not None:
             # Each fold has a folder of its own. Another budget or cluster has other groups, another rule other arrays.
-            run = run.below(digest(self.rule, plan, self.source, self.partition, self.scheme))
+            run = run.below(
+                digest(self.rule, plan, self.source, self.partition, self.scheme, *filter(None, [self.writer]))
+            )
 
         def report(peak: int) -> FoldReport:
-            return FoldReport(plan, time.perf_counter() - began, peak or peak_resident_bytes(), self.note)
+            return FoldReport(plan, time.perf_counter() - began, peak or peak_resident_bytes())
 
         results: Results = [{} for _ in range(self.partition.n_parts)]
         bar = run.progress(self.stage, plan.read_bytes, "B")
@@ -215,7 +222,7 @@ class _Folding:
         outcomes: dict[int, GroupResult] = {}
         missing: dict[int, GroupTask] = {}
         for g, group in enumerate(plan.groups):
-            work = GroupTask(self.rule, self.partition, group, *common, f"group-{g:06d}", self.stage, kept)
+            work = GroupTask(self.rule, self.partition, group, *common, f"group-{g:06d}", self.stage, kept, self.writer)
             if kept is not None and (found := load_results(kept, work.name)):
                 outcomes[g] = found, 0
                 bar.advance(row_bytes[g] * self.source.shape[0])

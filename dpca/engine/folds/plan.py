@@ -135,7 +135,7 @@ def plan_fold(
     PlanError
         If a single part, read one chunk of samples at a time, exceeds the budget.
     """
-    planner = _Planner(source, partition, rule, budget, n_parallel, threads, scheme)
+    planner = Planner(source, partition, rule, budget, n_parallel, threads, scheme)
     pieces, cuts, rows = planner.cheapest()
     plan = FoldPlan(
         groups=tuple(Group(tuple(partitions), size.region) for partitions, size in pieces),
@@ -190,7 +190,9 @@ Way = tuple[list[Piece], tuple[Span, ...], int]
 
 
 @dataclass
-class _Planner:
+class Planner:
+    """The memory of groups of parts, and the ways to divide a fold into tasks."""
+
     source: Source
     partition: Partition
     rule: Rule
@@ -236,9 +238,11 @@ class _Planner:
         return sizes
 
     def piece(self, partitions: Sequence[int]) -> Piece:
+        """Return some parts with their joint size."""
         return partitions, reduce(_Size.__add__, (self.sizes[i] for i in partitions))
 
     def halves(self, piece: Piece) -> list[Piece]:
+        """Return two halves of a piece, or the piece itself if it is a single part."""
         partitions, half = piece[0], len(piece[0]) // 2
         return [self.piece(partitions[:half]), self.piece(partitions[half:])] if half else [piece]
 
@@ -249,12 +253,15 @@ class _Planner:
         return pieces
 
     def box_bytes(self, size: _Size) -> int:
+        """Return the bytes of the box of a sample."""
         return math.prod(b - a for a, b in size.region) * self.itemsize
 
     def decoded_bytes(self, pieces: Iterable[Piece]) -> int:
+        """Return the bytes of all chunks of a sample that tasks decode."""
         return sum(self.source.decoded_bytes(size.region) for _, size in pieces)
 
     def whole_chunks(self, rows: int) -> int:
+        """Round a number of samples down to whole chunks, at least one."""
         return max(1, rows // self.least_rows) * self.least_rows
 
     def leaf_bytes(self, size: _Size, rows: int) -> int:

@@ -20,7 +20,7 @@ from typing import Any
 import numpy as np
 
 from dpca.engine.folds.checkpoint import save_states
-from dpca.engine.folds.fold_tasks import GroupTask, Results, StatesAndPeak, finish, merge_states
+from dpca.engine.folds.fold_tasks import GroupTask, Results, ResultWriter, StatesAndPeak, finish, merge_states
 from dpca.engine.folds.plan import FoldPlan, plan_fold
 from dpca.engine.folds.rounds import RoundScheme
 from dpca.engine.sources.derived import OpenedSource
@@ -125,7 +125,13 @@ class Rehearsal:
     """Processor seconds of the rehearsal itself."""
 
     def fold(
-        self, rule: Rule, source: Source, partition: Partition, scheme: RoundScheme | None, stage: str
+        self,
+        rule: Rule,
+        source: Source,
+        partition: Partition,
+        scheme: RoundScheme | None,
+        stage: str,
+        writer: ResultWriter | None = None,
     ) -> tuple[Results, FoldPlan]:
         """Measure a fold, and return approximate results from a few samples."""
         began = time.process_time()
@@ -136,7 +142,7 @@ class Rehearsal:
 
         plan = planned(self.workers)
         try:
-            results = self._few(rule, source, partition, plan, stage)
+            results = self._few(rule, source, partition, plan, stage, writer)
             self.costs.append(self._measured(rule, source, partition, plan, stage, planned, scheme))
         finally:
             release_scratch()
@@ -149,7 +155,15 @@ class Rehearsal:
             rule, partition, plan.groups[g], plan.batch_rows, 1, 2**62, source.name, dtype, f"{g}", stage, kept
         )
 
-    def _few(self, rule: Rule, source: Source, partition: Partition, plan: FoldPlan, stage: str) -> Results:
+    def _few(
+        self,
+        rule: Rule,
+        source: Source,
+        partition: Partition,
+        plan: FoldPlan,
+        stage: str,
+        writer: ResultWriter | None,
+    ) -> Results:
         """Return the results of a few samples for every part."""
         n, sample = source.shape[0], math.prod(source.shape[1:]) * source.dtype.itemsize
         rows = max(2, min(n, _FEW, _FEW_BYTES // sample))
@@ -163,7 +177,7 @@ class Rehearsal:
                 for _, parts in itertools.chain.from_iterable(work.parts(source, run) for run in runs):
                     states = [rule.update(*both) for both in zip(states, parts, strict=True)]
             for index, found in zip(group.partitions, finish(work, (states, 0))[0], strict=True):
-                results[index] = found
+                results[index] = found if writer is None else writer.summary(found)
         return results
 
     def _measured(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import math
 import os
 from collections.abc import Callable
@@ -14,11 +15,12 @@ from dask.delayed import delayed
 from dpca.kernels.algebra.types import Array
 from dpca.storage import cf
 from dpca.storage.arrays.coordinates import Coordinates
+from dpca.storage.arrays.layout import box_shape, boxes_of
 from dpca.storage.errors import DataError
 from dpca.storage.readers import open_reader
 from dpca.storage.survey import require_samples
 
-_BLOCK_BYTES = 32 * 2**20
+_BLOCK_BYTES, _LARGE_BYTES = 32 * 2**20, 64 * 2**20
 
 
 def open_rows(path: Any, key: str | None = None) -> tuple[da.Array, str, tuple[str, ...] | None, Coordinates | None]:
@@ -34,7 +36,8 @@ def open_rows(path: Any, key: str | None = None) -> tuple[da.Array, str, tuple[s
     Returns
     -------
     rows : dask.array.Array (n_samples, ...)
-        In blocks of whole samples of about 32 MiB. A block is read when it is computed.
+        In blocks of about 32 MiB: of whole samples, or boxes of a sample of more than 64 MiB if the format allows. A
+        block is read when it is computed.
     name : str
         Name of the array in messages.
     axes : tuple of str or None
@@ -59,14 +62,22 @@ def open_rows(path: Any, key: str | None = None) -> tuple[da.Array, str, tuple[s
     shape, n = reader.sample_shape, len(reader)
     step = max(1, _BLOCK_BYTES // (math.prod(shape) * reader.dtype.itemsize))
     name, meta = f"rows-{reader.fingerprint()}", np.empty((0,) * (len(shape) + 1), reader.dtype)
-    blocks = []
-    for start in range(0, n, step):
+    box = shape
+    if reader.reads_boxes and math.prod(shape) * reader.dtype.itemsize > _LARGE_BYTES:
+        box = box_shape(shape, _BLOCK_BYTES // reader.dtype.itemsize, (1,) * len(shape))
+    grid = [-(-length // b) for length, b in zip(shape, box, strict=True)]
+    blocks = np.empty((-(-n // step), *grid), object)
+    for start, (place, region) in itertools.product(
+        range(0, n, step), zip(np.ndindex(*grid), boxes_of(shape, box), strict=True)
+    ):
         indices = range(start, min(start + step, n))
-        task = delayed(_read, pure=True)(
-            reader.part(indices), start, reader.name, dask_key_name=f"{name}-{start}-{step}"
-        )
-        blocks.append(da.from_delayed(task, (len(indices), *shape), meta=meta, name=f"{name}-block-{start}-{step}"))
-    return da.concatenate(blocks), reader.name, reader.axes, reader.coordinates
+        part = reader.part(indices) if box == shape else reader.box(indices, region)
+        own = f"{start}-{step}" if box == shape else f"{start}-{region}"
+        task = delayed(_read, pure=True)(part, start, reader.name, dask_key_name=f"{name}-{own}")
+        lengths = (len(indices), *(b - a for a, b in region))
+        blocks[(start // step, *place)] = da.from_delayed(task, lengths, meta=meta, name=f"{name}-block-{own}")
+    rows = da.concatenate(list(blocks.flat)) if box == shape else da.block(blocks.tolist())
+    return rows, reader.name, reader.axes, reader.coordinates
 
 
 def _read(part: Callable[[], Any], start: int, name: str) -> Array:

@@ -42,12 +42,15 @@ class ShardPass:
         Where the tasks run. Its progress counts samples.
     attempt : str
         Fingerprint of what the workspace does not determine: markers of another attempt do not count.
+    counted : str
+        What the progress counts, if units are parts of samples.
     """
 
     name: str
     work: Workspace
     run: Run
     attempt: str = ""
+    counted: str = "samples"
 
     def write(self, job: ShardJob, units: Iterable[Unit]) -> int:
         """Write every shard without a done-marker; return the peak memory of a process in bytes."""
@@ -68,7 +71,7 @@ class ShardPass:
             write_shard,
             calls(),
             finished,
-            stage=self.run.progress(self.name, sum(lengths.values()), "samples"),
+            stage=self.run.progress(self.name, sum(lengths.values()), self.counted),
             client=self.run.client,
             threads=self.run.n_threads,
             name=self.name,

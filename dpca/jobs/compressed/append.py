@@ -14,9 +14,11 @@ import zarr
 
 from dpca.choices import COMPRESSED
 from dpca.codec.goal import Goal
+from dpca.engine.folds.plan import Outline
 from dpca.engine.sources.source import as_source
 from dpca.jobs.base.stages import NOTHING, StageCost, stopwatch
 from dpca.jobs.compressed.append_write import QUALITY, AppendJob, grow, what_stays, write_appended
+from dpca.jobs.compressed.encode_memory import check_encode_memory
 from dpca.jobs.compressed.encode_write import EncodeJob
 from dpca.jobs.compressed.refit import check_original, refit
 from dpca.jobs.scores.score_write import write_quality
@@ -150,6 +152,9 @@ def append_store(
         with suppress(BusyError), Workspace(store, kind=COMPRESSED, fingerprint=before.facts["fingerprint"]):
             pass  # removes what is left of a run that ended between publishing and cleaning up
         return _NONE_APPENDED
+    # Before the new samples are ingested, or read whole.
+    whole = Outline(before.path, before.shape, before.dtype, (1,) * before.ndim)
+    check_encode_memory(whole, run.task_bytes(), promised="max_error" in before.facts)
     asked = {} if reading is None else vars(reading)
     fingerprint = fingerprint_of(
         "append", before.facts["fingerprint"], content, asked, original.fingerprint if original else None

@@ -64,7 +64,8 @@ class EncodeMemory:
         decoded = self.encoded_at_once
         while decoded > 1 and not self.form.plain and self.task_bytes(decoded) > budget:
             decoded //= 2
-        require_memory(min(self.form.shard_rows, self.source.shape[0]), self.task_bytes(decoded), budget)
+        rows = min(self.form.shard_rows, self.source.shape[0])
+        require_memory(f"{rows:,} samples", self.task_bytes(decoded), budget)
         return decoded
 
     def task_bytes(self, decoded: int | None = None) -> int:

@@ -124,6 +124,7 @@ def fit_store(
     def publish(work: Workspace, fitted: FitResult) -> None:
         if not fitted.stopped:
             work.publish()
+            fitted.model.stored_at(target)
 
     # A fit for another target of quality cannot resume from this one.
     job = Job(target, model.store_kind, fingerprint, (stack,), run.overwrite, discard_on=(UnmetError,))

@@ -27,7 +27,18 @@ class FewSamples(Reader):
         firsts = np.linspace(0, n // run - 1, math.ceil(count / run)).astype(int) * run if reader.random_access else [0]
         spread = (np.asarray(firsts)[:, None] + np.arange(run)).ravel() if reader.random_access else np.arange(count)
         self._chosen = np.unique(spread)[:count].tolist()
-        for name in ("kind", "name", "encoded", "random_access", "sample_shape", "dtype", "axes", "data_range"):
+        names = (
+            "kind",
+            "name",
+            "encoded",
+            "random_access",
+            "reads_boxes",
+            "sample_shape",
+            "dtype",
+            "axes",
+            "data_range",
+        )
+        for name in names:
             setattr(self, name, getattr(reader, name))
         self.refused = {i: reader.refused[at] for i, at in enumerate(self._chosen) if at in reader.refused}
 
@@ -44,6 +55,10 @@ class FewSamples(Reader):
     def part(self, indices: Sequence[int]) -> Callable[[], Block]:
         """Return a function that reads some of the chosen samples."""
         return self._reader.part([self._chosen[i] for i in indices])
+
+    def box(self, indices: Sequence[int], region: Region) -> Callable[[], Array]:
+        """Return a function that reads a box of some of the chosen samples."""
+        return self._reader.box([self._chosen[i] for i in indices], region)
 
     def stream(self, requests: Iterable[Sequence[int]]) -> Iterator[Block]:
         """Yield runs of the chosen samples."""

@@ -27,7 +27,7 @@ from dpca.jobs.compressed.encode_trials import Trials, cell_components, spread_r
 from dpca.jobs.compressed.encode_write import PLAN
 from dpca.jobs.plans.few_samples import RUN, FewSamples, Repeated
 from dpca.jobs.plans.shard_plan import plan_shards
-from dpca.jobs.scores import score_write
+from dpca.jobs.scores import box_write, score_write
 from dpca.jobs.scores.settings import CompressionSettings
 from dpca.jobs.scores.transform import fill_scores
 from dpca.models.base.store import write_model
@@ -313,9 +313,18 @@ class _Tried:
         once, of_each = _line(parts, [size[count] for count in parts])
         most = n * basis.score_bytes(self.source.dtype) + (self.decoded if self.settings.reconstruct else 0)
         self.bytes_written = once + min(most, n * of_each) + folder_bytes(path)
-        rows = score_write.stack_layout(self.source, basis, self.axes).shards[0]
-        need = score_write.task_bytes(self.source, basis, rows, self.settings.reconstruct)
-        return _Stage("scores", self.decoded, alone, (), n, rows, each, need)
+        kept, budget = self.settings.reconstruct, self.workers.budget
+        boxes = box_write.plan_scores(self.source, basis, self.axes, reconstruct=kept, budget=budget)
+        if boxes is None:
+            rows = score_write.stack_layout(self.source, basis, self.axes).shards[0]
+            need = score_write.task_bytes(self.source, basis, rows, kept)
+            return _Stage("scores", self.decoded, alone, (), n, rows, each, need)
+        # The samples of a task, if its boxes were whole samples.
+        rows, need = (
+            max(1, boxes.rows // len(boxes.decoded)),
+            box_write.box_task_bytes(self.source, basis, boxes, self.axes),
+        )
+        return _Stage("scores", 2 * self.decoded, alone, (), n, rows, each, need)
 
     def _encode(self) -> _Stage:
         goal, n = self._goal, self.source.shape[0]

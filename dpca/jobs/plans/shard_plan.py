@@ -14,7 +14,7 @@ from dpca.engine.sources.source import as_source
 from dpca.jobs.compressed.cell_choice import cells_tried
 from dpca.jobs.compressed.encode import check_goal, wanted_goal
 from dpca.jobs.compressed.encode_memory import check_encode_memory
-from dpca.jobs.scores.score_write import plan_scores
+from dpca.jobs.scores.box_write import plan_scores
 from dpca.jobs.scores.settings import CompressionSettings
 from dpca.storage.arrays.layout import SHARD_BYTES
 from dpca.storage.ingest import plan_ingest

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import os
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 import zarr
@@ -13,15 +13,27 @@ import zarr
 from dpca.engine.folds.plan import TASK_OVERHEAD
 from dpca.jobs.base.shards import ShardPass
 from dpca.jobs.base.stages import NOTHING, StageCost, stopwatch
+from dpca.jobs.scores.boxes import (
+    BOXES,
+    Boxes,
+    cells_in,
+    choose_boxes,
+    inside,
+    read_scores,
+    together,
+    tried_box,
+    write_boxes,
+)
 from dpca.jobs.scores.score_write import SHARD_COPIES, require_memory
-from dpca.kernels.algebra.types import Array
+from dpca.kernels.algebra.types import Array, Region
 from dpca.kernels.pixels import Pixels
 from dpca.models.base.store import model_fingerprint, stored_basis
 from dpca.models.scores import check_match, read_scores_facts
 from dpca.representation.base import Representation
-from dpca.storage.arrays.arrays import choose_codec, create_array, create_root, write_shard, write_strings
+from dpca.representation.linear import LinearRepresentation, in_boxes
+from dpca.storage.arrays.arrays import choose_codec, create_array, create_root, kept_layout, write_shard, write_strings
 from dpca.storage.arrays.coordinates import BESIDE, Coordinates, coordinates_in, dims_of, write_coordinates
-from dpca.storage.arrays.layout import choose_layout
+from dpca.storage.arrays.layout import Layout, choose_layout
 from dpca.storage.arrays.reading import array_identity, open_again, open_array, open_group, read_into
 from dpca.storage.disk import require_free_space
 from dpca.storage.remote.objects import absolute
@@ -74,10 +86,36 @@ class DecodeJob:
         basis, (start, stop) = stored_basis(self.model, self.fingerprint, self.n_components), self.span(shard)
         values = np.empty((stop - start, *samples.shape[1:]), samples.dtype)
         block, pixels = _block(basis), Pixels(values.dtype, self.data_range)
-        part = _read(scores, start, stop, basis)
+        part = _read(scores, start, stop, basis.score_shape[-1])
         for row in range(0, stop - start, block):
             values[row : row + block] = basis.decode(part[row : row + block], self.scores, start + row, pixels=pixels)
         write_shard(samples, start, values)
+        return {}
+
+
+@dataclass(frozen=True)
+class RebuildBoxes:
+    """A pass over large samples, box by box: its units are a group of samples and a box."""
+
+    job: DecodeJob
+    boxes: Boxes
+
+    def span(self, group: int) -> tuple[int, int]:
+        """Return the first sample of a group, and the one behind the last."""
+        return self.job.span(group)
+
+    def write(self, group: int, box: int) -> dict[str, Array]:
+        """Write a box of some samples."""
+        job, core = self.job, self.boxes.decoded[box]
+        scores, samples = open_again(job.scores, job.identity), open_array(job.samples, mode="r+")
+        basis, (start, stop) = cast(LinearRepresentation, stored_basis(job.model, job.fingerprint)), self.span(group)
+        region, level = basis.aligned(core), basis.level(job.n_components)
+        part, pixels = basis.box(region, level), Pixels(samples.dtype, job.data_range)
+        step = together(region, samples.dtype)
+        for row in range(start, stop, step):
+            some = read_scores(scores, (row, min(row + step, stop)), basis, region, level)
+            values = part.decode(some, job.scores, row, pixels=pixels)
+            write_boxes(samples, row, core, values[inside(core, region)])
         return {}
 
 
@@ -120,8 +158,7 @@ def reconstruct_store(
     basis = stored_basis(path, known)
     scores_array = open_array(stored)
     check_match(scores, facts, scores_array.shape, basis)
-    basis = basis.leading(n_components)
-    level = basis.score_shape[-1]
+    level = basis.level(n_components)
     n = scores_array.shape[0]
     dtype, axes = np.dtype(facts["dtype"]), tuple(facts["axes"])
     shape = (n, *basis.sample_shape)
@@ -130,9 +167,9 @@ def reconstruct_store(
 
     def steps(work: Workspace) -> StageCost:
         cost = stopwatch()
-        layout = choose_layout(shape, dtype.itemsize, axes, basis.cell_shape)
-        rows = layout.shards[0]
-        require_memory(rows, task_bytes(scores_array, basis, min(rows, n), dtype), run.task_bytes())
+        boxes = plan_rebuilding(scores_array, basis, shape, dtype, axes, run, kept_layout(work.store, "samples"))
+        layout = whole_layout(shape, dtype, axes, basis) if boxes is None else boxes.layout
+        rows = layout.shards[0] if boxes is None else boxes.rows
         if work.state == "new":
             require_free_space(target, size, "the reconstructed stack")
         root = create_root(
@@ -150,14 +187,26 @@ def reconstruct_store(
         identity = array_identity(scores_array)
         job = DecodeJob(stored, identity, path, known, used, samples, (low, high), n, rows)
         pixels = Pixels(dtype, job.data_range)
-        first = basis.decode(_read(scores_array, 0, min(8, n), basis), job.scores, pixels=pixels)
+        if boxes is None:
+            first = basis.leading(n_components).decode(
+                _read(scores_array, 0, min(8, n), level), job.scores, pixels=pixels
+            )
+        else:
+            divided = cast(LinearRepresentation, basis)
+            region = tried_box(divided, dtype)
+            some = read_scores(scores_array, (0, 1), divided, region, level)
+            first = divided.box(region, level).decode(some, job.scores, pixels=pixels)
         dims = ((dims_of(scores_array) or axes)[0], *axes[1:])
         stated = {**facts.get("attributes", {}), BESIDE: scores_array.attrs.get(BESIDE, "")}
         found = coordinates_in(open_group(scores), dims, shape, stated) or Coordinates(axes, {}, {})
         write_coordinates(root, found)
         codec = choose_codec(first)
         create_array(root, "samples", shape, dtype, layout, found.dims, codec=codec, attributes=found.stated)
-        peak = ShardPass("reconstruct", work, run).write(job, ((shard,) for shard in range(math.ceil(n / rows))))
+        if boxes is None:
+            peak = ShardPass("reconstruct", work, run).write(job, ((shard,) for shard in range(math.ceil(n / rows))))
+        else:
+            passing = ShardPass("reconstruct", work, run, str((layout, rows)), BOXES)
+            peak = passing.write(RebuildBoxes(job, boxes), boxes.units(n, boxes.decoded))
         write_strings(root, "name", np.asarray(open_array(os.path.join(scores, "name"))[...]).tolist(), found.dims[0])
         return cost(size, peak)
 
@@ -178,8 +227,54 @@ def _block(basis: Representation) -> int:
     return max(1, _BLOCK_BYTES // (4 * math.prod(basis.sample_shape)))
 
 
-def _read(scores: zarr.Array[Any], start: int, stop: int, basis: Representation) -> Array:
-    """Read the scores of some samples, only those of the components in the basis."""
-    part = np.empty((stop - start, *basis.score_shape), scores.dtype)
-    read_into(scores, (slice(start, stop), *(slice(length) for length in basis.score_shape)), part)
+def _read(scores: zarr.Array[Any], start: int, stop: int, level: int) -> Array:
+    """Read the scores of some samples, only those of the first components."""
+    shape = (*scores.shape[1:-1], level)
+    part = np.empty((stop - start, *shape), scores.dtype)
+    read_into(scores, (slice(start, stop), *map(slice, shape)), part)
     return part
+
+
+def whole_layout(shape: tuple[int, ...], dtype: np.dtype[Any], axes: tuple[str, ...], basis: Representation) -> Layout:
+    """Return the layout of a stack that is written in whole samples."""
+    return choose_layout(shape, dtype.itemsize, axes, basis.cell_shape, part_bytes=None)
+
+
+def plan_rebuilding(
+    scores: zarr.Array[Any],
+    basis: Representation,
+    shape: tuple[int, ...],
+    dtype: np.dtype[Any],
+    axes: tuple[str, ...],
+    run: Run,
+    kept: Layout | None,
+) -> Boxes | None:
+    """Choose boxes of large samples; None if samples are decoded whole. ``kept`` is the layout of an interrupted run.
+
+    Raises
+    ------
+    PlanError
+        If a task does not fit the memory.
+    """
+    whole, budget = whole_layout(shape, dtype, axes, basis), run.task_bytes()
+    rows, divided = whole.shards[0], in_boxes(basis)
+    need = task_bytes(scores, basis, min(rows, shape[0]), dtype)
+    if divided is None or kept == whole:
+        require_memory(f"{rows:,} samples", need, budget)
+        return None
+
+    def box_bytes(boxes: Boxes) -> int:
+        regions = [divided.aligned(core) for core in boxes.decoded]
+        most = max(_region_bytes(scores, divided, region, dtype, boxes.rows) for region in regions)
+        return TASK_OVERHEAD + divided.held_bytes + most
+
+    return choose_boxes(divided, shape, dtype, axes, (whole, need, box_bytes), budget, kept)
+
+
+def _region_bytes(
+    scores: zarr.Array[Any], basis: LinearRepresentation, region: Region, dtype: np.dtype[Any], rows: int
+) -> int:
+    size, step = math.prod(b - a for a, b in region), min(rows, together(region, dtype))
+    reading = 2 * step * math.prod(cells_in(basis, region)) * basis.score_shape[-1] + 4 * math.prod(scores.chunks)
+    work = basis.box_bytes(region, step, dtype, pixels=True)
+    return reading * scores.dtype.itemsize + work + (step + SHARD_COPIES) * size * dtype.itemsize

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -16,8 +17,9 @@ from dpca.kernels.algebra.types import Array
 from dpca.kernels.pixels import Pixels
 from dpca.kernels.quality import psnr_from_mse
 from dpca.models.base.store import load_any
-from dpca.plots.given import curve_of, shares_of, worst_first
-from dpca.plots.panels import hardly_used, range_of, shown_range, spread_over
+from dpca.plots.components import cells_shown, component_pictures
+from dpca.plots.given import boxes_of, curve_of, decoded_boxes, samples_given, shares_of, worst_first
+from dpca.plots.panels import LARGE_BYTES, hardly_used, overview, range_of, shown_range, spread_over
 from dpca.report.record import read_report, write_report
 from dpca.representation.compressed.compressed import compressed_in
 from dpca.storage.arrays.arrays import open_written
@@ -99,25 +101,33 @@ def write_job_report(
     }
     if warning := _size_warning(sizes, cells="cells" in report):
         report["notes"] = [*record["notes"], warning]
-    originals = {
-        i: stack.samples[i] for i in {*spread_over(stack.n_samples, _SHOWN), *worst_first(quality)[:_SHOWN].tolist()}
-    }
+    shown = {*spread_over(stack.n_samples, _SHOWN), *worst_first(quality)[:_SHOWN].tolist()}
+    samples = samples_given(stack)
+    originals = {i: samples.overview(i) for i in shown}
     if warning := _range_warning(originals.values(), bounds):
         report["notes"] = [*report["notes"], warning]
     title = f"{model.report_title} of {stack.source.get('name') or 'a stack'}"
-    decode = _decoder(store, model, Pixels(stack.dtype, bounds), small)
+    decode = _decoder(store, model, Pixels(stack.dtype, bounds), small, stack)
     write_report(folder, report, _figures(originals, bounds, stack, store, model, quality, report, decode), title=title)
     if (written := read_report(folder)) is None:
         raise StoreError(f"the report in '{folder}' cannot be read back: remove that folder and run again")
     return written
 
 
-def _decoder(store: Place, model: Any, pixels: Pixels, small: bool) -> Callable[[Sequence[int]], Array]:
-    """Return a function that returns the reconstructions of some samples."""
+def _decoder(store: Place, model: Any, pixels: Pixels, small: bool, stack: Stack) -> Callable[[Sequence[int]], Array]:
+    """Return a function that returns the reconstructions of some samples, as they are pictured."""
+    shape, axes = stack.sample_shape, stack.axes[1:]
     if small:
         opened = compressed_in(open_written(store), os.fspath(store))
+        boxes: Any = boxes_of(opened)
+    else:
+        scores = open_array(store / "scores")
+        boxes = decoded_boxes(model.basis_, scores, scores.shape[-1], pixels)
+    if boxes is not None and stack.nbytes // stack.n_samples > LARGE_BYTES:
+        of_one = stack.dtype.itemsize
+        return lambda indices: np.stack([overview(partial(boxes, i), shape, of_one, axes) for i in indices])
+    if small:
         return lambda indices: np.asarray(opened[list(indices)])
-    scores = open_array(store / "scores")
     return lambda indices: model.basis_.decode(np.stack([np.asarray(scores[i]) for i in indices]), pixels=pixels)
 
 
@@ -205,13 +215,13 @@ def _figures(
         "comparison": shown(spread_over(stack.n_samples, _SHOWN)),
         "worst": shown(worst_first(quality)[:_SHOWN].tolist()),
     }
-    if (components := model.component_maps(_EIGENIMAGES if whole else _EIGENVECTORS)) is not None:
+    if (components := component_pictures(model, _EIGENIMAGES if whole else _EIGENVECTORS)) is not None:
         shares = shares_of(model)
         figures["eigenimages" if whole else "eigenfaces"] = plots.cell_eigenvectors(
             components,
             len(components),
             axes=axes,
-            cell_shape=basis.cell_shape,
+            cell_shape=cells_shown(model, components),
             explained_variance_ratio=shares[: len(components)],
         )
         if "ranks" in report:

@@ -6,6 +6,7 @@ import math
 import os
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 import zarr
@@ -30,8 +31,9 @@ from dpca.storage.transaction.workspace import Workspace
 
 # Bytes of a block of samples in floating point. A block has enough rows for efficient matrix products in each cell.
 _BLOCK_BYTES = 48 * 2**20
-# Number and bytes of the samples that codecs are tried on.
-_TRIED, _TRIED_BYTES = 4, 4 * 2**20
+# Number of samples, and their bytes, that codecs are tried on.
+_TRIED = 4
+TRIED_BYTES = 4 * 2**20
 # Scores are compressed only if this makes them smaller by at least this factor.
 _SPARSE = 1.5
 #: Zarr holds the chunks of a shard encoded, then joined, in addition to the values.
@@ -151,7 +153,8 @@ def write_scores(
     if job.source.in_process:
         run = run.here()  # the source is in the memory of this process
     basis = stored_basis(job.model, job.fingerprint)
-    plan_scores(job.source, basis, job.axes, reconstruct=job.reconstruct, budget=run.task_bytes())
+    rows = stack_layout(job.source, basis, job.axes).shards[0]
+    require_memory(f"{rows:,} samples", task_bytes(job.source, basis, rows, job.reconstruct), run.task_bytes())
     create_arrays(job, basis, group, coordinates)
     shards = ShardPass("scores", work, run)
     peak = shards.write(job, ((shard,) for shard in range(job.n_shards)))
@@ -173,30 +176,18 @@ def task_bytes(source: Source, basis: Representation, rows: int, reconstruct: bo
     return reading + writing + work + 3 * basis.nbytes + TASK_OVERHEAD
 
 
-def plan_scores(source: Source, basis: Representation, axes: Sequence[str], *, reconstruct: bool, budget: int) -> None:
-    """Check that a task of `write_scores` fits ``budget`` bytes; nothing is read or written.
-
-    Raises
-    ------
-    PlanError
-        If it does not.
-    """
-    rows = stack_layout(source, basis, axes).shards[0]
-    require_memory(rows, task_bytes(source, basis, rows, reconstruct), budget)
-
-
-def require_memory(rows: int, need: int, budget: int) -> None:
-    """Raise PlanError if a task for this many samples needs more memory than the budget."""
+def require_memory(what: str, need: int, budget: int) -> None:
+    """Raise PlanError if a task for a shard of samples, or for a box of them, needs more memory than the budget."""
     if need > budget:
         raise PlanError(
-            f"writing a shard of {rows:,} samples takes {need / 1e6:,.0f} MB but a task may take "
+            f"writing a shard of {what} takes {need / 1e6:,.0f} MB but a task may take "
             f"{budget / 1e6:,.0f} MB: allow each worker at least {math.ceil((need - budget) / 1e6):,} MB more"
         )
 
 
 def stack_layout(source: Source, basis: Representation, axes: Sequence[str]) -> Layout:
-    """Return the layout of a stack and its reconstructions. Shards hold the same samples as shards of scores."""
-    return choose_layout(source.shape, source.dtype.itemsize, axes, basis.cell_shape)
+    """Return the layout of reconstructions of whole samples. Shards hold the same samples as shards of scores."""
+    return choose_layout(source.shape, source.dtype.itemsize, axes, basis.cell_shape, part_bytes=None)
 
 
 def create_arrays(
@@ -204,31 +195,48 @@ def create_arrays(
 ) -> None:
     """Create missing arrays of scores and reconstructions, and write those of coordinates."""
     source, shape = job.source, basis.score_shape
-    found = Coordinates(job.axes, {}, {}) if coordinates is None else coordinates
-    names = (found.dims[0], *basis.score_axes(job.axes[1:]))
-    write_coordinates(group, found.with_centers(names[1:], basis.score_centers))
+    # Cells or bands with fewer components than others have zero scores, which any sample shows.
+    tried = basis.encode(np.random.default_rng(0).integers(0, 2, (_TRIED, *source.shape[1:])).astype(source.dtype))
+    found = found_coordinates(job.axes, coordinates)
+    write_centers(group, basis, job.axes, found)
+    layout = score_layout(job.rows, shape, tried.dtype.itemsize)
+    create_scores(group, basis, (source.shape[0], *shape), tried, layout, (job.axes, found))
+    if job.reconstruct:
+        # The originals show how well reconstructions compress.
+        codec = choose_codec(first_samples(source, TRIED_BYTES))
+        layout = stack_layout(source, basis, job.axes)
+        stated = found.stated
+        create_array(
+            group, "reconstructions", source.shape, source.dtype, layout, found.dims, codec=codec, attributes=stated
+        )
+
+
+def found_coordinates(axes: tuple[str, ...], coordinates: Coordinates | None) -> Coordinates:
+    """Return the coordinates, or the names of the axes without any."""
+    return Coordinates(axes, {}, {}) if coordinates is None else coordinates
+
+
+def write_centers(group: zarr.Group, basis: Representation, axes: tuple[str, ...], found: Coordinates) -> None:
+    """Write coordinates, and the centers of cells along them."""
+    write_coordinates(group, found.with_centers(basis.score_axes(axes[1:]), basis.score_centers))
+
+
+def create_scores(
+    group: zarr.Group,
+    basis: Representation,
+    shape: tuple[int, ...],
+    tried: Array,
+    layout: Layout,
+    named: tuple[tuple[str, ...], Coordinates],
+) -> zarr.Array[Any]:
+    """Create the array of scores, or return that of an interrupted run. ``tried`` are some scores, for their codec."""
+    axes, found = named
     stated = {
         name: text for name, text in found.stated.items() if name == BESIDE or (basis.keeps_units and name == UNITS)
     }
-    # Cells or bands with fewer components than others have zero scores, which any sample shows.
-    tried = basis.encode(np.random.default_rng(0).integers(0, 2, (_TRIED, *source.shape[1:])).astype(source.dtype))
-    inner = score_layout(job.rows, shape, tried.dtype.itemsize)
+    names = (found.dims[0], *basis.score_axes(axes[1:]))
     codec: Codec = "sparse" if np.count_nonzero(tried) * _SPARSE <= tried.size else "raw"
-    create_array(group, "scores", (source.shape[0], *shape), tried.dtype, inner, names, codec=codec, attributes=stated)
-    if job.reconstruct:
-        # The originals show how well reconstructions compress.
-        like = choose_codec(first_samples(source, _TRIED_BYTES))
-        layout = stack_layout(source, basis, job.axes)
-        create_array(
-            group,
-            "reconstructions",
-            source.shape,
-            source.dtype,
-            layout,
-            found.dims,
-            codec=like,
-            attributes=found.stated,
-        )
+    return create_array(group, "scores", shape, tried.dtype, layout, names, codec=codec, attributes=stated)
 
 
 def joined_quality(parts: Iterable[Mapping[str, Array]]) -> dict[str, Array]:

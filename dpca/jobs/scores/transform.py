@@ -9,12 +9,13 @@ from typing import Any
 
 from dpca.engine.sources.source import as_source
 from dpca.jobs.base.stages import NOTHING, StageCost, stopwatch
+from dpca.jobs.scores.box_write import plan_scores, write_score_boxes
 from dpca.jobs.scores.score_write import WriteJob, stack_layout, write_scores
 from dpca.models.base.store import model_fingerprint, stored_basis
 from dpca.models.base.value_range import spanned_range
 from dpca.models.scores import SCORES_VERSION
 from dpca.representation.base import MODEL_FACT
-from dpca.storage.arrays.arrays import create_root, write_strings
+from dpca.storage.arrays.arrays import create_root, kept_layout, write_strings
 from dpca.storage.arrays.layout import CHANNEL, SAMPLE
 from dpca.storage.disk import require_free_space
 from dpca.storage.errors import DataError
@@ -111,9 +112,20 @@ def fill_scores(
         **({} if basis.cell_shape is None else {"cell_shape": list(basis.cell_shape)}),
     )
     source = as_source(stack)
-    rows = stack_layout(source, basis, stack.axes).shards[0]
+    boxes = plan_scores(
+        source,
+        basis,
+        stack.axes,
+        reconstruct=reconstruct,
+        budget=run.task_bytes(),
+        kept=kept_layout(store, "reconstructions"),
+    )
+    rows = stack_layout(source, basis, stack.axes).shards[0] if boxes is None else boxes.rows
     job = WriteJob(source, path, known, str(store), stack.axes, rows, data_range, reconstruct, ssim)
-    peak = write_scores(job, group, coordinates, work=work, run=run)
+    if boxes is None:
+        peak = write_scores(job, group, coordinates, work=work, run=run)
+    else:
+        peak = write_score_boxes(job, boxes, group, coordinates, work=work, run=run)
     write_strings(group, "name", stack.names.tolist(), coordinates.dims[0] if coordinates else SAMPLE)
     return cost(stack.nbytes, peak)
 

@@ -189,7 +189,13 @@ def column_squares(x: Array) -> Array:
     return column_products(x, x)
 
 
-def bring_to_one(x: Array, which: Array) -> Array | None:
+def largest_magnitude(x: Array) -> Array:
+    """Return the largest magnitude in each matrix (..., n, d), as a numpy array."""
+    xp = namespace(x)
+    return to_numpy(xp.maximum(xp.max(x, axis=(-2, -1)), -xp.min(x, axis=(-2, -1))))
+
+
+def bring_to_one(x: Array, which: Array, largest: Array | None = None) -> Array | None:
     """Divide matrices by a power of two, in place and exactly, so that squares stay in the range of the dtype.
 
     Parameters
@@ -197,6 +203,8 @@ def bring_to_one(x: Array, which: Array) -> Array | None:
     x : array (..., n, d), floating-point
     which : array (...), bool
         The matrices to divide.
+    largest : array (...), optional
+        Magnitudes to bring to one. The default is `largest_magnitude`.
 
     Returns
     -------
@@ -204,8 +212,7 @@ def bring_to_one(x: Array, which: Array) -> Array | None:
         The divisors. Divided matrices have their largest magnitude in [1/2, 1). All other matrices, and zero matrices,
         have divisor 1. None if all divisors are 1.
     """
-    xp = namespace(x)
-    largest = to_numpy(xp.maximum(xp.max(x, axis=(-2, -1)), -xp.min(x, axis=(-2, -1))))
+    largest = largest_magnitude(x) if largest is None else largest
     exponent = np.where(to_numpy(which) & (largest < math.inf), np.frexp(largest)[1], 0)
     if not exponent.any():
         return None
@@ -375,11 +382,15 @@ def _qr(columns: Array) -> Array:
     return q
 
 
-def fix_signs(rows: Array) -> Array:
-    """Make the entry of largest magnitude of each row (..., d) positive, in place."""
+def peaks(rows: Array) -> Array:
+    """Return the entry of largest magnitude of each row (..., d), as (..., 1)."""
     xp = namespace(rows)
     largest = xp.argmax(xp.abs(rows), axis=-1, keepdims=True)
     # For few rows, indexing costs a tenth of take_along_axis.
-    found = rows[np.arange(len(rows)), largest.T].T if is_single(rows) else xp.take_along_axis(rows, largest, axis=-1)
-    rows *= 1 - 2 * cast(found < 0, dtype_of(rows))
+    return rows[np.arange(len(rows)), largest.T].T if is_single(rows) else xp.take_along_axis(rows, largest, axis=-1)
+
+
+def fix_signs(rows: Array) -> Array:
+    """Make the entry of largest magnitude of each row (..., d) positive, in place."""
+    rows *= 1 - 2 * cast(peaks(rows) < 0, dtype_of(rows))
     return rows

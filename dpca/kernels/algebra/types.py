@@ -20,6 +20,13 @@ class PickledByFields:
         return type(self), tuple(getattr(self, field.name) for field in fields(self))  # type: ignore[arg-type]
 
 
+def even_parts(batch: Array, most: int) -> Iterator[Array]:
+    """Split a batch into as few parts as possible, of at most ``most`` rows and nearly equal size."""
+    n = batch.shape[0]
+    n_parts = -(-n // most)
+    return (batch[n * i // n_parts : n * (i + 1) // n_parts, :] for i in range(n_parts))
+
+
 def blocks(n: int, size: int) -> Iterator[slice]:
     """Yield consecutive slices of ``size`` that cover ``n`` rows or columns. The last one may be shorter."""
     return (slice(start, min(start + size, n)) for start in range(0, n, size))

@@ -57,7 +57,8 @@ def check_scale(
     Parameters
     ----------
     results : sequence of dict
-        ``mean``, ``components`` and ``total_variance`` of all attributes, or of each part.
+        ``mean``, ``components`` and ``total_variance`` of all attributes, or of each part; ``mean_largest`` if the mean
+        is on disk.
     what : str
         The method, for the error message.
     dtype : dtype, optional
@@ -71,9 +72,9 @@ def check_scale(
     ------
     DataError
     """
-    d = sum(found["components"].shape[-1] for found in results)
+    d = sum(math.prod(found["components"].shape[1:]) for found in results)
     variance = sum(float(found["total_variance"]) for found in results) / d
-    largest = max(float(np.abs(found["mean"]).max()) for found in results)
+    largest = max(float(np.abs(found.get("mean_largest", found["mean"])).max()) for found in results)
     check_deviation_scale(math.sqrt(variance) or largest or values(), what, dtype)
 
 
@@ -96,7 +97,7 @@ def check_deviation_scale(level: float, what: str, dtype: DTypeLike | None = Non
 def check_result(
     found: dict[str, Array], what: str, names: Sequence[str] = RESULT, otherwise: str = ""
 ) -> dict[str, Array]:
-    """Return the results, after a check for values that are not finite.
+    """Return the results, after a check for values that are not finite. Results on disk were checked before.
 
     Parameters
     ----------
@@ -113,7 +114,8 @@ def check_result(
     ------
     DataError
     """
-    wrong = [name for name in names if name in found and not np.isfinite(found[name]).all()]
+    in_memory = {name: found[name] for name in names if isinstance(found.get(name), np.ndarray)}
+    wrong = [name for name, values in in_memory.items() if not np.isfinite(values).all()]
     if wrong:
         dtype = found[names[0]].dtype
         raise DataError(

@@ -3,14 +3,18 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
+import os
+from collections.abc import Callable, Iterator, Mapping
+from types import MappingProxyType
 from typing import Any, ClassVar, NamedTuple, Self
 
+import dask.array as da
 import numpy as np
+from numpy.typing import DTypeLike
 from sklearn.base import ClassNamePrefixFeaturesOutMixin
 from sklearn.utils.validation import check_is_fitted
 
-from dpca.engine.sources.source import Source, check_finite
+from dpca.engine.sources.source import Source, check_finite, check_numeric, opened
 from dpca.kernels.algebra import linalg
 from dpca.kernels.algebra.dtypes import working_dtype
 from dpca.kernels.algebra.types import Array
@@ -18,13 +22,21 @@ from dpca.models.base.component_model import ComponentModel
 from dpca.models.base.parameters import explained_share, no_values
 from dpca.models.base.store import StoreContents, StoredModel, stored_parameters
 from dpca.models.cells.rank import ranks_by_threshold
+from dpca.models.linear.likelihood import Likelihood, log_likelihoods
 from dpca.partition.whole import Whole
 from dpca.representation.base import Representation
+from dpca.representation.by_blocks import BasisBlocks
+from dpca.representation.lazy import is_lazy, lazily_opened
 from dpca.representation.linear import LinearRepresentation
+from dpca.representation.on_disk import ArrayOnDisk
 from dpca.representation.whitened import Whitened
+from dpca.storage.arrays.labelled import is_labelled
+from dpca.storage.arrays.layout import axes_for
 
 # Number of leading shares of the variance in a report.
 _LEADING = 5
+# Fact of a store whose mean and components have the axes of a sample, and are read where they are used.
+_ON_DISK = "by_blocks"
 # Bytes of one block of centered samples.
 _BLOCK_BYTES = 2**22
 
@@ -49,10 +61,15 @@ class LinearModel(ClassNamePrefixFeaturesOutMixin, ComponentModel):  # type: ign
     n_components: int | float | None
     whiten: bool
 
+    _on_disk: Mapping[str, ArrayOnDisk] = MappingProxyType({})  # mean and components, if not in memory
+
     # -- learning
 
     def _set_fitted(self, found: dict[str, Any], sample_shape: tuple[int, ...], n: int) -> None:
         """Set the fitted attributes from the result of a rule or the arrays of a store."""
+        self._on_disk = {name: found[name] for name in ("mean", "components") if isinstance(found[name], ArrayOnDisk)}
+        if self._on_disk:
+            found = {**found, "mean": found["mean"].flat(0), "components": found["components"].flat(1)}
         super()._set_fitted({**found, "total_variance": float(found["total_variance"])}, sample_shape, n)
         self.captured_bound_ = float(found.get("captured_bound", np.nan))
 
@@ -63,6 +80,8 @@ class LinearModel(ClassNamePrefixFeaturesOutMixin, ComponentModel):  # type: ign
             return found
         total = np.atleast_1d(found["total_variance"])
         k = max(1, int(ranks_by_threshold(variances[None], total, share, max_components=len(variances))[0]))
+        if k == len(variances):
+            return found
         return {**found, "components": found["components"][:k].copy(), "explained_variance": variances[:k]}
 
     def _basis_to_be(self, source: Source, k: int) -> tuple[Representation, bool]:
@@ -81,12 +100,29 @@ class LinearModel(ClassNamePrefixFeaturesOutMixin, ComponentModel):  # type: ign
     def basis_(self) -> LinearRepresentation:
         """The mean and the components, as tasks receive them."""
         check_is_fitted(self)
-        whole = Whole(self.sample_shape_)
+        whole, (mean, components) = Whole(self.sample_shape_), self._arrays
         if not self.whiten:
-            return LinearRepresentation(whole, self.mean_, self.components_)
+            return LinearRepresentation(whole, mean, components)
         # As in scikit-learn, the scale of directions without variance is limited.
         deviations = np.sqrt(np.maximum(self.explained_variance_, np.finfo(float).eps ** 2))
-        return Whitened(whole, self.mean_, self.components_, deviations)
+        return Whitened(whole, mean, components, deviations)
+
+    @property
+    def _arrays(self) -> tuple[Any, Any]:
+        """The mean and the components, in memory or on disk."""
+        return tuple(self._on_disk.values()) if self._on_disk else (self.mean_, self.components_)
+
+    def _each_sample(
+        self, X: Any, function: Any, basis: Any, shape: tuple[int, ...], dtype_for: Callable[[DTypeLike], DTypeLike]
+    ) -> Any:
+        """Apply a function to each sample, see `EachSample`; block by block if the components are on disk."""
+        if not self._on_disk or is_labelled(X):
+            return super()._each_sample(X, function, basis, shape, dtype_for)
+        in_memory = not is_lazy(X)
+        x = self._of_this_shape(self._in_memory(X) if in_memory else lazily_opened(opened(X, self._key)))
+        check_numeric(x.shape, x.dtype, "X")
+        found = _BY_BLOCKS[function](basis, x)
+        return found.compute() if in_memory else found
 
     def score_samples(self, X: Any) -> Any:
         """Return minus the squared reconstruction error of each sample: outliers have low values.
@@ -132,7 +168,17 @@ class LinearModel(ClassNamePrefixFeaturesOutMixin, ComponentModel):  # type: ign
         }
         names = [name for name in self.array_axes if hasattr(self, f"{name}_")]
         arrays = {name: (getattr(self, f"{name}_"), self.array_axes[name]) for name in names}
+        if self._on_disk:
+            axes = axes_for(self.sample_shape_)
+            arrays |= {name: (array, (*self.array_axes[name][:-1], *axes)) for name, array in self._on_disk.items()}
+            facts[_ON_DISK] = True
         return StoreContents(arrays, facts, self.store_version)
+
+    def stored_at(self, path: str | os.PathLike[str]) -> None:
+        """Read the mean and the components, if they are on disk, from the store at ``path`` from now on."""
+        if self._on_disk:
+            stored = type(self).load(path)
+            self._on_disk, self.mean_, self.components_ = stored._on_disk, stored.mean_, stored.components_
 
     @classmethod
     def _from_store(cls, stored: StoredModel) -> Self:
@@ -143,7 +189,12 @@ class LinearModel(ClassNamePrefixFeaturesOutMixin, ComponentModel):  # type: ign
         model = cls(**{"n_components": stored.n_components, **cls._restored_parameters(stored)})
         known = {name: kind(facts[name]) for name, kind in cls.kept_facts.items() if facts.get(name) is not None}
         lengths = cls._stored_lengths(stored)
-        arrays = stored.arrays({name: tuple(lengths[axis] for axis in cls.array_axes[name]) for name in names})
+        shapes = {name: tuple(lengths[axis] for axis in cls.array_axes[name]) for name in names}
+        arrays: dict[str, Any] = {}
+        if facts.get(_ON_DISK):
+            for name in ("mean", "components"):
+                arrays[name] = stored.array_on_disk(name, (*shapes.pop(name)[:-1], *stored.sample_shape))
+        arrays |= stored.arrays(shapes)
         total = float(facts["total_variance"])
         model._set_fitted({**arrays, **known, "total_variance": total}, stored.sample_shape, stored.n_samples)
         for name, value in known.items():
@@ -194,6 +245,34 @@ def least_scores(least: LeastComponents, samples: Array, name: str = "a chunk") 
         y = (centered @ least.components.T.astype(centered.dtype, copy=False)).astype(np.float64) * weights
         scores[rows] = -np.einsum("ij,ij->i", y, y)
     return scores
+
+
+def _scores_by_blocks(basis: LinearRepresentation, x: Any) -> da.Array:
+    blocks = BasisBlocks(basis)
+    return blocks.encode(blocks.samples(x))
+
+
+def _residuals_by_blocks(basis: LinearRepresentation, x: Any) -> da.Array:
+    blocks = BasisBlocks(basis)
+    samples = blocks.samples(x)
+    return -blocks.residuals(samples, blocks.encode(samples))
+
+
+def _likelihoods_by_blocks(model: Likelihood, x: Any) -> da.Array:
+    blocks = BasisBlocks(model.basis)
+    samples = blocks.samples(x)
+    scores = blocks.encode(samples)
+    lost = blocks.residuals(samples, scores)
+    squares = (scores.astype(np.float64) ** 2) @ model.precisions.ravel()
+    return -0.5 * (model.constant + squares + lost * float(model.noise_precisions[0]))
+
+
+# Functions of each sample, and the same for components on disk.
+_BY_BLOCKS = {
+    Representation.encode: _scores_by_blocks,
+    residual_scores: _residuals_by_blocks,
+    log_likelihoods: _likelihoods_by_blocks,
+}
 
 
 def _centered(mean: Array, samples: Array, least_dtype: np.dtype[Any], name: str) -> Iterator[tuple[slice, Array]]:

@@ -10,8 +10,10 @@ import numpy as np
 
 from dpca.engine.folds.callbacks import FoldCallback
 from dpca.engine.folds.fold import FoldReport, fold, plan_for
+from dpca.engine.folds.fold_tasks import ResultWriter
 from dpca.engine.folds.plan import FoldPlan
 from dpca.engine.folds.rounds import RoundScheme
+from dpca.engine.folds.spread import spread_fold
 from dpca.engine.sources.sampling import first_samples
 from dpca.engine.sources.source import Source
 from dpca.kernels.algebra.types import Array
@@ -76,6 +78,7 @@ class Passes:
         *,
         scheme: RoundScheme | None = None,
         stage: str = "",
+        writer: ResultWriter | None = None,
         result_so_far: Make | None = None,
     ) -> list[dict[str, Array]]:
         """Fold a rule over each part of the samples.
@@ -84,6 +87,8 @@ class Passes:
         ----------
         stage : str
             Name of the pass in progress and checkpoints.
+        writer : ResultWriter, optional
+            As in `fold`.
         result_so_far : callable (states) -> found, optional
             Computes the results from the states so far, for callbacks.
         """
@@ -96,11 +101,24 @@ class Passes:
             run=self.run.below(stage.replace(" ", "-")),
             scheme=scheme,
             stage=stage,
+            writer=writer,
             callback=self._callback(result_so_far),
         )
         if self.count == 1:
             self.report = report
         return results
+
+    def spread(self, rule: Any, *, stage: str, result_so_far: Make) -> dict[str, Array]:
+        """Fold a rule over whole samples, with its state spread over blocks of attributes; see `over`.
+
+        ``result_so_far`` receives a list of one result.
+        """
+        self.count += 1
+        run, callback = self.run.below(f"{stage}-spread"), self._callback(result_so_far)
+        result, report = spread_fold(rule, self.source, run=run, stage=stage, callback=callback)
+        if self.count == 1:
+            self.report = report
+        return result
 
     def show(self, found: Any) -> None:
         """Call the callback with the results of a complete pass, before further passes."""
@@ -115,9 +133,9 @@ class Passes:
             return None
         return callbacks.of_fold(result_so_far or list, set_fitted, self.source.shape[0])
 
-    def plan(self, partition: Partition, rule: Any) -> FoldPlan:
+    def plan(self, partition: Partition, rule: Any, writer: ResultWriter | None = None) -> FoldPlan:
         """Plan a pass without running it; raise `PlanError` if it does not fit into the budget."""
-        return plan_for(rule, self.source, partition, run=self.run)
+        return plan_for(rule, self.source, partition, run=self.run, writer=writer)
 
     def first_mean(self) -> Array:
         """Return the mean (d,), float64, of the first samples, as an approximate shift for a first pass."""

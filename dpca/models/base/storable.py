@@ -47,6 +47,9 @@ class Storable:
             If its facts are invalid.
         """
 
+    def stored_at(self, path: str | os.PathLike[str]) -> None:
+        """Read arrays on disk, if this model has any, from its store at ``path`` from now on."""
+
     def save(
         self,
         path: str | os.PathLike[str],

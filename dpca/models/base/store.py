@@ -6,6 +6,7 @@ import os
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import lru_cache
+from pathlib import Path
 from types import MappingProxyType
 from typing import Any
 
@@ -18,12 +19,15 @@ from dpca.models.base.parameters import check_parameters, given_parameters
 from dpca.models.streaming.streaming_methods import describe_option, restore_option
 from dpca.parameters.declaration import StoragePolicy, declared_in
 from dpca.representation.base import Representation, array_digest
+from dpca.representation.on_disk import ArrayOnDisk
 from dpca.storage.arrays.arrays import create_array, create_root, write_shard
 from dpca.storage.arrays.coordinates import Coordinates, write_coordinates
 from dpca.storage.arrays.layout import Layout
-from dpca.storage.arrays.reading import array_in, group_in, open_group, read_into, root_facts
+from dpca.storage.arrays.reading import array_in, group_in, open_array, open_group, read_into, root_facts
 from dpca.storage.errors import DataError, ReplacedError, StoreError, one_line
 from dpca.storage.integrity.replaced import reopening
+from dpca.storage.remote.objects import place_of
+from dpca.storage.transaction.inherited import link_or_copy
 from dpca.storage.transaction.workspace import Workspace, fingerprint_of
 
 #: All estimators by the kind of their stores. Setting ``store_kind`` in a class adds it.
@@ -113,6 +117,24 @@ class StoredModel:
             arrays[name] = values
         return arrays
 
+    def array_on_disk(self, name: str, shape: tuple[int, ...]) -> ArrayOnDisk:
+        """Return a floating-point array of this shape that is read where it is used.
+
+        Raises
+        ------
+        StoreError
+            As `arrays`.
+        """
+        try:
+            array = ArrayOnDisk.of(array_in(self._group, name))
+        except ReplacedError:
+            raise
+        except Exception as error:
+            raise _damaged(self._path, f"{name}: {one_line(error)}") from error
+        if array.shape != shape or array.dtype.kind != "f":
+            raise _damaged(self._path, f"{name} is {array.shape} {array.dtype}, not {shape} of floating-point numbers")
+        return array
+
 
 def save_model(
     model: Any,
@@ -157,6 +179,9 @@ def write_model(
     if along is not None:
         write_coordinates(group.require_group(_ALONG), along)
     for name, (values, axes) in contents.arrays.items():
+        if isinstance(values, ArrayOnDisk):
+            _copy_array(values, group, store, name, axes)
+            continue
         chunks, shards = values.shape, values.shape
         if axes[0].endswith(("component", "group")) and values.ndim > 1:
             rows = max(1, min(len(values), 2**26 // max(1, values[0].nbytes)))
@@ -166,6 +191,24 @@ def write_model(
         array = create_array(group, name, values.shape, values.dtype, Layout(chunks, shards), axes)
         for start in range(0, len(values), shards[0]):
             write_shard(array, start, values[start : start + shards[0]])
+
+
+def _copy_array(
+    values: ArrayOnDisk, group: zarr.Group, store: str | os.PathLike[str], name: str, axes: Sequence[str]
+) -> None:
+    """Write an array on disk into a group, by hard links to its files if both are on one disk."""
+    own = open_array(values.array)
+    made = create_array(group, name, values.shape, values.dtype, Layout(own.chunks, values.edges), axes)
+    for box in values.boxes():
+        start = [part.start for part in box]
+        key = made.metadata.encode_chunk_key(tuple(s // e for s, e in zip(start, values.edges, strict=True)))
+        source, target = place_of(values.array) / key, place_of(store) / name / key
+        if isinstance(source, Path) and isinstance(target, Path):
+            target.parent.mkdir(parents=True, exist_ok=True)
+            target.unlink(missing_ok=True)
+            link_or_copy(str(source), str(target))
+        else:
+            write_shard(made, start, values[box])
 
 
 def load_any(path: str | os.PathLike[str], only: type[Any] | None = None) -> Any:

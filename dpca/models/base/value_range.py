@@ -8,6 +8,7 @@ from dpca.engine.folds.fold import fold
 from dpca.engine.sources.source import Source
 from dpca.partition.cells import CellGrid
 from dpca.rules.covariance.extremes import Extremes
+from dpca.storage.arrays.layout import box_shape
 from dpca.storage.ranges import found_range
 from dpca.storage.run import Run
 
@@ -31,5 +32,8 @@ def spanned_range(source: Source, run: Run) -> tuple[float, float]:
     shape = tuple(source.shape[1:])
     chunk, row_bytes = source.chunks[1], math.prod(shape[1:]) * source.dtype.itemsize
     length = min(shape[0], max(1, _TOGETHER // row_bytes // chunk) * chunk)
-    found, _ = fold(Extremes(), source, CellGrid(shape, (length,)), run=run, stage="range")
+    box: tuple[int, ...] = (length,)
+    if length * row_bytes > _TOGETHER:  # even one row of chunks is too large
+        box = box_shape(shape, _TOGETHER // source.dtype.itemsize, source.chunks[1:])
+    found, _ = fold(Extremes(), source, CellGrid(shape, box), run=run, stage="range")
     return found_range(min(float(one["low"][0]) for one in found), max(float(one["high"][0]) for one in found))

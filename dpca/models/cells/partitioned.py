@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from abc import abstractmethod
 from collections.abc import Sequence
+from dataclasses import replace
 from functools import partial
 from typing import Any, Self, cast
 
@@ -109,10 +110,7 @@ class PartitionedPCA(PartitionParameters, ComponentModel):
                     model._fixed = self._batch_settings(partition, source.dtype)
 
             in_fold = None if callbacks is None else callbacks.of_fold(partial(finish_all, folding), set_fitted, n)
-            note = "; ".join(filter(None, (note, why)))
-            results, report = fold(
-                folding, source, folded, run=run, plan=plan, stage=stage, note=note, callback=in_fold
-            )
+            results, report = fold(folding, source, folded, run=run, plan=plan, stage=stage, callback=in_fold)
             try:
                 set_fitted(self, results, n)
                 break
@@ -122,7 +120,7 @@ class PartitionedPCA(PartitionParameters, ComponentModel):
                     raise
             stage = f"fit again, {computed} components"
             why = f"{before} components of each {self.part_name} were too few: fitted again with up to {computed}"
-        self.fit_report_ = report
+        self.fit_report_ = replace(report, note="; ".join(filter(None, (note, why))))
 
     def plan_fit(self, source: Source, axes: Sequence[str], run: Run) -> tuple[Representation, bool]:
         """Plan a fit; see `Estimator.plan_fit`."""

@@ -123,7 +123,8 @@ class PCA(PCAParameters, LinearModel):
             dtype = None if solver == "covariance" else problem.dtype
             check_scale([found], solver, dtype, partial(first_magnitude, source, n))
             model.solver_, model.solver_reason_, model.n_passes_ = solver, reason, passes.count
-            found["components"] = found["components"].astype(problem.dtype, copy=False)
+            if isinstance(found["components"], np.ndarray):
+                found["components"] = found["components"].astype(problem.dtype, copy=False)
             model._set_fitted(found, tuple(source.shape[1:]), n)
 
         passes.set_fitted = set_fitted
@@ -180,6 +181,7 @@ class PCA(PCAParameters, LinearModel):
             tol=float(tol),
             seed=self._seed(),
             n_least=n_least,
+            share=explained_share(self.n_components),
         )
         if self.solver == "auto" and solver == "randomized" and (other := instead_of_basis(problem, passes)):
             solver, reason = "dual", other

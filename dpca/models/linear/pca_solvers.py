@@ -4,9 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
-from dataclasses import dataclass
 from functools import partial
-from typing import Any
 
 import numpy as np
 
@@ -15,36 +13,19 @@ from dpca.kernels.algebra import linalg
 from dpca.kernels.algebra.types import Array
 from dpca.models.base.parameters import no_values
 from dpca.models.base.passes import Passes
-from dpca.models.linear.window_solver import Windows, dual_of_windows, plan_windows
-from dpca.partition.cells import CellGrid
+from dpca.models.linear.dual_solver import dual, plan_dual
+from dpca.models.linear.solver_problem import Found, SolverProblem
 from dpca.partition.whole import Whole
 from dpca.rules.base.minibatch import InBatches
 from dpca.rules.base.orthonormal import orthonormalize
 from dpca.rules.base.state import State
 from dpca.rules.covariance.covariance import CovariancePCA
-from dpca.rules.covariance.covariance_product import CovarianceProduct, RayleighRitz, Refinement
-from dpca.rules.covariance.dual import (
-    BlockGram,
-    DualComponents,
-    centered_gram,
-    dual_basis,
-    dual_bytes,
-    dual_share,
-    dual_weights,
-    is_exact,
-    product_dtype,
-)
+from dpca.rules.covariance.covariance_product import CovarianceProduct, Refinement
+from dpca.rules.covariance.dual import dual_bytes
 from dpca.rules.covariance.measured import half_step, measured_bound, next_iterate, rayleigh_ritz
 from dpca.rules.covariance.power_iteration import PowerIteration
 from dpca.rules.covariance.vr_pca import VRPCA
-from dpca.storage.remote.memory import usable_bytes
 
-Found = dict[str, Array]
-
-# Largest number of attributes of a block: the sum of the squares of 16 bits stays below 2^63.
-_LARGEST_BLOCK = 2**30
-# Largest number of blocks of attributes. Each block may require a read of all data.
-_MOST_BLOCKS = 256
 # Largest number of samples of one step of VR-PCA. The root of all samples is also a limit: the rate is too large
 # beyond it.
 _MOST_ROWS = 256
@@ -56,88 +37,11 @@ _FEW_ATTRIBUTES = 512
 _SHARE = 0.25
 
 
-@dataclass(frozen=True)
-class SolverProblem:
-    """The checked parameters of a fit."""
-
-    n: int
-    d: int
-    k: int
-    dtype: np.dtype[Any]
-    """Type of the components."""
-    center: bool = True
-    oversampling: int = 0
-    n_iter: int = 0
-    tol: float = 0.0
-    seed: int = 0
-    n_least: int = 0
-
-    @property
-    def q(self) -> int:
-        """Rows of the basis of the iterative solvers."""
-        return min(self.k + self.oversampling, self.n, self.d)
-
-    def start(self, rows: int) -> Array:
-        """Random orthonormal rows (rows, d)."""
-        drawn = np.random.default_rng(self.seed).standard_normal((rows, self.d), self.dtype.type)
-        return orthonormalize(drawn)
-
-    def ritz(self, rows: Array, mean: Array) -> RayleighRitz:
-        """Rule that measures a basis."""
-        return RayleighRitz(rows, mean, self.center, n_components=self.k)
-
-    def error(self, ritz: Found) -> float:
-        """Proven bound on the error of the captured variance of the requested components, as a share of it."""
-        captured = float(ritz["explained_variance"][: self.k].sum())
-        return float(ritz["coupling"]) / captured if captured > 0 else 0.0
-
-
 def covariance(problem: SolverProblem, passes: Passes) -> Found:
     """Eigendecomposition of the covariance, one pass (Alakkari 2020, section 2.1; Arora 2015, section 5.1)."""
     precise = problem.dtype == np.float64
     rule = CovariancePCA(problem.k, n_least=problem.n_least, center=problem.center, precise=precise, certified=True)
     return passes(rule, result_so_far=lambda states: rule.finish(states[0]))
-
-
-def dual(problem: SolverProblem, passes: Passes) -> Found:
-    """Eigendecomposition of the Gram matrix (Arora 2015, section 6.1), then the components in one more pass.
-
-    Both passes read blocks of attributes of all samples, so that no task holds a component.
-    """
-    if (windows := Windows.of(passes.source)) is not None:
-        return dual_of_windows(windows, problem, passes)
-    rule = BlockGram(problem.n, problem.center)
-    grams = passes.over(_attribute_blocks(rule, passes, problem), rule)
-    exact = is_exact(problem.n, passes.source.dtype)
-    total = grams[0]["gram"].astype(object if exact else np.float64, copy=False)  # integers of any size
-    for other in grams[1:]:
-        total += other["gram"]
-    total = centered_gram(total) if exact and problem.center else total.astype(np.float64, copy=False)
-    products = product_dtype(problem.n, passes.source.dtype)
-    found = dual_weights(total, problem.k, products)
-    weights = DualComponents(found["weights"], problem.dtype, problem.center)
-    components, mean = _dual_components(weights, passes, problem)
-    values = found["explained_variance"]
-    return {
-        "mean": mean,
-        "components": components,
-        "explained_variance": np.concatenate([values, np.zeros(problem.k - len(values))]),
-        "total_variance": found["total_variance"],
-        "captured_bound": np.asarray(dual_share(found, mean, problem.k, products, problem.dtype)),
-    }
-
-
-def _dual_components(rule: DualComponents, passes: Passes, problem: SolverProblem) -> tuple[Array, Array]:
-    """Return the components and the mean, from a pass over blocks of attributes."""
-    grid = _attribute_blocks(rule, passes, problem)
-    results = passes.over(grid, rule)
-    shape = (len(rule.weights), *grid.sample_shape)
-    mean = grid.join(((i, part["mean"][None, None]) for i, part in enumerate(results)), np.empty((1, *shape[1:])))
-    # Results are freed one by one.
-    parts = ((i, part.pop("image")[None]) for i, part in enumerate(results))
-    image = grid.join(parts, np.empty(shape, rule.dtype)) if len(rule.weights) else np.empty(shape, rule.dtype)
-    inner = np.sum([part["inner"] for part in results], axis=0)
-    return dual_basis(image.reshape(len(image), problem.d), problem.k, inner), mean.ravel()
 
 
 def randomized(problem: SolverProblem, passes: Passes) -> Found:
@@ -287,12 +191,8 @@ def plan_first_pass(solver: str, problem: SolverProblem, passes: Passes) -> None
     PlanError
         If it does not fit into the budget.
     """
-    if solver == "dual" and (windows := Windows.of(passes.source)) is not None:
-        plan_windows(windows, problem, passes)
-        return
     if solver == "dual":
-        _attribute_blocks(BlockGram(problem.n, problem.center), passes, problem)
-        _attribute_blocks(DualComponents(no_values((problem.k, problem.n), np.float64), problem.dtype), passes, problem)
+        plan_dual(problem, passes)
         return
     q = problem.k if solver in ("power", "vr-pca") else problem.q
     rows, mean = no_values((q, problem.d), problem.dtype), no_values((problem.d,), np.float64)
@@ -338,44 +238,6 @@ def _measured(problem: SolverProblem, ritz: Found) -> Found:
         "captured_bound": np.asarray(measured_bound(ritz, k, problem.dtype)),
         "error": np.asarray(problem.error(ritz)),
     }
-
-
-def _attribute_blocks(rule: BlockGram | DualComponents, passes: Passes, problem: SolverProblem) -> CellGrid:
-    """Return the fewest blocks of attributes that fit into the budget with all samples.
-
-    They are cut at borders of chunks if possible, along the axis with the most chunks, else along the longest axis.
-    """
-    shape, chunks = tuple(passes.source.shape[1:]), passes.source.chunks[1:]
-    cell = list(shape)
-    while True:
-        grid = CellGrid(shape, tuple(cell))
-        try:
-            if math.prod(cell) > _LARGEST_BLOCK:
-                raise PlanError(f"a block has at most {_LARGEST_BLOCK:,} attributes")
-            passes.plan(grid, rule)
-            break
-        except PlanError as error:
-            in_chunks = [math.ceil(length / chunk) for length, chunk in zip(cell, chunks, strict=True)]
-            longest = int(np.argmax(in_chunks if max(in_chunks) > 1 else cell))
-            if cell[longest] == 1 or grid.n_parts > _MOST_BLOCKS:
-                raise PlanError(
-                    f"the dual form of {problem.n:,} samples does not fit into {passes.budget / 1e6:,.0f} MB, the "
-                    f"memory budget of a task, even in {grid.n_parts:,} blocks of attributes: increase "
-                    f"memory_budget, or use solver='randomized'"
-                ) from error
-            step = chunks[longest] if in_chunks[longest] > 1 else 1
-            cell[longest] = math.ceil(math.ceil(cell[longest] / step) / 2) * step
-    # In this process: the Gram matrices, or the components, twice while they become orthonormal, and the mean.
-    n, d, room = problem.n, problem.d, usable_bytes()
-    need, what = 8 * n * n * grid.n_parts, f"the {grid.n_parts} Gram matrices of {n:,} x {n:,} samples"
-    if isinstance(rule, DualComponents):
-        need, what = d * (2 * problem.k * rule.dtype.itemsize + 16), f"{problem.k:,} components of {d:,} attributes"
-    if need > room:
-        raise PlanError(
-            f"{what} require {_mb(need)}, but this process may use {_mb(room)}: use solver='randomized', or increase "
-            f"memory_budget"
-        )
-    return grid
 
 
 def _mb(n: int) -> str:

@@ -114,12 +114,13 @@ def dual_of_windows(windows: Windows, problem: WindowProblem, passes: Passes) ->
     values, k = found["explained_variance"], problem.k
     # Rounding errors are relative to products of samples, before each lag is centered.
     bounded = found | {"total_variance": np.asarray(2 * total / (windows.n_windows - 1))}
+    bound = dual_share(bounded, float(mean @ mean), k, problem.d, problem.dtype, products=products)
     return {
         "mean": mean,
         "components": components,
         "explained_variance": np.concatenate([values, np.zeros(k - len(values))]),
         "total_variance": found["total_variance"],
-        "captured_bound": np.asarray(dual_share(bounded, mean, k, products, problem.dtype)),
+        "captured_bound": np.asarray(bound),
     }
 
 

@@ -8,7 +8,8 @@ from typing import Any
 from dpca.engine.folds.rounds import Averaging, DataParallel, RoundScheme
 from dpca.rules.base.minibatch import InBatches
 from dpca.rules.base.rule import Wrapper
-from dpca.storage.errors import DataError
+from dpca.rules.covariance.streaming_covariance import StreamingCovariance
+from dpca.storage.errors import DataError, PlanError
 from dpca.storage.run import Run
 
 # Defaults of Amid & Warmuth (2020), section "Distributed Setting".
@@ -44,6 +45,38 @@ def executed(rule: InBatches, model: Any, run: Run) -> tuple[Any, RoundScheme | 
     if execution == "data-parallel":
         return rule.rule, _data_parallel(rule, n_streams, model.batch_size, run)
     return replace(rule, chain=execution == "chain"), None
+
+
+def spread_rule(rule: Any, model: Any, n_parallel: int, refusal: PlanError) -> Any:
+    """Return the rule to fold with its state spread over blocks of attributes, after another fold was refused.
+
+    Parameters
+    ----------
+    rule : Wrapper
+        The rule of the refused fold.
+    model : StreamingPCA
+    n_parallel : int
+        Number of parallel tasks, each with a block.
+    refusal : PlanError
+
+    Raises
+    ------
+    PlanError
+        The refusal with further ways out, if the rule or the parameters do not support it.
+    """
+    if not rule.spreadable:
+        smaller = "" if _name(rule) == StreamingCovariance.__name__ else ", or a smaller batch_size"
+        raise PlanError(f"{refusal}{smaller}, or method='incremental-svd', which spreads its basis over workers")
+    if model.n_passes > 1 or model.keep_state or model.execution not in ("auto", "chain"):
+        raise PlanError(
+            f"{refusal}, or a smaller batch_size, or leave out n_passes, keep_state and execution, so that the basis "
+            "is spread over workers"
+        )
+    if n_parallel < 2:
+        raise PlanError(
+            f"{refusal}, or a smaller batch_size, or more workers or threads, to spread the basis over them"
+        )
+    return replace(rule, chain=True)
 
 
 def _averaging(rule: InBatches, n_streams: int | None, round_size: int | None) -> Averaging:

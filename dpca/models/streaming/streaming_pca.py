@@ -8,6 +8,7 @@ import warnings
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from functools import partial
+from operator import itemgetter
 from typing import Any, ClassVar
 
 import numpy as np
@@ -15,6 +16,7 @@ import numpy as np
 from dpca.engine.folds.boundary import named_errors
 from dpca.engine.folds.fold import plan_for
 from dpca.engine.folds.plan import PlanError
+from dpca.engine.folds.spread import plan_spread
 from dpca.engine.sources.shuffled import shuffle
 from dpca.engine.sources.source import Source
 from dpca.kernels.algebra.dtypes import working_dtype
@@ -33,7 +35,7 @@ from dpca.models.base.passes import Passes
 from dpca.models.base.samples import first_magnitude, varied_source
 from dpca.models.base.store import StoredModel
 from dpca.models.linear.pca_solvers import SolverProblem, dual, plan_first_pass
-from dpca.models.streaming.execution import executed
+from dpca.models.streaming.execution import executed, spread_rule
 from dpca.models.streaming.streamed_model import CERTIFICATE, StreamedModel
 from dpca.models.streaming.streaming_methods import (
     RuleStream,
@@ -101,6 +103,10 @@ class StreamingPCA(StreamingParameters, StreamedModel):
     2 q rows of d and one batch; n d^2 for "covariance", 8 d^2 bytes and a batch.
     {where}
 
+    If the basis of "incremental-svd" does not fit into a task, it is spread over all tasks by blocks of attributes, in
+    one pass and without ``keep_state``. Each task then needs its share of this memory. The result is the same up to
+    rounding error.
+
     A fit that has not converged gives a `ConvergenceWarning`: if ``variance_moved_`` is more than 2 % and, for
     "incremental-svd", ``captured_bound_`` is below 0.9.
 
@@ -159,10 +165,10 @@ class StreamingPCA(StreamingParameters, StreamedModel):
                 first = Passes(source, run, callbacks=callbacks, set_fitted=set_fitted)
                 found, self.method_ = named_errors(dual, source.name)(problem, first), "dual"
                 found |= {"captured_estimate": np.ones(()), "captured_estimate_error": np.zeros(())}
-            elif self.method_ == "covariance":
-                raise
             else:
-                raise PlanError(f"{error}, or a smaller batch_size") from error
+                first = Passes(stream, run, callbacks=callbacks, set_fitted=set_fitted)
+                work = spread_rule(work, self, first.run.n_parallel(), error)
+                found = first.spread(work, stage="fit", result_so_far=itemgetter(0))
         set_fitted(self, found, source.shape[0])
         self.fit_report_ = first.report
         for turn in range(1, self.n_passes):
@@ -260,9 +266,10 @@ class StreamingPCA(StreamingParameters, StreamedModel):
         stream, whole = shuffle(source, 0) if self.shuffle else source, Whole(shape)
         try:
             plan_for(work, stream, whole, scheme=scheme, run=run)
-        except PlanError:
+        except PlanError as error:
             if self._few_samples(source, method, run) is None:
-                raise
+                run = Passes(stream, run).run
+                plan_spread(spread_rule(work, self, run.n_parallel(), error), stream, run)
         return self._basis_to_be(source, int(self.n_components))
 
     def _set_fitted(self, found: dict[str, Any], sample_shape: tuple[int, ...], n: int) -> None:

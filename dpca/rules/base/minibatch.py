@@ -38,6 +38,7 @@ class InBatches(Wrapper):
     chain: bool = False
     at_once: int = 256
     counts = (_COUNT,)
+    by_attribute = (_HELD,)
 
     @property
     def mergeable(self) -> bool:
@@ -101,3 +102,7 @@ class InBatches(Wrapper):
     def work_bytes(self, n_rows: int, n_features: int, dtype: DTypeLike) -> int:
         """Return the bytes of temporary arrays."""
         return int(self.rule.work_bytes(min(n_rows, self.size), n_features, dtype))
+
+    def summed_bytes(self, n_rows: int, n_features: int) -> int:
+        """Return the bytes of sums over blocks of attributes."""
+        return int(self.rule.summed_bytes(min(n_rows, self.size), n_features))

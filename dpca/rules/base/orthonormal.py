@@ -6,6 +6,7 @@ import numpy as np
 import scipy.linalg
 
 from dpca.kernels.algebra.types import Array, blocks
+from dpca.rules.base.state import ALL, AttributeBlocks
 
 # Columns of one float64 product: rows of float32 are converted one block at a time.
 _BLOCK_COLUMNS = 4096
@@ -38,13 +39,13 @@ def orthonormalize(rows: Array) -> Array:
     return _householder_qr(rows) if found is None else found
 
 
-def gram(rows: Array, other: Array | None = None) -> Array:
+def gram(rows: Array, other: Array | None = None, over: AttributeBlocks = ALL) -> Array:
     """Return rows @ other.T in float64. The default of ``other`` is ``rows``."""
     total = np.zeros((len(rows), len(rows if other is None else other)))
     for columns in blocks(rows.shape[1], _BLOCK_COLUMNS):
         block = rows[:, columns].astype(np.float64, copy=False)
         total += block @ (block if other is None else other[:, columns]).T
-    return total
+    return over.summed(total)[0]
 
 
 def _cholesky_qr(rows: Array) -> Array | None:

@@ -13,7 +13,7 @@ from numpy.typing import DTypeLike
 
 from dpca.kernels.algebra.types import Array
 from dpca.rules.base.options import check_options
-from dpca.rules.base.state import State, StateLayout
+from dpca.rules.base.state import ALL, AttributeBlocks, State, StateLayout
 
 
 class DivergedError(ValueError):
@@ -43,6 +43,10 @@ class Rule(ABC):
     stackable: ClassVar[bool] = False
     #: Whether the rule assumes that samples arrive in random order.
     random_order: ClassVar[bool] = False
+    #: Whether a state may be spread over blocks of attributes, see `AttributeBlocks`.
+    spreadable: ClassVar[bool] = False
+    #: Names of the arrays of a spreadable state with attributes along the last axis.
+    by_attribute: ClassVar[Sequence[str]] = ()
 
     def __post_init__(self) -> None:
         check_options(self)
@@ -62,9 +66,9 @@ class Rule(ABC):
     def _finish(self, state: State) -> dict[str, Array]:
         """Return the result of at least ``least_samples`` samples."""
 
-    def init(self, n_features: int, dtype: DTypeLike) -> State:
-        """Return the initial state for batches of ``n_features`` attributes of a dtype."""
-        state = State.zeros(self._layout(n_features, dtype), self.counts)
+    def init(self, n_features: int, dtype: DTypeLike, blocks: AttributeBlocks = ALL) -> State:
+        """Return the initial state for batches of ``n_features`` attributes of a dtype, or a block of it."""
+        state = State.zeros(self._layout(n_features, dtype), self.counts, blocks, self.by_attribute)
         self._start(state, dtype)
         return state
 
@@ -72,7 +76,7 @@ class Rule(ABC):
         """Return the rule's own part of a shared state, with the same arrays."""
         layout = self._layout(1, np.float32)
         arrays = {name: array for name, array in state.arrays.items() if name in layout}
-        return State(arrays, {name: count for name, count in state.counts.items() if name in self.counts})
+        return State(arrays, {name: count for name, count in state.counts.items() if name in self.counts}, state.blocks)
 
     def update(self, state: State, batch: Array) -> State:
         """Process a batch (n_samples, n_features), n_samples >= 0."""
@@ -139,6 +143,10 @@ class Rule(ABC):
         """Return the bytes of temporary arrays in ``update`` and ``finish``, for the planner."""
         return 16 * n_rows * n_features + 4 * self.state_bytes(n_features, dtype)
 
+    def summed_bytes(self, n_rows: int, n_features: int) -> int:
+        """Return the bytes of the sums over all blocks of attributes in an update, for the planner."""
+        return 0
+
     def result_bytes(self, n_features: int, dtype: DTypeLike) -> int:
         """Return the bytes of the result of ``finish``, for the planner."""
         return self.state_bytes(n_features, dtype)
@@ -155,6 +163,8 @@ class Wrapper:
     rule: Any
 
     counts: ClassVar[Sequence[str]] = ()
+    #: Names of the wrapper's own arrays with attributes along the last axis.
+    by_attribute: ClassVar[Sequence[str]] = ()
 
     def __getattr__(self, name: str) -> Any:
         # Do not delegate before the fields exist, nor special methods, which Python and Dask look up on every object.
@@ -166,16 +176,18 @@ class Wrapper:
         """Return the layout of the arrays of the wrapper."""
         return {}
 
-    def init(self, n_features: int, dtype: DTypeLike) -> State:
-        """Return the initial state of the rule and of the wrapper."""
-        state, own = self.rule.init(n_features, dtype), State.zeros(self._own_layout(n_features, dtype), self.counts)
-        return State(state.arrays | own.arrays, state.counts | own.counts)
+    def init(self, n_features: int, dtype: DTypeLike, blocks: AttributeBlocks = ALL) -> State:
+        """Return the initial state of the rule and of the wrapper, or a block of it."""
+        state = self.rule.init(n_features, dtype, blocks)
+        own = State.zeros(self._own_layout(n_features, dtype), self.counts, blocks, self.by_attribute)
+        return State(state.arrays | own.arrays, state.counts | own.counts, blocks)
 
     def part_of(self, state: State) -> State:
         """Return the part of a shared state that belongs to the wrapper and its rule, with the same arrays."""
         inner: State = self.rule.part_of(state)
         arrays = {name: state.arrays[name] for name in self._own_layout(1, np.float32)}
-        return State(inner.arrays | arrays, inner.counts | {name: state.counts[name] for name in self.counts})
+        counts = inner.counts | {name: state.counts[name] for name in self.counts}
+        return State(inner.arrays | arrays, counts, state.blocks)
 
     def merge(self, a: State, b: State) -> State:
         """Merge the states of the rule. The wrapper's own part of ``a`` does not change."""

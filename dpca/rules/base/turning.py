@@ -8,17 +8,23 @@ from collections.abc import Callable
 import numpy as np
 
 from dpca.kernels.algebra import linalg
-from dpca.kernels.algebra.namespace import beside, dtype_of, namespace, to_numpy
+from dpca.kernels.algebra.namespace import beside, cast, dtype_of, namespace, to_numpy
 from dpca.kernels.algebra.types import Array, blocks
+from dpca.rules.base.state import ALL, AttributeBlocks
 from dpca.rules.incremental.nystrom import COLUMNS
 
 
-def length(vector: Array) -> float:
-    """Return the Euclidean norm of a vector."""
-    return math.sqrt(float(namespace(vector).matmul(vector, vector)))
+def length(vector: Array, over: AttributeBlocks = ALL) -> float:
+    """Return the Euclidean norm of a vector of attributes."""
+    return joint_length([math.sqrt(float(namespace(vector).matmul(vector, vector)))], over)
 
 
-def products(a: Array, b: Array, fill: Callable[[slice], None] | None = None) -> Array:
+def joint_length(lengths: list[float], over: AttributeBlocks) -> float:
+    """Return the length of a vector of attributes from those of its parts in this block."""
+    return math.hypot(*over.gathered(math.hypot(*lengths)))
+
+
+def products(a: Array, b: Array, fill: Callable[[slice], None] | None = None, *, over: AttributeBlocks = ALL) -> Array:
     """Return a @ b.T as a numpy array, summed in float64. ``fill`` is called before columns are read."""
     xp = namespace(a)
     total = beside(np.zeros((a.shape[0], b.shape[0])), a)
@@ -27,7 +33,7 @@ def products(a: Array, b: Array, fill: Callable[[slice], None] | None = None) ->
             fill(columns)
         # For the product of a matrix with itself, numpy computes only one triangle (SYRK).
         total += linalg.workspace_product("product", a[:, columns], xp.matrix_transpose(b[:, columns]))
-    return to_numpy(total)
+    return over.summed(to_numpy(total))[0]
 
 
 def change_of(turn: Array, rank: int) -> Array:
@@ -56,13 +62,23 @@ def rotate(basis: Array, change: Array, rows: Array) -> None:
         part[kept:, :] = 0
 
 
-def complete(rows: Array, i: int) -> None:
+def complete(rows: Array, i: int, over: AttributeBlocks = ALL) -> None:
     """Set row ``i`` to a unit vector orthogonal to all previous rows, from the attribute that they represent least."""
-    xp, above = namespace(rows), rows[:i, :]
-    j = int(xp.argmin(linalg.column_squares(above))) if i else 0
-    row = rows[i, :]
+    xp, above, row = namespace(rows), rows[:i, :], rows[i, :]
+    squares = linalg.column_squares(above)
+    j = int(xp.argmin(squares)) if i else 0
+    least = over.gathered(float(squares[j]) if i else 0.0)
     row[...] = 0
-    row[j] = 1
+    if least.index(min(least)) == over.index:
+        row[j] = 1
     for _ in range(2):
-        row -= xp.matmul(xp.matmul(above, row), above)
-        row /= math.sqrt(float(xp.matmul(row, row)))
+        (along,) = over.summed(to_numpy(xp.matmul(above, row)))
+        row -= xp.matmul(beside(along, row), above)
+        row /= length(row, over)
+
+
+def fix_signs(rows: Array, over: AttributeBlocks = ALL) -> None:
+    """Make the entry of largest magnitude of each row positive, in place."""
+    peaks = np.stack(over.gathered(to_numpy(linalg.peaks(rows))[:, 0]))
+    largest = np.take_along_axis(peaks, np.abs(peaks).argmax(axis=0)[None], axis=0)[0]
+    rows *= cast(beside(np.where(largest < 0, -1.0, 1.0)[:, None], rows), dtype_of(rows))

@@ -13,7 +13,7 @@ from dpca.kernels.algebra.dtypes import working_dtype
 from dpca.kernels.algebra.types import Array
 from dpca.rules.base.orthonormal import gram
 from dpca.rules.base.rule import Wrapper
-from dpca.rules.base.state import State, StateLayout
+from dpca.rules.base.state import ALL, AttributeBlocks, State, StateLayout
 
 _EARLIER, _COUNT = "earlier_components", "n_earlier"
 # The last part of a stream, as a share: the final components are compared with those before it.
@@ -43,13 +43,14 @@ class Watched(Wrapper):
 
     n_samples: int
     counts = (_COUNT,)
+    by_attribute = (_EARLIER,)
 
     def _own_layout(self, n_features: int, dtype: DTypeLike) -> StateLayout:
         return {_EARLIER: ((self.rule.rank(n_features), n_features), working_dtype(dtype))}
 
-    def init(self, n_features: int, dtype: DTypeLike) -> State:
+    def init(self, n_features: int, dtype: DTypeLike, blocks: AttributeBlocks = ALL) -> State:
         """Return the state of the rule, with memory for earlier components."""
-        state = super().init(n_features, dtype)
+        state = super().init(n_features, dtype, blocks)
         state.arrays[_EARLIER] = state.arrays[_EARLIER][:0]
         return state
 
@@ -82,7 +83,8 @@ class Watched(Wrapper):
         result: dict[str, Array] = self.rule.finish(state)
         angle, share = math.nan, math.nan
         if state.counts[_COUNT]:
-            angle, share = moved(state.arrays[_EARLIER], result["components"], result["explained_variance"])
+            before, after = state.arrays[_EARLIER], result["components"]
+            angle, share = moved(before, after, result["explained_variance"], state.blocks)
         return {**result, "angle_moved": np.asarray(angle), "variance_moved": np.asarray(share)}
 
     def _watch(self, state: State, n_coming: int) -> None:
@@ -106,13 +108,15 @@ class Watched(Wrapper):
         return int(self.rule.result_bytes(n_features, dtype)) + 16
 
 
-def moved(before: Array, after: Array, variances: Array) -> tuple[float, float]:
+def moved(before: Array, after: Array, variances: Array, over: AttributeBlocks = ALL) -> tuple[float, float]:
     """Return the distance of orthonormal rows ``after`` (k, d) from rows ``before`` (m, d).
 
     Parameters
     ----------
     variances : array (k,)
         Variances of the rows ``after``.
+    over : AttributeBlocks
+        The blocks of attributes of these rows.
 
     Returns
     -------
@@ -124,15 +128,15 @@ def moved(before: Array, after: Array, variances: Array) -> tuple[float, float]:
         others of similar, small variance. 0 without any variance.
     """
     few, many = (before, after) if len(before) <= len(after) else (after, before)
-    angle = math.asin(math.sqrt(min(1.0, float(np.linalg.eigvalsh(_outside(few, many))[-1].clip(0)))))
+    angle = math.asin(math.sqrt(min(1.0, float(np.linalg.eigvalsh(_outside(few, many, over))[-1].clip(0)))))
     total = float(variances.sum())
-    left = np.diagonal(_outside(after, before)).clip(0, 1)
+    left = np.diagonal(_outside(after, before, over)).clip(0, 1)
     return angle, float(left @ variances) / total if total > 0 else 0.0
 
 
-def _outside(rows: Array, others: Array) -> Array:
+def _outside(rows: Array, others: Array, over: AttributeBlocks) -> Array:
     """Return R R^T in float64, for the part R of rows outside of the span of others."""
     # Uses products in float64 and the inverse of those of ``others``. Assuming orthonormal rows in float32 would leave
     # 1e-7, an angle of 3e-4.
-    cross = gram(rows, others)
-    return gram(rows) - cross @ np.linalg.pinv(gram(others), hermitian=True) @ cross.T
+    cross = gram(rows, others, over)
+    return gram(rows, over=over) - cross @ np.linalg.pinv(gram(others, over=over), hermitian=True) @ cross.T

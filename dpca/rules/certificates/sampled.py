@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-import zlib
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -13,7 +12,7 @@ from numpy.typing import DTypeLike
 from dpca.kernels.algebra.namespace import beside, namespace, to_numpy
 from dpca.kernels.algebra.types import Array, blocks
 from dpca.rules.base.rule import Wrapper
-from dpca.rules.base.state import State, StateLayout
+from dpca.rules.base.state import ALL, AttributeBlocks, State, StateLayout
 from dpca.rules.incremental import nystrom
 
 _ROWS, _KEYS = "sampled_rows", "sampled_keys"
@@ -33,8 +32,8 @@ class Sampled(Wrapper):
     """A rule with an estimate of the captured variance, from a random sample of the stream.
 
     Every sample gets a random key. The samples with the largest keys are retained, for any order, batches and merges
-    (Vitter 1985; bottom-k samples, Cohen & Kaplan 2007). Keys depend on the position in the stream and on the first
-    sample of a batch, so that the sample is reproducible.
+    (Vitter 1985; bottom-k samples, Cohen & Kaplan 2007). Keys depend on the position in the stream and on the sum of
+    the bytes of the first sample of a batch, so that the sample is reproducible.
 
     Parameters
     ----------
@@ -47,6 +46,8 @@ class Sampled(Wrapper):
     cost of ``finish`` is less than a step of the rule.
     """
 
+    by_attribute = (_ROWS,)
+
     def _own_layout(self, n_features: int, dtype: DTypeLike) -> StateLayout:
         room = max(_MOST_BYTES, self.rule.state_bytes(n_features, dtype) // 4)
         n = min(_MOST_ROWS, room // (n_features * np.dtype(dtype).itemsize))
@@ -56,7 +57,9 @@ class Sampled(Wrapper):
         """Process a batch (n_samples, n_features)."""
         if n := batch.shape[0]:
             first = np.ascontiguousarray(to_numpy(batch[:1, :]))
-            keys = np.random.default_rng([state.counts["n_samples"], zlib.crc32(first.data)]).random((n,))
+            # Integers, because a sum over blocks of attributes must not depend on the blocks.
+            (total,) = state.blocks.summed(first.view(np.uint8).sum(dtype=np.int64))
+            keys = np.random.default_rng([state.counts["n_samples"], int(total)]).random((n,))
             _keep(state, 1 - keys, batch)
         return self.rule.update(state, batch)
 
@@ -74,7 +77,8 @@ class Sampled(Wrapper):
         share = error = math.nan
         if len(rows) >= _LEAST_ROWS:
             bound, k = float(result["captured_bound"]), result["components"].shape[0]
-            share, error = estimate(rows, to_numpy(result["mean"]), directions, to_numpy(variances), k, n)
+            mean, variances = to_numpy(result["mean"]), to_numpy(variances)
+            share, error = estimate(rows, mean, directions, variances, k, n, state.blocks)
             # The proven bound limits both values, and replaces values that are not finite.
             share, error = min(max(bound, share), 1.0), min(1 - bound, error)
         return {**result, "captured_estimate": np.asarray(share), "captured_estimate_error": np.asarray(error)}
@@ -85,6 +89,10 @@ class Sampled(Wrapper):
         q = self.rule.state_bytes(n_features, dtype) // (4 * n_features)  # a lower bound
         estimated = 8 * ((2 * m + q) * min(n_features, nystrom.COLUMNS) + 6 * m * (m + q))
         return int(max(self.rule.work_bytes(n_rows, n_features, dtype), estimated))
+
+    def summed_bytes(self, n_rows: int, n_features: int) -> int:
+        """Return the bytes of sums over blocks of attributes, of the rule or of the estimate."""
+        return int(self.rule.summed_bytes(max(n_rows, _MOST_ROWS), n_features))
 
     def result_bytes(self, n_features: int, dtype: DTypeLike) -> int:
         """Return the bytes of a result."""
@@ -107,7 +115,9 @@ def _keep(state: State, keys: Array, rows: Array) -> None:
 
 
 @_QUIET
-def estimate(rows: Array, mean: Array, directions: Array, variances: Array, k: int, n: int) -> tuple[float, float]:
+def estimate(
+    rows: Array, mean: Array, directions: Array, variances: Array, k: int, n: int, over: AttributeBlocks = ALL
+) -> tuple[float, float]:
     """Estimate the variance of the leading k directions relative to that of the best k components.
 
     Let C be the covariance of the stream and lambda_i the variances of its directions v_i. To second order, the best
@@ -126,6 +136,8 @@ def estimate(rows: Array, mean: Array, directions: Array, variances: Array, k: i
     directions : array (q, d), orthonormal rows
     variances : array (q,), descending
         Known variances along the directions.
+    over : AttributeBlocks
+        The blocks of attributes of ``rows``, ``mean`` and ``directions``.
 
     Returns
     -------
@@ -139,6 +151,7 @@ def estimate(rows: Array, mean: Array, directions: Array, variances: Array, k: i
         part = rows[:, columns] - mean[columns]
         products += part @ part.T
         along += part @ to_numpy(directions[:, columns]).T
+    products, along = over.summed(products, along)
     products -= along @ along.T
     leading, further = along[:, :k], along[:, k:]
     inside, outside = (_weights(variances[:k], others, m) for others in (variances[k:], variances[-1:]))

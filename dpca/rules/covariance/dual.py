@@ -171,7 +171,16 @@ def dual_weights(gram: Array, n_components: int, dtype: DTypeLike) -> dict[str, 
     }
 
 
-def dual_share(found: dict[str, Array], mean: Array, n_components: int, products: DTypeLike, dtype: DTypeLike) -> float:
+def dual_share(
+    found: dict[str, Array],
+    mean_square: float,
+    n_components: int,
+    n_attributes: int,
+    dtype: DTypeLike,
+    *,
+    products: DTypeLike,
+    deviation: float = 0.0,
+) -> float:
     """Return a lower bound on what `DualComponents` captures; see `dpca.rules.certificates.certificate`.
 
     For centered samples X and eigenvectors U of X X^T, X^T U captures at least tr U^T X X^T U, see (d) there.
@@ -180,21 +189,24 @@ def dual_share(found: dict[str, Array], mean: Array, n_components: int, products
     ----------
     found : dict
         Result of `dual_weights`.
-    mean : array (d,)
-    n_components : int
-    products, dtype : dtype
-        Dtypes of the products and of the components.
+    mean_square : float
+        Squared length of the mean.
+    n_components, n_attributes : int
+    dtype, products : dtype
+        Dtypes of the components and of the products.
+    deviation : float
+        Largest deviation of the products of the components from those of orthonormal rows, apart from rounding.
     """
     values, total, beyond = found["explained_variance"], float(found["total_variance"]), float(found["beyond"])
     if not total > 0:
         return 1.0
     n, u = found["weights"].shape[1], unit_roundoff(products)
-    g = gamma(_block_attributes(products) + 6, u) + gamma(len(mean) + 6, unit_roundoff(np.float64))
+    g = gamma(_block_attributes(products) + 6, u) + gamma(n_attributes + 6, unit_roundoff(np.float64))
     # Attributes are centered by a rounded mean.
-    error = g * total / (1 - g) + n / (n - 1) * u**2 * float(mean @ mean)
+    error = g * total / (1 - g) + n / (n - 1) * u**2 * mean_square
     each = gamma(min(n, _BLOCK_ROWS) + 8, u) + unit_roundoff(dtype) + gamma(n + 8, unit_roundoff(np.float64))
     # `dual_basis` leaves rows that are orthonormal up to the rounding error of the dtype.
-    distance = each * math.sqrt(float((total / values).sum())) + len(values) * unit_roundoff(dtype)
+    distance = each * math.sqrt(float((total / values).sum())) + len(values) * (unit_roundoff(dtype) + deviation)
     lost = (n_components - len(values)) * (beyond + error)
     return certificate.exact_share(values, beyond, found["errors"] + error, dtype, distance=distance, lost=lost)
 
@@ -253,13 +265,14 @@ class DualComponents(Rule):
 
                     add_multiples(weights, x, arrays["image"][:, few])
                 else:
-                    arrays["image"][:, few] += weights @ x
+                    product = linalg.scratch("image", (len(weights), x.shape[1]), dtype)
+                    arrays["image"][:, few] += np.matmul(weights, x, out=product)
                 arrays["sum"][few] += np.ones(len(x), dtype) @ x
             state.counts["n_samples"] += len(block)
 
     def _columns(self, n_rows: int, dtype: np.dtype[Any]) -> int:
-        """Return the number of attributes of a block of rows that are shifted at a time."""
-        return max(64, _SHIFTED_BYTES // (n_rows * dtype.itemsize))
+        """Return the number of attributes of a block of rows that are shifted and multiplied at a time."""
+        return max(64, _SHIFTED_BYTES // ((n_rows + len(self.weights)) * dtype.itemsize))
 
     def _finish(self, state: State) -> dict[str, Array]:
         image, total, n = state.arrays["image"], state.arrays["sum"], state.counts["n_samples"]
@@ -282,11 +295,36 @@ class DualComponents(Rule):
         return n_features * (8 + k * self.dtype.itemsize) + 8 * k * k
 
     def work_bytes(self, n_rows: int, n_features: int, dtype: DTypeLike) -> int:
-        """Return the bytes of temporary arrays: shifted rows, their products, and the image when it is finished."""
+        """Return the bytes of temporary arrays: shifted rows and their products, and sums when they are finished."""
         k, d, product = len(self.weights), n_features, product_dtype(self.weights.shape[1], dtype)
         rows = max(1, min(n_rows, _BLOCK_ROWS))
         columns = min(d, self._columns(1, product))  # of a last short batch
-        return max(_SHIFTED_BYTES, 64 * rows * 8) + (k + 1) * columns * product.itemsize + 8 * (k + 4) * d
+        return max(_SHIFTED_BYTES, 64 * rows * 8) + (2 * k + 2) * columns * product.itemsize + 32 * d
+
+
+def orthonormal_weights(weights: Array, inner: Array) -> Array:
+    """Return the weights of orthonormal components, from those of `DualComponents` and the products of its rows.
+
+    Components are linear in their weights: with the Cholesky factor L of the products, the weights are L^-1 weights.
+
+    Parameters
+    ----------
+    weights : array (k, n_samples)
+    inner : array (k, k)
+
+    Raises
+    ------
+    ValueError
+        If the components are not independent in the precision of the products.
+    """
+    try:
+        factor = np.linalg.cholesky(inner)
+    except np.linalg.LinAlgError:
+        raise ValueError(
+            f"the last of {len(weights)} components consist of rounding errors: use a smaller n_components"
+        ) from None
+    solved: Array = np.linalg.solve(factor, weights)
+    return solved
 
 
 def dual_basis(image: Array, n_components: int, inner: Array) -> Array:

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
 from dataclasses import dataclass, field
+from functools import partial
 
 import numpy as np
 from numpy.typing import DTypeLike
@@ -13,12 +13,12 @@ from dpca.kernels.algebra import linalg
 from dpca.kernels.algebra.dtypes import working_dtype
 from dpca.kernels.algebra.namespace import beside, cast, copy_of, dtype_of, namespace, to_numpy
 from dpca.kernels.algebra.rounding import gamma, unit_roundoff
-from dpca.kernels.algebra.types import Array, blocks
+from dpca.kernels.algebra.types import Array, blocks, even_parts
 from dpca.rules.base.basis import StreamingRule
 from dpca.rules.base.options import FLAG, count, finite
 from dpca.rules.base.rule import check_products
 from dpca.rules.base.state import State, StateLayout
-from dpca.rules.base.turning import change_of, complete, length, products, rotate
+from dpca.rules.base.turning import change_of, complete, fix_signs, joint_length, length, products, rotate
 from dpca.rules.certificates import certificate
 from dpca.rules.incremental import nystrom
 from dpca.rules.incremental.truncation import truncate
@@ -94,6 +94,8 @@ class IncrementalSVD(StreamingRule):
 
     mergeable = True
     random_order = False
+    spreadable = True
+    by_attribute = _LARGE
 
     def _kept(self, n_features: int) -> int:
         return min(self.rank(n_features) + self.oversampling, n_features)
@@ -115,12 +117,12 @@ class IncrementalSVD(StreamingRule):
 
     def _take(self, state: State, batch: Array) -> None:
         state.move_to(batch, _LARGE)
-        for part in _parts(batch, self.batch_rows(dtype_of(batch))):
-            rank, (q, d) = _rank(state), state.arrays["basis"].shape
+        for part in even_parts(batch, self.batch_rows(dtype_of(batch))):
+            (rank, d), q = (_rank(state), _n_features(state)), len(state.arrays["energy"])
             # Stack the first samples at once if this problem is not larger than that of their attributes.
             few = max(2 * q, 0 if rank else d)
             if rank < q or part.shape[0] <= few or not self._nystrom_step(state, part):
-                for rows in _parts(part, few):
+                for rows in even_parts(part, few):
                     self._step(state, rows)
 
     @_QUIET
@@ -133,15 +135,15 @@ class IncrementalSVD(StreamingRule):
         near, pull, apart = None, 0.0, 0.0
         if self.center:
             near, pull = cast(mean, dtype_of(basis)), 1 - math.sqrt(before / (before + own))
-            apart = length(near - mean)
-        k, skew = self.rank(basis.shape[1]), factor * float(state.arrays["rounding"][1])
-        step = nystrom.absorb(basis, factor * energy, batch, near, weights, pull, k, skew)
+            apart = length(near - mean, state.blocks)
+        k, skew = self.rank(_n_features(state)), factor * float(state.arrays["rounding"][1])
+        step = nystrom.absorb(basis, factor * energy, batch, near, weights, pull, k, skew, state.blocks)
         if step is None:
             return False
         self._age(state, batch.shape[0])
         rounding, u = state.arrays["rounding"], unit_roundoff(dtype_of(basis))
         if near is not None:
-            g, moved = gamma(len(weights) + 4, u), length(step.moved)
+            g, moved = gamma(len(weights) + 4, u), length(step.moved, state.blocks)
             certificate.add_mean(rounding, (before, own), apart, moved, step.squares, g, pull)
         rounding[0] += step.slack
         rounding[1] = step.skew
@@ -153,7 +155,7 @@ class IncrementalSVD(StreamingRule):
 
     @_QUIET
     def _step(self, state: State, batch: Array) -> None:
-        xp, n = namespace(batch), batch.shape[0]
+        xp, n, over = namespace(batch), batch.shape[0], state.blocks
         basis, mean = state.arrays["basis"], state.arrays["mean"]
         weights = self._weights(n)
         self._age(state, n)
@@ -175,17 +177,18 @@ class IncrementalSVD(StreamingRule):
             moved.append(length(offset))
             mean[columns] += (near - mean[columns] + offset) * (own / (before + own))
 
-        gram = products(rows, rows, fill)
+        gram = products(rows, rows, fill, over=over)
         gains = np.sqrt(weights)
         if not nystrom.SMALL < gram.diagonal().max() < math.inf:
             # If squares leave the range of float32 (densities in SI units do), scale the largest value to 1, exactly.
-            scale = linalg.bring_to_one(rows, np.asarray(True))
+            largest = max(over.gathered(float(linalg.largest_magnitude(rows))))
+            scale = linalg.bring_to_one(rows, np.asarray(True), np.asarray(largest))
             if scale is not None:
                 gains *= float(scale)
-                gram = products(rows, rows)
+                gram = products(rows, rows, over=over)
         if self.center:
             squares = float(gains**2 @ gram.diagonal())
-            distances = math.hypot(*apart), math.hypot(*moved)
+            distances = joint_length(apart, over), joint_length(moved, over)
             g = gamma(n + 4, unit_roundoff(dtype))
             certificate.add_mean(state.arrays["rounding"], (before, own), *distances, squares, g, 0.0)
         # Moved this far towards their mean, rows minus the old mean have the scatter about the new mean.
@@ -232,11 +235,11 @@ class IncrementalSVD(StreamingRule):
     def _finish(self, state: State) -> dict[str, Array]:
         self._orthonormalize(state)
         basis, energy = state.arrays["basis"], state.arrays["energy"]
-        k = min(self.rank(basis.shape[1]), state.counts["n_samples"])
+        k = min(self.rank(_n_features(state)), state.counts["n_samples"])
         rows = basis[: max(_rank(state), k), :]
         for i in range(int(np.count_nonzero(energy[:k])), k):
-            complete(rows, i)
-        linalg.fix_signs(rows[:k, :])
+            complete(rows, i, state.blocks)
+        fix_signs(rows[:k, :], state.blocks)
         scatter, kept, leading = float(state.arrays["scatter"]), float(energy.sum()), float(energy[:k].sum())
         beyond = min(float(state.arrays["discarded"]), max(scatter - kept, 0.0))
         # Without scatter, all samples are equal, and nothing was rounded.
@@ -281,6 +284,10 @@ class IncrementalSVD(StreamingRule):
         exact = rows * n_features * working.itemsize + 24 * n_features + block + 8 * 8 * (q + rows) ** 2
         return exact + nystrom.work_bytes(n_rows, q, n_features, working)
 
+    def summed_bytes(self, n_rows: int, n_features: int) -> int:
+        """Return the bytes of sums over blocks of attributes: products of the basis and of rows, or eigenvectors."""
+        return 8 * (self._kept(n_features) + n_rows) ** 2
+
     def _age(self, state: State, n: int) -> None:
         """Reduce the weight of all previous samples for ``n`` further samples."""
         factor = self.forgetting**n
@@ -313,8 +320,8 @@ class IncrementalSVD(StreamingRule):
         If ``skew`` is not given, it is the rounding error of the products.
         """
         basis, energy, rank = state.arrays["basis"], state.arrays["energy"], _rank(state)
-        lengths = np.sqrt(gram.diagonal())
-        cross = products(rows, basis[:rank, :])
+        lengths, d, over = np.sqrt(gram.diagonal()), _n_features(state), state.blocks
+        cross = products(rows, basis[:rank, :], over=over)
         cross -= pull @ cross
         gram -= pull @ gram
         gram -= (gram @ pull)[:, None]
@@ -327,12 +334,13 @@ class IncrementalSVD(StreamingRule):
         added = float(np.trace(small[rank:, rank:]))
         check_products(math.isfinite(added))
         floor = 4 * float(np.finfo(dtype_of(basis)).eps) * added
-        k = self.rank(basis.shape[1])
-        values, vectors, discarded, largest = truncate(small, basis.shape[0], n_counted=k, floor=floor)
+        k = self.rank(d)
+        turn = over.once(partial(truncate, small, basis.shape[0], n_counted=k, floor=floor))
+        values, vectors, discarded, largest = turn
         change = change_of((vectors * scale[:, None] / np.sqrt(values)).T, rank)
         change[:, rank:] -= np.outer(change[:, rank:].sum(axis=1), pull)
         rounding, u = state.arrays["rounding"], unit_roundoff(dtype_of(basis))
-        g = gamma(min(basis.shape[1], nystrom.COLUMNS) + 3, u)
+        g = gamma(min(d, nystrom.COLUMNS) + 3, u)
         squares = float(np.square(gains) @ np.square(lengths))
         among = certificate.add_stacked(
             rounding,
@@ -361,10 +369,10 @@ class IncrementalSVD(StreamingRule):
         for columns in blocks(basis.shape[1], nystrom.COLUMNS):
             part = cast(basis[:rank, columns], np.float64)
             gram += to_numpy(xp.matmul(part, xp.matrix_transpose(part)))
-        scale = np.sqrt(energy[:rank])
+        (gram,), scale = state.blocks.summed(gram), np.sqrt(energy[:rank])
         small = gram * np.outer(scale, scale)
         floor = len(small) * float(np.finfo(np.float64).eps) * float(np.trace(small))
-        values, vectors, *_ = truncate(small, rank, n_counted=0, floor=floor)
+        values, vectors, *_ = state.blocks.once(partial(truncate, small, rank, n_counted=0, floor=floor))
         change = change_of((vectors * scale[:, None] / np.sqrt(values)).T, rank)
         rounding = state.arrays["rounding"]
         known = float(np.abs(small.diagonal() / energy[:rank] - 1).max(initial=0.0)) * energy[:rank]
@@ -375,12 +383,10 @@ class IncrementalSVD(StreamingRule):
         energy[: len(values)], energy[len(values) :] = values, 0
 
 
-def _parts(batch: Array, most: int) -> Iterator[Array]:
-    """Split a batch into as few parts as possible, of at most ``most`` rows and nearly equal size."""
-    n = batch.shape[0]
-    n_parts = -(-n // most)
-    return (batch[n * i // n_parts : n * (i + 1) // n_parts, :] for i in range(n_parts))
-
-
 def _rank(state: State) -> int:
     return int(np.count_nonzero(state.arrays["energy"]))
+
+
+def _n_features(state: State) -> int:
+    """Return the number of attributes of all blocks."""
+    return state.blocks.whole(state.arrays["mean"].shape[0])

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 import math
+from functools import partial
 from typing import NamedTuple
 
 import numpy as np
@@ -14,6 +15,7 @@ from dpca.kernels.algebra import linalg
 from dpca.kernels.algebra.namespace import beside, dtype_of, namespace, to_numpy
 from dpca.kernels.algebra.rounding import eigen_error, gamma, unit_roundoff
 from dpca.kernels.algebra.types import Array, blocks
+from dpca.rules.base.state import ALL, AttributeBlocks
 from dpca.rules.certificates import certificate
 from dpca.rules.incremental.truncation import largest, largest_sum, truncate
 
@@ -57,6 +59,7 @@ def absorb(
     pull: float,
     n_counted: int,
     skew: float = 0.0,
+    over: AttributeBlocks = ALL,
 ) -> Step | None:
     """Add the scatter of a batch to A = V^T diag(energy) V, and retain the q leading directions.
 
@@ -85,6 +88,8 @@ def absorb(
         Number of components k, and number of discarded eigenvalues in ``discarded``.
     skew : float
         Skew of the basis, see `dpca.rules.certificates.certificate`.
+    over : AttributeBlocks
+        The blocks of attributes of ``basis``, ``batch`` and ``near``.
 
     Returns
     -------
@@ -97,30 +102,25 @@ def absorb(
     Costs 4 q + 200 operations for each value of the batch, and 3 q^2 d + O(q^3) per step. Holds q x d numbers, and some
     blocks of 2,048 columns.
     """
-    cross, grams, moved, squares = _first_products(basis, batch, near, weights, pull)
+    cross, grams, moved, squares = _first_products(basis, batch, near, weights, pull, over)
     added = sum(float(np.trace(gram)) for gram in grams)
-    if not SMALL < added < math.inf:
-        return None
     for gram, rows in zip(grams, _groups(len(cross)), strict=True):
         gram -= cross[rows] @ cross[rows].T
     strongest = sum(min(largest_sum(gram, 1), largest(gram)) for gram in grams)
-    if strongest > energy[n_counted - 1]:
+    accurate = SMALL < added < math.inf and strongest <= energy[n_counted - 1]
+    factor = over.once(lambda: _factored(cross, energy) if accurate else None)
+    if factor is None:
         return None
-    inner = cross.T @ cross
-    inner[np.diag_indices_from(inner)] += energy
-    scale = 1 / np.sqrt(inner.diagonal())
-    lower, failed = scipy.linalg.lapack.dpotrf(inner * np.outer(scale, scale), lower=True)
-    if failed or lower.diagonal().min() < _NEAREST:
-        return None
-    inverse, _ = scipy.linalg.lapack.dtrtri(lower, lower=True)
+    scale, inverse = factor.scale, factor.inverse
     gains = (scale * cross * np.sqrt(weights)[:, None]).T
     image, products = _image(basis, scale * energy, batch, near, gains, pull * moved)
+    (products,) = over.summed(products)
     floor = 4 * float(np.finfo(dtype_of(basis)).eps) * added
     whole = inverse @ products @ inverse.T
-    values, vectors, below, least = truncate(whole, len(energy), n_counted=n_counted, floor=floor)
+    values, vectors, below, least = over.once(partial(truncate, whole, len(energy), n_counted=n_counted, floor=floor))
     turned = vectors.T @ inverse
-    u, factor = unit_roundoff(dtype_of(basis)), _Factor(inner, scale, inverse)
-    g = gamma(min(basis.shape[1], COLUMNS) + 3, u)
+    u, inner = unit_roundoff(dtype_of(basis)), factor.inner
+    g = gamma(min(over.whole(basis.shape[1]), COLUMNS) + 3, u)
     slack, skewed, among = _rounded(energy, factor, products, turned, values, squares, skew, batch.shape[0], (g, u))
     off = _off(energy, inner, squares, skew, n_counted, g) + (n_counted * among if len(values) < len(energy) else 0.0)
     turn = beside(np.ascontiguousarray(turned / np.sqrt(values)[:, None], dtype_of(basis)), basis)
@@ -139,6 +139,18 @@ class _Factor(NamedTuple):
     inner: Array
     scale: Array
     inverse: Array
+
+
+def _factored(cross: Array, energy: Array) -> _Factor | None:
+    """Return the factor of K, None if a row of the image is too close to the span of the others."""
+    inner = cross.T @ cross
+    inner[np.diag_indices_from(inner)] += energy
+    scale = 1 / np.sqrt(inner.diagonal())
+    lower, failed = scipy.linalg.lapack.dpotrf(inner * np.outer(scale, scale), lower=True)
+    if failed or lower.diagonal().min() < _NEAREST:
+        return None
+    inverse, _ = scipy.linalg.lapack.dtrtri(lower, lower=True)
+    return _Factor(inner, scale, inverse)
 
 
 def _rounded(
@@ -185,7 +197,7 @@ def work_bytes(n_rows: int, q: int, n_features: int, dtype: DTypeLike) -> int:
 
 
 def _first_products(
-    basis: Array, batch: Array, near: Array | None, weights: Array, pull: float
+    basis: Array, batch: Array, near: Array | None, weights: Array, pull: float, over: AttributeBlocks
 ) -> tuple[Array, list[Array], Array, float]:
     """Return X V^T, the Gram matrices of groups of rows of X, and the weighted mean of batch - near, all in float64.
 
@@ -209,8 +221,9 @@ def _first_products(
             along += xp.matmul(part, mean)
             linalg.copy_into(moved[columns], mean)
     cross, along, moved, *grams = map(to_numpy, (cross, along, moved, *grams))
+    cross, along, distance, *grams = over.summed(cross, along, moved @ moved, *grams)
     # The pull is subtracted from the products, because the mean is only known after all rows of a block.
-    gains, square = np.sqrt(weights), pull**2 * float(moved @ moved)
+    gains, square = np.sqrt(weights), pull**2 * float(distance)
     squares = sum(float(weights[rows] @ gram.diagonal()) for gram, rows in zip(grams, _groups(n), strict=True))
     for gram, rows in zip(grams, _groups(n), strict=True):
         gram -= pull * np.add.outer(along[rows], along[rows]) - square

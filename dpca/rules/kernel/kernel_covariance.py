@@ -16,7 +16,7 @@ from dpca.kernels.algebra.namespace import to_numpy
 from dpca.kernels.algebra.types import Array
 from dpca.kernels.inner_products import KernelMap
 from dpca.rules.base.rule import Wrapper
-from dpca.rules.base.state import State, StateLayout
+from dpca.rules.base.state import ALL, AttributeBlocks, State, StateLayout
 from dpca.rules.certificates import certificate
 from dpca.rules.covariance.moments import Moments
 
@@ -44,9 +44,9 @@ class Mapped(Wrapper):
 
     to_landmarks: KernelMap
 
-    def init(self, n_features: int, dtype: DTypeLike) -> State:
+    def init(self, n_features: int, dtype: DTypeLike, blocks: AttributeBlocks = ALL) -> State:
         """Return the state of the rule and of the wrapper."""
-        return super().init(*self._mapped(dtype))
+        return super().init(*self._mapped(dtype), blocks)
 
     def update(self, state: State, batch: Array) -> State:
         """Process a batch (n_samples, n_features)."""

@@ -19,7 +19,7 @@ from dpca.kernels.algebra.types import Array
 from dpca.partition.whole import Whole
 from dpca.pipelines.studies.convergence.reference import Reference
 from dpca.rules.base.rule import Wrapper
-from dpca.rules.base.state import State
+from dpca.rules.base.state import ALL, AttributeBlocks, State
 from dpca.storage.errors import DataError
 from dpca.storage.remote.memory import task_budget
 from dpca.storage.run import Run
@@ -142,8 +142,8 @@ class _Timed(Wrapper):
     def is_batch_invariant(self, dtype: DTypeLike) -> bool:
         return True
 
-    def init(self, n_features: int, dtype: DTypeLike) -> State:
-        state: State = self.rule.init(n_features, self._dtype(dtype))
+    def init(self, n_features: int, dtype: DTypeLike, blocks: AttributeBlocks = ALL) -> State:
+        state: State = self.rule.init(n_features, self._dtype(dtype), blocks)
         return state
 
     def update(self, state: State, batch: Array) -> State:

@@ -11,6 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from dpca.storage.arrays.labelled import coordinates_of, labelled_array
+from dpca.storage.arrays.layout import Region
 from dpca.storage.readers.arrays.raw import ArrayReader
 from dpca.storage.readers.base import digest, runs, source_errors
 
@@ -36,6 +37,7 @@ class DataArrayReader(ArrayReader):
     """
 
     kind = "xarray"
+    reads_boxes = True
 
     def __init__(self, x: Any, key: str | None = None, axes: Sequence[str] | None = None) -> None:
         array = labelled_array(x, key)
@@ -57,8 +59,13 @@ class DataArrayReader(ArrayReader):
 
     def part(self, indices: Sequence[int]) -> Callable[[], NDArray[Any]]:
         """Return a function with these samples, or with the graph that computes them."""
-        first = self._array.dims[0]
-        pieces = [self._array.isel({first: slice(*run)}).variable for run in runs(indices)]
+        return self.box(indices, ())
+
+    def box(self, indices: Sequence[int], region: Region) -> Callable[[], NDArray[Any]]:
+        """Return a function with a box of these samples, or with the graph that computes it."""
+        first, *others = self._array.dims
+        inside = self._array.isel({dim: slice(*ends) for dim, ends in zip(others, region, strict=False)})
+        pieces = [inside.isel({first: slice(*run)}).variable for run in runs(indices)]
         from dask.base import optimize  # slow to import, unless xarray did it
 
         # This removes the tasks of other samples from a graph.

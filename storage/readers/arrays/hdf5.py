@@ -13,9 +13,9 @@ from numpy.typing import NDArray
 
 from dpca.storage import cf
 from dpca.storage.arrays.coordinates import Coordinates, beside, collect
-from dpca.storage.arrays.layout import MAX_CHUNK
+from dpca.storage.arrays.layout import MAX_CHUNK, SHARD_BYTES, Region
 from dpca.storage.errors import DataError
-from dpca.storage.readers.arrays.raw import LABELS, ArrayReader, choose_key, gather
+from dpca.storage.readers.arrays.raw import LABELS, ArrayReader, box_slices, choose_key, gather
 from dpca.storage.readers.base import require, runs, source_errors, within_memory
 from dpca.storage.readers.format import Format
 
@@ -88,6 +88,7 @@ class Hdf5Reader(ArrayReader):
             coordinates = _coordinates(file, dataset, datasets)
             super().__init__(what[1:-1], dataset.shape, dataset.dtype, axes, coordinates, coding)
             self.labels = self._labels(datasets, numeric, name, key.rpartition("/")[0])
+            self.reads_boxes = prod(dataset.chunks or ()) * dataset.dtype.itemsize <= SHARD_BYTES
 
     def _labels(
         self, datasets: Mapping[str, Any], numeric: Mapping[str, Any], name: str, folder: str
@@ -101,8 +102,12 @@ class Hdf5Reader(ArrayReader):
 
     def part(self, indices: Sequence[int]) -> Callable[[], NDArray[Any]]:
         """Return a function that opens the file and reads these rows."""
-        wanted = list(runs(indices))
-        return partial(_read, self._path, self._key, self.order, wanted, self.dtype, self.name, self._coding)
+        return self.box(indices, ())
+
+    def box(self, indices: Sequence[int], region: Region) -> Callable[[], NDArray[Any]]:
+        """Return a function that opens the file and reads a box of these rows."""
+        wanted, place = list(runs(indices)), (self._path, self._key)
+        return partial(_read, place, self.order, wanted, self.dtype, self.name, self._coding, region)
 
 
 def _coordinates(file: Any, dataset: Any, datasets: Mapping[str, Any]) -> Coordinates | None:
@@ -201,23 +206,31 @@ def _check_index(dataset: Any, grid: Sequence[int], chunk_bytes: int, plain: boo
 
 
 def _read(
-    path: str,
-    key: str | None,
+    place: tuple[str, str | None],
     order: tuple[int, ...],
     wanted: list[tuple[int, int]],
     dtype: np.dtype[Any],
     name: str,
     coding: cf.Coding | None,
+    region: Region,
 ) -> NDArray[Any]:
     import h5py  # optional, and installed if the reader was opened
 
     with (
         within_memory(f"'{name}'", "save it in smaller chunks"),
         source_errors(f"'{name}' cannot be read from sample {wanted[0][0]:,} on", "get the file again"),
-        h5py.File(path, "r") as file,
+        h5py.File(place[0], "r") as file,
     ):
-        dataset, before = file[key], (slice(None),) * order[0]
-        return gather(lambda a, b: dataset[(*before, slice(a, b))].transpose(order), wanted, dtype, coding)
+        dataset, box = file[place[1]], [slice(None)] * len(order)
+        for axis, part in zip(order[1:], box_slices(region), strict=False):
+            box[axis] = part
+
+        def rows(start: int, stop: int) -> NDArray[Any]:
+            box[order[0]] = slice(start, stop)
+            values: NDArray[Any] = dataset[tuple(box)]
+            return values.transpose(order)
+
+        return gather(rows, wanted, dtype, coding)
 
 
 FORMATS = (Format("HDF5", lambda file: file.first.startswith(b"\x89HDF\r\n\x1a\n"), Hdf5Reader),)

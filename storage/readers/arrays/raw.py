@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 
 from dpca.storage import cf
 from dpca.storage.arrays.coordinates import Coordinates
-from dpca.storage.arrays.layout import CHANNEL, PREFERRED, SAMPLE
+from dpca.storage.arrays.layout import CHANNEL, PREFERRED, SAMPLE, Region
 from dpca.storage.disk import file_bytes
 from dpca.storage.errors import DataError
 from dpca.storage.readers.base import Numbered, Reader, digest, digest_file, runs, stack_dtype
@@ -204,11 +204,23 @@ class RawReader(ArrayReader):
 
     def part(self, indices: Sequence[int]) -> Callable[[], NDArray[Any]]:
         """Return a function that reads these rows from the file."""
+        by_row = is_url(self._path) and self._raw.order == "C" and self._raw.strides is None and self.in_order
+        return partial(self._reading(), by_row, self.order, list(runs(indices)), self.dtype, self._coding)
+
+    @property
+    def reads_boxes(self) -> bool:  # type: ignore[override]
+        """Whether the file is mapped into memory, so that only the values of a box are read."""
+        return not is_url(self._path)
+
+    def box(self, indices: Sequence[int], region: Region) -> Callable[[], NDArray[Any]]:
+        """Return a function that reads a box of these rows from the file."""
+        return partial(self._reading(), False, self.order, list(runs(indices)), self.dtype, self._coding, region)
+
+    def _reading(self) -> Callable[..., NDArray[Any]]:
         if self._check is not None:
             self._check()
             self._check = None
-        by_row = is_url(self._path) and self._raw.order == "C" and self._raw.strides is None and self.in_order
-        return partial(_read, self._raw, by_row, self.order, list(runs(indices)), self.dtype, self._coding)
+        return partial(_read, self._raw)
 
 
 def _read(
@@ -218,11 +230,18 @@ def _read(
     wanted: list[tuple[int, int]],
     dtype: np.dtype[Any],
     coding: cf.Coding | None,
+    region: Region = (),
 ) -> NDArray[Any]:
     if by_row:  # only the requested rows of an object
         return gather(raw.rows, wanted, dtype, coding)
     whole = raw.values().transpose(order)
-    return gather(lambda start, stop: whole[start:stop], wanted, dtype, coding)
+    box = box_slices(region)
+    return gather(lambda start, stop: whole[(slice(start, stop), *box)], wanted, dtype, coding)
+
+
+def box_slices(region: Region) -> tuple[slice, ...]:
+    """Return the slices of a box."""
+    return tuple(slice(a, b) for a, b in region)
 
 
 def gather(

@@ -14,11 +14,11 @@ from numpy.typing import NDArray
 
 from dpca.storage import cf
 from dpca.storage.arrays.coordinates import Coordinates
-from dpca.storage.arrays.layout import SAMPLE
+from dpca.storage.arrays.layout import SAMPLE, SHARD_BYTES, Region
 from dpca.storage.arrays.reading import is_dense, model_of, open_array
 from dpca.storage.errors import DataError, StoreError, one_line
 from dpca.storage.integrity.checksums import shard_grid
-from dpca.storage.readers.arrays.raw import ArrayReader, gather
+from dpca.storage.readers.arrays.raw import ArrayReader, box_slices, gather
 from dpca.storage.readers.base import runs
 from dpca.storage.stack import Stack, open_stack
 
@@ -104,8 +104,17 @@ class ZarrReader(ArrayReader):
 
     def part(self, indices: Sequence[int]) -> Callable[[], NDArray[Any]]:
         """Return a function that opens the array and reads these rows."""
+        return self.box(indices, ())
+
+    @property
+    def reads_boxes(self) -> bool:  # type: ignore[override]
+        """Whether chunks are not larger than a shard."""
+        return prod(self.stack.samples.chunks) * self.stack.samples.dtype.itemsize <= SHARD_BYTES
+
+    def box(self, indices: Sequence[int], region: Region) -> Callable[[], NDArray[Any]]:
+        """Return a function that opens the array and reads a box of these rows."""
         path, wanted = self.stack.array_path, list(runs(indices))
-        return partial(_read, path, self._kept, self.order, wanted, self.dtype, self._coding)
+        return partial(_read, path, self._kept, self.order, wanted, self.dtype, self._coding, region)
 
 
 def _check_chunks(stack: Stack) -> None:
@@ -131,11 +140,15 @@ def _read(
     wanted: list[tuple[int, int]],
     dtype: np.dtype[Any],
     coding: cf.Coding | None,
+    region: Region = (),
 ) -> NDArray[Any]:
     array = open_array(path)
     try:
         box: list[Any] = [slice(None) if is_kept else 0 for is_kept in kept]
-        (samples,) = [i for n, i in enumerate(compress(range(len(kept)), kept)) if n == order[0]]
+        axes = list(compress(range(len(kept)), kept))
+        samples = axes[order[0]]
+        for axis, part in zip(order[1:], box_slices(region), strict=False):
+            box[axes[axis]] = part
 
         def rows(start: int, stop: int) -> NDArray[Any]:
             box[samples] = slice(start, stop)

@@ -18,6 +18,7 @@ from zarr.storage import ZipStore
 
 import dpca.engine.sources.source
 from dpca.engine.folds.fold_device import ThreadedSource
+from dpca.engine.sources import rows
 from dpca.engine.sources.source import ArraySource, DaskSource, ZarrSource, as_source, batches, check_finite
 from dpca.storage import DataError, StoreError, open_stack
 from dpca.storage.arrays.arrays import create_array, create_root, write_shard
@@ -269,3 +270,21 @@ def test_a_source_stays_what_it_is_and_arrays_are_not_asked_for_what_they_must_c
             raise NotImplementedError
 
     assert as_source(np.zeros((3, 2)).view(Irregular)).shape == (3, 2)
+
+
+def test_large_samples_of_a_file_are_read_in_boxes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    x = np.random.default_rng(0).normal(size=(5, 30, 20, 16)).astype(np.float32)
+    np.save(tmp_path / "x.npy", x)
+    whole = as_source(tmp_path / "x.npy")
+    monkeypatch.setattr(rows, "_LARGE_BYTES", 100)
+    monkeypatch.setattr(rows, "_BLOCK_BYTES", 9000)
+    source = as_source(tmp_path / "x.npy")
+    assert whole.chunks == x.shape
+    assert source.chunks == (1, 15, 10, 8)
+    region = ((3, 29), (9, 11), (0, 16))
+    source.reader()((1, 4), region, out := np.empty((3, 26, 2, 16), np.float32))
+    np.testing.assert_array_equal(out, x[1:4, 3:29, 9:11])
+    x[3, 29, 0, 0] = np.nan
+    np.save(tmp_path / "x.npy", x)
+    with pytest.raises(DataError, match="3"):
+        as_source(tmp_path / "x.npy").as_dask().compute()

@@ -12,9 +12,9 @@ from skimage.metrics import structural_similarity
 import dpca
 from dpca import PCA, CellPCA
 from dpca.cli import main
-from dpca.engine.folds.plan import TASK_OVERHEAD
+from dpca.engine.folds.plan import TASK_OVERHEAD, PlanError
 from dpca.engine.sources.source import as_source
-from dpca.jobs import encode_store
+from dpca.jobs import append_store, encode_store
 from dpca.jobs.base.stages import NOTHING
 from dpca.jobs.compressed import encode_trials
 from dpca.jobs.compressed.encode_memory import EncodeMemory
@@ -27,6 +27,7 @@ from dpca.storage import DataError, Stack, StoreError, ingest, open_stack, verif
 from dpca.storage.arrays.reading import open_group
 from dpca.storage.disk import folder_bytes
 from dpca.storage.integrity.manifest import remove_manifest
+from dpca.storage.readers import open_reader
 from dpca.storage.run import Run
 from dpca.storage.survey import ReadOptions
 from dpca.storage.transaction.checkpoints import Checkpoints
@@ -349,3 +350,21 @@ def test_what_a_store_states_is_measured_again(
     assert "error bounds hold" in capsys.readouterr().out
     assert main([*verify_it, "--stack", str(tmp_path / "other" / "stack.zarr"), "--sample", str(N)]) == 1
     assert "2 problems" in capsys.readouterr().out
+
+
+def test_samples_that_exceed_the_memory_are_refused_before_one_is_read(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    stack = stack_of(tmp_path, smooth_images(40, (40, 30)))
+    CellPCA(5, cell_shape=10).fit(stack).save(tmp_path / "model.zarr")
+    encode_store(stack, tmp_path / "model.zarr", tmp_path / "out.zarr", psnr=30)
+    before = sorted(path.name for path in tmp_path.iterdir())
+    monkeypatch.setattr("dpca.jobs.compressed.encode.Trials", lambda *_: pytest.fail("samples were read"))
+    run = Run(memory=2**20)
+    with pytest.raises(PlanError, match="MB"):
+        encode_store(stack, tmp_path / "model.zarr", tmp_path / "again.zarr", psnr=30, run=run)
+    np.save(tmp_path / "more.npy", smooth_images(3, (40, 30)))
+    monkeypatch.setattr("dpca.jobs.compressed.append.ingest", lambda *_: pytest.fail("samples were ingested"))
+    with pytest.raises(PlanError, match="MB"):
+        append_store(tmp_path / "out.zarr", open_reader(tmp_path / "more.npy"), run=run)
+    assert sorted(path.name for path in tmp_path.iterdir()) == sorted([*before, "more.npy"])

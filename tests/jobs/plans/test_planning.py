@@ -23,7 +23,7 @@ from dpca.engine.folds.plan import Outline, PlanError
 from dpca.engine.sources.source import as_source
 from dpca.jobs import CompressionSettings, compress, open_input
 from dpca.jobs.plans.shard_plan import plan_shards
-from dpca.jobs.scores.score_write import plan_scores
+from dpca.jobs.scores.box_write import plan_scores
 from dpca.pipelines.celeba_cpca import main as job
 from dpca.storage import ingest
 from dpca.storage.arrays.layout import SHARD_BYTES

@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from dpca.storage.arrays.layout import Layout, axes_for, choose_layout
+from dpca.storage.arrays.layout import Layout, axes_for, box_shape, boxes_of, choose_layout
 
 MIB = 1 << 20
 RANGES = {1: (16384, 8192, 32768), 2: (64, 32, 128), 3: (32, 16, 64)}
@@ -32,10 +32,16 @@ def test_layout_keeps_its_rules(stack):
     n_spatial = len([axis for axis in axes[1:] if axis != "channel"])
     whole, shortest, longest = RANGES[n_spatial]
 
-    # a shard is made of whole chunks, covers whole samples and wastes less than one chunk an axis
+    # a shard is made of whole chunks; it covers whole samples, and wastes less than one chunk an axis, or is a part
     assert all(s % c == 0 for s, c in zip(layout.shards, layout.chunks, strict=True))
-    for length, chunk, shard in zip(shape[1:], layout.chunks[1:], layout.shards[1:], strict=True):
-        assert length <= shard < length + chunk
+    padded = prod(-(-n // c) * c for n, c in zip(shape[1:], layout.chunks[1:], strict=True))
+    if padded * itemsize > 128 * MIB:
+        tile = prod(layout.chunks[1:]) * itemsize
+        assert layout.shards[0] == layout.chunks[0] == 1
+        assert prod(layout.shards) * itemsize <= max(tile, 128 * MIB)
+    else:
+        for length, chunk, shard in zip(shape[1:], layout.chunks[1:], layout.shards[1:], strict=True):
+            assert length <= shard < length + chunk
     if axes[-1] == "channel":
         assert layout.chunks[-1] == layout.shards[-1] == shape[-1]
 
@@ -45,7 +51,7 @@ def test_layout_keeps_its_rules(stack):
         if cell is not None and length > whole and cell[k] <= longest // 2 and cell[k] < length:
             assert chunk % cell[k] == 0
 
-    rows, tile, padded = layout.chunks[0], prod(layout.chunks[1:]), prod(layout.shards[1:])
+    rows, tile = layout.chunks[0], prod(layout.chunks[1:])
     assert rows & (rows - 1) == 0
     assert 1 <= rows <= max(1, min(4096, shape[0]))
     assert rows <= 512 or padded * itemsize < 4096
@@ -90,9 +96,46 @@ def test_known_layouts(shape, cell, chunks, shards):
     assert choose_layout(shape, 1, axes, cell) == Layout(chunks, shards)
 
 
-def test_a_sample_larger_than_a_shard_is_a_shard_of_its_own():
-    layout = choose_layout((100, 512, 512, 512), 4, ("sample", "z", "y", "x"))
-    assert layout == Layout((1, 32, 32, 32), (1, 512, 512, 512))
+@pytest.mark.parametrize(
+    ("shape", "itemsize", "cell", "chunks", "shards"),
+    [
+        ((100, 512, 512, 512), 4, None, (1, 32, 32, 32), (1, 256, 256, 512)),
+        ((8, 16000, 16000), 1, (400, 400), (1, 50, 50), (1, 8000, 16000)),
+        ((8, 20000, 9999), 1, (300, 300), (1, 50, 50), (1, 10200, 10000)),
+        ((8, 1000, 300000), 1, (1000, 37), (1, 50, 37), (1, 1000, 100011)),
+        # Cells of a prime length have no small common multiple with a chunk.
+        ((8, 1000, 300000), 1, (1000, 9973), (1, 50, 60), (1, 1000, 100020)),
+        ((2, 10**9), 1, None, (1, 16000), (1, 125008000)),
+        ((2, 40, 4000000), 8, None, (1, 40, 64), (1, 40, 400000)),
+    ],
+)
+def test_a_large_sample_is_divided_into_shards(shape, itemsize, cell, chunks, shards):
+    axes = ("sample", *axes_for(shape[1:]))
+    layout = choose_layout(shape, itemsize, axes, cell)
+    assert layout == Layout(chunks, shards)
+    assert choose_layout(shape, itemsize, axes, cell, part_bytes=None).shards[1:] >= shape[1:]
+    covered = sum(prod(b - a for a, b in box) for box in layout.boxes(shape[1:]))
+    assert covered == prod(shape[1:])
+
+
+@given(
+    st.lists(st.tuples(st.integers(1, 60), st.integers(1, 70)), min_size=1, max_size=3),
+    st.integers(1, 5000),
+)
+def test_boxes_cover_a_sample_once_and_end_at_units(axes, most):
+    shape, units = [n for n, _ in axes], [u for _, u in axes]
+    box = box_shape(shape, most, units)
+    unit = prod(min(u, n) for n, u in axes)
+    assert prod(box) <= max(most, unit)
+    assert all(b == n or b % u == 0 for b, n, u in zip(box, shape, units, strict=True))
+    boxes = boxes_of(shape, box)
+    assert sorted(boxes) == boxes
+    assert sum(prod(b - a for a, b in region) for region in boxes) == prod(shape)
+    if prod(shape) <= most:
+        assert len(boxes) == 1
+    elif unit <= most // 2 ** len(shape):
+        # few and large: no more than four times as many as boxes of any shape would be
+        assert len(boxes) <= 4 ** len(shape) * -(-prod(shape) // most)
 
 
 @pytest.mark.parametrize(

@@ -79,8 +79,8 @@ def noted_writes(monkeypatch: pytest.MonkeyPatch) -> list[int]:
     written: list[int] = []
     write = WRITER.write_shard
 
-    def noting(array: Any, start: int, values: Any) -> None:
-        written.append(start)
+    def noting(array: Any, start: Any, values: Any) -> None:
+        written.append(start[0])
         write(array, start, values)
 
     monkeypatch.setattr(WRITER, "write_shard", noting)

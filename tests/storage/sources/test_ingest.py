@@ -336,7 +336,7 @@ def test_a_source_that_a_worker_does_not_see(tmp_path: Path) -> None:
     path.unlink()
     form = survey(open_reader(write_zip(tmp_path / "b.zip", jpegs(3))), ReadOptions())
     with pytest.raises(DataError, match=r"a\.zip.*worker"):
-        WRITER.write_decoded(str(tmp_path / "out"), 0, part, form, True)
+        WRITER.write_decoded(str(tmp_path / "out"), (0, 0, 0, 0), part, form, True)
 
 
 def test_progress_counts_every_sample_once(tmp_path: Path) -> None:

@@ -1,0 +1,148 @@
+"""Components and a mean that are written block by block to a Zarr store, because memory does not hold them."""
+
+from __future__ import annotations
+
+import math
+import os
+import shutil
+import tempfile
+import weakref
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from dpca.engine.clusters.private import private_folder
+from dpca.engine.folds.identity import digest
+from dpca.kernels.algebra.types import Array
+from dpca.partition.cells import CellGrid
+from dpca.representation.on_disk import ArrayOnDisk
+from dpca.storage.arrays.arrays import create_array, create_root, write_shard
+from dpca.storage.arrays.layout import Layout, axes_for
+from dpca.storage.arrays.reading import open_array
+from dpca.storage.disk import remove_tree, require_free_space
+from dpca.storage.remote.objects import place_of
+from dpca.storage.run import Run
+
+#: Components of more bytes are never whole in memory.
+MOST_BYTES = 2**30
+# Bytes of the components of one shard.
+_SHARD_BYTES = 2**24
+# Blocks are cut into pieces by prime factors of their lengths up to this one.
+_LARGEST_FACTOR = 64
+
+
+@dataclass(frozen=True)
+class ComponentStore:
+    """A Zarr group with components and a mean. Tasks write one block of attributes each, see `ResultWriter`.
+
+    Parameters
+    ----------
+    folder : str
+    grid : CellGrid
+        The blocks. A shard is a part of one block, so that no two tasks write to it.
+    n_components : int
+    dtype : dtype
+        Of the components. The mean is float64.
+    """
+
+    folder: str
+    grid: CellGrid
+    n_components: int
+    dtype: np.dtype[Any]
+
+    @property
+    def kept_bytes(self) -> int:
+        """Bytes of a `summary`."""
+        return 8 * (self.n_components**2 + 2)
+
+    @property
+    def piece(self) -> tuple[int, ...]:
+        """Lengths of a shard along the axes of a sample."""
+        piece = [*self.grid.cell_shape]
+        while math.prod(piece) * self.n_components * self.dtype.itemsize > _SHARD_BYTES:
+            factors = {axis: _least_factor(length) for axis, length in enumerate(piece) if length > 1}
+            axis = next((axis for axis, factor in factors.items() if factor <= _LARGEST_FACTOR), None)
+            if axis is None:
+                break
+            piece[axis] //= factors[axis]
+        return tuple(piece)
+
+    def create(self) -> None:
+        """Create the arrays, or open those of an interrupted run.
+
+        Raises
+        ------
+        StoreError
+            If the disk has too little space.
+        """
+        shape, k = self.grid.sample_shape, self.n_components
+        if not os.path.exists(os.path.join(self.folder, "components", "c")):
+            size = math.prod(shape) * (k * self.dtype.itemsize + 8)
+            require_free_space(self.folder, size, f"{k:,} components and the mean")
+        group, axes, piece = create_root(self.folder, kind="components", fingerprint=""), axes_for(shape), self.piece
+        create_array(
+            group, "components", (k, *shape), self.dtype, Layout((1, *piece), (k, *piece)), ("component", *axes)
+        )
+        create_array(group, "mean", shape, np.float64, Layout(piece, piece), axes)
+
+    def write(self, part: int, result: dict[str, Array]) -> dict[str, Array]:
+        """Write the components and the mean of a block of attributes.
+
+        Raises
+        ------
+        ValueError
+            If they are not finite.
+        """
+        summary, box = self.summary(result), self.grid.box(part)
+        if not all(np.isfinite(values).all() for values in summary.values()):
+            raise ValueError("components are not finite: divide the samples by a constant")
+        lengths = [stop - start for start, stop in box]
+        for name, rows in (("components", (self.n_components,)), ("mean", ())):
+            values = result["image" if rows else name].reshape(*rows, *lengths)
+            array = open_array(os.path.join(self.folder, name), mode="r+")
+            piece = (array.shards or array.chunks)[len(rows) :]
+            for corner in np.ndindex(*(math.ceil(n / p) for n, p in zip(lengths, piece, strict=True))):
+                inner = [slice(c * p, min((c + 1) * p, n)) for c, p, n in zip(corner, piece, lengths, strict=True)]
+                start = [b + s.start for (b, _), s in zip(box, inner, strict=True)]
+                write_shard(array, [*(0 for _ in rows), *start], np.ascontiguousarray(values[(..., *inner)]))
+        return summary
+
+    def summary(self, result: dict[str, Array]) -> dict[str, Array]:
+        """Return the products of the rows of a block, and the squared length and the largest entry of its mean."""
+        mean = result["mean"]
+        return {
+            "inner": result["inner"],
+            "mean_square": np.asarray(mean @ mean),
+            "mean_largest": np.asarray(np.abs(mean).max(initial=0)),
+        }
+
+    def arrays(self, owner: Any) -> dict[str, ArrayOnDisk]:
+        """Return ``components`` (n_components, *sample_shape) and ``mean`` (*sample_shape) for reading."""
+        return {
+            name: ArrayOnDisk.of(open_array(os.path.join(self.folder, name)), owner) for name in ("components", "mean")
+        }
+
+    def remove(self) -> None:
+        """Remove the store."""
+        remove_tree(place_of(self.folder))
+
+
+class TemporaryFolder:
+    """A folder without access for other users; it is removed with the last reference to this object."""
+
+    def __init__(self) -> None:
+        self.path = tempfile.mkdtemp(prefix="components-", dir=private_folder())
+        weakref.finalize(self, shutil.rmtree, self.path, ignore_errors=True)
+
+
+def folder_for(run: Run, *identity: Any) -> tuple[str, TemporaryFolder | None]:
+    """Return a folder for components, and its owner: in the checkpoints of a run, else a temporary one."""
+    if run.checkpoints is not None:
+        return f"{run.checkpoints.folder}/components-{digest(*identity)}", None
+    owner = TemporaryFolder()
+    return owner.path, owner
+
+
+def _least_factor(n: int) -> int:
+    return next((factor for factor in range(2, math.isqrt(n) + 1) if n % factor == 0), n)

@@ -1,0 +1,251 @@
+"""The solver of `PCA` for few samples of any size: two passes over blocks of attributes."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator
+from dataclasses import replace
+
+import numpy as np
+
+from dpca.engine.folds.plan import PlanError
+from dpca.engine.folds.rehearsal import rehearsal
+from dpca.kernels.algebra import linalg
+from dpca.kernels.algebra.rounding import unit_roundoff
+from dpca.kernels.algebra.types import Array
+from dpca.models.base.parameters import no_values
+from dpca.models.base.passes import Passes
+from dpca.models.cells.rank import ranks_by_threshold
+from dpca.models.linear.component_store import MOST_BYTES, ComponentStore, folder_for
+from dpca.models.linear.solver_problem import Found, SolverProblem
+from dpca.models.linear.window_solver import Windows, dual_of_windows, plan_windows
+from dpca.partition.cells import CellGrid
+from dpca.rules.covariance.dual import (
+    BlockGram,
+    DualComponents,
+    centered_gram,
+    dual_basis,
+    dual_share,
+    dual_weights,
+    is_exact,
+    orthonormal_weights,
+    product_dtype,
+)
+from dpca.storage.errors import DataError
+from dpca.storage.remote.memory import usable_bytes
+
+# Largest number of attributes of a block: the sum of the squares of 16 bits stays below 2^63.
+_LARGEST_BLOCK = 2**30
+# Most times that a chunk is decoded in a pass, if it extends over several blocks.
+_MOST_READS = 256
+# Time to decode a byte, in times to move one (measured with raw chunks).
+_DECODING = 4.0
+# A task that reads fewer bytes is not worth another block.
+_SHORT_TASK = 64 * 2**20
+# Units of an axis whose chunks are long. Blocks are multiples of them, so that shards can be parts of them.
+_UNITS = 64
+# Components on disk are computed again if their products deviate from those of orthonormal rows by more roundings.
+_ORTHONORMAL = 16
+
+
+def dual(problem: SolverProblem, passes: Passes) -> Found:
+    """Eigendecomposition of the Gram matrix (Arora 2015, section 6.1), then the components in one more pass.
+
+    Both passes read blocks of attributes of all samples, so that no task holds a component.
+    """
+    if (windows := Windows.of(passes.source)) is not None:
+        return dual_of_windows(windows, problem, passes)
+    rule = BlockGram(problem.n, problem.center)
+    grams = passes.over(attribute_blocks(rule, passes, problem), rule)
+    exact = is_exact(problem.n, passes.source.dtype)
+    total = grams[0]["gram"].astype(object if exact else np.float64, copy=False)  # integers of any size
+    for other in grams[1:]:
+        total += other["gram"]
+    total = centered_gram(total) if exact and problem.center else total.astype(np.float64, copy=False)
+    products = product_dtype(problem.n, passes.source.dtype)
+    found = dual_weights(total, problem.k, products)
+    problem = replace(problem, k=_number_of(found, problem))
+    for name in ("weights", "explained_variance", "errors"):
+        found[name] = found[name][: problem.k]
+    values = found["explained_variance"]
+    if _on_disk(problem):
+        if len(values) < problem.k < min(problem.n, problem.d):
+            raise DataError(
+                f"n_components is {problem.k}, but the samples have only {len(values)} directions with variance: use "
+                f"at most that many"
+            )
+        components = _components_on_disk(found["weights"], passes, problem)
+    else:
+        components = _dual_components(found["weights"], passes, problem)
+        values = np.concatenate([values, np.zeros(problem.k - len(values))])
+    bound = dual_share(
+        found,
+        float(components.pop("mean_square")),
+        len(values),
+        problem.d,
+        problem.dtype,
+        products=products,
+        deviation=float(components.pop("deviation", 0.0)),
+    )
+    return {
+        **components,
+        "explained_variance": values,
+        "total_variance": found["total_variance"],
+        "captured_bound": np.asarray(bound),
+    }
+
+
+def plan_dual(problem: SolverProblem, passes: Passes) -> None:
+    """Plan both passes.
+
+    Raises
+    ------
+    PlanError
+        If blocks of attributes, or the results in this process, do not fit into memory.
+    """
+    if (windows := Windows.of(passes.source)) is not None:
+        plan_windows(windows, problem, passes)
+        return
+    attribute_blocks(BlockGram(problem.n, problem.center), passes, problem)
+    k = 1 if problem.share is not None else problem.k
+    weights = no_values((k, problem.n), np.float64)
+    attribute_blocks(DualComponents(weights, problem.dtype), passes, replace(problem, k=k))
+
+
+def _number_of(found: Found, problem: SolverProblem) -> int:
+    """Return the number of components: the fewest that explain a share of the variance, if that is requested."""
+    if problem.share is None:
+        return problem.k
+    values, total = found["explained_variance"], np.atleast_1d(found["total_variance"])
+    return max(1, int(ranks_by_threshold(values[None], total, problem.share, max_components=len(values))[0]))
+
+
+def _on_disk(problem: SolverProblem) -> bool:
+    """Return whether the components are written to a store: if they are large, or memory is small."""
+    size = problem.d * problem.k * problem.dtype.itemsize
+    # They are in memory twice while they become orthonormal, with the mean.
+    return size > MOST_BYTES or 2 * size + 16 * problem.d > usable_bytes()
+
+
+def _dual_components(weights: Array, passes: Passes, problem: SolverProblem) -> Found:
+    """Return the components and the mean, from a pass over blocks of attributes."""
+    rule = DualComponents(weights, problem.dtype, problem.center)
+    grid = attribute_blocks(rule, passes, problem)
+    results = passes.over(grid, rule)
+    shape = (len(rule.weights), *grid.sample_shape)
+    joined = grid.join(((i, part["mean"][None, None]) for i, part in enumerate(results)), np.empty((1, *shape[1:])))
+    mean = joined.ravel()
+    # Results are freed one by one.
+    parts = ((i, part.pop("image")[None]) for i, part in enumerate(results))
+    image = grid.join(parts, np.empty(shape, rule.dtype)) if len(rule.weights) else np.empty(shape, rule.dtype)
+    inner = np.sum([part["inner"] for part in results], axis=0)
+    components = dual_basis(image.reshape(len(image), problem.d), problem.k, inner)
+    return {"components": components, "mean": mean, "mean_square": np.asarray(mean @ mean)}
+
+
+def _components_on_disk(weights: Array, passes: Passes, problem: SolverProblem) -> Found:
+    """Return the components and the mean in a store, from a pass over blocks of attributes.
+
+    The largest weight of each component is positive, because no task knows its largest entry. If rounding errors of
+    small eigenvalues require it, another pass makes the components orthonormal.
+    """
+    weights = linalg.fix_signs(weights.copy())
+    for is_last in (False, True):
+        rule = DualComponents(weights, problem.dtype, problem.center)
+        grid = attribute_blocks(rule, passes, problem)
+        folder, owner = folder_for(passes.run, rule, grid, passes.source)
+        store = ComponentStore(folder, grid, len(weights), problem.dtype)
+        is_rehearsal = rehearsal() is not None
+        if not is_rehearsal:
+            store.create()
+        parts = passes.over(grid, rule, writer=store)
+        inner = np.sum([part["inner"] for part in parts], axis=0)
+        deviation = float(np.abs(inner - np.eye(len(inner))).max())
+        if is_last or is_rehearsal or deviation <= _ORTHONORMAL * unit_roundoff(problem.dtype):
+            break
+        store.remove()
+        weights = orthonormal_weights(weights, inner)
+    shape = (len(weights), problem.d)
+    nothing = {"components": no_values(shape, problem.dtype), "mean": no_values(shape[1:], np.float64)}
+    return {
+        **(nothing if is_rehearsal else store.arrays(owner)),
+        "mean_largest": np.max([part["mean_largest"] for part in parts]),
+        "mean_square": np.sum([part["mean_square"] for part in parts]),
+        "deviation": np.asarray(deviation),
+    }
+
+
+def attribute_blocks(rule: BlockGram | DualComponents, passes: Passes, problem: SolverProblem) -> CellGrid:
+    """Return the blocks of attributes of a pass: large ones with all samples, at least one for each worker.
+
+    They are cut at borders of chunks if possible, along the axis with the most chunks, else along the longest axis.
+
+    Raises
+    ------
+    PlanError
+        If no blocks fit into the budget of a task, or their results do not fit into this process.
+    """
+    source, n = passes.source, problem.n
+    shape, chunks = tuple(source.shape[1:]), source.chunks[1:]
+    on_disk = isinstance(rule, DualComponents) and _on_disk(problem)
+    writer = ComponentStore("", CellGrid(shape, shape), problem.k, problem.dtype) if on_disk else None
+    wanted = min(passes.run.n_parallel(), n * problem.d * source.dtype.itemsize // _SHORT_TASK)
+    # Bytes that are moved for each byte of samples, divided by the rows of a batch: the sums are read and written.
+    moved = 16 * len(rule.weights) / source.dtype.itemsize if isinstance(rule, DualComponents) else 0.0
+    found: list[tuple[float, CellGrid]] = []
+    refusal: PlanError | None = None
+    for grid in _cuts(shape, chunks):
+        # Times that a chunk is decoded because it extends over several blocks.
+        reads = math.prod(math.ceil(c / length) for c, length in zip(chunks, grid.cell_shape, strict=True))
+        enough = bool(found) and (reads > 1 or found[-1][1].n_parts >= wanted)
+        if reads > _MOST_READS or (enough and reads * _DECODING + moved / n >= min(found, key=_first)[0]):
+            break
+        try:
+            rows = passes.plan(grid, rule, writer).batch_rows
+            found.append((reads * _DECODING + moved / min(rows, n), grid))
+        except PlanError as error:
+            refusal = error
+    if not found:
+        raise PlanError(
+            f"the dual form of {n:,} samples does not fit into {passes.budget / 1e6:,.0f} MB, the memory budget of a "
+            f"task, even in {grid.n_parts:,} blocks of attributes: increase memory_budget, or use solver='randomized'"
+        ) from refusal
+    grid = min([one for one in found if one[1].n_parts >= wanted] or found[-1:], key=_first)[1]
+    need, room = 8 * n * n * grid.n_parts, usable_bytes()
+    if isinstance(rule, BlockGram) and need > room:
+        raise PlanError(
+            f"the {grid.n_parts} Gram matrices of {n:,} x {n:,} samples require {need / 1e6:,.0f} MB, but this process "
+            f"may use {room / 1e6:,.0f} MB: use solver='randomized', or increase memory_budget"
+        )
+    return grid
+
+
+def _first(pair: tuple[float, CellGrid]) -> float:
+    return pair[0]
+
+
+def _cuts(shape: tuple[int, ...], chunks: tuple[int, ...]) -> Iterator[CellGrid]:
+    """Yield grids of smaller and smaller blocks: of whole chunks, then of equal parts of chunks, cut along one axis."""
+    cell = list(shape)
+    while True:
+        if math.prod(cell) <= _LARGEST_BLOCK:
+            yield CellGrid(shape, tuple(cell))
+        in_chunks = [math.ceil(length / chunk) for length, chunk in zip(cell, chunks, strict=True)]
+        if max(in_chunks) > 1:
+            axis = int(np.argmax(in_chunks))
+            cell[axis] = (in_chunks[axis] - max(1, in_chunks[axis] // 3)) * chunks[axis]
+        elif (axis := next((i for i, length in enumerate(cell) if length > 1), None)) is not None:
+            cell[axis] = _shorter(cell[axis], min(chunks[axis], shape[axis]), divides=chunks[axis] < shape[axis])
+        else:
+            return
+
+
+def _shorter(length: int, chunk: int, *, divides: bool) -> int:
+    """Return the next smaller length of equal parts of a chunk; it ``divides`` the chunk if others follow."""
+    unit = 2 ** max(0, (chunk // _UNITS).bit_length() - 1)
+    units, parts = math.ceil(chunk / unit), math.ceil(chunk / length)
+    while (parts := parts + max(1, parts // 3)) <= units:
+        shorter = math.ceil(units / parts) * unit
+        if shorter < length and not (divides and chunk % shorter):
+            return shorter
+    return max(1, length // 2) if length <= unit else unit

@@ -1,0 +1,144 @@
+"""Scores, reconstructions and their errors of large samples, block by block of attributes, as Dask arrays.
+
+No task holds a whole sample, mean or component. The blocks are those in which the components are stored.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import replace
+from typing import Any, cast
+
+import dask.array as da
+import numpy as np
+
+from dpca.engine.sources.source import check_finite
+from dpca.kernels.algebra.types import Array
+from dpca.kernels.pixels import Pixels
+from dpca.partition.whole import Whole
+from dpca.representation.lazy import lazily_opened, lazy_chunks
+from dpca.representation.linear import LinearRepresentation
+from dpca.representation.on_disk import ArrayOnDisk
+
+# Bytes of the components, or of the samples in floating point, of one task.
+_TASK_BYTES = 2**26
+
+
+class BasisBlocks:
+    """The blocks of attributes of a linear representation on disk.
+
+    Parameters
+    ----------
+    basis : LinearRepresentation
+        Of whole samples; its mean and components are `ArrayOnDisk`.
+    """
+
+    def __init__(self, basis: LinearRepresentation) -> None:
+        mean, components = cast(ArrayOnDisk, basis.mean), cast(ArrayOnDisk, basis.components)
+        k = len(components)
+        self._shape = basis.sample_shape
+        self._box = _grown(components.edges[1:], self._shape, _TASK_BYTES // (k * basis.dtype.itemsize))
+        self._mean, self._components = mean.as_dask(self._box), components.as_dask((k, *self._box))
+        # What tasks receive besides their blocks.
+        self._basis = replace(basis, partition=Whole((1,)), mean=np.zeros(1), components=np.zeros((k, 1), basis.dtype))
+
+    def samples(self, x: Any) -> da.Array:
+        """Return samples in memory, in a Dask array or in a store as a Dask array of these blocks."""
+        x = x if isinstance(x, np.ndarray) else lazily_opened(x)
+        if isinstance(x, np.ndarray):
+            x = da.from_array(x, chunks=(1, *self._box))
+        elif not isinstance(x, da.Array):
+            # Chunks that are longer than a block are decoded once, and cut afterwards.
+            unit = [math.ceil(b / c) * c for b, c in zip(self._box, x.chunks[1:], strict=True)]
+            unit = [min(length, n) for length, n in zip(unit, self._shape, strict=True)]
+            rows = self._rows(unit) // x.chunks[0] * x.chunks[0]
+            x = lazy_chunks(x, (min(max(rows, x.chunks[0]), x.shape[0]), *unit))
+        return x.rechunk((min(self._rows(self._box), max(x.chunks[0])), *self._box))
+
+    def _rows(self, lengths: Any) -> int:
+        """Return the number of samples of a task, for boxes of these lengths."""
+        return max(1, _TASK_BYTES // (8 * math.prod(lengths)))
+
+    def encode(self, x: da.Array) -> da.Array:
+        """Return the scores (n, k) of samples, summed over blocks in float64. Costs 2 n d k operations."""
+        axes = range(1, x.ndim)
+        sums = self._apply(_partial_scores, (0, *axes, x.ndim), [(x, (0, *axes))])
+        return sums.sum(axis=tuple(axes)).astype(self._basis.score_dtype(x.dtype))
+
+    def decode(self, scores: da.Array, pixels: Pixels | None = None) -> da.Array:
+        """Return the samples (n, *sample_shape) of scores (n, k'), of the first k' components."""
+        dtype, n_axes = self._basis.decoded_dtype(scores.dtype), len(self._shape)
+        rows = scores.rechunk((min(self._rows(self._box), max(scores.chunks[0])), -1))
+        decode, axes = _decoded, range(1, n_axes + 1)
+        return self._apply(
+            decode,
+            (0, *axes),
+            [(rows, (0, n_axes + 2))],
+            pixels=pixels,
+            is_sum=False,
+            dtype=dtype if pixels is None else pixels.dtype,
+        )
+
+    def residuals(self, x: da.Array, scores: da.Array) -> da.Array:
+        """Return the squared distances (n,) of samples from their reconstructions, float64."""
+        axes = range(1, x.ndim)
+        rows = scores.rechunk((x.chunks[0], -1))
+        sums = self._apply(_squared_residuals, (0, *axes), [(x, (0, *axes)), (rows, (0, x.ndim + 1))])
+        return sums.sum(axis=tuple(axes))
+
+    def _apply(
+        self,
+        function: Any,
+        out: tuple[int, ...],
+        given: list[tuple[da.Array, tuple[int, ...]]],
+        *,
+        is_sum: bool = True,
+        dtype: Any = np.float64,
+        **options: Any,
+    ) -> da.Array:
+        """Apply a function of arrays, the mean and the components to each block; sums have one entry for each."""
+        axes = tuple(range(1, len(self._shape) + 1))
+        arrays = [*given, (self._mean, axes), (self._components, (len(axes) + 1, *axes))]
+        return da.blockwise(
+            function,
+            out,
+            *(item for pair in arrays for item in pair),
+            basis=self._basis,
+            concatenate=True,
+            adjust_chunks=dict.fromkeys(axes, 1) if is_sum else None,
+            dtype=dtype,
+            meta=np.empty((0,) * len(out), dtype),
+            **options,
+        )
+
+
+def _grown(piece: tuple[int, ...], shape: tuple[int, ...], most: int) -> tuple[int, ...]:
+    """Return the lengths of a box of whole pieces with up to ``most`` values, the last axes first."""
+    box = [*piece]
+    for axis in reversed(range(len(box))):
+        times = min(math.ceil(shape[axis] / piece[axis]), max(1, most // math.prod(box)))
+        box[axis] = min(times * piece[axis], shape[axis])
+    return tuple(box)
+
+
+def _of_block(basis: LinearRepresentation, mean: Array, components: Array) -> LinearRepresentation:
+    return replace(basis, partition=Whole(mean.shape), mean=mean, components=components)
+
+
+def _partial_scores(x: Array, mean: Array, components: Array, *, basis: LinearRepresentation) -> Array:
+    scores = _of_block(basis, mean, components).encode(x)
+    return scores.reshape(len(x), *(1,) * mean.ndim, len(components)).astype(np.float64)
+
+
+def _decoded(
+    scores: Array, mean: Array, components: Array, *, basis: LinearRepresentation, pixels: Pixels | None = None
+) -> Array:
+    return _of_block(basis, mean, components).leading(scores.shape[1]).decode(scores, pixels=pixels)
+
+
+def _squared_residuals(
+    x: Array, scores: Array, mean: Array, components: Array, *, basis: LinearRepresentation
+) -> Array:
+    check_finite(x, 0, "a chunk")
+    left = x - _of_block(basis, mean, components).decode(scores)
+    return np.square(left, dtype=np.float64).reshape(len(x), -1).sum(axis=1).reshape(len(x), *(1,) * mean.ndim)

@@ -1,0 +1,139 @@
+"""Objects that stay in the memory of workers, and calls of their methods."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
+from typing import Any, Protocol
+
+from dpca.storage.errors import ClusterError
+from dpca.storage.remote.clusters import cluster_errors, for_workers, lost_state, task_key
+from dpca.storage.remote.sharing import share_storage_options
+
+# Seconds to wait for workers that are starting, and between two looks at objects that take long to answer.
+_PATIENCE, _LOOK = 15.0, 5.0
+
+
+class Objects(Protocol):
+    """Objects with the same methods, in this process or on workers."""
+
+    def call(self, method: str, *arguments: Any) -> list[Any]:
+        """Call a method of all objects at once, and return the results in order."""
+
+    def call_one(self, i: int, method: str, *arguments: Any) -> Any:
+        """Call a method of one object."""
+
+    def close(self) -> None:
+        """Release the objects."""
+
+
+class LocalObjects:
+    """Objects in this process. They are called one after the other."""
+
+    def __init__(self, objects: Sequence[Any]) -> None:
+        self._objects = list(objects)
+
+    def call(self, method: str, *arguments: Any) -> list[Any]:
+        """Call a method of all objects, and return the results in order."""
+        return [getattr(one, method)(*arguments) for one in self._objects]
+
+    def call_one(self, i: int, method: str, *arguments: Any) -> Any:
+        """Call a method of one object."""
+        return getattr(self._objects[i], method)(*arguments)
+
+    def close(self) -> None:
+        """Release the objects."""
+        self._objects.clear()
+
+
+class Actors:
+    """Objects on workers of a Dask cluster. They are neither moved, nor written to disk, nor made again.
+
+    Parameters
+    ----------
+    client : distributed.Client
+    makers : mapping of str to callable
+        Makes the object on the worker with this address.
+    name : str
+        Name of the tasks on the dashboard.
+
+    Raises
+    ------
+    ClusterError
+        Also by `call`, if a worker was lost with its object.
+    """
+
+    def __init__(self, client: Any, makers: Mapping[str, Callable[[], Any]], name: str) -> None:
+        self._client = client
+        with cluster_errors(client):
+            share_storage_options(client)
+            self._futures = [
+                # Without other workers, Dask would wait indefinitely for one that was lost.
+                client.submit(
+                    for_workers(make),
+                    key=task_key(name),
+                    workers=[address],
+                    allow_other_workers=True,
+                    actor=True,
+                )
+                for address, make in makers.items()
+            ]
+            self._actors = [future.result() for future in self._futures]
+        if [actor._address for actor in self._actors] != list(makers):
+            raise lost_state(client)
+
+    def call(self, method: str, *arguments: Any) -> list[Any]:
+        """Call a method of all objects at once, and return the results in order."""
+        return self._results([(i, method, arguments) for i in range(len(self._actors))])
+
+    def call_one(self, i: int, method: str, *arguments: Any) -> Any:
+        """Call a method of one object."""
+        return self._results([(i, method, arguments)])[0]
+
+    def close(self) -> None:
+        """Release the objects."""
+        self._actors.clear()
+        with suppress(Exception):  # the cluster may be lost
+            self._client.cancel(self._futures)
+        self._futures.clear()
+
+    def _results(self, calls: Sequence[tuple[int, str, tuple[Any, ...]]]) -> list[Any]:
+        with cluster_errors(self._client):
+            try:
+                asked = [(i, getattr(self._actors[i], method)(*arguments)) for i, method, arguments in calls]
+                return [self._result(i, answer) for i, answer in asked]
+            except (OSError, RuntimeError) as error:
+                # What methods raise arrives as their result, so that these are errors of the connection.
+                raise lost_state(self._client) from error
+
+    def _result(self, i: int, answer: Any) -> Any:
+        while True:
+            try:
+                return answer.result(timeout=_LOOK)
+            except TimeoutError:
+                if self._futures[i].status != "finished":
+                    raise lost_state(self._client) from None
+
+
+def threads_by_worker(client: Any, n: int) -> list[str]:
+    """Return the address of the worker of each of ``n`` threads of a cluster, as many workers as possible.
+
+    Raises
+    ------
+    ClusterError
+        If the cluster has fewer threads after 15 seconds.
+    """
+    ends = time.monotonic() + _PATIENCE
+    while True:
+        with cluster_errors(client):
+            threads = dict(sorted(client.nthreads().items()))
+        found = sorted((t, address) for address, count in threads.items() for t in range(count))[:n]
+        if len(found) == n:
+            return [address for _, address in found]
+        if time.monotonic() > ends:
+            raise ClusterError(
+                f"the state is spread over {n} threads of workers, but the Dask cluster has {len(found)}: start more "
+                "workers, and run the same command again to resume"
+            )
+        time.sleep(0.2)

@@ -1,0 +1,109 @@
+"""A basis that is spread over two workers, beside that of one worker with memory enough: time and memory.
+
+    python tests/benchmarks/speed/spread_speed.py
+
+Incremental SVD of 50 components with all its certificates, by blocks of attributes on two workers, and as a chain on
+one. Samples are float32 volumes in chunks of a slab each. Time is that of the critical path in processor seconds: the
+busiest worker and this process, which holds the scheduler and adds the sums. Memory is the growth of a worker's peak.
+The ratios hardly depend on the number of attributes. ``--attributes 16777216 --samples 2000`` is the stack for which
+they were asked; one worker then needs 45 GB.
+"""
+
+from __future__ import annotations
+
+import argparse
+import sys
+import tempfile
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import zarr
+
+from dpca.engine.clusters.cluster import open_client
+from dpca.engine.folds.fold import fold
+from dpca.engine.folds.spread import spread_fold
+from dpca.engine.sources.source import as_source
+from dpca.partition.whole import Whole
+from dpca.rules.base.minibatch import InBatches
+from dpca.rules.base.watched import Watched
+from dpca.rules.certificates.sampled import Sampled
+from dpca.rules.incremental.incremental_svd import IncrementalSVD
+from dpca.storage.run import Run
+from tests.benchmarks.inputs import Inputs
+from tests.benchmarks.sides import Line, at_most, options_of, print_line, ratio_of
+from tests.engine.folds.worker_memory import forget_peak, status
+
+_K, _BATCH, _SLABS = 50, 100, 16
+
+
+def stack(folder: Path, n: int, d: int) -> str:
+    """Write volumes of d attributes: twenty patterns and noise, in batches and slabs."""
+    path, side = str(folder / "volumes.zarr"), d // _SLABS
+    out = zarr.create_array(path, shape=(n, _SLABS, side), chunks=(min(10, n), 1, side), dtype="float32")
+    for slab in range(_SLABS):
+        rng = np.random.default_rng(slab)
+        patterns = rng.standard_normal((20, side), np.float32)
+        for first in range(0, n, 10):
+            weights = np.random.default_rng([n, first]).standard_normal((min(10, n - first), 20), np.float32)
+            weights *= np.geomspace(8, 0.5, 20, dtype=np.float32)
+            noise = rng.standard_normal((len(weights), side), np.float32)
+            out[first : first + len(weights), slab] = 3 + weights @ patterns + 0.5 * noise
+    return path
+
+
+def measured(client: Any, work: Callable[[], object]) -> tuple[float, float]:
+    """Return the seconds of the critical path, and the largest growth of a worker."""
+    grown = client.run(forget_peak)
+    before, here = client.run(time.process_time), time.process_time()
+    work()
+    here = time.process_time() - here
+    busiest = max(after - before[at] for at, after in client.run(time.process_time).items())
+    return busiest + here, max(peak - grown[at] for at, peak in client.run(status, "VmHWM:").items())
+
+
+def compared_sides(path: str, rounds: int, one: Any, two: Any) -> Iterator[Line]:
+    """Compare the workers of two clusters."""
+    source = as_source(path)
+    n, shape = source.shape[0], tuple(source.shape[1:])
+    k = min(_K, n)
+    rule: Any = InBatches(Sampled(Watched(IncrementalSVD(k), n)), min(_BATCH, n), chain=True)
+    sides: dict[str, tuple[Any, Callable[[], object]]] = {
+        "one worker": (one, lambda: fold(rule, source, Whole(shape), run=Run(client=one))),
+        "spread": (two, lambda: spread_fold(rule, source, run=Run(client=two))),
+    }
+    found = [{name: measured(*side) for name, side in sides.items()} for _ in range(rounds)]
+    where = f"{n} float32 volumes of {shape[0] * shape[1]:,} attributes, {k} components"
+    for i, (name, unit, asked) in enumerate((("time", "CPU s", 0.65), ("memory", "bytes", 0.55))):
+        values = [{side: each[side][i] for side in sides} for each in found]
+        yield at_most(
+            asked, name=f"spread basis, {name}", where=where, n=n, **ratio_of(values, ["spread"], ["one worker"], unit)
+        )
+
+
+def lines(inputs: Inputs, n: int = 400, d: int = 2**20) -> Iterator[Line]:
+    """Measure both sides in turn."""
+    n, d = (40, 2**12) if inputs.quick else (n, d)
+    path, small = (stack(inputs.folder / name, *size) for name, size in (("large", (n, d)), ("small", (40, 2**12))))
+    with open_client(workers=1, memory="60GB") as one, open_client(workers=2, memory="60GB") as two:
+        list(compared_sides(small, 1, one, two))  # loads code
+        yield from compared_sides(path, inputs.rounds, one, two)
+
+
+def main() -> int:
+    """Measure as a program."""
+    parser: argparse.ArgumentParser = options_of(__doc__)
+    parser.add_argument("--samples", type=int, default=400)
+    parser.add_argument("--attributes", type=int, default=2**20)
+    options = parser.parse_args()
+    with tempfile.TemporaryDirectory(dir=".") as folder:
+        inputs = Inputs(Path(folder).resolve(), options.source, options.rounds, options.quick)
+        for line in lines(inputs, options.samples, options.attributes):
+            print_line(line)
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,121 @@
+"""Boxes of samples: their scores add up to those of whole samples, and nothing else of the model is read."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from hashlib import blake2b
+from math import prod
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from dpca.kernels.pixels import Pixels
+from dpca.partition import CellGrid, LappedGrid, Whole
+from dpca.partition.base import Partition
+from dpca.representation import base
+from dpca.representation.base import array_digest
+from dpca.representation.linear import LinearRepresentation
+from dpca.representation.whitened import Whitened
+from dpca.storage.arrays.layout import box_shape, boxes_of
+from tests.helpers.sliced import Sliced
+
+
+def made(partition: Partition, k: int, dtype: type = np.float32) -> LinearRepresentation:
+    rng, shape = np.random.default_rng(0), partition.sample_shape
+    components = np.zeros((k, *shape), dtype)
+    everywhere = partition.all_parts(np.arange(prod(shape)).reshape(1, *shape))
+    for (places,) in everywhere:
+        rows = np.linalg.qr(rng.normal(size=(len(places), min(k, len(places)))))[0].T
+        components.reshape(k, -1)[: len(rows), places] = rows
+    return LinearRepresentation(partition, rng.normal(100, 5, shape), components)
+
+
+@st.composite
+def divided(draw: st.DrawFn) -> tuple[Partition, tuple[int, ...], list]:
+    shape = tuple(draw(st.lists(st.integers(1, 12), min_size=1, max_size=3)))
+    units, partition = tuple(draw(st.integers(1, n)) for n in shape), Whole(shape)
+    if draw(st.booleans()):
+        n_spatial = draw(st.integers(1, len(shape)))
+        cell = units[:n_spatial]
+        units = (*cell, *shape[n_spatial:])
+        partition = CellGrid(shape, cell)
+    return partition, shape, boxes_of(shape, box_shape(shape, draw(st.integers(1, 300)), units))
+
+
+@settings(deadline=None)
+@given(divided(), st.integers(1, 4), st.integers(1, 5), st.sampled_from([np.uint8, np.int16, np.float32, np.float64]))
+def test_boxes_are_the_whole(case, k, n, dtype) -> None:
+    partition, shape, boxes = case
+    basis = made(partition, k, np.float64 if dtype == np.float64 else np.float32)
+    x = np.random.default_rng(1).integers(0, 120, (n, *shape)).astype(dtype)
+    stored = replace(basis, mean=Sliced(basis.mean), components=Sliced(basis.components))
+    scores, decoded = np.zeros((n, *basis.score_shape)), np.empty((n, *shape), dtype)
+    for region in boxes:
+        assert stored.aligned(region) == region
+        here, part = (slice(None), *(slice(a, b) for a, b in region)), stored.box(region)
+        assert isinstance(part.components, np.ndarray)
+        scores[(slice(None), *stored.score_places(region))] += part.encode(np.ascontiguousarray(x[here]))
+    whole = basis.encode(x)
+    tol = 1e-4 if whole.dtype == np.float32 else 1e-11
+    np.testing.assert_allclose(scores, whole, rtol=1e-4, atol=tol * prod(shape) ** 0.5 * 10)
+    for region in boxes:
+        here = (slice(None), *(slice(a, b) for a, b in region))
+        mine = whole[(slice(None), *stored.score_places(region))]
+        decoded[here] = stored.box(region).decode(mine, pixels=Pixels(np.dtype(dtype), (0, 120)))
+    expected = basis.decode(whole, pixels=Pixels(np.dtype(dtype), (0, 120)))
+    np.testing.assert_allclose(
+        decoded.astype("f8"), expected.astype("f8"), atol=1 if np.dtype(dtype).kind in "iu" else tol
+    )
+    largest = max(prod(b - a for a, b in region) for region in boxes)
+    assert stored.components.largest <= k * largest
+    assert stored.mean.largest <= largest
+
+
+def test_only_the_first_components_are_read() -> None:
+    basis = made(Whole((6, 7)), 4)
+    stored = replace(basis, components=Sliced(basis.components))
+    part = stored.box(((0, 3), (2, 7)), 2)
+    np.testing.assert_array_equal(part.components, basis.components[:2, :3, 2:])
+    assert stored.components.largest == 2 * 15
+    assert part.score_shape == (2,)
+    scales = Whitened(basis.partition, basis.mean, basis.components, np.arange(1, 5.0)).box(((0, 3), (2, 7)), 2).scales
+    np.testing.assert_array_equal(scales, [1, 2])
+
+
+def test_a_box_is_aligned_with_cells() -> None:
+    cells = made(CellGrid((10, 9, 2), (4, 5)), 1)
+    assert cells.aligned(((5, 6), (4, 6), (0, 2))) == ((4, 8), (0, 9), (0, 2))
+    assert cells.score_places(((4, 8), (0, 9), (0, 2))) == (slice(1, 2), slice(0, 2))
+    assert made(Whole((10, 9)), 1).aligned(((5, 6), (4, 6))) == ((5, 6), (4, 6))
+
+
+def test_overlapping_cells_have_no_boxes() -> None:
+    lapped = LappedGrid((12, 12), (6, 6), 2)
+    assert not LinearRepresentation(lapped, np.zeros((12, 12)), np.zeros((1, 12, 12))).divides
+    assert made(CellGrid((12, 12), (6, 6)), 1).divides
+
+
+@pytest.mark.parametrize("shape", [(), (0, 3), (5,), (3, 4, 5), (1, 1, 7)])
+@pytest.mark.parametrize("most", [1, 16, 100, 2**24])
+def test_hashes_do_not_depend_on_slices(shape, most, monkeypatch) -> None:
+    values = np.random.default_rng(0).normal(size=shape)
+    known = array_digest(values)
+    monkeypatch.setattr(base, "_HASHED_BYTES", most)
+    assert array_digest(values) == known == array_digest(np.array(values, order="F"))
+    assert known[0] == blake2b(values.tobytes(), digest_size=16).hexdigest()
+    if shape:
+        stored = Sliced(values)
+        assert array_digest(stored) == known
+        assert stored.largest * 8 <= max(most, 8)
+
+
+def test_boxes_state_their_memory_without_reading() -> None:
+    basis = made(Whole((40, 50)), 3)
+    stored = replace(basis, mean=Sliced(basis.mean), components=Sliced(basis.components))
+    region = ((0, 20), (0, 50))
+    assert stored.box_bytes(region, 2, np.uint8) == basis.box(region).work_bytes(2, np.uint8) + 1000 * (8 + 3 * 4)
+    assert stored.components.largest == 0
+    assert stored.held_bytes == 0
+    assert basis.held_bytes == basis.nbytes

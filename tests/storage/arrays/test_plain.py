@@ -1,0 +1,84 @@
+"""Parts of chunks without a codec are read from their files, and equal what Zarr reads."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import zarr
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from dpca.storage.arrays import plain
+from dpca.storage.arrays.reading import open_array, read_into
+from dpca.storage.errors import StoreError
+
+
+@st.composite
+def boxes(draw: st.DrawFn) -> tuple[tuple[int, ...], tuple[int, ...], tuple[slice, ...]]:
+    shape = tuple(draw(st.lists(st.integers(1, 9), min_size=1, max_size=4)))
+    chunks = tuple(draw(st.integers(1, length)) for length in shape)
+    ends = [sorted(draw(st.lists(st.integers(0, length), min_size=2, max_size=2))) for length in shape]
+    return shape, chunks, tuple(slice(a, b) for a, b in ends)
+
+
+@pytest.mark.parametrize("zarr_format", [2, 3])
+@settings(max_examples=60, deadline=None)
+@given(boxes(), st.sampled_from(["uint16", "int16", "float32", "float64"]))
+def test_any_box_is_that_of_the_array(
+    tmp_path_factory: pytest.TempPathFactory, zarr_format: Any, box: Any, dtype: str
+) -> None:
+    shape, chunks, taken = box
+    path = tmp_path_factory.mktemp("plain") / "x.zarr"
+    x = np.arange(1, 1 + np.prod(shape)).reshape(shape).astype(dtype)
+    zarr.create_array(path, data=x, chunks=chunks, compressors=None, zarr_format=zarr_format)
+    array = open_array(path)
+    for values in (np.empty(x[taken].shape, dtype), np.empty((*x[taken].shape, 2), dtype)[..., 0]):
+        if x[taken].size:
+            assert plain.read_plain(array, [range(s.start, s.stop) for s in taken], values)
+        else:
+            read_into(array, taken, values)
+        np.testing.assert_array_equal(values, x[taken])
+
+
+OTHERS: tuple[dict[str, Any], ...] = (
+    {"compressors": "auto"},
+    {"compressors": None, "shards": (8, 8)},
+    {"compressors": None, "dtype": ">f4", "zarr_format": 2},
+    {"compressors": None, "zarr_format": 2, "order": "F"},
+    {"compressors": None, "filters": [{"name": "transpose", "configuration": {"order": [1, 0]}}]},
+)
+
+
+@pytest.mark.parametrize("form", OTHERS, ids=str)
+def test_other_forms_are_left_to_zarr(tmp_path: Path, form: dict[str, Any]) -> None:
+    x = np.arange(64.0, dtype=form.get("dtype", "f4")).reshape(8, 8)
+    zarr.create_array(tmp_path / "x.zarr", chunks=(4, 4), **{"shape": x.shape, "dtype": x.dtype, **form})[:] = x
+    array, out = open_array(tmp_path / "x.zarr"), np.empty((3, 8), x.dtype)
+    assert not plain.read_plain(array, [range(1, 4), range(8)], out)
+    read_into(array, (slice(1, 4), slice(0, 8)), out)
+    np.testing.assert_array_equal(out, x[1:4])
+
+
+def test_missing_and_short_files_are_left_to_zarr(tmp_path: Path) -> None:
+    zarr.create_array(tmp_path / "x.zarr", data=np.ones((4, 4), "f4"), chunks=(2, 4), compressors=None, fill_value=7)
+    array, out = open_array(tmp_path / "x.zarr"), np.empty((4, 4), "f4")
+    chunk = tmp_path / "x.zarr" / "c" / "1" / "0"
+    os.truncate(chunk, 20)
+    assert not plain.read_plain(array, [range(4)] * 2, out)
+    with pytest.raises(StoreError):
+        read_into(array, (slice(None),) * 2, out)
+    chunk.unlink()
+    assert not plain.read_plain(array, [range(4)] * 2, out)
+
+
+def test_a_pipe_is_refused(tmp_path: Path) -> None:
+    zarr.create_array(tmp_path / "x.zarr", data=np.ones((4, 4), "f4"), chunks=(2, 4), compressors=None)
+    array, chunk = open_array(tmp_path / "x.zarr"), tmp_path / "x.zarr" / "c" / "1" / "0"
+    chunk.unlink()
+    os.mkfifo(chunk)
+    with pytest.raises(StoreError, match="regular"):
+        read_into(array, (slice(None),) * 2, np.empty((4, 4), "f4"))
