@@ -117,6 +117,16 @@ def test_saved_and_loaded(x: np.ndarray, tmp_path: Path) -> None:
     np.testing.assert_array_equal(loaded.pcs(), eof.pcs())
 
 
+def test_workers_find_the_same_bytes(x: np.ndarray, tmp_path: Path, cluster: Any) -> None:
+    zarr.create_array(path := str(tmp_path / "x.zarr"), data=x, chunks=(2, 16, 60, 35))
+    options: dict[str, Any] = {"standardize": True, "detrend": True, "weights": WEIGHTS}
+    here = EOF(K, **options).fit(path, run=Run(memory=LITTLE.memory, threads=1))
+    there = EOF(K, **options).fit(path, run=Run(memory=LITTLE.memory, client=cluster))
+    assert there.model_.solver_ == "dual"  # type: ignore[attr-defined]
+    np.testing.assert_array_equal(there.explained_variance_, here.explained_variance_)
+    np.testing.assert_array_equal(there.model_.components_, here.model_.components_)
+
+
 def test_modes_on_disk(x: np.ndarray, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     known = EOF(K, detrend=True).fit(x, run=LITTLE)
     monkeypatch.setattr(dual_solver, "MOST_BYTES", 1000)
