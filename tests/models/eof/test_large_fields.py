@@ -228,8 +228,9 @@ def test_a_task_is_sent_the_maps_of_its_grid_points() -> None:
         for a, b in [(0, 3), (3, 4), (2, 8), (0, 8)]:
             piece = source.piece((1, 5), ((a, b),))
             assert len(piece.anomalies.places) <= b - a + 1
-            piece.reader()((1, 5), ((a, b),), found := np.empty((4, b - a)))
-            np.testing.assert_array_equal(found, whole[1:5, a:b])
+            for one in (piece, source):
+                one.reader()((1, 5), ((a, b),), found := np.empty((4, b - a)))
+                np.testing.assert_array_equal(found, whole[1:5, a:b])
     surveyed = SurveySource(as_source(x), np.arange(24.0), 7)
     assert surveyed.shape == (6, 24 + 4 * 2)
     surveyed.reader()((0, 6), ((0, 32),), whole := np.empty((6, 32)))
