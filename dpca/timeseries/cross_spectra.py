@@ -10,14 +10,24 @@ from typing import Any, ClassVar
 import numpy as np
 import scipy.signal
 
+from dpca.engine.folds.plan import PlanError
+from dpca.engine.sources.centered import CenteredSource
 from dpca.engine.sources.lagged import LaggedSource
 from dpca.engine.sources.source import ArraySource, Source, as_source
 from dpca.kernels.algebra.types import Array
+from dpca.models.base.attribute_blocks import attribute_blocks, joined, last_axes
 from dpca.models.base.labelled import samples_to_fit
 from dpca.models.base.passes import Passes, run_of_fit
 from dpca.models.scores import Scores, read_scores_facts
 from dpca.rules.covariance.moments import Moments
-from dpca.rules.covariance.spectral import SpectralSVD
+from dpca.rules.covariance.spectral import (
+    BlockModes,
+    Fourier,
+    SpectralGram,
+    SpectralSVD,
+    fix_phases,
+    spectral_weights,
+)
 from dpca.storage.errors import DataError, StoreError
 from dpca.storage.given_numbers import whole_number
 from dpca.storage.run import Run
@@ -120,7 +130,9 @@ def spod(
     Returns
     -------
     SpectralModes
-        A field with d attributes takes 8 F (n_modes + oversampling) d bytes in float32, and some blocks.
+        A field with d attributes takes 8 F (n_modes + oversampling) d bytes in float32, and some blocks. If a task
+        cannot hold that, the Gram matrices of all blocks give the exact modes, in two passes by blocks of attributes.
+        The modes must fit into the memory of this process.
 
     Raises
     ------
@@ -162,7 +174,7 @@ def spod(
         )
     blocks = LaggedSource(source, block, stride=stride)
     run = run_of_fit(run, None)
-    mean = Passes(source, run)(Moments())["mean"].ravel() if center == "record" else None
+    mean = _mean_of(Passes(source, run)) if center == "record" else None
     rule = SpectralSVD(
         whole_number(n_modes, "n_modes", 1),
         _window(window, block),
@@ -172,7 +184,10 @@ def spod(
         center=center == "block",
         oversampling=whole_number(oversampling, "oversampling", 0),
     )
-    found = Passes(blocks, run)(rule)
+    try:
+        found = Passes(blocks, run)(rule)
+    except PlanError:  # it is raised before anything is read
+        found = _by_tiles(rule, blocks, run)
     return SpectralModes(
         coefficients=found["modes"],
         frequencies=frequencies[chosen],
@@ -182,6 +197,36 @@ def spod(
         share=share,
         _grid=grid,
     )
+
+
+def _mean_of(passes: Passes) -> Array:
+    """Return the mean (d,) of a record, from a pass by blocks of attributes."""
+    grid, rule = attribute_blocks(Moments(), passes), Moments()
+    return joined(grid, (part["mean"][None] for part in passes.over(grid, rule)), 1, np.float64).ravel()
+
+
+def _by_tiles(rule: SpectralSVD, blocks: LaggedSource, run: Run) -> dict[str, Array]:
+    """Return the exact result of `SpectralSVD`, in two passes over all blocks of the record, by blocks of attributes.
+
+    Costs 8 F n_blocks (n_blocks + n_modes) d operations.
+    """
+    source, n = blocks.source, blocks.shape[0]
+    if rule.mean is not None:
+        centered = CenteredSource(source, rule.mean.reshape(source.shape[1:]))
+        blocks = LaggedSource(centered, blocks.shape[1], blocks.lag, blocks.stride)
+    fourier = Fourier(rule.window, rule.frequencies, rule.step, rule.center and rule.mean is None)
+    passes, gram_rule = Passes(blocks, run), SpectralGram(fourier, n)
+    parts = passes.over(attribute_blocks(gram_rule, passes, uncut=1), gram_rule, stage="pass 1")
+    gram = np.sum([part["gram"] for part in parts], axis=0)
+    dtype = fourier.dtype(source.dtype)
+    k = min(rule.n_modes, n, math.prod(source.shape[1:]))
+    weights, energy, total = spectral_weights(gram, k, dtype)
+    modes_rule = BlockModes(fourier, weights)
+    grid = attribute_blocks(modes_rule, passes, uncut=1)
+    parts = passes.over(grid, modes_rule, stage="pass 2")
+    modes = joined(last_axes(grid, 1), (part.pop("modes") for part in parts), weights.shape[0] * k, dtype)
+    fix_phases(modes)
+    return {"modes": modes.reshape(*energy.shape, -1), "energy": energy, "total": total}
 
 
 def _holds_scores(x: Any) -> bool:

@@ -43,7 +43,7 @@ class LaggedSource(ComputedSource):
             )
         shape = ((n - span) // stride + 1, n_lags, *source.shape[1:])
         super().__init__(source, shape, behind=span - 1, stride=stride)
-        self.lag = lag
+        self.lag, self.chunks = lag, (self.chunks[0], n_lags, *source.chunks[1:])
 
     def compute(self, values: Array, first: int, samples: tuple[int, int], region: Region, out: Array) -> None:
         """Fill a box of windows."""

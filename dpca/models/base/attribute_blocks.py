@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Iterable
 from typing import Any
 
 import numpy as np
+from numpy.typing import DTypeLike
 
 from dpca.engine.folds.plan import PlanError
+from dpca.kernels.algebra.types import Array
 from dpca.models.base.passes import Passes
 from dpca.partition.cells import CellGrid
 
@@ -59,3 +62,14 @@ def attribute_blocks(rule: Any, passes: Passes, *, uncut: int = 0) -> CellGrid:
             if smaller == cell or grid.n_parts > _MOST_BLOCKS:
                 raise
         cell = smaller
+
+
+def last_axes(grid: CellGrid, uncut: int) -> CellGrid:
+    """Return the blocks without their first ``uncut`` axes, in the same order."""
+    return CellGrid(grid.sample_shape[uncut:], grid.cell_shape[uncut:])
+
+
+def joined(grid: CellGrid, parts: Iterable[Array], n_rows: int, dtype: DTypeLike) -> Array:
+    """Return rows (n_rows, d) of whole samples from those (n_rows, attributes) of each block."""
+    rows = grid.join(((i, part[None]) for i, part in enumerate(parts)), np.empty((n_rows, *grid.sample_shape), dtype))
+    return rows.reshape(n_rows, -1)

@@ -160,7 +160,8 @@ class EOF(EOFParameters, StoredEOF, BaseEstimator):  # type: ignore[misc]
         """
         check_is_fitted(self, "model_")
         scale = self._scale(scaling)
-        maps = self._anomalies.placed(self.model_.components_ * scale[:, None].astype(self.model_.components_.dtype))
+        modes = np.asarray(self.model_.components_)  # they may be on disk
+        maps = self._anomalies.placed(modes * scale[:, None].astype(modes.dtype))
         return on_grid(maps, self._given.labels, "eofs", self._attributes(scaling == 2))
 
     def pcs(self, scaling: int = 0) -> Any:
@@ -236,7 +237,8 @@ class EOF(EOFParameters, StoredEOF, BaseEstimator):  # type: ignore[misc]
         groups, trend = self._calendar.given(
             pcs.coords.get(dim) if named else self._given.along, values, self._given.along
         )
-        rows = values[:, :k] @ self.model_.components_[:k] + self.model_.mean_.astype(values.dtype)
+        rows = values[:, :k] @ np.asarray(self.model_.components_[:k])
+        rows += np.asarray(self.model_.mean_).astype(values.dtype)
         field = self._anomalies.placed(self._anomalies.back(rows, groups, trend))
         labels = self._given.labels
         if labels is None or not named:

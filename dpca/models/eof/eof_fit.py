@@ -297,7 +297,8 @@ def gap_expectation(model: LinearModel) -> Expected:
     captured, d = float(model.explained_variance_.sum()), model.n_features_in_
     noise = max(float(model.total_variance_) - captured, 0.0) / max(d - len(model.components_), 1)
     floor = max(float(model.explained_variance_[0]), 1e-300) * 1e-12
-    return Expected(model.components_, model.mean_, noise / np.maximum(model.explained_variance_, floor))
+    components, mean = np.asarray(model.components_), np.asarray(model.mean_)
+    return Expected(components, mean, noise / np.maximum(model.explained_variance_, floor))
 
 
 def _converged(before: LinearModel, after: LinearModel) -> bool:

@@ -103,7 +103,7 @@ def rotated(eof: Any, method: str, k: int, kaiser: bool, power: int) -> RotatedE
         raise DataError(f"the number of modes to rotate is {k}: use 2 to {len(variances)}, the number of modes")
     if not variances[-1] > 0:
         raise DataError(f"mode {k} has no variance, and so no loadings: rotate fewer modes")
-    loadings = eof.model_.components_[:k].T.astype(np.float64) * np.sqrt(variances)
+    loadings = np.asarray(eof.model_.components_[:k]).T.astype(np.float64) * np.sqrt(variances)
     turn = varimax(loadings, kaiser=kaiser)
     found = loadings @ turn
     correlation = np.eye(k)

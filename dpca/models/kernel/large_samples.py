@@ -21,8 +21,11 @@ from dpca.partition.cells import CellGrid
 from dpca.rules.covariance.dual import BlockGram, centered_gram, is_exact, product_dtype
 from dpca.storage.remote.memory import usable_bytes
 
-# Bytes of the samples of a task of `transform`, in float64: those to transform, and all landmarks, at some attributes.
-_TILE_BYTES = 2**26
+# Bytes of the samples of a task of `transform`: those to transform, and all landmarks, at some attributes. A chunk is
+# cut, and decoded several times, only beyond the second number.
+_TILE_BYTES, _CUT_BYTES = 2**26, 2**27
+# Attributes that are converted to float64 at a time.
+_COLUMNS = 8192
 # Fewest samples to transform together. Each group of them reads all landmarks.
 _ROWS = 256
 
@@ -59,9 +62,11 @@ class StoredLandmarks:
         n, m, shape = self.source.shape[0], source.shape[0], tuple(source.shape[1:])
         step = max(1, source.chunks[0])
         rows = min(m, math.ceil(max(n, _ROWS) / step) * step)
-        cell, smaller = shape, shape
-        while 8 * (n + rows) * math.prod(cell) > _TILE_BYTES:
-            if (smaller := halved(cell, self.source.chunks[1:])) == cell:
+        each, chunks = n * self.source.dtype.itemsize + rows * source.dtype.itemsize, self.source.chunks[1:]
+        cell = shape
+        while each * math.prod(cell) > _TILE_BYTES and (smaller := halved(cell, chunks)) != cell:
+            is_cut = any(length < min(c, s) for length, c, s in zip(smaller, chunks, shape, strict=True))
+            if is_cut and each * math.prod(cell) <= _CUT_BYTES:
                 break
             cell = smaller
         grid = CellGrid(shape, cell)
@@ -108,14 +113,15 @@ def _read(source: Source, samples: tuple[int, int], region: Region) -> Array:
 
 def _products(x: Array, landmarks: Array, *, centered: bool) -> Array:
     """Return the inner products of samples (1, m, d) with landmarks (1, n, d) and themselves (1, m, n + 1)."""
-    rows, points = x[0].astype(np.float64), landmarks[0].astype(np.float64)
-    if centered:
-        mean = points.mean(axis=0)
-        rows -= mean
-        points -= mean
-    out = np.empty((1, len(rows), len(points) + 1))
-    np.matmul(rows, points.T, out=out[0, :, :-1])
-    out[0, :, -1] = np.einsum("ij,ij->i", rows, rows)
+    out = np.zeros((1, x.shape[1], landmarks.shape[1] + 1))
+    for columns in blocks(x.shape[2], _COLUMNS):
+        rows, points = (values[0, :, columns].astype(np.float64) for values in (x, landmarks))
+        if centered:
+            mean = points.mean(axis=0)
+            rows -= mean
+            points -= mean
+        out[0, :, :-1] += rows @ points.T
+        out[0, :, -1] += np.einsum("ij,ij->i", rows, rows)
     return out
 
 

@@ -13,7 +13,7 @@ from dpca.engine.sources.lagged import LaggedSource
 from dpca.engine.sources.source import Source
 from dpca.kernels.algebra import linalg
 from dpca.kernels.algebra.types import Array
-from dpca.models.base.attribute_blocks import attribute_blocks
+from dpca.models.base.attribute_blocks import attribute_blocks, joined
 from dpca.models.base.parameters import no_values
 from dpca.models.base.passes import Passes
 from dpca.partition.cells import CellGrid
@@ -163,13 +163,12 @@ def _components(windows: Windows, weights: Array, problem: WindowProblem, over_s
     rule, grid = _second_plan(windows, weights, problem, over_samples)
     results = over_samples.over(grid, rule, stage="pass 2")
     k, n_lags, d = len(weights), windows.n_lags, math.prod(grid.sample_shape)
-    shape = (len(rule.weights), *grid.sample_shape)
-    of_samples = grid.join(((i, part["mean"][None, None]) for i, part in enumerate(results)), np.empty((1, *shape[1:])))
+    of_samples = joined(grid, (part["mean"][None] for part in results), 1, np.float64)
     inner = np.sum([part["inner"] for part in results], axis=0)
     # Results are freed one by one.
-    parts = ((i, part.pop("image")[None]) for i, part in enumerate(results))
-    rows = grid.join(parts, np.empty(shape, rule.dtype)).reshape(-1, n_lags, d)
-    mean = np.repeat(of_samples.reshape(1, d), n_lags, axis=0)
+    images = (part.pop("image") for part in results)
+    rows = joined(grid, images, len(rule.weights), rule.dtype).reshape(-1, n_lags, d)
+    mean = np.repeat(of_samples, n_lags, axis=0)
     if problem.center:
         # The mean of the samples was subtracted instead of that of each lag.
         away, rows = rows[-1].astype(np.float64), rows[:-1]

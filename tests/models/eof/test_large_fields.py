@@ -16,9 +16,12 @@ import zarr
 from dpca import EOF
 from dpca.engine.folds.plan import PlanError
 from dpca.engine.sources.source import as_source
+from dpca.models.base.convergence import ConvergenceWarning
+from dpca.models.eof import rotation
 from dpca.models.eof.anomalies import Anomalies, AnomalySource, SurveySource
 from dpca.models.eof.eof_fit import GapWarning, survey
 from dpca.models.eof.runs import box_of_run, chunk_run
+from dpca.models.linear import dual_solver
 from dpca.storage.errors import DataError
 from dpca.storage.run import Run
 from tests.helpers.forked import Programs, printed_by
@@ -60,7 +63,7 @@ def check(eof: EOF, x: np.ndarray, options: dict[str, Any]) -> None:
     rows = anomalies_of(x, options)
     scores, values, modes = np.linalg.svd(rows, full_matrices=False)
     np.testing.assert_allclose(eof.explained_variance_, values[:K] ** 2 / (N - 1), rtol=1e-6)
-    assert np.linalg.svd(eof.model_.components_ @ modes[:K].T, compute_uv=False).min() > 1 - 1e-6
+    assert np.linalg.svd(np.asarray(eof.model_.components_) @ modes[:K].T, compute_uv=False).min() > 1 - 1e-6
     assert eof.total_variance_ == pytest.approx((values**2).sum() / (N - 1), rel=1e-6)
     assert 0.99999 < eof.captured_bound_ <= 1
     pcs, known = np.asarray(eof.pcs()), scores[:, :K] * values[:K]
@@ -112,6 +115,32 @@ def test_saved_and_loaded(x: np.ndarray, tmp_path: Path) -> None:
     loaded = EOF.load(tmp_path / "m.zarr")
     np.testing.assert_array_equal(loaded.eofs(), eof.eofs())
     np.testing.assert_array_equal(loaded.pcs(), eof.pcs())
+
+
+def test_workers_find_the_same_bytes(x: np.ndarray, tmp_path: Path, cluster: Any) -> None:
+    zarr.create_array(path := str(tmp_path / "x.zarr"), data=x, chunks=(2, 16, 60, 35))
+    options: dict[str, Any] = {"standardize": True, "detrend": True, "weights": WEIGHTS}
+    here = EOF(K, **options).fit(path, run=Run(memory=LITTLE.memory, threads=1))
+    there = EOF(K, **options).fit(path, run=Run(memory=LITTLE.memory, client=cluster))
+    assert there.model_.solver_ == "dual"  # type: ignore[attr-defined]
+    np.testing.assert_array_equal(there.explained_variance_, here.explained_variance_)
+    np.testing.assert_array_equal(there.model_.components_, here.model_.components_)
+
+
+def test_modes_on_disk(x: np.ndarray, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    known = EOF(K, detrend=True).fit(x, run=LITTLE)
+    monkeypatch.setattr(dual_solver, "MOST_BYTES", 1000)
+    eof = EOF(K, detrend=True).fit(x, run=LITTLE)
+    assert isinstance(eof.model_.components_, da.Array)
+    check(eof, x, {"detrend": True})
+    np.testing.assert_allclose(np.abs(eof.eofs()), np.abs(known.eofs()), atol=1e-6)
+    np.testing.assert_allclose(eof.reconstruct(), known.reconstruct(), atol=1e-4)
+    monkeypatch.setattr(rotation, "_MOST_TURNS", 3)  # patterns of noise have no simple structure
+    with pytest.warns(ConvergenceWarning):
+        turned, expected = (one.rotate().explained_variance_ for one in (eof, known))
+    np.testing.assert_allclose(turned, expected, rtol=1e-4)
+    eof.save(tmp_path / "m.zarr")
+    np.testing.assert_array_equal(EOF.load(tmp_path / "m.zarr").eofs(), eof.eofs())
 
 
 def test_with_memory_streaming_stays_what_it_is(x: np.ndarray) -> None:
@@ -199,8 +228,9 @@ def test_a_task_is_sent_the_maps_of_its_grid_points() -> None:
         for a, b in [(0, 3), (3, 4), (2, 8), (0, 8)]:
             piece = source.piece((1, 5), ((a, b),))
             assert len(piece.anomalies.places) <= b - a + 1
-            piece.reader()((1, 5), ((a, b),), found := np.empty((4, b - a)))
-            np.testing.assert_array_equal(found, whole[1:5, a:b])
+            for one in (piece, source):
+                one.reader()((1, 5), ((a, b),), found := np.empty((4, b - a)))
+                np.testing.assert_array_equal(found, whole[1:5, a:b])
     surveyed = SurveySource(as_source(x), np.arange(24.0), 7)
     assert surveyed.shape == (6, 24 + 4 * 2)
     surveyed.reader()((0, 6), ((0, 32),), whole := np.empty((6, 32)))

@@ -147,6 +147,14 @@ def test_integers_give_the_same_bytes_for_any_blocks(tmp_path: Path) -> None:
             np.testing.assert_array_equal(getattr(model, name), getattr(found[0], name))
 
 
+def test_workers_find_the_same_bytes(x: np.ndarray, tmp_path: Path, cluster: Any) -> None:
+    zarr.create_array(path := str(tmp_path / "x.zarr"), data=x, chunks=(2, 16, 60, 35))
+    here = fitted("rbf", path, Run(memory=LITTLE.memory, threads=1))
+    there = fitted("rbf", path, Run(memory=LITTLE.memory, client=cluster))
+    np.testing.assert_array_equal(there.eigenvalues_, here.eigenvalues_)
+    np.testing.assert_allclose(cluster.compute(there.transform(path)).result(), here.landmark_scores_, atol=1e-6)
+
+
 def test_saved_with_landmarks_that_fit_into_memory(x: np.ndarray, tmp_path: Path) -> None:
     model = fitted("rbf", x)
     model.save(tmp_path / "m.zarr")

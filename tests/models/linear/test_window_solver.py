@@ -75,6 +75,16 @@ def test_any_shape_lag_and_type(
     assert model.sample_shape_ == (n_lags, *shape)
 
 
+@pytest.mark.parametrize("dtype", ["f4", "f8", "u1", "i8"])
+@pytest.mark.parametrize("center", [True, False])
+@pytest.mark.parametrize(("n_lags", "lag", "stride"), [(4, 1, 1), (3, 2, 1), (9, 1, 2)])
+def test_means_that_differ_between_lags(dtype: str, center: bool, n_lags: int, lag: int, stride: int) -> None:
+    x = drifting(40, (5, 6), dtype)
+    source = LaggedSource(as_source(x), n_lags, lag, stride)
+    assert Windows.of(source) is not None
+    check(PCA(3, solver="dual", center=center).fit(source), x, source, 3, center=center)
+
+
 @pytest.mark.parametrize("chunks", [(1, *SHAPE), (2, 16, 60, 35), (12, 7, 13, 70)])
 def test_no_task_holds_a_sample(tmp_path: Path, chunks: tuple[int, ...]) -> None:
     x = drifting(12, SHAPE)

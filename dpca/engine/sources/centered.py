@@ -1,0 +1,50 @@
+"""Samples without their mean, for passes over blocks of attributes."""
+
+from __future__ import annotations
+
+from copy import copy
+from typing import Any
+
+import numpy as np
+
+from dpca.engine.sources.derived import ComputedSource
+from dpca.engine.sources.source import Source
+from dpca.kernels.algebra.dtypes import working_dtype
+from dpca.kernels.algebra.types import Array, Region
+
+
+class CenteredSource(ComputedSource):
+    """Another source minus a constant sample, in the working dtype. A task holds its box of the constant only.
+
+    Parameters
+    ----------
+    source : Source
+    mean : array (*sample_shape), float64
+    """
+
+    def __init__(self, source: Source, mean: Array) -> None:
+        super().__init__(source, source.shape, working_dtype(source.dtype))
+        self.mean, self.chunks, self.axes = mean, source.chunks, source.axes
+        self.corner = (0,) * mean.ndim
+
+    def needed(self, region: Region) -> Region:
+        """Return the same box: attributes do not depend on each other."""
+        return region
+
+    def piece(self, samples: tuple[int, int], region: Region) -> Any:
+        """Return this source over a piece of the other one, with the constant in a box only."""
+        cut = copy(self)
+        cut.mean, cut.corner = self._in(region), tuple(a for a, _ in region)
+        return super(CenteredSource, cut).piece(samples, region)
+
+    def extra_bytes(self, region: Region) -> int:
+        """Return the bytes of the constant and its conversion, in addition to those of the other source."""
+        return super().extra_bytes(region) + 16 * int(np.prod([b - a for a, b in region]))
+
+    def compute(self, values: Array, first: int, samples: tuple[int, int], region: Region, out: Array) -> None:
+        """Fill a box of samples."""
+        np.copyto(out, values)
+        out -= self._in(region).astype(out.dtype)
+
+    def _in(self, region: Region) -> Array:
+        return self.mean[tuple(slice(a - c, b - c) for (a, b), c in zip(region, self.corner, strict=True))]
