@@ -37,6 +37,8 @@ from dpca.storage.run import Run
 
 # A checkpoint is written after reading this number of times its bytes, so that it takes a small share of the time.
 _READ_FOR_EACH = 4
+# Blocks that are cut at borders of chunks may be larger than those of equal size by this factor.
+_SIMILAR = 1.25
 # The sums of a block, those of all, and one of them in transit.
 _SUMS = 3
 
@@ -201,15 +203,19 @@ def _note(grid: CellGrid) -> str:
 
 
 def _cuts(source: Source, n: int) -> Iterator[CellGrid]:
-    """Yield ways to cut samples into at most ``n`` slabs: at borders of chunks, then of equal size."""
+    """Yield ways to cut samples into at most ``n`` slabs: at borders of chunks if they are similar, then of equal size.
+
+    Slabs of equal size decode some chunks twice, but no slab decodes more chunks than the largest of the others.
+    """
     shape, chunks = tuple(source.shape[1:]), source.chunks[1:]
     in_chunks = [math.ceil(length / chunk) for length, chunk in zip(shape, chunks, strict=True)]
-    for steps, counts in ((chunks, in_chunks), ((1,) * len(shape), shape)):
+    least = min(math.ceil(length / n) / length for length in shape)
+    for steps, counts, most in ((chunks, in_chunks, _SIMILAR * least), ((1,) * len(shape), shape, least)):
         # Along the axis with the smallest blocks, the first of them.
         sizes = [min(math.ceil(c / n) * s, length) for c, s, length in zip(counts, steps, shape, strict=True)]
         shares = [size / length for size, length in zip(sizes, shape, strict=True)]
         axis = int(np.argmin(shares))
-        if sizes[axis] < shape[axis]:
+        if shares[axis] < 1 and shares[axis] <= most:
             yield CellGrid(shape, (*shape[:axis], sizes[axis], *shape[axis + 1 :]))
 
 
