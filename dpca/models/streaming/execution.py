@@ -74,9 +74,7 @@ def spread_rule(rule: Any, model: Any, n_parallel: int, refusal: PlanError) -> A
             "is spread over workers"
         )
     if n_parallel < 2:
-        raise PlanError(
-            f"{refusal}, or a smaller batch_size, or more workers or threads, to spread the basis over them"
-        )
+        raise PlanError(f"{refusal}, or a smaller batch_size, or more workers or threads")
     return replace(rule, chain=True)
 
 

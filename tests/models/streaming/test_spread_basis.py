@@ -139,6 +139,11 @@ def test_a_rehearsal_knows_it(store: str, tmp_path: Path) -> None:
     (cost,) = found.costs
     assert cost.n_samples == N
     assert min(cost.reading, cost.folding, cost.finishing) > 0
+    two, four = (cost.planned(Workers(n, 4, run.memory)) for n in (2, 4))
+    assert (len(two.groups), len(four.groups)) == (2, 4)
+    assert four.task_bytes < two.task_bytes <= run.memory
+    with pytest.raises(PlanError, match="workers"):
+        cost.planned(Workers(1, 1, run.memory))
 
 
 @pytest.mark.parametrize("options", [{"n_passes": 2}, {"keep_state": True}], ids=str)
