@@ -23,6 +23,7 @@ from dpca.partition.whole import Whole
 from dpca.rules.base.minibatch import InBatches
 from dpca.rules.base.watched import Watched, moved
 from dpca.rules.certificates.sampled import Sampled
+from dpca.rules.incremental import incremental_svd, nystrom
 from dpca.rules.incremental.incremental_svd import IncrementalSVD
 from dpca.storage.errors import DataError
 from dpca.storage.run import Run
@@ -175,6 +176,25 @@ def test_results_do_not_depend_on_threads_that_are_faster(monkeypatch: pytest.Mo
     second, _ = spread_fold(rule, as_source(x), run=Run(threads=3))
     for name, value in first.items():
         np.testing.assert_array_equal(second[name], value)
+
+
+@pytest.mark.parametrize("size", [20, 300])
+def test_eigenproblems_are_solved_in_one_block(size: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Processors of another kind may find other eigenvectors, and a basis turned by both would be neither."""
+    solved: set[str] = set()
+
+    def counted(function: Any) -> Any:
+        def call(*arguments: Any, **options: Any) -> Any:
+            solved.add(threading.current_thread().name)
+            return function(*arguments, **options)
+
+        return call
+
+    for module, name in ((incremental_svd, "truncate"), (nystrom, "truncate"), (nystrom, "_factored")):
+        monkeypatch.setattr(module, name, counted(getattr(module, name)))
+    x = samples(np.random.default_rng(1), 900, (20, 30), "f4")
+    spread_fold(rule_of(3, size, 900, oversampling=20), as_source(x), run=Run(threads=3))
+    assert solved == {"block-0"}
 
 
 @pytest.mark.parametrize("place", [(17, 0), (17, 3)])

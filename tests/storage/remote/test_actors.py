@@ -66,6 +66,7 @@ def test_an_object_on_another_worker_is_an_error(cluster: Any) -> None:
 
 
 def test_workers_that_do_not_come(cluster: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(actors, "_PATIENCE", 0.3)
+    for name in ("_PATIENCE", "_IN_QUEUE"):
+        monkeypatch.setattr(actors, name, 0.3)
     with pytest.raises(ClusterError, match="99"):
         threads_by_worker(cluster, 99)
