@@ -67,23 +67,22 @@ class Actors:
     """
 
     def __init__(self, client: Any, makers: Mapping[str, Callable[[], Any]], name: str) -> None:
-        self._client = client
-        with cluster_errors(client):
-            share_storage_options(client)
-            self._futures = [
+        self._client, self._actors = client, list[Any]()
+        self._futures = list[Any]()
+        try:
+            with cluster_errors(client):
+                share_storage_options(client)
                 # Without other workers, Dask would wait indefinitely for one that was lost.
-                client.submit(
-                    for_workers(make),
-                    key=task_key(name),
-                    workers=[address],
-                    allow_other_workers=True,
-                    actor=True,
-                )
-                for address, make in makers.items()
-            ]
-            self._actors = [future.result() for future in self._futures]
-        if [actor._address for actor in self._actors] != list(makers):
-            raise lost_state(client)
+                options = {"allow_other_workers": True, "actor": True}
+                for address, make in makers.items():
+                    made = client.submit(for_workers(make), key=task_key(name), workers=[address], **options)
+                    self._futures.append(made)
+                self._actors = [future.result() for future in self._futures]
+            if [actor._address for actor in self._actors] != list(makers):
+                raise lost_state(client)
+        except BaseException:
+            self.close()
+            raise
 
     def call(self, method: str, *arguments: Any) -> list[Any]:
         """Call a method of all objects at once, and return the results in order."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import time
 from functools import partial
 from typing import Any
 
@@ -63,6 +64,22 @@ def test_an_object_that_is_gone_is_an_error(cluster: Any) -> None:
 def test_an_object_on_another_worker_is_an_error(cluster: Any) -> None:
     with pytest.raises(ClusterError, match="resume"):
         Actors(cluster, {"tcp://127.0.0.1:1": partial(Tally, 1)}, "tally")
+    assert_released(cluster)
+
+
+def test_an_object_that_cannot_be_made_leaves_no_other(cluster: Any) -> None:
+    first, second = threads_by_worker(cluster, 2)
+    with pytest.raises(ZeroDivisionError):
+        Actors(cluster, {first: partial(Tally, 1), second: partial(divmod, 1, 0)}, "tally")
+    assert_released(cluster)
+
+
+def assert_released(cluster: Any) -> None:
+    for _ in range(100):
+        if not any(cluster.run(lambda dask_worker: len(dask_worker.state.actors)).values()):
+            return
+        time.sleep(0.05)
+    raise AssertionError("a worker has an object")
 
 
 def test_workers_that_do_not_come(cluster: Any, monkeypatch: pytest.MonkeyPatch) -> None:
