@@ -26,7 +26,10 @@ class Whole(Partition):
 
     sample_shape: tuple[int, ...]
 
-    remedy: ClassVar[str] = "use fewer components, or CellPCA, which analyzes the parts of a sample one by one"
+    remedy: ClassVar[str] = (
+        "use fewer components, or StreamingPCA(method='incremental-svd'), which spreads its basis over workers, or "
+        "CellPCA, which analyzes the parts of a sample one by one"
+    )
 
     def split(self, block: Array, parts: Sequence[int], origin: tuple[int, ...], buffer: Array) -> list[Array]:
         """Return the samples as rows, a view without a copy."""

@@ -8,11 +8,13 @@ from contextlib import suppress
 from typing import Any, Protocol
 
 from dpca.storage.errors import ClusterError
-from dpca.storage.remote.clusters import cluster_errors, for_workers, lost_state, task_key
+from dpca.storage.remote.clusters import cluster_errors, for_workers, is_watched, lost_state, task_key
 from dpca.storage.remote.sharing import share_storage_options
 
-# Seconds to wait for workers that are starting, and between two looks at objects that take long to answer.
-_PATIENCE, _LOOK = 15.0, 5.0
+# Seconds to wait for all workers: those that restart, and those that wait in the queue of a watched cluster.
+_PATIENCE, _IN_QUEUE = 15.0, 600.0
+# Seconds between two looks at objects that take long to answer.
+_LOOK = 5.0
 
 
 class Objects(Protocol):
@@ -65,23 +67,22 @@ class Actors:
     """
 
     def __init__(self, client: Any, makers: Mapping[str, Callable[[], Any]], name: str) -> None:
-        self._client = client
-        with cluster_errors(client):
-            share_storage_options(client)
-            self._futures = [
+        self._client, self._actors = client, list[Any]()
+        self._futures = list[Any]()
+        try:
+            with cluster_errors(client):
+                share_storage_options(client)
                 # Without other workers, Dask would wait indefinitely for one that was lost.
-                client.submit(
-                    for_workers(make),
-                    key=task_key(name),
-                    workers=[address],
-                    allow_other_workers=True,
-                    actor=True,
-                )
-                for address, make in makers.items()
-            ]
-            self._actors = [future.result() for future in self._futures]
-        if [actor._address for actor in self._actors] != list(makers):
-            raise lost_state(client)
+                options = {"allow_other_workers": True, "actor": True}
+                for address, make in makers.items():
+                    made = client.submit(for_workers(make), key=task_key(name), workers=[address], **options)
+                    self._futures.append(made)
+                self._actors = [future.result() for future in self._futures]
+            if [actor._address for actor in self._actors] != list(makers):
+                raise lost_state(client)
+        except BaseException:
+            self.close()
+            raise
 
     def call(self, method: str, *arguments: Any) -> list[Any]:
         """Call a method of all objects at once, and return the results in order."""
@@ -122,9 +123,9 @@ def threads_by_worker(client: Any, n: int) -> list[str]:
     Raises
     ------
     ClusterError
-        If the cluster has fewer threads after 15 seconds.
+        If the cluster has fewer threads after 15 seconds, or after 10 minutes if it is watched.
     """
-    ends = time.monotonic() + _PATIENCE
+    ends = time.monotonic() + (_IN_QUEUE if is_watched(client) else _PATIENCE)
     while True:
         with cluster_errors(client):
             threads = dict(sorted(client.nthreads().items()))

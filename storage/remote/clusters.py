@@ -242,8 +242,10 @@ def _sentence(error: Exception, client: Any, where: str) -> str | None:
 
 def lost_state(client: Any) -> ClusterError:
     """Return the error for a worker that was lost with a part of a state, which no other worker has."""
-    lost = f"a worker of {_address(client)} was lost with its part of a state: {_RESUME}"
-    return ClusterError(_lost.get(client.id) or lost)
+    where = _address(client)
+    if client.status != "running":
+        return ClusterError(_lost.get(client.id) or f"{where} was lost: start it again, and {_RESUME}")
+    return ClusterError(f"a worker of {where} was lost with its part of a state: {_RESUME}")
 
 
 def first_cause(error: BaseException) -> str:

@@ -11,7 +11,7 @@ import itertools
 import math
 import time
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any
 
@@ -23,7 +23,7 @@ from dpca.engine.folds.callbacks import FoldCallback, FoldProgress, FoldReport
 from dpca.engine.folds.fold_tasks import GroupTask
 from dpca.engine.folds.identity import digest
 from dpca.engine.folds.plan import CHECKPOINT_BYTES, FoldPlan, Group, PlanError, Planner
-from dpca.engine.folds.rehearsal import rehearsal
+from dpca.engine.folds.rehearsal import Workers, rehearsal
 from dpca.engine.sources.source import Source
 from dpca.kernels.algebra.types import Array
 from dpca.partition.cells import CellGrid
@@ -37,6 +37,8 @@ from dpca.storage.run import Run
 
 # A checkpoint is written after reading this number of times its bytes, so that it takes a small share of the time.
 _READ_FOR_EACH = 4
+# Blocks that are cut at borders of chunks may be larger than those of equal size by this factor.
+_SIMILAR = 1.25
 # The sums of a block, those of all, and one of them in transit.
 _SUMS = 3
 
@@ -85,10 +87,11 @@ def plan_spread(rule: Any, source: Source, run: Run, *, callback: bool = False) 
                         f"{usable_bytes() / 1e6:,.0f} MB: use fewer components"
                     )
                 return grid, plan
+    need = min(needs) / 1e6
     raise PlanError(
-        f"one of {n} blocks of attributes needs {min(needs) / 1e6:,.0f} MB but a task may use {budget / 1e6:,.0f} MB: "
-        f"allow at least {math.ceil(min(needs) / 1e6):,} MB in addition to the memory of the process itself, or use "
-        f"more workers, or fewer components{', or no callback or budget, which needs a copy of the state' * callback}"
+        f"one of {grids[-1].n_parts} blocks of attributes needs {need:,.0f} MB but a task may use {budget / 1e6:,.0f} "
+        f"MB: allow at least {math.ceil(need):,} MB in addition to the memory of the process itself, or use more "
+        f"workers, or fewer components{', or no callback or budget, which needs a copy of the state' * callback}"
     )
 
 
@@ -133,6 +136,7 @@ def spread_fold(
     grid, plan = plan_spread(rule, source, run, callback=callback is not None)
     if (stand_in := rehearsal()) is not None:
         parts, _ = stand_in.fold(rule, source, grid, None, stage)
+        stand_in.costs[-1] = replace(stand_in.costs[-1], planned=partial(_plan_on, rule, source))
         return _of_independent(parts, grid), FoldReport(plan, 0.0, 0, _note(grid))
     if run.checkpoints is not None:
         run = run.below(digest(rule, source, grid))
@@ -141,12 +145,16 @@ def spread_fold(
     with cluster_errors(run.client):
         fold = _SpreadFold(rule, source, run, grid, plan, stage, bar)
         try:
-            found = fold.run_all(callback, began)
+            found = fold.run_all(callback)
             report = FoldReport(plan, time.perf_counter() - began, fold.drop(), _note(grid))
         finally:
             fold.close()
             bar.close()
     return found, report
+
+
+def _plan_on(rule: Any, source: Source, workers: Workers) -> FoldPlan:
+    return plan_spread(rule, source, Run(threads=workers.n, memory=workers.budget))[1]
 
 
 @dataclass(frozen=True)
@@ -173,7 +181,7 @@ class _BlockOf(Wrapper):
         """Return the bytes of temporary arrays, and of the sums over the blocks."""
         d = math.prod(self.source.shape[1:])
         sums = self.rule.summed_bytes(n_rows, d)
-        # A rule retains no more rows than attributes. Two states of that many rows are larger than the sums.
+        # A rule has no more rows than attributes, but here the attributes are those of all blocks.
         least = max(n_features, 2 * math.isqrt(sums // 8))
         return int(self.rule.work_bytes(n_rows, min(d, least), dtype)) + _SUMS * sums
 
@@ -201,15 +209,19 @@ def _note(grid: CellGrid) -> str:
 
 
 def _cuts(source: Source, n: int) -> Iterator[CellGrid]:
-    """Yield ways to cut samples into at most ``n`` slabs: at borders of chunks, then of equal size."""
+    """Yield ways to cut samples into at most ``n`` slabs: at borders of chunks if they are similar, then of equal size.
+
+    Slabs of equal size decode some chunks twice, but no slab decodes more chunks than the largest of the others.
+    """
     shape, chunks = tuple(source.shape[1:]), source.chunks[1:]
     in_chunks = [math.ceil(length / chunk) for length, chunk in zip(shape, chunks, strict=True)]
-    for steps, counts in ((chunks, in_chunks), ((1,) * len(shape), shape)):
+    least = min(math.ceil(length / n) / length for length in shape)
+    for steps, counts, most in ((chunks, in_chunks, _SIMILAR * least), ((1,) * len(shape), shape, least)):
         # Along the axis with the smallest blocks, the first of them.
         sizes = [min(math.ceil(c / n) * s, length) for c, s, length in zip(counts, steps, shape, strict=True)]
         shares = [size / length for size, length in zip(sizes, shape, strict=True)]
         axis = int(np.argmin(shares))
-        if sizes[axis] < shape[axis]:
+        if shares[axis] < 1 and shares[axis] <= most:
             yield CellGrid(shape, (*shape[:axis], sizes[axis], *shape[axis + 1 :]))
 
 
@@ -246,9 +258,9 @@ class _SpreadFold:
             self._holders = Actors(self.run.client, makers, f"{self.stage} block")
         self.at = self._turn = 0
 
-    def run_all(self, callback: FoldCallback | None, began: float) -> dict[str, Array]:
+    def run_all(self, callback: FoldCallback | None) -> dict[str, Array]:
         """Fold all samples, and return the result."""
-        n = self.source.shape[0]
+        n, began = self.source.shape[0], time.perf_counter()
         self._resume()
         mark = self.at + self.plan.checkpoint_rows
         while self.at < n:

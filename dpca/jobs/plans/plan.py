@@ -291,7 +291,7 @@ class _Tried:
                 model.set_params(data_range=bounds)
         began = time.process_time()
         with rehearsing(self.workers, str(self.folder / "fold")) as rehearsal:
-            model.fit(given, run=Run(memory=self.workers.budget))
+            model.fit(given, run=Run(memory=self.workers.budget, threads=self.workers.n))
         write_model(model, self.folder / "model.zarr", "planned")
         alone = time.process_time() - began - rehearsal.spent
         self.fitted = model

@@ -62,20 +62,19 @@ def spread_rule(rule: Any, model: Any, n_parallel: int, refusal: PlanError) -> A
     Raises
     ------
     PlanError
-        The refusal with further ways out, if the rule or the parameters do not support it.
+        The refusal, with further ways out, if the rule or the parameters do not support it.
     """
     if not rule.spreadable:
-        smaller = "" if _name(rule) == StreamingCovariance.__name__ else ", or a smaller batch_size"
-        raise PlanError(f"{refusal}{smaller}, or method='incremental-svd', which spreads its basis over workers")
+        raise (
+            refusal if _name(rule) == StreamingCovariance.__name__ else PlanError(f"{refusal}, or a smaller batch_size")
+        )
     if model.n_passes > 1 or model.keep_state or model.execution not in ("auto", "chain"):
         raise PlanError(
             f"{refusal}, or a smaller batch_size, or leave out n_passes, keep_state and execution, so that the basis "
             "is spread over workers"
         )
     if n_parallel < 2:
-        raise PlanError(
-            f"{refusal}, or a smaller batch_size, or more workers or threads, to spread the basis over them"
-        )
+        raise PlanError(f"{refusal}, or a smaller batch_size, or more workers or threads")
     return replace(rule, chain=True)
 
 

@@ -23,6 +23,7 @@ from dpca.partition.whole import Whole
 from dpca.rules.base.minibatch import InBatches
 from dpca.rules.base.watched import Watched, moved
 from dpca.rules.certificates.sampled import Sampled
+from dpca.rules.incremental import incremental_svd, nystrom
 from dpca.rules.incremental.incremental_svd import IncrementalSVD
 from dpca.storage.errors import DataError
 from dpca.storage.run import Run
@@ -177,6 +178,25 @@ def test_results_do_not_depend_on_threads_that_are_faster(monkeypatch: pytest.Mo
         np.testing.assert_array_equal(second[name], value)
 
 
+@pytest.mark.parametrize("size", [20, 300])
+def test_eigenproblems_are_solved_in_one_block(size: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Processors of another kind may find other eigenvectors, and a basis turned by both would be neither."""
+    solved: set[str] = set()
+
+    def counted(function: Any) -> Any:
+        def call(*arguments: Any, **options: Any) -> Any:
+            solved.add(threading.current_thread().name)
+            return function(*arguments, **options)
+
+        return call
+
+    for module, name in ((incremental_svd, "truncate"), (nystrom, "truncate"), (nystrom, "_factored")):
+        monkeypatch.setattr(module, name, counted(getattr(module, name)))
+    x = samples(np.random.default_rng(1), 900, (20, 30), "f4")
+    spread_fold(rule_of(3, size, 900, oversampling=20), as_source(x), run=Run(threads=3))
+    assert solved == {"block-0"}
+
+
 @pytest.mark.parametrize("place", [(17, 0), (17, 3)])
 def test_a_value_that_is_not_finite_is_named(place: tuple[int, int]) -> None:
     x = samples(np.random.default_rng(0), 40, (4, 6), "f4")
@@ -283,18 +303,24 @@ def test_checkpoints_of_blocks_that_differ_are_not_mixed(tmp_path: Path) -> None
         np.testing.assert_array_equal(found[name], value)
 
 
-def test_blocks_are_cut_at_borders_of_chunks_unless_they_are_too_large(tmp_path: Path) -> None:
-    zarr.create_array(str(tmp_path / "x.zarr"), shape=(100, 30, 60, 1000), chunks=(10, 10, 60, 1000), dtype="f4")
+@pytest.mark.parametrize(
+    ("length", "chunk", "n", "cuts"),
+    [
+        (40, 10, 2, [(0, 20), (20, 40)]),
+        (44, 10, 2, [(0, 22), (22, 44)]),  # not 30 of 44
+        (50, 7, 2, [(0, 28), (28, 50)]),
+        (30, 30, 3, [(0, 10), (10, 20), (20, 30)]),
+        (2, 1, 5, [(0, 12), (12, 24), (24, 36), (36, 48), (48, 60)]),  # along the next axis
+    ],
+)
+def test_blocks_are_cut_at_borders_of_chunks_unless_they_differ(
+    tmp_path: Path, length: int, chunk: int, n: int, cuts: list[tuple[int, int]]
+) -> None:
+    zarr.create_array(str(tmp_path / "x.zarr"), shape=(100, length, 60), chunks=(10, chunk, 60), dtype="f4")
     source, rule = as_source(str(tmp_path / "x.zarr")), rule_of(3, 16, 100)
-    grid, plan = plan_spread(rule, source, Run(threads=2, memory=10**10))
-    assert [group.region[0] for group in plan.groups] == [(0, 20), (20, 30)]
-    with pytest.raises(PlanError) as refused:
-        plan_spread(rule, source, Run(threads=2, memory=10**7))
-    grid, plan = plan_spread(rule, source, Run(threads=2, memory=named_need(refused.value)))
-    assert grid.n_parts == 2
-    assert plan.groups[0].region == ((0, 15), (0, 60), (0, 1000))
-    whole = source.decoded_bytes(((0, 30), (0, 60), (0, 1000)))
-    assert plan.read_bytes == 100 * whole
+    _, plan = plan_spread(rule, source, Run(threads=n, memory=10**10))
+    assert [group.region[int(length == 2)] for group in plan.groups] == cuts
+    assert plan.read_bytes == 100 * 4 * length * 60
 
 
 def test_what_cannot_be_spread_is_refused(tmp_path: Path) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -13,6 +14,7 @@ from dpca import Progress, StreamingPCA
 from dpca.engine.folds.plan import PlanError
 from dpca.engine.folds.rehearsal import Workers, rehearsing
 from dpca.engine.sources.source import as_source
+from dpca.models.base import passes
 from dpca.storage.run import Run
 
 SHAPE = (40, 60, 50)
@@ -20,6 +22,14 @@ N = 160
 # The Gram matrix of all samples is no substitute then.
 OPTIONS: dict[str, Any] = {"n_components": 4, "random_state": 0, "oversampling": 20, "batch_size": 40}
 NOTE = "spread over 2 blocks"
+
+
+@pytest.fixture(autouse=True, scope="module")
+def _here() -> Iterator[None]:
+    """Fit in this process, also if another test has opened a cluster."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(passes, "default_client", lambda: None)
+        yield
 
 
 @pytest.fixture(scope="module")
@@ -129,6 +139,11 @@ def test_a_rehearsal_knows_it(store: str, tmp_path: Path) -> None:
     (cost,) = found.costs
     assert cost.n_samples == N
     assert min(cost.reading, cost.folding, cost.finishing) > 0
+    two, four = (cost.planned(Workers(n, 4, run.memory)) for n in (2, 4))
+    assert (len(two.groups), len(four.groups)) == (2, 4)
+    assert four.task_bytes < two.task_bytes <= run.memory
+    with pytest.raises(PlanError, match="workers"):
+        cost.planned(Workers(1, 1, run.memory))
 
 
 @pytest.mark.parametrize("options", [{"n_passes": 2}, {"keep_state": True}], ids=str)
