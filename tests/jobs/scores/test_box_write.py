@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import tracemalloc
+from dataclasses import replace
 from importlib import import_module
 from math import prod
 from pathlib import Path
@@ -32,11 +33,13 @@ from dpca.kernels.algebra import linalg
 from dpca.kernels.quality import ssim_per_sample
 from dpca.models.base import store
 from dpca.partition import LappedGrid, Whole
+from dpca.representation import base
 from dpca.representation.linear import LinearRepresentation
 from dpca.storage import Stack, open_stack, verify
 from dpca.storage.arrays.layout import Layout, boxes_of
 from dpca.storage.run import Run
 from tests.helpers.interrupted import interrupt_at
+from tests.helpers.sliced import Sliced
 from tests.jobs.scores.test_score_write import floats
 
 CASES: dict[str, Any] = {
@@ -318,3 +321,38 @@ def test_a_job_from_a_file_to_its_report(model: Any, small_boxes: None, tmp_path
     assert result.report["mse"] == pytest.approx(((a - b) ** 2).mean() / 255**2, rel=1e-6)
     assert list(Path(str(result.folder)).glob("comparison*"))
     assert not verify(tmp_path / "out.zarr")
+
+
+@pytest.mark.parametrize("name", ["volumes", "long cells"])
+def test_only_boxes_of_a_model_are_read(
+    name: str, small_boxes: None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The components may be in a store, from which only slices are read."""
+    (x, _, _, n_spatial), (stack, model) = CASES[name], stored(tmp_path, name)
+    mean, shape = model.mean_.reshape(x.shape[1:]), (-1, *x.shape[1:])
+    basis = replace(model.basis_, mean=Sliced(mean), components=Sliced(model.components_.reshape(shape)))
+    monkeypatch.setattr(base, "_HASHED_BYTES", 4000)
+    monkeypatch.setattr(boxes_module, "TRIED_BYTES", 4000)
+    transform_store(stack, tmp_path / "model.zarr", tmp_path / "numpy.zarr", reconstruct=True)
+    for module in (box_write, reconstruct, import_module("dpca.jobs.scores.transform")):
+        monkeypatch.setattr(module, "stored_basis", _cached(basis))
+    transform_store(stack, tmp_path / "model.zarr", tmp_path / "sliced.zarr", reconstruct=True)
+    reconstruct_store(tmp_path / "model.zarr", tmp_path / "sliced.zarr", tmp_path / "again.zarr", n_components=1)
+    for made in ("scores", "reconstructions", "mse", "ssim"):
+        one, other = (zarr.open_group(tmp_path / f"{kind}.zarr")[made][...] for kind in ("numpy", "sliced"))
+        np.testing.assert_array_equal(one, other)
+    boxes = plan_scores(as_source(stack), basis, stack.axes, reconstruct=True, budget=2**40)
+    assert isinstance(boxes, Boxes)
+    halos = [basis.aligned(with_halo(core, boxes.shape, n_spatial)) for core in boxes.decoded]
+    largest = max(prod(b - a for a, b in region) for region in (*halos, *boxes.encoded(basis)))
+    assert largest < x[0].size
+    assert basis.mean.largest <= largest
+    assert basis.components.largest <= largest * basis.score_shape[-1]
+
+
+def _cached(basis: Any) -> Any:
+    def stored_basis(*_: Any) -> Any:
+        return basis
+
+    stored_basis.cache_clear = lambda: None  # type: ignore[attr-defined]
+    return stored_basis
