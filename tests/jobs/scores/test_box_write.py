@@ -35,7 +35,7 @@ from dpca.models.base import store
 from dpca.partition import LappedGrid, Whole
 from dpca.representation import base
 from dpca.representation.linear import LinearRepresentation
-from dpca.storage import Stack, open_stack, verify
+from dpca.storage import DataError, Stack, open_stack, verify
 from dpca.storage.arrays.layout import Layout, boxes_of
 from dpca.storage.run import Run
 from tests.helpers.interrupted import interrupt_at
@@ -356,3 +356,11 @@ def _cached(basis: Any) -> Any:
 
     stored_basis.cache_clear = lambda: None  # type: ignore[attr-defined]
     return stored_basis
+
+
+def test_a_value_that_is_not_finite_is_named_and_leaves_nothing(small_boxes: None, tmp_path: Path) -> None:
+    stack, _ = stored(tmp_path, "floats")
+    zarr.open_array(tmp_path / "x.zarr")[5, 129, 0] = np.nan
+    with pytest.raises(DataError, match="5"):
+        transform_store(stack, tmp_path / "model.zarr", tmp_path / "out.zarr", reconstruct=True)
+    assert not (tmp_path / "out.zarr").exists()
