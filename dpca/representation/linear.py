@@ -29,6 +29,8 @@ _BLOCK_BYTES = 2**25
 _RUN_FEATURES = 2**14
 # Attributes of components that are read at a time.
 _READ_FEATURES = 2**21
+# Number of arrays of the size of a sample in the work on one, besides components.
+_OTHERS = 12
 # Upper limit of the squared length of a row that is zero up to rounding error.
 _ZERO_ROW = 1e-6
 
@@ -201,7 +203,18 @@ class LinearRepresentation(PickledByFields, Representation):
         mean = np.broadcast_to(np.zeros((), self.mean.dtype), part.sample_shape)
         rows = np.broadcast_to(np.zeros((), self.dtype), (self.score_shape[-1], *part.sample_shape))
         own = replace(self, partition=part, mean=mean, components=rows)
-        return own.work_bytes(n_rows, dtype, pixels=pixels) + mean.size * mean.itemsize + rows.size * rows.itemsize
+        # `work_bytes` counts two copies of the components. The first is the box itself, and only cells are cut.
+        fewer = (2 - self._box_copies) * rows.size * self.score_dtype(dtype).itemsize
+        return own.work_bytes(n_rows, dtype, pixels=pixels) + mean.size * mean.itemsize - fewer
+
+    @property
+    def _box_copies(self) -> int:
+        """Number of arrays of the size of the components of a box."""
+        return 2 if isinstance(self.partition, CellGrid) else 1
+
+    def box_features(self, n_bytes: int, itemsize: int) -> int:
+        """Return about the number of attributes of a box of which components and temporary arrays have these bytes."""
+        return n_bytes // (itemsize * (self._box_copies * self.components.shape[0] + _OTHERS))
 
     def _part(self, region: Region) -> Partition:
         shape = tuple(b - a for a, b in region)

@@ -139,7 +139,7 @@ def test_boxes_state_their_memory_without_reading() -> None:
     basis = made(Whole((40, 50)), 3)
     stored = replace(basis, mean=Sliced(basis.mean), components=Sliced(basis.components))
     region = ((0, 20), (0, 50))
-    assert stored.box_bytes(region, 2, np.uint8) == basis.box(region).work_bytes(2, np.uint8) + 1000 * (8 + 3 * 4)
+    assert stored.box_bytes(region, 2, np.uint8) == basis.box(region).work_bytes(2, np.uint8) + 1000 * (8 - 3 * 4)
     assert stored.components.largest == 0
     assert stored.held_bytes == 0
     assert basis.held_bytes == basis.nbytes
