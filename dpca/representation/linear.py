@@ -21,12 +21,17 @@ from dpca.partition.cells import CellGrid
 from dpca.partition.whole import Whole
 from dpca.representation.base import Representation, array_digest
 from dpca.representation.on_disk import ArrayOnDisk
+from dpca.storage.arrays.layout import box_shape, boxes_of
 from dpca.storage.transaction.workspace import fingerprint_of
 
 # Floating-point bytes of a tile that is mapped at a time: enough samples for matrix products that still fit the cache.
 _BLOCK_BYTES = 2**25
 # Attributes of parts that are centered and multiplied together, so that they stay in the cache of a core.
 _RUN_FEATURES = 2**14
+# Attributes of components that are read at a time.
+_READ_FEATURES = 2**21
+# Number of arrays of the size of a sample in the work on one, besides components.
+_OTHERS = 12
 # Upper limit of the squared length of a row that is zero up to rounding error.
 _ZERO_ROW = 1e-6
 
@@ -85,8 +90,16 @@ class LinearRepresentation(PickledByFields, Representation):
         if isinstance(self.components, ArrayOnDisk):
             return np.array([len(self.components)])
         # Rows have length 1 or 0, up to rounding error.
-        parts = self.partition.all_parts(self.components)
-        return np.array([(np.einsum("ij,ij->i", part, part) > 0.5).sum() for part in parts])
+        if not self.divides:
+            return np.array([(_squares(part) > 0.5).sum() for part in self.partition.all_parts(self.components)])
+        shape = self.sample_shape
+        unit = tuple(b for _, b in self.aligned(tuple((0, 1) for _ in shape)))
+        squares = np.zeros(self.score_shape)
+        for region in boxes_of(shape, box_shape(shape, _READ_FEATURES, unit)):
+            own = self.box(region)
+            here = squares[self.score_places(region)]
+            here += np.stack(list(map(_squares, own.partition.all_parts(own.components)))).reshape(here.shape)
+        return np.ravel((squares > 0.5).sum(axis=-1))
 
     @property
     def dtype(self) -> np.dtype[Any]:
@@ -193,7 +206,18 @@ class LinearRepresentation(PickledByFields, Representation):
         mean = np.broadcast_to(np.zeros((), self.mean.dtype), part.sample_shape)
         rows = np.broadcast_to(np.zeros((), self.dtype), (self.score_shape[-1], *part.sample_shape))
         own = replace(self, partition=part, mean=mean, components=rows)
-        return own.work_bytes(n_rows, dtype, pixels=pixels) + mean.size * mean.itemsize + rows.size * rows.itemsize
+        # `work_bytes` counts two copies of the components. The first is the box itself, and only cells are cut.
+        fewer = (2 - self._box_copies) * rows.size * self.score_dtype(dtype).itemsize
+        return own.work_bytes(n_rows, dtype, pixels=pixels) + mean.size * mean.itemsize - fewer
+
+    @property
+    def _box_copies(self) -> int:
+        """Number of arrays of the size of the components of a box."""
+        return 2 if isinstance(self.partition, CellGrid) else 1
+
+    def box_features(self, n_bytes: int, itemsize: int) -> int:
+        """Return about the number of attributes of a box of which components and temporary arrays have these bytes."""
+        return n_bytes // (itemsize * (self._box_copies * self.components.shape[0] + _OTHERS))
 
     def _part(self, region: Region) -> Partition:
         shape = tuple(b - a for a, b in region)
@@ -299,6 +323,8 @@ class LinearRepresentation(PickledByFields, Representation):
             return partition.split(x, parts, everywhere, np.empty(size, partition.split_dtype(x.dtype)))
 
         tiles = []
+        # In a box of a sample, rows of the components are arbitrarily short, and none is left out.
+        whole = isinstance(partition, Whole)
         for parts in self._parts:
             means, rows = cut(mean, parts), cut(components, parts)
             runs: list[_CellRun] = []
@@ -308,7 +334,9 @@ class LinearRepresentation(PickledByFields, Representation):
             ):
                 (first, _), *others = equal
                 here = slice(first, first + 1 + len(others))
-                runs.append(_CellRun(parts[here.start], here.start, _stacked(means[here]), _products(rows[here])))
+                ranks = [len(part) if whole else _rank(part) for part in rows[here]]
+                products = _products(rows[here], ranks)
+                runs.append(_CellRun(parts[here.start], here.start, _stacked(means[here]), products))
             tiles.append((parts, runs))
         return tiles
 
@@ -335,9 +363,8 @@ def _uncentered(x: Array, mean: Array, pixels: Pixels | None) -> Array:
     return x if pixels is None else to_pixels(x, *pixels)
 
 
-def _products(parts: list[Array]) -> list[tuple[slice, Array]]:
+def _products(parts: list[Array], ranks: list[int]) -> list[tuple[slice, Array]]:
     """Group consecutive parts of equal rank; return them with their components (count, rank, n_features)."""
-    ranks = list(map(_rank, parts))
     products = []
     for rank, equal in itertools.groupby(range(len(parts)), ranks.__getitem__):
         chosen = list(equal)
@@ -360,7 +387,13 @@ def _scores_of(run: _CellRun, some: slice, rows: Array, scores: Array) -> Array:
     return scores[:, run.first + some.start : run.first + some.stop, : rows.shape[1]].swapaxes(0, 1)
 
 
+def _squares(rows: Array) -> Array:
+    """Return the squared lengths (k,) of rows (k, d)."""
+    squares: Array = np.einsum("ij,ij->i", rows, rows)
+    return squares
+
+
 def _rank(rows: Array) -> int:
     """Return the number of rows (k, d) up to the last one of length 1; others have length 0 up to rounding error."""
-    used = np.flatnonzero(np.einsum("ij,ij->i", rows, rows) > _ZERO_ROW)
+    used = np.flatnonzero(_squares(rows) > _ZERO_ROW)
     return int(used[-1]) + 1 if used.size else 0

@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from dpca.kernels.pixels import Pixels
 from dpca.partition import CellGrid, LappedGrid, Whole
 from dpca.partition.base import Partition
-from dpca.representation import base
+from dpca.representation import base, linear
 from dpca.representation.base import array_digest
 from dpca.representation.linear import LinearRepresentation
 from dpca.representation.whitened import Whitened
@@ -73,6 +73,20 @@ def test_boxes_are_the_whole(case, k, n, dtype) -> None:
     assert stored.mean.largest <= largest
 
 
+@settings(deadline=None)
+@given(divided(), st.integers(1, 4))
+def test_ranks_are_counted_in_boxes(case, k) -> None:
+    partition = case[0]
+    basis = made(partition, k)
+    expected = [min(k, partition.n_features(i)) for i in range(partition.n_parts)]
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(linear, "_READ_FEATURES", 50)
+        stored = replace(basis, components=Sliced(basis.components))
+        np.testing.assert_array_equal(stored.ranks, expected)
+    np.testing.assert_array_equal(basis.ranks, expected)
+    assert basis.ranks.shape == (partition.n_parts,)
+
+
 def test_only_the_first_components_are_read() -> None:
     basis = made(Whole((6, 7)), 4)
     stored = replace(basis, components=Sliced(basis.components))
@@ -82,6 +96,16 @@ def test_only_the_first_components_are_read() -> None:
     assert part.score_shape == (2,)
     scales = Whitened(basis.partition, basis.mean, basis.components, np.arange(1, 5.0)).box(((0, 3), (2, 7)), 2).scales
     np.testing.assert_array_equal(scales, [1, 2])
+
+
+def test_short_rows_of_a_box_are_used() -> None:
+    """Almost all of a component may lie in another box."""
+    components = np.full((1, 100), 1e-4, np.float32)
+    components[0, 0] = 1
+    basis = LinearRepresentation(Whole((100,)), np.zeros(100), components)
+    x = np.full((1, 100), 50.0, np.float32)
+    parts = [basis.box(((a, a + 10),)).encode(x[:, a : a + 10])[0, 0] for a in range(0, 100, 10)]
+    np.testing.assert_allclose(parts, [50.045, *[0.05] * 9], rtol=1e-5)
 
 
 def test_a_box_is_aligned_with_cells() -> None:
@@ -115,7 +139,7 @@ def test_boxes_state_their_memory_without_reading() -> None:
     basis = made(Whole((40, 50)), 3)
     stored = replace(basis, mean=Sliced(basis.mean), components=Sliced(basis.components))
     region = ((0, 20), (0, 50))
-    assert stored.box_bytes(region, 2, np.uint8) == basis.box(region).work_bytes(2, np.uint8) + 1000 * (8 + 3 * 4)
+    assert stored.box_bytes(region, 2, np.uint8) == basis.box(region).work_bytes(2, np.uint8) + 1000 * (8 - 3 * 4)
     assert stored.components.largest == 0
     assert stored.held_bytes == 0
     assert basis.held_bytes == basis.nbytes

@@ -49,7 +49,7 @@ STORES = (
 DAYS, LATER = 40, 14
 
 
-def small_shards(shape: Any, itemsize: int, axes: Any, cell_shape: Any = None, *_: Any) -> Layout:
+def small_shards(shape: Any, itemsize: int, axes: Any, cell_shape: Any = None, *_: Any, **__: Any) -> Layout:
     """Cut a stack into several shards of several chunks, however small it is."""
     return Layout((4, 12, *shape[2:]), (8, 24, *shape[2:]))
 

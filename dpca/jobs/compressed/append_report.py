@@ -5,13 +5,17 @@ from __future__ import annotations
 import os
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict
+from functools import partial
 from typing import Any
+
+import numpy as np
 
 from dpca import plots
 from dpca.jobs.base.input_stack import compressed_bytes
 from dpca.jobs.base.stages import StageCost
 from dpca.jobs.scores.report import pictured, quality_numbers
-from dpca.plots.given import worst_first
+from dpca.plots.given import boxes_of, samples_given, worst_first
+from dpca.plots.panels import overview
 from dpca.report.record import read_pictures, report_folder, write_report
 from dpca.representation.compressed.compressed import Compressed, compressed_in
 from dpca.storage.arrays.arrays import open_written
@@ -78,11 +82,13 @@ def renew_report(
     }
     first = len(before)
     worst = [first + i for i in worst_first({name: values[first:] for name, values in quality.items()})[:_SHOWN]]
-    originals = {i: new.samples[i - first] for i in worst}
+    samples, axes, boxes = samples_given(new), new.axes[1:], boxes_of(longer)
+    originals = {i: samples.overview(i - first) for i in worst}
+    rebuilt = np.stack([overview(partial(boxes, i), longer.shape[1:], longer.dtype.itemsize, axes) for i in worst])
     bounds = tuple(report["data_range"])
     figures: dict[str, Any] = read_pictures(folder, besides=_RENEWED)
     if "ssim" in quality:
         figures[_RENEWED] = plots.ssim_histogram(quality["ssim"])
-    figures["appended"] = pictured(originals, longer[worst], longer.names, quality.get("ssim"), bounds, new.axes[1:])
+    figures["appended"] = pictured(originals, rebuilt, longer.names, quality.get("ssim"), bounds, axes)
     title = f"Cell PCA of {longer.facts['source'].get('name') or 'a stack'}"
     write_report(folder, renewed, figures, title=title, captions=_CAPTIONS)

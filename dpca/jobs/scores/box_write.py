@@ -230,6 +230,7 @@ def write_score_boxes(
         parts = [measuring.quality(number, box) for box in range(len(boxes.decoded))]
         quality.append({name: np.sum([part[name] for part in parts], axis=0) / counts[name] for name in parts[0]})
     write_quality(group, quality, found.dims[0] if coordinates else SAMPLE)
+    stored_basis.cache_clear()  # it may take gigabytes
     return peak
 
 

@@ -107,8 +107,7 @@ def possible_boxes(
     basis: LinearRepresentation, shape: tuple[int, ...], dtype: np.dtype[Any], axes: Sequence[str]
 ) -> Iterator[Boxes]:
     """Yield boxes of decreasing size, at least two for a sample."""
-    work, k = basis.score_dtype(dtype).itemsize, basis.score_shape[-1]
-    most = max(_LEAST_BOX, _BOX_BYTES // (work * (3 * k + 10)))
+    most = max(_LEAST_BOX, basis.box_features(_BOX_BYTES, basis.score_dtype(dtype).itemsize))
     rows = unit_rows(basis, shape[0], dtype)
     previous = None
     while most >= _LEAST_BOX:

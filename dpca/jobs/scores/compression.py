@@ -120,7 +120,8 @@ def compress(
         stated = {} if request is None else {"request": request}
         if settings.goal is None:
             model_path = work.store / "model"
-            fitted = fit_recorded(settings.model, stack, model_path, record, run)
+            # The model is not kept: of large samples, it takes gigabytes.
+            reached = reached_target(fit_recorded(settings.model, stack, model_path, record, run).model)
             run.say(f"write scores{', reconstructions and their' if settings.reconstruct else ' and'} quality")
             cost = fill_scores(
                 stack,
@@ -128,7 +129,7 @@ def compress(
                 work,
                 reconstruct=settings.reconstruct,
                 ssim=settings.measures_ssim,
-                facts={**_facts(settings), **reached_target(fitted.model), **stated},
+                facts={**_facts(settings), **reached, **stated},
                 run=run,
             )
             record.keep("scores", cost)

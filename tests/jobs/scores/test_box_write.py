@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import tracemalloc
+from dataclasses import replace
 from importlib import import_module
 from math import prod
 from pathlib import Path
@@ -32,11 +33,13 @@ from dpca.kernels.algebra import linalg
 from dpca.kernels.quality import ssim_per_sample
 from dpca.models.base import store
 from dpca.partition import LappedGrid, Whole
+from dpca.representation import base
 from dpca.representation.linear import LinearRepresentation
-from dpca.storage import Stack, open_stack, verify
+from dpca.storage import DataError, Stack, open_stack, verify
 from dpca.storage.arrays.layout import Layout, boxes_of
 from dpca.storage.run import Run
 from tests.helpers.interrupted import interrupt_at
+from tests.helpers.sliced import Sliced
 from tests.jobs.scores.test_score_write import floats
 
 CASES: dict[str, Any] = {
@@ -44,6 +47,7 @@ CASES: dict[str, Any] = {
     "color": (floats(6, (90, 100, 3), 0, 255).astype(np.uint8), PCA(3), (2, 90, 100, 3), 2),
     "floats": (floats(9, (130, 90), -3, 5).astype(np.float32), PCA(4), (4, 40, 90), 2),
     "one sample a chunk, float64": (floats(5, (130, 110), 0, 1), PCA(2), (1, 130, 110), 2),
+    "of variance 1": (floats(6, (90, 100), 0, 255).astype(np.uint8), PCA(3, whiten=True), (2, 90, 100), 2),
     "vectors": (floats(6, (40000,), 0, 1).astype(np.float32), PCA(2), (3, 1000), 0),
     "cells": (floats(5, (70, 50, 36), 0, 255).astype(np.uint8), CellPCA(3, cell_shape=5), (1, 17, 20, 36), 3),
     "long cells": (floats(6, (90, 100, 3), 0, 255).astype(np.uint8), CellPCA(2, cell_shape=(90, 7)), (1, 9, 100, 3), 2),
@@ -103,7 +107,7 @@ def test_boxes_give_what_whole_samples_give(
     assert boxes["scores"].shards[0] == min(4, len(x))
     assert sorted(boxes.array_keys()) == sorted(whole.array_keys())
     low, high = stack.data_range
-    scale = np.sqrt(model.explained_variance_.max())
+    scale = 1 if getattr(model, "whiten", False) else np.sqrt(model.explained_variance_.max())
     np.testing.assert_allclose(boxes["scores"][...], whole["scores"][...], atol=1e-5 * scale)
     same_up_to_ties(boxes["reconstructions"][...], whole["reconstructions"][...], high - low)
     rebuilt = boxes["reconstructions"][...]
@@ -317,3 +321,46 @@ def test_a_job_from_a_file_to_its_report(model: Any, small_boxes: None, tmp_path
     assert result.report["mse"] == pytest.approx(((a - b) ** 2).mean() / 255**2, rel=1e-6)
     assert list(Path(str(result.folder)).glob("comparison*"))
     assert not verify(tmp_path / "out.zarr")
+
+
+@pytest.mark.parametrize("name", ["volumes", "long cells"])
+def test_only_boxes_of_a_model_are_read(
+    name: str, small_boxes: None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The components may be in a store, from which only slices are read."""
+    (x, _, _, n_spatial), (stack, model) = CASES[name], stored(tmp_path, name)
+    mean, shape = model.mean_.reshape(x.shape[1:]), (-1, *x.shape[1:])
+    basis = replace(model.basis_, mean=Sliced(mean), components=Sliced(model.components_.reshape(shape)))
+    monkeypatch.setattr(base, "_HASHED_BYTES", 4000)
+    monkeypatch.setattr(boxes_module, "TRIED_BYTES", 4000)
+    transform_store(stack, tmp_path / "model.zarr", tmp_path / "numpy.zarr", reconstruct=True)
+    for module in (box_write, reconstruct, import_module("dpca.jobs.scores.transform")):
+        monkeypatch.setattr(module, "stored_basis", _cached(basis))
+    transform_store(stack, tmp_path / "model.zarr", tmp_path / "sliced.zarr", reconstruct=True)
+    reconstruct_store(tmp_path / "model.zarr", tmp_path / "sliced.zarr", tmp_path / "again.zarr", n_components=1)
+    for made in ("scores", "reconstructions", "mse", "ssim"):
+        one, other = (zarr.open_group(tmp_path / f"{kind}.zarr")[made][...] for kind in ("numpy", "sliced"))
+        np.testing.assert_array_equal(one, other)
+    boxes = plan_scores(as_source(stack), basis, stack.axes, reconstruct=True, budget=2**40)
+    assert isinstance(boxes, Boxes)
+    halos = [basis.aligned(with_halo(core, boxes.shape, n_spatial)) for core in boxes.decoded]
+    largest = max(prod(b - a for a, b in region) for region in (*halos, *boxes.encoded(basis)))
+    assert largest < x[0].size
+    assert basis.mean.largest <= largest
+    assert basis.components.largest <= largest * basis.score_shape[-1]
+
+
+def _cached(basis: Any) -> Any:
+    def stored_basis(*_: Any) -> Any:
+        return basis
+
+    stored_basis.cache_clear = lambda: None  # type: ignore[attr-defined]
+    return stored_basis
+
+
+def test_a_value_that_is_not_finite_is_named_and_leaves_nothing(small_boxes: None, tmp_path: Path) -> None:
+    stack, _ = stored(tmp_path, "floats")
+    zarr.open_array(tmp_path / "x.zarr")[5, 129, 0] = np.nan
+    with pytest.raises(DataError, match="5"):
+        transform_store(stack, tmp_path / "model.zarr", tmp_path / "out.zarr", reconstruct=True)
+    assert not (tmp_path / "out.zarr").exists()

@@ -15,8 +15,10 @@ from matplotlib.figure import Figure
 
 import dpca
 from dpca import plots
+from dpca.engine.sources.source import as_source
 from dpca.explore.opening import open_explorer
 from dpca.jobs import CompressionSettings, compress, encode_store, fit_store, plan_job, transform_store
+from dpca.models.base.value_range import spanned_range
 from dpca.report.record import format_table
 from dpca.storage import StoreError, open_stack
 from dpca.storage.input import open_input
@@ -157,3 +159,10 @@ def test_photographs_of_8_bits_are_shown_as_they_are_unless_they_are_black() -> 
     np.testing.assert_array_equal(shown, photographs[0])
     (shown, *_) = (np.asarray(image.get_array()) for image in plots.image_grid(photographs // 10).artists)
     assert (shown.min(), shown.max()) == (0, 255)
+
+
+def test_the_range_of_samples_with_long_rows(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Even one row of a sample is more than is read at a time."""
+    x = np.random.default_rng(0).normal(size=(5, 3, 700)).astype(np.float32)
+    monkeypatch.setattr("dpca.models.base.value_range._TOGETHER", 1000)
+    assert spanned_range(as_source(x), Run()) == (x.min(), x.max())

@@ -147,7 +147,7 @@ def one_by_one(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[int]]:
 def shards(color: Case, monkeypatch: pytest.MonkeyPatch) -> int:
     """Shards of 16 samples, the last one short."""
     layout = Layout((8, 15, 13, 3), (16, 30, 26, 3))
-    monkeypatch.setattr(score_write, "choose_layout", lambda *_: layout)
+    monkeypatch.setattr(score_write, "choose_layout", lambda *_, **__: layout)
     return 5
 
 

@@ -198,3 +198,11 @@ def test_no_sample_is_in_memory(small_shards: None, tmp_path: Path) -> None:
     tracemalloc.stop()
     assert peak < x[0].nbytes
     np.testing.assert_array_equal(open_stack(tmp_path / "out.zarr").samples[...], x)
+
+
+@pytest.mark.parametrize("kind", ["npy", "zarr", "hdf5"])
+def test_workers_write_parts(kind: str, small_shards: None, tmp_path: Path, cluster: Any) -> None:
+    x = stack_values(np.float32)
+    stack = ingest(SOURCES[kind](tmp_path, x), tmp_path / "out.zarr", run=Run(client=cluster))
+    np.testing.assert_array_equal(stack.samples[...], x)
+    assert prod(stack.samples.shards) < x[0].size
