@@ -66,8 +66,8 @@ class LinearRepresentation(PickledByFields, Representation):
     """
 
     partition: Partition
-    mean: Array
-    components: Array
+    mean: Any  # Array or ArrayOnDisk
+    components: Any
 
     @property
     def scores_kind(self) -> str:  # type: ignore[override]

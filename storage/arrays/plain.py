@@ -107,7 +107,7 @@ def _read_part(handle: int, of: Sequence[range], chunk: Sequence[int], target: A
 
 def _fill(handle: int, values: Array, first: int) -> None:
     """Fill a contiguous array with the values of a file from number ``first`` on."""
-    buffer, offset = memoryview(values.reshape(-1)).cast("B"), first * values.itemsize
+    buffer, offset = values.reshape(-1).data.cast("B"), first * values.itemsize
     while buffer:
         got = os.preadv(handle, [buffer], offset)
         if not got:

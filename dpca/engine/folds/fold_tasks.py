@@ -44,7 +44,9 @@ class ResultWriter(Protocol):
     It is part of the identity of a fold: a fold that resumes relies on what was written before.
     """
 
-    kept_bytes: int  #: bytes of what remains of a result
+    @property
+    def kept_bytes(self) -> int:
+        """Bytes of what remains of a result."""
 
     def write(self, part: int, result: dict[str, Array]) -> dict[str, Array]:
         """Write the result of a part, and return what the calling process needs of it."""

@@ -112,7 +112,8 @@ class LinearModel(ClassNamePrefixFeaturesOutMixin, ComponentModel):  # type: ign
     @property
     def _arrays(self) -> tuple[Any, Any]:
         """The mean and the components, in memory or on disk."""
-        return tuple(self._on_disk.values()) if self._on_disk else (self.mean_, self.components_)
+        kept = self._on_disk
+        return (kept["mean"], kept["components"]) if kept else (self.mean_, self.components_)
 
     def _each_sample(
         self, X: Any, function: Any, basis: Any, shape: tuple[int, ...], dtype_for: Callable[[DTypeLike], DTypeLike]
@@ -290,7 +291,7 @@ def _likelihoods_by_blocks(model: Likelihood, x: Any) -> da.Array:
 
 
 # Functions of each sample, and the same for components on disk.
-_BY_BLOCKS = {
+_BY_BLOCKS: dict[Any, Callable[[Any, Any], da.Array]] = {
     Representation.encode: _scores_by_blocks,
     residual_scores: _residuals_by_blocks,
     log_likelihoods: _likelihoods_by_blocks,

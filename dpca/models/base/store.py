@@ -55,7 +55,7 @@ class StoreContents:
         Coordinates that do not belong to an axis of a sample, such as the times of the fit.
     """
 
-    arrays: Mapping[str, tuple[Array, Sequence[str]]]
+    arrays: Mapping[str, tuple[Any, Sequence[str]]]
     facts: Mapping[str, Any]
     version: int
     identity: Sequence[Any] | None = None

@@ -18,7 +18,7 @@ from dpca.kernels.inner_products import Kernel
 from dpca.models.base.attribute_blocks import attribute_blocks, halved
 from dpca.models.base.passes import Passes
 from dpca.partition.cells import CellGrid
-from dpca.rules.covariance.dual import BlockGram, centered_gram, is_exact, product_dtype
+from dpca.rules.dual.gram import BlockGram, centered_gram, is_exact, product_dtype
 from dpca.storage.remote.memory import usable_bytes
 
 # Bytes of the samples of a task of `transform`: those to transform, and all landmarks, at some attributes. A chunk is

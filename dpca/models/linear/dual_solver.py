@@ -21,18 +21,9 @@ from dpca.models.linear.solver_problem import Found, SolverProblem
 from dpca.models.linear.window_solver import Windows, dual_of_windows, plan_windows
 from dpca.partition.cells import CellGrid
 from dpca.rules.base.rule import Rule
-from dpca.rules.covariance.dual import (
-    BlockGram,
-    DualComponents,
-    centered_gram,
-    components_rule,
-    dual_basis,
-    dual_share,
-    dual_weights,
-    is_exact,
-    orthonormal_weights,
-    product_dtype,
-)
+from dpca.rules.dual.components import DualComponents, components_rule
+from dpca.rules.dual.gram import BlockGram, centered_gram, is_exact, product_dtype
+from dpca.rules.dual.weights import dual_basis, dual_share, dual_weights, orthonormal_weights
 from dpca.storage.errors import DataError
 from dpca.storage.remote.memory import usable_bytes
 
@@ -235,8 +226,8 @@ def _cuts(shape: tuple[int, ...], chunks: tuple[int, ...]) -> Iterator[CellGrid]
             yield CellGrid(shape, tuple(cell))
         in_chunks = [math.ceil(length / chunk) for length, chunk in zip(cell, chunks, strict=True)]
         if max(in_chunks) > 1:
-            axis = int(np.argmax(in_chunks))
-            cell[axis] = (in_chunks[axis] - max(1, in_chunks[axis] // 3)) * chunks[axis]
+            most = int(np.argmax(in_chunks))
+            cell[most] = (in_chunks[most] - max(1, in_chunks[most] // 3)) * chunks[most]
         elif (axis := next((i for i, length in enumerate(cell) if length > 1), None)) is not None:
             cell[axis] = _shorter(cell[axis], min(chunks[axis], shape[axis]), divides=chunks[axis] < shape[axis])
         else:

@@ -30,11 +30,11 @@ from dpca.models.linear.pca_solvers import (
     DEFAULT_ITERATIONS,
     DEFAULT_TOLERANCE,
     SOLVERS,
-    SolverProblem,
     choose_solver,
     instead_of_basis,
     plan_first_pass,
 )
+from dpca.models.linear.solver_problem import SolverProblem
 from dpca.parameters.linear import PCAParameters
 from dpca.representation.base import Representation
 from dpca.storage.errors import DataError

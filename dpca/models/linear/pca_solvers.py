@@ -21,10 +21,10 @@ from dpca.rules.base.orthonormal import orthonormalize
 from dpca.rules.base.state import State
 from dpca.rules.covariance.covariance import CovariancePCA
 from dpca.rules.covariance.covariance_product import CovarianceProduct, Refinement
-from dpca.rules.covariance.dual import dual_bytes
 from dpca.rules.covariance.measured import half_step, measured_bound, next_iterate, rayleigh_ritz
 from dpca.rules.covariance.power_iteration import PowerIteration
 from dpca.rules.covariance.vr_pca import VRPCA
+from dpca.rules.dual.gram import dual_bytes
 
 # Largest number of samples of one step of VR-PCA. The root of all samples is also a limit: the rate is too large
 # beyond it.

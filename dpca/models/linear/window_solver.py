@@ -17,16 +17,9 @@ from dpca.models.base.attribute_blocks import attribute_blocks, joined
 from dpca.models.base.parameters import no_values
 from dpca.models.base.passes import Passes
 from dpca.partition.cells import CellGrid
-from dpca.rules.covariance.dual import (
-    BlockGram,
-    DualComponents,
-    centered_gram,
-    dual_basis,
-    dual_share,
-    dual_weights,
-    is_exact,
-    product_dtype,
-)
+from dpca.rules.dual.components import DualComponents
+from dpca.rules.dual.gram import BlockGram, centered_gram, is_exact, product_dtype
+from dpca.rules.dual.weights import dual_basis, dual_share, dual_weights
 from dpca.storage.remote.memory import usable_bytes
 
 

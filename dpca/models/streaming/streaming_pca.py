@@ -34,7 +34,9 @@ from dpca.models.base.parameters import check_parameters, checked_rank, explaine
 from dpca.models.base.passes import Passes
 from dpca.models.base.samples import first_magnitude, varied_source
 from dpca.models.base.store import StoredModel
-from dpca.models.linear.pca_solvers import SolverProblem, dual, plan_first_pass
+from dpca.models.linear.dual_solver import dual
+from dpca.models.linear.pca_solvers import plan_first_pass
+from dpca.models.linear.solver_problem import SolverProblem
 from dpca.models.streaming.execution import executed, spread_rule
 from dpca.models.streaming.streamed_model import CERTIFICATE, StreamedModel
 from dpca.models.streaming.streaming_methods import (

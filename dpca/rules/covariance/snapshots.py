@@ -2,7 +2,7 @@
 
 The method of snapshots (Sirovich 1987, part I, section 4): the Gram matrix of n centered samples has the eigenvalues of
 their scatter matrix. For its eigenvectors u, the components are X^T u / sqrt(eigenvalue). For n < d the samples take
-less memory than a covariance, and their products less time. `dpca.rules.covariance.dual` divides samples that are too
+less memory than a covariance, and their products less time. `dpca.rules.dual` divides samples that are too
 large for a task.
 """
 

@@ -15,7 +15,8 @@ from dpca.engine.sources.source import Source
 from dpca.kernels.algebra import linalg
 from dpca.kernels.algebra.types import Array
 from dpca.models.base.passes import Passes
-from dpca.models.linear.pca_solvers import SolverProblem, dual
+from dpca.models.linear.dual_solver import dual
+from dpca.models.linear.solver_problem import SolverProblem
 from dpca.partition.whole import Whole
 from dpca.pipelines.studies.captured import captured_by
 from dpca.rules.covariance.covariance import Covariance

@@ -18,7 +18,7 @@ from dpca.engine.folds.rehearsal import Workers, rehearsing
 from dpca.engine.sources.source import as_source
 from dpca.jobs import fit_store
 from dpca.models.linear import component_store, dual_solver
-from dpca.rules.covariance.dual import DualComponents
+from dpca.rules.dual.components import DualComponents
 from dpca.storage.errors import DataError, StoreError
 from dpca.storage.run import Run
 from dpca.storage.stack import open_stack

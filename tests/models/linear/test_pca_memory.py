@@ -23,7 +23,8 @@ from dpca.engine.sources.source import as_source
 from dpca.storage.remote.memory import peak_resident_bytes
 from dpca.partition.whole import Whole
 from dpca.rules.covariance.covariance_product import RayleighRitz
-from dpca.rules.covariance.dual import BlockGram, DualComponents
+from dpca.rules.dual.components import DualComponents
+from dpca.rules.dual.gram import BlockGram
 from dpca.rules.base.minibatch import InBatches
 from dpca.rules.covariance.vr_pca import VRPCA
 from dpca.storage.run import Run

@@ -24,7 +24,6 @@ from dpca.rules.base.watched import Watched
 from dpca.rules.certificates.sampled import Sampled
 from dpca.rules.covariance.covariance import Covariance, CovariancePCA
 from dpca.rules.covariance.covariance_product import CovarianceProduct, RayleighRitz, Refinement
-from dpca.rules.covariance.dual import BlockGram, DualComponents
 from dpca.rules.covariance.extremes import Extremes
 from dpca.rules.covariance.moments import Moments
 from dpca.rules.covariance.patch_covariance import PatchCovariancePCA
@@ -33,6 +32,8 @@ from dpca.rules.covariance.power_iteration import PowerIteration
 from dpca.rules.covariance.snapshots import SnapshotPCA
 from dpca.rules.covariance.spectral import SpectralSVD
 from dpca.rules.covariance.vr_pca import VRPCA
+from dpca.rules.dual.components import DualComponents
+from dpca.rules.dual.gram import BlockGram
 from dpca.rules.kernel.gains import gains_of
 from dpca.rules.kernel.kha import KernelHebbian, begin
 from dpca.storage.transaction.checkpoints import Checkpoints

@@ -8,8 +8,10 @@ from fractions import Fraction
 import numpy as np
 import pytest
 
-from dpca.rules.covariance import dual
-from dpca.rules.covariance.dual import BlockGram, DualComponents, centered_gram, dual_basis, dual_weights, product_dtype
+from dpca.rules.dual import components as dual
+from dpca.rules.dual.components import DualComponents
+from dpca.rules.dual.gram import BlockGram, centered_gram, product_dtype
+from dpca.rules.dual.weights import dual_basis, dual_weights
 from tests.rules.streams import fit
 
 
