@@ -6,11 +6,13 @@ import os
 from pathlib import Path
 from typing import Any
 
+import numcodecs  # type: ignore[import-untyped]
 import numpy as np
 import pytest
 import zarr
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from zarr.codecs import BloscCodec, ZstdCodec
 
 from dpca.storage.arrays import plain
 from dpca.storage.arrays.reading import open_array, read_into
@@ -42,6 +44,64 @@ def test_any_box_is_that_of_the_array(
         else:
             read_into(array, taken, values)
         np.testing.assert_array_equal(values, x[taken])
+
+
+CODECS = {
+    "zstd": (ZstdCodec(), numcodecs.Zstd(3)),
+    "zstd with checksum": (ZstdCodec(level=5, checksum=True), numcodecs.Zstd(1, checksum=True)),
+    "blosc": (BloscCodec(cname="lz4"), numcodecs.Blosc("zstd", shuffle=numcodecs.Blosc.BITSHUFFLE)),
+}
+
+
+@pytest.mark.parametrize("name", CODECS)
+@pytest.mark.parametrize("zarr_format", [2, 3])
+@settings(max_examples=25, deadline=None)
+@given(boxes(), st.sampled_from(["uint16", "float64"]))
+def test_boxes_of_large_compressed_chunks(
+    tmp_path_factory: pytest.TempPathFactory, zarr_format: Any, name: str, box: Any, dtype: str
+) -> None:
+    shape, chunks, taken = box
+    path = tmp_path_factory.mktemp("packed") / "x.zarr"
+    x = np.arange(1, 1 + np.prod(shape)).reshape(shape).astype(dtype)
+    zarr.create_array(path, data=x, chunks=chunks, compressors=CODECS[name][zarr_format == 2], zarr_format=zarr_format)
+    array, values = open_array(path), np.full(x[taken].shape, 77, dtype)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(plain, "_LARGE", 1)
+        assert plain.read_plain(array, [range(s.start, s.stop) for s in taken], values) == bool(values.size)
+    np.testing.assert_array_equal(values, x[taken])
+
+
+@pytest.mark.parametrize("name", CODECS)
+def test_a_chunk_of_another_size_or_with_a_torn_end_is_never_read(
+    tmp_path: Path, name: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(plain, "_LARGE", 1)
+    x, out = np.arange(1.0, 4097.0).reshape(64, 64), np.empty((64, 64))
+    zarr.create_array(tmp_path / "x.zarr", data=x, chunks=(64, 64), compressors=CODECS[name][0])
+    array, chunk = open_array(tmp_path / "x.zarr"), tmp_path / "x.zarr" / "c" / "0" / "0"
+    whole = chunk.read_bytes()
+    codec = CODECS[name][1]
+    for content in (
+        codec.encode(x[:63]),
+        codec.encode(np.r_[x, x]),
+        whole[:-9],
+        whole[: len(whole) // 2],
+        whole[:5],
+        b"",
+    ):
+        chunk.write_bytes(content)
+        with pytest.raises(StoreError):
+            read_into(array, (slice(None),) * 2, out)
+    chunk.write_bytes(whole)
+    read_into(array, (slice(None),) * 2, out)
+    np.testing.assert_array_equal(out, x)
+
+
+def test_sizes_of_frames_of_any_length() -> None:
+    for n in (0, 1, 255, 256, 257, 65_535, 65_536, 66_000, 3 * 2**20):
+        for checksum in (False, True):
+            encoded = np.frombuffer(numcodecs.Zstd(1, checksum=checksum).encode(bytes(n)), np.uint8)
+            assert plain._decoded_bytes(encoded, numcodecs.Zstd()) == n
 
 
 OTHERS: tuple[dict[str, Any], ...] = (
