@@ -3,39 +3,37 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from typing import Any
 
 import numpy as np
 from numpy.typing import DTypeLike
 
+from dpca.engine.folds.fold_tasks import ResultWriter
 from dpca.engine.folds.plan import PlanError
 from dpca.kernels.algebra.types import Array
 from dpca.models.base.passes import Passes
 from dpca.partition.cells import CellGrid
 
-# Largest number of blocks. Each block may require a read of all data.
-_MOST_BLOCKS = 256
 # Largest number of attributes of a block: the sum of the squares of 16 bits stays below 2^63.
 _LARGEST_BLOCK = 2**30
+# Most times that a chunk is decoded in a pass, if it extends over several blocks.
+_MOST_READS = 256
+# Time to decode a byte, in times to move one (measured with raw chunks).
+_DECODING = 4.0
+# A task that reads fewer bytes is not worth another block.
+_SHORT_TASK = 64 * 2**20
+# Units of an axis whose chunks are long. Blocks are multiples of them, so that shards can be parts of them.
+_UNITS = 64
 
 
-def halved(cell: tuple[int, ...], chunks: tuple[int, ...], uncut: int = 0) -> tuple[int, ...]:
-    """Return the shape of about half of a block, cut at a border of chunks if possible.
+def attribute_blocks(
+    rule: Any, passes: Passes, *, uncut: int = 0, writer: ResultWriter | None = None, moved: float = 0
+) -> CellGrid:
+    """Return the blocks of attributes of a pass: large ones with all samples, at least one for each worker.
 
-    The axis with the most chunks is cut, else the longest one; the first ``uncut`` axes are not. A block that cannot be
-    cut is returned unchanged.
-    """
-    in_chunks = [math.ceil(length / chunk) for length, chunk in zip(cell, chunks, strict=True)]
-    sizes = in_chunks if max(in_chunks[uncut:]) > 1 else list(cell)
-    longest = uncut + int(np.argmax(sizes[uncut:]))
-    step = chunks[longest] if in_chunks[longest] > 1 else 1
-    shorter = math.ceil(math.ceil(cell[longest] / step) / 2) * step
-    return (*cell[:longest], min(shorter, cell[longest]), *cell[longest + 1 :])
-
-
-def attribute_blocks(rule: Any, passes: Passes, *, uncut: int = 0) -> CellGrid:
-    """Return the fewest blocks of attributes with which a pass of a rule fits into the memory budget.
+    They are cut at borders of chunks if possible. Large blocks decode each chunk once, but leave memory for short
+    batches only: the cheapest ones are chosen.
 
     Parameters
     ----------
@@ -43,25 +41,69 @@ def attribute_blocks(rule: Any, passes: Passes, *, uncut: int = 0) -> CellGrid:
     passes : Passes
     uncut : int
         Number of leading axes of a sample that a block contains whole.
+    writer : ResultWriter, optional
+        As in the pass.
+    moved : float
+        Bytes that an update moves for each attribute, whatever its number of samples.
 
     Raises
     ------
     PlanError
-        If not even the smallest blocks fit.
+        If not even the smallest blocks fit into the memory budget.
     """
-    shape, chunks = tuple(passes.source.shape[1:]), tuple(passes.source.chunks[1:])
-    cell = shape
-    while True:
-        grid, smaller = CellGrid(shape, cell), halved(cell, chunks, uncut)
+    source, (n, *lengths), found = passes.source, passes.source.shape, list[tuple[float, CellGrid]]()
+    chunks = tuple(source.chunks[1:])
+    wanted = min(passes.run.n_parallel(), n * math.prod(lengths) * source.dtype.itemsize // _SHORT_TASK)
+    per_row = moved / source.dtype.itemsize
+    refusal: PlanError | None = None
+    for grid in cuts(tuple(lengths), chunks, uncut):
+        # Times that a chunk is decoded because it extends over several blocks.
+        reads = math.prod(math.ceil(c / length) for c, length in zip(chunks, grid.cell_shape, strict=True))
+        enough = bool(found) and (reads > 1 or found[-1][1].n_parts >= wanted)
+        if reads > _MOST_READS or (enough and reads * _DECODING + per_row / n >= min(found, key=_cost)[0]):
+            break
         try:
-            if math.prod(cell) > _LARGEST_BLOCK:
-                raise PlanError(f"a block has at most {_LARGEST_BLOCK:,} attributes")
-            passes.plan(grid, rule)
-            return grid
-        except PlanError:
-            if smaller == cell or grid.n_parts > _MOST_BLOCKS:
-                raise
-        cell = smaller
+            rows = passes.plan(grid, rule, writer).batch_rows
+            found.append((reads * _DECODING + per_row / min(rows, n), grid))
+        except PlanError as error:
+            refusal = error
+    if not found:
+        raise refusal or PlanError(f"a block has at most {_LARGEST_BLOCK:,} attributes: give smaller chunks")
+    return min([one for one in found if one[1].n_parts >= wanted] or found[-1:], key=_cost)[1]
+
+
+def _cost(pair: tuple[float, CellGrid]) -> float:
+    return pair[0]
+
+
+def cuts(shape: tuple[int, ...], chunks: tuple[int, ...], uncut: int = 0) -> Iterator[CellGrid]:
+    """Yield grids of smaller and smaller blocks: of whole chunks, then of equal parts of chunks, cut along one axis.
+
+    The first ``uncut`` axes are not cut.
+    """
+    cell, axes = list(shape), range(uncut, len(shape))
+    while True:
+        if math.prod(cell) <= _LARGEST_BLOCK:
+            yield CellGrid(shape, tuple(cell))
+        in_chunks = [math.ceil(cell[axis] / chunks[axis]) for axis in axes]
+        if in_chunks and max(in_chunks) > 1:
+            most = int(np.argmax(in_chunks))
+            cell[uncut + most] = (in_chunks[most] - max(1, in_chunks[most] // 3)) * chunks[uncut + most]
+        elif (axis := next((axis for axis in axes if cell[axis] > 1), None)) is not None:
+            cell[axis] = _shorter(cell[axis], min(chunks[axis], shape[axis]), divides=chunks[axis] < shape[axis])
+        else:
+            return
+
+
+def _shorter(length: int, chunk: int, *, divides: bool) -> int:
+    """Return the next smaller length of equal parts of a chunk; it ``divides`` the chunk if others follow."""
+    unit = 2 ** max(0, (chunk // _UNITS).bit_length() - 1)
+    units, parts = math.ceil(chunk / unit), math.ceil(chunk / length)
+    while (parts := parts + max(1, parts // 3)) <= units:
+        shorter = math.ceil(units / parts) * unit
+        if shorter < length and not (divides and chunk % shorter):
+            return shorter
+    return max(1, length // 2) if length <= unit else unit
 
 
 def last_axes(grid: CellGrid, uncut: int) -> CellGrid:

@@ -32,8 +32,6 @@ from dpca.representation.on_disk import ArrayOnDisk
 from dpca.representation.whitened import Whitened
 from dpca.storage.arrays.labelled import is_labelled
 from dpca.storage.arrays.layout import axes_for
-from dpca.storage.errors import PlanError
-from dpca.storage.remote.memory import usable_bytes
 
 # Number of leading shares of the variance in a report.
 _LEADING = 5
@@ -176,26 +174,6 @@ class LinearModel(ClassNamePrefixFeaturesOutMixin, ComponentModel):  # type: ign
             arrays |= {name: (array, (*self.array_axes[name][:-1], *axes)) for name, array in self._on_disk.items()}
             facts[_ON_DISK] = True
         return StoreContents(arrays, facts, self.store_version)
-
-    def in_memory(self) -> Self:
-        """Read the mean and the components into memory, if they are on disk, and return this model.
-
-        Raises
-        ------
-        PlanError
-            If memory does not hold them.
-        """
-        if self._on_disk:
-            mean, components = self._on_disk.values()
-            need, room = mean.nbytes + components.nbytes, usable_bytes()
-            if need > room:
-                raise PlanError(
-                    f"{len(components):,} maps of {self.n_features_in_:,} attributes need {need / 1e6:,.0f} MB, and "
-                    f"this process may use {room / 1e6:,.0f} MB: use fewer, or PCA, which keeps its components on disk"
-                )
-            self.mean_, self.components_ = mean[...].ravel(), components[...].reshape(len(components), -1)
-            self._on_disk = {}
-        return self
 
     def stored_at(self, path: str | os.PathLike[str]) -> None:
         """Read the mean and the components, if they are on disk, from the store at ``path`` from now on."""

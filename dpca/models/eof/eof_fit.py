@@ -188,7 +188,7 @@ class Fitting:
             model = exact.fit(source, run=self.run, **budgets)
         if self.is_over:
             raise Enough
-        return FittedAnomalies(model.in_memory(), source.anomalies, source.shape[0])
+        return FittedAnomalies(model, source.anomalies, source.shape[0])
 
     def _show(self, source: AnomalySource, progress: Progress) -> bool:
         """Pass the modes so far to the callback; return whether the fit ends here."""

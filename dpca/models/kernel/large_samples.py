@@ -15,7 +15,7 @@ from dpca.engine.sources.source import Source, check_finite
 from dpca.kernels.algebra import linalg
 from dpca.kernels.algebra.types import Array, Region, blocks
 from dpca.kernels.inner_products import Kernel
-from dpca.models.base.attribute_blocks import attribute_blocks, halved
+from dpca.models.base.attribute_blocks import attribute_blocks, cuts
 from dpca.models.base.passes import Passes
 from dpca.partition.cells import CellGrid
 from dpca.rules.dual.gram import BlockGram, centered_gram, is_exact, product_dtype
@@ -63,13 +63,13 @@ class StoredLandmarks:
         step = max(1, source.chunks[0])
         rows = min(m, math.ceil(max(n, _ROWS) / step) * step)
         each, chunks = n * self.source.dtype.itemsize + rows * source.dtype.itemsize, self.source.chunks[1:]
-        cell = shape
-        while each * math.prod(cell) > _TILE_BYTES and (smaller := halved(cell, chunks)) != cell:
-            is_cut = any(length < min(c, s) for length, c, s in zip(smaller, chunks, shape, strict=True))
-            if is_cut and each * math.prod(cell) <= _CUT_BYTES:
+        grid = CellGrid(shape, shape)
+        for smaller in cuts(shape, chunks):
+            size = each * math.prod(grid.cell_shape)
+            is_cut = any(length < min(c, s) for length, c, s in zip(smaller.cell_shape, chunks, shape, strict=True))
+            if size <= _TILE_BYTES or (is_cut and size <= _CUT_BYTES):
                 break
-            cell = smaller
-        grid = CellGrid(shape, cell)
+            grid = smaller
         regions = [grid.region(i) for i in range(grid.n_parts)]
         known = [_tile(self.source, (0, n), region) for region in regions]
         centered = kernel.name == "rbf"

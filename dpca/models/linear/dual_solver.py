@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import math
-from collections.abc import Iterator
 from dataclasses import replace
 
 import numpy as np
@@ -13,6 +11,7 @@ from dpca.engine.folds.rehearsal import rehearsal
 from dpca.kernels.algebra import linalg
 from dpca.kernels.algebra.rounding import unit_roundoff
 from dpca.kernels.algebra.types import Array
+from dpca.models.base.attribute_blocks import attribute_blocks
 from dpca.models.base.parameters import no_values
 from dpca.models.base.passes import Passes
 from dpca.models.cells.rank import ranks_by_threshold
@@ -27,16 +26,6 @@ from dpca.rules.dual.weights import dual_basis, dual_share, dual_weights, orthon
 from dpca.storage.errors import DataError
 from dpca.storage.remote.memory import usable_bytes
 
-# Largest number of attributes of a block: the sum of the squares of 16 bits stays below 2^63.
-_LARGEST_BLOCK = 2**30
-# Most times that a chunk is decoded in a pass, if it extends over several blocks.
-_MOST_READS = 256
-# Time to decode a byte, in times to move one (measured with raw chunks).
-_DECODING = 4.0
-# A task that reads fewer bytes is not worth another block.
-_SHORT_TASK = 64 * 2**20
-# Units of an axis whose chunks are long. Blocks are multiples of them, so that shards can be parts of them.
-_UNITS = 64
 # Components on disk are computed again if their products deviate from those of orthonormal rows by more roundings.
 _ORTHONORMAL = 16
 
@@ -49,7 +38,7 @@ def dual(problem: SolverProblem, passes: Passes) -> Found:
     if (windows := Windows.of(passes.source)) is not None:
         return dual_of_windows(windows, problem, passes)
     rule = BlockGram(problem.n, problem.center)
-    grams = passes.over(attribute_blocks(rule, passes, problem), rule)
+    grams = passes.over(dual_blocks(rule, passes, problem), rule)
     exact = is_exact(problem.n, passes.source.dtype)
     total = grams[0]["gram"].astype(object if exact else np.float64, copy=False)  # integers of any size
     for other in grams[1:]:
@@ -99,10 +88,10 @@ def plan_dual(problem: SolverProblem, passes: Passes) -> None:
     if (windows := Windows.of(passes.source)) is not None:
         plan_windows(windows, problem, passes)
         return
-    attribute_blocks(BlockGram(problem.n, problem.center), passes, problem)
+    dual_blocks(BlockGram(problem.n, problem.center), passes, problem)
     k = 1 if problem.share is not None else problem.k
     rule = components_rule(no_values((k, problem.n), np.float64), passes.source.dtype, problem.dtype, problem.center)
-    attribute_blocks(rule, passes, replace(problem, k=k))
+    dual_blocks(rule, passes, replace(problem, k=k))
 
 
 def _number_of(found: Found, problem: SolverProblem) -> int:
@@ -123,7 +112,7 @@ def _on_disk(problem: SolverProblem) -> bool:
 def _dual_components(weights: Array, passes: Passes, problem: SolverProblem) -> Found:
     """Return the components and the mean, from a pass over blocks of attributes."""
     rule = components_rule(weights, passes.source.dtype, problem.dtype, problem.center)
-    grid = attribute_blocks(rule, passes, problem)
+    grid = dual_blocks(rule, passes, problem)
     results = passes.over(grid, rule)
     shape = (len(weights), *grid.sample_shape)
     joined = grid.join(((i, part["mean"][None, None]) for i, part in enumerate(results)), np.empty((1, *shape[1:])))
@@ -146,7 +135,7 @@ def _components_on_disk(weights: Array, passes: Passes, problem: SolverProblem) 
     weights = linalg.fix_signs(weights.copy())
     for is_last in (False, True):
         rule = components_rule(weights, passes.source.dtype, problem.dtype, problem.center)
-        grid = attribute_blocks(rule, passes, problem)
+        grid = dual_blocks(rule, passes, problem)
         folder, owner = folder_for(passes.run, rule, grid, passes.source)
         store = ComponentStore(folder, grid, len(weights), problem.dtype)
         is_rehearsal = rehearsal() is not None
@@ -169,42 +158,26 @@ def _components_on_disk(weights: Array, passes: Passes, problem: SolverProblem) 
     }
 
 
-def attribute_blocks(rule: Rule, passes: Passes, problem: SolverProblem) -> CellGrid:
-    """Return the blocks of attributes of a pass: large ones with all samples, at least one for each worker.
-
-    They are cut at borders of chunks if possible, along the axis with the most chunks, else along the longest axis.
+def dual_blocks(rule: Rule, passes: Passes, problem: SolverProblem) -> CellGrid:
+    """Return the blocks of attributes of a pass, see `attribute_blocks`.
 
     Raises
     ------
     PlanError
         If no blocks fit into the budget of a task, or their results do not fit into this process.
     """
-    source, n = passes.source, problem.n
-    shape, chunks = tuple(source.shape[1:]), source.chunks[1:]
+    n, shape = problem.n, tuple(passes.source.shape[1:])
     on_disk = not isinstance(rule, BlockGram) and _on_disk(problem)
     writer = ComponentStore("", CellGrid(shape, shape), problem.k, problem.dtype) if on_disk else None
-    wanted = min(passes.run.n_parallel(), n * problem.d * source.dtype.itemsize // _SHORT_TASK)
-    # Bytes that are moved for each byte of samples, divided by the rows of a batch: the sums are read and written.
-    moved = 16 * len(rule.weights) / source.dtype.itemsize if isinstance(rule, DualComponents) else 0.0
-    found: list[tuple[float, CellGrid]] = []
-    refusal: PlanError | None = None
-    for grid in _cuts(shape, chunks):
-        # Times that a chunk is decoded because it extends over several blocks.
-        reads = math.prod(math.ceil(c / length) for c, length in zip(chunks, grid.cell_shape, strict=True))
-        enough = bool(found) and (reads > 1 or found[-1][1].n_parts >= wanted)
-        if reads > _MOST_READS or (enough and reads * _DECODING + moved / n >= min(found, key=_first)[0]):
-            break
-        try:
-            rows = passes.plan(grid, rule, writer).batch_rows
-            found.append((reads * _DECODING + moved / min(rows, n), grid))
-        except PlanError as error:
-            refusal = error
-    if not found:
+    # The sums of a batch are read and written.
+    moved = 16 * len(rule.weights) if isinstance(rule, DualComponents) else 0
+    try:
+        grid = attribute_blocks(rule, passes, writer=writer, moved=moved)
+    except PlanError as error:
         raise PlanError(
             f"the dual form of {n:,} samples does not fit into {passes.budget / 1e6:,.0f} MB, the memory budget of a "
-            f"task, even in {grid.n_parts:,} blocks of attributes: increase memory_budget, or use solver='randomized'"
-        ) from refusal
-    grid = min([one for one in found if one[1].n_parts >= wanted] or found[-1:], key=_first)[1]
+            f"task, even in small blocks of attributes: increase memory_budget, or use solver='randomized'"
+        ) from error
     need, room = 8 * n * n * grid.n_parts, usable_bytes()
     if isinstance(rule, BlockGram) and need > room:
         raise PlanError(
@@ -212,34 +185,3 @@ def attribute_blocks(rule: Rule, passes: Passes, problem: SolverProblem) -> Cell
             f"may use {room / 1e6:,.0f} MB: use solver='randomized', or increase memory_budget"
         )
     return grid
-
-
-def _first(pair: tuple[float, CellGrid]) -> float:
-    return pair[0]
-
-
-def _cuts(shape: tuple[int, ...], chunks: tuple[int, ...]) -> Iterator[CellGrid]:
-    """Yield grids of smaller and smaller blocks: of whole chunks, then of equal parts of chunks, cut along one axis."""
-    cell = list(shape)
-    while True:
-        if math.prod(cell) <= _LARGEST_BLOCK:
-            yield CellGrid(shape, tuple(cell))
-        in_chunks = [math.ceil(length / chunk) for length, chunk in zip(cell, chunks, strict=True)]
-        if max(in_chunks) > 1:
-            most = int(np.argmax(in_chunks))
-            cell[most] = (in_chunks[most] - max(1, in_chunks[most] // 3)) * chunks[most]
-        elif (axis := next((i for i, length in enumerate(cell) if length > 1), None)) is not None:
-            cell[axis] = _shorter(cell[axis], min(chunks[axis], shape[axis]), divides=chunks[axis] < shape[axis])
-        else:
-            return
-
-
-def _shorter(length: int, chunk: int, *, divides: bool) -> int:
-    """Return the next smaller length of equal parts of a chunk; it ``divides`` the chunk if others follow."""
-    unit = 2 ** max(0, (chunk // _UNITS).bit_length() - 1)
-    units, parts = math.ceil(chunk / unit), math.ceil(chunk / length)
-    while (parts := parts + max(1, parts // 3)) <= units:
-        shorter = math.ceil(units / parts) * unit
-        if shorter < length and not (divides and chunk % shorter):
-            return shorter
-    return max(1, length // 2) if length <= unit else unit

@@ -21,7 +21,7 @@ from dpca import KernelPCA
 from dpca.engine.folds.plan import PlanError
 from dpca.engine.sources.source import as_source
 from dpca.kernels.inner_products import Kernel
-from dpca.models.base.attribute_blocks import halved
+from dpca.models.base.attribute_blocks import cuts
 from dpca.models.kernel import kernel_model, large_samples
 from dpca.storage.errors import DataError
 from dpca.storage.run import Run
@@ -127,13 +127,14 @@ def test_any_shape_type_and_tile(
     np.testing.assert_allclose(found, known, rtol=1e-9, atol=1e-9 * np.abs(known).max())
 
 
-def test_halves_end_at_borders_of_chunks() -> None:
-    assert halved((40, 60, 70), (16, 60, 35)) == (32, 60, 70)
-    assert halved((32, 60, 70), (16, 60, 35)) == (16, 60, 70)
-    assert halved((16, 60, 70), (16, 60, 35)) == (16, 60, 35)
-    assert halved((16, 60, 35), (16, 60, 35)) == (16, 30, 35)
-    assert halved((50, 6, 8), (1, 6, 8), uncut=1) == (50, 6, 4)
-    assert halved((1, 1), (1, 1)) == (1, 1)
+def test_blocks_end_at_borders_of_chunks() -> None:
+    shapes = [grid.cell_shape for grid in cuts((40, 60, 70), (16, 60, 35))]
+    assert shapes[:6] == [(40, 60, 70), (32, 60, 70), (16, 60, 70), (16, 60, 35), (8, 60, 35), (4, 60, 35)]
+    assert shapes[-1] == (1, 1, 1)
+    assert {grid.cell_shape[0] for grid in cuts((50, 6, 8), (1, 6, 8), 1)} == {50}
+    assert [grid.cell_shape for grid in cuts((1, 1), (1, 1))] == [(1, 1)]
+    # Long chunks are cut into parts that have factors, so that shards can be parts of them.
+    assert [grid.cell_shape for grid in cuts((8000,), (8000,))][:4] == [(8000,), (4032,), (2688,), (2048,)]
 
 
 def test_integers_give_the_same_bytes_for_any_blocks(tmp_path: Path) -> None:

@@ -11,6 +11,7 @@ import pytest
 import zarr
 
 from dpca import PCA
+from dpca.models.base import attribute_blocks
 from dpca.models.linear import component_store, dual_solver
 from dpca.storage.errors import DataError
 from dpca.storage.run import Run
@@ -36,7 +37,7 @@ def fitted(x: np.ndarray[Any, Any], path: Path, rng: np.random.Generator, k: int
     chunks = tuple(int(rng.integers(1, length + 1)) for length in x.shape)
     zarr.create_array(str(path), data=x, chunks=chunks, compressors=None if rng.integers(2) else "auto")
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(dual_solver, "_LARGEST_BLOCK", int(rng.integers(1, 200)))
+        patch.setattr(attribute_blocks, "_LARGEST_BLOCK", int(rng.integers(1, 200)))
         patch.setattr(dual_solver, "MOST_BYTES", int(rng.integers(2)) * 2**30)
         patch.setattr(component_store, "_SHARD_BYTES", int(rng.integers(1, 2000)))
         return PCA(k, solver="dual").fit(str(path), run=Run(threads=int(rng.integers(1, 3))))
