@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import asyncio
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
 from typing import Any, Protocol
 
@@ -13,8 +14,6 @@ from dpca.storage.remote.sharing import share_storage_options
 
 # Seconds to wait for all workers: those that restart, and those that wait in the queue of a watched cluster.
 _PATIENCE, _IN_QUEUE = 15.0, 600.0
-# Seconds between two looks at objects that take long to answer.
-_LOOK = 5.0
 
 
 class Objects(Protocol):
@@ -67,7 +66,7 @@ class Actors:
     """
 
     def __init__(self, client: Any, makers: Mapping[str, Callable[[], Any]], name: str) -> None:
-        self._client, self._actors = client, list[Any]()
+        self._client, self._addresses = client, list(makers)
         self._futures = list[Any]()
         try:
             with cluster_errors(client):
@@ -77,8 +76,11 @@ class Actors:
                 for address, make in makers.items():
                     made = client.submit(for_workers(make), key=task_key(name), workers=[address], **options)
                     self._futures.append(made)
-                self._actors = [future.result() for future in self._futures]
-            if [actor._address for actor in self._actors] != list(makers):
+                for future in self._futures:
+                    if (error := future.exception()) is not None:
+                        raise error
+                found = client.who_has(self._futures)
+            if [list(found[future.key]) for future in self._futures] != [[at] for at in self._addresses]:
                 raise lost_state(client)
         except BaseException:
             self.close()
@@ -86,35 +88,53 @@ class Actors:
 
     def call(self, method: str, *arguments: Any) -> list[Any]:
         """Call a method of all objects at once, and return the results in order."""
-        return self._results([(i, method, arguments) for i in range(len(self._actors))])
+        return self._results(range(len(self._futures)), method, arguments)
 
     def call_one(self, i: int, method: str, *arguments: Any) -> Any:
         """Call a method of one object."""
-        return self._results([(i, method, arguments)])[0]
+        return self._results([i], method, arguments)[0]
 
     def close(self) -> None:
         """Release the objects."""
-        self._actors.clear()
         with suppress(Exception):  # the cluster may be lost
             self._client.cancel(self._futures)
         self._futures.clear()
 
-    def _results(self, calls: Sequence[tuple[int, str, tuple[Any, ...]]]) -> list[Any]:
+    def _results(self, numbers: Iterable[int], method: str, arguments: tuple[Any, ...]) -> list[Any]:
         with cluster_errors(self._client):
+            if any(future.status != "finished" for future in self._futures):
+                raise lost_state(self._client)
             try:
-                asked = [(i, getattr(self._actors[i], method)(*arguments)) for i, method, arguments in calls]
-                return [self._result(i, answer) for i, answer in asked]
-            except (OSError, RuntimeError) as error:
-                # What methods raise arrives as their result, so that these are errors of the connection.
+                answers = self._client.sync(self._answers, numbers, method, arguments)
+            except (OSError, RuntimeError, LookupError) as error:
+                # What methods raise arrives as their answer, so that these are errors of the connection, or the
+                # worker does not have the object.
                 raise lost_state(self._client) from error
+            for answer in answers:
+                if answer["status"] != "OK":
+                    raise answer["exception"]
+            return [answer["result"] for answer in answers]
 
-    def _result(self, i: int, answer: Any) -> Any:
-        while True:
-            try:
-                return answer.result(timeout=_LOOK)
-            except TimeoutError:
-                if self._futures[i].status != "finished":
-                    raise lost_state(self._client) from None
+    async def _answers(self, numbers: Iterable[int], method: str, arguments: tuple[Any, ...]) -> list[Any]:
+        """Send calls to the workers through the scheduler, and return their answers.
+
+        Dask's own proxy of an actor uses the current client or worker of this process, which may be of another cluster.
+        """
+        from distributed.protocol.serialize import to_serialize
+
+        def message(i: int) -> dict[str, Any]:
+            given = [to_serialize(argument) for argument in arguments]
+            return {
+                "op": "actor_execute",
+                "function": method,
+                "actor": self._futures[i].key,
+                "args": given,
+                "kwargs": {},
+            }
+
+        scheduler = self._client.scheduler
+        calls = [scheduler.proxy(worker=self._addresses[i], msg=message(i)) for i in numbers]
+        return list(await asyncio.gather(*calls))
 
 
 def threads_by_worker(client: Any, n: int) -> list[str]:

@@ -87,3 +87,14 @@ def test_workers_that_do_not_come(cluster: Any, monkeypatch: pytest.MonkeyPatch)
         monkeypatch.setattr(actors, name, 0.3)
     with pytest.raises(ClusterError, match="99"):
         threads_by_worker(cluster, 99)
+
+
+def test_another_current_cluster_does_not_matter(cluster: Any) -> None:
+    from distributed import Client, LocalCluster
+
+    addresses = threads_by_worker(cluster, 2)
+    with LocalCluster(n_workers=1, processes=False, dashboard_address=None) as other, Client(other):
+        found = Actors(cluster, {at: partial(Tally, 1) for at in addresses}, "tally")
+        assert [n for n, _ in found.call("add", 2)] == [3, 3]
+        found.close()
+    assert_released(cluster)
