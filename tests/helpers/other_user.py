@@ -34,7 +34,13 @@ def listening() -> set[int | str]:
 def command(at: set[int | str], folders: Sequence[Path]) -> list[str]:
     """Return the command that tries everything on ports and sockets, and on what lies in folders."""
     ports, sockets = (sorted(each for each in at if isinstance(each, kind)) for kind in (int, str))
-    paths = [str(path) for folder in folders for path in (folder, *folder.rglob("*"))]
+    # Folders of other tests may vanish meanwhile: this walk passes over them.
+    paths = [
+        os.path.join(top, name)
+        for folder in folders
+        for top, below, files in os.walk(folder)
+        for name in ("", *below, *files)
+    ]
     return [sys.executable, "-m", __name__, json.dumps([ports, [*sockets, *paths]])]
 
 

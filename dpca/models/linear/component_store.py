@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import fcntl
 import math
 import os
 import shutil
 import tempfile
 import weakref
+from contextlib import suppress
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, BinaryIO
 
 import numpy as np
 
@@ -24,6 +26,8 @@ from dpca.storage.disk import remove_tree, require_free_space
 from dpca.storage.remote.objects import place_of
 from dpca.storage.run import Run
 
+# Temporary folders, and the file in each that its process locks.
+_PREFIX, _LOCK = "components-", "lock"
 #: Components of more bytes are never whole in memory.
 MOST_BYTES = 2**30
 # Bytes of the components of one shard.
@@ -133,11 +137,27 @@ class ComponentStore:
 
 
 class TemporaryFolder:
-    """A folder without access for other users; it is removed with the last reference to this object."""
+    """A folder without access for other users; it is removed with the last reference to this object.
+
+    It is locked by this process. A new one also removes those of processes that were killed.
+    """
 
     def __init__(self) -> None:
-        self.path = tempfile.mkdtemp(prefix="components-", dir=private_folder())
-        weakref.finalize(self, shutil.rmtree, self.path, ignore_errors=True)
+        within = private_folder()
+        for name in os.listdir(within):
+            if name.startswith(_PREFIX):
+                with suppress(OSError), open(os.path.join(within, name, _LOCK), "rb") as left:
+                    fcntl.flock(left, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                    shutil.rmtree(os.path.join(within, name), ignore_errors=True)
+        self.path = tempfile.mkdtemp(prefix=_PREFIX, dir=within)
+        lock = open(os.path.join(self.path, _LOCK), "xb")  # noqa: SIM115 - open as long as the folder is used
+        fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        weakref.finalize(self, _remove, self.path, lock)
+
+
+def _remove(folder: str, lock: BinaryIO) -> None:
+    shutil.rmtree(folder, ignore_errors=True)
+    lock.close()
 
 
 def folder_for(run: Run, *identity: Any) -> tuple[str, TemporaryFolder | None]:

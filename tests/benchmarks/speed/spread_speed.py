@@ -61,7 +61,8 @@ def measured(client: Any, work: Callable[[], object]) -> tuple[float, float]:
     work()
     here = time.process_time() - here
     busiest = max(after - before[at] for at, after in client.run(time.process_time).items())
-    return busiest + here, max(peak - grown[at] for at, peak in client.run(status, "VmHWM:").items())
+    # The smallest stacks need no further page.
+    return busiest + here, max(1, *(peak - grown[at] for at, peak in client.run(status, "VmHWM:").items()))
 
 
 def compared_sides(path: str, rounds: int, one: Any, two: Any) -> Iterator[Line]:

@@ -26,6 +26,10 @@ from dpca.storage.transaction.checkpoints import Checkpoints
 SHAPE = (20, 24, 30)
 
 
+class Stopped(Exception):
+    """Ends a program."""
+
+
 @pytest.fixture
 def small(monkeypatch: pytest.MonkeyPatch) -> None:
     """Let all components of the dual form be on disk, in several shards."""
@@ -152,6 +156,17 @@ def test_a_temporary_store_goes_with_the_model(tmp_path: Path) -> None:
 
 
 @pytest.mark.usefixtures("small")
+def test_folders_of_killed_programs_are_removed() -> None:
+    kept = component_store.TemporaryFolder()
+    dead = os.path.join(private_folder(), "components-dead")
+    os.makedirs(os.path.join(dead, "mean"), exist_ok=True)
+    open(os.path.join(dead, "lock"), "wb").close()
+    component_store.TemporaryFolder()
+    assert not os.path.exists(dead)
+    assert os.path.exists(kept.path)
+
+
+@pytest.mark.usefixtures("small")
 def test_a_stored_model_is_that_in_memory(tmp_path: Path) -> None:
     model = StreamingPCA(2, memory_budget=34 * 2**20).fit(np.repeat(samples(6, "float32"), 40, axis=1))
     assert model.method_ == "dual"
@@ -188,11 +203,11 @@ def test_an_interrupted_fit_resumes_with_what_was_written(tmp_path: Path, monkey
     def failing(store: Any, part: int, result: Any) -> Any:
         written.append(part)
         if len(written) == 2:
-            raise KeyboardInterrupt
+            raise Stopped
         return write(store, part, result)
 
     monkeypatch.setattr(component_store.ComponentStore, "write", failing)
-    with pytest.raises(KeyboardInterrupt):
+    with pytest.raises(Stopped):
         PCA(2, solver="dual").fit(str(tmp_path / "x.zarr"), run=run)
     model = PCA(2, solver="dual").fit(str(tmp_path / "x.zarr"), run=run)
     assert sorted(written[:1] + written[2:]) == list(range(max(written) + 1))  # no block twice
