@@ -60,4 +60,4 @@ def path(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def test_measured_stays_below_planned(path: Path, rule: str, programs: Programs) -> None:
     found = json.loads(printed_by(programs, [sys.executable, "-c", _PROBE, str(path), rule]))
     assert found["grown"] <= found["planned"]
-    assert found["planned"] < 4 * found["grown"] + 64 * 2**20
+    assert found["planned"] < 6 * found["grown"] + 64 * 2**20
