@@ -194,9 +194,9 @@ def test_a_job_writes_them_into_its_store(tmp_path: Path) -> None:
 @pytest.mark.usefixtures("small")
 def test_an_interrupted_fit_resumes_with_what_was_written(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     x = np.repeat(samples(6, "float32"), 40, axis=1)
-    zarr.create_array(str(tmp_path / "x.zarr"), data=x, chunks=(1, 10, 24, 30))
+    # Samples in this process: a cluster of another test could run the tasks, and they would not be stopped.
     run = Run(threads=1, memory=32 * 2**20, checkpoints=Checkpoints(str(tmp_path / "kept")))
-    expected = PCA(2, solver="dual").fit(str(tmp_path / "x.zarr"), run=Run(threads=1, memory=32 * 2**20))
+    expected = PCA(2, solver="dual").fit(x, run=Run(threads=1, memory=32 * 2**20))
     written: list[int] = []
     write = component_store.ComponentStore.write
 
@@ -208,8 +208,8 @@ def test_an_interrupted_fit_resumes_with_what_was_written(tmp_path: Path, monkey
 
     monkeypatch.setattr(component_store.ComponentStore, "write", failing)
     with pytest.raises(Stopped):
-        PCA(2, solver="dual").fit(str(tmp_path / "x.zarr"), run=run)
-    model = PCA(2, solver="dual").fit(str(tmp_path / "x.zarr"), run=run)
+        PCA(2, solver="dual").fit(x, run=run)
+    model = PCA(2, solver="dual").fit(x, run=run)
     n_blocks = max(written) + 1
     assert set(written) == set(range(n_blocks))
     assert len(written) < 2 * n_blocks + 1  # what was finished is not repeated, apart from one group
