@@ -74,7 +74,7 @@ class ArrayOnDisk:
 
     def __getitem__(self, selection: Any) -> Array:
         array = _opened_once(self.array, self.identity) if isinstance(self.array, str) else self.array
-        parts = selection if isinstance(selection, tuple) else (selection,) if selection is not ... else ()
+        parts = selection if isinstance(selection, tuple) else (selection,)
         parts += (slice(None),) * (self.ndim - len(parts))
         taken = tuple(
             slice(*p.indices(n)) if isinstance(p, slice) else p for p, n in zip(parts, self.shape, strict=True)
@@ -143,9 +143,7 @@ class _FlatView:
         kept = sum(isinstance(index, slice) for index in leading)
         flat = [piece.reshape(*piece.shape[:kept], -1) for piece in pieces]
         values = np.concatenate(flat, axis=-1) if flat else np.empty((*self.shape[:kept], 0), self.dtype)
-        if not isinstance(last, slice):
-            return values[..., 0]
-        return values[..., :: taken.step] if taken.step > 0 else values[..., :: taken.step][..., : len(taken)]
+        return values[..., :: taken.step] if isinstance(last, slice) else values[..., 0]
 
 
 def _boxes_of(begin: int, end: int, shape: tuple[int, ...]) -> Iterator[Region]:

@@ -29,9 +29,9 @@ class Visitor:
 
     async def open(self) -> None:
         """Open a page."""
-        script = answer(self._server, "/app/autoload.js?bokeh-autoload-element=page", known(self._server))[2]
+        status, _, script = answer(self._server, "/app/autoload.js?bokeh-autoload-element=page", known(self._server))
         found = re.search(r'"token":"([^"]+)"', script)
-        assert found is not None
+        assert found is not None, f"the page answers with {status}: {script[:200]}"
         await self.connect(["bokeh", found[1]])
         assert await self._answer() is not None
 

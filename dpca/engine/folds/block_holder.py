@@ -1,4 +1,4 @@
-"""AttributeBlocks of a state that is spread over attributes, and the threads that update them.
+"""Blocks of a state that is spread over attributes, and the threads that update them.
 
 ::
 
@@ -72,7 +72,7 @@ class _Exchange(AttributeBlocks):
 
     def summed(self, *arrays: Array) -> tuple[Array, ...]:
         """Return the sum of each array over all blocks, as new arrays."""
-        # AttributeBlocks of one process receive the same arrays, and a rule may change them.
+        # Blocks in one process receive the same arrays, and a rule may change them.
         return tuple(np.array(total) for total in self._ask("sum", arrays))
 
     def _ask(self, kind: str, value: Any) -> Any:

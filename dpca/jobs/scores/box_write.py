@@ -16,7 +16,6 @@ from __future__ import annotations
 import math
 import os
 from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import cast
 
 import numpy as np
@@ -28,6 +27,7 @@ from dpca.jobs.base.shards import ShardPass
 from dpca.jobs.scores.boxes import (
     BOXES,
     Boxes,
+    BoxPass,
     cells_in,
     choose_boxes,
     inside,
@@ -129,16 +129,8 @@ def _region_bytes(source: Source, basis: LinearRepresentation, region: Region, r
     return reading + scores * 3 * 8 + work + pairs + SHARD_COPIES * size * dtype.itemsize
 
 
-@dataclass(frozen=True)
-class EncodeBoxes:
-    """The first pass. Its units are a group of samples and a box; results are their ``scores``."""
-
-    job: WriteJob
-    boxes: Boxes
-
-    def span(self, group: int) -> tuple[int, int]:
-        """Return the first sample of a group, and the one behind the last."""
-        return self.job.span(group)
+class EncodeBoxes(BoxPass[WriteJob]):
+    """The first pass: its results are ``scores``."""
 
     def write(self, group: int, box: int) -> dict[str, Array]:
         """Return the scores of a box of some samples, which are a part of a sum if cells do not divide samples."""
@@ -153,16 +145,8 @@ class EncodeBoxes:
         return {"scores": scores}
 
 
-@dataclass(frozen=True)
-class DecodeBoxes:
-    """The second pass. Results are sums over a box of each sample: squared errors, and similarities of windows."""
-
-    job: WriteJob
-    boxes: Boxes
-
-    def span(self, group: int) -> tuple[int, int]:
-        """Return the first sample of a group, and the one behind the last."""
-        return self.job.span(group)
+class DecodeBoxes(BoxPass[WriteJob]):
+    """The second pass: its results are sums over boxes, of squared errors and of similarities of windows."""
 
     def write(self, group: int, box: int) -> dict[str, Array]:
         """Write a box of some reconstructions, and return their quality."""

@@ -6,7 +6,7 @@ import itertools
 import math
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Generic, Protocol, TypeVar
 
 import numpy as np
 import zarr
@@ -32,6 +32,16 @@ _LEAST_BOX = 2**16
 _BLOCK_BYTES = 48 * 2**20
 # Most samples of a unit of work, and most bytes of their scores in this process.
 _UNIT_ROWS, _UNIT_BYTES = 256, 64 * 2**20
+
+
+class Spanned(Protocol):
+    """The data of a job, which knows the samples of each of its units."""
+
+    def span(self, shard: int) -> tuple[int, int]:
+        """Return the first sample of a unit, and the one behind the last."""
+
+
+J = TypeVar("J", bound=Spanned)
 
 
 @dataclass(frozen=True)
@@ -68,6 +78,18 @@ class Boxes:
     def units(self, n_samples: int, boxes: Sequence[Region]) -> Iterator[tuple[int, int]]:
         """Return the units of work: a number of rows of samples, and the number of a box."""
         return itertools.product(range(math.ceil(n_samples / self.rows)), range(len(boxes)))
+
+
+@dataclass(frozen=True)
+class BoxPass(Generic[J]):
+    """A pass over large samples, box by box: its units are a group of samples and a box."""
+
+    job: J
+    boxes: Boxes
+
+    def span(self, group: int) -> tuple[int, int]:
+        """Return the first sample of a group, and the one behind the last."""
+        return self.job.span(group)
 
 
 def choose_boxes(

@@ -16,6 +16,7 @@ from dpca.jobs.base.stages import NOTHING, StageCost, stopwatch
 from dpca.jobs.scores.boxes import (
     BOXES,
     Boxes,
+    BoxPass,
     cells_in,
     choose_boxes,
     inside,
@@ -93,16 +94,8 @@ class DecodeJob:
         return {}
 
 
-@dataclass(frozen=True)
-class RebuildBoxes:
-    """A pass over large samples, box by box: its units are a group of samples and a box."""
-
-    job: DecodeJob
-    boxes: Boxes
-
-    def span(self, group: int) -> tuple[int, int]:
-        """Return the first sample of a group, and the one behind the last."""
-        return self.job.span(group)
+class RebuildBoxes(BoxPass[DecodeJob]):
+    """A pass that writes boxes of samples."""
 
     def write(self, group: int, box: int) -> dict[str, Array]:
         """Write a box of some samples."""

@@ -109,11 +109,8 @@ class ComponentStore:
             for corner in np.ndindex(*(math.ceil(n / p) for n, p in zip(lengths, piece, strict=True))):
                 inner = [slice(c * p, min((c + 1) * p, n)) for c, p, n in zip(corner, piece, lengths, strict=True)]
                 start = [b + s.start for (b, _), s in zip(box, inner, strict=True)]
-                write_shard(
-                    array,
-                    [*(0 for _ in rows), *start],
-                    np.ascontiguousarray(values[tuple((slice(None),) * len(rows) + tuple(inner))]),
-                )
+                here = values[(*(slice(None) for _ in rows), *inner)]
+                write_shard(array, [*(0 for _ in rows), *start], np.ascontiguousarray(here))
         return summary
 
     def summary(self, result: dict[str, Array]) -> dict[str, Array]:
