@@ -182,7 +182,8 @@ def read_into(array: zarr.Array[Any], selection: Any, out: np.ndarray[Any, Any])
     selection : slice, int or tuple of these
         Integers must not be negative, and steps must be positive.
     out : ndarray
-        Has the shape of the selection and the dtype of the array. It is overwritten.
+        Has the shape of the selection and the dtype of the array, in its byte order or the processor's. It is
+        overwritten.
 
     Raises
     ------
@@ -191,6 +192,10 @@ def read_into(array: zarr.Array[Any], selection: Any, out: np.ndarray[Any, Any])
     StoreError
         If a shard is damaged, or if a shard of an array created by dpca is missing or empty.
     """
+    if out.dtype != array.dtype and out.dtype == array.dtype.newbyteorder("="):
+        read_into(array, selection, out.view(array.dtype))
+        out.byteswap(inplace=True)
+        return
     if out.dtype != array.dtype:
         raise ValueError(f"the buffer has {out.dtype}, but '{array.store_path}' has {array.dtype}: they must be equal")
     parts = selection if isinstance(selection, tuple) else (selection,)

@@ -29,6 +29,7 @@ from tests.benchmarks.speed import (
     fit_speed,
     in_situ,
     ingest_speed,
+    integer_products,
     kernel_speed,
     large_samples,
     learning_speed,
@@ -41,6 +42,7 @@ from tests.benchmarks.speed import (
 
 STAGES: dict[str, Stage] = {
     "ingest": ingest_speed.lines,
+    "products": integer_products.lines,
     "fit": fit_speed.lines,
     "scores": scores_speed.lines,
     "job": scores_speed.job_lines,

@@ -1,4 +1,4 @@
-"""Both ways of multiplying bytes, whether or not the library for one of them is installed."""
+"""Both ways of multiplying integers."""
 
 from __future__ import annotations
 
@@ -6,14 +6,15 @@ from collections.abc import Iterator
 
 import pytest
 
-from dpca.kernels.algebra import linalg_int8
+from dpca.kernels import integer_products
+from dpca.kernels.algebra import integers
 
 
-@pytest.fixture(scope="module", params=["bytes", "floats"])
+@pytest.fixture(scope="module", params=["integers", "floats"])
 def products(request: pytest.FixtureRequest) -> Iterator[None]:
-    """Covariances of 8-bit samples by integer products, then by exact float products."""
-    if request.param == "bytes" and not linalg_int8.is_available():
-        pytest.skip("no library of exact 8-bit products here")
+    """Covariances of integers by integer products, then by exact float products."""
+    if request.param == "integers" and not integer_products.INSTRUCTION:
+        pytest.skip("no dot-product instruction here")
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(linalg_int8, "pays", lambda: request.param == "bytes")
+        patch.setattr(integers, "kernel", lambda _=0: integer_products if request.param == "integers" else None)
         yield

@@ -51,9 +51,8 @@ class Source(ABC):
         Name of the source in errors.
     shape : tuple of int
         Samples first.
-    dtype : numpy.dtype
-    chunks : tuple of int
-        Unit of decoding along each axis.
+    dtype : numpy.dtype, in the byte order of the processor
+    chunks : tuple of int, the unit of decoding along each axis
     """
 
     in_process: bool = False  #: whether the values are in this process, so that tasks of a cluster cannot read them
@@ -68,7 +67,8 @@ class Source(ABC):
     coordinates: Any = None  #: coordinates of a file along all axes: `dpca.storage.arrays.coordinates.Coordinates`
 
     def __init__(self, name: str, shape: tuple[int, ...], dtype: np.dtype[Any], chunks: tuple[int, ...]) -> None:
-        self.name, self.shape, self.dtype, self.chunks = name, tuple(shape), np.dtype(dtype), tuple(chunks)
+        self.name, self.shape, self.chunks = name, tuple(shape), tuple(chunks)
+        self.dtype = np.dtype(dtype).newbyteorder("=")
 
     @abstractmethod
     def reader(self) -> BatchReader:

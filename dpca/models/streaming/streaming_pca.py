@@ -54,7 +54,6 @@ from dpca.representation.base import Representation
 from dpca.rules.base.basis import StreamingRule
 from dpca.rules.base.keeping import Keeping, pop_state
 from dpca.rules.base.watched import moved
-from dpca.rules.covariance.covariance import is_exact
 from dpca.rules.covariance.covariance_product import refinement
 from dpca.rules.covariance.measured import refined
 from dpca.rules.incremental.incremental_svd import IncrementalSVD
@@ -257,7 +256,7 @@ class StreamingPCA(StreamingParameters, StreamedModel):
         k = d if explained_share(self.n_components) is not None else checked_rank(self.n_components, d, None)
         if source is None:
             return default_method(k, d, self._options())
-        return default_method(k, d, self._options(), is_exact(source.dtype), source.shape[0], room)
+        return default_method(k, d, self._options(), source.dtype.itemsize == 1, source.shape[0], room)
 
     def plan_fit(self, source: Source, axes: Sequence[str], run: Run) -> tuple[Representation, bool]:
         """Plan a fit; see `Estimator.plan_fit`."""

@@ -25,8 +25,8 @@ def error_of(diagonal: Array, total: Array, rounding: float, n: int, dtype: DTyp
     diagonal, total : array (d,)
         Diagonal of the sum of products of the samples, and the sum of the samples.
     rounding : float
-        Sum of squares of the factors, times the rounding error of their dtype. 0 for 8-bit integers, because their
-        products and sums are exact.
+        Sum of squares of the factors, times the rounding error of their dtype. 0 for integers of 8 and 16 bits,
+        because their products and sums are exact.
     n : int
         Number of samples.
     """

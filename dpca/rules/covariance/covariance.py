@@ -9,14 +9,16 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import DTypeLike
 
-from dpca.kernels.algebra import linalg, linalg_int8
+from dpca.kernels.algebra import integers, linalg
 from dpca.kernels.algebra.dtypes import working_dtype
+from dpca.kernels.algebra.integers import is_exact
 from dpca.kernels.algebra.namespace import any_of, cast, dtype_of, is_numpy, namespace
 from dpca.kernels.algebra.rounding import unit_roundoff
 from dpca.kernels.algebra.types import Array, blocks
 from dpca.rules.base.rule import Rule
 from dpca.rules.base.state import State, StateLayout
 from dpca.rules.certificates import certified
+from dpca.rules.covariance.shifts import displace, move_near_mean, move_shift, spread_of, squared_means, variance_of
 
 #: Rows of one float32 product. Products of 8-bit pixels minus 128 are at most 2**14, so their sums over 1024 rows stay
 #: within 2**24, where float32 holds every integer. The result is exact for any order of additions in BLAS.
@@ -33,6 +35,8 @@ _ROUNDING = "rounding"
 CERTIFIED: StateLayout = {_ROUNDING: ((), float)}
 #: Rows of a matrix that are centered at a time.
 BAND_ROWS = 128
+# Columns that the kernel of integers may add to those of a block.
+_PANEL = 48
 # Numbers out of range are either scaled or rejected in the end.
 QUIET = np.errstate(over="ignore", invalid="ignore")
 
@@ -61,13 +65,14 @@ class Covariance(Rule):
     With a shift c near the mean, ``sum`` = sum (x - c) and ``cross`` = sum (x - c)(x - c)^T, the covariance is
     (cross - sum sum^T / n) / (n - 1). This is the shifted-data algorithm (Chan, Golub & LeVeque 1983, section 3).
     Alakkari (2020, section 4.3.1) accumulates the same matrix. Products are float32 over at most 1,024 rows, and 4,096
-    rows for 8-bit integers. They are summed in float64. If :mod:`dpca.kernels.algebra.linalg_int8` pays, products of
-    8-bit integers use integer arithmetic, in half the time.
+    rows for 8-bit integers. They are summed in float64. Integers of 8 and 16 bits are multiplied by
+    :mod:`dpca.kernels.integer_products` if the processor has instructions for bytes.
 
-    For 8-bit integers c is 128 (0 if signed). Every product and sum is then exact. The result is bit-identical for any
-    batch size, order of merging, number of workers and BLAS. For other dtypes c is the mean of the first batch. It
-    moves to the mean of a later batch that is far from it, because images may be sorted and simulations drift. A large
-    offset therefore never costs accuracy. float64 samples are processed in float64.
+    For integers of 8 and 16 bits c is near the middle of their range. Every product and sum is then exact: those of 16
+    bits up to 2^22 samples. The result is bit-identical for any batch size, order of merging, number of workers, kernel
+    and BLAS. For other dtypes c is the mean of the first batch. It moves to the mean of a later batch that is far from
+    it, because images may be sorted and simulations drift. A large offset therefore never costs accuracy. float64
+    samples are processed in float64.
 
     Batches may be arrays of another library on an accelerator; the state moves to it. Small covariances can be stacked
     there: ``State.stacked(m)`` supports batches (m, n, d) of m sets of attributes, and every array of the result has a
@@ -96,17 +101,24 @@ class Covariance(Rule):
         }
 
     def _start(self, state: State, dtype: DTypeLike) -> None:
-        state.arrays["shift"][...] = 128 if np.dtype(dtype) == np.uint8 else 0
+        if is_exact(dtype):
+            state.arrays["shift"][...] = integers.center_of_range(dtype)
 
     @QUIET
     def _take(self, state: State, batch: Array) -> None:
         state.move_to(batch)
-        n, exact = batch.shape[-2], is_exact(dtype_of(batch))
-        if exact and linalg.is_single(batch) and linalg_int8.pays():
-            for block in (batch[rows] for rows in blocks(n, linalg_int8.MOST_ROWS)):
-                add_products(state, len(block), Products(*linalg_int8.gram_lower(block)))
-        elif exact:
+        n, dtype = batch.shape[-2], dtype_of(batch)
+        exact, single = is_exact(dtype), linalg.is_single(batch)
+        kernel = integers.kernel(batch.size * batch.shape[-1]) if exact and single else None
+        if kernel:
+            kernel.add_gram(batch, state.arrays["cross"], state.arrays["sum"])
+            state.counts["n_samples"] += n
+        elif exact and dtype.itemsize == 1:
             _add_bytes(state, batch)
+        elif exact:
+            for rows in blocks(n, BLOCK_ROWS):
+                block = batch[..., rows, :]
+                add_products(state, block.shape[-2], _products(block, state.arrays["shift"], batch.ndim))
         else:
             for rows in blocks(n, BLOCK_ROWS):
                 add_block(state, batch[..., rows, :], spread_of(state))
@@ -123,7 +135,7 @@ class Covariance(Rule):
         a.arrays["cross"] += b.arrays["cross"]
         if _ROUNDING in a.arrays:
             a.arrays[_ROUNDING] += b.arrays[_ROUNDING]
-        a.arrays["sum"] += _displace(a.arrays["cross"], total, n, b.arrays["shift"] - a.arrays["shift"])
+        a.arrays["sum"] += displace(a.arrays["cross"], total, n, b.arrays["shift"] - a.arrays["shift"])
         a.counts["n_samples"] += n
         return a
 
@@ -134,6 +146,7 @@ class Covariance(Rule):
     def _bounded(self, state: State, n_components: int | None, n_least: int, dtype: np.dtype[Any]) -> dict[str, Array]:
         """Return the mean and what `dpca.rules.certificates.certified.components` returns, in a working dtype."""
         state = state.to_numpy()
+        move_near_mean(state)
         n, arrays = state.counts["n_samples"], state.arrays
         error = certified.error_of(arrays["cross"].diagonal(), arrays["sum"], float(arrays[_ROUNDING]), n, dtype)
         mean, covariance = self._covariance_lower(state)
@@ -141,6 +154,7 @@ class Covariance(Rule):
 
     @QUIET
     def _covariance_lower(self, state: State) -> tuple[Array, Array]:
+        move_near_mean(state)
         n, total, cross = state.counts["n_samples"], state.arrays["sum"], state.arrays["cross"]
         xp = namespace(cross)
         if self.center:
@@ -152,7 +166,7 @@ class Covariance(Rule):
                 rows /= max(n - 1, 1)
         else:
             mean = xp.zeros_like(total)
-            _displace(cross, total, n, state.arrays["shift"])
+            displace(cross, total, n, state.arrays["shift"])
             cross /= max(n - 1, 1)
         if any_of(~xp.isfinite(linalg.diagonal(cross))):
             raise ValueError("a variance exceeds the range of float64: divide all values by a constant first")
@@ -168,8 +182,8 @@ class Covariance(Rule):
 
     def work_bytes(self, n_rows: int, n_features: int, dtype: DTypeLike) -> int:
         """Return the bytes of temporary arrays: one shifted block and its product."""
-        itemsize = working_dtype(dtype).itemsize
-        block = min(n_rows, self.batch_rows(dtype)) * (n_features + 1) * (itemsize + 1)
+        itemsize = _product_dtype(dtype).itemsize
+        block = min(n_rows, self.batch_rows(dtype)) * (n_features + _PANEL) * (itemsize + 1)
         return block + (n_features + 1) ** 2 * itemsize
 
 
@@ -247,8 +261,8 @@ def add_block(state: State, block: Array, spread: Array) -> None:
         arrays["shift"][...] = cast(center_of(block), np.float64)
     found = _products(block, arrays["shift"], ndim)
     # If a block is so far from the shift, compared with the spread so far, products lose two digits.
-    own = _variance(found.squares, found.total, n, ndim)
-    far = _squared_means(found.total, n, ndim) > 100 * xp.maximum(own, spread)
+    own = variance_of(found.squares, found.total, n, ndim)
+    far = squared_means(found.total, n, ndim) > 100 * xp.maximum(own, spread)
     if any_of(far):
         # In a stack, only matrices with a far block get a new shift.
         some = xp.any(far, axis=-1)[..., None]
@@ -281,7 +295,7 @@ def add_products(state: State, n: int, found: Products) -> None:
 
 def _products(block: Array, shift: Array, ndim: int) -> Products:
     """Return the products of a block for a matrix with ``ndim`` axes, summed over places if the block has more axes."""
-    d, dtype, pooled = block.shape[-1], working_dtype(dtype_of(block)), block.ndim > ndim
+    d, dtype, pooled = block.shape[-1], _product_dtype(dtype_of(block)), block.ndim > ndim
     rows = block.swapaxes(0, 1) if pooled else block
     # With a column of ones, the sums are a row of the product. This saves a pass over the rows.
     held = linalg.workspace("shifted", (*rows.shape[:-1], d + 1), dtype, block)
@@ -336,63 +350,11 @@ def center_of(block: Array) -> Array:
     return cast(mean, working_dtype(dtype_of(block)))
 
 
-def spread_of(state: State) -> Array:
-    """Return the variance (..., d) of the samples of a state, with divisor n; 0 before the first sample."""
-    n, squares = state.counts["n_samples"], linalg.diagonal(state.arrays["cross"])
-    return _variance(squares, state.arrays["sum"], n, squares.ndim + 1) if n else namespace(squares).zeros_like(squares)
-
-
-def _variance(squares: Array, total: Array, n: int, ndim: int) -> Array:
-    """Return the variance of n samples about their mean, averaged over places if ``total`` has such an axis."""
-    places = total.shape[-2] if total.ndim == ndim else 1
-    mean_squares: Array = squares / (n * places)
-    return mean_squares - _squared_means(total, n, ndim)
-
-
-def _squared_means(total: Array, n: int, ndim: int) -> Array:
-    squares: Array = (total / n) ** 2
-    return namespace(squares).mean(squares, axis=-2) if total.ndim == ndim else squares
-
-
-def move_shift(state: State, shift: Array) -> None:
-    """Change the shift of a state."""
-    n, total = state.counts["n_samples"], state.arrays["sum"]
-    total[...] = _displace(state.arrays["cross"], total, n, state.arrays["shift"] - shift)
-    state.arrays["shift"][...] = shift
-
-
-def _displace(cross: Array, total: Array, n: int, delta: Array) -> Array:
-    """Move sums of products to another shift in place, and return the moved sum of the deviations.
-
-    A deviation y is a sample minus the shift. If the shift decreases by delta, y becomes y + delta, and
-    sum (y + delta)(y + delta)^T = sum y y^T + total delta^T + delta (total + n delta)^T.
-
-    Parameters
-    ----------
-    cross : array (d, d)
-        Sums of products y y^T of n deviations; only the lower triangle is updated.
-    total : array (d,)
-        Sum of the n deviations; (n_places, d) if ``cross`` sums the products of several places.
-    n : int
-    delta : array, shaped like ``total``
-        The old shift minus the new one.
-    """
-    xp = namespace(cross)
-    moved: Array = total + n * delta
-    if any_of(delta):
-        rows = [a if a.ndim == cross.ndim else a[..., None, :] for a in (total, delta, moved)]
-        for places in blocks(rows[0].shape[-2], BLOCK_ROWS):
-            before, change, after = (a[..., places, :] for a in rows)
-            left, right = xp.concat([before, change], axis=-2), xp.concat([change, after], axis=-2)
-            linalg.add_outer_lower(cross, left, right)
-    return moved
-
-
 def _outer(a: Array, b: Array, ndim: int) -> Array:
     """Return a b^T with ``ndim`` axes, summed over places if the vectors have such an axis."""
     return a.T @ b if a.ndim == ndim else a[..., None] * b[..., None, :]
 
 
-def is_exact(dtype: DTypeLike) -> bool:
-    """Return whether values are 8-bit integers. Sums of their products are exact."""
-    return np.dtype(dtype) in (np.dtype(np.uint8), np.dtype(np.int8), np.dtype(bool))
+def _product_dtype(dtype: DTypeLike) -> np.dtype[Any]:
+    """Return the dtype of products. Those of 16-bit integers are exact in float64."""
+    return np.dtype(np.float64) if is_exact(dtype) and np.dtype(dtype).itemsize == 2 else working_dtype(dtype)

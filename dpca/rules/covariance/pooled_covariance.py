@@ -12,6 +12,7 @@ from functools import cached_property
 import numpy as np
 from numpy.typing import DTypeLike
 
+from dpca.kernels.algebra.integers import is_exact
 from dpca.kernels.algebra.types import Array, blocks
 from dpca.rules.base.rule import Rule
 from dpca.rules.base.state import State, StateLayout
@@ -22,12 +23,11 @@ from dpca.rules.covariance.covariance import (
     Covariance,
     CovariancePCA,
     add_block,
-    is_exact,
-    spread_of,
 )
+from dpca.rules.covariance.shifts import spread_of
 
-# Rows of 8-bit integers, over all places, that are added to a matrix at a time.
-_BYTE_ROWS = 2**14
+# Rows of integers, over all places, that are added to a matrix at a time.
+_INTEGER_ROWS = 2**14
 # Smaller updates spend most of their time on the sums of the places.
 _FEWEST_SAMPLES = 32
 
@@ -69,8 +69,8 @@ class PooledCovariancePCA(SeveralCovariances):
     discarded eigenvalues.
 
     Products are those of :class:`~dpca.rules.covariance.covariance.Covariance`. The samples of several places are rows
-    of one product, and each place has a shift. Products are exact for 8-bit integers. For other dtypes, the mean of a
-    place or its drift costs no accuracy.
+    of one product, and each place has a shift. Products are exact for integers of 8 and 16 bits. For
+    other dtypes, the mean of a place or its drift costs no accuracy.
 
     Parameters
     ----------
@@ -110,7 +110,7 @@ class PooledCovariancePCA(SeveralCovariances):
 
     @QUIET
     def _take(self, state: State, batch: Array) -> None:
-        add = _add_bytes if is_exact(batch.dtype) else _add_numbers
+        add = _add_integers if is_exact(batch.dtype) else _add_numbers
         for group, columns in zip(self._covariances(state), self._columns, strict=True):
             add(group, batch[:, columns].reshape(len(batch), *group.arrays["sum"].shape))
         state.counts["n_samples"] += len(batch)
@@ -151,7 +151,7 @@ class PooledCovariancePCA(SeveralCovariances):
 
     def batch_rows(self, dtype: DTypeLike) -> int:
         """Return the best number of samples per update: enough for a product over the places of the largest group."""
-        rows = _BYTE_ROWS if is_exact(dtype) else BLOCK_ROWS
+        rows = _INTEGER_ROWS if is_exact(dtype) else BLOCK_ROWS
         samples = max(_FEWEST_SAMPLES, math.ceil(rows / max(n_places for n_places, _ in self.groups)))
         return min(samples, self._one.batch_rows(dtype))
 
@@ -166,22 +166,22 @@ class PooledCovariancePCA(SeveralCovariances):
     def _group_work_bytes(self, n_rows: int, n_places: int, d: int, dtype: DTypeLike) -> int:
         if is_exact(dtype):
             rows = min(n_rows, _samples_at_once(n_places)) * n_places
-            copies = 2 * rows * (d + 1)
+            copies = 2 * rows * (d + 1) * np.dtype(dtype).itemsize
         else:
             rows = min(n_rows * n_places, BLOCK_ROWS)
             copies = 56 * min(n_places, BLOCK_ROWS) * d  # sums and shifts of places, and their changes
         return copies + self._one.work_bytes(rows, d, dtype) + 8 * n_places * (2 * d + BAND_ROWS)
 
 
-def _add_bytes(group: State, values: Array) -> None:
-    """Add 8-bit integers (n_samples, n_places, d). All places have the same shift."""
+def _add_integers(group: State, values: Array) -> None:
+    """Add integers of 8 or 16 bits (n_samples, n_places, d). All places have the same shift."""
     n_places, d = values.shape[1:]
     shift, total, cross = (group.arrays[name] for name in ("shift", "sum", "cross"))
     together = State({"shift": shift[0], "sum": np.zeros(d), "cross": cross})
     together.counts["n_samples"] = group.counts["n_samples"] * n_places
     for few in blocks(len(values), _samples_at_once(n_places)):
         Covariance().update(together, values[few].reshape(-1, d))
-    total += values.sum(axis=0, dtype=np.int32)
+    total += values.sum(axis=0, dtype=np.int64)
     total -= len(values) * shift[0, 0]
 
 
@@ -198,4 +198,4 @@ def _add_numbers(group: State, values: Array) -> None:
 
 
 def _samples_at_once(n_places: int) -> int:
-    return max(1, _BYTE_ROWS // n_places)
+    return max(1, _INTEGER_ROWS // n_places)

@@ -15,8 +15,9 @@ from dpca.kernels.algebra.types import Array, blocks
 from dpca.rules.base.codes import DIGITS, read_codes
 from dpca.rules.base.rule import DivergedError
 from dpca.rules.base.state import State, StateLayout
-from dpca.rules.covariance.covariance import BAND_ROWS, QUIET, Covariance, move_shift
+from dpca.rules.covariance.covariance import BAND_ROWS, QUIET, Covariance
 from dpca.rules.covariance.pooled_covariance import SeveralCovariances
+from dpca.rules.covariance.shifts import move_shift
 
 # An attribute counts as constant if its standard deviation is below this share of its mean, or of its distance from the
 # shift: the differences are then rounding errors of its values, of the shift, or of the sums.

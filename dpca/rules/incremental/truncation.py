@@ -10,6 +10,9 @@ import scipy.linalg
 
 from dpca.kernels.algebra.types import Array
 
+# From this size on, at most one eigenpair in so many is computed faster alone (half the time for 40 of 1,024).
+_PART_FROM, _PART_SHARE = 512, 6
+
 
 class Truncation(NamedTuple):
     """The leading part of a Gram matrix."""
@@ -37,7 +40,12 @@ def truncate(gram: Array, n_kept: int, *, n_counted: int, floor: float) -> Trunc
     floor : float
         Eigenvalues up to this value are rounding errors.
     """
-    values, vectors = scipy.linalg.eigh(gram, driver="evd", check_finite=False)
+    n, m = len(gram), n_kept + max(n_counted, 1)
+    if n >= _PART_FROM and _PART_SHARE * m <= n:
+        part = (n - m, n - 1)
+        values, vectors = scipy.linalg.eigh(gram, driver="evr", subset_by_index=part, check_finite=False)
+    else:
+        values, vectors = scipy.linalg.eigh(gram, driver="evd", check_finite=False)
     values, vectors = np.maximum(values[::-1], 0.0), vectors[:, ::-1]
     kept = int(np.count_nonzero(values[:n_kept] > floor))
     discarded = values[kept:]

@@ -21,7 +21,7 @@ from dpca import CellPCA
 from dpca.engine.folds.fold import plan_for
 from dpca.engine.folds.plan import FoldPlan, Group
 from dpca.engine.sources.source import Source, as_source, batches
-from dpca.kernels.algebra import linalg_int8
+from dpca.kernels.algebra import integers
 from dpca.kernels.algebra.linalg import gram_lower
 from dpca.partition import CellGrid
 from dpca.rules.covariance.covariance import CovariancePCA
@@ -38,7 +38,7 @@ _GROUPS = 3
 def lines(inputs: Inputs) -> Iterator[Line]:
     """Measure."""
     stack = inputs.stack
-    kind = "integers" if linalg_int8.pays() else "floats: without the extra mkl, or instructions for bytes"
+    kind = "integers" if integers.kernel() else "floats: no dot-product instruction"
     for cell, (k, asked) in CELLS.items():
         rounds = [_fit(stack, cell, k) for _ in range(inputs.rounds)]
         where = f"stack of {stack.sample_shape}, k = {k}, products of {kind}"
@@ -93,11 +93,11 @@ def _fit_group(clock: Clock, source: Source, grid: CellGrid, rule: CovariancePCA
 
 
 def _product(part: Any) -> None:
-    if linalg_int8.pays():
-        linalg_int8.gram_lower(part)
+    d = part.shape[1]
+    if kernel := integers.kernel():
+        kernel.add_gram(part, np.zeros((d, d)), np.zeros(d))
     else:
-        values = part.astype(np.float32)
-        gram_lower(values, np.empty((part.shape[1],) * 2, np.float32))
+        gram_lower("product", part.astype(np.float32))
 
 
 if __name__ == "__main__":

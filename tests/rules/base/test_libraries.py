@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from dpca.engine.folds.checkpoint import load_states, save_states
-from dpca.kernels.algebra import linalg_int8
+from dpca.kernels.algebra import integers
 from dpca.kernels.algebra.namespace import to_numpy
 from dpca.rules import IncrementalSVD, StreamingCovariance
 from dpca.rules.base.state import State
@@ -213,6 +213,5 @@ def test_a_dtype_that_numpy_does_not_know() -> None:
 
 
 def test_integer_products_are_for_numpy_alone(send: Send, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(linalg_int8, "pays", lambda: True)
-    monkeypatch.setattr(linalg_int8, "gram_lower", None)
+    monkeypatch.setattr(integers, "kernel", None)
     fold(Covariance(), [pixels(10, 3)], send)

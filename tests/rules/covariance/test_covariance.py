@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 from hypothesis.extra import numpy as hnp
 from sklearn.decomposition import PCA
 
+from dpca.kernels.algebra.integers import center_of_range
 from dpca.rules.base.state import State
 from dpca.rules.covariance.covariance import BLOCK_ROWS, Covariance, CovariancePCA
 
@@ -46,11 +47,13 @@ def test_two_attributes_by_hand() -> None:
 
 
 @given(
-    hnp.arrays(np.uint8, st.tuples(st.integers(2, 40), st.integers(1, 6))),
+    st.sampled_from(["uint8", "uint16", "int16"]).flatmap(
+        lambda dtype: hnp.arrays(dtype, st.tuples(st.integers(2, 40), st.integers(1, 6)))
+    ),
     st.lists(st.integers(0, 40), max_size=4),
 )
-@settings(deadline=None, max_examples=60)
-def test_pixels_are_summed_exactly_in_any_batches(x: np.ndarray, cuts: list[int]) -> None:
+@settings(deadline=None, max_examples=120)
+def test_integers_are_summed_exactly_in_any_batches(x: np.ndarray, cuts: list[int]) -> None:
     """The stated claim: not close, equal, however the samples come and are merged."""
     edges = [0, *sorted(min(c, len(x)) for c in cuts), len(x)]
     batches = [x[a:b] for a, b in itertools.pairwise(edges)]
@@ -59,12 +62,29 @@ def test_pixels_are_summed_exactly_in_any_batches(x: np.ndarray, cuts: list[int]
     merged = rule.init(x.shape[1], x.dtype)
     for batch in batches:
         merged = rule.merge(merged, fold(rule, [batch]))
-    exact = x.astype(np.int64) - 128
+    exact = x.astype(np.int64) - center_of_range(x.dtype)
     for state in (chained, merged):
         assert state.counts["n_samples"] == len(x)
         np.testing.assert_array_equal(np.tril(state.arrays["cross"]), np.tril(exact.T @ exact))
         np.testing.assert_array_equal(state.arrays["sum"], exact.sum(0))
-    np.testing.assert_allclose(rule.finish(chained)["covariance"], exact_covariance(x), rtol=1e-12, atol=1e-10)
+    largest = float(np.ptp(x.astype(np.int64)) ** 2)
+    found = [rule.finish(state)["covariance"] for state in (chained, merged)]
+    np.testing.assert_array_equal(*found)
+    np.testing.assert_allclose(found[0], exact_covariance(x), rtol=1e-12, atol=1e-13 * largest + 1e-10)
+
+
+@pytest.mark.parametrize(("dtype", "offset"), [("uint16", 100), ("uint16", 65_000), ("int16", -32_000)])
+def test_16_bit_values_far_from_the_middle_of_their_range(dtype: str, offset: int) -> None:
+    """A camera's dark frames: the middle of 16 bits is 30,000 away, and a variance is 4."""
+    x = (np.random.default_rng(0).normal(offset, 2, (3000, 5)).round()).astype(dtype)
+    rule = CovariancePCA(2, certified=True)
+    state = fold(rule, [x[:1000], x[1000:]])
+    np.testing.assert_allclose(Covariance().finish(state.copy())["covariance"], exact_covariance(x), rtol=1e-12)
+    values = np.linalg.eigvalsh(exact_covariance(x))[::-1]
+    found = rule.finish(state)
+    np.testing.assert_allclose(found["explained_variance"], values[:2], rtol=1e-9)
+    assert 0.999 < found["captured_bound"] <= 1
+    np.testing.assert_allclose(found["mean"], x.mean(axis=0), rtol=1e-14)
 
 
 @pytest.mark.parametrize("extreme", [0, 255])

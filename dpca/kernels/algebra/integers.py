@@ -1,0 +1,41 @@
+"""Integers whose products are summed exactly, and the kernel that multiplies them."""
+
+from __future__ import annotations
+
+import sys
+from types import ModuleType
+
+import numpy as np
+from numpy.typing import DTypeLike
+
+# What is subtracted from values, so that each of their bytes is signed.
+_CENTERS = {"bool": 0, "int8": 0, "uint8": 128, "int16": 128, "uint16": 32896}
+# Loading the kernel takes as much time as so many multiplications of floats.
+_PAYS_FROM = 10**10
+_multiplied = 0
+
+
+def is_exact(dtype: DTypeLike) -> bool:
+    """Return whether values are integers of 8 or 16 bits. Sums of their products are exact."""
+    return np.dtype(dtype).name in _CENTERS and np.dtype(dtype).isnative
+
+
+def center_of_range(dtype: DTypeLike) -> int:
+    """Return the constant that is subtracted from values of an exact dtype, near the middle of their range."""
+    return _CENTERS[np.dtype(dtype).name]
+
+
+def kernel(multiplications: int = _PAYS_FROM) -> ModuleType | None:
+    """Return `dpca.kernels.integer_products`, or None where the processor lacks the instructions.
+
+    Before the kernel is loaded, it is also None for the first multiplications of a process: floats take less time for
+    those, and the results are bit-identical.
+    """
+    global _multiplied
+    if "numba" not in sys.modules:
+        _multiplied += multiplications
+        if _multiplied < _PAYS_FROM:
+            return None
+    from dpca.kernels import integer_products
+
+    return integer_products if integer_products.INSTRUCTION else None

@@ -1,0 +1,249 @@
+"""Exact products of 8-bit and 16-bit integers by the dot-product instructions of a processor.
+
+::
+
+    samples of bytes     words of 4 samples         a tile of X^T X
+    x x x x ... (n, d)   in panels of columns    rows |  sums of 32 bits, which stay
+    x x x x          ->  [panel][n / 4][columns] -> r |  in registers over all n samples
+    x x x x                                           |______ columns
+
+Each instruction adds 4 products of bytes to each of 4, 8 or 16 sums of 32 bits. One packed copy of the samples serves
+as both factors. Import this module only in functions that need it; see `dpca.kernels.compiled`.
+"""
+
+from __future__ import annotations
+
+from typing import Any, NamedTuple
+
+import numpy as np
+from llvmlite import ir
+from numba import types
+from numba.core import cgutils, codegen, config
+from numba.extending import intrinsic
+
+from dpca.kernels.algebra.linalg import scratch
+from dpca.kernels.algebra.types import Array, blocks
+from dpca.kernels.compiled import compiled
+
+#: Samples of one product. Their panels stay in the second cache. Sums of products of two signed bytes over them stay
+#: below 2^26, and those of 32 bits wrap around without harm on the way.
+MOST_ROWS = 4096
+# Bits of each of 4 bytes that are flipped to subtract 128 from it.
+_TOP_BITS = 0x80808080
+
+
+class Instruction(NamedTuple):
+    """A dot-product instruction of a family of processors, and the tile that fills its registers."""
+
+    feature: str
+    """LLVM's name of the processor's feature."""
+    name: str
+    """LLVM's name of the instruction. It takes sums (lanes,), and two operands of 4 x lanes bytes."""
+    lanes: int
+    """Sums of 32 bits in a register."""
+    rows: int
+    """Rows of a tile: a divisor of the columns, and even."""
+    vectors: int
+    """Registers in a row of a tile."""
+    of_bytes: bool
+    """Whether the operands are vectors of bytes. Else they are vectors of 32 bits."""
+    unsigned: bool
+    """Whether the bytes of the first operand are unsigned."""
+
+    @property
+    def columns(self) -> int:
+        """Columns of a tile and of a panel."""
+        return self.lanes * self.vectors
+
+
+# A tile of 24 sums and 3 operands fits 32 registers, and one of 12 and 3 fits 16. Of the shapes that fit, these load
+# the least for each instruction, and divide panels into whole tiles.
+INSTRUCTIONS = (
+    Instruction("avx512vnni", "llvm.x86.avx512.vpdpbusd.512", 16, 8, 3, False, True),
+    Instruction("avxvnni", "llvm.x86.avx512.vpdpbusd.256", 8, 4, 3, False, True),
+    Instruction("dotprod", "llvm.aarch64.neon.sdot.v4i32.v16i8", 4, 6, 3, True, False),
+)
+
+
+def usable(features: str) -> Instruction | None:
+    """Return the widest instruction that a processor with these features has, in LLVM's notation, or None."""
+    present = features.split(",")
+    return next((one for one in INSTRUCTIONS if f"+{one.feature}" in present), None)
+
+
+#: The instruction of this processor, or None.
+INSTRUCTION = usable(getattr(config, "CPU_FEATURES", None) or codegen.get_host_cpu_features())
+_ROWS, _COLUMNS = (INSTRUCTION.rows, INSTRUCTION.columns) if INSTRUCTION else (1, 1)
+
+
+def tile_of(instruction: Instruction) -> Any:
+    """Return a function for compiled code that computes a tile of sums.
+
+    It has the arguments (packed, i, j, n, start, tile): ``tile`` (rows, columns) becomes ``start`` (rows,) plus the sum
+    over n words of the products of word i + k columns + r of ``packed``, which is signed, and word j + k columns + c.
+    """
+    i32, i64 = ir.IntType(32), ir.IntType(64)
+    vector = ir.VectorType(i32, instruction.lanes)
+    operand = ir.VectorType(ir.IntType(8), 4 * instruction.lanes) if instruction.of_bytes else vector
+    places = [(r, v) for r in range(instruction.rows) for v in range(instruction.vectors)]
+
+    def generate(context: Any, builder: Any, signature: Any, args: Any) -> Any:
+        data = [
+            builder.bitcast(context.make_array(kind)(context, builder, value).data, i32.as_pointer())
+            if isinstance(kind, types.Array)
+            else value
+            for kind, value in zip(signature.args, args, strict=True)
+        ]
+        packed, i, j, n, start, tile = data
+        kind = ir.FunctionType(vector, [vector, operand, operand])
+        multiply_add = cgutils.get_or_insert_function(builder.module, kind, instruction.name)
+
+        def at(pointer: Any, *offsets: Any) -> Any:
+            for offset in offsets:
+                pointer = builder.gep(pointer, [i64(offset) if isinstance(offset, int) else offset])
+            return pointer
+
+        def repeated(value: Any) -> Any:
+            one = builder.insert_element(ir.Constant(vector, ir.Undefined), value, i32(0))
+            return builder.shuffle_vector(one, one, ir.Constant(ir.VectorType(i32, instruction.lanes), None))
+
+        def load(pointer: Any) -> Any:
+            return builder.load(builder.bitcast(pointer, vector.as_pointer()), align=4)
+
+        first = [repeated(builder.load(at(start, r))) for r, _ in places]
+        before, body, after = builder.block, builder.append_basic_block(), builder.append_basic_block()
+        builder.branch(body)
+        builder.position_at_end(body)
+        k, sums = builder.phi(i64), [builder.phi(vector) for _ in places]
+        here = builder.mul(k, i64(instruction.columns))
+        others = [load(at(packed, j, here, v * instruction.lanes)) for v in range(instruction.vectors)]
+        if instruction.unsigned:
+            flips = ir.Constant(vector, [_TOP_BITS - 2**32] * instruction.lanes)
+            others = [builder.xor(other, flips) for other in others]
+        words = [repeated(builder.load(at(packed, i, here, r), align=4)) for r in range(instruction.rows)]
+        others, words = ([builder.bitcast(one, operand) for one in both] for both in (others, words))
+        added = [
+            builder.call(multiply_add, [one, others[v], words[r]]) for one, (r, v) in zip(sums, places, strict=True)
+        ]
+        following = builder.add(k, i64(1))
+        for phi, begin, end in zip([k, *sums], [i64(0), *first], [following, *added], strict=True):
+            phi.add_incoming(begin, before)
+            phi.add_incoming(end, body)
+        builder.cbranch(builder.icmp_signed("<", following, n), body, after)
+        builder.position_at_end(after)
+        for values, (r, v) in zip(added, places, strict=True):
+            place = at(tile, r * instruction.columns + v * instruction.lanes)
+            builder.store(values, builder.bitcast(place, vector.as_pointer()), align=4)
+        return context.get_dummy_value()
+
+    def tile(typing: Any, packed: Any, i: Any, j: Any, n: Any, start: Any, tile: Any) -> Any:
+        return types.void(packed, types.intp, types.intp, types.intp, start, tile), generate
+
+    return intrinsic(tile)
+
+
+_tile = tile_of(INSTRUCTION or INSTRUCTIONS[0])
+
+
+@compiled
+def pack(block: Array, flips: Array, packed: Array, total: Array) -> None:
+    """Write words of 4 samples of each column of bytes (n, d) into ``packed`` (panels, n / 4, columns), signed.
+
+    ``flips`` (2,) are for even and odd columns. ``total`` (d,) becomes the sum of each column. Words behind the last
+    sample and the last column are 0.
+    """
+    n, d = block.shape
+    width = packed.shape[2]
+    total[:] = 0
+    flip = np.empty(width, np.uint32)
+    for j in range(width):
+        flip[j] = flips[j % 2]
+    for k in range(packed.shape[1]):
+        for p in range(packed.shape[0]):
+            word = packed[p, k]
+            lo, hi = p * width, min((p + 1) * width, d)
+            columns = hi - lo
+            if 4 * k + 4 <= n:
+                a, b = block[4 * k, lo:hi], block[4 * k + 1, lo:hi]
+                c, e = block[4 * k + 2, lo:hi], block[4 * k + 3, lo:hi]
+                for j in range(columns):
+                    low = np.uint32(a[j]) | np.uint32(b[j]) << np.uint32(8)
+                    high = np.uint32(c[j]) << np.uint32(16) | np.uint32(e[j]) << np.uint32(24)
+                    word[j] = (low | high) ^ flip[j]
+            else:
+                for j in range(columns):
+                    word[j] = 0
+                for i in range(4 * k, n):
+                    row, shift = block[i, lo:hi], np.uint32(8 * (i - 4 * k))
+                    for j in range(columns):
+                        word[j] |= ((np.uint32(row[j]) << shift) ^ flip[j]) & (np.uint32(255) << shift)
+            for j in range(columns, width):
+                word[j] = 0
+            part = total[lo:hi]
+            for j in range(columns):
+                first = np.int32(np.int8(word[j])) + np.int32(np.int8(word[j] >> np.uint32(8)))
+                last = np.int32(np.int8(word[j] >> np.uint32(16))) + np.int32(np.int8(word[j] >> np.uint32(24)))
+                part[j] += first + last
+
+
+@compiled
+def add_narrow(packed: Array, start: Array, tile: Array, cross: Array) -> None:
+    """Add the products of columns to the lower triangle of ``cross`` (d, d), float64."""
+    d, words = len(cross), packed.shape[1]
+    for j in range(0, d, _COLUMNS):
+        for i in range(j, d, _ROWS):
+            first = i // _COLUMNS * words * _COLUMNS + i % _COLUMNS
+            _tile(packed, first, j * words, words, start[i:], tile)
+            for r in range(min(_ROWS, d - i)):
+                row, sums = cross[i + r, j : min(j + _COLUMNS, i + r + 1)], tile[r]
+                for c in range(len(row)):
+                    row[c] += sums[c]
+
+
+@compiled
+def add_wide(packed: Array, start: Array, tile: Array, cross: Array) -> None:
+    """Add the products of columns of 16 bits to the lower triangle of ``cross`` (d, d), float64.
+
+    Of column j, ``packed`` has the low byte as its column 2 j, and the high byte as 2 j + 1.
+    """
+    d, words = 2 * len(cross), packed.shape[1]
+    for j in range(0, d, _COLUMNS):
+        for i in range(j, d, _ROWS):
+            first = i // _COLUMNS * words * _COLUMNS + i % _COLUMNS
+            _tile(packed, first, j * words, words, start[i:], tile)
+            for r in range(0, min(_ROWS, d - i), 2):
+                row, low, high = cross[(i + r) // 2, j // 2 : min(j + _COLUMNS, i + r + 2) // 2], tile[r], tile[r + 1]
+                for c in range(len(row)):
+                    mixed = np.int64(low[2 * c + 1]) + np.int64(high[2 * c])
+                    row[c] += (np.int64(high[2 * c + 1]) << 16) + (mixed << 8) + np.int64(low[2 * c])
+
+
+def add_gram(block: Array, cross: Array, total: Array) -> None:
+    """Add x^T x and the sum of the rows x to sums in float64, where x is ``block`` minus `center`.
+
+    Parameters
+    ----------
+    block : array (n, d), native uint8, int8, bool, uint16 or int16
+    cross : array (d, d), float64, C-ordered
+        Only the lower triangle is changed. The result is exact while it is below 2^53 in magnitude.
+    total : array (d,), float64
+
+    Notes
+    -----
+    Costs n d^2 / 2 products of bytes, four times as many for 16 bits; memory: 2 d bytes (4 for 16 bits) for each of up
+    to 4,096 rows.
+    """
+    wide = block.dtype.itemsize == 2
+    # Columns of 16 bits are columns of two bytes, of which x is the sum, 256 times the high one and the low one.
+    values = np.ascontiguousarray(block).view(np.uint8)
+    flips = np.where([block.dtype.kind == "u" or wide, block.dtype.kind == "u"], _TOP_BITS, 0).astype(np.uint32)
+    d = values.shape[1]
+    sums, start = np.empty(d, np.int32), np.zeros(-(-d // _COLUMNS) * _COLUMNS, np.int32)
+    tile = np.empty((_ROWS, _COLUMNS), np.int32)
+    for rows in (values[few] for few in blocks(len(values), MOST_ROWS)):
+        packed = scratch("packed", (len(start) // _COLUMNS, -(-len(rows) // 4), _COLUMNS), np.uint32)
+        pack(rows, flips, packed, sums)
+        if INSTRUCTION is not None and INSTRUCTION.unsigned:
+            start[:d] = -128 * sums
+        (add_wide if wide else add_narrow)(packed, start, tile, cross)
+        total += sums.reshape(-1, 2) @ [1, 256] if wide else sums

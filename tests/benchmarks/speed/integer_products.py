@@ -1,0 +1,67 @@
+"""What the exact products of integers cost beside those of float32 in BLAS.
+
+    python tests/benchmarks/speed/integer_products.py
+
+Both make the lower triangle of X^T X from samples in memory, on one thread. Floats are converted before, and integers
+are packed and added to float64 within the measured time.
+"""
+
+from __future__ import annotations
+
+import sys
+import time
+from collections.abc import Iterator
+
+import numpy as np
+import scipy.linalg
+
+from dpca.kernels.algebra import integers
+from dpca.storage.remote.tasks import one_blas_thread
+from tests.benchmarks.inputs import Inputs
+from tests.benchmarks.sides import Line, alone, at_most, ratio_of
+
+#: Samples, attributes, dtype, and the ratio that is asked.
+_PRODUCTS = (
+    (4096, 75, "uint8", None),
+    (4096, 300, "uint8", 1 / 3.5),
+    (4096, 1875, "uint8", 1 / 4),
+    (4096, 3072, "uint8", 1 / 4),
+    (4096, 1875, "uint16", 1 / 0.9),
+)
+_LEAST_SECONDS = 0.2
+
+
+def lines(inputs: Inputs) -> Iterator[Line]:
+    """Measure."""
+    kernel = integers.kernel()
+    if not kernel:
+        return
+    for n, d, dtype, asked in _PRODUCTS:
+        x = np.random.default_rng(0).integers(0, np.iinfo(dtype).max, (n, d), endpoint=True).astype(dtype)
+        values, out, cross, total = x.astype(np.float32), np.empty((d, d), np.float32), np.zeros((d, d)), np.zeros(d)
+        (syrk,) = scipy.linalg.get_blas_funcs(("syrk",), (values,))
+
+        def floats(a: np.ndarray = values, c: np.ndarray = out, syrk: object = syrk) -> None:
+            syrk(1.0, a.T, beta=0.0, c=c.T, overwrite_c=True, lower=False)  # type: ignore[operator]
+
+        def exact(a: np.ndarray = x, c: np.ndarray = cross, t: np.ndarray = total) -> None:
+            kernel.add_gram(a, c, t)
+
+        with one_blas_thread():
+            exact(), floats()
+            rounds = [{"integers": _seconds(exact), "float32": _seconds(floats)} for _ in range(inputs.rounds)]
+        found = ratio_of(rounds, ["integers"], ["float32"])
+        feature = kernel.INSTRUCTION.feature
+        yield at_most(asked, name=f"products, {dtype}, {d} attributes", where=f"random, {feature}", n=n, **found)
+
+
+def _seconds(function: object) -> float:
+    began, calls = time.thread_time(), 0
+    while time.thread_time() - began < _LEAST_SECONDS:
+        function()  # type: ignore[operator]
+        calls += 1
+    return (time.thread_time() - began) / calls
+
+
+if __name__ == "__main__":
+    sys.exit(alone(lines, __doc__))

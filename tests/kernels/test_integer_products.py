@@ -1,0 +1,207 @@
+"""Products of integers against Python's integers: of this processor's kernel, and of all others in emulation."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from collections.abc import Callable
+from types import FunctionType, SimpleNamespace
+from typing import Any
+
+import llvmlite.binding as llvm
+import numba
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from llvmlite import ir
+
+from dpca.kernels import integer_products
+from dpca.kernels.algebra import integers
+from dpca.kernels.integer_products import INSTRUCTION, INSTRUCTIONS, MOST_ROWS, Instruction, tile_of, usable
+
+DTYPES = ("uint8", "int8", "bool", "uint16", "int16")
+AddGram = Callable[[np.ndarray, np.ndarray, np.ndarray], None]
+
+
+def emulated(module: Any, kind: Any, name: str) -> Any:
+    """Define what an instruction does: add 4 products of bytes to each sum."""
+    name = f"emulated.{name}"
+    if name in module.globals:
+        return module.globals[name]
+    of = next(one for one in INSTRUCTIONS if name.endswith(one.name))
+    function = ir.Function(module, kind, name)
+    builder, i32 = ir.IRBuilder(function.append_basic_block()), ir.IntType(32)
+    bytes_of = ir.VectorType(ir.IntType(8), 4 * of.lanes)
+    sums, *operands = function.args
+    first, second = (builder.bitcast(operand, bytes_of) for operand in operands)
+    extend = builder.zext if of.unsigned else builder.sext
+    for lane in range(of.lanes):
+        total = builder.extract_element(sums, i32(lane))
+        for byte in range(4 * lane, 4 * lane + 4):
+            a, b = extend(builder.extract_element(first, i32(byte)), i32), builder.extract_element(second, i32(byte))
+            total = builder.add(total, builder.mul(a, builder.sext(b, i32)))
+        sums = builder.insert_element(sums, total, i32(lane))
+    builder.ret(sums)
+    return function
+
+
+def kernel_of(instruction: Instruction) -> AddGram:
+    """The kernel as it would be compiled for another processor."""
+    changed: dict[str, Any] = {**vars(integer_products), "INSTRUCTION": instruction}
+    changed |= {"_ROWS": instruction.rows, "_COLUMNS": instruction.columns, "_tile": tile_of(instruction)}
+    for name in ("add_narrow", "add_wide"):
+        code = getattr(integer_products, name).py_func.__code__
+        changed[name] = numba.njit(FunctionType(code, changed))
+    return FunctionType(integer_products.add_gram.__code__, changed)
+
+
+@pytest.fixture(scope="module", params=[one.feature for one in INSTRUCTIONS])
+def other(request: pytest.FixtureRequest) -> Any:
+    """The kernel of each instruction, emulated."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(integer_products, "cgutils", SimpleNamespace(get_or_insert_function=emulated))
+        kernel = kernel_of(next(one for one in INSTRUCTIONS if one.feature == request.param))
+        for dtype in ("uint8", "uint16"):  # compiled while the patch is active
+            kernel(np.zeros((1, 1), dtype), np.zeros((1, 1)), np.zeros(1))
+    return kernel
+
+
+def assert_exact(add_gram: AddGram, block: np.ndarray) -> None:
+    x = block.astype(object) - integers.center_of_range(block.dtype)
+    d = block.shape[1]
+    cross, total = np.triu(np.full((d, d), 7.0), 1), np.ones(d)
+    add_gram(block, cross, total)
+    expected = np.tril((x.T @ x).astype(float)) if len(block) else np.zeros((d, d))
+    np.testing.assert_array_equal(cross, expected + np.triu(np.full((d, d), 7.0), 1))
+    np.testing.assert_array_equal(total, (x.sum(axis=0) if len(block) else np.zeros(d)).astype(float) + 1)
+
+
+def drawn(dtype: str, n: int, d: int, seed: int, extreme: bool) -> np.ndarray:
+    """Random values, or the least, the largest and the middle of the range."""
+    random = np.random.default_rng(seed)
+    low, high = (0, 1) if dtype == "bool" else (np.iinfo(dtype).min, np.iinfo(dtype).max)
+    if extreme:
+        return random.choice(np.array([low, high, (low + high + 1) // 2]), (n, d)).astype(dtype)
+    return random.integers(low, high, (n, d), endpoint=True).astype(dtype)
+
+
+shapes = given(
+    st.sampled_from(DTYPES), st.integers(0, 300), st.integers(1, 60), st.integers(0, 2**32 - 1), st.booleans()
+)
+needs_instruction = pytest.mark.skipif(INSTRUCTION is None, reason="no dot-product instruction here")
+
+
+@needs_instruction
+@shapes
+@settings(deadline=None, max_examples=100, derandomize=True)
+def test_any_shape(dtype: str, n: int, d: int, seed: int, extreme: bool) -> None:
+    assert_exact(integer_products.add_gram, drawn(dtype, n, d, seed, extreme))
+
+
+@shapes
+@settings(deadline=None, max_examples=60, derandomize=True)
+def test_any_shape_on_other_processors(other: AddGram, dtype: str, n: int, d: int, seed: int, extreme: bool) -> None:
+    assert_exact(other, drawn(dtype, n, d, seed, extreme))
+
+
+@needs_instruction
+@pytest.mark.parametrize("dtype", DTYPES)
+@pytest.mark.parametrize(("n", "d"), [(MOST_ROWS + 3, 49), (5, 401)])
+def test_several_blocks_and_panels(dtype: str, n: int, d: int) -> None:
+    block = drawn(dtype, n, d, 3, False)
+    before = block.copy()
+    assert_exact(integer_products.add_gram, block)
+    np.testing.assert_array_equal(block, before)
+
+
+@needs_instruction
+@pytest.mark.parametrize("dtype", DTYPES)
+@pytest.mark.parametrize("end", ["least", "largest"])
+def test_the_most_rows_of_the_most_extreme_values_do_not_overflow(dtype: str, end: str) -> None:
+    low, high = (0, 1) if dtype == "bool" else (np.iinfo(dtype).min, np.iinfo(dtype).max)
+    assert_exact(integer_products.add_gram, np.full((MOST_ROWS, 2), low if end == "least" else high, dtype))
+    assert MOST_ROWS * 2**14 <= 2**26
+
+
+@needs_instruction
+def test_columns_of_a_larger_array() -> None:
+    wide = drawn("uint16", 37, 90, 1, False)
+    assert_exact(integer_products.add_gram, wide[:, 11:60])
+    assert_exact(integer_products.add_gram, wide[::2])
+
+
+@pytest.mark.parametrize(
+    ("features", "feature"),
+    [
+        ("+avx2,+avx512f,+avx512vnni,+avxvnni", "avx512vnni"),
+        ("+avx2,-avx512vnni,+avxvnni", "avxvnni"),
+        ("+neon,+dotprod", "dotprod"),
+        ("+avx2,-avx512vnni,-avxvnni", None),
+        ("", None),
+    ],
+)
+def test_instructions_are_used_where_they_exist(features: str, feature: str | None) -> None:
+    found = usable(features)
+    assert (found.feature if found else None) == feature
+
+
+@pytest.mark.parametrize("instruction", INSTRUCTIONS, ids=lambda one: one.feature)
+def test_tiles_fit_the_registers(instruction: Instruction) -> None:
+    registers = 16 if instruction.feature == "avxvnni" else 32
+    sums = instruction.rows * instruction.vectors
+    assert sums + instruction.vectors + 1 <= registers
+    assert instruction.rows % 2 == 0
+    assert instruction.columns % instruction.rows == 0
+
+
+@pytest.mark.parametrize(
+    ("instruction", "triple", "word"),
+    [
+        (INSTRUCTIONS[0], "x86_64-unknown-linux-gnu", "vpdpbusd"),
+        (INSTRUCTIONS[1], "x86_64-unknown-linux-gnu", "vpdpbusd"),
+        (INSTRUCTIONS[2], "aarch64-unknown-linux-gnu", "sdot"),
+    ],
+    ids=["avx512vnni", "avxvnni", "dotprod"],
+)
+def test_each_sum_is_one_instruction(instruction: Instruction, triple: str, word: str) -> None:
+    """Compiled for the other processors, too: no sum leaves its register inside the loop."""
+    llvm.initialize_all_targets()
+    llvm.initialize_all_asmprinters()
+    try:
+        target = llvm.Target.from_triple(triple)
+    except RuntimeError:
+        pytest.skip(f"this LLVM does not compile for {triple}")
+    assembly = target.create_target_machine(features=f"+{instruction.feature}", opt=3).emit_assembly(
+        llvm.parse_assembly(llvm_of(instruction, triple))
+    )
+    loop = assembly.split(word)
+    assert len(loop) - 1 == instruction.rows * instruction.vectors
+    inside = "".join(loop[1:-1])
+    assert not any(spill in inside for spill in ("(%rsp)", "[sp"))
+
+
+def llvm_of(instruction: Instruction, triple: str) -> str:
+    """The tile as a function of its own."""
+    _, generate = tile_of(instruction)._defn(None, *[numba.types.intp] * 6)
+    module = ir.Module()
+    module.triple = triple
+    pointer, i64 = ir.IntType(32).as_pointer(), ir.IntType(64)
+    arguments = [pointer, i64, i64, i64, pointer, pointer]
+    function = ir.Function(module, ir.FunctionType(ir.VoidType(), arguments), "tile")
+    builder = ir.IRBuilder(function.append_basic_block())
+    signature = SimpleNamespace(args=[None] * 6)
+    generate(SimpleNamespace(get_dummy_value=lambda: None), builder, signature, function.args)
+    builder.ret_void()
+    return str(module)
+
+
+def test_few_products_do_not_load_the_kernel() -> None:
+    program = """
+import sys, numpy as np
+from dpca.kernels.algebra import integers
+assert integers.kernel(10**9) is None and "numba" not in sys.modules
+integers.kernel(10**10)
+assert "numba" in sys.modules
+"""
+    subprocess.run([sys.executable, "-c", program], check=True, timeout=60)
