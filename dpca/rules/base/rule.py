@@ -100,6 +100,10 @@ class Rule(ABC):
             raise ValueError(f"{n} sample(s) have no {what}: give at least {self.least_samples}")
         return self._finish(state)
 
+    def components_of(self, state: State) -> Array:
+        """Return the components of `finish`, without certificates. The state must not be used afterwards."""
+        return self.finish(state)["components"]
+
     def finish_all(self, states: Iterable[State]) -> Iterator[dict[str, Array]]:
         """Yield the result of each of some states. A rule with small problems may solve several together."""
         return map(self.finish, states)

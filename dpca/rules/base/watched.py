@@ -38,7 +38,7 @@ class Watched(Wrapper):
 
     Results of ``finish``: those of the rule; ``angle_moved`` (), the largest principal angle between the earlier and
     the final components, in radians; ``variance_moved`` (), see `moved`. Both are nan for a stream of a single batch.
-    Costs one more ``finish`` of a copy of the state, and k rows of d.
+    Costs the components of a copy of the state, and k rows of d.
     """
 
     n_samples: int
@@ -94,8 +94,8 @@ class Watched(Wrapper):
             self._keep_components(state)
 
     def _keep_components(self, state: State) -> None:
-        # ``finish`` overwrites a state.
-        state.arrays[_EARLIER] = self.rule.finish(self.rule.part_of(state).copy())["components"]
+        # It overwrites a state.
+        state.arrays[_EARLIER] = self.rule.components_of(self.rule.part_of(state).copy())
         state.counts[_COUNT] = state.counts["n_samples"]
 
     def work_bytes(self, n_rows: int, n_features: int, dtype: DTypeLike) -> int:
