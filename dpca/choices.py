@@ -10,3 +10,5 @@ NOISE = "marchenko-pastur"
 COMPRESSED = "compressed"
 #: Goals of a compressed store; each store has exactly one, see `dpca.codec.goal.Goal`.
 GOALS = ("ratio", "psnr", "mse", "ssim", "max_error", "max_relative_error")
+#: Formats of exported samples, see `dpca.jobs.export.formats`.
+EXPORT_FORMATS = ("jpeg", "png", "tiff", "npy", "nifti", "netcdf", "ome-zarr")

@@ -33,7 +33,7 @@ from dpca.storage.arrays.layout import CHANNEL, MAX_CHUNK, SAMPLE, axes_for, nam
 from dpca.storage.arrays.reading import array_in, metadata_texts, model_of, open_group, open_node, root_facts
 from dpca.storage.arrays.training_batches import Batches, BatchOrder, batches_of
 from dpca.storage.errors import DataError, StoreError, one_line
-from dpca.storage.integrity.manifest import digest_of
+from dpca.storage.integrity.manifest import EXPORT, digest_of
 from dpca.storage.integrity.replaced import reopening
 from dpca.storage.numbered import Numbered
 from dpca.storage.ranges import checked_range, found_range, type_range
@@ -288,7 +288,7 @@ def open_stack(
     node = open_node(where)
     if isinstance(node, zarr.Group):
         facts = root_facts(node)
-        if facts:
+        if facts and facts.get("kind") != EXPORT:  # an exported image is opened as that of any program
             return _open_ours(where, node, facts, data_range, axes)
         samples, array_path, ome = chosen_array(where, node)
     else:

@@ -296,6 +296,13 @@ def _option(text: str) -> dict[str, Any]:
     return _named(text)
 
 
+def _samples(text: str) -> int | slice:
+    parts = [int(part) if part else None for part in text.split(":")]
+    if len(parts) > 3 or parts == [None]:
+        raise ValueError
+    return slice(*parts) if len(parts) > 1 or parts[0] is None else parts[0]
+
+
 def _named(text: str) -> dict[str, Any]:
     name, equals, value = text.partition("=")
     if not name or not equals:
@@ -332,6 +339,7 @@ counts = _parser(
 )
 positive, natural, positive_number = map(option_type, (whole(1), whole(0), number(above=0)))
 sample_lengths = _parser("100, 128x256 or 256x256x3", lambda text: tuple(whole(1).parse(n) for n in text.split("x")))
+sample_indices = _parser("an index or a range of them, such as 7, 0:100 or 0:1000:10", _samples)
 named_value = _parser("NAME=VALUE", _named)
 cell_lengths = option_type(LENGTHS)
 size_pair = _parser("HEIGHTxWIDTH, for example 218x178", _pair)

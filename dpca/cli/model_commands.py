@@ -12,7 +12,7 @@ from dpca.cli.jobs import given_input
 from dpca.cli.model_arguments import partitioned_model
 from dpca.cli.running import say
 from dpca.cli.served import request_of, served, stated
-from dpca.cli.work import run_of
+from dpca.cli.work import run_of, shown_progress
 from dpca.report.words import kept_components
 from dpca.storage import DataError, Stack, open_stack
 from dpca.storage.arrays.reading import array_in, open_group, root_facts
@@ -148,9 +148,31 @@ def append(options: argparse.Namespace) -> int:
     return 0
 
 
+def export(options: argparse.Namespace) -> int:
+    """``dpca export``."""
+    from dpca.jobs import export_store
+    from dpca.storage.run import Run
+
+    # The files are on this machine, and threads of this process write them.
+    run = Run(progress=shown_progress, overwrite=options.overwrite, say=say)
+    done = export_store(
+        options.store,
+        options.target,
+        format=options.format,
+        samples=options.samples,
+        n_components=options.components,
+        model=options.model,
+        quality=options.jpeg_quality,
+        run=run,
+    )
+    _print_result(options.target, done.cost)
+    return 0
+
+
 def reconstruct(options: argparse.Namespace) -> int:
     """``dpca reconstruct``."""
-    request = request_of(options, *(stated(store).get("fingerprint") for store in (options.model, options.scores)))
+    given = (options.store,) if options.model is None else (options.model, options.store)
+    request = request_of(options, *(stated(store).get("fingerprint") for store in given))
     if served(request, options.target) is not None:
         _print_result(options.target, None)
         return 0
@@ -158,7 +180,7 @@ def reconstruct(options: argparse.Namespace) -> int:
 
     with run_of(options) as run:
         cost = reconstruct_store(
-            options.model, options.scores, options.target, n_components=options.components, run=run, request=request
+            options.model, options.store, options.target, n_components=options.components, run=run, request=request
         )
     _print_result(options.target, cost)
     return 0
