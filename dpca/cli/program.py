@@ -15,11 +15,11 @@ from dpca.cli.arguments import (
     RESUMES,
     SOURCES,
     add_cluster_options,
-    add_compress,
     add_job_options,
     add_kept_options,
     add_overwrite,
     add_parameters,
+    add_quality,
     add_range_option,
     add_seed,
     add_source_options,
@@ -43,13 +43,14 @@ _DESCRIPTION = (
     """\
 Principal component analysis of image and volume stacks of any size.
 
-  dpca compress faces.zip out.zarr                      images -> model, scores, quality and a report, or step by step:
+  dpca compress faces.zip small.zarr                    images -> a compressed store, which is smaller
+  dpca export small.zarr out/                           a store -> files again
+  dpca scores faces.zip out.zarr                        images -> model, scores, quality and a report, or step by step:
   dpca ingest faces.zip faces.zarr                      images -> stack store
   dpca synthetic lsun.zarr --samples 3033042              a synthetic stack of any size, for trials
   dpca info faces.zarr                                  metadata of a store
   dpca fit faces.zarr model.zarr --cell 10 --components 20             or --band-size 1875
   dpca transform model.zarr faces.zarr scores.zarr      stack -> scores and their quality
-  dpca export small.zarr out/                           a store -> files again
   dpca reconstruct small.zarr again.zarr                a compressed store or scores -> stack store
   dpca encode model.zarr faces.zarr small.zarr --psnr 36    a compressed store that opens as the stack
   dpca plan faces.zarr --workers 1,8                    estimated time and memory of a job
@@ -125,28 +126,41 @@ def _parser() -> argparse.ArgumentParser:
 
     compress = command(
         "compress",
-        "jobs:compress_source",
-        "fit a model to images, archives or arrays, and write scores and a quality report",
-        "dpca compress photos/ out.zarr --cell 10 --components 20 --reconstruct\n"
-        "         dpca compress faces.zip out.zarr --target-psnr 33\n"
-        "         dpca compress faces.zip small.zarr --compress psnr=36",
+        "jobs:process_source",
+        "make images, archives or arrays smaller: a compressed store that opens as the original array",
+        "dpca compress photos/ small.zarr\n"
+        "         dpca compress faces.zip small.zarr --quality high\n"
+        "         dpca compress fields.nc small.zarr --quality max-error=0.01",
+        source=SOURCES,
+        output="compressed store to write; the report goes next to it, into OUTPUT.report",
+    )
+    add_quality(compress, "medium")
+    add_model_options(compress, required=False)
+    add_job_options(compress, default="no", measured=None)
+
+    scores = command(
+        "scores",
+        "jobs:process_source",
+        "fit a model to images, archives or arrays, and write scores to work with, and their quality",
+        "dpca scores photos/ out.zarr --cell 10 --components 20 --reconstruct\n"
+        "         dpca scores faces.zip out.zarr --target-psnr 33",
         source=SOURCES,
         output="store to write; the report goes next to it, into OUTPUT.report",
     )
-    add_compress(compress)
-    add_model_options(compress, required=False)
-    add_job_options(compress, default="no")
+    scores.set_defaults(quality=None, every_sample=False)
+    add_model_options(scores, required=False)
+    add_job_options(scores, default="no")
 
     plan = command(
         "plan",
         "jobs:plan",
-        "estimate time, memory and bytes of 'dpca compress' for given numbers of workers",
+        "estimate time, memory and bytes of 'dpca scores', or with --quality of 'dpca compress'",
         "dpca plan lfw.zarr --cell 10 --components 20 --workers 1,2,8,64\n"
         "         dpca plan lsun.zarr --method incremental-svd --components 50\n"
-        "         dpca plan photos/ --compress psnr=36",
+        "         dpca plan photos/ --quality medium",
         source=SOURCES,
     )
-    add_compress(plan)
+    add_quality(plan)
     add_model_options(plan, required=False)
     add_parameters(plan, plan, [options_of(StreamingParameters)["method"]])
     add_kept_options(plan, "no", "quality is always measured")

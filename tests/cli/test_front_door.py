@@ -56,12 +56,12 @@ def test_completion_in_bash(capsys: pytest.CaptureFixture[str]) -> None:
 
 
 @pytest.mark.usefixtures("small_pictures")
-def test_compress_is_the_main_job(image_folder: Callable[..., Path], tmp_path: Path, scheduler: str) -> None:
+def test_scores_is_the_main_job(image_folder: Callable[..., Path], tmp_path: Path, scheduler: str) -> None:
     folder, (ours, other) = image_folder(12), (tmp_path / name / "out.zarr" for name in "ab")
     options = ["--components", "3", "--reconstruct", "--scheduler", scheduler]
     for output in (ours, other):
         output.parent.mkdir()
-    assert main(["compress", str(folder), str(ours), *options]) == 0
+    assert main(["scores", str(folder), str(ours), *options]) == 0
     assert celeba(["--source", str(folder), "--output", str(other), *options]) == 0
     files = sorted(path.relative_to(ours) for path in ours.rglob("*") if path.is_file())
     same, *differ = filecmp.cmpfiles(ours, other, files, shallow=False)
@@ -126,7 +126,7 @@ def test_a_job_that_is_done_is_recognized_without_the_libraries_that_compute(
     image_folder: Callable[..., Path], tmp_path: Path, scheduler: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
     folder, output = image_folder(12), tmp_path / "out.zarr"
-    asked = ["compress", str(folder), str(output), "--components", "3"]
+    asked = ["scores", str(folder), str(output), "--components", "3"]
     assert main([*asked, "--scheduler", scheduler]) == 0
     capsys.readouterr()
     code = (
