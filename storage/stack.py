@@ -42,6 +42,8 @@ from dpca.storage.remote.objects import absolute
 from dpca.storage.transaction.workspace import fingerprint_of
 
 STACK_KIND = "stack"
+#: The kinds of groups that `open_stack` opens: of other programs, of dpca, and exported images.
+STACK_KINDS = ("", STACK_KIND, EXPORT)
 STACK_VERSION = 1
 #: The source kind of a stack that was written sample by sample, see `dpca.storage.growth.appending`.
 APPENDED = "appended samples"

@@ -59,7 +59,7 @@ WRITERS = {
     "dpca.storage.transaction.lease": "locks in buckets",
     "dpca.storage.integrity.manifest": "the manifests of stores and reports, in the folders of their writers",
     "dpca.storage.transaction.outputs": "`OutputFile`",
-    "dpca.storage.transaction.plain": "the link of a complete file to its name, if nothing has it",
+    "dpca.storage.transaction.plain": "the rename of a complete file to a name that nothing has",
     "dpca.storage.transaction.markers": "done-markers, in a work folder that is claimed",
     "dpca.storage.transaction.checkpoints": "checkpoints, by a new name and a rename, in a work folder that is claimed",
     "dpca.engine.clusters.private": "a folder for temporary files, of this user alone",

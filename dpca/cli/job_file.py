@@ -138,7 +138,9 @@ def _options(folder: str, keys: Mapping[str, Any], target: Any) -> argparse.Name
         )
     for key, value in keys.items():
         arguments = _arguments(folder, key, value)
-        if key == "quality" or parser.parse_known_args(arguments)[1]:
+        if key == "quality":
+            raise DataError(f'quality is {value!r}: give it as the target, such as target = "high"')
+        if parser.parse_known_args(arguments)[1]:
             raise DataError(f"unknown key: {key}: give {', '.join(_KEYS)}, or an option of dpca compress (--help)")
         given += arguments if value is not False else []
     return parser.parse_args(given)

@@ -58,10 +58,10 @@ class PlainWorkspace(Workspace):
 
     def publish_file(self, name: str) -> None:
         """Move the complete file of this name in the folder to the target."""
-        self._move(lambda: self._link(name))
+        self._move(lambda: self._rename(name))
 
-    def _link(self, name: str) -> None:
-        os.link(self.store / name, self._real)  # unlike a rename, this never replaces a file
+    def _rename(self, name: str) -> None:
+        os.rename(self.store / name, self._real)  # not a link, which the file systems of cards and sticks lack
         sync_folder(Path(self._real).parent)
 
     def _move(self, appear: Any) -> None:
