@@ -43,7 +43,7 @@ _TIMES = {
     "minutes": "minute",
     "seconds": "second",
 }
-_COLORS = ("FF0000", "00FF00", "0000FF")
+_COLORS = {"red": "FF0000", "green": "00FF00", "blue": "0000FF"}
 
 
 @dataclass(frozen=True)
@@ -112,8 +112,9 @@ def ome_facts(kind: SampleKind, name: str, data_range: tuple[float, float] | Non
     if data_range is not None:
         low, high = data_range
         window = {"min": low, "max": high, "start": low, "end": high}
-        colors = _COLORS if kind.channels == len(_COLORS) else ("FFFFFF",) * (kind.channels or 1)
-        channels = [{"label": f"{i}", "color": c, "window": window, "active": True} for i, c in enumerate(colors)]
+        rgb = kind.channels == len(_COLORS)
+        colors = _COLORS if rgb else {str(number): "FFFFFF" for number in range(kind.channels or 1)}
+        channels = [{"label": n, "color": c, "window": window, "active": True} for n, c in colors.items()]
         facts["omero"] = {"channels": channels}
     return facts
 
