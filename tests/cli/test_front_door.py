@@ -73,6 +73,12 @@ def test_scores_is_the_main_job(image_folder: Callable[..., Path], tmp_path: Pat
     same, *differ = filecmp.cmpfiles(ours, other, files, shallow=False)
     assert differ == [[], []]
     assert len(same) == len(files) > 10
+    # The model is inside, so that one path suffices.
+    assert main(["reconstruct", str(ours), str(tmp_path / "again.zarr"), "--scheduler", scheduler]) == 0
+    assert main(["export", str(ours), str(tmp_path / "again.npy")]) == 0
+    again = dpca.open(tmp_path / "again.zarr").samples[...]
+    np.testing.assert_array_equal(again, dpca.open(ours).stack().compute())
+    np.testing.assert_array_equal(again, np.load(tmp_path / "again.npy"))
 
 
 def test_what_is_done_starts_no_cluster(

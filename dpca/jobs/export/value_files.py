@@ -76,7 +76,8 @@ def begin_netcdf(path: Path, n: int, kind: SampleKind, names: Sequence[str], alo
                 made.dims[axis].attach_scale(scales[known.dims.index(dim)])
         _with_values(h5py, file, name, np.array(list(names), object), {}).dims[0].attach_scale(scales[0])
         # HDF5 assigns a place to the values of a contiguous variable when the first one is written.
-        values = file.create_dataset("samples", (n, *kind.shape), _stored(kind), track_order=True)
+        variable = "samples" if "samples" not in file else "values"
+        values = file.create_dataset(variable, (n, *kind.shape), _stored(kind), track_order=True)
         for key, text in {**known.attributes, BESIDE: " ".join([*beside, name])}.items():
             values.attrs[key] = text
         for axis, scale in enumerate(scales):
@@ -87,9 +88,10 @@ def begin_netcdf(path: Path, n: int, kind: SampleKind, names: Sequence[str], alo
 
 
 def _with_values(h5py: Any, file: Any, name: str, values: Any, attributes: Mapping[str, str]) -> Any:
-    numbers = values.dtype.kind in "iuf"
-    texts = None if numbers else h5py.string_dtype()
-    made = file.create_dataset(name, values.shape, values.dtype if numbers else texts, track_order=True)
+    # netCDF has no booleans, and no floating-point numbers of 16 bits.
+    stored = {"?": np.dtype(np.int8), "e": np.dtype(np.float32)}.get(values.dtype.char, values.dtype)
+    numbers = stored.kind in "iuf"
+    made = file.create_dataset(name, values.shape, stored if numbers else h5py.string_dtype(), track_order=True)
     made[...] = values if numbers else np.array(fixed_width(values).tolist(), object)
     for key, text in attributes.items():
         made.attrs[key] = text

@@ -213,6 +213,24 @@ def test_curved_grids_and_texts_in_netcdf(tmp_path: Path) -> None:
         np.testing.assert_array_equal(read["samples"].coords["lat2"].values, given["lat2"].values)
 
 
+def test_coordinates_that_netcdf_has_no_types_for(tmp_path: Path) -> None:
+    values = np.arange(24.0).reshape(2, 3, 4)
+    given = xarray.DataArray(
+        values,
+        {"night": ("samples", [True, False]), "h": (("y", "x"), np.ones((3, 4), "f2")), "room": ("y", ["a", "é", ""])},
+        ("samples", "y", "x"),
+    )
+    given.to_dataset(name="v").to_zarr(tmp_path / "given.zarr", zarr_format=2, consolidated=False)
+    export_store(tmp_path / "given.zarr", tmp_path / "out.nc")
+    netcdf = pytest.importorskip("netCDF4")
+    with netcdf.Dataset(tmp_path / "out.nc") as read:
+        (variable,) = (one for one in read.variables.values() if one.ndim == 3)
+        np.testing.assert_array_equal(variable[...], values)
+        np.testing.assert_array_equal(read["h"][...], np.ones((3, 4)))
+        assert read["night"][...].tolist() == [1, 0]
+        assert read["room"][...].tolist() == ["a", "é", ""]
+
+
 def spaced(path: Path, values: Any) -> Path:
     """Write volumes with coordinates in micrometers."""
     given = xarray.DataArray(
