@@ -89,7 +89,7 @@ def begin_netcdf(path: Path, n: int, kind: SampleKind, names: Sequence[str], alo
 
 def _with_values(h5py: Any, file: Any, name: str, values: Any, attributes: Mapping[str, str]) -> Any:
     # netCDF has no booleans, and no floating-point numbers of 16 bits.
-    stored = {"?": np.dtype(np.int8), "e": np.dtype(np.float32)}.get(values.dtype.char, values.dtype)
+    stored = np.dtype({"?": "i1", "e": "f4"}.get(values.dtype.char, values.dtype))
     numbers = stored.kind in "iuf"
     made = file.create_dataset(name, values.shape, stored if numbers else h5py.string_dtype(), track_order=True)
     made[...] = values if numbers else np.array(fixed_width(values).tolist(), object)
