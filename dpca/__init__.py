@@ -24,6 +24,8 @@ if TYPE_CHECKING:
         open_compressed,
         open_scores,
     )
+    from dpca.models.base.store import load_any as load
+    from dpca.models.opening import open_store as open
     from dpca.storage.run import Run
 
 __all__ = [
@@ -42,7 +44,9 @@ __all__ = [
     "TrajectoryPCA",
     "analysis",
     "follow",
+    "load",
     "metrics",
+    "open",
     "open_compressed",
     "open_scores",
     "plots",
@@ -52,16 +56,21 @@ __all__ = [
 __version__ = "0.1.0"
 # The names above that are modules.
 _MODULES = ("analysis", "metrics", "plots", "timeseries", "torch")
-# The modules of those names that are not in `dpca.models`.
-_ELSEWHERE = {"Run": "dpca.storage.run", "follow": "dpca.jobs.models.follow"}
+# Those names that are not in `dpca.models`, by module and name.
+_ELSEWHERE = {
+    "Run": "dpca.storage.run:Run",
+    "follow": "dpca.jobs.models.follow:follow",
+    "load": "dpca.models.base.store:load_any",
+    "open": "dpca.models.opening:open_store",
+}
 
 
 def __getattr__(name: str) -> Any:
     # Imported on first use. Their libraries take seconds, and a program cannot handle signals during imports.
     if name not in __all__:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    room = _ELSEWHERE.get(name, "dpca.models")
-    found = import_module(f"dpca.{name}") if name in _MODULES else getattr(import_module(room), name)
+    room, _, within = _ELSEWHERE.get(name, f"dpca.models:{name}").partition(":")
+    found = import_module(f"dpca.{name}") if name in _MODULES else getattr(import_module(room), within)
     globals()[name] = found
     return found
 

@@ -10,3 +10,7 @@ NOISE = "marchenko-pastur"
 COMPRESSED = "compressed"
 #: Goals of a compressed store; each store has exactly one, see `dpca.codec.goal.Goal`.
 GOALS = ("ratio", "psnr", "mse", "ssim", "max_error", "max_relative_error")
+#: Qualities of a compressed store by words: the PSNR of the mean error in decibels.
+QUALITIES = {"low": 32.0, "medium": 36.0, "high": 40.0}
+#: Formats of exported samples, see `dpca.jobs.export.formats`.
+EXPORT_FORMATS = ("jpeg", "png", "tiff", "npy", "nifti", "netcdf", "ome-zarr")

@@ -33,7 +33,7 @@ from dpca.storage.arrays.layout import CHANNEL, MAX_CHUNK, SAMPLE, axes_for, nam
 from dpca.storage.arrays.reading import array_in, metadata_texts, model_of, open_group, open_node, root_facts
 from dpca.storage.arrays.training_batches import Batches, BatchOrder, batches_of
 from dpca.storage.errors import DataError, StoreError, one_line
-from dpca.storage.integrity.manifest import digest_of
+from dpca.storage.integrity.manifest import EXPORT, digest_of
 from dpca.storage.integrity.replaced import reopening
 from dpca.storage.numbered import Numbered
 from dpca.storage.ranges import checked_range, found_range, type_range
@@ -42,6 +42,8 @@ from dpca.storage.remote.objects import absolute
 from dpca.storage.transaction.workspace import fingerprint_of
 
 STACK_KIND = "stack"
+#: The kinds of groups that `open_stack` opens: of other programs, of dpca, and exported images.
+STACK_KINDS = ("", STACK_KIND, EXPORT)
 STACK_VERSION = 1
 #: The source kind of a stack that was written sample by sample, see `dpca.storage.growth.appending`.
 APPENDED = "appended samples"
@@ -288,7 +290,7 @@ def open_stack(
     node = open_node(where)
     if isinstance(node, zarr.Group):
         facts = root_facts(node)
-        if facts:
+        if facts and facts.get("kind") != EXPORT:  # an exported image is opened as that of any program
             return _open_ours(where, node, facts, data_range, axes)
         samples, array_path, ome = chosen_array(where, node)
     else:

@@ -13,4 +13,4 @@
 #SBATCH --signal=TERM@60
 set -eu
 source /shared/dpca/.venv/bin/activate
-srun dpca compress "$1" "$2" --target-psnr 33 --cluster /shared/dpca/slurm.toml
+srun dpca scores "$1" "$2" --target-psnr 33 --cluster /shared/dpca/slurm.toml

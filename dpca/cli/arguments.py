@@ -8,7 +8,7 @@ import re
 from collections.abc import Callable, Iterable
 from typing import TYPE_CHECKING, Any, TypeVar
 
-from dpca.choices import GOALS
+from dpca.choices import GOALS, QUALITIES
 from dpca.parameters.declaration import Parameter, declared_in
 from dpca.parameters.kinds import LENGTHS, Kind, number, whole
 
@@ -158,14 +158,17 @@ def add_goals(parser: argparse.ArgumentParser) -> None:
     _add_every_sample(parser)
 
 
-def add_compress(parser: argparse.ArgumentParser) -> None:
-    """Add the options that make the main job write a compressed store."""
+def add_quality(parser: argparse.ArgumentParser, default: str | None = None) -> None:
+    """Add the quality of a compressed store. Without a ``default``, it makes a job write one instead of scores."""
+    words = ", ".join(f"{word} ({psnr:g} dB)" for word, psnr in QUALITIES.items())
+    kind = f"default: {default}" if default else "write a compressed store instead of scores"
     parser.add_argument(
-        "--compress",
+        "--quality",
         type=goal,
-        metavar="GOAL=X",
-        help="write a compressed store instead of scores. It opens as the original array. Examples: psnr=36, "
-        f"max-error=2; goals are {_GOALS} (default cells: those with the smallest compressed size)",
+        default=default,
+        metavar="WORD|GOAL=X",
+        help=f"{words}: PSNR of the mean error; or a goal of {_GOALS}, such as psnr=38 or max-error=2 ({kind}; default "
+        "cells: those with the smallest compressed size)",
     )
     _add_every_sample(parser)
 
@@ -224,14 +227,15 @@ def job_parser(program: str, description: str | None) -> argparse.ArgumentParser
     return parser
 
 
-def add_kept_options(parser: argparse.ArgumentParser, default: str, measured: str) -> None:
+def add_kept_options(parser: argparse.ArgumentParser, default: str, measured: str | None) -> None:
     """Add options for what a job keeps, see `add_job_options`."""
-    parser.add_argument(
-        "--reconstruct",
-        action=argparse.BooleanOptionalAction,
-        default=None,
-        help=f"keep the reconstructions (default: {default}; {measured})",
-    )
+    if measured is not None:
+        parser.add_argument(
+            "--reconstruct",
+            action=argparse.BooleanOptionalAction,
+            default=None,
+            help=f"keep the reconstructions (default: {default}; {measured})",
+        )
     parser.add_argument(
         "--keep-stack",
         action=argparse.BooleanOptionalAction,
@@ -244,12 +248,12 @@ def add_job_options(
     parser: argparse.ArgumentParser,
     *,
     default: str = "for the synthetic portraits only",
-    measured: str = "quality is always measured",
+    measured: str | None = "quality is always measured",
 ) -> None:
     """Add the options of a whole job that follow those of the model.
 
     ``default`` and ``measured`` are parts of the help: when reconstructions and the stack are kept, and which quality
-    is measured without reconstructions.
+    is measured without reconstructions; None for a job that makes no reconstructions.
     """
     add_kept_options(parser, default, measured)
     add_source_options(parser)
@@ -296,6 +300,13 @@ def _option(text: str) -> dict[str, Any]:
     return _named(text)
 
 
+def _samples(text: str) -> int | slice:
+    parts = [int(part) if part else None for part in text.split(":")]
+    if len(parts) > 3 or parts == [None]:
+        raise ValueError
+    return slice(*parts) if len(parts) > 1 or parts[0] is None else parts[0]
+
+
 def _named(text: str) -> dict[str, Any]:
     name, equals, value = text.partition("=")
     if not name or not equals:
@@ -307,6 +318,8 @@ def _named(text: str) -> dict[str, Any]:
 
 
 def _goal(text: str) -> dict[str, float]:
+    if text in QUALITIES:
+        return {"psnr": QUALITIES[text]}
     name, _, value = text.partition("=")
     name = name.replace("-", "_")
     if name not in GOALS:
@@ -332,9 +345,10 @@ counts = _parser(
 )
 positive, natural, positive_number = map(option_type, (whole(1), whole(0), number(above=0)))
 sample_lengths = _parser("100, 128x256 or 256x256x3", lambda text: tuple(whole(1).parse(n) for n in text.split("x")))
+sample_indices = _parser("an index or a range of them, such as 7, 0:100 or 0:1000:10", _samples)
 named_value = _parser("NAME=VALUE", _named)
 cell_lengths = option_type(LENGTHS)
 size_pair = _parser("HEIGHTxWIDTH, for example 218x178", _pair)
 storage_option = _parser("NAME=VALUE, or @ and a file that holds a JSON object", _option)
-goal = _parser(f"GOAL=X with a number above 0 and a goal of {_GOALS}", _goal)
+goal = _parser(f"{', '.join(QUALITIES)}, or GOAL=X with a number above 0 and a goal of {_GOALS}", _goal)
 number_pair = _parser("LOW,HIGH with LOW below HIGH, for example 0,1", _range)

@@ -13,7 +13,7 @@ import zarr
 
 from dpca.choices import COMPRESSED
 from dpca.cli.arguments import reading_options
-from dpca.cli.running import say
+from dpca.cli.running import conclude, say
 from dpca.cli.work import run_of
 from dpca.plots.numbers import counted
 from dpca.storage import DataError, create_synthetic, ingest, open_stack, verify
@@ -49,9 +49,9 @@ def ingest_stack(options: argparse.Namespace) -> int:
             run=run,
         )
     shape = " x ".join(map(str, stack.sample_shape))
-    say(f"'{options.target}' has {stack.n_samples:,} samples of {shape} {stack.dtype}")
     if stack.rejected:
         say(f"{len(stack.rejected):,} skipped, the first: {stack.rejected[0][0]}: {stack.rejected[0][1]}")
+    conclude(f"'{options.target}' has {stack.n_samples:,} samples of {shape} {stack.dtype}", "explore", options.target)
     return 0
 
 
@@ -73,7 +73,8 @@ def make_synthetic(options: argparse.Namespace) -> int:
     )
     shape = " x ".join(map(str, stack.sample_shape))
     size = readable_size(stack.nbytes)
-    say(f"'{options.path}' computes {stack.n_samples:,} samples of {shape} {stack.dtype} ({size}) when they are read")
+    what = f"{stack.n_samples:,} samples of {shape} {stack.dtype} ({size}) when they are read"
+    conclude(f"'{options.path}' computes {what}", "explore", options.path)
     return 0
 
 

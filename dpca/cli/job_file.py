@@ -7,7 +7,7 @@
     retries = 2                             number of further tries, after errors that may be temporary
     record = "nightly.record.json"          record of the outputs, with checksums
 
-    [target]                                one goal of dpca encode
+    [target]                                one goal of dpca encode; or target = "high", a word of --quality
     psnr = 36
 
     cell = 16, workers = 2, ...             any option of dpca compress
@@ -25,8 +25,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, NoReturn
 
-from dpca.choices import COMPRESSED, GOALS
-from dpca.cli.arguments import add_compress, add_job_options, add_storage_option
+from dpca.choices import COMPRESSED, GOALS, QUALITIES
+from dpca.cli.arguments import add_job_options, add_quality, add_storage_option
 from dpca.cli.model_arguments import add_model_options
 from dpca.cli.served import stated
 from dpca.storage.errors import DataError, one_line
@@ -125,15 +125,22 @@ def _parsed_job(path: str, keys: Mapping[str, Any]) -> JobFile:
 def _options(folder: str, keys: Mapping[str, Any], target: Any) -> argparse.Namespace:
     """Parse keys as options of the same names on the command line."""
     parser = _Parser(add_help=False, allow_abbrev=False)
-    for add in (add_storage_option, add_compress, lambda to: add_model_options(to, required=False), add_job_options):
+    for add in (add_storage_option, add_quality, lambda to: add_model_options(to, required=False), add_job_options):
         add(parser)
-    if not isinstance(target, dict) or len(target) != 1 or next(iter(target)).replace("-", "_") not in GOALS:
-        raise DataError(f"target is {target!r}: give exactly one of {', '.join(GOALS)}, such as psnr = 36")
-    ((goal, value),) = target.items()
-    given = [f"--compress={goal}={value}"]
+    if isinstance(target, str) and target in QUALITIES:
+        given = [f"--quality={target}"]
+    elif isinstance(target, dict) and len(target) == 1 and next(iter(target)).replace("-", "_") in GOALS:
+        given = [f"--quality={goal}={value}" for goal, value in target.items()]
+    else:
+        words = ", ".join(QUALITIES)
+        raise DataError(
+            f"target is {target!r}: give one of {words}, or exactly one of {', '.join(GOALS)}, such as psnr = 36"
+        )
     for key, value in keys.items():
         arguments = _arguments(folder, key, value)
-        if key == "compress" or parser.parse_known_args(arguments)[1]:
+        if key == "quality":
+            raise DataError(f'quality is {value!r}: give it as the target, such as target = "high"')
+        if parser.parse_known_args(arguments)[1]:
             raise DataError(f"unknown key: {key}: give {', '.join(_KEYS)}, or an option of dpca compress (--help)")
         given += arguments if value is not False else []
     return parser.parse_args(given)

@@ -3,16 +3,19 @@
 from __future__ import annotations
 
 import argparse
+import json
 import os
 from collections.abc import Callable, Mapping
 from typing import Any
 
 from dpca.cli.arguments import reading_options
 from dpca.cli.model_arguments import names_no_model, partitioned_model
-from dpca.cli.running import say
+from dpca.cli.running import conclude, say
 from dpca.cli.served import request_of, served
 from dpca.cli.work import run_of
+from dpca.plots.numbers import counted
 from dpca.report.record import format_table, read_report, report_folder
+from dpca.report.words import result
 from dpca.storage.errors import StoreError
 from dpca.storage.input import fingerprint_of_input, open_input
 from dpca.storage.readers import Reader
@@ -40,6 +43,14 @@ def tell_result(report: Mapping[str, Any], output: str, already_done: bool, *mor
     say(f"store   {output}\nreport  {report_folder(output) / 'index.html'}")
 
 
+def _end(report: Mapping[str, Any], output: str, already_done: bool) -> int:
+    """Print the result of the main job, and the command that follows it."""
+    tell_result(report, output, already_done)
+    after = ("export", output, "out/") if "bytes_compressed" in report else ("explore", output)
+    conclude(f"'{output}': {result(report)}", *after)
+    return 0
+
+
 def run_job(
     options: argparse.Namespace, given: Stack | Reader, output: str, model: Any, request: str | None = None
 ) -> int:
@@ -53,18 +64,17 @@ def run_job(
     if done is None:
         with run_of(options) as run:
             done = compress(given, output, settings, run=run, request=request, plan=options.plan)
-    tell_result(done.report, output, done.already_done)
-    return 0
+    return _end(done.report, output, done.already_done)
 
 
 def settings_of(options: argparse.Namespace, model: Any) -> Any:
     """Return the `CompressionSettings` of the options of `add_job_options`."""
     from dpca.jobs import CompressionSettings
 
-    goal = getattr(options, "compress", None)
+    goal, reconstruct = getattr(options, "quality", None), getattr(options, "reconstruct", None)
     return CompressionSettings(
         model,
-        reconstruct=not (options.source or goal) if options.reconstruct is None else options.reconstruct,
+        reconstruct=not (options.source or goal) if reconstruct is None else reconstruct,
         keep_stack=not options.source if options.keep_stack is None else options.keep_stack,
         key=options.key,
         axes=options.axes,
@@ -75,13 +85,12 @@ def settings_of(options: argparse.Namespace, model: Any) -> Any:
     )
 
 
-def compress_source(options: argparse.Namespace, embedded: Callable[[], Reader] | None = None) -> int:
-    """``dpca compress``. Without a source, ``embedded`` makes one."""
+def process_source(options: argparse.Namespace, embedded: Callable[[], Reader] | None = None) -> int:
+    """``dpca compress`` and ``dpca scores``. Without a source, ``embedded`` makes one."""
     output, given = output_path(options, "-cpca" if options.source else ""), given_input(options, embedded)
     request = job_request(options, given)
     if (report := served_report(request, output)) is not None:
-        tell_result(report, output, True)
-        return 0
+        return _end(report, output, True)
     return run_job(options, given, output, partitioned_model(options), request)
 
 
@@ -96,3 +105,33 @@ def served_report(request: str, output: str) -> dict[str, Any] | None:
         return None if served(request, output) is None else read_report(report_folder(output))
     except StoreError:
         return None
+
+
+def plan(options: argparse.Namespace) -> int:
+    """``dpca plan``."""
+    given = given_input(options, None)
+    from dpca.engine.clusters.cluster import memory_limit  # imported here, because it takes seconds
+    from dpca.jobs.plans.plan import plan_job
+    from dpca.jobs.plans.plan_words import as_facts, in_words
+    from dpca.storage.remote.memory import room_within, thread_count
+
+    settings = settings_of(options, _model(options))
+    settings.model.check_parameters_for(0)
+    budget = room_within(memory_limit(options.memory, thread_count()))
+    plans = plan_job(given, settings, workers=options.workers, budget=budget)
+    for line in map(json.dumps, map(as_facts, plans)) if options.json else in_words(plans):
+        say(line)
+    if not options.json:
+        job = "scores" if options.quality is None else "compress"
+        times = f"{plans[0].seconds:,.0f} s with {counted(plans[0].workers, 'worker')}"
+        conclude(times, job, *options.source, "OUTPUT.zarr")
+    return 0
+
+
+def _model(options: argparse.Namespace) -> Any:
+    if options.method is None:
+        return partitioned_model(options)
+    from dpca.models import StreamingPCA
+
+    count = 50 if options.components is None else options.components
+    return StreamingPCA(count, method=options.method, random_state=options.seed)

@@ -54,7 +54,7 @@ def partitioned_model(options: argparse.Namespace) -> Any:
 
     given = {name: given_options(options, cls) for name, (cls, _, _) in _ESTIMATORS.items()}
     kind = next((name for name, (_, selects, _) in _ESTIMATORS.items() if selects in given[name]), None)
-    compresses, parameters = getattr(options, "compress", None) is not None, given[kind or "CellPCA"]
+    compresses, parameters = getattr(options, "quality", None) is not None, given[kind or "CellPCA"]
     for name, (cls, _, words) in _ESTIMATORS.items():
         for one in given[name].keys() - parameters.keys():
             if (option := options_of(cls)[one].option) is not None:

@@ -4,19 +4,20 @@ from __future__ import annotations
 
 import argparse
 import math
+import os
 from typing import TYPE_CHECKING
 
 from dpca.choices import GOALS
 from dpca.cli.arguments import reading_options
 from dpca.cli.jobs import given_input
 from dpca.cli.model_arguments import partitioned_model
-from dpca.cli.running import say
+from dpca.cli.running import conclude, say
 from dpca.cli.served import request_of, served, stated
-from dpca.cli.work import run_of
-from dpca.report.words import kept_components
+from dpca.cli.work import run_of, shown_progress
+from dpca.report.words import kept_components, times_smaller
 from dpca.storage import DataError, Stack, open_stack
 from dpca.storage.arrays.reading import array_in, open_group, root_facts
-from dpca.storage.disk import folder_bytes
+from dpca.storage.disk import file_bytes, folder_bytes, readable_size
 from dpca.storage.ranges import range_words
 from dpca.storage.readers.opening import is_zarr, open_reader
 from dpca.storage.survey import require_samples
@@ -61,7 +62,10 @@ def fit(options: argparse.Namespace) -> int:
     kept, share = kept_components(numbers["components"], numbers.get("ranks")), numbers["explained_variance_ratio"]
     parts = next(parts for parts in ("cells", "bands", "landmarks") if parts in numbers)
     each = "" if parts == "landmarks" else " each"
-    say(f"{numbers[parts]:,} {parts}, {kept}{each}, {share:.2%} of the variance")
+    conclude(
+        f"{numbers[parts]:,} {parts}, {kept}{each}, {share:.2%} of the variance",
+        *("transform", options.model, options.stack, "SCORES.zarr"),
+    )
     return 0
 
 
@@ -84,7 +88,7 @@ def transform(options: argparse.Namespace) -> int:
         from dpca.kernels.quality import WINDOW
 
         lines.append(f"no ssim, it requires images or volumes of at least {WINDOW} pixels a side")
-    say("   ".join(lines))
+    conclude("   ".join(lines), "explore", options.scores, "--model", options.model)
     return 0
 
 
@@ -110,8 +114,9 @@ def encode(options: argparse.Namespace) -> int:
             )
         _print_result(options.target, cost)
     size = folder_bytes(options.target)
-    say(f"{size:,} bytes, {size / stack.n_samples:,.0f} per sample, 1 : {stack.nbytes / size:.1f}")
-    say("   ".join(_quality(options.target)))
+    say(f"{size:,} bytes, {size / stack.n_samples:,.0f} per sample")
+    smaller = f"{times_smaller(stack.nbytes / size)} than the decoded samples"
+    conclude("   ".join([smaller, *_quality(options.target)]), "export", options.target, "out/")
     return 0
 
 
@@ -145,22 +150,51 @@ def append(options: argparse.Namespace) -> int:
         )
     if done.missed:
         say(f"note: {done.missed}")
+    conclude(f"{readable_size(folder_bytes(options.store))}", "info", options.store)
+    return 0
+
+
+def export(options: argparse.Namespace) -> int:
+    """``dpca export``."""
+    from dpca.jobs import export_store
+    from dpca.storage.run import Run
+
+    # The files are on this machine, and threads of this process write them.
+    run = Run(progress=shown_progress, overwrite=options.overwrite, say=say)
+    done = export_store(
+        options.store,
+        options.target,
+        format=options.format,
+        samples=options.samples,
+        n_components=options.components,
+        model=options.model,
+        quality=options.jpeg_quality,
+        run=run,
+    )
+    _print_result(options.target, done.cost)
+    size = folder_bytes(options.target) if os.path.isdir(options.target) else file_bytes(options.target)
+    many, read = f"{done.n_samples:,} samples", ["info", options.target]
+    conclude(f"'{options.target}': {many} as {done.format}, {readable_size(size)}", *read)
     return 0
 
 
 def reconstruct(options: argparse.Namespace) -> int:
     """``dpca reconstruct``."""
-    request = request_of(options, *(stated(store).get("fingerprint") for store in (options.model, options.scores)))
+    given = (options.store,) if options.model is None else (options.model, options.store)
+    request = request_of(options, *(stated(store).get("fingerprint") for store in given))
     if served(request, options.target) is not None:
         _print_result(options.target, None)
-        return 0
-    from dpca.jobs import reconstruct_store
+    else:
+        from dpca.jobs import reconstruct_store
 
-    with run_of(options) as run:
-        cost = reconstruct_store(
-            options.model, options.scores, options.target, n_components=options.components, run=run, request=request
-        )
-    _print_result(options.target, cost)
+        with run_of(options) as run:
+            cost = reconstruct_store(
+                options.model, options.store, options.target, n_components=options.components, run=run, request=request
+            )
+        _print_result(options.target, cost)
+    stack = open_stack(options.target)
+    what = f"{stack.n_samples:,} samples of {' x '.join(map(str, stack.sample_shape))} {stack.dtype}"
+    conclude(f"'{options.target}': {what}", "explore", options.target)
     return 0
 
 

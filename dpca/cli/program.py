@@ -14,14 +14,12 @@ from dpca import __version__
 from dpca.cli.arguments import (
     RESUMES,
     SOURCES,
-    add_budget,
     add_cluster_options,
-    add_compress,
-    add_goals,
     add_job_options,
     add_kept_options,
     add_overwrite,
     add_parameters,
+    add_quality,
     add_range_option,
     add_seed,
     add_source_options,
@@ -36,6 +34,7 @@ from dpca.cli.arguments import (
     sample_lengths,
 )
 from dpca.cli.model_arguments import add_model_options
+from dpca.cli.model_parsers import add_model_commands
 from dpca.cli.running import MEANINGS, run_program
 from dpca.engine.folds.stopping import defer_signals, nothing_resumes
 from dpca.parameters.streaming import StreamingParameters
@@ -44,13 +43,15 @@ _DESCRIPTION = (
     """\
 Principal component analysis of image and volume stacks of any size.
 
-  dpca compress faces.zip out.zarr                      images -> model, scores, quality and a report, or step by step:
+  dpca compress faces.zip small.zarr                    images -> a compressed store, which is smaller
+  dpca export small.zarr out/                           a store -> files again
+  dpca scores faces.zip out.zarr                        images -> model, scores, quality and a report, or step by step:
   dpca ingest faces.zip faces.zarr                      images -> stack store
   dpca synthetic lsun.zarr --samples 3033042              a synthetic stack of any size, for trials
   dpca info faces.zarr                                  metadata of a store
   dpca fit faces.zarr model.zarr --cell 10 --components 20             or --band-size 1875
   dpca transform model.zarr faces.zarr scores.zarr      stack -> scores and their quality
-  dpca reconstruct model.zarr scores.zarr again.zarr    scores -> stack store
+  dpca reconstruct small.zarr again.zarr                a compressed store or scores -> stack store
   dpca encode model.zarr faces.zarr small.zarr --psnr 36    a compressed store that opens as the stack
   dpca plan faces.zarr --workers 1,8                    estimated time and memory of a job
   dpca job run nightly.toml                             run a job file, for schedulers
@@ -67,9 +68,8 @@ _EPILOG = "exit codes:\n" + "\n".join(f"  {code:<15}  {meaning}" for code, meani
 # Commands that keep nothing from which an interrupted run resumes.
 _KEEP_NOTHING = (
     *("commands:make_synthetic", "commands:info", "commands:verify_store", "commands:compare"),
-    *("plan:plan", "explore:explore"),
+    *("jobs:plan", "explore:explore"),
 )
-_STACK = "stack store, or a Zarr array with samples on its first axis"
 
 
 def run(argv: Sequence[str] | None = None) -> int:
@@ -116,7 +116,9 @@ def _parser() -> argparse.ArgumentParser:
             formatter_class=argparse.RawDescriptionHelpFormatter,
         )
         for path, what in paths.items():
-            argument = sub.add_argument(path, nargs="+" if path == "source" else None, help=what)
+            # A model is optional if it comes before other stores.
+            several = {"source": "+", "model": "?" if "store" in paths else None}.get(path)
+            argument = sub.add_argument(path, nargs=several, help=what)
             argument.complete = shtab.FILE  # type: ignore[attr-defined]
         add_storage_option(sub)
         sub.set_defaults(run=f"dpca.cli.{run}")
@@ -124,28 +126,41 @@ def _parser() -> argparse.ArgumentParser:
 
     compress = command(
         "compress",
-        "jobs:compress_source",
-        "fit a model to images, archives or arrays, and write scores and a quality report",
-        "dpca compress photos/ out.zarr --cell 10 --components 20 --reconstruct\n"
-        "         dpca compress faces.zip out.zarr --target-psnr 33\n"
-        "         dpca compress faces.zip small.zarr --compress psnr=36",
+        "jobs:process_source",
+        "make images, archives or arrays smaller: a compressed store that opens as the original array",
+        "dpca compress photos/ small.zarr\n"
+        "         dpca compress faces.zip small.zarr --quality high\n"
+        "         dpca compress fields.nc small.zarr --quality max-error=0.01",
+        source=SOURCES,
+        output="compressed store to write; the report goes next to it, into OUTPUT.report",
+    )
+    add_quality(compress, "medium")
+    add_model_options(compress, required=False)
+    add_job_options(compress, default="no", measured=None)
+
+    scores = command(
+        "scores",
+        "jobs:process_source",
+        "fit a model to images, archives or arrays, and write scores to work with, and their quality",
+        "dpca scores photos/ out.zarr --cell 10 --components 20 --reconstruct\n"
+        "         dpca scores faces.zip out.zarr --target-psnr 33",
         source=SOURCES,
         output="store to write; the report goes next to it, into OUTPUT.report",
     )
-    add_compress(compress)
-    add_model_options(compress, required=False)
-    add_job_options(compress, default="no")
+    scores.set_defaults(quality=None, every_sample=False)
+    add_model_options(scores, required=False)
+    add_job_options(scores, default="no")
 
     plan = command(
         "plan",
-        "plan:plan",
-        "estimate time, memory and bytes of 'dpca compress' for given numbers of workers",
+        "jobs:plan",
+        "estimate time, memory and bytes of 'dpca scores', or with --quality of 'dpca compress'",
         "dpca plan lfw.zarr --cell 10 --components 20 --workers 1,2,8,64\n"
         "         dpca plan lsun.zarr --method incremental-svd --components 50\n"
-        "         dpca plan photos/ --compress psnr=36",
+        "         dpca plan photos/ --quality medium",
         source=SOURCES,
     )
-    add_compress(plan)
+    add_quality(plan)
     add_model_options(plan, required=False)
     add_parameters(plan, plan, [options_of(StreamingParameters)["method"]])
     add_kept_options(plan, "no", "quality is always measured")
@@ -213,76 +228,7 @@ def _parser() -> argparse.ArgumentParser:
     )
     info.add_argument("--json", action="store_true", help="print JSON, for scripts")
 
-    fit = command(
-        "fit",
-        "model_commands:fit",
-        "fit principal components to a stack: of its cells or bands, or of a kernel",
-        "dpca fit lfw.zarr model.zarr --cell 10 --components 20\n"
-        "         dpca fit lfw.zarr model.zarr --cell 10 --target-psnr 32\n"
-        "         dpca fit lfw.zarr model.zarr --band-size 1875 --mapping mean-variance --ratio 15\n"
-        "         dpca fit lfw.zarr model.zarr --kernel rbf --components 50",
-        stack=_STACK,
-        model="model to write",
-    )
-    add_model_options(fit, required=True)
-    add_budget(fit)
-
-    transform = command(
-        "transform",
-        "model_commands:transform",
-        "write the scores of a stack and the quality of the reconstructions",
-        "dpca transform model.zarr lfw.zarr scores.zarr",
-        model="model that 'dpca fit', a pipeline or save() wrote",
-        stack=_STACK,
-        scores="scores store to write",
-    )
-    transform.add_argument("--reconstruct", action="store_true", help="also store the reconstructions")
-
-    encode = command(
-        "encode",
-        "model_commands:encode",
-        "write a compressed store: quantized scores of the cells of a stack",
-        "dpca encode model.zarr lfw.zarr small.zarr --psnr 36\n"
-        "         dpca encode model.zarr volumes.zarr small.zarr --max-relative-error 0.001",
-        model="CellPCA model, with more components per cell than the store needs; it keeps the useful ones",
-        stack=_STACK,
-        target="compressed store to write",
-    )
-    add_goals(encode)
-
-    append = command(
-        "append",
-        "model_commands:append",
-        "append samples to a compressed store, with its components",
-        "dpca append small.zarr new-photos/",
-        store="compressed store on a local disk",
-        source=SOURCES,
-    )
-    append.add_argument(
-        "--drift",
-        choices=("refuse", "accept", "refit"),
-        default="refuse",
-        help="what to do with samples that miss the goal of the store; refit: fit and encode all samples again, the "
-        "earlier ones from --stack (default: %(default)s)",
-    )
-    append.add_argument("--stack", metavar="STACK", help="with --drift refit, the stack that the store was made from")
-    add_source_options(append)
-
-    reconstruct = command(
-        "reconstruct",
-        "model_commands:reconstruct",
-        "reconstruct a stack from its scores",
-        "dpca reconstruct model.zarr scores.zarr again.zarr",
-        model="model of the scores",
-        scores="store that 'dpca transform' wrote",
-        target="stack store to write",
-    )
-    reconstruct.add_argument(
-        "--components",
-        type=positive,
-        metavar="K",
-        help="read and use only the first K components of each cell, band or sample (default: all)",
-    )
+    add_model_commands(command)
 
     verify = command(
         "verify",
@@ -366,10 +312,8 @@ def _parser() -> argparse.ArgumentParser:
     )
     verify.add_argument("--sample", type=positive, metavar="N", help="with --stack, measure N samples (default: all)")
 
-    for sub in (fit, transform, encode):
-        add_range_option(sub, "from the stack, otherwise from its values")
-    for sub in (ingest, synthetic, fit, transform, encode, reconstruct):
+    for sub in (ingest, synthetic):
         add_overwrite(sub)
-    for sub in (ingest, fit, transform, encode, append, reconstruct, verify):
+    for sub in (ingest, verify):
         add_cluster_options(sub)
     return parser

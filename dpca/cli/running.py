@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gc
 import os
+import shlex
 import sys
 import traceback
 import warnings
@@ -62,6 +63,11 @@ def say(text: str) -> None:
     with _output_errors():
         # File names may contain characters that the terminal cannot show.
         print(text.encode(encoding, "backslashreplace").decode(encoding), flush=True)
+
+
+def conclude(result: str, *arguments: str) -> None:
+    """Print the last line of a command: its result, and the arguments of a command that follows it."""
+    say(f"{result}; next: {shlex.join(('dpca', *arguments))}")
 
 
 def known_error(error: Exception) -> tuple[int, str] | None:

@@ -17,7 +17,7 @@ from dpca.explore.explorer import Explorer, SourceFacts
 from dpca.explore.originals import Originals, SampleNames
 from dpca.storage.arrays.reading import array_in, open_node, root_facts
 from dpca.storage.errors import DataError, StoreError
-from dpca.storage.stack import STACK_KIND, Stack, open_stack
+from dpca.storage.stack import STACK_KINDS, Stack, open_stack
 
 
 @dataclass
@@ -69,8 +69,8 @@ def open_explorer(
     """
     node = open_node(path)
     facts = root_facts(node) if isinstance(node, zarr.Group) else {}
-    kind = str(facts.get("kind") or STACK_KIND)
-    if kind == STACK_KIND:
+    kind = str(facts.get("kind") or "")
+    if kind in STACK_KINDS:
         if stack is not None:
             raise DataError(f"'{path}' is already a stack: leave out --stack, or give it with another store")
         explorer = _explorer_of(open_stack(path, data_range=data_range))

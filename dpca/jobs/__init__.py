@@ -5,6 +5,7 @@ from __future__ import annotations
 from dpca.jobs.base.stages import StagePlan
 from dpca.jobs.compressed.append import Appended, append_store
 from dpca.jobs.compressed.encode import encode_store
+from dpca.jobs.export.export import ExportResult, export_store
 from dpca.jobs.models.fit import FitResult, fit_store
 from dpca.jobs.models.live import read_live
 from dpca.jobs.plans.plan import JobPlan, plan_job
@@ -18,12 +19,14 @@ __all__ = [
     "Appended",
     "CompressionResult",
     "CompressionSettings",
+    "ExportResult",
     "FitResult",
     "JobPlan",
     "StagePlan",
     "append_store",
     "compress",
     "encode_store",
+    "export_store",
     "find_done",
     "fit_store",
     "open_input",

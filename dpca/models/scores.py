@@ -16,6 +16,7 @@ from dpca.kernels.pixels import Pixels
 from dpca.models.base.store import basis_of, load_any
 from dpca.representation.base import Representation
 from dpca.representation.reconstruction import check_stated_model, leading_scores, samples_of
+from dpca.storage.arrays.coordinates import BESIDE, Coordinates, coordinates_in, dims_of
 from dpca.storage.arrays.reading import array_in, open_group, require_same, root_facts
 from dpca.storage.arrays.training_batches import Batches, BatchOrder, batches_of
 from dpca.storage.disk import exists
@@ -42,6 +43,8 @@ class Scores:
         Type of the original stack, and its smallest and largest possible value.
     array : zarr.Array
         Scores (n_samples, ..., k) as they are stored.
+    facts : dict
+        The attributes of the store.
     """
 
     path: str
@@ -49,6 +52,7 @@ class Scores:
     n_components: int
     pixels: Pixels
     array: zarr.Array[Any]
+    facts: dict[str, Any]
 
     @property
     def scores(self) -> da.Array:
@@ -63,6 +67,16 @@ class Scores:
         found = {name: np.asarray(array[...]) for name, array in stored.items() if array.shape == (n,)}
         require_same(self.array)
         return found
+
+    @property
+    def names(self) -> Array:
+        """Names (n_samples,) of the samples."""
+        return np.asarray(array_in(open_group(self.path), "name")[...])
+
+    @property
+    def coordinates(self) -> Coordinates:
+        """Names of the axes of the reconstructions, and the coordinates along them."""
+        return sample_coordinates(self.path, self.array, self.model.basis_.sample_shape)
 
     def stack(self, n_components: int | None = None) -> da.Array:
         """Return the reconstructions in the dtype of the original stack, rounded and clipped.
@@ -195,17 +209,28 @@ def open_scores(
     use_storage_options(storage_options, path)
     group, facts = _opened(path)
     if model is None:
-        model = os.path.join(path, "model")
-        if not exists(model):
-            require_same(group)
-            raise StoreError(f"'{path}' holds no model: pass the model of its scores, open_scores(path, model=...)")
+        model = model_inside(path, group)
     estimator = load_any(model) if isinstance(model, str | os.PathLike) else model
     array, basis = array_in(group, "scores"), basis_of(estimator)
     require_same(group)
     check_match(path, facts, array.shape, basis)
     low, high = map(float, facts["data_range"])
     level = basis.leading(n_components).score_shape[-1]
-    return Scores(os.fspath(path), estimator, level, Pixels(np.dtype(facts["dtype"]), (low, high)), array)
+    return Scores(os.fspath(path), estimator, level, Pixels(np.dtype(facts["dtype"]), (low, high)), array, facts)
+
+
+def model_inside(path: str | os.PathLike[str], group: zarr.Group) -> str:
+    """Return the path of the model inside a store of scores with this group.
+
+    Raises
+    ------
+    StoreError
+        If there is none.
+    """
+    if not exists(model := os.path.join(path, "model")):
+        require_same(group)
+        raise StoreError(f"'{path}' holds no model: pass the model of its scores, open_scores(path, model=...)")
+    return model
 
 
 def read_scores_facts(path: str | os.PathLike[str]) -> dict[str, Any]:
@@ -217,6 +242,17 @@ def read_scores_facts(path: str | os.PathLike[str]) -> dict[str, Any]:
         If there is no such store, or it has another version.
     """
     return _opened(path)[1]
+
+
+def sample_coordinates(
+    path: str | os.PathLike[str], scores: zarr.Array[Any], sample_shape: tuple[int, ...]
+) -> Coordinates:
+    """Return the names of the axes of the samples of a store of scores, and the coordinates along them."""
+    group, facts = _opened(path)
+    axes = tuple(facts["axes"])
+    dims = ((dims_of(scores) or axes)[0], *axes[1:])
+    stated = {**facts.get("attributes", {}), BESIDE: scores.attrs.get(BESIDE, "")}
+    return coordinates_in(group, dims, (scores.shape[0], *sample_shape), stated) or Coordinates(axes, {}, {})
 
 
 def _opened(path: str | os.PathLike[str]) -> tuple[zarr.Group, dict[str, Any]]:

@@ -15,29 +15,29 @@ from numpy.typing import ArrayLike
 from sklearn.utils.validation import check_is_fitted
 
 from dpca import metrics
-from dpca.choices import COMPRESSED
 from dpca.engine.sources.source import Source, as_source, check_numeric
 from dpca.kernels.algebra.types import Array, Region
 from dpca.kernels.pixels import Pixels
 from dpca.models import EOF
 from dpca.models.base.estimator import Estimator
 from dpca.models.base.labelled import labelled_samples
-from dpca.models.base.store import load_any
-from dpca.models.scores import Scores, open_scores
+from dpca.models.base.store import ESTIMATORS, load_any
+from dpca.models.opening import kind_of, open_store
+from dpca.models.scores import Scores
 from dpca.plots.panels import LARGE_BYTES, overview, shown_range, spread_over
 from dpca.representation.base import Representation
-from dpca.representation.compressed.compressed import Compressed, open_compressed
+from dpca.representation.compressed.compressed import Compressed
 from dpca.representation.compressed.compressed_form import pixels_of
 from dpca.representation.linear import in_boxes
 from dpca.representation.reconstruction import decoded_box
 from dpca.storage.arrays.labelled import is_labelled
 from dpca.storage.arrays.layout import axes_for
-from dpca.storage.arrays.reading import array_in, open_group, open_node, root_facts
+from dpca.storage.arrays.reading import array_in, open_group
 from dpca.storage.errors import DataError
 from dpca.storage.given_numbers import is_whole, whole_number
 from dpca.storage.ranges import checked_range, type_range
 from dpca.storage.readers.opening import is_zarr
-from dpca.storage.stack import Stack, open_stack
+from dpca.storage.stack import Stack
 
 _QUALITY = ("ssim", "mse")
 
@@ -187,13 +187,7 @@ def opened_at(x: Any) -> Any:
     """Open a path to any kind of store. Other objects, and paths that only `as_source` can open, are returned."""
     if not isinstance(x, str | os.PathLike) or not is_zarr(os.fspath(x)):
         return x
-    node = open_node(os.fspath(x))
-    kind = str(root_facts(node).get("kind", "")) if isinstance(node, zarr.Group) else ""
-    if kind == COMPRESSED:
-        return open_compressed(x)
-    if kind.endswith("scores"):
-        return open_scores(x)
-    return open_stack(x) if kind in ("", "stack") else load_any(x)
+    return load_any(x) if kind_of(x) in ESTIMATORS else open_store(x)
 
 
 def integers(x: Any, name: str) -> list[int]:

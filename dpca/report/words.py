@@ -55,6 +55,23 @@ def lead(report: Mapping[str, Any]) -> str:
     return f"{sentence}."
 
 
+def result(report: Mapping[str, Any]) -> str:
+    """Return what the job was run for, in a few words: how much smaller the samples are, or which scores there are."""
+    known = [f"PSNR {_psnr(report)}"] if "psnr" in report else []
+    if not (small := report.get("bytes_compressed")):
+        known += [f"mean SSIM {_ssim(mean)}"] if (mean := report.get("ssim_mean")) is not None else []
+        return ", ".join([f"scores of {counted(report.get('samples', 0), 'sample')}", *known])
+    given, what = report.get("bytes_given"), "the input"
+    if not given:
+        given, what = report["bytes_decoded"], "the decoded samples"
+    return ", ".join([f"{times_smaller(given / small)} than {what}", *known])
+
+
+def times_smaller(ratio: float) -> str:
+    """Return a ratio of sizes in words, such as "2.1 times smaller" or "1.3 times larger"."""
+    return f"{ratio:,.1f} times smaller" if ratio >= 1 else f"{1 / ratio:,.1f} times larger"
+
+
 def kept_components(count: int, ranks: Mapping[str, Any] | None, name: str = "component") -> str:
     """Describe how many components are kept: ``count``, or the smallest and largest number if they differ."""
     return f"{_count(count, ranks)} {name}s" if ranks else counted(count, name)

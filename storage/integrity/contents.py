@@ -19,7 +19,7 @@ from dpca.storage.stack import STACK_KIND, open_stack
 from dpca.storage.synthetic.stack import is_synthetic, wrong_samples
 
 # Numbered arrays, such as "components_3", belong together.
-_NUMBERED = re.compile(r"_\d+$")
+_NUMBERED = re.compile(r"(^|_)\d+$")
 # Bytes of values that are checked at a time, unless a chunk is larger.
 _CHECKED_BYTES = 2**24
 
@@ -67,7 +67,7 @@ def members(where: str, root: zarr.Array[Any] | zarr.Group, problems: list[str])
 
 
 def check_axes(arrays: dict[str, zarr.Array[Any]]) -> list[str]:
-    """Check that an axis has one length in a group; numbered arrays, the components of shared cells, may differ."""
+    """Check that an axis has one length in a group; numbered arrays, such as resolutions, may differ."""
     problems: list[str] = []
     first: dict[tuple[str, str], tuple[str, int]] = {}
     for name, array in arrays.items():

@@ -45,8 +45,8 @@ ZARR_METADATA = (METADATA, ".zarray", ".zgroup")
 CHECKSUMS = "checksums.json"
 #: File name of the manifest of a folder that is not a Zarr store, such as a report.
 FOLDER_MANIFEST = "manifest.json"
-#: The kind of a report in its manifest.
-REPORT = "report"
+#: The kinds of a report and of exported samples in their manifests.
+REPORT, EXPORT = "report", "export"
 
 #: The key of all dpca attributes in the root group of a store.
 ROOT_KEY = "dpca"
@@ -328,10 +328,10 @@ def _remove_checksums(folder: Place) -> None:
                 _remove_checksums(inner)
 
 
-def write_folder_manifest(folder: Place, kind: str, contents: Mapping[str, bytes]) -> None:
-    """Write the manifest of a folder of plain files, with the kind of the folder; see `read_manifest`."""
+def write_folder_manifest(folder: Place, kind: str, contents: Mapping[str, bytes], **stated: Any) -> None:
+    """Write the manifest of a folder of plain files, with the kind of the folder and more; see `read_manifest`."""
     files = {name: digest_of(content) for name, content in contents.items()}
-    facts = {"kind": kind, _KEY: {"files": files, "stores": {}, "checksum": _BLANK}}
+    facts = {"kind": kind, **stated, _KEY: {"files": files, "stores": {}, "checksum": _BLANK}}
     atomic_write_bytes(folder / FOLDER_MANIFEST, _signed({"attributes": {ROOT_KEY: facts}}))
 
 

@@ -199,7 +199,7 @@ def require(module: str, extra: str, what: str) -> ModuleType:
         return importlib.import_module(module)
     except ImportError:
         raise DataError(
-            f'reading {what} requires the library {module}, which is not installed: pip install "dask-dpca[{extra}]"'
+            f'reading or writing {what} requires the library {module}: pip install "dask-dpca[{extra}]"'
         ) from None
 
 

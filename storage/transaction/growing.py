@@ -118,6 +118,10 @@ class GrowingOnDisk:
         """Write the manifest and rename the store. ``carried`` lists the files from a finished store."""
         sweep(self.store)
         write_manifest(self.store, carried=carried)
+        self.appear()
+
+    def appear(self) -> None:
+        """Rename the complete store to its final name, and move an old store to the work folder."""
         if self._real.exists() and exchanged(self.store, self._real):
             sync_folder(self._real.parent)
             return  # the old store is now in the work folder, which `tidy` removes

@@ -128,6 +128,10 @@ class Workspace(DoneMarkers):
     """
 
     state: State
+    #: Files that mark a complete output. The first one states its kind and its fingerprint.
+    marked_by: tuple[str, ...] = ZARR_METADATA
+    #: A complete output, in messages.
+    what = "a Zarr store"
 
     def __init__(
         self,
@@ -248,21 +252,21 @@ class Workspace(DoneMarkers):
 
     def _target_is_complete(self) -> bool:
         """Return whether the target is the complete store of this job; raise `StoreError` if it may not be replaced."""
-        facts = _root_facts(self._real / METADATA)
+        facts = _root_facts(self._real / self.marked_by[0])
         if facts == (self.kind, self.fingerprint):
             return self._is_whole()
         if not exists(self._real):
             return False
         if not self._real.is_dir():
             raise StoreError(f"output '{self.target}' is a file: choose another output or remove it")
-        if not any((self._real / name).exists() for name in ZARR_METADATA):
+        if not any((self._real / name).exists() for name in self.marked_by):
             if any(self._real.iterdir()) and not self._growing.is_begun():
                 raise StoreError(
-                    f"output '{self.target}' is a folder that is not a Zarr store: choose another output or remove it"
+                    f"output '{self.target}' is a folder that is not {self.what}: choose another output or remove it"
                 )
             return False
         if not self.overwrite:
-            what = f"a Zarr store, but not a {self.kind} store"
+            what = f"{self.what}, but not a {self.kind} store"
             if facts is not None and facts[0] == self.kind:
                 what = f"a {self.kind} store of other input or with other settings"
             elif facts is not None:

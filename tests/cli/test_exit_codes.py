@@ -127,7 +127,7 @@ def test_commands(tmp_path: Path, scheduler: str, capsys: pytest.CaptureFixture[
 @pytest.mark.parametrize(
     ("command", "runs", "words"),
     [
-        ("plan x", "plan.plan", STOPPED),
+        ("plan x", "jobs.plan", STOPPED),
         ("info x", "commands.info", STOPPED),
         ("verify x", "commands.verify_store", STOPPED),
         ("compare x y", "commands.compare", STOPPED),

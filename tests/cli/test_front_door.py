@@ -3,17 +3,23 @@
 from __future__ import annotations
 
 import filecmp
+import shlex
 import shutil
 import subprocess
 import sys
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
+import numpy as np
 import pytest
+from PIL import Image
 
 import dpca
+from dpca.choices import QUALITIES
 from dpca.cli import main
 from dpca.pipelines.celeba_cpca import main as celeba
+from dpca.report import words
 
 
 def python(folder: Path, *argv: str) -> subprocess.CompletedProcess[str]:
@@ -56,17 +62,23 @@ def test_completion_in_bash(capsys: pytest.CaptureFixture[str]) -> None:
 
 
 @pytest.mark.usefixtures("small_pictures")
-def test_compress_is_the_main_job(image_folder: Callable[..., Path], tmp_path: Path, scheduler: str) -> None:
+def test_scores_is_the_main_job(image_folder: Callable[..., Path], tmp_path: Path, scheduler: str) -> None:
     folder, (ours, other) = image_folder(12), (tmp_path / name / "out.zarr" for name in "ab")
     options = ["--components", "3", "--reconstruct", "--scheduler", scheduler]
     for output in (ours, other):
         output.parent.mkdir()
-    assert main(["compress", str(folder), str(ours), *options]) == 0
+    assert main(["scores", str(folder), str(ours), *options]) == 0
     assert celeba(["--source", str(folder), "--output", str(other), *options]) == 0
     files = sorted(path.relative_to(ours) for path in ours.rglob("*") if path.is_file())
     same, *differ = filecmp.cmpfiles(ours, other, files, shallow=False)
     assert differ == [[], []]
     assert len(same) == len(files) > 10
+    # The model is inside, so that one path suffices.
+    assert main(["reconstruct", str(ours), str(tmp_path / "again.zarr"), "--scheduler", scheduler]) == 0
+    assert main(["export", str(ours), str(tmp_path / "again.npy")]) == 0
+    again = dpca.open(tmp_path / "again.zarr").samples[...]
+    np.testing.assert_array_equal(again, dpca.open(ours).stack().compute())
+    np.testing.assert_array_equal(again, np.load(tmp_path / "again.npy"))
 
 
 def test_what_is_done_starts_no_cluster(
@@ -126,7 +138,7 @@ def test_a_job_that_is_done_is_recognized_without_the_libraries_that_compute(
     image_folder: Callable[..., Path], tmp_path: Path, scheduler: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
     folder, output = image_folder(12), tmp_path / "out.zarr"
-    asked = ["compress", str(folder), str(output), "--components", "3"]
+    asked = ["scores", str(folder), str(output), "--components", "3"]
     assert main([*asked, "--scheduler", scheduler]) == 0
     capsys.readouterr()
     code = (
@@ -151,3 +163,48 @@ def test_a_job_that_is_done_is_recognized_without_the_libraries_that_compute(
     (output / "mse" / "zarr.json").write_text("{}")
     assert main([*asked, *nobody]) == 4
     assert "damaged" in capsys.readouterr().err
+
+
+@pytest.mark.usefixtures("small_pictures")
+@pytest.mark.parametrize(("options", "goal"), [((), 36), (("--quality", "low"), 32), (("--quality", "psnr=30"), 30)])
+def test_two_commands_make_photographs_smaller_and_files_again(
+    options: tuple[str, ...],
+    goal: float,
+    image_folder: Callable[..., Path],
+    tmp_path: Path,
+    scheduler: str,
+    capsys: Any,
+) -> None:
+    folder, small = image_folder(12, (40, 40, 3)), tmp_path / "small.zarr"
+    assert main(["compress", str(folder), str(small), *options, "--scheduler", scheduler]) == 0
+    found = dpca.open(small)
+    assert found.facts["goal"] == {"name": "psnr", "value": goal}
+    assert -10 * np.log10(found.quality["mse"].mean()) >= goal
+    *_, last = capsys.readouterr().out.splitlines()
+    assert "times" in last
+    _, _, command = last.partition("; next: dpca ")
+    line = [str(tmp_path / "out") if word == "out/" else word for word in shlex.split(command)]
+    assert line == ["export", str(small), str(tmp_path / "out")]
+    assert main(line) == 0
+    files = sorted(path.name for path in (tmp_path / "out").glob("*.png"))
+    assert files == sorted(path.name for path in folder.glob("*.png"))
+    assert f"{len(files)} samples as png" in capsys.readouterr().out.splitlines()[-1]
+    for file, pixels in zip(files, found, strict=True):
+        np.testing.assert_array_equal(np.asarray(Image.open(tmp_path / "out" / file)), pixels)
+
+
+def test_the_words_for_a_quality(capsys: pytest.CaptureFixture[str]) -> None:
+    assert sorted(QUALITIES.values()) == list(QUALITIES.values())
+    assert len(QUALITIES) == 3
+    for word in ("best", "psnr", "psnr=-1", "ratio=x"):
+        with pytest.raises(SystemExit):
+            main(["compress", "photos", "small.zarr", "--quality", word])
+        assert "low, medium, high" in capsys.readouterr().err
+
+
+def test_ratios_in_words() -> None:
+    report = {"bytes_compressed": 50, "bytes_given": 105, "bytes_decoded": 1000, "psnr": 36.04, "mse": 1e-4}
+    assert words.result(report) == "2.1 times smaller than the input, PSNR 36.0 dB"
+    assert words.result({**report, "bytes_given": 40}) == "1.2 times larger than the input, PSNR 36.0 dB"
+    assert words.result({**report, "bytes_given": None}) == "20.0 times smaller than the decoded samples, PSNR 36.0 dB"
+    assert words.result({"samples": 9, "ssim_mean": 0.9}) == "scores of 9 samples, mean SSIM 0.9000"

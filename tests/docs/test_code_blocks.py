@@ -42,7 +42,7 @@ NOT_RUN = {
     "python pipelines/reproduce_streaming.py": "takes hours; tests/pipelines/test_reproduce_streaming.py runs less",
 }
 #: Commands that need no cluster.
-ALONE = {"info", "watch", "compare", "plan", "synthetic"}
+ALONE = {"info", "watch", "compare", "plan", "synthetic", "export"}
 
 
 def _array(path: Path, values: np.ndarray[Any, Any]) -> None:

@@ -51,7 +51,7 @@ def test_commented_lines_are_valid_too(tmp_path: Path) -> None:
 @pytest.mark.parametrize("path", sorted(EXAMPLES.iterdir()), ids=lambda path: path.name)
 def test_their_commands_exist(path: Path) -> None:
     text = path.read_text().replace('"', "").replace(", ", " ")
-    commands = re.findall(r"dpca ((?:compress|job run) [^>\]\n]*)", text)
+    commands = re.findall(r"dpca ((?:compress|scores|job run) [^>\]\n]*)", text)
     assert commands or path.suffix in (".timer", ".yaml")
     for command in commands:
         options = _parser().parse_args(shlex.split(command))

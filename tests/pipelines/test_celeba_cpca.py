@@ -113,7 +113,7 @@ def test_few_bytes_in_the_place_of_scores(
     image_folder: Callable[..., Path], tmp_path: Path, scheduler: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
     folder, output = image_folder(30), tmp_path / "out.zarr"
-    argv = ["--source", str(folder), "--output", str(output), "--compress", "psnr=33", "--scheduler", scheduler]
+    argv = ["--source", str(folder), "--output", str(output), "--quality", "psnr=33", "--scheduler", scheduler]
     assert main(argv) == 0
     printed = capsys.readouterr().out
     originals = np.stack([np.asarray(Image.open(p)) for p in sorted(folder.iterdir())])
@@ -139,7 +139,7 @@ def test_few_bytes_in_the_place_of_scores(
     assert main([*argv, "--reconstruct"]) == 3
     assert "a compressed store requires cells" in capsys.readouterr().err
     with pytest.raises(SystemExit):
-        main([*argv, "--compress", "beauty=3"])
+        main([*argv, "--quality", "beauty=3"])
     assert "max-relative-error" in capsys.readouterr().err
 
 

@@ -10,9 +10,11 @@ from typing import Any, cast
 import numpy as np
 import zarr
 
+from dpca.choices import COMPRESSED
 from dpca.engine.folds.plan import TASK_OVERHEAD
 from dpca.jobs.base.shards import ShardPass
 from dpca.jobs.base.stages import NOTHING, StageCost, stopwatch
+from dpca.jobs.compressed.decode import decode_store
 from dpca.jobs.scores.boxes import (
     BOXES,
     Boxes,
@@ -29,14 +31,16 @@ from dpca.jobs.scores.score_write import SHARD_COPIES, require_memory
 from dpca.kernels.algebra.types import Array, Region
 from dpca.kernels.pixels import Pixels
 from dpca.models.base.store import model_fingerprint, stored_basis
-from dpca.models.scores import check_match, read_scores_facts
+from dpca.models.opening import kind_of
+from dpca.models.scores import check_match, model_inside, read_scores_facts, sample_coordinates
 from dpca.representation.base import Representation
 from dpca.representation.linear import LinearRepresentation, in_boxes
 from dpca.storage.arrays.arrays import choose_codec, create_array, create_root, kept_layout, write_shard, write_strings
-from dpca.storage.arrays.coordinates import BESIDE, Coordinates, coordinates_in, dims_of, write_coordinates
+from dpca.storage.arrays.coordinates import write_coordinates
 from dpca.storage.arrays.layout import Layout, choose_layout
 from dpca.storage.arrays.reading import array_identity, open_again, open_array, open_group, read_into
 from dpca.storage.disk import require_free_space
+from dpca.storage.errors import DataError
 from dpca.storage.remote.objects import absolute
 from dpca.storage.run import Run
 from dpca.storage.stack import STACK_KIND, STACK_VERSION
@@ -113,7 +117,7 @@ class RebuildBoxes(BoxPass[DecodeJob]):
 
 
 def reconstruct_store(
-    model: str | os.PathLike[str],
+    model: str | os.PathLike[str] | None,
     scores: str | os.PathLike[str],
     target: str | os.PathLike[str],
     *,
@@ -121,12 +125,14 @@ def reconstruct_store(
     run: Run = Run(),
     request: str | None = None,
 ) -> StageCost:
-    """Write the reconstruction of stored scores, with the dtype, range and layout of the original stack.
+    """Write the reconstruction of scores, or of a compressed store, with the dtype, range and layout of a stack.
 
     Parameters
     ----------
-    model, scores : path-like
-        A stored model, and a store that `transform_store` made with it.
+    model : path-like or None
+        The stored model of the scores; None for the model inside their store, and for a compressed store.
+    scores : path-like
+        A store that `transform_store` made with the model, or a compressed store.
     target : path-like
         Path of the stack store. It appears there when it is complete.
     n_components : int, optional
@@ -145,7 +151,12 @@ def reconstruct_store(
     PlanError
         If a shard does not fit the memory of a worker; nothing is written.
     """
+    if kind_of(scores) == COMPRESSED:
+        if model is not None:
+            raise DataError(f"'{scores}' is a compressed store, which needs no model: leave out '{model}'")
+        return decode_store(scores, target, n_components, run, request)
     facts = read_scores_facts(scores)
+    model = model_inside(scores, open_group(scores)) if model is None else model
     known = model_fingerprint(model)
     path, stored = absolute(model), os.path.join(absolute(scores), "scores")
     basis = stored_basis(path, known)
@@ -189,9 +200,7 @@ def reconstruct_store(
             region = tried_box(divided, dtype)
             some = read_scores(scores_array, (0, 1), divided, region, level)
             first = divided.box(region, level).decode(some, job.scores, pixels=pixels)
-        dims = ((dims_of(scores_array) or axes)[0], *axes[1:])
-        stated = {**facts.get("attributes", {}), BESIDE: scores_array.attrs.get(BESIDE, "")}
-        found = coordinates_in(open_group(scores), dims, shape, stated) or Coordinates(axes, {}, {})
+        found = sample_coordinates(scores, scores_array, basis.sample_shape)
         write_coordinates(root, found)
         codec = choose_codec(first)
         create_array(root, "samples", shape, dtype, layout, found.dims, codec=codec, attributes=found.stated)

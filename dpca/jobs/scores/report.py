@@ -165,8 +165,7 @@ def _size_warning(sizes: Mapping[str, Any], *, cells: bool) -> str | None:
     return (
         f"the output has {readable_size(written)}, {largest_part}; the input has only {readable_size(given)}, since "
         "scores and model are numbers of 4 bytes: to save disk space, keep fewer components, and neither the stack "
-        "nor the reconstructions"
-        + (", or make a compressed store, for example with --compress psnr=36" if cells else "")
+        "nor the reconstructions" + (", or make a compressed store, for example with dpca compress" if cells else "")
     )
 
 

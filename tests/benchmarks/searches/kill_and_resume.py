@@ -118,7 +118,7 @@ def main() -> int:
             arguments = ("--scheduler", client.scheduler.address)
         jobs = [whole_job(options.source, arguments, program=options.program)]
         if options.s3 is None:
-            few = whole_job(options.source, arguments, options.program, making=("--compress", "max-error=8"))
+            few = whole_job(options.source, arguments, options.program, making=("--quality", "max-error=8"))
             jobs += [
                 few,
                 *commands(options.source, folder, arguments),

@@ -50,7 +50,7 @@ class Made(NamedTuple):
 def made(tmp_path_factory: pytest.TempPathFactory, scheduler: str, small_pictures: None) -> Made:
     folder = tmp_path_factory.mktemp("made")
     photos, output = write_images(folder / "photos", 14, (24, 16, 3)), folder / "out.zarr"
-    assert main(["compress", str(photos), str(output), *FIT, "--scheduler", scheduler]) == 0
+    assert main(["scores", str(photos), str(output), *FIT, "--scheduler", scheduler]) == 0
     return Made(photos, output)
 
 
@@ -66,7 +66,7 @@ def test_a_job_that_is_killed_makes_in_a_bucket_what_it_makes_on_disk(
 ):
     upload(made.photos, "s3://faulty/photos")
     output, where = "s3://faulty/made/out.zarr", options(tmp_path, scheduler)
-    command = ["compress", "s3://faulty/photos", output, *FIT, *where]
+    command = ["scores", "s3://faulty/photos", output, *FIT, *where]
     proxy.share = 0.03
     # in requests, of which it takes about 500
     for moment in (80, 200):
@@ -128,7 +128,7 @@ def test_models_scores_and_reconstructions_in_a_bucket(tmp_path, s3, bucket, sch
 
 def test_exit_codes_are_those_of_disks(tmp_path, proxy, bucket, scheduler, capsys):
     where = options(tmp_path, scheduler)
-    assert main(["compress", "s3://faulty/none", "s3://faulty/a.zarr", *FIT, *where]) == 3
+    assert main(["scores", "s3://faulty/none", "s3://faulty/a.zarr", *FIT, *where]) == 3
     assert "there is nothing at 's3://faulty/none'" in capsys.readouterr().err
     proxy.share, proxy._faults = 1.0, ("403",)
     assert main(["info", "s3://faulty/a.zarr", *where[:2]]) == 4

@@ -44,7 +44,7 @@ def reader_of(path: Path, shape: tuple[int, ...], dtype: str = "u1") -> Reader:
 
 
 def settings_of(goal: dict[str, float], **cells: int) -> CompressionSettings:
-    """What `dpca compress`, and the shipped job, ask for."""
+    """What `dpca scores`, and the shipped job, ask for."""
     return CompressionSettings(
         CellPCA(**CELLS | cells), goal=goal, choose_cells=True, reading=ReadOptions(data_range=(0, 255))
     )

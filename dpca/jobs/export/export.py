@@ -1,0 +1,286 @@
+"""The job that exports samples of a store: to a folder of files, to one file, or to OME-Zarr."""
+
+from __future__ import annotations
+
+import math
+import os
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+import numpy as np
+
+from dpca.engine.folds.plan import TASK_OVERHEAD
+from dpca.jobs.base.shards import ShardPass
+from dpca.jobs.base.stages import StageCost, stopwatch
+from dpca.jobs.base.stored_samples import StoredSamples, stored_samples
+from dpca.jobs.export.file_names import file_names
+from dpca.jobs.export.formats import FORMATS, ExportFormat, format_of, usual_format
+from dpca.jobs.export.passes import ExportPass, FilesExport, ValuesExport
+from dpca.jobs.export.pyramid import (
+    PyramidExport,
+    create_pyramid,
+    ome_facts,
+    pyramid_bytes,
+    rows_of_a_shard,
+)
+from dpca.jobs.export.sample_files import SampleKind
+from dpca.jobs.export.value_files import extend
+from dpca.jobs.scores.score_write import SHARD_COPIES, require_memory
+from dpca.storage.arrays.arrays import create_root, kept_layout, write_strings
+from dpca.storage.arrays.layout import CHANNEL
+from dpca.storage.disk import require_free_space
+from dpca.storage.errors import DataError
+from dpca.storage.integrity.manifest import EXPORT
+from dpca.storage.remote.memory import peak_resident_bytes
+from dpca.storage.run import Run
+from dpca.storage.transaction.job import Job
+from dpca.storage.transaction.outputs import check_output
+from dpca.storage.transaction.plain import PlainWorkspace
+from dpca.storage.transaction.workspace import Workspace, fingerprint_of
+
+PathLike = str | os.PathLike[str]
+_VERSION = 1
+# Decoded bytes of a task, unless the samples that are decoded together have more.
+_TASK_BYTES = 2**24
+
+
+@dataclass(frozen=True)
+class ExportResult:
+    """What was exported: the format, the number of samples, and the cost, which is None if it was there already."""
+
+    format: str
+    n_samples: int
+    cost: StageCost | None
+
+
+def export_store(
+    path: PathLike,
+    target: PathLike,
+    *,
+    format: str | None = None,
+    samples: int | slice | None = None,
+    n_components: int | None = None,
+    model: PathLike | None = None,
+    quality: int = 95,
+    run: Run = Run(),
+) -> ExportResult:
+    """Write samples of a store as files that other programs read.
+
+    Parameters
+    ----------
+    path : path-like
+        A compressed store, scores, or a stack: a store of dpca or any Zarr array.
+    target : path-like
+        A name with the suffix of a format (.tif, .npy, .nii, .nc, .zarr) is one file or OME-Zarr image with all
+        samples. Every other name is a folder with a file for each sample, named after the sample. Folders in names are
+        kept.
+    format : str, optional
+        One of `dpca.choices.EXPORT_FORMATS`. The default is that of the suffix of ``target``; for a folder that of the
+        names of the samples, or a lossless one: png, tiff or npy.
+    samples : int or slice, optional
+        Indices of the samples; the default is all. With an integer, one file has no axis of samples.
+    n_components : int, optional
+        Use only this many of the first components. The default is all.
+    model : path-like, optional
+        The model of scores; the default is the model inside their store.
+    quality : int
+        Quality of JPEG files, 1 to 100.
+    run : Run
+        Its threads export the samples, without its cluster: the files are on this machine. ``overwrite`` replaces an
+        earlier export of other samples or settings. A single file is never replaced.
+
+    Returns
+    -------
+    ExportResult
+
+    Raises
+    ------
+    DataError
+        If the format cannot hold the samples, or an argument is invalid.
+    PlanError
+        If one sample does not fit the memory of a task; nothing is written.
+    StoreError
+        If the store cannot be read, or the target cannot be written or has other files.
+
+    Notes
+    -----
+    Nothing appears under ``target`` before it is complete. An interrupted export resumes. A task decodes 16 MiB of
+    samples at a time, or the samples that the store decodes together.
+    """
+    run = run.here()
+    check_output(target, path, model)
+    given = stored_samples(path, n_components, model)
+    wanted, alone = _chosen(samples, given.shape[0])
+    kind = _kind_of(given, quality)
+    form, many = _form(format, target, kind, given, wanted, alone)
+    form.check(kind, given.path, _alike(form, many))
+    settings = [form.name, wanted.start, wanted.stop, wanted.step, alone, quality if form.name == "jpeg" else None]
+    fingerprint = fingerprint_of(EXPORT, _VERSION, given.fingerprint, settings)
+    cost, size = stopwatch(), len(wanted) * given.sample_bytes
+    done = _Export(given, wanted, kind, form, run)
+    if form.name == "ome-zarr":
+        job = Job(target, EXPORT, fingerprint, (path, model), run.overwrite)
+        peak = job.run(lambda work: done.pyramid(work, target))
+    else:
+        with PlainWorkspace(target, kind=EXPORT, fingerprint=fingerprint, overwrite=run.overwrite) as work:
+            if work.state == "complete":
+                peak = None
+            elif many:
+                peak = done.folder(work, target)
+            else:
+                peak = done.file(work, target, alone)
+    return ExportResult(form.name, len(wanted), None if peak is None else cost(size, peak))
+
+
+@dataclass(frozen=True, eq=False)
+class _Export:
+    """Writes samples into a workspace in each of three ways; each returns the peak memory and publishes."""
+
+    given: StoredSamples
+    wanted: range
+    kind: SampleKind
+    form: ExportFormat
+    run: Run
+
+    def folder(self, work: PlainWorkspace, target: PathLike) -> int:
+        """Write a file for each sample."""
+        assert self.form.encode is not None
+        names = [self.given.names[i] for i in self.wanted]
+        files = file_names(names, self.form.suffixes[0], self.wanted)
+        job = FilesExport(self.given, self.wanted, self.kind, self._step(4), self.form.encode, str(work.store), files)
+        peak = self._write(work, job)
+        work.publish_folder(
+            len(files), format=self.form.name, source=self.given.source, data_range=self.given.data_range
+        )
+        return peak
+
+    def file(self, work: PlainWorkspace, target: PathLike, alone: bool) -> int:
+        """Write one file with all samples, or with the only one."""
+        name, n = f"values{self.form.suffixes[0]}", len(self.wanted)
+        path = Path(work.store / name)
+        if self.form.encode is not None and (alone or self.form.begin is None):
+            self._step(4)
+            single = FilesExport(self.given, self.wanted, self.kind, 1, self.form.encode, str(work.store), [name])
+            single.write(0)
+            work.publish_file(name)
+            return peak_resident_bytes()
+        assert self.form.begin is not None
+        step = self._step(2)
+        if not work.is_done("header"):
+            require_free_space(target, n * self.given.sample_bytes, "the file")
+            path.unlink(missing_ok=True)
+            names, along = [self.given.names[i] for i in self.wanted], self.kind.along
+            along = None if along is None else along.of_samples(np.asarray(self.wanted))
+            first = self.form.begin(path, n, self.kind, names, along)
+            extend(path, first, n, self.kind)
+            work.mark_done("header", record={"first": first})
+        job = ValuesExport(self.given, self.wanted, self.kind, step, str(path), work.record("header")["first"])
+        peak = self._write(work, job)
+        work.publish_file(name)
+        return peak
+
+    def pyramid(self, work: Workspace, target: PathLike) -> int:
+        """Write an OME-Zarr image."""
+        rows = rows_of_a_shard(self.given, len(self.wanted))
+        extra = 3 * SHARD_COPIES * self.given.sample_bytes
+        kept = kept_layout(work.store, "0")  # an interrupted run may have had another limit of memory
+        rows = self._fitting(rows, extra, pyramid_bytes(self.kind)) if kept is None else kept.shards[0]
+        if work.state == "new":
+            require_free_space(target, 2 * len(self.wanted) * self.given.sample_bytes, "the image")
+        root = create_root(
+            work.store,
+            kind=EXPORT,
+            version=_VERSION,
+            fingerprint=work.fingerprint,
+            source=self.given.source,
+            data_range=self.given.data_range,
+        )
+        name = os.path.basename(os.path.normpath(self.given.path)).removesuffix(".zarr")
+        root.attrs["ome"] = ome_facts(self.kind, name, self.given.data_range)
+        create_pyramid(root, len(self.wanted), self.kind, rows, self.given.rows(self.wanted[:1]))
+        job = PyramidExport(self.given, self.wanted, self.kind, rows, str(work.store))
+        peak = self._write(work, job)
+        write_strings(root, "name", [self.given.names[i] for i in self.wanted], "t")
+        return peak
+
+    def _write(self, work: Workspace, job: ExportPass) -> int:
+        units = ((shard,) for shard in range(math.ceil(len(self.wanted) / job.step)))
+        return ShardPass("export", work, self.run, f"{job.step} samples").write(job, units)
+
+    def _step(self, copies: int) -> int:
+        """Return the samples of a task, which has so many copies of them in addition to the decoded ones."""
+        unit, some = self.given.unit, max(1, _TASK_BYTES // self.given.sample_bytes)
+        return self._fitting(max(some // unit, 1) * unit if some >= unit else some, copies * self.given.sample_bytes)
+
+    def _fitting(self, rows: int, each: int, once: int = 0) -> int:
+        budget, rows = self.run.task_bytes(), min(rows, len(self.wanted))
+
+        def need(n: int) -> int:
+            return TASK_OVERHEAD + self.given.work_bytes(n) + n * each + once
+
+        while rows > 1 and need(rows) > budget:
+            rows //= 2
+        require_memory(f"{rows:,} samples", need(rows), budget)
+        return rows
+
+
+def _chosen(samples: int | slice | None, n: int) -> tuple[range, bool]:
+    """Return the indices of the samples, and whether one was named by its index.
+
+    Raises
+    ------
+    DataError
+        If there is no such sample.
+    """
+    if samples is None:
+        return range(n), False
+    if isinstance(samples, slice):
+        found = range(n)[samples]
+        if not found or found.step < 1:
+            raise DataError(f"samples {samples.start}:{samples.stop} are none of 0 to {n - 1}: give ascending indices")
+        return found, False
+    if not -n <= samples < n:
+        raise DataError(f"sample {samples} is none of 0 to {n - 1}: give one of these")
+    return range(samples % n, samples % n + 1), True
+
+
+def _kind_of(given: StoredSamples, quality: int) -> SampleKind:
+    if not 1 <= quality <= 100:
+        raise DataError(f"quality is {quality}: give 1 to 100")
+    along = given.coordinates
+    axes, shape = list(given.axes[1:]), list(given.shape[1:])
+    if CHANNEL in axes:
+        shape.append(shape.pop(axes.index(CHANNEL)))
+        axes.append(axes.pop(axes.index(CHANNEL)))
+        at = given.axes.index(CHANNEL)
+        along = along and replace(along, dims=(*along.dims[:at], *along.dims[at + 1 :], along.dims[at]))
+    return SampleKind(tuple(shape), given.dtype, tuple(axes), along, quality)
+
+
+def _form(
+    format: str | None, target: PathLike, kind: SampleKind, given: StoredSamples, wanted: range, alone: bool
+) -> tuple[ExportFormat, bool]:
+    """Return the format, and whether each sample has a file of its own."""
+    if format is not None and format not in FORMATS:
+        raise DataError(f"format is {format!r}: give one of {', '.join(FORMATS)}")
+    of_target = None if os.fspath(target).endswith("/") else format_of(target)
+    if format == "ome-zarr" or (format is None and of_target is FORMATS["ome-zarr"]):
+        return FORMATS["ome-zarr"], False
+    found = FORMATS[format] if format is not None else of_target or usual_format(kind, given.names)
+    if of_target is None:
+        if found.encode is None:
+            raise DataError(f"{found.name} is one file with all samples: name it, such as {target}{found.suffixes[0]}")
+        return found, True
+    if found is not of_target:
+        raise DataError(f"format is {found.name} but '{target}' has the suffix of {of_target.name}: leave one out")
+    if found.begin is None and len(wanted) > 1:
+        raise DataError(
+            f"a {found.name} file holds one sample, but {len(wanted):,} of '{given.path}' are exported: give a folder, "
+            f"or one sample with --samples"
+        )
+    return found, False
+
+
+def _alike(form: ExportFormat, many: bool) -> list[ExportFormat]:
+    """Return the formats that could be written instead of one."""
+    return [other for other in FORMATS.values() if other is not form and (not many or other.encode is not None)]

@@ -1,0 +1,183 @@
+"""OME-Zarr images, version 0.5: all samples at several resolutions, for viewers such as napari and neuroglancer.
+
+::
+
+    out.ome.zarr/
+        zarr.json       attributes {"ome": {"version": "0.5", "multiscales": [...], "omero": {...}}, "dpca": {...}}
+        0/              (t, c, z, y, x), the samples; c and z if they have channels or depth
+        1/, 2/, ...     every axis longer than 256 is halved, by means of two values
+        name/           names of the samples
+
+A shard holds whole samples of one resolution, and a chunk is a tile of one sample. One pass over the samples writes all
+resolutions. The specification is at https://ngff.openmicroscopy.org/0.5/.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import zarr
+
+from dpca.jobs.base.stored_samples import StoredSamples
+from dpca.jobs.export.passes import ExportPass
+from dpca.jobs.export.sample_files import SampleKind
+from dpca.kernels.algebra.types import Array
+from dpca.storage.arrays.arrays import choose_codec, create_array, write_shard
+from dpca.storage.arrays.coordinates import UNITS
+from dpca.storage.arrays.layout import CHANNEL, SAMPLE, SHARD_BYTES, Layout, choose_layout
+from dpca.storage.arrays.reading import open_array
+
+# Axes up to this length are not halved.
+_SHORT = 256
+_SHARDS_WANTED = 16
+# Units of time in OME-Zarr 0.5, by the abbreviations of CF.
+_TIMES = {
+    "s": "second",
+    "h": "hour",
+    "d": "day",
+    "days": "day",
+    "hours": "hour",
+    "minutes": "minute",
+    "seconds": "second",
+}
+_COLORS = {"red": "FF0000", "green": "00FF00", "blue": "0000FF"}
+
+
+@dataclass(frozen=True)
+class PyramidLevel:
+    """A resolution: the lengths (c, z, y, x) of a sample, and how often each of these axes was halved."""
+
+    shape: tuple[int, ...]
+    halvings: tuple[int, ...]
+
+
+def pyramid_levels(kind: SampleKind) -> list[PyramidLevel]:
+    """Return the resolutions of a sample, the full one first."""
+    first = () if kind.channels is None else (kind.channels,)
+    found = [PyramidLevel((*first, *kind.spatial), (0,) * len(kind.shape))]
+    while max(found[-1].shape[len(first) :]) > _SHORT:
+        before = found[-1]
+        halved = [i >= len(first) and n > _SHORT for i, n in enumerate(before.shape)]
+        shape = tuple(-(-n // 2) if half else n for n, half in zip(before.shape, halved, strict=True))
+        found.append(PyramidLevel(shape, tuple(map(sum, zip(before.halvings, halved, strict=True)))))
+    return found
+
+
+def level_layout(level: PyramidLevel, kind: SampleKind, rows: int) -> Layout:
+    """Return chunks of one sample, and shards of ``rows`` whole samples."""
+    axes = (SAMPLE, *_names(kind, CHANNEL))
+    tile = choose_layout((1, *level.shape), kind.dtype.itemsize, axes, part_bytes=None)
+    channel = () if kind.channels is None else (1,)  # viewers show channels one by one
+    chunks = (1, *channel, *tile.chunks[1 + len(channel) :])
+    return Layout(chunks, (rows, *tile.shards[1:]))
+
+
+def rows_of_a_shard(given: StoredSamples, n: int) -> int:
+    """Return the samples of a shard: within 128 MiB, at least 16 shards, and whole units of decoding if possible."""
+    rows = max(1, min(SHARD_BYTES // given.sample_bytes, n // _SHARDS_WANTED))
+    return max(rows // given.unit, 1) * given.unit if rows >= given.unit else rows
+
+
+def create_pyramid(root: zarr.Group, n: int, kind: SampleKind, rows: int, first: Array) -> None:
+    """Create the arrays of all resolutions; ``first`` is a sample, for the choice of a codec."""
+    codec = choose_codec(first)
+    for number, level in enumerate(pyramid_levels(kind)):
+        layout = level_layout(level, kind, rows)
+        axes = [axis["name"] for axis in _axes(kind)]
+        create_array(root, str(number), (n, *level.shape), kind.dtype, layout, axes, codec=codec)
+
+
+def ome_facts(kind: SampleKind, name: str, data_range: tuple[float, float] | None) -> dict[str, Any]:
+    """Return the attribute ``ome`` of the group."""
+    channel = () if kind.channels is None else (1.0,)
+    own = [axis for axis, name in enumerate(kind.axes) if name != CHANNEL]
+    steps, starts = zip(*(kind.spacing(axis)[:2] for axis in own), strict=True)
+    scale, start = (1.0, *channel, *steps), (0.0, *(0.0 for _ in channel), *starts)
+    datasets = []
+    for number, level in enumerate(pyramid_levels(kind)):
+        times = [2.0**halved for halved in (0, *level.halvings)]
+        # The middle of the first pixel lies between the pixels of which it is the mean.
+        middle = [o + s * (t - 1) / 2 for o, s, t in zip(start, scale, times, strict=True)]
+        transformations: list[dict[str, Any]] = [
+            {"type": "scale", "scale": [s * t for s, t in zip(scale, times, strict=True)]}
+        ]
+        if any(middle):
+            transformations.append({"type": "translation", "translation": middle})
+        datasets.append({"path": str(number), "coordinateTransformations": transformations})
+    multiscale = {"name": name, "axes": _axes(kind), "datasets": datasets, "type": "mean"}
+    facts: dict[str, Any] = {"version": "0.5", "multiscales": [multiscale]}
+    if data_range is not None:
+        low, high = data_range
+        window = {"min": low, "max": high, "start": low, "end": high}
+        rgb = kind.channels == len(_COLORS)
+        colors = _COLORS if rgb else {str(number): "FFFFFF" for number in range(kind.channels or 1)}
+        channels = [{"label": n, "color": c, "window": window, "active": True} for n, c in colors.items()]
+        facts["omero"] = {"channels": channels}
+    return facts
+
+
+def _names(kind: SampleKind, channel: str) -> tuple[str, ...]:
+    return (*(() if kind.channels is None else (channel,)), *("z", "y", "x")[-len(kind.spatial) :])
+
+
+def _axes(kind: SampleKind) -> list[dict[str, str]]:
+    """Return the axes of the image, as OME-Zarr describes them. Samples are times, so that viewers have a slider."""
+    times = None if kind.along is None else kind.along.arrays.get(kind.along.dims[0])
+    unit = "" if times is None else times.attributes.get(UNITS, "")
+    unit = _TIMES.get(unit, unit if unit in _TIMES.values() else "")
+    found = [{"name": "t", "type": "time", **({"unit": unit} if unit else {})}]
+    own = iter(axis for axis, name in enumerate(kind.axes) if name != CHANNEL)
+    for name in _names(kind, "c"):
+        length = None if name == "c" else kind.spacing(next(own))[2]
+        known = {} if length is None else {"unit": length}
+        found.append({"name": name, "type": "channel" if name == "c" else "space", **known})
+    return found
+
+
+@dataclass(frozen=True, eq=False)
+class PyramidExport(ExportPass):
+    """Writes the shards of all resolutions to the group at the path ``store``."""
+
+    store: str
+
+    def write(self, shard: int) -> dict[str, Array]:
+        """Write one shard of each resolution."""
+        values = self.values(shard)
+        if self.kind.channels is not None:
+            values = np.ascontiguousarray(np.moveaxis(values, -1, 1))
+        before = None
+        for number, level in enumerate(pyramid_levels(self.kind)):
+            if before is not None:
+                axes = [i for i, times in enumerate(level.halvings) if times > before.halvings[i]]
+                values = np.stack([halved(sample, axes) for sample in values])
+            write_shard(open_array(f"{self.store}/{number}", mode="r+"), self.span(shard)[0], values)
+            before = level
+        return {}
+
+
+def halved(values: Array, axes: list[int]) -> Array:
+    """Return means of two neighbors along some axes; the last one stays alone if a length is odd.
+
+    Integers are summed exactly and rounded half up. Costs 8 bytes for each value.
+    """
+    exact = values.dtype.kind in "iu" and values.dtype.itemsize <= 4
+    total: Array = values.astype(np.int64 if exact else np.float64)
+    count: Array = np.ones((1,) * values.ndim, np.int64)
+    for axis in axes:
+        n = values.shape[axis]
+        total = np.add.reduceat(total, np.arange(0, n, 2), axis)
+        pairs = np.full(-(-n // 2), 2)
+        pairs[-1] -= n % 2
+        count = count * pairs.reshape([-1 if i == axis else 1 for i in range(values.ndim)])
+    if exact:
+        return ((2 * total + count) // (2 * count)).astype(values.dtype)
+    mean = total / count
+    return (mean if values.dtype.kind == "f" else np.rint(mean)).astype(values.dtype)
+
+
+def pyramid_bytes(kind: SampleKind) -> int:
+    """Return the bytes of temporary arrays for the smaller resolutions of one sample."""
+    return 24 * math.prod(kind.shape)

@@ -1,0 +1,118 @@
+"""Files with the values of all samples in one piece, which tasks fill in any order.
+
+Each function writes the header of a file and returns the position of the first value. The values follow in C order, in
+little-endian bytes, samples first.
+"""
+
+from __future__ import annotations
+
+import math
+import os
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from dpca.jobs.export.sample_files import SampleKind, nifti_header, tiff_options
+from dpca.storage.arrays.coordinates import BESIDE, Coordinates, fixed_width
+from dpca.storage.arrays.layout import SAMPLE
+from dpca.storage.readers.base import require
+
+# The name that netCDF gives a dimension without coordinates (netCDF-4 format specification, "Dimensions").
+_NO_COORDINATE = "This is a netCDF dimension but not a netCDF variable.{:10d}"
+
+
+def begin_npy(path: Path, n: int, kind: SampleKind, names: Sequence[str], along: Coordinates | None) -> int:
+    """Write the header of a NumPy file."""
+    described = {"descr": _stored(kind).str, "fortran_order": False, "shape": (n, *kind.shape)}
+    with open(path, "wb") as file:
+        np.lib.format.write_array_header_1_0(file, described)
+        return file.tell()
+
+
+def begin_tiff(path: Path, n: int, kind: SampleKind, names: Sequence[str], along: Coordinates | None) -> int:
+    """Write the headers of the pages of a TIFF file; of a BigTIFF if it has more than 4 GB."""
+    from tifffile import imwrite
+
+    options = tiff_options(kind, "T" if "T" not in kind.letters else "I")
+    found = imwrite(path, shape=(n, *kind.shape), dtype=_stored(kind), returnoffset=True, byteorder="<", **options)
+    assert found is not None  # values in one piece have an offset
+    return int(found[0])
+
+
+def begin_nifti(path: Path, n: int, kind: SampleKind, names: Sequence[str], along: Coordinates | None) -> int:
+    """Write the header of a NIfTI file with samples along its fourth axis."""
+    return path.write_bytes(nifti_header(kind, (n,)))
+
+
+def begin_netcdf(path: Path, n: int, kind: SampleKind, names: Sequence[str], along: Coordinates | None) -> int:
+    """Write a netCDF-4 file with the coordinates and the names of samples, and an empty variable ``samples``.
+
+    Raises
+    ------
+    DataError
+        If h5py is not installed.
+    """
+    h5py: Any = require("h5py", "hdf5", "a netCDF file")
+    known = along or Coordinates((SAMPLE, *kind.axes), {}, {})
+    name = "name" if "name" not in (*known.arrays, *known.dims) else "sample_name"
+    with h5py.File(path, "w", track_order=True) as file:
+        scales = []
+        for number, (dim, length) in enumerate(zip(known.dims, (n, *kind.shape), strict=True)):
+            own = known.arrays.get(dim)
+            if own is None:
+                scale = file.create_dataset(dim, (length,), ">f4")
+                scale.make_scale(_NO_COORDINATE.format(length))
+            else:
+                scale = _with_values(h5py, file, dim, own.values, own.attributes)
+                scale.make_scale(dim)
+            scale.attrs["_Netcdf4Dimid"] = np.int32(number)
+            scales.append(scale)
+        beside = {key: one for key, one in known.arrays.items() if key not in known.dims}
+        for key, one in beside.items():
+            made = _with_values(h5py, file, key, one.values, one.attributes)
+            for axis, dim in enumerate(one.dims):
+                made.dims[axis].attach_scale(scales[known.dims.index(dim)])
+        _with_values(h5py, file, name, np.array(list(names), object), {}).dims[0].attach_scale(scales[0])
+        # HDF5 assigns a place to the values of a contiguous variable when the first one is written.
+        variable = "samples" if "samples" not in file else "values"
+        values = file.create_dataset(variable, (n, *kind.shape), _stored(kind), track_order=True)
+        for key, text in {**known.attributes, BESIDE: " ".join([*beside, name])}.items():
+            values.attrs[key] = text
+        for axis, scale in enumerate(scales):
+            values.dims[axis].attach_scale(scale)
+        file.attrs["Conventions"] = "CF-1.8"
+        values[(0,) * values.ndim] = 0
+        return int(values.id.get_offset())
+
+
+def _with_values(h5py: Any, file: Any, name: str, values: Any, attributes: Mapping[str, str]) -> Any:
+    # netCDF has no booleans, and no floating-point numbers of 16 bits.
+    stored = np.dtype({"?": "i1", "e": "f4"}.get(values.dtype.char, values.dtype))
+    numbers = stored.kind in "iuf"
+    made = file.create_dataset(name, values.shape, stored if numbers else h5py.string_dtype(), track_order=True)
+    made[...] = values if numbers else np.array(fixed_width(values).tolist(), object)
+    for key, text in attributes.items():
+        made.attrs[key] = text
+    return made
+
+
+def extend(path: Path, first: int, n: int, kind: SampleKind) -> None:
+    """Give a file its final size; a file system does not store what is not written yet."""
+    os.truncate(path, max(os.path.getsize(path), first + n * _row_bytes(kind)))
+
+
+def write_values(path: Path, first: int, row: int, values: np.ndarray[Any, Any], kind: SampleKind) -> None:
+    """Write the values of samples from the index ``row`` on."""
+    with open(path, "r+b") as file:
+        file.seek(first + row * _row_bytes(kind))
+        file.write(np.ascontiguousarray(values, _stored(kind)).data)
+
+
+def _row_bytes(kind: SampleKind) -> int:
+    return math.prod(kind.shape) * kind.dtype.itemsize
+
+
+def _stored(kind: SampleKind) -> np.dtype[Any]:
+    return kind.dtype.newbyteorder("<")
