@@ -12,6 +12,7 @@ import numpy as np
 import pytest
 from threadpoolctl import threadpool_limits
 
+from dpca.kernels.algebra import bounded_eigh as bounded_eigh_module
 from dpca.kernels.algebra import linalg
 from dpca.kernels.algebra.bounded_eigh import bounded_eigh
 from dpca.kernels.algebra.namespace import to_numpy
@@ -285,3 +286,17 @@ def test_the_bound_on_all_other_eigenvalues_holds_and_is_near(d: int, k: int, sp
     assert (residuals <= errors + 1e-12).all()
     following = values[k] if k < d else 0.0
     assert following * (1 - 1e-14) <= beyond <= (following + values[k - 1]) / 2 + 1e-6
+
+
+@pytest.mark.parametrize("d", [20, 21, 40, 47])
+def test_large_matrices_are_factored_in_bands(d: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The lower triangle remains, because a factorization that failed is repeated."""
+    monkeypatch.setattr(bounded_eigh_module, "_LARGEST_FACTORED", 19)
+    monkeypatch.setattr(bounded_eigh_module, "_BAND", 7)
+    x = np.random.default_rng(d).normal(size=(d, d + 2))
+    least = np.linalg.eigvalsh(x @ x.T)[0]
+    for shift, positive in ((least * (1 - 1e-6), True), (least * (1 + 1e-6), False)):
+        matrix = x @ x.T - shift * np.eye(d)
+        kept = matrix.copy()
+        assert bounded_eigh_module._cholesky(matrix) == positive
+        np.testing.assert_array_equal(np.tril(matrix, -1), np.tril(kept, -1))

@@ -388,4 +388,5 @@ class Planner:
         wanted = min(wanted, most or wanted)
         batches = max(1, math.ceil(self.n / rows))
         length = math.ceil(batches / min(wanted, batches)) * rows
+        length = math.ceil(length / self.source.unit_rows) * self.source.unit_rows
         return tuple((start, min(start + length, self.n)) for start in range(0, max(self.n, 1), length))

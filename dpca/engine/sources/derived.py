@@ -51,6 +51,18 @@ class DerivedSource(Source):
         """Return the number of samples of one read."""
         return self.source.read_rows(region)
 
+    def _bare(self) -> Self:
+        """Return a copy without the other source, because that may contain a graph."""
+        bare = copy.copy(self)
+        del bare.source
+        return bare
+
+    def _over(self, source: Source) -> Self:
+        """Return a copy over a piece of the other source."""
+        new = copy.copy(self)
+        new.source, new.in_process = source, source.in_process
+        return new
+
 
 class OpenedSource(DerivedSource):
     """A source that is opened once in this process, for many short runs."""
@@ -218,18 +230,6 @@ class ComputedSource(DerivedSource):
         out = np.empty((samples[1] - samples[0], *self.shape[1:]), self.dtype)
         self.compute(np.array(values), first, samples, tuple((0, length) for length in self.shape[1:]), out)
         return out
-
-    def _bare(self) -> Self:
-        """Return a copy without the other source, because that may contain a graph."""
-        bare = copy.copy(self)
-        del bare.source
-        return bare
-
-    def _over(self, source: Source) -> Self:
-        """Return a copy over a piece of the other source."""
-        new = copy.copy(self)
-        new.source, new.in_process = source, source.in_process
-        return new
 
 
 def _row_bytes(source: Source) -> int:

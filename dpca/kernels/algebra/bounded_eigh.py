@@ -8,10 +8,14 @@ from scipy.linalg import lapack
 
 from dpca.kernels.algebra import linalg
 from dpca.kernels.algebra.rounding import eigen_error, gamma, unit_roundoff
-from dpca.kernels.algebra.types import Array
+from dpca.kernels.algebra.types import Array, blocks
 
 # Two eigenvalues count as equal if they differ by less than this share.
 _TIED = 1e-9
+# With several threads, dpotrf of OpenBLAS 0.3.30 crashes for 16,000 rows, but not for 14,500.
+_LARGEST_FACTORED = 8192
+# Rows of a block of larger matrices.
+_BAND = 1024
 
 
 def bounded_eigh(matrix: Array, k: int, *, precise: bool = False) -> tuple[Array, Array, float, Array]:
@@ -67,9 +71,28 @@ def _beyond(matrix: Array, values: Array, rows: Array, least: float) -> float | 
     syrk(1.0, scaled.T, beta=-1.0, c=matrix.T, overwrite_c=True, lower=True)
     np.fill_diagonal(matrix, matrix.diagonal() + least)
     trace = float(np.abs(matrix.diagonal()).sum())
-    _, failed = lapack.dpotrf(matrix.T, lower=True, clean=False, overwrite_a=True)
+    positive = _cholesky(matrix)
     np.fill_diagonal(matrix, diagonal)
     d, k, u = len(matrix), len(values), unit_roundoff(np.float64)
     error = gamma(d + 1, u)
     rounded = gamma(k + 3, u) * float(diagonal.sum() + values.sum() + least * d)
-    return None if failed else least + error / (1 - error) * trace + rounded
+    return least + error / (1 - error) * trace + rounded if positive else None
+
+
+def _cholesky(matrix: Array) -> bool:
+    """Return whether the matrix is positive definite. The upper triangle is overwritten."""
+    if len(matrix) <= _LARGEST_FACTORED:
+        return not lapack.dpotrf(matrix.T, lower=True, clean=False, overwrite_a=True)[1]
+    (trsm,) = scipy.linalg.get_blas_funcs(("trsm",), (matrix,))
+    for rows in blocks(len(matrix), _BAND):
+        factor, failed = lapack.dpotrf(matrix[rows, rows].T, lower=True)
+        if failed:
+            return False
+        beside = trsm(1.0, factor, matrix[rows, rows.stop :], lower=True)
+        for some in blocks(beside.shape[1], _BAND):
+            band = slice(rows.stop + some.start, rows.stop + some.stop)
+            product = beside[:, some].T @ beside[:, some.start :]
+            square = product[:, : len(product)]
+            square[...] = np.triu(square)
+            matrix[band, band.start :] -= product
+    return True

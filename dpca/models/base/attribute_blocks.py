@@ -3,17 +3,22 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from typing import Any
 
 import numpy as np
 from numpy.typing import DTypeLike
 
 from dpca.engine.folds.fold_tasks import ResultWriter
-from dpca.engine.folds.plan import PlanError
+from dpca.engine.folds.plan import FoldPlan, PlanError
+from dpca.engine.sources.blockwise import BlockwiseSource
+from dpca.kernels.algebra import linalg
 from dpca.kernels.algebra.types import Array
 from dpca.models.base.passes import Passes
 from dpca.partition.cells import CellGrid
+from dpca.partition.whole import Whole
+from dpca.rules.dual.gram import BlockGram, whole_gram
+from dpca.storage.remote.memory import usable_bytes
 
 # Largest number of attributes of a block: the sum of the squares of 16 bits stays below 2^63.
 _LARGEST_BLOCK = 2**30
@@ -28,7 +33,13 @@ _UNITS = 64
 
 
 def attribute_blocks(
-    rule: Any, passes: Passes, *, uncut: int = 0, writer: ResultWriter | None = None, moved: float = 0
+    rule: Any,
+    passes: Passes,
+    *,
+    uncut: int = 0,
+    writer: ResultWriter | None = None,
+    moved: float = 0,
+    planned: Callable[[CellGrid], FoldPlan] | None = None,
 ) -> CellGrid:
     """Return the blocks of attributes of a pass: large ones with all samples, at least one for each worker.
 
@@ -45,6 +56,8 @@ def attribute_blocks(
         As in the pass.
     moved : float
         Bytes that an update moves for each attribute, whatever its number of samples.
+    planned : callable (grid) -> FoldPlan, optional
+        Plans the pass; by default each block is a part of it.
 
     Raises
     ------
@@ -63,13 +76,48 @@ def attribute_blocks(
         if reads > _MOST_READS or (enough and reads * _DECODING + per_row / n >= min(found, key=_cost)[0]):
             break
         try:
-            rows = passes.plan(grid, rule, writer).batch_rows
+            rows = (passes.plan(grid, rule, writer) if planned is None else planned(grid)).batch_rows
             found.append((reads * _DECODING + per_row / min(rows, n), grid))
         except PlanError as error:
             refusal = error
     if not found:
         raise refusal or PlanError(f"a block has at most {_LARGEST_BLOCK:,} attributes: give smaller chunks")
     return min([one for one in found if one[1].n_parts >= wanted] or found[-1:], key=_cost)[1]
+
+
+def gram_blocks(passes: Passes, center: bool, n_components: int) -> CellGrid:
+    """Return the blocks of attributes of the pass of `gram_of`.
+
+    Raises
+    ------
+    PlanError
+        If they do not fit into the memory budget, or the Gram matrix and its eigenproblem into that of this process.
+    """
+    n, room = passes.source.shape[0], usable_bytes()
+    need = 8 * n * n + max(4 * n * n, linalg.eigh_bytes(n, n_components))
+    if need > room:
+        raise PlanError(
+            f"the Gram matrix of {n:,} samples and its eigenproblem require {need / 1e6:,.0f} MB, but this process may "
+            f"use {room / 1e6:,.0f} MB: use a method with a basis, or increase memory_budget"
+        )
+    return attribute_blocks(
+        BlockGram(n, center), passes, planned=lambda grid: passes.plan(**_gram_pass(passes, grid, center))
+    )
+
+
+def gram_of(passes: Passes, grid: CellGrid, center: bool) -> Array:
+    """Return the Gram matrix (n, n) of all samples, in one pass over blocks of attributes.
+
+    It is float64, of centered samples with ``center``, and has only a lower triangle; or integers of any size of
+    samples that are not centered, see `float_gram`. A task adds up those of all its blocks.
+    """
+    return whole_gram(passes.over(**_gram_pass(passes, grid, center)).pop())
+
+
+def _gram_pass(passes: Passes, grid: CellGrid, center: bool) -> dict[str, Any]:
+    source = BlockwiseSource(passes.source, grid)
+    rule = BlockGram(source.n_samples, center, source.n_rows)
+    return {"partition": Whole(source.shape[1:]), "rule": rule, "source": source}
 
 
 def _cost(pair: tuple[float, CellGrid]) -> float:

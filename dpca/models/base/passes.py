@@ -80,6 +80,7 @@ class Passes:
         stage: str = "",
         writer: ResultWriter | None = None,
         result_so_far: Make | None = None,
+        source: Source | None = None,
     ) -> list[dict[str, Array]]:
         """Fold a rule over each part of the samples.
 
@@ -91,12 +92,14 @@ class Passes:
             As in `fold`.
         result_so_far : callable (states) -> found, optional
             Computes the results from the states so far, for callbacks.
+        source : Source, optional
+            The samples in another arrangement.
         """
         self.count += 1
         stage = stage or f"pass {self.count}"
         results, report = fold(
             rule,
-            self.source,
+            self.source if source is None else source,
             partition,
             run=self.run.below(stage.replace(" ", "-")),
             scheme=scheme,
@@ -133,9 +136,11 @@ class Passes:
             return None
         return callbacks.of_fold(result_so_far or list, set_fitted, self.source.shape[0])
 
-    def plan(self, partition: Partition, rule: Any, writer: ResultWriter | None = None) -> FoldPlan:
+    def plan(
+        self, partition: Partition, rule: Any, writer: ResultWriter | None = None, source: Source | None = None
+    ) -> FoldPlan:
         """Plan a pass without running it; raise `PlanError` if it does not fit into the budget."""
-        return plan_for(rule, self.source, partition, run=self.run, writer=writer)
+        return plan_for(rule, self.source if source is None else source, partition, run=self.run, writer=writer)
 
     def first_mean(self) -> Array:
         """Return the mean (d,), float64, of the first samples, as an approximate shift for a first pass."""

@@ -15,10 +15,10 @@ from dpca.engine.sources.source import Source, check_finite
 from dpca.kernels.algebra import linalg
 from dpca.kernels.algebra.types import Array, Region, blocks
 from dpca.kernels.inner_products import Kernel
-from dpca.models.base.attribute_blocks import attribute_blocks, cuts
+from dpca.models.base.attribute_blocks import cuts, gram_blocks, gram_of
 from dpca.models.base.passes import Passes
 from dpca.partition.cells import CellGrid
-from dpca.rules.dual.gram import BlockGram, centered_gram, is_exact, product_dtype
+from dpca.rules.dual.gram import float_gram, product_dtype
 from dpca.storage.remote.memory import usable_bytes
 
 # Bytes of the samples of a task of `transform`: those to transform, and all landmarks, at some attributes. A chunk is
@@ -136,11 +136,10 @@ def planned_blocks(passes: Passes, kernel: str) -> CellGrid | None:
     """
     n = passes.source.shape[0]
     try:
-        grid = attribute_blocks(BlockGram(n, kernel == "rbf"), passes)
+        grid = gram_blocks(passes, kernel == "rbf", n)
     except PlanError:
         return None
-    need = 8 * n * n * max(grid.n_parts, 2) + linalg.eigh_bytes(n, n)
-    return grid if need <= usable_bytes() else None
+    return grid if 16 * n * n + linalg.eigh_bytes(n, n) <= usable_bytes() else None
 
 
 def inner_products(passes: Passes, grid: CellGrid, kernel: str) -> tuple[Array, float]:
@@ -149,10 +148,5 @@ def inner_products(passes: Passes, grid: CellGrid, kernel: str) -> tuple[Array, 
     For "rbf" they are those of centered samples. Integers of at most 16 bits have exact products.
     """
     source, centered = passes.source, kernel == "rbf"
-    n, exact = source.shape[0], is_exact(source.shape[0], source.dtype)
-    grams = passes.over(grid, BlockGram(n, centered))
-    total = grams.pop(0)["gram"].astype(object if exact else np.float64, copy=False)
-    while grams:
-        total += grams.pop(0)["gram"]
-    total = centered_gram(total) if exact and centered else total.astype(np.float64, copy=False)
-    return linalg.symmetrize(total), float(np.finfo(product_dtype(n, source.dtype)).eps)
+    total = float_gram(gram_of(passes, grid, centered), centered)
+    return linalg.symmetrize(total), float(np.finfo(product_dtype(source.shape[0], source.dtype)).eps)

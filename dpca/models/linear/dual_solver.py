@@ -11,7 +11,7 @@ from dpca.engine.folds.rehearsal import rehearsal
 from dpca.kernels.algebra import linalg
 from dpca.kernels.algebra.rounding import unit_roundoff
 from dpca.kernels.algebra.types import Array
-from dpca.models.base.attribute_blocks import attribute_blocks
+from dpca.models.base.attribute_blocks import attribute_blocks, gram_blocks, gram_of
 from dpca.models.base.parameters import no_values
 from dpca.models.base.passes import Passes
 from dpca.models.cells.rank import ranks_by_threshold
@@ -21,7 +21,7 @@ from dpca.models.linear.window_solver import Windows, dual_of_windows, plan_wind
 from dpca.partition.cells import CellGrid
 from dpca.rules.base.rule import Rule
 from dpca.rules.dual.components import DualComponents, components_rule
-from dpca.rules.dual.gram import BlockGram, centered_gram, is_exact, product_dtype
+from dpca.rules.dual.gram import float_gram, product_dtype
 from dpca.rules.dual.weights import dual_basis, dual_share, dual_weights, orthonormal_weights
 from dpca.storage.errors import DataError
 from dpca.storage.remote.memory import usable_bytes
@@ -37,13 +37,7 @@ def dual(problem: SolverProblem, passes: Passes) -> Found:
     """
     if (windows := Windows.of(passes.source)) is not None:
         return dual_of_windows(windows, problem, passes)
-    rule = BlockGram(problem.n, problem.center)
-    grams = passes.over(dual_blocks(rule, passes, problem), rule)
-    exact = is_exact(problem.n, passes.source.dtype)
-    total = grams[0]["gram"].astype(object if exact else np.float64, copy=False)  # integers of any size
-    for other in grams[1:]:
-        total += other["gram"]
-    total = centered_gram(total) if exact and problem.center else total.astype(np.float64, copy=False)
+    total = float_gram(gram_of(passes, _gram_blocks(passes, problem), problem.center), problem.center)
     products = product_dtype(problem.n, passes.source.dtype)
     found = dual_weights(total, problem.k, products)
     problem = replace(problem, k=_number_of(found, problem))
@@ -88,7 +82,7 @@ def plan_dual(problem: SolverProblem, passes: Passes) -> None:
     if (windows := Windows.of(passes.source)) is not None:
         plan_windows(windows, problem, passes)
         return
-    dual_blocks(BlockGram(problem.n, problem.center), passes, problem)
+    _gram_blocks(passes, problem)
     k = 1 if problem.share is not None else problem.k
     rule = components_rule(no_values((k, problem.n), np.float64), passes.source.dtype, problem.dtype, problem.center)
     dual_blocks(rule, passes, replace(problem, k=k))
@@ -158,30 +152,34 @@ def _components_on_disk(weights: Array, passes: Passes, problem: SolverProblem) 
     }
 
 
+def _gram_blocks(passes: Passes, problem: SolverProblem) -> CellGrid:
+    """Return the blocks of attributes of the first pass, see `gram_blocks`."""
+    try:
+        return gram_blocks(passes, problem.center, problem.k)
+    except PlanError as error:
+        raise _refused(passes, problem) from error
+
+
 def dual_blocks(rule: Rule, passes: Passes, problem: SolverProblem) -> CellGrid:
-    """Return the blocks of attributes of a pass, see `attribute_blocks`.
+    """Return the blocks of attributes of the second pass, see `attribute_blocks`.
 
     Raises
     ------
     PlanError
         If no blocks fit into the budget of a task, or their results do not fit into this process.
     """
-    n, shape = problem.n, tuple(passes.source.shape[1:])
-    on_disk = not isinstance(rule, BlockGram) and _on_disk(problem)
-    writer = ComponentStore("", CellGrid(shape, shape), problem.k, problem.dtype) if on_disk else None
+    shape = tuple(passes.source.shape[1:])
+    writer = ComponentStore("", CellGrid(shape, shape), problem.k, problem.dtype) if _on_disk(problem) else None
     # The sums of a batch are read and written.
     moved = 16 * len(rule.weights) if isinstance(rule, DualComponents) else 0
     try:
-        grid = attribute_blocks(rule, passes, writer=writer, moved=moved)
+        return attribute_blocks(rule, passes, writer=writer, moved=moved)
     except PlanError as error:
-        raise PlanError(
-            f"the dual form of {n:,} samples does not fit into {passes.budget / 1e6:,.0f} MB, the memory budget of a "
-            f"task, even in small blocks of attributes: increase memory_budget, or use solver='randomized'"
-        ) from error
-    need, room = 8 * n * n * grid.n_parts, usable_bytes()
-    if isinstance(rule, BlockGram) and need > room:
-        raise PlanError(
-            f"the {grid.n_parts} Gram matrices of {n:,} x {n:,} samples require {need / 1e6:,.0f} MB, but this process "
-            f"may use {room / 1e6:,.0f} MB: use solver='randomized', or increase memory_budget"
-        )
-    return grid
+        raise _refused(passes, problem) from error
+
+
+def _refused(passes: Passes, problem: SolverProblem) -> PlanError:
+    return PlanError(
+        f"the dual form of {problem.n:,} samples does not fit into {passes.budget / 1e6:,.0f} MB, the memory budget of "
+        f"a task, even in small blocks of attributes: increase memory_budget, or use solver='randomized'"
+    )

@@ -160,7 +160,7 @@ def choose_solver(n: int, d: int, k: int, budget: int, *, dtype: str = "float32"
 def matrix_bytes(solver: str, side: int, k: int, dtype: str = "float32") -> int:
     """Return the bytes of the matrix of an exact solver and of its eigenproblem."""
     if solver == "dual":
-        return dual_bytes(side, 1024, k, dtype) + 8 * (k * (side + 1) + 1)
+        return dual_bytes(side, k, dtype) + 8 * (k * (side + 1) + 1)
     rule = CovariancePCA(k)
     return rule.state_bytes(side, dtype) + rule.work_bytes(1024, side, dtype) + rule.result_bytes(side, dtype)
 

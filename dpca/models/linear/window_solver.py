@@ -13,12 +13,12 @@ from dpca.engine.sources.lagged import LaggedSource
 from dpca.engine.sources.source import Source
 from dpca.kernels.algebra import linalg
 from dpca.kernels.algebra.types import Array
-from dpca.models.base.attribute_blocks import attribute_blocks, joined
+from dpca.models.base.attribute_blocks import attribute_blocks, gram_blocks, gram_of, joined
 from dpca.models.base.parameters import no_values
 from dpca.models.base.passes import Passes
 from dpca.partition.cells import CellGrid
 from dpca.rules.dual.components import DualComponents
-from dpca.rules.dual.gram import BlockGram, centered_gram, is_exact, product_dtype
+from dpca.rules.dual.gram import float_gram, product_dtype
 from dpca.rules.dual.weights import dual_basis, dual_share, dual_weights
 from dpca.storage.remote.memory import usable_bytes
 
@@ -87,15 +87,11 @@ def dual_of_windows(windows: Windows, problem: WindowProblem, passes: Passes) ->
     attributes of all samples. The first one costs n^2 d operations for samples of d attributes, instead of
     n_windows^2 n_lags d.
     """
-    rule, grid, over_samples = _first_plan(windows, problem, passes)
-    grams, dtype = over_samples.over(grid, rule, stage="pass 1"), over_samples.source.dtype
-    exact = is_exact(windows.n, dtype)
-    gram = grams.pop(0)["gram"].astype(object if exact else np.float64, copy=False)
-    while grams:
-        gram += grams.pop(0)["gram"]
+    grid, over_samples = _first_plan(windows, problem, passes)
+    gram, dtype = gram_of(over_samples, grid, problem.center), over_samples.source.dtype
+    exact = gram.dtype == object
     gram = windows.gram(gram if exact else linalg.symmetrize(gram))
-    if exact:
-        gram = centered_gram(gram) if problem.center else gram.astype(np.float64)
+    gram = float_gram(gram, problem.center)
     total = float(gram.trace())
     if problem.center and not exact:
         gram -= gram.mean(axis=0)
@@ -125,15 +121,15 @@ def plan_windows(windows: Windows, problem: WindowProblem, passes: Passes) -> No
     PlanError
         If a task cannot hold all samples at a few attributes, or this process the components.
     """
-    _, _, over_samples = _first_plan(windows, problem, passes)
+    _, over_samples = _first_plan(windows, problem, passes)
     _second_plan(windows, no_values((problem.k, windows.n_windows), np.float64), problem, over_samples)
 
 
-def _first_plan(windows: Windows, problem: WindowProblem, passes: Passes) -> tuple[BlockGram, CellGrid, Passes]:
+def _first_plan(windows: Windows, problem: WindowProblem, passes: Passes) -> tuple[CellGrid, Passes]:
     source = passes.source
     assert isinstance(source, LaggedSource)
-    over_samples, rule = Passes(source.source, passes.run), BlockGram(windows.n, problem.center)
-    return rule, attribute_blocks(rule, over_samples), over_samples
+    over_samples = Passes(source.source, passes.run)
+    return gram_blocks(over_samples, problem.center, problem.k), over_samples
 
 
 def _second_plan(

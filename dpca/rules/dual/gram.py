@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from abc import abstractmethod
+from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -17,6 +18,10 @@ from dpca.rules.base.state import State, StateLayout
 
 # Attributes of one float32 and of one float64 product. Longer sums are accumulated in float64.
 _BLOCK_ATTRIBUTES, _LONG_BLOCK = 1024, 8192
+# Rows of the Gram matrix that are stored, and multiplied, together. Of each, only the columns up to the last row are.
+_BAND = 256
+# Exact sums are pairs of integers, because those of 16-bit integers may exceed 64 bits.
+_LOW_BITS = 32
 # Products of at most this number of samples take less time than reading them, so that they are always float64.
 _PRECISE_SAMPLES = 128
 
@@ -68,54 +73,131 @@ class AllSamples(Rule):
 
 
 @dataclass(frozen=True)
-class BlockGram(AllSamples):
-    """Gram matrix of all samples over some of their attributes.
+class BlockGram(Rule):
+    """Gram matrix of all samples, from blocks of attributes: all samples of one block, then all of the next one.
 
     Products are of `product_dtype` over at most 1,024 attributes (8,192 in float64), and are summed in float64. They
-    are exact integers for some samples, see `is_exact`, which are then not centered: `centered_gram` does it.
+    are exact integers for some samples, see `is_exact`, which are then not centered: `float_gram` does it. States
+    of whole blocks can be merged.
 
     Parameters
     ----------
     n_samples : int
-        Number of samples of the whole stream.
+        Number of samples of a block.
     center : bool
         Subtract the mean of each attribute.
+    n_rows : int
+        Number of rows of a block in the stream, if more than ``n_samples``: the last ones are ignored.
 
-    Results of ``finish``: ``gram`` (n, n), float64, lower triangle, or int64 if exact. Holds n_samples x n_attributes
-    values in the dtype of the input, and 8 n^2 bytes. Costs n^2 operations for each attribute.
+    Results of ``finish``: ``gram``, float64 (m,) or, if exact, int64 (2, m), see `whole_gram`; and ``n_samples`` ().
+    Holds about n^2 / 2 numbers, and the samples of a block in the dtype of the input. Costs n^2 operations for each
+    attribute.
     """
 
     n_samples: int
     center: bool = True
+    n_rows: int = 0
 
-    def _of_rows(self, rows: Array) -> dict[str, Array]:
-        n = self.n_samples
-        gram, dtype = np.zeros((n, n)), product_dtype(n, rows.dtype)
-        if is_exact(n, rows.dtype):
-            return {"gram": _exact_gram(rows)}
+    least_samples = 0
+    mergeable = True
+
+    def _layout(self, n_features: int, dtype: DTypeLike) -> StateLayout:
+        size = sum((rows.stop - rows.start) * rows.stop for rows in blocks(self.n_samples, _BAND))
+        return {"gram": ((2, size), np.int64) if is_exact(self.n_samples, dtype) else ((size,), float)}
+
+    def _take(self, state: State, batch: Array) -> None:
+        n, length = self.n_samples, max(self.n_samples, self.n_rows)
+        while len(batch):
+            first = state.counts["n_samples"] % length
+            if not first:
+                # Only while a block is incomplete: states that wait to be merged do not hold it.
+                state.arrays["rows"] = np.empty((n, batch.shape[1]), batch.dtype)
+            here, batch = batch[: length - first], batch[length - first :]
+            if first < n:
+                state.arrays["rows"][first : first + len(here)] = here[: n - first]
+            state.counts["n_samples"] += len(here)
+            if first + len(here) == length:
+                self._add(state.arrays["gram"], state.arrays.pop("rows"))
+
+    def _add(self, gram: Array, rows: Array) -> None:
+        """Add the products of all samples of a block."""
+        if gram.ndim == 2:
+            product = _exact_gram(rows)
+            gram[0] += product >> _LOW_BITS
+            gram[1] += product & (2**_LOW_BITS - 1)
+            return
+        dtype = product_dtype(self.n_samples, rows.dtype)
         for part in (rows[:, columns] for columns in blocks(rows.shape[1], block_attributes(dtype))):
+            if not (part[0].any() or part.any()):
+                continue  # the last blocks are filled up with zeros
             block = linalg.scratch("attributes", part.shape[::-1], dtype)
             np.copyto(block, part.T)
             if self.center:
                 block -= part.mean(axis=0, dtype=np.float64).astype(block.dtype)[:, None]
-            linalg.add_lower(gram, linalg.gram_lower("gram", block))
-        return {"gram": gram}
+            for band, values in _bands(gram, self.n_samples):
+                # numpy computes the square on the diagonal by half of the operations.
+                for columns in (slice(band.start), band):
+                    out = linalg.scratch("gram", (len(values), columns.stop - (columns.start or 0)), dtype)
+                    values[:, columns] += np.matmul(block[:, band].T, block[:, columns], out=out)
+
+    def _finish(self, state: State) -> dict[str, Array]:
+        n, length = state.counts["n_samples"], max(self.n_samples, self.n_rows)
+        if n % length or not n:
+            raise _miscounted(n, self.n_samples)
+        return {"gram": state.arrays["gram"], "n_samples": np.asarray(self.n_samples)}
+
+    def merge(self, a: State, b: State) -> State:
+        """Return the sum of both states.
+
+        Raises
+        ------
+        ValueError
+            If one of them has a part of a block.
+        """
+        if "rows" in a.arrays or "rows" in b.arrays:
+            raise _miscounted(a.counts["n_samples"], self.n_samples)
+        return super().merge(a, b)
+
+    def batch_rows(self, dtype: DTypeLike) -> int:
+        """Return the best number of samples per update, for the planner."""
+        return min(1024, self.n_samples)
 
     def for_samples(self, n_samples: int) -> BlockGram:
         """Return the rule for another number of samples."""
-        return replace(self, n_samples=n_samples)
-
-    def result_bytes(self, n_features: int, dtype: DTypeLike) -> int:
-        """Return the bytes of a result."""
-        return 8 * self.n_samples**2
+        return replace(self, n_samples=n_samples, n_rows=0)
 
     def work_bytes(self, n_rows: int, n_features: int, dtype: DTypeLike) -> int:
-        """Return the bytes of temporary arrays: the Gram matrix, one block of attributes and its product."""
-        return dual_bytes(self.n_samples, n_features, 1, dtype)
+        """Return the bytes of all samples of a block, and of temporary arrays: some attributes, and their products."""
+        n, products = self.n_samples, product_dtype(self.n_samples, dtype)
+        some = min(n_features, block_attributes(products)) * (n * products.itemsize + 16)
+        exact = 4 * 8 * n * n if is_exact(n, dtype) else 0
+        return n * n_features * np.dtype(dtype).itemsize + some + min(n, _BAND) * n * products.itemsize + exact
 
 
 def _miscounted(n: int, n_samples: int) -> ValueError:
     return ValueError(f"got {n} samples, but n_samples is {n_samples}: give the number of all samples")
+
+
+def _bands(gram: Array, n: int) -> Iterator[tuple[slice, Array]]:
+    """Yield bands of rows of a Gram matrix, and their values (rows, columns up to the last row), a view of ``gram``."""
+    start = 0
+    for rows in blocks(n, _BAND):
+        shape = rows.stop - rows.start, rows.stop
+        yield rows, gram[start : start + shape[0] * shape[1]].reshape(shape)
+        start += shape[0] * shape[1]
+
+
+def whole_gram(found: dict[str, Array]) -> Array:
+    """Return the Gram matrix (n, n) from the result of `BlockGram`: float64, lower triangle, or integers if exact."""
+    gram, n = found["gram"], int(found["n_samples"])
+    if gram.ndim == 2:
+        high, low = (part.reshape(n, n).astype(object) for part in gram)  # integers of Python have no largest value
+        exact: Array = high * 2**_LOW_BITS + low
+        return exact
+    out = np.empty((n, n))
+    for rows, values in _bands(gram, n):
+        out[rows, : rows.stop] = values
+    return out
 
 
 def _exact_gram(samples: Array) -> Array:
@@ -124,24 +206,29 @@ def _exact_gram(samples: Array) -> Array:
         # Products of 16 bits, summed over 8,192 attributes, take 45 of the 53 bits of float64.
         rows = samples[:, columns].astype(np.float64)
         gram += (rows @ rows.T).astype(np.int64)
-    return gram
+    return gram.ravel()
+
+
+def float_gram(gram: Array, center: bool) -> Array:
+    """Return the Gram matrix (n, n) of the rule's samples, float64, from that of `whole_gram`."""
+    if gram.dtype != object:
+        return gram
+    return centered_gram(gram) if center else gram.astype(np.float64)
 
 
 def centered_gram(gram: Array) -> Array:
-    """Return the Gram matrix (n, n) of centered samples, float64, from that of samples, int64 or Python integers.
+    """Return the Gram matrix (n, n) of centered samples, float64, from that of samples, of Python integers.
 
     Each entry is the exact one, rounded once. It does not depend on the order of sums, nor on the processor.
     """
-    n, exact = len(gram), gram.astype(object)  # integers of Python have no largest value
-    of_rows = exact.sum(axis=1)
-    centered = n * n * exact - n * (of_rows[:, None] + of_rows) + of_rows.sum()
+    n, of_rows = len(gram), gram.sum(axis=1)
+    centered = n * n * gram - n * (of_rows[:, None] + of_rows) + of_rows.sum()
     return (centered / (n * n)).astype(np.float64)
 
 
-def dual_bytes(n_samples: int, n_attributes: int, n_components: int, dtype: DTypeLike) -> int:
+def dual_bytes(n_samples: int, n_components: int, dtype: DTypeLike) -> int:
     """Return the bytes of a Gram matrix, of the temporary arrays of `BlockGram`, and of the eigensolver."""
     products = product_dtype(n_samples, dtype)
-    itemsize = products.itemsize
-    block = min(n_attributes, block_attributes(products)) * (n_samples * itemsize + 16)
+    block = _BLOCK_ATTRIBUTES * (n_samples * products.itemsize + 16)
     eigh = linalg.eigh_bytes(n_samples, min(n_components, n_samples))
-    return 8 * (n_samples**2 + 1) + block + n_samples**2 * itemsize + eigh
+    return 8 * (n_samples**2 + 1) + block + n_samples**2 * products.itemsize + eigh

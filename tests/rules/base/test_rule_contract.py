@@ -80,7 +80,7 @@ RULES: dict[str, Callable[[int, int], Any]] = {
     ),
     "spectral": lambda d, n: SpectralSVD(3, np.hanning(7)[1:-1], np.array([0, 2]), oversampling=4),
     "snapshots": lambda d, n: SnapshotPCA(n, 3),
-    "block-gram": lambda d, n: BlockGram(n),
+    "block-gram": lambda d, n: BlockGram(n // 2),
     "dual-components": lambda d, n: DualComponents(
         np.random.default_rng(1).normal(size=(2, n)) / n, np.dtype(np.float64)
     ),

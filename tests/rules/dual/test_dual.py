@@ -10,16 +10,31 @@ import pytest
 
 from dpca.rules.dual import components as dual
 from dpca.rules.dual.components import DualComponents
-from dpca.rules.dual.gram import BlockGram, centered_gram, product_dtype
+from dpca.rules.dual.gram import BlockGram, float_gram, is_exact, product_dtype, whole_gram
 from dpca.rules.dual.weights import dual_basis, dual_weights
 from tests.rules.streams import fit
+
+
+def gram_by(parts: list[np.ndarray], center: bool, size: int) -> np.ndarray:
+    """Return the Gram matrix of centered samples, from blocks in turn, in two states that are merged."""
+    n, dtype = len(parts[0]), parts[0].dtype
+    width = max(part.shape[1] for part in parts)
+    rule = BlockGram(n, center, n + 2)
+    states = [rule.init(width, dtype) for _ in range(2)]
+    stream = [np.pad(part, ((0, 2), (0, width - part.shape[1]))) for part in parts]
+    for i, blocks in enumerate((stream[: len(parts) // 2], stream[len(parts) // 2 :])):
+        rows = np.concatenate([np.empty((0, width), dtype), *blocks])
+        for first in range(0, len(rows), size):
+            states[i] = rule.update(states[i], rows[first : first + size])
+    gram = whole_gram(rule.finish(rule.merge(*states)))
+    assert (gram.dtype == object) == is_exact(n, dtype)
+    return float_gram(gram, center)
 
 
 def dual_pca(x: np.ndarray, k: int, center: bool, cut: int) -> dict[str, np.ndarray]:
     """Both passes, with the attributes cut into two blocks."""
     parts = [np.ascontiguousarray(part) for part in (x[:, :cut], x[:, cut:])]
-    gram = sum(fit(BlockGram(len(x), center), part, 7)["gram"] for part in parts)
-    gram = centered_gram(gram) if center and gram.dtype == np.int64 else gram.astype(float)
+    gram = gram_by(parts, center, 7)
     found = dual_weights(gram, k, product_dtype(len(x), x.dtype))
     images = [fit(DualComponents(found["weights"], np.dtype(np.float64), center), part, 7) for part in parts]
     image, mean = (np.concatenate([part[name] for part in images], axis=-1) for name in ("image", "mean"))
@@ -70,6 +85,9 @@ def test_too_many_and_too_few_samples() -> None:
         fit(BlockGram(4), np.ones((5, 2)))
     with pytest.raises(ValueError, match=r"\b3\b"):
         fit(BlockGram(4), np.ones((3, 2)))
+    rule = BlockGram(4)
+    with pytest.raises(ValueError, match=r"\b3\b"):
+        rule.merge(rule.update(rule.init(2, "f4"), np.ones((3, 2), "f4")), rule.init(2, "f4"))
     with pytest.raises(ValueError, match="weights"):
         fit(DualComponents(np.ones((1, 4)), np.dtype(np.float64)), np.ones((3, 2)))
     with pytest.raises(ValueError, match=r"\b2\b"):
@@ -88,9 +106,7 @@ def test_integers_are_exact_for_any_blocks_and_batches(dtype: type, center: bool
 
     def by(cuts: list[int], size: int) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
         parts = [np.ascontiguousarray(part) for part in np.split(x, cuts, axis=1)]
-        gram = sum(fit(BlockGram(n, center), part, size)["gram"] for part in parts)
-        assert gram.dtype == np.int64
-        gram = centered_gram(gram) if center else gram.astype(float)
+        gram = gram_by(parts, center, size)
         weights = dual_weights(gram.copy(), n // 2, np.float64)["weights"]
         images = [fit(DualComponents(weights, np.dtype(np.float64), center), part, size) for part in parts]
         joined = (np.concatenate([part[name] for part in images], axis=-1) for name in ("image", "mean"))
@@ -152,3 +168,21 @@ def test_the_rule_that_holds_less_is_taken() -> None:
     few, many = np.zeros((3, 8)), np.zeros((3, 64))
     assert isinstance(dual.components_rule(few, "u1", np.dtype("f4"), True), dual.BlockComponents)
     assert isinstance(dual.components_rule(many, "f4", np.dtype("f4"), True), dual.DualComponents)
+
+
+@pytest.mark.parametrize("n", [255, 256, 257, 700])
+def test_bands_of_a_large_matrix_are_those_of_numpy(n: int) -> None:
+    x = np.random.default_rng(5).normal(size=(n, 1500))
+    found = gram_by([x[:, :700], x[:, 700:]], True, 100)
+    centered = x - x.mean(axis=0)
+    np.testing.assert_allclose(np.tril(found), np.tril(centered @ centered.T), rtol=0, atol=1e-10 * 1500)
+    assert fit(BlockGram(n), x)["gram"].size < (0.7 if n > 300 else 1.1) * n * n
+
+
+def test_sums_of_integers_may_exceed_64_bits() -> None:
+    x = np.full((2, 40), 65535, np.uint16)
+    rule = BlockGram(2, False)
+    state = rule.update(rule.init(40, x.dtype), x)
+    for _ in range(28):  # as many attributes as no memory holds
+        state = rule.merge(state, state.copy())
+    assert (whole_gram(rule.finish(state)) == 40 * 65535**2 * 2**28).all()
