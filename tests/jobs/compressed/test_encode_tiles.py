@@ -23,6 +23,7 @@ from dpca.jobs.compressed import encode_tiles, encode_write
 from dpca.jobs.compressed.encode_memory import EncodeMemory
 from dpca.jobs.compressed.verify_quality import verify_quality
 from dpca.jobs.plans import shard_plan
+from dpca.jobs.plans.plan import plan_job
 from dpca.jobs.scores.settings import CompressionSettings
 from dpca.representation.compressed.compressed import Compressed, TiledCompressed
 from dpca.storage import DataError, open_stack, verify
@@ -230,3 +231,11 @@ def test_the_command_divides_large_samples(tmp_path: Path, capsys: pytest.Captur
     pictures(tmp_path / "stack.zarr", (2, 157, 133))
     assert main(["compress", str(tmp_path / "stack.zarr"), str(tmp_path / "out.zarr"), "--compress", "psnr=36"]) == 0
     assert "tiles" in capsys.readouterr().out
+
+
+def test_the_plan_of_a_job_knows_tiles(tmp_path: Path) -> None:
+    pictures(tmp_path / "stack.zarr", (2, 157, 133), chunks=(1, 50, 50))
+    settings = CompressionSettings(CellPCA(8, cell_shape=10, shared=True, random_state=0), goal={"psnr": 36.0})
+    (plan,) = plan_job(open_stack(tmp_path / "stack.zarr"), settings, budget=200 * 10**6)
+    assert plan.stages.keys() == {"fit", "encode"}
+    assert (plan.samples, plan.sample_shape) == (2, (157, 133))
