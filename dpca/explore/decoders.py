@@ -258,9 +258,9 @@ class OfCompressed(Decoder):
         return {name: values for name, values in self._store.quality.items() if name in _QUALITY}
 
     def pictured(self, count: int) -> Pictured | None:
-        """Return components and mean of the store; None if it has residuals only."""
+        """Return components and mean of the store; None if it has residuals only, or tiles."""
         codec, k = self._store.codec, self._store.n_components
-        if k == 0:
+        if k == 0 or "tile_shape" in self._store.facts:
             return None
         grid = codec.components.grid
         words = f"components of {grid.n_parts:,} cells in the store, at most {k} per cell"
@@ -269,8 +269,8 @@ class OfCompressed(Decoder):
 
     @property
     def has_distances(self) -> bool:
-        """Whether the store has components."""
-        return len(self._store.codec.cell) > 0
+        """Whether the store has components of whole samples."""
+        return len(self._store.codec.cell) > 0 and "tile_shape" not in self._store.facts
 
     def distances(self) -> Array:
         """Return the Euclidean distances from the mean; reads all codes once."""

@@ -13,7 +13,7 @@ import numpy as np
 from numpy.typing import DTypeLike
 
 from dpca.engine.folds.boundary import named_errors
-from dpca.engine.sources.source import check_finite
+from dpca.engine.sources.finite import check_finite
 from dpca.kernels.algebra.dtypes import working_dtype
 from dpca.kernels.algebra.types import Array, blocks
 from dpca.kernels.pixels import Pixels, to_pixels

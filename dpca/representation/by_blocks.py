@@ -12,7 +12,7 @@ from typing import Any, cast
 import dask.array as da
 import numpy as np
 
-from dpca.engine.sources.source import check_finite
+from dpca.engine.sources.finite import check_finite
 from dpca.kernels.algebra.types import Array
 from dpca.kernels.pixels import Pixels
 from dpca.partition.whole import Whole

@@ -11,7 +11,8 @@ from typing import Any
 import numpy as np
 from sklearn.utils.validation import check_is_fitted
 
-from dpca.engine.sources.source import as_samples, check_finite
+from dpca.engine.sources.finite import check_finite
+from dpca.engine.sources.source import as_samples
 from dpca.kernels.algebra.types import Array
 from dpca.models.base.component_model import ComponentModel
 from dpca.models.eof.eof import EOF

@@ -9,7 +9,8 @@ from typing import Any
 from dask.delayed import delayed
 
 from dpca.engine.sources.derived import DerivedSource
-from dpca.engine.sources.source import BatchReader, Source, check_finite
+from dpca.engine.sources.finite import check_finite
+from dpca.engine.sources.source import BatchReader, Source
 from dpca.kernels.algebra.types import Array, Region
 from dpca.partition.base import Partition
 

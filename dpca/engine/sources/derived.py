@@ -13,7 +13,8 @@ import numpy as np
 from dask.delayed import delayed
 from numpy.typing import DTypeLike
 
-from dpca.engine.sources.source import BatchReader, Source, checked_lazily
+from dpca.engine.sources.finite import checked_lazily
+from dpca.engine.sources.source import BatchReader, Source
 from dpca.kernels.algebra.types import Array, Region
 
 

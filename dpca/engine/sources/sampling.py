@@ -7,7 +7,8 @@ from collections.abc import Iterator
 
 import numpy as np
 
-from dpca.engine.sources.source import Source, check_finite
+from dpca.engine.sources.finite import check_finite
+from dpca.engine.sources.source import Source
 from dpca.kernels.algebra.types import Array
 
 # Most bytes of one read around the chosen samples. In memory, copying this many bytes is as fast as indexing.

@@ -16,8 +16,9 @@ import zarr
 from dask.delayed import delayed
 from scipy.sparse import issparse
 
+from dpca.engine.sources.finite import check_finite, checked_lazily
 from dpca.engine.sources.rows import open_rows
-from dpca.kernels.algebra.types import Array, Region, blocks
+from dpca.kernels.algebra.types import Array, Region
 from dpca.storage import cf
 from dpca.storage.arrays.reading import array_identity, model_of, open_again, open_array, path_of, read_into
 from dpca.storage.errors import DataError, one_line
@@ -28,9 +29,6 @@ from dpca.storage.stack import Stack, open_stack
 
 # Samples are read a few whole chunks at a time, because Zarr holds the encoded bytes and a copy of each request.
 _READ_BYTES = 16 * 2**20
-# Values of one search for NaN; its result takes a byte per value.
-_CHECKED_AT_ONCE = 2**20
-_NOT_FINITE = f"holds a value that is not finite (NaN or infinity): {cf.REMEDY}"
 
 
 class BatchReader(Protocol):
@@ -219,6 +217,14 @@ class DaskSource(Source):
         return cast(da.Array, self.array[tuple(slice(a, b) for a, b in (samples, *region))])
 
 
+class DerivedStack(Stack):
+    """A stack that is read through a source of its own."""
+
+    @abstractmethod
+    def opened(self) -> Source:
+        """Return that source."""
+
+
 def as_source(x: Any) -> Source:
     """Return a source for a path, a stack, a Zarr or Dask array, or any array-like object.
 
@@ -237,6 +243,8 @@ def as_source(x: Any) -> Source:
     x, path, axes = opened(x), None, None
     if isinstance(x, Source):
         return x
+    if isinstance(x, DerivedStack):
+        return x.opened()
     if isinstance(x, Stack):
         path, axes, x = x.array_path, x.axes[1:], x.samples
     source: Source
@@ -376,25 +384,3 @@ def batches(source: Source, samples: tuple[int, int], region: Region, rows: int)
             if not source.with_gaps:
                 check_finite(batch, first, source.name)
             yield first, batch
-
-
-def check_finite(batch: Array, first: int, name: str, what: str = _NOT_FINITE) -> None:
-    """Reject NaN and infinity. The error names the first such sample, followed by ``what``; integers have none."""
-    if batch.dtype.kind != "f":
-        return
-    for rows in blocks(len(batch), max(1, _CHECKED_AT_ONCE // max(1, math.prod(batch.shape[1:])))):
-        finite = np.isfinite(part := batch[rows]).reshape(len(part), -1).all(axis=1)
-        if not finite.all():
-            raise DataError(f"sample {first + rows.start + int(finite.argmin())} of {name} {what}")
-
-
-def checked_lazily(x: da.Array, name: str) -> da.Array:
-    """Return a Dask array that rejects NaN and infinity when it is computed. The error names the sample."""
-    if x.dtype.kind != "f":
-        return x
-    return cast(da.Array, da.map_blocks(_checked, x, called=name, dtype=x.dtype, meta=np.empty((0,) * x.ndim, x.dtype)))
-
-
-def _checked(block: Array, called: str, block_info: Any = None) -> Array:
-    check_finite(block, block_info[0]["array-location"][0][0], called)
-    return block

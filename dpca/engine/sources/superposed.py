@@ -6,7 +6,8 @@ import numpy as np
 
 from dpca.engine.folds.boundary import named_errors
 from dpca.engine.sources.derived import ComputedSource
-from dpca.engine.sources.source import Source, check_finite
+from dpca.engine.sources.finite import check_finite
+from dpca.engine.sources.source import Source
 from dpca.kernels.algebra.dtypes import working_dtype
 from dpca.kernels.algebra.types import Array, Region
 from dpca.kernels.superposition import Superposition

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 
-from dpca.engine.sources.source import BatchReader, Source, check_finite
+from dpca.engine.sources.finite import check_finite
+from dpca.engine.sources.source import BatchReader, Source
 from dpca.kernels.algebra.types import Array, Region
 from dpca.storage.arrays.windows import chunk_edges, windowed
 

@@ -25,7 +25,7 @@ from dpca.jobs.scores.score_write import write_quality
 from dpca.kernels.algebra.types import Array
 from dpca.kernels.quality import psnr_from_mse
 from dpca.report.record import read_report, report_folder
-from dpca.representation.compressed.compressed import COMPRESSED_VERSION, Compressed, open_compressed
+from dpca.representation.compressed.compressed import COMPRESSED_VERSION, Compressed, TiledCompressed, open_compressed
 from dpca.representation.compressed.lazy_views import ALONG
 from dpca.storage.arrays.arrays import create_root, write_strings
 from dpca.storage.arrays.coordinates import Coordinates, joined, write_coordinates
@@ -143,6 +143,8 @@ def append_store(
             "that the store was made from, or neither"
         )
     before = open_compressed(store)
+    if isinstance(before, TiledCompressed):
+        raise DataError(f"'{store}' has tiles of large samples, to which nothing can be appended: encode all again")
     if 0 in before.facts.get("interpolated", ()):
         raise DataError(
             f"'{store}' interpolates between samples, so nothing can be appended to it: encode all samples again"

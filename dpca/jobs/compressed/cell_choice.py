@@ -19,6 +19,7 @@ from dpca.codec.goal import Goal
 from dpca.codec.slabs import slabs_of
 from dpca.codec.waves import RUN
 from dpca.engine.sources.source import as_source
+from dpca.engine.sources.tiled import TiledStack
 from dpca.jobs.compressed.encode import stated_facts
 from dpca.jobs.compressed.encode_trials import Trials, groups_of, spread_runs
 from dpca.jobs.scores.transform import stated_range
@@ -37,6 +38,8 @@ from dpca.storage.stack import Stack
 # others are fitted. With 256 frames of a fixed camera, own components fit moving objects too poorly: the store has
 # twice the bytes that it has with 512 frames.
 _READ_MOST, _READ_LEAST, _READ_BYTES, _MEASURED_SHARE = 576, 3 * RUN, 2**27, 9
+# Tiles of large samples to read.
+_READ_TILES = 144
 # Upper limit of the bytes of a row of cells in floating point. If a row has more, fewer samples are fitted.
 _ROW_BYTES = 2**27
 # Upper limit of the values of all components, if each cell has its own. Shared components: this many, or a third of
@@ -118,9 +121,13 @@ def choose_cells(
     """
     trial = _Trial(stack, goal)
     first = cells_tried(model, stack.sample_shape, stack.axes[1:])
+    if isinstance(stack, TiledStack):
+        # A cell at the same place of every tile shows something else in each, so its own components would be useless.
+        without = {**first[0], "overlap": 0}
+        first = [first[0], *([without] if without != first[0] else [])]
     first = [first[0], *(cells for cells in first[1:] if fits(cells | trial.most_components(cells)))]
     tried = [(parameters, *trial.cost(parameters)) for parameters in first]
-    if len(first) > 1:
+    if len(first) > 1 and not isinstance(stack, TiledStack):
         # The better one of shared and own cells is tried again, with an overlap if it had none and without otherwise.
         small = [one for one in tried if one[0]["cell_shape"] == first[0]["cell_shape"]]
         better = min(small, key=lambda one: one[1])[0]
@@ -157,7 +164,8 @@ class _Trial:
         self._stack, self._goal = stack, goal
         self._guess: float | None = None
         n = stack.n_samples
-        most = max(_READ_LEAST, min(_READ_MOST, _READ_BYTES * n // stack.nbytes))
+        most_bytes = _READ_TILES * stack.nbytes // n if isinstance(stack, TiledStack) else _READ_BYTES
+        most = max(_READ_LEAST, min(_READ_MOST, most_bytes * n // stack.nbytes))
         found = spread_runs(as_source(stack), most, RUN if n >= RUN else 1)
         if len(found) >= n - RUN:
             self._fitted = self._measured = found

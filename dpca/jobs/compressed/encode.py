@@ -14,9 +14,11 @@ from dpca.codec.goal import Goal
 from dpca.codec.quantize import error_within_bound
 from dpca.codec.quantized import Quantized
 from dpca.engine.sources.source import as_source
+from dpca.engine.sources.tiled import TiledStack
 from dpca.jobs.base.input_stack import KEPT_STACK, compressed_bytes
 from dpca.jobs.base.stages import NOTHING, StageCost, stopwatch
 from dpca.jobs.compressed.encode_memory import check_encode_memory
+from dpca.jobs.compressed.encode_tiles import measure_tiles
 from dpca.jobs.compressed.encode_trials import Trials, cell_components
 from dpca.jobs.compressed.encode_write import PLAN, EncodeJob, stored_plan, write_codes
 from dpca.jobs.scores.score_write import write_quality
@@ -27,7 +29,7 @@ from dpca.models.cells.cell_pca import CellPCA
 from dpca.models.cells.rank import UnmetError
 from dpca.models.cells.targets import check_ssim
 from dpca.partition.cells import CellGrid
-from dpca.representation.compressed.compressed import COMPRESSED_VERSION
+from dpca.representation.compressed.compressed import COMPRESSED_VERSION, TILED_VERSION
 from dpca.representation.compressed.compressed_form import write_quantized
 from dpca.representation.compressed.lazy_views import ALONG
 from dpca.storage.arrays.arrays import create_root, write_strings
@@ -226,16 +228,15 @@ def write_planned(
 
     If the samples miss the goal and finer codes of some shards help, these shards are written again.
     """
-    source, grid = as_source(stack), fitted.grid_
+    source, grid, tiled = as_source(stack), fitted.grid_, isinstance(stack, TiledStack)
+    version = TILED_VERSION if tiled else COMPRESSED_VERSION
     chosen = Quantized.of(*stored_plan(attempt))
     stated = {**stated, **chosen.settings}
     if (along := stack.coordinates) is not None:
         stated |= {"dims": list(along.dims), "attributes": along.stated}
     # Metadata without spaces has half the bytes, which matters for few samples.
     with zarr.config.set({"json_indent": None}):
-        group = create_root(
-            work.store, kind=COMPRESSED, version=COMPRESSED_VERSION, fingerprint=work.fingerprint, **stated
-        )
+        group = create_root(work.store, kind=COMPRESSED, version=version, fingerprint=work.fingerprint, **stated)
         try:
             write_quantized(group, chosen, grid, stack.axes)
             if along is not None:
@@ -255,6 +256,9 @@ def write_planned(
             raise DataError(
                 f"'{stack.path}' cannot be encoded with a step this fine ({error}): set a weaker goal"
             ) from error
+        if isinstance(stack, TiledStack):
+            held, quality = measure_tiles(stack, quality, work, attempt, run)
+            peak = max(peak, held)
         dim = SAMPLE if along is None else along.dims[0]
         write_quality(group, quality, dim)
         write_strings(group, "name", stack.names.tolist(), dim)
@@ -274,12 +278,15 @@ def stated_facts(stack: Stack, grid: CellGrid, wanted: Goal) -> dict[str, Any]:
     data_range = stated_range(stack)
     max_error = _promise(wanted, data_range)
     beyond = max_error is not None or type_range(stack.dtype) is None
+    tiled = isinstance(stack, TiledStack)
+    whole = stack.whole if isinstance(stack, TiledStack) else stack
     facts: dict[str, Any] = {
         "axes": list(stack.axes),
-        "sample_shape": list(stack.sample_shape),
+        "sample_shape": list(whole.sample_shape),
+        **({"tile_shape": list(stack.sample_shape)} if tiled else {}),
         "dtype": stack.dtype.name,
         "data_range": list(data_range),
-        "n_samples": stack.n_samples,
+        "n_samples": whole.n_samples,
         # Values outside the data range are kept if there is an error bound. Appended values can be outside the range of
         # the first samples too, unless that is the range of their type.
         "clip": list(_whole_range(stack.dtype, data_range) if beyond else data_range),

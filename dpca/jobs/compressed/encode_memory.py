@@ -10,6 +10,7 @@ import numpy as np
 from dpca.codec.waves import RUN
 from dpca.engine.folds.plan import TASK_OVERHEAD
 from dpca.engine.sources.source import Source
+from dpca.engine.sources.tiled import TiledSource
 from dpca.jobs.scores.score_write import SHARD_COPIES, require_memory
 from dpca.kernels.algebra.dtypes import working_dtype
 from dpca.kernels.pixels import Pixels
@@ -51,7 +52,7 @@ class EncodeMemory:
         sample = math.prod(self.source.shape[1:]) * working_dtype(self.source.dtype).itemsize
         most = max(1, _BLOCK_BYTES // sample)
         # Whole runs of waves. Matrix products are also faster with multiples of 16.
-        return min(self.source.shape[0], max(RUN, most // RUN * RUN))
+        return min(self.source.shape[0], self.form.shard_rows, max(RUN, most // RUN * RUN))
 
     def decoded_at_once(self, budget: int) -> int:
         """Return how many samples are decoded at a time: fewer than are encoded if ``budget`` bytes are too few.
@@ -103,5 +104,9 @@ def check_encode_memory(source: Source, budget: int, *, promised: bool) -> None:
     PlanError
     """
     for plain in (False, True) if promised else (False,):
-        form = StoreForm(tuple(source.shape), source.dtype.itemsize, plain)
-        EncodeMemory(source, form, promised=promised).decoded_at_once(budget)
+        EncodeMemory(source, form_of(source, plain=plain), promised=promised).decoded_at_once(budget)
+
+
+def form_of(source: Source, *, plain: bool = False) -> StoreForm:
+    """Return the layout of the arrays of a store; ``plain`` as in `StoreForm`."""
+    return StoreForm(tuple(source.shape), source.dtype.itemsize, plain, isinstance(source, TiledSource))

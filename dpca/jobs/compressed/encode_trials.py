@@ -43,6 +43,8 @@ from dpca.storage.errors import DataError
 # Samples for choosing components: as many as have this many bytes of scores, within these limits. Goals are measured on
 # as many other samples, if there are any.
 _TRIED_BYTES, _TRIED_LEAST, _TRIED_MOST = 2**26, 16, 256
+# Values of the tiles of large samples that are tried, at most, but at least 16 tiles: memory is short.
+_TRIED_TILED = 2**22
 # Runs of consecutive samples that show whether waves save bytes.
 _RUNS = 4
 # Number of samples at the start of a search, and its precision with them, in doublings of the step.
@@ -97,10 +99,13 @@ class Trials:
         self, source: Source, components: Components, facts: dict[str, Any], n_samples: int | None = None
     ) -> None:
         self.facts, self.source, self.n_samples = facts, source, n_samples or source.shape[0]
-        self.form = StoreForm((self.n_samples, *source.shape[1:]), source.dtype.itemsize)
+        tiled = "tile_shape" in facts
+        self.form = StoreForm((self.n_samples, *source.shape[1:]), source.dtype.itemsize, tiled=tiled)
         self.components = components
         one = len(components.group) * max(map(len, components.rows)) * components.rows[0].itemsize
         there = source.shape[0]
+        if tiled:
+            one = max(one, _TRIED_BYTES * math.prod(source.shape[1:]) // _TRIED_TILED)
         count = min(there, max(_TRIED_LEAST, min(_TRIED_MOST, _TRIED_BYTES // one)))
         runs = spread_runs(source, _RUNS * RUN, RUN) if there >= 2 * RUN else None
         self.waves = runs is not None and waves_pay(components.scores(runs))
@@ -243,7 +248,8 @@ class Trials:
     def blocks(self) -> list[Array]:
         """Runs of consecutive float64 samples, each as long as a chunk of a store without components."""
         rows = min(self.source.shape[0], replace(self.form, plain=True).rows)
-        runs = spread_runs(self.source, max(rows, _TRIED_VALUES // math.prod(self.source.shape[1:])), rows)
+        most = (_TRIED_TILED if self.form.tiled else _TRIED_VALUES) // math.prod(self.source.shape[1:])
+        runs = spread_runs(self.source, max(rows, most), rows)
         return np.split(runs.astype(np.float64), len(runs) // rows)
 
     def stored_bytes(self, tried: Quantized) -> float:

@@ -22,7 +22,7 @@ from dpca.codec.residual import differences
 from dpca.codec.waves import RUN, stored
 from dpca.engine.sources.source import Source, batches
 from dpca.jobs.base.shards import ShardPass
-from dpca.jobs.compressed.encode_memory import EncodeMemory
+from dpca.jobs.compressed.encode_memory import EncodeMemory, form_of
 from dpca.jobs.compressed.encode_until import write_until_met
 from dpca.jobs.scores.score_write import joined_quality
 from dpca.kernels.algebra.linalg import release_scratch
@@ -86,7 +86,7 @@ class EncodeJob:
     @property
     def form(self) -> StoreForm:
         """Layout of the arrays."""
-        return StoreForm(tuple(self.source.shape), self.source.dtype.itemsize, self.plain)
+        return form_of(self.source, plain=self.plain)
 
     @property
     def n_shards(self) -> int:

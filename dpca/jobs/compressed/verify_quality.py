@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
+import math
+
 import numpy as np
 
 from dpca.engine.sources.sampling import read_samples, spread_samples
 from dpca.engine.sources.source import Source, as_source
 from dpca.jobs.compressed.encode_write import largest_errors
-from dpca.kernels.algebra.types import Array
+from dpca.kernels.algebra.types import Array, blocks
 from dpca.kernels.quality import mse_per_sample
-from dpca.representation.compressed.compressed import Compressed, open_compressed
+from dpca.representation.compressed.compressed import Compressed, TiledCompressed, open_compressed
 from dpca.storage.arrays.reading import array_in, open_group
+from dpca.storage.arrays.tiles import GROUP
 from dpca.storage.errors import DataError
 from dpca.storage.remote.tasks import map_shards
 from dpca.storage.run import Run
@@ -88,8 +91,11 @@ def verify_quality(
 def _problems_of(store: Compressed, source: Source, numbers: Array, stated: Array) -> list[str]:
     """Compare some samples, the body of a task."""
     (low, high), promised = store.facts["data_range"], store.facts.get("max_error")
-    x, y = np.concatenate(list(read_samples(source, numbers))), store[numbers]
-    found, off = mse_per_sample(x, y, data_range=high - low), largest_errors(x, y)
+    if isinstance(store, TiledCompressed):
+        found, off = _errors_by_tiles(store, source, numbers)
+    else:
+        x, y = np.concatenate(list(read_samples(source, numbers))), store[numbers]
+        found, off = mse_per_sample(x, y, data_range=high - low), largest_errors(x, y)
     problems = []
     for number, error, most, expected in zip(numbers.tolist(), found, off, stated, strict=True):
         if promised is not None and not most <= promised:
@@ -97,3 +103,19 @@ def _problems_of(store: Compressed, source: Source, numbers: Array, stated: Arra
         elif not np.isclose(error, expected, rtol=_NEAR, atol=1e-12):
             problems.append(f"sample {number} has a mean squared error of {error:.6g}, not {expected:.6g} as stated")
     return problems
+
+
+def _errors_by_tiles(store: TiledCompressed, source: Source, numbers: Array) -> tuple[Array, Array]:
+    """Return the mean squared and the largest error (n,) of samples, of which a tile is in memory at a time."""
+    (low, high), read = store.facts["data_range"], source.reader()
+    found, off = np.zeros(len(numbers)), np.zeros(len(numbers))
+    for core in store.tiles.cores:
+        for few in blocks(len(numbers), GROUP):
+            x = np.empty((few.stop - few.start, *(b - a for a, b in core)), store.dtype)
+            for one, number in zip(x, numbers[few].tolist(), strict=True):
+                read((number, number + 1), core, one[None])
+            y = store.decoded(numbers[few], core)
+            share = x[0].size / math.prod(store.shape[1:])
+            found[few] += mse_per_sample(x, y, data_range=high - low) * share
+            off[few] = np.maximum(off[few], largest_errors(x, y))
+    return found, off

@@ -19,14 +19,15 @@ from dpca.codec.goal import Goal
 from dpca.engine.clusters.cluster import keep_freed_memory
 from dpca.engine.folds.rehearsal import SCHEDULING, FoldCost, Workers, rehearsing
 from dpca.engine.sources.source import Source, as_source
+from dpca.engine.sources.tiled import TiledSource, TiledStack
 from dpca.jobs.base.stages import StagePlan
 from dpca.jobs.compressed.cell_choice import choose_cells
 from dpca.jobs.compressed.encode import stated_facts, wanted_goal, write_planned
-from dpca.jobs.compressed.encode_memory import EncodeMemory
+from dpca.jobs.compressed.encode_memory import EncodeMemory, form_of
 from dpca.jobs.compressed.encode_trials import Trials, cell_components, spread_runs
 from dpca.jobs.compressed.encode_write import PLAN
 from dpca.jobs.plans.few_samples import RUN, FewSamples, Repeated
-from dpca.jobs.plans.shard_plan import plan_shards
+from dpca.jobs.plans.shard_plan import choose_tiles, plan_shards
 from dpca.jobs.scores import box_write, score_write
 from dpca.jobs.scores.settings import CompressionSettings
 from dpca.jobs.scores.transform import fill_scores
@@ -34,7 +35,6 @@ from dpca.models.base.store import write_model
 from dpca.models.base.value_range import spanned_range
 from dpca.models.scores import SCORES_VERSION
 from dpca.representation.compressed.compressed import COMPRESSED_VERSION
-from dpca.representation.compressed.compressed_form import StoreForm
 from dpca.storage.disk import folder_bytes
 from dpca.storage.ingest import ingest, plan_ingest
 from dpca.storage.ingest import task_bytes as ingest_bytes
@@ -187,7 +187,8 @@ def plan_job(
         warnings.simplefilter("ignore", UserWarning)  # a few samples converge to nothing
         tried = _Tried(given, settings, several[0], Path(folder), shard_bytes)
         stages = list(tried.stages())
-    n = tried.source.shape[0]
+    whole = tried.source.source if isinstance(tried.source, TiledSource) else tried.source
+    n = whole.shape[0]
     found = []
     for each in several:
         planned: dict[str, StagePlan] = {}
@@ -196,7 +197,7 @@ def plan_job(
             plan = stage.planned(each)
             held = held if stage.here else max(held, plan.memory)  # peak memory never decreases
             planned[stage.name] = StagePlan(plan.seconds, plan.bytes, plan.memory if stage.here else held)
-        shape, dtype = tuple(tried.source.shape[1:]), tried.source.dtype.name
+        shape, dtype = tuple(whole.shape[1:]), whole.dtype.name
         facts = (n, shape, dtype, tried.decoded, round(tried.bytes_written))
         found.append(
             JobPlan(each.n, each.cores, *facts, planned, held, peak_resident_bytes(), each.budget, tried.model)
@@ -223,6 +224,10 @@ class _Tried:
         if isinstance(self.given, Reader):
             yield self._ingest(self.given)
         else:
+            if self.settings.goal is not None:
+                run = Run(memory=self.workers.budget)
+                tiles = choose_tiles(as_source(self.given), self.given.axes, self.settings, run)
+                self.given = self.given if tiles is None else TiledStack.of(self.given, tiles)
             self.source, self.axes = as_source(self.given), self.given.axes
             self.few = [self._some(part) for part in self._parts(self.source.shape[0], self.given.nbytes)]
             if self.given.data_range is None:
@@ -348,7 +353,7 @@ class _Tried:
 
         spent = _fewest_seconds(self.few, work, self.folder / "codes")
         alone, each = _line([some.n_samples for some in self.few], spent)
-        form = StoreForm(tuple(self.source.shape), self.source.dtype.itemsize, not len(found.cell))
+        form = form_of(self.source, plain=not len(found.cell))
         memory = EncodeMemory(self.source, form, len(found.cell), goal.is_error_bound, found.basis.size)
         need = memory.task_bytes(memory.decoded_at_once(self.workers.budget))
         return _Stage("encode", self.decoded, reached + alone, (), n, form.shard_rows, each, need)

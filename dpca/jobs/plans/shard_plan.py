@@ -3,20 +3,24 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any
 
 from sklearn.base import clone
 
 from dpca.engine.folds.plan import Outline, PlanError
-from dpca.engine.sources.source import as_source
+from dpca.engine.sources.source import Source, as_source
+from dpca.engine.sources.tiled import TiledSource
 from dpca.jobs.compressed.cell_choice import cells_tried
 from dpca.jobs.compressed.encode import check_goal, wanted_goal
 from dpca.jobs.compressed.encode_memory import check_encode_memory
+from dpca.jobs.compressed.encode_tiles import check_measure_memory
 from dpca.jobs.scores.box_write import plan_scores
+from dpca.jobs.scores.boxes import LARGE_SAMPLE, decoded_bytes
 from dpca.jobs.scores.settings import CompressionSettings
 from dpca.storage.arrays.layout import SHARD_BYTES
+from dpca.storage.arrays.tiles import Tiles
 from dpca.storage.ingest import plan_ingest
 from dpca.storage.readers import Reader
 from dpca.storage.run import Run
@@ -24,6 +28,9 @@ from dpca.storage.stack import Stack
 
 # Sizes of shards that are tried where memory is short, each half of the one before.
 _HALVED = 8
+# Numbers of values of a tile that are tried.
+_TILE_VALUES = [2**power for power in range(20, 12, -1)]
+_FEWEST = ", even with as few components as the choice can come to"
 
 
 def plan_shards(given: Stack | Reader, settings: CompressionSettings, run: Run) -> tuple[int, int]:
@@ -54,18 +61,20 @@ def plan_shards(given: Stack | Reader, settings: CompressionSettings, run: Run) 
     """
     refused = None
     run = run.limited_to(run.task_bytes())
-    for halved in range(_HALVED):
+    sizes = [SHARD_BYTES >> halved for halved in range(1 if isinstance(given, Stack) else _HALVED)]
+    # Small shards are better than tiles.
+    for divide, shard_bytes in ((divide, size) for divide in (False, True) for size in sizes):
         try:
-            return _planned(given, settings, run, shard_bytes := SHARD_BYTES >> halved), shard_bytes
+            return _planned(given, settings, run, shard_bytes, divide=divide), shard_bytes
         except PlanError as error:
-            refused = error
-            if isinstance(given, Stack):
+            refused = refused if divide else error
+            if divide and settings.goal is None:
                 break
     assert refused is not None
     raise refused
 
 
-def _planned(given: Stack | Reader, settings: CompressionSettings, run: Run, shard_bytes: int) -> int:
+def _planned(given: Stack | Reader, settings: CompressionSettings, run: Run, shard_bytes: int, *, divide: bool) -> int:
     """Return the bytes of all samples, decoded; refuse a job if a stage does not fit the memory with such shards."""
     model, memory = settings.model, run.task_bytes()
     if isinstance(given, Stack):
@@ -75,20 +84,67 @@ def _planned(given: Stack | Reader, settings: CompressionSettings, run: Run, sha
         with _stage("ingest"):
             shape, dtype, layout, axes = plan_ingest(given, settings.reading, model.cell_shape_for, memory, shard_bytes)
         source = Outline(given.name, shape, dtype, layout.chunks)
+    if settings.goal is not None:
+        choose_tiles(source, axes, settings, run, divide=divide)
+    else:
+        with _stage("fit"):
+            basis, known = model.plan_fit(source, axes[1:], run)
+        with _stage("scores", "" if known else _FEWEST):
+            plan_scores(source, basis, axes, reconstruct=settings.reconstruct, budget=memory)
+    size: int = math.prod(source.shape) * source.dtype.itemsize
+    return size
+
+
+def choose_tiles(
+    source: Source, axes: Sequence[str], settings: CompressionSettings, run: Run, *, divide: bool = True
+) -> Tiles | None:
+    """Return the largest tiles with which a job with a goal fits the memory; None if samples are encoded whole.
+
+    Samples are divided if they have more than 64 MiB in floating point, or with ``divide`` if they do not fit whole.
+
+    Raises
+    ------
+    PlanError
+        If not even small tiles fit.
+    DataError
+        If the parameters are wrong.
+    """
+    refused = None
+    if small := decoded_bytes(source.shape, source.dtype) <= LARGE_SAMPLE:
+        try:
+            _plan_encoding(source, axes, settings, run)
+            return None
+        except PlanError as error:
+            if not divide:
+                raise
+            refused = error
+    cells = settings.model.cell_shape_for(axes[1:])
+    units = (*cells, *source.shape[1 + len(cells) :])
+    for tiles in dict.fromkeys(Tiles.of_size(source.shape, most, units) for most in _TILE_VALUES):
+        if small and tiles.n_tiles == 1:
+            continue
+        try:
+            _plan_encoding(TiledSource(source, tiles), axes, settings, run)
+            return tiles
+        except PlanError as error:
+            refused = refused if small else error
+    assert refused is not None
+    raise refused
+
+
+def _plan_encoding(source: Source, axes: Sequence[str], settings: CompressionSettings, run: Run) -> None:
+    """Refuse the fit and the encoding of samples, or of tiles, that do not fit the memory."""
+    model, memory = settings.model, run.task_bytes()
     with _stage("fit"):
         if settings.choose_cells:
             model = clone(model).set_params(**cells_tried(model, source.shape[1:], axes[1:])[0])
-        basis, known = model.plan_fit(source, axes[1:], run)
-    name, known = ("scores", known) if settings.goal is None else ("encode", False)
-    with _stage(name, "" if known else ", even with as few components as the choice can come to"):
-        if settings.goal is None:
-            plan_scores(source, basis, axes, reconstruct=settings.reconstruct, budget=memory)
-        else:
-            wanted = wanted_goal(settings.goal, every_sample=settings.every_sample)
-            check_goal(wanted, source.shape[1:], len(model.cell_shape_for(axes[1:])))
-            check_encode_memory(source, memory, promised=wanted.is_error_bound)
-    size: int = math.prod(source.shape) * source.dtype.itemsize
-    return size
+        model.plan_fit(source, axes[1:], run)
+    with _stage("encode", _FEWEST):
+        wanted = wanted_goal(settings.goal or {}, every_sample=settings.every_sample)
+        check_goal(wanted, source.shape[1:], len(model.cell_shape_for(axes[1:])))
+        check_encode_memory(source, memory, promised=wanted.is_error_bound)
+        if isinstance(source, TiledSource):
+            check_measure_memory(source.source, source.tiles, axes, memory, promised=wanted.is_error_bound)
 
 
 @contextmanager

@@ -22,19 +22,21 @@ import numpy as np
 import zarr
 
 from dpca.engine.folds.plan import TASK_OVERHEAD
-from dpca.engine.sources.source import Source, batches, check_finite
+from dpca.engine.sources.finite import check_finite
+from dpca.engine.sources.source import Source, batches
 from dpca.jobs.base.shards import ShardPass
 from dpca.jobs.scores.boxes import (
     BOXES,
     Boxes,
     BoxPass,
+    BoxQuality,
     cells_in,
     choose_boxes,
     inside,
+    means_of_boxes,
     read_scores,
     together,
     tried_box,
-    windows_in,
     with_halo,
     write_boxes,
 )
@@ -43,6 +45,7 @@ from dpca.jobs.scores.score_write import (
     WriteJob,
     create_scores,
     found_coordinates,
+    joined_quality,
     require_memory,
     stack_layout,
     task_bytes,
@@ -53,7 +56,7 @@ from dpca.kernels.algebra.dtypes import working_dtype
 from dpca.kernels.algebra.linalg import release_scratch
 from dpca.kernels.algebra.types import Array, Region
 from dpca.kernels.pixels import Pixels
-from dpca.kernels.quality import has_ssim, mse_per_sample, quality_bytes, ssim_per_sample
+from dpca.kernels.quality import quality_bytes
 from dpca.models.base.store import stored_basis
 from dpca.representation.base import Representation
 from dpca.representation.linear import LinearRepresentation, in_boxes
@@ -153,27 +156,20 @@ class DecodeBoxes(BoxPass[WriteJob]):
         job, shape = self.job, self.boxes.shape
         basis = cast(LinearRepresentation, stored_basis(job.model, job.fingerprint))
         core, (start, stop), n_spatial = self.boxes.decoded[box], self.span(group), basis.n_spatial(job.axes[1:])
-        measured = job.ssim and has_ssim(shape, n_spatial)
-        windows, n_windows = windows_in(core, shape, n_spatial) if measured else (core, 0)
-        region = basis.aligned(with_halo(core, shape, n_spatial) if n_windows else core)
-        part, width = basis.box(region), job.data_range[1] - job.data_range[0]
+        quality = BoxQuality(shape, core, n_spatial, job.data_range[1] - job.data_range[0], job.ssim)
+        region = basis.aligned(quality.needed)
+        part, sums = basis.box(region), list[dict[str, Array]]()
         scores = read_scores(open_array(os.path.join(job.store, "scores")), (start, stop), basis, region)
         pixels = Pixels(job.source.dtype, job.data_range)
         out = open_array(os.path.join(job.store, "reconstructions"), mode="r+") if job.reconstruct else None
-        sums = {name: np.zeros(stop - start) for name in ("mse", "ssim")[: 1 + measured]}
         for first, x in batches(job.source, (start, stop), region, together(region, job.source.dtype)):
             here = slice(first - start, first - start + len(x))
             y = part.decode(scores[here], "the scores", first, pixels=pixels)
-            place = inside(core, region)
-            sums["mse"][here] = mse_per_sample(x[place], y[place], data_range=width) * math.prod(x[place].shape[1:])
-            if n_windows:
-                seen = inside(windows, region)
-                ssim = ssim_per_sample(x[seen], y[seen], data_range=width, n_spatial=n_spatial)
-                sums["ssim"][here] = ssim * n_windows
+            sums.append(quality.sums(x, y, region))
             if out is not None:
-                write_boxes(out, first, core, y[place])
+                write_boxes(out, first, core, y[inside(core, region)])
         release_scratch()
-        return sums
+        return joined_quality(sums)
 
 
 def write_score_boxes(
@@ -208,11 +204,10 @@ def write_score_boxes(
     measuring = ShardPass("scores", work, run, attempt, BOXES)
     peak = max(peak, measuring.write(DecodeBoxes(job, boxes), boxes.units(n, boxes.decoded)))
     shape, n_spatial = boxes.shape, basis.n_spatial(job.axes[1:])
-    counts = {"mse": math.prod(shape), "ssim": windows_in(tuple((0, s) for s in shape), shape, n_spatial)[1]}
     quality = []
     for number in range(job.n_shards):
         parts = [measuring.quality(number, box) for box in range(len(boxes.decoded))]
-        quality.append({name: np.sum([part[name] for part in parts], axis=0) / counts[name] for name in parts[0]})
+        quality.append(means_of_boxes(parts, shape, n_spatial))
     write_quality(group, quality, found.dims[0] if coordinates else SAMPLE)
     stored_basis.cache_clear()  # it may take gigabytes
     return peak

@@ -8,11 +8,13 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from dpca.choices import COMPRESSED
+from dpca.engine.sources.source import as_source
+from dpca.engine.sources.tiled import TiledStack
 from dpca.jobs.base.input_stack import inherited_of, kept_stack, open_or_ingest
 from dpca.jobs.base.stages import StageRecord, held_by, stopwatch
 from dpca.jobs.compressed.encode import wanted_goal
 from dpca.jobs.plans.plan import plan_job
-from dpca.jobs.plans.shard_plan import plan_shards
+from dpca.jobs.plans.shard_plan import choose_tiles, plan_shards
 from dpca.jobs.scores.fit_and_encode import (
     fit_and_encode,
     fit_recorded,
@@ -25,6 +27,7 @@ from dpca.models.cells.cell_pca import CellPCA
 from dpca.models.scores import SCORES_VERSION
 from dpca.report.record import read_report, report_folder
 from dpca.representation.compressed.compressed import COMPRESSED_VERSION
+from dpca.storage.arrays.tiles import Tiles
 from dpca.storage.errors import DataError, StoreError
 from dpca.storage.input import fingerprint_of_input, open_input, samples_of_input
 from dpca.storage.readers import Reader
@@ -38,6 +41,8 @@ from dpca.storage.transaction.workspace import Workspace, fingerprint_of
 PathLike = str | os.PathLike[str]
 # From this many decoded bytes, the seconds for a plan do not matter.
 _WORTH_A_PLAN = 2**34
+# Done-marker of the choice of tiles.
+_TILES = "tiles"
 
 
 @dataclass(frozen=True)
@@ -135,9 +140,10 @@ def compress(
             record.keep("scores", cost)
         else:
             model, goal = settings.model, wanted_goal(settings.goal, every_sample=settings.every_sample)
+            divided = _divided(stack, settings, work, run)
             if settings.choose_cells:
-                model = model_with_chosen_cells(model, stack, goal, record, run)
-            model_path = fit_and_encode(model, stack, work, goal, record, run, _facts(settings) | stated)
+                model = model_with_chosen_cells(model, divided, goal, record, run)
+            model_path = fit_and_encode(model, divided, work, goal, record, run, _facts(settings) | stated)
         # The report comes first, so that every store under its final name has one.
         return _write_report(given, stack, work.store, model_path, folder, settings, record.numbers())
 
@@ -164,6 +170,18 @@ def _with_range(stack: Stack, work: Workspace, record: StageRecord, run: Run) ->
         found = {"low": low, "high": high}
         record.keep("range", cost(stack.nbytes, held_by(run.client)), facts=found)
     return replace(stack, data_range=(found["low"], found["high"]))
+
+
+def _divided(stack: Stack, settings: CompressionSettings, work: Workspace, run: Run) -> Stack:
+    """Return a stack, or its tiles if samples are large; those of an interrupted run, whatever its memory was."""
+    if not work.is_done(_TILES):
+        tiles = choose_tiles(as_source(stack), stack.axes, settings, run.limited_to(run.task_bytes()))
+        work.mark_done(_TILES, record={"shape": None if tiles is None else list(tiles.tile_shape)})
+    if (shape := work.record(_TILES)["shape"]) is None:
+        return stack
+    tiles = Tiles(stack.n_samples, stack.sample_shape, tuple(shape))
+    run.say(f"divide each sample into {tiles.n_tiles:,} tiles of {' x '.join(map(str, shape))}")
+    return TiledStack.of(stack, tiles)
 
 
 def find_done(

@@ -14,7 +14,8 @@ from numpy.typing import DTypeLike
 from sklearn.base import ClassNamePrefixFeaturesOutMixin
 from sklearn.utils.validation import check_is_fitted
 
-from dpca.engine.sources.source import Source, check_finite, check_numeric, opened
+from dpca.engine.sources.finite import check_finite
+from dpca.engine.sources.source import Source, check_numeric, opened
 from dpca.kernels.algebra import linalg
 from dpca.kernels.algebra.dtypes import working_dtype
 from dpca.kernels.algebra.types import Array

@@ -10,7 +10,8 @@ import zarr
 from sklearn.utils import check_array
 from sklearn.utils.validation import validate_data
 
-from dpca.engine.sources.source import Source, as_dense, as_source, batches, check_finite, check_numeric, opened
+from dpca.engine.sources.finite import check_finite
+from dpca.engine.sources.source import Source, as_dense, as_source, batches, check_numeric, opened
 from dpca.kernels.algebra.types import Array
 from dpca.representation.lazy import is_lazy
 from dpca.storage.errors import DataError

@@ -11,7 +11,8 @@ import numpy as np
 from dask.delayed import delayed
 
 from dpca.engine.folds.plan import PlanError
-from dpca.engine.sources.source import Source, check_finite
+from dpca.engine.sources.finite import check_finite
+from dpca.engine.sources.source import Source
 from dpca.kernels.algebra import linalg
 from dpca.kernels.algebra.types import Array, Region, blocks
 from dpca.kernels.inner_products import Kernel

@@ -8,7 +8,7 @@ from typing import Self
 
 import numpy as np
 
-from dpca.engine.sources.source import check_finite
+from dpca.engine.sources.finite import check_finite
 from dpca.kernels.algebra.types import Array
 from dpca.representation.linear import LinearRepresentation
 

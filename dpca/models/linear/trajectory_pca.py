@@ -10,8 +10,9 @@ import numpy as np
 from numpy.typing import DTypeLike
 from sklearn.utils.validation import check_is_fitted
 
+from dpca.engine.sources.finite import check_finite
 from dpca.engine.sources.sampling import first_samples
-from dpca.engine.sources.source import Source, check_finite
+from dpca.engine.sources.source import Source
 from dpca.engine.sources.superposed import SuperposedSource
 from dpca.kernels.algebra.types import Array
 from dpca.kernels.superposition import Superposition, centered, is_line

@@ -17,7 +17,7 @@ from sklearn.utils.validation import check_is_fitted
 from dpca.engine.folds.fold import fold, plan_for
 from dpca.engine.folds.plan import FoldPlan, Outline, PlanError
 from dpca.engine.sources.coded import CodedSource
-from dpca.engine.sources.source import check_finite
+from dpca.engine.sources.finite import check_finite
 from dpca.kernels.algebra.types import Array
 from dpca.models.base.callbacks import Callback, FitCallbacks, finish_all, may_end_early
 from dpca.models.base.docs import documented

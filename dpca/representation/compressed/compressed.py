@@ -5,10 +5,11 @@
 
 from __future__ import annotations
 
+import math
 import os
-from collections.abc import Sequence
-from dataclasses import dataclass, replace
-from functools import lru_cache
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field, replace
+from functools import cached_property, lru_cache
 from typing import Any
 
 import numpy as np
@@ -25,11 +26,14 @@ from dpca.representation.compressed.indexing import alike, moved, per_axis, runs
 from dpca.representation.compressed.lazy_views import LazyViews
 from dpca.representation.compressed.read_plan import decoding_bytes
 from dpca.storage.arrays.reading import open_group, read_into, root_facts
+from dpca.storage.arrays.tiles import GROUP, Tiles
 from dpca.storage.errors import ReplacedError, StoreError
 from dpca.storage.given_numbers import whole_number
 from dpca.storage.integrity.replaced import reopening
 
 COMPRESSED_VERSION = 1
+#: Version of stores with tiles, which programs for version 1 cannot read.
+TILED_VERSION = 2
 
 # Bytes of codes that are decoded at a time. For a part of a sample, several chunks fit.
 _CODE_BYTES = 2**24
@@ -84,7 +88,7 @@ class Compressed(LazyViews):
         parts = per_axis(index, self.shape)
         (rows, first), box = parts[0], _box_of(parts[1:])
         samples, places = np.unique(rows, return_inverse=True)
-        values = self._decoded(samples, box)
+        values = self.decoded(samples, box)
         if isinstance(first, slice):
             first = slice(None, None, -1 if first.step < 0 else 1)
         else:
@@ -113,7 +117,7 @@ class Compressed(LazyViews):
         chosen = self.chosen(box)
         return decoding_bytes(self, len(np.unique(rows)), box, chosen, self.at_once(chosen))
 
-    def _decoded(self, samples: Array, box: Region) -> Array:
+    def decoded(self, samples: Array, box: Region) -> Array:
         """Return a box (n, *lengths) of samples with ascending indices."""
         values = np.empty((len(samples), *(stop - start for start, stop in box)), self.dtype)
         if not values.size:
@@ -194,6 +198,58 @@ class Compressed(LazyViews):
         return sums(part[places - start], along)[(slice(None), *crop)] * float(self.facts["residual_step"])
 
 
+@dataclass(frozen=True, eq=False)
+class TiledCompressed(Compressed):
+    """A compressed store of large samples. Only the tiles that an index overlaps are decoded, as far as it does.
+
+    Attributes
+    ----------
+    tiles : Tiles
+        The division of samples. Codes and residuals are those of its entries.
+    """
+
+    tiles: Tiles = field(kw_only=True)
+
+    @cached_property
+    def entries(self) -> Compressed:
+        """The tiles as samples."""
+        return Compressed(
+            self.path, self.tiles.shape, self.dtype, self.axes, self.facts, self.level, self.codec, self._group
+        )
+
+    @property
+    def chunks(self) -> tuple[int, ...]:
+        """Chunks of a lazy array: a tile of the samples that lie together."""
+        return min(GROUP, len(self)), *self.tiles.tile_shape
+
+    def decoded(self, samples: Array, box: Region) -> Array:
+        """Return a box (n, *lengths) of samples with ascending indices."""
+        values = np.empty((len(samples), *(stop - start for start, stop in box)), self.dtype)
+        for tile, inside, place in self._parts(box):
+            values[(slice(None), *place)] = self.entries.decoded(self.tiles.entries(tile, samples), inside)
+        return values
+
+    def read_bytes(self, index: Any = ...) -> int:
+        """Return the peak memory in bytes of reading an index, see `Compressed.read_bytes`."""
+        (rows, _), *others = per_axis(index, self.shape)
+        box, n = _box_of(others), len(np.unique(rows))
+        whole = 2 * n * math.prod(stop - start for start, stop in box) * self.dtype.itemsize
+        most = 0
+        # Tiles differ only in the part that is read.
+        for inside in {part for _, part, _ in self._parts(box)}:
+            chosen = self.entries.chosen(inside)
+            most = max(most, decoding_bytes(self.entries, n, inside, chosen, self.entries.at_once(chosen)))
+        return whole + most
+
+    def _parts(self, box: Region) -> Iterator[tuple[int, Region, tuple[slice, ...]]]:
+        """Yield the tiles of a box: their number, the part of each that is decoded, and its place in the box."""
+        for tile, (core, region) in enumerate(zip(self.tiles.cores, self.tiles.regions, strict=True)):
+            both = [(max(a, c), min(b, d)) for (a, b), (c, d) in zip(core, box, strict=True)]
+            if all(a < b for a, b in both):
+                inside = tuple((a - o, b - o) for (a, b), (o, _) in zip(both, region, strict=True))
+                yield tile, inside, tuple(slice(a - o, b - o) for (a, b), (o, _) in zip(both, box, strict=True))
+
+
 def _box_of(parts: Sequence[tuple[Any, Any]]) -> Region:
     """Return the smallest box of a sample that contains these indices, as `per_axis` returns them."""
     return tuple((int(min(taken)), int(max(taken)) + 1) if len(taken) else (0, 0) for taken, _ in parts)
@@ -242,14 +298,17 @@ def compressed_in(group: zarr.Group, path: str, level: int | None = None) -> Com
     facts = root_facts(group)
     if facts.get("kind") != COMPRESSED:
         raise StoreError(f"'{path}' is not a compressed store: give one that 'dpca encode' made")
-    if facts.get("version") != COMPRESSED_VERSION:
+    if facts.get("version") != (TILED_VERSION if "tile_shape" in facts else COMPRESSED_VERSION):
         raise StoreError(
             f"'{path}' is a compressed store of version {facts.get('version')} but this program reads version "
-            f"{COMPRESSED_VERSION}: update dask-dpca"
+            f"{COMPRESSED_VERSION}, and version {TILED_VERSION} with tiles: update dask-dpca"
         )
-    codec = read_codec(group)
-    shape = (int(facts["n_samples"]), *codec.components.grid.sample_shape)
-    return Compressed(path, shape, np.dtype(facts["dtype"]), tuple(facts["axes"]), facts, level, codec, group)
+    codec, n = read_codec(group), int(facts["n_samples"])
+    common = np.dtype(facts["dtype"]), tuple(facts["axes"]), facts, level, codec, group
+    if "tile_shape" not in facts:
+        return Compressed(path, (n, *codec.components.grid.sample_shape), *common)
+    tiles = Tiles(n, tuple(map(int, facts["sample_shape"])), codec.components.grid.sample_shape)
+    return TiledCompressed(path, (n, *tiles.sample_shape), *common, tiles=tiles)
 
 
 @lru_cache(maxsize=4)

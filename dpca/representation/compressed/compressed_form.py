@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -31,8 +31,11 @@ _ROWS, _CODES = 192, 128
 _SAMPLES_BYTES = 2**26
 # Samples of a chunk of residuals. There are as many residuals as values in the samples.
 _RESIDUAL_ROWS = RUN
-# Values of a chunk if there are only residuals. While it is decoded, it takes ten times as many bytes.
-_BLOCK_VALUES = 2**23
+# If there are only residuals, a chunk of 2^26 bytes has 2^23 values, and smaller ones in proportion.
+# While it is decoded, it takes ten times as many bytes.
+_BLOCK_BYTES = 8
+# Tiles of large samples whose bytes a chunk of codes may have.
+_TILES = 8
 # From this many positions, chunks of waves hold 1024 of them instead of 512. More positions compress better, fewer need
 # less padding.
 _MANY = 2**13
@@ -53,20 +56,28 @@ class StoreForm:
         Bytes of one of its values.
     plain : bool
         Whether there are only residuals. Then larger chunks are smaller in total, since predictions end at chunks.
+    tiled : bool
+        Whether the samples are tiles of large samples. Then chunks are small, because memory is short.
     """
 
     shape: tuple[int, ...]
     itemsize: int
     plain: bool = False
+    tiled: bool = False
+
+    @property
+    def _most(self) -> int:
+        """Bytes of the samples of a chunk of codes, unless they are fewer than 16."""
+        return _TILES * math.prod(self.shape[1:]) * self.itemsize if self.tiled else _SAMPLES_BYTES
 
     @property
     def rows(self) -> int:
         """Samples of a chunk of codes."""
         rows, sample = _ROWS, math.prod(self.shape[1:]) * self.itemsize
         if self.plain:
-            most = max(1, _BLOCK_VALUES // math.prod(self.shape[1:]))
+            most = max(1, self._most // _BLOCK_BYTES // math.prod(self.shape[1:]))
             return math.ceil(self.shape[0] / math.ceil(self.shape[0] / most))
-        while rows > _RESIDUAL_ROWS and rows * sample > _SAMPLES_BYTES:
+        while rows > _RESIDUAL_ROWS and rows * sample > self._most:
             rows //= 2
         # The last chunk is padded with zeros, which take bytes too.
         even = math.ceil(self.shape[0] / math.ceil(self.shape[0] / rows))
@@ -76,7 +87,7 @@ class StoreForm:
     def shard_rows(self) -> int:
         """Samples of a shard, the unit of writing."""
         sample = math.prod(self.shape[1:]) * self.itemsize
-        return self.rows * max(1, min(4, 2 * _SAMPLES_BYTES // (self.rows * sample)))
+        return self.rows * max(1, min(4, 2 * self._most // (self.rows * sample)))
 
     def codes(self, n_positions: int, waves: bool) -> Layout:
         """Return the layout of codes (n_positions, n_samples), or of waves (n_positions, RUN, runs)."""
@@ -158,9 +169,15 @@ def largest_residual(facts: dict[str, Any], *, plain: bool) -> float:
     return float(high - low + max(abs(low), abs(high)) if plain else 4 * (high - low))
 
 
+def encoded_shape(facts: Mapping[str, Any]) -> Sequence[int]:
+    """Return the shape of what is encoded at once: a sample, or a tile of a large one."""
+    shape: Sequence[int] = facts.get("tile_shape", facts["sample_shape"])
+    return shape
+
+
 def grid_of(facts: dict[str, Any]) -> CellGrid:
     """Return the cells of a compressed store from its attributes."""
-    shape, cell = tuple(map(int, facts["sample_shape"])), tuple(map(int, facts["cell_shape"]))
+    shape, cell = tuple(map(int, encoded_shape(facts))), tuple(map(int, facts["cell_shape"]))
     return LappedGrid(shape, cell, int(facts["overlap"])) if facts["overlap"] else CellGrid(shape, cell)
 
 

@@ -15,7 +15,7 @@ import numpy as np
 from dpca.kernels.algebra.types import Array
 from dpca.kernels.pixels import to_pixels
 from dpca.partition.lapped import LappedGrid
-from dpca.representation.compressed.compressed import Compressed
+from dpca.representation.compressed.compressed import Compressed, TiledCompressed
 from dpca.representation.compressed.compressed_form import filter_along, pixels_of
 from dpca.storage.errors import DataError
 
@@ -60,9 +60,14 @@ def cells_of(store: Compressed) -> list[Cell]:
     Raises
     ------
     DataError
-        If the store has only residuals and no components.
+        If the store has only residuals and no components, or has tiles.
     """
     codec = store.codec
+    if isinstance(store, TiledCompressed):
+        raise DataError(
+            f"this analysis requires components of whole samples, but '{store.path}' has tiles of large samples: fit a "
+            f"model to the decoded samples, such as PCA(3).fit(store.dask())"
+        )
     if not len(codec.cell) and store.facts["residual_step"] is not None:
         raise DataError(
             f"this analysis requires components, but '{store.path}' has only residuals: decode its samples, or encode "

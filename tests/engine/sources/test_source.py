@@ -19,7 +19,8 @@ from zarr.storage import ZipStore
 import dpca.engine.sources.source
 from dpca.engine.folds.fold_device import ThreadedSource
 from dpca.engine.sources import rows
-from dpca.engine.sources.source import ArraySource, DaskSource, ZarrSource, as_source, batches, check_finite
+from dpca.engine.sources.finite import check_finite
+from dpca.engine.sources.source import ArraySource, DaskSource, ZarrSource, as_source, batches
 from dpca.storage import DataError, StoreError, open_stack
 from dpca.storage.arrays.arrays import create_array, create_root, write_shard
 from dpca.storage.arrays.layout import Layout
@@ -168,7 +169,7 @@ def test_giving_up_early_ends_the_reading_thread() -> None:
 def test_what_is_not_finite_is_named(
     place: tuple[int, ...], value: float, dtype: type, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("dpca.engine.sources.source._CHECKED_AT_ONCE", 300)
+    monkeypatch.setattr("dpca.engine.sources.finite._CHECKED_AT_ONCE", 300)
     x = VALUES[..., 0].astype(dtype)
     x[place] = value
     stored = zarr.create_array(str(tmp_path / "x.zarr"), data=x, chunks=(20, 5, 5))

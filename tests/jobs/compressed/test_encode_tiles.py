@@ -1,0 +1,241 @@
+"""Compressed stores of samples that are too large for the memory of a task."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import zarr
+from skimage.metrics import structural_similarity
+
+import dpca
+from dpca import CellPCA
+from dpca.cli import main
+from dpca.engine.folds.plan import TASK_OVERHEAD, Outline, PlanError
+from dpca.engine.sources.source import as_source
+from dpca.engine.sources.tiled import TiledStack
+from dpca.jobs import append_store, compress
+from dpca.jobs.base import shards
+from dpca.jobs.compressed import encode_tiles, encode_write
+from dpca.jobs.compressed.encode_memory import EncodeMemory
+from dpca.jobs.compressed.verify_quality import verify_quality
+from dpca.jobs.plans import shard_plan
+from dpca.jobs.plans.plan import plan_job
+from dpca.jobs.scores.settings import CompressionSettings
+from dpca.representation.compressed.compressed import Compressed, TiledCompressed
+from dpca.storage import DataError, open_stack, verify
+from dpca.storage.arrays.tiles import Tiles
+from dpca.storage.run import Run
+from tests.helpers.traced import traced_peak
+
+FORMAT = Path(dpca.__file__).parents[1] / "storage" / "FORMAT.md"
+
+
+@pytest.fixture(autouse=True)
+def large_from_few_values(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(shard_plan, "LARGE_SAMPLE", 2**14)
+    monkeypatch.setattr(shard_plan, "_TILE_VALUES", [2500])
+
+
+def pictures(
+    path: Path, shape: tuple[int, ...], dtype: str = "u1", chunks: tuple[int, ...] | None = None
+) -> np.ndarray:
+    rng = np.random.default_rng(5)
+    axes = np.meshgrid(*(np.linspace(0, 3, length) for length in shape), indexing="ij", sparse=True)
+    values = sum(np.sin(3 * (i + 1) * axis) for i, axis in enumerate(axes)) + 0.05 * rng.normal(size=shape)
+    scaled = (30 * values + 128).clip(0, 255).astype(dtype)
+    zarr.create_array(str(path), data=scaled, chunks=chunks or shape)
+    return scaled
+
+
+def compressed(folder: Path, goal: dict[str, float], run: Run = Run(), **settings: Any) -> TiledCompressed:
+    model = CellPCA(8, cell_shape=settings.pop("cell_shape", 10), shared=True, random_state=0)
+    given = CompressionSettings(model, goal=goal, **settings)
+    compress(folder / "stack.zarr", folder / "out.zarr", given, run=run)
+    store = dpca.open_compressed(folder / "out.zarr")
+    assert isinstance(store, TiledCompressed)
+    return store
+
+
+@pytest.mark.parametrize(
+    ("shape", "tile"), [((1, 9), (4,)), ((17, 7, 10), (3, 10)), ((33, 5, 6, 2), (2, 4, 2)), ((16, 8), (8,))]
+)
+def test_entries_and_runs_are_inverse_and_cores_cover_a_sample_once(
+    shape: tuple[int, ...], tile: tuple[int, ...]
+) -> None:
+    tiles = Tiles(shape[0], shape[1:], tile)
+    seen = np.zeros(shape[1:], int)
+    for core, region in zip(tiles.cores, tiles.regions, strict=True):
+        assert all(c <= a and b <= d and d - c == t for (a, b), (c, d), t in zip(core, region, tile, strict=True))
+        seen[tuple(slice(*ends) for ends in core)] += 1
+    assert (seen == 1).all()
+    for start in range(0, tiles.shape[0], 5):
+        stop, end = min(start + 23, tiles.shape[0]), start
+        for run in tiles.runs(start, stop):
+            assert run.entry == end
+            samples = np.arange(*run.samples)
+            end += len(samples)
+            assert tiles.entries(run.tile, samples).tolist() == list(range(run.entry, end))
+        assert end == stop
+
+
+@pytest.mark.parametrize("chunks", [(1, 50, 50, 3), (3, 157, 133, 3)])
+@pytest.mark.parametrize("name", ["psnr", "ssim"])
+def test_a_goal_is_met_by_whole_samples_and_their_quality_is_exact(
+    tmp_path: Path, name: str, chunks: tuple[int, ...]
+) -> None:
+    x = pictures(tmp_path / "stack.zarr", (3, 157, 133, 3), chunks=chunks)
+    store = compressed(tmp_path, {name: {"psnr": 36.0, "ssim": 0.93}[name]}, choose_cells=True)
+    assert store.shape == x.shape
+    assert not verify(tmp_path / "out.zarr")
+    y, quality = store[...], store.quality
+    mse = ((x - y.astype(float)) ** 2).mean(axis=(1, 2, 3)) / 255**2
+    ssim = [structural_similarity(a, b, data_range=255, channel_axis=-1) for a, b in zip(x, y, strict=True)]
+    np.testing.assert_allclose(quality["mse"], mse, rtol=1e-6)
+    np.testing.assert_allclose(quality["ssim"], ssim, atol=2e-6)
+    assert -10 * np.log10(mse.mean()) >= 36 if name == "psnr" else np.mean(ssim) >= 0.93
+    assert not verify_quality(str(tmp_path / "out.zarr"), open_stack(tmp_path / "stack.zarr"))
+
+
+@pytest.mark.parametrize("dtype", ["u1", "f4", "f8", "i2"])
+def test_an_error_bound_holds_for_every_value(tmp_path: Path, dtype: str) -> None:
+    x = pictures(tmp_path / "stack.zarr", (17, 16, 14, 23), dtype, (4, 16, 10, 23))
+    store = compressed(tmp_path, {"max_error": 1.0}, cell_shape=5)
+    worst = np.abs(x.astype(float) - store[...].astype(float)).max(axis=(1, 2, 3))
+    assert (worst <= store.quality["max_error"]).all()
+    assert store.quality["max_error"].max() <= 1
+    assert not verify_quality(str(tmp_path / "out.zarr"), open_stack(tmp_path / "stack.zarr", data_range=(0, 255)))
+
+
+def test_every_index_reads_what_the_documented_format_says(tmp_path: Path) -> None:
+    pictures(tmp_path / "stack.zarr", (18, 157, 133))
+    store = compressed(tmp_path, {"psnr": 38.0})
+    names: dict[str, Any] = {}
+    for code in re.findall(r"```python\n(.*?)```", FORMAT.read_text(), re.S):
+        exec(code, names)
+    y = names["read_tiled"](str(tmp_path / "out.zarr"))
+    whole = store[...]
+    assert np.abs(whole.astype(int) - y).max() <= 1
+    for index in (7, (slice(2, 18, 5), slice(40, 90), slice(None, None, -3)), ([17, 3, 3], 156), (-1, 50, [0, 132])):
+        np.testing.assert_array_equal(store[index], whole[index])
+    np.testing.assert_array_equal(store.dask()[3:17, 20:120].compute(), whole[3:17, 20:120])
+    peak, _ = traced_peak(lambda: store, lambda one: one[4:9, 45:110, 30:90], 2**40)
+    assert peak <= store.read_bytes((slice(4, 9), slice(45, 110), slice(30, 90)))
+
+
+def test_a_small_region_decodes_only_its_part_of_one_tile(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    pictures(tmp_path / "stack.zarr", (2, 157, 133))
+    store, read = compressed(tmp_path, {"psnr": 38.0}), list[Any]()
+    decoded = Compressed.decoded
+    monkeypatch.setattr(Compressed, "decoded", lambda self, *asked: read.append(asked) or decoded(self, *asked))
+    store[1, 3:9, 4:5]
+    ((entries, box),) = read
+    assert entries.tolist() == [1]
+    assert box == ((3, 9), (4, 5))
+
+
+def test_peaks_are_at_most_as_planned(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(shard_plan, "_TILE_VALUES", [2**16])
+    pictures(tmp_path / "stack.zarr", (5, 400, 420), "f4", (1, 200, 210))
+    measured: dict[str, list[tuple[int, int]]] = {}
+    write = shards.write_shard
+
+    def traced(job: Any, unit: Any) -> Any:
+        if isinstance(job, encode_write.EncodeJob):
+            codec = encode_write._codec_of(job.store, job.fingerprint, job.attempt.folder)
+            values = sum(rows.size for rows in codec.components.rows)
+            memory = EncodeMemory(job.source, job.form, len(codec.cell), job.max_error is not None, values)
+            planned = memory.task_bytes(job.decoded)
+        else:
+            store = encode_tiles._opened(job.store, job.fingerprint, job.attempt)
+            planned = job.task_bytes(store, store.tiles, promised=True)
+        peak, found = traced_peak(lambda: None, lambda _: write(job, unit), planned)
+        measured.setdefault(type(job).__name__, []).append((peak, planned - TASK_OVERHEAD))
+        return found
+
+    monkeypatch.setattr(shards, "write_shard", traced)
+    compressed(tmp_path, {"max_error": 0.5}, Run(threads=1))
+    assert measured.keys() == {"EncodeJob", "MeasureJob"}
+    assert all(peak <= planned for pairs in measured.values() for peak, planned in pairs), measured
+
+
+def interrupted(*_: Any) -> None:
+    raise KeyboardInterrupt
+
+
+def test_an_interrupted_job_resumes_with_its_tiles(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    pictures(tmp_path / "stack.zarr", (3, 157, 133))
+    store = compressed(tmp_path, {"psnr": 38.0})
+    whole, tile = store[...], store.tiles.tile_shape
+    (tmp_path / "again").mkdir()
+    (tmp_path / "again" / "stack.zarr").symlink_to(tmp_path / "stack.zarr")
+    with monkeypatch.context() as patched:
+        patched.setattr(encode_tiles.MeasureJob, "write", interrupted)
+        with pytest.raises(KeyboardInterrupt):
+            compressed(tmp_path / "again", {"psnr": 38.0}, Run(threads=1))
+    monkeypatch.setattr(shard_plan, "_TILE_VALUES", [1000])
+    resumed = compressed(tmp_path / "again", {"psnr": 38.0})
+    assert resumed.tiles.tile_shape == tile
+    np.testing.assert_array_equal(resumed[...], whole)
+
+
+def test_a_value_that_is_not_finite_is_reported_with_the_number_of_its_sample(tmp_path: Path) -> None:
+    x = pictures(tmp_path / "stack.zarr", (4, 157, 133), "f4")
+    x[2, 150, 120] = np.nan
+    zarr.create_array(str(tmp_path / "stack.zarr"), data=x, overwrite=True)
+    with pytest.raises(DataError, match="2"):
+        compressed(tmp_path, {"max_error": 1.0}, reading=dpca.storage.survey.ReadOptions(data_range=(0, 255)))
+    assert not (tmp_path / "out.zarr").exists()
+
+
+def test_nothing_is_appended_and_scores_are_refused(tmp_path: Path) -> None:
+    pictures(tmp_path / "stack.zarr", (2, 157, 133))
+    store = compressed(tmp_path, {"psnr": 38.0})
+    with pytest.raises(DataError, match="tiles"):
+        append_store(tmp_path / "out.zarr", open_stack(tmp_path / "stack.zarr"))
+    with pytest.raises(DataError, match="tiles"):
+        dpca.analysis.scores(store)
+
+
+def test_large_samples_are_refused_with_the_memory_that_would_be_enough(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.undo()
+    source = Outline("many", (8, 8000, 8000), np.dtype("u1"), (1, 1000, 1000))
+    settings = CompressionSettings(CellPCA(8, cell_shape=10, shared=True), goal={"psnr": 36.0})
+    axes = ("sample", "y", "x")
+    found = [shard_plan.choose_tiles(source, axes, settings, Run(memory=mb * 10**6)) for mb in (140, 1000)]
+    sizes = [int(np.prod(tiles.tile_shape)) for tiles in found if tiles is not None]
+    assert len(sizes) == 2
+    assert sizes[0] < sizes[1] <= 2**20
+    with pytest.raises(PlanError, match="MB"):
+        shard_plan.choose_tiles(source, axes, settings, Run(memory=20 * 10**6))
+    small = Outline("few", (8, 300, 300), np.dtype("u1"), (8, 300, 300))
+    assert shard_plan.choose_tiles(small, axes, settings, Run(memory=10**9)) is None
+
+
+def test_tiles_are_read_as_samples(tmp_path: Path) -> None:
+    x = pictures(tmp_path / "stack.zarr", (18, 31, 26), chunks=(5, 8, 26))
+    stack = open_stack(tmp_path / "stack.zarr")
+    tiles = Tiles(18, (31, 26), (12, 10))
+    source = as_source(TiledStack.of(stack, tiles))
+    out = np.empty(source.shape, "u1")
+    source.reader()((0, len(out)), ((0, 12), (0, 10)), out)
+    for tile, region in enumerate(tiles.regions):
+        box = tuple(slice(*ends) for ends in region)
+        np.testing.assert_array_equal(out[tiles.entries(tile, np.arange(18))], x[(slice(None), *box)])
+
+
+def test_the_command_divides_large_samples(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    pictures(tmp_path / "stack.zarr", (2, 157, 133))
+    assert main(["compress", str(tmp_path / "stack.zarr"), str(tmp_path / "out.zarr"), "--compress", "psnr=36"]) == 0
+    assert "tiles" in capsys.readouterr().out
+
+
+def test_the_plan_of_a_job_knows_tiles(tmp_path: Path) -> None:
+    pictures(tmp_path / "stack.zarr", (2, 157, 133), chunks=(1, 50, 50))
+    settings = CompressionSettings(CellPCA(8, cell_shape=10, shared=True, random_state=0), goal={"psnr": 36.0})
+    (plan,) = plan_job(open_stack(tmp_path / "stack.zarr"), settings, budget=200 * 10**6)
+    assert plan.stages.keys() == {"fit", "encode"}
+    assert (plan.samples, plan.sample_shape) == (2, (157, 133))
