@@ -85,9 +85,22 @@ def info(options: argparse.Namespace) -> int:
         say(json.dumps(facts, indent=2))
         return 0
     facts.pop("manifest", None)  # the checksum of every file is for programs
-    width = max(map(len, facts))
-    for key, value in facts.items():
-        say(f"{key:<{width}}  {_text(value)}")
+    _print_facts(facts)
+    return 0
+
+
+def describe_system(options: argparse.Namespace) -> int:
+    """``dpca system``."""
+    from dpca.jobs.plans.system import system_facts  # imported here, because its libraries take seconds
+
+    facts = system_facts()
+    if options.json:
+        say(json.dumps(facts, indent=2))
+        return 0
+    _print_facts(facts)
+    exact, floats = facts["integer_products"], facts["float32_products"]
+    how = f"{exact / floats:.1f} times as fast as float32" if exact else "as fast as float32: there is no instruction"
+    conclude(f"bytes are multiplied {how}", "plan", "--help")
     return 0
 
 
@@ -226,6 +239,12 @@ def _stated(path: str) -> dict[str, Any] | None:
         return None
     node = open_node(path)
     return root_facts(node) or None if isinstance(node, zarr.Group) else None
+
+
+def _print_facts(facts: dict[str, Any]) -> None:
+    width = max(map(len, facts))
+    for key, value in facts.items():
+        say(f"{key:<{width}}  {_text(value)}")
 
 
 def _text(value: Any) -> str:

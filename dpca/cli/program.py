@@ -228,6 +228,14 @@ def _parser() -> argparse.ArgumentParser:
     )
     info.add_argument("--json", action="store_true", help="print JSON, for scripts")
 
+    system = command(
+        "system",
+        "commands:describe_system",
+        "print what the speed of this machine depends on: processors, memory, BLAS and products of integers",
+        "dpca system",
+    )
+    system.add_argument("--json", action="store_true", help="print JSON, for scripts")
+
     add_model_commands(command)
 
     verify = command(

@@ -13,6 +13,7 @@ from PIL import Image
 
 from dpca import CellPCA
 from dpca.cli import main
+from dpca.kernels.integer_products import INSTRUCTION
 from dpca.storage import open_stack
 
 
@@ -81,6 +82,17 @@ def test_info_tells_what_there_is(
     assert (facts["kind"], facts["samples"], facts["goal"]) == ("compressed", 12, {"max_error": 0.5})
     assert facts["ratio"] == pytest.approx(facts["bytes_decoded"] / facts["bytes_on_disk"], abs=0.01)
     assert (facts["max_error"]["highest"], facts["psnr"]["lowest"]) == (0, "inf")
+
+
+def test_system_tells_what_multiplies(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["system", "--json"]) == 0
+    facts = json.loads(capsys.readouterr().out)
+    feature = INSTRUCTION.feature if INSTRUCTION else None
+    assert facts["instruction"] == feature
+    assert facts["float32_products"] > 0
+    assert (facts["integer_products"] is None) == (feature is None)
+    assert main(["system"]) == 0
+    assert "times as fast" in capsys.readouterr().out or feature is None
 
 
 def test_verify_finds_damage(
