@@ -53,6 +53,8 @@ _SETTINGS = {
     "distributed.worker.profile.interval": "100 ms",
 }
 _OUR_OWN = {
+    # A worker keeps freed memory for its next tasks. If Dask paused it for its memory, it would wait forever.
+    "distributed.worker.memory.pause": False,
     # A nanny restarts its dead worker. By default Dask drops the worker if that takes more than 15 seconds, and on a
     # busy machine it does. If no worker is left, tasks fail instead of waiting indefinitely.
     "distributed.deploy.lost-worker-timeout": "1 hour",

@@ -21,7 +21,7 @@ from dpca.rules.base.state import State, StateLayout
 from dpca.rules.base.turning import change_of, complete, fix_signs, joint_length, length, products, rotate
 from dpca.rules.certificates import certificate
 from dpca.rules.incremental import nystrom
-from dpca.rules.incremental.truncation import truncate
+from dpca.rules.incremental.truncation import truncate, truncate_bytes
 
 _ROWS = 1024
 # Numbers out of range are either scaled or rejected in the end. BLAS may also compute with lanes that it then discards.
@@ -281,7 +281,8 @@ class IncrementalSVD(StreamingRule):
         few = min(n_rows, max(2 * q, n_features))
         rows = max(few, q + 1)
         block = 2 * q * min(n_features, nystrom.COLUMNS) * max(working.itemsize, 8)
-        exact = rows * n_features * working.itemsize + 24 * n_features + block + 8 * 8 * (q + rows) ** 2
+        small = 5 * 8 * (q + rows) ** 2 + truncate_bytes(q + rows, q, self.rank(n_features))
+        exact = rows * n_features * working.itemsize + 24 * n_features + block + small
         return exact + nystrom.work_bytes(n_rows, q, n_features, working)
 
     def summed_bytes(self, n_rows: int, n_features: int) -> int:

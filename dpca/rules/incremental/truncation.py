@@ -41,7 +41,7 @@ def truncate(gram: Array, n_kept: int, *, n_counted: int, floor: float) -> Trunc
         Eigenvalues up to this value are rounding errors.
     """
     n, m = len(gram), n_kept + max(n_counted, 1)
-    if n >= _PART_FROM and _PART_SHARE * m <= n:
+    if _in_part(n, m):
         part = (n - m, n - 1)
         values, vectors = scipy.linalg.eigh(gram, driver="evr", subset_by_index=part, check_finite=False)
     else:
@@ -50,6 +50,16 @@ def truncate(gram: Array, n_kept: int, *, n_counted: int, floor: float) -> Trunc
     kept = int(np.count_nonzero(values[:n_kept] > floor))
     discarded = values[kept:]
     return Truncation(values[:kept], vectors[:, :kept], float(discarded[:n_counted].sum()), float(discarded[:1].sum()))
+
+
+def _in_part(n: int, m: int) -> bool:
+    return n >= _PART_FROM and _PART_SHARE * m <= n
+
+
+def truncate_bytes(n: int, n_kept: int, n_counted: int) -> int:
+    """Return the bytes of the temporary arrays and the result of `truncate` for a matrix (n, n)."""
+    m = n_kept + max(n_counted, 1)
+    return 8 * (n * n + n * (2 * m + 32) if _in_part(n, m) else 3 * n * n + 8 * n)
 
 
 def largest_sum(gram: Array, k: int) -> float:

@@ -58,6 +58,23 @@ def test_workers_are_single_threaded_processes_on_loopback(cluster: Any) -> None
     assert cluster.scheduler.address.startswith("tls://127.0.0.1:")
 
 
+def held(nbytes: int) -> int:
+    import time
+
+    import numpy as np
+
+    held.memory = np.ones(nbytes, np.uint8)  # type: ignore[attr-defined]
+    time.sleep(1)  # longer than Dask waits before it looks at the memory again
+    return int(held.memory[-1])  # type: ignore[attr-defined]
+
+
+def test_a_worker_that_holds_most_of_its_memory_works_on() -> None:
+    with open_client(workers=1, memory="1GB") as client:
+        used = next(iter(client.run(lambda: psutil.Process().memory_info().rss).values()))
+        assert client.submit(held, 900_000_000 - used).result() == 1
+        assert client.submit(len, "held").result(timeout=20) == 4
+
+
 _WITH_ONE_WORKER = """
 import os, sys
 import dpca.metrics  # which a worker imports for no reason of its own

@@ -229,7 +229,7 @@ def test_tiles_are_read_as_samples(tmp_path: Path) -> None:
 
 def test_the_command_divides_large_samples(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     pictures(tmp_path / "stack.zarr", (2, 157, 133))
-    assert main(["compress", str(tmp_path / "stack.zarr"), str(tmp_path / "out.zarr"), "--compress", "psnr=36"]) == 0
+    assert main(["compress", str(tmp_path / "stack.zarr"), str(tmp_path / "out.zarr"), "--quality", "psnr=36"]) == 0
     assert "tiles" in capsys.readouterr().out
 
 
