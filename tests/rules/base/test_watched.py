@@ -12,6 +12,7 @@ import scipy.linalg
 from dpca.rules import CCIPCA, IPCA, IncrementalSVD, Oja
 from dpca.rules.base.minibatch import InBatches
 from dpca.rules.base.watched import Watched, moved
+from dpca.rules.covariance.streaming_covariance import StreamingCovariance
 from tests.rules.streams import fit, fold, planted
 
 
@@ -54,6 +55,17 @@ def test_the_last_tenth_of_one_stream(rule: Any) -> None:
         np.testing.assert_array_equal(watched[name], value)
     expected = moved(earlier["components"], plain["components"], plain["explained_variance"])
     assert (float(watched["angle_moved"]), float(watched["variance_moved"])) == expected
+    assert 0 < expected[0] < 1
+
+
+@pytest.mark.parametrize("dtype", [np.uint8, np.float64])
+def test_the_last_tenth_of_a_covariance(dtype: type) -> None:
+    """Its earlier components are found without their bound, and are the same."""
+    x = (20 * planted(1000) + 128).clip(0, 255).astype(dtype)
+    rule = StreamingCovariance(3)
+    watched, earlier = fit(Watched(rule, 1000), x, rows=50), fit(rule, x[:900], rows=50)
+    expected = moved(earlier["components"], watched["components"], watched["explained_variance"])
+    assert (float(watched["angle_moved"]), float(watched["variance_moved"])) == pytest.approx(expected, rel=1e-3)
     assert 0 < expected[0] < 1
 
 

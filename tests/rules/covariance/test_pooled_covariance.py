@@ -52,6 +52,15 @@ def test_two_places_by_hand() -> None:
     np.testing.assert_allclose(np.abs(found["components"]), np.sqrt(0.5), rtol=1e-14)
 
 
+def test_sums_of_many_16_bit_values_of_one_batch() -> None:
+    x = np.full((40_000, 2), 65_535, np.uint16)
+    x[::2] -= 2
+    rule = PooledCovariancePCA(1, ((2, 1),))
+    (found,) = rule.unpack(rule.finish(fold(rule, [x])))
+    np.testing.assert_array_equal(found["mean"], 65_534)
+    np.testing.assert_allclose(found["explained_variance"], 40_000 / 39_999)
+
+
 @given(
     st.lists(st.tuples(st.integers(1, 5), st.integers(1, 6)), min_size=1, max_size=4),
     st.sampled_from(

@@ -23,6 +23,17 @@ def test_the_leading_part_stays_and_the_largest_of_the_rest_are_counted() -> Non
     np.testing.assert_allclose(found.discarded, 4 + 3 + 2)
 
 
+def test_a_small_part_of_a_large_problem() -> None:
+    """Only that part is computed, and it is the part of all eigenpairs."""
+    values = np.linspace(0, 10, 600) ** 3
+    gram = with_eigenvalues(values)
+    found = truncate(gram, 20, n_counted=5, floor=0.0)
+    np.testing.assert_allclose(found.values, values[::-1][:20])
+    np.testing.assert_allclose(gram @ found.vectors, found.vectors * found.values, atol=1e-9)
+    np.testing.assert_allclose(found.discarded, values[::-1][20:25].sum())
+    np.testing.assert_allclose(found.largest, values[::-1][20])
+
+
 def test_what_is_below_the_floor_is_given_up() -> None:
     found = truncate(np.diag([4.0, 3.0, 0.5, 0.25, 0.0]), 4, n_counted=2, floor=1.0)
     np.testing.assert_array_equal(found.values, [4, 3])
