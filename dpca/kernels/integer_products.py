@@ -71,8 +71,9 @@ def usable(features: str) -> Instruction | None:
     return next((one for one in INSTRUCTIONS if f"+{one.feature}" in present), None)
 
 
-#: The instruction of this processor, or None.
-INSTRUCTION = usable(getattr(config, "CPU_FEATURES", None) or codegen.get_host_cpu_features())
+_FEATURES = getattr(config, "CPU_FEATURES", None) or codegen.get_host_cpu_features()
+#: The instruction of this processor, or None; numba without its compiler cannot use one.
+INSTRUCTION = None if getattr(config, "DISABLE_JIT", False) else usable(_FEATURES)
 _ROWS, _COLUMNS = (INSTRUCTION.rows, INSTRUCTION.columns) if INSTRUCTION else (1, 1)
 
 

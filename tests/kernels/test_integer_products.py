@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import subprocess
 import sys
 from collections.abc import Callable
@@ -194,6 +195,12 @@ def llvm_of(instruction: Instruction, triple: str) -> str:
     generate(SimpleNamespace(get_dummy_value=lambda: None), builder, signature, function.args)
     builder.ret_void()
     return str(module)
+
+
+def test_without_a_compiler_there_is_no_kernel() -> None:
+    program = "from dpca.kernels.algebra import integers; assert integers.kernel() is None"
+    environment = {**os.environ, "NUMBA_DISABLE_JIT": "1"}
+    subprocess.run([sys.executable, "-c", program], check=True, timeout=60, env=environment)
 
 
 def test_few_products_do_not_load_the_kernel() -> None:
