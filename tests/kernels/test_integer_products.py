@@ -20,6 +20,7 @@ from llvmlite import ir
 from dpca.kernels import integer_products
 from dpca.kernels.algebra import integers
 from dpca.kernels.integer_products import INSTRUCTION, INSTRUCTIONS, MOST_ROWS, Instruction, tile_of, usable
+from dpca.rules.covariance import covariance
 
 DTYPES = ("uint8", "int8", "bool", "uint16", "int16")
 AddGram = Callable[[np.ndarray, np.ndarray, np.ndarray], None]
@@ -195,6 +196,12 @@ def llvm_of(instruction: Instruction, triple: str) -> str:
     generate(SimpleNamespace(get_dummy_value=lambda: None), builder, signature, function.args)
     builder.ret_void()
     return str(module)
+
+
+def test_plans_of_covariances_know_the_panels_and_rows() -> None:
+    """They cannot load the kernel, which takes a third of a second."""
+    assert max(one.columns for one in INSTRUCTIONS) == covariance._PANEL
+    assert covariance._MOST_BLOCK_ROWS == MOST_ROWS
 
 
 def test_without_a_compiler_there_is_no_kernel() -> None:
