@@ -34,9 +34,12 @@ def dtype_of(x: Array) -> np.dtype[Any]:
 def _numpy_dtype(dtype: Any) -> np.dtype[Any]:
     name = str(dtype).rpartition(".")[2]
     try:
-        return np.dtype(name)
+        found = np.dtype(name)
     except TypeError:
-        raise TypeError(f"samples have dtype {name}, which numpy lacks: convert them to float32 first") from None
+        found = None
+    if found is None or found.isbuiltin != 1:  # other packages add types like bfloat16 to numpy, which are not its own
+        raise TypeError(f"samples have dtype {name}, which numpy lacks: convert them to float32 first")
+    return found
 
 
 def empty(shape: tuple[int, ...], dtype: DTypeLike, x: Array) -> Array:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -11,7 +12,7 @@ import pytest
 
 from dpca.engine.folds.checkpoint import load_states, save_states
 from dpca.kernels.algebra import integers
-from dpca.kernels.algebra.namespace import to_numpy
+from dpca.kernels.algebra.namespace import dtype_of, to_numpy
 from dpca.rules import IncrementalSVD, StreamingCovariance
 from dpca.rules.base.state import State
 from dpca.rules.certificates.sampled import Sampled
@@ -210,6 +211,15 @@ def test_a_dtype_that_numpy_does_not_know() -> None:
     torch = pytest.importorskip("torch")
     with pytest.raises(TypeError, match="bfloat16"):
         Covariance().update(Covariance().init(2, np.float32), torch.zeros((3, 2), dtype=torch.bfloat16))
+
+
+def test_a_dtype_that_another_package_added_to_numpy(monkeypatch: pytest.MonkeyPatch) -> None:
+    """As `ml_dtypes` adds bfloat16."""
+    added = pytest.importorskip("numpy._core._rational_tests").rational
+    monkeypatch.setitem(np.sctypeDict, "rational", added)
+    assert np.dtype("rational") == added
+    with pytest.raises(TypeError, match="rational"):
+        dtype_of(SimpleNamespace(dtype="other.rational"))
 
 
 def test_integer_products_are_for_numpy_alone(send: Send, monkeypatch: pytest.MonkeyPatch) -> None:
