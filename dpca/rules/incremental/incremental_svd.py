@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass, field
 from functools import partial
+from types import ModuleType
 
 import numpy as np
 from numpy.typing import DTypeLike
@@ -21,6 +22,7 @@ from dpca.rules.base.state import State, StateLayout
 from dpca.rules.base.turning import change_of, complete, fix_signs, joint_length, length, products, rotate
 from dpca.rules.certificates import certificate
 from dpca.rules.incremental import nystrom
+from dpca.rules.incremental.rows import ByteRows, FloatRows, exact_kernel
 from dpca.rules.incremental.truncation import truncate, truncate_bytes
 
 _ROWS = 1024
@@ -121,34 +123,34 @@ class IncrementalSVD(StreamingRule):
             (rank, d), q = (_rank(state), _n_features(state)), len(state.arrays["energy"])
             # Stack the first samples at once if this problem is not larger than that of their attributes.
             few = max(2 * q, 0 if rank else d)
-            if rank < q or part.shape[0] <= few or not self._nystrom_step(state, part):
+            kernel = None if self.forgetting < 1 else exact_kernel(part, q, state.blocks)
+            known, many = rank == q and part.shape[0] > few, not rank and part.shape[0] > q and kernel is not None
+            if not (known or many) or not self._nystrom_step(state, part, kernel):
                 for rows in even_parts(part, few):
                     self._step(state, rows)
 
     @_QUIET
-    def _nystrom_step(self, state: State, batch: Array) -> bool:
+    def _nystrom_step(self, state: State, batch: Array, kernel: ModuleType | None) -> bool:
         """Process a batch without the Gram matrix of its rows. Return False if this is not accurate enough."""
-        basis, mean, energy = (state.arrays[name] for name in ("basis", "mean", "energy"))
+        basis, energy, rounding = (state.arrays[name] for name in ("basis", "energy", "rounding"))
+        mean = state.arrays["mean"] if self.center else None
         weights = self._weights(batch.shape[0])
-        factor, own = self.forgetting ** batch.shape[0], float(weights.sum())
+        factor = self.forgetting ** batch.shape[0]
         before = factor * float(state.arrays["weights"][0])
-        near, pull, apart = None, 0.0, 0.0
-        if self.center:
-            near, pull = cast(mean, dtype_of(basis)), 1 - math.sqrt(before / (before + own))
-            apart = length(near - mean, state.blocks)
-        k, skew = self.rank(_n_features(state)), factor * float(state.arrays["rounding"][1])
-        step = nystrom.absorb(basis, factor * energy, batch, near, weights, pull, k, skew, state.blocks)
+        rows: nystrom.StepRows = (
+            FloatRows(batch, mean, weights, before, dtype_of(basis), state.blocks)
+            if kernel is None
+            else ByteRows(batch, mean, before, len(energy), kernel)
+        )
+        k, skew = self.rank(_n_features(state)), factor * float(rounding[1])
+        step = nystrom.absorb(basis, factor * energy, rows, k, skew, state.blocks)
         if step is None:
             return False
         self._age(state, batch.shape[0])
-        rounding, u = state.arrays["rounding"], unit_roundoff(dtype_of(basis))
-        if near is not None:
-            g, moved = gamma(len(weights) + 4, u), length(step.moved, state.blocks)
-            certificate.add_mean(rounding, (before, own), apart, moved, step.squares, g, pull)
+        if mean is not None:
+            rows.add_mean(rounding, mean)
         rounding[0] += step.slack
         rounding[1] = step.skew
-        if near is not None:
-            mean += (near - mean + beside(step.moved, mean)) * (own / (before + own))
         self._add(state, step.energy, step.added, step.discarded, step.largest)
         self._count(state, weights)
         return True

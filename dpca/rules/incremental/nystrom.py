@@ -2,17 +2,16 @@
 
 from __future__ import annotations
 
-import itertools
 import math
 from functools import partial
-from typing import NamedTuple
+from typing import NamedTuple, Protocol
 
 import numpy as np
 import scipy.linalg
 from numpy.typing import DTypeLike
 
 from dpca.kernels.algebra import linalg
-from dpca.kernels.algebra.namespace import beside, dtype_of, namespace, to_numpy
+from dpca.kernels.algebra.namespace import beside, dtype_of
 from dpca.kernels.algebra.rounding import eigen_error, gamma, unit_roundoff
 from dpca.kernels.algebra.types import Array, blocks
 from dpca.rules.base.state import ALL, AttributeBlocks
@@ -21,12 +20,41 @@ from dpca.rules.incremental.truncation import largest, largest_sum, truncate
 
 #: Columns of one product. Longer sums are accumulated in float64, and a block of the rows stays in the cache.
 COLUMNS = 2048
-# Rows of a group. The Gram matrix of a group bounds its discarded part. Larger groups have tighter bounds at more cost.
-_GROUP = 200
+#: Rows of a group. The Gram matrix of a group bounds its discarded part. Larger groups have tighter bounds at more cost.
+GROUP = 200
 # Smallest distance of a row of the image, scaled to length 1 in K, from the span of the previous rows.
 _NEAREST = 0.05
 #: Larger sums of squares lose no terms to underflow in float32.
 SMALL = 2.0**-80
+
+
+class StepRows(Protocol):
+    """Rows X (n, d): weighted samples minus a point, such that their scatter about 0 is what a step adds."""
+
+    added: float
+    """Sum of squares of X. Set by `products` and `leading`."""
+    squares: float
+    """Sum of squares in bounds of rounding errors."""
+    error: float
+    """Relative error g of C = X V^T: |C - X V^T|_F <= g sqrt(q squares); also of the other products of rows."""
+    image_error: float
+    """Relative error of the products of C and X."""
+
+    def products(self, basis: Array) -> tuple[Array, list[Array]]:
+        """Return C (n, q) for the basis V, and the Gram matrices of groups of successive rows, float64."""
+
+    def leading(self, n_counted: int) -> tuple[Array, float, float]:
+        """Return C for the first samples: leading left singular vectors times singular values.
+
+        The other results bound the sum of the ``n_counted`` largest eigenvalues of the remaining scatter, and the
+        largest.
+        """
+
+    def image(self, basis: Array, energy: Array, scale: Array) -> tuple[Array, Array]:
+        """Return diag(scale) (diag(energy) V + C^T X) for the last C, and its products with itself in float64."""
+
+    def add_mean(self, rounding: Array, mean: Array) -> None:
+        """Change the mean by these rows, and add the effect of rounding; see `certificate.add_mean`."""
 
 
 class Step(NamedTuple):
@@ -40,10 +68,6 @@ class Step(NamedTuple):
     """Upper bound on the sum of the ``n_counted`` largest eigenvalues of the discarded part."""
     largest: float
     """Upper bound on the largest of these."""
-    moved: Array
-    """Weighted mean of ``batch - near`` (d,), float64."""
-    squares: float
-    """Weighted sum of squares of ``batch - near``."""
     slack: float
     """Increase of the slack by rounding, see `dpca.rules.certificates.certificate`."""
     skew: float
@@ -51,45 +75,34 @@ class Step(NamedTuple):
 
 
 def absorb(
-    basis: Array,
-    energy: Array,
-    batch: Array,
-    near: Array | None,
-    weights: Array,
-    pull: float,
-    n_counted: int,
-    skew: float = 0.0,
-    over: AttributeBlocks = ALL,
+    basis: Array, energy: Array, rows: StepRows, n_counted: int, skew: float = 0.0, over: AttributeBlocks = ALL
 ) -> Step | None:
-    """Add the scatter of a batch to A = V^T diag(energy) V, and retain the q leading directions.
+    """Add the scatter of rows X to A = V^T diag(energy) V, and retain the q leading directions.
 
-    With rows X, C = X V^T, Z = diag(energy) V + C^T X and K = diag(energy) + C^T C, the new matrix is Z^T K^-1 Z
+    With C = X V^T, Z = diag(energy) V + C^T X and K = diag(energy) + C^T C, the new matrix is Z^T K^-1 Z
     (Tropp, Yurtsever, Udell & Cevher 2017). This is one multiplication of the old basis by A + X^T X. The discarded
     part of A + X^T X is positive semi-definite, as in a truncation of eigenvectors of a Gram matrix. It is at most the
     scatter of the rows outside the span of V. Its largest eigenvalues are at most the sums of those of groups of rows.
 
     Let L be the stack of diag(energy)^(1/2) V and X, and P the projection onto the rows of [diag(energy)^(1/2), C^T].
     For any computed C and V, Z^T K^-1 Z is L^T P L, and the discarded part is at most the scatter of X - C V. The
-    effect of rounding is therefore at most `slack`.
+    effect of rounding is therefore at most `slack`. Without any energy, C are the leading left singular vectors of X,
+    times their singular values.
 
     Parameters
     ----------
     basis : array (q, d)
         V, with orthonormal rows; changed in place.
     energy : array (q,), float64
-        Positive, descending.
-    batch : array (n, d)
-        X is sqrt(weights) times batch - near - pull * (weighted mean of batch - near).
-    near : array (d,) of the dtype of ``basis``, or None
-        None for 0, with a pull of 0.
-    weights : array (n,), float64
-    pull : float
+        Positive, descending; or all 0, for first rows.
+    rows : StepRows
+        X.
     n_counted : int
         Number of components k, and number of discarded eigenvalues in ``discarded``.
     skew : float
         Skew of the basis, see `dpca.rules.certificates.certificate`.
     over : AttributeBlocks
-        The blocks of attributes of ``basis``, ``batch`` and ``near``.
+        The blocks of attributes of ``basis`` and ``rows``.
 
     Returns
     -------
@@ -99,21 +112,18 @@ def absorb(
 
     Notes
     -----
-    Costs 4 q + 200 operations for each value of the batch, and 3 q^2 d + O(q^3) per step. Holds q x d numbers, and some
+    Costs 4 q + 200 operations for each value of the rows, and 3 q^2 d + O(q^3) per step. Holds q x d numbers, and some
     blocks of 2,048 columns.
     """
-    cross, grams, moved, squares = _first_products(basis, batch, near, weights, pull, over)
-    added = sum(float(np.trace(gram)) for gram in grams)
-    for gram, rows in zip(grams, _groups(len(cross)), strict=True):
-        gram -= cross[rows] @ cross[rows].T
-    strongest = sum(min(largest_sum(gram, 1), largest(gram)) for gram in grams)
-    accurate = SMALL < added < math.inf and strongest <= energy[n_counted - 1]
+    known = bool(energy.any())
+    cross, outside, strongest = _coefficients(basis, energy, rows, n_counted) if known else rows.leading(n_counted)
+    energy, added = energy[: cross.shape[1]], rows.added
+    accurate = SMALL < added < math.inf and (not known or strongest <= energy[n_counted - 1])
     factor = over.once(lambda: _factored(cross, energy) if accurate else None)
     if factor is None:
         return None
     scale, inverse = factor.scale, factor.inverse
-    gains = (scale * cross * np.sqrt(weights)[:, None]).T
-    image, products = _image(basis, scale * energy, batch, near, gains, pull * moved)
+    image, products = rows.image(basis[: len(energy), :], energy, scale)
     (products,) = over.summed(products)
     floor = 4 * float(np.finfo(dtype_of(basis)).eps) * added
     whole = inverse @ products @ inverse.T
@@ -121,16 +131,28 @@ def absorb(
     turned = vectors.T @ inverse
     u, inner = unit_roundoff(dtype_of(basis)), factor.inner
     g = gamma(min(over.whole(basis.shape[1]), COLUMNS) + 3, u)
-    slack, skewed, among = _rounded(energy, factor, products, turned, values, squares, skew, batch.shape[0], (g, u))
-    off = _off(energy, inner, squares, skew, n_counted, g) + (n_counted * among if len(values) < len(energy) else 0.0)
+    slack, skewed, among = _rounded(energy, factor, products, turned, values, rows, skew, (g, u))
+    off = _off(energy, inner, rows, skew, n_counted) if known else 0.0
+    off += n_counted * among if len(values) < len(energy) else 0.0
     turn = beside(np.ascontiguousarray(turned / np.sqrt(values)[:, None], dtype_of(basis)), basis)
     for columns in blocks(basis.shape[1], COLUMNS):
         basis[: len(values), columns] = linalg.workspace_product("turned", turn, image[:, columns])
     basis[len(values) :, :] = 0
     left = max(float(energy.sum()) + added - float(values.sum()), 0.0) + slack + len(energy) * (skew + skewed)
-    outside = sum(largest_sum(gram, n_counted) for gram in grams)
     discarded, most = min(outside + below + off, left), min(strongest + least + off, left)
-    return Step(values, added, discarded, most, moved, squares, slack, skewed)
+    return Step(values, added, discarded, most, slack, skewed)
+
+
+def _coefficients(basis: Array, energy: Array, rows: StepRows, k: int) -> tuple[Array, float, float]:
+    """Return C, and bounds on the sum of the k largest eigenvalues of the scatter of X - C V, and on the largest."""
+    cross, grams = rows.products(basis)
+    first = 0
+    for gram in grams:
+        some = cross[first : first + len(gram)]
+        gram -= some @ some.T
+        first += len(gram)
+    strongest = sum(min(largest_sum(gram, 1), largest(gram)) for gram in grams)
+    return cross, sum(largest_sum(gram, k) for gram in grams), strongest
 
 
 class _Factor(NamedTuple):
@@ -159,18 +181,17 @@ def _rounded(
     products: Array,
     turned: Array,
     values: Array,
-    squares: float,
+    rows: StepRows,
     skew: float,
-    n: int,
     errors: tuple[float, float],
 ) -> tuple[float, float, float]:
     """Return the slack that rounding adds in a step, the skew of the new basis, and the error of its eigenvalues.
 
-    ``n`` is the number of rows; ``errors`` are those of products of rows, and of one operation.
+    ``errors`` are those of products of rows of the image, and of one operation.
     """
     (g, u), q, inverse = errors, len(energy), np.abs(factor.inverse)
     along = np.maximum(factor.inner.diagonal() - energy, 0.0)
-    image = 2 * gamma(n + 6, u) * np.sqrt(along * squares) + 4 * u * energy * np.sqrt(1 + skew / energy)
+    image = rows.image_error * np.sqrt(along * rows.squares) + 4 * u * np.sqrt(energy * (energy + skew))
     lengths = np.sqrt(products.diagonal())
     error = inverse @ (factor.scale * image)
     turning = np.abs(turned) @ lengths
@@ -178,89 +199,19 @@ def _rounded(
     sizes = inverse @ lengths
     among = g * float(sizes @ sizes) + eigen_error(q, float(values[:1].sum()))
     slack, skewed = certificate.turned(values, shift, among)
-    return slack + (2 * u + g) * squares, among + skewed, among
+    return slack + (2 * u + rows.error) * rows.squares, among + skewed, among
 
 
-def _off(energy: Array, inner: Array, squares: float, skew: float, k: int, g: float) -> float:
+def _off(energy: Array, inner: Array, rows: StepRows, skew: float, k: int) -> float:
     """Return the error of the sum of the k largest eigenvalues of the scatter outside of the basis."""
-    q, roots = len(energy), np.sqrt(energy)
-    weak = inner / np.outer(roots, roots)
+    roots, g = np.sqrt(energy), rows.error
+    weak, apart = inner / np.outer(roots, roots), g * math.sqrt(len(energy))
     weak[np.diag_indices_from(weak)] -= 1
-    return (math.sqrt(k) + (2 + g * math.sqrt(q)) * math.sqrt(q)) * g * squares + skew * largest_sum(weak, k)
+    return (math.sqrt(k) * g + 2 * (1 + apart) * apart) * rows.squares + skew * largest_sum(weak, k)
 
 
 def work_bytes(n_rows: int, q: int, n_features: int, dtype: DTypeLike) -> int:
     """Return the bytes of temporary arrays of a step, for the planner."""
     itemsize, columns = np.dtype(dtype).itemsize, min(n_features, COLUMNS)
     held = (n_rows + 2 * q) * columns + q * n_features
-    return itemsize * held + 8 * (5 * n_rows * q + 2 * n_rows * min(n_rows, _GROUP) + 8 * q**2 + n_features)
-
-
-def _first_products(
-    basis: Array, batch: Array, near: Array | None, weights: Array, pull: float, over: AttributeBlocks
-) -> tuple[Array, list[Array], Array, float]:
-    """Return X V^T, the Gram matrices of groups of rows of X, and the weighted mean of batch - near, all in float64.
-
-    The last result is the weighted sum of squares of batch - near.
-    """
-    (n, d), xp, dtype = batch.shape, namespace(batch), dtype_of(basis)
-    own = float(weights.sum())
-    each = beside((weights / own).astype(dtype), batch)
-    cross, along, moved, *grams = (
-        beside(np.zeros(shape), batch)
-        for shape in ((n, basis.shape[0]), (n,), (d,), *((rows.stop - rows.start,) * 2 for rows in _groups(n)))
-    )
-    for columns in blocks(d, COLUMNS):
-        part = _part(batch, near, columns, dtype)
-        cross += linalg.workspace_product("cross", part, xp.matrix_transpose(basis[:, columns]))
-        for gram, rows in zip(grams, _groups(n), strict=True):
-            group = part[rows, :]
-            gram += linalg.workspace_product("group", group, xp.matrix_transpose(group))
-        if near is not None:
-            mean = xp.matmul(each, part)
-            along += xp.matmul(part, mean)
-            linalg.copy_into(moved[columns], mean)
-    cross, along, moved, *grams = map(to_numpy, (cross, along, moved, *grams))
-    cross, along, distance, *grams = over.summed(cross, along, moved @ moved, *grams)
-    # The pull is subtracted from the products, because the mean is only known after all rows of a block.
-    gains, square = np.sqrt(weights), pull**2 * float(distance)
-    squares = sum(float(weights[rows] @ gram.diagonal()) for gram, rows in zip(grams, _groups(n), strict=True))
-    for gram, rows in zip(grams, _groups(n), strict=True):
-        gram -= pull * np.add.outer(along[rows], along[rows]) - square
-        gram *= np.outer(gains[rows], gains[rows])
-    cross -= pull * (weights @ cross / own)
-    return cross * gains[:, None], grams, moved, squares
-
-
-def _image(
-    basis: Array, energy: Array, batch: Array, near: Array | None, gains: Array, offset: Array
-) -> tuple[Array, Array]:
-    """Return diag(energy) V + gains (batch - near - offset), and its products with itself in float64."""
-    xp, dtype = namespace(batch), dtype_of(basis)
-    image = linalg.workspace("image", basis.shape, dtype, basis)
-    products = beside(np.zeros((len(energy),) * 2), batch)
-    # The offset acts like one more row of the batch.
-    sums = beside(-gains.sum(axis=1)[:, None].astype(dtype), batch)
-    gains, energy = (beside(np.ascontiguousarray(x, dtype), batch) for x in (gains, energy[:, None]))
-    offset = beside(offset.astype(dtype), batch)
-    for columns in blocks(batch.shape[1], COLUMNS):
-        block = linalg.workspace_product("image block", gains, _part(batch, near, columns, dtype))
-        block += energy * basis[:, columns]
-        block += sums * offset[columns]
-        image[:, columns] = block
-        products += linalg.workspace_product("products", block, xp.matrix_transpose(block))
-    return image, to_numpy(products)
-
-
-def _part(batch: Array, near: Array | None, columns: slice, dtype: DTypeLike) -> Array:
-    """Return columns of batch - near in a workspace."""
-    part = linalg.workspace("part", (batch.shape[0], columns.stop - columns.start), dtype, batch)
-    if near is None:
-        linalg.copy_into(part, batch[:, columns])
-        return part
-    return linalg.subtract_into(part, batch[:, columns], near[columns])
-
-
-def _groups(n: int) -> list[slice]:
-    n_groups = -(-n // _GROUP)
-    return [slice(a, b) for a, b in itertools.pairwise(n * i // n_groups for i in range(n_groups + 1))]
+    return itemsize * held + 8 * (5 * n_rows * q + 2 * n_rows * min(n_rows, GROUP) + 8 * q**2 + n_features)

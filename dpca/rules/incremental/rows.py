@@ -1,0 +1,278 @@
+"""Rows that a step of `dpca.rules.incremental.nystrom` adds: floats of any array library, or bytes by exact products."""
+
+from __future__ import annotations
+
+import itertools
+import math
+from types import ModuleType
+
+import numpy as np
+from numpy.typing import DTypeLike
+
+from dpca.kernels.algebra import integers, linalg
+from dpca.kernels.algebra.namespace import beside, cast, dtype_of, is_numpy, namespace, to_numpy
+from dpca.kernels.algebra.rounding import eigen_error, gamma, unit_roundoff
+from dpca.kernels.algebra.types import Array, blocks
+from dpca.rules.base.state import ALL, AttributeBlocks
+from dpca.rules.base.turning import length
+from dpca.rules.certificates import certificate
+from dpca.rules.incremental.nystrom import COLUMNS, GROUP
+from dpca.rules.incremental.truncation import truncate
+
+# Fewer multiplications take less time than the parts of a step that do not depend on their number.
+_PAYS_FROM = 10**8
+
+
+class FloatRows:
+    """Rows whose products are rounded.
+
+    X is sqrt(weights) times batch - near - pull * (weighted mean of batch - near). ``near`` is the rounded mean.
+
+    Parameters
+    ----------
+    batch : array (n, d)
+    mean : array (d,), float64, or None
+        The previous mean; None for 0.
+    weights : array (n,), float64
+    before : float
+        Weight of all previous samples.
+    dtype : dtype
+        That of the basis.
+    over : AttributeBlocks
+        The blocks of attributes.
+    """
+
+    def __init__(
+        self,
+        batch: Array,
+        mean: Array | None,
+        weights: Array,
+        before: float,
+        dtype: DTypeLike,
+        over: AttributeBlocks = ALL,
+    ) -> None:
+        self._batch, self._weights, self._before, self._over, self._dtype = batch, weights, before, over, dtype
+        self._near, self._pull, self._apart = None, 0.0, 0.0
+        if mean is not None:
+            self._near = cast(mean, dtype)
+            self._pull = 1 - math.sqrt(before / (before + float(weights.sum())))
+            self._apart = length(self._near - mean, over)
+        u = unit_roundoff(dtype)
+        self.error = gamma(min(over.whole(batch.shape[1]), COLUMNS) + 3, u)
+        self.image_error = 2 * gamma(batch.shape[0] + 6, u)
+
+    def products(self, basis: Array) -> tuple[Array, list[Array]]:
+        (n, d), xp, dtype, weights, pull = (
+            self._batch.shape,
+            namespace(self._batch),
+            self._dtype,
+            self._weights,
+            self._pull,
+        )
+        own = float(weights.sum())
+        each = beside((weights / own).astype(dtype), self._batch)
+        cross, along, moved, *grams = (
+            beside(np.zeros(shape), self._batch)
+            for shape in ((n, basis.shape[0]), (n,), (d,), *((rows.stop - rows.start,) * 2 for rows in _groups(n)))
+        )
+        for columns in blocks(d, COLUMNS):
+            part = self._part(columns)
+            cross += linalg.workspace_product("cross", part, xp.matrix_transpose(basis[:, columns]))
+            for gram, rows in zip(grams, _groups(n), strict=True):
+                group = part[rows, :]
+                gram += linalg.workspace_product("group", group, xp.matrix_transpose(group))
+            if self._near is not None:
+                mean = xp.matmul(each, part)
+                along += xp.matmul(part, mean)
+                linalg.copy_into(moved[columns], mean)
+        cross, along, moved, *grams = map(to_numpy, (cross, along, moved, *grams))
+        cross, along, distance, *grams = self._over.summed(cross, along, moved @ moved, *grams)
+        # The pull is subtracted from the products, because the mean is only known after all rows of a block.
+        gains, square = np.sqrt(weights), pull**2 * float(distance)
+        self.squares = self.added = 0.0
+        for gram, rows in zip(grams, _groups(n), strict=True):
+            self.squares += float(weights[rows] @ gram.diagonal())
+            gram -= pull * np.add.outer(along[rows], along[rows]) - square
+            gram *= np.outer(gains[rows], gains[rows])
+            self.added += float(np.trace(gram))
+        cross -= pull * (weights @ cross / own)
+        cross *= gains[:, None]
+        self._cross, self._moved = cross, moved
+        return cross, grams
+
+    def leading(self, n_counted: int) -> tuple[Array, float, float]:
+        raise NotImplementedError("first samples of floats are stacked")
+
+    def image(self, basis: Array, energy: Array, scale: Array) -> tuple[Array, Array]:
+        batch, dtype = self._batch, self._dtype
+        xp, gains = namespace(batch), (scale * self._cross * np.sqrt(self._weights)[:, None]).T
+        image = linalg.workspace("image", basis.shape, dtype, basis)
+        products = beside(np.zeros((len(energy),) * 2), batch)
+        # The offset acts like one more row of the batch.
+        sums = beside(-gains.sum(axis=1)[:, None].astype(dtype), batch)
+        gains, sizes = (beside(np.ascontiguousarray(x, dtype), batch) for x in (gains, (scale * energy)[:, None]))
+        offset = beside((self._pull * self._moved).astype(dtype), batch)
+        for columns in blocks(batch.shape[1], COLUMNS):
+            block = linalg.workspace_product("image block", gains, self._part(columns))
+            block += sizes * basis[:, columns]
+            block += sums * offset[columns]
+            image[:, columns] = block
+            products += linalg.workspace_product("products", block, xp.matrix_transpose(block))
+        return image, to_numpy(products)
+
+    def add_mean(self, rounding: Array, mean: Array) -> None:
+        near, own, g = self._near, float(self._weights.sum()), gamma(len(self._weights) + 4, unit_roundoff(self._dtype))
+        distance = length(self._moved, self._over)
+        certificate.add_mean(rounding, (self._before, own), self._apart, distance, self.squares, g, self._pull)
+        mean += (near - mean + beside(self._moved, mean)) * (own / (self._before + own))
+
+    def _part(self, columns: slice) -> Array:
+        """Return columns of batch - near in a workspace."""
+        part = linalg.workspace("part", (self._batch.shape[0], columns.stop - columns.start), self._dtype, self._batch)
+        if self._near is None:
+            linalg.copy_into(part, self._batch[:, columns])
+            return part
+        return linalg.subtract_into(part, self._batch[:, columns], self._near[columns])
+
+
+class ByteRows:
+    """Samples of bytes of weight 1, minus a point of 16-bit levels. Their products are exact integers.
+
+    The basis is rounded to 16-bit levels to compute C, and so is C. `absorb` holds for any C, and no other product is
+    rounded before its sum is complete.
+
+    Parameters
+    ----------
+    batch : array (n, d), uint8, int8 or bool
+    mean : array (d,), float64, or None
+        The previous mean; None for 0.
+    before : float
+        Number of previous samples.
+    n_kept : int
+        Directions in the state.
+    kernel : module
+        `dpca.kernels.integer_products`.
+    """
+
+    def __init__(self, batch: Array, mean: Array | None, before: float, n_kept: int, kernel: ModuleType) -> None:
+        n, d = batch.shape
+        self._batch, self._mean, self._before, self._n_kept, self._kernel = batch, mean, before, n_kept, kernel
+        center = float(integers.center_of_range(batch.dtype))
+        wanted = np.zeros(d)
+        self._pull = 0.0
+        if mean is not None:
+            total = np.zeros(d, np.int32)
+            kernel.add_rows(batch, total)
+            self._own = total / n
+            self._pull = 1 - math.sqrt(before / (before + n))
+            wanted = mean + self._pull * (self._own - mean)
+        self._levels, (step,) = _leveled((wanted - center)[None], kernel.MOST_WIDE)
+        self._point = self._levels[0] * step
+        self._step, self._apart = step, self._point + center - wanted
+        self.image_error = 2 * gamma(4, unit_roundoff(np.float32))
+
+    def products(self, basis: Array) -> tuple[Array, list[Array]]:
+        kernel, (q, d), n = self._kernel, basis.shape, len(self._batch)
+        steps = np.abs(basis).max(axis=1).astype(float) / kernel.MOST_WIDE
+        steps[steps == 0] = 1
+        sums, along, off = np.zeros((q + 1, n)), np.zeros(q), 0.0
+        grams = [np.zeros((rows.stop - rows.start,) * 2) for rows in blocks(n, kernel.GROUP)]
+        for columns in blocks(d, COLUMNS):
+            part = basis[:, columns]
+            levels = np.rint(part * (1 / steps)[:, None].astype(part.dtype))
+            away = part - levels * steps[:, None].astype(part.dtype)
+            off += float(np.vdot(away, away))
+            along += levels.astype(float) @ self._point[columns]
+            wide = np.empty((part.shape[1], q + 1), np.int16)
+            wide[:, :q], wide[:, q] = levels.T, self._levels[0, columns]
+            kernel.WideColumns(wide, n).add_projected(self._batch[:, columns], sums, grams)
+        self._centered(grams, sums[q])
+        # Scales and differences of the levels are rounded to the dtype of the basis.
+        apart = math.sqrt(off) + 2 * unit_roundoff(basis.dtype) * math.sqrt(q)
+        exact = steps[:, None] * (sums[:q] - along[:, None])
+        return self._rounded(exact.T, apart), grams
+
+    def leading(self, n_counted: int) -> tuple[Array, float, float]:
+        kernel, (n, d) = self._kernel, self._batch.shape
+        gram, sums = np.zeros((n, n)), np.zeros((1, n))
+        for columns in blocks(d, COLUMNS):
+            wide = kernel.WideColumns(np.ascontiguousarray(self._levels[:, columns].T), n)
+            wide.add_projected(self._batch[:, columns], sums, [gram])
+        self._centered([gram], sums[0])
+        floor = float(np.finfo(np.float32).eps) * self.added
+        found = truncate(gram, self._n_kept, n_counted=n_counted, floor=floor)
+        cross = self._rounded(found.vectors * np.sqrt(found.values), 0.0)
+        # C, and no exact singular vectors, spans what is retained: the rest is larger by at most their distance.
+        error = eigen_error(n, self.added)
+        beyond, most = (
+            (math.sqrt(value + count * error) + self._moved) ** 2
+            for value, count in ((found.discarded, n_counted), (found.largest, 1))
+        )
+        return cross, beyond, most
+
+    def image(self, basis: Array, energy: Array, scale: Array) -> tuple[Array, Array]:
+        kernel, (n, d), q = self._kernel, self._batch.shape, len(energy)
+        image, products = linalg.scratch("image", (q, d), basis.dtype), np.zeros((q, q))
+        columns_of = kernel.WideColumns(self._wide, min(COLUMNS, d))
+        gains = scale * self._steps
+        offsets = gains * self._wide.sum(axis=0, dtype=np.int64)
+        for columns in blocks(d, COLUMNS):
+            part = image[:, columns]
+            sums = linalg.scratch("sums", part.shape, float)
+            sums[:] = 0
+            columns_of.add_combined(self._batch[:, columns], sums)
+            kernel.combine(sums, gains, offsets, self._point[columns], scale * energy, basis[:, columns], part)
+            products += linalg.workspace_product("products", part, part.T)
+        return image, products
+
+    def add_mean(self, rounding: Array, mean: Array) -> None:
+        (n, d), before = self._batch.shape, self._before
+        # Means of bytes are rounded to float64 a few times.
+        error = gamma(4, unit_roundoff(float)) * 256 * math.sqrt(d)
+        if before:
+            # The point is exact for a previous mean that is this far from the stored one.
+            apart = float(np.linalg.norm(self._apart)) / (1 - self._pull)
+            distance, g = float(np.linalg.norm(self._own - mean)) + apart, error / math.sqrt(self.squares / n)
+            certificate.add_mean(rounding, (before, n), apart, distance, self.squares, g, self._pull)
+        else:
+            rounding[0] += n * (float(np.linalg.norm(self._apart)) + error) ** 2
+            rounding[2] = error
+        mean += (self._own - mean) * (n / (before + n))
+
+    def _centered(self, grams: list[Array], along: Array) -> None:
+        """Complete the lower triangles of products of bytes to Gram matrices of X; ``along`` are those with levels."""
+        along, square, first = self._step * along, float(self._point @ self._point), 0
+        self.added = 0.0
+        for gram in grams:
+            self.added += self._kernel.center(gram, along[first : first + len(gram)], square)
+            first += len(gram)
+        self.squares = self.added
+
+    def _rounded(self, cross: Array, apart: float) -> Array:
+        """Return C rounded to 16-bit levels. ``apart`` is the distance of the basis from the one that was multiplied."""
+        levels, self._steps = _leveled(cross.T, self._kernel.MOST_WIDE)
+        self._wide = np.ascontiguousarray(levels.T)
+        rounded = self._wide * self._steps
+        self._moved = float(np.linalg.norm(rounded - cross))
+        root, q = math.sqrt(self.squares), len(self._steps)
+        self.error = (apart + self._moved / root) / math.sqrt(q) + gamma(4, unit_roundoff(float)) if root else 0.0
+        return rounded
+
+
+def exact_kernel(batch: Array, n_kept: int, over: AttributeBlocks) -> ModuleType | None:
+    """Return the kernel of `ByteRows` if these rows are bytes, and many enough for exact products to take less time."""
+    if not (is_numpy(batch) and over is ALL and integers.is_exact(batch.dtype) and batch.dtype.itemsize == 1):
+        return None
+    return integers.kernel() if batch.size * n_kept >= _PAYS_FROM and batch.flags.c_contiguous else None
+
+
+def _leveled(rows: Array, most: int) -> tuple[Array, Array]:
+    """Return rows as integers up to ``most``, int16, and the step of each row that they are multiples of."""
+    steps = np.abs(rows).max(axis=1) / most
+    steps[steps == 0] = 1
+    return np.rint(rows / steps[:, None]).astype(np.int16), steps
+
+
+def _groups(n: int) -> list[slice]:
+    n_groups = -(-n // GROUP)
+    return [slice(a, b) for a, b in itertools.pairwise(n * i // n_groups for i in range(n_groups + 1))]
