@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from types import FunctionType, SimpleNamespace
 from typing import Any
 
@@ -48,13 +48,20 @@ def emulated(module: Any, kind: Any, name: str) -> Any:
     return function
 
 
-def kernel_of(instruction: Instruction) -> AddGram:
-    """The kernel as it would be compiled for another processor."""
+def globals_of(instruction: Instruction, compiled: tuple[str, ...]) -> dict[str, Any]:
+    """The kernel's module as it would be on another processor."""
     changed: dict[str, Any] = {**vars(integer_products), "INSTRUCTION": instruction}
     changed |= {"_ROWS": instruction.rows, "_COLUMNS": instruction.columns, "_tile": tile_of(instruction)}
-    for name in ("add_narrow", "add_wide"):
+    changed["_UNSIGNED"] = instruction.unsigned
+    for name in compiled:
         code = getattr(integer_products, name).py_func.__code__
         changed[name] = numba.njit(FunctionType(code, changed))
+    return changed
+
+
+def kernel_of(instruction: Instruction) -> AddGram:
+    """The kernel as it would be compiled for another processor."""
+    changed = globals_of(instruction, ("add_narrow", "add_wide"))
     return FunctionType(integer_products.add_gram.__code__, changed)
 
 
@@ -131,6 +138,67 @@ def test_columns_of_a_larger_array() -> None:
     wide = drawn("uint16", 37, 90, 1, False)
     assert_exact(integer_products.add_gram, wide[:, 11:60])
     assert_exact(integer_products.add_gram, wide[::2])
+
+
+@pytest.fixture(scope="module", params=[None, *(one.feature for one in INSTRUCTIONS)])
+def wide_columns(request: pytest.FixtureRequest) -> Iterator[Any]:
+    """`WideColumns` for this processor, and for each instruction, emulated."""
+    if request.param is None:
+        if INSTRUCTION is None:
+            pytest.skip("no dot-product instruction here")
+        yield integer_products.WideColumns
+        return
+    instruction = next(one for one in INSTRUCTIONS if one.feature == request.param)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(integer_products, "cgutils", SimpleNamespace(get_or_insert_function=emulated))
+        compiled = globals_of(instruction, ("add_narrow", "add_mixed"))
+        for name in ("_ROWS", "_COLUMNS", "_UNSIGNED", "add_narrow", "add_mixed"):
+            patch.setattr(integer_products, name, compiled[name])
+        yield integer_products.WideColumns
+
+
+@given(
+    st.sampled_from(["uint8", "int8", "bool"]),
+    st.integers(1, 260),
+    st.integers(1, 60),
+    st.integers(1, 30),
+    st.integers(0, 2**32 - 1),
+    st.booleans(),
+)
+@settings(deadline=None, max_examples=60, derandomize=True)
+def test_products_of_bytes_with_columns_of_16_bits(
+    wide_columns: Any, dtype: str, n: int, d: int, m: int, seed: int, extreme: bool
+) -> None:
+    """Along rows and along columns, and the products of the rows in groups, added to what is there."""
+    block = drawn(dtype, n, d, seed, extreme)
+    x = block.astype(object) - integers.center_of_range(dtype)
+    random = np.random.default_rng(seed)
+    most = integer_products.MOST_WIDE
+    for length in (n, d):
+        wide = random.choice([-most, most], (length, m)) if extreme else random.integers(-most, most + 1, (length, m))
+        expected = wide.astype(object).T @ (x if length == n else x.T) + 1
+        out, grams = np.ones(expected.shape), [np.zeros((min(192, n - i),) * 2) for i in range(0, n, 192)]
+        columns = wide_columns(wide.astype(np.int16), n + d)
+        if length == n:
+            columns.add_combined(block, out)
+            np.testing.assert_array_equal(out, expected.astype(float))
+        if length == d:
+            out = np.ones((m, n))
+            columns.add_projected(block, out, grams)
+            np.testing.assert_array_equal(out, (wide.astype(object).T @ x.T + 1).astype(float))
+            for i, gram in zip(range(0, n, 192), grams, strict=True):
+                some = x[i : i + 192]
+                np.testing.assert_array_equal(gram, np.tril((some @ some.T).astype(float)))
+
+
+@pytest.mark.parametrize("value", [-(2**15) + 129, 2**15 - 129])
+@pytest.mark.parametrize("byte", [0, 255])
+def test_the_most_rows_of_16_bits_do_not_overflow(wide_columns: Any, value: int, byte: int) -> None:
+    assert abs(value) == integer_products.MOST_WIDE
+    out = np.zeros((1, 1))
+    columns = wide_columns(np.full((MOST_ROWS, 1), value, np.int16), 1)
+    columns.add_combined(np.full((MOST_ROWS, 1), byte, np.uint8), out)
+    assert out[0, 0] == MOST_ROWS * value * (byte - 128)
 
 
 @pytest.mark.parametrize(

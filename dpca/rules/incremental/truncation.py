@@ -86,11 +86,12 @@ def largest(gram: Array) -> float:
     n, trace = len(gram), float(np.trace(gram))
     if not 0 < trace < math.inf:
         return trace
-    g, root = gamma(n + 2, unit_roundoff(np.float32)), (gram / trace).astype(np.float32)
+    u = unit_roundoff(np.float32)
+    g, root = gamma(n + 2, u), (gram / trace).astype(np.float32)
     square = root.T @ root
     fourth = square.T @ square
     powers = _norm(fourth) + g * _norm(square) ** 2
-    return trace * math.sqrt(math.sqrt(powers) + g * _norm(root) ** 2)
+    return trace * (math.sqrt(math.sqrt(powers) + g * _norm(root) ** 2) + u * _norm(root))
 
 
 def _norm(x: Array) -> float:

@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 from dpca.rules.covariance.covariance_product import RayleighRitz
 from dpca.rules.incremental.incremental_svd import IncrementalSVD
 from dpca.rules.incremental.nystrom import absorb
+from dpca.rules.incremental.rows import FloatRows
 from tests.rules.streams import fit, optimum
 
 
@@ -36,6 +37,7 @@ def test_the_step_is_its_definition(q: int, further: int, n: int, seed: int) -> 
     basis, energy, batch = settled(d, q, n, seed)
     rng = np.random.default_rng(seed)
     near, weights, pull = 0.1 * rng.normal(size=d), 0.5 + rng.random(n), 0.3
+    before = weights.sum() * 0.49 / 0.51  # 1 - sqrt(0.49) is the pull
     x = rows_of(batch, near, weights, pull)
     whole = (basis.T * energy) @ basis + x.T @ x
     image = basis @ whole
@@ -44,7 +46,8 @@ def test_the_step_is_its_definition(q: int, further: int, n: int, seed: int) -> 
     assert left[-1] >= -1e-10 * left.sum() - 1e-9  # positive semi-definite
 
     given_basis, given_batch = basis.copy(), batch.copy()
-    step = absorb(basis, energy, batch, near, weights, pull, k)
+    rows = FloatRows(batch, near, weights, before, float)
+    step = absorb(basis, energy, rows, k)
     np.testing.assert_array_equal(batch, given_batch)
     if step is None:
         np.testing.assert_array_equal(basis, given_basis)
@@ -53,14 +56,16 @@ def test_the_step_is_its_definition(q: int, further: int, n: int, seed: int) -> 
     np.testing.assert_allclose((basis[:m].T * step.energy) @ basis[:m], kept, atol=1e-9 * energy[0])
     np.testing.assert_allclose(basis[:m] @ basis[:m].T, np.eye(m), atol=1e-9)
     np.testing.assert_allclose(step.added, (x**2).sum())
-    np.testing.assert_allclose(step.moved, weights @ (batch - near) / weights.sum(), atol=1e-12)
+    mean = near.copy()
+    rows.add_mean(np.zeros(3), mean)
+    np.testing.assert_allclose(mean, (before * near + weights @ batch) / (before + weights.sum()), atol=1e-12)
     assert step.discarded >= left[:k].sum() - 1e-9 * energy[0]
 
 
 def test_batches_like_those_before_are_taken() -> None:
     for seed in range(5):
         basis, energy, batch = settled(100, 12, 450, seed)
-        assert absorb(basis, energy, batch, None, np.ones(450), 0.0, 5) is not None
+        assert absorb(basis, energy, FloatRows(batch, None, np.ones(450), 0.0, float), 5) is not None
 
 
 @pytest.mark.parametrize("share", [1.0, 0.02])
@@ -72,7 +77,7 @@ def test_a_new_direction_is_not_left_out(share: float) -> None:
     strength = np.sqrt(2 * energy[4] / (500 * share))
     batch[:, -1] = np.where(np.arange(500) < 500 * share, strength, 0)
     before = basis.copy()
-    assert absorb(basis, energy, batch, None, np.ones(500), 0.0, 5) is None
+    assert absorb(basis, energy, FloatRows(batch, None, np.ones(500), 0.0, float), 5) is None
     np.testing.assert_array_equal(basis, before)
 
 
@@ -81,7 +86,7 @@ def test_what_cannot_be_squared_is_left_to_the_exact_step(value: float) -> None:
     basis, energy, batch = settled(30, 5, 50, 0)
     before = basis.copy()
     with np.errstate(all="ignore"):
-        assert absorb(basis, energy, np.full_like(batch, value), None, np.ones(50), 0.0, 3) is None
+        assert absorb(basis, energy, FloatRows(np.full_like(batch, value), None, np.ones(50), 0.0, float), 3) is None
     np.testing.assert_array_equal(basis, before)
 
 

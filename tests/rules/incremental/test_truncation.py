@@ -48,13 +48,15 @@ def test_the_bounds_on_the_largest_eigenvalues(values: np.ndarray, k: int, seed:
     bound = largest_sum(gram, k)
     assert np.sort(values)[::-1][:k].sum() <= bound * (1 + 1e-6) + 1e-4
     assert bound <= values.sum() * (1 + 1e-12)
-    assert values.max() <= largest(gram) * (1 + 1e-6) + 1e-4
+    assert values.max() <= largest(gram) * (1 + 1e-12) + 1e-9
+    assert largest(gram) <= len(values) ** (1 / 8) * values.max() * (1 + 1e-5) + 1e-9
 
 
 def test_the_bounds_are_exact_for_two_levels_and_for_one_direction() -> None:
     np.testing.assert_allclose(largest_sum(with_eigenvalues([5.0, 5, 1, 1, 1]), 2), 10)
     np.testing.assert_allclose(largest_sum(with_eigenvalues([0.5] * 100), 30), 15)
-    np.testing.assert_allclose(largest(with_eigenvalues([3.0, 0, 0, 0])), 3)
+    np.testing.assert_allclose(largest(with_eigenvalues([3.0, 0, 0, 0])), 3, rtol=1e-6)
+    assert largest(with_eigenvalues([3.0, 0, 0, 0])) >= 3
 
 
 def test_bounds_of_numbers_whose_squares_overflow() -> None:

@@ -1,0 +1,196 @@
+"""Steps of bytes by exact products against their definition in float64, and against numpy's SVD."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from dpca.kernels import integer_products
+from dpca.rules.incremental import rows as rows_of_steps
+from dpca.rules.incremental.incremental_svd import IncrementalSVD
+from dpca.rules.incremental.nystrom import absorb
+from dpca.rules.incremental.rows import ByteRows, exact_kernel
+
+pytestmark = pytest.mark.skipif(integer_products.INSTRUCTION is None, reason="no dot-product instruction here")
+DTYPES = ("uint8", "int8", "bool")
+
+
+def bytes_of(dtype: str, n: int, d: int, rng: np.random.Generator, dark: bool = False) -> np.ndarray:
+    """Samples with a few strong directions, a drift of the mean, and noise; dark ones are near the least value."""
+    strong = (rng.normal(size=(n, 8)) * 0.8 ** np.arange(8)) @ rng.normal(size=(8, d))
+    x = 12 * strong + 4 * rng.normal(size=(n, d)) + np.linspace(0, 20, n)[:, None] + rng.normal(size=d) * 10
+    if dtype == "bool":
+        return x > x.mean()
+    info = np.iinfo(dtype)
+    middle = info.min + (10 if dark else 110)
+    return np.clip(np.rint(x + middle), info.min, info.max).astype(dtype)
+
+
+def orthonormal(q: int, d: int, rng: np.random.Generator) -> np.ndarray:
+    return np.linalg.qr(rng.normal(size=(d, q)))[0].T.astype(np.float32)
+
+
+shapes = given(
+    st.sampled_from(DTYPES),
+    st.integers(1, 12),
+    st.integers(1, 450),
+    st.integers(12, 90),
+    st.integers(0, 99),
+    st.booleans(),
+)
+
+
+@shapes
+@settings(deadline=None, max_examples=60)
+def test_products_and_image_are_their_definitions(
+    dtype: str, q: int, n: int, d: int, seed: int, centered: bool
+) -> None:
+    rng = np.random.default_rng(seed)
+    batch, basis = bytes_of(dtype, n, d, rng, dark=seed % 2 == 0), orthonormal(q, d, rng)
+    mean = batch.astype(float).mean(axis=0) + rng.normal(size=d) if centered else None
+    before = float(rng.integers(1, 900))
+    rows = ByteRows(batch, mean, before, q, integer_products)
+    cross, grams = rows.products(basis)
+    wanted = np.zeros(d)
+    if mean is not None:
+        pull = 1 - np.sqrt(before / (before + n))
+        wanted = (1 - pull) * mean + pull * batch.astype(float).mean(axis=0)
+    # The point is a multiple of a step: a 32639th of its largest distance from the middle of the range.
+    middle = {"uint8": 128, "int8": 0, "bool": 0}[dtype]
+    point = rows._point + middle
+    assert np.abs(point - wanted).max() <= np.abs(wanted - middle).max() / 32639 / 2 * (1 + 1e-9)
+    x = batch.astype(float) - point
+    square = (x**2).sum()
+    for first, gram in zip(range(0, n, 192), grams, strict=True):
+        some = x[first : first + 192]
+        np.testing.assert_allclose(gram, some @ some.T, rtol=1e-12, atol=1e-8)
+    np.testing.assert_allclose(rows.added, square, rtol=1e-12, atol=1e-8)
+    apart = np.linalg.norm(cross - x @ basis.T.astype(float))
+    assert apart <= rows.error * np.sqrt(q * square) + 1e-9
+    assert rows.error < 5e-3
+    energy, scale = np.sort(rng.random(q) * 1e4)[::-1], rng.random(q) * 1e-3
+    image, products = rows.image(basis, energy, scale)
+    expected = scale[:, None] * (energy[:, None] * basis.astype(float) + cross.T @ x)
+    bound = scale * (rows.image_error * np.sqrt((cross**2).sum(axis=0) * square) + 4 * 2.0**-24 * energy)
+    assert (np.linalg.norm(image - expected, axis=1) <= bound + 1e-12).all()
+    np.testing.assert_allclose(products, expected @ expected.T, rtol=1e-4, atol=1e-5 * np.abs(products).max())
+
+
+@shapes
+@settings(deadline=None, max_examples=60)
+def test_a_step_keeps_the_projection_that_it_states(dtype: str, q: int, n: int, d: int, seed: int, first: bool) -> None:
+    """L^T P L for the rounded coefficients, and a bound on what is discarded; also of the first samples."""
+    rng = np.random.default_rng(seed)
+    batch, k = bytes_of(dtype, n, d, rng), (q + 1) // 2
+    basis, energy = np.zeros((q, d), np.float32), np.zeros(q)
+    if not first:
+        x = bytes_of(dtype, 2000, d, rng).astype(float)
+        values, vectors = np.linalg.eigh((x - x.mean(axis=0)).T @ (x - x.mean(axis=0)))
+        basis, energy = vectors[:, : -q - 1 : -1].T.astype(np.float32), 20 * values[: -q - 1 : -1]
+    old, before = basis.astype(float).copy(), np.zeros(d)
+    rows = ByteRows(batch, before, 0.0 if first else 1e4, q, integer_products)
+    step = absorb(basis, energy, rows, k)
+    if step is None:
+        np.testing.assert_array_equal(basis, old)
+        return
+    x = batch.astype(float) - (rows._point + {"uint8": 128, "int8": 0, "bool": 0}[dtype])
+    stack = np.concatenate([np.sqrt(energy)[: len(step.energy) if first else q, None] * old[: len(rows._steps)], x])
+    coefficients = np.concatenate(
+        [np.diag(np.sqrt(energy))[: len(rows._steps), : len(rows._steps)], rows._wide * rows._steps]
+    )
+    if first:
+        stack, coefficients = x, rows._wide * rows._steps
+    span = np.linalg.qr(coefficients)[0]
+    kept = stack.T @ span @ span.T @ stack
+    m, total = len(step.energy), (stack**2).sum()
+    found = (basis[:m].T.astype(float) * step.energy) @ basis[:m]
+    assert np.linalg.norm(found - kept, "nuc") <= step.slack + step.discarded * (m < len(rows._steps)) + 1e-4 * total
+    left = np.linalg.eigvalsh(stack.T @ stack - found)[::-1]
+    assert step.discarded + step.slack >= left[:k].sum() - 1e-7 * total
+    assert step.largest + step.slack >= left[0] - 1e-7 * total
+
+
+@pytest.fixture
+def always(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(rows_of_steps, "_PAYS_FROM", 0)
+
+
+@pytest.mark.usefixtures("always")
+@given(st.data())
+@settings(deadline=None, max_examples=40, suppress_health_check=[])
+def test_bounds_of_streams_of_bytes_hold(data: st.DataObject) -> None:
+    """Any batches and tree of merges, of parts that may have nothing in common."""
+    d, rng = data.draw(st.integers(10, 60), label="d"), np.random.default_rng(data.draw(st.integers(0, 999)))
+    k, dtype = data.draw(st.integers(1, 4), label="k"), data.draw(st.sampled_from(DTYPES), label="dtype")
+    center = data.draw(st.booleans(), label="center")
+    rule = IncrementalSVD(k, oversampling=data.draw(st.integers(0, 5)), center=center, wide=True)
+    states, parts = [], []
+    for _ in range(data.draw(st.integers(1, 3), label="parts")):
+        n = data.draw(st.integers(1, 1500), label="n")
+        x = bytes_of(dtype, n, d, rng, dark=data.draw(st.booleans(), label="dark"))
+        rows, state = data.draw(st.sampled_from([40, 300, 4096]), label="rows"), rule.init(d, x.dtype)
+        for start in range(0, n, rows):
+            rule.update(state, x[start : start + rows])
+        states.append(state)
+        parts.append(x)
+    while len(states) > 1:
+        states[:2] = [rule.merge(*states[:2])]
+    whole = np.concatenate(parts).astype(float)
+    if len(whole) < 2:
+        return
+    found, mean = rule.finish(states[0]), whole.mean(axis=0) * center
+    np.testing.assert_allclose(found["mean"], mean, atol=1e-4)
+    covariance = (whole - mean).T @ (whole - mean) / (len(whole) - 1)
+    values = np.linalg.eigvalsh(covariance)[::-1]
+    room = 1e-6 * np.trace(covariance)
+    captured = np.trace(found["components"] @ covariance @ found["components"].T)
+    np.testing.assert_allclose(found["total_variance"], np.trace(covariance), rtol=1e-5)
+    assert found["explained_variance"].sum() <= captured + room
+    assert found["captured_bound"] * values[:k].sum() <= captured + room
+    apart = np.eye(d) - found["directions"].T @ found["directions"]
+    assert np.linalg.eigvalsh(apart @ covariance @ apart)[-1] <= found["outside"] + room
+
+
+@pytest.mark.parametrize("center", [True, False])
+@pytest.mark.parametrize("dtype", ["uint8", "int8"])
+@pytest.mark.usefixtures("always")
+def test_components_are_those_of_numpy(dtype: str, center: bool) -> None:
+    x = bytes_of(dtype, 6000, 150, np.random.default_rng(0), dark=True)
+    rule = IncrementalSVD(4, oversampling=20, center=center)
+    state = rule.init(150, x.dtype)
+    for start in range(0, len(x), 4096):
+        rule.update(state, x[start : start + 4096])
+    assert state.arrays["energy"].all()
+    found, values = rule.finish(state), x.astype(float)
+    values -= values.mean(axis=0) * center
+    singular, right = np.linalg.svd(values, full_matrices=False)[1:]
+    np.testing.assert_allclose(found["explained_variance"], singular[:4] ** 2 / (len(x) - 1), rtol=1e-5)
+    np.testing.assert_allclose(np.abs(np.sum(found["components"] * right[:4], axis=1)), 1, atol=1e-5)
+    assert found["captured_bound"] > 0.9
+
+
+def test_which_rows_have_exact_products(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The size of a batch and its dtype decide, and no history of the process."""
+    from dpca.rules.base.state import ALL
+
+    large = np.zeros((1000, 4000), np.uint8)
+    assert exact_kernel(large, 30, ALL) is integer_products
+    assert exact_kernel(large, 20, ALL) is None
+    assert exact_kernel(large.astype(np.uint16), 30, ALL) is None
+    assert exact_kernel(large.astype(np.float32), 30, ALL) is None
+    assert exact_kernel(large.T, 30, ALL) is None
+
+
+@pytest.mark.usefixtures("always")
+def test_equal_samples_and_few_distinct_ones() -> None:
+    rule = IncrementalSVD(3, oversampling=5)
+    for x in (
+        np.full((300, 40), 7, np.uint8),
+        np.repeat(bytes_of("uint8", 2, 40, np.random.default_rng(1)), 200, axis=0),
+    ):
+        state = rule.init(40, x.dtype)
+        rule.update(state, x)
+        found, values = rule.finish(state), np.cov(x.astype(float), rowvar=False)
+        np.testing.assert_allclose(found["explained_variance"].sum(), np.trace(values), rtol=1e-6, atol=1e-9)
