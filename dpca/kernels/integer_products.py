@@ -305,7 +305,7 @@ def combine(sums: Array, gains: Array, offsets: Array, point: Array, sizes: Arra
 
 
 def add_gram(block: Array, cross: Array, total: Array) -> None:
-    """Add x^T x and the sum of the rows x to sums in float64, where x is ``block`` minus `center`.
+    """Add x^T x and the sum of the rows x to sums in float64, where x is ``block`` minus its center, `center_of_range`.
 
     Parameters
     ----------
@@ -361,14 +361,14 @@ class WideColumns:
         self._tile = np.empty((_ROWS, _COLUMNS), np.int32)
 
     def add_combined(self, block: Array, out: Array) -> None:
-        """Add the products of the columns with those of ``block`` minus its `center`, (n, c) bytes, to ``out`` (m, c)."""
+        """Add the products of the columns with those of x to ``out`` (m, c); x is ``block`` (n, c) minus its center."""
         sums = np.empty(block.shape[1], np.int32)
         flips = np.full(2, _TOP_BITS if block.dtype.kind == "u" else 0, np.uint32)
         pack(block.view(np.uint8), flips, self._room(block.shape[1]), sums)
         add_mixed(self._packed, self._m, self._first, self._words, self._start, self._tile, out)
 
     def add_projected(self, block: Array, out: Array, grams: Sequence[Array]) -> None:
-        """Add the products of the columns with the rows of ``block`` minus its `center`, (r, n) bytes, to ``out`` (m, r).
+        """Add the products of the columns with the rows of x to ``out`` (m, r); x is ``block`` (r, n) minus its center.
 
         Adds the products of the rows among themselves to the lower triangles of ``grams``. Each has the next rows, as
         many as a multiple of `GROUP`, except for the last one.

@@ -50,7 +50,7 @@ class StreamingParameters:
         "The update rule of components of whole samples, for example incremental-svd, close to exact after one pass "
         "over samples in any order. It is a name, or an object of `dpca.rules` with its own options, such as "
         "``Oja(schedule=Harmonic(1.0))``. The estimator sets the ``n_components``, ``center`` and ``seed`` of that "
-        'object. "auto" selects "covariance" for samples of few attributes (more for 8-bit samples) and '
+        'object. "auto" selects "covariance" for samples of few attributes and '
         '"incremental-svd" for others, see `dpca.models.streaming.streaming_methods.default_method`. "covariance" is '
         'exact; "incremental-svd" is that of Brand 2002 and Ross et al. 2008. These two support merging: segments are '
         f"folded in parallel. The others are sequential rules, described in `dpca.rules`: {_SEQUENTIAL}. They assume "

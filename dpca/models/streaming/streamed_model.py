@@ -22,7 +22,7 @@ from dpca.models.base.callbacks import EVERY, Progress, checked_budgets, positiv
 from dpca.models.base.labelled import Labels, samples_to_fit
 from dpca.models.base.linear_model import LinearModel
 from dpca.models.base.parameters import are_ordinary, check_parameters, check_states_fit
-from dpca.models.base.passes import Passes, run_of_fit
+from dpca.models.base.passes import run_of_fit
 from dpca.models.base.samples import magnitude, varied_source
 from dpca.models.base.store import StoreContents, StoredModel
 from dpca.models.streaming.iterating import iterate
@@ -60,8 +60,8 @@ class StreamedModel(LinearModel):
         """Return the rule, with its batches, for n samples of d attributes, or for any number (None)."""
 
     @abstractmethod
-    def _method(self, d: int, source: Source | None = None, room: int = 0) -> str | StreamingRule:
-        """Return the method for samples of ``d`` attributes, or for those of a source in ``room`` bytes of memory."""
+    def _method(self, d: int) -> str | StreamingRule:
+        """Return the method for samples of ``d`` attributes."""
 
     @abstractmethod
     def _set_results(
@@ -322,7 +322,7 @@ class StreamedModel(LinearModel):
         source = self._stream_of(X, run)
         shape, d = tuple(source.shape[1:]), math.prod(source.shape[1:])
         if fresh:
-            method = self._method(d, source, Passes(source, run).budget)
+            method = self._method(d)
             self._begin(method, d, source.dtype, self._seed())
             self.method_, self.sample_shape_ = method_name(method), shape
             self._labels, self._key = labels, key

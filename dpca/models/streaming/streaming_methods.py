@@ -9,7 +9,6 @@ from typing import Any
 
 import numpy as np
 
-from dpca.kernels.algebra import integers
 from dpca.parameters.streaming import AUTO, RULE_CLASSES
 from dpca.representation.base import array_digest
 from dpca.rules.base.basis import StreamingRule
@@ -24,13 +23,8 @@ from dpca.storage.given_numbers import whole_number
 
 # Values of options of rules that are not plain values.
 _OBJECTS: dict[str, Any] = {**SCHEDULES, Gains.__name__: Gains}
-# The eigenproblem of a covariance of this size takes a few seconds, and of bytes it may be larger.
-_LARGEST_COVARIANCE, _LARGEST_OF_BYTES = 4096, 8192
-# Bytes of each entry of the covariance: the state, a product, and the eigensolver's copy and work space.
-_COVARIANCE_BYTES = 24
-# Products of bytes in the time of an operation of "incremental-svd", and in that of an operation of the eigenproblem of
-# a covariance, d^3 of them. Measured at d = 3,072 on an AMD EPYC of family 25, model 17.
-_BYTES_AN_OPERATION, _BYTES_AN_EIGEN = 8.5, 10
+# The eigenproblem of a covariance of this size takes a few seconds.
+_LARGEST_COVARIANCE = 4096
 _BATCH_BYTES, _FEWEST_SAMPLES = 2**28, 100
 # Small batches are read together: at most this number of samples, and this number of bytes.
 _AT_ONCE, _BYTES_AT_ONCE = 256, 2**25
@@ -59,31 +53,18 @@ def method_name(method: str | StreamingRule) -> str:
     return method if isinstance(method, str) else type(method).__name__
 
 
-def default_method(
-    k: int, n_features: int, options: Mapping[str, Any], of_bytes: bool = False, n_samples: int = 0, room: int = 0
-) -> str:
+def default_method(k: int, n_features: int, options: Mapping[str, Any]) -> str:
     """Return the default method for ``k`` components of d = ``n_features`` attributes.
 
     This is "covariance" up to d = 8 q + 400 and at most 4,096, with the q directions that "incremental-svd" keeps. For
     larger d, or if ``options`` of that rule are given, it is "incremental-svd". A sample costs d^2 operations by
     "covariance" and d (4 q + 200) by "incremental-svd", which multiplies smaller matrices at half the speed. In
     float32 on one thread, the measured times are equal at d = 1,050 for q = 65, 1,300 for 110, 2,000 for 200 and above
-    3,072 for 400.
-
-    For 8-bit samples it is "covariance" up to d = 8,192, if the processor multiplies bytes as integers
-    (`dpca.kernels.integer_products`), the covariance fits into ``room`` bytes, and the lower cost of all samples
-    outweighs that of the eigenproblem. At d = 3,072 and q = 110 this takes 39,853 samples: each costs 25 instead of 42
-    microseconds, and the eigenproblems, merges and copies .8 s.
+    3,072 for 400. Exact products of bytes make both faster by similar factors.
     """
-    if any(value is not None for value in options.values()):
-        return "incremental-svd"
-    operations = 4 * (k + IncrementalSVD.oversampling) + 200
-    if n_features <= min(2 * operations, _LARGEST_COVARIANCE):
-        return "covariance"
-    saved = n_samples * (_BYTES_AN_OPERATION * operations - n_features)
-    fits = n_features <= _LARGEST_OF_BYTES and _COVARIANCE_BYTES * n_features**2 <= room
-    pays = of_bytes and fits and saved >= _BYTES_AN_EIGEN * n_features**2
-    return "covariance" if pays and integers.kernel() else "incremental-svd"
+    few = n_features <= min(2 * (4 * (k + IncrementalSVD.oversampling) + 200), _LARGEST_COVARIANCE)
+    given = any(value is not None for value in options.values())
+    return "covariance" if few and not given else "incremental-svd"
 
 
 @dataclass(frozen=True)

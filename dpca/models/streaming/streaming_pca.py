@@ -133,7 +133,7 @@ class StreamingPCA(StreamingParameters, StreamedModel):
         shape, seed = tuple(source.shape[1:]), self._seed()
         stream = shuffle(source, seed) if self.shuffle else source
         first, whole = Passes(stream, run, callbacks=callbacks), Whole(shape)
-        method = self._method(math.prod(shape), source, first.budget)
+        method = self._method(math.prod(shape))
         rule = self._rule(method, math.prod(shape), source.shape[0], seed)
         self.method_ = method_name(method)
         if self.keep_state:
@@ -246,7 +246,7 @@ class StreamingPCA(StreamingParameters, StreamedModel):
     def _options(self) -> dict[str, Any]:
         return {"oversampling": self.oversampling, "forgetting": self.forgetting}
 
-    def _method(self, d: int, source: Source | None = None, room: int = 0) -> str | StreamingRule:
+    def _method(self, d: int) -> str | StreamingRule:
         if self.track_scores and self.method not in (AUTO, "incremental-svd"):
             raise DataError(
                 f"track_scores=True requires method='incremental-svd', not {method_name(self.method)}: omit one of them"
@@ -254,15 +254,13 @@ class StreamingPCA(StreamingParameters, StreamedModel):
         if self.method != AUTO or self.track_scores:
             return "incremental-svd" if self.track_scores else self.method
         k = d if explained_share(self.n_components) is not None else checked_rank(self.n_components, d, None)
-        if source is None:
-            return default_method(k, d, self._options())
-        return default_method(k, d, self._options(), source.dtype.itemsize == 1, source.shape[0], room)
+        return default_method(k, d, self._options())
 
     def plan_fit(self, source: Source, axes: Sequence[str], run: Run) -> tuple[Representation, bool]:
         """Plan a fit; see `Estimator.plan_fit`."""
         shape = tuple(source.shape[1:])
         run = run.limited_to(self.memory_budget)
-        method = self._method(math.prod(shape), source, Passes(source, run).budget)
+        method = self._method(math.prod(shape))
         work, scheme = executed(self._rule(method, math.prod(shape), source.shape[0], 0), self, run)
         stream, whole = shuffle(source, 0) if self.shuffle else source, Whole(shape)
         try:

@@ -66,14 +66,13 @@ class IncrementalSVD(StreamingRule):
 
     Notes
     -----
-    Products of attributes are float32 (float64 for float64 input). Everything of size q is float64. Directions with
-    less than about 1e-6 of the variance of a batch are lost in the rounding of float32. They count as discarded.
-    A step of B rows costs (4 q + 200) B d + 3 q^2 d operations. A stack of B rows costs
-    2 d (q B + B^2 / 2 + q (q + B)) operations and an eigenproblem of size q + B. The first batch is a single stack of
-    up to 1,024 rows, but at most max(d, 2 q) rows. The result is exact up to this number of samples. The state has q
-    (d + 1)
-    numbers. If batches are arrays on an accelerator, the basis and the mean move there. LAPACK processes everything of
-    size q.
+    Products of attributes are float32 (float64 for float64 input), or exact for many bytes, see
+    `dpca.rules.incremental.rows.ByteRows`. Everything of size q is float64. Directions with less than about 1e-6 of the
+    variance of a batch are lost in the rounding of float32. They count as discarded. A step of B rows costs
+    (4 q + 200) B d + 3 q^2 d operations. A stack of B rows costs 2 d (q B + B^2 / 2 + q (q + B)) operations and an
+    eigenproblem of size q + B. The first batch is a single stack of up to 1,024 rows, but at most max(d, 2 q) rows. The
+    result is exact up to this number of samples. The state has q (d + 1) numbers. If batches are arrays on an
+    accelerator, the basis and the mean move there. LAPACK processes everything of size q.
 
     Results of ``finish``: those of `StreamingRule` and a certificate, float64. ``kept_energy`` () is the part of
     ``total_variance`` in all q directions. The captured variance is at least ``captured_bound`` () times that of the

@@ -20,7 +20,7 @@ from dpca.rules.incremental.truncation import largest, largest_sum, truncate
 
 #: Columns of one product. Longer sums are accumulated in float64, and a block of the rows stays in the cache.
 COLUMNS = 2048
-#: Rows of a group. The Gram matrix of a group bounds its discarded part. Larger groups have tighter bounds at more cost.
+#: Rows of a group. The Gram matrix of a group bounds its discarded part. Larger groups: tighter bounds at more cost.
 GROUP = 200
 # Smallest distance of a row of the image, scaled to length 1 in K, from the span of the previous rows.
 _NEAREST = 0.05
@@ -32,7 +32,7 @@ class StepRows(Protocol):
     """Rows X (n, d): weighted samples minus a point, such that their scatter about 0 is what a step adds."""
 
     added: float
-    """Sum of squares of X. Set by `products` and `leading`."""
+    """Sum of squares of X. Set by `coefficients`."""
     squares: float
     """Sum of squares in bounds of rounding errors."""
     error: float
@@ -40,14 +40,10 @@ class StepRows(Protocol):
     image_error: float
     """Relative error of the products of C and X."""
 
-    def products(self, basis: Array) -> tuple[Array, list[Array]]:
-        """Return C (n, q) for the basis V, and the Gram matrices of groups of successive rows, float64."""
+    def coefficients(self, basis: Array, energy: Array, n_counted: int) -> tuple[Array, float, float]:
+        """Return C (n, q), float64, and bounds on the eigenvalues of the scatter of X - C V.
 
-    def leading(self, n_counted: int) -> tuple[Array, float, float]:
-        """Return C for the first samples: leading left singular vectors times singular values.
-
-        The other results bound the sum of the ``n_counted`` largest eigenvalues of the remaining scatter, and the
-        largest.
+        The bounds are on the sum of the ``n_counted`` largest eigenvalues, and on the largest.
         """
 
     def image(self, basis: Array, energy: Array, scale: Array) -> tuple[Array, Array]:
@@ -116,7 +112,7 @@ def absorb(
     blocks of 2,048 columns.
     """
     known = bool(energy.any())
-    cross, outside, strongest = _coefficients(basis, energy, rows, n_counted) if known else rows.leading(n_counted)
+    cross, beyond, strongest = rows.coefficients(basis, energy, n_counted)
     energy, added = energy[: cross.shape[1]], rows.added
     accurate = SMALL < added < math.inf and (not known or strongest <= energy[n_counted - 1])
     factor = over.once(lambda: _factored(cross, energy) if accurate else None)
@@ -139,20 +135,19 @@ def absorb(
         basis[: len(values), columns] = linalg.workspace_product("turned", turn, image[:, columns])
     basis[len(values) :, :] = 0
     left = max(float(energy.sum()) + added - float(values.sum()), 0.0) + slack + len(energy) * (skew + skewed)
-    discarded, most = min(outside + below + off, left), min(strongest + least + off, left)
+    discarded, most = min(beyond + below + off, left), min(strongest + least + off, left)
     return Step(values, added, discarded, most, slack, skewed)
 
 
-def _coefficients(basis: Array, energy: Array, rows: StepRows, k: int) -> tuple[Array, float, float]:
-    """Return C, and bounds on the sum of the k largest eigenvalues of the scatter of X - C V, and on the largest."""
-    cross, grams = rows.products(basis)
+def outside(cross: Array, grams: list[Array], k: int) -> tuple[float, float]:
+    """Return the bounds of `StepRows.coefficients` for C and the Gram matrices of successive rows; changes these."""
     first = 0
     for gram in grams:
         some = cross[first : first + len(gram)]
         gram -= some @ some.T
         first += len(gram)
     strongest = sum(min(largest_sum(gram, 1), largest(gram)) for gram in grams)
-    return cross, sum(largest_sum(gram, k) for gram in grams), strongest
+    return sum(largest_sum(gram, k) for gram in grams), strongest
 
 
 class _Factor(NamedTuple):

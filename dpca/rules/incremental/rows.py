@@ -1,4 +1,4 @@
-"""Rows that a step of `dpca.rules.incremental.nystrom` adds: floats of any array library, or bytes by exact products."""
+"""Rows that a step of `dpca.rules.incremental.nystrom` adds: floats of any library, or bytes by exact products."""
 
 from __future__ import annotations
 
@@ -10,13 +10,13 @@ import numpy as np
 from numpy.typing import DTypeLike
 
 from dpca.kernels.algebra import integers, linalg
-from dpca.kernels.algebra.namespace import beside, cast, dtype_of, is_numpy, namespace, to_numpy
+from dpca.kernels.algebra.namespace import beside, cast, is_numpy, namespace, to_numpy
 from dpca.kernels.algebra.rounding import eigen_error, gamma, unit_roundoff
 from dpca.kernels.algebra.types import Array, blocks
 from dpca.rules.base.state import ALL, AttributeBlocks
 from dpca.rules.base.turning import length
 from dpca.rules.certificates import certificate
-from dpca.rules.incremental.nystrom import COLUMNS, GROUP
+from dpca.rules.incremental.nystrom import COLUMNS, GROUP, outside
 from dpca.rules.incremental.truncation import truncate
 
 # Fewer multiplications take less time than the parts of a step that do not depend on their number.
@@ -61,7 +61,13 @@ class FloatRows:
         self.error = gamma(min(over.whole(batch.shape[1]), COLUMNS) + 3, u)
         self.image_error = 2 * gamma(batch.shape[0] + 6, u)
 
+    def coefficients(self, basis: Array, energy: Array, n_counted: int) -> tuple[Array, float, float]:
+        """See `StepRows`."""
+        cross, grams = self.products(basis)
+        return cross, *outside(cross, grams, n_counted)
+
     def products(self, basis: Array) -> tuple[Array, list[Array]]:
+        """Return C for the basis V, and the Gram matrices of groups of successive rows, float64."""
         (n, d), xp, dtype, weights, pull = (
             self._batch.shape,
             namespace(self._batch),
@@ -100,10 +106,8 @@ class FloatRows:
         self._cross, self._moved = cross, moved
         return cross, grams
 
-    def leading(self, n_counted: int) -> tuple[Array, float, float]:
-        raise NotImplementedError("first samples of floats are stacked")
-
     def image(self, basis: Array, energy: Array, scale: Array) -> tuple[Array, Array]:
+        """See `StepRows`."""
         batch, dtype = self._batch, self._dtype
         xp, gains = namespace(batch), (scale * self._cross * np.sqrt(self._weights)[:, None]).T
         image = linalg.workspace("image", basis.shape, dtype, basis)
@@ -121,6 +125,7 @@ class FloatRows:
         return image, to_numpy(products)
 
     def add_mean(self, rounding: Array, mean: Array) -> None:
+        """See `StepRows`."""
         near, own, g = self._near, float(self._weights.sum()), gamma(len(self._weights) + 4, unit_roundoff(self._dtype))
         distance = length(self._moved, self._over)
         certificate.add_mean(rounding, (self._before, own), self._apart, distance, self.squares, g, self._pull)
@@ -171,7 +176,15 @@ class ByteRows:
         self._step, self._apart = step, self._point + center - wanted
         self.image_error = 2 * gamma(4, unit_roundoff(np.float32))
 
+    def coefficients(self, basis: Array, energy: Array, n_counted: int) -> tuple[Array, float, float]:
+        """See `StepRows`."""
+        if not energy.any():
+            return self._leading(n_counted)
+        cross, grams = self.products(basis)
+        return cross, *outside(cross, grams, n_counted)
+
     def products(self, basis: Array) -> tuple[Array, list[Array]]:
+        """Return C for the basis V, and the Gram matrices of groups of successive rows, float64."""
         kernel, (q, d), n = self._kernel, basis.shape, len(self._batch)
         steps = np.abs(basis).max(axis=1).astype(float) / kernel.MOST_WIDE
         steps[steps == 0] = 1
@@ -192,7 +205,8 @@ class ByteRows:
         exact = steps[:, None] * (sums[:q] - along[:, None])
         return self._rounded(exact.T, apart), grams
 
-    def leading(self, n_counted: int) -> tuple[Array, float, float]:
+    def _leading(self, n_counted: int) -> tuple[Array, float, float]:
+        """Return left singular vectors times singular values, rounded, and bounds on the rest of the scatter."""
         kernel, (n, d) = self._kernel, self._batch.shape
         gram, sums = np.zeros((n, n)), np.zeros((1, n))
         for columns in blocks(d, COLUMNS):
@@ -211,7 +225,8 @@ class ByteRows:
         return cross, beyond, most
 
     def image(self, basis: Array, energy: Array, scale: Array) -> tuple[Array, Array]:
-        kernel, (n, d), q = self._kernel, self._batch.shape, len(energy)
+        """See `StepRows`."""
+        kernel, d, q = self._kernel, self._batch.shape[1], len(energy)
         image, products = linalg.scratch("image", (q, d), basis.dtype), np.zeros((q, q))
         columns_of = kernel.WideColumns(self._wide, min(COLUMNS, d))
         gains = scale * self._steps
@@ -226,6 +241,7 @@ class ByteRows:
         return image, products
 
     def add_mean(self, rounding: Array, mean: Array) -> None:
+        """See `StepRows`."""
         (n, d), before = self._batch.shape, self._before
         # Means of bytes are rounded to float64 a few times.
         error = gamma(4, unit_roundoff(float)) * 256 * math.sqrt(d)
@@ -249,7 +265,7 @@ class ByteRows:
         self.squares = self.added
 
     def _rounded(self, cross: Array, apart: float) -> Array:
-        """Return C rounded to 16-bit levels. ``apart`` is the distance of the basis from the one that was multiplied."""
+        """Return C in 16-bit levels. ``apart`` is the distance of the basis from the one that was multiplied."""
         levels, self._steps = _leveled(cross.T, self._kernel.MOST_WIDE)
         self._wide = np.ascontiguousarray(levels.T)
         rounded = self._wide * self._steps

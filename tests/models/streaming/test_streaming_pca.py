@@ -12,7 +12,6 @@ import zarr
 from sklearn.decomposition import PCA
 
 from dpca import StreamingPCA
-from dpca.kernels.algebra import integers
 from dpca.models import OrderWarning
 from dpca.models.streaming.streaming_methods import default_method, rule_class
 from dpca.parameters.streaming import RULE_CLASSES
@@ -159,30 +158,6 @@ def test_the_method_that_is_chosen() -> None:
     assert default_method(1000, 4097, none) == "incremental-svd"
     for name, value in (("oversampling", 0), ("forgetting", 1.0)):
         assert default_method(5, 10, {**none, name: value}) == "incremental-svd"
-    # 50 components save 8.5 (4 x 110 + 200) - 3072 = 2368 products a sample; the eigenproblem costs 10 x 3072^2.
-    plenty = {"of_bytes": True, "n_samples": 39_853, "room": 24 * 3072**2}
-    whole = "covariance" if integers.kernel() else "incremental-svd"
-    assert default_method(50, 3072, none, **plenty) == whole
-    for less in ({"of_bytes": False}, {"n_samples": 39_852}, {"room": 24 * 3072**2 - 1}):
-        assert default_method(50, 3072, none, **{**plenty, **less}) == "incremental-svd"
-    assert default_method(500, 8192, none, of_bytes=True, n_samples=10**6, room=10**12) == whole
-    assert default_method(500, 8193, none, of_bytes=True, n_samples=10**6, room=10**12) == "incremental-svd"
-    assert default_method(5, 8000, none, of_bytes=True, n_samples=10**9, room=10**12) == "incremental-svd"
-
-
-@pytest.mark.skipif(not integers.kernel(), reason="bytes are multiplied as floats here")
-def test_bytes_are_fitted_exactly_where_there_is_room(tmp_path: Path) -> None:
-    rows = np.random.default_rng(0).integers(0, 256, (3000, 921), np.uint8)
-    rows[:, :3] = rows[:, :1]  # variance 3 times that of the others, in one direction
-    model = StreamingPCA(1, keep_state=True).fit(rows)
-    assert model.method_ == "covariance"
-    model.save(tmp_path / "m")
-    # What was chosen once stays for the state that was kept: partial_fit alone would choose otherwise.
-    assert StreamingPCA(1).partial_fit(rows[:50]).method_ == "incremental-svd"
-    again = StreamingPCA.load(tmp_path / "m").partial_fit(rows[:50])
-    assert again.method_ == "covariance"
-    exact = np.linalg.eigvalsh(np.cov(np.concatenate([rows, rows[:50]]).T))[-1]
-    np.testing.assert_allclose(again.explained_variance_, [exact], rtol=1e-8)
 
 
 def test_batches_of_any_size_and_merging(images: np.ndarray, exact: PCA) -> None:

@@ -166,8 +166,8 @@ def test_components_are_those_of_numpy(dtype: str, center: bool) -> None:
     found, values = rule.finish(state), x.astype(float)
     values -= values.mean(axis=0) * center
     singular, right = np.linalg.svd(values, full_matrices=False)[1:]
-    np.testing.assert_allclose(found["explained_variance"], singular[:4] ** 2 / (len(x) - 1), rtol=1e-5)
-    np.testing.assert_allclose(np.abs(np.sum(found["components"] * right[:4], axis=1)), 1, atol=1e-5)
+    np.testing.assert_allclose(found["explained_variance"], singular[:4] ** 2 / (len(x) - 1), rtol=1e-4)
+    np.testing.assert_allclose(np.abs(np.sum(found["components"] * right[:4], axis=1)), 1, atol=1e-4)
     assert found["captured_bound"] > 0.9
 
 
