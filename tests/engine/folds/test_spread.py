@@ -149,8 +149,8 @@ def test_large_batches_take_the_step_without_the_gram_matrix(monkeypatch: pytest
     taken: list[bool] = []
     step = IncrementalSVD._nystrom_step
 
-    def counted(self: Any, state: Any, batch: Any) -> bool:
-        taken.append(step(self, state, batch))
+    def counted(self: Any, state: Any, batch: Any, kernel: Any) -> bool:
+        taken.append(step(self, state, batch, kernel))
         return taken[-1]
 
     monkeypatch.setattr(IncrementalSVD, "_nystrom_step", counted)

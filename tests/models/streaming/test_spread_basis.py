@@ -62,11 +62,11 @@ def spread_run(store: Any, share: float = 0.8, **options: Any) -> Run:
     return Run(threads=2, memory=int(share * least_memory(store, **options)))
 
 
-def assert_alike(model: StreamingPCA, other: StreamingPCA) -> None:
+def assert_alike(model: StreamingPCA, other: StreamingPCA, bound: float = 2e-4) -> None:
     for name in ("explained_variance_", "explained_variance_ratio_", "singular_values_", "total_variance_"):
         np.testing.assert_allclose(getattr(model, name), getattr(other, name), rtol=1e-5)
+    np.testing.assert_allclose(model.captured_bound_, other.captured_bound_, atol=bound)
     for name in (
-        "captured_bound_",
         "captured_estimate_",
         "captured_estimate_error_",
         "angle_moved_",
@@ -107,7 +107,8 @@ def test_arrays_of_other_types(x: np.ndarray, dtype: str) -> None:
     model = StreamingPCA(**OPTIONS).fit(values, run=spread_run(values, 0.85))
     assert NOTE in model.fit_report_.note
     assert model.components_.dtype == expected.components_.dtype
-    assert_alike(model, expected)
+    # In one task, products of bytes are exact, and the bound is higher.
+    assert_alike(model, expected, 5e-4 if dtype == "u1" else 2e-4)
 
 
 def test_callbacks_and_budgets(store: str) -> None:
