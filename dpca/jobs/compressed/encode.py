@@ -17,8 +17,7 @@ from dpca.engine.sources.source import as_source
 from dpca.engine.sources.tiled import TiledStack
 from dpca.jobs.base.input_stack import KEPT_STACK, compressed_bytes
 from dpca.jobs.base.stages import NOTHING, StageCost, stopwatch
-from dpca.jobs.compressed.encode_memory import check_encode_memory
-from dpca.jobs.compressed.encode_tiles import measure_tiles
+from dpca.jobs.compressed.encode_tiles import check_encoding, measure_tiles
 from dpca.jobs.compressed.encode_trials import Trials, cell_components
 from dpca.jobs.compressed.encode_write import PLAN, EncodeJob, stored_plan, write_codes
 from dpca.jobs.scores.score_write import write_quality
@@ -147,7 +146,7 @@ def fill_codes(
     """
     cost = stopwatch()
     # Before whole samples are read to choose the step.
-    check_encode_memory(as_source(stack), run.task_bytes(), promised=wanted.is_error_bound)
+    check_encoding(as_source(stack), stack.axes, run.task_bytes(), promised=wanted.is_error_bound)
     fitted, content = cell_model_for(stack, model), model_fingerprint(model)
     stated = {**facts, **stated_facts(stack, fitted.grid_, wanted), "model": content}
     aim, peak, reached = wanted, 0, ""

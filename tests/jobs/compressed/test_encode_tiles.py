@@ -17,7 +17,7 @@ from dpca.cli import main
 from dpca.engine.folds.plan import TASK_OVERHEAD, Outline, PlanError
 from dpca.engine.sources.source import as_source
 from dpca.engine.sources.tiled import TiledStack
-from dpca.jobs import append_store, compress
+from dpca.jobs import compress
 from dpca.jobs.base import shards
 from dpca.jobs.compressed import encode_tiles, encode_write
 from dpca.jobs.compressed.encode_memory import EncodeMemory
@@ -60,13 +60,18 @@ def compressed(folder: Path, goal: dict[str, float], run: Run = Run(), **setting
     return store
 
 
+@pytest.mark.parametrize("breaks", [(), (1,), (5, 6, 24)])
 @pytest.mark.parametrize(
     ("shape", "tile"), [((1, 9), (4,)), ((17, 7, 10), (3, 10)), ((33, 5, 6, 2), (2, 4, 2)), ((16, 8), (8,))]
 )
 def test_entries_and_runs_are_inverse_and_cores_cover_a_sample_once(
-    shape: tuple[int, ...], tile: tuple[int, ...]
+    shape: tuple[int, ...], tile: tuple[int, ...], breaks: tuple[int, ...]
 ) -> None:
-    tiles = Tiles(shape[0], shape[1:], tile)
+    tiles = Tiles(shape[0], shape[1:], tile, tuple(first for first in breaks if first < shape[0]))
+    for first in tiles.breaks:
+        earlier, samples = Tiles(first, shape[1:], tile, tiles.breaks[: tiles.breaks.index(first)]), np.arange(first)
+        for number in range(tiles.n_tiles):
+            np.testing.assert_array_equal(tiles.entries(number, samples), earlier.entries(number, samples))
     seen = np.zeros(shape[1:], int)
     for core, region in zip(tiles.cores, tiles.regions, strict=True):
         assert all(c <= a and b <= d and d - c == t for (a, b), (c, d), t in zip(core, region, tile, strict=True))
@@ -191,11 +196,9 @@ def test_a_value_that_is_not_finite_is_reported_with_the_number_of_its_sample(tm
     assert not (tmp_path / "out.zarr").exists()
 
 
-def test_nothing_is_appended_and_scores_are_refused(tmp_path: Path) -> None:
+def test_scores_are_refused(tmp_path: Path) -> None:
     pictures(tmp_path / "stack.zarr", (2, 157, 133))
     store = compressed(tmp_path, {"psnr": 38.0})
-    with pytest.raises(DataError, match="tiles"):
-        append_store(tmp_path / "out.zarr", open_stack(tmp_path / "stack.zarr"))
     with pytest.raises(DataError, match="tiles"):
         dpca.analysis.scores(store)
 
