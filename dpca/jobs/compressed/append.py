@@ -19,9 +19,9 @@ from dpca.engine.sources.source import Source, as_source
 from dpca.engine.sources.tiled import TiledSource, TiledStack
 from dpca.jobs.base.stages import NOTHING, StageCost, stopwatch
 from dpca.jobs.compressed.append_write import QUALITY, AppendJob, grow, what_stays, write_appended
-from dpca.jobs.compressed.encode_tiles import check_encoding, measure_tiles
+from dpca.jobs.compressed.encode_tiles import check_encoding, divided_as, measure_tiles
 from dpca.jobs.compressed.encode_write import EncodeJob
-from dpca.jobs.compressed.refit import check_original, divided_as, refit
+from dpca.jobs.compressed.refit import check_original, refit
 from dpca.jobs.scores.score_write import joined_quality, write_quality
 from dpca.kernels.algebra.types import Array
 from dpca.kernels.quality import psnr_from_mse

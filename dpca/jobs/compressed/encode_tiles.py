@@ -27,12 +27,13 @@ from dpca.jobs.scores.score_write import joined_quality, require_memory
 from dpca.kernels.algebra.linalg import release_scratch
 from dpca.kernels.algebra.types import Array, Region
 from dpca.kernels.quality import quality_bytes
-from dpca.representation.compressed.compressed import TiledCompressed, compressed_in
+from dpca.representation.compressed.compressed import Compressed, TiledCompressed, compressed_in
 from dpca.storage.arrays.arrays import open_written
 from dpca.storage.arrays.layout import boxes_of, count_spatial
 from dpca.storage.arrays.reading import root_facts
 from dpca.storage.arrays.tiles import GROUP, Tiles
 from dpca.storage.run import Run
+from dpca.storage.stack import Stack
 from dpca.storage.transaction.checkpoints import Checkpoints
 from dpca.storage.transaction.workspace import Workspace
 
@@ -150,6 +151,13 @@ def check_encoding(source: Source, axes: Sequence[str], budget: int, *, promised
         jobs = measure_jobs(source.source, tiles, axes, ("",) * 3, (0, 1))
         least = min(job.task_bytes(None, tiles, promised=promised) for job in jobs)
         require_memory(f"a tile of {math.prod(tiles.tile_shape):,} attributes", least, budget)
+
+
+def divided_as(store: Compressed, stack: Stack) -> Stack:
+    """Return a stack, in tiles of the same shape as a store if that has tiles."""
+    if not isinstance(store, TiledCompressed):
+        return stack
+    return TiledStack.of(stack, Tiles(stack.n_samples, store.tiles.sample_shape, store.tiles.tile_shape))
 
 
 def measure_tiles(

@@ -6,15 +6,14 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from dpca.codec.goal import Goal
-from dpca.engine.sources.tiled import TiledStack
 from dpca.jobs.base.stages import StageCost
 from dpca.jobs.compressed.encode import fill_codes
+from dpca.jobs.compressed.encode_tiles import divided_as
 from dpca.jobs.compressed.verify_quality import verify_quality
 from dpca.jobs.models.fit import fit_store
 from dpca.models.cells.cell_pca import CellPCA
 from dpca.report.record import report_folder
-from dpca.representation.compressed.compressed import Compressed, TiledCompressed
-from dpca.storage.arrays.tiles import Tiles
+from dpca.representation.compressed.compressed import Compressed
 from dpca.storage.errors import DataError
 from dpca.storage.ingest import ingest
 from dpca.storage.readers.arrays.zarr_array import ZarrReader
@@ -39,13 +38,6 @@ def check_original(before: Compressed, original: Stack) -> None:
     """
     if problems := verify_quality(before.path, original, sample=_TRIED):
         raise DataError(f"'{before.path}' was not made from '{original.path}' ({problems[0]}): give its original stack")
-
-
-def divided_as(before: Compressed, stack: Stack) -> Stack:
-    """Return a stack, in tiles if a store has tiles."""
-    if not isinstance(before, TiledCompressed):
-        return stack
-    return TiledStack.of(stack, Tiles(stack.n_samples, before.tiles.sample_shape, before.tiles.tile_shape))
 
 
 def refit(
