@@ -33,14 +33,19 @@ from tests.helpers.traced import traced_peak
 from tests.jobs.compressed.test_append import tree
 from tests.jobs.compressed.test_encode_tiles import FORMAT
 
-pytestmark = pytest.mark.usefixtures("_large_from_few_values")
 SHAPE, ENDS = (47, 53), (5, 21, 24)
 
 
-@pytest.fixture
-def _large_from_few_values(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(shard_plan, "LARGE_SAMPLE", 2**10)
-    monkeypatch.setattr(shard_plan, "_TILE_VALUES", [600])
+def large_from_few_values(patch: pytest.MonkeyPatch, values: int) -> None:
+    """Divide samples of a kilobyte into tiles of this many values."""
+    patch.setattr(shard_plan, "LARGE_SAMPLE", 2**10)
+    patch.setattr(shard_plan, "_TILE_VALUES", [values])
+    patch.setattr(drawing, "DPI", 20)
+
+
+@pytest.fixture(autouse=True)
+def _tiles(monkeypatch: pytest.MonkeyPatch) -> None:
+    large_from_few_values(monkeypatch, 600)
 
 
 def film(n: int, dtype: str = "u1", shape: tuple[int, ...] = SHAPE) -> np.ndarray:
@@ -60,11 +65,6 @@ def made(folder: Path, first: Stack, goal: dict[str, float], components: int = 6
     model = CellPCA(components, cell_shape=6, shared=True, random_state=0)
     compress(first, folder / "out.zarr", CompressionSettings(model, goal=goal))
     return folder / "out.zarr"
-
-
-@pytest.fixture(autouse=True)
-def _small_pictures(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(drawing, "DPI", 20)
 
 
 @pytest.mark.parametrize(
