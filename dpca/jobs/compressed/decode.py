@@ -29,7 +29,7 @@ from dpca.storage.transaction.job import Job
 from dpca.storage.transaction.workspace import Workspace, fingerprint_of
 
 # Bytes of the boxes of large samples that a task decodes: at most, and at least unless there is one box.
-_MOST, _LEAST = 2**28, 2**20
+_MOST, _LEAST = 2**27, 2**20
 
 
 @dataclass(frozen=True)
