@@ -9,11 +9,14 @@
     +------+------+  with the sample,    16 successive samples of a tile follow each other, because they may change
     |  c   |  d  *|  and may overlap     slowly, and because few samples of a region are then in few chunks
     +---*--+---*--+  those before (*)
+
+Samples that are appended later begin a new group, so that no entry moves.
 """
 
 from __future__ import annotations
 
 import math
+from bisect import bisect
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from functools import cached_property
@@ -44,11 +47,14 @@ class Tiles:
     n_samples : int
     sample_shape, tile_shape : tuple of int
         A tile is at most as long as a sample along each axis.
+    breaks : tuple of int
+        Samples that begin a new group, ascending.
     """
 
     n_samples: int
     sample_shape: tuple[int, ...]
     tile_shape: tuple[int, ...]
+    breaks: tuple[int, ...] = ()
 
     @classmethod
     def of_size(cls, shape: Sequence[int], most: int, units: Sequence[int]) -> Tiles:
@@ -82,14 +88,18 @@ class Tiles:
 
     def entries(self, tile: int, samples: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
         """Return the entries of a tile of samples with ascending numbers."""
-        first = samples // GROUP * GROUP
-        return first * self.n_tiles + tile * np.minimum(GROUP, self.n_samples - first) + samples - first
+        part = np.searchsorted(self.breaks, samples, side="right")
+        begin, end = np.array([0, *self.breaks])[part], np.array([*self.breaks, self.n_samples])[part]
+        first = begin + (samples - begin) // GROUP * GROUP
+        return first * self.n_tiles + tile * np.minimum(GROUP, end - first) + samples - first
 
     def runs(self, start: int, stop: int) -> Iterator[TileRun]:
         """Yield the runs of entries from ``start`` to ``stop``, each of one tile."""
         while start < stop:
-            first = start // (GROUP * self.n_tiles) * GROUP
-            length = min(GROUP, self.n_samples - first)
+            part = bisect(self.breaks, start // self.n_tiles)
+            begin, end = [0, *self.breaks][part], [*self.breaks, self.n_samples][part]
+            first = begin + (start - begin * self.n_tiles) // (GROUP * self.n_tiles) * GROUP
+            length = min(GROUP, end - first)
             tile, sample = divmod(start - first * self.n_tiles, length)
             count = min(length - sample, stop - start)
             yield TileRun(start, tile, (first + sample, first + sample + count))

@@ -10,7 +10,7 @@ from typing import Any
 
 import numpy as np
 
-from dpca.kernels.algebra.types import Array
+from dpca.kernels.algebra.types import Array, Region
 from dpca.models.opening import open_store
 from dpca.models.scores import Scores
 from dpca.representation.compressed.compressed import Compressed
@@ -44,10 +44,12 @@ class StoredSamples:
         Hash that changes with the content.
     unit : int
         Number of samples that are decoded together.
+    part : tuple of int or None
+        Lengths of the part of a sample that is decoded together; None if samples are decoded whole.
     read : callable
-        Returns the samples from a first one to the one behind the last, (stop - start, *sample_shape).
-    work_bytes : callable
-        Returns the memory in bytes that `read` takes for a number of samples, result included.
+        Returns a box of the samples from a first one to the one behind the last, (stop - start, *lengths).
+    read_bytes : callable
+        Returns the memory in bytes that `read` takes for a number of samples and a box, result included.
     """
 
     path: str
@@ -60,19 +62,29 @@ class StoredSamples:
     source: dict[str, Any]
     fingerprint: str
     unit: int
-    read: Callable[[int, int], Array]
-    work_bytes: Callable[[int], int]
+    part: tuple[int, ...] | None
+    read: Callable[[int, int, Region], Array]
+    read_bytes: Callable[[int, Region], int]
 
     @property
     def sample_bytes(self) -> int:
         """Decoded size of one sample in bytes."""
         return math.prod(self.shape[1:]) * self.dtype.itemsize
 
-    def rows(self, wanted: range) -> Array:
-        """Return the samples with these indices."""
+    @property
+    def whole(self) -> Region:
+        """The box of a whole sample."""
+        return tuple((0, length) for length in self.shape[1:])
+
+    def rows(self, wanted: range, region: Region) -> Array:
+        """Return a box of the samples with these indices."""
         if wanted.step == 1:
-            return self.read(wanted.start, wanted.stop)
-        return np.concatenate([self.read(i, i + 1) for i in wanted])
+            return self.read(wanted.start, wanted.stop, region)
+        return np.concatenate([self.read(i, i + 1, region) for i in wanted])
+
+    def work_bytes(self, n: int) -> int:
+        """Return the memory in bytes that `read` takes for whole samples, result included."""
+        return self.read_bytes(n, self.whole)
 
 
 def stored_samples(
@@ -105,9 +117,10 @@ def _of_compressed(store: Compressed) -> StoredSamples:
         store.coordinates,
         store.facts["source"],
         fingerprint_of(store.facts["fingerprint"], store.level),
-        store.rows,
-        lambda start, stop: store[start:stop],
-        lambda n: store.read_bytes(slice(0, n)),
+        store.chunks[0],
+        store.chunks[1:],
+        lambda start, stop, region: store.decoded(np.arange(start, stop), region),
+        lambda n, region: store.read_bytes((slice(0, n), *(slice(*ends) for ends in region))),
     )
 
 
@@ -120,7 +133,7 @@ def _of_scores(store: Scores) -> StoredSamples:
     sample = math.prod(lazy.shape[1:]) * dtype.itemsize
     read = math.prod(basis.score_shape) * store.array.dtype.itemsize
 
-    def work_bytes(n: int) -> int:
+    def read_bytes(n: int, region: Region) -> int:
         whole = math.ceil(n / unit) * unit  # Dask decodes whole chunks
         chunks = 4 * math.prod(store.array.chunks) * store.array.dtype.itemsize
         return basis.work_bytes(unit, dtype, pixels=True) + 2 * whole * sample + 2 * unit * read + chunks
@@ -136,16 +149,18 @@ def _of_scores(store: Scores) -> StoredSamples:
         facts["source"],
         fingerprint_of(facts["fingerprint"], basis.fingerprint(), store.n_components),
         unit,
-        lambda start, stop: np.asarray(lazy[start:stop].compute(scheduler="synchronous")),
-        work_bytes,
+        None,
+        lambda start, stop, region: np.asarray(
+            lazy[(slice(start, stop), *(slice(*ends) for ends in region))].compute(scheduler="synchronous")
+        ),
+        read_bytes,
     )
 
 
 def _of_stack(stack: Stack) -> StoredSamples:
-    def read(start: int, stop: int) -> Array:
-        read_into(
-            stack.samples, slice(start, stop), values := np.empty((stop - start, *stack.sample_shape), stack.dtype)
-        )
+    def read(start: int, stop: int, region: Region) -> Array:
+        values = np.empty((stop - start, *(b - a for a, b in region)), stack.dtype)
+        read_into(stack.samples, (slice(start, stop), *(slice(*ends) for ends in region)), values)
         return values
 
     chunks = math.prod(stack.samples.chunks) * stack.dtype.itemsize
@@ -160,6 +175,7 @@ def _of_stack(stack: Stack) -> StoredSamples:
         stack.source,
         stack.fingerprint,
         stack.samples.chunks[0],
+        tuple(stack.samples.chunks[1:]),
         read,
-        lambda n: n * (stack.nbytes // stack.n_samples) + 4 * chunks,
+        lambda n, region: n * math.prod(b - a for a, b in region) * stack.dtype.itemsize + 4 * chunks,
     )

@@ -15,17 +15,18 @@ import zarr
 from dpca.choices import COMPRESSED
 from dpca.codec.goal import Goal
 from dpca.engine.folds.plan import Outline
-from dpca.engine.sources.source import as_source
+from dpca.engine.sources.source import Source, as_source
+from dpca.engine.sources.tiled import TiledSource, TiledStack
 from dpca.jobs.base.stages import NOTHING, StageCost, stopwatch
 from dpca.jobs.compressed.append_write import QUALITY, AppendJob, grow, what_stays, write_appended
-from dpca.jobs.compressed.encode_memory import check_encode_memory
+from dpca.jobs.compressed.encode_tiles import check_encoding, divided_as, measure_tiles
 from dpca.jobs.compressed.encode_write import EncodeJob
 from dpca.jobs.compressed.refit import check_original, refit
-from dpca.jobs.scores.score_write import write_quality
+from dpca.jobs.scores.score_write import joined_quality, write_quality
 from dpca.kernels.algebra.types import Array
 from dpca.kernels.quality import psnr_from_mse
 from dpca.report.record import read_report, report_folder
-from dpca.representation.compressed.compressed import COMPRESSED_VERSION, Compressed, TiledCompressed, open_compressed
+from dpca.representation.compressed.compressed import Compressed, TiledCompressed, open_compressed
 from dpca.representation.compressed.lazy_views import ALONG
 from dpca.storage.arrays.arrays import create_root, write_strings
 from dpca.storage.arrays.coordinates import Coordinates, joined, write_coordinates
@@ -143,8 +144,6 @@ def append_store(
             "that the store was made from, or neither"
         )
     before = open_compressed(store)
-    if isinstance(before, TiledCompressed):
-        raise DataError(f"'{store}' has tiles of large samples, to which nothing can be appended: encode all again")
     if 0 in before.facts.get("interpolated", ()):
         raise DataError(
             f"'{store}' interpolates between samples, so nothing can be appended to it: encode all samples again"
@@ -155,8 +154,10 @@ def append_store(
             pass  # removes what is left of a run that ended between publishing and cleaning up
         return _NONE_APPENDED
     # Before the new samples are ingested, or read whole.
-    whole = Outline(before.path, before.shape, before.dtype, (1,) * before.ndim)
-    check_encode_memory(whole, run.task_bytes(), promised="max_error" in before.facts)
+    whole: Source = Outline(before.path, before.shape, before.dtype, (1,) * before.ndim)
+    if isinstance(before, TiledCompressed):
+        whole = TiledSource(whole, before.tiles)
+    check_encoding(whole, before.axes, run.task_bytes(), promised="max_error" in before.facts)
     asked = {} if reading is None else vars(reading)
     fingerprint = fingerprint_of(
         "append", before.facts["fingerprint"], content, asked, original.fingerprint if original else None
@@ -176,7 +177,7 @@ def append_store(
             new = ingest(new, work.scratch / "stack", cell_shape=cells, reading=reading or ReadOptions(), run=run)
         _check_alike(before, new)
         along, report = _all_coordinates(before, new), _report_of(before, work)
-        append = _append_job(before, new, work)
+        append = _append_job(before, divided_as(before, new), work)
         carried = what_stays(append)
         facts = {"appended": [*before.facts.get("appended", []), {"content": content, "samples": new.n_samples}]}
         if work.is_done(_REFIT):
@@ -241,18 +242,23 @@ def _write_store(
     grow(job, carried, work)
     facts = {name: value for name, value in before.facts.items() if name not in _OWN_FACTS}
     facts |= {"n_samples": len(before) + given.n_samples, **more}
-    if job.begins > job.ends:
+    if job.begins > job.ends or isinstance(before, TiledCompressed):
         facts["breaks"] = [*facts.get("breaks", []), len(before)]
-    group = create_root(work.store, kind=COMPRESSED, version=COMPRESSED_VERSION, fingerprint=work.fingerprint, **facts)
+    version = before.facts["version"]
+    group = create_root(work.store, kind=COMPRESSED, version=version, fingerprint=work.fingerprint, **facts)
     try:
         old = {name: values for name, values in before.quality.items() if name in QUALITY}
-        errors = goal.errors(old) if goal.is_of_samples else None
-        peak, new = write_appended(job, errors, work, run)
+        errors = np.repeat(goal.errors(old), len(before.entries) // len(before)) if goal.is_of_samples else None
+        peak, quality = write_appended(job, errors, work, run)
     except OverflowError as error:
         raise DataError(
             f"'{given.path}' has values far outside the range of '{before.path}' ({error}): encode all samples again"
         ) from error
-    dim = along.dims[0]
+    divided = divided_as(before, given)
+    if isinstance(divided, TiledStack):
+        held, quality = measure_tiles(divided, quality, work, job.encode.attempt, run, len(before))
+        peak = max(peak, held)
+    new, dim = joined_quality(quality), along.dims[0]
     write_quality(group, [old, new], dim)
     write_strings(group, "name", [*before.names.tolist(), *given.names.tolist()], dim)
     if "dims" in facts:

@@ -12,11 +12,11 @@ import numpy as np
 
 from dpca.codec.waves import RUN, restored
 from dpca.engine.folds.plan import Outline
+from dpca.engine.sources.tiled import TiledSource
 from dpca.jobs.base.shards import ShardPass
 from dpca.jobs.compressed.encode_memory import EncodeMemory
 from dpca.jobs.compressed.encode_until import write_until_met
 from dpca.jobs.compressed.encode_write import EncodeJob, encode_rows, write_rows
-from dpca.jobs.scores.score_write import joined_quality
 from dpca.kernels.algebra.types import Array
 from dpca.representation.compressed.compressed import Compressed
 from dpca.representation.compressed.compressed_form import StoreForm
@@ -57,6 +57,11 @@ class AppendJob:
         return RUN if self.before.codec.waves else 1
 
     @property
+    def old(self) -> Compressed:
+        """The earlier samples, or their tiles."""
+        return self.before.entries
+
+    @property
     def rows(self) -> int:
         """Positions in a shard. Each sample has a position; new samples begin at a multiple of `run`."""
         return int(self.before.stored("codes").shards[-1]) * self.run  # type: ignore[index]
@@ -64,7 +69,7 @@ class AppendJob:
     @property
     def ends(self) -> int:
         """Position behind the last earlier sample."""
-        return int(self.before.places(np.array([len(self.before) - 1]))[0]) + 1
+        return int(self.old.places(np.array([len(self.old) - 1]))[0]) + 1
 
     @property
     def begins(self) -> int:
@@ -135,20 +140,23 @@ def grow(job: AppendJob, carried: Carried, work: Workspace) -> None:
             atomic_write_bytes(target / name / METADATA, json.dumps(metadata).encode())
 
 
-def write_appended(job: AppendJob, errors: Array | None, work: Workspace, run: Run) -> tuple[int, dict[str, Array]]:
+def write_appended(
+    job: AppendJob, errors: Array | None, work: Workspace, run: Run
+) -> tuple[int, list[dict[str, Array]]]:
     """Write the shards that hold new samples; return the peak memory of a process and the quality of these samples.
 
-    If all samples, with the ``errors`` of the earlier ones, miss the goal of the job, some shards get finer codes.
+    If all samples, with the ``errors`` of the earlier ones, miss the goal of the job, some shards get finer codes. Of
+    large samples, these are the quality and the errors of tiles.
     """
     source, codec = job.encode.source, job.before.codec
     if source.in_process:
         run = run.here()  # the source is in the memory of this process
     whole = Outline(source.name, (job.length, *source.shape[1:]), source.dtype, source.chunks)
     promised, values = job.before.facts["residual_step"] is not None, sum(rows.size for rows in codec.components.rows)
-    memory = EncodeMemory(whole, StoreForm(whole.shape, whole.dtype.itemsize), len(codec.cell), promised, values)
+    form = StoreForm(whole.shape, whole.dtype.itemsize, tiled=isinstance(source, TiledSource))
+    memory = EncodeMemory(whole, form, len(codec.cell), promised, values)
     job = replace(job, encode=replace(job.encode, decoded=memory.decoded_at_once(run.task_bytes())))
-    peak, quality = write_until_met(job, job.shards, ShardPass("append", work, run), job.encode.goal, errors)
-    return peak, joined_quality(quality)
+    return write_until_met(job, job.shards, ShardPass("append", work, run), job.encode.goal, errors)
 
 
 def _read(array: StoredArray, axis: int, start: int, stop: int) -> Array:

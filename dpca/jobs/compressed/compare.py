@@ -15,10 +15,11 @@ from PIL import Image, features
 
 from dpca.engine.sources.sampling import read_samples, spread_samples
 from dpca.engine.sources.source import as_source
+from dpca.engine.sources.tiled import TiledStack
 from dpca.kernels.algebra.types import Array
 from dpca.kernels.pixels import to_pixels
 from dpca.kernels.quality import mse_per_sample, psnr_from_mse
-from dpca.representation.compressed.compressed import open_compressed
+from dpca.representation.compressed.compressed import TiledCompressed, open_compressed
 from dpca.representation.compressed.compressed_form import pixels_of
 from dpca.storage.disk import folder_bytes
 from dpca.storage.errors import DataError
@@ -99,7 +100,8 @@ def compare_store(path: str, stack: Stack, *, sample: int | None = None) -> Comp
     """Measure other codecs on samples of the stack that a compressed store was made from.
 
     Images of 8 bits are encoded one by one with JPEG, JPEG 2000, WebP, AVIF and JPEG XL. Samples of all kinds are
-    encoded as one array with zfp and SZ3, which have an error bound, and with Blosc, which is lossless.
+    encoded as one array with zfp and SZ3, which have an error bound, and with Blosc, which is lossless. Of a store with
+    tiles, tiles are compared instead of samples, with the bytes that as many values of a sample take.
 
     Parameters
     ----------
@@ -108,7 +110,7 @@ def compare_store(path: str, stack: Stack, *, sample: int | None = None) -> Comp
     stack : Stack
         The stack that it was made from.
     sample : int, optional
-        Number of samples; default 100 photographs, or 64 MiB of other samples.
+        Number of samples; default 100 photographs, or 64 MiB of other samples or of tiles.
 
     Raises
     ------
@@ -123,17 +125,20 @@ def compare_store(path: str, stack: Stack, *, sample: int | None = None) -> Comp
             f"'{path}' has samples of {store.shape} {store.dtype} but '{stack.path}' has "
             f"{(stack.n_samples, *stack.sample_shape)} {stack.dtype}: give the stack that the store was made from"
         )
-    low, high = store.facts["data_range"]
-    count = store.shape[0] if sample is None else min(sample, store.shape[0])
-    shape = store.shape[1:]
+    (low, high), entries = store.facts["data_range"], store.entries
+    tiled = isinstance(store, TiledCompressed)
+    source = as_source(TiledStack.of(stack, store.tiles) if isinstance(store, TiledCompressed) else stack)
+    (n, *shape), times = source.shape, math.prod(store.shape[1:]) / math.prod(source.shape[1:])
+    count = n if sample is None else min(sample, n)
     pictures = store.dtype == np.uint8 and (len(shape) == 2 or (len(shape) == 3 and shape[-1] == 3))
+    if (tiled or not pictures) and not sample:
+        count = max(1, min(count, _ARRAY_BYTES // (entries.nbytes // n)))
     if pictures:
         count = count if sample else min(count, _PICTURES)
-        chosen = spread_samples(store.shape[0], count, np.random.default_rng(0))
+        chosen = spread_samples(n, count, np.random.default_rng(0))
     else:
-        count = count if sample else max(1, min(count, _ARRAY_BYTES // (store.nbytes // store.shape[0])))
-        chosen = np.arange(count) + (store.shape[0] - count) // 2
-    samples = np.concatenate(list(read_samples(as_source(stack), chosen)))
+        chosen = np.arange(count) + (n - count) // 2
+    samples = np.concatenate(list(read_samples(source, chosen)))
 
     def point(name: str, setting: float | None, size: float, decoded: Array) -> Point:
         if decoded.dtype != samples.dtype:
@@ -141,7 +146,7 @@ def compare_store(path: str, stack: Stack, *, sample: int | None = None) -> Comp
         mse = mse_per_sample(samples, decoded, data_range=high - low).mean()
         return Point(name, setting, size, float(psnr_from_mse(np.array(mse))))
 
-    ours = point("this store", None, folder_bytes(path) / store.shape[0], store[chosen])
+    ours = point("this store", None, folder_bytes(path) / store.shape[0], entries[chosen])
     others, missing = [], {}
     tolerances = [x * (high - low) for x in _TOLERANCES]
     for name, codec, settings in _codecs(pictures, tolerances, store.facts.get("max_error")):
@@ -150,10 +155,10 @@ def compare_store(path: str, stack: Stack, *, sample: int | None = None) -> Comp
             continue
         for setting in settings:
             size, decoded = codec(samples, setting)
-            others.append(point(name, setting, size / len(samples), decoded))
+            others.append(point(name, setting, times * size / len(samples), decoded))
     blosc = Blosc("zstd", clevel=5, shuffle=Blosc.BITSHUFFLE)
     packed = sum(len(blosc.encode(np.ascontiguousarray(samples[i : i + 16]))) for i in range(0, len(samples), 16))
-    others.append(point("blosc (zstd)", None, packed / len(samples), samples))
+    others.append(point("blosc (zstd)", None, times * packed / len(samples), samples))
     return Comparison(ours, others, missing, (low, high))
 
 

@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+import itertools
 import math
 import os
+from collections.abc import Iterator
 from dataclasses import dataclass
+
+import numpy as np
 
 from dpca.engine.folds.plan import TASK_OVERHEAD
 from dpca.jobs.base.shards import ShardPass
@@ -12,34 +16,50 @@ from dpca.jobs.base.stages import NOTHING, StageCost, stopwatch
 from dpca.jobs.scores.score_write import SHARD_COPIES, require_memory
 from dpca.kernels.algebra.types import Array
 from dpca.models import open_compressed
-from dpca.representation.compressed.compressed import Compressed
+from dpca.representation.compressed.compressed import Compressed, TiledCompressed
 from dpca.storage.arrays.arrays import choose_codec, create_array, create_root, kept_layout, write_shard, write_strings
 from dpca.storage.arrays.coordinates import write_coordinates
 from dpca.storage.arrays.layout import SHARD_BYTES, Layout, choose_layout
 from dpca.storage.arrays.reading import open_array
+from dpca.storage.arrays.tiles import GROUP
 from dpca.storage.disk import require_free_space
 from dpca.storage.run import Run
 from dpca.storage.stack import STACK_KIND, STACK_VERSION
 from dpca.storage.transaction.job import Job
 from dpca.storage.transaction.workspace import Workspace, fingerprint_of
 
+# Bytes of the boxes of large samples that a task decodes: at most, and at least unless there is one box.
+_MOST, _LEAST = 2**27, 2**20
+
 
 @dataclass(frozen=True)
 class DecodeShards:
-    """Decodes shards of a stack, see `dpca.jobs.base.shards.ShardJob`. Tasks open the store by its path."""
+    """Decodes shards of a stack, see `dpca.jobs.base.shards.ShardJob`. Tasks open the store by its path.
+
+    Units are some samples and a box of these, which is a whole sample unless the store has tiles.
+    """
 
     given: Compressed
     samples: str
+    layout: Layout
     rows: int
 
-    def span(self, shard: int) -> tuple[int, int]:
-        """Return the first sample of a shard, and the one behind the last."""
-        return shard * self.rows, min((shard + 1) * self.rows, len(self.given))
+    def span(self, group: int) -> tuple[int, int]:
+        """Return the first sample of a unit, and the one behind the last."""
+        return group * self.rows, min((group + 1) * self.rows, len(self.given))
 
-    def write(self, shard: int) -> dict[str, Array]:
-        """Write one shard of samples."""
-        start, stop = self.span(shard)
-        write_shard(open_array(self.samples, mode="r+"), start, self.given[start:stop])
+    @property
+    def units(self) -> Iterator[tuple[int, int]]:
+        """All units."""
+        n_groups, n_boxes = math.ceil(len(self.given) / self.rows), len(self.layout.boxes(self.given.shape[1:]))
+        return itertools.product(range(n_groups), range(n_boxes))
+
+    def write(self, group: int, box: int) -> dict[str, Array]:
+        """Write the shards of a unit."""
+        (start, stop), region = self.span(group), self.layout.boxes(self.given.shape[1:])[box]
+        values, out = self.given.decoded(np.arange(start, stop), region), open_array(self.samples, mode="r+")
+        for row in range(start, stop, step := self.layout.shards[0]):
+            write_shard(out, (row, *(a for a, _ in region)), values[row - start : row - start + step])
         return {}
 
 
@@ -57,7 +77,7 @@ def decode_store(
 
     def steps(work: Workspace) -> StageCost:
         cost = stopwatch()
-        layout = kept_layout(work.store, "samples") or _layout(given, run.task_bytes())
+        layout, rows = _planned(given, kept_layout(work.store, "samples"), run.task_bytes())
         if work.state == "new":
             require_free_space(target, given.nbytes, "the decoded stack")
         root = create_root(
@@ -73,28 +93,51 @@ def decode_store(
         )
         along = given.coordinates
         write_coordinates(root, along)
-        codec = choose_codec(given[:1])
+        codec = choose_codec(given.entries[:1])
         create_array(
             root, "samples", given.shape, given.dtype, layout, along.dims, codec=codec, attributes=along.stated
         )
-        job = DecodeShards(given, str(work.store / "samples"), layout.rows_per_shard)
-        shards = range(layout.n_shards(len(given)))
-        peak = ShardPass("reconstruct", work, run).write(job, ((shard,) for shard in shards))
+        job = DecodeShards(given, str(work.store / "samples"), layout, rows)
+        peak = ShardPass("reconstruct", work, run, str(rows)).write(job, job.units)
         write_strings(root, "name", given.names.tolist(), along.dims[0])
         return cost(given.nbytes, peak)
 
     return Job(target, STACK_KIND, fingerprint, (path,), run.overwrite).run(steps) or NOTHING
 
 
-def _layout(given: Compressed, budget: int) -> Layout:
-    """Return chunks and shards of whole samples, in shards that a task can decode."""
-    sample = math.prod(given.shape[1:]) * given.dtype.itemsize
-    most, cells = SHARD_BYTES, given.facts["cell_shape"]
-    while True:
-        layout = choose_layout(given.shape, given.dtype.itemsize, given.axes, cells, most, part_bytes=None)
-        rows = min(layout.rows_per_shard, len(given))
-        need = given.read_bytes(slice(0, rows)) + SHARD_COPIES * rows * sample + TASK_OVERHEAD
-        if need <= budget or layout.rows_per_shard == 1:
-            require_memory(f"{rows:,} samples", need, budget)
-            return layout
-        most //= 2
+def _planned(given: Compressed, kept: Layout | None, budget: int) -> tuple[Layout, int]:
+    """Return the layout of the stack, and the samples of a unit; ``kept`` is the layout of an interrupted run.
+
+    Raises
+    ------
+    PlanError
+    """
+    need = 0
+    for layout, rows in _possible(given, kept):
+        rows = min(rows, len(given))
+        box = [min(b, n) for b, n in zip(layout.shards[1:], given.shape[1:], strict=True)]
+        need = given.read_bytes((slice(0, rows), *map(slice, box))) + TASK_OVERHEAD
+        need += SHARD_COPIES * layout.shards[0] * math.prod(box) * given.dtype.itemsize
+        if need <= budget:
+            break
+    require_memory(f"{rows:,} samples", need, budget)
+    return layout, rows
+
+
+def _possible(given: Compressed, kept: Layout | None) -> Iterator[tuple[Layout, int]]:
+    """Yield layouts and the samples of a unit, with less and less memory. Boxes divide no tile if possible."""
+    itemsize, cells = given.dtype.itemsize, given.facts["cell_shape"]
+    if not isinstance(given, TiledCompressed):
+        most = SHARD_BYTES
+        while most:
+            layout = kept or choose_layout(given.shape, itemsize, given.axes, cells, most, part_bytes=None)
+            yield layout, layout.shards[0]
+            most = 0 if layout.shards[0] == 1 or kept else most // 2
+        return
+    tile = given.tiles.tile_shape[: len(cells)]
+    for rows in dict.fromkeys((min(GROUP, len(given)), 1)):
+        most = _MOST
+        while most >= _LEAST:
+            layout = kept or choose_layout(given.shape, itemsize, given.axes, tile, part_bytes=most // rows)
+            yield Layout((1, *layout.chunks[1:]), (1, *layout.shards[1:])), rows
+            most //= 2

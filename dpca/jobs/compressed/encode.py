@@ -17,8 +17,7 @@ from dpca.engine.sources.source import as_source
 from dpca.engine.sources.tiled import TiledStack
 from dpca.jobs.base.input_stack import KEPT_STACK, compressed_bytes
 from dpca.jobs.base.stages import NOTHING, StageCost, stopwatch
-from dpca.jobs.compressed.encode_memory import check_encode_memory
-from dpca.jobs.compressed.encode_tiles import measure_tiles
+from dpca.jobs.compressed.encode_tiles import check_encoding, measure_tiles
 from dpca.jobs.compressed.encode_trials import Trials, cell_components
 from dpca.jobs.compressed.encode_write import PLAN, EncodeJob, stored_plan, write_codes
 from dpca.jobs.scores.score_write import write_quality
@@ -35,6 +34,7 @@ from dpca.representation.compressed.lazy_views import ALONG
 from dpca.storage.arrays.arrays import create_root, write_strings
 from dpca.storage.arrays.coordinates import write_coordinates
 from dpca.storage.arrays.layout import SAMPLE
+from dpca.storage.arrays.tiles import Tiles
 from dpca.storage.disk import remove_tree
 from dpca.storage.errors import DataError
 from dpca.storage.ranges import type_range
@@ -66,7 +66,9 @@ def encode_store(
     stack : Stack
         The samples. The model can be fitted to other samples.
     model : path-like
-        A stored `CellPCA`. Components that do not save bytes are dropped, so fit more rather than fewer.
+        A stored `CellPCA`. Components that do not save bytes are dropped, so fit more rather than fewer. If it was
+        fitted with ``shared=True`` to smaller samples, such as parts of large ones, samples are divided into tiles of
+        this shape, and no task holds a whole sample.
     target : path-like
         Path of the store. It appears there when it is complete; `dpca.open_compressed` reads it.
     run : Run
@@ -146,9 +148,10 @@ def fill_codes(
         If the goal cannot be reached.
     """
     cost = stopwatch()
-    # Before whole samples are read to choose the step.
-    check_encode_memory(as_source(stack), run.task_bytes(), promised=wanted.is_error_bound)
-    fitted, content = cell_model_for(stack, model), model_fingerprint(model)
+    fitted, stack = _model_and_samples(stack, model)
+    # Before samples are read to choose the step.
+    check_encoding(as_source(stack), stack.axes, run.task_bytes(), promised=wanted.is_error_bound)
+    content = model_fingerprint(model)
     stated = {**facts, **stated_facts(stack, fitted.grid_, wanted), "model": content}
     aim, peak, reached = wanted, 0, ""
     for number in range(_ROUNDS):
@@ -173,8 +176,8 @@ def fill_codes(
     )
 
 
-def cell_model_for(stack: Stack, model: str | os.PathLike[str]) -> CellPCA:
-    """Return the stored model for the encoding of a stack.
+def _model_and_samples(stack: Stack, model: str | os.PathLike[str]) -> tuple[CellPCA, Stack]:
+    """Return the stored model for the encoding of a stack, and the stack, in tiles if the model was fitted to tiles.
 
     Raises
     ------
@@ -184,12 +187,17 @@ def cell_model_for(stack: Stack, model: str | os.PathLike[str]) -> CellPCA:
     fitted = load_any(model)
     if not isinstance(fitted, CellPCA):
         raise DataError(f"'{model}' is a {fitted.store_kind} model but only cells are encoded: fit a CellPCA")
-    if fitted.sample_shape_ != tuple(stack.sample_shape):
+    own, given, n_spatial = fitted.sample_shape_, tuple(stack.sample_shape), fitted.grid_.n_spatial
+    if own == given:
+        return fitted, stack
+    # Components of a place in a tile mean nothing elsewhere, so all cells must share them.
+    alike = len(own) == len(given) and own[n_spatial:] == given[n_spatial:] and all(np.less_equal(own, given))
+    if not (fitted.shared and alike):
         raise DataError(
-            f"'{stack.path}' has samples of {tuple(stack.sample_shape)} but the model was fitted to "
-            f"{fitted.sample_shape_}: give a model that was fitted to samples of this shape"
+            f"'{stack.path}' has samples of {given} but the model was fitted to {own}: give a model that was fitted to "
+            f"samples of this shape, or with shared components to smaller tiles of them"
         )
-    return fitted
+    return fitted, TiledStack.of(stack, Tiles(stack.n_samples, given, own))
 
 
 def _planned(stack: Stack, fitted: CellPCA, stated: dict[str, Any], aim: Goal, reached: str) -> Quantized:

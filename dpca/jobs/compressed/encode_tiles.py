@@ -11,7 +11,7 @@ import itertools
 import math
 import os
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import lru_cache
 
 import numpy as np
@@ -19,19 +19,21 @@ import numpy as np
 from dpca.codec.waves import RUN
 from dpca.engine.folds.plan import TASK_OVERHEAD
 from dpca.engine.sources.source import Source, as_source, batches
-from dpca.engine.sources.tiled import TiledStack
+from dpca.engine.sources.tiled import TiledSource, TiledStack
 from dpca.jobs.base.shards import ShardPass
+from dpca.jobs.compressed.encode_memory import check_encode_memory
 from dpca.jobs.scores.boxes import BOXES, BoxQuality, means_of_boxes
 from dpca.jobs.scores.score_write import joined_quality, require_memory
 from dpca.kernels.algebra.linalg import release_scratch
 from dpca.kernels.algebra.types import Array, Region
 from dpca.kernels.quality import quality_bytes
-from dpca.representation.compressed.compressed import TiledCompressed, compressed_in
+from dpca.representation.compressed.compressed import Compressed, TiledCompressed, compressed_in
 from dpca.storage.arrays.arrays import open_written
 from dpca.storage.arrays.layout import boxes_of, count_spatial
 from dpca.storage.arrays.reading import root_facts
 from dpca.storage.arrays.tiles import GROUP, Tiles
 from dpca.storage.run import Run
+from dpca.storage.stack import Stack
 from dpca.storage.transaction.checkpoints import Checkpoints
 from dpca.storage.transaction.workspace import Workspace
 
@@ -57,6 +59,8 @@ class MeasureJob:
         Samples that are decoded at a time.
     n_spatial : int
     data_range : (float, float)
+    begin : int
+        Number of earlier samples in the store, to which those of the source were appended.
     """
 
     source: Source
@@ -67,6 +71,7 @@ class MeasureJob:
     rows: int
     n_spatial: int
     data_range: tuple[float, float]
+    begin: int = 0
 
     @property
     def boxes(self) -> list[Region]:
@@ -92,7 +97,7 @@ class MeasureJob:
         store, quality = _opened(self.store, self.fingerprint, self.attempt), self.quality(self.boxes[box])
         region, sums = quality.needed, []
         for first, x in batches(self.source, self.span(group), region, self.rows):
-            y = store.decoded(np.arange(first, first + len(x)), region)
+            y = store.decoded(self.begin + np.arange(first, first + len(x)), region)
             sums.append(quality.sums(x, y, region))
             del y
         release_scratch()
@@ -133,25 +138,40 @@ def measure_jobs(
         yield MeasureJob(source, *named, box, rows, n_spatial, data_range)
 
 
-def check_measure_memory(source: Source, tiles: Tiles, axes: Sequence[str], budget: int, *, promised: bool) -> None:
-    """Check that a second pass fits ``budget`` bytes.
+def check_encoding(source: Source, axes: Sequence[str], budget: int, *, promised: bool) -> None:
+    """Check that both passes of an encoding fit ``budget`` bytes; only tiles have a second one.
 
     Raises
     ------
     PlanError
     """
-    least = [
-        job.task_bytes(None, tiles, promised=promised) for job in measure_jobs(source, tiles, axes, ("",) * 3, (0, 1))
-    ]
-    require_memory(f"a tile of {math.prod(tiles.tile_shape):,} attributes", min(least), budget)
+    check_encode_memory(source, budget, promised=promised)
+    if isinstance(source, TiledSource):
+        tiles = source.tiles
+        jobs = measure_jobs(source.source, tiles, axes, ("",) * 3, (0, 1))
+        least = min(job.task_bytes(None, tiles, promised=promised) for job in jobs)
+        require_memory(f"a tile of {math.prod(tiles.tile_shape):,} attributes", least, budget)
+
+
+def divided_as(store: Compressed, stack: Stack) -> Stack:
+    """Return a stack, in tiles of the same shape as a store if that has tiles."""
+    if not isinstance(store, TiledCompressed):
+        return stack
+    return TiledStack.of(stack, Tiles(stack.n_samples, store.tiles.sample_shape, store.tiles.tile_shape))
 
 
 def measure_tiles(
-    stack: TiledStack, of_tiles: Sequence[Mapping[str, Array]], work: Workspace, attempt: Checkpoints, run: Run
+    stack: TiledStack,
+    of_tiles: Sequence[Mapping[str, Array]],
+    work: Workspace,
+    attempt: Checkpoints,
+    run: Run,
+    begin: int = 0,
 ) -> tuple[int, list[dict[str, Array]]]:
     """Return the peak memory of a process, and the quality of whole samples; largest errors are those of their tiles.
 
-    Costs another read of the stack. Each box is decoded once, and its neighbors as far as windows extend into them.
+    ``begin`` is the number of earlier samples in the store. Costs another read of the stack. Each box is decoded once,
+    and its neighbors as far as windows extend into them.
     """
     source, store = as_source(stack.whole), os.fspath(work.store)
     if source.in_process:
@@ -165,6 +185,7 @@ def measure_tiles(
         if need <= run.task_bytes():
             break
     require_memory(f"a tile of {math.prod(stack.tiles.tile_shape):,} attributes", need, run.task_bytes())
+    job = replace(job, begin=begin)
     measuring = ShardPass("measure", work, run, str((os.path.basename(attempt.folder), job.box)), BOXES)
     peak = measuring.write(job, itertools.product(range(job.n_groups), range(len(job.boxes))))
     shape, found = tuple(source.shape[1:]), []

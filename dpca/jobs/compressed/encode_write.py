@@ -37,6 +37,7 @@ from dpca.representation.compressed.compressed_form import (
     read_codec,
 )
 from dpca.storage.arrays.arrays import create_array, open_written, write_shard
+from dpca.storage.arrays.layout import SAMPLE
 from dpca.storage.arrays.reading import array_in, open_array, root_facts
 from dpca.storage.errors import DataError, StoreError
 from dpca.storage.run import Run
@@ -116,15 +117,15 @@ def write_codes(
     facts, n = root_facts(group), source.shape[0]
     waves, largest = facts["waves"], longest_score(facts, facts["waves"]) / facts["step"]
     dtype = integer_dtype(largest if n_positions else 0.0)
-    shape, names = ((n_positions, RUN, -(-n // RUN)), ("wave", "run")) if waves else ((n_positions, n), ("sample",))
+    entry = "tile" if form.tiled else SAMPLE  # `verify` checks that an axis has one length
+    shape, names = ((n_positions, RUN, -(-n // RUN)), ("wave", "run")) if waves else ((n_positions, n), (entry,))
     create_array(group, "codes", shape, dtype, form.codes(n_positions, waves), ("position", *names), codec="packed")
     promised = facts["residual_step"] is not None
     if promised:
         small = integer_dtype(largest_residual(facts, plain=not n_positions) / facts["residual_step"])
         small = np.dtype(np.uint32) if facts.get("interpolated") else small
-        create_array(
-            group, "residual", source.shape, small, form.residual, facts["axes"], codec=facts["residual_codec"]
-        )
+        axes = (entry, *facts["axes"][1:])
+        create_array(group, "residual", source.shape, small, form.residual, axes, codec=facts["residual_codec"])
     values = array_in(group, "basis").size if n_positions else 0
     memory = EncodeMemory(source, form, n_positions, promised, values)
     job = replace(job, decoded=memory.decoded_at_once(run.task_bytes()))

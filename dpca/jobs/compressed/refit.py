@@ -8,6 +8,7 @@ from typing import Any
 from dpca.codec.goal import Goal
 from dpca.jobs.base.stages import StageCost
 from dpca.jobs.compressed.encode import fill_codes
+from dpca.jobs.compressed.encode_tiles import divided_as
 from dpca.jobs.compressed.verify_quality import verify_quality
 from dpca.jobs.models.fit import fit_store
 from dpca.models.cells.cell_pca import CellPCA
@@ -80,10 +81,11 @@ def refit(
     both.names = [*original.names.tolist(), *new.names.tolist()]
     reading = ReadOptions(data_range=tuple(before.facts["data_range"]))
     stack = ingest(both, folder / "stack", cell_shape=grid.cell_shape, reading=reading, run=run)
-    fitted = fit_store(stack, folder / "model", _model_like(before), run=run)
+    divided = divided_as(before, stack)
+    fitted = fit_store(divided, folder / "model", _model_like(before), run=run)
     kept_facts = {name: value for name, value in before.facts.items() if name in ("job", "settings")}
     wanted = Goal(**goal)
-    cost = fill_codes(stack, folder / "model", work, wanted, facts={**kept_facts, **facts}, run=run)
+    cost = fill_codes(divided, folder / "model", work, wanted, facts={**kept_facts, **facts}, run=run)
     if report:
         from dpca.jobs.scores.report import write_job_report  # matplotlib takes a second to import
 

@@ -2,31 +2,40 @@
 
 from __future__ import annotations
 
+import itertools
 import math
 import os
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
 import numpy as np
 
-from dpca.engine.folds.plan import TASK_OVERHEAD
+from dpca.engine.folds.plan import TASK_OVERHEAD, PlanError
 from dpca.jobs.base.shards import ShardPass
 from dpca.jobs.base.stages import StageCost, stopwatch
 from dpca.jobs.base.stored_samples import StoredSamples, stored_samples
+from dpca.jobs.export.boxes import ExportBoxes, choose_export_boxes
 from dpca.jobs.export.file_names import file_names
 from dpca.jobs.export.formats import FORMATS, ExportFormat, format_of, usual_format
-from dpca.jobs.export.passes import ExportPass, FilesExport, ValuesExport
+from dpca.jobs.export.passes import BoxesExport, ExportPass, FilesExport, ValuesExport
 from dpca.jobs.export.pyramid import (
+    PyramidBoxes,
     PyramidExport,
+    choose_pyramid_boxes,
     create_pyramid,
+    level_layout,
     ome_facts,
     pyramid_bytes,
+    pyramid_levels,
     rows_of_a_shard,
 )
 from dpca.jobs.export.sample_files import SampleKind
 from dpca.jobs.export.value_files import extend
+from dpca.jobs.scores.boxes import BOXES, LARGE_SAMPLE, decoded_bytes
 from dpca.jobs.scores.score_write import SHARD_COPIES, require_memory
-from dpca.storage.arrays.arrays import create_root, kept_layout, write_strings
+from dpca.kernels.algebra.types import Region
+from dpca.storage.arrays.arrays import create_root, write_strings
 from dpca.storage.arrays.layout import CHANNEL
 from dpca.storage.disk import require_free_space
 from dpca.storage.errors import DataError
@@ -42,6 +51,8 @@ PathLike = str | os.PathLike[str]
 _VERSION = 1
 # Decoded bytes of a task, unless the samples that are decoded together have more.
 _TASK_BYTES = 2**24
+# Length along each axis of the part of a large sample that codecs are tried on.
+_TRIED = 128
 
 
 @dataclass(frozen=True)
@@ -105,7 +116,8 @@ def export_store(
     Notes
     -----
     Nothing appears under ``target`` before it is complete. An interrupted export resumes. A task decodes 16 MiB of
-    samples at a time, or the samples that the store decodes together.
+    samples at a time, or the samples that the store decodes together. Samples of more than 64 MiB in floating point of
+    stacks and compressed stores are read and written in boxes of some samples, except to JPEG and PNG.
     """
     run = run.here()
     check_output(target, path, model)
@@ -147,8 +159,12 @@ class _Export:
         assert self.form.encode is not None
         names = [self.given.names[i] for i in self.wanted]
         files = file_names(names, self.form.suffixes[0], self.wanted)
-        job = FilesExport(self.given, self.wanted, self.kind, self._step(4), self.form.encode, str(work.store), files)
-        peak = self._write(work, job)
+        if self.form.begin is not None and (boxes := self._boxes(4)) is not None:
+            peak = self._write_boxes(work, target, boxes, [((), Path(work.store / file)) for file in files])
+        else:
+            step = self._step(4)
+            job = FilesExport(self.given, self.wanted, self.kind, step, self.form.encode, str(work.store), files)
+            peak = self._write(work, job)
         work.publish_folder(
             len(files), format=self.form.name, source=self.given.source, data_range=self.given.data_range
         )
@@ -157,7 +173,11 @@ class _Export:
     def file(self, work: PlainWorkspace, target: PathLike, alone: bool) -> int:
         """Write one file with all samples, or with the only one."""
         name, n = f"values{self.form.suffixes[0]}", len(self.wanted)
-        path = Path(work.store / name)
+        path, lead = Path(work.store / name), () if self.form.encode is not None and alone else (n,)
+        if self.form.begin is not None and (boxes := self._boxes(4 if alone else 2)) is not None:
+            peak = self._write_boxes(work, target, boxes, [(lead, path)])
+            work.publish_file(name)
+            return peak
         if self.form.encode is not None and (alone or self.form.begin is None):
             self._step(4)
             single = FilesExport(self.given, self.wanted, self.kind, 1, self.form.encode, str(work.store), [name])
@@ -166,25 +186,72 @@ class _Export:
             return peak_resident_bytes()
         assert self.form.begin is not None
         step = self._step(2)
-        if not work.is_done("header"):
-            require_free_space(target, n * self.given.sample_bytes, "the file")
-            path.unlink(missing_ok=True)
-            names, along = [self.given.names[i] for i in self.wanted], self.kind.along
-            along = None if along is None else along.of_samples(np.asarray(self.wanted))
-            first = self.form.begin(path, n, self.kind, names, along)
-            extend(path, first, n, self.kind)
-            work.mark_done("header", record={"first": first})
-        job = ValuesExport(self.given, self.wanted, self.kind, step, str(path), work.record("header")["first"])
+        ((_, first),) = self._begun(work, target, [(lead, path)])
+        job = ValuesExport(self.given, self.wanted, self.kind, step, str(path), first)
         peak = self._write(work, job)
         work.publish_file(name)
         return peak
 
+    def _begun(
+        self, work: PlainWorkspace, target: PathLike, files: Sequence[tuple[tuple[int, ...], Path]]
+    ) -> list[tuple[str, int]]:
+        """Write the headers of files, each with its axis of samples if any; return their first values' places."""
+        assert self.form.begin is not None
+        if not work.is_done("header"):
+            require_free_space(target, len(self.wanted) * self.given.sample_bytes, "the file")
+            names, along = [self.given.names[i] for i in self.wanted], self.kind.along
+            along = None if along is None else along.of_samples(np.asarray(self.wanted))
+            firsts = []
+            for lead, path in files:
+                path.parent.mkdir(parents=True, exist_ok=True)
+                path.unlink(missing_ok=True)
+                firsts.append(self.form.begin(path, lead, self.kind, names, along))
+                extend(path, firsts[-1], math.prod(lead), self.kind)
+            work.mark_done("header", record={"first": firsts})
+        paths = (str(path) for _, path in files)
+        return list(zip(paths, work.record("header")["first"], strict=True))
+
+    def _write_boxes(
+        self,
+        work: PlainWorkspace,
+        target: PathLike,
+        boxes: ExportBoxes,
+        files: Sequence[tuple[tuple[int, ...], Path]],
+    ) -> int:
+        """Write the values of files in boxes of samples; return the peak memory."""
+        places = self._begun(work, target, files)
+        if len(places) < len(self.wanted):
+            (path, first), size = places[0], self.given.sample_bytes
+            places = [(path, first + i * size) for i in range(len(self.wanted))]
+        job = BoxesExport(self.given, self.wanted, self.kind, boxes.rows, boxes.regions, places)
+        return self._write(work, job, boxes.regions)
+
+    def _boxes(self, copies: int) -> ExportBoxes | None:
+        """Return the boxes of large samples, or None if samples are written whole, with so many copies of them."""
+        if not self._divides(lambda: self._step(copies)):
+            return None
+        return choose_export_boxes(self.given, self.kind, len(self.wanted), self.run.task_bytes())
+
+    def _divides(self, plan_whole: Callable[[], object]) -> bool:
+        """Return whether samples are written in boxes, because they are large or the plan for whole ones fails."""
+        if self.given.part is None:
+            return False
+        if decoded_bytes(self.given.shape, self.given.dtype) > LARGE_SAMPLE:
+            return True
+        try:
+            plan_whole()
+        except PlanError:
+            return True
+        return False
+
     def pyramid(self, work: Workspace, target: PathLike) -> int:
         """Write an OME-Zarr image."""
-        rows = rows_of_a_shard(self.given, len(self.wanted))
-        extra = 3 * SHARD_COPIES * self.given.sample_bytes
-        kept = kept_layout(work.store, "0")  # an interrupted run may have had another limit of memory
-        rows = self._fitting(rows, extra, pyramid_bytes(self.kind)) if kept is None else kept.shards[0]
+        # An interrupted run may have had another limit of memory.
+        if not work.is_done("shards"):
+            work.mark_done("shards", record={"chosen": self._pyramid_shards()})
+        rows, part = work.record("shards")["chosen"]
+        levels = pyramid_levels(self.kind)
+        layouts = [level_layout(level, self.kind, rows if part is None else 1, part) for level in levels]
         if work.state == "new":
             require_free_space(target, 2 * len(self.wanted) * self.given.sample_bytes, "the image")
         root = create_root(
@@ -197,15 +264,34 @@ class _Export:
         )
         name = os.path.basename(os.path.normpath(self.given.path)).removesuffix(".zarr")
         root.attrs["ome"] = ome_facts(self.kind, name, self.given.data_range)
-        create_pyramid(root, len(self.wanted), self.kind, rows, self.given.rows(self.wanted[:1]))
-        job = PyramidExport(self.given, self.wanted, self.kind, rows, str(work.store))
-        peak = self._write(work, job)
+        tried = self.given.whole if part is None else tuple((0, min(n, _TRIED)) for n in self.given.shape[1:])
+        create_pyramid(root, len(self.wanted), self.kind, layouts, self.given.rows(self.wanted[:1], tried))
+        common = self.given, self.wanted, self.kind, rows, str(work.store)
+        if part is None:
+            peak = self._write(work, PyramidExport(*common))
+        else:
+            passes = [PyramidBoxes(*common, number, layout) for number, layout in enumerate(layouts)]
+            peak = max(self._write(work, one, one.boxes, f"resolution {one.number}") for one in passes)
         write_strings(root, "name", [self.given.names[i] for i in self.wanted], "t")
         return peak
 
-    def _write(self, work: Workspace, job: ExportPass) -> int:
-        units = ((shard,) for shard in range(math.ceil(len(self.wanted) / job.step)))
-        return ShardPass("export", work, self.run, f"{job.step} samples").write(job, units)
+    def _pyramid_shards(self) -> tuple[int, int | None]:
+        """Return the samples of a task, and the bytes of a box if shards are boxes of samples."""
+        extra = 3 * SHARD_COPIES * self.given.sample_bytes
+        rows = rows_of_a_shard(self.given, len(self.wanted))
+        if not self._divides(lambda: self._fitting(rows, extra, pyramid_bytes(self.kind))):
+            return self._fitting(rows, extra, pyramid_bytes(self.kind)), None
+        return choose_pyramid_boxes(self.given, self.kind, len(self.wanted), self.run.task_bytes())
+
+    def _write(
+        self, work: Workspace, job: ExportPass, regions: Sequence[Region] | None = None, name: str = "export"
+    ) -> int:
+        shards = range(math.ceil(len(self.wanted) / job.step))
+        if regions is None:
+            writing = ShardPass(name, work, self.run, f"{job.step} samples")
+            return writing.write(job, ((shard,) for shard in shards))
+        writing = ShardPass(name, work, self.run, str((job.step, regions[0])), BOXES)
+        return writing.write(job, itertools.product(shards, range(len(regions))))
 
     def _step(self, copies: int) -> int:
         """Return the samples of a task, which has so many copies of them in addition to the decoded ones."""

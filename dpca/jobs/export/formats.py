@@ -39,7 +39,7 @@ class ExportFormat:
     suffixes: tuple[str, ...]
     cannot_hold: Callable[[SampleKind], str | None]
     encode: Callable[[Array, SampleKind], bytes] | None = None
-    begin: Callable[[Path, int, SampleKind, Sequence[str], Coordinates | None], int] | None = None
+    begin: Callable[[Path, tuple[int, ...], SampleKind, Sequence[str], Coordinates | None], int] | None = None
 
     def check(self, kind: SampleKind, path: str, others: Sequence[ExportFormat]) -> None:
         """Raise DataError if the format cannot hold a sample; name the formats that can."""

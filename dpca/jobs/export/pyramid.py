@@ -9,12 +9,14 @@
         name/           names of the samples
 
 A shard holds whole samples of one resolution, and a chunk is a tile of one sample. One pass over the samples writes all
-resolutions. The specification is at https://ngff.openmicroscopy.org/0.5/.
+resolutions. A shard of large samples is a box of one. Then one pass writes the full resolution, and one each of the
+others, from the one before. The specification is at https://ngff.openmicroscopy.org/0.5/.
 """
 
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -22,13 +24,15 @@ import numpy as np
 import zarr
 
 from dpca.jobs.base.stored_samples import StoredSamples
+from dpca.jobs.export.boxes import box_bytes, sizes_tried
 from dpca.jobs.export.passes import ExportPass
 from dpca.jobs.export.sample_files import SampleKind
-from dpca.kernels.algebra.types import Array
+from dpca.jobs.scores.score_write import SHARD_COPIES, require_memory
+from dpca.kernels.algebra.types import Array, Region
 from dpca.storage.arrays.arrays import choose_codec, create_array, write_shard
 from dpca.storage.arrays.coordinates import UNITS
-from dpca.storage.arrays.layout import CHANNEL, SAMPLE, SHARD_BYTES, Layout, choose_layout
-from dpca.storage.arrays.reading import open_array
+from dpca.storage.arrays.layout import CHANNEL, SAMPLE, SHARD_BYTES, Layout, boxes_of, choose_layout
+from dpca.storage.arrays.reading import open_array, read_into
 
 # Axes up to this length are not halved.
 _SHORT = 256
@@ -66,10 +70,10 @@ def pyramid_levels(kind: SampleKind) -> list[PyramidLevel]:
     return found
 
 
-def level_layout(level: PyramidLevel, kind: SampleKind, rows: int) -> Layout:
-    """Return chunks of one sample, and shards of ``rows`` whole samples."""
+def level_layout(level: PyramidLevel, kind: SampleKind, rows: int, part_bytes: int | None = None) -> Layout:
+    """Return chunks of one sample, and shards of ``rows`` whole samples, or of boxes of ``part_bytes`` at most."""
     axes = (SAMPLE, *_names(kind, CHANNEL))
-    tile = choose_layout((1, *level.shape), kind.dtype.itemsize, axes, part_bytes=None)
+    tile = choose_layout((1, *level.shape), kind.dtype.itemsize, axes, part_bytes=part_bytes)
     channel = () if kind.channels is None else (1,)  # viewers show channels one by one
     chunks = (1, *channel, *tile.chunks[1 + len(channel) :])
     return Layout(chunks, (rows, *tile.shards[1:]))
@@ -81,11 +85,10 @@ def rows_of_a_shard(given: StoredSamples, n: int) -> int:
     return max(rows // given.unit, 1) * given.unit if rows >= given.unit else rows
 
 
-def create_pyramid(root: zarr.Group, n: int, kind: SampleKind, rows: int, first: Array) -> None:
-    """Create the arrays of all resolutions; ``first`` is a sample, for the choice of a codec."""
+def create_pyramid(root: zarr.Group, n: int, kind: SampleKind, layouts: Sequence[Layout], first: Array) -> None:
+    """Create the arrays of all resolutions; ``first`` is a sample or a part of one, for the choice of a codec."""
     codec = choose_codec(first)
-    for number, level in enumerate(pyramid_levels(kind)):
-        layout = level_layout(level, kind, rows)
+    for number, (level, layout) in enumerate(zip(pyramid_levels(kind), layouts, strict=True)):
         axes = [axis["name"] for axis in _axes(kind)]
         create_array(root, str(number), (n, *level.shape), kind.dtype, layout, axes, codec=codec)
 
@@ -156,6 +159,84 @@ class PyramidExport(ExportPass):
             write_shard(open_array(f"{self.store}/{number}", mode="r+"), self.span(shard)[0], values)
             before = level
         return {}
+
+
+@dataclass(frozen=True, eq=False)
+class PyramidBoxes(ExportPass):
+    """Writes boxes of samples of one resolution to the group at the path ``store``.
+
+    Parameters
+    ----------
+    store : str
+    number : int
+        The resolution. All but the full one are means of the one before, which is complete.
+    layout : Layout
+        A shard is a box of one sample.
+    """
+
+    store: str
+    number: int
+    layout: Layout
+
+    @property
+    def boxes(self) -> list[Region]:
+        """All boxes of a sample of this resolution."""
+        return self.layout.boxes(pyramid_levels(self.kind)[self.number].shape)
+
+    def write(self, group: int, box: int) -> dict[str, Array]:
+        """Write a box of some samples."""
+        region, (start, stop) = self.boxes[box], self.span(group)
+        out = open_array(f"{self.store}/{self.number}", mode="r+")
+        full = None if self.number else self._full(group, region)
+        for row in range(start, stop):
+            values = self._halved(row, region) if full is None else full[row - start]
+            write_shard(out, (row, *(a for a, _ in region)), values[None])
+        return {}
+
+    def _full(self, group: int, region: Region) -> Array:
+        """Return a box of samples in full resolution, channels first."""
+        if self.kind.channels is None:
+            return self.values(group, region)
+        return np.ascontiguousarray(np.moveaxis(self.values(group, (*region[1:], region[0])), -1, 1))
+
+    def _halved(self, row: int, region: Region) -> Array:
+        """Return a box of one sample, chunk by chunk, because temporary arrays are several times as large."""
+        before, level = pyramid_levels(self.kind)[self.number - 1 : self.number + 1]
+        axes = [i for i, times in enumerate(level.halvings) if times > before.halvings[i]]
+        finer, lengths = open_array(f"{self.store}/{self.number - 1}"), tuple(b - a for a, b in region)
+        values = np.empty(lengths, self.kind.dtype)
+        for part in boxes_of(lengths, self.layout.chunks[1:]):
+            ends = [(o + a, o + b) for (a, b), (o, _) in zip(part, region, strict=True)]
+            ends = [
+                (2 * a, min(2 * b, n)) if i in axes else (a, b)
+                for i, ((a, b), n) in enumerate(zip(ends, before.shape, strict=True))
+            ]
+            known = np.empty((1, *(b - a for a, b in ends)), values.dtype)
+            read_into(finer, (slice(row, row + 1), *(slice(*each) for each in ends)), known)
+            values[tuple(slice(*each) for each in part)] = halved(known[0], axes)
+        return values
+
+
+def choose_pyramid_boxes(given: StoredSamples, kind: SampleKind, n: int, budget: int) -> tuple[int, int]:
+    """Return the samples of a task, and the most bytes of a box of one of them.
+
+    Raises
+    ------
+    PlanError
+    """
+    full = pyramid_levels(kind)[0]
+    for rows, most in sizes_tried(given, n):
+        layout = level_layout(full, kind, 1, most)
+        box = [min(a, b) for a, b in zip(layout.shards[1:], full.shape, strict=True)]
+        shard, chunk = math.prod(box) * kind.dtype.itemsize, math.prod(layout.chunks)
+        last = box if kind.channels is None else [*box[1:], box[0]]
+        copies = SHARD_COPIES + 1 + (0 if kind.channels is None else rows)
+        # Two values along each axis, and their sums.
+        need = box_bytes(given, rows, last) + copies * shard + 2 ** len(box) * chunk * (24 + kind.dtype.itemsize)
+        if need <= budget:
+            break
+    require_memory(f"a box of {math.prod(box):,} attributes", need, budget)
+    return rows, most
 
 
 def halved(values: Array, axes: list[int]) -> Array:

@@ -1,7 +1,7 @@
 """Files with the values of all samples in one piece, which tasks fill in any order.
 
 Each function writes the header of a file and returns the position of the first value. The values follow in C order, in
-little-endian bytes, samples first.
+little-endian bytes, samples first. ``lead`` is (n_samples,), or empty for a file with one sample and no such axis.
 """
 
 from __future__ import annotations
@@ -15,38 +15,40 @@ from typing import Any
 import numpy as np
 
 from dpca.jobs.export.sample_files import SampleKind, nifti_header, tiff_options
+from dpca.kernels.algebra.types import Region
 from dpca.storage.arrays.coordinates import BESIDE, Coordinates, fixed_width
 from dpca.storage.arrays.layout import SAMPLE
 from dpca.storage.readers.base import require
 
+Lead = tuple[int, ...]
 # The name that netCDF gives a dimension without coordinates (netCDF-4 format specification, "Dimensions").
 _NO_COORDINATE = "This is a netCDF dimension but not a netCDF variable.{:10d}"
 
 
-def begin_npy(path: Path, n: int, kind: SampleKind, names: Sequence[str], along: Coordinates | None) -> int:
+def begin_npy(path: Path, lead: Lead, kind: SampleKind, names: Sequence[str], along: Coordinates | None) -> int:
     """Write the header of a NumPy file."""
-    described = {"descr": _stored(kind).str, "fortran_order": False, "shape": (n, *kind.shape)}
+    described = {"descr": _stored(kind).str, "fortran_order": False, "shape": (*lead, *kind.shape)}
     with open(path, "wb") as file:
         np.lib.format.write_array_header_1_0(file, described)
         return file.tell()
 
 
-def begin_tiff(path: Path, n: int, kind: SampleKind, names: Sequence[str], along: Coordinates | None) -> int:
+def begin_tiff(path: Path, lead: Lead, kind: SampleKind, names: Sequence[str], along: Coordinates | None) -> int:
     """Write the headers of the pages of a TIFF file; of a BigTIFF if it has more than 4 GB."""
     from tifffile import imwrite
 
-    options = tiff_options(kind, "T" if "T" not in kind.letters else "I")
-    found = imwrite(path, shape=(n, *kind.shape), dtype=_stored(kind), returnoffset=True, byteorder="<", **options)
+    options = tiff_options(kind, ("T" if "T" not in kind.letters else "I") if lead else "")
+    found = imwrite(path, shape=(*lead, *kind.shape), dtype=_stored(kind), returnoffset=True, byteorder="<", **options)
     assert found is not None  # values in one piece have an offset
     return int(found[0])
 
 
-def begin_nifti(path: Path, n: int, kind: SampleKind, names: Sequence[str], along: Coordinates | None) -> int:
+def begin_nifti(path: Path, lead: Lead, kind: SampleKind, names: Sequence[str], along: Coordinates | None) -> int:
     """Write the header of a NIfTI file with samples along its fourth axis."""
-    return path.write_bytes(nifti_header(kind, (n,)))
+    return path.write_bytes(nifti_header(kind, lead))
 
 
-def begin_netcdf(path: Path, n: int, kind: SampleKind, names: Sequence[str], along: Coordinates | None) -> int:
+def begin_netcdf(path: Path, lead: Lead, kind: SampleKind, names: Sequence[str], along: Coordinates | None) -> int:
     """Write a netCDF-4 file with the coordinates and the names of samples, and an empty variable ``samples``.
 
     Raises
@@ -59,7 +61,7 @@ def begin_netcdf(path: Path, n: int, kind: SampleKind, names: Sequence[str], alo
     name = "name" if "name" not in (*known.arrays, *known.dims) else "sample_name"
     with h5py.File(path, "w", track_order=True) as file:
         scales = []
-        for number, (dim, length) in enumerate(zip(known.dims, (n, *kind.shape), strict=True)):
+        for number, (dim, length) in enumerate(zip(known.dims, (*lead, *kind.shape), strict=True)):
             own = known.arrays.get(dim)
             if own is None:
                 scale = file.create_dataset(dim, (length,), ">f4")
@@ -77,7 +79,7 @@ def begin_netcdf(path: Path, n: int, kind: SampleKind, names: Sequence[str], alo
         _with_values(h5py, file, name, np.array(list(names), object), {}).dims[0].attach_scale(scales[0])
         # HDF5 assigns a place to the values of a contiguous variable when the first one is written.
         variable = "samples" if "samples" not in file else "values"
-        values = file.create_dataset(variable, (n, *kind.shape), _stored(kind), track_order=True)
+        values = file.create_dataset(variable, (*lead, *kind.shape), _stored(kind), track_order=True)
         for key, text in {**known.attributes, BESIDE: " ".join([*beside, name])}.items():
             values.attrs[key] = text
         for axis, scale in enumerate(scales):
@@ -108,6 +110,19 @@ def write_values(path: Path, first: int, row: int, values: np.ndarray[Any, Any],
     with open(path, "r+b") as file:
         file.seek(first + row * _row_bytes(kind))
         file.write(np.ascontiguousarray(values, _stored(kind)).data)
+
+
+def write_box(path: Path, first: int, region: Region, values: np.ndarray[Any, Any], kind: SampleKind) -> None:
+    """Write a box of one sample whose first value is at ``first``, in runs along the last axis that the box divides."""
+    lengths, size = kind.shape, kind.dtype.itemsize
+    cut = max((axis for axis, (n, (a, b)) in enumerate(zip(lengths, region, strict=True)) if b - a < n), default=0)
+    steps = [math.prod(lengths[axis + 1 :]) * size for axis in range(len(lengths))]
+    runs = np.ascontiguousarray(values, _stored(kind)).reshape(*values.shape[:cut], -1)
+    with open(path, "r+b") as file:
+        for index in np.ndindex(runs.shape[:-1]):
+            at = (a + i for (a, _), i in zip(region, (*index, 0), strict=False))
+            file.seek(first + sum(place * step for place, step in zip(at, steps, strict=False)))
+            file.write(runs[index].data)
 
 
 def _row_bytes(kind: SampleKind) -> int:

@@ -6,10 +6,11 @@ import math
 import tempfile
 import time
 import warnings
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
+from functools import cached_property
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any, cast
 
 import numpy as np
 from sklearn.base import clone
@@ -26,15 +27,19 @@ from dpca.jobs.compressed.encode import stated_facts, wanted_goal, write_planned
 from dpca.jobs.compressed.encode_memory import EncodeMemory, form_of
 from dpca.jobs.compressed.encode_trials import Trials, cell_components, spread_runs
 from dpca.jobs.compressed.encode_write import PLAN
+from dpca.jobs.plans.box_trial import try_boxes
 from dpca.jobs.plans.few_samples import RUN, FewSamples, Repeated
 from dpca.jobs.plans.shard_plan import choose_tiles, plan_shards
+from dpca.jobs.plans.timing import fewest_seconds, line
 from dpca.jobs.scores import box_write, score_write
+from dpca.jobs.scores.score_write import WriteJob
 from dpca.jobs.scores.settings import CompressionSettings
 from dpca.jobs.scores.transform import fill_scores
-from dpca.models.base.store import write_model
+from dpca.models.base.store import model_fingerprint, write_model
 from dpca.models.base.value_range import spanned_range
 from dpca.models.scores import SCORES_VERSION
 from dpca.representation.compressed.compressed import COMPRESSED_VERSION
+from dpca.representation.linear import LinearRepresentation
 from dpca.storage.disk import folder_bytes
 from dpca.storage.ingest import ingest, plan_ingest
 from dpca.storage.ingest import task_bytes as ingest_bytes
@@ -47,12 +52,9 @@ from dpca.storage.survey import ReadOptions
 from dpca.storage.transaction.checkpoints import Checkpoints
 from dpca.storage.transaction.workspace import Workspace
 
-T = TypeVar("T")
 # Upper limits of the samples, and of their bytes, for trials of a pass over shards. A quarter of them is tried too, for
 # the fixed part of the time.
 _MOST, _MOST_BYTES, _PART = 192, 2**26, 4
-# Number of repetitions of each trial.
-_TURNS = 3
 # Bytes of the libraries that a worker loads and compiles after its start (measured in jobs on 80 samples: up to
 # 149 MB).
 _COMPILED = 192 * 10**6
@@ -217,7 +219,6 @@ class _Tried:
         self.bytes_written = 0.0
         self.source: Source
         self.axes: tuple[str, ...]
-        self.few: list[Stack] = []
 
     def stages(self) -> Iterator[_Stage]:
         """Yield the stages in order."""
@@ -229,15 +230,20 @@ class _Tried:
                 tiles = choose_tiles(as_source(self.given), self.given.axes, self.settings, run)
                 self.given = self.given if tiles is None else TiledStack.of(self.given, tiles)
             self.source, self.axes = as_source(self.given), self.given.axes
-            self.few = [self._some(part) for part in self._parts(self.source.shape[0], self.given.nbytes)]
             if self.given.data_range is None:
-                yield self._range()
-                self.given = replace(self.given, data_range=self.few[-1].data_range)
+                with rehearsing(self.workers, str(self.folder / "fold")) as rehearsal:
+                    self.given = replace(self.given, data_range=spanned_range(self.source, Run()))
+                yield _Stage("range", self.decoded, 0.0, tuple(rehearsal.costs))
         if self.settings.choose_cells:
             yield self._choose_cells()
         keep_freed_memory()  # as workers do
         yield self._fit()
         yield self._scores() if self.settings.goal is None else self._encode()
+
+    @cached_property
+    def few(self) -> list[Stack]:
+        """Some samples of the source, as stacks."""
+        return [self._some(part) for part in self._parts(self.source.shape[0], self.decoded)]
 
     def _parts(self, n: int, size: int) -> list[int]:
         """Return the two numbers of samples to try."""
@@ -266,17 +272,12 @@ class _Tried:
         def work(count: int, target: Path) -> None:
             made[count] = ingest(FewSamples(reader, count), target, cell_shape=cells, reading=settings.reading)
 
-        spent = _fewest_seconds(parts, work, self.folder / "few")
+        spent = fewest_seconds(parts, work, self.folder / "few")
         self.few = [made[count] for count in parts]
         self.source = Repeated(as_source(self.few[-1]), reader.name, shape, layout.chunks)
-        alone, each = _line(parts, spent)
+        alone, each = line(parts, spent)
         need = ingest_bytes(reader, dtype, layout)
         return _Stage("ingest", size, alone, (), shape[0], layout.rows_per_shard, each, need)
-
-    def _range(self) -> _Stage:
-        with rehearsing(self.workers, str(self.folder / "fold")) as rehearsal:
-            spanned_range(self.source, Run())
-        return _Stage("range", self.decoded, 0.0, tuple(rehearsal.costs))
 
     def _choose_cells(self) -> _Stage:
         stack = self.given if isinstance(self.given, Stack) else self.few[-1]
@@ -305,6 +306,21 @@ class _Tried:
 
     def _scores(self) -> _Stage:
         basis, path, size = self.fitted.basis_, self.folder / "model.zarr", {}
+        kept, budget, n = self.settings.reconstruct, self.workers.budget, self.source.shape[0]
+        boxes = box_write.plan_scores(self.source, basis, self.axes, reconstruct=kept, budget=budget)
+        if boxes is not None:
+            known, bounds = (
+                model_fingerprint(path),
+                (self.given if isinstance(self.given, Stack) else self.few[-1]).data_range,
+            )
+            ssim, axes = self.settings.measures_ssim, self.axes
+            job = WriteJob(self.source, str(path), known, "", axes, boxes.rows, bounds or (0.0, 1.0), kept, ssim)
+            tried = try_boxes(job, cast(LinearRepresentation, basis), boxes, self.folder)
+            self.bytes_written = n * (basis.score_bytes(self.source.dtype) + tried.written) + folder_bytes(path)
+            need = box_write.box_task_bytes(self.source, cast(LinearRepresentation, basis), boxes, axes)
+            # The samples of a task, if its boxes were whole samples.
+            rows = max(1, boxes.rows // len(boxes.decoded))
+            return _Stage("scores", 2 * self.decoded, 0.0, (), n, rows, tried.seconds, need)
 
         def work(stack: Stack, target: Path) -> None:
             reconstruct, ssim = self.settings.reconstruct, self.settings.measures_ssim
@@ -312,24 +328,15 @@ class _Tried:
                 fill_scores(stack, path, space, reconstruct=reconstruct, ssim=ssim, facts={}, run=Run())
                 size[stack.n_samples] = folder_bytes(space.store)
 
-        spent = _fewest_seconds(self.few, work, self.folder / "scores")
-        parts, n = [stack.n_samples for stack in self.few], self.source.shape[0]
-        alone, each = _line(parts, spent)
-        once, of_each = _line(parts, [size[count] for count in parts])
+        spent = fewest_seconds(self.few, work, self.folder / "scores")
+        parts = [stack.n_samples for stack in self.few]
+        alone, each = line(parts, spent)
+        once, of_each = line(parts, [size[count] for count in parts])
         most = n * basis.score_bytes(self.source.dtype) + (self.decoded if self.settings.reconstruct else 0)
         self.bytes_written = once + min(most, n * of_each) + folder_bytes(path)
-        kept, budget = self.settings.reconstruct, self.workers.budget
-        boxes = box_write.plan_scores(self.source, basis, self.axes, reconstruct=kept, budget=budget)
-        if boxes is None:
-            rows = score_write.stack_layout(self.source, basis, self.axes).shards[0]
-            need = score_write.task_bytes(self.source, basis, rows, kept)
-            return _Stage("scores", self.decoded, alone, (), n, rows, each, need)
-        # The samples of a task, if its boxes were whole samples.
-        rows, need = (
-            max(1, boxes.rows // len(boxes.decoded)),
-            box_write.box_task_bytes(self.source, basis, boxes, self.axes),
-        )
-        return _Stage("scores", 2 * self.decoded, alone, (), n, rows, each, need)
+        rows = score_write.stack_layout(self.source, basis, self.axes).shards[0]
+        need = score_write.task_bytes(self.source, basis, rows, kept)
+        return _Stage("scores", self.decoded, alone, (), n, rows, each, need)
 
     def _encode(self) -> _Stage:
         goal, n = self._goal, self.source.shape[0]
@@ -351,8 +358,8 @@ class _Tried:
                 own = goal if goal.every_sample else None
                 write_planned(some, self.fitted, space, kept, own, facts, Run())
 
-        spent = _fewest_seconds(self.few, work, self.folder / "codes")
-        alone, each = _line([some.n_samples for some in self.few], spent)
+        spent = fewest_seconds(self.few, work, self.folder / "codes")
+        alone, each = line([some.n_samples for some in self.few], spent)
         form = form_of(self.source, plain=not len(found.cell))
         memory = EncodeMemory(self.source, form, len(found.cell), goal.is_error_bound, found.basis.size)
         need = memory.task_bytes(memory.decoded_at_once(self.workers.budget))
@@ -366,27 +373,3 @@ class _Tried:
     def decoded(self) -> int:
         """Bytes of all samples."""
         return math.prod(self.source.shape) * self.source.dtype.itemsize
-
-
-def _fewest_seconds(parts: Sequence[T], work: Callable[[T, Path], None], target: Path) -> list[float]:
-    """Return the processor seconds of work on each part, with a target for each; the minimum of several turns.
-
-    The first turn includes imports, compilation and memory allocation. Other programs can only add time, through the
-    caches.
-    """
-    spent: list[list[float]] = [[] for _ in parts]
-    for turn in range(_TURNS):
-        for number, part in enumerate(parts):
-            began = time.process_time()
-            work(part, target.with_name(f"{target.name} {turn} {number}.zarr"))
-            spent[number].append(time.process_time() - began)
-    return list(map(min, spent))
-
-
-def _line(counts: Sequence[int], spent: Sequence[float]) -> tuple[float, float]:
-    """Return the fixed seconds and the seconds of each sample, from the times of two numbers of samples."""
-    (few, many), (less, more) = counts, spent
-    if many == few:
-        return 0.0, max(less, more) / many
-    each = max(more - less, 0.0) / (many - few)
-    return max(0.0, more - many * each), each

@@ -14,8 +14,7 @@ from dpca.engine.sources.source import Source, as_source
 from dpca.engine.sources.tiled import TiledSource
 from dpca.jobs.compressed.cell_choice import cells_tried
 from dpca.jobs.compressed.encode import check_goal, wanted_goal
-from dpca.jobs.compressed.encode_memory import check_encode_memory
-from dpca.jobs.compressed.encode_tiles import check_measure_memory
+from dpca.jobs.compressed.encode_tiles import check_encoding
 from dpca.jobs.scores.box_write import plan_scores
 from dpca.jobs.scores.boxes import LARGE_SAMPLE, decoded_bytes
 from dpca.jobs.scores.settings import CompressionSettings
@@ -142,9 +141,7 @@ def _plan_encoding(source: Source, axes: Sequence[str], settings: CompressionSet
     with _stage("encode", _FEWEST):
         wanted = wanted_goal(settings.goal or {}, every_sample=settings.every_sample)
         check_goal(wanted, source.shape[1:], len(model.cell_shape_for(axes[1:])))
-        check_encode_memory(source, memory, promised=wanted.is_error_bound)
-        if isinstance(source, TiledSource):
-            check_measure_memory(source.source, source.tiles, axes, memory, promised=wanted.is_error_bound)
+        check_encoding(source, axes, memory, promised=wanted.is_error_bound)
 
 
 @contextmanager

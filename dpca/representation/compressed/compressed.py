@@ -97,6 +97,11 @@ class Compressed(LazyViews):
         return values[(first, *others)]
 
     @property
+    def entries(self) -> Compressed:
+        """What is encoded as a sample: samples, or tiles of large ones."""
+        return self
+
+    @property
     def n_components(self) -> int:
         """Most components that a cell keeps, whatever the `level`; 0 if there are none."""
         return int(self.codec.component.max(initial=-1)) + 1
@@ -153,7 +158,7 @@ class Compressed(LazyViews):
 
     def places(self, samples: Array) -> Array:
         """Return the positions of samples along codes and residuals; see ``breaks`` in ``storage/FORMAT.md``."""
-        return placed(samples, self.facts.get("breaks", ()))
+        return placed(samples, self.facts.get("breaks", ()) if self.codec.waves else ())
 
     def _codes_at(self, chosen: Array, places: Array) -> Array:
         codes, waves = self.stored("codes"), self.codec.waves
@@ -213,9 +218,9 @@ class TiledCompressed(Compressed):
     @cached_property
     def entries(self) -> Compressed:
         """The tiles as samples."""
-        return Compressed(
-            self.path, self.tiles.shape, self.dtype, self.axes, self.facts, self.level, self.codec, self._group
-        )
+        facts = self.facts | {"breaks": [first * self.tiles.n_tiles for first in self.tiles.breaks]}
+        kept = self.dtype, self.axes, facts, self.level, self.codec, self._group
+        return Compressed(self.path, self.tiles.shape, *kept)
 
     @property
     def chunks(self) -> tuple[int, ...]:
@@ -307,7 +312,8 @@ def compressed_in(group: zarr.Group, path: str, level: int | None = None) -> Com
     common = np.dtype(facts["dtype"]), tuple(facts["axes"]), facts, level, codec, group
     if "tile_shape" not in facts:
         return Compressed(path, (n, *codec.components.grid.sample_shape), *common)
-    tiles = Tiles(n, tuple(map(int, facts["sample_shape"])), codec.components.grid.sample_shape)
+    breaks = tuple(map(int, facts.get("breaks", ())))
+    tiles = Tiles(n, tuple(map(int, facts["sample_shape"])), codec.components.grid.sample_shape, breaks)
     return TiledCompressed(path, (n, *tiles.sample_shape), *common, tiles=tiles)
 
 

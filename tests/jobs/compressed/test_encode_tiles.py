@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import re
 from pathlib import Path
 from typing import Any
@@ -9,6 +10,8 @@ from typing import Any
 import numpy as np
 import pytest
 import zarr
+from numcodecs import Blosc
+from PIL import Image
 from skimage.metrics import structural_similarity
 
 import dpca
@@ -17,9 +20,9 @@ from dpca.cli import main
 from dpca.engine.folds.plan import TASK_OVERHEAD, Outline, PlanError
 from dpca.engine.sources.source import as_source
 from dpca.engine.sources.tiled import TiledStack
-from dpca.jobs import append_store, compress
+from dpca.jobs import compress, encode_store
 from dpca.jobs.base import shards
-from dpca.jobs.compressed import encode_tiles, encode_write
+from dpca.jobs.compressed import compare, encode_tiles, encode_write
 from dpca.jobs.compressed.encode_memory import EncodeMemory
 from dpca.jobs.compressed.verify_quality import verify_quality
 from dpca.jobs.plans import shard_plan
@@ -28,7 +31,9 @@ from dpca.jobs.scores.settings import CompressionSettings
 from dpca.representation.compressed.compressed import Compressed, TiledCompressed
 from dpca.storage import DataError, open_stack, verify
 from dpca.storage.arrays.tiles import Tiles
+from dpca.storage.disk import folder_bytes
 from dpca.storage.run import Run
+from dpca.storage.survey import ReadOptions
 from tests.helpers.traced import traced_peak
 
 FORMAT = Path(dpca.__file__).parents[1] / "storage" / "FORMAT.md"
@@ -60,13 +65,18 @@ def compressed(folder: Path, goal: dict[str, float], run: Run = Run(), **setting
     return store
 
 
+@pytest.mark.parametrize("breaks", [(), (1,), (5, 6, 24)])
 @pytest.mark.parametrize(
     ("shape", "tile"), [((1, 9), (4,)), ((17, 7, 10), (3, 10)), ((33, 5, 6, 2), (2, 4, 2)), ((16, 8), (8,))]
 )
 def test_entries_and_runs_are_inverse_and_cores_cover_a_sample_once(
-    shape: tuple[int, ...], tile: tuple[int, ...]
+    shape: tuple[int, ...], tile: tuple[int, ...], breaks: tuple[int, ...]
 ) -> None:
-    tiles = Tiles(shape[0], shape[1:], tile)
+    tiles = Tiles(shape[0], shape[1:], tile, tuple(first for first in breaks if first < shape[0]))
+    for first in tiles.breaks:
+        earlier, samples = Tiles(first, shape[1:], tile, tiles.breaks[: tiles.breaks.index(first)]), np.arange(first)
+        for number in range(tiles.n_tiles):
+            np.testing.assert_array_equal(tiles.entries(number, samples), earlier.entries(number, samples))
     seen = np.zeros(shape[1:], int)
     for core, region in zip(tiles.cores, tiles.regions, strict=True):
         assert all(c <= a and b <= d and d - c == t for (a, b), (c, d), t in zip(core, region, tile, strict=True))
@@ -187,15 +197,75 @@ def test_a_value_that_is_not_finite_is_reported_with_the_number_of_its_sample(tm
     x[2, 150, 120] = np.nan
     zarr.create_array(str(tmp_path / "stack.zarr"), data=x, overwrite=True)
     with pytest.raises(DataError, match="2"):
-        compressed(tmp_path, {"max_error": 1.0}, reading=dpca.storage.survey.ReadOptions(data_range=(0, 255)))
+        compressed(tmp_path, {"max_error": 1.0}, reading=ReadOptions(data_range=(0, 255)))
     assert not (tmp_path / "out.zarr").exists()
 
 
-def test_nothing_is_appended_and_scores_are_refused(tmp_path: Path) -> None:
+@pytest.mark.parametrize(("goal", "overlap"), [({"psnr": 38.0}, 4), ({"max_error": 2.0}, 0)])
+def test_a_model_of_tiles_encodes_large_samples(tmp_path: Path, goal: dict[str, float], overlap: int) -> None:
+    x = pictures(tmp_path / "stack.zarr", (5, 157, 133), chunks=(1, 50, 133))
+    stack = open_stack(tmp_path / "stack.zarr")
+    parts = np.concatenate([x[:, a : a + 60, b : b + 51] for a in (0, 50, 97) for b in (0, 40, 82)])
+    model = CellPCA(40, cell_shape=8, overlap=overlap, shared=True).fit(parts)
+    model.save(tmp_path / "model.zarr")
+    encode_store(stack, tmp_path / "model.zarr", tmp_path / "out.zarr", **goal)
+    store = dpca.open_compressed(tmp_path / "out.zarr")
+    assert isinstance(store, TiledCompressed)
+    assert store.tiles.tile_shape == (60, 51)
+    error = x - store[...].astype(float)
+    np.testing.assert_allclose(store.quality["mse"], (error**2).mean(axis=(1, 2)) / 255**2, rtol=1e-6)
+    reached = -10 * np.log10((error**2).mean() / 255**2)
+    assert reached >= goal["psnr"] if "psnr" in goal else np.abs(error).max() <= goal["max_error"]
+    assert verify(tmp_path / "out.zarr") == []
+    assert verify_quality(str(tmp_path / "out.zarr"), stack) == []
+
+
+@pytest.mark.parametrize(("shared", "shape"), [(False, (60, 51)), (True, (158, 40)), (True, (20, 20, 3))])
+def test_a_model_of_other_samples_is_refused(tmp_path: Path, shared: bool, shape: tuple[int, ...]) -> None:
+    pictures(tmp_path / "stack.zarr", (2, 157, 133))
+    x = np.random.default_rng(0).normal(size=(9, *shape))
+    CellPCA(3, cell_shape=8, shared=shared).fit(x).save(tmp_path / "model.zarr")
+    with pytest.raises(DataError, match="shared"):
+        encode_store(open_stack(tmp_path / "stack.zarr"), tmp_path / "model.zarr", tmp_path / "out.zarr", psnr=30)
+
+
+@pytest.mark.parametrize("dtype", ["u1", "f4"])
+def test_tiles_are_compared_with_other_codecs(
+    tmp_path: Path, dtype: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    x = pictures(tmp_path / "stack.zarr", (3, 157, 133), dtype)
+    store = compressed(tmp_path, {"max_error": 1.0}, reading=ReadOptions(data_range=(0, 255)))
+    monkeypatch.setattr(compare, "_codecs", lambda *asked: [("JPEG", compare._still("JPEG"), (75,))])
+    stack = open_stack(tmp_path / "stack.zarr")
+    if dtype == "f4":
+        monkeypatch.setattr(compare, "_codecs", lambda *asked: [])
+    entries = TiledStack.of(stack, store.tiles)
+    values = np.empty(entries.shape, dtype)
+    as_source(entries).reader()((0, len(values)), tuple((0, n) for n in values.shape[1:]), values)
+    found = compare.compare_store(str(tmp_path / "out.zarr"), stack, sample=len(values))
+    error = values - store.entries[...].astype(float)
+    assert found.store.psnr == pytest.approx(-10 * np.log10((error**2).mean() / 255**2))
+    assert found.store.bytes == folder_bytes(tmp_path / "out.zarr") / 3
+    times = x[0].size / values[0].size
+    blosc = Blosc("zstd", clevel=5, shuffle=Blosc.BITSHUFFLE)
+    packed = sum(len(blosc.encode(values[i : i + 16])) for i in range(0, len(values), 16))
+    assert found.others[-1].bytes == pytest.approx(times * packed / len(values))
+    if dtype == "u1":
+        files = [io.BytesIO() for _ in values]
+        for tile, file in zip(values, files, strict=True):
+            Image.fromarray(tile).save(file, "JPEG", quality=75, optimize=True)
+        size = times * np.mean([len(file.getvalue()) for file in files])
+        # As many values in files of whole samples take nearly as many bytes, since tiles have headers of their own.
+        Image.fromarray(x[0]).save(whole := io.BytesIO(), "JPEG", quality=75, optimize=True)
+        assert found.others[0].bytes == pytest.approx(size)
+        assert len(whole.getvalue()) < size < 2.5 * len(whole.getvalue())
+    assert main(["compare", str(tmp_path / "out.zarr"), str(tmp_path / "stack.zarr"), "--sample", "4"]) == 0
+    assert "this store" in capsys.readouterr().out
+
+
+def test_scores_are_refused(tmp_path: Path) -> None:
     pictures(tmp_path / "stack.zarr", (2, 157, 133))
     store = compressed(tmp_path, {"psnr": 38.0})
-    with pytest.raises(DataError, match="tiles"):
-        append_store(tmp_path / "out.zarr", open_stack(tmp_path / "stack.zarr"))
     with pytest.raises(DataError, match="tiles"):
         dpca.analysis.scores(store)
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+import itertools
 import os
 from pathlib import Path
 from typing import Any
@@ -486,13 +487,15 @@ def test_stored_samples_take_no_more_memory_than_they_say(stores: Path) -> None:
 
     for store in ("small.zarr", "stack.zarr", "scores.zarr"):
         given = stored_samples(stores / store, None, stores / "model.zarr" if store == "scores.zarr" else None)
-        given.read(0, 1)
-        for n in (1, 5, 9):
+        given.read(0, 1, given.whole)
+        for n, region in itertools.product((1, 5, 9), (given.whole, ((8, 17), (0, 20), (1, 3)))):
             tracemalloc.start()
-            given.read(0, n)
+            found = given.read(0, n, region)
             peak = tracemalloc.get_traced_memory()[1]
             tracemalloc.stop()
-            assert peak <= given.work_bytes(n) + 2**20
+            assert peak <= given.read_bytes(n, region) + 2**20
+            box = tuple(slice(*ends) for ends in region)
+            np.testing.assert_array_equal(found, given.read(0, n, given.whole)[(slice(None), *box)])
 
 
 def test_one_sample_is_a_file_of_its_own(stores: Path, tmp_path: Path) -> None:

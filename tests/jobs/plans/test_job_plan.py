@@ -8,17 +8,21 @@ from typing import Any
 
 import numpy as np
 import pytest
+import zarr
+from sklearn.base import clone
 
-from dpca import CellPCA, StreamingPCA
+from dpca import PCA, CellPCA, StreamingPCA
 from dpca.cli import main
 from dpca.engine.clusters.cluster import open_client
-from dpca.engine.folds.plan import FoldPlan, Group
+from dpca.engine.folds.plan import TASK_OVERHEAD, FoldPlan, Group
 from dpca.engine.folds.rehearsal import MOVING, SCHEDULING, FoldCost, Workers, rehearsing
 from dpca.engine.sources.source import ZarrSource, as_source
-from dpca.jobs import CompressionSettings, compress, open_input, plan_job
-from dpca.jobs.plans.plan import _fewest_seconds
+from dpca.jobs import CompressionSettings, compress, open_input, plan_job, transform_store
+from dpca.jobs.plans.plan import _Tried
+from dpca.jobs.plans.timing import fewest_seconds
 from dpca.jobs.scores.transform import fill_scores
-from dpca.storage import DataError, Stack, ingest
+from dpca.storage import DataError, Stack, ingest, open_stack
+from dpca.storage.disk import folder_bytes
 from dpca.storage.run import Run
 from tests.conftest import smooth_images
 
@@ -86,12 +90,58 @@ def test_what_the_job_does_not_measure_is_not_planned(
     assert set(measured) == {ssim}
 
 
+@pytest.mark.parametrize("model", [PCA(3), CellPCA(3, cell_shape=10), StreamingPCA(2)])
+@pytest.mark.parametrize("reconstruct", [False, True])
+def test_no_whole_sample_is_read_of_large_ones(
+    model: Any, reconstruct: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    shape, read = (6, 400, 500), set[int]()
+    values = np.random.default_rng(0).normal(size=shape).astype("f4").cumsum(axis=2)
+    zarr.create_array(str(tmp_path / "x.zarr"), data=values, chunks=(1, 50, 100))
+    monkeypatch.setattr("dpca.jobs.scores.boxes.LARGE_SAMPLE", 0)
+    monkeypatch.setattr("dpca.jobs.scores.boxes._BOX_BYTES", 2**19)
+    monkeypatch.setattr("dpca.jobs.scores.boxes._LEAST_BOX", 2**12)
+    monkeypatch.setattr("dpca.jobs.scores.boxes.TRIED_BYTES", 2**14)
+    reader = ZarrSource.reader
+
+    def watched(self: Any) -> Any:
+        read_box = reader(self)
+
+        def box(samples: Any, region: Any, out: Any) -> None:
+            read.add(int(np.prod([b - a for a, b in region])))
+            read_box(samples, region, out)
+
+        return box
+
+    def scores(self: Any) -> Any:
+        with monkeypatch.context() as patched:  # a fit reads whole samples if they fit
+            patched.setattr(ZarrSource, "reader", watched)
+            return rehearse(self)
+
+    rehearse = _Tried._scores
+    monkeypatch.setattr(_Tried, "_scores", scores)
+    settings = CompressionSettings(model, reconstruct=reconstruct)
+    (plan,) = plan_job(open_stack(tmp_path / "x.zarr"), settings, workers=[1], budget=2**24 + TASK_OVERHEAD)
+    assert max(read) < 400 * 500
+    assert list(plan.stages) == ["range", "fit", "scores"]
+    assert all(stage.seconds > 0 for stage in plan.stages.values())
+    assert plan.bytes_written == pytest.approx(transform_bytes(model, reconstruct, tmp_path), rel=0.35)
+
+
+def transform_bytes(model: Any, reconstruct: bool, folder: Path) -> int:
+    """Return the bytes of a model and its scores."""
+    stack = open_stack(folder / "x.zarr", data_range=(-99, 99))
+    clone(model).fit(stack).save(folder / "model.zarr")
+    transform_store(stack, folder / "model.zarr", folder / "scores.zarr", reconstruct=reconstruct)
+    return folder_bytes(folder / "model.zarr") + folder_bytes(folder / "scores.zarr")
+
+
 def test_the_fewest_seconds_of_some_turns_count(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     clock = iter([0.0, 9.0, 10.0, 14.0, 20.0, 21.0, 30.0, 32.0, 40.0, 43.0, 50.0, 55.0])
     targets: list[Path] = []
     with monkeypatch.context() as patched:
-        patched.setattr("dpca.jobs.plans.plan.time.process_time", lambda: next(clock))
-        found = _fewest_seconds(["few", "many"], lambda part, target: targets.append(target), tmp_path / "made")
+        patched.setattr("dpca.jobs.plans.timing.time.process_time", lambda: next(clock))
+        found = fewest_seconds(["few", "many"], lambda part, target: targets.append(target), tmp_path / "made")
     assert found == [1.0, 2.0]
     assert len(set(targets)) == 6
 
