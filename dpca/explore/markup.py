@@ -77,13 +77,13 @@ def numbers(view: SampleView, sample_bytes: int, *, measurable: bool = True) -> 
     return Markup(_VIEWS.numbers(rows))
 
 
-def gallery(thumbnails: Iterable[tuple[int, str, Array]]) -> Markup:
-    """Return buttons of samples: index, name and picture."""
+def gallery(thumbnails: Iterable[tuple[int, str, Array | None]], *, busy: bool = False) -> Markup:
+    """Return buttons of samples: index, name and picture; those without a picture are empty, and shown as ``busy``."""
     samples = [
-        (index, shortened(name), shortened(name.rsplit("/", 1)[-1], _SHORT), picture(values, ""))
-        for index, name, values in thumbnails
+        (index, shortened(name), shortened(name.rsplit("/", 1)[-1], _SHORT), None if p is None else picture(p, ""))
+        for index, name, p in thumbnails
     ]
-    return Markup(_VIEWS.thumbnails(samples))
+    return Markup(_VIEWS.thumbnails(samples, busy))
 
 
 def eigenimages(shown: ComponentView) -> Markup:

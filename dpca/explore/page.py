@@ -5,7 +5,6 @@ from __future__ import annotations
 import math
 import time
 from collections.abc import Callable, Sequence
-from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -26,6 +25,8 @@ from dpca.storage.errors import printable
 GALLERY, EIGENIMAGES = 18, 11
 # Milliseconds between two checks for a new model, and most seconds of one search for a name.
 _POLL, _SEARCH = 250, 5.0
+# Seconds after which the thumbnails made so far are shown.
+_PATIENCE = 0.3
 # Most seconds between a change of the text and the key that made it.
 _SAME_KEY = 5.0
 _SEARCHED = 2000
@@ -54,6 +55,9 @@ class ExplorerPage:
         self._searched = ("", 0)
         self._changed = -math.inf  # when the text was changed, until Enter follows
         self._page, self._seen, self._shown = 0, -1, 0
+        #: The samples of the gallery, and what was made of them: name and thumbnail.
+        self._chosen: list[int] = []
+        self._made: dict[int, tuple[str, Array]] = {}
         self._build(n)
         document.on_session_destroyed(lambda _: self._end())
         document.add_periodic_callback(self._poll, _POLL)
@@ -154,10 +158,9 @@ class ExplorerPage:
         index, k, plane = min(_whole(self._sample.value), n - 1), _whole(self._k.value), self._slice
         if not n:
             return
-        if index != self._shown and self._found is None and isinstance(self._order, range):
-            page, self._page = self._page, index // GALLERY
-            if page != self._page:
-                self._show_gallery()
+        if index != self._shown and (page := self._page_with(index)) != self._page:
+            self._page = page
+            self._show_gallery()
         self._shown = index
 
         def work() -> Callable[[], None]:
@@ -176,29 +179,67 @@ class ExplorerPage:
         self._tasks.do("sample", work, self._show_error)
         self._mark_share()
 
+    def _page_with(self, index: int) -> int:
+        """Return the page of the gallery to show with a sample: in other orders than the stack's, it or the next."""
+        if self._found is None and isinstance(self._order, range):
+            return index // GALLERY
+        before, *_, after = self._gallery.tags
+        return self._page + (index == after) - (index == before)
+
     def _show_gallery(self) -> None:
         some = self._found if self._found is not None else self._order
         last = max(0, (len(some) - 1) // GALLERY)
         self._page = min(max(self._page, 0), last)
-        shown = [int(i) for i in some[self._page * GALLERY : (self._page + 1) * GALLERY]]
+        first = self._page * GALLERY
+        shown = [int(i) for i in some[first : first + GALLERY]]
         self._previous.disabled, self._next.disabled = self._page == 0, self._page == last
         what = "found" if self._found is not None else "samples"
-        first = self._page * GALLERY
         self._where.text = f"{first + 1:,} to {first + len(shown):,} of {len(some):,} {what}" if shown else "none found"
         if self._found is not None and (end := self._searched[1]) < self._n:
             self._where.text += f", in the first {end:,} of {self._n:,}: press Enter in the search for more"
+        if shown != self._chosen:
+            self._chosen, self._made = shown, {}
+        # `page.js` moves by keys in this order, of which thumbnails are made only later: the last sample of the page
+        # before, those of this page, and the first one of the next. It is empty in the order of the stack.
+        beside = [int(some[i]) if 0 <= i < len(some) else None for i in (first - 1, first + len(shown))]
+        in_stack = self._found is None and isinstance(self._order, range)
+        self._gallery.tags = [] if in_stack else [beside[0], *shown, beside[1]]
+        self._draw_gallery()
+        if self._explorer.originals is not None or self._explorer.n_components:
+            self._make_thumbnails()
+
+    def _make_thumbnails(self) -> None:
+        chosen, made = self._chosen, dict(self._made)
 
         def work() -> Callable[[], None]:
-            made: list[tuple[int, str, Array]] = []
-            for index in shown:
-                made.append((index, self._explorer.names[index], self._explorer.thumbnail(index)))
-                if self._tasks.waits("sample"):
-                    # A slider moved, and the sample has priority.
-                    return self._show_gallery
-            return partial(self._gallery.update, text=markup.gallery(made))
+            until = time.monotonic() + _PATIENCE
+            for index in chosen:
+                if index not in made:
+                    made[index] = self._explorer.names[index], self._explorer.thumbnail(index)
+                    # A slider moved, and the sample has priority; or there is something to show.
+                    if self._tasks.waits("sample") or time.monotonic() > until:
+                        break
+            return show
 
-        if self._explorer.originals is not None or self._explorer.n_components:
-            self._tasks.do("gallery", work, self._show_error)
+        def show() -> None:
+            if chosen is not self._chosen:
+                return
+            self._made = made
+            self._draw_gallery()
+            if len(made) < len(chosen):
+                self._make_thumbnails()
+
+        def fail(error: Exception) -> None:
+            self._show_error(error)
+            if chosen is self._chosen:
+                self._draw_gallery(busy=False)
+
+        self._tasks.do("gallery", work, fail)
+
+    def _draw_gallery(self, *, busy: bool = True) -> None:
+        """Show the thumbnails so far, and empty ones instead of the others."""
+        samples = [(index, *self._made.get(index, ("", None))) for index in self._chosen]
+        self._gallery.text = markup.gallery(samples, busy=busy)
 
     def _show_model(self) -> None:
         version, plane = self._explorer.version, self._slice
@@ -240,7 +281,7 @@ class ExplorerPage:
         self._show_model()
         if explorer.facts is not None:
             self._show_sample()
-            if explorer.originals is None and not self._gallery.text:
+            if explorer.originals is None and not self._made:
                 self._show_gallery()
 
     # -- what is asked for
@@ -259,9 +300,9 @@ class ExplorerPage:
 
             def show() -> None:
                 self._order, self._found, self._page = order, None, 0
+                self._show_gallery()
                 if len(order):
                     self._sample.value = int(order[0])
-                self._show_gallery()
 
             return show
 
@@ -292,9 +333,9 @@ class ExplorerPage:
             def show() -> None:
                 self._found, self._searched = [*before, *found], (text, end)
                 self._page = len(before) // GALLERY
+                self._show_gallery()
                 if found:
                     self._sample.value = found[0]
-                self._show_gallery()
 
             return show
 

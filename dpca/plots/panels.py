@@ -28,7 +28,7 @@ NO_DATA = (0.91, 0.85, 0.65)
 NOTHING = 0.73
 """The gray of missing values in signed colors."""
 # Percentiles of a picture that become black and white, and the number of values to estimate them from.
-_PERCENTILES, _MOST_VALUES = (0.5, 99.5), 2**18
+_PERCENTILES, _MOST_VALUES = (0.2, 99.8), 2**18
 # Values that span a smaller share of a data range hardly use it.
 _USED = 0.1
 #: Samples of more bytes are not read whole for a picture.
@@ -170,18 +170,35 @@ def shown_range(
     """Return the values of black and white.
 
     For 8-bit and boolean values, they are the stated range or the range of the dtype, unless the values use less than a
-    tenth of it. Other dtypes come from instruments and seldom fill their range, so the 0.5th and 99.5th percentiles are
-    used. Curves are never clipped.
+    tenth of it. Other dtypes come from instruments and seldom fill their range, so the 0.2th and 99.8th percentiles are
+    used. If these are equal, as on a constant background, those of the other values are included. A constant is gray.
+    Curves are never clipped.
     """
-    spanned = range_of(values, None)
+    finite = np.concatenate([part[np.isfinite(part)] for part in values] or [np.empty(0)])
     whole = type_range(np.dtype(dtype))
-    if whole is not None and not hardly_used(spanned, whole := stated or whole):
-        return whole
-    finite = np.concatenate([part[np.isfinite(part)] for part in values if part.ndim > 1] or [np.empty(0)])
     if not finite.size:
+        return whole or (0.0, 1.0)
+    spanned = float(finite.min()), float(finite.max())
+    if whole is not None:
+        whole = stated or whole
+        if spanned[0] == spanned[1] or not hardly_used(spanned, whole):
+            return whole
+    if spanned[0] == spanned[1]:
+        half = abs(spanned[0]) / 2 or 0.5
+        return spanned[0] - half, spanned[1] + half
+    if all(part.ndim == 1 for part in values):
         return spanned
-    low, high = np.percentile(finite[:: -(-finite.size // _MOST_VALUES) | 1].astype(np.float64), _PERCENTILES).tolist()
-    return (low, high) if low < high else spanned
+    low, high = _percentiles(finite)
+    if low == high:
+        others = _percentiles(finite[finite != low])
+        low, high = min(low, others[0]), max(high, others[1])
+    return low, high
+
+
+def _percentiles(values: NDArray[Any]) -> tuple[float, float]:
+    some = values[:: -(-values.size // _MOST_VALUES) | 1].astype(np.float64)
+    low, high = np.percentile(some, _PERCENTILES).tolist()
+    return low, high
 
 
 def intensity(values: NDArray[np.float64], data_range: tuple[float, float]) -> NDArray[np.float64]:
@@ -201,9 +218,14 @@ def difference(
     return np.clip(NEUTRAL + gain * (reconstruction - original) / (high - low), 0.0, 1.0)
 
 
-def levels(picture: NDArray[np.float64]) -> NDArray[np.uint8]:
-    """Return an image in 0..1 as levels from 0 to 255. Missing values (NaN) become `NO_DATA`, in color."""
+def levels(picture: NDArray[np.float64], colors: NDArray[np.float64] | None = None) -> NDArray[np.uint8]:
+    """Return an image in 0..1 as levels from 0 to 255. Missing values (NaN) become `NO_DATA`, in color.
+
+    ``colors`` (256, 3) in 0..1 are those of a gray image from black to white; the default is gray.
+    """
     missing = np.isnan(picture)
+    if colors is not None and picture.ndim == 2:
+        picture = colors[np.rint(np.nan_to_num(picture) * 255).astype(np.uint8)]
     if missing.any():
         colored = picture if picture.ndim == 3 else np.repeat(picture[..., None], 3, axis=-1)
         picture = np.where(missing.reshape(*picture.shape[:2], -1).any(axis=-1, keepdims=True), NO_DATA, colored)
@@ -228,8 +250,9 @@ def differences(
     pairs: Sequence[tuple[NDArray[np.float64], NDArray[np.float64]]], data_range: tuple[float, float]
 ) -> tuple[list[NDArray[np.float64]], int]:
     """Return `difference` of each pair of original and reconstruction, and the gain, which is the same for all."""
-    gain = readable_gain([b - a for a, b in pairs], data_range)
-    return [difference(a, b, data_range, gain) for a, b in pairs], gain
+    with np.errstate(invalid="ignore"):  # the difference of infinities is a missing value
+        gain = readable_gain([b - a for a, b in pairs], data_range)
+        return [difference(a, b, data_range, gain) for a, b in pairs], gain
 
 
 def difference_words(gain: int) -> str:

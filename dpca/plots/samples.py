@@ -65,7 +65,7 @@ def image_grid(
     n : int
         Number of samples, if `indices` is not given.
     data_range : tuple of 2 floats, optional
-        The values of black and white. Default: the 0.5th and 99.5th percentiles of the shown samples; for 8-bit and
+        The values of black and white. Default: the 0.2th and 99.8th percentiles of the shown samples; for 8-bit and
         boolean values the stack's range or that of the dtype, unless less than a tenth of it is used.
     axes : sequence of str, optional
         Names of a sample's axes, as in `dpca.storage.open_stack`; by default a last axis of length 4 or less has

@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 import shutil
 import threading
+import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -16,6 +17,7 @@ from bokeh.document import Document
 from bokeh.events import ValueSubmit
 
 from dpca.explore import page as pages
+from dpca.explore.explorer import Explorer
 from dpca.explore.live import LiveFit
 from dpca.explore.opening import open_explorer
 from dpca.explore.page import GALLERY
@@ -163,6 +165,62 @@ def test_a_compressed_store_is_sorted_by_quality(
     visit.page.keyboard.press("Enter")
     visit.shows(".at-where", f"1 to 6 of 6 found, in the first 10 of {N}")
     assert not visit.wrong
+
+
+def test_keys_and_thumbnails_are_those_of_the_order_before_pictures_are_made(
+    stores: Path,
+    served: Callable[..., PageServer],
+    visits: Callable[[str], Visit],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    made = Explorer.thumbnail
+    slow = threading.Event()
+    monkeypatch.setattr(
+        Explorer, "thumbnail", lambda self, index: (slow.is_set() and time.sleep(1), made(self, index))[1]
+    )
+    visit = visits(served(open_explorer(str(stores / "small.zarr"), stack=str(stores / "stack.zarr"))).address)
+    page, buttons = visit.page, ".at-gallery button"
+    order = np.argsort(zarr.open_group(stores / "small.zarr", mode="r")["ssim"][...], kind="stable").tolist()
+    assert order[:GALLERY] != sorted(order[:GALLERY])
+    visit.shows(".at-order", "SSIM, lowest first")
+    page.wait_for_function(_THUMBNAILS, arg=[*range(GALLERY)])
+    page.wait_for_function(_ALL_MADE)
+    slow.set()
+    page.locator(".at-order select").select_option(label="SSIM, lowest first")
+    visit.shows(".at-name", f"#{order[0]}")
+    assert page.evaluate(_THUMBNAILS, order[:GALLERY])
+    last = page.locator(buttons).nth(GALLERY - 1)
+    assert last.get_attribute("aria-busy") == "true"
+    assert last.inner_text() == f"#{order[GALLERY - 1]}"
+    page.keyboard.press("Escape")
+    page.keyboard.press("ArrowRight")
+    visit.shows(".at-name", f"#{order[1]}")
+    last.click()
+    visit.shows(".at-name", f"#{order[GALLERY - 1]}")
+    page.keyboard.press("ArrowRight")
+    visit.shows(".at-name", f"#{order[GALLERY]}")
+    assert page.evaluate(_THUMBNAILS, order[GALLERY : 2 * GALLERY])
+    page.keyboard.press("ArrowLeft")
+    visit.shows(".at-name", f"#{order[GALLERY - 1]}")
+    assert page.evaluate(_THUMBNAILS, order[:GALLERY])
+    slow.clear()
+    page.wait_for_function(_ALL_MADE)
+    one = next(number for number in order[:GALLERY] if number < GALLERY)
+    picture = page.locator(f"{buttons}[data-sample='{one}'] img")
+    shown = picture.get_attribute("src")
+    page.locator(".at-order select").select_option(label="as in the stack")
+    visit.shows(".at-name", "#0")
+    page.wait_for_function(_THUMBNAILS, arg=[*range(GALLERY)])
+    page.wait_for_function(_ALL_MADE)
+    assert picture.get_attribute("src") == shown
+    assert not visit.wrong
+
+
+_ALL_MADE = "() => !thumbnails().some((e) => e.ariaBusy)"
+_THUMBNAILS = """(expected) => {
+  const shown = thumbnails().map((e) => Number(e.dataset.sample));
+  return JSON.stringify(shown) === JSON.stringify(expected);
+}"""
 
 
 def test_enter_that_changes_the_text_does_not_continue_its_own_search(stores: Path) -> None:

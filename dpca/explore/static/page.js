@@ -17,22 +17,13 @@ function step(name, by) {
   found.value = Math.min(high, Math.max(low, found.value + by));
 }
 
-// Moves by one thumbnail if samples are sorted or searched, otherwise by one sample.
-let turned = 0;
-
+// Moves by one sample, in the order that `tags` of the gallery states if samples are sorted or searched.
 function walk(by) {
-  const sample = model("sample"), order = model("order"), search = model("search");
+  const sample = model("sample"), order = model("gallery")?.tags;
   if (!sample) return;
-  if (order.value === "stack" && !search.value.trim()) return step("sample", by);
-  const shown = thumbnails(), at = shown.findIndex((e) => Number(e.dataset.sample) === sample.value);
-  const next = shown[at < 0 ? 0 : at + by];
-  if (next) sample.value = Number(next.dataset.sample);
-  else {
-    const turn = document.querySelector(by > 0 ? ".at-next" : ".at-previous").shadowRoot.querySelector("button");
-    if (turn.disabled) return;
-    turned = by;
-    turn.click();
-  }
+  if (!order.length) return step("sample", by);
+  const at = order.indexOf(sample.value), next = order[at < 0 ? 1 : at + by];
+  if (next != null) sample.value = next;
 }
 
 function thumbnails() {
@@ -41,10 +32,8 @@ function thumbnails() {
 
 // Marks the thumbnail of the current sample.
 function mark() {
-  const sample = model("sample"), shown = thumbnails();
-  if (turned && shown.length) sample.value = Number(shown.at(turned > 0 ? 0 : -1).dataset.sample);
-  turned = 0;
-  for (const e of shown)
+  const sample = model("sample");
+  for (const e of thumbnails())
     if (Number(e.dataset.sample) === sample.value) e.setAttribute("aria-current", "true");
     else e.removeAttribute("aria-current");
 }
