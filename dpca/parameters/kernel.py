@@ -59,9 +59,10 @@ class KernelParameters:
     )
     landmarks: Any = never_stored(
         "cholesky",
-        choice("cholesky", "uniform") | array("an array of numbers", "array (n_landmarks, *sample_shape)"),
+        choice("cholesky", "uniform", "k-means") | array("an array of numbers", "array (n_landmarks, *sample_shape)"),
         'Choice of the landmarks. "cholesky": randomly pivoted Cholesky (Chen, Epperly, Tropp & Webber 2022), which '
-        'finds small groups of samples far from all others. "uniform": all samples with the same probability. Or the '
+        'finds small groups of samples far from all others. "uniform": all samples with the same probability. '
+        '"k-means": centers of mini-batch k-means (Zhang & Kwok 2008), which capture most for their number. Or the '
         "landmarks.",
     )
     pre_image: str = always_stored(

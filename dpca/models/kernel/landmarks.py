@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import warnings
 
 import numpy as np
 
@@ -21,6 +22,8 @@ _POOL, _POOL_BYTES = 2**14, 2**30
 # The pool is also smaller if the choice costs as much as the pass. A sixteenth of the samples costs less, and so do two
 # million kernels with landmarks. But it has at least 8 samples for each landmark, so that there is a choice.
 _POOL_SHARE, _POOL_KERNELS, _POOL_EACH = 16, 2**21, 8
+# Samples of a batch of k-means. Batches of 1,024 take 2.5 times as long, and capture little more.
+_CENTERED = 256
 #: Further random samples for a sharper bound of a fit: the kernels between them take 8 MB.
 HELD_OUT = 1000
 
@@ -53,6 +56,8 @@ def chosen_of(pool: Array, kernel: Kernel, how: str, count: int, rng: np.random.
     DataError
         If all kernels are 0.
     """
+    if how == "k-means":
+        return _centers(pool, min(count, len(pool)), rng)
     if how == "uniform":
         return pool[np.sort(rng.choice(len(pool), min(count, len(pool)), replace=False))]
     chosen = pivots(kernel, pool, min(count, len(pool)), rng)
@@ -60,6 +65,18 @@ def chosen_of(pool: Array, kernel: Kernel, how: str, count: int, rng: np.random.
         zero = "the kernel of every sample with itself is 0: use samples that are not 0"
         raise DataError(zero if np.isfinite(kernel.diagonal(pool)).all() else OUT_OF_RANGE)
     return pool[chosen]
+
+
+def _centers(pool: Array, count: int, rng: np.random.Generator) -> Array:
+    """Return the distinct centers of mini-batch k-means, at most ``count``."""
+    from sklearn.cluster import MiniBatchKMeans  # slow to import
+    from sklearn.exceptions import ConvergenceWarning
+
+    means = MiniBatchKMeans(count, batch_size=_CENTERED, n_init=1, random_state=int(rng.integers(2**31)))
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", ConvergenceWarning)  # fewer samples than centers differ
+        found: Array = means.fit(pool).cluster_centers_
+    return np.unique(found, axis=0).astype(pool.dtype, copy=False)
 
 
 def default_gamma(x: Array, name: str = "gamma") -> float:

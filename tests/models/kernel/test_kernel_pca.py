@@ -16,6 +16,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from sklearn.base import clone
 from sklearn.cluster import KMeans
+from sklearn.datasets import load_digits
 from sklearn.decomposition import KernelPCA as Reference
 from sklearn.metrics.pairwise import pairwise_kernels
 
@@ -201,6 +202,25 @@ def test_landmarks_find_small_groups_far_away() -> None:
         model = KernelPCA(20, n_landmarks=60, landmarks=how, random_state=0).fit(x)
         near = ((model.landmarks_[:, None] - groups[None]) ** 2).sum(axis=2).min(axis=0) < 25
         assert least <= near.sum() <= most
+
+
+def test_centers_capture_more_than_as_many_samples() -> None:
+    """Beside the optimum, which scikit-learn computes from all kernels."""
+    x = load_digits().data[:1000]
+    models = {
+        how: KernelPCA(10, gamma=5e-4, n_landmarks=100, landmarks=how, random_state=0).fit(x)
+        for how in ("cholesky", "uniform", "k-means")
+    }
+    best = Reference(10, kernel="rbf", gamma=5e-4).fit(x).eigenvalues_.sum()
+    missed = {how: 1 - model.eigenvalues_.sum() / best for how, model in models.items()}
+    assert 0 < 2 * missed["k-means"] < min(missed["cholesky"], missed["uniform"])
+    again = KernelPCA(10, gamma=5e-4, n_landmarks=100, landmarks="k-means", random_state=0).fit(x)
+    np.testing.assert_array_equal(again.landmarks_, models["k-means"].landmarks_)
+    repeated = np.repeat(x[:5], 20, axis=0)
+    few = KernelPCA(2, gamma=5e-4, n_landmarks=50, landmarks="k-means", random_state=0).fit(repeated)
+    assert len(few.landmarks_) < 50
+    expected = Reference(2, kernel="rbf", gamma=5e-4).fit(repeated).eigenvalues_
+    np.testing.assert_allclose(few.eigenvalues_, expected, rtol=1e-3)
 
 
 def test_duplicates_and_constant_attributes_take_fewer_landmarks() -> None:
