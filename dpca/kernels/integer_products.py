@@ -13,7 +13,7 @@ as both factors. Import this module only in functions that need it; see `dpca.ke
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -29,12 +29,8 @@ from dpca.kernels.compiled import compiled
 #: Samples of one product. Their panels stay in the second cache. Sums of products of two signed bytes over them stay
 #: below 2^26, and those of 32 bits wrap around without harm on the way.
 MOST_ROWS = 4096
-#: Largest magnitude of `WideColumns`, whose low byte is signed.
-MOST_WIDE = 32639
-#: Rows of a Gram matrix: a multiple of the columns of every panel.
-GROUP = 192
 # Bits of each of 4 bytes that are flipped to subtract 128 from it.
-_TOP_BITS = 0x80808080
+TOP_BITS = 0x80808080
 
 
 class Instruction(NamedTuple):
@@ -79,8 +75,8 @@ def usable(features: str) -> Instruction | None:
 _FEATURES = getattr(config, "CPU_FEATURES", None) or codegen.get_host_cpu_features()
 #: The instruction of this processor, or None; numba without its compiler cannot use one.
 INSTRUCTION = None if getattr(config, "DISABLE_JIT", False) else usable(_FEATURES)
-_ROWS, _COLUMNS = (INSTRUCTION.rows, INSTRUCTION.columns) if INSTRUCTION else (1, 1)
-_UNSIGNED = INSTRUCTION is not None and INSTRUCTION.unsigned
+ROWS, COLUMNS = (INSTRUCTION.rows, INSTRUCTION.columns) if INSTRUCTION else (1, 1)
+UNSIGNED = INSTRUCTION is not None and INSTRUCTION.unsigned
 
 
 def tile_of(instruction: Instruction) -> Any:
@@ -125,7 +121,7 @@ def tile_of(instruction: Instruction) -> Any:
         here = builder.mul(k, i64(instruction.columns))
         others = [load(at(packed, j, here, v * instruction.lanes)) for v in range(instruction.vectors)]
         if instruction.unsigned:
-            flips = ir.Constant(vector, [_TOP_BITS - 2**32] * instruction.lanes)
+            flips = ir.Constant(vector, [TOP_BITS - 2**32] * instruction.lanes)
             others = [builder.xor(other, flips) for other in others]
         words = [repeated(builder.load(at(packed, i, here, r), align=4)) for r in range(instruction.rows)]
         others, words = ([builder.bitcast(one, operand) for one in both] for both in (others, words))
@@ -149,7 +145,7 @@ def tile_of(instruction: Instruction) -> Any:
     return intrinsic(tile)
 
 
-_tile = tile_of(INSTRUCTION or INSTRUCTIONS[0])
+tile_products = tile_of(INSTRUCTION or INSTRUCTIONS[0])
 
 
 @compiled
@@ -214,14 +210,6 @@ def pack_rows(words: Array, packed: Array) -> None:
 
 
 @compiled
-def add_rows(values: Array, total: Array) -> None:
-    """Add the rows of bytes (n, d) to ``total`` (d,), int32."""
-    for i in range(len(values)):
-        for j in range(len(total)):
-            total[j] += values[i, j]
-
-
-@compiled
 def row_sums(values: Array, total: Array) -> None:
     """Write the sums of the rows of bytes (n, d) into ``total`` (n,), int32."""
     for i in range(len(values)):
@@ -232,15 +220,18 @@ def row_sums(values: Array, total: Array) -> None:
 
 
 @compiled
-def add_narrow(packed: Array, start: Array, tile: Array, cross: Array) -> None:
-    """Add the products of columns to the lower triangle of ``cross`` (d, d), float64."""
-    d, words = len(cross), packed.shape[1]
-    for j in range(0, d, _COLUMNS):
-        for i in range(j, d, _ROWS):
-            first = i // _COLUMNS * words * _COLUMNS + i % _COLUMNS
-            _tile(packed, first, j * words, words, start[i:], tile)
-            for r in range(min(_ROWS, d - i)):
-                row, sums = cross[i + r, j : min(j + _COLUMNS, i + r + 1)], tile[r]
+def add_narrow(packed: Array, top: int, start: Array, tile: Array, cross: Array) -> None:
+    """Add the products of columns to rows ``top``, ... of the lower triangle of a matrix, ``cross``, float64.
+
+    ``top`` is a multiple of `integers.GROUP`.
+    """
+    (n, d), words = cross.shape, packed.shape[1]
+    for j in range(0, d, COLUMNS):
+        for i in range(max(j, top), top + n, ROWS):
+            first = i // COLUMNS * words * COLUMNS + i % COLUMNS
+            tile_products(packed, first, j * words, words, start[i:], tile)
+            for r in range(min(ROWS, top + n - i)):
+                row, sums = cross[i - top + r, j : min(j + COLUMNS, i + r + 1)], tile[r]
                 for c in range(len(row)):
                     row[c] += sums[c]
 
@@ -252,56 +243,15 @@ def add_wide(packed: Array, start: Array, tile: Array, cross: Array) -> None:
     Of column j, ``packed`` has the low byte as its column 2 j, and the high byte as 2 j + 1.
     """
     d, words = 2 * len(cross), packed.shape[1]
-    for j in range(0, d, _COLUMNS):
-        for i in range(j, d, _ROWS):
-            first = i // _COLUMNS * words * _COLUMNS + i % _COLUMNS
-            _tile(packed, first, j * words, words, start[i:], tile)
-            for r in range(0, min(_ROWS, d - i), 2):
-                row, low, high = cross[(i + r) // 2, j // 2 : min(j + _COLUMNS, i + r + 2) // 2], tile[r], tile[r + 1]
+    for j in range(0, d, COLUMNS):
+        for i in range(j, d, ROWS):
+            first = i // COLUMNS * words * COLUMNS + i % COLUMNS
+            tile_products(packed, first, j * words, words, start[i:], tile)
+            for r in range(0, min(ROWS, d - i), 2):
+                row, low, high = cross[(i + r) // 2, j // 2 : min(j + COLUMNS, i + r + 2) // 2], tile[r], tile[r + 1]
                 for c in range(len(row)):
                     mixed = np.int64(low[2 * c + 1]) + np.int64(high[2 * c])
                     row[c] += (np.int64(high[2 * c + 1]) << 16) + (mixed << 8) + np.int64(low[2 * c])
-
-
-@compiled
-def add_mixed(packed: Array, n: int, first: int, words: int, start: Array, tile: Array, out: Array) -> None:
-    """Add products of ``n`` columns of 16 bits with columns of bytes to ``out`` (n, columns of bytes), float64.
-
-    In ``packed``, panels of both bytes of the columns of 16 bits, as in `add_wide`, precede the panels of bytes, which
-    begin at ``first``.
-    """
-    for j in range(0, out.shape[1], _COLUMNS):
-        for i in range(0, 2 * n, _ROWS):
-            _tile(packed, i // _COLUMNS * words * _COLUMNS + i % _COLUMNS, first + j * words, words, start[i:], tile)
-            for r in range(0, min(_ROWS, 2 * n - i), 2):
-                row, low, high = out[(i + r) // 2, j : j + _COLUMNS], tile[r], tile[r + 1]
-                for c in range(len(row)):
-                    row[c] += 256.0 * high[c] + low[c]
-
-
-@compiled
-def center(gram: Array, along: Array, square: float) -> float:
-    """Complete the lower triangle of x x^T to (x - p) (x - p)^T, for ``along`` = x p and ``square`` = p p.
-
-    Returns the trace.
-    """
-    trace = 0.0
-    for i in range(len(gram)):
-        for j in range(i + 1):
-            value = gram[i, j] - along[i] - along[j] + square
-            gram[i, j] = gram[j, i] = value
-        trace += gram[i, i]
-    return trace
-
-
-@compiled
-def combine(sums: Array, gains: Array, offsets: Array, point: Array, sizes: Array, basis: Array, out: Array) -> None:
-    """Write gains * sums - offsets * point + sizes * basis into ``out`` (m, d), rounded once."""
-    for r in range(len(out)):
-        gain, offset, size = gains[r], offsets[r], sizes[r]
-        row, sum_, old = out[r], sums[r], basis[r]
-        for c in range(len(row)):
-            row[c] = gain * sum_[c] - offset * point[c] + size * old[c]
 
 
 def add_gram(block: Array, cross: Array, total: Array) -> None:
@@ -322,73 +272,44 @@ def add_gram(block: Array, cross: Array, total: Array) -> None:
     wide = block.dtype.itemsize == 2
     # Columns of 16 bits are columns of two bytes, of which x is the sum, 256 times the high one and the low one.
     values = np.ascontiguousarray(block).view(np.uint8)
-    flips = np.where([block.dtype.kind == "u" or wide, block.dtype.kind == "u"], _TOP_BITS, 0).astype(np.uint32)
+    flips = np.where([block.dtype.kind == "u" or wide, block.dtype.kind == "u"], TOP_BITS, 0).astype(np.uint32)
     d = values.shape[1]
-    sums, start = np.empty(d, np.int32), np.zeros(-(-d // _COLUMNS) * _COLUMNS, np.int32)
-    tile = np.empty((_ROWS, _COLUMNS), np.int32)
+    sums, start = np.empty(d, np.int32), np.zeros(-(-d // COLUMNS) * COLUMNS, np.int32)
+    tile = np.empty((ROWS, COLUMNS), np.int32)
     for rows in (values[few] for few in blocks(len(values), MOST_ROWS)):
-        packed = scratch("packed", (len(start) // _COLUMNS, -(-len(rows) // 4), _COLUMNS), np.uint32)
+        packed = scratch("packed", (len(start) // COLUMNS, -(-len(rows) // 4), COLUMNS), np.uint32)
         pack(rows, flips, packed, sums)
-        if _UNSIGNED:
+        if UNSIGNED:
             start[:d] = -128 * sums
-        (add_wide if wide else add_narrow)(packed, start, tile, cross)
+        if wide:
+            add_wide(packed, start, tile, cross)
+        else:
+            add_narrow(packed, 0, start, tile, cross)
         total += sums.reshape(-1, 2) @ [1, 256] if wide else sums
 
 
-class WideColumns:
-    """Columns of 16-bit integers, packed to be multiplied by columns of bytes: sums over up to 4,096 rows.
+def add_row_products(block: Array, bands: Iterable[tuple[int, Array]]) -> None:
+    """Add the products of rows of bytes (n, c), minus their center, to bands of the lower triangle of a matrix (n, n).
 
-    Parameters
-    ----------
-    values : array (n, m), int16
-        At most `MOST_WIDE` in magnitude.
-    n_bytes : int
-        Most columns of bytes of one product.
+    ``bands`` are the first row of a band, a multiple of `integers.GROUP`, and its values (rows, columns), float64. c is
+    at most `MOST_ROWS`.
     """
+    panels = -(-len(block) // COLUMNS)
+    packed = scratch("packed", (panels, -(-block.shape[1] // 4), COLUMNS), np.uint32)
+    start, tile = packed_rows(block, packed), np.empty((ROWS, COLUMNS), np.int32)
+    for top, values in bands:
+        add_narrow(packed, top, start, tile, values)
 
-    def __init__(self, values: Array, n_bytes: int) -> None:
-        n, self._m = values.shape
-        self._words, panels = -(-n // 4), -(-2 * self._m // _COLUMNS)
-        self._first = panels * self._words * _COLUMNS
-        size = self._first + -(-n_bytes // _COLUMNS) * self._words * _COLUMNS
-        self._packed = scratch("wide columns", (size,), np.uint32)
-        sums, self._start = np.empty(2 * self._m, np.int32), np.zeros(panels * _COLUMNS, np.int32)
-        # The value is 256 times its high byte plus its low byte, and both are signed.
-        both = np.add(values, np.int16(128), order="C").view(np.uint8)
-        pack(both, np.array([_TOP_BITS, 0], np.uint32), self._packed[: self._first].reshape(panels, -1, _COLUMNS), sums)
-        if _UNSIGNED:
-            self._start[: 2 * self._m] = -128 * sums
-        self._tile = np.empty((_ROWS, _COLUMNS), np.int32)
 
-    def add_combined(self, block: Array, out: Array) -> None:
-        """Add the products of the columns with those of x to ``out`` (m, c); x is ``block`` (n, c) minus its center."""
-        sums = np.empty(block.shape[1], np.int32)
-        flips = np.full(2, _TOP_BITS if block.dtype.kind == "u" else 0, np.uint32)
-        pack(block.view(np.uint8), flips, self._room(block.shape[1]), sums)
-        add_mixed(self._packed, self._m, self._first, self._words, self._start, self._tile, out)
-
-    def add_projected(self, block: Array, out: Array, grams: Sequence[Array]) -> None:
-        """Add the products of the columns with the rows of x to ``out`` (m, r); x is ``block`` (r, n) minus its center.
-
-        Adds the products of the rows among themselves to the lower triangles of ``grams``. Each has the next rows, as
-        many as a multiple of `GROUP`, except for the last one.
-        """
-        n, d = block.shape
-        signed = scratch("signed rows", (n, 4 * self._words), np.uint8)
-        np.bitwise_xor(block.view(np.uint8), np.uint8(128 if block.dtype.kind == "u" else 0), out=signed[:, :d])
-        signed[:, d:] = 0
-        packed, first = self._room(n), 0
-        pack_rows(signed.view(np.uint32), packed)
-        add_mixed(self._packed, self._m, self._first, self._words, self._start, self._tile, out)
-        start = np.zeros(len(packed) * _COLUMNS, np.int32)
-        if _UNSIGNED:
-            row_sums(signed.view(np.int8), start[:n])
-            start *= -128
-        for gram in grams:
-            part = packed[first // _COLUMNS : -(-(first + len(gram)) // _COLUMNS)]
-            add_narrow(part, start[first:], self._tile, gram)
-            first += len(gram)
-
-    def _room(self, n: int) -> Array:
-        panels = -(-n // _COLUMNS)
-        return self._packed[self._first :][: panels * self._words * _COLUMNS].reshape(panels, self._words, _COLUMNS)
+def packed_rows(block: Array, packed: Array) -> Array:
+    """Pack rows of bytes minus their center, and return with what their sums of products begin."""
+    n, d = block.shape
+    signed = scratch("signed rows", (n, 4 * packed.shape[1]), np.uint8)
+    np.bitwise_xor(block.view(np.uint8), np.uint8(128 if block.dtype.kind == "u" else 0), out=signed[:, :d])
+    signed[:, d:] = 0
+    pack_rows(signed.view(np.uint32), packed)
+    start = np.zeros(len(packed) * COLUMNS, np.int32)
+    if UNSIGNED:
+        row_sums(signed.view(np.int8), start[:n])
+        start *= -128
+    return start

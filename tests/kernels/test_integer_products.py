@@ -17,7 +17,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from llvmlite import ir
 
-from dpca.kernels import integer_products
+from dpca.kernels import integer_products, wide_products
 from dpca.kernels.algebra import integers
 from dpca.kernels.integer_products import INSTRUCTION, INSTRUCTIONS, MOST_ROWS, Instruction, tile_of, usable
 from dpca.rules.covariance import covariance
@@ -48,20 +48,20 @@ def emulated(module: Any, kind: Any, name: str) -> Any:
     return function
 
 
-def globals_of(instruction: Instruction, compiled: tuple[str, ...]) -> dict[str, Any]:
-    """The kernel's module as it would be on another processor."""
-    changed: dict[str, Any] = {**vars(integer_products), "INSTRUCTION": instruction}
-    changed |= {"_ROWS": instruction.rows, "_COLUMNS": instruction.columns, "_tile": tile_of(instruction)}
-    changed["_UNSIGNED"] = instruction.unsigned
+def globals_of(module: Any, instruction: Instruction, compiled: tuple[str, ...]) -> dict[str, Any]:
+    """A module of the kernel as it would be on another processor."""
+    changed: dict[str, Any] = {**vars(module), "INSTRUCTION": instruction}
+    changed |= {"ROWS": instruction.rows, "COLUMNS": instruction.columns, "tile_products": tile_of(instruction)}
+    changed["UNSIGNED"] = instruction.unsigned
     for name in compiled:
-        code = getattr(integer_products, name).py_func.__code__
+        code = getattr(module, name).py_func.__code__
         changed[name] = numba.njit(FunctionType(code, changed))
     return changed
 
 
 def kernel_of(instruction: Instruction) -> AddGram:
     """The kernel as it would be compiled for another processor."""
-    changed = globals_of(instruction, ("add_narrow", "add_wide"))
+    changed = globals_of(integer_products, instruction, ("add_narrow", "add_wide"))
     return FunctionType(integer_products.add_gram.__code__, changed)
 
 
@@ -146,15 +146,17 @@ def wide_columns(request: pytest.FixtureRequest) -> Iterator[Any]:
     if request.param is None:
         if INSTRUCTION is None:
             pytest.skip("no dot-product instruction here")
-        yield integer_products.WideColumns
+        yield wide_products.WideColumns
         return
     instruction = next(one for one in INSTRUCTIONS if one.feature == request.param)
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(integer_products, "cgutils", SimpleNamespace(get_or_insert_function=emulated))
-        compiled = globals_of(instruction, ("add_narrow", "add_mixed"))
-        for name in ("_ROWS", "_COLUMNS", "_UNSIGNED", "add_narrow", "add_mixed"):
-            patch.setattr(integer_products, name, compiled[name])
-        yield integer_products.WideColumns
+        for module, names in ((integer_products, ("add_narrow",)), (wide_products, ("add_mixed",))):
+            changed = globals_of(module, instruction, names)
+            for name in ("ROWS", "COLUMNS", "UNSIGNED", *names):
+                patch.setattr(module, name, changed[name])
+        patch.setattr(wide_products, "add_narrow", integer_products.add_narrow)
+        yield wide_products.WideColumns
 
 
 @given(
@@ -173,7 +175,7 @@ def test_products_of_bytes_with_columns_of_16_bits(
     block = drawn(dtype, n, d, seed, extreme)
     x = block.astype(object) - integers.center_of_range(dtype)
     random = np.random.default_rng(seed)
-    most = integer_products.MOST_WIDE
+    most = wide_products.MOST_WIDE
     for length in (n, d):
         wide = random.choice([-most, most], (length, m)) if extreme else random.integers(-most, most + 1, (length, m))
         expected = wide.astype(object).T @ (x if length == n else x.T) + 1
@@ -191,10 +193,23 @@ def test_products_of_bytes_with_columns_of_16_bits(
                 np.testing.assert_array_equal(gram, np.tril((some @ some.T).astype(float)))
 
 
+@pytest.mark.usefixtures("wide_columns")
+@pytest.mark.parametrize("dtype", ["uint8", "int8", "bool"])
+@pytest.mark.parametrize(("n", "c"), [(401, 37), (3, 4096), (200, 8)])
+def test_products_of_rows_in_bands(dtype: str, n: int, c: int) -> None:
+    block = drawn(dtype, n, c, 5, True)
+    x = block.astype(np.int64) - integers.center_of_range(dtype)
+    bands = [(top, np.ones((min(192, n - top), min(top + 192, n)))) for top in range(0, n, 192)]
+    integer_products.add_row_products(block, bands)
+    for top, values in bands:
+        expected = np.tril(x[top : top + 192] @ x[: values.shape[1]].T, top) + 1.0
+        np.testing.assert_array_equal(values, expected)
+
+
 @pytest.mark.parametrize("value", [-(2**15) + 129, 2**15 - 129])
 @pytest.mark.parametrize("byte", [0, 255])
 def test_the_most_rows_of_16_bits_do_not_overflow(wide_columns: Any, value: int, byte: int) -> None:
-    assert abs(value) == integer_products.MOST_WIDE
+    assert abs(value) == wide_products.MOST_WIDE
     out = np.zeros((1, 1))
     columns = wide_columns(np.full((MOST_ROWS, 1), value, np.int16), 1)
     columns.add_combined(np.full((MOST_ROWS, 1), byte, np.uint8), out)
@@ -223,6 +238,7 @@ def test_tiles_fit_the_registers(instruction: Instruction) -> None:
     assert sums + instruction.vectors + 1 <= registers
     assert instruction.rows % 2 == 0
     assert instruction.columns % instruction.rows == 0
+    assert integers.GROUP % instruction.columns == 0
 
 
 @pytest.mark.parametrize(

@@ -8,6 +8,8 @@ from types import ModuleType
 import numpy as np
 from numpy.typing import DTypeLike
 
+#: Rows of bytes that are multiplied among themselves: a multiple of the columns of every panel of the kernel.
+GROUP = 192
 # What is subtracted from values, so that each of their bytes is signed.
 _CENTERS = {"bool": 0, "int8": 0, "uint8": 128, "int16": 128, "uint16": 32896}
 # Loading the kernel takes as much time as so many multiplications of floats.

@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import DTypeLike
 
-from dpca.kernels.algebra import linalg
+from dpca.kernels.algebra import integers, linalg
 from dpca.kernels.algebra.dtypes import working_dtype
 from dpca.kernels.algebra.types import Array, blocks
 from dpca.rules.base.rule import Rule
@@ -18,8 +18,10 @@ from dpca.rules.base.state import State, StateLayout
 
 # Attributes of one float32 and of one float64 product. Longer sums are accumulated in float64.
 _BLOCK_ATTRIBUTES, _LONG_BLOCK = 1024, 8192
+# Attributes of bytes that are packed together.
+_MOST_BYTES = 4096
 # Rows of the Gram matrix that are stored, and multiplied, together. Of each, only the columns up to the last row are.
-_BAND = 256
+_BAND = integers.GROUP
 # Exact sums are pairs of integers, because those of 16-bit integers may exceed 64 bits.
 _LOW_BITS = 32
 # Products of at most this number of samples take less time than reading them, so that they are always float64.
@@ -40,6 +42,11 @@ def is_exact(n_samples: int, dtype: DTypeLike) -> bool:
     """Return whether Gram matrices are exact integers: for up to 128 samples of integers of at most 16 bits."""
     dtype = np.dtype(dtype)
     return n_samples <= _PRECISE_SAMPLES and dtype.kind in "iub" and dtype.itemsize <= 2
+
+
+def _is_of_bytes(n_samples: int, dtype: DTypeLike) -> bool:
+    """Return whether sums of products are those of bytes minus the center of their range, until they are complete."""
+    return n_samples > _PRECISE_SAMPLES and integers.is_exact(dtype) and np.dtype(dtype).itemsize == 1
 
 
 class AllSamples(Rule):
@@ -77,8 +84,9 @@ class BlockGram(Rule):
     """Gram matrix of all samples, from blocks of attributes: all samples of one block, then all of the next one.
 
     Products are of `product_dtype` over at most 1,024 attributes (8,192 in float64), and are summed in float64. They
-    are exact integers for some samples, see `is_exact`, which are then not centered: `float_gram` does it. States
-    of whole blocks can be merged.
+    are exact integers for some samples, see `is_exact`, which are then not centered: `float_gram` does it. Products of
+    bytes are exact for any number of samples, and are centered when they are complete. States of whole blocks can be
+    merged.
 
     Parameters
     ----------
@@ -102,8 +110,12 @@ class BlockGram(Rule):
     mergeable = True
 
     def _layout(self, n_features: int, dtype: DTypeLike) -> StateLayout:
-        size = sum((rows.stop - rows.start) * rows.stop for rows in blocks(self.n_samples, _BAND))
-        return {"gram": ((2, size), np.int64) if is_exact(self.n_samples, dtype) else ((size,), float)}
+        n, size = self.n_samples, sum((rows.stop - rows.start) * rows.stop for rows in blocks(self.n_samples, _BAND))
+        if is_exact(n, dtype):
+            return {"gram": ((2, size), np.int64)}
+        # What turns products of bytes minus their center into products of bytes, see `_complete`.
+        sums: StateLayout = {"sums": ((n + 2,), float)} if _is_of_bytes(n, dtype) else {}
+        return {"gram": ((size,), float), **sums}
 
     def _take(self, state: State, batch: Array) -> None:
         n, length = self.n_samples, max(self.n_samples, self.n_rows)
@@ -117,10 +129,14 @@ class BlockGram(Rule):
                 state.arrays["rows"][first : first + len(here)] = here[: n - first]
             state.counts["n_samples"] += len(here)
             if first + len(here) == length:
-                self._add(state.arrays["gram"], state.arrays.pop("rows"))
+                self._add(state, state.arrays.pop("rows"))
 
-    def _add(self, gram: Array, rows: Array) -> None:
+    def _add(self, state: State, rows: Array) -> None:
         """Add the products of all samples of a block."""
+        gram = state.arrays["gram"]
+        if "sums" in state.arrays:
+            self._add_bytes(gram, state.arrays["sums"], rows)
+            return
         if gram.ndim == 2:
             product = _exact_gram(rows)
             gram[0] += product >> _LOW_BITS
@@ -140,10 +156,50 @@ class BlockGram(Rule):
                     out = linalg.scratch("gram", (len(values), columns.stop - (columns.start or 0)), dtype)
                     values[:, columns] += np.matmul(block[:, band].T, block[:, columns], out=out)
 
+    def _add_bytes(self, gram: Array, sums: Array, rows: Array) -> None:
+        n, center = self.n_samples, float(integers.center_of_range(rows.dtype))
+        kernel = integers.kernel(rows.size * n)
+        for part in (
+            rows[:, columns] for columns in blocks(rows.shape[1], _MOST_BYTES if kernel else _BLOCK_ATTRIBUTES)
+        ):
+            if not (part[0].any() or part.any()):
+                continue  # the last blocks are filled up with zeros
+            sums[:n] += center * (part.sum(axis=1, dtype=np.int64) - center * part.shape[1])
+            sums[n:] += part.shape[1] * center**2, np.count_nonzero(~part.any(axis=0)) * center**2
+            if kernel:
+                kernel.add_row_products(part, ((band.start, values) for band, values in _bands(gram, n)))
+                continue
+            # Sums of 1,024 products of at most 2^14 are exact in float32.
+            block = linalg.scratch("attributes", part.shape[::-1], np.float32)
+            np.subtract(part.T, np.float32(center), out=block)
+            for band, values in _bands(gram, n):
+                out = linalg.scratch("gram", values.shape, np.float32)
+                values += np.matmul(block[:, band].T, block[:, : band.stop], out=out)
+
+    def _complete(self, gram: Array, sums: Array) -> None:
+        """Center the samples of exact products of bytes, or add the center of their range to them."""
+        n = self.n_samples
+        if self.center:
+            # Without attributes that are all 0, such as those that fill up a block, sums are the same for any blocks.
+            gram -= sums[n + 1]
+            along = np.zeros(n)
+            for band, values in _bands(gram, n):
+                lower = np.tril(values, band.start)
+                along[band] += lower.sum(axis=1)
+                along[: band.stop] += lower.sum(axis=0)
+                along[band] -= values[:, band].diagonal()
+            along, square = -along / n, float(along.sum()) / n**2
+        else:
+            along, square = sums[:n], float(sums[n])
+        for band, values in _bands(gram, n):
+            values += np.add.outer(along[band], along[: band.stop]) + square
+
     def _finish(self, state: State) -> dict[str, Array]:
         n, length = state.counts["n_samples"], max(self.n_samples, self.n_rows)
         if n % length or not n:
             raise _miscounted(n, self.n_samples)
+        if "sums" in state.arrays:
+            self._complete(state.arrays["gram"], state.arrays["sums"])
         return {"gram": state.arrays["gram"], "n_samples": np.asarray(self.n_samples)}
 
     def merge(self, a: State, b: State) -> State:
@@ -170,6 +226,7 @@ class BlockGram(Rule):
         """Return the bytes of all samples of a block, and of temporary arrays: some attributes, and their products."""
         n, products = self.n_samples, product_dtype(self.n_samples, dtype)
         some = min(n_features, block_attributes(products)) * (n * products.itemsize + 16)
+        some += 2 * n * min(n_features, _MOST_BYTES) if _is_of_bytes(n, dtype) else 0
         exact = 4 * 8 * n * n if is_exact(n, dtype) else 0
         return n * n_features * np.dtype(dtype).itemsize + some + min(n, _BAND) * n * products.itemsize + exact
 

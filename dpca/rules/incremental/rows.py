@@ -156,7 +156,7 @@ class ByteRows:
     n_kept : int
         Directions in the state.
     kernel : module
-        `dpca.kernels.integer_products`.
+        `dpca.kernels.wide_products`.
     """
 
     def __init__(self, batch: Array, mean: Array | None, before: float, n_kept: int, kernel: ModuleType) -> None:
@@ -189,7 +189,7 @@ class ByteRows:
         steps = np.abs(basis).max(axis=1).astype(float) / kernel.MOST_WIDE
         steps[steps == 0] = 1
         sums, along, off = np.zeros((q + 1, n)), np.zeros(q), 0.0
-        grams = [np.zeros((rows.stop - rows.start,) * 2) for rows in blocks(n, kernel.GROUP)]
+        grams = [np.zeros((rows.stop - rows.start,) * 2) for rows in blocks(n, integers.GROUP)]
         for columns in blocks(d, COLUMNS):
             part = basis[:, columns]
             levels = np.rint(part * (1 / steps)[:, None].astype(part.dtype))
@@ -279,7 +279,11 @@ def exact_kernel(batch: Array, n_kept: int, over: AttributeBlocks) -> ModuleType
     """Return the kernel of `ByteRows` if these rows are bytes, and many enough for exact products to take less time."""
     if not (is_numpy(batch) and over is ALL and integers.is_exact(batch.dtype) and batch.dtype.itemsize == 1):
         return None
-    return integers.kernel() if batch.size * n_kept >= _PAYS_FROM and batch.flags.c_contiguous else None
+    if batch.size * n_kept < _PAYS_FROM or not batch.flags.c_contiguous or not integers.kernel():
+        return None
+    from dpca.kernels import wide_products
+
+    return wide_products
 
 
 def _leveled(rows: Array, most: int) -> tuple[Array, Array]:

@@ -4,15 +4,22 @@ from __future__ import annotations
 
 import operator
 from fractions import Fraction
+from typing import Any
 
 import numpy as np
 import pytest
 
 from dpca.rules.dual import components as dual
 from dpca.rules.dual.components import DualComponents
-from dpca.rules.dual.gram import BlockGram, float_gram, is_exact, product_dtype, whole_gram
+from dpca.rules.dual.gram import BlockGram, centered_gram, float_gram, is_exact, product_dtype, whole_gram
 from dpca.rules.dual.weights import dual_basis, dual_weights
 from tests.rules.streams import fit
+
+
+@pytest.fixture(scope="module")
+def known() -> dict[Any, np.ndarray]:
+    """Results of earlier cases of a test."""
+    return {}
 
 
 def gram_by(parts: list[np.ndarray], center: bool, size: int) -> np.ndarray:
@@ -60,6 +67,24 @@ def test_against_the_svd(dtype: type, n: int, d: int, k: int, center: bool) -> N
     np.testing.assert_allclose(found["components"] @ found["components"].T, np.eye(k), atol=tolerance)
     np.testing.assert_allclose(np.linalg.svd(found["components"] @ v[:k].T, compute_uv=False), 1, atol=tolerance)
     assert (found["components"][np.arange(k), np.abs(found["components"]).argmax(axis=1)] > 0).all()
+
+
+@pytest.mark.usefixtures("products")
+@pytest.mark.parametrize("dtype", [np.uint8, np.int8, bool])
+@pytest.mark.parametrize("center", [True, False])
+def test_products_of_bytes_are_exact_for_any_number_of_samples(
+    dtype: type, center: bool, known: dict[Any, np.ndarray]
+) -> None:
+    rng, n = np.random.default_rng(4), 401
+    x = rng.integers(0, 2, (n, 5000)).astype(bool) if dtype is bool else rng.integers(100, 120, (n, 5000)).astype(dtype)
+    found = [np.tril(gram_by([x[:, :a], x[:, a:]], center, size)) for a, size in ((2500, 30), (4100, n))]
+    np.testing.assert_array_equal(*found)
+    products = x.astype(np.int64) @ x.T.astype(np.int64)
+    if center:
+        products = centered_gram(products.astype(object))
+    np.testing.assert_allclose(found[0], np.tril(products).astype(float), rtol=1e-12, atol=1e-7)
+    # With and without the kernel.
+    np.testing.assert_array_equal(found[0], known.setdefault((dtype, center), found[0]))
 
 
 @pytest.mark.parametrize("dtype", [np.float32, np.float64])
@@ -170,7 +195,7 @@ def test_the_rule_that_holds_less_is_taken() -> None:
     assert isinstance(dual.components_rule(many, "f4", np.dtype("f4"), True), dual.DualComponents)
 
 
-@pytest.mark.parametrize("n", [255, 256, 257, 700])
+@pytest.mark.parametrize("n", [191, 192, 193, 700])
 def test_bands_of_a_large_matrix_are_those_of_numpy(n: int) -> None:
     x = np.random.default_rng(5).normal(size=(n, 1500))
     found = gram_by([x[:, :700], x[:, 700:]], True, 100)

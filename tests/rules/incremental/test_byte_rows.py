@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from dpca.kernels import integer_products
+from dpca.kernels import integer_products, wide_products
 from dpca.rules.incremental import rows as rows_of_steps
 from dpca.rules.incremental.incremental_svd import IncrementalSVD
 from dpca.rules.incremental.nystrom import absorb
@@ -51,7 +51,7 @@ def test_products_and_image_are_their_definitions(
     batch, basis = bytes_of(dtype, n, d, rng, dark=seed % 2 == 0), orthonormal(q, d, rng)
     mean = batch.astype(float).mean(axis=0) + rng.normal(size=d) if centered else None
     before = float(rng.integers(1, 900))
-    rows = ByteRows(batch, mean, before, q, integer_products)
+    rows = ByteRows(batch, mean, before, q, wide_products)
     cross, grams = rows.products(basis)
     wanted = np.zeros(d)
     if mean is not None:
@@ -90,7 +90,7 @@ def test_a_step_keeps_the_projection_that_it_states(dtype: str, q: int, n: int, 
         values, vectors = np.linalg.eigh((x - x.mean(axis=0)).T @ (x - x.mean(axis=0)))
         basis, energy = vectors[:, : -q - 1 : -1].T.astype(np.float32), 20 * values[: -q - 1 : -1]
     old, before = basis.astype(float).copy(), np.zeros(d)
-    rows = ByteRows(batch, before, 0.0 if first else 1e4, q, integer_products)
+    rows = ByteRows(batch, before, 0.0 if first else 1e4, q, wide_products)
     step = absorb(basis, energy, rows, k)
     if step is None:
         np.testing.assert_array_equal(basis, old)
@@ -176,7 +176,7 @@ def test_which_rows_have_exact_products(monkeypatch: pytest.MonkeyPatch) -> None
     from dpca.rules.base.state import ALL
 
     large = np.zeros((1000, 4000), np.uint8)
-    assert exact_kernel(large, 30, ALL) is integer_products
+    assert exact_kernel(large, 30, ALL) is wide_products
     assert exact_kernel(large, 20, ALL) is None
     assert exact_kernel(large.astype(np.uint16), 30, ALL) is None
     assert exact_kernel(large.astype(np.float32), 30, ALL) is None
