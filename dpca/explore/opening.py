@@ -86,9 +86,9 @@ def open_explorer(
         return _explorer_of(open_input(given, key=key, axes=axes, data_range=reading.data_range), reading)
 
     if kind in STACK_KINDS:
+        explorer = explorer_of(paths)
         if stack is not None:
             raise DataError(f"'{paths[0]}' is already a stack: leave out --stack, or give it with another store")
-        explorer = explorer_of(paths)
         return Opened(explorer, None if model is None else partial(_load_model, explorer, model), model)
     beside = None if stack is None else explorer_of([stack])
     where = paths[0]

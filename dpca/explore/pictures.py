@@ -19,7 +19,7 @@ from dpca.storage.errors import DataError
 from dpca.storage.ranges import checked_range
 
 #: Contrasts, name to label.
-CONTRASTS = {"percentiles": "percentiles", "full": "full range", "limits": "limits"}
+CONTRASTS = {"percentiles": "automatic", "full": "full range", "limits": "limits"}
 #: Colors of gray pictures, name to label.
 COLORS = {
     "gray": "gray",

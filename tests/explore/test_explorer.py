@@ -169,6 +169,8 @@ def test_stores_that_cannot_be_shown(stores: Path, tmp_path: Path) -> None:
     for says, paths, how in (
         ("at least one sample", [tmp_path / "empty.zarr"], {}),
         ("nowhere", [tmp_path / "nowhere"], {}),
+        ("nowhere", [tmp_path / "nowhere"], {"stack": stores / "stack.zarr"}),
+        ("nowhere", [stores / "small.zarr"], {"stack": tmp_path / "nowhere"}),
         ("axis", [tmp_path / "a.npy"], {}),
         ("already a stack", [stores / "stack.zarr"], {"stack": stores / "stack.zarr"}),
         ("was fitted to", [stores / "stack.zarr"], {"model": tmp_path / "other.zarr"}),
