@@ -30,10 +30,10 @@ RESUMES = (
 )
 
 
-def add_source_options(parser: argparse.ArgumentParser, *, skips: bool = True) -> None:
+def add_source_options(parser: argparse.ArgumentParser, *, whole: bool = True) -> None:
     """Add options for reading the source: image conversion, the handling of broken images, and the array's name.
 
-    ``skips`` is whether there is a choice to stop at broken images.
+    ``whole`` is whether all samples are read: there is then a choice to stop at broken ones, and a range of the values.
     """
     group = parser.add_argument_group("reading the source")
     group.add_argument(
@@ -45,7 +45,7 @@ def add_source_options(parser: argparse.ArgumentParser, *, skips: bool = True) -
     size = group.add_mutually_exclusive_group()
     size.add_argument("--resize", type=size_pair, metavar="HxW", help="resample every image to this size (Lanczos)")
     size.add_argument("--crop", type=size_pair, metavar="HxW", help="crop every image to this size around its center")
-    if skips:
+    if whole:
         group.add_argument(
             "--on-error",
             choices=("stop", "skip"),
@@ -60,7 +60,8 @@ def add_source_options(parser: argparse.ArgumentParser, *, skips: bool = True) -
         help="names of a sample's axes, for example z,y,x, or of all axes, including 'sample'; an axis named channel "
         "comes last (default: from the source or its shape)",
     )
-    add_range_option(group, "0,255 for 8-bit values, otherwise from the values")
+    otherwise = "from the values" if whole else "none, and quality is not measured"
+    add_range_option(group, f"0,255 for 8-bit values, otherwise {otherwise}")
 
 
 def reading_options(options: argparse.Namespace) -> ReadOptions:

@@ -46,6 +46,7 @@ def explore(options: argparse.Namespace) -> int:
         server.mount(lambda document: ExplorerPage(opened.explorer, document))
         watched = _loaded(opened)
         if opened.load is None:
+            opened.explorer.progress = "preparing the fit"
             with defer_signals():
                 import dpca.models  # noqa: F401  here, because signals are held back in this thread
                 from dpca.explore.live import LiveFit

@@ -125,6 +125,18 @@ def test_photographs_are_shown_beside_their_compressed_store(folder: Path) -> No
         open_explorer(str(folder / "small.zarr"), stack=str(folder / "movie.npy"))
 
 
+def test_a_model_reconstructs_photographs_as_those_of_a_stack(folder: Path) -> None:
+    stack = ingest(folder / "photos", folder / "fitted.zarr")
+    dpca.StreamingPCA(4, random_state=0).fit(stack).save(folder / "model.zarr")
+    views = []
+    for source in ("photos", "fitted.zarr"):
+        found = open_explorer(str(folder / source), model=str(folder / "model.zarr"))
+        found.load()
+        views.append((found.explorer.view(6, 3).reconstruction, found.explorer.measure(6, 3)))
+    np.testing.assert_array_equal(views[0][0], views[1][0])
+    assert views[0][1] == views[1][1]
+
+
 def test_a_broken_photograph_is_named_and_the_others_are_shown(folder: Path, tmp_path: Path) -> None:
     shutil.copytree(folder / "photos", tmp_path / "photos")
     for name in ("photo-0000.png", "photo-0004.png"):
