@@ -17,6 +17,7 @@ from dpca.explore.pictures import PERCENTILES, Contrast
 from dpca.explore.tasks import Tasks
 from dpca.explore.widgets import choice, set_busy, styled
 from dpca.kernels.algebra.types import Array
+from dpca.storage.errors import DataError
 
 #: Number of thumbnails on the page.
 GALLERY = 18
@@ -135,8 +136,7 @@ class Gallery:
             until = time.monotonic() + _PATIENCE
             for index in chosen:
                 if index not in made:
-                    thumbnail = markup.picture(self._explorer.thumbnail(index, contrast), "", contrast.colors)
-                    made[index] = self._explorer.names[index], thumbnail
+                    made[index] = self._explorer.names[index], self._thumbnail(index, contrast)
                     # A slider moved, and the sample has priority; or there is something to show.
                     if self._tasks.waits("sample") or time.monotonic() > until:
                         break
@@ -156,6 +156,12 @@ class Gallery:
                 self._draw(busy=False)
 
         self._tasks.do("gallery", work, fail)
+
+    def _thumbnail(self, index: int, contrast: Contrast) -> Markup:
+        try:
+            return markup.picture(self._explorer.thumbnail(index, contrast), "", contrast.colors)
+        except DataError:  # a broken sample, which the page reports when it is chosen
+            return markup.no_picture()
 
     def _draw(self, *, busy: bool = True) -> None:
         """Show the thumbnails so far, and empty ones instead of the others."""

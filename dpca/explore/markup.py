@@ -41,6 +41,11 @@ def picture(values: Array, alt: str, colors: str = "gray") -> Markup:
     return Markup(_VIEWS.image(png.getvalue(), pixels.shape[1], pixels.shape[0], alt))
 
 
+def no_picture() -> Markup:
+    """Return what a broken sample has instead of a picture."""
+    return Markup(_VIEWS.nothing())
+
+
 def shortened(name: str, most: int = _NAME) -> str:
     """Return a name for display: control characters are escaped, and the middle of a long name is left out."""
     text = printable(name[: 4 * most] + name[-most:] if len(name) > 5 * most else name)

@@ -22,6 +22,7 @@ from dpca.explore.live import LiveFit
 from dpca.explore.opening import open_explorer
 from dpca.explore.page import ExplorerPage
 from dpca.explore.server import PageServer
+from tests.conftest import write_images
 from tests.explore.conftest import HOSTILE, K, N, Visit
 
 
@@ -180,6 +181,23 @@ _THUMBNAILS = """(expected) => {
   const shown = thumbnails().map((e) => Number(e.dataset.sample));
   return JSON.stringify(shown) === JSON.stringify(expected);
 }"""
+
+
+def test_a_broken_photograph_does_not_hide_the_thumbnails_of_others(
+    tmp_path: Path, served: Callable[..., PageServer], visits: Callable[[str], Visit]
+) -> None:
+    broken = write_images(tmp_path / "photos", 5, (12, 14, 3)) / "photo-0002.png"
+    broken.write_bytes(broken.read_bytes()[:60])
+    visit = visits(served(open_explorer(str(tmp_path / "photos"))).address)
+    page = visit.page
+    page.wait_for_function(_ALL_MADE)
+    assert page.locator(".at-gallery img").count() == 4
+    page.locator(".at-gallery button").nth(2).click()
+    visit.shows(".at-alert", "photo-0002.png")
+    page.keyboard.press("ArrowRight")
+    visit.shows(".at-name", "photo-0003")
+    assert page.locator(".at-alert").is_hidden()
+    assert not visit.wrong
 
 
 def test_enter_that_changes_the_text_does_not_continue_its_own_search(stores: Path) -> None:
