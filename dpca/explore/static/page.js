@@ -75,8 +75,9 @@ const place = { left: 0, top: 0 };
 function align() {
   const all = parts(".at-panels", ".scroll");
   for (const e of all) {
-    e.querySelector("img")?.decode().then(() => e.scrollTo(place), () => {}); // fails for a picture that is replaced
+    e.scrollTo(place);
     e.addEventListener("scroll", () => {
+      if (!e.isConnected) return; // it was replaced, and is at 0 then
       [place.left, place.top] = [e.scrollLeft, e.scrollTop];
       for (const other of all) if (other !== e) other.scrollTo(place);
     });
