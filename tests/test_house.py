@@ -43,7 +43,7 @@ CALLS: dict[str, set[str]] = {
         *("kernels", "partition", "engine", "codec", "representation"),
         *("models", "plots", "report", "storage", "metrics", "choices", "parameters"),
     },
-    "explore": {"kernels", "representation", "models", "analysis", "plots", "jobs", "storage", "choices"},
+    "explore": {"kernels", "engine", "representation", "models", "analysis", "plots", "jobs", "storage", "choices"},
     "cli": {"kernels", "engine", "models", "plots", "report", "jobs", "explore", "storage", "choices", "parameters"},
 }
 # Programs and studies may use all of the library; nothing uses them.
@@ -62,6 +62,7 @@ WRITERS = {
     "dpca.storage.transaction.plain": "the rename of a complete file to a name that nothing has",
     "dpca.storage.transaction.markers": "done-markers, in a work folder that is claimed",
     "dpca.storage.transaction.checkpoints": "checkpoints, by a new name and a rename, in a work folder that is claimed",
+    "dpca.explore.sources": "a temporary file without a name",
     "dpca.engine.clusters.private": "a folder for temporary files, of this user alone",
     "dpca.engine.clusters.worker_setup": "the null device",
     "dpca.cli.running": "the null device",

@@ -30,8 +30,11 @@ RESUMES = (
 )
 
 
-def add_source_options(parser: argparse.ArgumentParser) -> None:
-    """Add options for reading the source: image conversion, the handling of broken images, and the array's name."""
+def add_source_options(parser: argparse.ArgumentParser, *, whole: bool = True) -> None:
+    """Add options for reading the source: image conversion, the handling of broken images, and the array's name.
+
+    ``whole`` is whether all samples are read: there is then a choice to stop at broken ones, and a range of the values.
+    """
     group = parser.add_argument_group("reading the source")
     group.add_argument(
         "--color",
@@ -42,12 +45,13 @@ def add_source_options(parser: argparse.ArgumentParser) -> None:
     size = group.add_mutually_exclusive_group()
     size.add_argument("--resize", type=size_pair, metavar="HxW", help="resample every image to this size (Lanczos)")
     size.add_argument("--crop", type=size_pair, metavar="HxW", help="crop every image to this size around its center")
-    group.add_argument(
-        "--on-error",
-        choices=("stop", "skip"),
-        default="stop",
-        help="if an image is broken, stop the run, or skip it and record it in the store (default: %(default)s)",
-    )
+    if whole:
+        group.add_argument(
+            "--on-error",
+            choices=("stop", "skip"),
+            default="stop",
+            help="if an image is broken, stop the run, or skip it and record it in the store (default: %(default)s)",
+        )
     group.add_argument("--key", metavar="NAME", help="name of the array in an .npz, netCDF, HDF5 or Zarr source")
     group.add_argument(
         "--axes",
@@ -56,7 +60,8 @@ def add_source_options(parser: argparse.ArgumentParser) -> None:
         help="names of a sample's axes, for example z,y,x, or of all axes, including 'sample'; an axis named channel "
         "comes last (default: from the source or its shape)",
     )
-    add_range_option(group, "0,255 for 8-bit values, otherwise from the values")
+    otherwise = "from the values" if whole else "none, and quality is not measured"
+    add_range_option(group, f"0,255 for 8-bit values, otherwise {otherwise}")
 
 
 def reading_options(options: argparse.Namespace) -> ReadOptions:

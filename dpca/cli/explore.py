@@ -1,4 +1,4 @@
-"""``dpca explore``: shows a store on a local page."""
+"""``dpca explore``: shows photographs, an array or a store on a local page."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ import argparse
 import threading
 from typing import TYPE_CHECKING
 
+from dpca.cli.arguments import reading_options
 from dpca.cli.running import say
 from dpca.engine.folds.stopping import defer_signals
 from dpca.explore.markup import alert, title, triplet
@@ -23,24 +24,33 @@ _CHECK, _END = 1.0, 2.0
 
 def explore(options: argparse.Namespace) -> int:
     """Serve the page until the program is interrupted."""
-    opened = open_explorer(options.path, stack=options.stack, model=options.model, data_range=options.data_range)
-    facts = opened.explorer.facts
-    heading = options.path if facts is None else f"{options.path}: {facts.description}"
+    opened = open_explorer(
+        options.source,
+        stack=options.stack,
+        model=options.model,
+        key=options.key,
+        axes=options.axes,
+        reading=reading_options(options),
+    )
+    facts, shown = opened.explorer.facts, ", ".join(options.source)
+    heading = shown if facts is None else f"{shown}: {facts.description}"
     server = PageServer(printable(heading), host=options.host, port=options.port)
     server.start()
-    say(f"{server.address} shows '{options.path}' until you press Ctrl-C")
+    say(f"{server.address} shows '{shown}' until you press Ctrl-C")
     fit = None
     try:
         server.show(_first(opened))
         with defer_signals():
-            from dpca.explore.live import LiveFit
             from dpca.explore.page import ExplorerPage
 
         server.mount(lambda document: ExplorerPage(opened.explorer, document))
         watched = _loaded(opened)
         if opened.load is None:
+            opened.explorer.progress = "preparing the fit"
             with defer_signals():
                 import dpca.models  # noqa: F401  here, because signals are held back in this thread
+                from dpca.explore.live import LiveFit
+
             fit = LiveFit(opened.explorer, options.components)
             fit.start()
         never = threading.Event()
@@ -68,14 +78,14 @@ def _first(opened: Opened) -> str:
 
 def _loaded(opened: Opened) -> LiveModelStore | None:
     """Load the model. Return the object that reloads it, if it is a store of its own."""
-    from dpca.explore.live import LiveModelStore
-
     if opened.load is None:
         return None
-    watched = None if opened.watched is None else LiveModelStore(opened.watched, opened.load, opened.explorer)
     opened.explorer.progress = loading = "loading the model"
     with defer_signals():
         import dpca.models  # noqa: F401
+        from dpca.explore.live import LiveModelStore
+
+    watched = None if opened.watched is None else LiveModelStore(opened.watched, opened.load, opened.explorer)
     opened.load()
     if opened.explorer.progress == loading:
         opened.explorer.progress = ""

@@ -20,7 +20,6 @@ from dpca.cli.arguments import (
     add_overwrite,
     add_parameters,
     add_quality,
-    add_range_option,
     add_seed,
     add_source_options,
     add_storage_option,
@@ -56,7 +55,7 @@ Principal component analysis of image and volume stacks of any size.
   dpca plan faces.zarr --workers 1,8                    estimated time and memory of a job
   dpca job run nightly.toml                             run a job file, for schedulers
   dpca append small.zarr more/                          append samples to a compressed store
-  dpca explore faces.zarr                               view a store on a local page
+  dpca explore faces.zarr                               view images or a store on a local page
   dpca watch run.zarr modes.zarr --components 9         fit a stack that is still being written
   dpca verify again.zarr                                check every chunk against its checksum
 
@@ -261,13 +260,13 @@ def _parser() -> argparse.ArgumentParser:
     explore = command(
         "explore",
         "explore:explore",
-        "show a stack, a model, scores or a compressed store on a local page",
-        "dpca explore lfw.zarr                          with a fit to it, while it runs\n"
+        "show images, archives, arrays, models or stores on a local page",
+        "dpca explore photos/                           with a fit to it, while it runs\n"
         "         dpca explore lfw.zarr --model model.zarr\n"
         "         dpca explore out.zarr --stack lfw.zarr",
-        path="store to show",
+        source=f"a stack, a model, scores or a compressed store; or {SOURCES}",
     )
-    explore.add_argument("--stack", metavar="STACK", help="stack of the scores, the model or the compressed store")
+    explore.add_argument("--stack", metavar="SOURCE", help="samples of the scores, the model or the compressed store")
     explore.add_argument("--model", metavar="MODEL", help="model of the stack or of the scores")
     explore.add_argument(
         "--components",
@@ -278,7 +277,8 @@ def _parser() -> argparse.ArgumentParser:
     )
     explore.add_argument("--host", default="localhost", help="address to serve at (default: this machine only)")
     explore.add_argument("--port", type=natural, default=0, metavar="N", help="port to serve at (default: a free one)")
-    add_range_option(explore, "from the stack")
+    add_source_options(explore, whole=False)
+    explore.set_defaults(on_error="skip")  # a broken image is reported when it is shown
 
     watch = command(
         "watch",

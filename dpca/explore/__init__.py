@@ -1,6 +1,7 @@
-"""A local page that shows a stack, its model and its reconstructions; `dpca explore` serves it.
+"""A local page that shows images, arrays, models and stores; `dpca explore` serves it.
 
-`originals` reads samples and finds names, `decoders` makes reconstructions, `explorer` computes the content, `live`
-follows a fit; these modules do not depend on the page. `markup` formats the content as HTML, `page` lays out widgets,
-`tasks` runs slow work in threads, and `server` controls access.
+`originals` reads samples of stacks and finds names, `sources` reads images and arrays that were not ingested,
+`decoders` makes reconstructions, `pictures` makes pictures of samples, `explorer` computes the content, `live` follows
+a fit; these modules do not depend on the page. `markup` formats the content as HTML, `widgets` has the widgets,
+`gallery` the samples to choose from, `page` the rest, `tasks` runs slow work in threads, and `server` controls access.
 """

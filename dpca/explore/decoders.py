@@ -159,15 +159,15 @@ class OfBasis(Decoder):
 
 def decoder_of_model(basis: Representation, originals: Originals, pixels: Pixels | None) -> Decoder:
     """Return a decoder that encodes each sample with a model first."""
-    dtype = basis.score_dtype(originals.stack.dtype)
+    dtype = basis.score_dtype(originals.dtype)
 
     def read(index: int) -> Array:
-        divided = boxed(basis, originals.stack.dtype)
+        divided = boxed(basis, originals.dtype)
         if divided is None:
             return basis.encode(originals.whole(index)[None], "the sample", index)
         from dpca.representation.reconstruction import encoded_in_boxes
 
-        return encoded_in_boxes(divided, partial(originals.box, index), originals.stack.dtype)
+        return encoded_in_boxes(divided, partial(originals.box, index), originals.dtype)
 
     return OfBasis(basis, read, dtype, pixels)
 

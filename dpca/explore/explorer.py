@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 import threading
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
@@ -13,15 +12,15 @@ import numpy as np
 
 from dpca.explore.decoders import Decoder, Pictured, decoder_of_model
 from dpca.explore.originals import LargeSample, Originals, SampleNames
+from dpca.explore.pictures import PERCENTILES, Contrast, SourceFacts
 from dpca.kernels.algebra.types import Array
 from dpca.kernels.pixels import Pixels
-from dpca.plots.numbers import shape_words
 from dpca.plots.panels import align_signs, by_sign, differences, intensity, panel, shown_range, spread_over, thinned
 from dpca.storage.arrays.layout import axes_for, count_spatial
 from dpca.storage.errors import DataError
 
-#: Most rows or columns of a picture on the page, of a thumbnail and of an eigenimage.
-LONGEST, THUMBNAIL, EIGENIMAGE = 640, 96, 160
+#: Most rows or columns of a picture on the page, at 100 %, of a thumbnail and of an eigenimage.
+LONGEST, FULL, THUMBNAIL, EIGENIMAGE = 1024, 4096, 128, 160
 # Number of samples that are measured if the store states no quality.
 _MEASURED = 64
 #: Orders of samples, name to label; `Explorer.orders` returns the available ones.
@@ -36,65 +35,8 @@ ORDERS = {
 
 
 @dataclass(frozen=True)
-class SourceFacts:
-    """Metadata of the samples."""
-
-    path: str
-    n_samples: int
-    sample_shape: tuple[int, ...]
-    dtype: np.dtype[Any]
-    axes: tuple[str, ...]
-    """Axes of one sample."""
-    data_range: tuple[float, float] | None
-
-    @property
-    def n_planes(self) -> int:
-        """Number of images in a sample: the slices of a volume; 1 for an image or a curve."""
-        return math.prod(self.sample_shape[: self._leading])
-
-    @property
-    def sample_bytes(self) -> int:
-        """Bytes of a sample."""
-        return math.prod(self.sample_shape) * self.dtype.itemsize
-
-    @property
-    def description(self) -> str:
-        """A description in one line."""
-        return f"{self.n_samples:,} samples of {shape_words(self.sample_shape)} {self.dtype}"
-
-    def plane(self, sample: Array, number: int | None) -> Array:
-        """Return an image of a sample, with its channels: slice ``number``, or the maximum of all slices if None."""
-        if self._leading == 0:
-            return sample
-        planes = sample.reshape(-1, *sample.shape[self._leading :])
-        shown: Array = np.fmax.reduce(planes) if number is None else planes[min(number, len(planes) - 1)]
-        return shown
-
-    def picture(self, sample: Array | LargeSample, number: int | None, longest: int) -> Array:
-        """Return `plane` as a panel of at most ``longest`` rows and columns, with the values of the sample."""
-        if isinstance(sample, LargeSample):
-            return panel(sample.plane(number, self.plane_axes, longest), self.plane_axes)
-        # It is thinned before any computation, because an image of 1 GB has 8 GB as float64.
-        return panel(thinned(self.plane(sample, number), longest), self.plane_axes)
-
-    def thumbnail(self, sample: Array | LargeSample, number: int | None, longest: int) -> Array:
-        """Return `picture` in 0..1, on its own scale."""
-        values = self.picture(sample, number, longest)
-        return intensity(values, shown_range([values], self.dtype, self.data_range))
-
-    @property
-    def plane_axes(self) -> tuple[str, ...]:
-        """Names of the axes of an image."""
-        return self.axes[self._leading :]
-
-    @property
-    def _leading(self) -> int:
-        return max(0, count_spatial(self.axes) - 2)
-
-
-@dataclass(frozen=True)
 class SampleView:
-    """The view of a sample: panels (H, W), (H, W, 3) or (L,) of values in 0..1, NaN where they are missing; numbers."""
+    """The view of a sample: panels (H, W), (H, W, 3) or (L,) of values in 0..1, NaN where they are missing."""
 
     index: int
     name: str
@@ -103,8 +45,8 @@ class SampleView:
     reconstruction: Array | None = None
     difference: Array | None = None
     gain: int = 1
-    numbers: dict[str, float] = field(default_factory=dict)
-    """Quality with ``k`` components: ssim, psnr in dB, mse in units of the data range squared."""
+    bounds: tuple[float, float] = (0.0, 1.0)
+    """Values of black and white."""
     stored: dict[str, float] = field(default_factory=dict)
     """Quality with all components, from the store."""
     size: str = ""
@@ -116,8 +58,10 @@ class ComponentView:
 
     mean: Array | None
     images: list[Array]
+    """Eigenimages from the one with index ``first`` on."""
+    first: int
     shares: list[float]
-    """Share of the variance of each eigenimage."""
+    """Share of the variance of each eigenimage, from the first one of all on."""
     explained: Array
     """Cumulative share (k,), the mean of all cells or bands; empty without eigenvalues."""
     description: str
@@ -190,8 +134,8 @@ class Explorer:
         decoder = self._decoder
         return 0 if decoder is None else decoder.n_components
 
-    def components(self, count: int, plane: int | None = None) -> ComponentView | None:
-        """Return the view of the components; None if there are none."""
+    def components(self, count: int, plane: int | None = None, first: int = 0) -> ComponentView | None:
+        """Return the view of the components from ``first`` to ``count``; None if there are none."""
         model, decoder = self.model, self._decoder
         if model is not None:
             pictured: Pictured | None = Pictured.of_model(model, count)
@@ -204,11 +148,12 @@ class Explorer:
         shape = next((tuple(v.shape) for v in (*vectors[:1], mean) if v is not None), ())
         if facts is None or facts.sample_shape != shape:
             facts = SourceFacts("", 0, shape, np.dtype(np.float32), axes_for(shape), None)
-        images = [_eigenimage(vector, facts, pictured.cell_shape, plane) for vector in vectors]
+        images = [_eigenimage(vector, facts, pictured.cell_shape, plane) for vector in vectors[first:]]
         if mean is not None:
-            mean = facts.thumbnail(mean, plane, EIGENIMAGE)
+            values = facts.picture(mean, plane, EIGENIMAGE)
+            mean = intensity(values, shown_range([values], values.dtype))  # in a range of its own
         return ComponentView(
-            mean, images, pictured.share[: len(images)].tolist(), np.cumsum(pictured.share), pictured.description
+            mean, images, first, pictured.share.tolist(), np.cumsum(pictured.share), pictured.description
         )
 
     # -- a sample
@@ -218,7 +163,14 @@ class Explorer:
         """The initial slice of a volume."""
         return 0 if self.facts is None else self.facts.n_planes // 2
 
-    def view(self, index: int, k: int, plane: int | None = 0) -> SampleView:
+    def view(
+        self,
+        index: int,
+        k: int,
+        plane: int | None = 0,
+        contrast: Contrast = PERCENTILES,
+        longest: int | None = None,
+    ) -> SampleView:
         """Return the view of a sample with its first ``k`` components.
 
         Parameters
@@ -228,31 +180,53 @@ class Explorer:
             At most all components are used.
         plane : int or None
             Slice of a volume; None for the maximum of all slices.
+        contrast : Contrast
+        longest : int, optional
+            Most rows or columns of a picture; the default is `LONGEST`.
 
         Raises
         ------
         StoreError, DataError
             If something cannot be read.
         """
-        facts, decoder = self._facts(), self._decoder
+        facts = self._facts()
         name = self.names[index]
-        x = None if self.originals is None else self.originals.read(index)
-        y, level = None, None
-        if decoder is not None:
-            level = max(1, min(k, decoder.n_components))
-            y = decoder.decode(index, level)
-        shown = [None if v is None else facts.picture(v, plane, LONGEST) for v in (x, y)]
-        reach = shown_range([v for v in shown if v is not None], facts.dtype, facts.data_range)
-        panels = [None if v is None else intensity(v, reach) for v in shown]
+        x, y, level = self._pair(index, k)
+        shown = [None if v is None else facts.picture(v, plane, longest or LONGEST) for v in (x, y)]
+        bounds = contrast.bounds([v for v in shown if v is not None], facts.dtype, facts.data_range)
+        panels = [None if v is None else intensity(v, bounds) for v in shown]
         error, gain = None, 1
         if shown[0] is not None and shown[1] is not None:
-            (error,), gain = differences([(shown[0], shown[1])], reach)
+            (error,), gain = differences([(shown[0], shown[1])], bounds)
+        decoder = self._decoder
         stored = {} if decoder is None else {n: float(v[index]) for n, v in decoder.quality.items()}
-        numbers = {} if x is None or y is None else self._measured(x, y)
         size = "" if decoder is None or level is None else decoder.describe_size(level)
-        return SampleView(index, name, level, panels[0], panels[1], error, gain, numbers, stored, size)
+        return SampleView(index, name, level, panels[0], panels[1], error, gain, bounds, stored, size)
 
-    def thumbnail(self, index: int) -> Array:
+    def measure(self, index: int, k: int) -> dict[str, float]:
+        """Return the quality of a sample with its first ``k`` components: ssim, psnr in dB, mse of the data range.
+
+        Empty without an original, a reconstruction or a data range, and for a sample that is not read whole.
+
+        Raises
+        ------
+        StoreError, DataError
+            If something cannot be read.
+        """
+        facts, (x, y, _) = self._facts(), self._pair(index, k)
+        if facts.data_range is None or not (isinstance(x, np.ndarray) and isinstance(y, np.ndarray)):
+            return {}
+        # Imported here, because it takes half a second and the first picture does not need it.
+        from dpca.kernels.quality import has_ssim, mse_per_sample, psnr_from_mse, ssim_per_sample
+
+        width, n_spatial = facts.data_range[1] - facts.data_range[0], count_spatial(facts.axes)
+        mse = float(mse_per_sample(x[None], y[None], data_range=width)[0])
+        numbers = {"mse": mse, "psnr": float(psnr_from_mse(np.asarray(mse)))}
+        if has_ssim(facts.sample_shape, n_spatial):
+            numbers["ssim"] = float(ssim_per_sample(x[None], y[None], data_range=width, n_spatial=n_spatial)[0])
+        return numbers
+
+    def thumbnail(self, index: int, contrast: Contrast = PERCENTILES) -> Array:
         """Return a small panel of a sample, or of its reconstruction if there is no original."""
         facts, decoder = self._facts(), self._decoder
         if self.originals is not None:
@@ -261,7 +235,16 @@ class Explorer:
             sample = decoder.decode(index, decoder.n_components)
         else:
             raise DataError("there are neither samples nor a model to show: give a stack")
-        return facts.thumbnail(sample, facts.n_planes // 2, THUMBNAIL)
+        return facts.thumbnail(sample, facts.n_planes // 2, THUMBNAIL, contrast)
+
+    def _pair(self, index: int, k: int) -> tuple[Array | LargeSample | None, Array | LargeSample | None, int | None]:
+        """Return a sample, its reconstruction, and the number of components of this one."""
+        decoder = self._decoder
+        x = None if self.originals is None else self.originals.read(index)
+        if decoder is None:
+            return x, None, None
+        level = max(1, min(k, decoder.n_components))
+        return x, decoder.decode(index, level), level
 
     # -- orders
 
@@ -312,21 +295,6 @@ class Explorer:
         y = decoder.decode(index, decoder.n_components)
         assert isinstance(y, np.ndarray)  # large samples are not measured
         return float(np.mean((self.originals.whole(index).astype(np.float64) - y) ** 2))
-
-    def _measured(self, x: Array | LargeSample, y: Array | LargeSample) -> dict[str, float]:
-        """Return the quality of a reconstruction; empty without a data range, and if a sample is not read whole."""
-        facts = self._facts()
-        if facts.data_range is None or isinstance(x, LargeSample) or isinstance(y, LargeSample):
-            return {}
-        # Imported here, because it takes half a second and the first picture does not need it.
-        from dpca.kernels.quality import has_ssim, mse_per_sample, psnr_from_mse, ssim_per_sample
-
-        width, n_spatial = facts.data_range[1] - facts.data_range[0], count_spatial(facts.axes)
-        mse = float(mse_per_sample(x[None], y[None], data_range=width)[0])
-        numbers = {"mse": mse, "psnr": float(psnr_from_mse(np.asarray(mse)))}
-        if has_ssim(facts.sample_shape, n_spatial):
-            numbers["ssim"] = float(ssim_per_sample(x[None], y[None], data_range=width, n_spatial=n_spatial)[0])
-        return numbers
 
 
 def _eigenimage(

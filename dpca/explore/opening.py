@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable
-from dataclasses import dataclass
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
 from functools import partial
 from importlib import import_module
 from typing import Any
@@ -13,11 +13,17 @@ import numpy as np
 import zarr
 
 from dpca.choices import COMPRESSED
-from dpca.explore.explorer import Explorer, SourceFacts
-from dpca.explore.originals import Originals, SampleNames
+from dpca.explore.explorer import Explorer
+from dpca.explore.originals import SampleNames, StackOriginals
+from dpca.explore.pictures import SourceFacts
+from dpca.explore.sources import ReaderOriginals, names_of
 from dpca.storage.arrays.reading import array_in, open_node, root_facts
 from dpca.storage.errors import DataError, StoreError
-from dpca.storage.stack import STACK_KINDS, Stack, open_stack
+from dpca.storage.input import open_input
+from dpca.storage.readers import Reader
+from dpca.storage.readers.opening import is_pattern, is_zarr
+from dpca.storage.stack import STACK_KINDS, Stack
+from dpca.storage.survey import ReadOptions, survey
 
 
 @dataclass
@@ -39,67 +45,84 @@ class Opened:
 
 
 def open_explorer(
-    path: str,
+    path: str | Sequence[str],
     *,
     stack: str | None = None,
     model: str | None = None,
-    data_range: tuple[float, float] | None = None,
+    key: str | None = None,
+    axes: tuple[str, ...] | None = None,
+    reading: ReadOptions = ReadOptions(),
 ) -> Opened:
-    """Open a stack, a model, scores or a compressed store for the page.
+    """Open photographs, an array, a stack, a model, scores or a compressed store for the page.
 
     Parameters
     ----------
-    path : str
+    path : str or sequence of str
+        A store, or any source of `dpca.storage.ingest`.
     stack : str, optional
-        Stack of a model, of scores or of a compressed store.
+        Samples of a model, of scores or of a compressed store: a stack, or any such source.
     model : str, optional
         Model of a stack or of scores; the default is the one inside the scores' store.
-    data_range : tuple of float, optional
-        Smallest and largest possible value, if the stack does not state them.
+    key, axes, reading
+        How samples are read, as for `dpca.storage.ingest`. Samples that are not valid are reported when they are
+        shown.
 
     Returns
     -------
     Opened
-        Only metadata are read.
+        Only metadata and a few samples are read.
 
     Raises
     ------
     DataError, StoreError
         If a store is missing, damaged, empty or of another kind, or if stores do not belong together.
     """
-    node = open_node(path)
+    paths = [path] if isinstance(path, str) else list(path)
+    node = open_node(paths[0]) if len(paths) == 1 and not is_pattern(paths[0]) and is_zarr(paths[0]) else None
     facts = root_facts(node) if isinstance(node, zarr.Group) else {}
     kind = str(facts.get("kind") or "")
+
+    def explorer_of(given: Sequence[str]) -> Explorer:
+        return _explorer_of(open_input(given, key=key, axes=axes, data_range=reading.data_range), reading)
+
     if kind in STACK_KINDS:
+        explorer = explorer_of(paths)
         if stack is not None:
-            raise DataError(f"'{path}' is already a stack: leave out --stack, or give it with another store")
-        explorer = _explorer_of(open_stack(path, data_range=data_range))
+            raise DataError(f"'{paths[0]}' is already a stack: leave out --stack, or give it with another store")
         return Opened(explorer, None if model is None else partial(_load_model, explorer, model), model)
-    beside = None if stack is None else open_stack(stack, data_range=data_range)
+    beside = None if stack is None else explorer_of([stack])
+    where = paths[0]
     if kind != COMPRESSED and not kind.endswith("scores"):
         if model is not None:
-            raise DataError(f"'{path}' is a {kind} store, not a stack: leave out --model, or give a stack")
-        explorer = Explorer(None, None, SampleNames(None, 0)) if beside is None else _explorer_of(beside)
-        return Opened(explorer, partial(_load_model, explorer, path), path)
+            raise DataError(f"'{where}' is a {kind} store, not a stack: leave out --model, or give a stack")
+        explorer = beside or Explorer(None, None, SampleNames(None, 0))
+        return Opened(explorer, partial(_load_model, explorer, where), where)
     assert isinstance(node, zarr.Group)  # only groups state a kind
-    kept = _kept(path, node, facts, kind)
-    if beside is not None and (kept.n_samples, kept.sample_shape) != (beside.n_samples, beside.sample_shape):
+    kept = _kept(where, node, facts, kind)
+    found = None if beside is None else beside.facts
+    if found is not None and (kept.n_samples, kept.sample_shape) != (found.n_samples, found.sample_shape):
         raise DataError(
-            f"'{path}' has {kept.n_samples:,} samples of {kept.sample_shape} and the stack '{stack}' has "
-            f"{beside.n_samples:,} of {beside.sample_shape}: give the stack that it was made from"
+            f"'{where}' has {kept.n_samples:,} samples of {kept.sample_shape} and the stack '{stack}' has "
+            f"{found.n_samples:,} of {found.sample_shape}: give the stack that it was made from"
         )
     names = SampleNames(array_in(node, "name") if "name" in node else None, kept.n_samples)
-    explorer = Explorer(kept, None if beside is None else Originals(beside), names)
+    explorer = Explorer(kept, None if beside is None else beside.originals, names)
     if kind == COMPRESSED:
-        return Opened(explorer, partial(_load_compressed, explorer, path), None)
-    return Opened(explorer, partial(_load_scores, explorer, path, model), None)
+        return Opened(explorer, partial(_load_compressed, explorer, where), None)
+    return Opened(explorer, partial(_load_scores, explorer, where, model), None)
 
 
-def _explorer_of(stack: Stack) -> Explorer:
-    """Return an explorer of a stack without a model."""
-    axes, names = stack.axes[1:], SampleNames(stack.name_array, stack.n_samples)
-    facts = SourceFacts(stack.path, stack.n_samples, stack.sample_shape, stack.dtype, axes, stack.data_range)
-    return Explorer(facts, Originals(stack), names)
+def _explorer_of(given: Stack | Reader, reading: ReadOptions) -> Explorer:
+    """Return an explorer of samples without a model."""
+    if isinstance(given, Stack):
+        names = SampleNames(given.name_array, given.n_samples)
+        facts = SourceFacts(
+            given.path, given.n_samples, given.sample_shape, given.dtype, given.axes[1:], given.data_range
+        )
+        return Explorer(facts, StackOriginals(given), names)
+    form = survey(given, replace(reading, on_error="skip"))
+    facts = SourceFacts(given.name, len(given), form.sample_shape, form.dtype, form.axes[1:], form.data_range)
+    return Explorer(facts, ReaderOriginals(given, form), names_of(given))
 
 
 def _kept(path: str, group: zarr.Group, facts: dict[str, Any], kind: str) -> SourceFacts:

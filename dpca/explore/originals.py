@@ -5,7 +5,8 @@ from __future__ import annotations
 import math
 import os
 import time
-from collections.abc import Callable
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import lru_cache, partial
 from typing import Any
@@ -90,8 +91,78 @@ def require_small(size: int, what: str) -> None:
         )
 
 
-class Originals:
-    """The samples of a stack, read chunk by chunk.
+class Originals(ABC):
+    """The samples of a stack, read on demand.
+
+    Parameters
+    ----------
+    name : str
+        Name of the source in errors.
+    n_samples : int
+    sample_shape : tuple of int
+    dtype : dtype
+    rows : int
+        Samples of a chunk, which are read together.
+    in_boxes : bool
+        Whether boxes of samples can be read without the rest.
+
+    Raises
+    ------
+    DataError
+        If samples have more than `MAX_SAMPLE` bytes, and are only read whole.
+    """
+
+    def __init__(
+        self,
+        name: str,
+        n_samples: int,
+        sample_shape: tuple[int, ...],
+        dtype: np.dtype[Any],
+        *,
+        rows: int = 1,
+        in_boxes: bool,
+    ) -> None:
+        self.n_samples, self.sample_shape, self.dtype = n_samples, tuple(sample_shape), dtype
+        size = math.prod(self.sample_shape) * dtype.itemsize
+        self.are_large = in_boxes and size > WHOLE_SAMPLE
+        if not in_boxes:
+            require_small(size, f"a sample of '{name}'")
+        # A block is a whole chunk, so that no chunk is decoded twice, unless a chunk is too large for the cache.
+        self._rows = max(1, min(rows, _KEPT_BYTES // (2 * size)))
+        self._block = lru_cache(max(2, _KEPT_BYTES // (self._rows * size)))(self._kept)
+
+    def read(self, index: int) -> Array | LargeSample:
+        """Return a sample; of a large one only the metadata.
+
+        Raises
+        ------
+        DataError, StoreError
+            If it cannot be read, or the stack was removed or replaced.
+        """
+        if self.are_large:
+            return LargeSample(self.sample_shape, self.dtype, partial(self.box, index))
+        sample: Array = self._block(index // self._rows)[index % self._rows]
+        return sample
+
+    def whole(self, index: int) -> Array:
+        """Return a whole sample, or raise as `LargeSample.whole`."""
+        sample = self.read(index)
+        return sample.whole() if isinstance(sample, LargeSample) else sample
+
+    @abstractmethod
+    def box(self, index: int, region: Region) -> Array:
+        """Return a box of a sample."""
+
+    @abstractmethod
+    def _samples(self, start: int, stop: int) -> Array:
+        """Read samples."""
+
+    def _kept(self, block: int) -> Array:
+        return self._samples(block * self._rows, min((block + 1) * self._rows, self.n_samples))
+
+
+class StackOriginals(Originals):
+    """The samples of an open stack, read chunk by chunk.
 
     Parameters
     ----------
@@ -105,49 +176,23 @@ class Originals:
 
     def __init__(self, stack: Stack) -> None:
         self.stack = stack
-        sample = stack.nbytes // stack.n_samples
-        self.are_large = sample > WHOLE_SAMPLE
+        # Samples of a synthetic stack are computed one by one.
+        rows = stack.samples.chunks[0] if model_of(stack.samples) is None else 1
+        super().__init__(stack.path, stack.n_samples, stack.sample_shape, stack.dtype, rows=rows, in_boxes=True)
         if self.are_large:
             require_small(math.prod(stack.samples.chunks) * stack.dtype.itemsize, f"a chunk of '{stack.path}'")
-        # Samples of a synthetic stack are computed one by one.
-        chunk = stack.samples.chunks[0] if model_of(stack.samples) is None else 1
-        # A block is a whole chunk, so that no chunk is decoded twice, unless a chunk is too large for the cache.
-        self._rows = max(1, min(chunk, _KEPT_BYTES // (2 * sample)))
-        self._block = lru_cache(max(2, _KEPT_BYTES // (self._rows * sample)))(self._read)
         self._guard = StoreGuard(stack.path)
-
-    def __len__(self) -> int:
-        return self.stack.n_samples
-
-    def read(self, index: int) -> Array | LargeSample:
-        """Return a sample, with the stack's shape and dtype; of a large one only the metadata.
-
-        Raises
-        ------
-        StoreError
-            If it cannot be read, or the stack was removed or replaced.
-        """
-        if self.are_large:
-            return LargeSample(self.stack.sample_shape, self.stack.dtype, partial(self.box, index))
-        sample: Array = self._block(index // self._rows)[index % self._rows]
-        return sample
-
-    def whole(self, index: int) -> Array:
-        """Return a whole sample, or raise as `LargeSample.whole`."""
-        sample = self.read(index)
-        return sample.whole() if isinstance(sample, LargeSample) else sample
 
     def box(self, index: int, region: Region) -> Array:
         """Return a box of a sample."""
         self._guard.require()
-        values = np.empty([b - a for a, b in region], self.stack.dtype)
+        values = np.empty([b - a for a, b in region], self.dtype)
         read_into(self.stack.samples, (index, *(slice(a, b) for a, b in region)), values)
         return values
 
-    def _read(self, block: int) -> Array:
+    def _samples(self, start: int, stop: int) -> Array:
         self._guard.require()
-        start, stop = block * self._rows, min((block + 1) * self._rows, len(self))
-        values = np.empty((stop - start, *self.stack.sample_shape), self.stack.dtype)
+        values = np.empty((stop - start, *self.sample_shape), self.dtype)
         read_into(self.stack.samples, slice(start, stop), values)
         return values
 
@@ -157,7 +202,7 @@ class SampleNames:
 
     Parameters
     ----------
-    array : zarr.Array or None
+    array : zarr.Array, sequence of str, or None
         Strings (n,); None if samples have no names, only indices.
     n_samples : int
 
@@ -167,8 +212,8 @@ class SampleNames:
         If the array has another number of names, or larger chunks than dpca writes.
     """
 
-    def __init__(self, array: zarr.Array[Any] | None, n_samples: int) -> None:
-        if array is not None and (
+    def __init__(self, array: zarr.Array[Any] | Sequence[str] | None, n_samples: int) -> None:
+        if isinstance(array, zarr.Array) and (
             array.shape != (n_samples,) or array.chunks[0] * np.dtype(array.dtype).itemsize > MAX_CHUNK
         ):
             raise StoreError(

@@ -18,7 +18,7 @@ class Tasks:
         The page, which shows results between two events.
     """
 
-    _FIRST = ("sample", "search", "order", "gallery", "model")
+    _FIRST = ("sample", "quality", "search", "order", "gallery", "model")
 
     def __init__(self, document: Document) -> None:
         self._document, self._ended = document, False

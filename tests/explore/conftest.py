@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+import re
 import shutil
 import zipfile
 from collections.abc import Callable, Iterator
@@ -78,3 +79,45 @@ def served() -> Iterator[Callable[..., PageServer]]:
     yield serve
     for server in servers:
         server.stop()
+
+
+class Visit:
+    """A visitor's page, with its requests and errors."""
+
+    def __init__(self, browser: Any, address: str) -> None:
+        self.context = browser.new_context(viewport={"width": 1200, "height": 900})
+        self.page, self.asked, self.wrong = self.context.new_page(), [], []
+        self.page.on("request", lambda request: self.asked.append(request.url))
+        self.page.on("websocket", lambda socket: self.asked.append(socket.url))
+        self.page.on("pageerror", lambda error: self.wrong.append(str(error)))
+        self.page.on("console", lambda said: said.type == "error" and self.wrong.append(said.text))
+        self.page.goto(address)
+        self.page.wait_for_selector("#page:not([aria-busy])", timeout=20_000)
+
+    def image(self, number: int) -> str:
+        return str(self.page.locator(".at-panels img").nth(number).get_attribute("src"))
+
+    def number(self, name: str) -> str:
+        self.page.wait_for_selector(".at-quality:not(.busy)", state="attached")
+        found = self.page.locator(
+            ":is(.at-quality, .at-numbers) dl > div", has=self.page.locator("dt", has_text=name)
+        ).locator("dd")
+        return str(found.first.inner_text())
+
+    def shows(self, where: str, what: str | re.Pattern[str]) -> None:
+        from playwright.sync_api import expect
+
+        expect(self.page.locator(where)).to_contain_text(what, timeout=10_000)
+
+
+@pytest.fixture(scope="module")
+def visits(browser: Any) -> Iterator[Callable[[str], Visit]]:
+    made: list[Visit] = []
+
+    def visit(address: str) -> Visit:
+        made.append(Visit(browser, address))
+        return made[-1]
+
+    yield visit
+    for one in made:
+        one.context.close()

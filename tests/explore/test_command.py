@@ -35,8 +35,8 @@ def test_what_is_wrong_is_said_before_anything_is_served(
     stores: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     for path, code, says in (
-        (tmp_path / "nowhere", 3, "there is nothing at"),
-        (Path(__file__), 4, "is not a Zarr array or group"),
+        (tmp_path / "nowhere", 3, "there is no file or folder"),
+        (Path(__file__), 3, "unsupported format"),
     ):
         assert main(["explore", str(path)]) == code
         out, errors = capsys.readouterr()

@@ -45,12 +45,9 @@ def test_a_reconstruction_at_k_is_the_models_own_with_its_quality(stores: Path) 
         assert view.k == level
         np.testing.assert_array_equal(np.rint(view.reconstruction * 255), again[0])
         np.testing.assert_array_equal(np.rint(view.original * 255), samples[index])
-        assert view.numbers["psnr"] == pytest.approx(
-            psnr(samples[index : index + 1], again, data_range=255)[0], rel=1e-5
-        )
-        assert view.numbers["ssim"] == pytest.approx(
-            ssim(samples[index : index + 1], again, data_range=255)[0], abs=1e-5
-        )
+        numbers = explorer.measure(index, k)
+        assert numbers["psnr"] == pytest.approx(psnr(samples[index : index + 1], again, data_range=255)[0], rel=1e-5)
+        assert numbers["ssim"] == pytest.approx(ssim(samples[index : index + 1], again, data_range=255)[0], abs=1e-5)
         assert view.size == f"{level:,} number{'s' * (level > 1)}, {4 * level:,} bytes"
     assert explorer.n_components == K
     shown = explorer.components(4)
@@ -66,7 +63,7 @@ def test_what_was_kept_of_samples_is_shown_and_sorted_without_them(stores: Path,
     view, both = alone.view(7, 99), beside.view(7, 99)
     assert view.original is None
     np.testing.assert_array_equal(view.reconstruction, both.reconstruction)
-    assert both.numbers["psnr"] == pytest.approx(view.stored["psnr"], rel=1e-4)
+    assert beside.measure(7, 99)["psnr"] == pytest.approx(view.stored["psnr"], rel=1e-4)
     assert alone.view(7, 1).k == 1
     assert np.abs(alone.view(7, 1).reconstruction - view.reconstruction).max() > 0
     group = zarr.open_group(stores / kept, mode="r")
@@ -92,7 +89,7 @@ def test_where_no_quality_is_stored_some_samples_are_measured(stores: Path) -> N
     explorer = opened(stores / "stack.zarr", model=stores / "model.zarr")
     assert set(explorer.orders) == {"stack", "measured"}
     order = explorer.order("measured")
-    lost = [explorer.view(int(i), K).numbers["mse"] for i in order]
+    lost = [explorer.measure(int(i), K)["mse"] for i in order]
     assert len(order) == N
     assert lost == sorted(lost, reverse=True)
 
@@ -104,7 +101,7 @@ def test_a_model_alone_and_a_cell_model_have_eigenimages(stores: Path) -> None:
     assert [image.shape for image in shown.images] == [SHAPE] * 3
     assert "CellPCA" in shown.description
     both = opened(stores / "cells.zarr", stack=stores / "stack.zarr")
-    assert both.view(0, 8).numbers["psnr"] > both.view(0, 1).numbers["psnr"]
+    assert both.measure(0, 8)["psnr"] > both.measure(0, 1)["psnr"]
 
 
 def test_names_are_found_in_any_case_and_numbers_name_samples(stores: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -136,7 +133,7 @@ def everything_of(names: list[str], text: str, first: int) -> list[int]:
         ((2, 5, 16, 18, 3), ("t", "z", "y", "x", "channel"), (16, 18, 3)),
         ((40,), ("feature",), (40,)),
         ((1,), ("feature",), (1,)),
-        ((700, 1300), ("y", "x"), (234, 434)),
+        ((1100, 2100), ("y", "x"), (367, 700)),
     ],
 )
 def test_samples_of_any_shape(
@@ -150,7 +147,7 @@ def test_samples_of_any_shape(
     view = explorer.view(1, 1)
     assert view.original.shape == view.reconstruction.shape == panel
     assert 0 <= view.original.min() < 0.01 or view.original.size == 1
-    assert not view.numbers
+    assert not explorer.measure(1, 1)
     assert explorer.components(5).images[0].shape[: len(panel[:2])]
     assert markup.triplet(view).count("<figure>") == 3
     n_planes = int(np.prod(shape[: -2 - (axes[-1] == "channel")])) if len(shape) > 2 else 1
@@ -172,7 +169,9 @@ def test_stores_that_cannot_be_shown(stores: Path, tmp_path: Path) -> None:
     for says, paths, how in (
         ("at least one sample", [tmp_path / "empty.zarr"], {}),
         ("nowhere", [tmp_path / "nowhere"], {}),
-        ("not a Zarr array", [tmp_path / "a.npy"], {}),
+        ("nowhere", [tmp_path / "nowhere"], {"stack": stores / "stack.zarr"}),
+        ("nowhere", [stores / "small.zarr"], {"stack": tmp_path / "nowhere"}),
+        ("axis", [tmp_path / "a.npy"], {}),
         ("already a stack", [stores / "stack.zarr"], {"stack": stores / "stack.zarr"}),
         ("was fitted to", [stores / "stack.zarr"], {"model": tmp_path / "other.zarr"}),
         ("was fitted to", [tmp_path / "other.zarr"], {"stack": stores / "stack.zarr"}),
@@ -293,7 +292,11 @@ def test_names_are_text(stores: Path) -> None:
     explorer = opened(stores / "stack.zarr")
     for index in range(len(HOSTILE)):
         view = explorer.view(index, 1)
-        text = markup.title(view) + markup.triplet(view) + markup.gallery([(index, view.name, view.original)])
+        text = (
+            markup.title(view)
+            + markup.triplet(view)
+            + markup.gallery([(index, view.name, markup.picture(view.original, ""))])
+        )
         assert "<script" not in text
         assert "<img src=x" not in text
         assert text.isprintable()

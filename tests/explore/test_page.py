@@ -6,9 +6,8 @@ import re
 import shutil
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pytest
@@ -16,52 +15,15 @@ import zarr
 from bokeh.document import Document
 from bokeh.events import ValueSubmit
 
-from dpca.explore import page as pages
+from dpca.explore import gallery as galleries
 from dpca.explore.explorer import Explorer
+from dpca.explore.gallery import GALLERY
 from dpca.explore.live import LiveFit
 from dpca.explore.opening import open_explorer
-from dpca.explore.page import GALLERY
+from dpca.explore.page import ExplorerPage
 from dpca.explore.server import PageServer
-from tests.explore.conftest import HOSTILE, K, N
-
-
-class Visit:
-    """A visitor's page, with its requests and errors."""
-
-    def __init__(self, browser: Any, address: str) -> None:
-        self.context = browser.new_context(viewport={"width": 1200, "height": 900})
-        self.page, self.asked, self.wrong = self.context.new_page(), [], []
-        self.page.on("request", lambda request: self.asked.append(request.url))
-        self.page.on("websocket", lambda socket: self.asked.append(socket.url))
-        self.page.on("pageerror", lambda error: self.wrong.append(str(error)))
-        self.page.on("console", lambda said: said.type == "error" and self.wrong.append(said.text))
-        self.page.goto(address)
-        self.page.wait_for_selector("#page:not([aria-busy])", timeout=20_000)
-
-    def image(self, number: int) -> str:
-        return str(self.page.locator(".at-panels img").nth(number).get_attribute("src"))
-
-    def number(self, name: str) -> str:
-        found = self.page.locator(".at-numbers dl > div", has=self.page.locator("dt", has_text=name)).locator("dd")
-        return str(found.first.inner_text())
-
-    def shows(self, where: str, what: str | re.Pattern[str]) -> None:
-        from playwright.sync_api import expect
-
-        expect(self.page.locator(where)).to_contain_text(what, timeout=10_000)
-
-
-@pytest.fixture(scope="module")
-def visits(browser: Any) -> Iterator[Callable[[str], Visit]]:
-    made: list[Visit] = []
-
-    def visit(address: str) -> Visit:
-        made.append(Visit(browser, address))
-        return made[-1]
-
-    yield visit
-    for one in made:
-        one.context.close()
+from tests.conftest import write_images
+from tests.explore.conftest import HOSTILE, K, N, Visit
 
 
 def test_a_stack_with_its_model(
@@ -144,7 +106,7 @@ def test_a_compressed_store_is_sorted_by_quality(
     visits: Callable[[str], Visit],
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(pages, "_SEARCHED", 3)
+    monkeypatch.setattr(galleries, "_SEARCHED", 3)
     visit = visits(served(open_explorer(str(stores / "small.zarr"), stack=str(stores / "stack.zarr"))).address)
     quality = zarr.open_group(stores / "small.zarr", mode="r")["ssim"][...]
     visit.shows(".at-order", "SSIM, lowest first")
@@ -175,9 +137,7 @@ def test_keys_and_thumbnails_are_those_of_the_order_before_pictures_are_made(
 ) -> None:
     made = Explorer.thumbnail
     slow = threading.Event()
-    monkeypatch.setattr(
-        Explorer, "thumbnail", lambda self, index: (slow.is_set() and time.sleep(1), made(self, index))[1]
-    )
+    monkeypatch.setattr(Explorer, "thumbnail", lambda *given: (slow.is_set() and time.sleep(1), made(*given))[1])
     visit = visits(served(open_explorer(str(stores / "small.zarr"), stack=str(stores / "stack.zarr"))).address)
     page, buttons = visit.page, ".at-gallery button"
     order = np.argsort(zarr.open_group(stores / "small.zarr", mode="r")["ssim"][...], kind="stable").tolist()
@@ -223,9 +183,26 @@ _THUMBNAILS = """(expected) => {
 }"""
 
 
+def test_a_broken_photograph_does_not_hide_the_thumbnails_of_others(
+    tmp_path: Path, served: Callable[..., PageServer], visits: Callable[[str], Visit]
+) -> None:
+    broken = write_images(tmp_path / "photos", 5, (12, 14, 3)) / "photo-0002.png"
+    broken.write_bytes(broken.read_bytes()[:60])
+    visit = visits(served(open_explorer(str(tmp_path / "photos"))).address)
+    page = visit.page
+    page.wait_for_function(_ALL_MADE)
+    assert page.locator(".at-gallery img").count() == 4
+    page.locator(".at-gallery button").nth(2).click()
+    visit.shows(".at-alert", "photo-0002.png")
+    page.keyboard.press("ArrowRight")
+    visit.shows(".at-name", "photo-0003")
+    assert page.locator(".at-alert").is_hidden()
+    assert not visit.wrong
+
+
 def test_enter_that_changes_the_text_does_not_continue_its_own_search(stores: Path) -> None:
     """A browser sends it as a change and as a key, and the search may end between the two."""
-    page, calls = pages.ExplorerPage(open_explorer(str(stores / "stack.zarr")).explorer, Document()), []
+    page, calls = ExplorerPage(open_explorer(str(stores / "stack.zarr")).explorer, Document())._gallery, []
     page._find = lambda: calls.append(page._search.value)
     page._search.value = "portrait"
     page._found, page._searched = [0], ("portrait", 3)
