@@ -198,7 +198,12 @@ def _vectors(
 def component_pictures(model: Any, count: int) -> Array | None:
     """Return the first components as they are drawn, see `dpca.plots.panels.overview`; None if there are none."""
     divided, shape = in_boxes(model.basis_), tuple(model.sample_shape_)
-    if divided is None or math.prod(shape) * divided.dtype.itemsize <= LARGE_BYTES:
+    # Lapped components are shown as `component_maps` filters them.
+    if (
+        divided is None
+        or isinstance(divided.partition, LappedGrid)
+        or math.prod(shape) * divided.dtype.itemsize <= LARGE_BYTES
+    ):
         found: Array | None = model.component_maps(count)
         return found
     axes = None if model._labels is None else model._labels.axes

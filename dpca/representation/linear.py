@@ -18,8 +18,10 @@ from dpca.kernels.algebra.types import Array, PickledByFields, Region, blocks
 from dpca.kernels.pixels import Pixels, to_pixels
 from dpca.partition.base import Partition
 from dpca.partition.cells import CellGrid
+from dpca.partition.lapped import LappedGrid
 from dpca.partition.whole import Whole
 from dpca.representation.base import Representation, array_digest
+from dpca.representation.cell_boxes import part_of, places_of_cells, whole_cells, with_neighbors
 from dpca.representation.on_disk import ArrayOnDisk
 from dpca.storage.arrays.layout import box_shape, boxes_of
 from dpca.storage.transaction.workspace import fingerprint_of
@@ -92,13 +94,12 @@ class LinearRepresentation(PickledByFields, Representation):
         # Rows have length 1 or 0, up to rounding error.
         if not self.divides:
             return np.array([(_squares(part) > 0.5).sum() for part in self.partition.all_parts(self.components)])
-        shape = self.sample_shape
-        unit = tuple(b for _, b in self.aligned(tuple((0, 1) for _ in shape)))
-        squares = np.zeros(self.score_shape)
-        for region in boxes_of(shape, box_shape(shape, _READ_FEATURES, unit)):
-            own = self.box(region)
-            here = squares[self.score_places(region)]
-            here += np.stack(list(map(_squares, own.partition.all_parts(own.components)))).reshape(here.shape)
+        shape, squares = self.sample_shape, np.zeros(self.score_shape)
+        for region in boxes_of(shape, box_shape(shape, _READ_FEATURES, self.unit)):
+            around = self.aligned(region)
+            own = self.box(around)
+            each = np.stack(list(map(_squares, own.partition.all_parts(own.components))))
+            squares[self.score_places(region)] += self.own_scores(each.reshape(1, *own.score_shape), region, around)[0]
         return np.ravel((squares > 0.5).sum(axis=-1))
 
     @property
@@ -150,8 +151,8 @@ class LinearRepresentation(PickledByFields, Representation):
 
     @property
     def divides(self) -> bool:
-        """Whether `box` is supported: for parts that do not overlap."""
-        return type(self.partition) in (Whole, CellGrid)
+        """Whether `box` is supported."""
+        return type(self.partition) in (Whole, CellGrid, LappedGrid)
 
     @property
     def held_bytes(self) -> int:
@@ -159,24 +160,28 @@ class LinearRepresentation(PickledByFields, Representation):
         return sum(x.nbytes for x in (self.mean, self.components) if isinstance(x, np.ndarray))
 
     def aligned(self, region: Region) -> Region:
-        """Return the smallest box of whole parts around a box of a sample; the same box if there is one part."""
-        if not isinstance(self.partition, CellGrid):
-            return region
-        cells = (*self.partition.cell_shape, *self.partition.channel_shape)
-        sizes = zip(region, cells, self.sample_shape, strict=True)
-        return tuple((a // c * c, min(-(-b // c) * c, n)) for (a, b), c, n in sizes)
+        """Return the box around a box of a sample that is encoded or decoded for it, see `cell_boxes`."""
+        return with_neighbors(self.partition, whole_cells(self.partition, region))
+
+    @property
+    def unit(self) -> tuple[int, ...]:
+        """Lengths of the smallest box of whole parts."""
+        return tuple(b for _, b in whole_cells(self.partition, tuple((0, 1) for _ in self.sample_shape)))
 
     def score_places(self, region: Region) -> tuple[slice, ...]:
-        """Return the place of the scores of an `aligned` box along the axes of the grid."""
-        if not isinstance(self.partition, CellGrid):
-            return ()
-        return tuple(slice(a // c, -(-b // c)) for (a, b), c in zip(region, self.partition.cell_shape, strict=False))
+        """Return the place of the scores of a box of whole parts along the axes of the grid."""
+        return places_of_cells(self.partition, region)
+
+    def own_scores(self, scores: Array, region: Region, around: Region) -> Array:
+        """Return the scores of a box of whole parts, given those of the `aligned` box around it."""
+        both = zip(self.score_places(region), self.score_places(around), strict=True)
+        return scores[(slice(None), *(slice(a.start - b.start, a.stop - b.start) for a, b in both))]
 
     def box(self, region: Region, n_components: int | None = None) -> Self:
         """Return the representation of an `aligned` box of samples; only this box is read of the mean and components.
 
-        The scores of a sample are the sum of those of its boxes, each at its `score_places`: partial sums if there is
-        one part, and otherwise the scores of the cells in the box.
+        The scores of a sample are the sum of the `own_scores` of its boxes, each at its `score_places`: partial sums if
+        there is one part, and otherwise the scores of the cells in the box.
 
         Parameters
         ----------
@@ -184,7 +189,7 @@ class LinearRepresentation(PickledByFields, Representation):
         n_components : int, optional
             Only this many of the first components; default all.
         """
-        part, inside = self._part(region), tuple(slice(a, b) for a, b in region)
+        part, inside = part_of(self.partition, region), tuple(slice(a, b) for a, b in region)
         mean, components = (self._shaped(x, ndim) for x, ndim in ((self.mean, 0), (self.components, 1)))
         rows = components[(slice(0, n_components), *inside)]
         return replace(self, partition=part, mean=mean[inside], components=rows)
@@ -202,7 +207,7 @@ class LinearRepresentation(PickledByFields, Representation):
 
     def box_bytes(self, region: Region, n_rows: int, dtype: DTypeLike, *, pixels: bool = False) -> int:
         """Bytes of the representation of a box, and of its temporary arrays, as `work_bytes`; nothing is read."""
-        part = self._part(region)
+        part = part_of(self.partition, region)
         mean = np.broadcast_to(np.zeros((), self.mean.dtype), part.sample_shape)
         rows = np.broadcast_to(np.zeros((), self.dtype), (self.score_shape[-1], *part.sample_shape))
         own = replace(self, partition=part, mean=mean, components=rows)
@@ -218,12 +223,6 @@ class LinearRepresentation(PickledByFields, Representation):
     def box_features(self, n_bytes: int, itemsize: int) -> int:
         """Return about the number of attributes of a box of which components and temporary arrays have these bytes."""
         return n_bytes // (itemsize * (self._box_copies * self.components.shape[0] + _OTHERS))
-
-    def _part(self, region: Region) -> Partition:
-        shape = tuple(b - a for a, b in region)
-        if isinstance(self.partition, CellGrid):
-            return CellGrid(shape, tuple(map(min, self.partition.cell_shape, shape)))
-        return Whole(shape)
 
     def _shaped(self, x: Array, leading: int) -> Array:
         """Return the mean or the components in the shape of samples; those in a store have it."""

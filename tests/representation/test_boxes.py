@@ -12,7 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from dpca.kernels.pixels import Pixels
-from dpca.partition import CellGrid, LappedGrid, Whole
+from dpca.partition import CellGrid, LappedGrid, Whole, map_at_random
 from dpca.partition.base import Partition
 from dpca.representation import base, linear
 from dpca.representation.base import array_digest
@@ -25,10 +25,13 @@ from tests.helpers.sliced import Sliced
 def made(partition: Partition, k: int, dtype: type = np.float32) -> LinearRepresentation:
     rng, shape = np.random.default_rng(0), partition.sample_shape
     components = np.zeros((k, *shape), dtype)
-    everywhere = partition.all_parts(np.arange(prod(shape)).reshape(1, *shape))
+    plain = partition.plain if isinstance(partition, LappedGrid) else partition
+    everywhere = plain.all_parts(np.arange(prod(shape)).reshape(1, *shape))
     for (places,) in everywhere:
         rows = np.linalg.qr(rng.normal(size=(len(places), min(k, len(places)))))[0].T
         components.reshape(k, -1)[: len(rows), places] = rows
+    if isinstance(partition, LappedGrid):
+        partition.prefilter.apply(components, (0,) * len(shape), inverse=True)
     return LinearRepresentation(partition, rng.normal(100, 5, shape), components)
 
 
@@ -40,7 +43,9 @@ def divided(draw: st.DrawFn) -> tuple[Partition, tuple[int, ...], list]:
         n_spatial = draw(st.integers(1, len(shape)))
         cell = units[:n_spatial]
         units = (*cell, *shape[n_spatial:])
-        partition = CellGrid(shape, cell)
+        most = max(cell) // 2
+        lapped = most > 1 and draw(st.booleans())
+        partition = LappedGrid(shape, cell, draw(st.integers(2, most))) if lapped else CellGrid(shape, cell)
     return partition, shape, boxes_of(shape, box_shape(shape, draw(st.integers(1, 300)), units))
 
 
@@ -53,22 +58,26 @@ def test_boxes_are_the_whole(case, k, n, dtype) -> None:
     stored = replace(basis, mean=Sliced(basis.mean), components=Sliced(basis.components))
     scores, decoded = np.zeros((n, *basis.score_shape)), np.empty((n, *shape), dtype)
     for region in boxes:
-        assert stored.aligned(region) == region
-        here, part = (slice(None), *(slice(a, b) for a, b in region)), stored.box(region)
+        around = stored.aligned(region)
+        assert around == region or isinstance(partition, LappedGrid)
+        here, part = (slice(None), *(slice(a, b) for a, b in around)), stored.box(around)
         assert isinstance(part.components, np.ndarray)
-        scores[(slice(None), *stored.score_places(region))] += part.encode(np.ascontiguousarray(x[here]))
+        found = part.encode(np.ascontiguousarray(x[here]))
+        scores[(slice(None), *stored.score_places(region))] += stored.own_scores(found, region, around)
     whole = basis.encode(x)
     tol = 1e-4 if whole.dtype == np.float32 else 1e-11
     np.testing.assert_allclose(scores, whole, rtol=1e-4, atol=tol * prod(shape) ** 0.5 * 10)
     for region in boxes:
-        here = (slice(None), *(slice(a, b) for a, b in region))
-        mine = whole[(slice(None), *stored.score_places(region))]
-        decoded[here] = stored.box(region).decode(mine, pixels=Pixels(np.dtype(dtype), (0, 120)))
+        here, around = (slice(None), *(slice(a, b) for a, b in region)), stored.aligned(region)
+        mine = whole[(slice(None), *stored.score_places(around))]
+        values = stored.box(around).decode(mine, pixels=Pixels(np.dtype(dtype), (0, 120)))
+        inner = (slice(a - o, b - o) for (a, b), (o, _) in zip(region, around, strict=True))
+        decoded[here] = values[(slice(None), *inner)]
     expected = basis.decode(whole, pixels=Pixels(np.dtype(dtype), (0, 120)))
     np.testing.assert_allclose(
         decoded.astype("f8"), expected.astype("f8"), atol=1 if np.dtype(dtype).kind in "iu" else tol
     )
-    largest = max(prod(b - a for a, b in region) for region in boxes)
+    largest = max(prod(b - a for a, b in region) for region in map(stored.aligned, boxes))
     assert stored.components.largest <= k * largest
     assert stored.mean.largest <= largest
 
@@ -115,10 +124,10 @@ def test_a_box_is_aligned_with_cells() -> None:
     assert made(Whole((10, 9)), 1).aligned(((5, 6), (4, 6))) == ((5, 6), (4, 6))
 
 
-def test_overlapping_cells_have_no_boxes() -> None:
-    lapped = LappedGrid((12, 12), (6, 6), 2)
-    assert not LinearRepresentation(lapped, np.zeros((12, 12)), np.zeros((1, 12, 12))).divides
-    assert made(CellGrid((12, 12), (6, 6)), 1).divides
+def test_bands_have_no_boxes() -> None:
+    """Their attributes are everywhere in a sample."""
+    bands = map_at_random((12, 12), 9, np.random.default_rng(0))
+    assert not LinearRepresentation(bands, np.zeros((12, 12)), np.zeros((1, 12, 12))).divides
 
 
 @pytest.mark.parametrize("shape", [(), (0, 3), (5,), (3, 4, 5), (1, 1, 7)])

@@ -31,12 +31,14 @@ from dpca.jobs.scores.score_write import SHARD_COPIES, require_memory
 from dpca.kernels.algebra.types import Array, Region
 from dpca.storage.arrays.arrays import choose_codec, create_array, write_shard
 from dpca.storage.arrays.coordinates import UNITS
-from dpca.storage.arrays.layout import CHANNEL, SAMPLE, SHARD_BYTES, Layout, boxes_of, choose_layout
+from dpca.storage.arrays.layout import CHANNEL, SAMPLE, SHARD_BYTES, Layout, box_shape, boxes_of, choose_layout
 from dpca.storage.arrays.reading import open_array, read_into
 
 # Axes up to this length are not halved.
 _SHORT = 256
 _SHARDS_WANTED = 16
+# Values of a smaller resolution that are computed at a time from those of the one before.
+_HALVED_AT_ONCE = 2**18
 # Units of time in OME-Zarr 0.5, by the abbreviations of CF.
 _TIMES = {
     "s": "second",
@@ -200,12 +202,12 @@ class PyramidBoxes(ExportPass):
         return np.ascontiguousarray(np.moveaxis(self.values(group, (*region[1:], region[0])), -1, 1))
 
     def _halved(self, row: int, region: Region) -> Array:
-        """Return a box of one sample, chunk by chunk, because temporary arrays are several times as large."""
+        """Return a box of one sample, in parts, because temporary arrays are several times as large."""
         before, level = pyramid_levels(self.kind)[self.number - 1 : self.number + 1]
         axes = [i for i, times in enumerate(level.halvings) if times > before.halvings[i]]
         finer, lengths = open_array(f"{self.store}/{self.number - 1}"), tuple(b - a for a, b in region)
         values = np.empty(lengths, self.kind.dtype)
-        for part in boxes_of(lengths, self.layout.chunks[1:]):
+        for part in boxes_of(lengths, _part(lengths, self.layout)):
             ends = [(o + a, o + b) for (a, b), (o, _) in zip(part, region, strict=True)]
             ends = [
                 (2 * a, min(2 * b, n)) if i in axes else (a, b)
@@ -215,6 +217,11 @@ class PyramidBoxes(ExportPass):
             read_into(finer, (slice(row, row + 1), *(slice(*each) for each in ends)), known)
             values[tuple(slice(*each) for each in part)] = halved(known[0], axes)
         return values
+
+
+def _part(lengths: Sequence[int], layout: Layout) -> tuple[int, ...]:
+    """Return the lengths of the parts of a box that are halved at a time."""
+    return box_shape(lengths, _HALVED_AT_ONCE, layout.chunks[1:])
 
 
 def choose_pyramid_boxes(given: StoredSamples, kind: SampleKind, n: int, budget: int) -> tuple[int, int]:
@@ -228,11 +235,11 @@ def choose_pyramid_boxes(given: StoredSamples, kind: SampleKind, n: int, budget:
     for rows, most in sizes_tried(given, n):
         layout = level_layout(full, kind, 1, most)
         box = [min(a, b) for a, b in zip(layout.shards[1:], full.shape, strict=True)]
-        shard, chunk = math.prod(box) * kind.dtype.itemsize, math.prod(layout.chunks)
+        shard, part = math.prod(box) * kind.dtype.itemsize, math.prod(_part(box, layout))
         last = box if kind.channels is None else [*box[1:], box[0]]
         copies = SHARD_COPIES + 1 + (0 if kind.channels is None else rows)
         # Two values along each axis, and their sums.
-        need = box_bytes(given, rows, last) + copies * shard + 2 ** len(box) * chunk * (24 + kind.dtype.itemsize)
+        need = box_bytes(given, rows, last) + copies * shard + 2 ** len(box) * part * (24 + kind.dtype.itemsize)
         if need <= budget:
             break
     require_memory(f"a box of {math.prod(box):,} attributes", need, budget)

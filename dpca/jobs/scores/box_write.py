@@ -107,7 +107,7 @@ def plan_scores(
 def box_task_bytes(source: Source, basis: LinearRepresentation, boxes: Boxes, axes: Sequence[str]) -> int:
     """Bytes that a task of either pass takes at most, in addition to the memory of its process."""
     n_spatial = basis.n_spatial(axes[1:])
-    regions = {tuple(b - a for a, b in region): region for region in boxes.encoded(basis)}
+    regions = {tuple(b - a for a, b in around): around for around in map(basis.aligned, boxes.encoded(basis))}
     for core in boxes.decoded:
         region = basis.aligned(with_halo(core, boxes.shape, n_spatial))
         regions[tuple(b - a for a, b in region)] = region
@@ -140,12 +140,12 @@ class EncodeBoxes(BoxPass[WriteJob]):
         job = self.job
         basis = cast(LinearRepresentation, stored_basis(job.model, job.fingerprint))
         region, (start, stop) = self.boxes.encoded(basis)[box], self.span(group)
-        part = basis.box(region)
-        scores = np.empty((stop - start, *part.score_shape), part.score_dtype(job.source.dtype))
-        for first, samples in batches(job.source, (start, stop), region, together(region, job.source.dtype)):
-            scores[first - start : first - start + len(samples)] = part.encode(samples, job.source.name, first)
+        around = basis.aligned(region)
+        part, scores = basis.box(around), list[Array]()
+        for first, samples in batches(job.source, (start, stop), around, together(around, job.source.dtype)):
+            scores.append(basis.own_scores(part.encode(samples, job.source.name, first), region, around).copy())
         release_scratch()
-        return {"scores": scores}
+        return {"scores": np.concatenate(scores)}
 
 
 class DecodeBoxes(BoxPass[WriteJob]):

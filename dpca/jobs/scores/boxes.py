@@ -69,11 +69,10 @@ class Boxes:
 
     def encoded(self, basis: LinearRepresentation) -> list[Region]:
         """Return the boxes of the first pass, which do not divide cells."""
-        found = self.decoded
-        if all(basis.aligned(region) == region for region in found):
+        found, unit = self.decoded, basis.unit
+        if all(a % c == 0 for region in found for (a, _), c in zip(region, unit, strict=True)):
             return found
-        cells = tuple(b - a for a, b in basis.aligned(tuple((0, 1) for _ in self.shape)))
-        return boxes_of(self.shape, box_shape(self.shape, math.prod(self.layout.shards[1:]), cells))
+        return boxes_of(self.shape, box_shape(self.shape, math.prod(self.layout.shards[1:]), unit))
 
     def units(self, n_samples: int, boxes: Sequence[Region]) -> Iterator[tuple[int, int]]:
         """Return the units of work: a number of rows of samples, and the number of a box."""

@@ -18,7 +18,7 @@ import dpca
 from dpca.jobs import append_store, export_store
 from dpca.jobs.base import shards
 from dpca.jobs.base.stored_samples import stored_samples
-from dpca.jobs.export import boxes, export
+from dpca.jobs.export import boxes, export, pyramid
 from dpca.jobs.export.boxes import bands
 from dpca.jobs.export.file_names import file_names
 from dpca.storage import Run, open_stack, verify
@@ -126,6 +126,7 @@ def test_resolutions_by_boxes(
     path = plain(tmp_path / "s.zarr", any_values(3, shape, dtype))
     export_store(path, tmp_path / "whole.zarr")
     small_boxes(monkeypatch, 2**15)
+    monkeypatch.setattr(pyramid, "_HALVED_AT_ONCE", 2**12)
     export_store(path, tmp_path / "boxes.zarr")
     same_images(tmp_path / "whole.zarr", tmp_path / "boxes.zarr")
     fine: Any = zarr.open_group(tmp_path / "boxes.zarr", mode="r")["0"]

@@ -57,6 +57,24 @@ CASES: dict[str, Any] = {
         (3, 70, 33),
         2,
     ),
+    "lapped": (
+        floats(5, (70, 99), 0, 255).astype(np.uint8),
+        CellPCA(3, cell_shape=(7, 12), overlap=5),
+        (1, 17, 40),
+        2,
+    ),
+    "lapped shared colors": (
+        floats(6, (90, 100, 3), 0, 255).astype(np.uint8),
+        CellPCA(4, cell_shape=8, overlap=4, shared=True),
+        (2, 90, 100, 3),
+        2,
+    ),
+    "lapped volumes of floats": (
+        floats(5, (70, 50, 36), -3, 5).astype(np.float32),
+        CellPCA(2, cell_shape=6, overlap=3),
+        (1, 17, 20, 36),
+        3,
+    ),
     "too thin for SSIM": (floats(8, (6, 2000), -900, 900).astype(np.int16), PCA(2), (3, 6, 33), 0),
 }
 RANGES = {np.uint8: (0, 255), np.int16: (-1000, 1000)}
@@ -129,7 +147,7 @@ def test_boxes_give_what_whole_samples_give(
     np.testing.assert_array_equal(less["scores"][...], boxes["scores"][...])
     same_up_to_ties(open_stack(tmp_path / "again.zarr").samples[...], rebuilt, high - low)
     first = model.basis_.leading(1).decode(boxes["scores"][..., :1])
-    same = np.clip(np.rint(first) if x.dtype.kind in "iu" else first, low, high).astype(x.dtype)
+    same = (np.clip(np.rint(first), low, high) if x.dtype.kind in "iu" else first).astype(x.dtype)
     same_up_to_ties(open_stack(tmp_path / "first.zarr").samples[...], same, high - low)
     assert not verify(tmp_path / "boxes.zarr")
     assert not verify(tmp_path / "again.zarr")
@@ -233,12 +251,18 @@ def test_samples_that_do_not_fit_are_divided(tmp_path: Path) -> None:
             plan_scores(source, one, axes, reconstruct=True, budget=10**6)
 
 
+class Undivided(LinearRepresentation):
+    """A representation of whole samples, such as bands."""
+
+    divides = False
+
+
 def test_models_without_boxes_write_whole_samples() -> None:
     """A shard has a whole sample, however large."""
     axes, shape = ("sample", "z", "y", "x"), (3, 600, 600, 600)
-    lapped = LappedGrid(shape[1:], (10, 10, 10), 2)
     nothing = np.broadcast_to(np.float32(0), (2, *shape[1:]))
-    basis, source = LinearRepresentation(lapped, nothing[0], nothing), Outline("x", shape, np.dtype("f4"), (1, 8, 8, 8))
+    source = Outline("x", shape, np.dtype("f4"), (1, 8, 8, 8))
+    basis = Undivided(LappedGrid(shape[1:], (10, 10, 10), 2), nothing[0], nothing)
     assert plan_scores(source, basis, axes, reconstruct=True, budget=2**60) is None
     for layout in (stack_layout(source, basis, axes), reconstruct.whole_layout(shape, source.dtype, axes, basis)):
         assert layout.shards == (1, 600, 600, 600)
@@ -252,7 +276,7 @@ def test_models_without_boxes_write_whole_samples() -> None:
 
 
 @pytest.mark.memory
-@pytest.mark.parametrize("cell", [None, (10, 10)], ids=["whole", "cells"])
+@pytest.mark.parametrize("cell", [None, (10, 10), (20, 10)], ids=["whole", "cells", "lapped"])
 @pytest.mark.parametrize("dtype", [np.uint8, np.float32])
 def test_no_task_takes_more_than_planned(
     dtype: type, cell: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
@@ -262,14 +286,15 @@ def test_no_task_takes_more_than_planned(
     rng = np.random.default_rng(0)
     x = rng.integers(0, 255, (n, *shape)).astype(dtype)
     zarr.create_array(tmp_path / "x.zarr", data=x, chunks=(1, 50, 100), shards=(1, 200, 600))
-    model = (PCA(3) if cell is None else CellPCA(3, cell_shape=cell)).fit(x)
+    model = (PCA(3) if cell is None else CellPCA(3, cell_shape=cell, overlap=8 if cell == (20, 10) else 0)).fit(x)
     model.save(tmp_path / "model.zarr")
     del x
     stack = Stack(**{**vars(open_stack(tmp_path / "x.zarr")), "data_range": (0.0, 255.0)})
     source, basis = as_source(stack), model.basis_
     monkeypatch.setattr(boxes_module, "LARGE_SAMPLE", 0)
     monkeypatch.setattr(boxes_module, "_LEAST_BOX", 10_000)
-    budget = TASK_OVERHEAD + basis.held_bytes + (4_000_000 if cell is None else 5_000_000)
+    each = {None: 4_000_000, (10, 10): 5_000_000, (20, 10): 12_000_000}[cell]
+    budget = TASK_OVERHEAD + basis.held_bytes + each
     measured: dict[str, list[int]] = {}
     for kind in (box_write.EncodeBoxes, box_write.DecodeBoxes, reconstruct.RebuildBoxes):
         monkeypatch.setattr(kind, "write", _traced(kind.write, measured.setdefault(kind.__name__, [])))
