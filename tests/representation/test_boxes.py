@@ -43,14 +43,29 @@ def divided(draw: st.DrawFn) -> tuple[Partition, tuple[int, ...], list]:
         n_spatial = draw(st.integers(1, len(shape)))
         cell = units[:n_spatial]
         units = (*cell, *shape[n_spatial:])
-        most = max(cell) // 2
-        lapped = most > 1 and draw(st.booleans())
-        partition = LappedGrid(shape, cell, draw(st.integers(2, most))) if lapped else CellGrid(shape, cell)
+        partition = CellGrid(shape, cell)
     return partition, shape, boxes_of(shape, box_shape(shape, draw(st.integers(1, 300)), units))
 
 
+@st.composite
+def lapped(draw: st.DrawFn) -> tuple[Partition, tuple[int, ...], list]:
+    """Cells of two to six pixels in boxes of one to three cells along each axis; some have channels."""
+    cell = tuple(draw(st.lists(st.sampled_from([4, 5, 6, 2]), min_size=1, max_size=2)))
+    shape = tuple(draw(st.integers(max(cell), 4 * max(cell))) for _ in cell)
+    units = tuple(draw(st.integers(1, 3)) * c for c in cell)
+    channels = draw(st.sampled_from([(), (2,)]))
+    most = max(cell) // 2
+    partition = LappedGrid((*shape, *channels), cell, draw(st.integers(2, most))) if most > 1 else CellGrid(shape, cell)
+    return partition, partition.sample_shape, boxes_of(partition.sample_shape, (*units, *partition.channel_shape))
+
+
 @settings(deadline=None)
-@given(divided(), st.integers(1, 4), st.integers(1, 5), st.sampled_from([np.uint8, np.int16, np.float32, np.float64]))
+@given(
+    st.one_of(divided(), lapped()),
+    st.integers(1, 4),
+    st.integers(1, 5),
+    st.sampled_from([np.uint8, np.int16, np.float32, np.float64]),
+)
 def test_boxes_are_the_whole(case, k, n, dtype) -> None:
     partition, shape, boxes = case
     basis = made(partition, k, np.float64 if dtype == np.float64 else np.float32)
@@ -83,7 +98,7 @@ def test_boxes_are_the_whole(case, k, n, dtype) -> None:
 
 
 @settings(deadline=None)
-@given(divided(), st.integers(1, 4))
+@given(st.one_of(divided(), lapped()), st.integers(1, 4))
 def test_ranks_are_counted_in_boxes(case, k) -> None:
     partition = case[0]
     basis = made(partition, k)
