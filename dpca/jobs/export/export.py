@@ -31,7 +31,7 @@ from dpca.jobs.export.pyramid import (
     rows_of_a_shard,
 )
 from dpca.jobs.export.sample_files import SampleKind
-from dpca.jobs.export.value_files import extend
+from dpca.jobs.export.value_files import create_file
 from dpca.jobs.scores.boxes import BOXES, LARGE_SAMPLE, decoded_bytes
 from dpca.jobs.scores.score_write import SHARD_COPIES, require_memory
 from dpca.kernels.algebra.types import Region
@@ -201,12 +201,7 @@ class _Export:
             require_free_space(target, len(self.wanted) * self.given.sample_bytes, "the file")
             names, along = [self.given.names[i] for i in self.wanted], self.kind.along
             along = None if along is None else along.of_samples(np.asarray(self.wanted))
-            firsts = []
-            for lead, path in files:
-                path.parent.mkdir(parents=True, exist_ok=True)
-                path.unlink(missing_ok=True)
-                firsts.append(self.form.begin(path, lead, self.kind, names, along))
-                extend(path, firsts[-1], math.prod(lead), self.kind)
+            firsts = [create_file(self.form.begin, *file, self.kind, names, along) for file in files]
             work.mark_done("header", record={"first": firsts})
         paths = (str(path) for _, path in files)
         return list(zip(paths, work.record("header")["first"], strict=True))

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -100,9 +100,23 @@ def _with_values(h5py: Any, file: Any, name: str, values: Any, attributes: Mappi
     return made
 
 
-def extend(path: Path, first: int, n: int, kind: SampleKind) -> None:
-    """Give a file its final size; a file system does not store what is not written yet."""
-    os.truncate(path, max(os.path.getsize(path), first + n * _row_bytes(kind)))
+def create_file(
+    begin: Callable[[Path, Lead, SampleKind, Sequence[str], Coordinates | None], int],
+    lead: Lead,
+    path: Path,
+    kind: SampleKind,
+    names: Sequence[str],
+    along: Coordinates | None,
+) -> int:
+    """Write the header of a file and give it its final size; return the position of the first value.
+
+    A file system does not store what is not written yet.
+    """
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.unlink(missing_ok=True)
+    first = begin(path, lead, kind, names, along)
+    os.truncate(path, max(os.path.getsize(path), first + math.prod(lead) * _row_bytes(kind)))
+    return first
 
 
 def write_values(path: Path, first: int, row: int, values: np.ndarray[Any, Any], kind: SampleKind) -> None:
