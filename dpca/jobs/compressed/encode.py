@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Mapping, Sequence
+from contextlib import closing
 from typing import Any
 
 import numpy as np
@@ -160,7 +161,8 @@ def fill_codes(
         if not work.is_done(written):
             if attempt.load(PLAN) is None:
                 _clear(work)
-                found = _planned(stack, fitted, stated, aim, reached)
+                with closing(run.progress("choose step", stack.n_samples, "samples")):
+                    found = _planned(stack, fitted, stated, aim, reached)
                 attempt.save(PLAN, found.arrays, found.settings)
             held, quality = write_planned(stack, fitted, work, attempt, wanted, stated, run)
             peak = max(peak, held)
