@@ -22,7 +22,7 @@ _HEARTBEAT = 60.0
 
 
 class Heartbeat:
-    """A stage that is told when it begins, and once a minute while it runs, however long one task takes.
+    """A stage that reports its beginning, and its progress once a minute, however long one task takes.
 
     Parameters
     ----------

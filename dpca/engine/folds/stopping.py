@@ -29,7 +29,7 @@ class Stopped(KeyboardInterrupt):
 
 
 def _told(number: int, words: str) -> str:
-    """Name the signal, unless it is Ctrl-C: whoever reads a log did not send it."""
+    """Name the signal, unless it is Ctrl-C: the reader of a log has not sent it."""
     by = f"{STOPPED} by {signal.Signals(number).name}"
     return words if number == signal.SIGINT else words.replace(STOPPED, by, 1)
 
