@@ -6,9 +6,13 @@ for terminals, and one that reports nothing. Notebooks and services can pass the
 
 from __future__ import annotations
 
+from threading import Event, Thread
 from typing import Protocol
 
 from tqdm import tqdm
+
+# Seconds between two drawings of a bar.
+_REFRESHED = 1.0
 
 
 class Stage(Protocol):
@@ -40,12 +44,22 @@ class _Bar:
     def __init__(self, stage: str, total: int, unit: str) -> None:
         # With disable=None, tqdm draws the bar only if standard error is a terminal.
         self._bar = tqdm(total=total, desc=stage, unit=f" {unit}", disable=None, dynamic_ncols=True)
+        self._ended = Event()
+        # The time goes on while a task takes long: a bar that stands still looks like a program that hangs.
+        self._clock = Thread(target=self._tick, name="bar", daemon=True)
+        self._clock.start()
 
     def advance(self, n: int) -> None:
         self._bar.update(n)
 
     def close(self) -> None:
+        self._ended.set()
+        self._clock.join()
         self._bar.close()
+
+    def _tick(self) -> None:
+        while not self._ended.wait(_REFRESHED):
+            self._bar.refresh()
 
 
 def no_progress(stage: str, total: int, unit: str) -> Stage:

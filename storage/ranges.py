@@ -10,6 +10,9 @@ import numpy as np
 
 from dpca.storage.errors import DataError
 
+# Shares of the data range that values should span, in words, from the smallest; and the share that may lie outside.
+_SHARES, _OUTSIDE = {0.001: "a thousandth", 0.01: "a hundredth", 0.1: "a tenth"}, 0.1
+
 
 def checked_range(data_range: Sequence[Any] | Any) -> tuple[float, float]:
     """Return a given range as two floats.
@@ -56,6 +59,30 @@ def type_range(dtype: np.dtype[Any]) -> tuple[float, float] | None:
 def range_words(bounds: Sequence[float]) -> str:
     """Return the data range of a PSNR or an SSIM as text."""
     return "range " + " to ".join(f"{bound:,.0f}" if float(bound).is_integer() else f"{bound:.5g}" for bound in bounds)
+
+
+def range_warning(spanned: tuple[float, float], data_range: tuple[float, float]) -> str | None:
+    """Return a sentence if values use little of the data range or lie outside of it, else None.
+
+    Errors are measured in units of the data range. In a range that is too wide, even an empty reconstruction has a high
+    PSNR.
+
+    Parameters
+    ----------
+    spanned : (float, float)
+        The least and the greatest value.
+    data_range : (float, float)
+    """
+    (least, greatest), (low, high) = spanned, data_range
+    width, outside = high - low, max(data_range[0] - least, greatest - data_range[1])
+    shares = [words for share, words in _SHARES.items() if 0 < greatest - least < share * width]
+    if not shares and outside <= _OUTSIDE * width:
+        return None
+    fault, so = (f"span under {shares[0]}", "high") if shares else ("lie partly outside", "low")
+    return (
+        f"values from {least:.5g} to {greatest:.5g} {fault} of the {range_words(data_range)} that PSNR and SSIM refer "
+        f"to, so both are too {so}: give the range of the data with --data-range LOW,HIGH (data_range)"
+    )
 
 
 def _with_width(low: float, high: float) -> tuple[float, float]:

@@ -16,13 +16,14 @@ from dpca.cli.job_file import JobFile, read_job_file
 from dpca.cli.jobs import given_input, job_request, served_report, settings_of
 from dpca.cli.model_arguments import partitioned_model
 from dpca.cli.running import known_error, say
-from dpca.cli.work import run_of
+from dpca.cli.work import Heartbeat, run_of
+from dpca.engine.folds.stopping import Stopped
 from dpca.report.record import report_folder
 from dpca.storage.disk import read_file
 from dpca.storage.errors import ClusterError, StoreError
 from dpca.storage.input import fingerprint_of_input, samples_of_input
 from dpca.storage.integrity.manifest import METADATA, digest_of
-from dpca.storage.progress import Stage, no_progress
+from dpca.storage.progress import Stage
 from dpca.storage.readers import Reader
 from dpca.storage.remote.network import use_storage_options
 from dpca.storage.remote.objects import ObjectPath, Place, place_of
@@ -130,7 +131,7 @@ class _JobRun:
                     while waiting and self._makes(*waiting.popleft(), run, waiting):
                         pass
         except BaseException as error:
-            _log_event("stopped", why=type(error).__name__)
+            _log_event("stopped", why=str(error) if isinstance(error, Stopped) else type(error).__name__)
             raise
         code = self._codes[0] if self._codes else 0
         _log_event("end", **self._counts, code=code)
@@ -191,8 +192,14 @@ class _JobRun:
 
 
 def _logged(stage: str, total: int, unit: str) -> Stage:
-    _log_event("stage", stage=stage, total=total, unit=unit)
-    return no_progress(stage, total, unit)
+    def tell(done: int | None) -> None:
+        about = {"stage": stage, "total": total, "unit": unit}
+        if done is None:
+            _log_event("stage", **about)
+        else:
+            _log_event("progress", **about, done=done)
+
+    return Heartbeat(tell)
 
 
 def _is_record(content: bytes) -> bool:

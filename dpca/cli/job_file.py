@@ -97,7 +97,11 @@ def read_job_file(path: str) -> JobFile:
 
 
 def _parsed_job(path: str, keys: Mapping[str, Any]) -> JobFile:
-    folder = os.path.dirname(os.path.abspath(path))
+    folder, parser = os.path.dirname(os.path.abspath(path)), _options_parser()
+    # A misspelled key is named before the one that is missing because of it.
+    for key in keys:
+        if key not in _KEYS and not _is_option(parser, key):
+            raise DataError(f"unknown key: {key}: give {', '.join(_KEYS)}, or an option of dpca compress (--help)")
     for key in ("inputs", "output", "target"):
         if key not in keys:
             raise DataError(f"missing key: {key}: give inputs, output and [target]")
@@ -111,7 +115,7 @@ def _parsed_job(path: str, keys: Mapping[str, Any]) -> JobFile:
     retries = own.get("retries", 0)
     if type(retries) is not int or retries < 0:
         raise DataError(f"retries is {retries!r}: give a whole number of at least 0")
-    options = _options(folder, {key: value for key, value in keys.items() if key not in _KEYS}, own["target"])
+    options = _options(parser, folder, {key: value for key, value in keys.items() if key not in _KEYS}, own["target"])
     record = _absolute(folder, own.get("record", f"{os.path.basename(path).removesuffix('.toml')}.record.json"))
     output, patterns = _absolute(folder, own["output"]), [_absolute(folder, one) for one in patterns]
     try:
@@ -122,11 +126,22 @@ def _parsed_job(path: str, keys: Mapping[str, Any]) -> JobFile:
     return JobFile(path, options, outputs, retries, record)
 
 
-def _options(folder: str, keys: Mapping[str, Any], target: Any) -> argparse.Namespace:
-    """Parse keys as options of the same names on the command line."""
+def _options_parser() -> argparse.ArgumentParser:
     parser = _Parser(add_help=False, allow_abbrev=False)
     for add in (add_storage_option, add_quality, lambda to: add_model_options(to, required=False), add_job_options):
         add(parser)
+    return parser
+
+
+def _is_option(parser: argparse.ArgumentParser, key: str) -> bool:
+    try:
+        return not parser.parse_known_args([f"--{key}"])[1]
+    except DataError:  # its value is missing
+        return True
+
+
+def _options(parser: argparse.ArgumentParser, folder: str, keys: Mapping[str, Any], target: Any) -> argparse.Namespace:
+    """Parse keys as options of the same names on the command line."""
     if isinstance(target, str) and target in QUALITIES:
         given = [f"--quality={target}"]
     elif isinstance(target, dict) and len(target) == 1 and next(iter(target)).replace("-", "_") in GOALS:
@@ -140,8 +155,7 @@ def _options(folder: str, keys: Mapping[str, Any], target: Any) -> argparse.Name
         arguments = _arguments(folder, key, value)
         if key == "quality":
             raise DataError(f'quality is {value!r}: give it as the target, such as target = "high"')
-        if parser.parse_known_args(arguments)[1]:
-            raise DataError(f"unknown key: {key}: give {', '.join(_KEYS)}, or an option of dpca compress (--help)")
+        parser.parse_known_args(arguments)  # an option with a value may not be false
         given += arguments if value is not False else []
     return parser.parse_args(given)
 

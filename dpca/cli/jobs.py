@@ -13,6 +13,7 @@ from dpca.cli.model_arguments import names_no_model, partitioned_model
 from dpca.cli.running import conclude, say
 from dpca.cli.served import request_of, served
 from dpca.cli.work import run_of
+from dpca.engine.clusters.forking import start_forking
 from dpca.plots.numbers import counted
 from dpca.report.record import format_table, read_report, report_folder
 from dpca.report.words import result
@@ -91,6 +92,9 @@ def process_source(options: argparse.Namespace, embedded: Callable[[], Reader] |
     request = job_request(options, given)
     if (report := served_report(request, output)) is not None:
         return _end(report, output, True)
+    if not (options.scheduler or options.cluster):
+        say("start workers")
+        start_forking("dpca.jobs", "dpca.kernels.sweeps")
     return run_job(options, given, output, partitioned_model(options), request)
 
 

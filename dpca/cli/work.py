@@ -21,30 +21,34 @@ from dpca.storage.run import Run
 _HEARTBEAT = 60.0
 
 
-class _Log:
-    """Prints a line when a stage begins, and one a minute while it runs, however long one task takes."""
+class Heartbeat:
+    """A stage that reports its beginning, and its progress once a minute, however long one task takes.
 
-    def __init__(self, stage: str, total: int, unit: str) -> None:
-        self._stage, self._total, self._unit, self._n = stage, total, unit, 0
-        self._ended = Event()
-        self._print(f"{total:,} {unit}")
+    Parameters
+    ----------
+    tell : callable
+        Receives the number of finished units, None at the beginning. It is called from another thread.
+    """
+
+    def __init__(self, tell: Callable[[int | None], None]) -> None:
+        self._tell, self._n, self._ended = tell, 0, Event()
+        tell(None)
         self._heart = Thread(target=self._beat, name="progress", daemon=True)
         self._heart.start()
 
     def advance(self, n: int) -> None:
+        """Count finished units."""
         self._n += n
 
     def close(self) -> None:
+        """End the stage."""
         self._ended.set()
         self._heart.join()
 
     def _beat(self) -> None:
         with suppress(StoreError, BrokenPipeError):  # the main thread raises them, too
             while not self._ended.wait(_HEARTBEAT):
-                self._print(f"{self._n:,} of {self._total:,} {self._unit}")
-
-    def _print(self, what: str) -> None:
-        say(f"{time.strftime('%Y-%m-%d %H:%M:%S')} {self._stage}: {what}")
+                self._tell(self._n)
 
 
 class _LazyClient:
@@ -87,5 +91,10 @@ def _cluster(options: argparse.Namespace, report: Callable[[str], None]) -> Iter
 
 def shown_progress(stage: str, total: int, unit: str) -> Stage:
     """Draw a bar on standard error if it is a terminal; otherwise print lines with the time."""
+
+    def tell(done: int | None) -> None:
+        finished = "" if done is None else f"{done:,} of "
+        say(f"{time.strftime('%Y-%m-%d %H:%M:%S')} {stage}: {finished}{total:,} {unit}")
+
     terminal = sys.stderr is not None and sys.stderr.isatty()
-    return bar_progress(stage, total, unit) if terminal else _Log(stage, total, unit)
+    return bar_progress(stage, total, unit) if terminal else Heartbeat(tell)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import DTypeLike
@@ -133,6 +133,45 @@ class Quantized:
         return Components(grid, np.ldexp(self.mean.astype(np.float64), -self.mean_exponent), self.group, rows)
 
 
+class KeptRows(NamedTuple):
+    """The rows of scores that are worth their bits. Squares are in steps squared.
+
+    Attributes
+    ----------
+    kept : array (n_cells, k) of bool
+    saved, power : array (n_cells, k)
+        Of the measured samples, see `dpca.codec.rate.Rows`.
+    bits : array (n_cells, k)
+        Of all samples, and of the share of a row in its component.
+    energy : array (n_groups, k)
+        Power of each component in all samples.
+    """
+
+    kept: Array
+    saved: Array
+    power: Array
+    bits: Array
+    energy: Array
+
+
+def rows_kept(components: Components, scores: Array, step: float, n_samples: int) -> KeptRows:
+    """Choose the components of every cell for one step; the arguments are those of `quantized`."""
+    n_cells, k, n = scores.shape
+    group, n_groups, times = components.group, len(components.rows), n_samples / max(1, n)
+    measured = rows_at(scores.reshape(n_cells * k, n), step)
+    powers = measured.power.reshape(n_cells, k)
+    energy = np.zeros((n_groups, k))
+    np.add.at(energy, group, times * powers)
+    places = np.bincount(group, minlength=n_groups)
+    bits = np.zeros((n_groups, k))
+    for g, spectrum in enumerate(components.spectra):
+        bits[g, : len(spectrum)] = length_in_bits(spectrum * np.sqrt(energy[g, : len(spectrum), None]))
+    shares = (bits / places[:, None])[group]
+    kept = measured.pays_off(times, shares.ravel()).reshape(n_cells, k)
+    saved, spent = measured.saved.reshape(n_cells, k), times * measured.bits.reshape(n_cells, k) + shares
+    return KeptRows(kept, saved, powers, spent, energy)
+
+
 def quantized(components: Components, scores: Array, step: float, n_samples: int, waves: bool = False) -> Quantized:
     """Choose the components of every cell for one step, and quantize the components.
 
@@ -151,19 +190,9 @@ def quantized(components: Components, scores: Array, step: float, n_samples: int
     waves : bool
         Whether scores are those of waves.
     """
-    n_cells, k, n = scores.shape
     group, rows = components.group, components.rows
-    n_groups, times = len(rows), n_samples / max(1, n)
-    measured = rows_at(scores.reshape(n_cells * k, n), step)
-    powers = measured.power.reshape(n_cells, k)  # in steps squared
-    energy = np.zeros((n_groups, k))
-    np.add.at(energy, group, times * powers)
-    places = np.bincount(group, minlength=n_groups)
-    bits = np.zeros((n_groups, k))
-    for g, spectrum in enumerate(components.spectra):
-        bits[g, : len(spectrum)] = length_in_bits(spectrum * np.sqrt(energy[g, : len(spectrum), None]))
-    shares = (bits / places[:, None])[group]
-    kept = measured.pays_off(times, shares.ravel()).reshape(n_cells, k)
+    n_cells, n_groups = len(group), len(rows)
+    kept, _, powers, _, energy = rows_kept(components, scores, step, n_samples)
     grid_shape = components.grid.grid_shape
     edge = max(1, round(_TILE_CELLS ** (1 / max(1, len(grid_shape)))))
     coordinates = np.unravel_index(np.arange(n_cells), grid_shape)

@@ -9,9 +9,9 @@ import numpy as np
 from dpca.codec.quantize import ROUNDING, quantize
 from dpca.kernels.algebra.types import Array
 
-# Squared error, in steps squared, that a bit must save. In the limit of many bits per score it is ln 2 / 6 = 0.116. On
-# photographs, no value from 0.08 to 0.12 saves more than 1 % of the bytes.
-_PRICE = 0.1
+#: Squared error, in steps squared, that a bit must save. In the limit of many bits per score it is ln 2 / 6 = 0.116. On
+#: photographs, no value from 0.08 to 0.12 saves more than 1 % of the bytes.
+PRICE = 0.1
 # Larger codes cost two more bits each time they double.
 _COUNTED = 127
 
@@ -43,7 +43,7 @@ class Rows(NamedTuple):
         row_bits : array (n_rows,)
             Fixed bits per row besides its scores: its share of the component.
         """
-        return self.saved * times > _PRICE * (self.bits * times + row_bits)
+        return self.saved * times > PRICE * (self.bits * times + row_bits)
 
 
 def rows_at(scores: Array, step: float) -> Rows:
@@ -66,4 +66,4 @@ def least_worth_keeping(scores: Array, step: float) -> Array:
     n = max(1, scores.shape[1])
     zeros, ones = ((codes == value).mean(axis=1) for value in (0, 1))
     bits = np.log2(np.maximum(zeros, 1 / n)) - np.log2(np.maximum(ones / 2, 1 / (2 * n)))
-    return np.clip((1 + _PRICE * bits) / 2, 0, 1)
+    return np.clip((1 + PRICE * bits) / 2, 0, 1)

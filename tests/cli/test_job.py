@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import io
 import json
+import os
 import re
+import signal
 import tarfile
 from collections.abc import Iterator
 from contextlib import redirect_stdout
@@ -17,7 +19,7 @@ import pytest
 import zarr
 
 from dpca import open_compressed
-from dpca.cli import main
+from dpca.cli import main, work
 from dpca.cli.job import _clean
 from dpca.cli.job_file import read_job_file
 from dpca.storage import DataError, create_synthetic, verify
@@ -66,7 +68,9 @@ def test_everything_is_made_once_and_recorded(job: Path) -> None:
     assert [event["event"] for event in first].count("done") == 2
     assert first[0]["event"] == "start"
     assert first[-1] | {"time": ""} == {"time": "", "event": "end", "done": 2, "skipped": 0, "failed": 0, "code": 0}
-    assert {"ingest", "fit", "encode"} == {event["stage"] for event in first if event["event"] == "stage"}
+    assert {"ingest", "fit", "choose step", "encode"} == {
+        event["stage"] for event in first if event["event"] == "stage"
+    }
     record = json.loads((folder / "job.record.json").read_text())
     for name in ("day", "night"):
         store, entry = folder / "out" / f"{name}.zarr", record[str(folder / "out" / f"{name}.zarr")]
@@ -108,6 +112,25 @@ def test_the_plan_of_a_dry_run_is_near_what_comes_out(job: Path) -> None:
         # Of a store this small, metadata is most, which is estimated as that of a large one.
         assert plan["bytes_compressed"] == pytest.approx(record[plan["output"]]["bytes_compressed"], abs=8_000)
     assert [event["event"] for event in events([str(job), "--dry-run"])[1]] == ["skipped", "skipped"]
+
+
+def test_a_long_stage_and_a_stop_are_events(job: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(work, "_HEARTBEAT", 0.01)
+
+    class StopsTheRun(io.StringIO):
+        def write(self, text: str) -> int:
+            if '"progress"' in text and '"encode"' in text:
+                os.kill(os.getpid(), signal.SIGTERM)
+            return super().write(text)
+
+    code, told = events([str(job)], StopsTheRun())
+    assert code == 143
+    assert (told[-1]["event"], told[-1]["why"]) == ("stopped", "SIGTERM")
+    beats = [event for event in told if event["event"] == "progress"]
+    for beat in beats:
+        assert 0 <= beat["done"] <= beat["total"]
+    assert beats[-1]["stage"] == "encode"
+    assert events([str(job)])[1][-1]["done"] == 2
 
 
 def test_two_runs_never_meet_and_what_is_busy_is_tried_again(job: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -180,6 +203,8 @@ GOOD = {"inputs": '"a.npy"', "output": '"b.zarr"', "target": "{psnr = 36}"}
         ({"crop": '"3x4"', "resize": '"3x4"'}, "not allowed with"),
         ({"quality": '"high"'}, "target = "),
         ({"nonsense": "1"}, "unknown key: nonsense"),
+        ({"inputs": None, "input": '"a.npy"'}, "unknown key: input:"),
+        ({"target": None, "tarjet": "{psnr = 36}"}, "unknown key: tarjet"),
         ({"overlap": "false"}, "overlap: expected one argument"),
         ({"key": "{a = 1}"}, "key is a table"),
         ({"inputs": '["a.npy", "a.npy"]', "output": '"{name}.zarr"'}, "output is .* for both"),

@@ -2,12 +2,20 @@
 
 from __future__ import annotations
 
+import io
 import re
 import time
 
 import pytest
 
 from dpca.cli import work
+from dpca.storage import progress
+
+
+class Terminal(io.StringIO):
+    def isatty(self) -> bool:
+        return True
+
 
 LINE = re.compile(r"\d{4}-\d\d-\d\d \d\d:\d\d:\d\d fit: (.*)")
 
@@ -29,3 +37,19 @@ def test_a_stage_in_a_log(capsys: pytest.CaptureFixture[str], monkeypatch: pytes
     capsys.readouterr()
     time.sleep(0.1)
     assert capsys.readouterr().out == ""
+
+
+def test_a_bar_in_a_terminal_shows_the_time_while_a_task_takes_long(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(progress, "_REFRESHED", 0.02)
+    terminal = Terminal()
+    monkeypatch.setattr("sys.stderr", terminal)
+    bar = progress.bar_progress("fit", 100, "samples")
+    bar.advance(20)
+    deadline = time.monotonic() + 30
+    while "20/100" not in terminal.getvalue() and time.monotonic() < deadline:
+        time.sleep(0.01)
+    drawn = terminal.getvalue().count("20/100")
+    while terminal.getvalue().count("20/100") < drawn + 3 and time.monotonic() < deadline:
+        time.sleep(0.01)
+    bar.close()
+    assert terminal.getvalue().count("20/100") >= drawn + 3

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import ctypes
-import multiprocessing
 import os
 import signal
 import ssl
@@ -13,7 +12,6 @@ import threading
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager, suppress
 from functools import partial
-from multiprocessing import resource_tracker
 from typing import TYPE_CHECKING, Any
 
 import dask
@@ -21,6 +19,7 @@ from dask.utils import parse_bytes, parse_timedelta
 
 import dpca
 from dpca.engine.clusters.cluster_file import ClusterFile, read_cluster_file
+from dpca.engine.clusters.forking import CAN_FORK, KEEP_FREED_MEMORY, share_modules, workers_ignore
 from dpca.engine.clusters.private import private_folder
 from dpca.engine.clusters.tls import TlsFiles
 from dpca.engine.clusters.worker_setup import SILENCE, quiet
@@ -32,22 +31,12 @@ from dpca.storage.remote.memory import thread_count, usable_bytes
 if TYPE_CHECKING:
     from distributed.security import Security
 
-# glibc returns large blocks to the system at once, and then pays a page fault for every 4 KiB of every chunk. If it
-# keeps them, a store is read a third faster. The number of arenas is limited, because each keeps its freed memory.
-_KEEP_FREED_MEMORY = {
-    "MALLOC_MMAP_THRESHOLD_": 32 * 2**20,
-    "MALLOC_TRIM_THRESHOLD_": 512 * 2**20,
-    "MALLOC_ARENA_MAX": 2,
-    "OMP_NUM_THREADS": 1,
-    "OPENBLAS_NUM_THREADS": 1,
-    "MKL_NUM_THREADS": 1,
-}
 # Values of these options in glibc's malloc.h.
 _MALLOPT = {-1: "MALLOC_TRIM_THRESHOLD_", -3: "MALLOC_MMAP_THRESHOLD_", -8: "MALLOC_ARENA_MAX"}
 _SETTINGS = {
-    "distributed.nanny.pre-spawn-environ": _KEEP_FREED_MEMORY,
+    "distributed.nanny.pre-spawn-environ": KEEP_FREED_MEMORY,
     # On Linux, workers are forked from one process that has imported their libraries. Elsewhere forking is not safe.
-    "distributed.worker.multiprocessing-method": "forkserver" if sys.platform == "linux" else "spawn",
+    "distributed.worker.multiprocessing-method": "forkserver" if CAN_FORK else "spawn",
     # Dask's defaults, 20 and 10 ms, take a twentieth of a processor for each process, even an idle one.
     "distributed.admin.tick.interval": "500 ms",
     "distributed.worker.profile.interval": "100 ms",
@@ -74,7 +63,7 @@ def keep_freed_memory() -> None:
     with suppress(OSError, AttributeError):
         set_option = ctypes.CDLL(None).mallopt
         for option, name in _MALLOPT.items():
-            set_option(option, _KEEP_FREED_MEMORY[name])
+            set_option(option, KEEP_FREED_MEMORY[name])
 
 
 @contextmanager
@@ -149,7 +138,7 @@ def _own(workers: int | None, memory: str | int | None) -> Iterator[Any]:
         stack.enter_context(quiet())
         _share_imports()
         # A partly started cluster cannot be closed, so signals wait until it has started.
-        with defer_signals(), _workers_ignore(signal.SIGINT, signal.SIGHUP):
+        with defer_signals(), workers_ignore(signal.SIGINT, signal.SIGHUP):
             try:
                 cluster = LocalCluster(
                     n_workers=n_workers,
@@ -188,7 +177,7 @@ def _described(file: ClusterFile) -> Iterator[Any]:
     with dask.config.set(_SETTINGS | patience | {"temporary-directory": private_folder()}), ExitStack() as stack:
         stack.enter_context(quiet())
         _share_imports()
-        with defer_signals(), _workers_ignore(signal.SIGINT, signal.SIGHUP):
+        with defer_signals(), workers_ignore(signal.SIGINT, signal.SIGHUP):
             cluster = file.start()
             stack.push(partial(_close_described, file, cluster))
             try:
@@ -228,8 +217,7 @@ def _share_imports() -> None:
 
     get_mp_context()  # its first call sets a preload list of its own, which is replaced here
     package = __name__.partition(".")[0]
-    ours = sorted(name for name in sys.modules if name.partition(".")[0] == package and ".report" not in name)
-    multiprocessing.set_forkserver_preload(["distributed", *ours, "dpca.engine.clusters.worker_setup"])
+    share_modules(name for name in sys.modules if name.partition(".")[0] == package and ".report" not in name)
 
 
 @contextmanager
@@ -318,24 +306,6 @@ def _require_same_package(client: Any) -> None:
     """Raise if a worker has another version of this package. Each task checks this for workers that join later."""
     with cluster_errors(client):
         client.run(require_version, dpca.__version__)
-
-
-@contextmanager
-def _workers_ignore(*signals: signal.Signals) -> Iterator[None]:
-    """Block these signals in processes that are started within the block.
-
-    A terminal sends signals to every process of a program, including workers that are still importing. Workers end
-    with their cluster anyway.
-    """
-    before = signal.pthread_sigmask(signal.SIG_BLOCK, signals)
-    try:
-        # Workers share this process, which ignores SIGINT and SIGTERM but not SIGHUP. Python unblocks SIGINT after it
-        # has started it.
-        resource_tracker.ensure_running()
-        signal.pthread_sigmask(signal.SIG_BLOCK, signals)
-        yield
-    finally:
-        signal.pthread_sigmask(signal.SIG_SETMASK, before)
 
 
 def _close(opened: Any) -> None:

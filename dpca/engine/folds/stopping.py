@@ -25,7 +25,13 @@ class Stopped(KeyboardInterrupt):
 
     def __init__(self, number: int, words: str = INTERRUPTED) -> None:
         super().__init__(signal.Signals(number).name)
-        self.number, self.words = number, words
+        self.number, self.words = number, _told(number, words)
+
+
+def _told(number: int, words: str) -> str:
+    """Name the signal, unless it is Ctrl-C: the reader of a log has not sent it."""
+    by = f"{STOPPED} by {signal.Signals(number).name}"
+    return words if number == signal.SIGINT else words.replace(STOPPED, by, 1)
 
 
 class _Asked:
@@ -115,5 +121,5 @@ def nothing_resumes() -> None:
 
 
 def _end_at_once(number: int, words: str) -> None:
-    os.write(2, f"{words}\n".encode())
+    os.write(2, f"{_told(number, words)}\n".encode())
     os._exit(128 + number)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Mapping, Sequence
+from contextlib import closing
 from typing import Any
 
 import numpy as np
@@ -37,7 +38,7 @@ from dpca.storage.arrays.layout import SAMPLE
 from dpca.storage.arrays.tiles import Tiles
 from dpca.storage.disk import remove_tree
 from dpca.storage.errors import DataError
-from dpca.storage.ranges import type_range
+from dpca.storage.ranges import range_warning, type_range
 from dpca.storage.remote.tasks import one_blas_thread
 from dpca.storage.run import Run
 from dpca.storage.stack import Stack
@@ -160,7 +161,8 @@ def fill_codes(
         if not work.is_done(written):
             if attempt.load(PLAN) is None:
                 _clear(work)
-                found = _planned(stack, fitted, stated, aim, reached)
+                with closing(run.progress("choose step", stack.n_samples, "samples")):
+                    found = _planned(stack, fitted, stated, aim, reached, run)
                 attempt.save(PLAN, found.arrays, found.settings)
             held, quality = write_planned(stack, fitted, work, attempt, wanted, stated, run)
             peak = max(peak, held)
@@ -200,11 +202,15 @@ def _model_and_samples(stack: Stack, model: str | os.PathLike[str]) -> tuple[Cel
     return fitted, TiledStack.of(stack, Tiles(stack.n_samples, given, own))
 
 
-def _planned(stack: Stack, fitted: CellPCA, stated: dict[str, Any], aim: Goal, reached: str) -> Quantized:
+def _planned(stack: Stack, fitted: CellPCA, stated: dict[str, Any], aim: Goal, reached: str, run: Run) -> Quantized:
     """Return the arrays and settings for a goal; ``reached`` describes a failed earlier attempt, for errors."""
     with one_blas_thread():  # products of cells are too small for several threads
         try:
-            return Trials(as_source(stack), cell_components(fitted), stated).reach(aim)
+            trials = Trials(as_source(stack), cell_components(fitted), stated)
+            spanned = float(trials.samples.min()), float(trials.samples.max())
+            if not reached and (warning := range_warning(spanned, stated_range(stack))):
+                run.say(f"note: {warning}")
+            return trials.reach(aim)
         except UnmetError as error:
             raise UnmetError(f"{error}; {reached}" if reached else str(error), error.computed) from error
 

@@ -14,10 +14,11 @@ import numpy as np
 
 from dpca.codec.cells import CellCodec, Components
 from dpca.codec.dead_zone import NEAREST, DeadZone
-from dpca.codec.goal import Goal, UnreachedError, search_step
+from dpca.codec.goal import NEAR, Goal, UnreachedError, search_step
 from dpca.codec.interpolation import FINER, Interpolation, folded
 from dpca.codec.quantize import integer_dtype, to_integers
-from dpca.codec.quantized import Quantized, quantized
+from dpca.codec.quantized import Quantized, quantized, rows_kept
+from dpca.codec.rate import PRICE
 from dpca.codec.residual import best_axes, differences
 from dpca.codec.waves import RUN, stored, to_waves, waves_pay
 from dpca.engine.sources.sampling import read_samples, spread_samples
@@ -45,6 +46,8 @@ from dpca.storage.errors import DataError
 _TRIED_BYTES, _TRIED_LEAST, _TRIED_MOST = 2**26, 16, 256
 # Values of the tiles of large samples that are tried, at most, but at least 16 tiles: memory is short.
 _TRIED_TILED = 2**22
+# A share of the squares of samples that is less than this is a rounding error of the scores. The least error.
+_ROUNDED, _TINY = 1e-6, float(np.finfo(float).tiny)
 # Runs of consecutive samples that show whether waves save bytes.
 _RUNS = 4
 # Number of samples at the start of a search, and its precision with them, in doublings of the step.
@@ -113,6 +116,10 @@ class Trials:
         samples = spread_runs(source, 2 * count, run_rows)
         first = np.arange(len(samples)) // run_rows % 2 == 0 if len(samples) > max(count, run_rows) else slice(None)
         self.scores = components.scores(samples[first])
+        # Sums of squares of each cell, in units of the squared width of the data range.
+        self._squares = np.zeros(len(components.group))
+        for _, part, values in components.split(samples[first]):
+            self._squares[part.cell] += np.square(values / self._width).sum(dtype=np.float64)
         if self.waves:
             self.scores = to_waves(self.scores)
         self.samples = samples if isinstance(first, slice) else samples[~first]
@@ -153,16 +160,25 @@ class Trials:
                 f"multiply all values by a constant"
             )
         try:
-            first = self if rough else self._few()
-            start = 1.0 if guess is None else 4 * _ROUGH
-            # A step as long as the longest score keeps nothing. Below the other limit, codes exceed 32 bits.
+            start = 4 * _ROUGH
+            if goal.measure == "mse" and goal.is_of_samples:
+                with suppress(UnreachedError):  # rounded and clipped values may still have so small an error
+                    guess, start = self.step_for(goal.allowed, guess), _ROUGH
+                    if rough and not goal.every_sample:
+                        return self.at(guess)
+            elif not rough:
+                guess, start = self._few().reach(goal, rough=True).step, _ROUGH
+            if guess is None:
+                guess, start = self._width / 32, 1.0
             longest = longest_score(self.facts, self.waves)
-            search = partial(
-                search_step, coarse=coarse, end=4 * longest if coarse else longest / np.iinfo(np.int32).max
+            step = search_step(
+                self.margin_of(goal),
+                guess,
+                coarse=coarse,
+                first=start,
+                near=_ROUGH if rough else NEAR,
+                end=4 * longest if coarse else longest / np.iinfo(np.int32).max,
             )
-            step = search(first.margin_of(goal), guess or self._width / 32, first=start, near=_ROUGH)
-            if not rough:
-                step = search(self.margin_of(goal), step, first=_ROUGH)
         except (UnreachedError, OverflowError) as error:
             more = "fit the model with more components (--components all computes all), or set a weaker goal"
             most = max(map(len, self.components.rows))
@@ -174,6 +190,49 @@ class Trials:
             ) from error
         return self.at(step)
 
+    def step_for(self, mse: float, guess: float | None = None) -> float:
+        """Return a step with nearly this mean squared error, in units of the squared width of the data range.
+
+        Raises
+        ------
+        UnreachedError
+            If no step has so small an error.
+        """
+        start = 1.0 if guess is None else 4 * _ROUGH
+        step = self._expected_step(mse, guess or 4 * self._width * math.sqrt(mse), start)
+        # The expected error lacks that of the components and of rounded values, which depend little on the step.
+        lacking = max(self.mse(self.at(step)), _TINY) / self._expected_mse(step)
+        return self._expected_step(mse / lacking, step, _ROUGH)
+
+    def _expected_step(self, mse: float, guess: float, first: float) -> float:
+        def margin(step: float) -> float:
+            return mse / self._expected_mse(step) - 1
+
+        end = 4 * longest_score(self.facts, self.waves)
+        return search_step(margin, guess, coarse=True, first=first, near=_ROUGH, end=end)
+
+    def expected(self, step: float) -> tuple[Array, Array]:
+        """Estimate the mean squared error of a sample in each cell with a step, and the bits of all samples (n_cells,).
+
+        Errors are in units of the squared width of the data range. Nothing is decoded: filters and components are
+        orthonormal, so errors of scores are errors of values.
+        """
+        found, square = rows_kept(self.components, self.scores, step, self.n_samples), (step / self._width) ** 2
+        power = found.power.sum(axis=1) * square
+        beyond = self._squares - power  # what no component holds
+        beyond[beyond < _ROUNDED * self._squares] = 0
+        error = beyond + power - np.where(found.kept, found.saved, 0).sum(axis=1) * square
+        return error / self.scores.shape[2], np.where(found.kept, found.bits, 0).sum(axis=1)
+
+    def prices_of(self, step: float) -> Array:
+        """Return the expected bits of each cell and of its errors, at the price that the choice of scores pays."""
+        errors, bits = self.expected(step)
+        prices: Array = bits + self.n_samples * errors * (self._width / step) ** 2 / PRICE
+        return prices
+
+    def _expected_mse(self, step: float) -> float:
+        return max(float(self.expected(step)[0].sum()) / math.prod(self.source.shape[1:]), _TINY)
+
     def margin_of(self, goal: Goal) -> Callable[[float], float]:
         """Return a function from steps to the margin by which they meet a goal; negative if they miss it."""
         if goal.name == "ratio":
@@ -182,17 +241,28 @@ class Trials:
 
     def _bounded_encodings(self) -> Iterator[tuple[float, Quantized]]:
         """Yield the bytes and the arrays of encodings that meet an error bound with integers of at most 32 bits."""
+        yield from self.residual_encodings()
+        yield from self._plain_encodings()
+
+    def residual_encodings(self) -> Iterator[tuple[float, Quantized]]:
+        """Yield those of them that have components."""
         half_step = self.facts["residual_step"] / 2
-        plain = self.at(half_step).without_components()
-        tried: list[tuple[Callable[[Quantized], Quantized], Quantized, str]] = [
-            (self.with_residual, self.at(half_step * times), "packed") for times in _BOUND_STEPS
-        ]
-        tried += [(self.with_residual, plain, "packed"), (_without_differences, plain, "shuffled")]
-        finer = [partial(self._interpolated, finer=finer) for finer in FINER]
-        tried += [(predicted, plain, codec) for predicted in finer for codec in ("packed", "bzip2")]
-        for residual, kept, codec in tried:
+        for times in _BOUND_STEPS:
             with suppress(OverflowError):
-                found = replace(residual(kept), residual_codec=codec)
+                found = self.with_residual(self.at(half_step * times))
+                yield self.stored_bytes(found), found
+
+    def _plain_encodings(self) -> Iterator[tuple[float, Quantized]]:
+        plain = self.at(self.facts["residual_step"] / 2).without_components()
+        tried: list[tuple[Callable[[Quantized], Quantized], str]] = [
+            (self.with_residual, "packed"),
+            (_without_differences, "shuffled"),
+        ]
+        finer = [partial(self._interpolated, finer=finer) for finer in FINER]
+        tried += [(predicted, codec) for predicted in finer for codec in ("packed", "bzip2")]
+        for residual, codec in tried:
+            with suppress(OverflowError):
+                found = replace(residual(plain), residual_codec=codec)
                 yield self.stored_bytes(found), found
 
     def _ratio(self, step: float) -> float:

@@ -142,7 +142,7 @@ def compress(
             model, goal = settings.model, wanted_goal(settings.goal, every_sample=settings.every_sample)
             divided = _divided(stack, settings, work, run)
             if settings.choose_cells:
-                model = model_with_chosen_cells(model, divided, goal, record, run)
+                model = model_with_chosen_cells(model, divided, goal, work, record, run)
             model_path = fit_and_encode(model, divided, work, goal, record, run, _facts(settings) | stated)
         # The report comes first, so that every store under its final name has one.
         return _write_report(given, stack, work.store, model_path, folder, settings, record.numbers())

@@ -79,6 +79,7 @@ def model_with_chosen_cells(
     model: Any,
     stack: Stack,
     goal: Goal,
+    work: Workspace,
     record: StageRecord,
     run: Run,
 ) -> Any:
@@ -94,7 +95,7 @@ def model_with_chosen_cells(
     if (chosen := record.facts("choose cells")) is None:
         cost = stopwatch()
         with one_blas_thread():  # products of cells are too small for several threads
-            choice = choose_cells(stack, model, goal, fits)
+            choice = choose_cells(stack, model, goal, fits, run=run, kept=work)
         chosen = choice.parameters
         record.keep("choose cells", cost(choice.read_bytes, peak_resident_bytes()), [choice.words], chosen)
     for note in record.notes("choose cells"):

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from typing import Any
 
@@ -19,7 +19,7 @@ from dpca.kernels.quality import psnr_from_mse
 from dpca.models.base.store import load_any
 from dpca.plots.components import cells_shown, component_pictures
 from dpca.plots.given import boxes_of, curve_of, decoded_boxes, samples_given, shares_of, worst_first
-from dpca.plots.panels import LARGE_BYTES, hardly_used, overview, range_of, shown_range, spread_over
+from dpca.plots.panels import LARGE_BYTES, overview, range_of, shown_range, spread_over
 from dpca.report.record import read_report, write_report
 from dpca.representation.compressed.compressed import compressed_in
 from dpca.storage.arrays.arrays import open_written
@@ -28,7 +28,7 @@ from dpca.storage.disk import bytes_at, folder_bytes, readable_size
 from dpca.storage.errors import StoreError
 from dpca.storage.input import paths_of_input
 from dpca.storage.integrity.manifest import CHECKSUMS
-from dpca.storage.ranges import range_words
+from dpca.storage.ranges import range_warning
 from dpca.storage.readers import Reader
 from dpca.storage.remote.objects import Place
 from dpca.storage.stack import Stack
@@ -104,7 +104,8 @@ def write_job_report(
     shown = {*spread_over(stack.n_samples, _SHOWN), *worst_first(quality)[:_SHOWN].tolist()}
     samples = samples_given(stack)
     originals = {i: samples.overview(i) for i in shown}
-    if warning := _range_warning(originals.values(), bounds):
+    spanned = range_of([np.asarray(sample) for sample in originals.values()], None)
+    if warning := range_warning(spanned, bounds):
         report["notes"] = [*report["notes"], warning]
     title = f"{model.report_title} of {stack.source.get('name') or 'a stack'}"
     decode = _decoder(store, model, Pixels(stack.dtype, bounds), small, stack)
@@ -180,17 +181,6 @@ def quality_numbers(names: Sequence[str] | Array, quality: Mapping[str, Array], 
     elif ssim:
         numbers |= dict.fromkeys(("ssim_mean", "ssim_min", "ssim_min_name"))
     return numbers
-
-
-def _range_warning(samples: Iterable[Any], bounds: tuple[float, float]) -> str | None:
-    """Return a warning if the values use little of the data range, else None."""
-    spanned = range_of([np.asarray(sample) for sample in samples], None)
-    if not hardly_used(spanned, bounds):
-        return None
-    return (
-        f"the pictured samples span the {range_words(spanned)}, under a tenth of the {range_words(bounds)} that PSNR "
-        f"and SSIM refer to, so both are too high: give the range of the data with --data-range LOW,HIGH (data_range)"
-    )
 
 
 def _figures(

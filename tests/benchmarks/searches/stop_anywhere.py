@@ -25,7 +25,7 @@ from pathlib import Path
 import numpy as np
 import psutil
 
-from dpca.engine.folds.stopping import INTERRUPTED, STOPPED
+from dpca.engine.folds.stopping import INTERRUPTED, STOPPED, Stopped
 from dpca.storage import ingest
 from dpca.storage.run import Run
 
@@ -124,7 +124,8 @@ def stopped(command: list[str], number: signal.Signals, delay: float, patience: 
 def faults_of(ended: Ended, number: signal.Signals) -> list[str]:
     """Say what is wrong with an end."""
     faults = [] if ended.code in (0, 128 + number) else [f"exit code {ended.code}"]
-    if ended.errors not in ("", f"{INTERRUPTED}\n", f"{STOPPED}\n") and number != signal.SIGKILL:
+    words = [f"{Stopped(number, words).words}\n" for words in (INTERRUPTED, STOPPED)]
+    if ended.errors not in ("", *words) and number != signal.SIGKILL:
         faults.append(f"said {ended.errors!r}")
     if ended.left:
         faults.append(f"left {ended.left}")

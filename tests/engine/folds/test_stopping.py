@@ -11,7 +11,7 @@ import time
 
 import pytest
 
-from dpca.engine.folds.stopping import INTERRUPTED, SIGNALS, Stopped, defer_signals, interruptible
+from dpca.engine.folds.stopping import SIGNALS, Stopped, defer_signals, interruptible
 
 
 @pytest.mark.parametrize("number", SIGNALS)
@@ -156,5 +156,8 @@ with interruptible():
         assert process.stdout.readline() == "closing\n"
         time.sleep(1.5)
         process.terminate()
-        assert process.communicate(timeout=30)[1] == f"{INTERRUPTED}\n"
+        assert (
+            process.communicate(timeout=30)[1]
+            == "stopped by SIGTERM: finished work is kept, the same command resumes\n"
+        )
     assert process.returncode == 143

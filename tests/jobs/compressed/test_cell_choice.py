@@ -12,10 +12,12 @@ from scipy.ndimage import gaussian_filter
 from dpca import CellPCA, open_compressed
 from dpca.codec.goal import Goal
 from dpca.jobs import CompressionSettings, compress
+from dpca.jobs.compressed import cell_choice
 from dpca.jobs.compressed.cell_choice import cells_in_words, cells_tried, choose_cells
 from dpca.storage import DataError, Stack, ingest
 from dpca.storage.run import Run
 from dpca.storage.survey import ReadOptions
+from dpca.storage.transaction.markers import DoneMarkers
 
 CELL = 8
 LIKE = CellPCA(ratio=3.0, cell_shape=CELL, overlap=4, shared=True)
@@ -60,6 +62,42 @@ def test_with_a_ratio_the_least_error_decides(tmp_path: Path, kind: str) -> None
 def test_the_same_stack_gets_the_same_cells(tmp_path: Path) -> None:
     stack = stack_of(tmp_path, images("whole"))
     assert choose_cells(stack, LIKE, Goal.of(psnr=32.0)) == choose_cells(stack, LIKE, Goal.of(psnr=32.0))
+
+
+class Stops:
+    """Progress that ends the run after two kinds of cells."""
+
+    def __init__(self, stage: str, total: int, unit: str) -> None:
+        self.left = 2
+
+    def advance(self, n: int) -> None:
+        self.left -= 1
+        if not self.left:
+            raise KeyboardInterrupt
+
+    def close(self) -> None:
+        pass
+
+
+@pytest.mark.parametrize("goal", [{"psnr": 32.0}, {"ssim": 0.8}, {"max_error": 9.0}], ids=str)
+def test_a_resumed_choice_keeps_what_it_has_tried(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, goal: dict[str, float]
+) -> None:
+    stack = stack_of(tmp_path, images("own")[:80])
+    whole, kept = choose_cells(stack, LIKE, Goal.of(**goal)), tmp_path / "kept"
+    kept.mkdir()
+    with pytest.raises(KeyboardInterrupt):
+        choose_cells(stack, LIKE, Goal.of(**goal), run=Run(progress=Stops), kept=DoneMarkers(kept, kept))
+    tried: list[tuple[int, ...]] = []
+    init = cell_choice.Trials.__init__
+
+    def counted(self: Any, source: Any, components: Any, *rest: Any, **named: Any) -> None:
+        tried.append(components.grid.cell_shape)
+        init(self, source, components, *rest, **named)
+
+    monkeypatch.setattr(cell_choice.Trials, "__init__", counted)
+    assert choose_cells(stack, LIKE, Goal.of(**goal), kept=DoneMarkers(kept, kept)) == whole
+    assert tried == [(24, 24), (CELL, CELL)]  # not the shared and own cells that were tried before
 
 
 def test_cells_fit_the_samples() -> None:

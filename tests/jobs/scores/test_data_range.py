@@ -20,7 +20,7 @@ from dpca.explore.opening import open_explorer
 from dpca.jobs import CompressionSettings, compress, encode_store, fit_store, plan_job, transform_store
 from dpca.models.base.value_range import spanned_range
 from dpca.report.record import format_table
-from dpca.storage import StoreError, open_stack
+from dpca.storage import StoreError, ingest, open_stack
 from dpca.storage.input import open_input
 from dpca.storage.run import Run
 from dpca.storage.survey import ReadOptions
@@ -95,6 +95,23 @@ def test_a_range_of_which_little_is_used_is_warned_of(movie: Path, tmp_path: Pat
     assert "range 0 to 65,535" in warning
     assert "PSNR" in warning
     assert "range 0 to 65,535" in format_table(report)
+
+
+@pytest.mark.parametrize(
+    ("data_range", "words"),
+    [((0, 4000), "under a hundredth of the range 0 to 4,000"), ((0, 4), "lie partly outside of")],
+)
+def test_a_goal_in_a_range_that_values_do_not_fill_is_warned_of(
+    tmp_path: Path, data_range: tuple[float, float], words: str | None
+) -> None:
+    np.save(tmp_path / "f.npy", np.random.default_rng(0).uniform(-4, 4, (40, 16, 16)).astype(np.float32))
+    stack = ingest(tmp_path / "f.npy", tmp_path / "f.zarr", reading=ReadOptions(data_range=data_range))
+    dpca.CellPCA(8, cell_shape=8, shared=True).fit(stack).save(tmp_path / "model.zarr")
+    said: list[str] = []
+    encode_store(stack, tmp_path / "model.zarr", tmp_path / "out.zarr", run=Run(say=said.append), psnr=5.0)
+    warnings = [line for line in said if "--data-range" in line]
+    assert len(warnings) == (words is not None)
+    assert all(str(words) in line for line in warnings)
 
 
 @pytest.mark.long
