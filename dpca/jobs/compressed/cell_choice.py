@@ -166,18 +166,17 @@ def choose_cells(
             if other not in first and fits(other | trial.most_components(other)):
                 attempt(other)
     chosen, cost, rank = min(tried, key=lambda one: one[1])
-    words = "; ".join(f"{cells_in_words(parameters)} ({_in_words(spent)})" for parameters, spent, _ in tried)
+    words = "; ".join(f"{cells_in_words(parameters)} ({_in_words(spent, cost)})" for parameters, spent, _ in tried)
     if math.isinf(cost):
         return CellChoice(first[0], f"no kind of cells reached the goal on some samples: {words}", trial.read_bytes)
-    return CellChoice(
-        chosen | components_of_each(rank),
-        f"chosen by trials on some samples: {cells_in_words(chosen)}; tried: {words}",
-        trial.read_bytes,
-    )
+    reason = f"chosen by trials on some samples: {cells_in_words(chosen)}; tried: {words}"
+    return CellChoice(chosen | components_of_each(rank), reason, trial.read_bytes)
 
 
-def _in_words(cost: float) -> str:
-    return "goal not reached" if math.isinf(cost) else readable_size(cost)
+def _in_words(cost: float, best: float) -> str:
+    if math.isinf(cost):
+        return "goal not reached"
+    return readable_size(cost) if cost <= 2 * best else "more than twice as large"
 
 
 def components_of_each(count: int) -> dict[str, Any]:
