@@ -27,7 +27,8 @@ def test_it_serves_the_first_picture_and_ends_without_a_word_more(
     with browser.open(line.split()[0]) as answer:
         assert '<img src="data:image/png' in answer.read().decode()
     running.send_signal(number)
-    assert running.communicate()[1] == f"{STOPPED}\n"
+    by = " by SIGTERM" if number == signal.SIGTERM else ""
+    assert running.communicate()[1] == f"{STOPPED}{by}\n"
     assert running.returncode == code
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from types import FunctionType, SimpleNamespace
 from typing import Any
 
@@ -141,22 +141,31 @@ def test_columns_of_a_larger_array() -> None:
 
 
 @pytest.fixture(scope="module", params=[None, *(one.feature for one in INSTRUCTIONS)])
-def wide_columns(request: pytest.FixtureRequest) -> Iterator[Any]:
-    """`WideColumns` for this processor, and for each instruction, emulated."""
+def wide(request: pytest.FixtureRequest) -> Any:
+    """`WideColumns` and `add_row_products` of this processor, and for each instruction, emulated."""
     if request.param is None:
         if INSTRUCTION is None:
             pytest.skip("no dot-product instruction here")
-        yield wide_products.WideColumns
-        return
+        return SimpleNamespace(columns=wide_products.WideColumns, add_row_products=integer_products.add_row_products)
     instruction = next(one for one in INSTRUCTIONS if one.feature == request.param)
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(integer_products, "cgutils", SimpleNamespace(get_or_insert_function=emulated))
-        for module, names in ((integer_products, ("add_narrow",)), (wide_products, ("add_mixed",))):
-            changed = globals_of(module, instruction, names)
-            for name in ("ROWS", "COLUMNS", "UNSIGNED", *names):
-                patch.setattr(module, name, changed[name])
-        patch.setattr(wide_products, "add_narrow", integer_products.add_narrow)
-        yield wide_products.WideColumns
+        rows = globals_of(integer_products, instruction, ("add_narrow",))
+        of_rows = {name: FunctionType(rows[name].__code__, rows) for name in ("packed_rows", "add_row_products")}
+        rows |= of_rows
+        changed = globals_of(wide_products, instruction, ("add_mixed",))
+        changed |= {"add_narrow": rows["add_narrow"], "packed_rows": of_rows["packed_rows"]}
+        methods = {
+            name: FunctionType(one.__code__, changed)
+            for name, one in vars(wide_products.WideColumns).items()
+            if isinstance(one, FunctionType)
+        }
+        columns = type("Emulated", (), methods)
+        block = np.zeros((4, 4), np.uint8)  # compiled while the patch is active
+        made: Any = columns(np.zeros((4, 1), np.int16), 4)
+        made.add_combined(block, np.zeros((1, 4)))
+        made.add_projected(block, np.zeros((1, 4)), [np.zeros((4, 4))])
+    return SimpleNamespace(columns=columns, add_row_products=of_rows["add_row_products"])
 
 
 @given(
@@ -169,7 +178,7 @@ def wide_columns(request: pytest.FixtureRequest) -> Iterator[Any]:
 )
 @settings(deadline=None, max_examples=60, derandomize=True)
 def test_products_of_bytes_with_columns_of_16_bits(
-    wide_columns: Any, dtype: str, n: int, d: int, m: int, seed: int, extreme: bool
+    wide: Any, dtype: str, n: int, d: int, m: int, seed: int, extreme: bool
 ) -> None:
     """Along rows and along columns, and the products of the rows in groups, added to what is there."""
     block = drawn(dtype, n, d, seed, extreme)
@@ -177,30 +186,29 @@ def test_products_of_bytes_with_columns_of_16_bits(
     random = np.random.default_rng(seed)
     most = wide_products.MOST_WIDE
     for length in (n, d):
-        wide = random.choice([-most, most], (length, m)) if extreme else random.integers(-most, most + 1, (length, m))
-        expected = wide.astype(object).T @ (x if length == n else x.T) + 1
+        values = random.choice([-most, most], (length, m)) if extreme else random.integers(-most, most + 1, (length, m))
+        expected = values.astype(object).T @ (x if length == n else x.T) + 1
         out, grams = np.ones(expected.shape), [np.zeros((min(192, n - i),) * 2) for i in range(0, n, 192)]
-        columns = wide_columns(wide.astype(np.int16), n + d)
+        columns = wide.columns(values.astype(np.int16), n + d)
         if length == n:
             columns.add_combined(block, out)
             np.testing.assert_array_equal(out, expected.astype(float))
         if length == d:
             out = np.ones((m, n))
             columns.add_projected(block, out, grams)
-            np.testing.assert_array_equal(out, (wide.astype(object).T @ x.T + 1).astype(float))
+            np.testing.assert_array_equal(out, (values.astype(object).T @ x.T + 1).astype(float))
             for i, gram in zip(range(0, n, 192), grams, strict=True):
                 some = x[i : i + 192]
                 np.testing.assert_array_equal(gram, np.tril((some @ some.T).astype(float)))
 
 
-@pytest.mark.usefixtures("wide_columns")
 @pytest.mark.parametrize("dtype", ["uint8", "int8", "bool"])
 @pytest.mark.parametrize(("n", "c"), [(401, 37), (3, 4096), (200, 8)])
-def test_products_of_rows_in_bands(dtype: str, n: int, c: int) -> None:
+def test_products_of_rows_in_bands(wide: Any, dtype: str, n: int, c: int) -> None:
     block = drawn(dtype, n, c, 5, True)
     x = block.astype(np.int64) - integers.center_of_range(dtype)
     bands = [(top, np.ones((min(192, n - top), min(top + 192, n)))) for top in range(0, n, 192)]
-    integer_products.add_row_products(block, bands)
+    wide.add_row_products(block, bands)
     for top, values in bands:
         expected = np.tril(x[top : top + 192] @ x[: values.shape[1]].T, top) + 1.0
         np.testing.assert_array_equal(values, expected)
@@ -208,10 +216,10 @@ def test_products_of_rows_in_bands(dtype: str, n: int, c: int) -> None:
 
 @pytest.mark.parametrize("value", [-(2**15) + 129, 2**15 - 129])
 @pytest.mark.parametrize("byte", [0, 255])
-def test_the_most_rows_of_16_bits_do_not_overflow(wide_columns: Any, value: int, byte: int) -> None:
+def test_the_most_rows_of_16_bits_do_not_overflow(wide: Any, value: int, byte: int) -> None:
     assert abs(value) == wide_products.MOST_WIDE
     out = np.zeros((1, 1))
-    columns = wide_columns(np.full((MOST_ROWS, 1), value, np.int16), 1)
+    columns = wide.columns(np.full((MOST_ROWS, 1), value, np.int16), 1)
     columns.add_combined(np.full((MOST_ROWS, 1), byte, np.uint8), out)
     assert out[0, 0] == MOST_ROWS * value * (byte - 128)
 

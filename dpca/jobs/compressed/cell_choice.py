@@ -204,7 +204,8 @@ class _Reference:
     def more(self, prices: Array, cells: Array | slice = slice(None)) -> float:
         """Return the share of its bits by which other cells need more at equal error, from prices of some cells."""
         ours = float(np.asarray(self.prices)[cells].sum())
-        return (float(prices.sum()) - ours) / ours * sum(self.prices) / self.bits
+        more = float(prices.sum()) - ours
+        return more / ours * sum(self.prices) / self.bits if ours and self.bits else 0.0
 
 
 class _Trial:
@@ -353,7 +354,7 @@ class _Trial:
         if self._fitted.dtype.kind != "f":
             return 1.0
         low, high = stated_range(self._stack)
-        return math.ldexp(1.0, -math.frexp(high - low)[1])
+        return math.ldexp(1.0, min(-math.frexp(high - low)[1], np.finfo(self._fitted.dtype).maxexp - 8))
 
     def _filtered(self, grid: CellGrid, samples: Array, mean: Array) -> Iterator[tuple[int, Array]]:
         """Yield each cell and its centered values (n_features, n) in some samples."""

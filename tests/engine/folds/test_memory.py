@@ -9,6 +9,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from dpca.rules import IncrementalSVD
 from dpca.rules.covariance.covariance import CovariancePCA
 from dpca.storage.arrays.layout import choose_layout
 from tests.engine.folds.worker_memory import linked_stack
@@ -88,7 +89,7 @@ def test_measured_stays_below_planned_and_does_not_grow_with_the_stack(
         found = json.loads(printed_by(programs, command))
         return found["grown"], found["planned"]
 
-    full = 1024 if rule == "incremental-svd" else CovariancePCA(k).batch_rows(dtype)
+    full = (IncrementalSVD if rule == "incremental-svd" else CovariancePCA)(k).batch_rows(dtype)
     short, planned = probe(made(tmp_path, full, dtype))
     long, planned_long = probe(made(tmp_path, 3 * full, dtype))
     assert short <= planned

@@ -187,7 +187,8 @@ def test_odd_stacks_meet_goals_or_are_refused_in_a_sentence(tmp_path: Path, goal
     for number in range(4):
         (tmp_path / str(number)).mkdir()
         trial = odd_trial(np.random.default_rng([7, GOALS.index(goal), number]), goal)
-        assert run(trial, tmp_path / str(number)).partition(":")[0] in ("met", "refused"), trial.words
+        found = run(trial, tmp_path / str(number))
+        assert found.partition(":")[0] in ("met", "refused"), f"{trial.words}: {found}"
 
 
 RNG = np.random.default_rng(0)
@@ -210,7 +211,8 @@ FOUND = {
 def test_what_was_a_traceback(tmp_path: Path, kind: str) -> None:
     values, goal, expected = FOUND[kind]
     trial = Trial(values, None, None, goal, every_sample=False, chosen=True, appended=0)
-    assert run(trial, tmp_path).partition(":")[0] == expected
+    found = run(trial, tmp_path)
+    assert found.partition(":")[0] == expected, found
 
 
 def test_a_decoder_that_misses_a_promise_is_refused(tmp_path: Path) -> None:
