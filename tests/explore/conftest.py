@@ -92,7 +92,7 @@ class Visit:
         self.page.on("pageerror", lambda error: self.wrong.append(str(error)))
         self.page.on("console", lambda said: said.type == "error" and self.wrong.append(said.text))
         self.page.goto(address)
-        self.page.wait_for_selector("#page:not([aria-busy])", timeout=20_000)
+        self.page.wait_for_selector("#page:not([aria-busy])", timeout=40_000)
 
     def image(self, number: int) -> str:
         return str(self.page.locator(".at-panels img").nth(number).get_attribute("src"))
@@ -107,7 +107,7 @@ class Visit:
     def shows(self, where: str, what: str | re.Pattern[str]) -> None:
         from playwright.sync_api import expect
 
-        expect(self.page.locator(where)).to_contain_text(what, timeout=10_000)
+        expect(self.page.locator(where)).to_contain_text(what, timeout=30_000)
 
 
 @pytest.fixture(scope="module")
