@@ -45,16 +45,18 @@ class _Bar:
         # With disable=None, tqdm draws the bar only if standard error is a terminal.
         self._bar = tqdm(total=total, desc=stage, unit=f" {unit}", disable=None, dynamic_ncols=True)
         self._ended = Event()
-        # The time goes on while a task takes long: a bar that stands still looks like a program that hangs.
+        # The bar shows the time while a task takes long: without this, the program looks as if it hangs.
         self._clock = Thread(target=self._tick, name="bar", daemon=True)
-        self._clock.start()
+        if not self._bar.disable:
+            self._clock.start()
 
     def advance(self, n: int) -> None:
         self._bar.update(n)
 
     def close(self) -> None:
         self._ended.set()
-        self._clock.join()
+        if self._clock.is_alive():
+            self._clock.join()
         self._bar.close()
 
     def _tick(self) -> None:

@@ -12,7 +12,7 @@ from multiprocessing import forkserver, resource_tracker
 
 #: On Linux, workers are forked from one process that has imported their libraries. Elsewhere forking is not safe.
 CAN_FORK = sys.platform == "linux"
-#: glibc returns large blocks to the system at once, and then pays a page fault for every 4 KiB of every chunk. If it
+#: Without these, glibc frees large blocks immediately, and each new block costs a page fault for every 4 KiB. If it
 #: keeps them, a store is read a third faster. The number of arenas is limited, because each keeps its freed memory.
 KEEP_FREED_MEMORY = {
     "MALLOC_MMAP_THRESHOLD_": 32 * 2**20,

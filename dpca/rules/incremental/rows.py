@@ -143,8 +143,8 @@ class FloatRows:
 class ByteRows:
     """Samples of bytes of weight 1, minus a point of 16-bit levels. Their products are exact integers.
 
-    The basis is rounded to 16-bit levels to compute C, and so is C. `absorb` holds for any C, and no other product is
-    rounded before its sum is complete.
+    To compute C, the basis is rounded to 16-bit levels, and C is rounded, too. `absorb` is valid for any C. All other
+    products are exact until their sums are complete.
 
     Parameters
     ----------
@@ -161,7 +161,7 @@ class ByteRows:
 
     def __init__(self, batch: Array, mean: Array | None, before: float, n_kept: int, kernel: ModuleType) -> None:
         n, d = batch.shape
-        self._batch, self._mean, self._before, self._n_kept, self._kernel = batch, mean, before, n_kept, kernel
+        self._batch, self._before, self._n_kept, self._kernel = batch, before, n_kept, kernel
         center = float(integers.center_of_range(batch.dtype))
         wanted = np.zeros(d)
         self._pull = 0.0
@@ -216,10 +216,10 @@ class ByteRows:
         floor = float(np.finfo(np.float32).eps) * self.added
         found = truncate(gram, self._n_kept, n_counted=n_counted, floor=floor)
         cross = self._rounded(found.vectors * np.sqrt(found.values), 0.0)
-        # C, and no exact singular vectors, spans what is retained: the rest is larger by at most their distance.
+        # The rounded C spans what is retained: the root of the rest grows by at most its distance from the exact one.
         error = eigen_error(n, self.added)
         beyond, most = (
-            (math.sqrt(value + count * error) + self._moved) ** 2
+            (math.sqrt(value + count * error) + self._distance) ** 2
             for value, count in ((found.discarded, n_counted), (found.largest, 1))
         )
         return cross, beyond, most
@@ -256,7 +256,7 @@ class ByteRows:
         mean += (self._own - mean) * (n / (before + n))
 
     def _centered(self, grams: list[Array], along: Array) -> None:
-        """Complete the lower triangles of products of bytes to Gram matrices of X; ``along`` are those with levels."""
+        """Turn lower triangles of products of bytes into Gram matrices of X; ``along`` are products with the levels."""
         along, square, first = self._step * along, float(self._point @ self._point), 0
         self.added = 0.0
         for gram in grams:
@@ -269,9 +269,9 @@ class ByteRows:
         levels, self._steps = _leveled(cross.T, self._kernel.MOST_WIDE)
         self._wide = np.ascontiguousarray(levels.T)
         rounded = self._wide * self._steps
-        self._moved = float(np.linalg.norm(rounded - cross))
+        self._distance = float(np.linalg.norm(rounded - cross))
         root, q = math.sqrt(self.squares), len(self._steps)
-        self.error = (apart + self._moved / root) / math.sqrt(q) + gamma(4, unit_roundoff(float)) if root else 0.0
+        self.error = (apart + self._distance / root) / math.sqrt(q) + gamma(4, unit_roundoff(float)) if root else 0.0
         return rounded
 
 

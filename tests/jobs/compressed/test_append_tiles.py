@@ -67,6 +67,16 @@ def made(folder: Path, first: Stack, goal: dict[str, float], components: int = 6
     return folder / "out.zarr"
 
 
+def made_and_appended(folder: Path, shape: tuple[int, ...], first: int, last: int, values: int) -> Path:
+    """Return a store with tiles of this many values, and samples that were appended after the ``first``."""
+    frames, chunks = film(last, "u1", shape), (1, 200, 600)
+    with pytest.MonkeyPatch.context() as patch:
+        large_from_few_values(patch, values)
+        path = made(folder, stored(folder, "first", frames[:first], chunks), {"psnr": 34.0})
+        append_store(path, stored(folder, "more", frames[first:], chunks), drift="accept")
+    return path
+
+
 @pytest.mark.parametrize(
     ("goal", "dtype"),
     [({"psnr": 36.0}, "u1"), ({"ssim": 0.95}, "u1"), ({"max_error": 1.0}, "u1"), ({"max_error": 0.01}, "f4")],

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -11,27 +10,22 @@ import pytest
 
 import dpca
 from dpca.engine.folds.plan import PlanError
-from dpca.jobs import append_store, reconstruct_store
+from dpca.jobs import reconstruct_store
 from dpca.jobs.base import shards
 from dpca.jobs.compressed import decode
 from dpca.storage import open_stack, verify
 from dpca.storage.run import Run
 from tests.helpers.interrupted import interrupt_at
 from tests.helpers.traced import traced_peak
-from tests.jobs.compressed.test_append_tiles import film, large_from_few_values, made, stored
+from tests.jobs.compressed.test_append_tiles import made_and_appended
 
 SHAPE = (470, 530)
 
 
 @pytest.fixture(scope="module")
-def folder(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A store of large samples, some of which were appended."""
-    folder = tmp_path_factory.mktemp("tiles")
-    with pytest.MonkeyPatch.context() as patch:
-        large_from_few_values(patch, 60_000)
-        path = made(folder, stored(folder, "first", film(7, "u1", SHAPE)[:5], (1, 200, 600)), {"psnr": 34.0})
-        append_store(path, stored(folder, "more", film(7, "u1", SHAPE)[5:], (1, 200, 600)), drift="accept")
-    return folder
+    return made_and_appended(tmp_path_factory.mktemp("tiles"), SHAPE, 5, 7, 60_000).parent
 
 
 @pytest.fixture(autouse=True)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import itertools
 import math
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -15,7 +14,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import dpca
-from dpca.jobs import append_store, export_store
+from dpca.jobs import export_store
 from dpca.jobs.base import shards
 from dpca.jobs.base.stored_samples import stored_samples
 from dpca.jobs.export import boxes, export, pyramid
@@ -26,7 +25,7 @@ from dpca.storage.arrays.layout import boxes_of
 from dpca.storage.errors import PlanError
 from tests.helpers.interrupted import interrupt_at
 from tests.helpers.traced import traced_peak
-from tests.jobs.compressed.test_append_tiles import film, large_from_few_values, made, stored
+from tests.jobs.compressed.test_append_tiles import made_and_appended
 from tests.jobs.export.test_export import any_values, plain, spaced
 
 pytest.importorskip("tifffile")
@@ -37,14 +36,9 @@ SHAPE = (310, 530)
 
 
 @pytest.fixture(scope="module")
-def store(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
+def store(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A compressed store with tiles, some of appended samples."""
-    folder = tmp_path_factory.mktemp("tiles")
-    with pytest.MonkeyPatch.context() as patch:
-        large_from_few_values(patch, 40_000)
-        path = made(folder, stored(folder, "first", film(4, "u1", SHAPE)[:3], (1, 200, 600)), {"psnr": 34.0})
-        append_store(path, stored(folder, "more", film(4, "u1", SHAPE)[3:], (1, 200, 600)), drift="accept")
-    return path
+    return made_and_appended(tmp_path_factory.mktemp("tiles"), SHAPE, 3, 4, 40_000)
 
 
 def small_boxes(patch: pytest.MonkeyPatch, most: int) -> None:
