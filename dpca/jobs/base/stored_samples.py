@@ -20,6 +20,9 @@ from dpca.storage.errors import DataError
 from dpca.storage.stack import Stack
 from dpca.storage.transaction.workspace import fingerprint_of
 
+#: Bytes of the boxes of large samples that a task decodes: at most, and at least unless its memory is less.
+MOST_DECODED, LEAST_DECODED = 2**27, 2**20
+
 
 @dataclass(frozen=True, eq=False)
 class StoredSamples:

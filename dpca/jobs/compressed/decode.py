@@ -13,6 +13,7 @@ import numpy as np
 from dpca.engine.folds.plan import TASK_OVERHEAD
 from dpca.jobs.base.shards import ShardPass
 from dpca.jobs.base.stages import NOTHING, StageCost, stopwatch
+from dpca.jobs.base.stored_samples import LEAST_DECODED, MOST_DECODED
 from dpca.jobs.scores.score_write import SHARD_COPIES, require_memory
 from dpca.kernels.algebra.types import Array
 from dpca.models import open_compressed
@@ -27,9 +28,6 @@ from dpca.storage.run import Run
 from dpca.storage.stack import STACK_KIND, STACK_VERSION
 from dpca.storage.transaction.job import Job
 from dpca.storage.transaction.workspace import Workspace, fingerprint_of
-
-# Bytes of the boxes of large samples that a task decodes: at most, and at least unless there is one box.
-_MOST, _LEAST = 2**27, 2**20
 
 
 @dataclass(frozen=True)
@@ -136,8 +134,8 @@ def _possible(given: Compressed, kept: Layout | None) -> Iterator[tuple[Layout, 
         return
     tile = given.tiles.tile_shape[: len(cells)]
     for rows in dict.fromkeys((min(GROUP, len(given)), 1)):
-        most = _MOST
-        while most >= _LEAST:
+        most = MOST_DECODED
+        while most >= LEAST_DECODED:
             layout = kept or choose_layout(given.shape, itemsize, given.axes, tile, part_bytes=most // rows)
             yield Layout((1, *layout.chunks[1:]), (1, *layout.shards[1:])), rows
             most //= 2

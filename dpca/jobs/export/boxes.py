@@ -7,14 +7,11 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from dpca.engine.folds.plan import TASK_OVERHEAD
-from dpca.jobs.base.stored_samples import StoredSamples
+from dpca.jobs.base.stored_samples import LEAST_DECODED, MOST_DECODED, StoredSamples
 from dpca.jobs.export.sample_files import SampleKind
 from dpca.jobs.scores.score_write import require_memory
 from dpca.kernels.algebra.types import Region
 from dpca.storage.arrays.layout import CHANNEL, boxes_of
-
-# Decoded bytes of the boxes of a task: at most, and at least unless the memory of a task is less.
-_MOST, _LEAST = 2**27, 2**20
 
 
 @dataclass(frozen=True)
@@ -48,8 +45,10 @@ def choose_export_boxes(given: StoredSamples, kind: SampleKind, n: int, budget: 
 
 def sizes_tried(given: StoredSamples, n: int) -> list[tuple[int, int]]:
     """Return numbers of samples of a task, and bytes of a box of one of them: those that are decoded together first."""
-    halved = range(_MOST.bit_length() - _LEAST.bit_length() + 1)
-    return [(rows, (_MOST >> times) // rows) for rows in dict.fromkeys((min(given.unit, n), 1)) for times in halved]
+    halved = range(MOST_DECODED.bit_length() - LEAST_DECODED.bit_length() + 1)
+    return [
+        (rows, (MOST_DECODED >> times) // rows) for rows in dict.fromkeys((min(given.unit, n), 1)) for times in halved
+    ]
 
 
 def bands(shape: Sequence[int], unit: Sequence[int], most: int) -> tuple[int, ...]:

@@ -30,8 +30,8 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(autouse=True)
 def _small_boxes(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(decode, "_MOST", 2**19)
-    monkeypatch.setattr(decode, "_LEAST", 2**14)
+    monkeypatch.setattr(decode, "MOST_DECODED", 2**19)
+    monkeypatch.setattr(decode, "LEAST_DECODED", 2**14)
 
 
 def test_boxes_are_the_samples_and_peaks_as_planned(
@@ -86,7 +86,7 @@ def test_an_interrupted_job_resumes_with_its_boxes(
         interrupt_at(patch, lambda unit: next(left))
         reconstruct_store(None, folder / "out.zarr", tmp_path / "again.zarr", run=Run(threads=1))
     assert not (tmp_path / "again.zarr").exists()
-    monkeypatch.setattr(decode, "_MOST", 2**15)
+    monkeypatch.setattr(decode, "MOST_DECODED", 2**15)
     reconstruct_store(None, folder / "out.zarr", tmp_path / "again.zarr", run=Run(threads=1))
     np.testing.assert_array_equal(open_stack(tmp_path / "again.zarr").samples[...], store[...])
 

@@ -43,8 +43,8 @@ def store(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 def small_boxes(patch: pytest.MonkeyPatch, most: int) -> None:
     patch.setattr(export, "LARGE_SAMPLE", 0)
-    patch.setattr(boxes, "_MOST", most)
-    patch.setattr(boxes, "_LEAST", 2**10)
+    patch.setattr(boxes, "MOST_DECODED", most)
+    patch.setattr(boxes, "LEAST_DECODED", 2**10)
 
 
 @given(data=st.data())
@@ -182,7 +182,7 @@ def test_an_interrupted_export_resumes_with_its_boxes(
         interrupt_at(patch, lambda unit: next(left))
         export_store(store, tmp_path / name, format=form, run=Run(threads=1))
     assert not (tmp_path / name).exists()
-    monkeypatch.setattr(boxes, "_MOST", 2**13)
+    monkeypatch.setattr(boxes, "MOST_DECODED", 2**13)
     export_store(store, tmp_path / name, format=form)
     y = dpca.open_compressed(store)[...]
     if name == "out":
