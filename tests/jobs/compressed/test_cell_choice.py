@@ -131,3 +131,13 @@ def test_a_job_chooses_cells_and_takes_as_many_components_as_its_goal_does(tmp_p
         assert -10 * np.log10(np.square(error / 255).mean()) > 35.9
     with pytest.raises(DataError, match="choose_cells"):
         compress(stack, tmp_path / "none.zarr", CompressionSettings(LIKE, choose_cells=True))
+
+
+def test_bits_of_other_cells_are_compared_at_equal_error() -> None:
+    """Errors of 20 bits worth and 20 bits: prices of 50 instead of 40 are 10 bits more, half of the bits."""
+    first = cell_choice._Reference(1000.0, 2.0, 0.1, 20.0, [10.0, 30.0])
+    assert first.more(np.array([25.0, 25.0])) == pytest.approx(0.5)
+    assert first.more(np.array([5.0, 15.0])) == pytest.approx(-1.0)
+    # In one of two cells, a fourth of all prices: a fifth more of them is two fifths of the bits.
+    assert first.more(np.array([12.0]), np.array([0])) == pytest.approx(0.4)
+    assert cell_choice._Reference(1000.0, 2.0, 0.1, 0.0, [0.0, 0.0]).more(np.array([1.0, 1.0])) == 0
