@@ -288,8 +288,9 @@ class IncrementalSVD(StreamingRule):
         rows = max(few, q + 1)
         block = 2 * q * min(n_features, nystrom.COLUMNS) * max(working.itemsize, 8)
         small = 5 * 8 * (q + rows) ** 2 + truncate_bytes(q + rows, q, self.rank(n_features))
-        exact = rows * n_features * working.itemsize + 24 * n_features + block + small
-        return exact + nystrom.work_bytes(n_rows, q, n_features, working)
+        exact = rows * n_features * working.itemsize + 24 * n_features + block
+        # A thread keeps its rows and blocks for the next step, but not the matrices of an eigenproblem.
+        return exact + max(small, nystrom.work_bytes(n_rows, q, n_features, working))
 
     def summed_bytes(self, n_rows: int, n_features: int) -> int:
         """Return the bytes of sums over blocks of attributes: products of the basis and of rows, or eigenvectors."""
