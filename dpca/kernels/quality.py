@@ -27,6 +27,11 @@ def has_ssim(sample_shape: tuple[int, ...], n_spatial: int) -> bool:
 
 def mse_per_sample(x: Array, y: Array, *, data_range: float) -> Array:
     """Return the MSE (n_samples,) of samples in units of data_range squared, like `dpca.metrics.mse`."""
+    if _are_bytes(x, y):
+        from dpca.kernels import byte_quality
+
+        unit = float(data_range) ** 2
+        return np.array([byte_quality.squared_distance(a, b) / unit / a.size for a, b in _flat_pairs(x, y)])
     from dpca.kernels.sweeps import squared_distance
 
     return np.array([squared_distance(a, b, float(data_range)) / a.size for a, b in _flat_pairs(x, y)])
@@ -45,21 +50,21 @@ def ssim_per_sample(x: Array, y: Array, *, data_range: float, n_spatial: int) ->
     With p = x + y and m = x - y, the windowed means of four fields suffice: 4 cov = var(p) - var(m) and
     2 (var x + var y) = var(p) + var(m); likewise for the products of the means.
     """
-    from dpca.kernels import sweeps
-
     sample_shape = x.shape[1:]
     spatial = sample_shape[:n_spatial]
     if min(spatial) < WINDOW:
         raise ValueError(f"SSIM requires at least {WINDOW} pixels along every spatial axis, got {spatial}")
+    if n_spatial == 2 and _are_bytes(x, y):
+        return _similarity_of_bytes(x, y, data_range)
+    from dpca.kernels import sweeps
+
     work = working_dtype(np.result_type(x, y))
     unit, window = work.type(data_range), WINDOW**n_spatial
     # Each factor of numerator and denominator is twice the published one. The constants are doubled accordingly.
     c1, c2 = work.type(2 * _K1**2), work.type(2 * _K2**2 * (window - 1) / window)
     row = math.prod(sample_shape[1:])
     strides = tuple(math.prod(sample_shape[axis + 1 :]) for axis in range(n_spatial))
-    starts = [s - WINDOW + 1 for s in spatial]
-    inside = np.zeros(sample_shape[1:])
-    inside[tuple(slice(0, s) for s in starts[1:])] = 1
+    starts, inside = _starts_of_windows(sample_shape, n_spatial)
     rows = min(max(1, _PASS_POSITIONS // row), starts[0])
     fields, others = (
         [linalg.scratch(f"ssim {i}{j}", ((rows + WINDOW - 1) * row,), work) for j in range(4)] for i in range(2)
@@ -103,6 +108,33 @@ def quality_bytes(sample_shape: tuple[int, ...], dtype: DTypeLike) -> int:
     # Pairs of other types are copied, while the pair before is still there.
     copied = 0 if np.dtype(dtype) in (np.uint8, work) else 4 * sample * work.itemsize
     return fields + copied + 24 * row
+
+
+def _similarity_of_bytes(x: Array, y: Array, data_range: float) -> Array:
+    """Return the structural similarity of images of bytes; twice as fast as with floats (measured)."""
+    from dpca.kernels.byte_quality import similarity
+
+    height, row = x.shape[1], math.prod(x.shape[2:])
+    starts, inside = _starts_of_windows(x.shape[1:], 2)
+    # Sums of windows are not divided: both factors of numerator and denominator are multiplied by 2 * 49^2.
+    scale, window = 2 * WINDOW**4 * float(data_range) ** 2, WINDOW**2
+    c1, c2 = np.float32(scale * _K1**2), np.float32(scale * _K2**2 * (window - 1) / window)
+    stride, work = row // x.shape[2], linalg.scratch("ssim", (8, row), np.dtype(np.int32))
+    images = ((a.reshape(height, row), b.reshape(height, row)) for a, b in _flat_pairs(x, y))
+    sums = [similarity(a, b, stride, c1, c2, inside.reshape(-1), work) for a, b in images]
+    return np.array(sums) / inside.sum() / starts[0]
+
+
+def _starts_of_windows(sample_shape: tuple[int, ...], n_spatial: int) -> tuple[list[int], Array]:
+    """Return the number of windows along each axis, and 1 where one starts along all axes but the first, else 0."""
+    starts = [s - WINDOW + 1 for s in sample_shape[:n_spatial]]
+    inside = np.zeros(sample_shape[1:])
+    inside[tuple(slice(0, s) for s in starts[1:])] = 1
+    return starts, inside
+
+
+def _are_bytes(x: Array, y: Array) -> bool:
+    return bool(x.dtype == np.uint8 and y.dtype == np.uint8)
 
 
 def _flat_pairs(x: Array, y: Array) -> Iterator[tuple[Array, Array]]:
