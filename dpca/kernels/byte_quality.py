@@ -19,13 +19,13 @@ _SHORT = 2**16
 @compiled
 def squared_distance(x: Array, y: Array) -> float:
     """Return the sum of (x - y)^2 of arrays (n,) of bytes, exactly up to 2^53."""
-    total = 0
+    total = np.int64(0)
     for start in range(0, len(x), _SHORT):
         a, b, part = x[start : start + _SHORT], y[start : start + _SHORT], np.uint32(0)
         for i in range(len(a)):
             difference = np.int32(a[i]) - np.int32(b[i])
             part = np.uint32(part + np.uint32(difference * difference))
-        total += part
+        total = total + np.int64(part)
     return float(total)
 
 
