@@ -45,6 +45,8 @@ class Run:
         Whether a job may replace another output at its target, or an unfinished one with other settings.
     say : callable
         Receives a line of text for each event. The default ignores it.
+    started : float, optional
+        When the program began, as `time.time` tells, for the times in reports. The default is the beginning of the job.
 
     Raises
     ------
@@ -66,6 +68,7 @@ class Run:
     checkpoints: Checkpoints | None = None
     overwrite: bool = False
     say: Callable[[str], None] = say_nothing
+    started: float | None = None
 
     def __post_init__(self) -> None:
         if self.threads is not None and self.threads < 1:

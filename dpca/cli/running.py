@@ -6,6 +6,7 @@ import gc
 import os
 import shlex
 import sys
+import time
 import traceback
 import warnings
 from collections.abc import Callable, Iterator
@@ -32,8 +33,18 @@ FAULT = 70
 UNREAD = 141
 
 
+_started = time.time()
+
+
+def started() -> float:
+    """Return when the program began, as `time.time` tells."""
+    return _started
+
+
 def run_program(job: Callable[[], int]) -> int:
     """Run a program's body. Turn errors into one sentence on standard error and an exit code."""
+    global _started
+    _started = time.time()
     gc.freeze()  # keeps the garbage collector from searching all imported objects at exit, which takes half a second
     try:
         with interruptible():

@@ -11,7 +11,7 @@ from functools import cache
 from threading import Event, Thread
 from typing import Any
 
-from dpca.cli.running import say
+from dpca.cli.running import say, started
 from dpca.plots.numbers import counted
 from dpca.storage.errors import StoreError
 from dpca.storage.progress import Stage, bar_progress
@@ -67,7 +67,7 @@ def run_of(options: argparse.Namespace, report: Callable[[str], None] = say) -> 
     with ExitStack() as stack:
         client: Any = _LazyClient(lambda: stack.enter_context(_cluster(options, report)))
         overwrite = getattr(options, "overwrite", False)  # some commands replace nothing
-        yield Run(client=client, progress=shown_progress, overwrite=overwrite, say=say)
+        yield Run(client=client, progress=shown_progress, overwrite=overwrite, say=say, started=started())
 
 
 @contextmanager

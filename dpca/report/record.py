@@ -151,12 +151,11 @@ def write_report(
     known = _plain(report)
     texts = {**_CAPTIONS, **(captions or {})}
     pictures = []
-    for name, figure in figures.items():
+    for name, content in drawn(figures).items():
         if not re.fullmatch(r"[A-Za-z0-9][A-Za-z0-9_-]*", name):
             raise ValueError(f"figure {name!r} cannot name a file: use letters, digits, '-' and '_'")
         heading, sentence = texts.get(name, (name.replace("_", " ").replace("-", " ").capitalize(), ""))
-        drawn = figure if isinstance(figure, bytes) else png(figure)
-        pictures.append(ReportPicture(f"{name}.png", heading, sentence, drawn))
+        pictures.append(ReportPicture(f"{name}.png", heading, sentence, content))
     page = template(__file__, "page.html").render(
         title=title,
         lead=words.lead(known),
@@ -180,6 +179,11 @@ def write_report(
             atomic_write_bytes(target / name, content)
         if not is_new:
             write_folder_manifest(target, REPORT, files)
+
+
+def drawn(figures: Mapping[str, Figure | bytes]) -> dict[str, bytes]:
+    """Return the content of a PNG file for each figure."""
+    return {name: figure if isinstance(figure, bytes) else png(figure) for name, figure in figures.items()}
 
 
 def report_folder(output: str | os.PathLike[str]) -> Place:

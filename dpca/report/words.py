@@ -174,7 +174,7 @@ def stages(report: Mapping[str, Any]) -> list[StageText]:
     lines = []
     for name, stage in recorded.items():
         seconds, moved = stage.get("seconds"), stage.get("bytes")
-        rate = f"{readable_size(moved / seconds)}/s" if seconds and moved is not None else NOTHING
+        rate = f"{readable_size(moved / seconds)}/s" if seconds and moved else NOTHING
         share = (seconds or 0.0) / total if total else 0.0
         planned = stage.get("planned") or {}
         took = [_seconds(seconds), _size(stage.get("peak_memory"))]

@@ -72,10 +72,10 @@ def test_everything_is_written_and_right(
     assert report["mse"] == pytest.approx(mse.mean(), rel=1e-6)
     assert report["ssim_min"] == pytest.approx(min(ssim), abs=2e-6)
     assert report["ssim_min_name"] == f"photo-{int(np.argmin(ssim)):04d}.png"
-    assert set(report["stages"]) == {"ingest", "fit", "scores"}
-    for cost in report["stages"].values():
+    assert set(report["stages"]) == {"start", "ingest", "fit", "scores", "report"}
+    for name, cost in report["stages"].items():
         assert cost["seconds"] > 0
-        assert cost["bytes"] == originals.nbytes
+        assert cost["bytes"] == (0 if name in {"start", "report"} else originals.nbytes)
         assert cost["peak_memory"] > 50e6
     for picture in ("comparison", "worst", "eigenfaces", "explained_variance", "ssim_histogram"):
         with Image.open(tmp_path / "out.report" / f"{picture}.png") as image:
@@ -127,7 +127,7 @@ def test_few_bytes_in_the_place_of_scores(
     assert report["bytes_given"] == sum(path.stat().st_size for path in folder.iterdir())
     assert report["mse"] == pytest.approx(mse, rel=1e-4)
     assert report["goal"] == {"name": "psnr", "value": 33}
-    assert set(report["stages"]) == {"ingest", "choose cells", "fit", "encode"}
+    assert set(report["stages"]) == {"start", "ingest", "choose cells", "fit", "encode", "report"}
     table = printed.partition("input size")[2]
     assert f"{size / 30:,.0f} bytes a sample" in table.splitlines()[2]
     assert verify(output) == []

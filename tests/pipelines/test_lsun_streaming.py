@@ -79,10 +79,10 @@ def test_everything_is_written_and_right(
     assert 0.999 < report["captured_bound"] <= 1
     (note,) = report["notes"]
     assert "the input" in note  # with the stack and the reconstructions
-    assert set(report["stages"]) == {"ingest", "fit", "scores"}
-    for cost in report["stages"].values():
+    assert set(report["stages"]) == {"start", "ingest", "fit", "scores", "report"}
+    for name, cost in report["stages"].items():
         assert cost["seconds"] > 0
-        assert cost["bytes"] == originals.nbytes
+        assert cost["bytes"] == (0 if name in {"start", "report"} else originals.nbytes)
     for picture in ("eigenimages", "comparison", "worst", "explained_variance", "scores", "ssim_histogram"):
         with Image.open(tmp_path / "out.report" / f"{picture}.png") as image:
             assert image.size[0] == int(drawing.WIDTH * drawing.DPI)

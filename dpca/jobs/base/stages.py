@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from typing import Any
 
 from dpca.storage.remote.clusters import cluster_errors
@@ -48,20 +48,35 @@ class StagePlan:
 
 
 class StageRecord:
-    """Costs and notes of the stages, kept in the workspace, so that a resumed run reports those of the earlier run."""
+    """Costs and notes of the stages, kept in the workspace, so that a resumed run reports those of the earlier run.
 
-    _STAGES = ("ingest", "range", "choose cells", "fit", "scores", "encode")
+    A stage takes the time since the end of the previous one, so that the times add up to that of the run.
 
-    def __init__(self, work: Workspace) -> None:
-        self._work = work
+    Parameters
+    ----------
+    work : Workspace
+    started : float, optional
+        When the run began, as `time.time` tells. The default is now.
+    """
+
+    _STAGES = ("start", "ingest", "range", "choose cells", "fit", "scores", "encode", "report")
+
+    def __init__(self, work: Workspace, started: float | None = None) -> None:
+        self._work, self._seconds = work, dict.fromkeys(self._STAGES, 0.0)
+        self._own: dict[str, dict[str, Any]] = {}
+        self._last = time.perf_counter() - (0.0 if started is None else max(time.time() - started, 0.0))
 
     def keep(
         self, stage: str, cost: StageCost, notes: Sequence[str] = (), facts: Mapping[str, Any] | None = None
     ) -> None:
         """Keep the cost, the notes and the results of a stage, unless an earlier run did the stage."""
         if cost is not NOTHING:
-            kept = {"cost": asdict(cost), "notes": list(notes), "facts": facts}
+            kept = {"cost": asdict(self._timed(stage, cost)), "notes": list(notes), "facts": facts}
             self._work.mark_done(f"stage {stage}", record=kept)
+
+    def note_own(self, stage: str) -> None:
+        """Note the end of a stage of this process that processes no samples, and that no later run skips."""
+        self._own[stage] = asdict(self._timed(stage, StageCost(0.0, 0, peak_resident_bytes())))
 
     def plan(self, stages: Mapping[str, StagePlan]) -> None:
         """Keep a plan, for the report."""
@@ -78,14 +93,23 @@ class StageRecord:
     def numbers(self) -> dict[str, Any]:
         """Return ``stages`` and ``notes`` for the report, in the order of the stages."""
         kept = {name: record for name in self._STAGES if (record := self._record(f"stage {name}"))}
+        costs = self._own | {name: record["cost"] for name, record in kept.items()}
         planned = self._record("planned")
         return {
             "stages": {
-                name: record["cost"] | ({"planned": planned[name]} if name in planned else {})
-                for name, record in kept.items()
+                name: costs[name] | ({"planned": planned[name]} if name in planned else {})
+                for name in self._STAGES
+                if name in costs
             },
             "notes": [note for record in kept.values() for note in record["notes"]],
         }
+
+    def _timed(self, stage: str, cost: StageCost) -> StageCost:
+        """Return the cost with the seconds since the end of the previous stage."""
+        now = time.perf_counter()
+        self._seconds[stage] += now - self._last
+        self._last = now
+        return replace(cost, seconds=self._seconds[stage])
 
     def _record(self, unit: str) -> dict[str, Any]:
         return self._work.record(unit) if self._work.is_done(unit) else {}

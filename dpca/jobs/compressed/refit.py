@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from dpca.codec.goal import Goal
-from dpca.jobs.base.stages import StageCost
+from dpca.jobs.base.stages import StageCost, StageRecord
 from dpca.jobs.compressed.encode import fill_codes
 from dpca.jobs.compressed.encode_tiles import divided_as
 from dpca.jobs.compressed.verify_quality import verify_quality
@@ -73,7 +73,7 @@ def refit(
     StageCost
         Cost of the encoding.
     """
-    folder = work.scratch / "again"
+    folder, record = work.scratch / "again", StageRecord(work)
     grid, goal = before.codec.components.grid, before.facts["goal"]
     name = " and ".join(str(stack.source.get("name", "a stack")) for stack in (original, new))
     both = SeveralReader([ZarrReader(stack.path) for stack in (original, new)], name)
@@ -83,14 +83,14 @@ def refit(
     stack = ingest(both, folder / "stack", cell_shape=grid.cell_shape, reading=reading, run=run)
     divided = divided_as(before, stack)
     fitted = fit_store(divided, folder / "model", _model_like(before), run=run)
+    record.keep("fit", fitted.cost, report.get("notes", ()))
     kept_facts = {name: value for name, value in before.facts.items() if name in ("job", "settings")}
     wanted = Goal(**goal)
     cost = fill_codes(divided, folder / "model", work, wanted, facts={**kept_facts, **facts}, run=run)
     if report:
         from dpca.jobs.scores.report import write_job_report  # matplotlib takes a second to import
 
-        stages = {name: vars(one) for name, one in {"fit": fitted.cost, "encode": cost}.items()}
-        record = {"stages": stages, "notes": report["notes"]}
+        record.keep("encode", cost)
         where = report_folder(before.path)
         write_job_report(both, stack, work.store, folder / "model", where, record, ssim=True, parts=())
     return cost

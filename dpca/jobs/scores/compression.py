@@ -114,10 +114,12 @@ def compress(
     def steps(work: Workspace) -> dict[str, Any]:
         if work.state == "resumed":
             run.say(f"resumed the unfinished run in '{os.fspath(output)}.partial'")
-        record = StageRecord(work)
+        record = StageRecord(work, run.started)
         if planning and work.state == "new":
             run.say("plan time and memory")
             record.plan(plan_job(given, settings, workers=[run.n_parallel()], budget=run.task_bytes())[0].stages)
+        run.task_bytes()  # starts the workers
+        record.note_own("start")
         cells = settings.model.cell_shape_for
         stack, cost = open_or_ingest(given, work, settings.reading, cells=cells, run=run, shard_bytes=shard_bytes)
         record.keep("ingest", cost)
@@ -145,7 +147,7 @@ def compress(
                 model = model_with_chosen_cells(model, divided, goal, work, record, run)
             model_path = fit_and_encode(model, divided, work, goal, record, run, _facts(settings) | stated)
         # The report comes first, so that every store under its final name has one.
-        return _write_report(given, stack, work.store, model_path, folder, settings, record.numbers())
+        return _write_report(given, stack, work.store, model_path, folder, settings, record)
 
     def publish(work: Workspace, report: Any) -> None:
         if not settings.keep_stack:
@@ -221,7 +223,7 @@ def _earlier_result(given: Stack | Reader, output: PathLike, settings: Compressi
                 f"the report '{folder}' is gone, and its pictures need the {lost}, which '{output}' does not keep: run "
                 f"the job again with --overwrite (overwrite=True) to make both"
             )
-        report = _write_report(given, stack, store, store / "model", folder, settings, {"stages": {}, "notes": []})
+        report = _write_report(given, stack, store, store / "model", folder, settings, None)
     return CompressionResult(report, folder, True)
 
 
@@ -246,7 +248,7 @@ def _write_report(
     model: Place,
     folder: Place,
     settings: CompressionSettings,
-    record: Mapping[str, Any],
+    record: StageRecord | None,
 ) -> dict[str, Any]:
     # matplotlib takes a second to import, and is needed only here.
     from dpca.jobs.scores.report import write_job_report

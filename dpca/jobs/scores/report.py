@@ -13,6 +13,7 @@ from matplotlib.figure import Figure
 from dpca import plots
 from dpca.choices import COMPRESSED
 from dpca.jobs.base.input_stack import compressed_bytes
+from dpca.jobs.base.stages import StageRecord
 from dpca.kernels.algebra.types import Array
 from dpca.kernels.pixels import Pixels
 from dpca.kernels.quality import psnr_from_mse
@@ -20,7 +21,7 @@ from dpca.models.base.store import load_any
 from dpca.plots.components import cells_shown, component_pictures
 from dpca.plots.given import boxes_of, curve_of, decoded_boxes, samples_given, shares_of, worst_first
 from dpca.plots.panels import LARGE_BYTES, overview, range_of, shown_range, spread_over
-from dpca.report.record import read_report, write_report
+from dpca.report.record import drawn, read_report, write_report
 from dpca.representation.compressed.compressed import compressed_in
 from dpca.storage.arrays.arrays import open_written
 from dpca.storage.arrays.reading import array_in, open_array, root_facts
@@ -47,7 +48,7 @@ def write_job_report(
     store: Place,
     model_path: Place,
     folder: Place,
-    record: Mapping[str, Any],
+    record: StageRecord | None,
     *,
     ssim: bool,
     parts: Sequence[str],
@@ -66,8 +67,8 @@ def write_job_report(
         The model that the store was made with.
     folder : Path or ObjectPath
         The folder of the report.
-    record : mapping
-        ``stages``, from the name of each stage to its seconds, bytes and peak memory; ``notes``, those of the fit.
+    record : StageRecord, optional
+        The stages until now. The report is one, too. None if they are not known any more.
     ssim : bool
         Whether the SSIM was requested. If the store has none, the report calls it undefined.
     parts : sequence of str
@@ -97,19 +98,24 @@ def write_job_report(
         **quality_numbers(stack.names, quality, ssim),
         "rejected": stack.rejected,
         "data_range": bounds,
-        **record,
+        "notes": [] if record is None else record.numbers()["notes"],
     }
     if warning := _size_warning(sizes, cells="cells" in report):
-        report["notes"] = [*record["notes"], warning]
+        report["notes"].append(warning)
     shown = {*spread_over(stack.n_samples, _SHOWN), *worst_first(quality)[:_SHOWN].tolist()}
     samples = samples_given(stack)
     originals = {i: samples.overview(i) for i in shown}
     spanned = range_of([np.asarray(sample) for sample in originals.values()], None)
     if warning := range_warning(spanned, bounds):
-        report["notes"] = [*report["notes"], warning]
+        report["notes"].append(warning)
     title = f"{model.report_title} of {stack.source.get('name') or 'a stack'}"
     decode = _decoder(store, model, Pixels(stack.dtype, bounds), small, stack)
-    write_report(folder, report, _figures(originals, bounds, stack, store, model, quality, report, decode), title=title)
+    figures = _figures(originals, bounds, stack, store, model, quality, report, decode)
+    pictures = drawn(figures)
+    if record is not None:
+        record.note_own("report")
+        report["stages"] = record.numbers()["stages"]
+    write_report(folder, report, pictures, title=title)
     if (written := read_report(folder)) is None:
         raise StoreError(f"the report in '{folder}' cannot be read back: remove that folder and run again")
     return written

@@ -261,7 +261,7 @@ def test_the_report_of_a_job_is_renewed(tmp_path: Path, images: np.ndarray, monk
     assert report["bytes_decoded"] == images.nbytes
     decoded = dpca.open_compressed(tmp_path / "out.zarr")[...]
     assert report["mse"] == pytest.approx(np.square((decoded.astype(float) - images) / 255).mean(), rel=1e-4)
-    assert report["stages"].keys() == {"ingest", "fit", "encode", "append"}
+    assert report["stages"].keys() == {"start", "ingest", "fit", "encode", "report", "append"}
     assert "Appended samples" in (folder / "index.html").read_text()
     assert (folder / "appended.png").is_file()
     assert verify(tmp_path / "out.zarr") == []

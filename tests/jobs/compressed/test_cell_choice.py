@@ -120,7 +120,7 @@ def test_a_job_chooses_cells_and_takes_as_many_components_as_its_goal_does(tmp_p
         return dict(compress(stack, tmp_path / name, settings, run=Run(say=told.append)).report)
 
     chosen = job("chosen.zarr", model=LIKE, choose_cells=True)
-    assert list(chosen["stages"]) == ["choose cells", "fit", "encode"]
+    assert list(chosen["stages"]) == ["start", "choose cells", "fit", "encode", "report"]
     assert any("cells of 8 x 8, own components" in note for note in chosen["notes"])
     told.clear()
     wider = job("wider.zarr", model=CellPCA(1, cell_shape=12))

@@ -115,8 +115,8 @@ def test_the_next_settings_take_over_what_a_fit_that_failed_had_ingested(made: M
     report, said = run(made.source, output, MORE)
     assert not ingests(said)
     assert any("ingested stack of a.npy" in line for line in said)
-    assert list(report["stages"]) == ["fit", "scores"]
-    assert list(made.report["stages"]) == ["ingest", "fit", "scores"]
+    assert list(report["stages"]) == ["start", "fit", "scores", "report"]
+    assert list(made.report["stages"]) == ["start", "ingest", "fit", "scores", "report"]
     assert files(output) == files(made.more)
     assert verify(output) == []
     assert not output.with_name("out.zarr.partial").exists()
