@@ -2,7 +2,7 @@
 
 The scores are an array to work with, and the report compares originals and reconstructions. `dpca compress` makes data
 smaller instead. It also reads volumes and vectors, and supports bands (--band-size) instead of cells. Without
-arguments it works on 2,000 synthetic portraits of CelebA's size, made from a photograph in scikit-image.
+arguments it works on 2,000 synthetic portraits of CelebA's size, made from photographs in scikit-image.
 """
 
 from __future__ import annotations

@@ -2,7 +2,7 @@
 
     python pipelines/lsun_streaming.py --source church_train_lmdb/ --resize 128x128 --components 50 --output church.zarr
 
-Without arguments it works on 2,000 portraits of CelebA's size from a photograph inside scikit-image.
+Without arguments it works on 2,000 portraits of CelebA's size from photographs inside scikit-image.
 """
 
 from __future__ import annotations

@@ -1,9 +1,10 @@
 """The default source of pipelines: synthetic portraits of CelebA's size.
 
-They are made from one photograph in scikit-image, so a job runs on a new machine without downloads. The photograph is
-NASA's portrait of Eileen Collins (``skimage.data.astronaut``, public domain). Every sample is that face, aligned as in
-CelebA's ``img_align_celeba``: the eyes are level, 111 rows down and 40 columns apart. Then it is moved, scaled, turned
-and relit by a small random amount.
+They are made from photographs in scikit-image, so a job runs on a new machine without downloads: NASA's portrait of
+Eileen Collins (``skimage.data.astronaut``, public domain), the cat Chelsea (Stefan van der Walt, CC0), a cup of coffee
+(Rachel Michetti, CC0) and a rocket (SpaceX, CC0). Every sample is one of these subjects. The face is aligned as in
+CelebA's ``img_align_celeba``: the eyes are level, 111 rows down and 40 columns apart. Then the subject is moved,
+scaled, turned and relit by a small random amount.
 """
 
 from __future__ import annotations
@@ -23,26 +24,55 @@ from dpca.storage.readers.base import Block, Reader, digest
 
 HEIGHT, WIDTH = 218, 178
 
-# Positions of the eyes in the photograph (x, y), and their middle and distance in CelebA's alignment.
+# Positions of the eyes of the astronaut (x, y), and their middle and distance in CelebA's alignment.
 _LEFT_EYE, _RIGHT_EYE = np.array([203.2, 101.2]), np.array([245.7, 103.4])
 _EYES_AT = np.array([88.5, 111.0])
 _EYE_DISTANCE = 39.5
 
-# The hair begins 15 rows below the upper edge of the photograph, and CelebA shows more above it: the backdrop is
-# continued upwards from its first rows.
+
+class Subject(NamedTuple):
+    """A photograph, and what a portrait shows of it."""
+
+    name: str
+    """Of the function of ``skimage.data``."""
+    middle: tuple[float, float]
+    """The place (x, y) of the photograph that portraits have where CelebA has the middle of the eyes."""
+    step: float
+    """Pixels of the photograph for one of the portrait."""
+    tilt: float
+    """Turn of the subject in the photograph, in radians."""
+
+
+_BETWEEN = _RIGHT_EYE - _LEFT_EYE
+_FACE = Subject(
+    "astronaut",
+    (float((_LEFT_EYE + _RIGHT_EYE)[0] / 2), float((_LEFT_EYE + _RIGHT_EYE)[1] / 2)),
+    float(np.hypot(*_BETWEEN)) / _EYE_DISTANCE,
+    float(np.arctan2(_BETWEEN[1], _BETWEEN[0])),
+)
+#: The subjects of the portraits. The first one is a face.
+SUBJECTS = (
+    _FACE,
+    Subject("chelsea", (243.0, 128.0), 1.2, 0.1),
+    Subject("coffee", (292.0, 200.0), 1.7, 0.0),
+    Subject("rocket", (322.0, 232.0), 1.55, 0.0),
+)
+
+# Photographs are continued at their edges by their mirror image. The hair of the astronaut begins 15 rows below the
+# upper edge, and CelebA shows more above it: there, the backdrop is continued from its first rows.
 _BACKDROP_ROWS = 12
-_HEADROOM = 64
+_MARGIN = 64
 
 # Bilinear interpolation of the enlarged photograph is as sharp as bicubic interpolation of the photograph, at every
 # position of the pixels, in a third of the time.
 _OVERSAMPLING = 2
 
 # Increased whenever the same parameters give other pixels, so that stores of older pixels are not reused.
-_RECIPE = 1
+_RECIPE = 2
 
 
 class Jitter(NamedTuple):
-    """Difference of one portrait from the aligned face."""
+    """Difference of one portrait from the aligned subject."""
 
     shift: tuple[float, float]
     """Right and down, in pixels."""
@@ -56,6 +86,8 @@ class Jitter(NamedTuple):
     """Exposure times tint, of red, green and blue."""
     slope: tuple[float, float]
     """Light from the side: relative change of brightness from the middle to the right and lower edges."""
+    subject: int = 0
+    """Which of the `SUBJECTS` it shows."""
 
 
 def draw_jitter(seed: int, index: int) -> Jitter:
@@ -72,11 +104,13 @@ def draw_jitter(seed: int, index: int) -> Jitter:
         gamma=float(np.exp(0.08 * z[5])),
         gain=(float(red), float(green), float(blue)),
         slope=(0.10 * z[9], 0.05 * z[10]),
+        # Each equally often, and spread, so that any few portraits show several.
+        subject=int((index + seed) * 0.7071 % 1 * len(SUBJECTS)),
     )
 
 
 class Portraits(Reader):
-    """A reader of ``count`` jittered portraits, 218 x 178 x 3 uint8, each made on demand.
+    """A reader of ``count`` jittered portraits of the `SUBJECTS`, 218 x 178 x 3 uint8, each made on demand.
 
     Parameters
     ----------
@@ -119,8 +153,9 @@ class Portraits(Reader):
         return self.count
 
     def fingerprint(self) -> str:
-        """Return a hash of everything that determines the pixels: parameters, recipe and photograph."""
-        return digest(["portraits", _RECIPE, self.count, self.seed, _astronaut().tobytes()])
+        """Return a hash of everything that determines the pixels: parameters, recipe and photographs."""
+        photographs = [_pixels_of(subject.name).tobytes() for subject in SUBJECTS]
+        return digest(["portraits", _RECIPE, self.count, self.seed, *photographs])
 
     def part(self, indices: Sequence[int]) -> Callable[[], Block]:
         """Return a picklable function that makes these portraits: (len(indices), 218, 178, 3) uint8.
@@ -145,10 +180,10 @@ def make_portraits(seed: int, indices: Sequence[int]) -> NDArray[np.uint8]:
 
 
 def cut_portrait(jitter: Jitter) -> NDArray[np.uint8]:
-    """Cut one portrait from the photograph: (218, 178, 3) uint8."""
+    """Cut one portrait from its photograph: (218, 178, 3) uint8."""
     # Pillow transforms all channels at once, in a quarter of the time of scipy.ndimage.
     pixels = np.asarray(
-        _photograph().transform(
+        _photograph(SUBJECTS[jitter.subject].name).transform(
             (WIDTH, HEIGHT), Image.Transform.AFFINE, _affine(jitter), resample=Image.Resampling.BILINEAR
         )
     )
@@ -168,34 +203,40 @@ def cut_portrait(jitter: Jitter) -> NDArray[np.uint8]:
 
 def _affine(jitter: Jitter) -> tuple[float, ...]:
     """Return the six coefficients of Pillow that map a pixel (x, y) of the portrait to the photograph."""
-    between = _RIGHT_EYE - _LEFT_EYE
     # The head is slightly tilted in the photograph; the alignment levels the eyes.
-    angle = np.arctan2(between[1], between[0]) - jitter.angle
-    step = _OVERSAMPLING * np.hypot(*between) / (_EYE_DISTANCE * jitter.scale)
+    subject = SUBJECTS[jitter.subject]
+    angle, step = subject.tilt - jitter.angle, _OVERSAMPLING * subject.step / jitter.scale
     matrix = step * np.array([[np.cos(angle), -np.sin(angle)], [np.sin(angle), np.cos(angle)]])
-    eyes = _OVERSAMPLING * ((_LEFT_EYE + _RIGHT_EYE) / 2 + [0, _HEADROOM])
-    offset = eyes - matrix @ (_EYES_AT + jitter.shift)
+    middle = _OVERSAMPLING * (np.array(subject.middle) + _MARGIN)
+    offset = middle - matrix @ (_EYES_AT + jitter.shift)
     return (*matrix[0].tolist(), float(offset[0]), *matrix[1].tolist(), float(offset[1]))
 
 
 @functools.cache
-def _photograph() -> Image.Image:
-    """Return the enlarged photograph with its backdrop continued upwards, (1152, 1024) RGB; made once per process."""
-    photograph = _astronaut()
-    backdrop = photograph[:_BACKDROP_ROWS].astype(np.float32)
-    soft = gaussian_filter(backdrop, (3, 3, 0), mode="nearest")
-    # The film grain is mirrored; the color fades from that of the first row to a broad blur. Mirrored rows would be
-    # visible as bands, and copies of the first row as streaks.
-    grain = np.pad(backdrop - soft, ((_HEADROOM, 0), (0, 0), (0, 0)), mode="reflect")[:_HEADROOM]
-    broad = gaussian_filter(backdrop.mean(axis=0), (24, 0), mode="nearest")
-    nearness = np.clip(1 - np.arange(_HEADROOM, 0, -1) / 32, 0, 1)[:, None, None]
-    headroom = nearness * soft[0] + (1 - nearness) * broad + grain
-    whole = Image.fromarray(np.concatenate([np.clip(headroom + 0.5, 0, 255).astype(np.uint8), photograph]))
+def _photograph(name: str) -> Image.Image:
+    """Return an enlarged photograph, continued at its edges; made once per process."""
+    pixels = _pixels_of(name)
+    margin = np.pad(pixels, ((_MARGIN, _MARGIN), (_MARGIN, _MARGIN), (0, 0)), mode="reflect")
+    if name == _FACE.name:
+        margin[:_MARGIN] = np.pad(_headroom(pixels), ((0, 0), (_MARGIN, _MARGIN), (0, 0)), mode="reflect")
+    whole = Image.fromarray(margin)
     enlarged = (_OVERSAMPLING * whole.width, _OVERSAMPLING * whole.height)
     return whole.resize(enlarged, resample=Image.Resampling.LANCZOS)
 
 
-def _astronaut() -> NDArray[np.uint8]:
-    # scikit-image has no types here. The file is part of the package; nothing is downloaded.
-    photograph: NDArray[np.uint8] = skimage.data.astronaut()
+def _headroom(photograph: NDArray[np.uint8]) -> NDArray[np.uint8]:
+    """Return the backdrop of the astronaut, continued upwards."""
+    backdrop = photograph[:_BACKDROP_ROWS].astype(np.float32)
+    soft = gaussian_filter(backdrop, (3, 3, 0), mode="nearest")
+    # The film grain is mirrored; the color fades from that of the first row to a broad blur. Mirrored rows would be
+    # visible as bands, and copies of the first row as streaks.
+    grain = np.pad(backdrop - soft, ((_MARGIN, 0), (0, 0), (0, 0)), mode="reflect")[:_MARGIN]
+    broad = gaussian_filter(backdrop.mean(axis=0), (24, 0), mode="nearest")
+    nearness = np.clip(1 - np.arange(_MARGIN, 0, -1) / 32, 0, 1)[:, None, None]
+    return np.clip(nearness * soft[0] + (1 - nearness) * broad + grain + 0.5, 0, 255).astype(np.uint8)
+
+
+def _pixels_of(name: str) -> NDArray[np.uint8]:
+    # scikit-image has no types here. The files are part of the package; nothing is downloaded.
+    photograph: NDArray[np.uint8] = getattr(skimage.data, name)()
     return photograph

@@ -5,6 +5,7 @@ from __future__ import annotations
 import gc
 import os
 import re
+import shutil
 import signal
 import sys
 from collections.abc import Callable, Iterator
@@ -55,6 +56,7 @@ LONGEST = (
     "test_object_store_jobs",
 )
 
+CHROMIUM = shutil.which("chromium")
 DATA = Path(__file__).parents[2] / "shared" / "data"
 
 
@@ -135,6 +137,21 @@ def s3() -> Iterator[str]:
     with s3_server() as address:
         use_storage_options(options_at(address), "s3://bucket")
         yield address
+
+
+@pytest.fixture(scope="module")
+def browser() -> Iterator[Any]:
+    """One Chromium for a module."""
+    if CHROMIUM is None:
+        pytest.skip("there is no Chromium: apt-get install chromium")
+    from playwright.sync_api import sync_playwright
+
+    flags = [f"--{flag}" for flag in ("no-sandbox", "disable-gpu", "disable-quic", "no-first-run", "disable-sync")]
+    flags += ["--disable-background-networking", "--disable-component-update"]
+    with sync_playwright() as driver:
+        chromium = driver.chromium.launch(executable_path=CHROMIUM, args=flags, headless=True)
+        yield chromium
+        chromium.close()
 
 
 @pytest.fixture

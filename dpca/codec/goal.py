@@ -79,6 +79,11 @@ class Goal:
         return goal
 
     @property
+    def words(self) -> str:
+        """The goal in words, such as "36 dB"."""
+        return f"{self.value:g} dB" if self.name == "psnr" else f"{self.name.replace('_', ' ')} {self.value:g}"
+
+    @property
     def is_error_bound(self) -> bool:
         """Whether the goal is an error bound for every value."""
         return self.name in ("max_error", "max_relative_error")

@@ -18,7 +18,7 @@ from matplotlib.transforms import Bbox, TransformedBbox
 from numpy.typing import NDArray
 
 from dpca.plots.panels import levels
-from dpca.plots.png import png
+from dpca.plots.png import PicturePart, png
 from dpca.storage.errors import DataError, one_line
 
 WIDTH, DPI = 9.6, 150
@@ -38,12 +38,21 @@ _SCREEN = 96
 class NotebookFigure(Figure):
     """A figure that notebooks display without pyplot and its backend."""
 
+    def __init__(self, *args: Any, **kwargs: Any) -> None:
+        super().__init__(*args, **kwargs)
+        self.pieces: list[PicturePart] = []
+
     # Not `_repr_png_`, because pyplot's backend replaces that for all figures and shows nothing for those without axes.
     def _repr_mimebundle_(self, include: Any = None, exclude: Any = None) -> tuple[dict[str, Any], dict[str, Any]]:
         return {"image/png": png(self)}, {"image/png": {"width": round(self.get_figwidth() * _SCREEN)}}
 
+    def add_piece(self, left: float, top: float, width: float, height: float, label: str) -> None:
+        """State that this rectangle, in inches from the upper left corner, can be shown by itself."""
+        x, y, wide, high = (round(DPI * inches) for inches in (left, top, width, height))
+        self.pieces.append(PicturePart(x, y, wide, high, label))
 
-def page(height: float) -> tuple[Figure, float]:
+
+def page(height: float) -> tuple[NotebookFigure, float]:
     """Make an empty page of the given height in inches; return it and the position of its upper edge."""
     figure = NotebookFigure(figsize=(WIDTH, height), dpi=DPI, facecolor="white")
     return figure, height

@@ -19,6 +19,7 @@ _HEADING, _TALLEST, _NARROWEST, _UNDER = 0.3, 2.9, 1.0, 0.30
 _WIDE_GAP, _TWO_LINES, _LABEL = 0.06, 0.48, 0.26
 # Height and length of the color scale, and the height that is reserved for it.
 _BAR, _BAR_LENGTH, _BAR_ROOM = 0.1, 2.0, 0.3
+_LONGEST_LABEL = 200
 # Average width of a letter in inches, in captions and in headings.
 _LETTER, _SMALL_LETTER = 0.085, 0.072
 
@@ -58,8 +59,12 @@ def tiles(
         room = int(width / _LETTER) - len(caption) - bool(caption)
         drawing.write(figure, x, y - 0.15, drawing.drawable(left[index], room), color=INK)
         drawing.write(figure, x + width, y - 0.15, caption, color=MUTED, ha="right")
+        # As high as the line, so that the parts below each other have no gap.
+        above = top - (y + width * aspect)
+        figure.add_piece(x - _GAP, above - _GAP, width + 2 * _GAP, line, _label(left[index], caption))
     if scale is not None:
         _draw_scale(figure, *scale)
+        figure.add_piece(0, top - _BAR_ROOM, WIDTH, _BAR_ROOM, "scale of the values")
     return figure
 
 
@@ -127,21 +132,26 @@ def triplets(
     # Panels are at least as wide as the headings, even if they become taller than usual.
     width = max(min((block - 2 * _GAP) / 3, _TALLEST / aspect), _NARROWEST)
     height = width * aspect
-    line = height + 0.42
-    figure, top = drawing.page(_HEADING + line * -(-len(rows) // beside) - 0.08)
+    line = _HEADING + height + _UNDER
+    figure, top = drawing.page(line * -(-len(rows) // beside))
     for index, row in enumerate(rows):
         x = _MARGIN + (index % beside) * (block + _GUTTER) + (block - 3 * width - 2 * _GAP) / 2
         y = top - _HEADING - (index // beside) * line - height
         for position, picture in enumerate(row):
             left = x + position * (width + _GAP)
             drawing.show(figure, picture, (left, y, width, height))
-            if index < beside:
-                drawing.write(figure, left, top - _HEADING + 0.07, heads[position], color=MUTED, size=8.5)
+            drawing.write(figure, left, y + height + 0.07, heads[position], color=MUTED, size=8.5)
         right = x + 3 * width + 2 * _GAP
         room = int((right - x) / _LETTER) - len(captions[index]) - 2
         drawing.write(figure, x, y - 0.15, drawing.drawable(names[index], room), color=INK)
         drawing.write(figure, right, y - 0.15, captions[index], color=MUTED, ha="right")
+        above = top - (y + height) - _HEADING
+        figure.add_piece(x - _MARGIN, above, right - x + 2 * _MARGIN, line, _label(names[index], captions[index]))
     return figure
+
+
+def _label(name: str, caption: str) -> str:
+    return drawing.drawable(", ".join(filter(None, (name, caption))), _LONGEST_LABEL)
 
 
 def _draw_scale(figure: Figure, extent: float, by_sign: bool) -> None:

@@ -2,8 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Iterator, Sequence
+from itertools import groupby
 from typing import NamedTuple
+
+from dpca.plots.png import PicturePart
+
+
+class PieceGrid(NamedTuple):
+    """Pieces of a picture with equal width. A narrow screen has fewer columns."""
+
+    columns: int
+    pieces: Sequence[tuple[PicturePart, bytes]]
+    """What each shows and where it is, and its PNG file."""
 
 
 class ReportPicture(NamedTuple):
@@ -14,6 +25,7 @@ class ReportPicture(NamedTuple):
     heading: str
     caption: str
     png: bytes
+    grids: Sequence[PieceGrid]
 
 
 class DataTable(NamedTuple):
@@ -24,3 +36,10 @@ class DataTable(NamedTuple):
     rows: Sequence[Sequence[str]]
     notes: Sequence[str] = ()
     """Sentences below the table."""
+
+
+def grids_of(pieces: Iterable[tuple[PicturePart, bytes]]) -> Iterator[PieceGrid]:
+    """Yield the pieces of a picture in the columns that they have there."""
+    for _, group in groupby(pieces, lambda one: one[0].width):
+        found = list(group)
+        yield PieceGrid(sum(piece.top == found[0][0].top for piece, _ in found), found)

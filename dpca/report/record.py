@@ -15,9 +15,9 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from dpca.plots.html import template
-from dpca.plots.png import png
+from dpca.plots.png import pieces_of, png
 from dpca.report import words
-from dpca.report.page import DataTable, ReportPicture
+from dpca.report.page import DataTable, ReportPicture, grids_of
 from dpca.storage.disk import atomic_write_bytes, exists, read_file, writing_errors
 from dpca.storage.errors import StoreError, one_line
 from dpca.storage.integrity.manifest import FOLDER_MANIFEST, REPORT, Manifest, read_manifest, write_folder_manifest
@@ -69,6 +69,8 @@ KEYS = {
     "settings": "settings of the job",
     "made_with": "versions of this package and of the libraries that it used",
     "notes": "notes and warnings for the reader",
+    "cells_tried": "list of {cell_shape, overlap, shared, bytes} of the cells that were tried on some samples to "
+    "choose those of the store; bytes is null if they missed the goal",
     "stages": "name -> {seconds, bytes, peak_memory}, and {seconds, bytes, memory} as planned",
 }
 _STAGE_KEYS = ("seconds", "bytes", "peak_memory", "planned")
@@ -155,11 +157,14 @@ def write_report(
         if not re.fullmatch(r"[A-Za-z0-9][A-Za-z0-9_-]*", name):
             raise ValueError(f"figure {name!r} cannot name a file: use letters, digits, '-' and '_'")
         heading, sentence = texts.get(name, (name.replace("_", " ").replace("-", " ").capitalize(), ""))
-        pictures.append(ReportPicture(f"{name}.png", heading, sentence, content))
+        grids = list(grids_of(pieces_of(content, heading)))
+        pictures.append(ReportPicture(f"{name}.png", heading, sentence, content, grids))
     page = template(__file__, "page.html").render(
         title=title,
         lead=words.lead(known),
+        asked=words.asked(known),
         highlights=words.highlights(known),
+        notes=words.notes(known),
         summary=words.summary(known, times="\N{MULTIPLICATION SIGN}"),
         stages=words.stages(known),
         rejected=words.rejected(known),
@@ -256,7 +261,7 @@ def format_table(report: Mapping[str, Any]) -> str:
     There is no trailing newline. Control characters in names are escaped.
     """
     known = _plain(report)
-    summary = words.summary(known)
+    summary = [*words.summary(known), *(("note", note) for note in words.notes(known))]
     width = max((len(label) for label, _ in summary), default=0)
     lines = [f"{label:<{width}}   {value}" for label, value in summary]
     stages = words.stages(known)

@@ -16,6 +16,15 @@ from dpca.storage.errors import printable
 from dpca.storage.ranges import range_words
 
 NOTHING = "-"
+# What the goals of compressed stores, and the targets of fits, ask for.
+_ASKED = {
+    "ratio": "a store at least {} times smaller than the decoded samples",
+    "psnr": "a PSNR of at least {} dB",
+    "mse": "a mean squared error of at most {}",
+    "ssim": "an SSIM of at least {}",
+    "max_error": "every value with an error of at most {}",
+    "max_relative_error": "every value with an error of at most {} of the data range",
+}
 
 
 class StageText(NamedTuple):
@@ -55,6 +64,26 @@ def lead(report: Mapping[str, Any]) -> str:
     return f"{sentence}."
 
 
+def asked(report: Mapping[str, Any]) -> str:
+    """Describe what was requested of the job; empty if the report does not state it."""
+    if goal := report.get("goal"):
+        every = ", in every sample" if goal.get("every_sample") else ""
+        return _ASKED[goal["name"]].format(f"{goal['value']:g}") + every
+    if target := report.get("target"):
+        return _ASKED[target["name"].removeprefix("target_")].format(f"{target['asked']:g}")
+    if ratio := _asked_ratio(report):
+        return f"scores with {ratio:g} times fewer numbers than the samples"
+    if not report.get("components"):
+        return ""
+    where = next((f" in each {name}" for name in ("cell", "band") if report.get(f"{name}s")), "")
+    return kept_components(report["components"], report.get("ranks")) + where
+
+
+def _asked_ratio(report: Mapping[str, Any]) -> float | None:
+    """Return the requested ratio of scalars, if there is one."""
+    return ((report.get("settings") or {}).get("model") or {}).get("ratio")
+
+
 def result(report: Mapping[str, Any]) -> str:
     """Return what the job was run for, in a few words: how much smaller the samples are, or which scores there are."""
     known = [f"PSNR {_psnr(report)}"] if "psnr" in report else []
@@ -78,22 +107,29 @@ def kept_components(count: int, ranks: Mapping[str, Any] | None, name: str = "co
 
 
 def highlights(report: Mapping[str, Any]) -> list[Highlight]:
-    """Return the most important numbers: quality and compression ratio."""
-    found, get = [], report.get
-    byte_ratio = [Highlight(_ratio(ratio), label, sizes) for label, ratio, sizes in _byte_ratios(report)[:1]]
-    if "bytes_compressed" in report:
-        found, byte_ratio = byte_ratio, []
-    if (mean := get("ssim_mean")) is not None:
-        low = get("ssim_min")
-        found.append(Highlight(_ssim(mean), "SSIM, mean", _noted("" if low is None else f"worst {_ssim(low)}", report)))
-    elif (share := get("explained_variance_ratio")) is not None:
-        found.append(Highlight(rounded_down(share, 2), "explained variance", ""))
+    """Return what was reached: sizes and quality; sizes come first if the output is a compressed store."""
+    quality, get = list[Highlight](), report.get
+    sizes = [
+        Highlight(times_smaller(ratio), "size", f"than {what}: {note}")
+        for what, ratio, note in _byte_ratios(report)[:1]
+    ]
+    if _asked_ratio(report) and (ratio := get("scalars_ratio")) is not None:
+        sizes = [Highlight(f"{ratio:,.1f} times fewer", "numbers", "scores than values of samples"), *sizes]
     if "psnr" in report:
         error = get("mse")
-        found.append(Highlight(_psnr(report), "PSNR", _noted("" if error is None else f"MSE {error:.3g}", report)))
-    if (ratio := get("scalars_ratio")) is not None:
-        found.append(Highlight(_ratio(ratio), "compression, scalars", "attributes to scores of a sample"))
-    return found + byte_ratio
+        quality.append(Highlight(_psnr(report), "PSNR", _noted("" if error is None else f"MSE {error:.3g}", report)))
+    if (mean := get("ssim_mean")) is not None:
+        low = get("ssim_min")
+        note = _noted("" if low is None else f"worst {_ssim(low)}", report)
+        quality.append(Highlight(_ssim(mean), "SSIM, mean", note))
+    elif (share := get("explained_variance_ratio")) is not None:
+        quality.append(Highlight(rounded_down(share, 2), "explained variance", ""))
+    return sizes + quality if "bytes_compressed" in report else quality + sizes
+
+
+def notes(report: Mapping[str, Any]) -> list[str]:
+    """Return sentences for the reader."""
+    return [printable(str(note)) for note in report.get("notes") or ()]
 
 
 def summary(report: Mapping[str, Any], *, times: str = "x") -> list[tuple[str, str]]:
@@ -105,7 +141,7 @@ def summary(report: Mapping[str, Any], *, times: str = "x") -> list[tuple[str, s
     part = next((f" in each {name}" for name in ("cell", "band") if report.get(f"{name}s")), "")
     of_total = " of the total" if "captured_bound" in report else ""
     in_bytes = [
-        *((label, f"{_ratio(ratio)} ({sizes})") for label, ratio, sizes in _byte_ratios(report)),
+        *(("ratio", f"{times_smaller(ratio)} than {what} ({note})") for what, ratio, note in _byte_ratios(report)),
         ("input size", shown("bytes_given", readable_size)),
         ("decoded size", shown("bytes_decoded", readable_size)),
     ]
@@ -122,12 +158,8 @@ def summary(report: Mapping[str, Any], *, times: str = "x") -> list[tuple[str, s
         ("components", shown("components", lambda k: f"{_count(k, report.get('ranks'))}{part}{_mean(report)}")),
         ("method", shown("method", str)),
         ("passes", shown("passes")),
-        (
-            "compression, scalars",
-            shown("scalars_ratio", lambda r: f"{_ratio(r)} (attributes to scores of a sample; Alakkari 2020)"),
-        ),
         *(() if small else in_bytes),
-        ("goal", shown("goal", _goal)),
+        ("asked", asked(report) if report.get("goal") or report.get("target") or _asked_ratio(report) else None),
         ("output size", shown("bytes_written", _written)),
         ("explained variance", shown("explained_variance_ratio", lambda share: rounded_down(share, 2) + of_total)),
         (
@@ -146,20 +178,24 @@ def summary(report: Mapping[str, Any], *, times: str = "x") -> list[tuple[str, s
         ("PSNR", _with_range(_psnr(report), report) if "psnr" in report else None),
         *_ssim_rows(report),
         ("rejected", shown("rejected", _left_out)),
-        *(("note", printable(str(note))) for note in report.get("notes") or ()),
     ]
     return [(label, value) for label, value in rows if value]
 
 
 def _byte_ratios(report: Mapping[str, Any]) -> list[tuple[str, float, str]]:
-    """Return labels, ratios and sizes: compression of the input files, if their size is known, and of the samples."""
-    found, made = [], "the compressed store" if "bytes_compressed" in report else "scores and model"
-    if (ratio := report.get("bytes_ratio")) is not None:
-        given, decoded = report.get("bytes_given"), report.get("bytes_decoded")
-        if given and decoded:
-            found.append(("compression of the input", ratio * given / decoded, f"input size to size of {made}"))
-        found.append(("compression", ratio, f"decoded size to size of {made}"))
-    return found
+    """Return what the output is compared with, the ratio and the sizes: first the input, if known, then the samples."""
+    if (ratio := report.get("bytes_ratio")) is None:
+        return []
+    made = "compressed store" if "bytes_compressed" in report else "scores and model"
+    given, decoded = report.get("bytes_given"), report.get("bytes_decoded")
+    if not decoded:
+        return [("the decoded samples", ratio, made)]
+    compared = {"the input": given, "the decoded samples": decoded}
+    return [
+        (what, ratio * size / decoded, f"{readable_size(size)}, {made} {readable_size(round(decoded / ratio))}")
+        for what, size in compared.items()
+        if size
+    ]
 
 
 def _written(parts: Mapping[str, int]) -> str:
@@ -248,12 +284,6 @@ def _left_out(rejected: Any) -> str:
     return f"{count:,} left out" if count else "none"
 
 
-def _ratio(ratio: float) -> str:
-    if 0 < ratio < 0.95:
-        return f"1 : {1 / ratio:,.1f}"
-    return f"{ratio:.1f} : 1" if ratio < 100 else f"{ratio:,.0f} : 1"
-
-
 def _ssim(value: float) -> str:
     return f"{value:.4f}"
 
@@ -282,8 +312,3 @@ def _seconds(seconds: float | None) -> str:
 
 def _size(size: int | None) -> str:
     return NOTHING if size is None else readable_size(size)
-
-
-def _goal(goal: Mapping[str, Any]) -> str:
-    name = goal["name"].upper() if goal["name"] in ("psnr", "mse", "ssim") else goal["name"].replace("_", " ")
-    return f"{name} {goal['value']:g}{' of every sample' if goal.get('every_sample') else ''}"

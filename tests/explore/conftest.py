@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import io
 import re
-import shutil
 import zipfile
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -25,7 +24,6 @@ from tests.conftest import smooth_images
 
 HOSTILE = ['<script>document.title="taken"</script>', '"><img src=x onerror=alert(1)>', "a\x1b[2Jb", "ä" * 10_000]
 N, SHAPE, K = 60, (24, 28, 3), 6
-CHROMIUM = shutil.which("chromium")
 
 
 @pytest.fixture(scope="session")
@@ -44,21 +42,6 @@ def stores(tmp_path_factory: pytest.TempPathFactory) -> Path:
     transform_store(opened, folder / "model.zarr", folder / "scores.zarr")
     encode_store(opened, folder / "cells.zarr", folder / "small.zarr", psnr=34.0)
     return folder
-
-
-@pytest.fixture(scope="module")
-def browser() -> Iterator[Any]:
-    """One Chromium for a module."""
-    if CHROMIUM is None:
-        pytest.skip("there is no Chromium: apt-get install chromium")
-    from playwright.sync_api import sync_playwright
-
-    flags = [f"--{flag}" for flag in ("no-sandbox", "disable-gpu", "disable-quic", "no-first-run", "disable-sync")]
-    flags += ["--disable-background-networking", "--disable-component-update"]
-    with sync_playwright() as driver:
-        chromium = driver.chromium.launch(executable_path=CHROMIUM, args=flags, headless=True)
-        yield chromium
-        chromium.close()
 
 
 @pytest.fixture

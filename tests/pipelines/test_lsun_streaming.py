@@ -244,7 +244,7 @@ def test_the_embedded_portraits_are_the_default(
     group = zarr.open_group("portraits-eigenimages.zarr", mode="r")
     assert group["scores"].shape == (60, 50)
     assert group["reconstructions"].shape == (60, 218, 178, 3)
-    assert group["ssim"][...].min() > 0.9
+    assert group["ssim"][...].min() > 0.8
 
 
 def test_shuffled_samples_give_no_warning_of_their_order(

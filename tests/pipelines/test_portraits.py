@@ -1,4 +1,4 @@
-"""The embedded source makes faces, the same ones everywhere, and behaves as any other reader."""
+"""The embedded source makes portraits of a few subjects, the same ones everywhere, and behaves as any other reader."""
 
 from __future__ import annotations
 
@@ -9,7 +9,8 @@ import socket
 import numpy as np
 import pytest
 
-from dpca.pipelines.portraits import HEIGHT, WIDTH, Jitter, Portraits, cut_portrait, draw_jitter
+from dpca.pipelines.portraits import HEIGHT, SUBJECTS, WIDTH, Jitter, Portraits, cut_portrait, draw_jitter
+from dpca.plots.panels import spread_over
 from dpca.storage.errors import DataError
 from dpca.storage.readers.base import Reader
 
@@ -100,6 +101,9 @@ def test_photograph_covers_every_corner_at_the_jitters_limits():
         portrait = cut_portrait(jitter)
         assert portrait[0].min() > 60
         assert portrait[:40, [0, -1]].min() > 60
+        for subject in range(1, len(SUBJECTS)):
+            edges = cut_portrait(jitter._replace(subject=subject))
+            assert min(side.max() for side in (edges[0], edges[-1], edges[:, 0], edges[:, -1])) > 0
 
 
 def test_shift_moves_and_scale_grows_and_turn_turns():
@@ -129,12 +133,26 @@ def test_light_changes_as_told():
     assert (lifted - plain).mean() > 5
 
 
-def test_portraits_differ_but_are_one_face():
+def test_portraits_of_a_subject_differ_but_are_alike():
+    shown = np.array([draw_jitter(0, index).subject for index in range(60)])
     sample = Portraits(count=60).fetch(range(60)).reshape(60, -1).astype(float) / 255
-    apart = np.sqrt(((sample[:-1] - sample[1:]) ** 2).mean(axis=1))
-    assert apart.min() > 0.03
-    assert apart.max() < 0.35
-    assert np.corrcoef(sample)[0].min() > 0.6
+    means = []
+    for subject in range(len(SUBJECTS)):
+        alike = sample[shown == subject]
+        assert len(alike) in (14, 15, 16)
+        apart = np.sqrt(((alike[:-1] - alike[1:]) ** 2).mean(axis=1))
+        assert apart.min() > 0.02
+        assert apart.max() < 0.35
+        assert np.corrcoef(alike)[0].min() > 0.5
+        means.append(alike.mean(axis=0))
+    assert np.corrcoef(means)[np.triu_indices(len(SUBJECTS), 1)].max() < 0.5
+
+
+@pytest.mark.parametrize(("count", "n"), [(2000, 6), (60, 12), (60, 6), (40, 6), (24, 6)])
+def test_examples_that_are_spread_over_them_show_several_subjects(count, n):
+    shown = [draw_jitter(0, index).subject for index in spread_over(count, n)]
+    assert len(set(shown)) >= 3
+    assert max(map(shown.count, shown)) <= n / 2
 
 
 def _pupils(portrait):

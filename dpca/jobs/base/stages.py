@@ -91,7 +91,8 @@ class StageRecord:
         return self._record(f"stage {stage}").get("facts")
 
     def numbers(self) -> dict[str, Any]:
-        """Return ``stages`` and ``notes`` for the report, in the order of the stages."""
+        """Return ``stages``, ``notes`` and ``cells_tried`` for the report, in the order of the stages."""
+        tried = (self.facts("choose cells") or {}).get("tried")
         kept = {name: record for name in self._STAGES if (record := self._record(f"stage {name}"))}
         costs = self._own | {name: record["cost"] for name, record in kept.items()}
         planned = self._record("planned")
@@ -102,6 +103,7 @@ class StageRecord:
                 if name in costs
             },
             "notes": [note for record in kept.values() for note in record["notes"]],
+            **({"cells_tried": tried} if tried else {}),
         }
 
     def _timed(self, stage: str, cost: StageCost) -> StageCost:

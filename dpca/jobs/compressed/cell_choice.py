@@ -21,6 +21,7 @@ from dpca.codec.slabs import slabs_of
 from dpca.codec.waves import RUN
 from dpca.engine.sources.source import as_source
 from dpca.engine.sources.tiled import TiledStack
+from dpca.jobs.compressed.cell_words import reasons
 from dpca.jobs.compressed.encode import stated_facts
 from dpca.jobs.compressed.encode_trials import Trials, groups_of, spread_runs
 from dpca.jobs.scores.transform import stated_range
@@ -32,7 +33,6 @@ from dpca.models.cells.rank import UnmetError
 from dpca.parameters.cells import CHOICES
 from dpca.partition.cells import CellGrid
 from dpca.partition.lapped import LappedGrid
-from dpca.storage.disk import readable_size
 from dpca.storage.run import Run
 from dpca.storage.stack import Stack
 from dpca.storage.transaction.markers import DoneMarkers
@@ -69,14 +69,17 @@ class CellChoice:
     ----------
     parameters : dict
         Parameters of a `CellPCA`, JSON-able.
-    words : str
-        The cells that were tried and their cost, for the report.
+    words : list of str
+        Why these, in sentences for the report.
+    tried : list of dict
+        The cells that were tried, and their bytes: None if they missed the goal.
     read_bytes : int
         Bytes of the samples that were read.
     """
 
     parameters: dict[str, Any]
-    words: str
+    words: list[str]
+    tried: list[dict[str, Any]]
     read_bytes: int
 
 
@@ -166,29 +169,17 @@ def choose_cells(
             if other not in first and fits(other | trial.most_components(other)):
                 attempt(other)
     chosen, cost, rank = min(tried, key=lambda one: one[1])
-    words = "; ".join(f"{cells_in_words(parameters)} ({_in_words(spent, cost)})" for parameters, spent, _ in tried)
+    costs = [parameters | {"bytes": None if math.isinf(spent) else round(spent)} for parameters, spent, _ in tried]
     if math.isinf(cost):
-        return CellChoice(first[0], f"no kind of cells reached the goal on some samples: {words}", trial.read_bytes)
-    reason = f"chosen by trials on some samples: {cells_in_words(chosen)}; tried: {words}"
-    return CellChoice(chosen | components_of_each(rank), reason, trial.read_bytes)
-
-
-def _in_words(cost: float, best: float) -> str:
-    if math.isinf(cost):
-        return "goal not reached"
-    return readable_size(cost) if cost <= 2 * best else "more than twice as large"
+        words = [f"no kind of cells reaches {goal.words} on some samples"]
+        return CellChoice(first[0], words, costs, trial.read_bytes)
+    words = reasons(chosen, cost, [one[:2] for one in tried], goal, list(stack.sample_shape))
+    return CellChoice(chosen | components_of_each(rank), words, costs, trial.read_bytes)
 
 
 def components_of_each(count: int) -> dict[str, Any]:
     """Return the parameters of a `CellPCA` for exactly this many components."""
     return {**dict.fromkeys(CHOICES), "max_components": None, "n_components": count}
-
-
-def cells_in_words(parameters: Mapping[str, Any]) -> str:
-    """Describe the cells of a `CellPCA` with these parameters."""
-    shape = " x ".join(map(str, parameters["cell_shape"]))
-    overlap = f", overlap {parameters['overlap']}" if parameters["overlap"] else ""
-    return f"cells of {shape}{overlap}, {'shared' if parameters['shared'] else 'own'} components"
 
 
 @dataclass(frozen=True)

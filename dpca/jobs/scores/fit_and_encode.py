@@ -96,11 +96,11 @@ def model_with_chosen_cells(
         cost = stopwatch()
         with one_blas_thread():  # products of cells are too small for several threads
             choice = choose_cells(stack, model, goal, fits, run=run, kept=work)
-        chosen = choice.parameters
-        record.keep("choose cells", cost(choice.read_bytes, peak_resident_bytes()), [choice.words], chosen)
+        chosen = {"parameters": choice.parameters, "tried": choice.tried}
+        record.keep("choose cells", cost(choice.read_bytes, peak_resident_bytes()), choice.words, chosen)
     for note in record.notes("choose cells"):
         run.say(f"note: {note}")
-    return clone(model).set_params(**chosen)
+    return clone(model).set_params(**chosen["parameters"])
 
 
 def reached_target(model: Any) -> dict[str, Any]:

@@ -166,13 +166,10 @@ def _size_warning(sizes: Mapping[str, Any], *, cells: bool) -> str | None:
         )
     parts = {part: size for part, size in sizes["bytes_written"].items() if part != "total"}
     largest = max(parts, key=lambda part: parts[part])
-    largest_part = f"{readable_size(parts[largest])} of it {largest}"
-    if largest == "model":
-        largest_part += ", for any number of samples" + (" (less with --shared)" if cells else "")
+    smaller = "; dpca compress makes data smaller" if cells else ""
     return (
-        f"the output has {readable_size(written)}, {largest_part}; the input has only {readable_size(given)}, since "
-        "scores and model are numbers of 4 bytes: to save disk space, keep fewer components, and neither the stack "
-        "nor the reconstructions" + (", or make a compressed store, for example with dpca compress" if cells else "")
+        f"the output has {readable_size(written)}, {readable_size(parts[largest])} of it {largest}, and the input "
+        f"{readable_size(given)}: scores and model are numbers of 4 bytes, to work with{smaller}"
     )
 
 

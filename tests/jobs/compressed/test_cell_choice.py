@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from pathlib import Path
 from typing import Any
 
@@ -13,7 +14,8 @@ from dpca import CellPCA, open_compressed
 from dpca.codec.goal import Goal
 from dpca.jobs import CompressionSettings, compress
 from dpca.jobs.compressed import cell_choice
-from dpca.jobs.compressed.cell_choice import cells_in_words, cells_tried, choose_cells
+from dpca.jobs.compressed.cell_choice import cells_tried, choose_cells
+from dpca.jobs.compressed.cell_words import cells_in_words, reasons
 from dpca.storage import DataError, Stack, ingest
 from dpca.storage.run import Run
 from dpca.storage.survey import ReadOptions
@@ -46,9 +48,24 @@ def test_what_the_samples_have_in_common_decides(tmp_path: Path, kind: str) -> N
     chosen = choose_cells(stack, LIKE, Goal.of(psnr=32.0))
     assert chosen.parameters["shared"] is (kind == "shared")
     assert chosen.parameters["cell_shape"] == [24 if kind == "whole" else CELL] * 2
-    assert all(cells_in_words(cells) in chosen.words for cells in cells_tried(LIKE, stack.sample_shape, ("y", "x")))
+    tried = {cells_in_words(cells): cells["bytes"] for cells in chosen.tried}
+    assert {cells_in_words(cells) for cells in cells_tried(LIKE, stack.sample_shape, ("y", "x"))} <= set(tried)
+    least = min(tried, key=lambda cells: tried[cells] or np.inf)
+    assert least in chosen.words[0]
+    assert cells_in_words(chosen.parameters) == least
     # Where the memory is short, what fits decides.
     assert choose_cells(stack, LIKE, Goal.of(psnr=32.0), lambda cells: False).parameters["shared"]
+
+
+def test_reasons_say_what_whole_samples_would_have_taken() -> None:
+    cells, whole = ({"cell_shape": [n, n], "overlap": 0, "shared": n == 8} for n in (8, 24))
+    told = reasons(cells, 100.0, [(cells, 100.0), (whole, math.inf)], Goal.of(psnr=36.0), [24, 24])
+    assert told[1] == "components of whole samples cannot reach 36 dB"
+    told = reasons(cells, 100.0, [(cells, 100.0), (whole, 240.0)], Goal.of(psnr=36.0), [24, 24])
+    assert told == [
+        "the smallest store of 2 kinds that were tried has cells of 8 x 8, shared components",
+        "components of whole samples would make it about 2.4 times larger",
+    ]
 
 
 @pytest.mark.long
@@ -122,6 +139,9 @@ def test_a_job_chooses_cells_and_takes_as_many_components_as_its_goal_does(tmp_p
     chosen = job("chosen.zarr", model=LIKE, choose_cells=True)
     assert list(chosen["stages"]) == ["start", "choose cells", "fit", "encode", "report"]
     assert any("cells of 8 x 8, own components" in note for note in chosen["notes"])
+    assert {"cell_shape": [8, 8], "overlap": 0, "shared": False} in [
+        {name: value for name, value in cells.items() if name != "bytes"} for cells in chosen["cells_tried"]
+    ]
     told.clear()
     wider = job("wider.zarr", model=CellPCA(1, cell_shape=12))
     assert "choose cells" not in wider["stages"]
