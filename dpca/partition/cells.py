@@ -145,8 +145,7 @@ class CellGrid(Partition):
             n = math.ceil(size / cell)
             runs.append([range(start, min(start + step, n)) for start in range(0, n, step)])
         for tile in itertools.product(*runs):
-            places = itertools.product(*tile)
-            yield tuple(int(np.ravel_multi_index(place, self.grid_shape)) for place in places)
+            yield tuple(np.ravel_multi_index(np.ix_(*tile), self.grid_shape).ravel().tolist())
 
     def split(self, block: Array, parts: Sequence[int], origin: tuple[int, ...], buffer: Array) -> list[Array]:
         """Copy cells out of a block of samples, see `Partition.split`."""

@@ -19,7 +19,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
-from functools import partial, reduce
+from functools import partial
 from typing import Any, cast
 
 import numpy as np
@@ -218,28 +218,34 @@ class Planner:
                 self.whole = max(self.whole, min(scheme.round_rows, self.n) * self.row_bytes)
         self.least_rows = max(1, min(source.chunks[0], self.n))
         self.full_rows = min(self.whole_chunks(wanted(self.values)), max(1, self.n))
-        self.sizes = self._sizes()
+        self._measure_parts()
         tiles = list(partition.tiles(source.chunks[1:]))
         # Two ways to start with: the tiles themselves, and tiles halved until each parallel task has one.
         self.ways = [[self.piece(tile) for tile in tiles]]
         if len(tiles) < self.n_parallel and max(map(len, tiles)) > 1:
             self.ways.append(self._halved(self.ways[0]))
 
-    def _sizes(self) -> list[_Size]:
-        """Return the size of each part. The rule is called once for each number of attributes."""
-        bytes_of: dict[int, tuple[int, int]] = {}
-        sizes = []
-        for i in range(self.partition.n_parts):
-            d = self.partition.n_features(i)
-            if d not in bytes_of:
-                state = self.n_states * self.rule.state_bytes(d, self.values)
-                bytes_of[d] = state, self.rule.result_bytes(d, self.values)
-            sizes.append(_Size(self.partition.region(i), d, d, *bytes_of[d]))
-        return sizes
+    def _measure_parts(self) -> None:
+        """Collect the boxes of all parts, and their attributes and bytes. There can be hundreds of thousands."""
+        parts = range(self.partition.n_parts)
+        self._boxes = np.array([self.partition.region(i) for i in parts])
+        self._features = np.array([self.partition.n_features(i) for i in parts])
+        lengths, places = np.unique(self._features, return_inverse=True)
+        states = [self.n_states * self.rule.state_bytes(d, self.values) for d in lengths.tolist()]
+        self._states = np.array(states)[places]
+        self._results = np.array([self.rule.result_bytes(d, self.values) for d in lengths.tolist()])[places]
+
+    def sizes(self) -> list[_Size]:
+        """Return the size of each part."""
+        return [self.piece((i,))[1] for i in range(self.partition.n_parts)]
 
     def piece(self, partitions: Sequence[int]) -> Piece:
         """Return some parts with their joint size."""
-        return partitions, reduce(_Size.__add__, (self.sizes[i] for i in partitions))
+        at = np.asarray(partitions)
+        boxes, features = self._boxes[at], self._features[at]
+        region = zip(boxes[..., 0].min(axis=0).tolist(), boxes[..., 1].max(axis=0).tolist(), strict=True)
+        sums = (int(sizes[at].sum()) for sizes in (self._states, self._results))
+        return partitions, _Size(tuple(region), int(features.sum()), int(features.max()), *sums)
 
     def halves(self, piece: Piece) -> list[Piece]:
         """Return two halves of a piece, or the piece itself if it is a single part."""

@@ -78,7 +78,7 @@ def plan_spread(rule: Any, source: Source, run: Run, *, callback: bool = False) 
         block: Any = _BlockOf(rule, source, callback)
         planner = Planner(source, grid, block, budget, n, 1, None)
         for rows in planner.row_counts():
-            needs.append(max(planner.leaf_bytes(size, rows) + size.results for size in planner.sizes))
+            needs.append(max(planner.leaf_bytes(size, rows) + size.results for size in planner.sizes()))
             if needs[-1] <= budget:
                 plan = _plan(planner, rows, needs[-1])
                 if plan.caller_bytes > usable_bytes():
@@ -188,7 +188,7 @@ class _BlockOf(Wrapper):
 
 def _plan(planner: Planner, rows: int, task_bytes: int) -> FoldPlan:
     """Return the plan of a fold with one block for each cell."""
-    source, sizes, grid = planner.source, planner.sizes, planner.partition
+    source, sizes, grid = planner.source, planner.sizes(), planner.partition
     d, box = math.prod(source.shape[1:]), max(map(planner.box_bytes, sizes))
     result = planner.rule.result_bytes(d, planner.values)
     state = max(size.states for size in sizes)

@@ -5,7 +5,6 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from typing import Any
 
 from sklearn.base import clone
 
@@ -58,13 +57,18 @@ def plan_shards(given: Stack | Reader, settings: CompressionSettings, run: Run) 
     DataError
         If the source or the parameters are wrong.
     """
-    refused = None
+    refused, tried = None, set()
     run = run.limited_to(run.task_bytes())
     sizes = [SHARD_BYTES >> halved for halved in range(1 if isinstance(given, Stack) else _HALVED)]
     # Small shards are better than tiles.
     for divide, shard_bytes in ((divide, size) for divide in (False, True) for size in sizes):
         try:
-            return _planned(given, settings, run, shard_bytes, divide=divide), shard_bytes
+            source, axes = _outline(given, settings, run, shard_bytes)
+            # Plans of many cells take seconds, and smaller shards of large samples have the same chunks.
+            if (attempt := (divide, source.chunks)) not in tried:
+                tried.add(attempt)
+                _check_stages(source, axes, settings, run, divide=divide)
+                return math.prod(source.shape) * source.dtype.itemsize, shard_bytes
         except PlanError as error:
             refused = refused if divide else error
             if divide and settings.goal is None:
@@ -73,25 +77,29 @@ def plan_shards(given: Stack | Reader, settings: CompressionSettings, run: Run) 
     raise refused
 
 
-def _planned(given: Stack | Reader, settings: CompressionSettings, run: Run, shard_bytes: int, *, divide: bool) -> int:
-    """Return the bytes of all samples, decoded; refuse a job if a stage does not fit the memory with such shards."""
-    model, memory = settings.model, run.task_bytes()
+def _outline(
+    given: Stack | Reader, settings: CompressionSettings, run: Run, shard_bytes: int
+) -> tuple[Source, Sequence[str]]:
+    """Return the samples as they will be read, and their axes; refuse an ingest that does not fit the memory."""
     if isinstance(given, Stack):
-        source: Any = as_source(given)
-        axes = given.axes
-    else:
-        with _stage("ingest"):
-            shape, dtype, layout, axes = plan_ingest(given, settings.reading, model.cell_shape_for, memory, shard_bytes)
-        source = Outline(given.name, shape, dtype, layout.chunks)
+        return as_source(given), given.axes
+    with _stage("ingest"):
+        cells = settings.model.cell_shape_for
+        shape, dtype, layout, axes = plan_ingest(given, settings.reading, cells, run.task_bytes(), shard_bytes)
+    return Outline(given.name, shape, dtype, layout.chunks), axes
+
+
+def _check_stages(
+    source: Source, axes: Sequence[str], settings: CompressionSettings, run: Run, *, divide: bool
+) -> None:
+    """Refuse a job if a stage after the ingest does not fit the memory."""
     if settings.goal is not None:
         choose_tiles(source, axes, settings, run, divide=divide)
-    else:
-        with _stage("fit"):
-            basis, known = model.plan_fit(source, axes[1:], run)
-        with _stage("scores", "" if known else _FEWEST):
-            plan_scores(source, basis, axes, reconstruct=settings.reconstruct, budget=memory)
-    size: int = math.prod(source.shape) * source.dtype.itemsize
-    return size
+        return
+    with _stage("fit"):
+        basis, known = settings.model.plan_fit(source, axes[1:], run)
+    with _stage("scores", "" if known else _FEWEST):
+        plan_scores(source, basis, axes, reconstruct=settings.reconstruct, budget=run.task_bytes())
 
 
 def choose_tiles(
