@@ -31,12 +31,14 @@ from dpca.jobs.scores.score_write import SHARD_COPIES, require_memory
 from dpca.kernels.algebra.types import Array, Region
 from dpca.storage.arrays.arrays import choose_codec, create_array, write_shard
 from dpca.storage.arrays.coordinates import UNITS
-from dpca.storage.arrays.layout import CHANNEL, SAMPLE, SHARD_BYTES, Layout, box_shape, boxes_of, choose_layout
+from dpca.storage.arrays.layout import CHANNEL, SHARD_BYTES, Layout, box_shape, boxes_of
 from dpca.storage.arrays.reading import open_array, read_into
 
 # Axes up to this length are not halved.
 _SHORT = 256
 _SHARDS_WANTED = 16
+# Values of a chunk, 512 x 512 or 64 x 64 x 64: viewers load what is seen, and each chunk costs a request.
+_CHUNK_VALUES = 2**18
 # Values of a smaller resolution that are computed at a time from those of the one before.
 _HALVED_AT_ONCE = 2**18
 # Units of time in OME-Zarr 0.5, by the abbreviations of CF.
@@ -74,11 +76,13 @@ def pyramid_levels(kind: SampleKind) -> list[PyramidLevel]:
 
 def level_layout(level: PyramidLevel, kind: SampleKind, rows: int, part_bytes: int | None = None) -> Layout:
     """Return chunks of one sample, and shards of ``rows`` whole samples, or of boxes of ``part_bytes`` at most."""
-    axes = (SAMPLE, *_names(kind, CHANNEL))
-    tile = choose_layout((1, *level.shape), kind.dtype.itemsize, axes, part_bytes=part_bytes)
     channel = () if kind.channels is None else (1,)  # viewers show channels one by one
-    chunks = (1, *channel, *tile.chunks[1 + len(channel) :])
-    return Layout(chunks, (rows, *tile.shards[1:]))
+    lengths = level.shape[len(channel) :]
+    chunk = (*channel, *box_shape(lengths, _CHUNK_VALUES, (1,) * len(lengths)))
+    shard = tuple(-(-length // c) * c for length, c in zip(level.shape, chunk, strict=True))
+    if part_bytes is not None and math.prod(shard) * kind.dtype.itemsize > part_bytes:
+        shard = box_shape(shard, part_bytes // kind.dtype.itemsize, chunk)
+    return Layout((1, *chunk), (rows, *shard))
 
 
 def rows_of_a_shard(given: StoredSamples, n: int) -> int:

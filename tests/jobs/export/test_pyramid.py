@@ -13,7 +13,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from dpca.jobs import export_store
-from dpca.jobs.export.pyramid import halved
+from dpca.jobs.export.pyramid import halved, level_layout, pyramid_levels
+from dpca.jobs.export.sample_files import SampleKind
 from dpca.storage import DataError, Run, open_stack, verify
 from dpca.storage.readers import open_reader
 from tests.jobs.export.test_export import any_values, plain, spaced
@@ -128,3 +129,30 @@ def test_means_of_neighbors(shape: list[int], dtype: str, data: Any) -> None:
     expected = _means(values, found.shape)
     assert found.shape == tuple(-(-n // 2) if i in axes else n for i, n in enumerate(shape))
     np.testing.assert_allclose(found, expected, rtol=1e-6, atol=1e-6)
+
+
+@pytest.mark.parametrize(
+    ("shape", "channels", "chunk"),
+    [
+        ((8000, 8000), None, (500, 500)),
+        ((250, 250), 3, (1, 250, 250)),
+        ((512, 512, 512), None, (64, 64, 64)),
+        ((6, 3000, 2000), 2, (1, 6, 215, 200)),
+    ],
+)
+@pytest.mark.parametrize("part_bytes", [None, 2**22])
+def test_a_chunk_is_what_a_viewer_loads_at_once(
+    shape: tuple[int, ...], channels: int | None, chunk: tuple[int, ...], part_bytes: int | None
+) -> None:
+    names = ("z", "y", "x")[-len(shape) :]
+    kind = SampleKind(
+        (*shape, *(() if channels is None else (channels,))),
+        np.dtype(np.uint16),
+        (*names, *(() if channels is None else ("channel",))),
+    )
+    level = pyramid_levels(kind)[0]
+    layout = level_layout(level, kind, 1, part_bytes)
+    assert layout.chunks == (1, *chunk)
+    assert all(s % c == 0 for s, c in zip(layout.shards, layout.chunks, strict=True))
+    covers = all(s >= n for s, n in zip(layout.shards[1:], level.shape, strict=True))
+    assert covers == (part_bytes is None or 2 * np.prod(level.shape) < part_bytes)
