@@ -6,6 +6,7 @@ from typing import Any
 
 from dpca import __version__
 from dpca.cli.running import MEANINGS
+from dpca.report.monitor import METRICS
 from dpca.report.record import KEYS
 
 project = "dpca"
@@ -45,6 +46,7 @@ def _table(head: tuple[str, str], rows: Mapping[str, str]) -> str:
 # Tables of facts from the code.
 myst_substitutions = {
     "exit_codes": _table(("code", "meaning"), MEANINGS),
+    "metrics": _table(("metric", "meaning"), {f"`{name}`": what for name, what in METRICS.items()}),
     "report_keys": _table(("key", "meaning"), {f"`{key}`": what for key, what in KEYS.items()}),
 }
 # A page that includes part of README.md or CHANGELOG.md begins with a heading of the second level.
