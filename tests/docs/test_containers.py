@@ -53,7 +53,7 @@ def environment(tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
     subprocess.run([sys.executable, "-m", "venv", str(place / "venv")], check=True)
     kept = ("HOME", "PIP_INDEX_URL", "PIP_EXTRA_INDEX_URL", "PIP_TRUSTED_HOST", "PIP_CONFIG_FILE", "SSL_CERT_FILE")
     found = {name: os.environ[name] for name in kept if name in os.environ}
-    found |= {"PATH": f"{place / 'venv' / 'bin'}:/usr/bin:/bin", "OPENBLAS_NUM_THREADS": "1"}
+    found |= {"PATH": f"{place / 'venv' / 'bin'}:/usr/bin:/bin", "OPENBLAS_NUM_THREADS": "1", "PIP_NO_COMPILE": "1"}
     (folder := place / "opt").mkdir()
     for line in LINES:
         step, _, rest = line.partition(" ")
