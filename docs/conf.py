@@ -1,11 +1,18 @@
 """How the site of the documentation is built, without the network: ``python -m sphinx -W docs build/site``."""
 
 import re
+import sys
 from collections.abc import Mapping
+from pathlib import Path
 from typing import Any
+
+sys.path.insert(0, str(Path(__file__).parent))
+import gallery
+from api_names import api_table
 
 from dpca import __version__
 from dpca.cli.running import MEANINGS
+from dpca.report.monitor import METRICS
 from dpca.report.record import KEYS
 
 project = "dpca"
@@ -16,6 +23,8 @@ version = release = __version__
 extensions = ["myst_parser", "sphinx.ext.autodoc", "numpydoc"]
 html_theme = "furo"
 html_copy_source = False
+html_static_path = ["static"]
+html_css_files = ["site.css"]
 html_title = f"dpca {release}"
 
 highlight_language = "none"  # for blocks without a language, such as drawings of stores
@@ -44,7 +53,9 @@ def _table(head: tuple[str, str], rows: Mapping[str, str]) -> str:
 
 # Tables of facts from the code.
 myst_substitutions = {
+    "api_names": api_table(),
     "exit_codes": _table(("code", "meaning"), MEANINGS),
+    "metrics": _table(("metric", "meaning"), {f"`{name}`": what for name, what in METRICS.items()}),
     "report_keys": _table(("key", "meaning"), {f"`{key}`": what for key, what in KEYS.items()}),
 }
 # A page that includes part of README.md or CHANGELOG.md begins with a heading of the second level.
@@ -67,5 +78,6 @@ def _skip(app: Any, what: str, name: str, obj: Any, skip: bool, options: Any) ->
 
 def setup(app: Any) -> None:
     """Connect the functions above; the first runs after numpydoc, which has priority 500."""
+    app.connect("builder-inited", lambda app: gallery.draw(Path(app.srcdir, "images", "gallery")))
     app.connect("autodoc-process-docstring", _escape_unpacked, priority=900)
     app.connect("autodoc-skip-member", _skip)

@@ -53,7 +53,7 @@ __all__ = [
     "timeseries",
     "torch",
 ]
-__version__ = "0.1.0"
+__version__ = "1.0.0rc1"
 # The names above that are modules.
 _MODULES = ("analysis", "metrics", "plots", "timeseries", "torch")
 # Those names that are not in `dpca.models`, by module and name.
@@ -76,4 +76,5 @@ def __getattr__(name: str) -> Any:
 
 
 def __dir__() -> list[str]:
-    return sorted({*globals(), *__all__})
+    # Only public names: completion in a notebook shows nothing that was imported for this file.
+    return [*__all__, *(name for name in globals() if name.startswith("__") and name.endswith("__"))]

@@ -47,6 +47,7 @@ _BY_PLACE = {
     "test_benchmarks.py": "studies",
     "docs/test_code_blocks.py": "docs",
     "docs/test_examples.py": "docs",
+    "docs/test_containers.py": "docs",
     "docs/test_site.py": "docs",
 }
 

@@ -271,6 +271,11 @@ def add_job_options(
         help="estimate each stage, as 'dpca plan' does, and report the estimate next to the measurement (default: for "
         "more than 16 GiB of samples)",
     )
+    parser.add_argument(
+        "--metrics",
+        metavar="FILE",
+        help="keep metrics of the job in this file, such as /var/lib/node_exporter/dpca.prom, for Prometheus",
+    )
 
 
 def _parser(form: str, parse: Callable[[str], T]) -> Callable[[str], T]:

@@ -13,12 +13,12 @@ from dataclasses import replace
 from typing import Any
 
 from dpca.cli.job_file import JobFile, read_job_file
-from dpca.cli.jobs import given_input, job_request, served_report, settings_of
+from dpca.cli.jobs import given_input, job_request, served_report, settings_of, written_for
 from dpca.cli.model_arguments import partitioned_model
 from dpca.cli.running import known_error, say
 from dpca.cli.work import Heartbeat, run_of
 from dpca.engine.folds.stopping import Stopped
-from dpca.report.record import report_folder
+from dpca.report.monitor import MonitorFile
 from dpca.storage.disk import read_file
 from dpca.storage.errors import ClusterError, StoreError
 from dpca.storage.input import fingerprint_of_input, samples_of_input
@@ -51,8 +51,9 @@ def run_job_file(options: argparse.Namespace) -> int:
     record = OutputFile(job.record, "record", _is_record, *given.values(), others=_written(job))
     if options.dry_run:
         return _plan(job, given)
-    with _held(record.place):
-        return _JobRun(job, given, record).run()
+    metrics = MonitorFile(job.options.metrics, *given.values(), others=[*_written(job), record.place])
+    with _held(record.place), metrics:
+        return _JobRun(job, given, record, metrics).run()
 
 
 def _log_event(event: str, **facts: Any) -> None:
@@ -71,8 +72,7 @@ def _clean(value: Any) -> Any:
 
 def _written(job: JobFile) -> list[Place]:
     """Return all places that the job writes to, except the record."""
-    outputs = [place_of(output) for output in job.outputs]
-    return [place for output in outputs for place in (output, work_folder(output), report_folder(output))]
+    return [place for output in job.outputs for place in written_for(output)]
 
 
 @contextmanager
@@ -115,8 +115,10 @@ def _plan(job: JobFile, given: Mapping[str, Stack | Reader]) -> int:
 class _JobRun:
     """One run of a job. It makes every missing output."""
 
-    def __init__(self, job: JobFile, given: Mapping[str, Stack | Reader], record: OutputFile) -> None:
-        self._job, self._given, self._file = job, given, record
+    def __init__(
+        self, job: JobFile, given: Mapping[str, Stack | Reader], record: OutputFile, metrics: MonitorFile
+    ) -> None:
+        self._job, self._given, self._file, self._metrics = job, given, record, metrics
         self._codes: list[int] = []
         self._counts = dict.fromkeys(("done", "skipped", "failed"), 0)
         self._record: dict[str, Any] = json.loads(record.read() or "{}")
@@ -155,7 +157,8 @@ class _JobRun:
             if done is None:
                 _log_event("begin", output=output, inputs=self._job.outputs[output], samples=samples_of_input(given))
                 notes: Callable[[str], None] = lambda text: _log_event("note", output=output, says=text)  # noqa: E731
-                run, request = replace(run, say=notes), job_request(options, given)
+                run = replace(run, say=notes, progress=self._metrics.watched(run.progress, output))
+                request = job_request(options, given)
                 done = compress(given, output, settings, run=run, request=request, plan=options.plan)
         except Exception as error:
             if (known := known_error(error)) is None:
@@ -166,15 +169,16 @@ class _JobRun:
                 time.sleep(_PAUSE * 2**tries)
                 waiting.append((output, tries + 1))
             else:
-                self._counts["failed"] += 1
                 self._codes.append(known[0])
+                self._count("failed")
             return not isinstance(error, ClusterError)
         event = "skipped" if done.already_done else "done"
         self._finish(event, output, done.report, seconds=round(time.perf_counter() - began, 3))
         return True
 
     def _finish(self, event: str, output: str, report: Mapping[str, Any], **facts: Any) -> None:
-        self._counts[event] += 1
+        self._metrics.set_report(report, output)
+        self._count(event)
         numbers = {name: report[name] for name in _REPORTED if name in report}
         _log_event(event, output=output, **numbers, **facts)
         given = self._given[output]
@@ -189,6 +193,13 @@ class _JobRun:
             self._record[output] = clean
             text = json.dumps(self._record, indent=2, sort_keys=True) + "\n"
             self._file.write(text.encode())
+
+    def _count(self, state: str) -> None:
+        self._counts[state] += 1
+        for name, count in self._counts.items():
+            self._metrics.set("dpca_outputs", count, state=name)
+        self._metrics.failed = bool(self._codes)
+        self._metrics.write()
 
 
 def _logged(stage: str, total: int, unit: str) -> Stage:

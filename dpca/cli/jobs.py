@@ -6,6 +6,7 @@ import argparse
 import json
 import os
 from collections.abc import Callable, Mapping
+from dataclasses import replace
 from typing import Any
 
 from dpca.cli.arguments import reading_options
@@ -15,12 +16,15 @@ from dpca.cli.served import request_of, served
 from dpca.cli.work import run_of
 from dpca.engine.clusters.forking import start_forking
 from dpca.plots.numbers import counted
+from dpca.report.monitor import MonitorFile
 from dpca.report.record import format_table, read_report, report_folder
 from dpca.report.words import result
 from dpca.storage.errors import StoreError
 from dpca.storage.input import fingerprint_of_input, open_input
 from dpca.storage.readers import Reader
+from dpca.storage.remote.objects import Place, place_of
 from dpca.storage.stack import Stack
+from dpca.storage.transaction.outputs import work_folder
 
 
 def given_input(options: argparse.Namespace, embedded: Callable[[], Reader] | None) -> Stack | Reader:
@@ -60,12 +64,21 @@ def run_job(
     from dpca.jobs import compress, find_done
 
     settings = settings_of(options, model)
-    # Before a cluster starts, because that takes seconds, and errors and finished jobs need none.
-    done = find_done(given, output, settings, overwrite=options.overwrite)
-    if done is None:
-        with run_of(options) as run:
-            done = compress(given, output, settings, run=run, request=request, plan=options.plan)
+    with MonitorFile(options.metrics, given, others=written_for(output)) as metrics:
+        # Before a cluster starts, because that takes seconds, and errors and finished jobs need none.
+        done = find_done(given, output, settings, overwrite=options.overwrite)
+        if done is None:
+            with run_of(options) as run:
+                run = replace(run, progress=metrics.watched(run.progress, output))
+                done = compress(given, output, settings, run=run, request=request, plan=options.plan)
+        metrics.set_report(done.report, output)
     return _end(done.report, output, done.already_done)
+
+
+def written_for(output: str) -> list[Place]:
+    """Return all places that a job writes to for an output."""
+    place = place_of(output)
+    return [place, work_folder(place), report_folder(output)]
 
 
 def settings_of(options: argparse.Namespace, model: Any) -> Any:
@@ -91,6 +104,8 @@ def process_source(options: argparse.Namespace, embedded: Callable[[], Reader] |
     output, given = output_path(options, "-cpca" if options.source else ""), given_input(options, embedded)
     request = job_request(options, given)
     if (report := served_report(request, output)) is not None:
+        with MonitorFile(options.metrics, given, others=written_for(output)) as metrics:
+            metrics.set_report(report, output)
         return _end(report, output, True)
     if not (options.scheduler or options.cluster):
         say("start workers")

@@ -13,7 +13,18 @@ from dpca.storage.transaction.claim import read_json
 from dpca.storage.transaction.workspace import fingerprint_of
 
 # Options for execution and paths. They do not change the content of an output.
-_HOW = ("scheduler", "cluster", "tls_ca_file", "tls_cert", "tls_key", "workers", "memory", "storage_option", "plan")
+_HOW = (
+    "scheduler",
+    "cluster",
+    "tls_ca_file",
+    "tls_cert",
+    "tls_key",
+    "workers",
+    "memory",
+    "storage_option",
+    "plan",
+    "metrics",
+)
 _WHERE = ("source", "output", "stack", "model", "scores", "store", "target")
 _BUDGET = ("live", "max_seconds", "max_samples")
 _NOT_ASKED = (*_WHERE, *_HOW, *_BUDGET, "run", "print_completion", "overwrite")

@@ -71,6 +71,7 @@ KEYS = {
     "notes": "notes and warnings for the reader",
     "cells_tried": "list of {cell_shape, overlap, shared, bytes} of the cells that were tried on some samples to "
     "choose those of the store; bytes is null if they missed the goal",
+    "fitted_by": "how the fit was computed, if not by covariances in one read of the stack",
     "stages": "name -> {seconds, bytes, peak_memory}, and {seconds, bytes, memory} as planned",
 }
 _STAGE_KEYS = ("seconds", "bytes", "peak_memory", "planned")

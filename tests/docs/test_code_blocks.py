@@ -22,7 +22,8 @@ from dpca.cli import main
 from tests.conftest import smooth_images, write_images
 
 ROOT = Path(__file__).parents[2]
-PAGES = [ROOT / "README.md", *sorted((ROOT / "docs" / "guides").glob("*.md"))]
+DOCS = ROOT / "docs"
+PAGES = [ROOT / "README.md", DOCS / "quickstart.md", DOCS / "research.md", *sorted((DOCS / "guides").glob("*.md"))]
 BLOCK = re.compile(r"^```(\S*)[^\n]*\n(.*?)^```$", re.MULTILINE | re.DOTALL)
 
 #: Shell lines that do not run here, by their beginnings, with the reason.
@@ -93,6 +94,11 @@ def _masked(path: Path) -> None:
     field.to_netcdf(path, engine="scipy")
 
 
+def _example(path: Path) -> None:
+    path.parent.mkdir(parents=True)
+    path.write_bytes((ROOT / "docs" / "examples" / "incoming" / path.name).read_bytes())
+
+
 def _zarr(path: Path) -> None:
     frames = smooth_images(12, (96, 192)).reshape(12, 2, 16, 24, 24)
     array = zarr.create_group(path).create_array("0", shape=frames.shape, chunks=(1, 1, 8, 24, 24), dtype=frames.dtype)
@@ -104,6 +110,7 @@ MADE: dict[str, Callable[[Path], None]] = {
     "photos/": _photos,
     "mixed/": _mixed,
     "-*.tar": lambda path: _tars(path.parent),
+    "docs/examples/incoming/monday.tar ": lambda path: _example(path.with_name(path.name.strip())),
     '"stack.zarr"': lambda path: _stack(path.with_name("stack.zarr")),
     "volumes.npy": lambda path: _array(path, smooth_images(24, (64, 64)).reshape(24, 16, 16, 16)),
     "stained.npy": lambda path: _array(path, np.repeat(smooth_images(24, (20, 20, 1)), 6, axis=-1)),

@@ -9,6 +9,8 @@ import importlib
 import importlib.util
 import inspect
 import shutil
+import subprocess
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -85,3 +87,15 @@ def test_an_example_prints_its_stated_output(
 @pytest.mark.parametrize("name", sorted({*dpca.__all__} - {"torch"}))
 def test_no_docstring_has_an_unfilled_placeholder(name: str) -> None:
     assert "{{" not in (inspect.getdoc(getattr(dpca, name)) or "")
+
+
+def test_completion_offers_only_public_names() -> None:
+    shown = subprocess.run(
+        [sys.executable, "-c", "import dpca, dpca.plots, dpca.jobs; print(*dir(dpca), '-', *dir(dpca.plots))"],
+        capture_output=True,
+        text=True,
+        check=True,
+    ).stdout
+    of_package, _, of_plots = shown.partition(" - ")
+    for module, names in ((dpca, of_package), (dpca.plots, of_plots)):
+        assert {name for name in names.split() if not name.startswith("__")} == set(module.__all__)

@@ -48,7 +48,7 @@ def test_commented_lines_are_valid_too(tmp_path: Path) -> None:
     assert file.tls.key == str(tmp_path / "dask.key")
 
 
-@pytest.mark.parametrize("path", sorted(EXAMPLES.iterdir()), ids=lambda path: path.name)
+@pytest.mark.parametrize("path", sorted(EXAMPLES.glob("*.*")), ids=lambda path: path.name)
 def test_their_commands_exist(path: Path) -> None:
     text = path.read_text().replace('"', "").replace(", ", " ")
     commands = re.findall(r"dpca ((?:compress|scores|job run) [^>\]\n]*)", text)
@@ -104,6 +104,20 @@ def test_the_line_of_cron_does_the_example_job(tmp_path: Path, scheduler: str) -
         *_, event, end = map(json.loads, (tmp_path / "job.log").read_text().splitlines())
         assert (event["event"], end["event"], end["code"]) == (made, "end", 0)
     assert verify(tmp_path / "small" / "monday.zarr") == []
+
+
+def test_the_example_job_does_the_example_data(tmp_path: Path) -> None:
+    """Nothing is changed or added: this is what a user does first."""
+    shutil.copytree(EXAMPLES, tmp_path / "examples", ignore=shutil.ignore_patterns("small"))
+    command = [sys.executable, "-m", "dpca", "job", "run", str(tmp_path / "examples" / "job.toml")]
+    done = subprocess.run(command, check=True, capture_output=True, text=True, cwd=tmp_path)
+    *_, event, end = map(json.loads, done.stdout.splitlines())
+    assert (event["event"], end["code"]) == ("done", 0)
+    assert event["samples"] == 40
+    assert event["bytes_compressed"] < event["bytes_given"]
+    assert event["psnr"] >= 36
+    assert verify(tmp_path / "examples" / "small" / "monday.zarr") == []
+    assert "dpca_success 1.0" in (tmp_path / "examples" / "job.prom").read_text()
 
 
 def test_units_of_systemd(tmp_path: Path) -> None:

@@ -78,7 +78,8 @@ def test_every_link_has_a_target(pages: dict[Path, Page]) -> None:
 
 def test_every_public_name_has_its_entry(pages: dict[Path, Page]) -> None:
     named = {place for path, page in pages.items() if path.parent.name == "api" for place in page.places}
-    assert {f"dpca.{name}" for name in dpca.__all__ if not inspect.ismodule(getattr(dpca, name))} <= named
+    missing = {f"dpca.{name}" for name in dpca.__all__ if not inspect.ismodule(getattr(dpca, name))} - named
+    assert not missing, f"write docs/api/<Name>.md for {sorted(missing)}, and name it in docs/api/index.md"
     assert {
         "dpca.metrics.ssim",
         "dpca.plots.eigenimages",
@@ -92,6 +93,21 @@ def test_every_public_name_has_its_entry(pages: dict[Path, Page]) -> None:
     } <= named
 
 
+def test_the_index_of_the_api_has_a_sentence_for_each_name(pages: dict[Path, Page], site: Path) -> None:
+    text = pages[site / "api" / "index.html"].text
+    for module in (dpca, dpca.plots, dpca.timeseries, dpca.metrics):
+        for name in getattr(module, "__all__", ()):
+            assert re.search(rf"\b{module.__name__}\.{name}\s+[A-Z][^\n]+\.", text), f"{module.__name__}.{name}"
+
+
+def test_the_home_page_has_a_card_with_a_picture_for_each_audience(site: Path) -> None:
+    cards = (site / "index.html").read_text().split('<div class="card docutils container">')[1:]
+    assert len(cards) == 8
+    for card in cards:
+        assert re.search(r'<img alt="[^"]*" src="_images/[^"]+"', card)
+        assert card.count("<strong>") == 1
+
+
 def test_included_parts_are_on_their_pages(site: Path, pages: dict[Path, Page]) -> None:
     for name, words in {
         "index": ["Principal component analysis for", "Bounded memory."],
@@ -99,7 +115,7 @@ def test_included_parts_are_on_their_pages(site: Path, pages: dict[Path, Page]) 
         "benchmarks": ["Labeled Faces in the Wild"],
         "guarantees": ["Verified on every read."],
         "architecture": ["Data flow"],
-        "changes": ["Unreleased"],
+        "changes": ["1.0.0rc1"],
         "contributing": ["A streaming rule"],
         "guides/operators": ["129, 130 or 143"],
         "formats": ["ssim_min", "samples/"],

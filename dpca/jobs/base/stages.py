@@ -91,8 +91,8 @@ class StageRecord:
         return self._record(f"stage {stage}").get("facts")
 
     def numbers(self) -> dict[str, Any]:
-        """Return ``stages``, ``notes`` and ``cells_tried`` for the report, in the order of the stages."""
-        tried = (self.facts("choose cells") or {}).get("tried")
+        """Return ``stages``, ``notes``, ``cells_tried`` and ``fitted_by`` for the report."""
+        tried, how = (self.facts("choose cells") or {}).get("tried"), (self.facts("fit") or {}).get("how")
         kept = {name: record for name in self._STAGES if (record := self._record(f"stage {name}"))}
         costs = self._own | {name: record["cost"] for name, record in kept.items()}
         planned = self._record("planned")
@@ -104,6 +104,7 @@ class StageRecord:
             },
             "notes": [note for record in kept.values() for note in record["notes"]],
             **({"cells_tried": tried} if tried else {}),
+            **({"fitted_by": how} if how else {}),
         }
 
     def _timed(self, stage: str, cost: StageCost) -> StageCost:

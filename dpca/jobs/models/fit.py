@@ -149,9 +149,8 @@ def _bytes_and_peak(model: Any, client: Any | None) -> tuple[int, int]:
 
 
 def _notes(model: Any, caught: Sequence[warnings.WarningMessage]) -> list[str]:
-    report: Any = model.fit_report_
     warned = dict.fromkeys(str(w.message) for w in caught if issubclass(w.category, UserWarning))
-    return [*([report.note] if report.note else []), *_target_notes(model.target_numbers()), *warned]
+    return [*_target_notes(model.target_numbers()), *warned]
 
 
 def _target_notes(target: dict[str, Any]) -> list[str]:

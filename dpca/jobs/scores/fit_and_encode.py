@@ -39,7 +39,8 @@ def fit_recorded(
     )
     fitted = fit_store(stack, path, clone(model), run=run)
     if fitted.cost is not NOTHING:
-        record.keep("fit", fitted.cost + before, fitted.notes)
+        how = fitted.model.fit_report_.note
+        record.keep("fit", fitted.cost + before, fitted.notes, {"how": how} if how else None)
     for note in record.notes("fit"):
         run.say(f"note: {note}")
     return fitted

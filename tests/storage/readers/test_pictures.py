@@ -80,7 +80,10 @@ def test_pixels_are_those_of_pillow(name: str) -> None:
 
 
 def test_every_format_is_tried() -> None:
-    assert {picture.name for picture in PICTURES} == {*PAYLOADS, "JPEG", "PNG", "WebP", "TIFF"}
+    tried = {*PAYLOADS, "JPEG", "PNG", "WebP", "TIFF"}
+    missing = {picture.name for picture in PICTURES} - tried
+    assert not missing, f"add an encoded image of {sorted(missing)} to WRITTEN or PAYLOADS in {__file__}"
+    assert tried == {picture.name for picture in PICTURES}
 
 
 @pytest.mark.parametrize("name", sorted(set(PAYLOADS) - {"TGA"}))
