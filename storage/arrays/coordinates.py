@@ -50,6 +50,7 @@ class Coordinate:
     attributes: Mapping[str, str]
 
 
+_LONGITUDES = ("lon", "longitude", "nav_lon", "xlong")
 _LATITUDES = ("lat", "latitude", "nav_lat", "xlat")
 
 
@@ -57,6 +58,12 @@ def is_latitude(name: str, attributes: Mapping[str, Any]) -> bool:
     """Return whether a coordinate holds latitudes, by its name or its attributes (CF conventions, section 4.1)."""
     units = str(attributes.get("units", "")).lower()
     return name.lower() in _LATITUDES or attributes.get("standard_name") == "latitude" or units == "degrees_north"
+
+
+def is_longitude(name: str, attributes: Mapping[str, Any]) -> bool:
+    """Return whether a coordinate holds longitudes; see `is_latitude`."""
+    units = str(attributes.get("units", "")).lower()
+    return name.lower() in _LONGITUDES or attributes.get("standard_name") == "longitude" or units == "degrees_east"
 
 
 @dataclass(frozen=True, eq=False)

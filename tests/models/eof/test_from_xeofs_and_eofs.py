@@ -1,4 +1,4 @@
-"""What users of xeofs and eofs write, and what they write here: the same numbers. Skipped where neither is installed."""
+"""What users of xeofs and eofs write, and what they write here: the same numbers. Skipped without these libraries."""
 
 from __future__ import annotations
 
