@@ -58,6 +58,8 @@ def lead(report: Mapping[str, Any]) -> str:
 def result(report: Mapping[str, Any]) -> str:
     """Return what the job was run for, in a few words: how much smaller the samples are, or which scores there are."""
     known = [f"PSNR {_psnr(report)}"] if "psnr" in report else []
+    if _has_bound(report):
+        known = [f"largest error {_reached(report)}, promised {report['error_bound']:g}"]
     if not (small := report.get("bytes_compressed")):
         known += [f"mean SSIM {_ssim(mean)}"] if (mean := report.get("ssim_mean")) is not None else []
         return ", ".join([f"scores of {counted(report.get('samples', 0), 'sample')}", *known])
@@ -81,8 +83,10 @@ def highlights(report: Mapping[str, Any]) -> list[Highlight]:
     """Return the most important numbers: quality and compression ratio."""
     found, get = [], report.get
     byte_ratio = [Highlight(_ratio(ratio), label, sizes) for label, ratio, sizes in _byte_ratios(report)[:1]]
+    if _has_bound(report):
+        found.append(Highlight(_reached(report), "largest error", f"promised at most {report['error_bound']:g}"))
     if "bytes_compressed" in report:
-        found, byte_ratio = byte_ratio, []
+        found, byte_ratio = [*found, *byte_ratio], []
     if (mean := get("ssim_mean")) is not None:
         low = get("ssim_min")
         found.append(Highlight(_ssim(mean), "SSIM, mean", _noted("" if low is None else f"worst {_ssim(low)}", report)))
@@ -113,6 +117,7 @@ def summary(report: Mapping[str, Any], *, times: str = "x") -> list[tuple[str, s
         "bytes_compressed", lambda size: f"{readable_size(size)} ({size / report['samples']:,.0f} bytes a sample)"
     )
     rows = [
+        *_error_rows(report),
         *([*in_bytes[-2:], ("compressed size", small), *in_bytes[:-2]] if small else ()),
         ("samples", shown("samples")),
         ("sample shape", shown("sample_shape", lambda lengths: shape_words(lengths, times))),
@@ -127,7 +132,7 @@ def summary(report: Mapping[str, Any], *, times: str = "x") -> list[tuple[str, s
             shown("scalars_ratio", lambda r: f"{_ratio(r)} (attributes to scores of a sample; Alakkari 2020)"),
         ),
         *(() if small else in_bytes),
-        ("goal", shown("goal", _goal)),
+        ("goal", None if _has_bound(report) else shown("goal", _goal)),
         ("output size", shown("bytes_written", _written)),
         ("explained variance", shown("explained_variance_ratio", lambda share: rounded_down(share, 2) + of_total)),
         (
@@ -209,6 +214,27 @@ def _ssim_rows(report: Mapping[str, Any]) -> list[tuple[str, str]]:
         whose = "" if name is None else f" ({printable(str(name))})"
         rows.append(("SSIM, worst", f"{_with_range(_ssim(report['ssim_min']), report)}{whose}"))
     return rows
+
+
+def _has_bound(report: Mapping[str, Any]) -> bool:
+    return report.get("error_bound") is not None and report.get("max_error") is not None
+
+
+def _reached(report: Mapping[str, Any]) -> str:
+    return f"{report['max_error']:.4g}"
+
+
+def _error_rows(report: Mapping[str, Any]) -> list[tuple[str, str]]:
+    if not _has_bound(report):
+        return []
+    name = report.get("max_error_name")
+    whose = "" if name is None else f" (sample {printable(str(name))})"
+    goal = report.get("goal") or {}
+    relative = f" ({goal['value']:g} of the data range)" if goal.get("name") == "max_relative_error" else ""
+    return [
+        ("promised error, largest", f"{report['error_bound']:g}{relative}"),
+        ("reached error, largest", f"{_reached(report)}{whose}"),
+    ]
 
 
 def _cell_words(report: Mapping[str, Any], times: str) -> str:
