@@ -85,6 +85,13 @@ def _netcdf(path: Path) -> None:
         file["time"].attrs["units"] = "days since 2001-01-01"
 
 
+def _fields(path: Path) -> None:
+    values = smooth_images(20, (16, 24)).astype(np.float32)
+    fields = {"u": values / 100, "p": values * 400 + 50000}
+    data = {name: (("time", "y", "x"), field) for name, field in fields.items()}
+    xarray.Dataset(data, {"time": np.arange(20.0)}).to_netcdf(path, engine="scipy")
+
+
 def _masked(path: Path) -> None:
     values = smooth_images(48, (8, 12)).astype(np.float32)
     values[:, 2:5, 3:9] = np.nan
@@ -116,6 +123,7 @@ MADE: dict[str, Callable[[Path], None]] = {
     "timelapse.tif": lambda path: tifffile.imwrite(path, smooth_images(30, (24, 24)).astype(np.uint16)),
     "air.nc": _netcdf,
     "sst.nc": _masked,
+    "fields.nc": _fields,
 }
 
 

@@ -1,4 +1,4 @@
-"""Programs of simulations read exports of a compressed run: a C program of the documentation, and the readers of VTK."""
+"""Programs of simulations read exports of a compressed run: a program in C of the documentation, and readers of VTK."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ import pytest
 
 from dpca import CellPCA, open_compressed
 from dpca.jobs import encode_store, export_store, fit_store
-from dpca.storage import Appender, open_stack
+from dpca.storage import Appender, ingest, open_stack
 
 ROOT = Path(__file__).parents[3]
 
@@ -23,7 +23,7 @@ def run(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Any, Any]:
     here = tmp_path_factory.mktemp("run")
     z, y, x = np.mgrid[:6, :10, :14] / 3.0
     steps = np.stack([np.sin(x - t / 3) * np.cos(2 * y) * np.exp(-z) + t / 9 for t in range(12)]).astype("f4")
-    with Appender(here / "run.zarr", (6, 10, 14), "f4", axes=("z", "y", "x")) as appender:
+    with Appender(here / "run.zarr", (6, 10, 14), "f4", axes="tzyx") as appender:
         for step in steps:
             appender.append(step)
     stack = open_stack(here / "run.zarr")
@@ -61,6 +61,7 @@ def test_the_reader_of_paraview_for_netcdf(run: tuple[Path, Any, Any], tmp_path:
     pytest.importorskip("vtk", reason="needs vtk")
     pytest.importorskip("h5py", reason='needs pip install -e ".[hdf5]"')
     from vtkmodules.util.numpy_support import vtk_to_numpy
+    from vtkmodules.vtkCommonExecutionModel import vtkStreamingDemandDrivenPipeline
     from vtkmodules.vtkIONetCDF import vtkNetCDFCFReader
 
     here, _, decoded = run
@@ -69,13 +70,29 @@ def test_the_reader_of_paraview_for_netcdf(run: tuple[Path, Any, Any], tmp_path:
     reader.SetFileName(str(tmp_path / "run.nc"))
     reader.SphericalCoordinatesOff()
     reader.UpdateInformation()
-    names = [reader.GetVariableArrayName(i) for i in range(reader.GetNumberOfVariableArrays())]
-    assert "samples" in names
-    print(reader.GetAllDimensions(), names)
-    times = reader.GetOutputInformation(0).Get(reader.GetExecutive().TIME_STEPS())
-    assert times is not None
+    times = reader.GetOutputInformation(0).Get(vtkStreamingDemandDrivenPipeline.TIME_STEPS())
+    assert times == tuple(range(12))
     for step in (0, 7, 11):
         reader.UpdateTimeStep(times[step])
-        grid = reader.GetOutputDataObject(0)
-        data = grid.GetCellData() if grid.GetCellData().HasArray("samples") else grid.GetPointData()
-        np.testing.assert_array_equal(vtk_to_numpy(data.GetArray("samples")).reshape(6, 10, 14), decoded[step])
+        values = reader.GetOutputDataObject(0).GetPointData().GetArray("samples")
+        np.testing.assert_array_equal(vtk_to_numpy(values).reshape(6, 10, 14), decoded[step])
+
+
+def test_times_and_places_of_a_field_in_paraview(tmp_path: Path) -> None:
+    pytest.importorskip("vtk", reason="needs vtk")
+    xarray = pytest.importorskip("xarray")
+    from vtkmodules.vtkCommonExecutionModel import vtkStreamingDemandDrivenPipeline
+    from vtkmodules.vtkIONetCDF import vtkNetCDFCFReader
+
+    values = np.random.default_rng(0).normal(size=(4, 3, 5, 6)).astype("f4")
+    coords = {"time": [0.0, 0.5, 1.0, 1.5], "z": [0.0, 0.1, 0.2], "y": np.arange(5) * 0.2, "x": np.arange(6) * 0.3}
+    ingest(xarray.DataArray(values, coords, ("time", "z", "y", "x")), tmp_path / "run.zarr")
+    export_store(tmp_path / "run.zarr", tmp_path / "run.nc")
+    reader = vtkNetCDFCFReader()
+    reader.SetFileName(str(tmp_path / "run.nc"))
+    reader.SphericalCoordinatesOff()
+    reader.UpdateInformation()
+    found = reader.GetOutputInformation(0).Get(vtkStreamingDemandDrivenPipeline.TIME_STEPS())
+    assert found == (0.0, 0.5, 1.0, 1.5)
+    reader.UpdateTimeStep(0.5)
+    np.testing.assert_allclose(reader.GetOutputDataObject(0).GetBounds(), [0, 1.5, 0, 0.8, 0, 0.2])
