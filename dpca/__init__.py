@@ -26,6 +26,7 @@ if TYPE_CHECKING:
     )
     from dpca.models.base.store import load_any as load
     from dpca.models.opening import open_store as open
+    from dpca.representation.mask import Mask
     from dpca.storage.run import Run
 
 __all__ = [
@@ -34,6 +35,7 @@ __all__ = [
     "BandPCA",
     "CellPCA",
     "KernelPCA",
+    "Mask",
     "PatchCascade",
     "PatchPCA",
     "Progress",
@@ -58,6 +60,7 @@ __version__ = "1.0.0rc1"
 _MODULES = ("analysis", "metrics", "plots", "timeseries", "torch")
 # Those names that are not in `dpca.models`, by module and name.
 _ELSEWHERE = {
+    "Mask": "dpca.representation.mask:Mask",
     "Run": "dpca.storage.run:Run",
     "follow": "dpca.jobs.models.follow:follow",
     "load": "dpca.models.base.store:load_any",

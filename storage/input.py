@@ -47,7 +47,7 @@ def open_input(
         raise DataError(f"{len(source)} sources were given, and one is a Zarr array: give only the Zarr array")
     if reader.patterns:
         raise DataError(f"the pattern '{os.fspath(source)}' matches one Zarr store, '{reader.paths[0]}': give its path")
-    return open_stack(os.path.join(source, key) if key else source, data_range=data_range, axes=axes)
+    return open_stack(os.path.join(source, key) if key else source, data_range=data_range, axes=axes and reader.axes)
 
 
 def fingerprint_of_input(given: Stack | Reader) -> str:

@@ -30,6 +30,7 @@ from dpca.storage import cf
 from dpca.storage.arrays.choosing import chosen_array, is_in_order
 from dpca.storage.arrays.coordinates import Coordinates, coordinates_in, dims_of
 from dpca.storage.arrays.layout import CHANNEL, MAX_CHUNK, SAMPLE, axes_for, named_axes, stack_axes
+from dpca.storage.arrays.ome import OMEAxes, axes_of_level
 from dpca.storage.arrays.reading import array_in, metadata_texts, model_of, open_group, open_node, root_facts
 from dpca.storage.arrays.training_batches import Batches, BatchOrder, batches_of
 from dpca.storage.errors import DataError, StoreError, one_line
@@ -71,6 +72,8 @@ class Stack:
         Source of the stack: kind, name, count.
     moved : bool
         Whether the axes of the array must be reordered by `dpca.storage.ingest`; only with ``decoded=False``.
+    ome : OMEAxes or None
+        Axes of an OME-Zarr image.
     """
 
     path: str
@@ -80,6 +83,7 @@ class Stack:
     data_range: tuple[float, float] | None
     source: dict[str, Any]
     moved: bool = False
+    ome: OMEAxes | None = field(default=None, repr=False)
     _fingerprint: str | None = field(default=None, repr=False)
     _group: zarr.Group | None = field(default=None, repr=False)
 
@@ -178,6 +182,9 @@ class Stack:
     @cached_property
     def coordinates(self) -> Coordinates | None:
         """Names of all axes, and coordinates along them from the group of the array; None if axes have no names."""
+        if self.ome is not None and self.ome.along is not None:
+            along = self.ome.along
+            return None if self.moved else along.arranged(range(len(along.dims)), self.axes[1:])
         folder, between, _ = self.array_path.rstrip("/").rpartition("/")
         dims = dims_of(self.samples)
         try:
@@ -265,8 +272,9 @@ def open_stack(
         Lowest and highest possible value of a sample. The default is the range in a stack store. For other arrays it is
         the range of the type for ``bool`` and ``uint8``, and None for other types; jobs then compute it.
     axes : sequence of str, optional
-        Names of the axes of one sample. The default is the names in a stack store. For other arrays it is their
-        ``dimension_names`` (or ``_ARRAY_DIMENSIONS`` of xarray), or else `dpca.storage.arrays.layout.axes_for`.
+        Names of the axes of one sample, or of all axes, samples first. The default is the names in a stack store, or
+        in OME-Zarr. For other arrays it is their ``dimension_names`` (or ``_ARRAY_DIMENSIONS`` of xarray), or else
+        `dpca.storage.arrays.layout.axes_for`.
     decoded : bool
         Whether to reject arrays that require decoding or reordering. With False, the caller decodes the values, see
         `dpca.storage.cf`, and moves the axes of OME-Zarr.
@@ -294,23 +302,24 @@ def open_stack(
             return _open_ours(where, node, facts, data_range, axes)
         samples, array_path, ome = chosen_array(where, node)
     else:
-        samples, array_path, ome = node, where, None
+        samples, array_path, ome = node, where, axes_of_level(where, node)
     _check_samples(where, samples, decoded)
-    moved = ome is not None and axes is None and not is_in_order(ome, samples.shape)
-    if moved and decoded:
+    moved = ome is not None and axes is None and not is_in_order(ome.axes, samples.shape)
+    if ome is not None and moved and decoded:
         raise DataError(
-            f"'{where}' has the axes {ome} of lengths {samples.shape}, but samples must be first and channels last: "
-            f"convert it with `dpca ingest`"
+            f"'{where}' has the axes {ome.axes} of lengths {samples.shape}, but samples must be first and channels "
+            f"last: convert it with `dpca ingest`"
         )
     source = {"kind": "zarr", "name": os.path.basename(where.rstrip("/")), "count": samples.shape[0]}
     return Stack(
         path=where,
         array_path=absolute(array_path),
         samples=samples,
-        axes=stack_axes(axes, samples.shape[1:]) if axes is not None else ome or _foreign_axes(samples),
+        axes=stack_axes(axes, samples.shape[1:]) if axes is not None else ome.axes if ome else _foreign_axes(samples),
         data_range=checked_range(data_range) if data_range is not None else type_range(np.dtype(samples.dtype)),
         source=source,
         moved=moved,
+        ome=ome,
     )
 
 

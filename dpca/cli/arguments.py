@@ -55,13 +55,18 @@ def add_source_options(parser: argparse.ArgumentParser, *, whole: bool = True) -
     group.add_argument("--key", metavar="NAME", help="name of the array in an .npz, netCDF, HDF5 or Zarr source")
     group.add_argument(
         "--axes",
-        type=lambda text: tuple(text.split(",")),
+        type=_axes,
         metavar="A,B,...",
-        help="names of a sample's axes, for example z,y,x, or of all axes, including 'sample'; an axis named channel "
-        "comes last (default: from the source or its shape)",
+        help="names of a sample's axes, for example z,y,x, or of all axes, for example tczyx: then the first of "
+        "'sample', t, z and the others counts samples; channels come last (default: from the source or its shape)",
     )
     otherwise = "from the values" if whole else "none, and quality is not measured"
     add_range_option(group, f"0,255 for 8-bit values, otherwise {otherwise}")
+
+
+def _axes(text: str) -> tuple[str, ...]:
+    letters = len(set(text)) == len(text) and set(text.lower()) <= set("tczyxs")
+    return tuple(text if letters else text.split(","))
 
 
 def reading_options(options: argparse.Namespace) -> ReadOptions:

@@ -2,13 +2,22 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import KW_ONLY, dataclass
 from typing import Any
 
 from dpca.choices import MAPPINGS, NOISE
 from dpca.parameters import common
-from dpca.parameters.declaration import REQUIRED, Option, StoragePolicy, always_stored, never_stored, stored_with_state
-from dpca.parameters.kinds import BOUNDS, FLAG, LENGTHS, choice, number, whole
+from dpca.parameters.declaration import (
+    REQUIRED,
+    Option,
+    StoragePolicy,
+    always_stored,
+    never_stored,
+    parameter,
+    stored_with_state,
+)
+from dpca.parameters.kinds import BOUNDS, FLAG, LENGTHS, NAMES, choice, number, whole
 
 #: The parameters for the number of components. If all are None, an estimator keeps all components.
 CHOICES = ("n_components", "threshold", "total_components", "ratio", "target_mse", "target_psnr", "target_ssim")
@@ -107,6 +116,13 @@ class PartitionParameters:
         "Smallest and largest possible value, for the targets. Default: the data range of the stack, or the full range "
         "of ``bool`` and ``uint8``. For other values, a pass before the fit finds their range.",
     )
+    axes: str | Sequence[str] | None = parameter(
+        None,
+        NAMES,
+        'Names of the axes of a sample, or of all axes, samples first, such as "tczyx". An axis "c" or "channel" has '
+        "channels. The default is the names in the source; samples without names have channels on a last axis of at "
+        "most 4 entries.",
+    )
     random_state: Any = common.random_state(
         "Seed of the samples for a quality target. Resuming an interrupted fit requires an integer."
     )
@@ -123,8 +139,9 @@ class CellParameters(PartitionParameters):
         REQUIRED,
         LENGTHS,
         "Cell length in pixels along each spatial axis; an integer applies to all of them. The length of a tuple is "
-        "the number of spatial axes; the remaining axes are channels. With an integer, the last axis counts as "
-        "channels if it has at most 4 entries and follows at least two other axes.",
+        "the number of spatial axes; the remaining axes are channels, of at most 4 entries unless ``axes`` names them. "
+        "With an integer, the last axis counts as channels if it has at most 4 entries and follows at least two other "
+        "axes.",
         option=Option("--cell", "N[xM[xL]]", exclusive=True),
     )
     overlap: int = never_stored(

@@ -142,6 +142,10 @@ def _are_lengths(value: Any) -> bool:
     return is_integer(value) or (isinstance(value, Sequence) and bool(value) and all(map(is_integer, value)))
 
 
+def _are_names(value: Any) -> bool:
+    return isinstance(value, str) or (isinstance(value, Sequence) and all(isinstance(name, str) for name in value))
+
+
 def _read_lengths(text: str) -> int | tuple[int, ...]:
     lengths = tuple(whole(1).parse(part) for part in text.split("x"))
     return lengths[0] if len(lengths) == 1 else lengths
@@ -154,5 +158,6 @@ def _are_bounds(value: Any) -> bool:
 FLAG = Kind("True or False", "bool", _is_flag)
 TEXT = Kind("a name", "str", lambda value: isinstance(value, str))
 LENGTHS = Kind("one integer, or one for each spatial axis", "int or tuple of int", _are_lengths, _read_lengths)
+NAMES = Kind("a letter or a name for each axis", "str or sequence of str", _are_names)
 BOUNDS = Kind("two finite numbers, the lower first", "tuple of float", _are_bounds)
 SEED = whole(0, 2**32 - 1) | instance("RandomState", "a RandomState", "RandomState")

@@ -9,6 +9,7 @@ from typing import Any, Literal, TypeAlias
 import numpy as np
 from matplotlib import get_data_path
 from matplotlib.axes import Axes
+from matplotlib.cm import ScalarMappable
 from matplotlib.colors import Colormap, Normalize
 from matplotlib.figure import Figure
 from matplotlib.ft2font import FT2Font
@@ -129,7 +130,14 @@ def show_colored(
     axes = axes_at(figure, place)
     axes.set_axis_off()
     image = axes.imshow(values, cmap=colors, norm=scale, aspect="auto", interpolation="nearest")
-    beside = axes_at(figure, (left + width + gap, bottom, bar_width, height))
+    color_bar(figure, image, (left + width + gap, bottom, bar_width, height), ticks)
+
+
+def color_bar(
+    figure: Figure, image: ScalarMappable, place: tuple[float, float, float, float], ticks: Locator | None = None
+) -> None:
+    """Draw the color bar of an image at ``(left, bottom, width, height)`` inches."""
+    beside = axes_at(figure, place)
     figure.colorbar(image, cax=beside, ticks=ticks).outline.set_visible(False)
     style_ticks(beside)
 
@@ -197,9 +205,9 @@ def style_ticks(axes: Axes) -> None:
     axes.tick_params(colors=MUTED, labelcolor=INK, labelsize=9, labelfontfamily=FONT, length=3, width=0.6)
 
 
-def axes_at(figure: Figure, place: tuple[float, float, float, float]) -> Axes:
-    """Add axes at ``(left, bottom, width, height)`` inches."""
-    return figure.add_axes(_on(figure, place).bounds)
+def axes_at(figure: Figure, place: tuple[float, float, float, float], **options: Any) -> Axes:
+    """Add axes at ``(left, bottom, width, height)`` inches, with options of matplotlib."""
+    return figure.add_axes(_on(figure, place).bounds, **options)
 
 
 def _on(figure: Figure, place: tuple[float, float, float, float]) -> Bbox:

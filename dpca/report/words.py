@@ -87,6 +87,8 @@ def _asked_ratio(report: Mapping[str, Any]) -> float | None:
 def result(report: Mapping[str, Any]) -> str:
     """Return what the job was run for, in a few words: how much smaller the samples are, or which scores there are."""
     known = [f"PSNR {_psnr(report)}"] if "psnr" in report else []
+    if _has_bound(report):
+        known = [f"largest error {_reached(report)}, promised {report['error_bound']:g}"]
     if not (small := report.get("bytes_compressed")):
         known += [f"mean SSIM {_ssim(mean)}"] if (mean := report.get("ssim_mean")) is not None else []
         return ", ".join([f"scores of {counted(report.get('samples', 0), 'sample')}", *known])
@@ -107,7 +109,7 @@ def kept_components(count: int, ranks: Mapping[str, Any] | None, name: str = "co
 
 
 def highlights(report: Mapping[str, Any]) -> list[Highlight]:
-    """Return what was reached: sizes and quality; sizes come first if the output is a compressed store."""
+    """Return what was reached: a promised error, sizes and quality; quality comes before the sizes of scores."""
     quality, get = list[Highlight](), report.get
     sizes = [
         Highlight(times_smaller(ratio), "size", f"than {what}: {note}")
@@ -124,7 +126,10 @@ def highlights(report: Mapping[str, Any]) -> list[Highlight]:
         quality.append(Highlight(_ssim(mean), "SSIM, mean", note))
     elif (share := get("explained_variance_ratio")) is not None:
         quality.append(Highlight(rounded_down(share, 2), "explained variance", ""))
-    return sizes + quality if "bytes_compressed" in report else quality + sizes
+    found = sizes + quality if "bytes_compressed" in report else quality + sizes
+    if _has_bound(report):
+        found.insert(0, Highlight(_reached(report), "largest error", f"promised at most {report['error_bound']:g}"))
+    return found
 
 
 def notes(report: Mapping[str, Any]) -> list[str]:
@@ -149,6 +154,7 @@ def summary(report: Mapping[str, Any], *, times: str = "x") -> list[tuple[str, s
         "bytes_compressed", lambda size: f"{readable_size(size)} ({size / report['samples']:,.0f} bytes a sample)"
     )
     rows = [
+        *_error_rows(report),
         *([*in_bytes[-2:], ("compressed size", small), *in_bytes[:-2]] if small else ()),
         ("samples", shown("samples")),
         ("sample shape", shown("sample_shape", lambda lengths: shape_words(lengths, times))),
@@ -159,7 +165,12 @@ def summary(report: Mapping[str, Any], *, times: str = "x") -> list[tuple[str, s
         ("method", shown("method", str)),
         ("passes", shown("passes")),
         *(() if small else in_bytes),
-        ("asked", asked(report) if report.get("goal") or report.get("target") or _asked_ratio(report) else None),
+        (
+            "asked",
+            asked(report)
+            if (report.get("goal") and not _has_bound(report)) or report.get("target") or _asked_ratio(report)
+            else None,
+        ),
         ("output size", shown("bytes_written", _written)),
         ("explained variance", shown("explained_variance_ratio", lambda share: rounded_down(share, 2) + of_total)),
         (
@@ -245,6 +256,27 @@ def _ssim_rows(report: Mapping[str, Any]) -> list[tuple[str, str]]:
         whose = "" if name is None else f" ({printable(str(name))})"
         rows.append(("SSIM, worst", f"{_with_range(_ssim(report['ssim_min']), report)}{whose}"))
     return rows
+
+
+def _has_bound(report: Mapping[str, Any]) -> bool:
+    return report.get("error_bound") is not None and report.get("max_error") is not None
+
+
+def _reached(report: Mapping[str, Any]) -> str:
+    return f"{report['max_error']:.4g}"
+
+
+def _error_rows(report: Mapping[str, Any]) -> list[tuple[str, str]]:
+    if not _has_bound(report):
+        return []
+    name = report.get("max_error_name")
+    whose = "" if name is None else f" (sample {printable(str(name))})"
+    goal = report.get("goal") or {}
+    relative = f" ({goal['value']:g} of the data range)" if goal.get("name") == "max_relative_error" else ""
+    return [
+        ("promised error, largest", f"{report['error_bound']:g}{relative}"),
+        ("reached error, largest", f"{_reached(report)}{whose}"),
+    ]
 
 
 def _cell_words(report: Mapping[str, Any], times: str) -> str:

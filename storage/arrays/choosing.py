@@ -10,7 +10,8 @@ import zarr
 from zarr.errors import BaseZarrError
 
 from dpca.storage.arrays.coordinates import beside
-from dpca.storage.arrays.layout import CHANNEL, PREFERRED, SAMPLE, stacked_axes
+from dpca.storage.arrays.layout import CHANNEL, PREFERRED, SAMPLE
+from dpca.storage.arrays.ome import OMEAxes, highest_resolution
 from dpca.storage.arrays.reading import array_in
 from dpca.storage.errors import DataError, StoreError, one_line
 
@@ -21,9 +22,9 @@ def is_in_order(axes: Sequence[str], shape: Sequence[int]) -> bool:
     return axes[0] == SAMPLE and CHANNEL not in axes[:-1] and not idle
 
 
-def chosen_array(where: str, group: zarr.Group) -> tuple[zarr.Array[Any], str, tuple[str, ...] | None]:
-    """Return the array with the samples, its path, and the names of all its axes if the group states them."""
-    if (ome := _of_ome(where, group)) is not None:
+def chosen_array(where: str, group: zarr.Group) -> tuple[zarr.Array[Any], str, OMEAxes | None]:
+    """Return the array with the samples, its path, and its axes if the group is an OME-Zarr image."""
+    if (ome := highest_resolution(where, group)) is not None:
         return ome
     try:
         with warnings.catch_warnings():
@@ -44,27 +45,3 @@ def chosen_array(where: str, group: zarr.Group) -> tuple[zarr.Array[Any], str, t
             f"{listed}): give '{where}/<array>'"
         )
     return array_in(group, found[0]), f"{where.rstrip('/')}/{found[0]}", None
-
-
-def _of_ome(where: str, group: zarr.Group) -> tuple[zarr.Array[Any], str, tuple[str, ...]] | None:
-    """Return the highest resolution of an OME-Zarr image (versions 0.1 to 0.5); None for other groups."""
-    stated: Any = group.attrs.asdict()
-    stated = stated.get("ome", stated)
-    if not isinstance(stated, dict) or not stated.get("multiscales"):
-        return None
-    try:
-        image = stated["multiscales"][0]
-        path = str(image["datasets"][0]["path"])
-        # Axes are dicts since version 0.4, letters in version 0.3, and these five letters before.
-        names = [one["name"] if isinstance(one, dict) else one for one in image.get("axes", "tczyx")]
-        if path.startswith("/") or ".." in path.split("/") or not all(isinstance(name, str) for name in names):
-            raise ValueError(f"its first dataset is {path[:40]!r}, its axes are {str(names)[:40]}")
-        array = array_in(group, path)
-        if len(names) != array.ndim or len(set(names)) != array.ndim:
-            raise ValueError(f"its axes are {str(names)[:40]} and its array has the shape {array.shape}")
-    except (KeyError, IndexError, TypeError, AttributeError, ValueError) as error:
-        raise DataError(
-            f"'{where}' is not a complete OME-Zarr image ({one_line(error)}): give '{where}/<array>'"
-        ) from error
-    axes = stacked_axes(names, array.shape) or (SAMPLE, *names[1:])
-    return array, f"{where.rstrip('/')}/{path}", axes

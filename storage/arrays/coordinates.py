@@ -35,6 +35,8 @@ BESIDE = "coordinates"
 _MOST, _CHUNK = 2**25, 2**16
 # Unit and reference date of times (CF conventions, section 4.4). The calendars below agree from 1583 on.
 _SINCE = re.compile(r"(day|hour|minute|second)s? since (\d+)-(\d+)-(\d+)(?:[T ](\d+):(\d+)(?::(\d+)(?:\.0*)?)?)?")
+#: Units of times without a reference date.
+DURATIONS = ("ms", "millisecond", "s", "second", "min", "minute", "h", "hour")
 _SECONDS = {"day": 86400, "hour": 3600, "minute": 60, "second": 1}
 _CALENDARS = ("", "standard", "gregorian", "proleptic_gregorian")
 
@@ -48,6 +50,7 @@ class Coordinate:
     attributes: Mapping[str, str]
 
 
+_LONGITUDES = ("lon", "longitude", "nav_lon", "xlong")
 _LATITUDES = ("lat", "latitude", "nav_lat", "xlat")
 
 
@@ -55,6 +58,12 @@ def is_latitude(name: str, attributes: Mapping[str, Any]) -> bool:
     """Return whether a coordinate holds latitudes, by its name or its attributes (CF conventions, section 4.1)."""
     units = str(attributes.get("units", "")).lower()
     return name.lower() in _LATITUDES or attributes.get("standard_name") == "latitude" or units == "degrees_north"
+
+
+def is_longitude(name: str, attributes: Mapping[str, Any]) -> bool:
+    """Return whether a coordinate holds longitudes; see `is_latitude`."""
+    units = str(attributes.get("units", "")).lower()
+    return name.lower() in _LONGITUDES or attributes.get("standard_name") == "longitude" or units == "degrees_east"
 
 
 @dataclass(frozen=True, eq=False)
@@ -220,6 +229,8 @@ def joined(parts: Sequence[Coordinates | None]) -> Coordinates | None:
         if len(same) < len(known) or not alike:
             continue
         if first.dims[0] in found.dims:
+            if found.attributes.get(UNITS) in DURATIONS and len(same) > 1:
+                continue  # each file counts from its own beginning
             values = np.concatenate([one.values for one in same], found.dims.index(first.dims[0]))
             arrays[name] = replace(found, values=values)
         elif all(np.array_equal(one.values, found.values) for one in same):

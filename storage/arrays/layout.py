@@ -66,7 +66,7 @@ _ROWS, _ROWS_TINY = 512, 4096
 _SPATIAL = {0: (1, 1, 1), 1: (16384, 8192, 32768), 2: (64, 32, 128), 3: (32, 16, 64)}
 _SPATIAL_MORE = (16, 8, 32)
 
-_MOST_CHANNELS = 4
+MOST_CHANNELS = 4
 
 # Names of axes that are preferred as the sample axis, and names that never are the sample axis.
 _COUNTED_FIRST = ("t", "time", "z")
@@ -154,25 +154,48 @@ def named_axes(names: Sequence[object]) -> tuple[str, ...] | None:
     tuple of str or None
         None if two axes would have the same name, or one the name of the sample axis.
     """
-    axes = tuple(CHANNEL if str(name).lower() in _CHANNEL_NAMES else str(name) for name in names)
+    axes = tuple(CHANNEL if is_channel(str(name)) else str(name) for name in names)
     return axes if len({SAMPLE, *axes}) == 1 + len(axes) else None
 
 
 def stack_axes(axes: Sequence[str], sample_shape: Sequence[int]) -> tuple[str, ...]:
-    """Return the names of all axes of a stack, from the names of the axes of one sample.
+    """Return the names of all axes of a stack, from those of one sample or of all axes, with samples on the first.
 
     Raises
     ------
     DataError
         If there is not one distinct name for each axis.
     """
-    named = (SAMPLE, *map(str, axes))
+    given = tuple(map(str, axes))
+    own = given[1:] if len(given) == 1 + len(sample_shape) else given
+    last = tuple(CHANNEL if is_channel(name) else name for name in own[-1:])
+    named = (SAMPLE, *own[:-1], *last)
     if len(named) != 1 + len(sample_shape) or len(set(named)) != len(named):
         raise DataError(
             f"axes {tuple(axes)} do not match the sample shape {tuple(sample_shape)}: give one distinct name for each "
             f"axis"
         )
     return named
+
+
+def given_axes(axes: Sequence[str], shape: Sequence[int]) -> tuple[str, ...]:
+    """Return the names of all axes of an array, including ``"sample"``, from those given, such as ``"tczyx"``.
+
+    They are names of the axes of one sample, of all axes including ``"sample"``, or of all axes, from which
+    `stacked_axes` chooses the sample axis. An axis of channels is named ``"channel"``, unless the name occurs.
+    """
+    given = tuple(map(str, axes))
+    if SAMPLE not in given:
+        if len(given) == len(shape):
+            return stacked_axes(given, shape) or (SAMPLE, *given[1:])
+        given = (SAMPLE, *given)
+    channels = [name for name in given if is_channel(name)]
+    return tuple(CHANNEL if [name] == channels else name for name in given)
+
+
+def is_channel(name: str) -> bool:
+    """Return whether this is a usual name of an axis of channels."""
+    return name.lower() in _CHANNEL_NAMES
 
 
 def count_spatial(axes: Sequence[str]) -> int:
@@ -200,7 +223,7 @@ def axes_for(sample_shape: Sequence[int]) -> tuple[str, ...]:
     if n == 1:
         return ("feature",)
     tail: tuple[str, ...] = ()
-    if n >= 3 and sample_shape[-1] <= _MOST_CHANNELS:
+    if n >= 3 and sample_shape[-1] <= MOST_CHANNELS:
         n, tail = n - 1, (CHANNEL,)
     spatial = ("t", "z", "y", "x")[-n:] if n else ()
     return (*(f"axis_{i + 1}" for i in range(n - len(spatial))), *spatial, *tail)

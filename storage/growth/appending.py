@@ -56,7 +56,8 @@ class Appender:
     dtype : dtype
         Any integer, boolean or float type.
     axes : sequence of str, optional
-        Names of the axes of one sample. The default is `dpca.storage.arrays.layout.axes_for`.
+        Names of the axes of one sample, or of all axes, such as "tzyx": the stack then keeps the name of the first. The
+        default is `dpca.storage.arrays.layout.axes_for`.
     data_range : tuple of float, optional
         Lowest and highest possible value of a sample. The default is the range of the type for ``bool`` and ``uint8``,
         and the lowest and highest value found for other types.
@@ -118,6 +119,8 @@ class Appender:
         if chunk_samples is not None:
             chunk_samples = whole_number(chunk_samples, "chunk_samples", 1)
         self._axes = stack_axes(axes_for(self.sample_shape) if axes is None else axes, self.sample_shape)
+        first = axes[:1] if axes is not None and len(axes) > len(self.sample_shape) else self._axes[:1]
+        self._dims = (*map(str, first), *self._axes[1:])
         self._range = type_range(self.dtype) if data_range is None else checked_range(data_range)
         # The samples are in the memory of this process, so that they are written whole.
         found = choose_layout((_LONG, *self.sample_shape), self.dtype.itemsize, self._axes, part_bytes=None)
@@ -128,7 +131,7 @@ class Appender:
         self._n_waiting = 0
         self._settings = {"chunk_samples": rows, "parameters": dict(parameters or {})}
         try:
-            settings = [APPENDED, self.sample_shape, self.dtype.str, self._axes, self._range, self._settings]
+            settings = [APPENDED, self.sample_shape, self.dtype.str, self._dims, self._range, self._settings]
             fingerprint = fingerprint_of(STACK_KIND, STACK_VERSION, settings)
         except (TypeError, ValueError) as error:
             raise DataError(
@@ -257,7 +260,7 @@ class Appender:
     def _write(self) -> None:
         """Write the buffered samples as one shard, which is not committed yet."""
         shape = (self.n_committed + self._n_waiting, *self.sample_shape)
-        array = create_array(self._group, UNIT, shape, self.dtype, self._layout, self._axes)
+        array = create_array(self._group, UNIT, shape, self.dtype, self._layout, self._dims)
         if self._n_waiting:
             values = self._waiting[: self._n_waiting]
             write_shard(array, self.n_committed, values)

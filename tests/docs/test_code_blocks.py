@@ -32,6 +32,8 @@ NOT_RUN = {
     "dask scheduler": "runs until interrupted; tests/cli/test_given_cluster.py runs it",
     "dask worker": "runs on other machines; tests/cli/test_given_cluster.py runs it here",
     "dpca explore": "serves until interrupted; tests/explore/test_command.py runs it",
+    "pip install": "installs a viewer; tests/jobs/export/test_viewers.py reads an export by the loaders of viewers",
+    "napari": "opens a window",
     "dpca compress /shared/": "has the address of another machine",
     "dpca plan tb.zarr": "takes half a minute; tests/jobs/plans/test_job_plan.py plans less",
     "python pipelines/lsun_streaming.py": "needs LMDB files of LSUN; tests/pipelines/test_lsun_streaming.py runs it",
@@ -84,6 +86,13 @@ def _netcdf(path: Path) -> None:
         file["time"].attrs["units"] = "days since 2001-01-01"
 
 
+def _fields(path: Path) -> None:
+    values = smooth_images(20, (16, 24)).astype(np.float32)
+    fields = {"u": values / 100, "p": values * 400 + 50000}
+    data = {name: (("time", "y", "x"), field) for name, field in fields.items()}
+    xarray.Dataset(data, {"time": np.arange(20.0)}).to_netcdf(path, engine="scipy")
+
+
 def _masked(path: Path) -> None:
     values = smooth_images(48, (8, 12)).astype(np.float32)
     values[:, 2:5, 3:9] = np.nan
@@ -101,8 +110,9 @@ def _example(path: Path) -> None:
 
 def _zarr(path: Path) -> None:
     frames = smooth_images(12, (96, 192)).reshape(12, 2, 16, 24, 24)
-    array = zarr.create_group(path).create_array("0", shape=frames.shape, chunks=(1, 1, 8, 24, 24), dtype=frames.dtype)
-    array[:] = frames
+    image = {"axes": [{"name": axis} for axis in "tczyx"], "datasets": [{"path": "0"}]}
+    group = zarr.create_group(path, attributes={"ome": {"version": "0.5", "multiscales": [image]}})
+    group.create_array("0", data=frames, chunks=(1, 1, 8, 24, 24))
 
 
 #: Data that a page may use, by the word in its text, and the function that writes it.
@@ -113,11 +123,14 @@ MADE: dict[str, Callable[[Path], None]] = {
     "docs/examples/incoming/monday.tar ": lambda path: _example(path.with_name(path.name.strip())),
     '"stack.zarr"': lambda path: _stack(path.with_name("stack.zarr")),
     "volumes.npy": lambda path: _array(path, smooth_images(24, (64, 64)).reshape(24, 16, 16, 16)),
-    "stained.npy": lambda path: _array(path, np.repeat(smooth_images(24, (20, 20, 1)), 6, axis=-1)),
+    "stained.npy": lambda path: _array(path, smooth_images(240, (16, 16)).reshape(12, 2, 10, 16, 16)),
+    "movie.npy": lambda path: _array(path, smooth_images(30, (24, 32))),
+    "embryo.npy": lambda path: _array(path, smooth_images(1, (24, 32))[0] > 100),
     "plate.zarr": _zarr,
     "timelapse.tif": lambda path: tifffile.imwrite(path, smooth_images(30, (24, 24)).astype(np.uint16)),
     "air.nc": _netcdf,
     "sst.nc": _masked,
+    "fields.nc": _fields,
 }
 
 

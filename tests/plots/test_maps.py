@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import datetime
+import sys
 
 import cftime
 import numpy as np
@@ -73,3 +74,45 @@ def test_maps_alone_and_what_does_not_fit() -> None:
         mode_maps(MAPS[0])
     with pytest.raises(ValueError, match=r"\(4,.3\).*\(n,.2\)"):
         mode_maps(MAPS, np.zeros((4, 3)))
+
+
+def field(**coords: object) -> xarray.DataArray:
+    """Modes on latitudes from south to north, and longitudes."""
+    places = {"lat": ("lat", [-30.0, 0.0, 45.0]), "lon": ("lon", [0.0, 90.0, 180.0, 270.0])}
+    values = np.arange(24.0).reshape(2, 3, 4)
+    values[0, 1, 2] = np.nan
+    return xarray.DataArray(values, {**places, **coords}, ("mode", "lat", "lon"), attrs={"units": "K"})
+
+
+def test_maps_with_coordinates_are_at_their_place() -> None:
+    times = xarray.date_range("2000-01-30", periods=6, freq="MS", calendar="360_day", use_cftime=True)
+    series = xarray.DataArray(np.zeros((6, 2)), {"time": times}, ("time", "mode"))
+    for maps in (field(), field().transpose("lon", "mode", "lat"), field().isel(lat=slice(None, None, -1))):
+        figure = mode_maps(maps, series)
+        mesh = figure.axes[0].collections[0]
+        corners = mesh.get_coordinates()
+        np.testing.assert_allclose(corners[0, :, 0], [-45, 45, 135, 225, 315])
+        np.testing.assert_allclose(corners[:, 0, 1], [-45, -15, 22.5, 67.5])  # rows of unequal heights
+        np.testing.assert_array_equal(mesh.get_array().filled(-1), np.nan_to_num(field()[0].values, nan=-1))
+        assert pixels(figure).size
+        texts = {
+            text.get_text() for axes in figure.axes[:1] for text in axes.get_xticklabels() + axes.get_yticklabels()
+        }
+        assert {"0\N{DEGREE SIGN}", "90\N{DEGREE SIGN}E", "90\N{DEGREE SIGN}W"} <= texts
+        assert {"K"} <= {text.get_text() for text in figure.texts}
+        assert float(figure.axes[2].lines[1].get_xdata()[0]) == pytest.approx(2000 + 30 / 360)
+
+
+def test_projections_of_cartopy() -> None:
+    with pytest.raises(DataError, match="projection"):
+        mode_maps(MAPS, projection=1)
+    crs = pytest.importorskip("cartopy.crs")
+    figure = mode_maps(field(), projection=crs.Robinson(central_longitude=180))
+    assert isinstance(figure.axes[0].projection, crs.Robinson)
+    assert len(np.unique(pixels(figure).reshape(-1, pixels(figure).shape[-1]), axis=0)) > 20
+
+
+def test_a_projection_requires_cartopy(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "cartopy.crs", None)
+    with pytest.raises(DataError, match="cartopy"):
+        mode_maps(field(), projection=1)

@@ -12,7 +12,7 @@ import pytest
 from matplotlib.figure import Figure
 
 from dpca.plots.png import png
-from dpca.report import record
+from dpca.report import record, words
 from dpca.report.record import format_table, read_pictures, read_report, write_report
 from dpca.storage import disk
 from dpca.storage.errors import StoreError
@@ -348,3 +348,19 @@ def test_a_picture_that_was_changed_is_not_taken_over(tmp_path):
     (tmp_path / "worst.png").write_bytes(b"another one")
     with pytest.raises(StoreError, match=r"worst\.png.*folder"):
         read_pictures(tmp_path, besides="ssim_histogram")
+
+
+def test_an_error_bound_comes_first() -> None:
+    report = {"error_bound": 0.01, "max_error": 0.0099871, "max_error_name": "17", "psnr": 51.2, "mse": 1e-5}
+    report |= {"bytes_compressed": 10, "bytes_given": 100, "bytes_decoded": 100, "bytes_ratio": 10.0, "samples": 1}
+    report["goal"] = {"name": "max_relative_error", "value": 0.001}
+    first, second = words.highlights(report)[:2]
+    assert (first.value, first.label, first.note) == ("0.009987", "largest error", "promised at most 0.01")
+    assert second.label == "size"
+    assert words.summary(report)[:2] == [
+        ("promised error, largest", "0.01 (0.001 of the data range)"),
+        ("reached error, largest", "0.009987 (sample 17)"),
+    ]
+    assert words.result(report) == "10.0 times smaller than the input, largest error 0.009987, promised 0.01"
+    without = {key: value for key, value in report.items() if key != "error_bound"}
+    assert not any("largest" in label for label, _ in words.summary(without))

@@ -288,13 +288,21 @@ def opened(x: Any, key: str | None = None) -> Any:
         return DaskSource(*open_rows(x))
     if isinstance(x, str | os.PathLike):
         path = os.fspath(x)
-        return open_stack(f"{path}/{key}" if key else path) if is_zarr(path) else DaskSource(*open_rows(path, key))
+        return _opened_zarr(f"{path}/{key}" if key else path) if is_zarr(path) else DaskSource(*open_rows(path, key))
     if isinstance(x, da.Array) and isinstance(x._meta, np.ma.MaskedArray):
         raise DataError(
             f"a Dask array of {x.shape} is masked, and masked values are not supported: fill them first, "
             f"dask.array.ma.filled(x, value)"
         )
     return x
+
+
+def _opened_zarr(path: str) -> Any:
+    stack = open_stack(path, decoded=False)
+    if stack.moved:
+        return DaskSource(*open_rows(path))  # with samples first and channels last
+    cf.require_plain(path, stack.samples)
+    return stack
 
 
 def as_dense(x: Any, name: str = "X") -> Array:

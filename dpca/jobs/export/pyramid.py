@@ -30,7 +30,6 @@ from dpca.jobs.export.sample_files import SampleKind
 from dpca.jobs.scores.score_write import SHARD_COPIES, require_memory
 from dpca.kernels.algebra.types import Array, Region
 from dpca.storage.arrays.arrays import choose_codec, create_array, write_shard
-from dpca.storage.arrays.coordinates import UNITS
 from dpca.storage.arrays.layout import CHANNEL, SHARD_BYTES, Layout, box_shape, boxes_of
 from dpca.storage.arrays.reading import open_array, read_into
 
@@ -41,16 +40,6 @@ _SHARDS_WANTED = 16
 _CHUNK_VALUES = 2**18
 # Values of a smaller resolution that are computed at a time from those of the one before.
 _HALVED_AT_ONCE = 2**18
-# Units of time in OME-Zarr 0.5, by the abbreviations of CF.
-_TIMES = {
-    "s": "second",
-    "h": "hour",
-    "d": "day",
-    "days": "day",
-    "hours": "hour",
-    "minutes": "minute",
-    "seconds": "second",
-}
 _COLORS = {"red": "FF0000", "green": "00FF00", "blue": "0000FF"}
 
 
@@ -103,8 +92,8 @@ def ome_facts(kind: SampleKind, name: str, data_range: tuple[float, float] | Non
     """Return the attribute ``ome`` of the group."""
     channel = () if kind.channels is None else (1.0,)
     own = [axis for axis, name in enumerate(kind.axes) if name != CHANNEL]
-    steps, starts = zip(*(kind.spacing(axis)[:2] for axis in own), strict=True)
-    scale, start = (1.0, *channel, *steps), (0.0, *(0.0 for _ in channel), *starts)
+    (first, *steps), (origin, *starts) = zip(*(kind.spacing(axis)[:2] for axis in (-1, *own)), strict=True)
+    scale, start = (first, *channel, *steps), (origin, *(0.0 for _ in channel), *starts)
     datasets = []
     for number, level in enumerate(pyramid_levels(kind)):
         times = [2.0**halved for halved in (0, *level.halvings)]
@@ -122,8 +111,10 @@ def ome_facts(kind: SampleKind, name: str, data_range: tuple[float, float] | Non
         low, high = data_range
         window = {"min": low, "max": high, "start": low, "end": high}
         rgb = kind.channels == len(_COLORS)
-        colors = _COLORS if rgb else {str(number): "FFFFFF" for number in range(kind.channels or 1)}
-        channels = [{"label": n, "color": c, "window": window, "active": True} for n, c in colors.items()]
+        names = kind.channel_names or (_COLORS if rgb else [str(number) for number in range(kind.channels or 1)])
+        colors = list(_COLORS.values()) if rgb else ["FFFFFF"] * len(names)
+        named = zip(names, colors, strict=True)
+        channels = [{"label": name, "color": color, "window": window, "active": True} for name, color in named]
         facts["omero"] = {"channels": channels}
     return facts
 
@@ -134,9 +125,7 @@ def _names(kind: SampleKind, channel: str) -> tuple[str, ...]:
 
 def _axes(kind: SampleKind) -> list[dict[str, str]]:
     """Return the axes of the image, as OME-Zarr describes them. Samples are times, so that viewers have a slider."""
-    times = None if kind.along is None else kind.along.arrays.get(kind.along.dims[0])
-    unit = "" if times is None else times.attributes.get(UNITS, "")
-    unit = _TIMES.get(unit, unit if unit in _TIMES.values() else "")
+    unit = kind.spacing(-1)[2]
     found = [{"name": "t", "type": "time", **({"unit": unit} if unit else {})}]
     own = iter(axis for axis, name in enumerate(kind.axes) if name != CHANNEL)
     for name in _names(kind, "c"):

@@ -22,9 +22,24 @@ _LENGTHS = {
     "m": "meter",
     "mm": "millimeter",
     "um": "micrometer",
-    "µm": "micrometer",
+    "\N{MICRO SIGN}m": "micrometer",
+    "\N{GREEK SMALL LETTER MU}m": "micrometer",
+    "micron": "micrometer",
     "nm": "nanometer",
     "km": "kilometer",
+}
+# Units of time in OME-Zarr 0.5, by the abbreviations of CF.
+_TIMES = {
+    "ms": "millisecond",
+    "s": "second",
+    "sec": "second",
+    "min": "minute",
+    "h": "hour",
+    "d": "day",
+    "days": "day",
+    "hours": "hour",
+    "minutes": "minute",
+    "seconds": "second",
 }
 
 
@@ -72,14 +87,25 @@ class SampleKind:
         channels = "" if self.channels is None else f" with {self.channels} channels"
         return f"{' x '.join(map(str, self.spatial))} {self.dtype}{channels}"
 
+    @property
+    def channel_names(self) -> list[str] | None:
+        """Names of the channels; None if not known."""
+        found = None if self.along is None or self.channels is None else self.along.arrays.get(self.along.dims[-1])
+        return None if found is None or found.values.ndim != 1 else [str(name) for name in found.values.tolist()]
+
     def spacing(self, axis: int) -> tuple[float, float, str | None]:
-        """Return step, first coordinate and unit of OME-Zarr along an axis of a sample: 1, 0, None if not known."""
+        """Return step, first coordinate and unit of OME-Zarr along an axis of a sample: 1, 0, None if not known.
+
+        Axis -1 counts the samples.
+        """
         found = None if self.along is None else self.along.arrays.get(self.along.dims[axis + 1])
         if found is None or found.values.ndim != 1 or found.values.dtype.kind not in "iuf":
             return 1.0, 0.0, None
-        values = found.values.astype(np.float64)
+        values, known = found.values.astype(np.float64), _TIMES if axis < 0 else _LENGTHS
         steps, unit = np.diff(values), found.attributes.get(UNITS, "")
-        unit_name = _LENGTHS.get(unit, unit if unit in _LENGTHS.values() else None)
+        unit_name = known.get(unit, unit if unit in known.values() else None)
+        if axis < 0 and unit_name is None:  # dates, or anything else that is not a duration
+            return 1.0, 0.0, None
         if not len(steps) or steps[0] <= 0 or not np.allclose(steps, steps[0], rtol=1e-4):
             return 1.0, 0.0, unit_name
         return float(np.mean(steps)), float(values[0]), unit_name
@@ -127,9 +153,11 @@ def tiff_options(kind: SampleKind, first: str) -> dict[str, Any]:
 
 
 def _described(kind: SampleKind) -> dict[str, Any]:
-    """Return the spacing of pixels for the description of a TIFF file."""
+    """Return spacing and units of pixels and the names of channels for the description of a TIFF file."""
     found = {f"spacing_{axis}": kind.spacing(i) for i, axis in enumerate(kind.axes) if axis != CHANNEL}
-    return {name: step for name, (step, _, unit) in found.items() if step != 1 or unit}
+    steps = {name: step for name, (step, _, unit) in found.items() if step != 1 or unit}
+    units = {name.replace("spacing", "unit"): unit for name, (_, _, unit) in found.items() if unit}
+    return {**steps, **units, **({"channels": kind.channel_names} if kind.channel_names else {})}
 
 
 def nifti_header(kind: SampleKind, n_samples: tuple[int, ...]) -> bytes:

@@ -9,6 +9,7 @@ from __future__ import annotations
 import math
 import os
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -16,11 +17,13 @@ import numpy as np
 
 from dpca.jobs.export.sample_files import SampleKind, nifti_header, tiff_options
 from dpca.kernels.algebra.types import Region
-from dpca.storage.arrays.coordinates import BESIDE, Coordinates, fixed_width
+from dpca.storage.arrays.coordinates import BESIDE, Coordinate, Coordinates, fixed_width
 from dpca.storage.arrays.layout import SAMPLE
 from dpca.storage.readers.base import require
 
 Lead = tuple[int, ...]
+# Names of a first axis that counts times.
+_STEPS = ("t", "time", "step")
 # The name that netCDF gives a dimension without coordinates (netCDF-4 format specification, "Dimensions").
 _NO_COORDINATE = "This is a netCDF dimension but not a netCDF variable.{:10d}"
 
@@ -58,6 +61,10 @@ def begin_netcdf(path: Path, lead: Lead, kind: SampleKind, names: Sequence[str],
     """
     h5py: Any = require("h5py", "hdf5", "a netCDF file")
     known = along or Coordinates((SAMPLE, *kind.axes), {}, {})
+    first, numbered = known.dims[0], all(text.isdecimal() for text in names)
+    if numbered and lead and first not in known.arrays:
+        numbers = Coordinate((first,), np.array([int(text) for text in names]), {})
+        known = replace(known, arrays={**known.arrays, first: numbers})
     name = "name" if "name" not in (*known.arrays, *known.dims) else "sample_name"
     with h5py.File(path, "w", track_order=True) as file:
         scales = []
@@ -67,24 +74,28 @@ def begin_netcdf(path: Path, lead: Lead, kind: SampleKind, names: Sequence[str],
                 scale = file.create_dataset(dim, (length,), ">f4")
                 scale.make_scale(_NO_COORDINATE.format(length))
             else:
-                scale = _with_values(h5py, file, dim, own.values, own.attributes)
+                # Readers of VTK find the times by this attribute.
+                told = {"axis": "T"} if number == 0 and dim.lower() in _STEPS else {}
+                scale = _with_values(h5py, file, dim, own.values, {**told, **own.attributes})
                 scale.make_scale(dim)
             scale.attrs["_Netcdf4Dimid"] = np.int32(number)
             scales.append(scale)
-        beside = {key: one for key, one in known.arrays.items() if key not in known.dims}
+        beside: dict[str, Any] = {key: one for key, one in known.arrays.items() if key not in known.dims}
         for key, one in beside.items():
             made = _with_values(h5py, file, key, one.values, one.attributes)
             for axis, dim in enumerate(one.dims):
                 made.dims[axis].attach_scale(scales[known.dims.index(dim)])
-        _with_values(h5py, file, name, np.array(list(names), object), {}).dims[0].attach_scale(scales[0])
+        if not numbered:  # numbers are in the coordinates, because readers of VTK crash at a variable of texts
+            _with_values(h5py, file, name, np.array(list(names), object), {}).dims[0].attach_scale(scales[0])
+            beside[name] = None
         # HDF5 assigns a place to the values of a contiguous variable when the first one is written.
         variable = "samples" if "samples" not in file else "values"
         values = file.create_dataset(variable, (*lead, *kind.shape), _stored(kind), track_order=True)
-        for key, text in {**known.attributes, BESIDE: " ".join([*beside, name])}.items():
-            values.attrs[key] = text
+        described = {**known.attributes, **({BESIDE: " ".join(beside)} if beside else {})}
+        _describe(h5py, values, described)
         for axis, scale in enumerate(scales):
             values.dims[axis].attach_scale(scale)
-        file.attrs["Conventions"] = "CF-1.8"
+        _describe(h5py, file, {"Conventions": "CF-1.8"})
         values[(0,) * values.ndim] = 0
         return int(values.id.get_offset())
 
@@ -95,9 +106,15 @@ def _with_values(h5py: Any, file: Any, name: str, values: Any, attributes: Mappi
     numbers = stored.kind in "iuf"
     made = file.create_dataset(name, values.shape, stored if numbers else h5py.string_dtype(), track_order=True)
     made[...] = values if numbers else np.array(fixed_width(values).tolist(), object)
-    for key, text in attributes.items():
-        made.attrs[key] = text
+    _describe(h5py, made, attributes)
     return made
+
+
+def _describe(h5py: Any, made: Any, attributes: Mapping[str, str]) -> None:
+    """Write attributes as characters, because readers of VTK find no texts of variable length."""
+    for key, text in attributes.items():
+        encoded = text.encode()
+        made.attrs.create(key, encoded, dtype=h5py.string_dtype("utf-8", max(1, len(encoded))))
 
 
 def create_file(

@@ -83,10 +83,12 @@ def write_job_report(
     stated = root_facts(group)
     small = stated["kind"] == COMPRESSED
     facts = {name: value for name, value in stated.items() if name in _OF_THE_JOB}
-    quality = {name: array_in(group, name)[...] for name in ("mse", "ssim") if name in group}
+    quality = {name: array_in(group, name)[...] for name in ("mse", "ssim", "max_error") if name in group}
     bounds = tuple(stated["data_range"])  # if the stack states no range, that of its values
     sizes = _sizes(given, stack, store, parts, small)
     numbers = {"mse_expected": model.expected_mse(bounds), **model.report_numbers()}
+    if "max_error" in stated:
+        facts["error_bound"] = stated["max_error"]
     if small:  # the store keeps fewer components than the model
         numbers = {name: value for name, value in numbers.items() if name in _OF_CELLS}
     report = {
@@ -183,6 +185,9 @@ def quality_numbers(names: Sequence[str] | Array, quality: Mapping[str, Array], 
         numbers |= dict(zip(("ssim_mean", "ssim_min", "ssim_min_name"), found, strict=True))
     elif ssim:
         numbers |= dict.fromkeys(("ssim_mean", "ssim_min", "ssim_min_name"))
+    if (errors := quality.get("max_error")) is not None:
+        worst = int(errors.argmax())
+        numbers |= {"max_error": float(errors[worst]), "max_error_name": str(names[worst])}
     return numbers
 
 

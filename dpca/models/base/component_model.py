@@ -73,7 +73,7 @@ class ComponentModel(Estimator):
             If xarray is not installed.
         """
         check_is_fitted(self)
-        return as_dataset(self, self._labels or Labels.of_shape(self.sample_shape_))
+        return as_dataset(self, self._labels or Labels.of_shape(self.sample_shape_, getattr(self, "axes", None)))
 
     def score(self, X: Any, y: Any = None) -> float:
         """Return the mean log-likelihood of samples under probabilistic PCA (Tipping & Bishop 1999). Higher is better.

@@ -17,7 +17,7 @@ from dpca.kernels.algebra.types import Array
 from dpca.models.base.callbacks import Callback, FitCallbacks, may_end_early
 from dpca.models.base.each_sample import EachSample
 from dpca.models.base.labelled import Labels, labelled_samples, labelled_scores, samples_for_model, samples_to_fit
-from dpca.models.base.parameters import check_parameters, given_parameters
+from dpca.models.base.parameters import also_called, check_parameters, given_parameters
 from dpca.models.base.passes import run_of_fit
 from dpca.models.base.samples import dense_samples
 from dpca.models.base.storable import Storable
@@ -97,6 +97,7 @@ class Estimator(ABC, EachSample, Storable, TransformerMixin, BaseEstimator):  # 
             If the parameters do not match the source.
         """
 
+    @also_called("dim", "sample_dim")
     def fit(
         self,
         X: Any,
@@ -120,6 +121,7 @@ class Estimator(ABC, EachSample, Storable, TransformerMixin, BaseEstimator):  # 
         y : ignored
         sample_dim : str or sequence of str, optional
             For a ``DataArray``: the sample dim, or several dims that together number the samples; default the first.
+            ``dim`` is the same, as in xeofs.
             The other dims are the axes of a sample, in their order, except that "channel" or "rgb" comes last.
         key : str, optional
             Name of the array in a file, a Zarr group or an ``xarray.Dataset``, required if there are several. The

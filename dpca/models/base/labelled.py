@@ -21,7 +21,7 @@ from dpca.kernels.algebra.types import Array
 from dpca.representation.base import Representation
 from dpca.storage.arrays.coordinates import Coordinates, coordinates_in
 from dpca.storage.arrays.labelled import as_coords, called, coordinates_of, is_labelled, labelled_array, leading_dims
-from dpca.storage.arrays.layout import CHANNEL, SAMPLE, axes_for, named_axes
+from dpca.storage.arrays.layout import CHANNEL, SAMPLE, axes_for, named_axes, stack_axes
 from dpca.storage.errors import DataError
 from dpca.storage.readers.base import require
 
@@ -62,9 +62,9 @@ class Labels:
         return cls(x.dims, tuple(dims), _coords_along(x, dims), x.name, dict(x.attrs))
 
     @classmethod
-    def of_shape(cls, sample_shape: Sequence[int]) -> Labels:
-        """Return the default labels of samples of this shape."""
-        axes = axes_for(sample_shape)
+    def of_shape(cls, sample_shape: Sequence[int], given: Sequence[str] | None = None) -> Labels:
+        """Return labels without coordinates for samples of this shape: the ``given`` names, or default ones."""
+        axes = stack_axes(given, sample_shape)[1:] if given else axes_for(sample_shape)
         return cls(axes, axes, None, None, {})
 
     @classmethod

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
+from functools import wraps
 from inspect import signature
-from typing import Any
+from typing import Any, TypeVar, cast
 
 import numpy as np
 from numpy.typing import DTypeLike
@@ -18,6 +19,25 @@ from dpca.storage.arrays.layout import CHANNEL, count_spatial
 from dpca.storage.errors import DataError
 from dpca.storage.given_numbers import whole_number
 from dpca.storage.remote.memory import usable_bytes
+
+F = TypeVar("F", bound=Callable[..., Any])
+
+
+def also_called(other: str, name: str) -> Callable[[F], F]:
+    """Return a decorator of methods: ``other`` is a second name of their argument ``name``, as another library has."""
+
+    def decorate(method: F) -> F:
+        @wraps(method)
+        def call(*given: Any, **named: Any) -> Any:
+            if other in named:
+                if named.get(name) is not None:
+                    raise DataError(f"{other} and {name} are two names of one argument: give one of them")
+                named[name] = named.pop(other)
+            return method(*given, **named)
+
+        return cast("F", call)
+
+    return decorate
 
 
 def check_parameters(model: Any) -> None:

@@ -76,7 +76,7 @@ class BandPCA(BandParameters, PartitionedPCA):
     def _partition(self, source: Source, axes: Sequence[str] | None, run: Run) -> Bands:
         check_parameters(self)
         shape = tuple(source.shape[1:])
-        together = shape[-1] if self.keep_channels and (axes or axes_for(shape))[-1] == CHANNEL else 1
+        together = shape[-1] if self.keep_channels and self._named(axes, source.shape)[-1] == CHANNEL else 1
         size = min(int(self.band_size), math.prod(shape))
         rng = np.random.default_rng(self._seed())
         try:

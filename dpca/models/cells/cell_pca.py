@@ -19,7 +19,7 @@ from dpca.partition.base import Partition
 from dpca.partition.cells import CellGrid
 from dpca.partition.lapped import LappedGrid
 from dpca.partition.shared import SharedGrid
-from dpca.storage.arrays.layout import axes_for
+from dpca.storage.arrays.layout import CHANNEL, MOST_CHANNELS, axes_for, count_spatial, is_channel
 from dpca.storage.errors import DataError
 from dpca.storage.run import Run
 
@@ -89,11 +89,32 @@ class CellPCA(CellParameters, PartitionedPCA):
     def _partition(self, source: Source, axes: Sequence[str] | None, run: Run) -> CellGrid:
         check_parameters(self)
         sample_shape, overlap = tuple(source.shape[1:]), self.overlap
-        cell = self.cell_shape_for(axes or axes_for(sample_shape))
+        cell = self._cell_of(self._named(axes, source.shape), sample_shape)
         try:
             return LappedGrid(sample_shape, cell, int(overlap)) if overlap else CellGrid(sample_shape, cell)
         except ValueError as error:
             raise DataError(str(error)) from error
+
+    def _cell_of(self, axes: Sequence[str], shape: tuple[int, ...]) -> tuple[int, ...]:
+        """Return the cell lengths along the first axes. Along an axis of channels before these, a cell has its length.
+
+        Raises
+        ------
+        DataError
+            If there are too few lengths, and the remaining axes are not channels.
+        """
+        at = next((i for i, name in enumerate(axes[:-1]) if is_channel(name)), None)
+        spatial = [name for i, name in enumerate(axes) if i != at]
+        cell = self.cell_shape_for(spatial)
+        if at is not None and len(cell) == count_spatial(spatial):
+            return (*cell[:at], shape[at], *cell[at:])
+        rest = zip(axes[len(cell) :], shape[len(cell) :], strict=True)
+        if any(length > MOST_CHANNELS and name != CHANNEL for name, length in rest):
+            raise DataError(
+                f"cell_shape is {self.cell_shape!r}, but samples of {shape} have the axes {', '.join(axes)}: give a "
+                f"length for each, or name the axis of channels, such as axes='tczyx'"
+            )
+        return cell
 
     def _folded(self, partition: CellGrid) -> Partition:
         return SharedGrid(partition) if self.shared else partition

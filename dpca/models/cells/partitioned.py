@@ -39,7 +39,7 @@ from dpca.representation.linear import LinearRepresentation
 from dpca.rules.base.keeping import pop_state
 from dpca.rules.base.rule import Rule
 from dpca.rules.base.state import State
-from dpca.storage.arrays.layout import axes_for, count_spatial
+from dpca.storage.arrays.layout import axes_for, count_spatial, stack_axes
 from dpca.storage.errors import DataError
 from dpca.storage.run import Run
 
@@ -66,6 +66,12 @@ class PartitionedPCA(PartitionParameters, ComponentModel):
     def _name_of(self, place: tuple[int, ...]) -> str:
         """Return the name of the partition at a position of the grid."""
 
+    def _named(self, axes: Sequence[str] | None, shape: tuple[int, ...]) -> tuple[str, ...]:
+        """Return the names of the axes of a sample: those in ``axes`` of this model, of the source, or by the shape."""
+        if self.axes is not None:
+            return stack_axes(self.axes, shape[1:])[1:]
+        return tuple(axes) if axes else axes_for(shape[1:])
+
     def _n_spatial(self, partition: Any, axes: Sequence[str]) -> int:
         """Return the number of spatial axes of a sample."""
         return count_spatial(axes)
@@ -87,7 +93,7 @@ class PartitionedPCA(PartitionParameters, ComponentModel):
         partition = self._partition(source, axes, run)
         check = None
         if choice.is_target:
-            n_spatial = self._n_spatial(partition, axes or axes_for(source.shape[1:]))
+            n_spatial = self._n_spatial(partition, self._named(axes, source.shape))
             check = check_for(choice, whole, left_out, n_spatial, self._random(1), run.memory)
         value_range = value_range_for(choice, self.data_range, stack, lambda: spanned_range(whole, run))
         validation = Validation(value_range, check, left_out)

@@ -13,7 +13,7 @@ from dpca.kernels.algebra.types import Array
 from dpca.models.base.callbacks import Callback, FitCallbacks, may_end_early
 from dpca.models.base.docs import documented
 from dpca.models.base.linear_model import LinearModel
-from dpca.models.base.parameters import check_parameters
+from dpca.models.base.parameters import also_called, check_parameters
 from dpca.models.base.passes import run_of_fit
 from dpca.models.eof import significance
 from dpca.models.eof.anomalies import AnomalySource, projected
@@ -32,8 +32,11 @@ from dpca.parameters.eof import STREAMING, EOFParameters
 from dpca.storage.arrays.labelled import is_labelled
 from dpca.storage.errors import DataError
 from dpca.storage.given_numbers import whole_number
+from dpca.storage.readers.base import require
 from dpca.storage.run import Run
 
+#: What results are, in their metadata.
+EOFS, PCS = "empirical orthogonal functions", "principal components"
 # Size of a batch of anomalies in bytes and in samples: fewer are inefficient, more only take memory.
 _BATCH_BYTES, _FEWEST_ROWS, _BATCH_ROWS = 2**25, 100, 1024
 
@@ -52,7 +55,7 @@ class EOF(EOFParameters, StoredEOF, BaseEstimator):  # type: ignore[misc]
 
     Attributes
     ----------
-    explained_variance_, explained_variance_ratio_ : array (n_modes,), float64
+    explained_variance_, explained_variance_ratio_ : xarray.DataArray (mode,), or array, float64
         Eigenvalues of the covariance of the weighted anomalies (divisor n - 1); the same by the total variance.
     total_variance_ : float
     captured_bound_ : float
@@ -87,6 +90,7 @@ class EOF(EOFParameters, StoredEOF, BaseEstimator):  # type: ignore[misc]
 
     store_kind: ClassVar[str] = "eof"
 
+    @also_called("sample_dim", "dim")
     def fit(
         self,
         X: Any,
@@ -108,7 +112,8 @@ class EOF(EOFParameters, StoredEOF, BaseEstimator):  # type: ignore[misc]
             netCDF, Zarr or GRIB; or any input of `PCA.fit`.
         y : ignored
         dim, key : str, optional
-            The parameter ``dim`` once more, as in xeofs; the name of the variable, required if there are several.
+            The parameter ``dim`` once more, as in xeofs, or ``sample_dim``, as in other estimators; the name of the
+            variable, required if there are several.
         run : Run
             As in `StreamingPCA.fit`. Checkpoints require an integer ``random_state``.
         callback, max_seconds, max_samples
@@ -144,6 +149,16 @@ class EOF(EOFParameters, StoredEOF, BaseEstimator):  # type: ignore[misc]
             self._set_fitted(fitting.fitted(), given, calendar, n)
         return self
 
+    @property
+    def explained_variance_(self) -> Any:
+        """Variance of each mode, with the numbers of modes if the field had names."""
+        return self._given.by_mode(self.model_.explained_variance_, "explained_variance")
+
+    @property
+    def explained_variance_ratio_(self) -> Any:
+        """Share of the total variance of each mode, with the numbers of modes if the field had names."""
+        return self._given.by_mode(self.model_.explained_variance_ratio_, "explained_variance_ratio")
+
     def eofs(self, scaling: int = 0) -> Any:
         """Return the modes as maps (n_modes, *sample_shape), NaN at grid points without data.
 
@@ -162,7 +177,7 @@ class EOF(EOFParameters, StoredEOF, BaseEstimator):  # type: ignore[misc]
         scale = self._scale(scaling)
         modes = np.asarray(self.model_.components_)  # they may be on disk
         maps = self._anomalies.placed(modes * scale[:, None].astype(modes.dtype))
-        return on_grid(maps, self._given.labels, "eofs", self._attributes(scaling == 2))
+        return on_grid(maps, self._given.labels, "eofs", self._attributes(EOFS, scaling == 2))
 
     def pcs(self, scaling: int = 0) -> Any:
         """Return the principal component time series (n_samples, n_modes) of the fit. The first call reads the samples.
@@ -184,7 +199,7 @@ class EOF(EOFParameters, StoredEOF, BaseEstimator):  # type: ignore[misc]
             found = self._projected(self._given)
             self._pcs = np.asarray(found.compute() if isinstance(found, da.Array) else found)
         scaled = self._pcs * self._scale(scaling).astype(self._pcs.dtype)
-        return self._given.series(scaled, self._attributes(scaling == 0))
+        return self._given.series(scaled, self._attributes(PCS, scaling == 0))
 
     def project(self, X: Any, *, key: str | None = None) -> Any:
         """Return the scores (n_samples, n_modes) of any samples.
@@ -211,7 +226,7 @@ class EOF(EOFParameters, StoredEOF, BaseEstimator):  # type: ignore[misc]
         if given.source.shape[1:] != self.sample_shape_:
             raise DataError(f"samples have shape {given.source.shape[1:]}: give {self.sample_shape_}, as in the fit")
         self._calendar.check(given.along, self._given.along, always=True)
-        return given.series(self._projected(given), self._attributes(True))
+        return given.series(self._projected(given), self._attributes(PCS, True))
 
     def reconstruct(self, pcs: Any = None, n_modes: int | None = None) -> Any:
         """Return the reconstruction of the field from PC time series, in its units, NaN at grid points without data.
@@ -247,6 +262,33 @@ class EOF(EOFParameters, StoredEOF, BaseEstimator):  # type: ignore[misc]
         found = found.rename({MODE: self._given.dim}).assign_coords(pcs.drop_vars(MODE, errors="ignore").coords)
         return found.transpose(*labels.order) if {*found.dims} == {*labels.order} else found
 
+    def to_xarray(self, scaling: int = 0) -> Any:
+        """Return maps, time series and variances as an ``xarray.Dataset``, which ``to_netcdf`` writes to a file.
+
+        Parameters
+        ----------
+        scaling : int
+            Of the time series, as in `pcs`. The maps are those that give the field with them.
+
+        Returns
+        -------
+        xarray.Dataset
+            "eofs", "pcs", "explained_variance" and "explained_variance_ratio".
+
+        Raises
+        ------
+        DataError
+            If the dims of the field had no names, or xarray is not installed.
+        """
+        check_is_fitted(self, "model_")
+        xarray = require("xarray", "xarray", "a field with names")
+        if self._given.labels is None:
+            raise DataError("the field had no names of dims: fit an xarray.DataArray")
+        pcs = self.pcs(scaling)
+        maps = self.eofs({0: 0, 1: 2, 2: 1}[scaling])
+        variances = (self.explained_variance_, self.explained_variance_ratio_)
+        return xarray.merge([maps, pcs, *variances], combine_attrs="drop")
+
     def rotate(
         self, method: str = "varimax", n_modes: int | None = None, *, kaiser: bool = True, power: int = 4
     ) -> RotatedEOF:
@@ -261,20 +303,21 @@ class EOF(EOFParameters, StoredEOF, BaseEstimator):  # type: ignore[misc]
         reads the data once for `pcs`.
         """
         check_is_fitted(self, "model_")
-        return significance.north_test(
-            self.explained_variance_, self.n_samples_seen_, self._used_pcs() if n_eff else None
-        )
+        pcs = self._used_pcs() if n_eff else None
+        found = significance.north_test(self.model_.explained_variance_, self.n_samples_seen_, pcs)
+        return self._given.table(found)
 
     def rule_n(self, *, n_trials: int = 1000, level: float = 0.95) -> Any:
         """Return which modes explain more variance than noise does; see `dpca.models.eof.significance.rule_n`."""
         check_is_fitted(self, "model_")
-        shares, sizes = self.explained_variance_ratio_, (self.n_samples_seen_, self.n_places_)
-        return significance.rule_n(shares, *sizes, n_trials, level, self._seed())
+        shares, sizes = self.model_.explained_variance_ratio_, (self.n_samples_seen_, self.n_places_)
+        return self._given.table(significance.rule_n(shares, *sizes, n_trials, level, self._seed()))
 
     def bootstrap(self, *, n_trials: int = 1000, level: float = 0.95, block_length: int = 1) -> Any:
         """Return the variation of the modes under resampling; see `dpca.models.eof.significance.bootstrap`."""
         check_is_fitted(self, "model_")
-        return significance.bootstrap(self._used_pcs(), n_trials, level, block_length, self._seed())
+        found = significance.bootstrap(self._used_pcs(), n_trials, level, block_length, self._seed())
+        return self._given.table(found)
 
     # -- internals
 
@@ -283,8 +326,6 @@ class EOF(EOFParameters, StoredEOF, BaseEstimator):  # type: ignore[misc]
     ) -> None:
         self.model_, self._anomalies, self._expected = found.model, found.anomalies, found.expected
         self._given, self._calendar, self._n_given, self._pcs = given, calendar, n, pcs
-        self.explained_variance_ = found.model.explained_variance_
-        self.explained_variance_ratio_ = found.model.explained_variance_ratio_
         self.total_variance_, self.captured_bound_ = found.model.total_variance_, found.model.captured_bound_
         self.n_samples_seen_, self.n_places_ = found.n_used, len(found.anomalies.places)
         self.sample_shape_ = found.anomalies.sample_shape
@@ -318,13 +359,20 @@ class EOF(EOFParameters, StoredEOF, BaseEstimator):  # type: ignore[misc]
         return self.model_._seed()
 
     def _scale(self, scaling: int) -> Array:
-        return scale_of(self.explained_variance_, scaling)
+        return scale_of(self.model_.explained_variance_, scaling)
 
-    def _attributes(self, in_units: bool) -> dict[str, Any]:
-        """Return the metadata attributes of the field, with its units if the values have these units."""
-        known = {} if self._given.labels is None else self._given.labels.attrs
-        keeps = in_units and not self.standardize
-        return {name: value for name, value in known.items() if name != "units" or keeps}
+    def _attributes(self, what: str, in_units: bool) -> dict[str, Any]:
+        """Return metadata attributes of results: what they are, and the units of the field if they have these.
+
+        Others, such as a standard name or a valid range, are true of the field only.
+        """
+        labels = self._given.labels
+        if labels is None:
+            return {}
+        name = labels.attrs.get("long_name", labels.name)
+        keeps = in_units and not self.standardize and (self.weights is None or isinstance(self.weights, str))
+        units = {"units": labels.attrs["units"]} if keeps and "units" in labels.attrs else {}
+        return {"long_name": f"{what} of {name}" if name else what, **units}
 
     def _projected(self, given: Field) -> Any:
         source, n = given.source, given.source.shape[0]

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import copy
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from typing import Any
 
 import numpy as np
@@ -38,6 +38,22 @@ class FieldNames:
     labelled: Labelled | None
     along: Any
     dim: str
+
+    def by_mode(self, values: Array, name: str) -> Any:
+        """Return numbers of modes (k,), as a ``DataArray`` if the dims of samples have names."""
+        if self.labels is None:
+            return values
+        import xarray  # only samples with names require it
+
+        return xarray.DataArray(values, {MODE: np.arange(1, len(values) + 1)}, (MODE,), name)
+
+    def table(self, found: Any) -> Any:
+        """Return the fields of a dataclass, arrays (k,), as a ``Dataset`` if the dims of samples have names."""
+        if self.labels is None:
+            return found
+        import xarray  # only samples with names require it
+
+        return xarray.Dataset({one.name: self.by_mode(getattr(found, one.name), one.name) for one in fields(found)})
 
     def series(self, values: Any, attrs: Any = None) -> Any:
         """Return PC time series (n, k), as a ``DataArray`` if the dims of samples have names."""

@@ -16,6 +16,8 @@ from dpca.storage.errors import DataError
 from dpca.storage.given_numbers import whole_number
 
 ROTATIONS = ("varimax", "promax")
+# The scaling of maps with the units of the field.
+_IN_UNITS = 2
 _MOST_TURNS, _TOLERANCE = 1000, 1e-8
 
 
@@ -25,7 +27,7 @@ class RotatedEOF:
 
     Attributes
     ----------
-    explained_variance_, explained_variance_ratio_ : array (k,), float64
+    explained_variance_, explained_variance_ratio_ : xarray.DataArray (mode,), or array, float64
         Variance of each rotated mode, descending: the sum of its squared loadings. After "promax" their sum differs
         from that of the modes.
     rotation_ : array (k, k), float64
@@ -38,15 +40,15 @@ class RotatedEOF:
     loadings: Array = field(repr=False)
     rotation_: Array
     correlation_: Array
-    explained_variance_: Array
-    explained_variance_ratio_: Array
+    explained_variance_: Any
+    explained_variance_ratio_: Any
 
     def eofs(self, scaling: int = 0) -> Any:
         """Return the rotated modes as maps (k, *sample_shape); scaling as in `EOF.eofs`."""
         eof = self.eof
-        maps = self.loadings / np.sqrt(self.explained_variance_) * self._scale(scaling)
-        dtype = eof.model_.components_.dtype
-        return on_grid(eof._anomalies.placed(maps.T.astype(dtype)), eof._given.labels, "eofs")
+        maps = self.loadings / np.sqrt(self._variances) * self._scale(scaling)
+        dtype, attrs = eof.model_.components_.dtype, eof._attributes("rotated modes", scaling == _IN_UNITS)
+        return on_grid(eof._anomalies.placed(maps.T.astype(dtype)), eof._given.labels, "eofs", attrs)
 
     def pcs(self, scaling: int = 0) -> Any:
         """Return the time series (n_samples, k) of the samples of the fit; scaling as in `EOF.pcs`."""
@@ -58,15 +60,22 @@ class RotatedEOF:
 
     def _turned(self, pcs: Any, scaling: int) -> Any:
         k = len(self.explained_variance_)
-        root = np.sqrt(self.eof.explained_variance_[:k])
+        root = np.sqrt(self.eof.model_.explained_variance_[:k])
         # For loadings L R, the time series of variance 1 are those of L times the inverse of R^T.
         turn = np.linalg.inv(self.rotation_).T / root[:, None]
-        turn = turn * np.sqrt(self.explained_variance_) * self._scale(scaling)
+        turn = turn * np.sqrt(self._variances) * self._scale(scaling)
         values = (pcs.data if is_labelled(pcs) else pcs)[:, :k] @ turn.astype(pcs.dtype)
-        return pcs.isel({MODE: slice(k)}).copy(data=values) if is_labelled(pcs) else values
+        if not is_labelled(pcs):
+            return values
+        attrs = self.eof._attributes("time series of rotated modes", scaling == 0)
+        return pcs.isel({MODE: slice(k)}).copy(data=values).assign_attrs(attrs)
+
+    @property
+    def _variances(self) -> Array:
+        return np.asarray(self.explained_variance_)
 
     def _scale(self, scaling: int) -> Array:
-        return scale_of(self.explained_variance_, scaling)
+        return scale_of(self._variances, scaling)
 
 
 def rotated(eof: Any, method: str, k: int, kaiser: bool, power: int) -> RotatedEOF:
@@ -98,7 +107,7 @@ def rotated(eof: Any, method: str, k: int, kaiser: bool, power: int) -> RotatedE
     """
     if method not in ROTATIONS:
         raise DataError(f"method is {method!r}: use one of {', '.join(ROTATIONS)}")
-    variances, power = eof.explained_variance_[:k], whole_number(power, "power", 1)
+    variances, power = eof.model_.explained_variance_[:k], whole_number(power, "power", 1)
     if len(variances) < k or k < 2:
         raise DataError(f"the number of modes to rotate is {k}: use 2 to {len(variances)}, the number of modes")
     if not variances[-1] > 0:
@@ -119,8 +128,9 @@ def rotated(eof: Any, method: str, k: int, kaiser: bool, power: int) -> RotatedE
     signs = np.sign(found[np.abs(found).argmax(axis=0), np.arange(k)])
     turn, found = (turn * signs)[:, order], (found * signs)[:, order]
     correlation = (correlation * np.outer(signs, signs))[np.ix_(order, order)]
-    share = squares[order] / eof.total_variance_
-    return RotatedEOF(eof, found, turn, correlation, squares[order], share)
+    share, by_mode = squares[order] / eof.total_variance_, eof._given.by_mode
+    variance, ratio = by_mode(squares[order], "explained_variance"), by_mode(share, "explained_variance_ratio")
+    return RotatedEOF(eof, found, turn, correlation, variance, ratio)
 
 
 def varimax(loadings: Array, *, kaiser: bool = True) -> Array:

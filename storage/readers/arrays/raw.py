@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 
 from dpca.storage import cf
 from dpca.storage.arrays.coordinates import Coordinates
-from dpca.storage.arrays.layout import CHANNEL, PREFERRED, SAMPLE, Region
+from dpca.storage.arrays.layout import CHANNEL, PREFERRED, SAMPLE, Region, given_axes
 from dpca.storage.disk import file_bytes
 from dpca.storage.errors import DataError
 from dpca.storage.readers.base import Numbered, Reader, digest, digest_file, runs, stack_dtype
@@ -43,8 +43,7 @@ class ArrayReader(Reader):
     dtype : dtype
         Type of the stored values, in any byte order.
     axes : sequence of str, optional
-        Names of the axes of one sample, or of all axes including ``"sample"`` if it is not the first. The default is
-        the names in the coordinates.
+        Names as `dpca.storage.arrays.layout.given_axes` requires. The default is the names in the coordinates.
     coordinates : Coordinates, optional
         Coordinates of the whole array.
     coding : dpca.storage.cf.Coding, optional
@@ -76,9 +75,7 @@ class ArrayReader(Reader):
             raise DataError(f"'{name}' has the shape {shape}: give an array with a sample axis and at least one more")
         if axes is None and coordinates is not None:
             axes = coordinates.sample_axes
-        named = tuple(axes or ())
-        if axes is not None and SAMPLE not in named:
-            named = (SAMPLE, *named)
+        named = () if axes is None else given_axes(axes, shape)
         if axes is not None and (len(named) != len(shape) or len(set(named)) != len(named)):
             raise DataError(
                 f"axes {tuple(axes)} do not name the axes of '{name}', shape {shape}: give one name for each axis of a "

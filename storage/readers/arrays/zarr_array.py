@@ -62,7 +62,8 @@ class ZarrReader(ArrayReader):
             coding = cf.coding_of_zarr(self.stack.samples, f"'{where}'")
             name = os.path.basename(self.stack.path.rstrip("/"))
             shape, self._kept = self.stack.shape, (True,) * self.stack.samples.ndim
-            if self.stack.moved:  # axes of length 1 are removed, as for TIFF
+            self._moved = self.stack.moved and axes is None
+            if self._moved:  # axes of length 1 are removed, as for TIFF
                 named = list(zip(self.stack.axes, shape, strict=True))
                 self._kept = tuple(n > 1 or axis in (SAMPLE, "y", "x") for axis, n in named)
                 axes, shape = tuple(compress(self.stack.axes, self._kept)), tuple(compress(shape, self._kept))
@@ -87,13 +88,13 @@ class ZarrReader(ArrayReader):
     @cached_property
     def coordinates(self) -> Coordinates | None:  # type: ignore[override]
         """Coordinates along the axes, from the group of the array."""
-        found = self.stack.coordinates
+        found = (self.stack.ome and self.stack.ome.kept(self._kept)) or self.stack.coordinates
         return found and found.arranged(self.order, self.axes or ())
 
     @property
     def decodes(self) -> bool:
         """Whether values must be decoded or axes reordered, so that the array must be ingested."""
-        return self._coding is not None or self.stack.moved
+        return self._coding is not None or self._moved or not self.in_order
 
     def __len__(self) -> int:
         return len(self._names)  # `names` would read all names

@@ -17,6 +17,7 @@ from xml.etree import ElementTree
 import numpy as np
 from numpy.typing import NDArray
 
+from dpca.storage.arrays.coordinates import Coordinates
 from dpca.storage.arrays.layout import stacked_axes
 from dpca.storage.errors import DataError, one_line
 from dpca.storage.images import MAX_PIXELS
@@ -25,6 +26,7 @@ from dpca.storage.readers.arrays.raw import ArrayReader, Raw, RawReader
 from dpca.storage.readers.base import Reader, source_errors, within_memory
 from dpca.storage.readers.format import FileHead, Format
 from dpca.storage.readers.images.folder import FilesReader
+from dpca.storage.readers.images.tiff_units import along_pages
 
 if TYPE_CHECKING:
     from tifffile import TiffFile, TiffPageSeries
@@ -46,7 +48,7 @@ class TiffReader(ArrayReader):
     ----------
     path : str
         The file.
-    shape, dtype, axes :
+    shape, dtype, axes, coordinates :
         Of all pages together, see `ArrayReader`.
     n_pages : int
         Number of pages.
@@ -60,9 +62,15 @@ class TiffReader(ArrayReader):
     kind = "tiff"
 
     def __init__(
-        self, path: str, shape: tuple[int, ...], dtype: np.dtype[Any], axes: Sequence[str], n_pages: int
+        self,
+        path: str,
+        shape: tuple[int, ...],
+        dtype: np.dtype[Any],
+        axes: Sequence[str],
+        coordinates: Coordinates | None,
+        n_pages: int,
     ) -> None:
-        super().__init__(os.path.basename(path), shape, dtype, axes)
+        super().__init__(os.path.basename(path), shape, dtype, axes, coordinates)
         self._path = path
         n_axes = next(n for n in range(len(shape) + 1) if prod(shape[:n]) == n_pages)
         if self.order[0] >= n_axes:
@@ -104,11 +112,11 @@ def open_tiff(path: str, axes: Sequence[str] | None = None) -> Reader | None:
         _check_series(file, series, name)
         shape, dtype, offset = tuple(map(int, series.shape)), np.dtype(series.dtype), series.dataoffset
         n_pages = len(series.pages)
-        stored = dtype.newbyteorder(file.byteorder).str
+        stored, along = dtype.newbyteorder(file.byteorder).str, along_pages(file, series.axes, shape)
     if offset is not None:
         raw = Raw(path, int(offset), shape, stored)
-        return RawReader(raw, name, axes or named, kind="tiff", end=raw.end)
-    return TiffReader(path, shape, dtype, axes or named, n_pages)
+        return RawReader(raw, name, axes or named, along, kind="tiff", end=raw.end)
+    return TiffReader(path, shape, dtype, axes or named, along, n_pages)
 
 
 @contextmanager

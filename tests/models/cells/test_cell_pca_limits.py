@@ -176,10 +176,9 @@ def test_the_axes_of_a_stack_decide_what_is_spatial(tmp_path: Path) -> None:
     assert CellPCA(1, cell_shape=(4, 4, 6)).fit(path).grid_.grid_shape == (2, 3, 1)
 
 
-def test_channels_that_come_first_are_refused(tmp_path: Path) -> None:
+def test_channels_that_come_first_are_in_every_cell(tmp_path: Path) -> None:
     path = stack(tmp_path, np.zeros((5, 3, 8, 8), np.uint8), ("sample", "channel", "y", "x"))
-    with pytest.raises(DataError, match="channels"):
-        CellPCA(1, cell_shape=4).fit(path)
+    assert CellPCA(1, cell_shape=4).fit(path).grid_.grid_shape == (1, 2, 2)
 
 
 def test_it_runs_on_the_current_cluster_or_the_one_given_or_here(tmp_path: Path, cluster: Any) -> None:

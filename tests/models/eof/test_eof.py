@@ -65,8 +65,10 @@ def test_eigenvalues_maps_and_time_series(solver: str, close: float) -> None:
     assert list(maps["mode"]) == list(range(1, 11))
     xr.testing.assert_identical(maps["lat"], SST["lat"])
     xr.testing.assert_identical(pcs["time"], SST["time"])
-    assert maps.attrs == SST.attrs
-    assert eof.eofs().attrs == {"long_name": "sea surface temperature"}
+    names = {"long_name": "empirical orthogonal functions of sea surface temperature"}
+    assert maps.attrs == {**names, "units": "K"}
+    assert eof.eofs().attrs == names
+    assert eof.explained_variance_.dims == eof.explained_variance_ratio_.dims == ("mode",)
     xr.testing.assert_allclose(eof.project(SST), eof.pcs(), atol=1e-6)
     assert 1 - 1e-6 < eof.captured_bound_ <= 1
     assert eof.n_places_ == SEA.sum()

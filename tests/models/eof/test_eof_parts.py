@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any
 
 import dask.array as da
@@ -143,12 +144,87 @@ def test_no_more_modes_than_places_or_samples(solver: str) -> None:
     assert EOF(sea, solver=solver).fit(SST).eofs().sizes["mode"] == sea
 
 
-def test_standardized_fields_have_no_units() -> None:
-    names = {"long_name": SST.attrs["long_name"]}
-    standardized, plain = EOF(2, standardize=True).fit(SST), EOF(2).fit(SST)
-    assert standardized.pcs().attrs == standardized.eofs(2).attrs == names
-    assert plain.pcs().attrs == plain.eofs(2).attrs == SST.attrs
-    assert plain.pcs(1).attrs == plain.eofs(1).attrs == names
+def test_attributes_are_true_of_results() -> None:
+    field = SST.assign_attrs(standard_name="sea_surface_temperature", valid_min=270.0, cell_methods="time: mean")
+    what = "empirical orthogonal functions", "principal components"
+    maps, series = ({"long_name": f"{name} of sea surface temperature"} for name in what)
+    standardized, plain = EOF(2, standardize=True).fit(field), EOF(2).fit(field)
+    assert (standardized.eofs(2).attrs, standardized.pcs().attrs) == (maps, series)
+    assert (plain.eofs(2).attrs, plain.pcs().attrs) == (maps | {"units": "K"}, series | {"units": "K"})
+    assert (plain.eofs(1).attrs, plain.pcs(1).attrs) == (maps, series)
+    own = EOF(2, weights=np.full(SST.shape[1:], 2.0)).fit(field)  # weights may have units
+    assert (own.eofs(2).attrs, own.pcs().attrs) == (maps, series)
+    assert plain.reconstruct().attrs == field.attrs
+    turned = plain.rotate()
+    assert turned.eofs().attrs == {"long_name": "rotated modes of sea surface temperature"}
+    assert turned.pcs().attrs["long_name"] == "time series of rotated modes of sea surface temperature"
+
+
+def test_results_are_labelled_by_mode() -> None:
+    eof, plainly = (EOF(3, random_state=0).fit(given) for given in (SST, SST.values))
+    for name in ("explained_variance_", "explained_variance_ratio_"):
+        assert list(getattr(eof, name)["mode"]) == [1, 2, 3]
+        np.testing.assert_allclose(getattr(eof, name), getattr(plainly, name))
+        assert isinstance(getattr(plainly, name), np.ndarray)
+    for named, arrays in (
+        (eof.north_test(), plainly.north_test()),
+        (eof.rule_n(n_trials=20), plainly.rule_n(n_trials=20)),
+    ):
+        assert isinstance(named, xr.Dataset)
+        for name, values in vars(arrays).items():
+            assert named[name].dims == ("mode",)
+            np.testing.assert_allclose(named[name], values)
+    assert set(eof.bootstrap(n_trials=5).data_vars) == {"low", "high", "congruence", "least_congruence"}
+    assert eof.rotate().explained_variance_ratio_.dims == ("mode",)
+
+
+def test_dim_and_sample_dim_are_one() -> None:
+    plain = EOF(2).fit(SST)
+    for names in ({"dim": "time"}, {"sample_dim": "time"}):
+        np.testing.assert_array_equal(EOF(2).fit(SST, **names).eofs(), plain.eofs())
+    filled = SST.fillna(0).transpose("lat", "time", "lon")
+    expected = PCA(2).fit(filled, sample_dim="time").components_
+    np.testing.assert_array_equal(PCA(2).fit(filled, dim="time").components_, expected)
+    with pytest.raises(DataError, match="sample_dim"):
+        PCA(2).fit(filled, sample_dim="time", dim="time")
+    with pytest.raises(DataError, match="dim"):
+        EOF(2).fit(SST, sample_dim="lat")
+
+
+@pytest.mark.parametrize("scaling", [0, 1, 2])
+def test_a_data_set_in_a_netcdf_file(scaling: int, tmp_path: Path) -> None:
+    pytest.importorskip("netCDF4")
+    times = xr.date_range("1999-12-30", periods=len(SST), freq="MS", calendar="360_day", use_cftime=True)
+    field = SST.assign_coords(time=times)
+    eof = EOF(2, climatology="month", detrend=True, weights="coslat").fit(field)
+    eof.to_xarray(scaling).to_netcdf(tmp_path / "modes.nc")
+    decode = xr.coders.CFDatetimeCoder(use_cftime=True)
+    with xr.open_dataset(tmp_path / "modes.nc", decode_times=decode) as found:
+        assert found["time"].dt.calendar == "360_day"
+        np.testing.assert_array_equal(found["time"], times)
+        xr.testing.assert_allclose(found["explained_variance"], eof.explained_variance_)
+        anomalies = (found["pcs"] * found["eofs"]).sum("mode")
+    plain = (eof.pcs() * eof.eofs()).sum("mode")
+    np.testing.assert_allclose(anomalies.transpose(*plain.dims), plain, atol=1e-6)
+    with pytest.raises(DataError, match="DataArray"):
+        EOF(2).fit(SST.values).to_xarray()
+
+
+def test_a_calendar_of_360_days_from_fit_to_store(tmp_path: Path) -> None:
+    times = xr.date_range("2000-01-30", periods=len(SST), freq="10D", calendar="360_day", use_cftime=True)
+    field = SST.assign_coords(time=times)
+    eof = EOF(2, climatology="month", gaps="interpolate").fit(field)
+    months, values = np.array([time.month for time in times]), SST.values[:, SST.notnull().all("time").values]
+    assert set(months) == {*range(1, 13)}
+    assert (np.array([time.day for time in times]) == 30).sum() == len(SST) // 3  # also of February
+    means = np.stack([values[months == month].mean(0) for month in months])
+    expected = np.linalg.svd(values - means, compute_uv=False)[:2] ** 2 / (len(values) - 1)
+    np.testing.assert_allclose(eof.explained_variance_, expected, rtol=1e-5)
+    eof.pcs()
+    eof.save(tmp_path / "eof.zarr")
+    again = EOF.load(tmp_path / "eof.zarr")
+    xr.testing.assert_identical(again.pcs()["time"], eof.pcs()["time"])
+    xr.testing.assert_allclose(again.project(field), eof.pcs(), atol=1e-5)
 
 
 def test_rotated_shares_are_of_all_variance() -> None:

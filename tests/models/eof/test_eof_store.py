@@ -77,8 +77,8 @@ def test_it_comes_back_as_it_was(options: dict[str, Any], field: Any, other: Any
             same(ours.eofs(), theirs.eofs())
             same(ours.pcs(), theirs.pcs())
         for n_eff in (True, False):
-            for name, value in vars(eof.north_test(n_eff=n_eff)).items():
-                same(getattr(found.north_test(n_eff=n_eff), name), value)
+            for name in ("eigenvalue", "error", "n_eff", "separated"):
+                same(getattr(found.north_test(n_eff=n_eff), name), getattr(eof.north_test(n_eff=n_eff), name))
         for name, value in vars(eof).items():
             if name.endswith("_") and name != "model_":
                 same(getattr(found, name), value)

@@ -15,6 +15,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from PIL import Image
 
+from dpca.jobs import export_store
 from dpca.storage import ingest
 from dpca.storage.arrays.layout import stacked_axes
 from dpca.storage.errors import DataError
@@ -236,3 +237,52 @@ def test_frames_among_images_are_refused_by_name(tmp_path: Path) -> None:
     source = write_folder(tmp_path / "t", {"a.png": encoded(pixels(channels=1)), "b.tif": buffer.getvalue()})
     with pytest.raises(DataError, match=r"b\.tif.*frame.*glob"):
         ingest(source, tmp_path / "out.zarr")
+
+
+UNITS = {"axes": "TZCYX", "PhysicalSizeX": 0.65, "PhysicalSizeY": 0.5, "PhysicalSizeZ": 2, "TimeIncrement": 0.25}
+
+
+@pytest.mark.parametrize("way", ["plain", "deflated"])
+def test_spacing_times_and_names_of_channels_of_ome(way: str, tmp_path: Path) -> None:
+    metadata = UNITS | {"PhysicalSizeXUnit": "nm", "Channel": {"Name": ["DAPI", "GFP"]}}
+    tifffile.imwrite(tmp_path / "s.ome.tif", values(3, 4, 2, 8, 6), ome=True, metadata=metadata, **WAYS[way])
+    found = open_reader(tmp_path / "s.ome.tif").coordinates
+    assert found is not None
+    steps = {name: one.values[1] - one.values[0] for name, one in found.arrays.items() if name != "channel"}
+    assert steps == pytest.approx({"t": 0.25, "z": 2, "y": 0.5, "x": 0.65})
+    units = {name: one.attributes.get("units") for name, one in found.arrays.items()}
+    micro = "\N{MICRO SIGN}m"
+    assert units == {"t": "s", "z": micro, "y": micro, "x": "nm", "channel": None}
+    assert found.arrays["channel"].values.tolist() == ["DAPI", "GFP"]
+
+
+def test_spacing_of_imagej(tmp_path: Path) -> None:
+    metadata = {"axes": "TZYX", "spacing": 2.0, "unit": "um", "finterval": 0.5}
+    tifffile.imwrite(tmp_path / "s.tif", values(3, 4, 8, 6), imagej=True, resolution=(4, 2), metadata=metadata)
+    found = open_reader(tmp_path / "s.tif").coordinates
+    assert found is not None
+    steps = {name: (one.values[1], one.attributes["units"]) for name, one in found.arrays.items()}
+    assert steps == {"t": (0.5, "s"), "z": (2.0, "um"), "y": (0.5, "um"), "x": (0.25, "um")}
+    several = open_reader([tmp_path / "s.tif", tmp_path / "s.tif"]).coordinates
+    assert several is not None
+    assert "t" not in several.arrays  # it would count from 0 twice
+    assert several.arrays["x"].values[1] == 0.25
+
+
+def test_units_that_are_no_numbers_are_left_out(tmp_path: Path) -> None:
+    tifffile.imwrite(tmp_path / "s.tif", values(3, 8, 6), imagej=True, metadata={"spacing": "wide", "unit": "um"})
+    check(tmp_path / "s.tif", values(3, 8, 6))
+    assert open_reader(tmp_path / "s.tif").coordinates is None
+
+
+def test_exported_tiff_is_read_with_its_units(tmp_path: Path) -> None:
+    metadata = UNITS | {"Channel": {"Name": ["DAPI", "GFP"]}}
+    tifffile.imwrite(tmp_path / "s.ome.tif", values(3, 4, 2, 8, 6), ome=True, metadata=metadata)
+    stack = ingest(tmp_path / "s.ome.tif", tmp_path / "s.zarr")
+    export_store(stack.path, tmp_path / "again.tif")
+    found = open_reader(tmp_path / "again.tif").coordinates
+    assert found is not None
+    assert found.arrays["channel"].values.tolist() == ["DAPI", "GFP"]
+    steps = {name: one.values[1] for name, one in found.arrays.items() if name != "channel"}
+    assert steps == pytest.approx({"z": 2, "y": 0.5, "x": 0.65})
+    assert found.arrays["x"].attributes == {"units": "micrometer"}
