@@ -223,11 +223,9 @@ def denoise(options: argparse.Namespace) -> int:
     group = open_group(options.target)
     sigma, rank, removed = (array_in(group, name)[...] for name in ("sigma", "rank", "removed"))
     varies = sigma[sigma > 0]
-    noise = (
-        "no noise was found" if not varies.size else f"noise of standard deviation {np.median(varies):#.3g} (median)"
-    )
+    level = f"noise of standard deviation {np.median(varies):#.3g} (median)" if varies.size else "no noise"
     gain = root_facts(group).get("gain")
-    say(f"{noise}, {rank.mean():.1f} components a cell, {removed.mean():.1%} of the variance removed (mean)")
+    say(f"{level}, {rank.mean():.1f} components a cell, {removed.mean():.1%} of the variance removed (mean)")
     conclude(f"'{options.target}'" + ("" if gain is None else f", gain {gain:.5g}"), "explore", options.target)
     return 0
 

@@ -1,4 +1,4 @@
-"""`denoise_store` writes what `Denoiser` computes, for any chunks, memory and workers, and resumes to the same bytes."""
+"""`denoise_store` writes what `Denoiser` computes, for any chunks and memory, and resumes to the same bytes."""
 
 import importlib
 import shutil
@@ -134,7 +134,7 @@ def test_the_dtype_of_the_stack(tmp_path: Path) -> None:
 
 
 def test_a_value_that_is_not_finite(tmp_path: Path) -> None:
-    stack, x = made(tmp_path / "x.zarr")
+    made(tmp_path / "x.zarr")
     zarr.open_array(tmp_path / "x.zarr", mode="r+")[7, 3, 3] = np.nan
     with pytest.raises(DataError, match="7"):
         denoise_store(open_stack(tmp_path / "x.zarr"), tmp_path / "clean.zarr", Denoiser(8))
@@ -159,7 +159,7 @@ def test_volumes_of_other_programs_with_their_b_values(tmp_path: Path) -> None:
 
 
 def test_the_command(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    stack, x = made(tmp_path / "x.zarr")
+    x = made(tmp_path / "x.zarr")[1]
     target = tmp_path / "clean.zarr"
     command = ["denoise", str(tmp_path / "x.zarr"), str(target), "--cell", "8", "--workers", "1"]
     assert main([*command, "--dry-run"]) == 0

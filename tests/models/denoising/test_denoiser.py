@@ -54,9 +54,8 @@ def reference(x: Floats, cell: tuple[int, ...], scale: Floats | None, shrinkage:
         taper = 1 / (1 + rank)
         for axis, (a, b) in enumerate(box):
             at = np.arange(b - a) + 0.5
-            taper = taper * np.sqrt(np.minimum(at, b - a - at)).reshape(
-                [-1 if i == axis else 1 for i in range(len(box))]
-            )
+            along = [-1 if i == axis else 1 for i in range(len(box))]
+            taper = taper * np.sqrt(np.minimum(at, b - a - at)).reshape(along)
         lengths = taper.shape
         total[(slice(None), *place)] += taper * clean.reshape(n, *lengths)
         sums["weight"][place] += taper
