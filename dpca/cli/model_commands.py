@@ -7,13 +7,16 @@ import math
 import os
 from typing import TYPE_CHECKING
 
+import numpy as np
+
 from dpca.choices import GOALS
-from dpca.cli.arguments import reading_options
+from dpca.cli.arguments import given_options, reading_options
 from dpca.cli.jobs import given_input
 from dpca.cli.model_arguments import partitioned_model
 from dpca.cli.running import conclude, say
 from dpca.cli.served import request_of, served, stated
 from dpca.cli.work import run_of, shown_progress
+from dpca.parameters.denoising import DenoisingParameters
 from dpca.report.words import kept_components, times_smaller
 from dpca.storage import DataError, Stack, open_stack
 from dpca.storage.arrays.reading import array_in, open_group, root_facts
@@ -195,6 +198,35 @@ def reconstruct(options: argparse.Namespace) -> int:
     stack = open_stack(options.target)
     what = f"{stack.n_samples:,} samples of {' x '.join(map(str, stack.sample_shape))} {stack.dtype}"
     conclude(f"'{options.target}': {what}", "explore", options.target)
+    return 0
+
+
+def denoise(options: argparse.Namespace) -> int:
+    """``dpca denoise``."""
+    stack = _stack(options)
+    given = given_options(options, DenoisingParameters)
+    request = request_of(options, stack.fingerprint, stack.data_range)
+    if not options.dry_run and served(request, options.target) is not None:
+        _print_result(options.target, None)
+    else:
+        from dpca import Denoiser
+        from dpca.jobs import denoise_store
+
+        denoiser = Denoiser(**given)
+        with run_of(options) as run:
+            if options.dry_run:
+                plan = denoiser.plan(stack, run)
+                reads = plan.read_bytes / stack.nbytes + 1
+                say(f"{reads:.2f} reads of the stack, {plan.task_bytes / 1e6:,.0f} MB of memory for a task")
+                return 0
+            _print_result(options.target, denoise_store(stack, options.target, denoiser, run=run, request=request))
+    group = open_group(options.target)
+    sigma, rank, removed = (array_in(group, name)[...] for name in ("sigma", "rank", "removed"))
+    varies = sigma[sigma > 0]
+    level = f"noise of standard deviation {np.median(varies):#.3g} (median)" if varies.size else "no noise"
+    gain = root_facts(group).get("gain")
+    say(f"{level}, {rank.mean():.1f} components a cell, {removed.mean():.1%} of the variance removed (mean)")
+    conclude(f"'{options.target}'" + ("" if gain is None else f", gain {gain:.5g}"), "explore", options.target)
     return 0
 
 

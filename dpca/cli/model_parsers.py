@@ -12,13 +12,16 @@ from dpca.cli.arguments import (
     add_cluster_options,
     add_goals,
     add_overwrite,
+    add_parameters,
     add_range_option,
     add_source_options,
     option_type,
+    options_of,
     positive,
     sample_indices,
 )
 from dpca.cli.model_arguments import add_model_options
+from dpca.parameters.denoising import DenoisingParameters
 from dpca.parameters.kinds import whole
 
 _STACK = "stack store, or a Zarr array with samples on its first axis"
@@ -129,9 +132,22 @@ def add_model_commands(command: Callable[..., argparse.ArgumentParser]) -> None:
             help="read and use only the first K components of each cell, band or sample (default: all)",
         )
 
-    for sub in (fit, transform, encode):
+    denoise = command(
+        "denoise",
+        "model_commands:denoise",
+        "remove noise from a stack of images or volumes by local PCA, with maps of the noise",
+        "dpca denoise volumes.zarr clean.zarr\n"
+        "         dpca denoise movie.zarr clean.zarr --noise poisson\n"
+        "         dpca denoise movie.zarr clean.zarr --noise poisson --gain 2.3 --offset 100 --read-noise 1.6",
+        stack=_STACK,
+        target="stack store to write",
+    )
+    add_parameters(denoise, denoise, options_of(DenoisingParameters).values())
+    denoise.add_argument("--dry-run", action="store_true", help="only report the plan: cells, memory and reads")
+
+    for sub in (fit, transform, encode, denoise):
         add_range_option(sub, "from the stack, otherwise from its values")
-    for sub in (fit, transform, encode, export, reconstruct):
+    for sub in (fit, transform, encode, export, reconstruct, denoise):
         add_overwrite(sub)
-    for sub in (fit, transform, encode, append, reconstruct):
+    for sub in (fit, transform, encode, append, reconstruct, denoise):
         add_cluster_options(sub)

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dpca.jobs.base.stages import StagePlan
 from dpca.jobs.compressed.append import Appended, append_store
 from dpca.jobs.compressed.encode import encode_store
+from dpca.jobs.denoising.denoise import denoise_store
 from dpca.jobs.export.export import ExportResult, export_store
 from dpca.jobs.models.fit import FitResult, fit_store
 from dpca.jobs.models.live import read_live
@@ -25,6 +26,7 @@ __all__ = [
     "StagePlan",
     "append_store",
     "compress",
+    "denoise_store",
     "encode_store",
     "export_store",
     "find_done",

@@ -6,6 +6,7 @@ from dpca.models.base.callbacks import Progress
 from dpca.models.base.convergence import ConvergenceWarning, OrderWarning
 from dpca.models.cells.band_pca import BandPCA
 from dpca.models.cells.cell_pca import CellPCA
+from dpca.models.denoising.denoiser import Denoiser
 from dpca.models.eof.eof import EOF
 from dpca.models.eof.eof_fit import GapWarning
 from dpca.models.kernel.kernel_pca import KernelPCA
@@ -25,6 +26,7 @@ __all__ = [
     "BandPCA",
     "CellPCA",
     "ConvergenceWarning",
+    "Denoiser",
     "GapWarning",
     "KernelPCA",
     "OrderWarning",

@@ -179,11 +179,12 @@ def ranks_by_noise(variances: Array, sizes: Array, n_samples: int, places: Array
             raise DataError(
                 f"the noise floor requires all {m} eigenvalues, but only {len(row)} were computed: compute all"
             )
-        ranks[i] = _noise_rank(row[:m], max(size, n))
+        ranks[i] = noise_rank(row[:m], max(size, n))
     return ranks
 
 
-def _noise_rank(row: Array, n: int) -> int:
+def noise_rank(row: Array, n: int) -> int:
+    """Return the rank of one part from all its m <= n eigenvalues, descending; see `ranks_by_noise`."""
     m = len(row)
     p = np.arange(m)
     level = np.cumsum(row[::-1])[::-1] / (m - p)

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, replace
+from typing import Self
 
 import numpy as np
 from numpy.typing import DTypeLike
@@ -31,25 +32,18 @@ _SMALL_SHARE = 1e-8
 
 
 @dataclass(frozen=True)
-class SnapshotPCA(Rule):
-    """Leading principal components of at most ``n_samples`` samples. The state holds the samples.
+class KeptSamples(Rule):
+    """At most ``n_samples`` samples themselves, for what is computed from all of them at once.
 
     Parameters
     ----------
     n_samples : int
         Number of samples of the whole stream. A result of fewer samples is that of the samples so far.
-    n_components : int
-        Number of components, at most that of attributes. If they exceed the rank of the samples, further rows complete
-        the orthonormal basis.
 
-    Products are float64, so that the result does not depend on batches. Results of ``finish``: ``mean`` (d,) float64,
-    ``components`` (k, d) in the working dtype, ``explained_variance`` (k,), descending, and ``total_variance`` (),
-    float64. Costs n^2 d + n^3 operations, and n d values of the dtype of the samples.
+    Results of ``finish``: ``rows`` (n, d) in the dtype of the samples.
     """
 
     n_samples: int
-    n_components: int
-    least_samples = 2
 
     def _layout(self, n_features: int, dtype: DTypeLike) -> StateLayout:
         return {"rows": ((self.n_samples, n_features), dtype)}
@@ -60,6 +54,42 @@ class SnapshotPCA(Rule):
             raise ValueError(f"got {first + len(batch)} samples, but n_samples is {self.n_samples}: give all of them")
         state.arrays["rows"][first : first + len(batch)] = batch
         state.counts["n_samples"] += len(batch)
+
+    def _finish(self, state: State) -> dict[str, Array]:
+        return {"rows": state.arrays["rows"][: state.counts["n_samples"]]}
+
+    def for_samples(self, n_samples: int) -> Self:
+        """Return the rule for another number of samples."""
+        return replace(self, n_samples=n_samples)
+
+    def is_batch_invariant(self, dtype: DTypeLike) -> bool:
+        """Return True: the result is computed from all samples at once."""
+        return True
+
+    def work_bytes(self, n_rows: int, n_features: int, dtype: DTypeLike) -> int:
+        """Return 0: samples are copied in place."""
+        return 0
+
+
+@dataclass(frozen=True)
+class SnapshotPCA(KeptSamples):
+    """Leading principal components of at most ``n_samples`` samples. The state holds the samples.
+
+    Parameters
+    ----------
+    n_samples : int
+        See `KeptSamples`.
+    n_components : int
+        Number of components, at most that of attributes. If they exceed the rank of the samples, further rows complete
+        the orthonormal basis.
+
+    Products are float64, so that the result does not depend on batches. Results of ``finish``: ``mean`` (d,) float64,
+    ``components`` (k, d) in the working dtype, ``explained_variance`` (k,), descending, and ``total_variance`` (),
+    float64. Costs n^2 d + n^3 operations, and n d values of the dtype of the samples.
+    """
+
+    n_components: int
+    least_samples = 2
 
     def _finish(self, state: State) -> dict[str, Array]:
         return next(self._solved([state]))
@@ -86,14 +116,6 @@ class SnapshotPCA(Rule):
         found = snapshot_components(rows, self.n_components)
         for i in range(len(rows)):
             yield {name: values[i] for name, values in found.items()}
-
-    def for_samples(self, n_samples: int) -> SnapshotPCA:
-        """Return the rule for another number of samples."""
-        return replace(self, n_samples=n_samples)
-
-    def is_batch_invariant(self, dtype: DTypeLike) -> bool:
-        """Return True: the result is computed from all samples at once."""
-        return True
 
     def result_bytes(self, n_features: int, dtype: DTypeLike) -> int:
         """Return the bytes of a result."""

@@ -1,0 +1,226 @@
+"""Denoise a stack to a stack: one pass finds the filters of cells, and a second one writes denoised samples."""
+
+from __future__ import annotations
+
+import itertools
+import math
+import os
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+from typing import Any
+
+import numpy as np
+import zarr
+from sklearn.base import clone
+
+from dpca.engine.folds.plan import TASK_OVERHEAD
+from dpca.engine.sources.source import Source, as_source, batches
+from dpca.jobs.base.shards import ShardPass
+from dpca.jobs.base.stages import NOTHING, StageCost, stopwatch
+from dpca.jobs.scores.score_write import SHARD_COPIES, found_coordinates, require_memory
+from dpca.kernels.algebra.types import Array, Region
+from dpca.models.base.parameters import given_parameters
+from dpca.models.denoising.denoiser import Denoiser, block_rows, finished
+from dpca.models.denoising.filters import CellFilters
+from dpca.partition.shifted import ShiftedGrids
+from dpca.storage.arrays.arrays import create_array, create_root, kept_layout, write_shard, write_strings
+from dpca.storage.arrays.coordinates import write_coordinates
+from dpca.storage.arrays.layout import SHARD_BYTES, Layout, boxes_of, choose_layout
+from dpca.storage.arrays.reading import open_array
+from dpca.storage.disk import require_free_space
+from dpca.storage.errors import StoreError
+from dpca.storage.integrity.manifest import digest_of
+from dpca.storage.ranges import found_range
+from dpca.storage.run import Run
+from dpca.storage.stack import STACK_KIND, STACK_VERSION, Stack
+from dpca.storage.transaction.checkpoints import Checkpoints
+from dpca.storage.transaction.job import Job
+from dpca.storage.transaction.workspace import Workspace, fingerprint_of
+
+#: Maps beside the samples, and what they show.
+MAPS = {
+    "sigma": "standard deviation of the noise",
+    "rank": "mean number of components of the cells of an attribute",
+    "removed": "share of the variance that was removed",
+}
+# Smallest shards that are tried if memory is short, and samples of a unit of boxes of large samples.
+_LEAST_SHARD, _UNIT_ROWS = 2**20, 64
+
+
+@dataclass(frozen=True)
+class DenoiseJob:
+    """The data that all tasks of the second pass share, see `dpca.jobs.base.shards.ShardJob`.
+
+    Units are some samples and a box of these, which is a whole sample if samples are small. The filters of each box are
+    a checkpoint of their own.
+    """
+
+    source: Source
+    grids: ShiftedGrids
+    filters: Checkpoints
+    samples: str
+    layout: Layout
+    rows: int
+
+    def span(self, group: int) -> tuple[int, int]:
+        """Return the first sample of a unit, and the one behind the last."""
+        return group * self.rows, min((group + 1) * self.rows, self.source.shape[0])
+
+    @property
+    def boxes(self) -> list[Region]:
+        """The boxes of samples."""
+        return boxes_of(self.source.shape[1:], self.layout.shards[1:])
+
+    @property
+    def units(self) -> Iterator[tuple[int, int]]:
+        """All units: a group of samples, and a box."""
+        return itertools.product(range(math.ceil(self.source.shape[0] / self.rows)), range(len(self.boxes)))
+
+    def write(self, group: int, box: int) -> dict[str, Array]:
+        """Write the shards of a unit."""
+        out, core, (start, stop) = open_array(self.samples, mode="r+"), self.boxes[box], self.span(group)
+        if (found := self.filters.load(_name(box))) is None:
+            raise StoreError(f"the filters in '{self.filters.folder}' are gone: run the same command again")
+        filters, edge = CellFilters.unpacked(self.grids, core, found[0]), self.layout.shards[0]
+        region, corner = filters.needed(core), [a for a, _ in core]
+        shard = np.empty((min(edge, stop - start), *(b - a for a, b in core)), out.dtype)
+        step, low, high = min(block_rows(region, filters.mean.dtype), edge), math.inf, -math.inf
+        for first in range(start, stop, edge):
+            last = min(first + edge, stop)
+            for at, x in batches(self.source, (first, last), region, step):
+                shard[at - first : at - first + len(x)] = finished(filters.apply(x, region, core), out.dtype)
+            write_shard(out, (first, *corner), shard[: last - first])
+            low, high = min(low, float(shard[: last - first].min())), max(high, float(shard[: last - first].max()))
+        return {"range": np.array([low, high])}
+
+
+def denoise_store(
+    stack: Stack,
+    target: str | os.PathLike[str],
+    denoiser: Denoiser | None = None,
+    *,
+    run: Run = Run(),
+    request: str | None = None,
+) -> StageCost:
+    """Write a stack without its noise, with maps of the noise, the rank and the share of the variance removed.
+
+    An interrupted run resumes. The stack is read twice, or more often if the covariances of all cells exceed the
+    memory. Every chunk is written once.
+
+    Parameters
+    ----------
+    stack : Stack
+    target : path-like
+        Path of the stack store. It appears there when it is complete, with ``samples``, ``sigma``, ``rank`` and
+        ``removed``.
+    denoiser : Denoiser, optional
+        Not fitted. Default: ``Denoiser()``.
+    run : Run
+        As for `fit_store`.
+    request : str, optional
+        As for `fit_store`.
+
+    Raises
+    ------
+    DataError
+        If a parameter does not fit the stack, or a value is not finite.
+    PlanError
+        If a task does not fit the memory; nothing is written.
+    StoreError
+        As `fit_store`.
+    """
+    chosen: Denoiser = Denoiser() if denoiser is None else clone(denoiser)
+    settings = {name: _stated(value) for name, value in given_parameters(chosen).items() if name != "memory_budget"}
+    fingerprint = fingerprint_of("denoised", STACK_VERSION, stack.fingerprint, settings)
+    source = as_source(stack)
+
+    def steps(work: Workspace) -> StageCost:
+        cost, dtype = stopwatch(), chosen.output_dtype(stack.dtype)
+        within = run.limited_to(chosen.memory_budget)
+        grids = chosen.grids_for(source)
+        chosen.plan(stack, within)
+        layout, rows = _layout(stack, source, dtype, within.task_bytes(), kept_layout(work.store, "samples"))
+        if work.state == "new":
+            require_free_space(target, math.prod(stack.shape) * dtype.itemsize, "the denoised stack")
+        kept = Checkpoints(str(work.scratch / "filters"), str(work.scratch))
+        job = DenoiseJob(source, grids, kept, str(work.store / "samples"), layout, rows)
+        if not work.is_done("noise"):
+            fold = Checkpoints(str(work.scratch / "fold"), str(work.scratch))
+            chosen.fit(stack, run=replace(within, checkpoints=fold))
+            for number, box in enumerate(job.boxes):
+                kept.save(_name(number), chosen.filters_.packed(box), {})
+            report, gain = chosen.fit_report_, getattr(chosen, "gain_", None)
+            maps = {name: getattr(chosen, f"{name}_") for name in MAPS}
+            facts = {"read": report.plan.read_bytes, "peak": report.peak_memory, "gain": gain}
+            work.mark_done("noise", record=facts, arrays=maps)
+        facts = work.record("noise")
+        stated = {
+            "kind": STACK_KIND,
+            "version": STACK_VERSION,
+            "fingerprint": work.fingerprint,
+            "axes": list(stack.axes),
+            "settings": settings,
+            "source": {"kind": "denoised", "name": os.path.basename(stack.path), "count": stack.n_samples},
+            **({} if facts["gain"] is None else {"gain": facts["gain"]}),
+            **({} if request is None else {"request": request}),
+        }
+        root = create_root(work.store, **stated)
+        along = found_coordinates(stack.axes, stack.coordinates)
+        write_coordinates(root, along)
+        create_array(root, "samples", stack.shape, dtype, layout, along.dims, attributes=along.stated)
+        shards = ShardPass("denoise", work, within, str((layout, rows)))
+        peak = shards.write(job, job.units)
+        _write_maps(root, along.dims[1:], layout, work.arrays("noise"))
+        write_strings(root, "name", stack.names.tolist(), along.dims[0])
+        spans = np.array([shards.quality(*unit)["range"] for unit in job.units])
+        span = stack.data_range or found_range(spans[:, 0].min(), spans[:, 1].max())
+        create_root(work.store, **stated, data_range=list(span))
+        return cost(facts["read"] + stack.nbytes, max(peak, facts["peak"]))
+
+    return Job(target, STACK_KIND, fingerprint, (stack,), run.overwrite).run(steps) or NOTHING
+
+
+def _layout(stack: Stack, source: Source, dtype: np.dtype[Any], budget: int, kept: Layout | None) -> tuple[Layout, int]:
+    """Return the layout of the output, and the samples of a unit; ``kept`` is the layout of an interrupted run."""
+    shard_bytes = SHARD_BYTES
+    while True:
+        layout = kept or choose_layout(
+            stack.shape, dtype.itemsize, stack.axes, shard_bytes=shard_bytes, part_bytes=shard_bytes
+        )
+        box = [min(b, n) for b, n in zip(layout.shards[1:], stack.sample_shape, strict=True)]
+        shard = layout.shards[0] * math.prod(box) * dtype.itemsize
+        # The halo of a box is at most a cell on each side; samples are read and filtered in blocks.
+        region = math.prod(min(b + 128, n) for b, n in zip(box, stack.sample_shape, strict=True))
+        rows = min(block_rows(tuple((0, b) for b in box), dtype), layout.shards[0])
+        reading = 2 * source.decoded_bytes(tuple((0, b) for b in box)) * source.chunks[0]
+        need = (1 + SHARD_COPIES) * shard + rows * region * (2 * source.dtype.itemsize + 3 * dtype.itemsize) + reading
+        need += TASK_OVERHEAD
+        if need <= budget or kept is not None or shard_bytes <= _LEAST_SHARD:
+            break
+        shard_bytes //= 2
+    require_memory(f"{layout.shards[0]:,} samples", need, budget)
+    whole = layout.shards[1:] == choose_layout(stack.shape, dtype.itemsize, stack.axes, part_bytes=None).shards[1:]
+    return layout, layout.shards[0] if whole else min(_UNIT_ROWS, stack.n_samples)
+
+
+def _stated(value: Any) -> Any:
+    """Return a parameter as JSON: a map by its hash."""
+    if np.ndim(value):
+        values = np.ascontiguousarray(value)
+        return digest_of(values.tobytes()) if values.dtype.kind == "f" else list(map(int, value))
+    return value.item() if isinstance(value, np.generic) else value
+
+
+def _write_maps(root: zarr.Group, dims: tuple[str, ...], layout: Layout, maps: dict[str, Array]) -> None:
+    """Write the maps beside the samples, with the chunks of a sample."""
+    of_sample = Layout(layout.chunks[1:], layout.shards[1:])
+    for name, text in MAPS.items():
+        values = maps[name]
+        array = create_array(root, name, values.shape, values.dtype, of_sample, dims, attributes={"long_name": text})
+        for box in boxes_of(values.shape, of_sample.shards):
+            inner = tuple(slice(start, stop) for start, stop in box)
+            write_shard(array, [start for start, _ in box], np.ascontiguousarray(values[inner]))
+
+
+def _name(box: int) -> str:
+    return f"box-{box:06d}"

@@ -1,0 +1,83 @@
+"""The error of denoised phantoms of known truth, and the processor time, beside MP-PCA of DIPY and of patch-denoise.
+
+    python tests/benchmarks/quality/denoising.py
+
+Phantoms of diffusion MRI have Gaussian noise. The movie of a two-photon microscope has Poisson noise: its error is
+divided by that of the noisy movie.
+"""
+
+from __future__ import annotations
+
+import io
+import sys
+import time
+from collections.abc import Callable, Iterator
+from contextlib import redirect_stderr
+from importlib.util import find_spec
+from typing import Any
+
+import numpy as np
+
+from dpca import Denoiser
+from tests.benchmarks.inputs import Array, Inputs
+from tests.benchmarks.sides import Line, alone, at_most, ratio_of
+from tests.helpers.phantoms import diffusion, movie, rmse
+
+# Shapes, numbers of volumes, and noise.
+_PHANTOMS = (((32, 32, 12), 67, 0.02), ((24, 24, 24), 33, 0.05), ((40, 40, 20), 65, 0.03))
+_QUICK = (((8, 8, 8), 20, 0.05),)
+
+
+def lines(inputs: Inputs) -> Iterator[Line]:
+    """Measure."""
+    peers = {"DIPY": ("dipy", _dipy, 0.97, 1 / 6), "patch-denoise": ("patch_denoise", _patch_denoise, 1.0, 0.5)}
+    for shape, n, noise in _QUICK if inputs.quick else _PHANTOMS:
+        truth = diffusion(shape, n)
+        x = (truth + noise * np.random.default_rng(1).normal(size=truth.shape)).astype(np.float32)
+        where = f"phantom of {' x '.join(map(str, shape))}, noise {noise:g}"
+        named = f"denoising, {'x'.join(map(str, shape))}"
+        Denoiser().fit(x[:, :8, :8, :8])  # libraries are loaded
+        own = _measured(lambda x: Denoiser().fit_transform(x), x, truth)
+        for peer, (module, denoise, error, cost) in peers.items():
+            found = [] if find_spec(module) is None else [_measured(denoise, x, truth)]
+            for what, asked, unit in (("error", error, "share"), ("time", cost, "CPU s")):
+                name = f"{named}, {what} beside {peer}"
+                if not found:
+                    missing: dict[str, Any] = {"ratio": None, "what": f"{peer} is not installed", "sides": {}}
+                    yield at_most(asked, name=name, where=where, n=n, unit=unit, **missing)
+                    continue
+                sides = [{"Denoiser": own[what], peer: found[0][what]}]
+                yield at_most(asked, name=name, where=where, n=n, **ratio_of(sides, ["Denoiser"], [peer], unit))
+    n, size, cells = (200, 32, 6) if inputs.quick else (2000, 128, 80)
+    truth = movie(n, size, cells)[0]
+    x = np.random.default_rng(1).poisson(truth).astype(np.uint16)
+    sides = [{"Denoiser": rmse(Denoiser(noise="poisson").fit_transform(x), truth), "noisy": rmse(x, truth)}]
+    where = f"movie of {cells} cells, {size} x {size} pixels"
+    name = "denoising, movie, error beside the noisy one"
+    yield at_most(0.8 / 6.3, name=name, where=where, n=n, **ratio_of(sides, ["Denoiser"], ["noisy"], "share"))
+
+
+def _measured(denoise: Callable[[Array], Array], x: Array, truth: Array) -> dict[str, float]:
+    began = time.process_time()
+    clean = denoise(x)
+    return {"time": time.process_time() - began, "error": rmse(clean, truth)}
+
+
+def _dipy(x: Array) -> Array:
+    from dipy.denoise.localpca import mppca
+
+    return np.moveaxis(np.asarray(mppca(np.moveaxis(x, 0, -1), patch_radius=2)), -1, 0)
+
+
+def _patch_denoise(x: Array) -> Array:
+    from patch_denoise.denoise import mp_pca
+
+    volumes = np.ascontiguousarray(np.moveaxis(x, 0, -1))
+    mask = np.ones(volumes.shape[:-1], bool)
+    with redirect_stderr(io.StringIO()):  # its bar
+        clean = mp_pca(volumes, (5, 5, 5), (4, 4, 4), mask=mask)[0]
+    return np.moveaxis(np.asarray(clean), -1, 0)
+
+
+if __name__ == "__main__":
+    sys.exit(alone(lines, __doc__))

@@ -1,0 +1,173 @@
+"""`denoise_store` writes what `Denoiser` computes, for any chunks and memory, and resumes to the same bytes."""
+
+import importlib
+import shutil
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import zarr
+
+from dpca import Denoiser, Run
+from dpca.cli import main
+from dpca.jobs import denoise_store, export_store
+from dpca.storage import ingest, open_stack, verify
+from dpca.storage.errors import DataError, PlanError, StoreError
+from tests.helpers.interrupted import interrupt_at
+
+job = importlib.import_module("dpca.jobs.denoising.denoise")
+
+
+def made(path: Path, chunks: tuple[int, ...] = (16, 24, 20), dtype: type = np.float32) -> tuple[Any, np.ndarray]:
+    """Return a stack of a signal of two components with noise, and its values."""
+    rng = np.random.default_rng(0)
+    smooth = np.cumsum(rng.normal(size=(2, 24 * 20)), axis=1) / 10
+    x = (100 + rng.normal(size=(50, 2)) @ smooth * 10).reshape(50, 24, 20)
+    x = (x + rng.normal(size=x.shape)).astype(dtype)
+    array = zarr.open_array(path, mode="w", shape=x.shape, chunks=chunks, dtype=x.dtype)
+    array[...] = x
+    return open_stack(path), x
+
+
+def files(store: Path) -> dict[str, bytes]:
+    return {str(file.relative_to(store)): file.read_bytes() for file in sorted(store.rglob("*")) if file.is_file()}
+
+
+@pytest.mark.parametrize("chunks", [(16, 24, 20), (1, 24, 20), (50, 5, 7)])
+@pytest.mark.parametrize("noise", ["gaussian", "poisson"])
+def test_the_values_of_the_class_for_any_chunks(tmp_path: Path, chunks: tuple[int, ...], noise: str) -> None:
+    stack, x = made(tmp_path / "x.zarr", chunks)
+    model = Denoiser(8, noise=noise)
+    denoise_store(stack, tmp_path / "clean.zarr", model)
+    clean = open_stack(tmp_path / "clean.zarr")
+    expected = Denoiser(8, noise=noise).fit(x)
+    np.testing.assert_allclose(clean.samples[...], expected.transform(x), rtol=1e-5)
+    group = zarr.open_group(tmp_path / "clean.zarr", mode="r")
+    for name in ("sigma", "rank", "removed"):
+        np.testing.assert_allclose(group[name][...], getattr(expected, f"{name}_"), rtol=1e-4, atol=1e-4)
+    assert clean.data_range == (clean.samples[...].min(), clean.samples[...].max())
+    assert not hasattr(model, "sigma_")
+    assert verify(tmp_path / "clean.zarr") == []
+
+
+def test_boxes_of_large_samples(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    stack, x = made(tmp_path / "x.zarr")
+    monkeypatch.setattr(job, "SHARD_BYTES", 500)
+    monkeypatch.setattr(job, "_LEAST_SHARD", 100)
+    choose = job.choose_layout
+    small = {"shape": (8, 20)}
+
+    def divided(*given: Any, part_bytes: int | None, **named: Any) -> Any:
+        if part_bytes is None:
+            return choose(*given, part_bytes=None, **named)
+        return job.Layout((1, *small["shape"]), (1, *small["shape"]))
+
+    monkeypatch.setattr(job, "choose_layout", divided)
+    denoise_store(stack, tmp_path / "clean.zarr", Denoiser(8))
+    clean = open_stack(tmp_path / "clean.zarr")
+    assert clean.samples.shards == (1, 8, 20)
+    np.testing.assert_allclose(clean.samples[...], Denoiser(8).fit_transform(x), rtol=1e-5)
+    assert verify(tmp_path / "clean.zarr") == []
+
+
+def test_little_memory(tmp_path: Path) -> None:
+    """Covariances are then accumulated group by group, and shards are smaller."""
+    rng = np.random.default_rng(0)
+    x = (rng.normal(size=(600, 1)) @ rng.normal(size=(1, 128 * 128)) + rng.normal(size=(600, 128 * 128))).astype("f4")
+    array = zarr.open_array(tmp_path / "x.zarr", mode="w", shape=(600, 128, 128), chunks=(50, 32, 32), dtype="f4")
+    array[...] = x.reshape(600, 128, 128)
+    stack, model = open_stack(tmp_path / "x.zarr"), Denoiser(16)
+    plenty, little = (model.plan(stack, Run(memory=memory, threads=1)) for memory in (2**31, 2**27))
+    assert len(little.groups) > len(plenty.groups)
+    assert little.task_bytes <= 2**27
+    denoise_store(stack, tmp_path / "clean.zarr", model, run=Run(memory=2**27, threads=1))
+    found = open_stack(tmp_path / "clean.zarr").samples[...]
+    np.testing.assert_allclose(found, Denoiser(16).fit_transform(array[...]), atol=1e-4)
+    with pytest.raises(PlanError, match="memory"):
+        denoise_store(stack, tmp_path / "other.zarr", model, run=Run(memory=2**24))
+
+
+def test_the_same_bytes_wherever_a_run_is_interrupted(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    stack, _ = made(tmp_path / "x.zarr", (4, 24, 20))
+    denoise_store(stack, tmp_path / "whole.zarr", Denoiser(8))
+    whole, allowed, target = files(tmp_path / "whole.zarr"), 0, tmp_path / "again.zarr"
+    while True:
+        left = [allowed]
+
+        def more(unit: str, left: list[int] = left) -> bool:
+            left[0] -= 1
+            return left[0] >= 0
+
+        with monkeypatch.context() as patch:
+            interrupt_at(patch, more)
+            try:
+                denoise_store(stack, target, Denoiser(8))
+                break
+            except KeyboardInterrupt:
+                allowed += 1
+        denoise_store(stack, target, Denoiser(8))
+        assert files(target) == whole
+        shutil.rmtree(target)
+    # The filters of all cells, those of a box, the maps, and two shards.
+    assert allowed == 5
+
+
+def test_a_finished_job_is_recognized_and_others_are_not(tmp_path: Path) -> None:
+    stack, _ = made(tmp_path / "x.zarr")
+    target = tmp_path / "clean.zarr"
+    assert denoise_store(stack, target, Denoiser(8)).bytes
+    assert not denoise_store(stack, target, Denoiser(8)).bytes
+    for other in (Denoiser(6), Denoiser(8, sigma=1.0), Denoiser(8, sigma=np.ones((24, 20))), Denoiser((8, 8))):
+        with pytest.raises(StoreError, match="overwrite"):
+            denoise_store(stack, target, other)
+    with pytest.raises(StoreError, match="overlap|input"):
+        denoise_store(stack, tmp_path / "x.zarr", Denoiser(8), run=Run(overwrite=True))
+
+
+def test_the_dtype_of_the_stack(tmp_path: Path) -> None:
+    stack, x = made(tmp_path / "x.zarr", dtype=np.uint16)
+    denoise_store(stack, tmp_path / "clean.zarr", Denoiser(8, keep_dtype=True))
+    clean = open_stack(tmp_path / "clean.zarr")
+    assert clean.dtype == np.uint16
+    np.testing.assert_array_equal(clean.samples[...], Denoiser(8, keep_dtype=True).fit_transform(x))
+
+
+def test_a_value_that_is_not_finite(tmp_path: Path) -> None:
+    made(tmp_path / "x.zarr")
+    zarr.open_array(tmp_path / "x.zarr", mode="r+")[7, 3, 3] = np.nan
+    with pytest.raises(DataError, match="7"):
+        denoise_store(open_stack(tmp_path / "x.zarr"), tmp_path / "clean.zarr", Denoiser(8))
+    assert not (tmp_path / "clean.zarr").exists()
+
+
+def test_volumes_of_other_programs_with_their_b_values(tmp_path: Path) -> None:
+    """A time series in NIfTI goes in, and comes out."""
+    nibabel = pytest.importorskip("nibabel")
+    x = np.random.default_rng(0).normal(100, 5, (9, 10, 8, 12)).astype(np.float32)
+    affine = np.diag([2.0, 2.0, 3.0, 1.0])
+    nibabel.save(nibabel.Nifti1Image(x, affine), tmp_path / "x.nii")
+    stack = ingest(tmp_path / "x.nii", tmp_path / "x.zarr")
+    denoise_store(stack, tmp_path / "clean.zarr")
+    clean = open_stack(tmp_path / "clean.zarr")
+    assert clean.coordinates is not None
+    assert clean.coordinates.dims == stack.coordinates.dims
+    export_store(tmp_path / "clean.zarr", tmp_path / "clean.nii")
+    image = nibabel.load(tmp_path / "clean.nii")
+    assert image.shape == x.shape
+    np.testing.assert_allclose(np.asarray(image.dataobj).mean(), x.mean(), rtol=1e-2)
+
+
+def test_the_command(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    x = made(tmp_path / "x.zarr")[1]
+    target = tmp_path / "clean.zarr"
+    command = ["denoise", str(tmp_path / "x.zarr"), str(target), "--cell", "8", "--workers", "1"]
+    assert main([*command, "--dry-run"]) == 0
+    assert "2.00 reads" in capsys.readouterr().out
+    assert not target.exists()
+    assert main(command) == 0
+    assert f"{np.median(Denoiser(8).fit(x).sigma_):#.3g} (median)" in capsys.readouterr().out
+    np.testing.assert_allclose(open_stack(target).samples[...], Denoiser(8).fit_transform(x), rtol=1e-5)
+    assert main(command) == 0
+    assert "nothing to do" in capsys.readouterr().out
+    assert main([*command, "--gain", "2"]) != 0
