@@ -16,6 +16,7 @@ from dpca.cli.arguments import reading_options
 from dpca.cli.running import conclude, say
 from dpca.cli.work import run_of
 from dpca.plots.numbers import counted
+from dpca.report.words import times_smaller
 from dpca.storage import DataError, create_synthetic, ingest, open_stack, verify
 from dpca.storage.arrays.reading import open_group, open_node, root_facts
 from dpca.storage.disk import folder_bytes, readable_size
@@ -86,6 +87,13 @@ def info(options: argparse.Namespace) -> int:
         return 0
     facts.pop("manifest", None)  # the checksum of every file is for programs
     _print_facts(facts)
+    on_disk, decoded = facts.get("bytes_on_disk"), facts.get("bytes_decoded")
+    if on_disk is None:
+        conclude(f"'{options.path}' can be read", "compress", options.path, "OUTPUT.zarr")
+        return 0
+    smaller = f", {times_smaller(decoded / on_disk)} than decoded" if decoded else ""
+    after = ("export", options.path, "out/") if facts["kind"] == COMPRESSED else ("verify", options.path)
+    conclude(f"'{options.path}': {readable_size(on_disk)}{smaller}", *after)
     return 0
 
 
@@ -121,8 +129,11 @@ def verify_store(options: argparse.Namespace) -> int:
             raise DataError(f"'{options.path}' is not a compressed store, and --stack requires one: leave out --stack")
     for problem in problems:
         say(problem)
-    say(f"'{options.path}': " + (counted(len(problems), "problem") if problems else whole))
-    return 1 if problems else 0
+    if problems:
+        say(f"'{options.path}': {counted(len(problems), 'problem')}")
+        return 1
+    conclude(f"'{options.path}': {whole}", "info", options.path)
+    return 0
 
 
 def compare(options: argparse.Namespace) -> int:
@@ -159,6 +170,11 @@ def compare(options: argparse.Namespace) -> int:
         say(f"{name:<28} {size:>12,.0f} bytes a sample   {error}   {size / found.store.bytes:.2f} x this store")
     for name, why in found.missing.items():
         say(f"{name} {why}")
+    sizes = [size for size in found.at_equal_error().values() if size is not None]
+    beside = "no other codec reaches its error"
+    if sizes:
+        beside = f"{times_smaller(min(sizes) / found.store.bytes)} than the smallest of {counted(len(sizes), 'codec')}"
+    conclude(f"'{options.store}': {beside}", "export", options.store, "out/")
     return 0
 
 

@@ -7,7 +7,7 @@ import math
 import time
 from typing import Any
 
-from dpca.cli.running import say
+from dpca.cli.running import conclude, say
 from dpca.jobs.models.follow import follow
 from dpca.models.streaming.streaming_pca import StreamingPCA
 
@@ -27,7 +27,8 @@ def watch(options: argparse.Namespace) -> int:
     final = StreamingPCA.load(options.model)
     if final.n_samples_seen_ != reported:
         _print_model(final)
-    say(f"'{options.path}' is closed: '{options.model}' has the components of all its samples")
+    seen = f"'{options.path}' is closed, and '{options.model}' has seen all {final.n_samples_seen_:,} samples"
+    conclude(seen, "transform", options.model, options.path, "SCORES.zarr")
     return 0
 
 

@@ -99,7 +99,9 @@ def test_the_command_says_what_components_explain(tmp_path: Path, capsys: pytest
     assert main(command) == 0
     *lines, end = capsys.readouterr().out.splitlines()
     assert lines[-1].startswith("30 samples: 30 components explain 100.00% of the variance")
-    assert end == f"'{tmp_path}/run.zarr' is closed: '{tmp_path}/m.zarr' has the components of all its samples"
+    assert end.startswith(
+        f"'{tmp_path}/run.zarr' is closed, and '{tmp_path}/m.zarr' has seen all 30 samples; next: dpca "
+    )
     assert main(command) == 0
     assert capsys.readouterr().out.splitlines() == [lines[-1], end]
     assert StreamingPCA.load(tmp_path / "m.zarr").sample_shape_ == SHAPE
