@@ -45,6 +45,7 @@ def small_boxes(patch: pytest.MonkeyPatch, most: int) -> None:
     patch.setattr(export, "LARGE_SAMPLE", 0)
     patch.setattr(boxes, "MOST_DECODED", most)
     patch.setattr(boxes, "LEAST_DECODED", 2**10)
+    patch.setattr(pyramid, "_CHUNK_VALUES", 2**10)
 
 
 @given(data=st.data())
