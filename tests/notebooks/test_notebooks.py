@@ -30,6 +30,7 @@ OTHERS = {
     "5": ["gray"],
     "6": ["volumes"],
     "7": ["photos"],
+    "8": ["gray"],
 }
 SHAPES = {"color": (23, 20, 3), "gray": (24, 20), "channels": (24, 20, 4), "volumes": (12, 12, 12)}
 

@@ -4,12 +4,15 @@ from __future__ import annotations
 
 import datetime
 import sys
+from pathlib import Path
 
 import cftime
 import numpy as np
 import pytest
 import xarray
+from matplotlib.collections import LineCollection
 
+from dpca.plots.geography import coastlines
 from dpca.plots.maps import mode_maps
 from dpca.plots.panels import signed
 from dpca.plots.scores import scores_over_time
@@ -116,3 +119,26 @@ def test_a_projection_requires_cartopy(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "cartopy.crs", None)
     with pytest.raises(DataError, match="cartopy"):
         mode_maps(field(), projection=1)
+
+
+def test_coastlines_that_are_on_this_machine(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A file of coastlines as cartopy downloads it; without it, maps have none, and nothing is downloaded."""
+    cartopy = pytest.importorskip("cartopy")
+    crs = pytest.importorskip("cartopy.crs")
+    shapefile = pytest.importorskip("shapefile")
+    monkeypatch.setitem(cartopy.config, "data_dir", tmp_path)
+    assert coastlines() == []
+    folder = tmp_path / "shapefiles" / "natural_earth" / "physical"
+    folder.mkdir(parents=True)
+    with shapefile.Writer(folder / "ne_110m_coastline.shp", shapefile.POLYLINE) as file:
+        file.field("name")
+        file.line([[[-90.0, 0.0], [-80.0, 20.0]]])
+        file.record("a coast")
+    (coast,) = coastlines()
+    np.testing.assert_array_equal(coast, [[-90, 0], [-80, 20]])
+    axes = mode_maps(field()).axes[0]
+    lines = next(one for one in axes.collections if isinstance(one, LineCollection))
+    starts = sorted(float(path.vertices[0, 0]) for path in lines.get_paths())
+    assert starts == [-450, -90, 270]  # longitudes of the map are from 0 to 360
+    assert axes.get_xlim() == (-45, 315)
+    assert pixels(mode_maps(field(), projection=crs.PlateCarree())).size

@@ -85,7 +85,7 @@ def begin_netcdf(path: Path, lead: Lead, kind: SampleKind, names: Sequence[str],
             made = _with_values(h5py, file, key, one.values, one.attributes)
             for axis, dim in enumerate(one.dims):
                 made.dims[axis].attach_scale(scales[known.dims.index(dim)])
-        if not numbered:  # numbers are in the coordinates, because readers of VTK crash at a variable of texts
+        if not numbered:  # numbers are coordinates: readers of VTK crash at texts along an axis that is not time
             _with_values(h5py, file, name, np.array(list(names), object), {}).dims[0].attach_scale(scales[0])
             beside[name] = None
         # HDF5 assigns a place to the values of a contiguous variable when the first one is written.

@@ -96,3 +96,20 @@ def test_times_and_places_of_a_field_in_paraview(tmp_path: Path) -> None:
     assert found == (0.0, 0.5, 1.0, 1.5)
     reader.UpdateTimeStep(0.5)
     np.testing.assert_allclose(reader.GetOutputDataObject(0).GetBounds(), [0, 1.5, 0, 0.8, 0, 0.2])
+
+
+def test_frames_without_times_are_a_volume_in_paraview(tmp_path: Path) -> None:
+    pytest.importorskip("vtk", reason="needs vtk")
+    from vtkmodules.util.numpy_support import vtk_to_numpy
+    from vtkmodules.vtkIONetCDF import vtkNetCDFCFReader
+
+    values = np.random.default_rng(0).normal(size=(4, 5, 6)).astype("f4")
+    np.save(tmp_path / "run.npy", values)
+    ingest(tmp_path / "run.npy", tmp_path / "run.zarr")
+    export_store(tmp_path / "run.zarr", tmp_path / "run.nc")
+    reader = vtkNetCDFCFReader()
+    reader.SetFileName(str(tmp_path / "run.nc"))
+    reader.SphericalCoordinatesOff()
+    reader.Update()
+    found = reader.GetOutputDataObject(0).GetPointData().GetArray("samples")
+    np.testing.assert_array_equal(vtk_to_numpy(found).reshape(values.shape), values)

@@ -121,10 +121,10 @@ def test_units_and_names_of_channels_from_source_to_export(tmp_path: Path) -> No
     for axis in ome["multiscales"][0]["axes"]:
         axis.update({"unit": units[axis["name"]]} if axis["name"] in units else {})
     for i, one in enumerate(ome["multiscales"][0]["datasets"]):
-        scale = {"type": "scale", "scale": [1.0, 1.0, 2.0, 0.65 * 2**i, 0.65 * 2**i]}
-        shift = {"type": "translation", "translation": [0.0, 0.0, 7.0, 0.325 * i, 0.325 * i]}
+        scale = {"type": "scale", "scale": [1.0, 1.0, 1.0, 0.65 * 2**i, 0.65 * 2**i]}
+        shift = {"type": "translation", "translation": [0.0, 0.0, 3.5, 0.325 * i, 0.325 * i]}
         one["coordinateTransformations"] = [scale, shift]
-    ome["multiscales"][0]["coordinateTransformations"] = [{"type": "scale", "scale": [0.5, 1, 1, 1, 1]}]
+    ome["multiscales"][0]["coordinateTransformations"] = [{"type": "scale", "scale": [0.5, 1, 2, 1, 1]}]
     ome["omero"] = {"channels": [{"label": "DAPI"}, {"label": "GFP"}]}
     group.attrs["ome"] = ome
     stack = ingest(path, tmp_path / "stack.zarr")
