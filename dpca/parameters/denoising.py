@@ -67,7 +67,7 @@ class DenoisingParameters:
         True,
         FLAG,
         "Average over grids that are shifted by half a cell along some of the axes. Otherwise there is one grid, which "
-        "is up to eight times faster and leaves visible borders.",
+        "is up to four times faster and leaves visible borders.",
         option=Option(
             "--one-grid", help="use one grid of cells instead of shifted ones (default: shifted)", const=False
         ),

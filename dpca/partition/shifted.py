@@ -6,7 +6,9 @@
     |    0    |    1    |                   grid 0, not shifted
     |  2 |    3    | 4  |                   grid 1, shifted by half a cell; its border cells are cut
 
-With k axes there are up to 2^k grids, and every attribute belongs to one cell of each.
+With k axes there are 2^k such grids. From three axes on, those that are shifted along an even number of axes are used:
+the centers of their cells fill space evenly, as those of the face-centered cubic lattice do, and half of the grids have
+nearly the same effect. Every attribute belongs to one cell of each grid.
 """
 
 from __future__ import annotations
@@ -23,6 +25,9 @@ import numpy as np
 from dpca.kernels.algebra.namespace import namespace
 from dpca.kernels.algebra.types import Array, Region
 from dpca.partition.base import Partition
+
+# Axes from which on half of the shifts are used.
+_EVEN_FROM = 3
 
 
 @dataclass(frozen=True)
@@ -74,7 +79,14 @@ class ShiftedGrids(Partition):
         """The box of each cell."""
         cuts = [self._cuts(*lengths) for lengths in zip(self.sample_shape, self.cell_shape, strict=False)]
         channels = tuple((0, s) for s in self.sample_shape[len(self.cell_shape) :])
-        return [(*box, *channels) for grid in itertools.product(*cuts) for box in itertools.product(*grid)]
+        divided = sum(len(of_axis) > 1 for of_axis in cuts)
+        shifts = (
+            grid
+            for grid in itertools.product(*(range(len(of_axis)) for of_axis in cuts))
+            if divided < _EVEN_FROM or sum(grid) % 2 == 0
+        )
+        grids = ([of_axis[s] for of_axis, s in zip(cuts, grid, strict=True)] for grid in shifts)
+        return [(*box, *channels) for grid in grids for box in itertools.product(*grid)]
 
     def _cuts(self, size: int, cell: int) -> list[list[tuple[int, int]]]:
         """Return the intervals of an axis in each grid."""

@@ -223,7 +223,7 @@ class Denoiser(DenoisingParameters, TransformerMixin, BaseEstimator):  # type: i
             given = spatial_lengths(self.cell_shape, "cell_shape", axes)
         else:
             least, most = _CELLS.get(k, (3, 4))
-            given = (min(max(math.ceil(n ** (1 / k)), least), most),) * k
+            given = (min(max(round(n ** (1 / k)), least), most),) * k
         if len(given) != k or min(given) < 1:
             raise DataError(f"cell_shape is {self.cell_shape}: give one positive length for each of {k} spatial axes")
         return ShiftedGrids(shape, tuple(min(pair) for pair in zip(given, shape, strict=False)), self.shifted)
