@@ -30,13 +30,14 @@ import zarr
 from numcodecs.registry import get_codec  # type: ignore[import-untyped]
 from pcodec import standalone
 from zarr.abc.codec import ArrayBytesCodec
-from zarr.codecs import BytesCodec, Crc32cCodec, ShardingCodec, ShardingCodecIndexLocation
+from zarr.codecs import BytesCodec, Crc32cCodec, ShardingCodec
 from zarr.codecs.numcodecs import PCodec
 from zarr.core.metadata import ArrayV3Metadata
 
 from dpca.storage.disk import make_below
 from dpca.storage.integrity.checked import CheckedStore
 from dpca.storage.integrity.checksums import CRC_BYTES, NOT_STORED, ShardChecksums, index_bytes, places_in
+from dpca.storage.integrity.codecs import option_text
 from dpca.storage.remote.object_store import ObjectStore
 from dpca.storage.remote.objects import ObjectPath
 
@@ -203,10 +204,10 @@ def _codec(array: zarr.Array[Any]) -> type[ArrayBytesCodec] | None:
     usual = (
         forms[0] in (BytesCodec, PACKED)
         and forms[1:] == (Crc32cCodec, BytesCodec, Crc32cCodec)
-        and sharding.index_location == ShardingCodecIndexLocation.end
+        and option_text(sharding.index_location) == "end"
         and sys.byteorder == "little"
         and array.dtype.isnative
-        and all(c.endian is None or c.endian.value == "little" for c in codecs if isinstance(c, BytesCodec))
+        and all(option_text(c.endian) in (None, "little") for c in codecs if isinstance(c, BytesCodec))
     )
     return forms[0] if usual else None
 

@@ -22,6 +22,7 @@ from zarr.codecs import BytesCodec
 from zarr.core.metadata import ArrayV2Metadata, ArrayV3Metadata
 
 from dpca.storage.integrity.checked import CheckedStore
+from dpca.storage.integrity.codecs import option_text
 from dpca.storage.integrity.unchecked import require_file
 
 Array = np.ndarray[Any, Any]
@@ -105,7 +106,7 @@ def _codec(array: zarr.Array[Any]) -> Any:
         found = [] if metadata.compressor is None else [metadata.compressor]
     elif isinstance(metadata, ArrayV3Metadata) and isinstance(metadata.codecs[0], BytesCodec):
         values, found = metadata.codecs[0], list(metadata.codecs[1:])
-        if values.endian is not None and values.endian.value != "little":
+        if option_text(values.endian) not in (None, "little"):
             return None
     else:
         return None

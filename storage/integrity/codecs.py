@@ -48,6 +48,11 @@ def check_codecs(content: bytes, where: str) -> None:
             )
 
 
+def option_text(option: Any) -> Any:
+    """Return an option of a codec as text. Before version 3.4, zarr has enums."""
+    return getattr(option, "value", option)
+
+
 def _codecs_in(metadata: Any) -> Iterator[str]:
     """Yield the names of all codecs and filters in a metadata document, consolidated or not."""
     waiting = [metadata]

@@ -34,6 +34,7 @@ MODELS: dict[str, Any] = {
     "EOF": dpca.EOF(2),
     "StreamingRidgeClassifier": dpca.StreamingRidgeClassifier(),
     "SpectralClustering": dpca.SpectralClustering(2, random_state=0),
+    "Denoiser": dpca.Denoiser(cell_shape=2),
 }
 _METHODS = (
     "transform",

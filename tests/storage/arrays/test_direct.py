@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import resource
+import sys
 from pathlib import Path
 
 import numpy as np
@@ -11,12 +12,14 @@ import pytest
 import zarr
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from zarr.codecs import BytesCodec
 
 from dpca.storage.arrays.arrays import create_array, create_root, write_shard
 from dpca.storage.arrays.direct import read_shards, write_raw_shard
 from dpca.storage.arrays.layout import Layout
 from dpca.storage.arrays.reading import open_array
 from dpca.storage.integrity.checksums import places_in
+from dpca.storage.integrity.codecs import option_text
 
 
 def store(
@@ -151,3 +154,9 @@ def test_other_forms_are_left_to_zarr(tmp_path):
     assert not read_shards(memory, [range(4), range(4)], np.empty((4, 4), "u1"))
     raw = store(tmp_path / "r.zarr", (10, 8), "u1", (5, 8), (1, 1))
     assert not read_shards(raw, [range(0, 10, 2), range(8)], np.empty((5, 8), "u1"))
+
+
+def test_options_of_codecs_are_enums_or_texts() -> None:
+    """Before zarr 3.4, and from then on."""
+    assert option_text(BytesCodec().endian) == option_text("little") == sys.byteorder
+    assert option_text(None) is None
