@@ -67,7 +67,11 @@ def test_boxes_of_large_samples(tmp_path: Path, monkeypatch: pytest.MonkeyPatch)
     denoise_store(stack, tmp_path / "clean.zarr", Denoiser(8))
     clean = open_stack(tmp_path / "clean.zarr")
     assert clean.samples.shards == (1, 8, 20)
-    np.testing.assert_allclose(clean.samples[...], Denoiser(8).fit_transform(x), rtol=1e-5)
+    model = Denoiser(8)
+    np.testing.assert_allclose(clean.samples[...], model.fit_transform(x), rtol=1e-5)
+    for name in ("sigma", "rank", "removed"):
+        found = zarr.open_group(tmp_path / "clean.zarr", mode="r")[name][...]
+        np.testing.assert_allclose(found, getattr(model, f"{name}_"), rtol=1e-4, atol=1e-4)
     assert verify(tmp_path / "clean.zarr") == []
 
 
