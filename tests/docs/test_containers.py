@@ -34,14 +34,14 @@ def test_the_files_agree_with_the_project() -> None:
     assert images == {f"dpca:{__version__}"}
     assert f"-t dpca:{__version__} " in (FOLDER / "Containerfile").read_text()
     copied = {name for line in LINES if line.startswith("COPY ") for name in line.split()[1:-1]}
-    assert {"dpca", "storage", "pipelines", "constraints.txt"} <= copied
+    assert {"dpca", "storage", "pipelines", "docs/constraints.txt"} <= copied
     assert all((ROOT / name).exists() for name in copied)
     assert not [service for service in services.values() if "ports" in service]
     assert services["bucket"]["environment"]["MINIO_ROOT_USER"] == COMPOSE["x-dpca"]["environment"]["AWS_ACCESS_KEY_ID"]
 
 
 def test_constraints_are_exact_and_name_no_host() -> None:
-    lines = [line for line in (ROOT / "constraints.txt").read_text().splitlines() if line and line[0] != "#"]
+    lines = [line for line in (ROOT / "docs" / "constraints.txt").read_text().splitlines() if line and line[0] != "#"]
     assert all(re.fullmatch(r"[A-Za-z0-9._-]+==[A-Za-z0-9.+!]+", line) for line in lines)
     assert len(lines) > 30
 
