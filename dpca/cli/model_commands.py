@@ -11,7 +11,7 @@ import numpy as np
 
 from dpca.choices import GOALS
 from dpca.cli.arguments import given_options, reading_options
-from dpca.cli.jobs import given_input
+from dpca.cli.jobs import given_input, job_request
 from dpca.cli.model_arguments import partitioned_model
 from dpca.cli.running import conclude, say
 from dpca.cli.served import request_of, served, stated
@@ -203,23 +203,26 @@ def reconstruct(options: argparse.Namespace) -> int:
 
 def denoise(options: argparse.Namespace) -> int:
     """``dpca denoise``."""
-    stack = _stack(options)
+    source, reading = given_input(options, None), reading_options(options)
     given = given_options(options, DenoisingParameters)
-    request = request_of(options, stack.fingerprint, stack.data_range)
+    request = job_request(options, source)
     if not options.dry_run and served(request, options.target) is not None:
         _print_result(options.target, None)
     else:
         from dpca import Denoiser
         from dpca.jobs import denoise_store
+        from dpca.jobs.denoising.denoise import outline_of
 
         denoiser = Denoiser(**given)
         with run_of(options) as run:
             if options.dry_run:
-                plan = denoiser.plan(stack, run)
-                reads = plan.read_bytes / stack.nbytes + 1
-                say(f"{reads:.2f} reads of the stack, {plan.task_bytes / 1e6:,.0f} MB of memory for a task")
+                samples = outline_of(source, reading, run)
+                plan = denoiser.plan(samples, run)
+                reads = plan.read_bytes / (math.prod(samples.shape) * samples.dtype.itemsize) + 1
+                say(f"{reads:.2f} reads of the samples, {plan.task_bytes / 1e6:,.0f} MB of memory for a task")
                 return 0
-            _print_result(options.target, denoise_store(stack, options.target, denoiser, run=run, request=request))
+            cost = denoise_store(source, options.target, denoiser, reading=reading, run=run, request=request)
+            _print_result(options.target, cost)
     group = open_group(options.target)
     sigma, rank, removed = (array_in(group, name)[...] for name in ("sigma", "rank", "removed"))
     varies = sigma[sigma > 0]

@@ -136,16 +136,17 @@ def add_model_commands(command: Callable[..., argparse.ArgumentParser]) -> None:
         "denoise",
         "model_commands:denoise",
         "remove noise from a stack of images or volumes by local PCA, with maps of the noise",
-        "dpca denoise volumes.zarr clean.zarr\n"
-        "         dpca denoise movie.zarr clean.zarr --noise poisson\n"
-        "         dpca denoise movie.zarr clean.zarr --noise poisson --gain 2.3 --offset 100 --read-noise 1.6",
-        stack=_STACK,
+        "dpca denoise volumes.nii.gz clean.zarr\n"
+        "         dpca denoise movie.tif clean.zarr --noise poisson\n"
+        "         dpca denoise movie.tif clean.zarr --noise poisson --gain 2.3 --offset 100 --read-noise 1.6",
+        source=SOURCES,
         target="stack store to write",
     )
     add_parameters(denoise, denoise, options_of(DenoisingParameters).values())
+    add_source_options(denoise)
     denoise.add_argument("--dry-run", action="store_true", help="only report the plan: cells, memory and reads")
 
-    for sub in (fit, transform, encode, denoise):
+    for sub in (fit, transform, encode):
         add_range_option(sub, "from the stack, otherwise from its values")
     for sub in (fit, transform, encode, export, reconstruct, denoise):
         add_overwrite(sub)

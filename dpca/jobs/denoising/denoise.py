@@ -13,8 +13,9 @@ import numpy as np
 import zarr
 from sklearn.base import clone
 
-from dpca.engine.folds.plan import TASK_OVERHEAD
+from dpca.engine.folds.plan import TASK_OVERHEAD, Outline
 from dpca.engine.sources.source import Source, as_source, batches
+from dpca.jobs.base.input_stack import inherited_of, open_or_ingest
 from dpca.jobs.base.shards import ShardPass
 from dpca.jobs.base.stages import NOTHING, StageCost, stopwatch
 from dpca.jobs.scores.score_write import SHARD_COPIES, found_coordinates, require_memory
@@ -29,10 +30,14 @@ from dpca.storage.arrays.layout import SHARD_BYTES, Layout, boxes_of, choose_lay
 from dpca.storage.arrays.reading import open_array
 from dpca.storage.disk import require_free_space
 from dpca.storage.errors import StoreError
+from dpca.storage.ingest import plan_ingest
+from dpca.storage.input import fingerprint_of_input
 from dpca.storage.integrity.manifest import digest_of
 from dpca.storage.ranges import found_range
+from dpca.storage.readers import Reader
 from dpca.storage.run import Run
 from dpca.storage.stack import STACK_KIND, STACK_VERSION, Stack
+from dpca.storage.survey import ReadOptions
 from dpca.storage.transaction.checkpoints import Checkpoints
 from dpca.storage.transaction.job import Job
 from dpca.storage.transaction.workspace import Workspace, fingerprint_of
@@ -95,10 +100,11 @@ class DenoiseJob:
 
 
 def denoise_store(
-    stack: Stack,
+    source: Stack | Reader,
     target: str | os.PathLike[str],
     denoiser: Denoiser | None = None,
     *,
+    reading: ReadOptions = ReadOptions(),
     run: Run = Run(),
     request: str | None = None,
 ) -> StageCost:
@@ -109,12 +115,15 @@ def denoise_store(
 
     Parameters
     ----------
-    stack : Stack
+    source : Stack or Reader
+        Samples of a reader are ingested first, beside the output. They are removed when it is complete.
     target : path-like
         Path of the stack store. It appears there when it is complete, with ``samples``, ``sigma``, ``rank`` and
         ``removed``.
     denoiser : Denoiser, optional
         Not fitted. Default: ``Denoiser()``.
+    reading : ReadOptions
+        How the samples of a reader are read.
     run : Run
         As for `fit_store`.
     request : str, optional
@@ -131,19 +140,21 @@ def denoise_store(
     """
     chosen: Denoiser = Denoiser() if denoiser is None else clone(denoiser)
     settings = {name: _stated(value) for name, value in given_parameters(chosen).items() if name != "memory_budget"}
-    fingerprint = fingerprint_of("denoised", STACK_VERSION, stack.fingerprint, settings)
-    source = as_source(stack)
+    read = () if isinstance(source, Stack) else (vars(reading),)
+    fingerprint = fingerprint_of("denoised", STACK_VERSION, fingerprint_of_input(source), settings, *read)
 
     def steps(work: Workspace) -> StageCost:
+        within = replace(run.limited_to(chosen.memory_budget), overwrite=False)
+        chosen.plan(outline_of(source, reading, within), within)
+        stack, ingested = open_or_ingest(source, work, reading, run=within)
+        samples = as_source(stack)
         cost, dtype = stopwatch(), chosen.output_dtype(stack.dtype)
-        within = run.limited_to(chosen.memory_budget)
-        grids = chosen.grids_for(source)
-        chosen.plan(stack, within)
-        layout, rows = _layout(stack, source, dtype, within.task_bytes(), kept_layout(work.store, "samples"))
+        grids = chosen.grids_for(samples)
+        layout, rows = _layout(stack, samples, dtype, within.task_bytes(), kept_layout(work.store, "samples"))
         if work.state == "new":
             require_free_space(target, math.prod(stack.shape) * dtype.itemsize, "the denoised stack")
         kept = Checkpoints(str(work.scratch / "filters"), str(work.scratch))
-        job = DenoiseJob(source, grids, kept, str(work.store / "samples"), layout, rows)
+        job = DenoiseJob(samples, grids, kept, str(work.store / "samples"), layout, rows)
         if not work.is_done("noise"):
             fold = Checkpoints(str(work.scratch / "fold"), str(work.scratch))
             chosen.fit(stack, run=replace(within, checkpoints=fold))
@@ -154,13 +165,14 @@ def denoise_store(
             facts = {"read": report.plan.read_bytes, "peak": report.peak_memory, "gain": gain}
             work.mark_done("noise", record=facts, arrays=maps)
         facts = work.record("noise")
+        name = os.path.basename(source.path) if isinstance(source, Stack) else source.name
         stated = {
             "kind": STACK_KIND,
             "version": STACK_VERSION,
             "fingerprint": work.fingerprint,
             "axes": list(stack.axes),
             "settings": settings,
-            "source": {"kind": "denoised", "name": os.path.basename(stack.path), "count": stack.n_samples},
+            "source": {"kind": "denoised", "name": name, "count": stack.n_samples},
             **({} if facts["gain"] is None else {"gain": facts["gain"]}),
             **({} if request is None else {"request": request}),
         }
@@ -175,9 +187,24 @@ def denoise_store(
         spans = np.array([shards.quality(*unit)["range"] for unit in job.units])
         span = stack.data_range or found_range(spans[:, 0].min(), spans[:, 1].max())
         create_root(work.store, **stated, data_range=list(span))
-        return cost(facts["read"] + stack.nbytes, max(peak, facts["peak"]))
+        return ingested + cost(facts["read"] + stack.nbytes, max(peak, facts["peak"]))
 
-    return Job(target, STACK_KIND, fingerprint, (stack,), run.overwrite).run(steps) or NOTHING
+    def publish(work: Workspace, _: StageCost) -> None:
+        work.set_aside()
+        work.publish()
+
+    inherited = inherited_of(source, reading)
+    return Job(target, STACK_KIND, fingerprint, (source,), run.overwrite, inherited).run(steps, publish) or NOTHING
+
+
+def outline_of(given: Stack | Reader, reading: ReadOptions, run: Run) -> Source:
+    """Return the samples of a stack, or what is known of those of a reader before they are ingested."""
+    if isinstance(given, Stack):
+        return as_source(given)
+    shape, dtype, layout, axes = plan_ingest(given, reading, lambda axes: None, run.task_bytes())
+    outline = Outline(given.name, shape, dtype, layout.chunks)
+    outline.axes = axes[1:]
+    return outline
 
 
 def _layout(stack: Stack, source: Source, dtype: np.dtype[Any], budget: int, kept: Layout | None) -> tuple[Layout, int]:

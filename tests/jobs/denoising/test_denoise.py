@@ -7,6 +7,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+import tifffile
 import zarr
 
 from dpca import Denoiser, Run
@@ -175,3 +176,24 @@ def test_the_command(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None
     assert main(command) == 0
     assert "nothing to do" in capsys.readouterr().out
     assert main([*command, "--gain", "2"]) != 0
+
+
+def test_any_source_and_nothing_of_it_stays(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    x = np.random.default_rng(0).poisson(np.outer(np.arange(40) + 20, np.ones(24 * 20)).reshape(40, 24, 20))
+    tifffile.imwrite(tmp_path / "movie.tif", x.astype(np.uint16), imagej=True, metadata={"axes": "TYX"})
+    command = ["denoise", str(tmp_path / "movie.tif"), str(tmp_path / "clean.zarr"), "--noise", "poisson"]
+    assert main([*command, "--dry-run", "--workers", "1"]) == 0
+    assert "2.00 reads" in capsys.readouterr().out
+    assert not (tmp_path / "clean.zarr").exists()
+    assert main([*command, "--workers", "1"]) == 0
+    assert "gain 0.99" in capsys.readouterr().out
+    clean = open_stack(tmp_path / "clean.zarr")
+    np.testing.assert_allclose(clean.samples[...], Denoiser(noise="poisson").fit_transform(x), rtol=1e-5)
+    assert sorted(path.name for path in (tmp_path / "clean.zarr").iterdir() if path.is_dir()) == [
+        *("name", "rank", "removed", "samples", "sigma"),
+    ]
+    assert verify(tmp_path / "clean.zarr") == []
+    assert main([*command, "--workers", "1"]) == 0
+    assert "nothing to do" in capsys.readouterr().out
+    assert main([*command[:3], "--workers", "1"]) == 4  # Gaussian noise: another output
+    assert "--overwrite" in capsys.readouterr().err
