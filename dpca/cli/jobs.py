@@ -78,7 +78,8 @@ def run_job(
 def written_for(output: str) -> list[Place]:
     """Return all places that a job writes to for an output."""
     place = place_of(output)
-    return [place, work_folder(place), report_folder(output)]
+    report = report_folder(output)  # refuses what is no output
+    return [place, work_folder(place), report]
 
 
 def settings_of(options: argparse.Namespace, model: Any) -> Any:

@@ -100,7 +100,7 @@ def write_job_report(
         **quality_numbers(stack.names, quality, ssim),
         "rejected": stack.rejected,
         "data_range": bounds,
-        "notes": [] if record is None else record.numbers()["notes"],
+        **({"notes": []} if record is None else record.numbers()),
     }
     if warning := _size_warning(sizes, cells="cells" in report):
         report["notes"].append(warning)
