@@ -11,9 +11,12 @@ import numpy as np
 
 from dpca.kernels.algebra.types import Array
 from dpca.kernels.compiled import compiled
+from dpca.kernels.quality import WINDOW
+from dpca.kernels.sweeps import window_sum
 
 # Values whose squares are added in 32 bits: 2**16 * 255**2 < 2**32.
 _SHORT = 2**16
+_VALUES = np.int32(WINDOW**2)
 
 
 @compiled
@@ -49,18 +52,18 @@ def similarity(x: Array, y: Array, stride: int, c1: Any, c2: Any, inside: Array,
     work : array (8, row), int32
         Overwritten.
     """
-    n_windows = x.shape[1] - 6 * stride
+    n_windows = x.shape[1] - (WINDOW - 1) * stride
     totals = np.zeros(n_windows)
     work[:] = 0
     for i in range(len(x)):
-        if i < 7:
+        if i < WINDOW:
             _add_row(x[i], y[i], work[0], work[1], work[2], work[3])
         else:
-            _move_window(x[i], y[i], x[i - 7], y[i - 7], work[0], work[1], work[2], work[3])
-        if i > 5:
+            _move_window(x[i], y[i], x[i - WINDOW], y[i - WINDOW], work[0], work[1], work[2], work[3])
+        if i >= WINDOW - 1:
             for field in range(4):
                 # A row of a row: the compiler must know that values are contiguous.
-                _window_sum(work[field], stride, work[4 + field][:n_windows])
+                window_sum(work[field], stride, work[4 + field][:n_windows])
             p, m, pp, mm = work[4][:n_windows], work[5][:n_windows], work[6][:n_windows], work[7][:n_windows]
             _add_similarities(p, m, pp, mm, c1, c2, totals)
     total = 0.0
@@ -96,20 +99,9 @@ def _move_window(x: Array, y: Array, u: Array, v: Array, p: Array, m: Array, pp:
 
 
 @compiled
-def _window_sum(values: Array, stride: int, out: Array) -> None:
-    n = len(out)
-    # Slices, because possibly negative indices keep the compiler from using vector instructions.
-    a, b, c = values[:n], values[stride : stride + n], values[2 * stride : 2 * stride + n]
-    d, e = values[3 * stride : 3 * stride + n], values[4 * stride : 4 * stride + n]
-    f, g = values[5 * stride : 5 * stride + n], values[6 * stride : 6 * stride + n]
-    for i in range(n):
-        out[i] = np.int32(a[i] + b[i] + c[i] + d[i] + e[i] + f[i] + g[i])
-
-
-@compiled
 def _add_similarities(p: Array, m: Array, pp: Array, mm: Array, c1: Any, c2: Any, totals: Array) -> None:
     for i in range(len(totals)):
         a, b = np.int32(p[i] * p[i]), np.int32(m[i] * m[i])
-        c, d = np.int32(np.int32(49) * pp[i] - a), np.int32(np.int32(49) * mm[i] - b)
+        c, d = np.int32(_VALUES * pp[i] - a), np.int32(_VALUES * mm[i] - b)
         above = (np.float32(np.int32(a - b)) + c1) * (np.float32(np.int32(c - d)) + c2)
         totals[i] += np.float64(above / ((np.float32(np.int32(a + b)) + c1) * (np.float32(np.int32(c + d)) + c2)))
