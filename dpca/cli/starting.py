@@ -25,7 +25,11 @@ def start(name: str) -> None:
     if name == "__main__" and signal.getsignal(signal.SIGINT) is signal.default_int_handler:
         signal.signal(signal.SIGINT, signal.SIG_DFL)
     elif name == "__mp_main__":
-        threading.Thread(target=_end_with, args=(os.getppid(),), name="end-with-parent", daemon=True).start()
+        parent = os.getppid()
+        # A program that was killed while this process started has been replaced by one of another process group.
+        if os.getpgid(parent) != os.getpgrp():
+            os._exit(1)
+        threading.Thread(target=_end_with, args=(parent,), name="end-with-parent", daemon=True).start()
 
 
 def _end_with(parent: int) -> None:

@@ -11,12 +11,10 @@ import numpy as np
 
 from dpca.kernels.algebra.types import Array
 from dpca.kernels.compiled import compiled
-from dpca.kernels.quality import WINDOW
 from dpca.kernels.sweeps import window_sum
 
 # Values whose squares are added in 32 bits: 2**16 * 255**2 < 2**32.
 _SHORT = 2**16
-_VALUES = np.int32(WINDOW**2)
 
 
 @compiled
@@ -33,8 +31,8 @@ def squared_distance(x: Array, y: Array) -> float:
 
 
 @compiled
-def similarity(x: Array, y: Array, stride: int, c1: Any, c2: Any, inside: Array, work: Array) -> float:
-    """Return the sum of the structural similarities of all windows of 7 x 7 pixels of images of bytes.
+def similarity(x: Array, y: Array, window: int, stride: int, c1: Any, c2: Any, inside: Array, work: Array) -> float:
+    """Return the sum of the structural similarities of all windows of images of bytes.
 
     Windows move down by one row at a time: the next row is added to the sums of columns, and the one before is
     subtracted. With p = x + y and m = x - y, the sums of 49 values p, m, p^2 and m^2, and 49 times sums of squares
@@ -43,6 +41,8 @@ def similarity(x: Array, y: Array, stride: int, c1: Any, c2: Any, inside: Array,
     Parameters
     ----------
     x, y : array (n_rows, row) of uint8
+    window : int
+        Side of the windows, in pixels: as many values as `dpca.kernels.sweeps.window_sum` adds.
     stride : int
         Distance of neighboring pixels in a row.
     c1, c2 : float32
@@ -52,20 +52,20 @@ def similarity(x: Array, y: Array, stride: int, c1: Any, c2: Any, inside: Array,
     work : array (8, row), int32
         Overwritten.
     """
-    n_windows = x.shape[1] - (WINDOW - 1) * stride
-    totals = np.zeros(n_windows)
+    n_windows = x.shape[1] - (window - 1) * stride
+    totals, values = np.zeros(n_windows), np.int32(window * window)
     work[:] = 0
     for i in range(len(x)):
-        if i < WINDOW:
+        if i < window:
             _add_row(x[i], y[i], work[0], work[1], work[2], work[3])
         else:
-            _move_window(x[i], y[i], x[i - WINDOW], y[i - WINDOW], work[0], work[1], work[2], work[3])
-        if i >= WINDOW - 1:
+            _move_window(x[i], y[i], x[i - window], y[i - window], work[0], work[1], work[2], work[3])
+        if i >= window - 1:
             for field in range(4):
                 # A row of a row: the compiler must know that values are contiguous.
                 window_sum(work[field], stride, work[4 + field][:n_windows])
             p, m, pp, mm = work[4][:n_windows], work[5][:n_windows], work[6][:n_windows], work[7][:n_windows]
-            _add_similarities(p, m, pp, mm, c1, c2, totals)
+            _add_similarities(p, m, pp, mm, values, c1, c2, totals)
     total = 0.0
     for i in range(n_windows):
         total += totals[i] * inside[i]
@@ -99,9 +99,9 @@ def _move_window(x: Array, y: Array, u: Array, v: Array, p: Array, m: Array, pp:
 
 
 @compiled
-def _add_similarities(p: Array, m: Array, pp: Array, mm: Array, c1: Any, c2: Any, totals: Array) -> None:
+def _add_similarities(p: Array, m: Array, pp: Array, mm: Array, values: Any, c1: Any, c2: Any, totals: Array) -> None:
     for i in range(len(totals)):
         a, b = np.int32(p[i] * p[i]), np.int32(m[i] * m[i])
-        c, d = np.int32(_VALUES * pp[i] - a), np.int32(_VALUES * mm[i] - b)
+        c, d = np.int32(values * pp[i] - a), np.int32(values * mm[i] - b)
         above = (np.float32(np.int32(a - b)) + c1) * (np.float32(np.int32(c - d)) + c2)
         totals[i] += np.float64(above / ((np.float32(np.int32(a + b)) + c1) * (np.float32(np.int32(c + d)) + c2)))

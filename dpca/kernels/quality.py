@@ -121,7 +121,7 @@ def _similarity_of_bytes(x: Array, y: Array, data_range: float) -> Array:
     c1, c2 = np.float32(scale * _K1**2), np.float32(scale * _K2**2 * (window - 1) / window)
     stride, work = row // x.shape[2], linalg.scratch("ssim", (8, row), np.dtype(np.int32))
     images = ((a.reshape(height, row), b.reshape(height, row)) for a, b in _flat_pairs(x, y))
-    sums = [similarity(a, b, stride, c1, c2, inside.reshape(-1), work) for a, b in images]
+    sums = [similarity(a, b, WINDOW, stride, c1, c2, inside.reshape(-1), work) for a, b in images]
     return np.array(sums) / inside.sum() / starts[0]
 
 

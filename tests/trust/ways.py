@@ -95,8 +95,9 @@ def _job_ways(whole: Path) -> dict[str, Way]:
 
     def known(here: Path, out: Path) -> Any:
         found = find_done(source, here / "job.zarr", SETTINGS)
-        # What the stages took is not known any more where a report is made again.
-        return None if found is None else {k: v for k, v in found.report.items() if k not in ("stages", "notes")}
+        # What only the run knew is not known any more where a report is made again.
+        forgotten = ("stages", "notes", "fitted_by")
+        return None if found is None else {k: v for k, v in found.report.items() if k not in forgotten}
 
     return {
         "open_scores": lambda here, out: _scores_parts(here / "job.zarr"),
