@@ -11,6 +11,7 @@ from __future__ import annotations
 import math
 import os
 import sys
+import threading
 from collections.abc import Sequence
 from itertools import product
 from typing import Any
@@ -32,8 +33,25 @@ RAW = object()
 # Decoders by the names of the codecs of Zarr 3 and of numcodecs. Their parameters are in the encoded bytes.
 _DECODERS = {"ZstdCodec": Zstd(), "Zstd": Zstd(), "BloscCodec": Blosc(), "Blosc": Blosc()}
 _ZSTD_MAGIC = bytes.fromhex("28b52ffd")
+_local = threading.local()
 # Bytes of a compressed chunk that is decoded here. Zarr decodes smaller ones, several at once.
 _LARGE = 2**24
+
+
+def keep_buffers() -> None:
+    """Let this thread reuse the memory of encoded and decoded chunks until it ends.
+
+    New memory costs a page fault every 4 KiB or 2 MiB: a tenth of the time of reading (measured).
+    """
+    _local.buffers = {}
+
+
+def _buffer(name: str, size: int) -> Array:
+    """Return bytes of arbitrary content, which are valid until the next call with this name in this thread."""
+    kept: dict[str, Array] = getattr(_local, "buffers", {})
+    if name not in kept or kept[name].size < size:
+        kept[name] = np.empty(size, np.uint8)
+    return kept[name][:size]
 
 
 def read_plain(array: zarr.Array[Any], taken: Sequence[range], out: Array) -> bool:
@@ -81,7 +99,7 @@ def read_plain(array: zarr.Array[Any], taken: Sequence[range], out: Array) -> bo
         try:
             stored = os.fstat(handle).st_size
             if codec is not RAW:
-                _fill(handle, encoded := np.empty(stored, np.uint8), 0)
+                _fill(handle, encoded := _buffer("encoded", stored), 0)
                 if _decoded_bytes(encoded, codec) != size:
                     return False
                 _decode_part(encoded, codec, of, chunks, target)
@@ -138,7 +156,8 @@ def _decoded_bytes(encoded: Array, codec: Any) -> int | None:
 def _decode_part(encoded: Array, codec: Any, of: Sequence[range], chunk: Sequence[int], target: Array) -> None:
     """Decode a chunk, and copy a box of it."""
     whole = target.flags.c_contiguous and target.shape == tuple(chunk)
-    values = target if whole else np.empty(chunk, target.dtype)
+    size = math.prod(chunk) * target.itemsize
+    values = target if whole else _buffer("decoded", size).view(target.dtype).reshape(chunk)
     codec.decode(encoded, out=values)
     if not whole:
         target[...] = values[tuple(slice(r.start, r.stop) for r in of)]

@@ -20,6 +20,7 @@ from dpca.engine.sources.finite import check_finite, checked_lazily
 from dpca.engine.sources.rows import open_rows
 from dpca.kernels.algebra.types import Array, Region
 from dpca.storage import cf
+from dpca.storage.arrays.plain import keep_buffers
 from dpca.storage.arrays.reading import array_identity, model_of, open_again, open_array, path_of, read_into
 from dpca.storage.errors import DataError, one_line
 from dpca.storage.given_numbers import require_one_array
@@ -382,7 +383,7 @@ def batches(source: Source, samples: tuple[int, int], region: Region, rows: int)
         read((first, first + len(out)), region, out)
         return out
 
-    with ThreadPoolExecutor(1, thread_name_prefix="read-ahead") as ahead:
+    with ThreadPoolExecutor(1, "read-ahead", initializer=keep_buffers) as ahead:
         firsts = range(start, stop, rows)
         coming = ahead.submit(load, 0, start)
         for turn, first in enumerate(firsts):

@@ -146,15 +146,15 @@ class BlockGram(Rule):
         for part in (rows[:, columns] for columns in blocks(rows.shape[1], block_attributes(dtype))):
             if not (part[0].any() or part.any()):
                 continue  # the last blocks are filled up with zeros
-            block = linalg.scratch("attributes", part.shape[::-1], dtype)
-            np.copyto(block, part.T)
+            block = linalg.scratch("attributes", part.shape, dtype)
+            np.copyto(block, part)
             if self.center:
-                block -= part.mean(axis=0, dtype=np.float64).astype(block.dtype)[:, None]
+                block -= (np.ones(len(block)) @ block / len(block)).astype(dtype)
             for band, values in _bands(gram, self.n_samples):
                 # numpy computes the square on the diagonal by half of the operations.
                 for columns in (slice(band.start), band):
                     out = linalg.scratch("gram", (len(values), columns.stop - (columns.start or 0)), dtype)
-                    values[:, columns] += np.matmul(block[:, band].T, block[:, columns], out=out)
+                    values[:, columns] += np.matmul(block[band], block[columns].T, out=out)
 
     def _add_bytes(self, gram: Array, sums: Array, rows: Array) -> None:
         n, center = self.n_samples, float(integers.center_of_range(rows.dtype))
@@ -170,11 +170,11 @@ class BlockGram(Rule):
                 kernel.add_row_products(part, ((band.start, values) for band, values in _bands(gram, n)))
                 continue
             # Sums of 1,024 products of at most 2^14 are exact in float32.
-            block = linalg.scratch("attributes", part.shape[::-1], np.float32)
-            np.subtract(part.T, np.float32(center), out=block)
+            block = linalg.scratch("attributes", part.shape, np.float32)
+            np.subtract(part, np.float32(center), out=block)
             for band, values in _bands(gram, n):
                 out = linalg.scratch("gram", values.shape, np.float32)
-                values += np.matmul(block[:, band].T, block[:, : band.stop], out=out)
+                values += np.matmul(block[band], block[: band.stop].T, out=out)
 
     def _complete(self, gram: Array, sums: Array) -> None:
         """Center the samples of exact products of bytes, or add the center of their range to them."""
