@@ -105,6 +105,49 @@ def add_multiples(weights: Array, rows: Array, totals: Array) -> None:
 
 
 @compiled
+def weigh_samples(rows: Array, begin: int, weights: Array, sums: Array, image: Array, mean: Array) -> None:
+    """Compute weights @ (rows - mean) for some columns of rows (n, d): those of ``mean``, from number ``begin`` on.
+
+    Sums are added as `add_multiples` adds them, of samples minus the first one, and corrected by the mean at the end.
+
+    Parameters
+    ----------
+    rows : array (n, d), contiguous
+    begin : int
+    weights : array (k, n), float64
+    sums : array (k,), float64
+        Of the weights of each row.
+    image, mean : array (k, c) and (c,), float64
+        Overwritten.
+    """
+    n, line = len(rows), np.empty(_SHORT)
+    for start in range(0, len(mean), _SHORT):
+        total = mean[start : start + _SHORT]
+        columns = slice(begin + start, begin + start + len(total))
+        first = rows[0, columns]
+        total[:] = 0
+        image[:, start : start + _SHORT] = 0
+        for i in range(n):
+            row = rows[i, columns]
+            for x in range(len(row)):
+                line[x] = np.float64(row[x]) - np.float64(first[x])
+            for x in range(len(total)):
+                total[x] += line[x]
+            for j in range(len(weights)):
+                weight, out = weights[j, i], image[j, start : start + _SHORT]
+                for x in range(len(out)):
+                    out[x] += weight * line[x]
+        for x in range(len(total)):
+            total[x] /= n
+        for j in range(len(weights)):
+            weight, out = sums[j], image[j, start : start + _SHORT]
+            for x in range(len(out)):
+                out[x] -= weight * total[x]
+        for x in range(len(total)):
+            total[x] += np.float64(first[x])
+
+
+@compiled
 def add_and_round(values: Array, mean: Array, low: Any, high: Any, out: Array) -> None:
     """Add means (m, d) to values (m, n, d), round, and clip to ``low`` and ``high``."""
     for i in range(len(values)):

@@ -126,9 +126,19 @@ class BlockComponents(AllSamples):
         return int(self.rule.weights.shape[1])
 
     def _of_rows(self, rows: Array) -> dict[str, Array]:
-        k, d = len(self.rule.weights), rows.shape[1]
+        weights, d = self.rule.weights, rows.shape[1]
+        k = len(weights)
         image, mean, inner = np.empty((k, d), self.rule.dtype), np.empty(d), np.zeros((k, k))
+        fused = self.rule.center and is_exact(self.n_samples, rows.dtype)
         for columns in blocks(d, self._columns):
+            if fused:
+                from dpca.kernels.sweeps import weigh_samples
+
+                values = linalg.scratch("image", (k, columns.stop - columns.start), np.float64)
+                weigh_samples(rows, columns.start, weights, weights.sum(axis=1), values, mean[columns])
+                image[:, columns] = values
+                inner += linalg.row_products(values)
+                continue
             part = np.ascontiguousarray(rows[:, columns])
             found = self.rule.finish(self.rule.update(self.rule.init(part.shape[1], part.dtype), part))
             image[:, columns], mean[columns] = found["image"], found["mean"]

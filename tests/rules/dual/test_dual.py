@@ -119,6 +119,7 @@ def test_too_many_and_too_few_samples() -> None:
         dual_weights(np.ones((1, 1)), 1, np.float32)
 
 
+@pytest.mark.usefixtures("products")
 @pytest.mark.parametrize("dtype", [np.uint8, np.int8, np.uint16, np.int16, bool])
 @pytest.mark.parametrize("center", [True, False])
 @pytest.mark.parametrize("n", [5, 110])
