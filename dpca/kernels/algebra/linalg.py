@@ -45,7 +45,6 @@ _TINY = float(np.finfo(np.float64).tiny)
 _CHOLESKY_SHIFT = 1e-13
 
 _local = threading.local()
-_FEW_ROWS = 8
 
 
 def scratch(name: str, shape: tuple[int, ...], dtype: DTypeLike) -> Array:
@@ -65,15 +64,6 @@ def scratch(name: str, shape: tuple[int, ...], dtype: DTypeLike) -> Array:
 def release_scratch() -> None:
     """Free the scratch arrays of this thread."""
     _local.__dict__.pop("pool", None)
-
-
-def row_products(x: Array) -> Array:
-    """Return x @ x.T for a numpy matrix x.
-
-    numpy computes the product with the own transpose by half of the operations. For few rows this takes longer, on
-    processors with AVX-512 more than twice as long (measured).
-    """
-    return np.asarray(x @ (x.copy() if len(x) <= _FEW_ROWS else x).T)
 
 
 def is_single(x: Array) -> bool:

@@ -136,10 +136,10 @@ def cuts(shape: tuple[int, ...], chunks: tuple[int, ...], uncut: int = 0) -> Ite
         in_chunks = [math.ceil(cell[axis] / chunks[axis]) for axis in axes]
         if in_chunks and max(in_chunks) > 1:
             most = int(np.argmax(in_chunks))
-            axis, fewer = uncut + most, in_chunks[most] - max(1, in_chunks[most] // 3)
+            along, fewer = uncut + most, in_chunks[most] - max(1, in_chunks[most] // 3)
             # As many blocks of equal lengths: workers end together.
-            all_chunks = math.ceil(shape[axis] / chunks[axis])
-            cell[axis] = math.ceil(all_chunks / math.ceil(all_chunks / fewer)) * chunks[axis]
+            all_chunks = math.ceil(shape[along] / chunks[along])
+            cell[along] = math.ceil(all_chunks / math.ceil(all_chunks / fewer)) * chunks[along]
         elif (axis := next((axis for axis in axes if cell[axis] > 1), None)) is not None:
             cell[axis] = _shorter(cell[axis], min(chunks[axis], shape[axis]), divides=chunks[axis] < shape[axis])
         else:

@@ -17,11 +17,11 @@ from dpca.models.base.passes import Passes
 from dpca.models.cells.rank import ranks_by_threshold
 from dpca.models.linear.component_store import MOST_BYTES, ComponentStore, folder_for
 from dpca.models.linear.solver_problem import Found, SolverProblem
-from dpca.models.linear.window_solver import Windows, dual_of_windows, plan_windows
+from dpca.models.linear.window_solver import WholeSamples
 from dpca.partition.cells import CellGrid
 from dpca.rules.base.rule import Rule
-from dpca.rules.dual.components import DualComponents, components_rule
-from dpca.rules.dual.gram import float_gram, product_dtype
+from dpca.rules.dual.components import DualComponents
+from dpca.rules.dual.gram import product_dtype
 from dpca.rules.dual.weights import dual_basis, dual_share, dual_weights, orthonormal_weights
 from dpca.storage.errors import DataError
 from dpca.storage.remote.memory import usable_bytes
@@ -35,11 +35,11 @@ def dual(problem: SolverProblem, passes: Passes) -> Found:
 
     Both passes read blocks of attributes of all samples, so that no task holds a component.
     """
-    if (windows := Windows.of(passes.source)) is not None:
-        return dual_of_windows(windows, problem, passes)
-    total = float_gram(gram_of(passes, _gram_blocks(passes, problem), problem.center), problem.center)
-    products = product_dtype(problem.n, passes.source.dtype)
-    found = dual_weights(total, problem.k, products)
+    samples = WholeSamples.of(passes.source)
+    read = samples.passes(passes)
+    gram, trace = samples.gram(gram_of(read, _gram_blocks(read, problem), problem.center), problem.center)
+    products = product_dtype(read.source.shape[0], read.source.dtype)
+    found = dual_weights(gram, problem.k, products)
     problem = replace(problem, k=_number_of(found, problem))
     for name in ("weights", "explained_variance", "errors"):
         found[name] = found[name][: problem.k]
@@ -50,12 +50,15 @@ def dual(problem: SolverProblem, passes: Passes) -> Found:
                 f"n_components is {problem.k}, but the samples have only {len(values)} directions with variance: use "
                 f"at most that many"
             )
-        components = _components_on_disk(found["weights"], passes, problem)
+        components = _components_on_disk(found["weights"], samples, read, problem)
     else:
-        components = _dual_components(found["weights"], passes, problem)
+        components = _dual_components(found["weights"], samples, read, problem)
         values = np.concatenate([values, np.zeros(problem.k - len(values))])
+    passes.count, passes.report = read.count, read.report
+    # Rounding errors are relative to this variance.
+    rounded = {} if trace is None else {"total_variance": np.asarray(2 * trace / (problem.n - 1))}
     bound = dual_share(
-        found,
+        found | rounded,
         float(components.pop("mean_square")),
         len(values),
         problem.d,
@@ -79,13 +82,12 @@ def plan_dual(problem: SolverProblem, passes: Passes) -> None:
     PlanError
         If blocks of attributes, or the results in this process, do not fit into memory.
     """
-    if (windows := Windows.of(passes.source)) is not None:
-        plan_windows(windows, problem, passes)
-        return
-    _gram_blocks(passes, problem)
+    samples = WholeSamples.of(passes.source)
+    read = samples.passes(passes)
+    _gram_blocks(read, problem)
     k = 1 if problem.share is not None else problem.k
-    rule = components_rule(no_values((k, problem.n), np.float64), passes.source.dtype, problem.dtype, problem.center)
-    dual_blocks(rule, passes, replace(problem, k=k))
+    rule = samples.rule(no_values((k, problem.n), np.float64), problem.dtype, problem.center)
+    dual_blocks(rule, read, replace(problem, k=k))
 
 
 def _number_of(found: Found, problem: SolverProblem) -> int:
@@ -103,11 +105,12 @@ def _on_disk(problem: SolverProblem) -> bool:
     return size > MOST_BYTES or 2 * size + 16 * problem.d > usable_bytes()
 
 
-def _dual_components(weights: Array, passes: Passes, problem: SolverProblem) -> Found:
+def _dual_components(weights: Array, samples: WholeSamples, passes: Passes, problem: SolverProblem) -> Found:
     """Return the components and the mean, from a pass over blocks of attributes."""
-    rule = components_rule(weights, passes.source.dtype, problem.dtype, problem.center)
+    rule = samples.rule(weights, problem.dtype, problem.center)
     grid = dual_blocks(rule, passes, problem)
     results = passes.over(grid, rule)
+    grid = samples.grid(grid)
     shape = (len(weights), *grid.sample_shape)
     joined = grid.join(((i, part["mean"][None, None]) for i, part in enumerate(results)), np.empty((1, *shape[1:])))
     mean = joined.ravel()
@@ -120,7 +123,7 @@ def _dual_components(weights: Array, passes: Passes, problem: SolverProblem) -> 
     return {"components": components, "mean": mean, "mean_square": np.asarray(mean @ mean)}
 
 
-def _components_on_disk(weights: Array, passes: Passes, problem: SolverProblem) -> Found:
+def _components_on_disk(weights: Array, samples: WholeSamples, passes: Passes, problem: SolverProblem) -> Found:
     """Return the components and the mean in a store, from a pass over blocks of attributes.
 
     The largest weight of each component is positive, because no task knows its largest entry. If rounding errors of
@@ -128,10 +131,10 @@ def _components_on_disk(weights: Array, passes: Passes, problem: SolverProblem) 
     """
     weights = linalg.fix_signs(weights.copy())
     for is_last in (False, True):
-        rule = components_rule(weights, passes.source.dtype, problem.dtype, problem.center)
+        rule = samples.rule(weights, problem.dtype, problem.center)
         grid = dual_blocks(rule, passes, problem)
         folder, owner = folder_for(passes.run, rule, grid, passes.source)
-        store = ComponentStore(folder, grid, len(weights), problem.dtype)
+        store = ComponentStore(folder, samples.grid(grid), len(weights), problem.dtype)
         is_rehearsal = rehearsal() is not None
         if not is_rehearsal:
             store.create()

@@ -12,7 +12,7 @@ from dpca.kernels.algebra import linalg
 from dpca.kernels.algebra.types import Array, blocks
 from dpca.rules.base.rule import Rule
 from dpca.rules.base.state import State, StateLayout
-from dpca.rules.dual.gram import AllSamples, is_exact, product_dtype
+from dpca.rules.dual.gram import AllSamples, is_exact, product_dtype, row_products
 
 # Bytes of the columns of all samples that are multiplied at a time.
 _COLUMN_BYTES = 2**19
@@ -137,7 +137,7 @@ class BlockComponents(AllSamples):
                 values = linalg.scratch("image", (k, columns.stop - columns.start), np.float64)
                 weigh_samples(rows, columns.start, weights, weights.sum(axis=1), values, mean[columns])
                 image[:, columns] = values
-                inner += linalg.row_products(values)
+                inner += row_products(values)
                 continue
             part = np.ascontiguousarray(rows[:, columns])
             found = self.rule.finish(self.rule.update(self.rule.init(part.shape[1], part.dtype), part))

@@ -24,6 +24,8 @@ _MOST_BYTES = 4096
 _BAND = integers.GROUP
 # Exact sums are pairs of integers, because those of 16-bit integers may exceed 64 bits.
 _LOW_BITS = 32
+# Up to so many rows numpy's own square takes longer than a product of two matrices.
+_FEW_ROWS = 8
 # Samples of bytes from which on dot-product instructions take less time than floats (measured).
 _PACKED_SAMPLES = 16
 # Products of at most this number of samples take less time than reading them, so that they are always float64.
@@ -274,8 +276,17 @@ def _exact_gram(samples: Array) -> Array:
         return gram.ravel()
     for columns in blocks(samples.shape[1], _LONG_BLOCK):
         # Products of 16 bits, summed over 8,192 attributes, take 45 of the 53 bits of float64.
-        gram += linalg.row_products(samples[:, columns].astype(np.float64)).astype(np.int64)
+        gram += row_products(samples[:, columns].astype(np.float64)).astype(np.int64)
     return gram.ravel()
+
+
+def row_products(x: Array) -> Array:
+    """Return x @ x.T for a numpy matrix x.
+
+    numpy computes the product with the own transpose by half of the operations. For few rows this takes longer, on
+    processors with AVX-512 more than twice as long (measured).
+    """
+    return np.asarray(x @ (x.copy() if len(x) <= _FEW_ROWS else x).T)
 
 
 def float_gram(gram: Array, center: bool) -> Array:

@@ -16,8 +16,8 @@ from dpca import PCA, StreamingPCA
 from dpca.engine.folds.plan import PlanError
 from dpca.engine.sources.lagged import LaggedSource
 from dpca.engine.sources.source import as_source
-from dpca.models.linear import window_solver
-from dpca.models.linear.window_solver import Windows
+from dpca.models.linear import component_store, dual_solver
+from dpca.models.linear.window_solver import WholeSamples, Windows
 from dpca.rules.dual import gram
 from dpca.storage.run import Run
 from dpca.storage.transaction.checkpoints import Checkpoints
@@ -82,7 +82,7 @@ def test_any_shape_lag_and_type(
 def test_means_that_differ_between_lags(dtype: str, center: bool, n_lags: int, lag: int, stride: int) -> None:
     x = drifting(40, (5, 6), dtype)
     source = LaggedSource(as_source(x), n_lags, lag, stride)
-    assert Windows.of(source) is not None
+    assert isinstance(WholeSamples.of(source), Windows)
     check(PCA(3, solver="dual", center=center).fit(source), x, source, 3, center=center)
 
 
@@ -122,9 +122,8 @@ def test_dask_arrays() -> None:
 def test_windows_far_apart_have_a_smaller_gram_matrix_of_their_own() -> None:
     x = drifting(40, (9, 80))
     source = LaggedSource(as_source(x), 4, 1, 30)
-    assert Windows.of(source) is None
+    assert not isinstance(WholeSamples.of(source), Windows)
     check(PCA(1, solver="dual").fit(source), x, source, 1)
-    assert Windows.of(as_source(x)) is None
 
 
 def test_an_interrupted_fit_resumes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -132,7 +131,7 @@ def test_an_interrupted_fit_resumes(tmp_path: Path, monkeypatch: pytest.MonkeyPa
     zarr.create_array(path := str(tmp_path / "x.zarr"), data=drifting(14, (9, 80)), chunks=(4, 9, 40))
     kept, expected = Checkpoints(str(tmp_path / "kept")), PCA(2, solver="dual").fit(lagged(path, 3))
     with monkeypatch.context() as patch:
-        patch.setattr(window_solver, "dual_weights", lambda *_: [][0])
+        patch.setattr(dual_solver, "dual_weights", lambda *_: [][0])
         with pytest.raises(IndexError):
             PCA(2, solver="dual").fit(lagged(path, 3), run=Run(checkpoints=kept))
     monkeypatch.setattr(gram.BlockGram, "_take", None)
@@ -140,10 +139,41 @@ def test_an_interrupted_fit_resumes(tmp_path: Path, monkeypatch: pytest.MonkeyPa
     np.testing.assert_array_equal(resumed.components_, expected.components_)
 
 
-def test_components_that_this_process_cannot_hold_are_refused(monkeypatch: pytest.MonkeyPatch) -> None:
-    x = drifting(12, (9, 80))
-    monkeypatch.setattr(window_solver, "usable_bytes", lambda: 10_000)
-    with pytest.raises(PlanError, match="2,160"):
-        PCA(2, solver="dual").fit(lagged(x, 3))
-    with pytest.raises(PlanError, match="2,160"):
-        PCA(2, solver="dual").plan_fit(lagged(x, 3), ("lag", "y", "x"), Run())
+@pytest.mark.parametrize("dtype", ["u1", "f4"])
+@pytest.mark.parametrize("center", [True, False])
+def test_components_on_disk_are_those_in_memory(
+    tmp_path: Path, dtype: str, center: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Blocks of the store have all lags; what is read of a window is a part of each."""
+    x = drifting(12, SHAPE, dtype)
+    zarr.create_array(path := str(tmp_path / "x.zarr"), data=x, chunks=(4, 16, 20, 70))
+    expected = PCA(3, solver="dual", center=center).fit(lagged(path, 4))
+    monkeypatch.setattr(dual_solver, "MOST_BYTES", 0)
+    monkeypatch.setattr(component_store, "_SHARD_BYTES", 2**14)
+    model = PCA(3, solver="dual", center=center).fit(lagged(path, 4), run=Run(memory=34 * 2**20, threads=2))
+    assert isinstance(model.components_, da.Array)
+    windows = windows_of(x, lagged(path, 4)).reshape(-1, 4, *SHAPE).astype(dtype)
+    rows, scores = model.components_.compute(), expected.transform(windows)
+    signs = np.sign((rows * expected.components_).sum(axis=1))
+    np.testing.assert_allclose(rows * signs[:, None], expected.components_, atol=2e-6)
+    np.testing.assert_allclose(model.mean_.compute(), expected.mean_, rtol=1e-12, atol=1e-12)
+    np.testing.assert_allclose(model.explained_variance_, expected.explained_variance_, rtol=1e-12)
+    np.testing.assert_allclose(model.transform(windows) * signs, scores, rtol=1e-4, atol=1e-5 * np.abs(scores).max())
+    assert 0.999 < model.captured_bound_ <= 1
+
+
+def test_a_share_of_the_variance_of_windows() -> None:
+    x = drifting(30, (9, 80))
+    every, model = PCA(8, solver="dual").fit(lagged(x, 3)), PCA(0.9, solver="dual").fit(lagged(x, 3))
+    shares = np.cumsum(every.explained_variance_) / every.total_variance_
+    assert len(model.components_) == np.searchsorted(shares, 0.9) + 1
+
+
+def test_blocks_that_no_task_can_hold_are_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    source = lagged(da.from_array(drifting(12, (9, 80)), chunks=(4, 9, 80)), 3)
+    for refused in (
+        lambda run: PCA(2, solver="dual").fit(source, run=run),
+        lambda run: PCA(2, solver="dual").plan_fit(source, ("lag", "y", "x"), run),
+    ):
+        with pytest.raises(PlanError, match="dual"):
+            refused(Run(memory=1_000_000))
