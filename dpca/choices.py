@@ -6,8 +6,8 @@ MAPPINGS = ("mean-variance", "mean", "random", "raster")
 KERNELS = ("rbf", "poly", "linear", "cosine", "precomputed")
 #: Instead of a number of components: those above the noise floor (assumes the same noise everywhere).
 NOISE = "marchenko-pastur"
-#: Noise of a denoiser: of one level or a map, or of counted photons.
-GAUSSIAN, POISSON = "gaussian", "poisson"
+#: Noise of a denoiser: of one level or a map, of counted photons, or of magnitudes of complex values.
+GAUSSIAN, POISSON, RICIAN = "gaussian", "poisson", "rician"
 #: What happens to singular values above the noise: the least squared error, a threshold, or nothing.
 OPTIMAL, HARD, PLAIN = "optimal", "hard", "none"
 #: The kind of a compressed store, as its metadata states it.

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import KW_ONLY, dataclass
 from typing import Any
 
-from dpca.choices import GAUSSIAN, HARD, OPTIMAL, PLAIN, POISSON
+from dpca.choices import GAUSSIAN, HARD, OPTIMAL, PLAIN, POISSON, RICIAN
 from dpca.parameters import common
 from dpca.parameters.declaration import Option, parameter
 from dpca.parameters.kinds import FLAG, LENGTHS, array, choice, number
@@ -26,15 +26,17 @@ class DenoisingParameters:
     _: KW_ONLY
     noise: str = parameter(
         GAUSSIAN,
-        choice(GAUSSIAN, POISSON),
-        'Noise of the values: "gaussian", or "poisson" with the variance gain * (mean - offset) + read_noise**2.',
+        choice(GAUSSIAN, POISSON, RICIAN),
+        'Noise of the values: "gaussian", "poisson" with the variance gain * (mean - offset) + read_noise**2, or '
+        '"rician", that of magnitudes of complex values, such as those of MRI. Results of "rician" are the magnitudes '
+        "without noise: their bias is removed, too (Koay & Basser 2006).",
         option=Option("--noise"),
     )
     sigma: Any = parameter(
         None,
         number(above=0) | array("an array of the shape of a sample"),
-        "Standard deviation of Gaussian noise, one number or a map of the shape of a sample. The default is estimated "
-        "in each cell (Veraart et al. 2016).",
+        "Standard deviation of Gaussian noise, one number or a map of the shape of a sample; that of the real and of "
+        "the imaginary part if noise is Rician. The default is estimated in each cell (Veraart et al. 2016).",
         shown="float or array, optional",
         option=Option("--sigma", "S", kind=number(above=0)),
     )

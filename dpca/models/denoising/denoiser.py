@@ -11,7 +11,7 @@ from numpy.typing import DTypeLike
 from sklearn.base import BaseEstimator, TransformerMixin
 from sklearn.utils.validation import check_is_fitted
 
-from dpca.choices import POISSON
+from dpca.choices import POISSON, RICIAN
 from dpca.engine.folds.fold import fold, plan_for
 from dpca.engine.folds.plan import FoldPlan
 from dpca.engine.sources.source import Source, as_samples, as_source
@@ -53,7 +53,7 @@ class _CellSamples(KeptSamples):
 
     def work_bytes(self, n_rows: int, n_features: int, dtype: DTypeLike) -> int:
         """Return the bytes of temporary arrays of the filter."""
-        return 8 * (5 * self.n_samples * n_features + 4 * min(self.n_samples, n_features) ** 2)
+        return 8 * (8 * self.n_samples * n_features + 4 * min(self.n_samples, n_features) ** 2)
 
 
 @documented()
@@ -72,7 +72,7 @@ class Denoiser(DenoisingParameters, TransformerMixin, BaseEstimator):  # type: i
     Attributes
     ----------
     sigma_ : array (*sample_shape), float32
-        Standard deviation of the noise, estimated or given.
+        Standard deviation of the noise, estimated or given; of Rician noise, that of the real and imaginary parts.
     rank_ : array (*sample_shape), float32
         Weighted mean number of components of the cells of an attribute.
     removed_ : array (*sample_shape), float32
@@ -88,8 +88,8 @@ class Denoiser(DenoisingParameters, TransformerMixin, BaseEstimator):  # type: i
     -----
     {where}
     Costs one pass over the samples, O(n d c) arithmetic for each grid of cells of c attributes, and covariances of
-    8 c**2 bytes for each cell. With fewer samples than attributes of a cell, the samples themselves are used. `dpca
-    denoise` and `dpca.jobs.denoise_store` write a stack of any size in a second pass.
+    8 c**2 bytes for each cell. With fewer samples than attributes of a cell, and for Rician noise, the samples
+    themselves are used. `dpca denoise` and `dpca.jobs.denoise_store` write a stack of any size in a second pass.
 
     Constant attributes, such as a masked background, are kept and do not count. Values that are not finite are
     rejected. Cells of fewer than 4 attributes that vary, or with fewer than 4 samples, are kept as they are unless the
@@ -97,6 +97,8 @@ class Denoiser(DenoisingParameters, TransformerMixin, BaseEstimator):  # type: i
 
     References
     ----------
+    Koay & Basser (2006). Analytically exact correction scheme for signal extraction from noisy magnitude MR signals.
+    Journal of Magnetic Resonance 179.
     Veraart et al. (2016). Denoising of diffusion MRI using random matrix theory. NeuroImage 142.
     Gavish & Donoho (2017). Optimal shrinkage of singular values. IEEE Trans. Inf. Theory 63.
 
@@ -136,7 +138,7 @@ class Denoiser(DenoisingParameters, TransformerMixin, BaseEstimator):  # type: i
         rule, grids, writer = self._settings(source)
         run = run_of_fit(run, self.memory_budget)
         results, self.fit_report_ = fold(rule, source, grids, run=run, stage="noise", writer=writer)
-        self.filters_, maps = averaged(grids, results)
+        self.filters_, maps = averaged(grids, results, self.noise)
         self._set_maps(maps, source)
         return self
 
@@ -209,8 +211,8 @@ class Denoiser(DenoisingParameters, TransformerMixin, BaseEstimator):  # type: i
                 f"noise cannot be estimated from {n:,} samples of cells of {grids.max_features:,} values: give sigma "
                 f"(or gain), larger cells, or at least {LEAST_VALUES} of each"
             )
-        # Whichever takes less memory.
-        few = n * source.dtype.itemsize <= 8 * grids.max_features
+        # Whichever takes less memory. The variance of magnitudes follows from all of them.
+        few = self.noise == RICIAN or n * source.dtype.itemsize <= 8 * grids.max_features
         rule = _CellSamples(n) if few else _CellCovariance()
         return rule, grids, FilterWriter(grids, noise, self.shrinkage, n, working_dtype(source.dtype))
 

@@ -17,15 +17,19 @@ from typing import Any
 import numpy as np
 from scipy.linalg import eigh
 
-from dpca.choices import POISSON
+from dpca.choices import POISSON, RICIAN
 from dpca.kernels.algebra.types import Array, PickledByFields, Region
+from dpca.models.denoising.magnitudes import LEAST_VARIANCE, amplitudes, level_of, variances
 from dpca.models.denoising.shrinkage import LEAST_VALUES, estimated_noise, gains, noise_edge
 from dpca.partition.shifted import ShiftedGrids
+from dpca.storage.errors import DataError
 
 # Rows of a filter beside its inputs and outputs.
 _MEAN, _NOISE, _REMOVED = -3, -2, -1
 # The plan assumes that signal has at most this share of the components.
 _MOST_RANK = 4
+# Repetitions of the estimate of Rician noise. More change it by less than its error.
+_REPEATS = 2
 # Up to this length, all eigenvectors cost less than the eigenvalues and then some of the vectors.
 _SMALL = 128
 
@@ -100,6 +104,9 @@ class FilterWriter(PickledByFields):
         if not d:
             return {"filter": found.astype(self.dtype), "level": np.zeros(())}
         scale = self.noise.scale(mean, self.grids.boxes[part], n)[varies]
+        level: Array | None = None
+        if self.noise.kind == RICIAN and rows is not None:
+            scale, level = self._magnitudes(rows[:, varies], scale)
         if rows is None:
             center, covariance = mean[varies] / scale, result["covariance"][np.ix_(varies, varies)]
             covariance /= np.outer(scale, scale)
@@ -107,10 +114,7 @@ class FilterWriter(PickledByFields):
             retained = vectors @ covariance @ vectors.T
         else:
             x = rows[:, varies] / scale
-            rank, sigma, factors, vectors = self._signal(x @ x.T if n < d else x.T @ x, n, d)
-            if n < d:
-                vectors = vectors @ x
-                vectors /= np.linalg.norm(vectors, axis=1, keepdims=True)
+            rank, sigma, factors, vectors = self._signal_of(x)
             scores = x @ vectors.T
             scores -= scores.mean(axis=0)
             retained = scores.T @ scores / (n - 1)
@@ -120,10 +124,34 @@ class FilterWriter(PickledByFields):
         filtered[:rank, varies], filtered[rank : 2 * rank, varies] = vectors / scale, outputs * scale
         # Components have the mean of the attributes that vary; others keep theirs.
         filtered[_MEAN, varies] = 0 if rank else _shrunk(mean[varies] / scale, sigma / math.sqrt(n)) * scale
-        filtered[_NOISE, varies] = sigma * scale
+        filtered[_NOISE, varies] = sigma * scale if level is None else level
         kept = ((retained @ outputs) * outputs).sum(axis=0) * scale**2
         filtered[_REMOVED, varies] = 1 - kept / variance[varies]
         return {"filter": filtered.astype(self.dtype), "level": np.asarray(sigma)}
+
+    def _magnitudes(self, rows: Array, scale: Array) -> tuple[Array, Array]:
+        """Return the standard deviation of the noise of magnitudes, and its level, which are unequal at low signal."""
+        if (least := rows.min()) < 0:
+            raise DataError(f"a value is {least:g}, but magnitudes are not negative: give noise='gaussian'")
+        level = scale
+        for _ in range(_REPEATS):
+            rank, sigma, factors, vectors = self._signal_of(x := rows / scale)
+            if not sigma:
+                break
+            means = ((x @ vectors.T) @ (factors[:, None] * vectors) if rank else x.mean(axis=0)[None]) * scale
+            if not self.noise.known:
+                level = np.full(len(scale), level_of(means, float(np.mean((sigma * scale) ** 2)), rank))
+            scale = level * np.sqrt(np.maximum(variances(means / level).mean(axis=0), LEAST_VARIANCE))
+        return scale, level
+
+    def _signal_of(self, x: Array) -> tuple[int, float, Array, Array]:
+        """Return what `_signal` does, with vectors of attributes, from all samples."""
+        n, d = x.shape
+        if n >= d:
+            return self._signal(x.T @ x, n, d)
+        rank, sigma, factors, vectors = self._signal(x @ x.T, n, d)
+        vectors = vectors @ x
+        return rank, sigma, factors, vectors / np.linalg.norm(vectors, axis=1, keepdims=True)
 
     def _signal(self, products: Array, n: int, d: int) -> tuple[int, float, Array, Array]:
         """Return the rank, the level of the noise, and the gains and vectors of the components that are signal."""
@@ -180,12 +208,15 @@ class CellFilters(PickledByFields):
         The weighted mean that is added.
     box : Region
         The box of a sample for which there are filters and a mean.
+    sigma : array (*lengths of the box), optional
+        The level of the noise of magnitudes, whose bias is removed.
     """
 
     grids: ShiftedGrids
     filters: dict[int, Array]
     mean: Array
     box: Region
+    sigma: Array | None = None
 
     @property
     def nbytes(self) -> int:
@@ -196,7 +227,9 @@ class CellFilters(PickledByFields):
         """Return the filters of a box of a sample in few arrays."""
         parts = self.grids.overlapping(box)
         arrays = [self.filters[part] for part in parts]
+        level = {} if self.sigma is None else {"sigma": self.sigma[places(box, self.box)]}
         return {
+            **level,
             "parts": np.array(parts),
             "ranks": np.array([len(one) // 2 for one in arrays]),
             "values": np.concatenate([one.ravel() for one in arrays]),
@@ -211,7 +244,7 @@ class CellFilters(PickledByFields):
             size = 2 * rank * grids.n_features(part)
             filters[part] = arrays["values"][at : at + size].reshape(2 * rank, -1) if rank else np.zeros((0, 0))
             at += size
-        return cls(grids, filters, arrays["mean"], box)
+        return cls(grids, filters, arrays["mean"], box, arrays.get("sigma"))
 
     def needed(self, core: Region) -> Region:
         """Return the box of all cells with attributes in a box."""
@@ -233,7 +266,7 @@ class CellFilters(PickledByFields):
             outputs = rows[rank:].reshape(rank, *(b - a for a, b in box))[(slice(None), *places(inner, box))]
             target = out[(slice(None), *places(inner, core))]
             target += (scores @ outputs.reshape(rank, -1)).reshape(target.shape)
-        return out
+        return out if self.sigma is None else amplitudes(out, self.sigma[places(core, self.box)])
 
 
 def places(box: Region, region: Region) -> tuple[slice, ...]:
@@ -254,8 +287,8 @@ class NoiseMaps:
     level: float
 
 
-def averaged(grids: ShiftedGrids, results: Sequence[dict[str, Array]]) -> tuple[CellFilters, NoiseMaps]:
-    """Return the weighted average of the filters of all cells, and maps. The results are emptied.
+def averaged(grids: ShiftedGrids, results: Sequence[dict[str, Array]], kind: str) -> tuple[CellFilters, NoiseMaps]:
+    """Return the weighted average of the filters of all cells, and maps, for a kind of noise. The results are emptied.
 
     A cell of rank r has the weight 1 / (1 + r), since its estimate has about as much of the noise. Within a cell, the
     weight decreases as the square root of the distance to its borders, along each axis.
@@ -287,7 +320,8 @@ def averaged(grids: ShiftedGrids, results: Sequence[dict[str, Array]]) -> tuple[
         level=float(np.median(levels[levels > 0])) if levels.any() else 0.0,
     )
     box = tuple((0, length) for length in shape)
-    return CellFilters(grids, filters, (sums["mean"] / whole).astype(dtype), box), maps
+    level = maps.sigma if kind == RICIAN else None
+    return CellFilters(grids, filters, (sums["mean"] / whole).astype(dtype), box, level), maps
 
 
 @lru_cache(maxsize=256)

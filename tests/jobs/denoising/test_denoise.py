@@ -36,7 +36,7 @@ def files(store: Path) -> dict[str, bytes]:
 
 
 @pytest.mark.parametrize("chunks", [(16, 24, 20), (1, 24, 20), (50, 5, 7)])
-@pytest.mark.parametrize("noise", ["gaussian", "poisson"])
+@pytest.mark.parametrize("noise", ["gaussian", "poisson", "rician"])
 def test_the_values_of_the_class_for_any_chunks(tmp_path: Path, chunks: tuple[int, ...], noise: str) -> None:
     stack, x = made(tmp_path / "x.zarr", chunks)
     model = Denoiser(8, noise=noise)

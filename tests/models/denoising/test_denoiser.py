@@ -194,6 +194,8 @@ def test_cells_larger_than_the_sample() -> None:
         ({"gain": 2.0}, np.zeros((9, 9, 9)), "poisson"),
         ({"noise": "poisson", "sigma": 1.0}, np.zeros((9, 9, 9)), "sigma"),
         ({"noise": "poisson", "read_noise": 1.0}, np.zeros((9, 9, 9)), "gain"),
+        ({"noise": "rician", "gain": 2.0}, np.zeros((9, 9, 9)), "poisson"),
+        ({"noise": "rician"}, np.linspace(-1, 1, 729).reshape(9, 9, 9), "negative"),
         ({"cell_shape": (3, 3, 3)}, np.zeros((9, 9, 9)), "cell_shape"),
         ({"cell_shape": 0}, np.zeros((9, 9, 9)), "cell_shape"),
         ({"shrinkage": "soft"}, np.zeros((9, 9, 9)), "shrinkage"),
