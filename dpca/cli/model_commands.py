@@ -21,6 +21,7 @@ from dpca.report.words import kept_components, times_smaller
 from dpca.storage import DataError, Stack, open_stack
 from dpca.storage.arrays.reading import array_in, open_group, root_facts
 from dpca.storage.disk import file_bytes, folder_bytes, readable_size
+from dpca.storage.integrity.manifest import digest_of
 from dpca.storage.ranges import range_words
 from dpca.storage.readers.opening import is_zarr, open_reader
 from dpca.storage.survey import require_samples
@@ -205,6 +206,11 @@ def denoise(options: argparse.Namespace) -> int:
     """``dpca denoise``."""
     source, reading = given_input(options, None), reading_options(options)
     given = given_options(options, DenoisingParameters)
+    if isinstance(given.get("sigma"), str):
+        from dpca.jobs.denoising.denoise import read_map
+
+        given["sigma"] = read_map(given["sigma"])
+        options.sigma = digest_of(given["sigma"].tobytes())  # the request depends on its values
     request = job_request(options, source)
     if not options.dry_run and served(request, options.target) is not None:
         _print_result(options.target, None)

@@ -8,7 +8,7 @@ from typing import Any
 from dpca.choices import GAUSSIAN, HARD, OPTIMAL, PLAIN, POISSON, RICIAN
 from dpca.parameters import common
 from dpca.parameters.declaration import Option, parameter
-from dpca.parameters.kinds import FLAG, LENGTHS, array, choice, number
+from dpca.parameters.kinds import FLAG, LENGTHS, TEXT, array, choice, number
 
 
 @dataclass(eq=False, repr=False)
@@ -38,7 +38,13 @@ class DenoisingParameters:
         "Standard deviation of Gaussian noise, one number or a map of the shape of a sample; that of the real and of "
         "the imaginary part if noise is Rician. The default is estimated in each cell (Veraart et al. 2016).",
         shown="float or array, optional",
-        option=Option("--sigma", "S", kind=number(above=0)),
+        option=Option(
+            "--sigma",
+            "S",
+            "standard deviation of Gaussian or Rician noise: a number, or the path of a map with the shape of a sample "
+            "(Zarr, .npy, NIfTI, ...) (default: estimated in each cell)",
+            kind=number(above=0) | TEXT,
+        ),
     )
     gain: float | None = parameter(
         None,

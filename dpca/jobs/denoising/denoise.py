@@ -207,6 +207,14 @@ def outline_of(given: Stack | Reader, reading: ReadOptions, run: Run) -> Source:
     return outline
 
 
+def read_map(path: str) -> Array:
+    """Return a map with the shape of a sample, or of one sample, from an array of any format."""
+    source = as_source(path)
+    region = tuple((0, length) for length in source.shape[1:])
+    values: Array = next(batches(source, (0, source.shape[0]), region, source.shape[0]))[1].astype(np.float32)
+    return values
+
+
 def _layout(stack: Stack, source: Source, dtype: np.dtype[Any], budget: int, kept: Layout | None) -> tuple[Layout, int]:
     """Return the layout of the output, and the samples of a unit; ``kept`` is the layout of an interrupted run."""
     shard_bytes = SHARD_BYTES

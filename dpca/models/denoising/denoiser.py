@@ -199,6 +199,8 @@ class Denoiser(DenoisingParameters, TransformerMixin, BaseEstimator):  # type: i
         if self.noise != POISSON and (self.gain is not None or self.offset or self.read_noise):
             raise DataError("gain, offset and read_noise are those of Poisson noise: give noise='poisson'")
         sigma = self.sigma if self.sigma is None or not np.ndim(self.sigma) else np.asarray(self.sigma, np.float32)
+        if np.shape(sigma) == (1, *shape):
+            sigma = sigma[0]
         if sigma is not None and (
             np.shape(sigma) not in ((), shape) or not (np.isfinite(sigma) & (np.asarray(sigma) > 0)).all()
         ):

@@ -152,6 +152,10 @@ def test_volumes_of_other_programs_with_their_b_values(tmp_path: Path) -> None:
     clean = open_stack(tmp_path / "clean.zarr")
     assert clean.coordinates is not None
     assert clean.coordinates.dims == stack.coordinates.dims
+    sigma = np.linspace(4, 6, 10 * 8 * 12, dtype=np.float32).reshape(10, 8, 12)
+    nibabel.save(nibabel.Nifti1Image(sigma.T, affine), tmp_path / "sigma.nii.gz")
+    known = Denoiser(sigma=job.read_map(str(tmp_path / "sigma.nii.gz"))).fit(x)
+    np.testing.assert_allclose(known.sigma_, sigma, rtol=1e-6)
     export_store(tmp_path / "clean.zarr", tmp_path / "clean.nii")
     image = nibabel.load(tmp_path / "clean.nii")
     assert image.shape == x.shape
@@ -171,6 +175,29 @@ def test_the_command(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None
     assert main(command) == 0
     assert "nothing to do" in capsys.readouterr().out
     assert main([*command, "--gain", "2"]) != 0
+
+
+def test_a_map_of_the_noise_from_a_file(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    nibabel = pytest.importorskip("nibabel")
+    x = made(tmp_path / "x.zarr")[1]
+    sigma = np.linspace(0.8, 1.2, 24 * 20, dtype=np.float32).reshape(24, 20)
+    np.save(tmp_path / "sigma.npy", sigma)
+    nibabel.save(nibabel.Nifti1Image(sigma.T[:, :, None], np.eye(4)), tmp_path / "sigma.nii.gz")
+    expected = Denoiser(8, sigma=sigma).fit_transform(x)
+    command = ["denoise", str(tmp_path / "x.zarr"), str(tmp_path / "clean.zarr"), "--cell", "8", "--workers", "1"]
+    assert main([*command, "--sigma", str(tmp_path / "sigma.npy")]) == 0
+    np.testing.assert_allclose(open_stack(tmp_path / "clean.zarr").samples[...], expected, rtol=1e-5)
+    maps = [str(tmp_path / "clean.zarr" / "sigma"), str(tmp_path / "sigma.npy")]
+    capsys.readouterr()
+    for same in maps:
+        assert main([*command, "--sigma", same]) == 0
+        assert "nothing to do" in capsys.readouterr().out
+    np.save(tmp_path / "sigma.npy", sigma + 0.1)
+    assert main([*command, "--sigma", maps[1]]) == 4
+    for wrong in ("sigma.nii.gz", "nothing.npy"):
+        capsys.readouterr()
+        assert main([*command[:2], str(tmp_path / "other.zarr"), "--sigma", str(tmp_path / wrong)]) not in (0, 4)
+        assert "sigma" in capsys.readouterr().err or wrong == "nothing.npy"
 
 
 def test_any_source_and_nothing_of_it_stays(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
