@@ -29,12 +29,12 @@ from dpca.storage.arrays.coordinates import write_coordinates
 from dpca.storage.arrays.layout import SHARD_BYTES, Layout, boxes_of, choose_layout
 from dpca.storage.arrays.reading import open_array
 from dpca.storage.disk import require_free_space
-from dpca.storage.errors import StoreError
+from dpca.storage.errors import DataError, StoreError
 from dpca.storage.ingest import plan_ingest
 from dpca.storage.input import fingerprint_of_input
 from dpca.storage.integrity.manifest import digest_of
 from dpca.storage.ranges import found_range
-from dpca.storage.readers import Reader
+from dpca.storage.readers import Reader, open_reader
 from dpca.storage.run import Run
 from dpca.storage.stack import STACK_KIND, STACK_VERSION, Stack
 from dpca.storage.survey import ReadOptions
@@ -209,10 +209,10 @@ def outline_of(given: Stack | Reader, reading: ReadOptions, run: Run) -> Source:
 
 def read_map(path: str) -> Array:
     """Return a map with the shape of a sample, or of one sample, from an array of any format."""
-    source = as_source(path)
-    region = tuple((0, length) for length in source.shape[1:])
-    values: Array = next(batches(source, (0, source.shape[0]), region, source.shape[0]))[1].astype(np.float32)
-    return values
+    reader = open_reader(path)
+    if reader.encoded:
+        raise DataError(f"'{path}' contains encoded images: give the map as an array, such as .npy, Zarr or NIfTI")
+    return np.asarray(reader.fetch(range(len(reader.names))), np.float32)
 
 
 def _layout(stack: Stack, source: Source, dtype: np.dtype[Any], budget: int, kept: Layout | None) -> tuple[Layout, int]:
