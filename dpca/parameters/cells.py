@@ -17,7 +17,7 @@ from dpca.parameters.declaration import (
     parameter,
     stored_with_state,
 )
-from dpca.parameters.kinds import BOUNDS, FLAG, LENGTHS, NAMES, choice, number, whole
+from dpca.parameters.kinds import BOUNDS, FLAG, LENGTHS, NAMES, array, choice, number, whole
 
 #: The parameters for the number of components. If all are None, an estimator keeps all components.
 CHOICES = ("n_components", "threshold", "total_components", "ratio", "target_mse", "target_psnr", "target_ssim")
@@ -32,14 +32,14 @@ class PartitionParameters:
         None,
         whole(1) | choice(NOISE),
         'Number of components of each {part}. None keeps all. "marchenko-pastur" keeps the components above the noise '
-        "floor and assumes the same noise level in all attributes (Veraart et al. 2016). A {part} with fewer "
-        "attributes keeps all of its components.",
+        "floor. Without ``sigma``, it assumes the same noise level in all attributes (Veraart et al. 2016). A {part} "
+        "with fewer attributes keeps all of its components.",
         shown='int, "marchenko-pastur" or None',
         option=Option(
             "--components",
             "K",
             "keep K components of each cell or band; 'all'; or 'marchenko-pastur': components above the noise floor "
-            "(assumes the same noise everywhere)",
+            "(assumes the same noise everywhere, estimated or --sigma)",
             kind=whole(1) | choice("all", NOISE),
             exclusive=True,
         ),
@@ -101,6 +101,16 @@ class PartitionParameters:
         "held out, spread over the stack by ``random_state``. They are read once more, at most a twentieth of a large "
         "stack.",
         option=Option("--validation-fraction", "SHARE"),
+    )
+    sigma: Any = stored_with_state(
+        None,
+        number(above=0) | array("an array of the shape of a sample"),
+        'Standard deviation of the noise for n_components="marchenko-pastur": one number, or a map of the shape of a '
+        "sample, such as ``sigma_`` of a `Denoiser`. With a map, the components span the signal that is found in "
+        "attributes divided by the standard deviation of their noise; overlapping and shared cells do not support it. "
+        "By default, the noise of each {part} is estimated, and the same in all of its attributes.",
+        shown="float or array, optional",
+        option=Option("--sigma", "S", kind=number(above=0)),
     )
     max_components: int | None = stored_with_state(
         None,

@@ -39,6 +39,7 @@ def stack(tmp_path: Path) -> str:
         (["--components", "3"], {"n_components": 3}),
         (["--components", "all"], {"n_components": None}),
         (["--components", "marchenko-pastur"], {"n_components": "marchenko-pastur"}),
+        (["--components", "marchenko-pastur", "--sigma", "0.7"], {"n_components": "marchenko-pastur", "sigma": 0.7}),
         (["--threshold", "0.9"], {"threshold": 0.9}),
         (["--total-components", "31"], {"total_components": 31}),
         (["--ratio", "8", "--max-components", "12"], {"ratio": 8, "max_components": 12}),

@@ -278,8 +278,7 @@ class PartitionedPCA(PartitionParameters, ComponentModel):
     def _to_compute(self, choice: RankChoice, n: int | None, partition: Partition) -> int | None:
         """Return the number of components of each part that the rule finds in n samples, None for all."""
         if choice.adapts:
-            d, largest = math.prod(partition.sample_shape), partition.max_features
-            return choice.to_compute(d, partition.n_parts, largest, n)
+            return choice.to_compute(partition.sample_shape, partition.n_parts, partition.max_features, n)
         if self.n_components is None:
             return None
         most, what = self._most_components(partition)

@@ -7,6 +7,8 @@ The functions get ``variances`` (n_parts, k), descending in each row, zero if a 
 
 from __future__ import annotations
 
+import math
+
 import numpy as np
 
 from dpca.kernels.algebra.types import Array
@@ -190,3 +192,8 @@ def noise_rank(row: Array, n: int) -> int:
     level = np.cumsum(row[::-1])[::-1] / (m - p)
     by_range = (row - row[-1]) / (4 * np.sqrt((m - p) / (n - p)))
     return int((level >= by_range).argmax())
+
+
+def noise_edge(sigma: float, m: int, n: int) -> float:
+    """Return the largest squared singular value of m x n values of noise (Marchenko & Pastur 1967)."""
+    return (sigma * (math.sqrt(m) + math.sqrt(n))) ** 2

@@ -15,6 +15,7 @@ from dpca.kernels.algebra.types import Array
 from dpca.kernels.quality import psnr_from_mse
 from dpca.models.base.parameters import check_value
 from dpca.models.cells import rank
+from dpca.models.cells.known_noise import check_noise
 from dpca.parameters.cells import CHOICES, TARGETS, PartitionParameters
 from dpca.parameters.declaration import declared_in
 from dpca.storage.errors import DataError
@@ -101,12 +102,13 @@ class Reached:
 
 @dataclass(frozen=True)
 class RankChoice:
-    """One of `CHOICES`, its value, the bound on each rank, and the share of samples held out for a target."""
+    """One of `CHOICES`, its value, the bound on each rank, the share of samples held out for a target, the noise."""
 
     name: str
     value: Any
     max_components: int | None
     validation_fraction: float | None
+    sigma: Any = None
     least: int = 0
     """Smallest number of components of each part to compute if ``max_components`` is not given."""
 
@@ -123,8 +125,9 @@ class RankChoice:
         if len(given) > 1:
             raise DataError(f"{' and '.join(given)} are given: use one of them to choose the number of components")
         name, value = next(iter(given.items()), ("n_components", None))
-        bound, fraction = (parameters.get(one) for one in ("max_components", "validation_fraction"))
-        for one in (name, "max_components", "validation_fraction"):
+        others = ("max_components", "validation_fraction", "sigma")
+        bound, fraction, sigma = (parameters.get(one) for one in others)
+        for one in (name, *others):
             check_value(one, declared_in(PartitionParameters)[one], parameters.get(one))
         if bound is not None and name == "n_components" and value != NOISE:
             raise DataError(
@@ -136,7 +139,13 @@ class RankChoice:
                 f"validation_fraction is {fraction!r}, but there is no target for these samples: use one of "
                 f"{', '.join(map(_option, TARGETS))}, or omit it"
             )
-        return cls(name, value, bound, fraction)
+        if sigma is not None and value != NOISE:
+            raise DataError(f"sigma is the noise of n_components='{NOISE}': give both, or omit sigma")
+        if sigma is not None and np.ndim(sigma) and (parameters.get("overlap") or parameters.get("shared")):
+            raise DataError(
+                "sigma is a map, which cells with overlap or shared components do not support: give a number"
+            )
+        return cls(name, value, bound, fraction, sigma)
 
     @property
     def is_target(self) -> bool:
@@ -148,13 +157,15 @@ class RankChoice:
         """Whether parts may keep different numbers of components."""
         return self.name != "n_components" or self.value == NOISE
 
-    def to_compute(self, n_features: int, n_parts: int, largest: int, n: int | None) -> int | None:
+    def to_compute(self, shape: tuple[int, ...], n_parts: int, largest: int, n: int | None) -> int | None:
         """Return the number of components of each part to compute, None for all."""
         if self.value == NOISE:
+            if self.sigma is not None:
+                check_noise(self.sigma, shape)
             return None  # the smallest eigenvalues determine the noise floor
         if not self.adapts:
             return None if self.value is None else int(self.value)
-        mean = self.mean_rank(n_features, n_parts)
+        mean = self.mean_rank(math.prod(shape), n_parts)
         most = max(self.least, math.ceil(largest * _SHARE if mean is None else _TIMES_MEAN * mean))
         return max(1, min(self.max_components or most, largest, largest if n is None else n))
 

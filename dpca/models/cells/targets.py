@@ -24,6 +24,7 @@ from dpca.kernels.algebra.dtypes import working_dtype
 from dpca.kernels.algebra.types import Array
 from dpca.kernels.pixels import Pixels
 from dpca.kernels.quality import WINDOW, has_ssim, ssim_per_sample
+from dpca.models.cells.known_noise import keep_above_noise
 from dpca.models.cells.rank import spread
 from dpca.models.cells.rank_choice import CapturedVariance, EigenvalueSpectrum, RankChoice, Reached, standard_error
 from dpca.representation.linear import LinearRepresentation
@@ -186,6 +187,9 @@ def keep_chosen(
         If the computed components do not meet the choice.
     """
     if not choice.adapts:
+        return None
+    if choice.sigma is not None:
+        keep_above_noise(choice.sigma, partition, results, n_samples, places, choice.max_components)
         return None
     variances = np.zeros((len(results), max(len(result["explained_variance"]) for result in results)))
     for row, result in zip(variances, results, strict=True):

@@ -21,6 +21,7 @@ from dpca.kernels.pixels import to_pixels
 from dpca.models.base.docs import documented
 from dpca.models.base.parameters import check_parameters, spatial_lengths
 from dpca.models.base.passes import run_of_fit
+from dpca.models.cells.known_noise import check_noise
 from dpca.models.denoising.filters import FilterWriter, NoiseMaps, NoiseModel, averaged
 from dpca.models.denoising.shrinkage import LEAST_VALUES
 from dpca.parameters.denoising import DenoisingParameters
@@ -201,11 +202,8 @@ class Denoiser(DenoisingParameters, TransformerMixin, BaseEstimator):  # type: i
         sigma = self.sigma if self.sigma is None or not np.ndim(self.sigma) else np.asarray(self.sigma, np.float32)
         if np.shape(sigma) == (1, *shape):
             sigma = sigma[0]
-        if sigma is not None and (
-            np.shape(sigma) not in ((), shape) or not (np.isfinite(sigma) & (np.asarray(sigma) > 0)).all()
-        ):
-            given = f"an array of {np.shape(sigma)}" if np.ndim(sigma) else f"{sigma}"
-            raise DataError(f"sigma is {given}: give a positive number, or a map of positive numbers of {shape}")
+        if sigma is not None:
+            check_noise(sigma, shape)
         noise = NoiseModel(self.noise, sigma, self.gain, self.offset, self.read_noise)
         grids = self.grids_for(source)
         if not noise.known and min(n, grids.max_features) < LEAST_VALUES:

@@ -19,8 +19,9 @@ from scipy.linalg import eigh
 
 from dpca.choices import POISSON, RICIAN
 from dpca.kernels.algebra.types import Array, PickledByFields, Region
+from dpca.models.cells.rank import noise_edge
 from dpca.models.denoising.magnitudes import LEAST_VARIANCE, amplitudes, level_of, variances
-from dpca.models.denoising.shrinkage import LEAST_VALUES, estimated_noise, gains, noise_edge
+from dpca.models.denoising.shrinkage import LEAST_VALUES, estimated_noise, gains
 from dpca.partition.shifted import ShiftedGrids
 from dpca.storage.errors import DataError
 

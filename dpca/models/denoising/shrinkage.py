@@ -34,11 +34,6 @@ def estimated_noise(energies: Array, m: int, n: int) -> tuple[int, float]:
     return rank, math.sqrt(max(float(energies[rank:].sum()), 0.0) / ((m - rank) * (n - rank)))
 
 
-def noise_edge(sigma: float, m: int, n: int) -> float:
-    """Return the largest squared singular value of noise."""
-    return (sigma * (math.sqrt(m) + math.sqrt(n))) ** 2
-
-
 def gains(energies: Array, sigma: float, m: int, n: int, shrinkage: str) -> Array:
     """Return the factors for singular values above the noise, between 0 and 1; 0 if they are better left out.
 

@@ -33,17 +33,17 @@ def test_how_many_components_are_computed() -> None:
         ({"n_components": 7}, 7),
         ({}, None),
     ):
-        assert choice(**asked).to_compute(1000, 20, 48, 200) == expected
-    assert choice(threshold=0.9).to_compute(1000, 20, 48, None) == 16
-    assert choice(threshold=0.9).to_compute(1000, 20, 48, 9) == 9  # as many as there are samples
-    assert choice(threshold=0.9).to_compute(1000, 20, 2, 9) == 1
+        assert choice(**asked).to_compute((1000,), 20, 48, 200) == expected
+    assert choice(threshold=0.9).to_compute((1000,), 20, 48, None) == 16
+    assert choice(threshold=0.9).to_compute((1000,), 20, 48, 9) == 9  # as many as there are samples
+    assert choice(threshold=0.9).to_compute((1000,), 20, 2, 9) == 1
 
 
 def test_a_search_goes_on_with_twice_as_many() -> None:
     unmet = UnmetError("", computed=16)
     wider = choice(threshold=0.9).wider(unmet)
     assert wider is not None
-    assert wider.to_compute(1000, 20, 48, 200) == 32
+    assert wider.to_compute((1000,), 20, 48, 200) == 32
     assert choice(threshold=0.9, max_components=16).wider(unmet) is None
     assert choice(threshold=0.9).wider(UnmetError("")) is None
 
