@@ -17,6 +17,7 @@ from dpca.cli.running import conclude, say
 from dpca.cli.served import request_of, served, stated
 from dpca.cli.work import run_of, shown_progress
 from dpca.parameters.denoising import DenoisingParameters
+from dpca.report.record import read_report, report_folder
 from dpca.report.words import kept_components, times_smaller
 from dpca.storage import DataError, Stack, open_stack
 from dpca.storage.arrays.reading import array_in, open_group, root_facts
@@ -235,6 +236,8 @@ def denoise(options: argparse.Namespace) -> int:
     level = f"noise of standard deviation {np.median(varies):#.3g} (median)" if varies.size else "no noise"
     gain = root_facts(group).get("gain")
     say(f"{level}, {rank.mean():.1f} components a cell, {removed.mean():.1%} of the variance removed (mean)")
+    if (report := read_report(folder := report_folder(options.target))) is not None:
+        say(f"{report['notes'][0]}\nreport  {folder / 'index.html'}")
     conclude(f"'{options.target}'" + ("" if gain is None else f", gain {gain:.5g}"), "explore", options.target)
     return 0
 

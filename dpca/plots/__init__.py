@@ -17,11 +17,13 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:  # "as" exports the name
     from dpca.plots.charts import convergence as convergence
     from dpca.plots.charts import explained_variance as explained_variance
+    from dpca.plots.charts import residual_chart as residual_chart
     from dpca.plots.charts import ssim_histogram as ssim_histogram
     from dpca.plots.components import cell_eigenvectors as cell_eigenvectors
     from dpca.plots.components import eigenimages as eigenimages
     from dpca.plots.components import rank_map as rank_map
     from dpca.plots.maps import mode_maps as mode_maps
+    from dpca.plots.maps import noise_maps as noise_maps
     from dpca.plots.rates import rate_chart as rate_chart
     from dpca.plots.samples import comparison as comparison
     from dpca.plots.samples import image_grid as image_grid
@@ -33,9 +35,9 @@ if TYPE_CHECKING:  # "as" exports the name
     from dpca.plots.volumes import volume_slices as volume_slices
 
 _FUNCTIONS = {
-    "charts": ("convergence", "explained_variance", "ssim_histogram"),
+    "charts": ("convergence", "explained_variance", "residual_chart", "ssim_histogram"),
     "components": ("cell_eigenvectors", "eigenimages", "rank_map"),
-    "maps": ("mode_maps",),
+    "maps": ("mode_maps", "noise_maps"),
     "rates": ("rate_chart",),
     "samples": ("comparison", "image_grid", "reconstruction_ladder", "worst_cases"),
     "scores": ("scores_over_time", "scores_scatter"),

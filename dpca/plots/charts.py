@@ -7,6 +7,7 @@ from typing import Any, TypeAlias
 
 import numpy as np
 from matplotlib.axes import Axes
+from matplotlib.colors import Normalize
 from matplotlib.figure import Figure
 from matplotlib.ticker import FuncFormatter, LogLocator, MaxNLocator, NullFormatter, PercentFormatter
 from numpy.typing import ArrayLike, NDArray
@@ -18,6 +19,8 @@ from dpca.plots.lines import draw_lines
 from dpca.plots.numbers import rounded_down
 from dpca.storage.errors import DataError
 
+# Side of a square and the room beside and below it, in inches.
+_SQUARE, _BESIDE, _BELOW = 2.9, 0.5, 0.5
 # float64 does not resolve smaller values.
 _FLOOR = -15.0
 
@@ -140,6 +143,51 @@ def ssim_histogram(ssim: Any) -> Figure:
         offset = (-6, -12) if near_edge else (6, -12)
         side: drawing.Side = "right" if near_edge else "left"
         drawing.annotate(axes, f"{text} {at:.3f}", (at, height), offset, color, side)
+    return figure
+
+
+def residual_chart(power: ArrayLike, correlations: Mapping[str, ArrayLike]) -> Figure:
+    """Draw the power spectrum of a residual, and its correlation with its neighbors. Those of noise are flat.
+
+    Parameters
+    ----------
+    power : array_like (ny, nx) or (n,)
+        Power by spatial frequency, 0 in the middle, of mean 1.
+    correlations : mapping of str to array_like (lags,)
+        Correlation at distances of 1, 2, ... along each axis.
+
+    Raises
+    ------
+    DataError
+        If the power has no axis or more than two.
+    """
+    values = np.asarray(power, np.float64)
+    if values.ndim not in (1, 2):
+        raise DataError(f"power has shape {values.shape}: give (ny, nx) or (n,)")
+    figure, top = drawing.page(_SQUARE + 2 * _BELOW)
+    place = (_BESIDE, _BELOW, _SQUARE, _SQUARE)
+    drawing.write(figure, _BESIDE, top - 0.35, "power by spatial frequency, 0 in the middle (noise: 1)", color=INK)
+    if values.ndim == 2:
+        scale = Normalize(0.0, 2.0)
+        drawing.show_colored(figure, values, place, drawing.FEW_TO_MANY, bar=(0.12, 0.14), scale=scale)
+    else:
+        spectrum = drawing.axes_at(figure, place)
+        spectrum.plot(np.fft.fftshift(np.fft.fftfreq(len(values))), values, color=ACCENT, linewidth=0.9)
+        spectrum.set_ylim(0, max(2.0, float(values.max())))
+        drawing.style_axes(spectrum)
+    left = _BESIDE + _SQUARE + 1.6
+    drawing.write(figure, left, top - 0.35, "correlation by distance (noise: 0)", color=INK)
+    axes = drawing.axes_at(figure, (left, _BELOW, drawing.WIDTH - left - 0.3, _SQUARE))
+    drawing.style_axes(axes)
+    axes.axhline(0, color=MUTED, linewidth=0.8)
+    lines = [
+        (name, np.arange(1, 1 + len(np.asarray(along))), np.asarray(along)) for name, along in correlations.items()
+    ]
+    if lines:
+        draw_lines(axes, lines, "", ".3f", legend_width=1.6, line_width=1.4)
+        extent = max(0.2, *(float(np.abs(along).max()) for _, _, along in lines))
+        axes.set_ylim(-1.05 * extent, 1.05 * extent)
+        axes.xaxis.set_major_locator(MaxNLocator(integer=True, nbins=8, min_n_ticks=1))
     return figure
 
 

@@ -8,7 +8,6 @@ from functools import partial
 from typing import Any
 
 import numpy as np
-from matplotlib.colors import LinearSegmentedColormap
 from matplotlib.figure import Figure
 from matplotlib.ticker import MaxNLocator
 from numpy.typing import ArrayLike
@@ -20,7 +19,7 @@ from dpca.models.cells.partitioned import PartitionedPCA
 from dpca.partition.cells import CellGrid
 from dpca.partition.lapped import LappedGrid
 from dpca.plots import drawing
-from dpca.plots.drawing import ACCENT, INK, WIDTH
+from dpca.plots.drawing import ACCENT, WIDTH
 from dpca.plots.given import integers, is_model, model_given, shares_for, shares_of
 from dpca.plots.layouts import tiles
 from dpca.plots.panels import LARGE_BYTES, align_signs, by_sign, extent_of, overview, panel, thinned
@@ -31,7 +30,6 @@ from dpca.storage.given_numbers import whole_number
 
 _SHOWN, _OF_CELLS = 12, 8
 _MARGIN, _SCALE, _HIGHEST_MAP = 0.08, 0.9, 4.2
-_FEW_TO_MANY = LinearSegmentedColormap.from_list("few to many", ["#eaf0f5", ACCENT, INK])
 
 
 def eigenimages(
@@ -136,7 +134,7 @@ def rank_map(ranks: Any, *, axes: Sequence[str] | None = None) -> Figure:
     figure, _ = drawing.page(width * aspect + 2 * _MARGIN)
     place = ((WIDTH - _SCALE - width) / 2, _MARGIN, width, width * aspect)
     ticks = MaxNLocator(integer=True, nbins=6, min_n_ticks=1)
-    drawing.show_colored(figure, values, place, _FEW_TO_MANY, bar=(0.15, 0.14), ticks=ticks)
+    drawing.show_colored(figure, values, place, drawing.FEW_TO_MANY, bar=(0.15, 0.14), ticks=ticks)
     return figure
 
 

@@ -10,7 +10,7 @@ import numpy as np
 from matplotlib import get_data_path
 from matplotlib.axes import Axes
 from matplotlib.cm import ScalarMappable
-from matplotlib.colors import Colormap, Normalize
+from matplotlib.colors import Colormap, LinearSegmentedColormap, Normalize
 from matplotlib.figure import Figure
 from matplotlib.ft2font import FT2Font
 from matplotlib.image import BboxImage
@@ -25,6 +25,7 @@ from dpca.storage.errors import DataError, one_line
 WIDTH, DPI = 9.6, 150
 INK, MUTED, HAIRLINE = "#1d2530", "#697586", "#d4dae2"
 ACCENT, ALERT = "#2b6591", "#b3502a"
+FEW_TO_MANY = LinearSegmentedColormap.from_list("few to many", ["#eaf0f5", ACCENT, INK])
 FONT = "DejaVu Sans"
 """Ships with matplotlib, so that figures are the same on every machine."""
 

@@ -1,7 +1,8 @@
-"""Modes of fields as maps with their time series, from plain arrays."""
+"""Maps from plain arrays: modes of fields with their time series, and the noise of a denoised stack."""
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
@@ -12,10 +13,10 @@ from matplotlib.ticker import MaxNLocator
 from numpy.typing import ArrayLike
 
 from dpca.plots import drawing
-from dpca.plots.drawing import ACCENT, HAIRLINE, INK, MUTED, WIDTH
+from dpca.plots.drawing import ACCENT, FEW_TO_MANY, HAIRLINE, INK, MUTED, WIDTH
 from dpca.plots.geography import aspect_of_grid, draw_grid, grid_of
 from dpca.plots.given import shares_for
-from dpca.plots.panels import NOTHING, signed
+from dpca.plots.panels import NOTHING, panel, signed, thinned
 from dpca.storage.arrays.labelled import is_labelled
 from dpca.storage.errors import DataError
 from dpca.storage.given_numbers import require_one_array
@@ -98,6 +99,35 @@ def mode_maps(
         if curves is not None:
             left = margin + width + _GAP + 0.45
             draw_series(figure, along, curves[:, index], (left, bottom, WIDTH - _MARGIN - left, height))
+    return figure
+
+
+def noise_maps(sigma: Any, rank: Any, removed: Any, *, axes: Sequence[str] | None = None) -> Figure:
+    """Draw the maps of a `Denoiser` beside each other; of volumes, their middle slices. Darker is more.
+
+    Parameters
+    ----------
+    sigma, rank, removed : array_like of the shape of a sample
+        The standard deviation of the noise, the number of components, and the share of the variance that is removed.
+    axes : sequence of str, optional
+        Names of the sample's axes, as in `eigenimages`.
+    """
+    heads = "standard deviation of the noise", "components", "share of the variance removed"
+    pictures = [panel(values, axes) for values in (sigma, rank, removed)]
+    pictures = [thinned(one if one.ndim < 3 else one.mean(axis=-1)) for one in pictures]
+    aspect, place = drawing.aspect_of(pictures[0]), (WIDTH - 2 * _MARGIN) / len(pictures)
+    width = min(place - _GAP, _TALLEST / aspect)
+    line = _HEADING + width * aspect + _FOOT
+    figure, top = drawing.page(line)
+    for number, (picture, head) in enumerate(zip(pictures, heads, strict=True)):
+        left = _MARGIN + number * place + (_LABELS if picture.ndim == 1 else 0)
+        drawing.write(figure, left, top - 0.2, head, color=INK)
+        at = left, _FOOT, width if picture.ndim == 2 else place - _GAP, width * aspect
+        if picture.ndim == 1:
+            draw_series(figure, np.arange(len(picture)), picture, at)
+        else:
+            drawing.show_colored(figure, picture, at, FEW_TO_MANY, bar=_BAR, ticks=MaxNLocator(5))
+        figure.add_piece(number * place, 0, place, line, head)
     return figure
 
 

@@ -64,6 +64,8 @@ KEYS = {
     "captured_bound": "certificate: lower bound of the captured variance as a share of the optimum; null if not known",
     "captured_estimate": "captured variance as a share of the optimum, estimated from randomly drawn samples",
     "captured_estimate_error": "standard error of captured_estimate",
+    "noise": "{sigma, rank, removed, gain} of a denoised stack: medians and means of its maps",
+    "residual": "{variance, above, correlations} of what was removed from some samples, in units of the noise",
     "rejected": "samples left out: their number, or a list of (name, reason)",
     "goal": "{name, value}: goal of the compressed store; {every_sample}: whether each sample had to meet it",
     "target": "{name, asked, reached, standard_error, left_out, data_range}: target of the fit, and the quality "

@@ -24,6 +24,7 @@ from dpca.models.base.parameters import given_parameters
 from dpca.models.denoising.denoiser import Denoiser, block_rows, finished
 from dpca.models.denoising.filters import CellFilters
 from dpca.partition.shifted import ShiftedGrids
+from dpca.report.record import report_folder
 from dpca.storage.arrays.arrays import create_array, create_root, kept_layout, write_shard, write_strings
 from dpca.storage.arrays.coordinates import write_coordinates
 from dpca.storage.arrays.layout import SHARD_BYTES, Layout, boxes_of, choose_layout
@@ -119,7 +120,7 @@ def denoise_store(
         Samples of a reader are ingested first, beside the output. They are removed when it is complete.
     target : path-like
         Path of the stack store. It appears there when it is complete, with ``samples``, ``sigma``, ``rank`` and
-        ``removed``.
+        ``removed``. The report goes to ``<target stem>.report``.
     denoiser : Denoiser, optional
         Not fitted. Default: ``Denoiser()``.
     reading : ReadOptions
@@ -187,14 +188,23 @@ def denoise_store(
         spans = np.array([shards.quality(*unit)["range"] for unit in job.units])
         span = stack.data_range or found_range(spans[:, 0].min(), spans[:, 1].max())
         create_root(work.store, **stated, data_range=list(span))
-        return ingested + cost(facts["read"] + stack.nbytes, max(peak, facts["peak"]))
+        total = ingested + cost(facts["read"] + stack.nbytes, max(peak, facts["peak"]))
+        # The report comes first, so that every store under its final name has one.
+        from dpca.jobs.denoising.report import write_denoising_report  # imports matplotlib, which takes a second
+
+        shown = {**settings, "noise": chosen.noise, "cell_shape": grids.cell_shape, "gain": facts["gain"]}
+        write_denoising_report(report_folder(target), stack, work.store, work.arrays("noise"), shown, total)
+        return total
 
     def publish(work: Workspace, _: StageCost) -> None:
         work.set_aside()
         work.publish()
 
     inherited = inherited_of(source, reading)
-    return Job(target, STACK_KIND, fingerprint, (source,), run.overwrite, inherited).run(steps, publish) or NOTHING
+    report = report_folder(target)
+    return (
+        Job(target, STACK_KIND, fingerprint, (source,), run.overwrite, inherited, report).run(steps, publish) or NOTHING
+    )
 
 
 def outline_of(given: Stack | Reader, reading: ReadOptions, run: Run) -> Source:

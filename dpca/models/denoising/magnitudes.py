@@ -33,6 +33,14 @@ def _table() -> tuple[Array, Array, Array]:
     return ratio, mean, 2 + ratio**2 - mean**2
 
 
+def magnitudes(amplitude: Array, sigma: Array) -> Array:
+    """Return the mean magnitudes of amplitudes, for positive levels of the noise; the inverse of `amplitudes`."""
+    ratio, mean, _ = _table()
+    given = amplitude / sigma
+    found = np.where(given > _MOST, np.sqrt(given**2 + 1), np.interp(given, ratio, mean))
+    return (found * sigma).astype(amplitude.dtype, copy=False)
+
+
 def amplitudes(means: Array, sigma: Array) -> Array:
     """Return the amplitudes of mean magnitudes; 0 where a mean is not above that of noise."""
     ratio, mean, _ = _table()
