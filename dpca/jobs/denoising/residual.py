@@ -10,6 +10,7 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass
+from itertools import takewhile
 from typing import Any
 
 import numpy as np
@@ -117,10 +118,11 @@ def residual_of(stack: Stack, clean: Any, sigma: Array, noise: str, cell_shape: 
     correlations, pairs = {}, {}
     for axis, name in enumerate(names):
         mask = np.broadcast_to(there, values.shape)
-        found = [_product(values, mask, axis, lag) for lag in range(1, min(_LAGS, values.shape[axis] // 2) + 1)]
-        if variance and (along := [(total, number) for total, number in found if number]):
-            correlations[name] = np.array([total / number / variance for total, number in along])
-            pairs[name] = along[0][1]
+        lags = range(1, min(_LAGS, values.shape[axis] // 2) + 1)
+        found = list(takewhile(lambda one: one[1], (_product(values, mask, axis, lag) for lag in lags)))
+        if found and variance:
+            correlations[name] = np.array([total / number / variance for total, number in found])
+            pairs[name] = found[0][1]
     above = _above(values, cell_shape) if variance else 0.0
     return Residual(values.shape, variance, _power(values, n_spatial), above, correlations, pairs)
 
