@@ -1,7 +1,9 @@
 """Volumes in NIfTI files (versions 1 and 2, ``.nii`` and ``.nii.gz``): a header, then the values.
 
 Axes are in the order of memory, slowest first: (t, z, y, x), the reverse of the order in nibabel and in the header. A
-file with one volume is a stack of one sample, so several files, such as one per subject, form one stack.
+file with one volume is a stack of one sample, so several files, such as one per subject, form one stack. If the b-values
+of diffusion weighting lie beside a file, as ``dwi.bval`` beside ``dwi.nii.gz`` (FSL, BIDS), they are coordinates of its
+samples.
 """
 
 from __future__ import annotations
@@ -15,6 +17,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from dpca.storage import cf
+from dpca.storage.arrays.coordinates import Coordinate, Coordinates
 from dpca.storage.errors import DataError
 from dpca.storage.readers.arrays.raw import Raw
 from dpca.storage.readers.arrays.streamed import open_plain_or_gzip, unzipped
@@ -23,6 +26,7 @@ from dpca.storage.readers.format import Format
 
 _TYPES = {2: "u1", 4: "i2", 8: "i4", 16: "f4", 64: "f8", 256: "i1", 512: "u2", 768: "u4", 1024: "i8", 1280: "u8"}
 _AXES = ("sample", "z", "y", "x")
+_B_VALUES = ".bval"
 
 
 class _Layout(NamedTuple):
@@ -61,7 +65,23 @@ def open_nifti(path: str, axes: Sequence[str] | None = None) -> Reader:
     with source_errors(f"'{name}' is truncated or broken"), unzipped(path) as file:
         raw, coding = _read_header(file.read(_LAYOUTS[-1].size), path, name)
     # Bytes after the values are allowed in a plain file only.
-    return open_plain_or_gzip(raw, "nifti", axes or _AXES, coding, end=raw.end)
+    reader = open_plain_or_gzip(raw, "nifti", axes or _AXES, coding, end=raw.end)
+    beside = f"{path.removesuffix('.gz').removesuffix('.nii')}{_B_VALUES}"
+    if os.path.isfile(beside):
+        reader.add_coordinates(_b_values(beside, raw.shape[0]), beside)
+    return reader
+
+
+def _b_values(path: str, count: int) -> Coordinates:
+    name = os.path.basename(path)
+    with source_errors(f"'{name}' is no list of b-values"), open(path, encoding="ascii") as file:
+        values = np.array(file.read().split(), np.float64)
+    if len(values) != count or not np.isfinite(values).all():
+        raise DataError(
+            f"'{name}' has {len(values):,} values for {count:,} volumes: give a number for each, or remove the file"
+        )
+    described = {"long_name": "b-value of the diffusion weighting", "units": "s mm-2"}
+    return Coordinates(_AXES, {"b_value": Coordinate(_AXES[:1], values, described)}, {})
 
 
 def _layout_of(head: bytes) -> _Layout | None:

@@ -56,9 +56,10 @@ class ArrayReader(Reader):
     """
 
     encoded = False
-    # The file of the array, and the name of the array in this file.
+    # The file of the array, the name of the array in this file, and a file with its coordinates.
     _path: str = ""
     _key: str | None = None
+    _beside: str | None = None
 
     def __init__(
         self,
@@ -105,9 +106,16 @@ class ArrayReader(Reader):
         return self.order == tuple(range(len(self.order)))
 
     def fingerprint(self) -> str:
-        """Hash of size and ends of the file, and of the name of the array in it."""
+        """Hash of size and ends of the file, and of the name of the array in it; and of a file with coordinates."""
         found = digest_file(self._path)
+        if self._beside is not None:
+            found = digest([found, digest_file(self._beside)])
         return found if self._key is None else digest([found, self._key])
+
+    def add_coordinates(self, coordinates: Coordinates, path: str) -> None:
+        """Add the coordinates of the whole array from a file beside its own."""
+        if self.axes is not None:
+            self.coordinates, self._beside = coordinates.arranged(self.order, self.axes), path
 
 
 def _rank(axis: str) -> int:

@@ -17,7 +17,7 @@ from dpca.storage import cf
 from dpca.storage.disk import begin_of, file_bytes
 from dpca.storage.errors import DataError
 from dpca.storage.readers.arrays.raw import ArrayReader, Raw, RawReader, decoded
-from dpca.storage.readers.base import Reader, runs, source_errors
+from dpca.storage.readers.base import runs, source_errors
 from dpca.storage.readers.format import GZIP
 
 # Largest compression ratio of deflate: two bits can repeat 258 bytes.
@@ -103,7 +103,7 @@ class StreamReader(ArrayReader):
 
 def open_plain_or_gzip(
     raw: Raw, kind: str, axes: Sequence[str] | None, coding: cf.Coding | None = None, end: int | None = None
-) -> Reader:
+) -> ArrayReader:
     """Open an array in a file that is plain, or compressed by gzip as a whole; see `RawReader` and `StreamReader`."""
     name = os.path.basename(raw.path)
     if not is_gzip(raw.path):

@@ -147,11 +147,13 @@ def test_volumes_of_other_programs_with_their_b_values(tmp_path: Path) -> None:
     x = np.random.default_rng(0).normal(100, 5, (9, 10, 8, 12)).astype(np.float32)
     affine = np.diag([2.0, 2.0, 3.0, 1.0])
     nibabel.save(nibabel.Nifti1Image(x, affine), tmp_path / "x.nii")
+    (tmp_path / "x.bval").write_text(" ".join(str(1000 * (i % 3)) for i in range(12)))
     stack = ingest(tmp_path / "x.nii", tmp_path / "x.zarr")
     denoise_store(stack, tmp_path / "clean.zarr")
     clean = open_stack(tmp_path / "clean.zarr")
     assert clean.coordinates is not None
     assert clean.coordinates.dims == stack.coordinates.dims
+    assert clean.coordinates.arrays["b_value"].values.tolist() == [0, 1000, 2000] * 4
     sigma = np.linspace(4, 6, 10 * 8 * 12, dtype=np.float32).reshape(10, 8, 12)
     nibabel.save(nibabel.Nifti1Image(sigma.T, affine), tmp_path / "sigma.nii.gz")
     known = Denoiser(sigma=job.read_map(str(tmp_path / "sigma.nii.gz"))).fit(x)

@@ -91,3 +91,33 @@ def test_claims_are_checked(at: int, form: str, value: tuple[float, ...], words:
     path.write_bytes(content)
     with pytest.raises(DataError, match=words):
         open_reader(path)
+
+
+@pytest.mark.parametrize("suffix", ["", ".gz"])
+def test_b_values_beside_a_series_are_coordinates_of_its_samples(tmp_path: Path, suffix: str) -> None:
+    x = np.arange(5 * 4 * 3 * 6, dtype=np.int16).reshape(5, 4, 3, 6)
+    file = save(tmp_path / f"dwi.nii{suffix}", x)
+    plain = open_reader(file).fingerprint()
+    (tmp_path / "dwi.bval").write_text("0 1000 1000 2.5e3 0\n1000\n")
+    reader = open_reader(file)
+    assert reader.fingerprint() != plain
+    for stack in (
+        ingest(file, tmp_path / "x.zarr"),
+        ingest(file, tmp_path / "s.zarr", axes=["slice", "row", "column"]),
+    ):
+        assert stack.coordinates is not None
+        found = stack.coordinates.arrays["b_value"]
+        assert found.dims == (stack.coordinates.dims[0],)
+        assert found.values.tolist() == [0, 1000, 1000, 2500, 0, 1000]
+        assert found.attributes["units"] == "s mm-2"
+    other = reader.fingerprint()
+    (tmp_path / "dwi.bval").write_text("0 1000 1000 2000 0 1000")
+    assert open_reader(file).fingerprint() != other
+
+
+@pytest.mark.parametrize("text", ["0 1000", "0 1 2 3 4 nan", "0 1 2 3 4 five", "\xe9"])
+def test_wrong_b_values_are_one_sentence(tmp_path: Path, text: str) -> None:
+    file = save(tmp_path / "dwi.nii", np.zeros((5, 4, 3, 6), np.int16))
+    (tmp_path / "dwi.bval").write_text(text)
+    with pytest.raises(DataError, match="bval"):
+        open_reader(file)
