@@ -31,6 +31,7 @@ OTHERS = {
     "6": ["volumes"],
     "7": ["photos"],
     "8": ["gray"],
+    "9": ["gray"],
 }
 SHAPES = {"color": (23, 20, 3), "gray": (24, 20), "channels": (24, 20, 4), "volumes": (12, 12, 12)}
 

@@ -3,7 +3,8 @@
     python tests/benchmarks/quality/denoising.py
 
 Phantoms of diffusion MRI have Gaussian noise. The movie of a two-photon microscope has Poisson noise: its error is
-divided by that of the noisy movie.
+divided by that of the noisy movie. Cells with a given noise are compared with cells that estimate it, and Rician noise
+of magnitudes with the truth.
 """
 
 from __future__ import annotations
@@ -18,7 +19,7 @@ from typing import Any
 
 import numpy as np
 
-from dpca import Denoiser
+from dpca import CellPCA, Denoiser
 from tests.benchmarks.inputs import Array, Inputs
 from tests.benchmarks.sides import Line, alone, at_most, ratio_of
 from tests.helpers.phantoms import diffusion, movie, rmse
@@ -55,6 +56,36 @@ def lines(inputs: Inputs) -> Iterator[Line]:
     where = f"movie of {cells} cells, {size} x {size} pixels"
     name = "denoising, movie, error beside the noisy one"
     yield at_most(0.8 / 6.3, name=name, where=where, n=n, **ratio_of(sides, ["Denoiser"], ["noisy"], "share"))
+    yield from _ranks(x, truth, where)
+    yield from _magnitudes(inputs)
+
+
+def _ranks(x: Array, truth: Array, where: str) -> Iterator[Line]:
+    """Compare cells with components above noise that is known, and that is estimated and equal everywhere."""
+    errors = {}
+    for name, sigma in {"estimated": None, "given": Denoiser(noise="poisson").fit(x).sigma_}.items():
+        cells = CellPCA("marchenko-pastur", cell_shape=16, sigma=sigma).fit(x)
+        errors[name] = rmse(cells.inverse_transform(cells.transform(x)), truth)
+    name = "denoising, movie, error of cells with a given noise"
+    yield at_most(0.75, name=name, where=where, n=len(x), **ratio_of([errors], ["given"], ["estimated"], "share"))
+
+
+def _magnitudes(inputs: Inputs) -> Iterator[Line]:
+    """Compare the level of Rician noise with the truth, and the bias with that of Gaussian noise."""
+    shape, n, _ = (_QUICK if inputs.quick else _PHANTOMS)[0]
+    truth, noise = diffusion(shape, n), 0.05
+    real, imaginary = noise * np.random.default_rng(1).normal(size=(2, *truth.shape))
+    x, inside = np.hypot(truth + real, imaginary).astype(np.float32), truth[0] > 0
+    where = f"magnitudes of the phantom of {' x '.join(map(str, shape))}, noise {noise:g}"
+    bias = {}
+    for kind in ("gaussian", "rician"):
+        model = Denoiser(noise=kind)
+        bias[kind] = abs(float((model.fit_transform(x) - truth)[:, inside].mean()))
+    level = [{"rician": float(np.median(model.sigma_)), "truth": noise}]
+    name = "denoising, magnitudes, level of the noise"
+    yield at_most(1.02, name=name, where=where, n=n, **ratio_of(level, ["rician"], ["truth"], "share"))
+    name = "denoising, magnitudes, bias beside Gaussian noise"
+    yield at_most(0.1, name=name, where=where, n=n, **ratio_of([bias], ["rician"], ["gaussian"], "share"))
 
 
 def _measured(denoise: Callable[[Array], Array], x: Array, truth: Array) -> dict[str, float]:
