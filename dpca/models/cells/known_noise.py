@@ -15,18 +15,32 @@ import numpy as np
 from scipy.linalg import eigh
 
 from dpca.engine.folds.fold_tasks import Results
+from dpca.engine.sources.source import as_dense
 from dpca.kernels.algebra.linalg import fix_signs
 from dpca.kernels.algebra.types import Array
 from dpca.models.cells.rank import noise_edge
+from dpca.parameters.kinds import is_number
 from dpca.storage.errors import DataError
+
+
+def given_noise(sigma: Any) -> Any:
+    """Return the standard deviation of the noise as a number, an array in memory, or None."""
+    if sigma is None or is_number(sigma):
+        return sigma
+    try:
+        return as_dense(sigma, "sigma")
+    except DataError as error:
+        raise DataError(f"sigma: {error}") from error
 
 
 def check_noise(sigma: Any, shape: tuple[int, ...]) -> None:
     """Raise `DataError` unless this is a positive number, or a map of positive numbers for samples of a shape."""
-    values = np.asarray(sigma, np.float64)
-    if values.shape not in ((), shape) or not (np.isfinite(values) & (values > 0)).all():
-        given = f"an array of {values.shape}" if values.ndim else f"{sigma}"
+    values = np.asarray(sigma)
+    if values.shape not in ((), shape) or values.dtype.kind not in "uif" or not (values > 0).all():
+        given = f"an array of {values.shape} {values.dtype}" if values.ndim else f"{sigma}"
         raise DataError(f"sigma is {given}: give a positive number, or a map of positive numbers of {shape}")
+    if not np.isfinite(values).all():
+        raise DataError("sigma has values that are not finite: give positive numbers")
 
 
 def keep_above_noise(

@@ -15,7 +15,7 @@ from dpca.kernels.algebra.types import Array
 from dpca.kernels.quality import psnr_from_mse
 from dpca.models.base.parameters import check_value
 from dpca.models.cells import rank
-from dpca.models.cells.known_noise import check_noise
+from dpca.models.cells.known_noise import check_noise, given_noise
 from dpca.parameters.cells import CHOICES, TARGETS, PartitionParameters
 from dpca.parameters.declaration import declared_in
 from dpca.storage.errors import DataError
@@ -139,9 +139,10 @@ class RankChoice:
                 f"validation_fraction is {fraction!r}, but there is no target for these samples: use one of "
                 f"{', '.join(map(_option, TARGETS))}, or omit it"
             )
+        sigma = given_noise(sigma)
         if sigma is not None and value != NOISE:
             raise DataError(f"sigma is the noise of n_components='{NOISE}': give both, or omit sigma")
-        if sigma is not None and np.ndim(sigma) and (parameters.get("overlap") or parameters.get("shared")):
+        if np.ndim(sigma) and (parameters.get("overlap") or parameters.get("shared")):
             raise DataError(
                 "sigma is a map, which cells with overlap or shared components do not support: give a number"
             )

@@ -21,7 +21,7 @@ from dpca.kernels.pixels import to_pixels
 from dpca.models.base.docs import documented
 from dpca.models.base.parameters import check_parameters, spatial_lengths
 from dpca.models.base.passes import run_of_fit
-from dpca.models.cells.known_noise import check_noise
+from dpca.models.cells.known_noise import check_noise, given_noise
 from dpca.models.denoising.filters import FilterWriter, NoiseMaps, NoiseModel, averaged
 from dpca.models.denoising.shrinkage import LEAST_VALUES
 from dpca.parameters.denoising import DenoisingParameters
@@ -199,7 +199,7 @@ class Denoiser(DenoisingParameters, TransformerMixin, BaseEstimator):  # type: i
             raise DataError(f"read_noise is {self.read_noise}, which requires the gain: give gain too")
         if self.noise != POISSON and (self.gain is not None or self.offset or self.read_noise):
             raise DataError("gain, offset and read_noise are those of Poisson noise: give noise='poisson'")
-        sigma = self.sigma if self.sigma is None or not np.ndim(self.sigma) else np.asarray(self.sigma, np.float32)
+        sigma = given_noise(self.sigma)
         if np.shape(sigma) == (1, *shape):
             sigma = sigma[0]
         if sigma is not None:

@@ -191,6 +191,7 @@ def test_cells_larger_than_the_sample() -> None:
         ({"sigma": -1.0}, np.zeros((9, 9, 9)), "sigma"),
         ({"sigma": np.ones((9, 8))}, np.zeros((9, 9, 9)), "sigma"),
         ({"sigma": np.zeros((9, 9))}, np.zeros((9, 9, 9)), "sigma"),
+        ({"sigma": [[1.0], [2.0, 3.0]]}, np.zeros((9, 9, 9)), "sigma"),
         ({"gain": 2.0}, np.zeros((9, 9, 9)), "poisson"),
         ({"noise": "poisson", "sigma": 1.0}, np.zeros((9, 9, 9)), "sigma"),
         ({"noise": "poisson", "read_noise": 1.0}, np.zeros((9, 9, 9)), "gain"),
