@@ -16,7 +16,9 @@ from dpca.jobs import denoise_store, export_store
 from dpca.storage import ingest, open_stack, verify
 from dpca.storage.errors import DataError, PlanError, StoreError
 from tests.helpers.interrupted import interrupt_at
+from tests.helpers.s3_server import content
 
+pytestmark = pytest.mark.usefixtures("small_pictures")
 job = importlib.import_module("dpca.jobs.denoising.denoise")
 
 
@@ -131,6 +133,19 @@ def test_the_dtype_of_the_stack(tmp_path: Path) -> None:
     clean = open_stack(tmp_path / "clean.zarr")
     assert clean.dtype == np.uint16
     np.testing.assert_array_equal(clean.samples[...], Denoiser(8, keep_dtype=True).fit_transform(x))
+
+
+def test_in_a_bucket(tmp_path: Path, bucket: str) -> None:
+    stack, _ = made(tmp_path / "x.zarr")
+    denoise_store(stack, tmp_path / "clean.zarr", Denoiser(8))
+    target = f"{bucket}/clean.zarr"
+    assert denoise_store(stack, target, Denoiser(8)).bytes
+    found = open_stack(target)
+    np.testing.assert_array_equal(found.samples[...], open_stack(tmp_path / "clean.zarr").samples[...])
+    assert verify(target) == []
+    assert content(target) == content(tmp_path / "clean.zarr")
+    assert sorted(content(f"{bucket}/clean.report")) == sorted(content(tmp_path / "clean.report"))
+    assert not denoise_store(stack, target, Denoiser(8)).bytes
 
 
 def test_a_value_that_is_not_finite(tmp_path: Path) -> None:
