@@ -136,7 +136,7 @@ def add_model_commands(command: Callable[..., argparse.ArgumentParser]) -> None:
         "denoise",
         "model_commands:denoise",
         "remove noise from a stack of images or volumes by local PCA, with maps of the noise",
-        "dpca denoise volumes.nii.gz clean.zarr\n"
+        "dpca denoise volumes.nii.gz clean.zarr --noise rician\n"
         "         dpca denoise movie.tif clean.zarr --noise poisson\n"
         "         dpca denoise movie.tif clean.zarr --noise poisson --gain 2.3 --offset 100 --read-noise 1.6",
         source=SOURCES,
