@@ -1,9 +1,8 @@
 """Volumes in NIfTI files (versions 1 and 2, ``.nii`` and ``.nii.gz``): a header, then the values.
 
 Axes are in the order of memory, slowest first: (t, z, y, x), the reverse of the order in nibabel and in the header. A
-file with one volume is a stack of one sample, so several files, such as one per subject, form one stack. If the b-values
-of diffusion weighting lie beside a file, as ``dwi.bval`` beside ``dwi.nii.gz`` (FSL, BIDS), they are coordinates of its
-samples.
+file with one volume is a stack of one sample, so several files, such as one per subject, form one stack. b-values of
+diffusion weighting beside a file, as ``dwi.bval`` beside ``dwi.nii.gz`` (FSL, BIDS), are coordinates of its samples.
 """
 
 from __future__ import annotations
