@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from dpca.parameters.declaration import StoragePolicy, parameter
-from dpca.parameters.kinds import FLAG, SEED, number
+from dpca.parameters.kinds import FLAG, SEED, choice, number
 
 
 def random_state(text: str, kept: StoragePolicy = StoragePolicy.NEVER) -> Any:
@@ -52,4 +52,26 @@ def keep_state(more: str = "") -> Any:
         FLAG,
         "Whether `partial_fit` can continue after `fit` or `load`. If True, the model keeps the state of the fit in "
         f"memory, as large as the state of `partial_fit`, and `save` stores it.{more}",
+    )
+
+
+def gaps(more: str = "") -> Any:
+    """Return the field for the treatment of missing values."""
+    return parameter(
+        "reject",
+        choice("reject", "iterate"),
+        'Treatment of missing values: NaN, ``missing_value`` and masked values. "reject" raises `DataError`. "iterate" '
+        "fits probabilistic PCA to the values that are there, by passes of expectation-maximization until held-out "
+        f"values are not predicted better (Tipping & Bishop 1999; Ilin & Raiko 2010).{more} Without missing values the "
+        "fit is the same as without this parameter, except for a pass that counts values.",
+    )
+
+
+def missing_value() -> Any:
+    """Return the field for the number that marks missing values."""
+    return parameter(
+        None,
+        number(),
+        'A number that marks missing values, in addition to NaN. Requires ``gaps="iterate"``.',
+        shown="int, float or None",
     )

@@ -65,3 +65,5 @@ class PCAParameters:
     random_state: Any = common.random_state("Seed of the random start of the iterations.")
     memory_budget: int | None = common.memory_budget()
     whiten: bool = common.whiten()
+    gaps: str = common.gaps()
+    missing_value: Any = common.missing_value()

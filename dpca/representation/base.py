@@ -157,11 +157,15 @@ class Representation(ABC):
         DataError
             If samples or scores are not finite.
         """
-        check_finite(samples, first, name)
+        self._check_samples(samples, first, name)
         scores = named_errors(self._encode, name)(samples)
         if samples.dtype.kind == "f":
             check_finite(scores, first, name, _beyond("scores", scores))
         return scores
+
+    def _check_samples(self, samples: Array, first: int, name: str) -> None:
+        """Reject samples with values that this representation does not support; see `encode`."""
+        check_finite(samples, first, name)
 
     def decode(self, scores: Array, name: str = "the scores", first: int = 0, *, pixels: Pixels | None = None) -> Array:
         """Return the samples (n, *sample_shape) decoded from scores.

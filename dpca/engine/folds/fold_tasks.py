@@ -102,8 +102,8 @@ class GroupTask:
 
     def begin(self) -> StatesAndPeak:
         """Return the initial states."""
-        sizes = map(self.partition.n_features, self.group.partitions)
-        return named_errors(lambda: [self.rule.init(d, self.dtype) for d in sizes], self.called)(), 0
+        parts, sizes = self.group.partitions, self.partition.n_features
+        return named_errors(lambda: [self.rule.of_part(i).init(sizes(i), self.dtype) for i in parts], self.called)(), 0
 
     def parts(self, source: Source, samples: Span) -> Iterator[tuple[Span | None, list[Array]]]:
         """Yield each batch, split into parts, with its range of samples if that is known."""

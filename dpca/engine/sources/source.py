@@ -159,11 +159,13 @@ class ArraySource(Source):
 
     in_process = True
 
-    def __init__(self, array: Any, name: str = "the array", corner: tuple[int, ...] = ()) -> None:
+    def __init__(
+        self, array: Any, name: str = "the array", corner: tuple[int, ...] = (), with_gaps: bool = False
+    ) -> None:
         # Arrays in memory have no chunks: the cost of any box is its own size.
         chunks = tuple(array.chunks) if isinstance(array, zarr.Array) else (1,) * array.ndim
         super().__init__(name, tuple(array.shape), np.dtype(array.dtype), chunks)
-        self.array, self.corner = array, corner or (0,) * array.ndim
+        self.array, self.corner, self.with_gaps = array, corner or (0,) * array.ndim, with_gaps
 
     def reader(self) -> BatchReader:
         """Return a function that copies boxes."""
@@ -204,7 +206,7 @@ class DaskSource(Source):
     def piece(self, samples: tuple[int, int], region: Region) -> Any:
         """Return the delayed `ArraySource` of a box."""
         corner = tuple(a for a, _ in (samples, *region))
-        return delayed(ArraySource, pure=False)(self._box(samples, region), self.name, corner)
+        return delayed(ArraySource, pure=False)(self._box(samples, region), self.name, corner, self.with_gaps)
 
     def as_dask(self) -> da.Array:
         """Return the Dask array. When it is computed, values that are not finite raise, with the sample's index."""

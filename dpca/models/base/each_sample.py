@@ -11,7 +11,7 @@ from dpca.engine.folds.boundary import named_errors
 from dpca.engine.sources.source import check_numeric, opened
 from dpca.kernels.algebra.types import Array
 from dpca.models.base.labelled import Labels, samples_for_model
-from dpca.models.base.samples import dense_samples
+from dpca.models.base.samples import allows_gaps, dense_samples, masked_as_nan
 from dpca.representation.lazy import as_lazy, is_lazy, map_samples
 from dpca.storage.arrays.labelled import is_labelled
 from dpca.storage.errors import DataError
@@ -42,6 +42,7 @@ class EachSample:
             return samples.result(self._each_sample(samples.values, function, basis, shape, dtype_for))
         if not is_lazy(X):
             return named_errors(function, "X")(basis, self._of_this_shape(self._in_memory(X)), "X")
+        X = masked_as_nan(X) if allows_gaps(self) else X
         lazy = self._of_this_shape(as_lazy(opened(X, self._key)))
         check_numeric(lazy.shape, lazy.dtype, "X")
         return map_samples(lazy, function, basis, shape, dtype_for(lazy.dtype))

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import copy
 import math
 from typing import Any
 
+import dask.array as da
 import numpy as np
 import zarr
 from sklearn.utils import check_array
@@ -12,6 +14,7 @@ from sklearn.utils.validation import validate_data
 
 from dpca.engine.sources.finite import check_finite
 from dpca.engine.sources.source import Source, as_dense, as_source, batches, check_numeric, opened
+from dpca.kernels.algebra.dtypes import working_dtype
 from dpca.kernels.algebra.types import Array
 from dpca.representation.lazy import is_lazy
 from dpca.storage.errors import DataError
@@ -20,11 +23,29 @@ from dpca.storage.errors import DataError
 def fitted_source(model: Any, X: Any) -> tuple[Any, Source]:
     """Return the opened samples of a fit, and their source; set ``n_features_in_`` of the model."""
     lazy = is_lazy(X) or isinstance(X, Source)
+    X = masked_as_nan(X) if allows_gaps(model) else X
     stack = opened(X) if lazy else np.ascontiguousarray(dense_samples(model, X, reset=True))
     source = as_source(stack)
     if lazy:
         model.n_features_in_ = math.prod(source.shape[1:])
+    if allows_gaps(model) and (source.dtype.kind == "f" or model.missing_value is not None):
+        source = copy.copy(source)
+        source.with_gaps = True
     return stack, source
+
+
+def allows_gaps(model: Any) -> bool:
+    """Return whether a model supports missing values."""
+    return getattr(model, "gaps", "reject") == "iterate" and hasattr(model, "missing_value")
+
+
+def masked_as_nan(X: Any) -> Any:
+    """Return a masked array of numpy or Dask as floating-point numbers with NaN for masked values; others as given."""
+    if isinstance(X, np.ma.MaskedArray):
+        return X.astype(working_dtype(X.dtype)).filled(np.nan)
+    if isinstance(X, da.Array) and isinstance(X._meta, np.ma.MaskedArray):
+        return da.ma.filled(X.astype(working_dtype(X.dtype)), np.nan)
+    return X
 
 
 def varied_source(model: Any, X: Any) -> Source:
@@ -60,6 +81,7 @@ def dense_samples(model: Any, X: Any, *, reset: bool) -> Array:
 
     ``reset`` sets the number and names of the features of the model; otherwise they must equal those of the model.
     """
+    X = masked_as_nan(X) if allows_gaps(model) else X
     dense = as_dense(X)
     if isinstance(X, zarr.Array):
         X = dense
@@ -82,7 +104,8 @@ def dense_samples(model: Any, X: Any, *, reset: bool) -> Array:
             )
     except ValueError as error:
         raise DataError(str(error)) from error
-    check_finite(samples, 0, "X")
+    if not allows_gaps(model):
+        check_finite(samples, 0, "X")
     if reset and len(shape) > 2:
         model.n_features_in_ = math.prod(samples.shape[1:])
     return samples

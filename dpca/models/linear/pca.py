@@ -26,6 +26,8 @@ from dpca.models.base.parameters import check_parameters, checked_rank, explaine
 from dpca.models.base.passes import Passes
 from dpca.models.base.samples import first_magnitude, varied_source
 from dpca.models.base.store import StoreContents, StoredModel
+from dpca.models.gaps.gap_fit import GAP_SOLVER, GapModels, check_gap_results, fit_gaps
+from dpca.models.gaps.with_gaps import WithGaps
 from dpca.models.linear.pca_solvers import (
     DEFAULT_ITERATIONS,
     DEFAULT_TOLERANCE,
@@ -36,9 +38,12 @@ from dpca.models.linear.pca_solvers import (
 )
 from dpca.models.linear.solver_problem import SolverProblem
 from dpca.parameters.linear import PCAParameters
+from dpca.partition.whole import Whole
 from dpca.representation.base import Representation
+from dpca.representation.linear import LinearRepresentation
+from dpca.rules.gaps.expectation import GapEM
 from dpca.storage.errors import DataError
-from dpca.storage.given_numbers import whole_number
+from dpca.storage.given_numbers import is_whole, whole_number
 from dpca.storage.run import Run
 
 # Solvers that find all components.
@@ -51,7 +56,7 @@ _LEAST_VARIANCE = 1e-200
 
 
 @documented()
-class PCA(PCAParameters, LinearModel):
+class PCA(PCAParameters, WithGaps, LinearModel):
     """Principal component analysis of samples that need not fit in memory, exact or to a tolerance.
 
     Parameters
@@ -80,6 +85,8 @@ class PCA(PCAParameters, LinearModel):
         Measured ||C v - lambda v|| of each component; only by the iterative solvers.
     n_passes_ : int
         Number of passes over the data.
+    held_out_rmse_ : float
+        Root mean squared error of held-out values. Exists only after a fit to samples with missing values.
 
     Notes
     -----
@@ -115,6 +122,10 @@ class PCA(PCAParameters, LinearModel):
 
     def _fit(self, X: Any, run: Run, callbacks: FitCallbacks | None = None) -> None:
         source = varied_source(self, X)
+        if source.with_gaps:
+            if self._fit_with_gaps(Passes(source, run, callbacks=callbacks)):
+                return
+            source.with_gaps = False
         passes = Passes(source, run, callbacks=callbacks)
         problem, solver, reason = self._chosen(source, passes)
         if solver not in _COMPLETE and run.checkpoints is not None:
@@ -137,9 +148,45 @@ class PCA(PCAParameters, LinearModel):
         if "error" in found and found["error"] > problem.tol:
             warnings.warn(self._advice(problem, float(found["error"])), ConvergenceWarning, stacklevel=3)
 
+    def _fit_with_gaps(self, passes: Passes) -> bool:
+        """Fit samples with missing values; return False if there are none."""
+        source = passes.source
+        k = self._rank_with_gaps(source)
+        if passes.run.checkpoints is not None:
+            require_seed(self.random_state)
+
+        def set_fitted(model: Any, found: GapModels, n: int) -> None:
+            (result,) = found.results(k)
+            check_gap_results([result], k, source.name)
+            result["components"] = result["components"].astype(working_dtype(source.dtype))
+            model.solver_, model.solver_reason_ = GAP_SOLVER, "values are missing"
+            model.n_passes_, model.held_out_rmse_ = passes.count, found.held_out_rmse
+            model._set_fitted(result, tuple(source.shape[1:]), n)
+
+        passes.set_fitted = set_fitted
+        found = fit_gaps(passes, Whole(tuple(source.shape[1:])), k, self.missing_value, self._seed(), passes.show)
+        if found is None:
+            return False
+        set_fitted(self, found, source.shape[0])
+        self.fit_report_ = passes.report
+        return True
+
+    def _rank_with_gaps(self, source: Source) -> int:
+        """Return the number of components of a fit to samples with missing values, after checks."""
+        check_parameters(self)
+        for name, only in (("center", True), ("n_least", 0), ("whiten", False)):
+            if getattr(self, name) != only:
+                raise DataError(f"{name} is {getattr(self, name)!r}, but gaps='iterate' requires {name}={only}")
+        if not is_whole(self.n_components):
+            raise DataError(f"n_components is {self.n_components}: gaps='iterate' requires an integer")
+        return checked_rank(self.n_components, math.prod(source.shape[1:]), source.shape[0])
+
     def plan_fit(self, source: Source, axes: Sequence[str], run: Run) -> tuple[Representation, bool]:
         """Plan a fit; see `Estimator.plan_fit`."""
         passes = Passes(source, run.limited_to(self.memory_budget))
+        if self.gaps == "iterate":
+            passes.plan(Whole(tuple(source.shape[1:])), GapEM(k := self._rank_with_gaps(source)))
+            return self._basis_to_be(source, k)
         problem, solver, _ = self._chosen(source, passes)
         plan_first_pass(solver, problem, passes)
         return self._basis_to_be(source, problem.k)
@@ -207,6 +254,11 @@ class PCA(PCAParameters, LinearModel):
         self._set_optional({f"{name}_": found.get(name) for name in names})
 
     # -- using
+
+    @property
+    def basis_(self) -> LinearRepresentation:
+        """The mean and the components, as tasks receive them."""
+        return self._with_gaps(super().basis_)
 
     def score_samples(self, X: Any, kind: str = "residual") -> Any:
         """Return minus a squared distance for each sample: outliers have low values.

@@ -131,6 +131,10 @@ class Rule(ABC):
         """Return the rule for a stream of another length. Only rules with the number of all samples differ."""
         return self
 
+    def of_part(self, part: int) -> Rule:
+        """Return the rule that starts the state of a part. Only rules with parameters of each part differ."""
+        return self
+
     def batch_rows(self, dtype: DTypeLike) -> int:
         """Return the best number of samples per update, for the planner. Any number is supported."""
         return 1024
@@ -196,6 +200,11 @@ class Wrapper:
     def merge(self, a: State, b: State) -> State:
         """Merge the states of the rule. The wrapper's own part of ``a`` does not change."""
         return self.rule.merge(a, self.rule.part_of(b))
+
+    def of_part(self, part: int) -> Wrapper:
+        """Return the wrapper of the rule of a part."""
+        inner = self.rule.of_part(part)
+        return self if inner is self.rule else replace(self, rule=inner)
 
     def finish_all(self, states: Iterable[State]) -> Iterator[dict[str, Array]]:
         """Yield the result of each of some states."""

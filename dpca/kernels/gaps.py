@@ -1,0 +1,165 @@
+"""Samples with missing values under a model of components and noise: what is missing, and what is expected there."""
+
+from __future__ import annotations
+
+import math
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from dpca.kernels.algebra.types import Array, blocks
+from dpca.kernels.pixels import to_pixels
+
+#: Rows of one step: enough for a matrix product, and few matrices (k, k).
+BLOCK_ROWS = 512
+# Variances below this share of the largest one are taken as this share.
+_LEAST_VARIANCE = 1e-12
+
+
+class LowRank(NamedTuple):
+    """Probabilistic PCA (Tipping & Bishop 1999): x = mean + sum_j y_j components_j + noise.
+
+    Attributes
+    ----------
+    components : array (k, d), orthonormal rows
+    variances : array (k,), float64
+        Variances of the independent scores y_j, without noise, descending.
+    mean : array (d,), float64
+    noise : float
+        Variance of the noise of each attribute.
+    """
+
+    components: Array
+    variances: Array
+    mean: Array
+    noise: float
+
+    @property
+    def deviations(self) -> Array:
+        """Standard deviations (k,) of the scores, positive."""
+        floor = max(float(self.variances[0]) * _LEAST_VARIANCE, np.finfo(np.float64).tiny)
+        deviations: Array = np.sqrt(np.maximum(self.variances, floor))
+        return deviations
+
+    @property
+    def ridge(self) -> Array:
+        """The noise relative to the variance of each score (k,)."""
+        return self.noise / self.deviations**2
+
+
+class Expected(NamedTuple):
+    """The distribution of the scores of n samples, given the values that are there."""
+
+    scores: Array
+    """Expectations (n, k), float64."""
+    gram: Array
+    """Products (n, k, k) of the components at the values that are there."""
+    inverse: Array
+    """(gram + diag(ridge))^-1 (n, k, k). Times the noise, it is the covariance of the scores."""
+
+
+def is_present(values: Array, missing: Any = None) -> Array:
+    """Return which values are there: those that are not NaN and do not equal the number ``missing``.
+
+    Raises
+    ------
+    ValueError
+        If a value is infinite.
+    """
+    here: Array = np.ones(values.shape, bool) if missing is None else values != missing
+    if values.dtype.kind == "f":
+        here &= ~np.isnan(values)
+        if np.isinf(values).any(where=here):
+            raise ValueError("a value is infinite: mark it as missing by NaN")
+    return here
+
+
+def centered_rows(rows: Array, here: Array, mean: Array, dtype: np.dtype[Any]) -> Array:
+    """Return rows minus the mean in a floating-point type, and 0 where values are missing."""
+    x = np.zeros(rows.shape, dtype)
+    np.subtract(rows, mean.astype(dtype), out=x, where=here, dtype=dtype)
+    return x
+
+
+def paired(components: Array) -> Array:
+    """Return the products of all pairs of rows (k (k + 1) / 2, d) of the components, in the order of `unpaired`."""
+    first, second = np.triu_indices(len(components))
+    return components[first] * components[second]
+
+
+def unpaired(values: Array, k: int) -> Array:
+    """Return symmetric matrices (..., k, k) from their upper triangles (..., k (k + 1) / 2)."""
+    first, second = np.triu_indices(k)
+    full = np.empty((*values.shape[:-1], k, k))
+    full[..., first, second] = values
+    full[..., second, first] = values
+    return full
+
+
+def expected_scores(x: Array, here: Array, components: Array, pairs: Array, ridge: Array) -> Expected:
+    """Return the distribution of scores, given centered values (n, d) that are 0 where they are not ``here``.
+
+    Costs n d k (k + 1) operations for rows with gaps, n d k for others, and n k^3.
+    """
+    k = len(components)
+    gram = np.broadcast_to(np.eye(k), (len(x), k, k)).copy()
+    gaps = np.flatnonzero(~here.all(axis=1))
+    if gaps.size:
+        gram[gaps] = unpaired(here[gaps].astype(x.dtype) @ pairs.T, k)
+    inner = gram.copy()
+    inner[:, np.arange(k), np.arange(k)] += ridge
+    inverse = np.linalg.inv(inner)
+    right = (x @ components.T).astype(np.float64)
+    return Expected(np.einsum("nij,nj->ni", inverse, right), gram, inverse)
+
+
+def completed_scores(model: LowRank, rows: Array, missing: Any, dtype: np.dtype[Any]) -> tuple[Array, Array]:
+    """Return the expected scores (n, k) of complete samples, given incomplete ones, and their standard errors.
+
+    These are the projections of samples in which missing values are filled with their expectation. With the components
+    V_o at the values that are there, and V_m at the others, V_o V_o^T + V_m V_m^T = I: the projection is
+    (I + diag(ridge)) y with the expected scores y. Its covariance is V_m cov(x_m) V_m^T.
+    """
+    components, ridge = model.components.astype(dtype), model.ridge
+    pairs, k = paired(components), len(components)
+    scores, errors = np.empty((len(rows), k)), np.empty((len(rows), k))
+    for few in blocks(len(rows), BLOCK_ROWS):
+        here = _known(model, rows[few], missing)
+        found = expected_scores(centered_rows(rows[few], here, model.mean, dtype), here, components, pairs, ridge)
+        scores[few] = found.scores * (1 + ridge)
+        absent = np.eye(k) - found.gram
+        spread = absent @ found.inverse @ absent + absent
+        errors[few] = np.sqrt(np.maximum(model.noise * np.einsum("nii->ni", spread), 0))
+    return scores, errors
+
+
+def _known(model: LowRank, rows: Array, missing: Any) -> Array:
+    """Return which values are there, at attributes that the model knows."""
+    return is_present(rows, missing) & ~np.isnan(model.mean)
+
+
+def filled_rows(model: LowRank, rows: Array, missing: Any, dtype: np.dtype[Any]) -> tuple[Array, Array]:
+    """Return rows (n, d) with missing values replaced by their expectation, and standard errors, 0 where a value is.
+
+    Integers are rounded. Attributes with a mean of NaN, which the model does not know, do not change; their standard
+    error is NaN.
+    """
+    components, ridge, unknown = model.components.astype(dtype), model.ridge, np.isnan(model.mean)
+    pairs, (first, second) = paired(components), np.triu_indices(len(components))
+    filled, errors = rows.copy(), np.zeros(rows.shape, np.float32)
+    errors[:, unknown] = np.nan
+    for few in blocks(len(rows), BLOCK_ROWS):
+        here = is_present(rows[few], missing)
+        absent = ~here & ~unknown
+        gaps = np.flatnonzero(absent.any(axis=1))
+        absent, here = absent[gaps], here[gaps] & ~unknown
+        found = expected_scores(centered_rows(rows[few][gaps], here, model.mean, dtype), here, components, pairs, ridge)
+        expected = found.scores.astype(dtype) @ components + model.mean.astype(dtype)
+        # The products of two different components occur twice in the variance of an attribute.
+        twice = np.where(first == second, 1, 2) * found.inverse[:, first, second]
+        spread = np.sqrt(model.noise * (1 + np.maximum(twice.astype(dtype) @ pairs, 0)))
+        sample, attribute = np.nonzero(absent)
+        at = few.start + gaps[sample], attribute
+        filled[at] = to_pixels(expected[absent], rows.dtype, (-math.inf, math.inf))
+        errors[at] = spread[absent]
+    return filled, errors

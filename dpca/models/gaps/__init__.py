@@ -1,0 +1,1 @@
+"""Fits to samples with missing values."""

@@ -1,0 +1,171 @@
+"""The fit to samples with missing values: a pass that counts values, and passes of expectation-maximization."""
+
+from __future__ import annotations
+
+import math
+import warnings
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from dpca.kernels.algebra.dtypes import working_dtype
+from dpca.kernels.algebra.types import Array
+from dpca.kernels.gaps import LowRank
+from dpca.models.base.convergence import ConvergenceWarning, check_result, check_scale
+from dpca.models.base.passes import Passes
+from dpca.partition.base import Partition
+from dpca.rules.base.orthonormal import orthonormalize
+from dpca.rules.gaps.expectation import GapEM
+from dpca.rules.gaps.present import PresentMoments
+from dpca.storage.errors import DataError
+
+#: Name of the solver in the attributes of a model.
+GAP_SOLVER = "expectation-maximization"
+# Share of the values that are held out, and the least improvement of their error by a pass, as a share of it.
+_HELD_OUT, _IMPROVEMENT = 0.02, 5e-4
+# A random start may predict nothing for the first passes.
+_FEWEST_PASSES, _MOST_PASSES = 4, 100
+
+
+@dataclass(frozen=True)
+class GapModels:
+    """The models of all parts of a partition.
+
+    Attributes
+    ----------
+    models : list of LowRank
+        Their mean is NaN, and their components are 0, at attributes without values.
+    n_samples : int
+    held_out_rmse : float
+        Root of the mean squared error of the values that were held out; NaN if there were none.
+    """
+
+    models: list[LowRank]
+    n_samples: int
+    held_out_rmse: float
+
+    def results(self, k: int) -> list[dict[str, Array]]:
+        """Return the results of each part as those of `dpca.rules.covariance.covariance.CovariancePCA`."""
+        share = self.n_samples / (self.n_samples - 1)
+        results = []
+        for components, variances, mean, noise in self.models:
+            explained = (variances[:k] + noise) * share
+            left = max(int((~np.isnan(mean)).sum()) - len(explained), 0) * noise * share
+            results.append(
+                {
+                    "components": components[:k],
+                    "explained_variance": explained,
+                    "total_variance": np.asarray(explained.sum() + left),
+                    "mean": mean,
+                }
+            )
+        return results
+
+
+def fit_gaps(
+    passes: Passes, partition: Partition, k: int, missing: Any, seed: int, show: Callable[[GapModels], None]
+) -> GapModels | None:
+    """Fit a model of ``k`` components to each part, from the values that are there.
+
+    Parameters
+    ----------
+    passes : Passes
+        Over a source with gaps.
+    partition : Partition
+    k : int
+    missing : number, optional
+        Marks a missing value, in addition to NaN.
+    seed : int
+        Of the start and of the values to hold out.
+    show : callable (GapModels)
+        Receives the models after each pass.
+
+    Returns
+    -------
+    GapModels or None
+        None if no value is missing.
+
+    Raises
+    ------
+    DataError
+        If there are no values.
+    PlanError
+        If the sums of a pass do not fit into memory.
+
+    Warns
+    -----
+    ConvergenceWarning
+        If held-out values are still predicted better after 100 passes.
+    """
+    source = passes.source
+    passes.plan(partition, GapEM(k))
+    found = passes.over(partition, PresentMoments(missing), stage="count of values")
+    if all(part["complete"] for part in found):
+        return None
+    if not any(part["count"].any() for part in found):
+        raise DataError(f"all values of {source.name} are missing: give samples with values")
+    models = [_start(part, k, working_dtype(source.dtype), (seed, i)) for i, part in enumerate(found)]
+    counts, before, previous, error = [part["count"] for part in found], models, math.inf, math.nan
+    for turn in range(1, _MOST_PASSES + 1):
+        results = passes.over(partition, GapEM(k, models, missing, _HELD_OUT, seed), stage=f"pass {turn}")
+        error = _error(results)
+        if turn >= _FEWEST_PASSES and not error < (1 - _IMPROVEMENT) * previous:
+            # A little more is noise of the few held-out values.
+            models = before if error > (1 + _IMPROVEMENT) * previous else _models(results)
+            break
+        before, models, previous = models, _models(results), error
+        show(_finished(models, counts, source.shape[0], error))
+    else:
+        warnings.warn(
+            f"gaps='iterate' has not converged after {_MOST_PASSES} passes: use fewer components, or leave out "
+            f"samples and attributes with few values",
+            ConvergenceWarning,
+            stacklevel=5,
+        )
+    results = passes.over(partition, GapEM(k, models, missing), stage="last pass")
+    return _finished(_models(results), counts, source.shape[0], min(error, previous))
+
+
+def _start(part: dict[str, Array], k: int, dtype: np.dtype[Any], seed: tuple[int, int]) -> LowRank:
+    """Return the model of a part before the first pass: random components, in proportion to the deviations."""
+    variance, some = part["variance"], part["count"] > 0
+    rank, total, tiny = min(k, max(int(some.sum()), 1)), float(variance.sum()), np.finfo(np.float64).tiny
+    drawn = np.random.default_rng(seed).standard_normal((rank, len(variance))) * np.sqrt(variance)
+    rows = orthonormalize(drawn) if total else np.eye(rank, len(variance))
+    noise = max(total / max(int(some.sum()), 1), tiny)
+    return LowRank(rows.astype(dtype), np.full(rank, total / rank), part["mean"], noise)
+
+
+def _models(results: list[dict[str, Array]]) -> list[LowRank]:
+    return [LowRank(*(part[name] for name in LowRank._fields[:3]), float(part["noise"])) for part in results]
+
+
+def _error(results: list[dict[str, Array]]) -> float:
+    """Return the root mean squared error of held-out values; without any, that of the values of the fit."""
+    tested = sum(float(part["tested"]) for part in results)
+    if tested:
+        return math.sqrt(sum(float(part["error"]) for part in results) / tested)
+    return math.sqrt(np.mean([float(part["noise"]) for part in results]))
+
+
+def _finished(models: list[LowRank], counts: list[Array], n: int, error: float) -> GapModels:
+    """Return the models with NaN and 0 at attributes without values."""
+    finished = []
+    for model, count in zip(models, counts, strict=True):
+        gone = count == 0
+        mean, components = np.where(gone, np.nan, model.mean), np.where(gone, 0, model.components)
+        finished.append(model._replace(mean=mean, components=components))
+    return GapModels(finished, n, error)
+
+
+def check_gap_results(results: list[dict[str, Array]], k: int, name: str) -> None:
+    """Reject results that are not finite, lost to the range of numbers, or of fewer attributes than components."""
+    checked = [{**result, "mean": np.nan_to_num(result["mean"])} for result in results]
+    for result in checked:
+        check_result(result, GAP_SOLVER)
+    check_scale(checked, GAP_SOLVER)
+    most = max(len(result["components"]) for result in results)
+    if most < k:
+        raise DataError(f"n_components is {k}, but only {most} attributes of {name} have values: use at most {most}")

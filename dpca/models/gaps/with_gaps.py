@@ -1,0 +1,88 @@
+"""Base of the estimators that support missing values."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from dpca.models.base.component_model import ComponentModel
+from dpca.representation.gappy import GappyRepresentation, fill_errors, filled_samples, score_errors
+from dpca.representation.linear import LinearRepresentation
+from dpca.storage.errors import DataError
+
+
+class WithGaps(ComponentModel):
+    """Base of the estimators that support missing values."""
+
+    gaps: str
+    missing_value: Any
+
+    def _require_gaps(self) -> GappyRepresentation:
+        if not isinstance(basis := self.basis_, GappyRepresentation):
+            raise DataError(f"gaps is {self.gaps!r}: use gaps='iterate' for samples with missing values")
+        return basis
+
+    def _with_gaps(self, basis: LinearRepresentation) -> LinearRepresentation:
+        """Return the basis for samples with gaps, if this model supports them."""
+        if self.gaps != "iterate":
+            return basis
+        arrays = basis.partition, np.asarray(basis.mean), np.asarray(basis.components)
+        return GappyRepresentation(*arrays, self.explained_variance_, self.total_variance_, self.missing_value)
+
+    def score_errors(self, X: Any) -> Any:
+        """Return the standard errors (n_samples, *score_shape) of the scores of samples with missing values.
+
+        The error of a score is its standard deviation, given the values that are there: the variance of the missing
+        values under the model. It is 0 if no value is missing. Errors of the components themselves are not included.
+
+        Parameters
+        ----------
+        X : as in `transform`
+
+        Raises
+        ------
+        DataError
+            If ``gaps`` is "reject".
+        """
+        basis = self._require_gaps()
+        return self._each_sample(X, score_errors, basis, basis.score_shape, basis.score_dtype)
+
+    def fill(self, X: Any) -> Any:
+        """Return samples with missing values replaced by their expectation, in the dtype of the samples.
+
+        Values that are there do not change. Values of integers are rounded. Nothing changes at attributes that had no
+        value in the fit.
+
+        Parameters
+        ----------
+        X : as in `transform`
+
+        Returns
+        -------
+        array (n_samples, *sample_shape)
+            Lazy as in `transform`. `fill_errors` returns the standard errors.
+
+        Raises
+        ------
+        DataError
+            If ``gaps`` is "reject".
+        """
+        return self._each_sample(X, filled_samples, self._require_gaps(), self.sample_shape_, np.dtype)
+
+    def fill_errors(self, X: Any) -> Any:
+        """Return the standard errors (n_samples, *sample_shape), float32, of the values of `fill`.
+
+        They include the noise of a value, and are 0 where a value is there, and NaN at attributes that had no value in
+        the fit.
+
+        Parameters
+        ----------
+        X : as in `transform`
+
+        Raises
+        ------
+        DataError
+            If ``gaps`` is "reject".
+        """
+        return self._each_sample(X, fill_errors, self._require_gaps(), self.sample_shape_, lambda dtype: np.float32)

@@ -1,0 +1,1 @@
+"""Components of samples with missing values, by expectation-maximization."""

@@ -1,0 +1,221 @@
+"""One pass of expectation-maximization for components of samples with missing values."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+from numpy.typing import DTypeLike
+
+from dpca.kernels.algebra import linalg
+from dpca.kernels.algebra.dtypes import working_dtype
+from dpca.kernels.algebra.types import Array, blocks
+from dpca.kernels.gaps import BLOCK_ROWS, LowRank, centered_rows, expected_scores, is_present, paired, unpaired
+from dpca.rules.base.rule import Rule
+from dpca.rules.base.state import State, StateLayout
+
+# Bytes of the equations of the attributes that are solved together.
+_SOLVED_BYTES = 2**24
+# Most entries of a sample that are held out.
+_MOST_HELD = 64
+
+
+@dataclass(frozen=True, eq=False)
+class GapEM(Rule):
+    """One step of expectation-maximization for probabilistic PCA with missing values (Roweis 1998; Ilin & Raiko 2010).
+
+    The expectation of the scores y of a sample, given the values that are there, and their covariance S follow from the
+    given model. Each attribute is then regressed on (y, 1) over the samples in which it is there. Sums over samples are
+    all that is needed: states can be merged, and the order of samples does not matter. A prior on the loadings of an
+    attribute, with the mean square of all loadings of a component, prevents overfitting of attributes with few values
+    (Ilin & Raiko 2010, section 3.3). The covariance of the scores is freed and absorbed by the components (parameter
+    expansion: Liu, Rubin & Wu 1998), so that variances are right after every step. The covariance of the model is
+    positive by construction.
+
+    Parameters
+    ----------
+    n_components : int
+    models : sequence of LowRank
+        The given model of each part of a partition. Only `of_part` uses it. Empty for plans.
+    missing : number, optional
+        Marks a missing value, in addition to NaN.
+    share : float
+        About this share of the entries is left out of the sums. Their squared error under the given model is measured.
+        Which ones they are depends on the values of the sample and the seed only: it is the same for any order of
+        samples.
+    seed : int
+
+    Results of ``finish``: ``components`` (k, d), ``variances`` (k,), ``mean`` (d,) and ``noise`` (), the next model,
+    see `LowRank`, float64; ``error`` and ``tested`` (), the sum of squares and the number of entries held out. Costs n
+    d k (k + 4) operations in two matrix products; state (k + 1) (k + 4) d / 2 numbers and the given model.
+    """
+
+    n_components: int
+    models: Sequence[LowRank] = ()
+    missing: Any = None
+    share: float = 0.0
+    seed: int = 0
+    part: int = field(default=0, compare=False)
+
+    mergeable = True
+    least_samples = 0  # a cell on land has none
+    #: Arrays of a state that belong to the given model.
+    given = ("components", "variances", "mean", "noise")
+
+    def of_part(self, part: int) -> GapEM:
+        """Return the rule of a part, which starts from its own model."""
+        model = self.models[part]
+        return GapEM(len(model.variances), (model,), self.missing, self.share, self.seed, part)
+
+    def _k(self, n_features: int) -> int:
+        return min(self.n_components, n_features)
+
+    def _layout(self, n_features: int, dtype: DTypeLike) -> StateLayout:
+        k = self._k(n_features)
+        pairs = (k + 1) * (k + 2) // 2
+        return {
+            "components": ((k, n_features), working_dtype(dtype)),
+            "variances": ((k,), float),
+            "mean": ((n_features,), float),
+            "noise": ((), float),
+            "moments": ((pairs, n_features), float),
+            "products": ((k + 1, n_features), float),
+            "complete": ((pairs,), float),
+            "inner": ((pairs,), float),
+            **dict.fromkeys(("squares", "error", "tested"), ((), float)),
+        }
+
+    def _start(self, state: State, dtype: DTypeLike) -> None:
+        (model,) = self.models
+        for name in self.given:
+            state.arrays[name][...] = getattr(model, name)
+
+    def merge(self, a: State, b: State) -> State:
+        """Return the sums of both streams; both have the same given model."""
+        kept = {name: a.arrays[name] for name in self.given}
+        for name in a.arrays.keys() - kept.keys():
+            a.arrays[name] += b.arrays[name]
+        a.counts["n_samples"] += b.counts["n_samples"]
+        return a
+
+    def _take(self, state: State, batch: Array) -> None:
+        model = LowRank(*(state.arrays[name] for name in LowRank._fields))
+        pairs = paired(model.components)
+        for few in blocks(len(batch), BLOCK_ROWS):
+            self._take_rows(state, model, pairs, batch[few])
+
+    def _take_rows(self, state: State, model: LowRank, pairs: Array, rows: Array) -> None:
+        arrays, dtype = state.arrays, model.components.dtype
+        here = is_present(rows, self.missing)
+        if (used := here.any(axis=1)).sum() < len(rows):
+            rows, here = rows[used], here[used]
+        held = held_out(rows, here, self.share, self.seed)
+        here &= ~held
+        x = centered_rows(rows, here, model.mean, dtype)
+        found = expected_scores(x, here, model.components, pairs, model.ridge)
+        arrays["squares"] += np.einsum("ij,ij->", x, x, dtype=np.float64)
+        self._measure(state, model, rows, held, found.scores)
+        k = len(model.variances)
+        scaled = np.concatenate([found.scores / model.deviations, np.ones((len(x), 1))], axis=1)
+        # Second moments of (y, 1) in units of the deviations, for which single precision suffices.
+        second = scaled[:, :, None] * scaled[:, None, :]
+        second[:, :k, :k] += model.noise * found.inverse / np.outer(model.deviations, model.deviations)
+        second = second[:, *np.triu_indices(k + 1)]
+        gaps = ~here.all(axis=1)
+        arrays["complete"] += second[~gaps].sum(axis=0)
+        arrays["inner"] += second.sum(axis=0)
+        arrays["moments"] += second[gaps].astype(dtype).T @ here[gaps].astype(dtype)
+        arrays["products"] += scaled.astype(dtype).T @ x
+        state.counts["n_samples"] += len(x)
+
+    def _measure(self, state: State, model: LowRank, rows: Array, held: Array, scores: Array) -> None:
+        """Add the squared error of held-out entries."""
+        sample, attribute = np.nonzero(held)
+        expected = np.einsum("ij,ji->i", scores[sample], model.components[:, attribute], dtype=np.float64)
+        error = rows[sample, attribute] - model.mean[attribute] - expected
+        state.arrays["error"] += error @ error
+        state.arrays["tested"] += len(error)
+
+    def _finish(self, state: State) -> dict[str, Array]:
+        arrays, n = state.arrays, state.counts["n_samples"]
+        model = LowRank(*(arrays[name] for name in LowRank._fields))
+        if n == 0:
+            return model._asdict() | {"error": arrays["error"], "tested": arrays["tested"]}
+        k, d = model.components.shape
+        some = arrays["moments"][-1] + arrays["complete"][-1] > 0
+        loadings, explained, count = np.empty((k, d)), 0.0, 0.0
+        mean = model.mean.copy()
+        prior = np.append(model.ridge * some.sum(), 0.0)
+        for few in blocks(d, max(1, _SOLVED_BYTES // (8 * (k + 1) ** 2))):
+            moments = unpaired(arrays["moments"][:, few].T + arrays["complete"], k + 1)
+            right, own = arrays["products"][:, few].T, moments[:, k, k].copy()
+            # An attribute without values keeps its mean, and has no loadings.
+            moments[~some[few], k, k] = 1
+            moments[:, np.arange(k + 1), np.arange(k + 1)] += prior
+            found = np.linalg.solve(moments, right[..., None])[..., 0]
+            explained += float(np.einsum("ij,ij->", found, right + prior * found))
+            count += float(own.sum())
+            loadings[:, few], shift = found[:, :k].T, found[:, k]
+            mean[few] += shift
+        squares = float(arrays["squares"])
+        # Below this, noise is rounding error of the sums.
+        least = np.finfo(model.components.dtype).eps * squares / max(count, 1)
+        noise = max((squares - explained) / max(count, 1), least, np.finfo(np.float64).tiny)
+        inner = unpaired(arrays["inner"], k + 1) / n
+        center = inner[:k, k]
+        spread = inner[:k, :k] - np.outer(center, center)
+        mean += center @ loadings
+        loadings = np.linalg.cholesky(spread).T @ loadings
+        _, deviations, components = np.linalg.svd(loadings, full_matrices=False)
+        return {
+            "components": linalg.fix_signs(components),
+            "variances": deviations**2,
+            "mean": mean,
+            "noise": np.asarray(noise),
+            "error": arrays["error"],
+            "tested": arrays["tested"],
+        }
+
+    def work_bytes(self, n_rows: int, n_features: int, dtype: DTypeLike) -> int:
+        """Return the bytes of temporary arrays in an update and in ``finish``."""
+        k, n, size = self._k(n_features), min(n_rows, BLOCK_ROWS), working_dtype(dtype).itemsize
+        pairs = (k + 1) * (k + 2) // 2
+        rows = n * (n_features * (4 * size + 12) + 8 * (6 * (k + 1) ** 2))
+        update = rows + 2 * pairs * n_features * size + pairs * n_features * 8
+        solved = 4 * min(max(_SOLVED_BYTES, 8 * (k + 1) ** 2), 8 * n_features * (k + 1) ** 2)
+        return max(update, solved + 8 * 5 * k * n_features)
+
+    def result_bytes(self, n_features: int, dtype: DTypeLike) -> int:
+        """Return the bytes of a result."""
+        return 8 * (self._k(n_features) * (n_features + 1) + n_features + 3)
+
+
+def held_out(rows: Array, here: Array, share: float, seed: int) -> Array:
+    """Return which entries that are there to hold out, about a ``share`` of them, at most 64 of a sample.
+
+    They follow from a hash of the values of the sample. A sample with a single value is not held out.
+    """
+    held = np.zeros(here.shape, bool)
+    d = rows.shape[1]
+    if not share:
+        return held
+    count = max(1, min(_MOST_HELD, int(share * d)))
+    factors = np.random.default_rng(seed).integers(2**63, size=(2, max(d, count)), dtype=np.uint64) * 2 + 1
+    bits = np.where(here, rows, rows.dtype.type(0)).view(f"u{rows.dtype.itemsize}")
+    hashed = _mixed(np.einsum("ij,j->i", bits.astype(np.uint64), factors[0, :d]))
+    chosen = hashed < np.uint64(min(share * d / count, 1.0) * 0xFFFFFFFFFFFFF800)
+    places = _mixed(hashed[chosen, None] + factors[1, :count]) % np.uint64(d)
+    held[np.flatnonzero(chosen)[:, None], places.astype(np.int64)] = True
+    held &= here
+    held[here.sum(axis=1) <= held.sum(axis=1)] = False
+    return held
+
+
+def _mixed(values: Array) -> Array:
+    """Return integers whose bits are mixed (SplitMix64: Steele, Lea & Flood 2014)."""
+    values = (values ^ (values >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
+    values = (values ^ (values >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
+    mixed: Array = values ^ (values >> np.uint64(31))
+    return mixed
