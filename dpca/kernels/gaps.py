@@ -12,6 +12,8 @@ from dpca.kernels.pixels import to_pixels
 
 #: Rows of one step: enough for a matrix product, and few matrices (k, k).
 BLOCK_ROWS = 512
+#: Smallest variance of noise, that of constant values. Equations with it stay regular.
+LEAST_NOISE = float(np.finfo(np.float64).tiny)
 # Variances below this share of the largest one are taken as this share.
 _LEAST_VARIANCE = 1e-12
 
@@ -37,7 +39,7 @@ class LowRank(NamedTuple):
     @property
     def deviations(self) -> Array:
         """Standard deviations (k,) of the scores, positive."""
-        floor = max(float(self.variances[0]) * _LEAST_VARIANCE, np.finfo(np.float64).tiny)
+        floor = max(float(self.variances[0]) * _LEAST_VARIANCE, LEAST_NOISE)
         deviations: Array = np.sqrt(np.maximum(self.variances, floor))
         return deviations
 

@@ -171,6 +171,11 @@ class CellParameters(PartitionParameters):
         "each cell, and is retained in all of these cells or in none.",
         option=Option("--shared", const=True),
     )
+    gaps: str = common.gaps(
+        " Each cell has its own model. Requires an integer ``n_components``, and neither overlap, "
+        "shared components nor ``keep_state``."
+    )
+    missing_value: Any = common.missing_value()
 
 
 @dataclass(eq=False, repr=False, kw_only=True)

@@ -19,7 +19,7 @@ from dpca.models.base.each_sample import EachSample
 from dpca.models.base.labelled import Labels, labelled_samples, labelled_scores, samples_for_model, samples_to_fit
 from dpca.models.base.parameters import also_called, check_parameters, given_parameters
 from dpca.models.base.passes import run_of_fit
-from dpca.models.base.samples import dense_samples
+from dpca.models.base.samples import allows_gaps, dense_samples, masked_as_nan
 from dpca.models.base.storable import Storable
 from dpca.models.streaming.streaming_methods import describe_option
 from dpca.parameters.cells import CHOICES
@@ -28,6 +28,7 @@ from dpca.representation.base import Representation
 from dpca.representation.reconstruction import samples_of
 from dpca.rules.base.state import State
 from dpca.storage.arrays.labelled import is_labelled
+from dpca.storage.errors import DataError
 from dpca.storage.run import Run
 
 
@@ -155,7 +156,7 @@ class Estimator(ABC, EachSample, Storable, TransformerMixin, BaseEstimator):  # 
             If the state and a batch do not fit into the memory budget.
         """
         check_parameters(self)
-        X, labels = samples_to_fit(X, sample_dim, key)
+        X, labels = samples_to_fit(masked_as_nan(X) if allows_gaps(self) else X, sample_dim, key)
         callbacks = FitCallbacks.requested(self, callback, max_seconds, max_samples)
         if callbacks is not None:
             callbacks.beside = {"_labels": labels, "_key": key}
@@ -166,6 +167,8 @@ class Estimator(ABC, EachSample, Storable, TransformerMixin, BaseEstimator):  # 
 
     def _batch(self, X: Any, sample_dim: str | Sequence[str] | None) -> Array:
         """Return the samples of a ``partial_fit`` call in memory, after checks. The first batch sets the labels."""
+        if allows_gaps(self):
+            raise DataError("gaps is 'iterate', which requires several passes: use fit instead of partial_fit")
         fresh = self._states is None
         labels: Labels | None
         if is_labelled(X):

@@ -23,7 +23,6 @@ from dpca.storage.errors import DataError
 def fitted_source(model: Any, X: Any) -> tuple[Any, Source]:
     """Return the opened samples of a fit, and their source; set ``n_features_in_`` of the model."""
     lazy = is_lazy(X) or isinstance(X, Source)
-    X = masked_as_nan(X) if allows_gaps(model) else X
     stack = opened(X) if lazy else np.ascontiguousarray(dense_samples(model, X, reset=True))
     source = as_source(stack)
     if lazy:
@@ -36,13 +35,17 @@ def fitted_source(model: Any, X: Any) -> tuple[Any, Source]:
 
 def allows_gaps(model: Any) -> bool:
     """Return whether a model supports missing values."""
-    return getattr(model, "gaps", "reject") == "iterate" and hasattr(model, "missing_value")
+    if not hasattr(model, "missing_value"):
+        return False
+    if model.gaps == "reject" and model.missing_value is not None:
+        raise DataError(f"missing_value is {model.missing_value!r}, but gaps is 'reject': use gaps='iterate'")
+    return bool(model.gaps == "iterate")
 
 
 def masked_as_nan(X: Any) -> Any:
     """Return a masked array of numpy or Dask as floating-point numbers with NaN for masked values; others as given."""
     if isinstance(X, np.ma.MaskedArray):
-        return X.astype(working_dtype(X.dtype)).filled(np.nan)
+        return np.ma.filled(X.astype(working_dtype(X.dtype)), np.nan)
     if isinstance(X, da.Array) and isinstance(X._meta, np.ma.MaskedArray):
         return da.ma.filled(X.astype(working_dtype(X.dtype)), np.nan)
     return X

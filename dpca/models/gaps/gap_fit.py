@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import warnings
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -12,14 +12,16 @@ import numpy as np
 
 from dpca.kernels.algebra.dtypes import working_dtype
 from dpca.kernels.algebra.types import Array
-from dpca.kernels.gaps import LowRank
+from dpca.kernels.gaps import LEAST_NOISE, LowRank
 from dpca.models.base.convergence import ConvergenceWarning, check_result, check_scale
+from dpca.models.base.parameters import check_parameters, checked_rank
 from dpca.models.base.passes import Passes
 from dpca.partition.base import Partition
 from dpca.rules.base.orthonormal import orthonormalize
 from dpca.rules.gaps.expectation import GapEM
 from dpca.rules.gaps.present import PresentMoments
 from dpca.storage.errors import DataError
+from dpca.storage.given_numbers import is_whole
 
 #: Name of the solver in the attributes of a model.
 GAP_SOLVER = "expectation-maximization"
@@ -50,7 +52,8 @@ class GapModels:
         """Return the results of each part as those of `dpca.rules.covariance.covariance.CovariancePCA`."""
         share = self.n_samples / (self.n_samples - 1)
         results = []
-        for components, variances, mean, noise in self.models:
+        for components, variances, mean, floored in self.models:
+            noise = 0.0 if floored <= LEAST_NOISE else floored
             explained = (variances[:k] + noise) * share
             left = max(int((~np.isnan(mean)).sum()) - len(explained), 0) * noise * share
             results.append(
@@ -62,6 +65,30 @@ class GapModels:
                 }
             )
         return results
+
+
+def rank_with_gaps(model: Any, required: Mapping[str, Any], n_features: int, n_samples: int) -> int:
+    """Return the number of components of a fit to samples with missing values, after checks of the parameters.
+
+    Parameters
+    ----------
+    model : estimator
+    required : mapping
+        The only values of some parameters that such a fit supports.
+    n_features, n_samples : int
+        Attributes of the largest part, and samples.
+
+    Raises
+    ------
+    DataError
+    """
+    check_parameters(model)
+    for name, only in required.items():
+        if (given := getattr(model, name)) != only:
+            raise DataError(f"{name} is {given!r}, but gaps='iterate' requires {name}={only!r}")
+    if not is_whole(model.n_components):
+        raise DataError(f"n_components is {model.n_components!r}: gaps='iterate' requires an integer")
+    return checked_rank(model.n_components, n_features, n_samples)
 
 
 def fit_gaps(
@@ -131,15 +158,15 @@ def fit_gaps(
 def _start(part: dict[str, Array], k: int, dtype: np.dtype[Any], seed: tuple[int, int]) -> LowRank:
     """Return the model of a part before the first pass: random components, in proportion to the deviations."""
     variance, some = part["variance"], part["count"] > 0
-    rank, total, tiny = min(k, max(int(some.sum()), 1)), float(variance.sum()), np.finfo(np.float64).tiny
+    rank, total = min(k, max(int(some.sum()), 1)), float(variance.sum())
     drawn = np.random.default_rng(seed).standard_normal((rank, len(variance))) * np.sqrt(variance)
     rows = orthonormalize(drawn) if total else np.eye(rank, len(variance))
-    noise = max(total / max(int(some.sum()), 1), tiny)
+    noise = max(total / max(int(some.sum()), 1), LEAST_NOISE)
     return LowRank(rows.astype(dtype), np.full(rank, total / rank), part["mean"], noise)
 
 
 def _models(results: list[dict[str, Array]]) -> list[LowRank]:
-    return [LowRank(*(part[name] for name in LowRank._fields[:3]), float(part["noise"])) for part in results]
+    return [LowRank(part["components"], part["variances"], part["mean"], float(part["noise"])) for part in results]
 
 
 def _error(results: list[dict[str, Array]]) -> float:

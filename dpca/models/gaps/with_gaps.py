@@ -7,8 +7,10 @@ from typing import Any
 import numpy as np
 
 from dpca.models.base.component_model import ComponentModel
+from dpca.models.base.labelled import samples_for_model
 from dpca.representation.gappy import GappyRepresentation, fill_errors, filled_samples, score_errors
 from dpca.representation.linear import LinearRepresentation
+from dpca.storage.arrays.labelled import is_labelled
 from dpca.storage.errors import DataError
 
 
@@ -46,7 +48,12 @@ class WithGaps(ComponentModel):
             If ``gaps`` is "reject".
         """
         basis = self._require_gaps()
-        return self._each_sample(X, score_errors, basis, basis.score_shape, basis.score_dtype)
+        function, shape = score_errors, basis.score_shape
+        if not is_labelled(X):
+            return self._each_sample(X, function, basis, shape, basis.score_dtype)
+        labelled, labels = samples_for_model(X, self._labels)
+        errors = self._each_sample(labelled.values, function, basis, shape, basis.score_dtype)
+        return labelled.scores(errors, basis, labels, None)
 
     def fill(self, X: Any) -> Any:
         """Return samples with missing values replaced by their expectation, in the dtype of the samples.
@@ -68,7 +75,7 @@ class WithGaps(ComponentModel):
         DataError
             If ``gaps`` is "reject".
         """
-        return self._each_sample(X, filled_samples, self._require_gaps(), self.sample_shape_, np.dtype)
+        return self._like_samples(X, filled_samples, np.dtype)
 
     def fill_errors(self, X: Any) -> Any:
         """Return the standard errors (n_samples, *sample_shape), float32, of the values of `fill`.
@@ -85,4 +92,12 @@ class WithGaps(ComponentModel):
         DataError
             If ``gaps`` is "reject".
         """
-        return self._each_sample(X, fill_errors, self._require_gaps(), self.sample_shape_, lambda dtype: np.float32)
+        return self._like_samples(X, fill_errors, lambda dtype: np.float32)
+
+    def _like_samples(self, X: Any, function: Any, dtype_for: Any) -> Any:
+        """Apply a function that returns samples to samples, with their labels if they have some."""
+        basis, shape = self._require_gaps(), self.sample_shape_
+        if not is_labelled(X):
+            return self._each_sample(X, function, basis, shape, dtype_for)
+        labelled, labels = samples_for_model(X, self._labels)
+        return labelled.samples(self._each_sample(labelled.values, function, basis, shape, dtype_for), labels)

@@ -26,7 +26,7 @@ from dpca.models.base.parameters import check_parameters, checked_rank, explaine
 from dpca.models.base.passes import Passes
 from dpca.models.base.samples import first_magnitude, varied_source
 from dpca.models.base.store import StoreContents, StoredModel
-from dpca.models.gaps.gap_fit import GAP_SOLVER, GapModels, check_gap_results, fit_gaps
+from dpca.models.gaps.gap_fit import GAP_SOLVER, GapModels, check_gap_results, fit_gaps, rank_with_gaps
 from dpca.models.gaps.with_gaps import WithGaps
 from dpca.models.linear.pca_solvers import (
     DEFAULT_ITERATIONS,
@@ -43,7 +43,7 @@ from dpca.representation.base import Representation
 from dpca.representation.linear import LinearRepresentation
 from dpca.rules.gaps.expectation import GapEM
 from dpca.storage.errors import DataError
-from dpca.storage.given_numbers import is_whole, whole_number
+from dpca.storage.given_numbers import whole_number
 from dpca.storage.run import Run
 
 # Solvers that find all components.
@@ -172,14 +172,8 @@ class PCA(PCAParameters, WithGaps, LinearModel):
         return True
 
     def _rank_with_gaps(self, source: Source) -> int:
-        """Return the number of components of a fit to samples with missing values, after checks."""
-        check_parameters(self)
-        for name, only in (("center", True), ("n_least", 0), ("whiten", False)):
-            if getattr(self, name) != only:
-                raise DataError(f"{name} is {getattr(self, name)!r}, but gaps='iterate' requires {name}={only}")
-        if not is_whole(self.n_components):
-            raise DataError(f"n_components is {self.n_components}: gaps='iterate' requires an integer")
-        return checked_rank(self.n_components, math.prod(source.shape[1:]), source.shape[0])
+        d = math.prod(source.shape[1:])
+        return rank_with_gaps(self, {"center": True, "n_least": 0, "whiten": False}, d, source.shape[0])
 
     def plan_fit(self, source: Source, axes: Sequence[str], run: Run) -> tuple[Representation, bool]:
         """Plan a fit; see `Estimator.plan_fit`."""

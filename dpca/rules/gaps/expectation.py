@@ -12,7 +12,16 @@ from numpy.typing import DTypeLike
 from dpca.kernels.algebra import linalg
 from dpca.kernels.algebra.dtypes import working_dtype
 from dpca.kernels.algebra.types import Array, blocks
-from dpca.kernels.gaps import BLOCK_ROWS, LowRank, centered_rows, expected_scores, is_present, paired, unpaired
+from dpca.kernels.gaps import (
+    BLOCK_ROWS,
+    LEAST_NOISE,
+    LowRank,
+    centered_rows,
+    expected_scores,
+    is_present,
+    paired,
+    unpaired,
+)
 from dpca.rules.base.rule import Rule
 from dpca.rules.base.state import State, StateLayout
 
@@ -28,11 +37,11 @@ class GapEM(Rule):
 
     The expectation of the scores y of a sample, given the values that are there, and their covariance S follow from the
     given model. Each attribute is then regressed on (y, 1) over the samples in which it is there. Sums over samples are
-    all that is needed: states can be merged, and the order of samples does not matter. A prior on the loadings of an
-    attribute, with the mean square of all loadings of a component, prevents overfitting of attributes with few values
-    (Ilin & Raiko 2010, section 3.3). The covariance of the scores is freed and absorbed by the components (parameter
-    expansion: Liu, Rubin & Wu 1998), so that variances are right after every step. The covariance of the model is
-    positive by construction.
+    all that is needed: states can be merged, and the order of samples does not matter. A prior on the loadings, as weak
+    as the uncertainty of one complete sample, keeps the equations of attributes with few values regular. A stronger
+    one, from the loadings of all attributes, would discard weak components. The covariance of the scores is freed and
+    absorbed by the components (parameter expansion: Liu, Rubin & Wu 1998), so that variances are right after every
+    step. The covariance of the model is positive by construction.
 
     Parameters
     ----------
@@ -101,7 +110,7 @@ class GapEM(Rule):
         return a
 
     def _take(self, state: State, batch: Array) -> None:
-        model = LowRank(*(state.arrays[name] for name in LowRank._fields))
+        model = _given(state)
         pairs = paired(model.components)
         for few in blocks(len(batch), BLOCK_ROWS):
             self._take_rows(state, model, pairs, batch[few])
@@ -140,14 +149,14 @@ class GapEM(Rule):
 
     def _finish(self, state: State) -> dict[str, Array]:
         arrays, n = state.arrays, state.counts["n_samples"]
-        model = LowRank(*(arrays[name] for name in LowRank._fields))
+        model = _given(state)
         if n == 0:
-            return model._asdict() | {"error": arrays["error"], "tested": arrays["tested"]}
+            return {name: arrays[name] for name in (*self.given, "error", "tested")}
         k, d = model.components.shape
         some = arrays["moments"][-1] + arrays["complete"][-1] > 0
         loadings, explained, count = np.empty((k, d)), 0.0, 0.0
         mean = model.mean.copy()
-        prior = np.append(model.ridge * some.sum(), 0.0)
+        prior = np.append(model.ridge, 0.0)
         for few in blocks(d, max(1, _SOLVED_BYTES // (8 * (k + 1) ** 2))):
             moments = unpaired(arrays["moments"][:, few].T + arrays["complete"], k + 1)
             right, own = arrays["products"][:, few].T, moments[:, k, k].copy()
@@ -162,7 +171,7 @@ class GapEM(Rule):
         squares = float(arrays["squares"])
         # Below this, noise is rounding error of the sums.
         least = np.finfo(model.components.dtype).eps * squares / max(count, 1)
-        noise = max((squares - explained) / max(count, 1), least, np.finfo(np.float64).tiny)
+        noise = max((squares - explained) / max(count, 1), least, LEAST_NOISE)
         inner = unpaired(arrays["inner"], k + 1) / n
         center = inner[:k, k]
         spread = inner[:k, :k] - np.outer(center, center)
@@ -190,6 +199,12 @@ class GapEM(Rule):
     def result_bytes(self, n_features: int, dtype: DTypeLike) -> int:
         """Return the bytes of a result."""
         return 8 * (self._k(n_features) * (n_features + 1) + n_features + 3)
+
+
+def _given(state: State) -> LowRank:
+    """Return the given model of a state."""
+    components, variances, mean, noise = (state.arrays[name] for name in GapEM.given)
+    return LowRank(components, variances, mean, float(noise))
 
 
 def held_out(rows: Array, here: Array, share: float, seed: int) -> Array:
