@@ -13,6 +13,7 @@ import zarr
 
 from dpca import PCA, CellPCA, load
 from dpca.metrics import principal_angles
+from dpca.rules.gaps.expectation import GapEM
 from dpca.storage import DataError
 from dpca.storage.run import Run
 from dpca.storage.transaction.checkpoints import Checkpoints
@@ -156,6 +157,21 @@ def test_without_gaps_nothing_changes(estimator: Any, dtype: Any) -> None:
     np.testing.assert_array_equal(gappy.transform(x), scores)
     np.testing.assert_array_equal(gappy.fill(x), x)
     np.testing.assert_allclose(gappy.transform(np.where(x == x[0], 0, x)), scores, atol=250)  # gaps in new samples
+
+
+def test_the_last_pass_uses_all_values(monkeypatch: pytest.MonkeyPatch) -> None:
+    shares = []
+
+    class Recorded(GapEM):
+        def __init__(self, *given: Any) -> None:
+            super().__init__(*given)
+            shares.append(self.share)
+
+    monkeypatch.setattr("dpca.models.gaps.gap_fit.GapEM", Recorded)
+    x = np.random.default_rng(0).random((50, 6))
+    PCA(2, gaps="iterate", random_state=0).fit(np.where(x < 0.2, np.nan, x))
+    assert shares[-1] == 0
+    assert min(shares[1:-1]) > 0
 
 
 @pytest.fixture(scope="module")

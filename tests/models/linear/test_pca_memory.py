@@ -27,6 +27,9 @@ from dpca.rules.dual.components import DualComponents
 from dpca.rules.dual.gram import BlockGram
 from dpca.rules.base.minibatch import InBatches
 from dpca.rules.covariance.vr_pca import VRPCA
+from dpca.kernels.gaps import LowRank
+from dpca.rules.gaps.expectation import GapEM
+from dpca.rules.gaps.present import PresentMoments
 from dpca.storage.run import Run
 n, d, name = 600, 40_000, sys.argv[2]
 rng = np.random.default_rng(0)
@@ -38,6 +41,8 @@ def rule(n, d):
         "dual": lambda: DualComponents(rng.random((38, n)), np.dtype(np.float32)),
         "ritz": lambda: RayleighRitz(rows, np.zeros(d), n_components=30),
         "vr-pca": lambda: InBatches(VRPCA(rows, rows, np.zeros(d), 0.1), 20),
+        "gaps": lambda: GapEM(12, (LowRank(rows[:12], np.ones(12), np.zeros(d), 1.0),), 0, 0.02),
+        "present": lambda: PresentMoments(0),
     }[name]()
 
 fold(rule(64, 1000), as_source(np.ones((64, 1000), np.uint8)), Whole((1000,)))
@@ -56,7 +61,7 @@ def path(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return stored
 
 
-@pytest.mark.parametrize("rule", ["gram", "dual", "ritz", "vr-pca"])
+@pytest.mark.parametrize("rule", ["gram", "dual", "ritz", "vr-pca", "gaps", "present"])
 def test_measured_stays_below_planned(path: Path, rule: str, programs: Programs) -> None:
     found = json.loads(printed_by(programs, [sys.executable, "-c", _PROBE, str(path), rule]))
     assert found["grown"] <= found["planned"]

@@ -79,7 +79,11 @@ def dense_step(x: Any, model: LowRank) -> tuple[Any, Any, float]:
     return mean + loadings @ np.mean(z, axis=0), loadings @ spread @ loadings.T, total / count
 
 
-def test_a_step_is_that_of_dense_formulas(gappy: Any) -> None:
+@pytest.mark.parametrize("complete", [False, True])
+def test_a_step_is_that_of_dense_formulas(gappy: Any, complete: bool) -> None:
+    if complete:  # some of the samples
+        gappy[10:20, 7] = gappy[10:20, 6] ** 2
+        assert not np.isnan(gappy[10:20]).any()
     model = model_for(gappy)
     found = done(GapEM(K, [model]), gappy)
     mean, covariance, noise = dense_step(gappy, model)
