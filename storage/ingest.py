@@ -103,7 +103,8 @@ def ingest(
     cells = None if cell_shape is None else _cell_lengths(cell_shape, reader)
     if not reader.encoded and rules != DecodeOptions():
         raise DataError(f"color, crop and resize require images, but '{reader.name}' is an array: leave them out")
-    settings = [cells, rules.color, rules.crop, rules.resize, None if axes is None else list(axes), limits]
+    settings: list[Any] = [cells, rules.color, rules.crop, rules.resize, None if axes is None else list(axes), limits]
+    settings += ["gaps"] if reading.gaps else []
     fingerprint = fingerprint_of(STACK_KIND, STACK_VERSION, reader.fingerprint(), settings)
 
     def steps(work: Workspace) -> int:
@@ -196,7 +197,8 @@ def content_of(source: Reader, reading: ReadOptions, axes: Sequence[str] | None 
     """
     axes = source.axes if axes is None else axes
     rules, limits = reading.rules(), reading.limits() or source.data_range
-    settings = [rules.color, rules.crop, rules.resize, None if axes is None else list(axes), limits]
+    settings: list[Any] = [rules.color, rules.crop, rules.resize, None if axes is None else list(axes), limits]
+    settings += ["gaps"] if reading.gaps else []
     return fingerprint_of(STACK_KIND, STACK_VERSION, source.kind, source.fingerprint(), len(source), settings)
 
 

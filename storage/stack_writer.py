@@ -100,8 +100,9 @@ def write_decoded(
         ) from error
     rejected: list[tuple[int, str]] = []
     if isinstance(block, np.ndarray):
+        block = np.ma.filled(block, np.nan) if form.gaps else block
         values = np.ma.getdata(block)
-        rejected += _no_data(block, start[1:])
+        rejected += _no_data(block, start[1:], form.gaps)
     else:
         values = np.empty((len(block), *form.sample_shape), form.dtype)
         for i, payload in enumerate(block):
@@ -116,20 +117,23 @@ def write_decoded(
     write_shard(open_array(array_path, "r+"), start, values)
     if form.data_range is not None:
         return ShardResult()
+    if form.gaps:
+        values = values[~np.isnan(values)]
+        return ShardResult((), float(values.min(initial=np.inf)), float(values.max(initial=-np.inf)))
     return ShardResult((), float(values.min()), float(values.max()))
 
 
-def _no_data(block: NDArray[Any], corner: Sequence[int]) -> Iterator[tuple[int, str]]:
+def _no_data(block: NDArray[Any], corner: Sequence[int], gaps: bool) -> Iterator[tuple[int, str]]:
     """Yield the index of each sample with a value that is missing (masked) or not finite, and the reason.
 
-    ``corner`` is the place of the block in a sample.
+    ``corner`` is the place of the block in a sample. With ``gaps``, NaN is allowed.
     """
     values = np.ma.getdata(block)
     masked = np.ma.is_masked(block)
     if values.dtype.kind != "f" and not masked:
         return
     absent = np.ma.getmaskarray(block) if masked else np.zeros((), bool)
-    bad = ~np.isfinite(values) if values.dtype.kind == "f" else absent
+    bad = (np.isinf(values) if gaps else ~np.isfinite(values)) if values.dtype.kind == "f" else absent
     if masked:
         bad = bad | absent
     for i in np.flatnonzero(bad.reshape(len(values), -1).any(axis=1)):
@@ -228,7 +232,8 @@ class StackWriter:
         form = self._form
         root = create_root(self._work.store, kind=STACK_KIND, fingerprint=self._work.fingerprint, version=STACK_VERSION)
         shape = (len(self.kept), *form.sample_shape)
-        stated = {} if form.coordinates is None else form.coordinates.stated
+        stated: dict[str, Any] = {} if form.coordinates is None else form.coordinates.stated
+        stated = {**stated, "may_be_missing": True} if form.gaps else stated
         create_array(root, "samples", shape, form.dtype, self._layout, form.dims, codec=form.codec, attributes=stated)
 
     def _run_pass(self) -> bool:

@@ -46,6 +46,8 @@ class SampleForm:
         Settled rules for encoded images.
     coordinates : Coordinates or None
         Names of all axes of the source, and coordinates along them.
+    gaps : bool
+        Whether missing floating-point values are kept, as NaN.
     """
 
     sample_shape: tuple[int, ...]
@@ -55,6 +57,7 @@ class SampleForm:
     data_range: tuple[float, float] | None
     rules: DecodeOptions | None = None
     coordinates: Coordinates | None = None
+    gaps: bool = False
 
     @property
     def dims(self) -> tuple[str, ...]:
@@ -86,6 +89,8 @@ class ReadOptions:
     data_range : tuple of float, optional
         Lowest and highest possible value of a sample. The default is the range that the source states, or else the
         range of the type for ``bool`` and ``uint8``, or else the lowest and highest value found.
+    gaps : bool
+        Whether missing floating-point values are kept, as NaN. Otherwise they are invalid.
 
     Raises
     ------
@@ -98,6 +103,7 @@ class ReadOptions:
     crop: tuple[int, int] | None = None
     on_error: Literal["stop", "skip"] = "stop"
     data_range: tuple[float, float] | None = None
+    gaps: bool = False
 
     def __post_init__(self) -> None:
         if self.on_error not in ("stop", "skip"):
@@ -171,6 +177,7 @@ def _form(reader: Reader, options: ReadOptions) -> SampleForm:
         data_range=options.limits() or reader.data_range or type_range(tried.dtype),
         rules=rules,
         coordinates=reader.coordinates,
+        gaps=options.gaps and tried.dtype.kind == "f",
     )
 
 

@@ -242,6 +242,34 @@ def denoise(options: argparse.Namespace) -> int:
     return 0
 
 
+def fill(options: argparse.Namespace) -> int:
+    """``dpca fill``."""
+    source, reading = given_input(options, None), reading_options(options)
+    request = job_request(options, source)
+    if not options.dry_run and served(request, options.target) is not None:
+        _print_result(options.target, None)
+    else:
+        from dpca.jobs import fill_store
+        from dpca.jobs.denoising.denoise import outline_of
+        from dpca.jobs.denoising.fill import filling_model, plan_filling
+
+        model = filling_model(options.components, options.cell, options.missing_value)
+        with run_of(options) as run:
+            if options.dry_run:
+                basis = plan_filling(model, outline_of(source, reading, run), run)
+                say(f"a model of {basis.nbytes / 1e6:,.1f} MB; the samples are read once for each pass of the fit")
+                return 0
+            cost = fill_store(source, options.target, model, reading=reading, run=run, request=request)
+            _print_result(options.target, cost)
+    facts = root_facts(open_group(options.target))
+    error = facts["held_out_rmse"]
+    known = "no value was missing" if error is None else f"held-out values are predicted with an error of {error:.3g}"
+    left = f", {facts['left_missing']:,} without any value stay missing" if facts["left_missing"] else ""
+    say(f"{facts['filled']:,} values were filled, standard error {facts['mean_standard_error']:.3g}{left}; {known}")
+    conclude(f"'{options.target}'", "explore", options.target)
+    return 0
+
+
 class _PrintedProgress:
     """Prints the progress of a fit at intervals."""
 

@@ -15,6 +15,7 @@ from dpca.cli.arguments import (
     add_parameters,
     add_range_option,
     add_source_options,
+    cell_lengths,
     option_type,
     options_of,
     positive,
@@ -22,7 +23,7 @@ from dpca.cli.arguments import (
 )
 from dpca.cli.model_arguments import add_model_options
 from dpca.parameters.denoising import DenoisingParameters
-from dpca.parameters.kinds import whole
+from dpca.parameters.kinds import number, whole
 
 _STACK = "stack store, or a Zarr array with samples on its first axis"
 
@@ -146,9 +147,37 @@ def add_model_commands(command: Callable[..., argparse.ArgumentParser]) -> None:
     add_source_options(denoise)
     denoise.add_argument("--dry-run", action="store_true", help="only report the plan: cells, memory and reads")
 
+    fill = command(
+        "fill",
+        "model_commands:fill",
+        "fill missing values of a stack by low-rank models, with a map of their standard errors",
+        "dpca fill sst.nc filled.zarr --key sst --components 20\n"
+        "         dpca fill masked.zarr filled.zarr --missing-value -999 --cell 16 --components 5",
+        source=SOURCES,
+        target="stack store to write",
+    )
+    fill.add_argument(
+        "--components",
+        type=positive,
+        default=10,
+        metavar="K",
+        help="components of a sample, or of each cell (default: %(default)s)",
+    )
+    fill.add_argument(
+        "--cell", type=cell_lengths, metavar="N[xM[xL]]", help="fit cells of this shape (default: whole samples)"
+    )
+    fill.add_argument(
+        "--missing-value",
+        type=option_type(number()),
+        metavar="X",
+        help="a number that marks missing values, in addition to NaN and the missing values that a file states",
+    )
+    add_source_options(fill)
+    fill.add_argument("--dry-run", action="store_true", help="only check the options and the memory")
+
     for sub in (fit, transform, encode):
         add_range_option(sub, "from the stack, otherwise from its values")
-    for sub in (fit, transform, encode, export, reconstruct, denoise):
+    for sub in (fit, transform, encode, export, reconstruct, denoise, fill):
         add_overwrite(sub)
-    for sub in (fit, transform, encode, append, reconstruct, denoise):
+    for sub in (fit, transform, encode, append, reconstruct, denoise, fill):
         add_cluster_options(sub)

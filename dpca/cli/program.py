@@ -53,6 +53,7 @@ Principal component analysis of image and volume stacks of any size.
   dpca reconstruct small.zarr again.zarr                a compressed store or scores -> stack store
   dpca encode model.zarr faces.zarr small.zarr --psnr 36    a compressed store that opens as the stack
   dpca denoise movie.zarr clean.zarr --noise poisson    a stack without its noise, and maps of the noise
+  dpca fill sst.nc filled.zarr                          a stack without gaps, and a map of standard errors
   dpca plan faces.zarr --workers 1,8                    estimated time and memory of a job
   dpca job run nightly.toml                             run a job file, for schedulers
   dpca append small.zarr more/                          append samples to a compressed store

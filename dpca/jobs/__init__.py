@@ -6,6 +6,7 @@ from dpca.jobs.base.stages import StagePlan
 from dpca.jobs.compressed.append import Appended, append_store
 from dpca.jobs.compressed.encode import encode_store
 from dpca.jobs.denoising.denoise import denoise_store
+from dpca.jobs.denoising.fill import fill_store
 from dpca.jobs.export.export import ExportResult, export_store
 from dpca.jobs.models.fit import FitResult, fit_store
 from dpca.jobs.models.live import read_live
@@ -29,6 +30,7 @@ __all__ = [
     "denoise_store",
     "encode_store",
     "export_store",
+    "fill_store",
     "find_done",
     "fit_store",
     "open_input",

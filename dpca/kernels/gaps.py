@@ -49,7 +49,7 @@ class LowRank(NamedTuple):
         return self.noise / self.deviations**2
 
 
-class Expected(NamedTuple):
+class ScoreDistribution(NamedTuple):
     """The distribution of the scores of n samples, given the values that are there."""
 
     scores: Array
@@ -98,7 +98,7 @@ def unpaired(values: Array, k: int) -> Array:
     return full
 
 
-def expected_scores(x: Array, here: Array, components: Array, pairs: Array, ridge: Array) -> Expected:
+def expected_scores(x: Array, here: Array, components: Array, pairs: Array, ridge: Array) -> ScoreDistribution:
     """Return the distribution of scores, given centered values (n, d) that are 0 where they are not ``here``.
 
     Costs n d k (k + 1) operations for rows with gaps, n d k for others, and n k^3.
@@ -112,7 +112,7 @@ def expected_scores(x: Array, here: Array, components: Array, pairs: Array, ridg
     inner[:, np.arange(k), np.arange(k)] += ridge
     inverse = np.linalg.inv(inner)
     right = (x @ components.T).astype(np.float64)
-    return Expected(np.einsum("nij,nj->ni", inverse, right), gram, inverse)
+    return ScoreDistribution(np.einsum("nij,nj->ni", inverse, right), gram, inverse)
 
 
 def completed_scores(model: LowRank, rows: Array, missing: Any, dtype: np.dtype[Any]) -> tuple[Array, Array]:

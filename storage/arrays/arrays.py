@@ -143,7 +143,7 @@ def create_array(
         for small, correlated integers that are mostly zero.
     attributes : mapping, optional
         JSON-able attributes of the array. With ``{"may_be_infinite": True}``, `dpca.storage.verify` accepts
-        infinities.
+        infinities, and with ``{"may_be_missing": True}`` NaN.
 
     Returns
     -------

@@ -105,6 +105,7 @@ def wrong_values(array: zarr.Array[Any], index: tuple[int, ...]) -> str | None:
         tuple(slice(s + a, s + b) for s, (a, b) in zip(start, region, strict=True)) for region in boxes_of(shape, box)
     ]
     may_be_infinite = bool(array.attrs.get("may_be_infinite", False))
+    may_be_missing = bool(array.attrs.get("may_be_missing", False))
     for block in blocks:
         try:
             values = np.asarray(array[block])
@@ -112,6 +113,7 @@ def wrong_values(array: zarr.Array[Any], index: tuple[int, ...]) -> str | None:
             return f"is damaged ({one_line(error.__cause__ or error)})"
         if values.dtype.kind in "fc":
             wrong = np.isnan(values) if may_be_infinite else ~np.isfinite(values)
+            wrong &= ~(np.isnan(values) & may_be_missing)
             if wrong.any():
                 within = np.unravel_index(int(wrong.argmax()), values.shape)
                 at = [int(i) + part.start for i, part in zip(within, block, strict=True)]

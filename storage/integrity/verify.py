@@ -55,8 +55,9 @@ def verify(
         * Store with a manifest: every file is a regular file, is in the manifest, and is bit-identical to the file that
           was written at its place.
         * Any store: every chunk can be decoded and matches its checksum; values are finite (infinities are allowed in
-          an array with the attribute ``may_be_infinite``); axes of the same name in a group have the same length; a
-          stack is complete. A missing chunk of an array not created by dpca is valid and means the fill value.
+          an array with the attribute ``may_be_infinite``, and NaN in one with ``may_be_missing``); axes of the same
+          name in a group have the same length; a stack is complete. A missing chunk of an array not created by dpca is
+          valid and means the fill value.
         * Synthetic stack: three samples are computed again and compared with those at its creation.
 
     Raises

@@ -1,1 +1,1 @@
-"""The job that denoises a stack."""
+"""Stacks without noise, and stacks without gaps."""
