@@ -16,6 +16,8 @@ from dpca.cli import main
 from dpca.jobs import fill_store
 from dpca.storage import ingest, open_stack, verify
 from dpca.storage.errors import DataError, PlanError, StoreError
+from dpca.storage.ingest import content_of
+from dpca.storage.readers import open_reader
 from dpca.storage.survey import ReadOptions
 from tests.helpers.interrupted import interrupt_at
 
@@ -85,9 +87,10 @@ def test_integers_with_a_number_for_missing_values(tmp_path: Path) -> None:
 
 def test_boxes_of_large_samples(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     stack, x, missing = made(tmp_path / "x.zarr")
-    monkeypatch.setattr(job, "choose_layout", lambda *given, **named: job.Layout((1, 4, 10), (1, 4, 10)))
+    monkeypatch.setattr(job, "choose_layout", lambda *given, **named: job.Layout((1, 4, 10), (8, 4, 10)))
+    monkeypatch.setattr(job, "_BLOCK_BYTES", 3 * 8 * 120)
     fill_store(stack, tmp_path / "full.zarr", MODEL)
-    assert open_stack(tmp_path / "full.zarr").samples.shards == (1, 4, 10)
+    assert open_stack(tmp_path / "full.zarr").samples.shards == (8, 4, 10)
     check(tmp_path / "full.zarr", MODEL, x, missing)
 
 
@@ -179,6 +182,10 @@ def test_ingested_gaps(tmp_path: Path) -> None:
     assert stack.data_range == (np.nanmin(x), np.nanmax(x))
     with pytest.raises(DataError, match="missing"):
         ingest(tmp_path / "x.npy", tmp_path / "other.zarr")
+    with pytest.raises(StoreError, match="overwrite"):
+        ingest(tmp_path / "x.npy", tmp_path / "x.zarr")
+    reader = open_reader(tmp_path / "x.npy")
+    assert content_of(reader, ReadOptions(gaps=True)) != content_of(reader, ReadOptions())
     x[3, 4, 5] = np.inf
     np.save(tmp_path / "x.npy", x)
     with pytest.raises(DataError, match="inf"):
