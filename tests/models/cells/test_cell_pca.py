@@ -100,6 +100,7 @@ def test_scikit_learns_conventions(images: np.ndarray, fitted: CellPCA) -> None:
         "keep_state": False,
         "overlap": 0,
         "shared": False,
+        "gaps": "reject",
     }
     assert repr(estimator) == "CellPCA(cell_shape=10, n_components=5)"
     names = fitted.get_feature_names_out()

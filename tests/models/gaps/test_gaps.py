@@ -272,6 +272,18 @@ def test_interrupted_fits_resume_to_the_same_bytes(field: tuple[Any, Any], tmp_p
         PCA(3, gaps="iterate").fit(path, run=run)
 
 
+def test_on_a_cluster(field: tuple[Any, Any], tmp_path: Path, cluster: Any) -> None:
+    x, mask = field
+    path = str(tmp_path / "x.zarr")
+    gappy = np.where(mask, np.float32(np.nan), x)
+    zarr.create_array(path, data=gappy, chunks=(50, 10, 10))
+    for model in (PCA(3, gaps="iterate", random_state=0), CellPCA(2, cell_shape=5, gaps="iterate", random_state=0)):
+        here = model.fit(path, run=Run(threads=2)).components_.copy()
+        there = model.fit(path, run=Run(client=cluster)).components_
+        assert largest(here.reshape(len(here), -1), there.reshape(len(here), -1)) < 1e-3
+        np.testing.assert_allclose(model.transform(path).compute(), model.transform(gappy), atol=1e-3)
+
+
 @pytest.mark.parametrize(
     ("changes", "word"),
     [
