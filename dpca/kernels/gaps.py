@@ -58,6 +58,10 @@ class ScoreDistribution(NamedTuple):
     """Products (n, k, k) of the components at the values that are there."""
     inverse: Array
     """(gram + diag(ridge))^-1 (n, k, k). Times the noise, it is the covariance of the scores."""
+    gaps: Array
+    """Indices (m,) of the samples with missing values."""
+    present: Array
+    """1 where a value of these samples is there, and 0 elsewhere (m, d), in the type of the values."""
 
 
 def is_present(values: Array, missing: Any = None) -> Array:
@@ -106,13 +110,14 @@ def expected_scores(x: Array, here: Array, components: Array, pairs: Array, ridg
     k = len(components)
     gram = np.broadcast_to(np.eye(k), (len(x), k, k)).copy()
     gaps = np.flatnonzero(~here.all(axis=1))
+    present = (here if gaps.size == len(here) else here[gaps]).astype(x.dtype)
     if gaps.size:
-        gram[gaps] = unpaired(here[gaps].astype(x.dtype) @ pairs.T, k)
+        gram[gaps] = unpaired(present @ pairs.T, k)
     inner = gram.copy()
     inner[:, np.arange(k), np.arange(k)] += ridge
     inverse = np.linalg.inv(inner)
     right = (x @ components.T).astype(np.float64)
-    return ScoreDistribution(np.einsum("nij,nj->ni", inverse, right), gram, inverse)
+    return ScoreDistribution(np.einsum("nij,nj->ni", inverse, right), gram, inverse, gaps, present)
 
 
 def completed_scores(model: LowRank, rows: Array, missing: Any, dtype: np.dtype[Any]) -> tuple[Array, Array]:

@@ -27,8 +27,8 @@ from dpca.rules.base.state import State, StateLayout
 
 # Bytes of the equations of the attributes that are solved together.
 _SOLVED_BYTES = 2**24
-# Most entries of a sample that are held out.
-_MOST_HELD = 64
+# Most entries of a sample that are held out, and most that are hashed.
+_MOST_HELD, _HASHED = 64, 512
 
 
 @dataclass(frozen=True, eq=False)
@@ -120,32 +120,27 @@ class GapEM(Rule):
         here = is_present(rows, self.missing)
         if (used := here.any(axis=1)).sum() < len(rows):
             rows, here = rows[used], here[used]
-        held = held_out(rows, here, self.share, self.seed)
-        here &= ~held
+        sample, attribute = held_out(rows, here, self.share, self.seed)
+        here[sample, attribute] = False
         x = centered_rows(rows, here, model.mean, dtype)
         found = expected_scores(x, here, model.components, pairs, model.ridge)
+        expected = np.einsum("ij,ji->i", found.scores[sample], model.components[:, attribute], dtype=np.float64)
+        error = rows[sample, attribute] - model.mean[attribute] - expected
+        arrays["error"] += error @ error
+        arrays["tested"] += len(error)
         arrays["squares"] += np.einsum("ij,ij->", x, x, dtype=np.float64)
-        self._measure(state, model, rows, held, found.scores)
         k = len(model.variances)
         scaled = np.concatenate([found.scores / model.deviations, np.ones((len(x), 1))], axis=1)
         # Second moments of (y, 1) in units of the deviations, for which single precision suffices.
         second = scaled[:, :, None] * scaled[:, None, :]
         second[:, :k, :k] += model.noise * found.inverse / np.outer(model.deviations, model.deviations)
         second = second[:, *np.triu_indices(k + 1)]
-        gaps = ~here.all(axis=1)
-        arrays["complete"] += second[~gaps].sum(axis=0)
+        some = second[found.gaps]
+        arrays["complete"] += second.sum(axis=0) - some.sum(axis=0)
         arrays["inner"] += second.sum(axis=0)
-        arrays["moments"] += second[gaps].astype(dtype).T @ here[gaps].astype(dtype)
+        arrays["moments"] += some.astype(dtype).T @ found.present
         arrays["products"] += scaled.astype(dtype).T @ x
         state.counts["n_samples"] += len(x)
-
-    def _measure(self, state: State, model: LowRank, rows: Array, held: Array, scores: Array) -> None:
-        """Add the squared error of held-out entries."""
-        sample, attribute = np.nonzero(held)
-        expected = np.einsum("ij,ji->i", scores[sample], model.components[:, attribute], dtype=np.float64)
-        error = rows[sample, attribute] - model.mean[attribute] - expected
-        state.arrays["error"] += error @ error
-        state.arrays["tested"] += len(error)
 
     def _finish(self, state: State) -> dict[str, Array]:
         arrays, n = state.arrays, state.counts["n_samples"]
@@ -207,25 +202,27 @@ def _given(state: State) -> LowRank:
     return LowRank(components, variances, mean, float(noise))
 
 
-def held_out(rows: Array, here: Array, share: float, seed: int) -> Array:
-    """Return which entries that are there to hold out, about a ``share`` of them, at most 64 of a sample.
+def held_out(rows: Array, here: Array, share: float, seed: int) -> tuple[Array, Array]:
+    """Return the samples and attributes of entries to hold out, about a ``share``, at most 64 of a sample.
 
-    They follow from a hash of the values of the sample. A sample with a single value is not held out.
+    They are there, and follow from a hash of values of the sample. One value of each sample stays.
     """
-    held = np.zeros(here.shape, bool)
     d = rows.shape[1]
     if not share:
-        return held
+        return np.empty(0, np.int64), np.empty(0, np.int64)
     count = max(1, min(_MOST_HELD, int(share * d)))
-    factors = np.random.default_rng(seed).integers(2**63, size=(2, max(d, count)), dtype=np.uint64) * 2 + 1
-    bits = np.where(here, rows, rows.dtype.type(0)).view(f"u{rows.dtype.itemsize}")
-    hashed = _mixed(np.einsum("ij,j->i", bits.astype(np.uint64), factors[0, :d]))
-    chosen = hashed < np.uint64(min(share * d / count, 1.0) * 0xFFFFFFFFFFFFF800)
-    places = _mixed(hashed[chosen, None] + factors[1, :count]) % np.uint64(d)
-    held[np.flatnonzero(chosen)[:, None], places.astype(np.int64)] = True
-    held &= here
-    held[here.sum(axis=1) <= held.sum(axis=1)] = False
-    return held
+    factors = np.random.default_rng(seed).integers(2**63, size=(2, max(_HASHED, count)), dtype=np.uint64) * 2 + 1
+    columns = slice(None, None, -(-d // _HASHED))
+    values = np.where(here[:, columns], rows[:, columns], rows.dtype.type(0))
+    bits = values.view(f"u{rows.dtype.itemsize}").astype(np.uint64)
+    hashed = _mixed(np.einsum("ij,j->i", bits, factors[0, : bits.shape[1]]))
+    chosen = np.flatnonzero(hashed < np.uint64(min(share * d / count, 1.0) * 0xFFFFFFFFFFFFF800))
+    places = np.sort((_mixed(hashed[chosen, None] + factors[1, :count]) % np.uint64(d)).astype(np.int64), axis=1)
+    held = here[chosen[:, None], places]
+    held[:, 1:] &= places[:, 1:] != places[:, :-1]
+    held[here[chosen].sum(axis=1) <= held.sum(axis=1)] = False
+    sample, which = np.nonzero(held)
+    return chosen[sample], places[sample, which]
 
 
 def _mixed(values: Array) -> Array:
