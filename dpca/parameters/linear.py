@@ -65,5 +65,7 @@ class PCAParameters:
     random_state: Any = common.random_state("Seed of the random start of the iterations.")
     memory_budget: int | None = common.memory_budget()
     whiten: bool = common.whiten()
-    gaps: str = common.gaps()
+    gaps: str = common.gaps(
+        " Requires an integer ``n_components``, ``center``, and neither ``n_least`` nor ``whiten``."
+    )
     missing_value: Any = common.missing_value()

@@ -272,6 +272,18 @@ def test_interrupted_fits_resume_to_the_same_bytes(field: tuple[Any, Any], tmp_p
         PCA(3, gaps="iterate").fit(path, run=run)
 
 
+@pytest.mark.parametrize(
+    "model", [PCA(3, gaps="iterate", random_state=0), CellPCA(2, cell_shape=5, gaps="iterate", random_state=0)]
+)
+def test_a_budget_ends_the_fit_after_a_pass(field: tuple[Any, Any], model: Any) -> None:
+    x, mask = field
+    gappy, seen = np.where(mask, np.nan, x), []
+    model.fit(gappy, max_seconds=1e-9, callback=lambda progress: seen.append(progress.model.held_out_rmse_))
+    assert len(seen) == 2  # of the first pass, and at the end
+    assert np.isfinite(model.transform(gappy)).all()
+    assert model.fit(gappy).held_out_rmse_ < seen[-1]
+
+
 def test_on_a_cluster(field: tuple[Any, Any], tmp_path: Path, cluster: Any) -> None:
     x, mask = field
     path = str(tmp_path / "x.zarr")
