@@ -139,6 +139,7 @@ class CellPCA(CellParameters, WithGaps, PartitionedPCA):
 
     def _rank_with_gaps(self, partition: CellGrid, source: Source) -> int:
         """Return the number of components of a fit to samples with missing values, after checks."""
+        RankChoice.of(self.get_params())  # rejects parameters that contradict each other
         required = dict.fromkeys(name for name in CHOICES if name != "n_components")
         others = {"overlap": 0, "shared": False, "keep_state": False, "validation_fraction": None}
         return rank_with_gaps(self, required | others, partition.max_features, source.shape[0])

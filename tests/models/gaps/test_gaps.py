@@ -318,7 +318,8 @@ def test_parameters_that_do_not_fit(changes: dict[str, Any], word: str) -> None:
 
 
 @pytest.mark.parametrize(
-    "changes", [{"overlap": 2}, {"shared": True}, {"keep_state": True}, {"threshold": 0.5, "n_components": None}]
+    "changes",
+    [{"sigma": 1.0}, {"overlap": 2}, {"shared": True}, {"keep_state": True}, {"threshold": 0.5, "n_components": None}],
 )
 def test_cells_that_do_not_fit(changes: dict[str, Any]) -> None:
     with pytest.raises(DataError, match=next(iter(changes))):
