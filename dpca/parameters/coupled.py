@@ -73,6 +73,7 @@ class CoupledParameters:
         choice(EXPONENTIAL),
         'With ``hilbert``, the extension of the record on both sides: "exponential", a decay towards the linear trend, '
         "or None, for a periodic record.",
+        none=True,
     )
     decay: float = always_stored(
         0.2, number(above=0), "Decay length of the extension, relative to the length of the record."

@@ -42,9 +42,9 @@ class CCA(CCAParameters, CoupledModel, BaseEstimator):  # type: ignore[misc]
 
     Notes
     -----
-    A pass costs O(n (d_x + d_y)^2) operations and 8 (d_x + d_y)^2 bytes with the solver "covariance"; O(n^2 (d_x + d_y))
-    and 8 n^2 bytes with "dual", for d_x and d_y grid points. Sums over 8-bit and 16-bit integers without weights are
-    exact: modes are then bit-identical for any chunks and workers. `save` stores the scores if computed, and no samples.
+    For d = d_x + d_y grid points, a pass costs O(n d^2) operations and 8 d^2 bytes with the solver "covariance", and
+    O(n^2 d) and 8 n^2 bytes with "dual". Sums of "covariance" over 8-bit and 16-bit integers without weights are exact:
+    modes are then bit-identical for any chunks and workers. `save` stores the scores if computed, and no samples.
     {where}
 
     Examples

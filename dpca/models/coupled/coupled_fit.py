@@ -77,6 +77,16 @@ class Reducing(Fitting):
     """The preparation of one field, as for an `EOF`; then whatever is done with its anomalies."""
 
     then: Callable[[AnomalySource], Any] = field(kw_only=True)
+    _known: AnomalySource | None = field(default=None, init=False)
+    _is_surveyed: bool = field(default=False, init=False)
+
+    def fitted(self) -> Any:
+        """Return what is done with the anomalies. If the grid points with data are known from a survey, keep these."""
+        return super().fitted() if self._known is None else self.then(self._known)
+
+    def _surveyed(self) -> Any:
+        self._is_surveyed = True
+        return super()._surveyed()
 
     def _fitted(self, source: AnomalySource, n_passes: int | None = None) -> Any:
         if source.shape[0] < self.given.source.shape[0]:
@@ -84,6 +94,7 @@ class Reducing(Fitting):
                 f"{self.given.source.shape[0] - source.shape[0]} of {self.given.source.shape[0]:,} samples of "
                 f"{source.name} have no values: remove them from both fields, or use gaps='interpolate'"
             )
+        self._known = source if self._is_surveyed else None
         return self.then(source)
 
 

@@ -12,8 +12,10 @@ from dpca.models.base.parameters import also_called, check_parameters
 from dpca.models.base.passes import run_of_fit
 from dpca.models.coupled.coupled_fit import CoupledProblem, FittedField, FoundModes, Reducing, solve
 from dpca.models.coupled.coupled_rotation import RotatedModes, rotated_modes
+from dpca.models.coupled.coupled_store import StoredCoupled
 from dpca.models.coupled.coupling import Coupling
 from dpca.models.coupled.results import CoupledResults, oriented
+from dpca.models.eof.anomalies import AnomalySource
 from dpca.models.eof.calendar import Calendar
 from dpca.models.eof.eof import EOF
 from dpca.models.eof.fields import Field
@@ -25,7 +27,7 @@ from dpca.storage.given_numbers import whole_number
 from dpca.storage.run import Run
 
 
-class CoupledModel(CoupledResults):
+class CoupledModel(CoupledResults, StoredCoupled):
     """Base of the estimators of modes of two fields."""
 
     #: Whether both fields are whitened.
@@ -90,15 +92,23 @@ class CoupledModel(CoupledResults):
             run=run,
         )
 
-        def reduced(i: int, then: Any) -> Any:
+        def reducing(i: int, then: Any) -> Reducing:
             weights = field_weights(eofs[i].weights, given[i].labels, tuple(given[i].source.shape[1:]))
-            return Reducing(eofs[i], given[i], calendars[i], weights, run, then=then).fitted()
+            return Reducing(eofs[i], given[i], calendars[i], weights, run, then=then)
 
         # The solver runs where both fields are anomalies. If grid points with data differ from those of the first
-        # sample, it runs again after a survey of that field.
-        found: FoundModes = reduced(0, lambda x: reduced(1, lambda y: solve(problem, self.solver, (x, y))))
+        # sample, it runs again after a survey.
+        second = reducing(1, None)
+
+        def with_first(x: AnomalySource) -> FoundModes:
+            second.then = lambda y: solve(problem, self.solver, (x, y))
+            reached: FoundModes = second.fitted()
+            return reached
+
+        found: FoundModes = reducing(0, with_first).fitted()
         fields = tuple(found.fields(given, (calendars[0], calendars[1])))
         self._set_fitted(found.coupling, (fields[0], fields[1]), n)
+        self._coupling = oriented(self)
         self._white: tuple[Array, Array] | None = found.coupled.white
         return self
 
@@ -114,7 +124,6 @@ class CoupledModel(CoupledResults):
 
     def _set_fitted(self, coupling: Coupling, fields: tuple[FittedField, FittedField], n: int) -> None:
         self._coupling, self._fields, self.n_samples_seen_ = coupling, fields, n
-        self._coupling = oriented(self)
         self.sample_shape_ = fields[0].anomalies.sample_shape
         self.sample_shapes_ = fields[0].anomalies.sample_shape, fields[1].anomalies.sample_shape
         self.pca_variance_ratio_ = fields[0].retained, fields[1].retained
