@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any, ClassVar, Self
 
 import numpy as np
+from sklearn.utils import check_random_state
 from sklearn.utils.validation import check_is_fitted
 
 from dpca.kernels.algebra.types import Array
@@ -12,9 +13,11 @@ from dpca.models.base.parameters import also_called, check_parameters
 from dpca.models.base.passes import run_of_fit
 from dpca.models.coupled.coupled_fit import CoupledProblem, FittedField, FoundModes, Reducing, solve
 from dpca.models.coupled.coupled_rotation import RotatedModes, rotated_modes
+from dpca.models.coupled.coupled_significance import permutation_test
 from dpca.models.coupled.coupled_store import StoredCoupled
 from dpca.models.coupled.coupling import Coupling
 from dpca.models.coupled.results import CoupledResults, oriented
+from dpca.models.eof import significance
 from dpca.models.eof.anomalies import AnomalySource
 from dpca.models.eof.calendar import Calendar
 from dpca.models.eof.eof import EOF
@@ -41,6 +44,7 @@ class CoupledModel(CoupledResults, StoredCoupled):
     padding: str | None
     decay: float
     solver: str
+    random_state: Any
     memory_budget: int | None
 
     @also_called("sample_dim", "dim")
@@ -109,7 +113,7 @@ class CoupledModel(CoupledResults, StoredCoupled):
         fields = tuple(found.fields(given, (calendars[0], calendars[1])))
         self._set_fitted(found.coupling, (fields[0], fields[1]), n)
         self._coupling = oriented(self)
-        self._white: tuple[Array, Array] | None = found.coupled.white
+        self._white = found.coupled.white
         return self
 
     def rotate(
@@ -120,7 +124,38 @@ class CoupledModel(CoupledResults, StoredCoupled):
         k = self.n_modes if n_modes is None else whole_number(n_modes, "n_modes", 2)
         return rotated_modes(self, method, k, kaiser, power)
 
+    def north_test(self, *, n_eff: bool = True) -> Any:
+        """Return standard errors and separation of the singular values; see `dpca.models.eof.significance.north_test`.
+
+        With ``n_eff``, the effective number of samples follows from the autocorrelations of the scores of both fields
+        (Bretherton, Widmann, Dymnikov, Wallace & Blade 1999, equation 30).
+        """
+        fields, values = self._fitted(), self._coupling.singular_values
+        both: Any = (
+            [self._series(one) @ side.weights for one, side in zip(fields, self._sides, strict=True)] if n_eff else []
+        )
+        pcs = [scores.real for scores in both]
+        return fields[0].given.table(significance.north_test(values, self.n_samples_seen_, *pcs))
+
+    def permutation_test(self, *, n_trials: int = 500, level: float = 0.95, block_length: int = 1) -> Any:
+        """Return which modes are stronger than those of fields whose samples do not belong together.
+
+        The samples of the second field are permuted in blocks; see
+        `dpca.models.coupled.coupled_significance.permutation_test`. It requires the principal component time series of
+        the fit: of the solvers "dual" and "streaming", and in the process of the fit.
+        """
+        given = self._fitted()[0].given
+        if self._white is None:
+            raise DataError(
+                "there are no time series of all principal components for a permutation test: fit in this process with "
+                "solver='dual', or with solver='streaming' and an integer n_pca_modes"
+            )
+        values, seed = self._coupling.singular_values, int(check_random_state(self.random_state).randint(2**31))
+        return given.table(permutation_test(*self._white, values, n_trials, level, block_length, seed))
+
     # -- internals
+
+    _white: tuple[Array, Array] | None = None
 
     def _set_fitted(self, coupling: Coupling, fields: tuple[FittedField, FittedField], n: int) -> None:
         self._coupling, self._fields, self.n_samples_seen_ = coupling, fields, n
