@@ -10,7 +10,7 @@ r"""The fit of `MCA` and `CCA`: both fields as anomalies, and the solvers that f
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -23,6 +23,7 @@ from dpca.kernels.algebra import linalg
 from dpca.kernels.algebra.integers import is_exact
 from dpca.kernels.algebra.types import Array
 from dpca.models.base.attribute_blocks import gram_blocks, gram_of
+from dpca.models.base.linear_model import LinearModel
 from dpca.models.base.passes import Passes
 from dpca.models.coupled.coupling import Coordinates, Coupled, Coupling, coupled
 from dpca.models.eof.anomalies import Anomalies, AnomalySource, projected
@@ -30,6 +31,7 @@ from dpca.models.eof.calendar import Calendar
 from dpca.models.eof.eof_fit import Fitting
 from dpca.models.eof.fields import Field, FieldNames
 from dpca.models.linear.dual_solver import dual_rows
+from dpca.models.linear.pca import PCA
 from dpca.partition.whole import Whole
 from dpca.representation.linear import LinearRepresentation
 from dpca.rules.covariance.covariance import Covariance
@@ -175,16 +177,20 @@ def solve(problem: CoupledProblem, solver: str, sources: Sources) -> FoundModes:
 
 def _tried(problem: CoupledProblem, sources: Sources) -> list[str]:
     n, d = problem.n, sum(source.shape[1] for source in sources)
-    found = ["dual"] if problem.hilbert else ["covariance", "dual"] if d <= n else ["dual", "covariance"]
+    found = ["covariance", "dual"] if d <= n else ["dual", "covariance"]
     if not all(isinstance(q, int) for q in problem.n_pca):
         return found
     return ["streaming", *found] if min(n, d) > _MOST_EXACT else [*found, "streaming"]
 
 
 def by_covariance(problem: CoupledProblem, sources: Sources) -> FoundModes:
-    """Find the modes from the joint covariance of both fields, in one pass."""
+    """Find the modes from the joint covariance of both fields, in one pass.
+
+    Those of analytic signals follow from the covariance of each field, and the time series of its principal components.
+    """
     if problem.hilbert:
-        raise DataError("solver is 'covariance', but hilbert requires time series: use solver='dual' or 'streaming'")
+        pairs = zip(sources, problem.n_pca, strict=True)
+        return _by_components(problem, sources, [_exact_model(problem, *pair) for pair in pairs])
     pair = PairedSource(*map(_bare, sources))
     d, total = pair.length, pair.shape[1]
     if (need := 24 * total**2) > usable_bytes():
@@ -226,6 +232,8 @@ def by_gram(problem: CoupledProblem, sources: Sources) -> FoundModes:
     """Find the modes from the Gram matrices of both fields, then the patterns in one more pass."""
     sides, weights, passes = [], [], [Passes(_bare(source), problem.run) for source in sources]
     most = [min(q, problem.n) if isinstance(q, int) else problem.n for q in problem.n_pca]
+    if (need := 64 * problem.n * sum(most)) > usable_bytes():
+        raise PlanError(f"the principal components of {problem.n:,} samples require {need / 1e6:,.0f} MB")
     grids = [gram_blocks(one, True, k) for one, k in zip(passes, most, strict=True)]
     for one, grid, k, q in zip(passes, grids, most, problem.n_pca, strict=True):
         gram = float_gram(gram_of(one, grid, True), True)
@@ -249,12 +257,26 @@ def by_gram(problem: CoupledProblem, sources: Sources) -> FoundModes:
 
 
 def by_streaming(problem: CoupledProblem, sources: Sources) -> FoundModes:
-    """Find the modes from the principal component time series of both fields."""
-    sides, turns, means = [], [], []
-    for source, eof, q in zip(sources, problem.eofs, problem.n_pca, strict=True):
+    """Find the modes from the leading principal components of both fields by incremental SVD."""
+    for q in problem.n_pca:
         if not isinstance(q, int):
             raise DataError(f"n_pca_modes is {q!r}, but solver='streaming' requires an integer: give one")
-        model = eof._model(*source.shape, None)
+    models = [eof._model(*source.shape, None) for eof, source in zip(problem.eofs, sources, strict=True)]
+    return _by_components(problem, sources, models)
+
+
+def _exact_model(problem: CoupledProblem, source: AnomalySource, q: float | None) -> PCA:
+    n, d = source.shape
+    if (need := 40 * n * min(n, d, q if isinstance(q, int) else d)) > usable_bytes():
+        raise PlanError(f"the time series of all principal components require {need / 1e6:,.0f} MB")
+    wanted = min(n, d) if q is None else min(q, n, d) if isinstance(q, int) else q
+    return PCA(wanted, solver="covariance", memory_budget=problem.eofs[0].memory_budget)
+
+
+def _by_components(problem: CoupledProblem, sources: Sources, models: Sequence[LinearModel]) -> FoundModes:
+    """Find the modes from the principal component time series of both fields, in one more pass."""
+    sides, turns, means = [], [], []
+    for source, model in zip(sources, models, strict=True):
         model.fit(source, run=problem.run)
         series = projected(source, model.basis_)
         series = np.asarray(series.compute() if isinstance(series, da.Array) else series, np.float64)

@@ -142,7 +142,7 @@ class CoupledModel(CoupledResults, StoredCoupled):
 
         The samples of the second field are permuted in blocks; see
         `dpca.models.coupled.coupled_significance.permutation_test`. It requires the principal component time series of
-        the fit: of the solvers "dual" and "streaming", and in the process of the fit.
+        the fit: of the solvers "dual" and "streaming", in the process of the fit.
         """
         given = self._fitted()[0].given
         if self._white is None:
