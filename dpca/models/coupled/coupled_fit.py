@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterator, Sequence
+from copy import copy
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -25,7 +26,7 @@ from dpca.kernels.algebra.types import Array
 from dpca.models.base.attribute_blocks import gram_blocks, gram_of
 from dpca.models.base.linear_model import LinearModel
 from dpca.models.base.passes import Passes
-from dpca.models.coupled.coupling import Coordinates, Coupled, Coupling, coupled
+from dpca.models.coupled.coupling import Coupled, Coupling, FieldCoordinates, coupled
 from dpca.models.eof.anomalies import Anomalies, AnomalySource, projected
 from dpca.models.eof.calendar import Calendar
 from dpca.models.eof.eof_fit import Fitting
@@ -200,7 +201,7 @@ def by_covariance(problem: CoupledProblem, sources: Sources) -> FoundModes:
     sides, turns = [], []
     with one_blas_thread():
         for own, q in zip((covariance[:d, :d], covariance[d:, d:]), problem.n_pca, strict=True):
-            side, turn = _principal(own, q) if q is not None else (Coordinates(own), None)
+            side, turn = _principal(own, q) if q is not None else (FieldCoordinates(own), None)
             sides.append(side)
             turns.append(turn)
         cross = covariance[:d, d:]
@@ -212,13 +213,13 @@ def by_covariance(problem: CoupledProblem, sources: Sources) -> FoundModes:
     return _found(result, rows, means, sides, sources, with_series=False)
 
 
-def _principal(covariance: Array, q: float) -> tuple[Coordinates, Array]:
+def _principal(covariance: Array, q: float) -> tuple[FieldCoordinates, Array]:
     """Return the principal components as coordinates, and their rows (q, d)."""
     total, d = float(np.trace(covariance)), len(covariance)
     values, rows = linalg.leading_eigh(covariance.copy(), min(q, d) if isinstance(q, int) else d, precise=True)
     kept = _number_of(values, total, q)
     values, rows = values[:kept], rows[:kept]
-    return Coordinates(np.diag(values), retained=float(values.sum()) / max(total, 1e-300)), rows
+    return FieldCoordinates(np.diag(values), retained=float(values.sum()) / max(total, 1e-300)), rows
 
 
 def _number_of(values: Array, total: float, q: float | None) -> int:
@@ -244,12 +245,15 @@ def by_gram(problem: CoupledProblem, sources: Sources) -> FoundModes:
         own = found["weights"][:kept]
         series = own.T * (values[:kept] * (problem.n - 1))
         share = float(values[:kept].sum()) / max(total, 1e-300)
-        sides.append(Coordinates(np.diag(values[:kept]), series, share))
+        sides.append(FieldCoordinates(np.diag(values[:kept]), series, share))
         weights.append(own)
     with one_blas_thread():
         result = _from_series(problem, sides)
     rows, means = [], []
-    for one, basis, own in zip(passes, result.bases, weights, strict=True):
+    # The first pass has shown that no further values are missing.
+    sure = [_certain(source) for source in sources]
+    for source, basis, own in zip(sure, result.bases, weights, strict=True):
+        one = Passes(_bare(source), problem.run)
         image, mean = dual_rows(basis.T @ own, one, np.dtype(np.result_type(one.source.dtype, np.float32)))
         rows.append(image)
         means.append(mean)
@@ -283,7 +287,7 @@ def _by_components(problem: CoupledProblem, sources: Sources, models: Sequence[L
         series -= series.mean(axis=0)
         covariance = series.T @ series / (problem.n - 1)
         share = float(np.trace(covariance)) / max(float(model.total_variance_), 1e-300)
-        sides.append(Coordinates(covariance, series, share))
+        sides.append(FieldCoordinates(covariance, series, share))
         turns.append(np.asarray(model.components_))
         means.append(model.mean_)
     with one_blas_thread():
@@ -292,7 +296,7 @@ def _by_components(problem: CoupledProblem, sources: Sources, models: Sequence[L
     return _found(result, rows, means, sides, sources, with_series=True)
 
 
-def _from_series(problem: CoupledProblem, sides: list[Coordinates]) -> Coupled:
+def _from_series(problem: CoupledProblem, sides: list[FieldCoordinates]) -> Coupled:
     x, y = [side.analytic(problem.decay) if problem.hilbert else side for side in sides]
     return coupled(x, y, None, problem.n, problem.k, whiten=problem.whiten)
 
@@ -310,8 +314,15 @@ def _precision(n: int, dtype: np.dtype[Any]) -> np.dtype[Any]:
     return np.dtype(np.float64) if is_exact(dtype) else product_dtype(n, dtype)
 
 
+def _certain(source: AnomalySource) -> AnomalySource:
+    found = copy(source)
+    found.certain = True
+    return found
+
+
 def _bare(source: AnomalySource) -> Source:
-    """Return the integer samples themselves if they are the anomalies. Their products are then exact."""
+    """Return the samples themselves if they are the anomalies. Products of small integers are then exact."""
     inner, own = source.source, source.anomalies
     plain = own.gain is None and own.level is None and len(own.places) == math.prod(own.sample_shape)
-    return inner if plain and is_exact(inner.dtype) else source
+    same = is_exact(inner.dtype) or (source.certain and inner.dtype == source.dtype)
+    return inner if plain and same else source

@@ -21,7 +21,7 @@ _TRUNCATE_FROM, _TRUNCATE_SHARE = 200, 5
 
 
 @dataclass(frozen=True, eq=False)
-class Coordinates:
+class FieldCoordinates:
     """One field in r orthonormal coordinates.
 
     Attributes
@@ -43,7 +43,7 @@ class Coordinates:
         """The total variance."""
         return float(np.trace(self.covariance).real)
 
-    def analytic(self, decay: float | None) -> Coordinates:
+    def analytic(self, decay: float | None) -> FieldCoordinates:
         """Return the coordinates of the analytic field, see `dpca.kernels.analytic`."""
         assert self.series is not None
         signal = analytic_signal(self.series, decay)
@@ -178,12 +178,12 @@ class Coupled:
     white: tuple[Array, Array] | None
 
 
-def coupled(x: Coordinates, y: Coordinates, cross: Array | None, n: int, k: int, *, whiten: bool) -> Coupled:
+def coupled(x: FieldCoordinates, y: FieldCoordinates, cross: Array | None, n: int, k: int, *, whiten: bool) -> Coupled:
     """Return the k leading modes of maximum covariance, or of maximum correlation if both fields are whitened.
 
     Parameters
     ----------
-    x, y : Coordinates
+    x, y : FieldCoordinates
         Of n samples.
     cross : array (r_x, r_y) or None
         Their cross-covariance, divisor n - 1. None: from the series.

@@ -11,7 +11,7 @@ from dpca.kernels.algebra.types import Array
 from dpca.models.coupled.coupled_fit import FittedField
 from dpca.models.coupled.coupling import Coupling, FieldModes
 from dpca.models.eof.anomalies import AnomalySource, projected
-from dpca.models.eof.fields import MODE, Field, on_grid, series_given
+from dpca.models.eof.fields import Field, on_grid, series_given
 from dpca.storage.arrays.labelled import is_labelled
 from dpca.storage.errors import DataError
 
@@ -84,7 +84,7 @@ class CoupledResults:
             values = self._series(one) @ side.weights
             if normalized:
                 values = values / np.sqrt((np.abs(values) ** 2).sum(axis=0))
-            found.append(_named(one, values))
+            found.append(one.given.series(values, name="scores"))
         return found[0], found[1]
 
     def transform(self, X: Any = None, Y: Any = None, *, key: str | None = None) -> Any:
@@ -122,7 +122,7 @@ class CoupledResults:
                     )
                 one.calendar.check(given.along, one.given.along, always=True)
                 rows = _coordinates(one, given)
-                found.append(given.series(rows @ side.weights.astype(rows.dtype)))
+                found.append(given.series(rows @ side.weights.astype(rows.dtype), name="scores"))
         return found[0] if len(found) == 1 else tuple(found)
 
     def inverse_transform(self, X: Any = None, Y: Any = None) -> Any:
@@ -195,20 +195,14 @@ class CoupledResults:
         return one.series
 
     def _reconstructed(self, i: int, one: FittedField, scores: Any) -> Any:
-        dim, labels, named = one.given.dim, one.given.labels, is_labelled(scores)
-        values = series_given(scores, dim, 1)
+        values = series_given(scores, one.given.dim, 1)
         k = values.shape[1]
         if k > (most := self._sides[i].patterns.shape[1]):
             raise DataError(f"scores have {k} modes: give at most {most}")
-        along = scores.coords.get(dim) if named else one.given.along
+        along = scores.coords.get(one.given.dim) if is_labelled(scores) else one.given.along
         groups, trend = one.calendar.given(along, values, one.given.along)
         rows = (values @ self._maps(i)[:k].conj()).real + np.asarray(one.basis.mean)
-        field = one.anomalies.placed(one.anomalies.back(rows, groups, trend))
-        if labels is None or not named:
-            return field
-        found = on_grid(field, labels, labels.name or "reconstruction", labels.attrs).drop_vars(MODE)
-        found = found.rename({MODE: dim}).assign_coords(scores.drop_vars(MODE, errors="ignore").coords)
-        return found.transpose(*labels.order) if {*found.dims} == {*labels.order} else found
+        return one.given.field(one.anomalies.placed(one.anomalies.back(rows, groups, trend)), scores)
 
 
 def _placed(one: FittedField, maps: Array) -> Array:
@@ -216,11 +210,6 @@ def _placed(one: FittedField, maps: Array) -> Array:
         return one.anomalies.placed(maps)
     found: Array = one.anomalies.placed(maps.real) + 1j * one.anomalies.placed(maps.imag)
     return found
-
-
-def _named(one: FittedField, values: Array) -> Any:
-    found = one.given.series(values)
-    return found.rename("scores") if is_labelled(found) else found
 
 
 def _coordinates(one: FittedField, given: Field) -> Any:
