@@ -94,7 +94,8 @@ class FieldModes:
     @property
     def variances(self) -> Array:
         """Variances (k,) of the scores."""
-        return _forms(self.weights, self.covariance, self.weights).real
+        found: Array = np.maximum(_forms(self.weights, self.covariance, self.weights).real, 0)
+        return found
 
     def explained(self) -> Array:
         """Return the share (k,) of the variance of the field that the scores of each mode explain."""
