@@ -81,15 +81,10 @@ class Reducing(Fitting):
 
     then: Callable[[AnomalySource], Any] = field(kw_only=True)
     _known: AnomalySource | None = field(default=None, init=False)
-    _is_surveyed: bool = field(default=False, init=False)
 
     def fitted(self) -> Any:
-        """Return what is done with the anomalies. If the grid points with data are known from a survey, keep these."""
+        """Return what is done with the anomalies. A second call keeps the grid points with data of the first one."""
         return super().fitted() if self._known is None else self.then(self._known)
-
-    def _surveyed(self) -> Any:
-        self._is_surveyed = True
-        return super()._surveyed()
 
     def _fitted(self, source: AnomalySource, n_passes: int | None = None) -> Any:
         if source.shape[0] < self.given.source.shape[0]:
@@ -97,7 +92,7 @@ class Reducing(Fitting):
                 f"{self.given.source.shape[0] - source.shape[0]} of {self.given.source.shape[0]:,} samples of "
                 f"{source.name} have no values: remove them from both fields, or use gaps='interpolate'"
             )
-        self._known = source if self._is_surveyed else None
+        self._known = source
         return self.then(source)
 
 

@@ -66,6 +66,8 @@ def test_a_loaded_analysis_is_the_saved_one(model: Any, fields: Any, tmp_path: P
     same(loaded.inverse_transform(*scores), model.inverse_transform(*scores))
     for name in ("singular_values_", "squared_covariance_fraction_", "correlation_", "explained_variance_ratio_"):
         same(getattr(loaded, name), getattr(model, name))
+    assert loaded.pca_variance_ratio_ == model.pca_variance_ratio_
+    assert loaded.total_squared_covariance_ == model.total_squared_covariance_
     same(loaded.rotate("promax").patterns(), model.rotate("promax").patterns())
     if not model.hilbert:
         same(loaded.transform(*fields), model.transform(*fields))
