@@ -36,7 +36,7 @@ def lines(inputs: Inputs) -> Iterator[Line]:
     """Measure."""
     sizes = {"few samples": (600, (90, 120), (60, 90)), "many samples": (6000, (24, 36), (24, 30))}
     if inputs.quick:
-        sizes = {"few samples": (40, (6, 12), (7, 9)), "many samples": (200, (4, 6), (5, 4))}
+        sizes = {"few samples": (40, (9, 18), (12, 12)), "many samples": (300, (12, 18), (10, 12))}
     k, q = (2, 5) if inputs.quick else (_K, _PCA)
     for size, (n, *shapes) in sizes.items():
         fields = made(n, shapes)
