@@ -11,7 +11,7 @@ from dpca.kernels.algebra.types import Array
 from dpca.models.coupled.coupled_fit import FittedField
 from dpca.models.coupled.coupling import Coupling
 from dpca.models.coupled.results import CoupledResults, oriented
-from dpca.models.eof.rotation import rotation_of
+from dpca.models.eof.rotation import check_method, rotation_of
 from dpca.storage.errors import DataError
 
 
@@ -59,6 +59,7 @@ def rotated_modes(model: Any, method: str, k: int, kaiser: bool, power: int) -> 
     DataError
         If the method is unknown, there are fewer than 2 modes, or a mode has no covariance.
     """
+    check_method(method)
     values = model._coupling.singular_values[:k]
     if len(values) < k or k < 2:
         raise DataError(f"the number of modes to rotate is {k}: use 2 to {len(values)}, the number of modes")

@@ -105,6 +105,7 @@ def rotated(eof: Any, method: str, k: int, kaiser: bool, power: int) -> RotatedE
     DataError
         If the method is unknown, there are fewer than 2 modes, or a mode has no variance.
     """
+    check_method(method)
     variances = eof.model_.explained_variance_[:k]
     if len(variances) < k or k < 2:
         raise DataError(f"the number of modes to rotate is {k}: use 2 to {len(variances)}, the number of modes")
@@ -124,13 +125,17 @@ def rotated(eof: Any, method: str, k: int, kaiser: bool, power: int) -> RotatedE
     return RotatedEOF(eof, found, turn, correlation, variance, ratio)
 
 
+def check_method(method: str) -> None:
+    """Raise `DataError` if a method of rotation is unknown."""
+    if method not in ROTATIONS:
+        raise DataError(f"method is {method!r}: use one of {', '.join(ROTATIONS)}")
+
+
 def rotation_of(loadings: Array, method: str, *, kaiser: bool, power: int) -> tuple[Array, Array]:
     """Return the matrix (k, k) that rotates loadings (d, k), real or complex, and the correlation of the time series.
 
     Parameters are those of `rotated`.
     """
-    if method not in ROTATIONS:
-        raise DataError(f"method is {method!r}: use one of {', '.join(ROTATIONS)}")
     power = whole_number(power, "power", 1)
     turn = varimax(loadings, kaiser=kaiser)
     if method != "promax" or power == 1:

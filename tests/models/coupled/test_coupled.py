@@ -155,6 +155,9 @@ def test_rotations_keep_the_fields_and_simplify_the_patterns(hilbert: bool) -> N
         assert alike[1].var(axis=0).sum() > 1.05 * alike[0].var(axis=0).sum()
     if not hilbert:
         np.testing.assert_allclose(turned.transform(x, y)[1], turned.scores()[1], atol=1e-9)
+    for wrong, word in (({"method": "equamax"}, "equamax"), ({"n_modes": 5}, "2 to 4"), ({"power": 0}, "power")):
+        with pytest.raises(DataError, match=word.replace(" ", ".")):
+            model.rotate(**{"method": "promax", **wrong})
     fewer = model.rotate(n_modes=2)
     assert fewer.scores()[0].shape == (N, 2)
     half = model.inverse_transform(X=model.scores()[0][:, :2])
