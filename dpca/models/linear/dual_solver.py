@@ -142,7 +142,7 @@ def _joined(
     parts = ((i, part.pop("image")[None]) for i, part in enumerate(results))
     image = np.empty(shape, dtype)
     image = grid.join(parts, image) if k else image
-    return image.reshape(k, -1), mean.ravel(), np.sum([part["inner"] for part in results], axis=0)
+    return image.reshape(k, mean.size), mean.ravel(), np.sum([part["inner"] for part in results], axis=0)
 
 
 def _components_on_disk(weights: Array, samples: WholeSamples, passes: Passes, problem: SolverProblem) -> Found:

@@ -246,6 +246,7 @@ def test_samples_without_values_are_named() -> None:
         (MCA(2, weights="area"), fields()[1], "weights"),
         (MCA(2, solver="svd"), fields()[1], "solver"),
         (CCA(2, n_pca_modes=3), np.ones((N, 8)), "constant"),
+        (MCA(2, solver="dual"), np.ones((N, 8)), "n_modes"),
     ],
 )
 def test_wrong_calls_are_one_sentence(model: Any, second: np.ndarray, word: str) -> None:
