@@ -9,7 +9,9 @@ if TYPE_CHECKING:
     from dpca import analysis, metrics, plots, timeseries, torch
     from dpca.jobs.models.follow import follow
     from dpca.models import (
+        CCA,
         EOF,
+        MCA,
         PCA,
         BandPCA,
         CellPCA,
@@ -31,7 +33,9 @@ if TYPE_CHECKING:
     from dpca.storage.run import Run
 
 __all__ = [
+    "CCA",
     "EOF",
+    "MCA",
     "PCA",
     "BandPCA",
     "CellPCA",

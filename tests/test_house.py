@@ -96,7 +96,7 @@ _CHANGES = {
     *("savetxt", "open_memmap", "savefig", "imsave", "to_netcdf", "to_zarr"),
 }
 # Which make nothing: methods of xarray's objects, and an object of a bucket, whose place was checked as any other's.
-_OTHER = {"dpca.storage.remote.objects", "dpca.models.eof.eof", "dpca.models.base.labelled"}
+_OTHER = {"dpca.storage.remote.objects", "dpca.models.eof.fields", "dpca.models.base.labelled"}
 
 
 @cache

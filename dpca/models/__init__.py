@@ -6,6 +6,8 @@ from dpca.models.base.callbacks import Progress
 from dpca.models.base.convergence import ConvergenceWarning, OrderWarning
 from dpca.models.cells.band_pca import BandPCA
 from dpca.models.cells.cell_pca import CellPCA
+from dpca.models.coupled.cca import CCA
+from dpca.models.coupled.mca import MCA
 from dpca.models.denoising.denoiser import Denoiser
 from dpca.models.eof.eof import EOF
 from dpca.models.eof.eof_fit import GapWarning
@@ -21,7 +23,9 @@ from dpca.models.supervised.ridge_classifier import StreamingRidgeClassifier
 from dpca.representation.compressed.compressed import open_compressed
 
 __all__ = [
+    "CCA",
     "EOF",
+    "MCA",
     "PCA",
     "BandPCA",
     "CellPCA",

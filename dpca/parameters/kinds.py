@@ -133,6 +133,15 @@ def sequence(kind: Kind) -> Kind:
     return Kind(f"a sequence, each entry {kind.words}", f"sequence of {kind.shown}", accepts)
 
 
+def pair_of(kind: Kind) -> Kind:
+    """Return the kind of the tuples of two values of a kind, each of which may be None."""
+
+    def accepts(value: Any) -> bool:
+        return isinstance(value, tuple) and len(value) == 2 and all(x is None or kind.accepts(x) for x in value)
+
+    return Kind(f"a tuple of two, each {kind.words}", f"tuple of two {kind.shown}", accepts)
+
+
 def array(words: str, shown: str = "array") -> Kind:
     """Return the kind of all objects that an estimator converts to an array and checks, and no text."""
     return Kind(words, shown, lambda value: not isinstance(value, str | bytes))

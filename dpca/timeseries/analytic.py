@@ -5,11 +5,10 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any
 
-import numpy as np
 import scipy.linalg
-import scipy.signal
 
 from dpca.kernels.algebra.types import Array
+from dpca.kernels.analytic import analytic_signal
 from dpca.rules.base.options import check_number
 from dpca.storage.errors import DataError
 from dpca.timeseries.results import Modes, phase_factors
@@ -89,13 +88,9 @@ def hilbert_eof(
             check_number("decay", decay, "a positive share of the record", above=0)
         except ValueError as error:
             raise DataError(str(error)) from error
-        signal = scipy.signal.hilbert(_padded(signal, decay), axis=0)[n : 2 * n]
-    elif padding is None:
-        signal = scipy.signal.hilbert(signal, axis=0)
-    else:
+    elif padding is not None:
         raise DataError(f"padding is {padding!r}: give 'exponential' or None")
-    # The padding shifts the mean of the imaginary part.
-    signal -= signal.mean(axis=0)
+    signal = analytic_signal(signal, None if padding is None else decay)
     left, sizes, right = scipy.linalg.svd(signal, full_matrices=False)
     variances = sizes**2 / (n - 1)
     phase = phase_factors(right[:m])
@@ -109,14 +104,3 @@ def hilbert_eof(
         share=given.share,
         _grid=given.grid,
     )
-
-
-def _padded(values: Array, decay: float) -> Array:
-    """Return values (3 n, K): n values on each side decay exponentially from the ends to the linear trend."""
-    n = len(values)
-    trend = values - scipy.signal.detrend(values, axis=0)
-    slope, rest = (trend[-1] - trend[0]) / (n - 1), values - trend
-    fall = np.exp(-np.arange(n) / (decay * n))[:, None]
-    around = np.concatenate([rest[0] * fall[::-1], rest, rest[-1] * fall])
-    padded: Array = around + trend[0] + slope * np.arange(-n, 2 * n)[:, None]
-    return padded

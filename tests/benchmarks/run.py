@@ -38,6 +38,7 @@ from tests.benchmarks.speed import (
     spread_speed,
     streaming_speed,
     synthetic_speed,
+    two_fields,
 )
 
 STAGES: dict[str, Stage] = {
@@ -53,6 +54,7 @@ STAGES: dict[str, Stage] = {
     "reading": streaming_speed.reading_lines,
     "quality": streaming_quality.lines,
     "fields": field_speed.lines,
+    "two-fields": two_fields.lines,
     "bands": partition_speed.band_lines,
     "overlap": partition_speed.overlap_lines,
     "in-memory": partition_speed.in_memory_lines,

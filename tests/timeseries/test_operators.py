@@ -9,8 +9,8 @@ import pytest
 import scipy.signal
 
 from dpca import PCA, StreamingPCA, timeseries
+from dpca.kernels.analytic import _padded
 from dpca.models import ConvergenceWarning
-from dpca.timeseries.analytic import _padded
 from dpca.timeseries.exponentials import _Fit
 from dpca.timeseries.results import phase_factors
 from tests.fixtures.other_libraries import known

@@ -20,7 +20,7 @@ from dpca.models.eof.anomalies import AnomalySource, projected
 from dpca.models.eof.calendar import Calendar
 from dpca.models.eof.eof_fit import FittedAnomalies, Fitting, interpolated, longest_gap
 from dpca.models.eof.eof_store import StoredEOF
-from dpca.models.eof.fields import MODE, Field, FieldNames, on_grid, scale_of, series_given
+from dpca.models.eof.fields import Field, FieldNames, on_grid, scale_of, series_given
 from dpca.models.eof.gaps import FilledSource
 from dpca.models.eof.rotation import RotatedEOF, rotated
 from dpca.models.eof.weights import field_weights
@@ -254,13 +254,7 @@ class EOF(EOFParameters, StoredEOF, BaseEstimator):  # type: ignore[misc]
         )
         rows = values[:, :k] @ np.asarray(self.model_.components_[:k])
         rows += np.asarray(self.model_.mean_).astype(values.dtype)
-        field = self._anomalies.placed(self._anomalies.back(rows, groups, trend))
-        labels = self._given.labels
-        if labels is None or not named:
-            return field
-        found = on_grid(field, labels, labels.name or "reconstruction", labels.attrs).drop_vars(MODE)
-        found = found.rename({MODE: self._given.dim}).assign_coords(pcs.drop_vars(MODE, errors="ignore").coords)
-        return found.transpose(*labels.order) if {*found.dims} == {*labels.order} else found
+        return self._given.field(self._anomalies.placed(self._anomalies.back(rows, groups, trend)), pcs)
 
     def to_xarray(self, scaling: int = 0) -> Any:
         """Return maps, time series and variances as an ``xarray.Dataset``, which ``to_netcdf`` writes to a file.

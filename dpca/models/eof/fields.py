@@ -47,6 +47,15 @@ class FieldNames:
 
         return xarray.DataArray(values, {MODE: np.arange(1, len(values) + 1)}, (MODE,), name)
 
+    def field(self, values: Array, pcs: Any) -> Any:
+        """Return samples (n, *sample_shape), as a ``DataArray`` if the dims of samples and those of PCs have names."""
+        labels = self.labels
+        if labels is None or not is_labelled(pcs):
+            return values
+        found = on_grid(values, labels, labels.name or "reconstruction", labels.attrs).drop_vars(MODE)
+        found = found.rename({MODE: self.dim}).assign_coords(pcs.drop_vars(MODE, errors="ignore").coords)
+        return found.transpose(*labels.order) if {*found.dims} == {*labels.order} else found
+
     def table(self, found: Any) -> Any:
         """Return the fields of a dataclass, arrays (k,), as a ``Dataset`` if the dims of samples have names."""
         if self.labels is None:
@@ -55,7 +64,7 @@ class FieldNames:
 
         return xarray.Dataset({one.name: self.by_mode(getattr(found, one.name), one.name) for one in fields(found)})
 
-    def series(self, values: Any, attrs: Any = None) -> Any:
+    def series(self, values: Any, attrs: Any = None, name: str = "pcs") -> Any:
         """Return PC time series (n, k), as a ``DataArray`` if the dims of samples have names."""
         if self.labels is None:
             return values
@@ -63,9 +72,9 @@ class FieldNames:
 
         numbers = {MODE: np.arange(1, values.shape[1] + 1)}
         if self.labelled is not None:
-            return self.labelled.result(values, (MODE,), "pcs", attrs).assign_coords(numbers)
+            return self.labelled.result(values, (MODE,), name, attrs).assign_coords(numbers)
         coords = numbers if self.along is None else {**numbers, self.dim: self.along}
-        return xarray.DataArray(values, coords, (self.dim, MODE), "pcs", attrs)
+        return xarray.DataArray(values, coords, (self.dim, MODE), name, attrs)
 
 
 @dataclass(frozen=True, eq=False)

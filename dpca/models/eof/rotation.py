@@ -105,24 +105,16 @@ def rotated(eof: Any, method: str, k: int, kaiser: bool, power: int) -> RotatedE
     DataError
         If the method is unknown, there are fewer than 2 modes, or a mode has no variance.
     """
-    if method not in ROTATIONS:
-        raise DataError(f"method is {method!r}: use one of {', '.join(ROTATIONS)}")
-    variances, power = eof.model_.explained_variance_[:k], whole_number(power, "power", 1)
+    check_method(method)
+    variances = eof.model_.explained_variance_[:k]
     if len(variances) < k or k < 2:
         raise DataError(f"the number of modes to rotate is {k}: use 2 to {len(variances)}, the number of modes")
     if not variances[-1] > 0:
         raise DataError(f"mode {k} has no variance, and so no loadings: rotate fewer modes")
     loadings = np.asarray(eof.model_.components_[:k]).T.astype(np.float64) * np.sqrt(variances)
-    turn = varimax(loadings, kaiser=kaiser)
+    turn, correlation = rotation_of(loadings, method, kaiser=kaiser, power=power)
+    # Places without loadings have none after the rotation.
     found = loadings @ turn
-    correlation = np.eye(k)
-    if method == "promax" and power > 1:
-        oblique = promax(found, power, kaiser=kaiser)
-        turn = turn @ oblique
-        # Places without loadings have none after the rotation.
-        found = loadings @ turn
-        back = np.linalg.inv(oblique)
-        correlation = back @ back.T
     squares = (found**2).sum(axis=0)
     order = np.argsort(squares)[::-1]
     signs = np.sign(found[np.abs(found).argmax(axis=0), np.arange(k)])
@@ -133,8 +125,28 @@ def rotated(eof: Any, method: str, k: int, kaiser: bool, power: int) -> RotatedE
     return RotatedEOF(eof, found, turn, correlation, variance, ratio)
 
 
+def check_method(method: str) -> None:
+    """Raise `DataError` if a method of rotation is unknown."""
+    if method not in ROTATIONS:
+        raise DataError(f"method is {method!r}: use one of {', '.join(ROTATIONS)}")
+
+
+def rotation_of(loadings: Array, method: str, *, kaiser: bool, power: int) -> tuple[Array, Array]:
+    """Return the matrix (k, k) that rotates loadings (d, k), real or complex, and the correlation of the time series.
+
+    Parameters are those of `rotated`.
+    """
+    power = whole_number(power, "power", 1)
+    turn = varimax(loadings, kaiser=kaiser)
+    if method != "promax" or power == 1:
+        return turn, np.eye(turn.shape[1])
+    oblique = promax(loadings @ turn, power, kaiser=kaiser)
+    back = np.linalg.inv(oblique)
+    return turn @ oblique, back @ back.conj().T
+
+
 def varimax(loadings: Array, *, kaiser: bool = True) -> Array:
-    """Return the orthogonal matrix (k, k) that maximizes the variance of squared loadings (d, k) (Kaiser 1958).
+    """Return the unitary matrix (k, k) that maximizes the variance of squared loadings (d, k) (Kaiser 1958).
 
     Iterates with the singular value decomposition of the criterion's gradient (Sherin 1966), until the sum of its
     singular values changes by less than 1e-8 of itself.
@@ -144,7 +156,8 @@ def varimax(loadings: Array, *, kaiser: bool = True) -> Array:
     turn: Array = np.eye(x.shape[1])
     for _ in range(_MOST_TURNS):
         y = x @ turn
-        left, values, right = np.linalg.svd(x.T @ (y**3 - y * ((y**2).sum(axis=0) / len(x))))
+        squares = (y * y.conj()).real
+        left, values, right = np.linalg.svd(x.conj().T @ (y * squares - y * (squares.sum(axis=0) / len(x))))
         turn, now = left @ right, float(values.sum())
         if abs(now - before) <= _TOLERANCE * now:
             return turn
@@ -161,12 +174,12 @@ def promax(loadings: Array, power: int, *, kaiser: bool = True) -> Array:
     target = x / np.abs(x).max(axis=0)
     turn = np.linalg.lstsq(x, target * np.abs(target) ** (power - 1), rcond=None)[0]
     # Scale to time series of variance 1.
-    found: Array = turn * np.sqrt(np.diagonal(np.linalg.inv(turn.T @ turn)))
+    found: Array = turn * np.sqrt(np.diagonal(np.linalg.inv(turn.conj().T @ turn)).real)
     return found
 
 
 def _alike(loadings: Array) -> Array:
     """Return loadings scaled to a sum of squares of 1 at each place; loadings of 0 remain 0."""
-    lengths = np.sqrt(np.einsum("ij,ij->i", loadings, loadings))[:, None]
+    lengths = np.sqrt(np.einsum("ij,ij->i", loadings, loadings.conj()).real)[:, None]
     alike: Array = np.divide(loadings, lengths, out=np.zeros_like(loadings), where=lengths > 0)
     return alike

@@ -72,7 +72,7 @@ class Bootstrap:
     least_congruence: Array
 
 
-def north_test(eigenvalues: Array, n_samples: int, pcs: Array | None = None) -> NorthTest:
+def north_test(eigenvalues: Array, n_samples: int, pcs: Array | None = None, others: Array | None = None) -> NorthTest:
     """Return the standard errors lambda sqrt(2 / n) of eigenvalues (North, Bell, Cahalan & Moeng 1982, equation 24).
 
     Parameters
@@ -83,12 +83,15 @@ def north_test(eigenvalues: Array, n_samples: int, pcs: Array | None = None) -> 
     pcs : array (n_samples, k), optional
         Time functions. The number of independent samples is then estimated for each of them, see
         `dpca.kernels.persistence.independent_samples`.
+    others : array (n_samples, k), optional
+        Time functions of a second field, if the eigenvalues are covariances of both.
 
     Returns
     -------
     NorthTest
     """
-    count = np.full(len(eigenvalues), float(n_samples)) if pcs is None else independent_samples(pcs, "variance")
+    count = np.full(len(eigenvalues), float(n_samples))
+    count = count if pcs is None else independent_samples(pcs, "variance", others)
     error = eigenvalues * np.sqrt(2 / count)
     apart = np.full(len(eigenvalues) + 1, np.inf)
     apart[1:-1] = -np.diff(eigenvalues)
@@ -120,7 +123,7 @@ def rule_n(shares: Array, n_samples: int, n_places: int, n_trials: int, level: f
     The fields of noise are not computed. The eigenvalues of their covariance have exactly the distribution of those of
     a tridiagonal matrix of independent entries (Dumitriu & Edelman 2002). A trial costs O(k min(n_samples, n_places)).
     """
-    n_trials, level = whole_number(n_trials, "n_trials", 2), _level(level)
+    n_trials, level = whole_number(n_trials, "n_trials", 2), checked_level(level)
     rng, k = np.random.default_rng(seed), len(shares)
     few, many = sorted((n_samples - 1, n_places))  # the mean takes one degree of freedom
     found = np.zeros((n_trials, k))
@@ -156,7 +159,7 @@ def bootstrap(pcs: Array, n_trials: int, level: float, block_length: int, seed: 
     Bootstrap
         Costs O(n_trials n_samples k^2).
     """
-    n_trials, level = whole_number(n_trials, "n_trials", 2), _level(level)
+    n_trials, level = whole_number(n_trials, "n_trials", 2), checked_level(level)
     (n, k), length = pcs.shape, whole_number(block_length, "block_length", 1)
     if length > n:
         raise DataError(f"block_length is {length}, but there are only {n} samples: use at most {n}")
@@ -170,7 +173,8 @@ def bootstrap(pcs: Array, n_trials: int, level: float, block_length: int, seed: 
     return Bootstrap(low, high, cosines.mean(axis=0), np.quantile(cosines, 1 - level, axis=0))
 
 
-def _level(level: float) -> float:
+def checked_level(level: float) -> float:
+    """Return a share between 0 and 1, or raise `DataError`."""
     if isinstance(level, bool) or not isinstance(level, float | np.floating) or not 0 < level < 1:
         raise DataError(f"level is {level!r}: use a share between 0 and 1, such as .95")
     return float(level)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from typing import Any
 
 import numpy as np
 
@@ -109,18 +110,39 @@ def _dual_components(weights: Array, samples: WholeSamples, passes: Passes, prob
     """Return the components and the mean, from a pass over blocks of attributes."""
     rule = samples.rule(weights, problem.dtype, problem.center)
     grid = dual_blocks(rule, passes, problem)
+    image, mean, inner = _joined(samples, rule, grid, passes, problem.dtype)
+    components = dual_basis(image, problem.k, inner)
+    return {"components": components, "mean": mean, "mean_square": np.asarray(mean @ mean)}
+
+
+def dual_rows(weights: Array, passes: Passes, dtype: np.dtype[Any]) -> tuple[Array, Array]:
+    """Return weights (k, n) times the centered samples, (k, d), and the mean (d,), from a pass by blocks of attributes.
+
+    Raises
+    ------
+    PlanError
+        If no blocks fit into the budget of a task, or the result does not fit into this process.
+    """
+    samples = WholeSamples(passes.source)
+    rule = samples.rule(weights, dtype, True)
+    grid = attribute_blocks(rule, passes, moved=16 * len(weights) if isinstance(rule, DualComponents) else 0)
+    return _joined(samples, rule, grid, passes, dtype)[:2]
+
+
+def _joined(
+    samples: WholeSamples, rule: Rule, grid: CellGrid, passes: Passes, dtype: np.dtype[Any]
+) -> tuple[Array, Array, Array]:
+    """Return image (k, d), mean (d,) and inner products (k, k) from a pass of a rule over blocks of attributes."""
     results = passes.over(grid, rule)
+    k = len(results[0]["image"])
     grid = samples.grid(grid)
-    shape = (len(weights), *grid.sample_shape)
-    joined = grid.join(((i, part["mean"][None, None]) for i, part in enumerate(results)), np.empty((1, *shape[1:])))
-    mean = joined.ravel()
+    shape = (k, *grid.sample_shape)
+    mean = grid.join(((i, part["mean"][None, None]) for i, part in enumerate(results)), np.empty((1, *shape[1:])))
     # Results are freed one by one.
     parts = ((i, part.pop("image")[None]) for i, part in enumerate(results))
-    image = np.empty(shape, problem.dtype)
-    image = grid.join(parts, image) if len(weights) else image
-    inner = np.sum([part["inner"] for part in results], axis=0)
-    components = dual_basis(image.reshape(len(image), problem.d), problem.k, inner)
-    return {"components": components, "mean": mean, "mean_square": np.asarray(mean @ mean)}
+    image = np.empty(shape, dtype)
+    image = grid.join(parts, image) if k else image
+    return image.reshape(k, mean.size), mean.ravel(), np.sum([part["inner"] for part in results], axis=0)
 
 
 def _components_on_disk(weights: Array, samples: WholeSamples, passes: Passes, problem: SolverProblem) -> Found:

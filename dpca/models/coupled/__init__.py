@@ -1,0 +1,4 @@
+"""Estimators of modes that two fields share: maximum covariance and canonical correlation analysis.
+
+Import their names from `dpca` or `dpca.models`.
+"""

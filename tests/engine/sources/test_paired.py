@@ -1,0 +1,83 @@
+"""Two sources in step yield the attributes of both side by side, for every kind of source and every cut."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import dask.array as da
+import numpy as np
+import pytest
+import zarr
+from hypothesis import given
+from hypothesis import strategies as st
+
+from dpca.engine.folds.fold import fold
+from dpca.engine.folds.identity import digest
+from dpca.engine.sources import paired
+from dpca.engine.sources.paired import PairedSource
+from dpca.engine.sources.source import as_source, batches
+from dpca.partition.whole import Whole
+from dpca.rules.covariance.covariance import Covariance
+from dpca.storage import DataError
+from dpca.storage.run import Run
+
+N = 53
+X = np.random.default_rng(0).normal(size=(N, 4, 3)).astype(np.float32)
+Y = np.random.default_rng(1).integers(0, 200, (N, 5)).astype(np.uint8)
+BOTH = np.concatenate([X.reshape(N, -1), Y], axis=1)
+
+
+def sources(folder: Path) -> dict[str, Any]:
+    return {
+        "arrays": (X, Y),
+        "stores": (
+            str(zarr.create_array(folder / "x.zarr", data=X, chunks=(10, 2, 3)).store_path.store.root),
+            str(zarr.create_array(folder / "y.zarr", data=Y, chunks=(7, 5)).store_path.store.root),
+        ),
+        "dask": (da.from_array(X, chunks=(9, 4, 1)), da.from_array(Y, chunks=20)),
+        "mixed": (X, da.from_array(Y, chunks=11)),
+    }
+
+
+@pytest.mark.parametrize("kind", ["arrays", "stores", "dask", "mixed"])
+def test_boxes_and_pieces_hold_the_attributes_of_both(kind: str, tmp_path: Path, monkeypatch: Any) -> None:
+    monkeypatch.setattr(paired, "_READ_BYTES", 100)  # few samples at a time
+    pair = PairedSource(*map(as_source, sources(tmp_path)[kind]))
+    assert (pair.shape, pair.dtype) == ((N, 17), np.float32)
+    for region in ((0, 17), (5, 14), (13, 16), (0, 3)):
+        for rows in (60, 8):
+            found = np.concatenate([b.copy() for _, b in batches(pair, (3, 50), (region,), rows)])
+            np.testing.assert_array_equal(found, BOTH[3:50, slice(*region)])
+    piece = pair.piece((20, 41), ((0, 17),))
+    piece = piece.compute() if hasattr(piece, "compute") else piece
+    found = np.concatenate([b.copy() for _, b in batches(piece, (20, 41), ((0, 17),), 10)])
+    np.testing.assert_array_equal(found, BOTH[20:41])
+    (result,), _ = fold(Covariance(), pair, Whole((17,)), run=Run(threads=2))
+    np.testing.assert_allclose(result["covariance"], np.cov(BOTH.T), atol=1e-3)
+
+
+@given(
+    st.sampled_from(["uint8", "int8", "uint16", "int16", "bool"]),
+    st.sampled_from(["uint8", "int16", "float32", "int64"]),
+)
+def test_small_integers_stay_integers(first: str, second: str) -> None:
+    pair = PairedSource(as_source(np.ones((3, 2), first)), as_source(np.ones((3, 4), second)))
+    joint = np.result_type(first, second)
+    if joint.kind in "iu" and joint.itemsize <= 2:
+        assert pair.dtype == joint
+    else:
+        assert pair.dtype == (np.float64 if second == "int64" else np.float32)
+
+
+def test_values_that_are_not_finite_are_named() -> None:
+    wrong = X.copy()
+    wrong[31, 2, 1] = np.nan
+    with pytest.raises(DataError, match="31"):
+        fold(Covariance(), PairedSource(as_source(wrong), as_source(Y)), Whole((17,)))
+
+
+def test_other_samples_have_another_identity() -> None:
+    pairs = [PairedSource(as_source(X), as_source(y)) for y in (Y, Y.copy(), Y + 1)]
+    first, same, other = map(digest, pairs)
+    assert first == same != other
