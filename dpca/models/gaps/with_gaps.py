@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 import numpy as np
+from sklearn.utils.validation import check_is_fitted
 
 from dpca.models.base.component_model import ComponentModel
 from dpca.models.base.labelled import samples_for_model
@@ -31,6 +32,24 @@ class WithGaps(ComponentModel):
             return basis
         arrays = basis.partition, np.asarray(basis.mean), np.asarray(basis.components)
         return GappyRepresentation(*arrays, self.explained_variance_, self.total_variance_, self.missing_value)
+
+    def _require_values(self, method: str) -> None:
+        check_is_fitted(self)
+        if self.gaps == "iterate" and (unknown := int(np.isnan(self.mean_).sum())):
+            raise DataError(
+                f"{unknown:,} attribute(s) had no value in the fit, and {method} requires all: fit samples without them"
+            )
+
+    def score(self, X: Any, y: Any = None) -> float:
+        """Return the mean log-likelihood of samples without missing values, see `ComponentModel.score`.
+
+        Raises
+        ------
+        DataError
+            If an attribute had no value in the fit.
+        """
+        self._require_values("score")
+        return super().score(X, y)
 
     def score_errors(self, X: Any) -> Any:
         """Return the standard errors (n_samples, *score_shape) of the scores of samples with missing values.

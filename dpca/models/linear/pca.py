@@ -271,6 +271,7 @@ class PCA(PCAParameters, WithGaps, LinearModel):
         array (n_samples,), float64; a Dask array for Dask arrays, Zarr arrays, stacks and paths. Costs 4 n d k or
         2 n d n_least operations.
         """
+        self._require_values("score_samples")
         if kind == "residual":
             return super().score_samples(X)
         if kind != "least-components":

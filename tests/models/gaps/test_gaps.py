@@ -220,6 +220,10 @@ def test_attributes_without_values(field: tuple[Any, Any], tmp_path: Path) -> No
     assert model.ranks_[0, 0] == 0
     np.testing.assert_array_equal(np.isnan(model.fill(gappy)), np.broadcast_to(land, x.shape))
     np.testing.assert_array_equal(np.isnan(model.fill_errors(gappy)), np.broadcast_to(land, x.shape))
+    whole = PCA(2, gaps="iterate", random_state=0).fit(gappy)
+    for undefined in (model.score, whole.score, whole.score_samples):
+        with pytest.raises(DataError, match="attribute"):
+            undefined(x)
     scores = model.transform(gappy)
     assert np.isfinite(scores).all()
     assert "expectation" in model.fit_report_.note
