@@ -102,13 +102,14 @@ class PartitionParameters:
         "stack.",
         option=Option("--validation-fraction", "SHARE"),
     )
-    sigma: Any = stored_with_state(
+    sigma: Any = parameter(
         None,
         number(above=0) | array("an array of the shape of a sample"),
         'Standard deviation of the noise for n_components="marchenko-pastur": one number, or a map of the shape of a '
         "sample, such as ``sigma_`` of a `Denoiser`. With a map, the components span the signal that is found in "
         "attributes divided by the standard deviation of their noise; overlapping and shared cells do not support it. "
         "By default, the noise of each {part} is estimated, and the same in all of its attributes.",
+        kept=StoragePolicy.LATER_WITH_STATE,
         shown="float or array, optional",
         option=Option("--sigma", "S", kind=number(above=0)),
     )

@@ -30,6 +30,8 @@ class StoragePolicy(Enum):
     GIVEN = 2
     #: If it differs from its default and the model keeps the state of its fit, which depends on it.
     WITH_STATE = 3
+    #: The same, for a parameter that was added later: a fit from before it is the same as a fit without it.
+    LATER_WITH_STATE = 5
     #: It affects the fit only, or the layout of the store states it.
     NEVER = 4
 

@@ -17,12 +17,16 @@ MakeStack = Callable[..., Path]
 
 
 @pytest.fixture(scope="session")
-def client() -> Iterator[Client]:
+def workers_inside() -> Iterator[LocalCluster]:
     """Two single-thread workers inside this process."""
-    with (
-        LocalCluster(n_workers=2, threads_per_worker=1, processes=False, dashboard_address="127.0.0.1:0") as cluster,
-        Client(cluster) as client,
-    ):
+    with LocalCluster(n_workers=2, threads_per_worker=1, processes=False, dashboard_address="127.0.0.1:0") as cluster:
+        yield cluster
+
+
+@pytest.fixture
+def client(workers_inside: LocalCluster) -> Iterator[Client]:
+    """A client of these workers, for one test: others must not find it."""
+    with Client(workers_inside) as client:
         yield client
 
 

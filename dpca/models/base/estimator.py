@@ -284,7 +284,8 @@ class Estimator(ABC, EachSample, Storable, TransformerMixin, BaseEstimator):  # 
     def fit_settings(self) -> dict[str, Any]:
         """Return the parameters that identify a stored fit: all, but those that stores keep if given only if given."""
         given, declared = self._given_parameters(), declared_in(type(self))
-        later = {name for name, one in declared.items() if one.kept is StoragePolicy.GIVEN} - given.keys()
+        added = StoragePolicy.GIVEN, StoragePolicy.LATER_WITH_STATE
+        later = {name for name, one in declared.items() if one.kept in added} - given.keys()
         return {
             name: describe_option(value) for name, value in self.get_params(deep=False).items() if name not in later
         }

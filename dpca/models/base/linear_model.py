@@ -124,7 +124,7 @@ class LinearModel(ClassNamePrefixFeaturesOutMixin, ComponentModel):  # type: ign
         x = self._of_this_shape(self._in_memory(X) if in_memory else lazily_opened(opened(X, self._key)))
         check_numeric(x.shape, x.dtype, "X")
         found = _BY_BLOCKS[function](basis, x)
-        return found.compute() if in_memory else found
+        return found.compute(scheduler="threads") if in_memory else found
 
     def score_samples(self, X: Any) -> Any:
         """Return minus the squared reconstruction error of each sample: outliers have low values.

@@ -280,11 +280,12 @@ def stored_parameters(model: Any) -> dict[str, Any]:
     """Return the parameters in the store of a model, as JSON values; see `StoredModel.parameters`."""
     values, given = model.get_params(deep=False), given_parameters(model)
     has_state = getattr(model, "keep_state", False) and model._states is not None
+    with_state = StoragePolicy.WITH_STATE, StoragePolicy.LATER_WITH_STATE
 
     def is_kept(name: str, kept: StoragePolicy) -> bool:
         if name in model.stored_first or kept is StoragePolicy.ALWAYS:
             return True
-        return name in given and (kept is StoragePolicy.GIVEN or (kept is StoragePolicy.WITH_STATE and has_state))
+        return name in given and (kept is StoragePolicy.GIVEN or (kept in with_state and has_state))
 
     declared = declared_in(type(model))
     names = dict.fromkeys((*model.stored_first, *(name for name, one in declared.items() if is_kept(name, one.kept))))

@@ -35,6 +35,8 @@ MODELS: dict[str, Any] = {
     "StreamingRidgeClassifier": dpca.StreamingRidgeClassifier(),
     "SpectralClustering": dpca.SpectralClustering(2, random_state=0),
     "Denoiser": dpca.Denoiser(cell_shape=2),
+    "MCA": dpca.MCA(2),
+    "CCA": dpca.CCA(2, n_pca_modes=3),
 }
 _METHODS = (
     "transform",
@@ -68,6 +70,8 @@ def test_these_are_all_estimators() -> None:
 
 
 def fit(model: Any, x: Any) -> Any:
+    if isinstance(model, dpca.MCA | dpca.CCA):
+        return model.fit(FIELD, x)
     return model.fit(x, LABELS) if isinstance(model, dpca.StreamingRidgeClassifier) else model.fit(x)
 
 

@@ -134,7 +134,7 @@ def test_which_estimators_merge_and_which_give_tables() -> None:
     merging = {name for name, kind in estimators.items() if hasattr(kind, "merge")}
     assert merging == {"KernelPCA", "StreamingPCA", "TrajectoryPCA"}
     no_tables = {name for name, kind in estimators.items() if not hasattr(kind, "set_output")}
-    assert no_tables == {"EOF", "SpectralClustering", "StreamingRidgeClassifier"}
+    assert no_tables == {"CCA", "EOF", "MCA", "SpectralClustering", "StreamingRidgeClassifier"}
 
 
 def test_one_value_in_many_places() -> None:
