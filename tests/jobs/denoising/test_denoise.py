@@ -113,7 +113,7 @@ def test_the_same_bytes_wherever_a_run_is_interrupted(tmp_path: Path, monkeypatc
         denoise_store(stack, target, Denoiser(8))
         assert files(target) == whole
         shutil.rmtree(target)
-    # The sums, the filters of all cells, those of a box, the maps, and at least one shard.
+    # The filters of all cells, those of a box, the maps, and the shards, among others.
     assert allowed >= 5
 
 
