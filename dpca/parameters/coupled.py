@@ -5,10 +5,9 @@ from __future__ import annotations
 from dataclasses import KW_ONLY, dataclass
 from typing import Any
 
-from dpca.parameters import common
-from dpca.parameters.declaration import REQUIRED, always_stored, never_stored
-from dpca.parameters.eof import STREAMING
-from dpca.parameters.kinds import FLAG, TEXT, array, choice, number, pair_of, whole
+from dpca.parameters.declaration import REQUIRED, always_stored, never_stored, same_as
+from dpca.parameters.eof import STREAMING, EOFParameters
+from dpca.parameters.kinds import FLAG, array, choice, number, pair_of, whole
 
 #: Solvers of modes of two fields. "auto" chooses one of the others.
 AUTO, COVARIANCE, DUAL = "auto", "covariance", "dual"
@@ -32,11 +31,9 @@ _SOLVER = (
 class CoupledParameters:
     """Parameters of both estimators."""
 
-    n_modes: int = always_stored(REQUIRED, whole(1), "Number of modes.")
+    n_modes: int = same_as(EOFParameters, "n_modes")
     _: KW_ONLY
-    dim: str = always_stored(
-        "time", TEXT, "The time dim, along which the samples of both fields lie. Without names, it is the first axis."
-    )
+    dim: str = same_as(EOFParameters, "dim")
     weights: Any = never_stored(
         None,
         choice("coslat") | array("an array of numbers") | pair_of(choice("coslat") | array("an array of numbers")),
@@ -54,14 +51,8 @@ class CoupledParameters:
         "Divide the anomalies at each grid point by their standard deviation (divisor n). A tuple of two has a value "
         "for each field.",
     )
-    detrend: bool = always_stored(
-        False, FLAG, "Subtract the linear trend of each grid point along the coordinate of ``dim``."
-    )
-    climatology: str | None = always_stored(
-        None,
-        choice("month", "season", "dayofyear", "hour"),
-        "Subtract the mean of each part of the year or the day instead of the mean of all samples.",
-    )
+    detrend: bool = same_as(EOFParameters, "detrend")
+    climatology: str | None = same_as(EOFParameters, "climatology")
     hilbert: bool = always_stored(
         False,
         FLAG,
@@ -78,12 +69,12 @@ class CoupledParameters:
     decay: float = always_stored(
         0.2, number(above=0), "Decay length of the extension, relative to the length of the record."
     )
-    n_passes: int = always_stored(2, whole(1), 'Passes of the solver "streaming", see `EOF`.')
+    n_passes: int = always_stored(2, whole(1), 'Passes of the solver "streaming", see `StreamingPCA`.')
     solver: str = always_stored(AUTO, choice(AUTO, COVARIANCE, DUAL, STREAMING), _SOLVER)
-    batch_size: int | None = always_stored(None, whole(1), 'Of the solver "streaming", see `EOF`.')
-    oversampling: int | None = always_stored(None, whole(0), 'Of the solver "streaming", see `StreamingPCA`.')
-    random_state: Any = common.random_state("Seed of the random numbers.")
-    memory_budget: int | None = common.memory_budget()
+    batch_size: int | None = same_as(EOFParameters, "batch_size")
+    oversampling: int | None = same_as(EOFParameters, "oversampling")
+    random_state: Any = same_as(EOFParameters, "random_state")
+    memory_budget: int | None = same_as(EOFParameters, "memory_budget")
 
 
 @dataclass(eq=False, repr=False)

@@ -34,14 +34,17 @@ def listening() -> set[int | str]:
 def command(at: set[int | str], folders: Sequence[Path]) -> list[str]:
     """Return the command that tries everything on ports and sockets, and on what lies in folders."""
     ports, sockets = (sorted(each for each in at if isinstance(each, kind)) for kind in (int, str))
-    # Folders of other tests may vanish meanwhile: this walk passes over them.
-    paths = [
+    return [sys.executable, "-m", __name__, json.dumps([ports, sockets, [*map(str, folders)]])]
+
+
+def _inside(folders: Sequence[str]) -> list[str]:
+    """Return folders and all that lies in them. Folders of other tests may vanish meanwhile: they are passed over."""
+    return [
         os.path.join(top, name)
         for folder in folders
         for top, below, files in os.walk(folder)
         for name in ("", *below, *files)
     ]
-    return [sys.executable, "-m", __name__, json.dumps([ports, [*sockets, *paths]])]
 
 
 async def _ran(address: str, shown: ssl.SSLContext | None) -> str | None:
@@ -118,8 +121,9 @@ def _contexts() -> list[ssl.SSLContext]:
 
 
 if __name__ == "__main__":
-    ports, paths = json.loads(sys.argv[1])
+    ports, paths, folders = json.loads(sys.argv[1])
     contexts = _contexts()
+    paths += _inside(folders)
     os.setgroups([])
     os.setgid(NOBODY)
     os.setuid(NOBODY)

@@ -69,6 +69,28 @@ PARTITIONED = {
     SVD instead, provided that this requires fewer reads by that factor.
 """,
 }
+#: For the estimators of two fields.
+COUPLED = {
+    "attributes": """\
+    squared_covariance_fraction_, covariance_fraction_, correlation_ : the same
+        Share of the total squared covariance; share of the singular values of these modes; correlation of the scores of
+        both fields.
+    explained_variance_ratio_ : tuple of two, the same
+        Share of the variance of each field that its scores explain, of what the principal components retain.
+    total_squared_covariance_ : float
+        Sum of the squares of the covariances of all pairs of grid points, of what the principal components retain.
+    pca_variance_ratio_ : tuple of two float
+        Share of the variance of each field that its principal components retain; 1 if none are omitted.
+    n_samples_seen_ : int
+    sample_shapes_ : tuple of two tuples of int
+""",
+    "costs": """\
+    For d = d_x + d_y grid points, a pass costs O(n d^2) operations and 8 d^2 bytes with the solver "covariance", and
+    O(n^2 d) and 8 n^2 bytes with "dual". Sums of "covariance" over 8-bit and 16-bit integers without weights are exact:
+    modes are then bit-identical for any chunks and workers. `save` stores the scores if computed, and no samples.
+    {where}
+""",
+}
 
 
 def documented(**texts: str) -> Callable[[E], E]:

@@ -11,8 +11,7 @@ from dpca.kernels.algebra.types import Array
 from dpca.models.coupled.coupled_fit import FittedField
 from dpca.models.coupled.coupling import Coupling
 from dpca.models.coupled.results import CoupledResults, oriented
-from dpca.models.eof.rotation import check_method, rotation_of
-from dpca.storage.errors import DataError
+from dpca.models.eof.rotation import check_method, check_modes, rotation_of
 
 
 @dataclass(eq=False)
@@ -61,10 +60,7 @@ def rotated_modes(model: Any, method: str, k: int, kaiser: bool, power: int) -> 
     """
     check_method(method)
     values = model._coupling.singular_values[:k]
-    if len(values) < k or k < 2:
-        raise DataError(f"the number of modes to rotate is {k}: use 2 to {len(values)}, the number of modes")
-    if not values[-1] > 0:
-        raise DataError(f"mode {k} has no covariance, and so no loadings: rotate fewer modes")
+    check_modes(values, k, "covariance")
     root = np.sqrt(values)
     loadings = np.concatenate([model._maps(i)[:k].T for i in range(2)]) * root
     turn, _ = rotation_of(loadings, method, kaiser=kaiser, power=power)

@@ -107,10 +107,7 @@ def rotated(eof: Any, method: str, k: int, kaiser: bool, power: int) -> RotatedE
     """
     check_method(method)
     variances = eof.model_.explained_variance_[:k]
-    if len(variances) < k or k < 2:
-        raise DataError(f"the number of modes to rotate is {k}: use 2 to {len(variances)}, the number of modes")
-    if not variances[-1] > 0:
-        raise DataError(f"mode {k} has no variance, and so no loadings: rotate fewer modes")
+    check_modes(variances, k, "variance")
     loadings = np.asarray(eof.model_.components_[:k]).T.astype(np.float64) * np.sqrt(variances)
     turn, correlation = rotation_of(loadings, method, kaiser=kaiser, power=power)
     # Places without loadings have none after the rotation.
@@ -129,6 +126,14 @@ def check_method(method: str) -> None:
     """Raise `DataError` if a method of rotation is unknown."""
     if method not in ROTATIONS:
         raise DataError(f"method is {method!r}: use one of {', '.join(ROTATIONS)}")
+
+
+def check_modes(sizes: Array, k: int, what: str) -> None:
+    """Raise `DataError` unless there are ``k`` modes to rotate with ``what``, of these sizes, at least 2."""
+    if len(sizes) < k or k < 2:
+        raise DataError(f"the number of modes to rotate is {k}: use 2 to {len(sizes)}, the number of modes")
+    if not sizes[-1] > 0:
+        raise DataError(f"mode {k} has no {what}, and so no loadings: rotate fewer modes")
 
 
 def rotation_of(loadings: Array, method: str, *, kaiser: bool, power: int) -> tuple[Array, Array]:

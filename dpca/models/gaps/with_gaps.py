@@ -8,7 +8,7 @@ import numpy as np
 from sklearn.utils.validation import check_is_fitted
 
 from dpca.models.base.component_model import ComponentModel
-from dpca.models.base.labelled import samples_for_model
+from dpca.models.base.labelled import Labelled, samples_for_model
 from dpca.representation.gappy import GappyRepresentation, fill_errors, filled_samples, score_errors
 from dpca.representation.linear import LinearRepresentation
 from dpca.storage.arrays.labelled import is_labelled
@@ -67,12 +67,11 @@ class WithGaps(ComponentModel):
             If ``gaps`` is "reject".
         """
         basis = self._require_gaps()
-        function, shape = score_errors, basis.score_shape
-        if not is_labelled(X):
-            return self._each_sample(X, function, basis, shape, basis.score_dtype)
-        labelled, labels = samples_for_model(X, self._labels)
-        errors = self._each_sample(labelled.values, function, basis, shape, basis.score_dtype)
-        return labelled.scores(errors, basis, labels, None)
+
+        def labelled_scores(samples: Labelled, labels: Any, errors: Any) -> Any:
+            return samples.scores(errors, basis, labels, None)
+
+        return self._of_each(X, score_errors, basis.score_shape, basis.score_dtype, labelled_scores)
 
     def fill(self, X: Any) -> Any:
         """Return samples with missing values replaced by their expectation, in the dtype of the samples.
@@ -115,8 +114,16 @@ class WithGaps(ComponentModel):
 
     def _like_samples(self, X: Any, function: Any, dtype_for: Any) -> Any:
         """Apply a function that returns samples to samples, with their labels if they have some."""
-        basis, shape = self._require_gaps(), self.sample_shape_
+
+        def labelled_samples(samples: Labelled, labels: Any, found: Any) -> Any:
+            return samples.samples(found, labels)
+
+        return self._of_each(X, function, self.sample_shape_, dtype_for, labelled_samples)
+
+    def _of_each(self, X: Any, function: Any, shape: tuple[int, ...], dtype_for: Any, label: Any) -> Any:
+        """Apply a function of the basis to each sample; ``label`` adds the labels of samples that have some."""
+        basis = self._require_gaps()
         if not is_labelled(X):
             return self._each_sample(X, function, basis, shape, dtype_for)
-        labelled, labels = samples_for_model(X, self._labels)
-        return labelled.samples(self._each_sample(labelled.values, function, basis, shape, dtype_for), labels)
+        samples, labels = samples_for_model(X, self._labels)
+        return label(samples, labels, self._each_sample(samples.values, function, basis, shape, dtype_for))

@@ -153,7 +153,7 @@ class BlockGram(Rule):
             block = linalg.scratch("attributes", part.shape, dtype)
             np.copyto(block, part)
             if self.center:
-                block -= (np.ones(len(block)) @ block / len(block)).astype(dtype)
+                block -= block.mean(axis=0, dtype=np.float64).astype(dtype)
             for band, values in _bands(gram, self.n_samples):
                 # numpy computes the square on the diagonal by half of the operations.
                 for columns in (slice(band.start), band):

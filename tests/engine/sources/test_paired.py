@@ -1,4 +1,4 @@
-"""Two sources in step yield the attributes of both side by side, for every kind of source and every cut."""
+"""Two sources that are read in step give the attributes of both side by side, for every kind of source and cut."""
 
 from __future__ import annotations
 
