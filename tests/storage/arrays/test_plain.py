@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -69,6 +70,28 @@ def test_boxes_of_large_compressed_chunks(
         patch.setattr(plain, "_LARGE", 1)
         assert plain.read_plain(array, [range(s.start, s.stop) for s in taken], values) == bool(values.size)
     np.testing.assert_array_equal(values, x[taken])
+
+
+@pytest.mark.parametrize("name", CODECS)
+def test_a_thread_that_keeps_its_memory_reads_the_same(
+    name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Chunks of other sizes and types, in turn, into the memory of larger and of smaller ones."""
+    monkeypatch.setattr(plain, "_LARGE", 1)
+    rng, arrays = np.random.default_rng(0), []
+    for i, (shape, dtype) in enumerate([((40, 50), "float64"), ((9, 11), "uint16"), ((40, 70), "float64")]):
+        x = rng.integers(0, 90, shape).astype(dtype)
+        zarr.create_array(tmp_path / f"{i}.zarr", data=x, chunks=shape, compressors=CODECS[name][0])
+        arrays.append((x, open_array(tmp_path / f"{i}.zarr")))
+
+    def part(x: Any, array: Any) -> Any:
+        out = np.empty((4, 6), x.dtype)
+        assert plain.read_plain(array, [range(3, 7), range(2, 8)], out)
+        return out
+
+    with ThreadPoolExecutor(1, initializer=plain.keep_buffers) as one:
+        for x, array in (*arrays, *arrays):
+            np.testing.assert_array_equal(one.submit(part, x, array).result(), x[3:7, 2:8])
 
 
 @pytest.mark.parametrize("name", CODECS)
