@@ -1,13 +1,10 @@
-"""Signal handling during the first seconds of a program, while it imports its libraries. This module imports none."""
+"""How processes end during their first seconds, while they import their libraries. This module imports none."""
 
 from __future__ import annotations
 
-import os
 import signal
-import threading
-import time
 
-_INTERVAL = 0.5
+from dpca.engine.clusters.parent import end_with_parent
 
 
 def start(name: str) -> None:
@@ -25,14 +22,4 @@ def start(name: str) -> None:
     if name == "__main__" and signal.getsignal(signal.SIGINT) is signal.default_int_handler:
         signal.signal(signal.SIGINT, signal.SIG_DFL)
     elif name == "__mp_main__":
-        parent = os.getppid()
-        # A program that was killed while this process started has been replaced by one of another process group.
-        if os.getpgid(parent) != os.getpgrp():
-            os._exit(1)
-        threading.Thread(target=_end_with, args=(parent,), name="end-with-parent", daemon=True).start()
-
-
-def _end_with(parent: int) -> None:
-    while os.getppid() == parent:
-        time.sleep(_INTERVAL)
-    os._exit(1)
+        end_with_parent()

@@ -1,12 +1,16 @@
-"""Worker processes end with their program, also while they still import its libraries."""
+"""Processes end with the program that started them, also while they still import libraries."""
 
 from __future__ import annotations
 
+import os
 import subprocess
 import sys
+import time
 from pathlib import Path
 
 import pytest
+
+from dpca.engine.clusters.forking import CAN_FORK
 
 PROGRAM = """
 import sys, time
@@ -43,8 +47,50 @@ def test_no_process_that_imports_outlives_its_program(when: str, tmp_path: Path)
         assert program.stdout is not None
         while not (tmp_path / ("started" if when == "after" else "spawned")).exists():
             assert program.poll() is None
+            time.sleep(0.01)
         program.kill()
         program.wait()
         (tmp_path / "killed").touch()
         # Ends when nobody holds the standard output any more.
+        assert program.stdout.read() == ""
+
+
+FORKING = """
+import sys
+from pathlib import Path
+
+here = Path(__file__).parent
+if __name__ == "__main__":
+    from dpca.engine.clusters.forking import start_forking
+
+    start_forking("slow_module")
+    (here / "spawned").touch()
+    sys.stdin.read()
+"""
+SLOW_MODULE = """
+import time
+from pathlib import Path
+
+(Path(__file__).parent / "started").touch()
+time.sleep(20)
+print("outlived", flush=True)
+"""
+
+
+@pytest.mark.skipif(not CAN_FORK, reason="workers are forked on Linux only")
+@pytest.mark.parametrize("when", ["spawned", "started"])
+def test_the_process_that_forks_workers_ends_with_its_program(when: str, tmp_path: Path) -> None:
+    """It imports modules for seconds, before it waits for its program."""
+    (tmp_path / "program.py").write_text(FORKING)
+    (tmp_path / "slow_module.py").write_text(SLOW_MODULE)
+    command, pipe = [sys.executable, str(tmp_path / "program.py")], subprocess.PIPE
+    # Before Python 3.13, that process does not get this program's path of modules.
+    path = {**os.environ, "PYTHONPATH": str(tmp_path)}
+    with subprocess.Popen(command, stdin=pipe, stdout=pipe, text=True, start_new_session=True, env=path) as program:
+        assert program.stdout is not None
+        while not (tmp_path / when).exists():
+            assert program.poll() is None
+            time.sleep(0.01)
+        program.kill()
+        program.wait()
         assert program.stdout.read() == ""

@@ -14,7 +14,7 @@ def traced_peak(prepare: Callable[[], T], call: Callable[[T], R], enough: int) -
     """Return the most bytes that ``call`` holds at a time beyond what ``prepare`` made for it, and what it returns.
 
     All threads are counted: those of the session's cluster, whose scheduler and client are in this process, have
-    allocated 300 kB meanwhile. So a peak above ``enough`` is measured again, up to twice, and the least one counts.
+    allocated 300 kB meanwhile. So a peak above ``enough`` is measured again, up to nine times, and the least counts.
     """
     peaks: list[int] = []
     while True:
@@ -23,5 +23,5 @@ def traced_peak(prepare: Callable[[], T], call: Callable[[T], R], enough: int) -
         found = call(given)
         peaks.append(tracemalloc.get_traced_memory()[1])
         tracemalloc.stop()
-        if len(peaks) == 3 or peaks[-1] <= enough:
+        if len(peaks) == 10 or peaks[-1] <= enough:
             return min(peaks), found

@@ -12,6 +12,9 @@ from multiprocessing import forkserver, resource_tracker
 
 #: On Linux, workers are forked from one process that has imported their libraries. Elsewhere forking is not safe.
 CAN_FORK = sys.platform == "linux"
+_FIRST = "dpca.engine.clusters.preloading"
+#: The last module that this process imports.
+LAST = "dpca.engine.clusters.worker_setup"
 #: Without these, glibc frees large blocks immediately, and each new block costs a page fault for every 4 KiB. If it
 #: keeps them, a store is read a third faster. The number of arenas is limited, because each keeps its freed memory.
 KEEP_FREED_MEMORY = {
@@ -26,7 +29,7 @@ KEEP_FREED_MEMORY = {
 
 def share_modules(names: Iterable[str]) -> None:
     """Preload modules in the process from which workers are forked. No effect if it is already running."""
-    multiprocessing.set_forkserver_preload(["distributed", *sorted(names), "dpca.engine.clusters.worker_setup"])
+    multiprocessing.set_forkserver_preload([_FIRST, "distributed", *sorted(names), LAST])
 
 
 def start_forking(*names: str) -> None:
