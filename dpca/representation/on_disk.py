@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import json
 import math
 from collections.abc import Iterator
 from dataclasses import dataclass, field, replace
@@ -14,7 +15,9 @@ import numpy as np
 import zarr
 
 from dpca.kernels.algebra.types import Array, Region
-from dpca.storage.arrays.reading import array_identity, open_again, path_of, read_into
+from dpca.storage.arrays.reading import array_identity, open_again, open_array, path_of, read_into
+from dpca.storage.integrity.checksums import ends_in_checksums, stored_checksums
+from dpca.storage.remote.objects import place_of
 
 # Bytes of a chunk of a flat view.
 _FLAT_BYTES = 2**26
@@ -86,6 +89,23 @@ class ArrayOnDisk:
     def first(self, count: int) -> Self:
         """Return the array of the first entries along the first axis."""
         return replace(self, shape=(count, *self.shape[1:]))
+
+    def checksums(self) -> str | None:
+        """Return the checksums of all chunks as text, or None if there are none, or this is a part of the stored array.
+
+        Of the chunks, only the checksums are read. Equal texts mean equal values, in the same layout.
+
+        Raises
+        ------
+        StoreError
+            If a shard is missing or torn.
+        """
+        if not isinstance(self.array, str):
+            return None
+        array = open_array(self.array)
+        if tuple(array.shape) != self.shape or not ends_in_checksums(array):
+            return None
+        return json.dumps([array.chunks, stored_checksums(place_of(self.array))], sort_keys=True)
 
     def boxes(self) -> Iterator[tuple[slice, ...]]:
         """Yield the boxes that cover the array."""

@@ -27,17 +27,21 @@ def center_of_range(dtype: DTypeLike) -> int:
     return _CENTERS[np.dtype(dtype).name]
 
 
-def kernel(multiplications: int = _PAYS_FROM) -> ModuleType | None:
-    """Return `dpca.kernels.integer_products`, or None where the processor lacks the instructions.
+def compiled_pays(multiplications: int) -> bool:
+    """Return whether compiled loops pay: they take long to load, and floats do the first products of a process sooner.
 
-    Before the kernel is loaded, it is also None for the first multiplications of a process: floats take less time for
-    those, and the results are bit-identical.
+    Only loops with bit-identical results are chosen by this.
     """
     global _multiplied
     if "numba" not in sys.modules:
         _multiplied += multiplications
-        if _multiplied < _PAYS_FROM:
-            return None
+    return "numba" in sys.modules or _multiplied >= _PAYS_FROM
+
+
+def kernel(multiplications: int = _PAYS_FROM) -> ModuleType | None:
+    """Return `dpca.kernels.integer_products`, or None if it does not pay or the processor lacks the instructions."""
+    if not compiled_pays(multiplications):
+        return None
     from dpca.kernels import integer_products
 
     return integer_products if integer_products.INSTRUCTION else None

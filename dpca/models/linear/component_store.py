@@ -29,7 +29,7 @@ from dpca.storage.run import Run
 # Temporary folders, and the file in each that its process locks.
 _PREFIX, _LOCK = "components-", "lock"
 #: Components of more bytes are never whole in memory.
-MOST_BYTES = 2**30
+MOST_BYTES = 2**28
 # Bytes of the components of one shard.
 _SHARD_BYTES = 2**24
 # Blocks are cut into pieces by prime factors of their lengths up to this one.

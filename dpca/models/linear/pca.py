@@ -71,7 +71,7 @@ class PCA(PCAParameters, WithGaps, LinearModel):
     least_components_, least_variance_ : arrays (n_least, n_features) and (n_least,), float64
         In ascending order; only with ``n_least``. Exact up to the rounding error of the largest variance.
     components_, mean_
-        Dask arrays if the solver is "dual" and the components have more than 1 GiB, or do not fit into memory. They
+        Dask arrays if the solver is "dual" and the components have more than 256 MiB, or do not fit into memory. They
         read a Zarr store in a temporary folder, in the folder of the checkpoints, or at the path of a stored model.
     solver_, solver_reason_ : str
         The solver, and the reason for its choice.

@@ -82,9 +82,10 @@ class DualComponents(Rule):
             raise ValueError(f"got {n} samples, but weights for {self.weights.shape[1]}: give all samples")
         mean = np.zeros_like(total)
         if self.center:
-            mean = state.arrays["shift"] + total / n
+            total /= n
+            mean = state.arrays["shift"] + total
             for row, weight in zip(image, self.weights.sum(axis=1), strict=True):
-                row -= weight * (total / n)
+                row -= weight * total
         return {"mean": mean, "image": image.astype(self.dtype, copy=False), "inner": image @ image.T}
 
     def for_samples(self, n_samples: int) -> DualComponents:
@@ -128,21 +129,30 @@ class BlockComponents(AllSamples):
     def _of_rows(self, rows: Array) -> dict[str, Array]:
         weights, d = self.rule.weights, rows.shape[1]
         k = len(weights)
-        image, mean, inner = np.empty((k, d), self.rule.dtype), np.empty(d), np.zeros((k, k))
-        fused = self.rule.center and is_exact(self.n_samples, rows.dtype)
+        image, mean, inner = np.empty((k, d), self.rule.dtype), np.zeros(d), np.zeros((k, k))
+        exact, dtype = is_exact(self.n_samples, rows.dtype), product_dtype(self.n_samples, rows.dtype)
+        sums, factors = weights.sum(axis=1), weights.astype(dtype)
         for columns in blocks(d, self._columns):
-            if fused:
+            part = rows[:, columns]
+            if exact and not self.rule.center:
+                found = self.rule.finish(self.rule.update(self.rule.init(part.shape[1], part.dtype), part))
+                image[:, columns] = found["image"]
+                inner += found["inner"]
+                continue
+            values = linalg.scratch("image", (k, part.shape[1]), np.float64 if exact else dtype)
+            if exact:
                 from dpca.kernels.sweeps import weigh_samples
 
-                values = linalg.scratch("image", (k, columns.stop - columns.start), np.float64)
-                weigh_samples(rows, columns.start, weights, weights.sum(axis=1), values, mean[columns])
-                image[:, columns] = values
-                inner += row_products(values)
-                continue
-            part = np.ascontiguousarray(rows[:, columns])
-            found = self.rule.finish(self.rule.update(self.rule.init(part.shape[1], part.dtype), part))
-            image[:, columns], mean[columns] = found["image"], found["mean"]
-            inner += found["inner"]
+                weigh_samples(rows, columns.start, weights, sums, values, mean[columns])
+            else:
+                x = linalg.scratch("dual", part.shape, dtype)
+                np.copyto(x, part)
+                if self.rule.center:
+                    mean[columns] = x.mean(axis=0, dtype=np.float64)
+                    x -= mean[columns].astype(dtype)
+                np.matmul(factors, x, out=values)
+            image[:, columns] = values
+            inner += row_products(values)
         return {"mean": mean, "image": image, "inner": inner}
 
     @property

@@ -28,6 +28,8 @@ _LOW_BITS = 32
 _FEW_ROWS = 8
 # Samples of bytes from which on dot-product instructions take less time than floats (measured).
 _PACKED_SAMPLES = 16
+# Samples of bytes up to which products of each pair take less time than floats (measured).
+_PAIRED_SAMPLES, _CONVERSION = 32, 64
 # Products of at most this number of samples take less time than reading them, so that they are always float64.
 _PRECISE_SAMPLES = 128
 
@@ -70,7 +72,10 @@ class AllSamples(Rule):
         first = state.counts["n_samples"]
         if first + len(batch) > self.n_samples:
             raise _miscounted(first + len(batch), self.n_samples)
-        state.arrays["rows"][first : first + len(batch)] = batch
+        if len(batch) == self.n_samples:
+            state.arrays["rows"] = batch  # all at once are not copied
+        else:
+            state.arrays["rows"][first : first + len(batch)] = batch
         state.counts["n_samples"] += len(batch)
 
     def _finish(self, state: State) -> dict[str, Array]:
@@ -125,6 +130,11 @@ class BlockGram(Rule):
         n, length = self.n_samples, max(self.n_samples, self.n_rows)
         while len(batch):
             first = state.counts["n_samples"] % length
+            if not first and len(batch) >= length:  # a whole block is not copied
+                state.counts["n_samples"] += length
+                self._add(state, batch[:n])
+                batch = batch[length:]
+                continue
             if not first:
                 # Only while a block is incomplete: states that wait to be merged do not hold it.
                 state.arrays["rows"] = np.empty((n, batch.shape[1]), batch.dtype)
@@ -274,6 +284,12 @@ def _exact_gram(samples: Array) -> Array:
         # Products of bytes, from those of bytes minus the center of their range.
         gram += gram.T + products + np.tril(products, -1).T - center**2 * d
         return gram.ravel()
+    # A conversion to float64 takes as long as so many multiplications.
+    if is_narrow and n <= _PAIRED_SAMPLES and integers.compiled_pays(samples.size * _CONVERSION):
+        from dpca.kernels.sweeps import add_pairs
+
+        add_pairs(samples, gram)
+        return (gram + np.tril(gram, -1).T).ravel()
     for columns in blocks(samples.shape[1], _LONG_BLOCK):
         # Products of 16 bits, summed over 8,192 attributes, take 45 of the 53 bits of float64.
         gram += row_products(samples[:, columns].astype(np.float64)).astype(np.int64)

@@ -103,6 +103,14 @@ def test_blocks_are_cut_at_borders_of_chunks(x: np.ndarray, tmp_path: Path) -> N
     assert sum(source.decoded_bytes(grid.region(i)) for i in range(grid.n_parts)) == whole
 
 
+def test_blocks_are_small_where_that_decodes_nothing_twice() -> None:
+    for chunk, most in ((50, 32 * 2**20), (2000, 8 * 2000 * 8000)):
+        source = Outline("x", (8, 4000, 8000), np.dtype("u1"), (1, chunk, 8000))
+        grid = gram_blocks(Passes(source, Run(memory=2 * 10**9)), center=True, n_components=3)
+        assert 8 * chunk * 8000 <= 8 * grid.max_features <= most
+        assert grid.cell_shape[0] % chunk == 0
+
+
 def test_components_that_this_process_cannot_hold_are_on_disk(x: np.ndarray, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(dual_solver, "usable_bytes", lambda: 9_000_000)
     assert isinstance(PCA(9).fit(x).components_, da.Array)

@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 import pytest
 
+from dpca.kernels.algebra import integers
 from dpca.rules.dual import components as dual
 from dpca.rules.dual.components import DualComponents
 from dpca.rules.dual.gram import BlockGram, centered_gram, float_gram, is_exact, product_dtype, whole_gram
@@ -85,6 +86,21 @@ def test_products_of_bytes_are_exact_for_any_number_of_samples(
     np.testing.assert_allclose(found[0], np.tril(products).astype(float), rtol=1e-12, atol=1e-7)
     # With and without the kernel.
     np.testing.assert_array_equal(found[0], known.setdefault((dtype, center), found[0]))
+
+
+@pytest.mark.parametrize("dtype", [np.uint8, np.int8, bool])
+def test_products_of_pairs_of_bytes_are_exact(dtype: type, monkeypatch: pytest.MonkeyPatch) -> None:
+    rng, limits = np.random.default_rng(0), (0, 1) if dtype is bool else (np.iinfo(dtype).min, np.iinfo(dtype).max)
+    for n, d in ((1, 1), (2, 8192), (3, 8193), (8, 20_000), (31, 777), (32, 9000)):
+        x = rng.choice(limits, (n, d)).astype(dtype)
+        x[:, : d // 2] = limits[0] or limits[1]  # the largest sums
+        found = []
+        for pays in (True, False):
+            monkeypatch.setattr(integers, "compiled_pays", lambda _, pays=pays: pays)
+            rule = BlockGram(n, center=False)
+            found.append(whole_gram(rule.finish(rule.update(rule.init(d, dtype), x))))
+        np.testing.assert_array_equal(found[0].astype(np.int64), x.astype(np.int64) @ x.T.astype(np.int64))
+        np.testing.assert_array_equal(found[1], found[0])
 
 
 @pytest.mark.parametrize("dtype", [np.float32, np.float64])
