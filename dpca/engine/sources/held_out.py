@@ -1,4 +1,4 @@
-"""Validation samples that are held out of a fit, and the stack without them."""
+"""Validation samples that are held out of a fit, and the stack without them, or with repeated samples."""
 
 from __future__ import annotations
 
@@ -124,3 +124,49 @@ class RemainingSource(DerivedSource):
             return np.delete(np.arange(bounds[number + 1] - bounds[number]), gone)
 
         return windowed_reader(self.source, windows, lengths.tolist(), remaining)
+
+
+def repeated(source: Source, counts: Array) -> Source:
+    """Return a source with each sample ``counts`` (n_samples,) times in succession; 0 leaves it out.
+
+    A Dask array stays lazy: its own tasks repeat the samples.
+    """
+    if (x := source.as_dask()) is None:
+        return RepeatedSource(source, counts)
+    return DaskSource(x[np.repeat(np.arange(len(x)), counts)], source.name, source.axes)
+
+
+class RepeatedSource(DerivedSource):
+    """Another source with each sample several times in succession, or not at all; see `repeated`.
+
+    Chunks are decoded once, and chunks without samples are not read. A reader holds a window of whole chunks, at least
+    one and at most about 32 MiB, and the number of each sample that it returns from there.
+
+    Parameters
+    ----------
+    source : Source
+    counts : array (n_samples,), int64, with a positive sum
+    """
+
+    def __init__(self, source: Source, counts: Array) -> None:
+        n, chunk = source.shape[0], source.chunks[0]
+        self._together = max(1, WINDOW_BYTES // (chunk * math.prod(source.shape[1:]) * source.dtype.itemsize))
+        super().__init__(source, window_rows=min(self._together * chunk, n))
+        self.counts, self.shape = counts, (int(counts.sum()), *source.shape[1:])
+
+    def held(self) -> tuple[Array, ...]:
+        """Return the arrays that grow with the samples: the counts are one, too."""
+        return (*super().held(), self.counts)
+
+    def reader(self) -> BatchReader:
+        """Open the source in the calling process."""
+        edges = edges_of(self.source)
+        of_chunk = np.add.reduceat(self.counts, edges[:-1])
+        used = np.flatnonzero(of_chunk)
+        windows = [used[i : i + self._together] for i in range(0, len(used), self._together)]
+
+        def order(number: int) -> Array:
+            counts = [self.counts[edges[chunk] : edges[chunk + 1]] for chunk in windows[number]]
+            return np.repeat(np.arange(sum(map(len, counts))), np.concatenate(counts))
+
+        return windowed_reader(self.source, windows, [int(of_chunk[window].sum()) for window in windows], order)

@@ -19,7 +19,7 @@ from dpca.models.base.each_sample import EachSample
 from dpca.models.base.labelled import Labels, labelled_samples, labelled_scores, samples_for_model, samples_to_fit
 from dpca.models.base.parameters import also_called, check_parameters, given_parameters
 from dpca.models.base.passes import run_of_fit
-from dpca.models.base.samples import allows_gaps, dense_samples, masked_as_nan
+from dpca.models.base.samples import allows_gaps, dense_samples, masked_as_nan, repetitions, weighted_source
 from dpca.models.base.storable import Storable
 from dpca.models.streaming.streaming_methods import describe_option
 from dpca.parameters.cells import CHOICES
@@ -104,6 +104,7 @@ class Estimator(ABC, EachSample, Storable, TransformerMixin, BaseEstimator):  # 
         X: Any,
         y: Any = None,
         *,
+        sample_weight: Any = None,
         sample_dim: str | Sequence[str] | None = None,
         key: str | None = None,
         run: Run = Run(),
@@ -120,6 +121,10 @@ class Estimator(ABC, EachSample, Storable, TransformerMixin, BaseEstimator):  # 
             stack store, a Zarr array, or a file with random access (``.npy``, netCDF, ...); or a source of the engine,
             such as `dpca.engine.sources.held_out.RemainingSource`.
         y : ignored
+        sample_weight : array_like (n_samples,), optional
+            Whole numbers: how often each sample counts. The model is that of a stack with each sample repeated in
+            succession, and ``n_samples_seen_`` is the sum of the weights. 0 leaves a sample out. A chunk without
+            samples is not read. The time of the fit grows with the sum of the weights.
         sample_dim : str or sequence of str, optional
             For a ``DataArray``: the sample dim, or several dims that together number the samples; default the first.
             ``dim`` is the same, as in xeofs.
@@ -160,13 +165,17 @@ class Estimator(ABC, EachSample, Storable, TransformerMixin, BaseEstimator):  # 
         callbacks = FitCallbacks.requested(self, callback, max_seconds, max_samples)
         if callbacks is not None:
             callbacks.beside = {"_labels": labels, "_key": key}
+        X = X if sample_weight is None else weighted_source(self, X, sample_weight)
         with may_end_early(self, callbacks):
             self._fit(X, run_of_fit(run, self.memory_budget), callbacks)
             self._labels, self._key = labels, key
         return self
 
-    def _batch(self, X: Any, sample_dim: str | Sequence[str] | None) -> Array:
-        """Return the samples of a ``partial_fit`` call in memory, after checks. The first batch sets the labels."""
+    def _batch(self, X: Any, sample_dim: str | Sequence[str] | None, sample_weight: Any) -> Array:
+        """Return the samples of a ``partial_fit`` call in memory, after checks. The first batch sets the labels.
+
+        Each sample is there as often as its weight says.
+        """
         if allows_gaps(self):
             raise DataError("gaps is 'iterate', which requires several passes: use fit instead of partial_fit")
         fresh = self._states is None
@@ -179,7 +188,8 @@ class Estimator(ABC, EachSample, Storable, TransformerMixin, BaseEstimator):  # 
             X, labels = samples_to_fit(X, sample_dim)
         if fresh:
             self._labels = labels
-        return dense_samples(self, X, reset=fresh)
+        rows = dense_samples(self, X, reset=fresh)
+        return rows if sample_weight is None else rows.repeat(repetitions(sample_weight, len(rows)), axis=0)
 
     def _seed(self) -> int:
         """Return the seed of this fit, from ``random_state``."""

@@ -13,11 +13,15 @@ from sklearn.utils import check_array
 from sklearn.utils.validation import validate_data
 
 from dpca.engine.sources.finite import check_finite
+from dpca.engine.sources.held_out import repeated
 from dpca.engine.sources.source import Source, as_dense, as_source, batches, check_numeric, opened
 from dpca.kernels.algebra.dtypes import working_dtype
 from dpca.kernels.algebra.types import Array
 from dpca.representation.lazy import is_lazy
 from dpca.storage.errors import DataError
+
+# Weights above this are hardly counts of samples, and the time of a fit grows with them.
+_MOST_REPETITIONS = 2**20
 
 
 def fitted_source(model: Any, X: Any) -> tuple[Any, Source]:
@@ -63,6 +67,53 @@ def varied_source(model: Any, X: Any) -> Source:
     if source.shape[0] < 2:
         raise DataError(f"the stack has {source.shape[0]} sample: a fit requires at least 2 samples")
     return source
+
+
+def weighted_source(model: Any, X: Any, sample_weight: Any) -> Source:
+    """Return the source of a fit as `fitted_source` does, with each sample as often as its weight says.
+
+    Raises
+    ------
+    DataError
+        If the weights are invalid, see `repetitions`.
+    """
+    _, source = fitted_source(model, X)
+    counts = repetitions(sample_weight, source.shape[0])
+    if (counts == 1).all():
+        return source
+    weighted = repeated(source, counts)
+    # Atoms have their masses here.
+    weighted.coordinates = source.coordinates and source.coordinates.of_one_sample()
+    return weighted
+
+
+def repetitions(sample_weight: Any, n_samples: int) -> Array:
+    """Return how often each sample counts, int64, from the weights of the samples.
+
+    Raises
+    ------
+    DataError
+        If the weights are not whole numbers of at least 0, one for each sample, or all are 0.
+    """
+    try:
+        weights = np.asarray(sample_weight)
+    except ValueError:  # lists of several lengths
+        weights = np.asarray(None)
+    if weights.shape != (n_samples,) or weights.dtype.kind not in "buif":
+        raise DataError(
+            f"sample_weight has shape {weights.shape} and dtype {weights.dtype}: give one real number for each of the "
+            f"{n_samples} samples"
+        )
+    wrong = ~((weights >= 0) & (weights == np.rint(weights)) & (weights <= _MOST_REPETITIONS))
+    if wrong.any():
+        i = int(wrong.argmax())
+        raise DataError(
+            f"sample_weight[{i}] is {weights[i]}, but a weight says how often a sample counts: give whole numbers from "
+            f"0 to {_MOST_REPETITIONS:,}"
+        )
+    if not weights.any():
+        raise DataError(f"all {n_samples} weights in sample_weight are zero: give a positive weight to some samples")
+    return weights.astype(np.int64)
 
 
 def first_magnitude(source: Source, n: int) -> float:

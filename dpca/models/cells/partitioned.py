@@ -171,15 +171,17 @@ class PartitionedPCA(PartitionParameters, ComponentModel):
         return [rule.init(folded.n_features(i), folded.split_dtype(dtype)) for i in range(folded.n_parts)]
 
     @RequiresState
-    def partial_fit(self, X: Any, y: Any = None, *, sample_dim: str | Sequence[str] | None = None) -> Self:
+    def partial_fit(
+        self, X: Any, y: Any = None, *, sample_weight: Any = None, sample_dim: str | Sequence[str] | None = None
+    ) -> Self:
         """Update the model with further samples in memory.
 
         Parameters
         ----------
         X : array (n_samples, *sample_shape)
             The first call fixes the sample shape, the dtype and the partition. A rejected batch changes nothing.
-        sample_dim : str or sequence of str, optional
-            Of the first ``DataArray``, see `fit`.
+        sample_weight, sample_dim
+            As in `fit`. The dims are those of the first ``DataArray``.
 
         Notes
         -----
@@ -193,7 +195,7 @@ class PartitionedPCA(PartitionParameters, ComponentModel):
         """
         if self._states is None:
             check_parameters(self)
-        X = np.ascontiguousarray(self._batch(X, sample_dim))
+        X = np.ascontiguousarray(self._batch(X, sample_dim, sample_weight))
         choice = RankChoice.of(self.get_params())
         if choice.validation_fraction is not None or choice.name == "target_ssim":
             raise DataError(
@@ -208,9 +210,7 @@ class PartitionedPCA(PartitionParameters, ComponentModel):
                 ),
                 X.dtype,
             )
-            before = self._empty_states()
-        else:
-            before = self._states
+        before = self._empty_states() if self._states is None else self._states
         partition, folded, rule, dtype = self._fixed
         if (X.shape[1:], X.dtype) != (partition.sample_shape, dtype):
             raise DataError(

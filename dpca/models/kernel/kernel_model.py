@@ -89,7 +89,9 @@ class KernelModel(ClassNamePrefixFeaturesOutMixin, Estimator):  # type: ignore[m
     # -- incremental fits
 
     @RequiresState
-    def partial_fit(self, X: Any, y: Any = None, *, sample_dim: str | Sequence[str] | None = None) -> Self:
+    def partial_fit(
+        self, X: Any, y: Any = None, *, sample_weight: Any = None, sample_dim: str | Sequence[str] | None = None
+    ) -> Self:
         """Update the model with further samples in memory. Requires method "nystrom".
 
         Parameters
@@ -97,8 +99,8 @@ class KernelModel(ClassNamePrefixFeaturesOutMixin, Estimator):  # type: ignore[m
         X : array (n_samples, *sample_shape)
             Unless landmarks are given, they are chosen from the first batch, which must have at least as many samples.
             Costs as much as the pass of `fit`. Components are computed on access.
-        sample_dim : str or sequence of str, optional
-            Of the first ``DataArray``, see `fit`.
+        sample_weight, sample_dim
+            As in `fit`. The dims are those of the first ``DataArray``.
 
         Raises
         ------
@@ -112,7 +114,7 @@ class KernelModel(ClassNamePrefixFeaturesOutMixin, Estimator):  # type: ignore[m
                 raise DataError(
                     f"method is {self.method!r}, and partial_fit requires method='nystrom': use that, or fit()"
                 )
-        x = self._batch(X, sample_dim)
+        x = self._batch(X, sample_dim, sample_weight)
         rows = np.ascontiguousarray(x.reshape(len(x), -1))
         if fresh:
             n = len(x) if isinstance(self.landmarks, str) else None

@@ -109,8 +109,9 @@ class TrajectoryPCA(TrajectoryParameters, StreamingPCA):
                 break
         return SuperposedSource(source, self._superposition)
 
-    def _batch(self, X: Any, sample_dim: str | Sequence[str] | None) -> Array:
-        fresh, masses, frames = self._states is None, _masses(X), super()._batch(X, sample_dim)
+    def _batch(self, X: Any, sample_dim: str | Sequence[str] | None, sample_weight: Any) -> Array:
+        fresh, masses = self._states is None, _masses(X)
+        frames = super()._batch(X, sample_dim, sample_weight)
         if fresh:
             if self._is_mean:
                 raise DataError(

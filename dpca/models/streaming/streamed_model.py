@@ -79,15 +79,17 @@ class StreamedModel(LinearModel):
         """
 
     @RequiresState
-    def partial_fit(self, X: Any, y: Any = None, *, sample_dim: str | Sequence[str] | None = None) -> Self:
+    def partial_fit(
+        self, X: Any, y: Any = None, *, sample_weight: Any = None, sample_dim: str | Sequence[str] | None = None
+    ) -> Self:
         """Update the model with further samples in memory.
 
         Parameters
         ----------
         X : array (n_samples, *sample_shape)
             The first call fixes the sample shape and dtype. A rejected batch changes nothing.
-        sample_dim : str or sequence of str, optional
-            Of the first ``DataArray``, see `fit`.
+        sample_weight, sample_dim
+            As in `fit`. The dims are those of the first ``DataArray``.
 
         Raises
         ------
@@ -102,7 +104,7 @@ class StreamedModel(LinearModel):
         fresh = self._states is None
         if fresh:
             check_parameters(self)
-        X = self._batch(X, sample_dim)
+        X = self._batch(X, sample_dim, sample_weight)
         rows = np.ascontiguousarray(X.reshape(len(X), -1))
         if fresh:
             method = self._method(rows.shape[1])

@@ -1,0 +1,216 @@
+"""Weights of samples: a weight of 2 is a sample twice, and 0 leaves it out."""
+
+from __future__ import annotations
+
+import inspect
+from typing import Any
+
+import dask.array as da
+import numpy as np
+import pytest
+import sklearn
+import xarray
+import zarr
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from sklearn.base import clone
+from sklearn.pipeline import make_pipeline
+from sklearn.preprocessing import FunctionTransformer
+
+from dpca import PCA, BandPCA, CellPCA, KernelPCA, PatchPCA, StreamingPCA, TrajectoryPCA
+from dpca.models.base.estimator import Estimator
+from dpca.models.base.store import ESTIMATORS, load_any
+from dpca.storage import DataError
+from dpca.storage.run import Run
+from dpca.storage.transaction.checkpoints import Checkpoints
+
+pytestmark = pytest.mark.filterwarnings("ignore::UserWarning")
+
+MODELS: dict[str, Any] = {
+    "covariance": PCA(3, n_least=2),
+    "dual": PCA(3, solver="dual"),
+    "randomized": PCA(3, solver="randomized", tol=0.9, random_state=0),
+    "cells": CellPCA(3, cell_shape=4),
+    "lapped cells": CellPCA(3, cell_shape=4, overlap=2),
+    "shared cells": CellPCA(3, cell_shape=4, shared=True),
+    "cells that meet a target": CellPCA(cell_shape=4, target_psnr=20),
+    "validated cells": CellPCA(cell_shape=4, target_psnr=20, validation_fraction=0.3, random_state=0),
+    "bands": BandPCA(3, band_size=20, mapping="random", random_state=0),
+    "incremental SVD": StreamingPCA(3, method="incremental-svd", random_state=0),
+    "shuffled": StreamingPCA(3, method="oja", shuffle=True, random_state=0),
+    "passes": StreamingPCA(3, method="incremental-svd", n_passes=2, random_state=0),
+    "kernels": KernelPCA(3, random_state=0),
+    "patches": PatchPCA(3, patch_shape=3),
+    "frames": TrajectoryPCA(3, random_state=0),
+}
+STREAMS = ("cells", "shared cells", "bands", "incremental SVD", "kernels")
+every_model = pytest.mark.parametrize("model", MODELS.values(), ids=list(MODELS))
+every_stream = pytest.mark.parametrize("model", [MODELS[name] for name in STREAMS], ids=STREAMS)
+
+
+def weighted_samples(model: Any, n: int = 60) -> tuple[np.ndarray, np.ndarray]:
+    """Samples of bytes for a model, and weights from 0 to 3."""
+    rng = np.random.default_rng(0)
+    shape = (8, 3) if isinstance(model, TrajectoryPCA) else (8, 9)
+    return rng.integers(0, 256, (n, *shape), dtype=np.uint8), rng.integers(0, 4, n)
+
+
+def assert_same_model(a: Any, b: Any) -> None:
+    """Fitted attributes are the same bytes, except those of a run."""
+    names = {name for name in vars(b) if name.endswith("_") and not name.startswith("_")} - {"fit_report_"}
+    assert names
+    for name in names:
+        np.testing.assert_array_equal(getattr(a, name), getattr(b, name), err_msg=name)
+
+
+@every_model
+def test_a_weight_is_how_often_a_sample_counts(model: Any) -> None:
+    x, weights = weighted_samples(model)
+    expected = clone(model).fit(x.repeat(weights, axis=0))
+    found = clone(model).fit(x, sample_weight=weights)
+    assert found.n_samples_seen_ == expected.n_samples_seen_
+    assert_same_model(found, expected)
+    np.testing.assert_array_equal(found.transform(x), expected.transform(x))
+    assert_same_model(clone(model).fit(x, sample_weight=np.ones(len(x))), clone(model).fit(x))
+
+
+@every_model
+def test_weights_of_float_lists_stacks_and_arrays_of_xarray(model: Any, tmp_path: Any) -> None:
+    x, weights = weighted_samples(model)
+    expected = clone(model).fit(x, sample_weight=weights)
+    array = xarray.DataArray(x, dims=("time", "y", "x"))
+    assert_same_model(clone(model).fit(array, sample_weight=[*map(float, weights)]), expected)
+    zarr.create_array(str(tmp_path / "x"), data=x, chunks=(len(x), *x.shape[1:]))
+    found = clone(model).fit(str(tmp_path / "x"), sample_weight=xarray.DataArray(weights, dims="time"))
+    np.testing.assert_allclose(found.transform(x), expected.transform(x), rtol=1e-4, atol=1e-2)
+
+
+@settings(max_examples=25, deadline=None)
+@given(st.data())
+def test_moments_of_bytes_are_exact_for_any_chunks_and_order(data: Any) -> None:
+    n = data.draw(st.integers(2, 40))
+    rng = np.random.default_rng(data.draw(st.integers(0, 99)))
+    dtype = data.draw(st.sampled_from([np.uint8, np.int16]))
+    x, weights = rng.integers(0, 100, (n, 4, 3)).astype(dtype), rng.integers(0, 3, n)
+    weights[rng.integers(n)] += 2
+    model = data.draw(st.sampled_from([PCA(2), CellPCA(2, cell_shape=2), BandPCA(2, band_size=5)]))
+    model = clone(model).set_params(**({"solver": "covariance"} if isinstance(model, PCA) else {"keep_state": True}))
+    order, chunks = rng.permutation(n), data.draw(st.integers(1, n))
+    expected = clone(model).fit(x.repeat(weights, axis=0))
+    store = zarr.create_array({}, data=x[order], chunks=(chunks, 3, 2))
+    for stack in (x[order], da.from_array(x[order], chunks=(chunks, 2, 3)), store):
+        assert_same_model(clone(model).fit(stack, sample_weight=weights[order]), expected)
+
+
+@every_stream
+def test_weights_of_batches(model: Any) -> None:
+    x, weights = weighted_samples(model, 90)
+    weights[0] = 1
+    found, expected = clone(model), clone(model)
+    for rows in (slice(0, 40), slice(40, 90)):
+        found.partial_fit(x[rows], sample_weight=weights[rows])
+        expected.partial_fit(x[rows].repeat(weights[rows], axis=0))
+    assert_same_model(found, expected)
+    np.testing.assert_array_equal(found.transform(x), expected.transform(x))
+
+
+def test_the_covariance_is_that_of_numpy() -> None:
+    x, weights = weighted_samples(None, 200)
+    rows = x.reshape(len(x), -1).astype(float)
+    covariance = np.cov(rows, rowvar=False, fweights=weights)
+    model = PCA(None, solver="covariance").fit(x, sample_weight=weights)
+    np.testing.assert_allclose(model.mean_, np.average(rows, axis=0, weights=weights), rtol=1e-12)
+    np.testing.assert_allclose(model.explained_variance_, np.linalg.eigvalsh(covariance)[::-1], rtol=1e-6)
+    found = (model.components_.T * model.explained_variance_) @ model.components_
+    np.testing.assert_allclose(found, covariance, atol=1e-6 * covariance.max())
+
+
+def test_left_out_chunks_are_not_read(tmp_path: Any) -> None:
+    x, weights = weighted_samples(None)
+    store = zarr.create_array(str(tmp_path / "x"), data=x, chunks=(10, 8, 9))
+    weights[20:40] = 0
+    expected = CellPCA(3, cell_shape=4).fit(str(tmp_path / "x"), sample_weight=weights)
+    (tmp_path / "x" / "c" / "2" / "0" / "0").write_bytes(b"damaged")
+    assert store.nchunks == 6
+    found = CellPCA(3, cell_shape=4).fit(str(tmp_path / "x"), sample_weight=weights)
+    assert_same_model(found, expected)
+
+
+def test_a_value_that_is_not_finite_counts_where_its_sample_does() -> None:
+    x, weights = weighted_samples(None)
+    x, weights[7] = x.astype(np.float32), 2
+    x[7, 0, 0] = np.nan
+    for stack in (x, da.from_array(x, chunks=(9, 8, 9)), zarr.create_array({}, data=x, chunks=(9, 8, 9))):
+        with pytest.raises(DataError, match="7"):
+            PCA(3).fit(stack, sample_weight=weights)
+
+
+def test_weights_of_samples_with_missing_values() -> None:
+    x, weights = weighted_samples(None)
+    x = x.astype(np.float32)
+    x[np.random.default_rng(1).random(x.shape) < 0.1] = np.nan
+    model = PCA(2, gaps="iterate", random_state=0)
+    expected = clone(model).fit(x.repeat(weights, axis=0))
+    for stack in (x, da.from_array(x, chunks=(60, 8, 9))):
+        np.testing.assert_allclose(clone(model).fit(stack, sample_weight=weights).mean_, expected.mean_, rtol=1e-5)
+
+
+def test_checkpoints_of_other_weights_are_not_used_and_a_stored_model_takes_weights(tmp_path: Any) -> None:
+    x, weights = weighted_samples(None)
+    model = CellPCA(3, cell_shape=4, keep_state=True)
+    run = Run(checkpoints=Checkpoints(str(tmp_path / "kept")))
+    runs = [clone(model).fit(x, sample_weight=w, run=run) for w in (weights, weights + 1)]
+    for w, found in zip((weights, weights + 1), runs, strict=True):
+        assert_same_model(found, clone(model).fit(x.repeat(w, axis=0)))
+    runs[0].save(tmp_path / "m")
+    again = load_any(tmp_path / "m").partial_fit(x, sample_weight=weights)
+    assert_same_model(again, clone(model).fit(x.repeat(2 * weights, axis=0)))
+
+
+@pytest.mark.parametrize(
+    ("weights", "word"),
+    [
+        (np.ones(59), "59"),
+        (np.ones((60, 1)), "60"),
+        (["a"] * 60, "real"),
+        (np.full(60, 1j), "complex128"),
+        (np.full(60, -1), "-1"),
+        (np.full(60, np.nan), "nan"),
+        (np.full(60, np.inf), "inf"),
+        (np.full(60, 2.0**60), "whole"),
+        (np.zeros(60), "positive"),
+    ],
+)
+def test_weights_that_are_rejected(weights: Any, word: str) -> None:
+    x, _ = weighted_samples(None)
+    for model in (PCA(3), CellPCA(3, cell_shape=4), StreamingPCA(3)):
+        with pytest.raises(DataError, match=word):
+            clone(model).fit(x, sample_weight=weights)
+    for model in (CellPCA(3, cell_shape=4), StreamingPCA(3)):
+        fitted = clone(model).partial_fit(x)
+        with pytest.raises(DataError, match=word):
+            fitted.partial_fit(x, sample_weight=weights)
+        assert_same_model(fitted, clone(model).partial_fit(x))
+
+
+def test_one_sample_of_weight_1_has_no_variance() -> None:
+    x, _ = weighted_samples(None)
+    with pytest.raises(DataError, match="2"):
+        PCA(1).fit(x, sample_weight=np.arange(len(x)) == 5)
+
+
+def test_scikit_learn_routes_weights() -> None:
+    x, weights = weighted_samples(None)
+    with sklearn.config_context(enable_metadata_routing=True):
+        model = CellPCA(3, cell_shape=4).set_fit_request(sample_weight=True)
+        steps = make_pipeline(FunctionTransformer(), model).fit(x, sample_weight=weights)
+    assert_same_model(steps[-1], CellPCA(3, cell_shape=4).fit(x, sample_weight=weights))
+
+
+def test_every_fit_and_partial_fit_has_weights() -> None:
+    kinds = [kind for kind in ESTIMATORS.values() if issubclass(kind, Estimator) and "fit" not in vars(kind)]
+    assert len(kinds) > 4
+    for kind in kinds:
+        for name in ("fit", "partial_fit"):
+            if hasattr(kind, name):
+                assert "sample_weight" in inspect.signature(getattr(kind, name)).parameters
