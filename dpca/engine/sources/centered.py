@@ -1,9 +1,9 @@
-"""Samples without their mean, for passes over blocks of attributes."""
+"""Samples without their mean, for passes over blocks of attributes, and multiplied by factors, for weights."""
 
 from __future__ import annotations
 
 from copy import copy
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 
@@ -20,10 +20,15 @@ class CenteredSource(ComputedSource):
     ----------
     source : Source
     mean : array (*sample_shape), float64
+    factors : array (n_samples,), optional
+        Each difference is multiplied by the factor of its sample.
     """
 
-    def __init__(self, source: Source, mean: Array) -> None:
+    per_sample: ClassVar[tuple[str, ...]] = ("factors",)
+
+    def __init__(self, source: Source, mean: Array, factors: Array | None = None) -> None:
         super().__init__(source, source.shape, working_dtype(source.dtype))
+        self.factors = factors
         self.mean, self.chunks, self.axes = mean, source.chunks, source.axes
         self.corner = (0,) * mean.ndim
 
@@ -44,7 +49,11 @@ class CenteredSource(ComputedSource):
     def compute(self, values: Array, first: int, samples: tuple[int, int], region: Region, out: Array) -> None:
         """Fill a box of samples."""
         np.copyto(out, values)
-        out -= self._in(region).astype(out.dtype)
+        mean = self._in(region)
+        out -= (near := mean.astype(out.dtype))
+        if (factors := self.entries_of("factors", samples)) is not None:
+            out -= (mean - near).astype(out.dtype)  # otherwise a large mean would leave a constant
+            out *= factors.astype(out.dtype).reshape(-1, *(1,) * (out.ndim - 1))
 
     def _in(self, region: Region) -> Array:
         return self.mean[tuple(slice(a - c, b - c) for (a, b), c in zip(region, self.corner, strict=True))]

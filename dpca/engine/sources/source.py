@@ -61,6 +61,7 @@ class Source(ABC):
     buffered_rows: int = 0  #: further samples in memory of a reader that reorders samples
     n_readers: int = 1  #: number of boxes that are read at once
     synthesis_bytes: int = 0  #: most memory of a process to compute samples of a synthetic stack
+    weights: Array | None = None  #: weight of each sample (n,), float64, for estimators that support them
     with_gaps: bool = False  #: whether NaN means a missing value; otherwise NaN is rejected
     axes: tuple[str, ...] | None = None  #: names of the axes of one sample, to find the axis of channels
     coordinates: Any = None  #: coordinates of a file along all axes: `dpca.storage.arrays.coordinates.Coordinates`

@@ -72,28 +72,34 @@ def varied_source(model: Any, X: Any) -> Source:
 def weighted_source(model: Any, X: Any, sample_weight: Any) -> Source:
     """Return the source of a fit as `fitted_source` does, with each sample as often as its weight says.
 
+    If a model supports any weights and they are not whole, the samples of positive weight have them as ``weights``.
+
     Raises
     ------
     DataError
         If the weights are invalid, see `repetitions`.
     """
     _, source = fitted_source(model, X)
-    counts = repetitions(sample_weight, source.shape[0])
-    if (counts == 1).all():
-        return source
-    weighted = repeated(source, counts)
-    # Atoms have their masses here.
-    weighted.coordinates = source.coordinates and source.coordinates.of_one_sample()
+    weights = given_weights(sample_weight, source.shape[0])
+    fractions = model.any_weights and bool((weights != np.rint(weights)).any())
+    counts = (weights > 0).astype(np.int64) if fractions else repetitions(weights, source.shape[0])
+    weighted = source if (counts == 1).all() else repeated(source, counts)
+    if weighted is not source:
+        # Atoms have their masses here.
+        weighted.coordinates = source.coordinates and source.coordinates.of_one_sample()
+    if fractions:
+        weighted = copy.copy(weighted)
+        weighted.weights = weights[weights > 0].astype(np.float64)
     return weighted
 
 
-def repetitions(sample_weight: Any, n_samples: int) -> Array:
-    """Return how often each sample counts, int64, from the weights of the samples.
+def given_weights(sample_weight: Any, n_samples: int) -> Array:
+    """Return the weights of samples as an array.
 
     Raises
     ------
     DataError
-        If the weights are not whole numbers of at least 0, one for each sample, or all are 0.
+        If they are not numbers of at least 0, one for each sample, or all are 0.
     """
     try:
         weights = np.asarray(sample_weight)
@@ -104,15 +110,29 @@ def repetitions(sample_weight: Any, n_samples: int) -> Array:
             f"sample_weight has shape {weights.shape} and dtype {weights.dtype}: give one real number for each of the "
             f"{n_samples} samples"
         )
-    wrong = ~((weights >= 0) & (weights == np.rint(weights)) & (weights <= _MOST_REPETITIONS))
-    if wrong.any():
+    if (wrong := ~((weights >= 0) & (weights < np.inf))).any():
         i = int(wrong.argmax())
-        raise DataError(
-            f"sample_weight[{i}] is {weights[i]}, but a weight says how often a sample counts: give whole numbers from "
-            f"0 to {_MOST_REPETITIONS:,}"
-        )
+        raise DataError(f"sample_weight[{i}] is {weights[i]}: give finite numbers of at least 0")
     if not weights.any():
         raise DataError(f"all {n_samples} weights in sample_weight are zero: give a positive weight to some samples")
+    return weights
+
+
+def repetitions(sample_weight: Any, n_samples: int) -> Array:
+    """Return how often each sample counts, int64, from the weights of the samples.
+
+    Raises
+    ------
+    DataError
+        If they are invalid, see `given_weights`, or not whole numbers.
+    """
+    weights = given_weights(sample_weight, n_samples)
+    if (wrong := (weights != np.rint(weights)) | (weights > _MOST_REPETITIONS)).any():
+        i = int(wrong.argmax())
+        raise DataError(
+            f"sample_weight[{i}] is {weights[i]}, but a weight here says how often a sample counts: give whole numbers "
+            f"up to {_MOST_REPETITIONS:,}; PCA.fit supports other weights, too"
+        )
     return weights.astype(np.int64)
 
 

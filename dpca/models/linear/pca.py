@@ -37,6 +37,7 @@ from dpca.models.linear.pca_solvers import (
     plan_first_pass,
 )
 from dpca.models.linear.solver_problem import SolverProblem
+from dpca.models.linear.weighted import weighted_mean, weighted_rows
 from dpca.parameters.linear import PCAParameters
 from dpca.partition.whole import Whole
 from dpca.representation.base import Representation
@@ -105,6 +106,7 @@ class PCA(PCAParameters, WithGaps, LinearModel):
     """
 
     store_kind: ClassVar[str] = "pca"
+    any_weights: ClassVar[bool] = True
     array_axes: ClassVar[dict[str, tuple[str, ...]]] = {
         **LinearModel.array_axes,
         "residual_norms": ("component",),
@@ -123,16 +125,24 @@ class PCA(PCAParameters, WithGaps, LinearModel):
     def _fit(self, X: Any, run: Run, callbacks: FitCallbacks | None = None) -> None:
         source = varied_source(self, X)
         if source.with_gaps:
+            if source.weights is not None:
+                raise DataError("gaps is 'iterate', which requires sample_weight of whole numbers: round them")
             if self._fit_with_gaps(Passes(source, run, callbacks=callbacks)):
                 return
             source.with_gaps = False
-        passes = Passes(source, run, callbacks=callbacks)
-        problem, solver, reason = self._chosen(source, passes)
+        passes = Passes(source if source.weights is None else weighted_rows(source), run, callbacks=callbacks)
+        problem, solver, reason = self._chosen(passes.source, passes)
         if solver not in _COMPLETE and run.checkpoints is not None:
             require_seed(self.random_state)
+        known: dict[str, Array] = {}
+        if source.weights is not None:
+            if problem.center:
+                mean = named_errors(weighted_mean, source.name)(source, passes)
+                passes.source, known = weighted_rows(source, mean), {"mean": mean.ravel()}
+            problem = replace(problem, center=False)
 
         def set_fitted(model: Any, found: dict[str, Array], n: int) -> None:
-            found = model._truncated(found)
+            found = model._truncated(found) | known
             check_result(found, solver, (*RESULT, "residual_norms", "least_components", "least_variance"))
             dtype = None if solver == "covariance" else problem.dtype
             check_scale([found], solver, dtype, partial(first_magnitude, source, n))

@@ -125,6 +125,77 @@ def test_the_covariance_is_that_of_numpy() -> None:
     np.testing.assert_allclose(found, covariance, atol=1e-6 * covariance.max())
 
 
+SOLVERS = ("covariance", "dual", "randomized", "orthogonal-iteration")
+
+
+@pytest.mark.parametrize("center", [True, False])
+@pytest.mark.parametrize("solver", SOLVERS)
+@pytest.mark.parametrize("dtype", [np.uint8, np.int16, np.float32, np.float64])
+def test_any_weights_are_those_of_numpys_covariance(dtype: Any, solver: str, center: bool) -> None:
+    """A large mean costs no accuracy."""
+    rng = np.random.default_rng(0)
+    offset = 128 if dtype == np.uint8 else 10_001
+    x = rng.normal(size=(300, 5)) @ rng.normal(size=(5, 72)) * 5 + rng.normal(size=(300, 72)) + offset
+    x, weights = np.rint(x).astype(dtype).reshape(300, 8, 9), rng.random(300) * 3
+    weights[::7] = 0
+    rows, total = x.reshape(300, -1).astype(float), weights.sum()
+    mean = np.average(rows, axis=0, weights=weights) * center
+    covariance = (rows - mean).T @ ((rows - mean) * weights[:, None]) / (total - 1)
+    if center:
+        known = np.cov(rows, rowvar=False, aweights=weights, ddof=0) * total / (total - 1)
+        np.testing.assert_allclose(covariance, known, atol=1e-9)
+    values, vectors = np.linalg.eigh(covariance)
+    chosen: dict[str, Any] = {} if solver in ("covariance", "dual") else {"n_iter": 30, "random_state": 0}
+    k = 3 if center else 1  # about 0, the mean hides the others in rounding errors
+    for stack in (x, da.from_array(x, chunks=(37, 8, 5)), zarr.create_array({}, data=x, chunks=(50, 3, 9))):
+        model = PCA(k, solver=solver, center=center, **chosen).fit(stack, sample_weight=weights)
+        np.testing.assert_allclose(model.mean_.ravel(), mean, atol=1e-6, rtol=1e-9)
+        np.testing.assert_allclose(model.explained_variance_, values[: -k - 1 : -1], rtol=1e-6)
+        np.testing.assert_allclose(model.total_variance_, values.sum(), rtol=1e-6)
+        np.testing.assert_allclose(np.abs((model.components_ @ vectors[:, : -k - 1 : -1]).diagonal()), 1, rtol=1e-6)
+        assert model.n_samples_seen_ == (weights > 0).sum()
+
+
+@settings(max_examples=20, deadline=None)
+@given(st.data())
+def test_whole_weights_and_a_fraction_are_close_for_any_chunks_and_order(data: Any) -> None:
+    n = data.draw(st.integers(4, 40))
+    rng = np.random.default_rng(data.draw(st.integers(0, 99)))
+    x, weights = rng.integers(0, 256, (n, 4, 3), dtype=np.uint8), rng.integers(0, 3, n).astype(float)
+    weights[:3] = 1, 2, 3
+    expected = PCA(None, solver="covariance").fit(x, sample_weight=weights)
+    weights[0] += 1e-9
+    order, chunks = rng.permutation(n), data.draw(st.integers(1, n))
+    stack = data.draw(st.sampled_from([da.from_array, lambda x, chunks: zarr.create_array({}, data=x, chunks=chunks)]))
+    found = PCA(None, solver="covariance").fit(stack(x[order], chunks=(chunks, 2, 3)), sample_weight=weights[order])
+    largest = expected.explained_variance_[0]
+    least = min(len(found.explained_variance_), len(expected.explained_variance_))
+    np.testing.assert_allclose(
+        found.explained_variance_[:least], expected.explained_variance_[:least], atol=1e-6 * largest
+    )
+    np.testing.assert_allclose(found.mean_, expected.mean_, rtol=1e-6)
+
+
+def test_any_weights_resume_and_show_their_progress(tmp_path: Any) -> None:
+    x, weights = weighted_samples(None)
+    seen: list[Any] = []
+    model = PCA(3, solver="covariance", random_state=0)
+    run = Run(checkpoints=Checkpoints(str(tmp_path / "kept")))
+    runs = [clone(model).fit(x, sample_weight=w, run=run) for w in (weights / 2, weights / 4)]
+    for w, found in zip((weights / 2, weights / 4), runs, strict=True):
+        assert_same_model(found, clone(model).fit(x, sample_weight=w, callback=seen.append))
+    assert all(np.array_equal(progress.model.mean_, runs[0].mean_) for progress in seen[: len(seen) // 2])
+    assert runs[0].n_passes_ == 2
+
+
+@pytest.mark.parametrize("model", [StreamingPCA(3), KernelPCA(3), PCA(3, gaps="iterate"), PatchPCA(3)], ids=str)
+def test_weights_that_are_not_whole_are_rejected_where_they_have_no_meaning(model: Any) -> None:
+    x, weights = weighted_samples(None)
+    x = x.astype(np.float32)
+    with pytest.raises(DataError, match="whole"):
+        clone(model).fit(x, sample_weight=weights / 2)
+
+
 def test_left_out_chunks_are_not_read(tmp_path: Any) -> None:
     x, weights = weighted_samples(None)
     store = zarr.create_array(str(tmp_path / "x"), data=x, chunks=(10, 8, 9))
@@ -178,6 +249,7 @@ def test_checkpoints_of_other_weights_are_not_used_and_a_stored_model_takes_weig
         (np.full(60, np.nan), "nan"),
         (np.full(60, np.inf), "inf"),
         (np.full(60, 2.0**60), "whole"),
+        (np.full(60, 0.01), "sum|whole"),
         (np.zeros(60), "positive"),
     ],
 )
