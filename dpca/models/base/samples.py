@@ -131,7 +131,7 @@ def repetitions(sample_weight: Any, n_samples: int) -> Array:
         i = int(wrong.argmax())
         raise DataError(
             f"sample_weight[{i}] is {weights[i]}, but a weight here says how often a sample counts: give whole numbers "
-            f"up to {_MOST_REPETITIONS:,}; PCA.fit supports other weights, too"
+            f"up to {_MOST_REPETITIONS:,}; fit of PCA, CellPCA and BandPCA supports other weights"
         )
     return weights.astype(np.int64)
 

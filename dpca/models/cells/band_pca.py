@@ -66,6 +66,7 @@ class BandPCA(BandParameters, PartitionedPCA):
     """
 
     store_kind: ClassVar[str] = "band-pca"
+    any_weights: ClassVar[bool] = True
     part_name: ClassVar[str] = "band"
     report_title: ClassVar[str] = "Band PCA"
     scores_kind: ClassVar[str] = Bands.scores_kind

@@ -19,7 +19,7 @@ from dpca.models.base.store import StoreContents, StoredModel
 from dpca.models.cells.partition_rule import joined_results
 from dpca.models.cells.partitioned import PartitionedPCA
 from dpca.models.cells.rank_choice import RankChoice
-from dpca.models.gaps.gap_fit import GAP_SOLVER, GapModels, check_gap_results, fit_gaps, rank_with_gaps
+from dpca.models.gaps.gap_fit import GAP_SOLVER, GapModels, check_gap_results, fit_gaps, rank_with_gaps, require_counts
 from dpca.models.gaps.with_gaps import WithGaps
 from dpca.parameters.cells import CHOICES, CellParameters
 from dpca.partition.base import Partition
@@ -92,6 +92,7 @@ class CellPCA(CellParameters, WithGaps, PartitionedPCA):
     # Version 2 has an overlap or shared components. Earlier versions of dpca would ignore both, so they must reject
     # such a store. Models without either are stored as version 1.
     store_version: ClassVar[int] = 2
+    any_weights: ClassVar[bool] = True
     part_name: ClassVar[str] = "cell"
     report_title: ClassVar[str] = "Cell PCA"
     scores_kind: ClassVar[str] = CellGrid.scores_kind
@@ -115,6 +116,7 @@ class CellPCA(CellParameters, WithGaps, PartitionedPCA):
 
     def _fit_with_gaps(self, source: Source, run: Run, callbacks: FitCallbacks | None) -> bool:
         """Fit samples with missing values; return False if there are none."""
+        require_counts(source)
         passes, partition = Passes(source, run, callbacks=callbacks), self._partition(source, source.axes, run)
         k = self._rank_with_gaps(partition, source)
         if not source.with_gaps:

@@ -117,7 +117,8 @@ def choose_rule_and_plan(
     If samples are fewer than half of the attributes of a part, their Gram matrix is used. If the covariances of
     more samples exceed the memory of a task, they are computed group by group, and each group reads the stack again.
     Incremental SVD is selected if a single covariance is too large, or if the covariances require more than 8 times its
-    reads. All components (None) require covariances, as do states to keep, and shared components, which are few.
+    reads. All components (None) require covariances, as do states to keep, shared components, which are few, and rows
+    that represent samples with weights.
 
     Parameters
     ----------
@@ -139,6 +140,9 @@ def choose_rule_and_plan(
         except PlanError as error:
             return error
 
+    if source.weights is not None:
+        uncentered = CovariancePCA(k, center=False)
+        return uncentered, plan_for(uncentered, source, partition, run=run), ""
     exact: Any = Keeping(exact_rule(k, partition)) if keep else exact_rule(k, partition)
     names = f"the covariances of {partition.n_parts:,} {what}"
     if isinstance(partition, SharedGrid):

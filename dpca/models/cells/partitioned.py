@@ -31,6 +31,7 @@ from dpca.models.cells.partition_rule import choose_rule_and_plan, exact_rule, j
 from dpca.models.cells.rank import UnmetError
 from dpca.models.cells.rank_choice import RankChoice
 from dpca.models.cells.targets import Validation, check_for, keep_chosen, value_range_for
+from dpca.models.cells.weighted_parts import weighted_parts
 from dpca.models.streaming.stored_states import RequiresState, read_states, stated_dtype, stored_arrays
 from dpca.parameters.cells import CHOICES, PartitionParameters
 from dpca.partition.base import Partition
@@ -97,6 +98,7 @@ class PartitionedPCA(PartitionParameters, ComponentModel):
             check = check_for(choice, whole, left_out, n_spatial, self._random(1), run.memory)
         value_range = value_range_for(choice, self.data_range, stack, lambda: spanned_range(whole, run))
         validation = Validation(value_range, check, left_out)
+        source, means = weighted_parts(source, whole, partition, run, self.get_params())
         n, stage, why = source.shape[0], "fit", ""
         computed = self._to_compute(choice, n, partition)
         while True:
@@ -104,11 +106,10 @@ class PartitionedPCA(PartitionParameters, ComponentModel):
             rule = folding.rule if self.keep_state else folding
 
             def set_fitted(
-                model: Any,
-                results: Results,
-                n: int,
-                given: tuple[Any, ...] = (choice, rule, partition, folded),
+                model: Any, results: Results, n: int, given: Any = (choice, rule, partition, folded)
             ) -> None:
+                for result, mean in zip(results, means, strict=False):
+                    result["mean"] = mean
                 states = [*map(pop_state, results)] if self.keep_state else None
                 named_errors(model._set_results, source.name)(*given, results, n, source.dtype, validation)
                 model._states = states

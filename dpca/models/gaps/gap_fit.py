@@ -10,6 +10,7 @@ from typing import Any
 
 import numpy as np
 
+from dpca.engine.sources.source import Source
 from dpca.kernels.algebra.dtypes import working_dtype
 from dpca.kernels.algebra.types import Array
 from dpca.kernels.gaps import LEAST_NOISE, LowRank
@@ -196,3 +197,9 @@ def check_gap_results(results: list[dict[str, Array]], k: int, name: str) -> Non
     most = max(len(result["components"]) for result in results)
     if most < k:
         raise DataError(f"n_components is {k}, but only {most} attributes of {name} have values: use at most {most}")
+
+
+def require_counts(source: Source) -> None:
+    """Reject weights of samples that are not whole numbers."""
+    if source.weights is not None:
+        raise DataError("gaps is 'iterate', which requires sample_weight of whole numbers: round them")

@@ -26,7 +26,7 @@ from dpca.models.base.parameters import check_parameters, checked_rank, explaine
 from dpca.models.base.passes import Passes
 from dpca.models.base.samples import first_magnitude, varied_source
 from dpca.models.base.store import StoreContents, StoredModel
-from dpca.models.gaps.gap_fit import GAP_SOLVER, GapModels, check_gap_results, fit_gaps, rank_with_gaps
+from dpca.models.gaps.gap_fit import GAP_SOLVER, GapModels, check_gap_results, fit_gaps, rank_with_gaps, require_counts
 from dpca.models.gaps.with_gaps import WithGaps
 from dpca.models.linear.pca_solvers import (
     DEFAULT_ITERATIONS,
@@ -125,8 +125,7 @@ class PCA(PCAParameters, WithGaps, LinearModel):
     def _fit(self, X: Any, run: Run, callbacks: FitCallbacks | None = None) -> None:
         source = varied_source(self, X)
         if source.with_gaps:
-            if source.weights is not None:
-                raise DataError("gaps is 'iterate', which requires sample_weight of whole numbers: round them")
+            require_counts(source)
             if self._fit_with_gaps(Passes(source, run, callbacks=callbacks)):
                 return
             source.with_gaps = False

@@ -188,7 +188,48 @@ def test_any_weights_resume_and_show_their_progress(tmp_path: Any) -> None:
     assert runs[0].n_passes_ == 2
 
 
-@pytest.mark.parametrize("model", [StreamingPCA(3), KernelPCA(3), PCA(3, gaps="iterate"), PatchPCA(3)], ids=str)
+@pytest.mark.parametrize("model", [CellPCA(3, cell_shape=(4, 9)), BandPCA(3, band_size=36, mapping="raster")], ids=str)
+@pytest.mark.parametrize("dtype", [np.uint8, np.float32, np.float64])
+def test_any_weights_of_cells_and_bands(model: Any, dtype: Any) -> None:
+    rng, kept = np.random.default_rng(0), list[Any]()
+    x, weights = rng.integers(0, 256, (120, 8, 9)).astype(dtype), rng.random(120) * 3
+    weights[::7] = 0
+    total = weights.sum()
+    for stack in (x, da.from_array(x, chunks=(37, 8, 5)), zarr.create_array({}, data=x, chunks=(50, 3, 9))):
+        found = clone(model).fit(stack, sample_weight=weights, callback=kept.append)
+        np.testing.assert_allclose(found.mean_, np.average(x.astype(float), axis=0, weights=weights), rtol=1e-6)
+        for i, part in enumerate((x[:, :4], x[:, 4:])):
+            rows = part.reshape(len(x), -1).astype(float)
+            covariance = np.cov(rows, rowvar=False, aweights=weights, ddof=0) * total / (total - 1)
+            values = np.linalg.eigvalsh(covariance)[::-1]
+            np.testing.assert_allclose(found.explained_variance_.reshape(2, 3)[i], values[:3], rtol=1e-6)
+            np.testing.assert_allclose(found.total_variance_.ravel()[i], values.sum(), rtol=1e-6)
+        np.testing.assert_array_equal(kept[0].model.mean_, found.mean_)
+
+
+CELLS = (CellPCA(3, cell_shape=4, overlap=2), CellPCA(cell_shape=4, target_mse=2000), CellPCA(cell_shape=4))
+
+
+@pytest.mark.parametrize("model", CELLS, ids=str)
+def test_any_weights_close_to_whole_numbers(model: Any) -> None:
+    x, weights = weighted_samples(None)
+    expected, weights = clone(model).fit(x, sample_weight=weights), weights.astype(float)
+    weights[weights.argmax()] += 1e-9
+    found = clone(model).fit(x, sample_weight=weights)
+    np.testing.assert_array_equal(found.ranks_, expected.ranks_)
+    np.testing.assert_allclose(found.mean_, expected.mean_, rtol=1e-6)
+    largest = expected.explained_variance_.max()
+    np.testing.assert_allclose(found.explained_variance_, expected.explained_variance_, atol=1e-6 * largest)
+
+
+COUNTING = (
+    *(StreamingPCA(3), KernelPCA(3), PatchPCA(3), PCA(3, gaps="iterate"), CellPCA(3, cell_shape=4, gaps="iterate")),
+    *(CellPCA(3, cell_shape=4, keep_state=True), CellPCA(3, cell_shape=4, shared=True)),
+    CellPCA(cell_shape=4, target_psnr=20, validation_fraction=0.3, data_range=(0, 255)),
+)
+
+
+@pytest.mark.parametrize("model", COUNTING, ids=str)
 def test_weights_that_are_not_whole_are_rejected_where_they_have_no_meaning(model: Any) -> None:
     x, weights = weighted_samples(None)
     x = x.astype(np.float32)
