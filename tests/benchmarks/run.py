@@ -18,7 +18,7 @@ from collections.abc import Sequence
 from contextlib import nullcontext
 from pathlib import Path
 
-from tests.benchmarks.quality import compressed_bytes, denoising, sequence_bytes, streaming_quality
+from tests.benchmarks.quality import compressed_bytes, denoising, noise_bytes, sequence_bytes, streaming_quality
 from tests.benchmarks.sides import Stage, compared, inputs_of, one_processor, options_of, print_line, read_lines
 from tests.benchmarks.speed import (
     analysis_speed,
@@ -62,6 +62,7 @@ STAGES: dict[str, Stage] = {
     "bytes": compressed_bytes.lines,
     "sequences": sequence_bytes.lines,
     "denoising": denoising.lines,
+    "noise": noise_bytes.lines,
     "analysis": analysis_speed.lines,
     "kernel": kernel_speed.lines,
     "learning": learning_speed.lines,
