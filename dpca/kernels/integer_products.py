@@ -8,7 +8,9 @@
     x x x x                                           |______ columns
 
 Each instruction adds 4 products of bytes to each of 4, 8 or 16 sums of 32 bits. One packed copy of the samples serves
-as both factors. Import this module only in functions that need it; see `dpca.kernels.compiled`.
+as both factors. For few rows there is a plain loop.
+
+Import this module only in functions that need it; see `dpca.kernels.compiled`.
 """
 
 from __future__ import annotations
@@ -29,6 +31,8 @@ from dpca.kernels.compiled import compiled
 #: Samples of one product. Their panels stay in the second cache. Sums of products of two signed bytes over them stay
 #: below 2^26, and those of 32 bits wrap around without harm on the way.
 MOST_ROWS = 4096
+# Bytes of a row whose products add up to less than 2^31: those of 32 rows stay in the cache of a core.
+_PAIRED = 8192
 # Bits of each of 4 bytes that are flipped to subtract 128 from it.
 TOP_BITS = 0x80808080
 
@@ -313,3 +317,16 @@ def packed_rows(block: Array, packed: Array) -> Array:
         row_sums(signed.view(np.int8), start[:n])
         start *= -128
     return start
+
+
+@compiled
+def add_pairs(rows: Array, gram: Array) -> None:
+    """Add the products of each pair of rows (n, d) of bytes to the lower triangle of ``gram`` (n, n), int64."""
+    for start in range(0, rows.shape[1], _PAIRED):
+        part = rows[:, start : start + _PAIRED]
+        for i in range(len(part)):
+            for j in range(i + 1):
+                a, b, total = part[i], part[j], np.int32(0)
+                for x in range(len(a)):
+                    total = np.int32(total + np.int32(np.int32(a[x]) * np.int32(b[x])))
+                gram[i, j] += total

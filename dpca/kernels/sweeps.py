@@ -20,8 +20,6 @@ _LINE = 256
 _SAMPLES = 16
 # Columns of some rows that stay in the cache of a core.
 _SHORT = 1024
-# Bytes of a row whose products add up to less than 2^31: those of 32 rows stay in the cache of a core.
-_PAIRED = 8192
 # Runs that are multiplied together: they and their products stay in the fastest cache.
 _RUNS = 128
 
@@ -104,19 +102,6 @@ def add_multiples(weights: Array, rows: Array, totals: Array) -> None:
                 weight, total = weights[j, i], totals[j, start : start + _SHORT]
                 for x in range(len(row)):
                     total[x] += weight * row[x]
-
-
-@compiled
-def add_pairs(rows: Array, gram: Array) -> None:
-    """Add the products of each pair of rows (n, d) of bytes to the lower triangle of ``gram`` (n, n), int64."""
-    for start in range(0, rows.shape[1], _PAIRED):
-        part = rows[:, start : start + _PAIRED]
-        for i in range(len(part)):
-            for j in range(i + 1):
-                a, b, total = part[i], part[j], np.int32(0)
-                for x in range(len(a)):
-                    total = np.int32(total + np.int32(np.int32(a[x]) * np.int32(b[x])))
-                gram[i, j] += total
 
 
 @compiled

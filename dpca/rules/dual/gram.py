@@ -286,7 +286,7 @@ def _exact_gram(samples: Array) -> Array:
         return gram.ravel()
     # A conversion to float64 takes as long as so many multiplications.
     if is_narrow and n <= _PAIRED_SAMPLES and integers.compiled_pays(samples.size * _CONVERSION):
-        from dpca.kernels.sweeps import add_pairs
+        from dpca.kernels.integer_products import add_pairs
 
         add_pairs(samples, gram)
         return (gram + np.tril(gram, -1).T).ravel()
