@@ -144,6 +144,8 @@ def append_store(
             "that the store was made from, or neither"
         )
     before = open_compressed(store)
+    if before.has_gaps:
+        raise DataError(f"'{store}' has missing values, so nothing can be appended to it: encode all samples again")
     if 0 in before.facts.get("interpolated", ()):
         raise DataError(
             f"'{store}' interpolates between samples, so nothing can be appended to it: encode all samples again"

@@ -92,8 +92,9 @@ def decode_store(
         along = given.coordinates
         write_coordinates(root, along)
         codec = choose_codec(given.entries[:1])
+        stated_along = along.stated | ({"may_be_missing": True} if given.has_gaps else {})
         create_array(
-            root, "samples", given.shape, given.dtype, layout, along.dims, codec=codec, attributes=along.stated
+            root, "samples", given.shape, given.dtype, layout, along.dims, codec=codec, attributes=stated_along
         )
         job = DecodeShards(given, str(work.store / "samples"), layout, rows)
         peak = ShardPass("reconstruct", work, run, str(rows)).write(job, job.units)

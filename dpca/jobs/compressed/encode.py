@@ -5,6 +5,8 @@ from __future__ import annotations
 import os
 from collections.abc import Mapping, Sequence
 from contextlib import closing
+from dataclasses import replace
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -28,9 +30,10 @@ from dpca.models.base.store import load_any, model_fingerprint
 from dpca.models.cells.cell_pca import CellPCA
 from dpca.models.cells.rank import UnmetError
 from dpca.models.cells.targets import check_ssim
+from dpca.models.gaps.filled_source import GapFilledStack
 from dpca.partition.cells import CellGrid
-from dpca.representation.compressed.compressed import COMPRESSED_VERSION, TILED_VERSION
-from dpca.representation.compressed.compressed_form import write_quantized
+from dpca.representation.compressed.compressed import COMPRESSED_VERSION, version_of
+from dpca.representation.compressed.compressed_form import GAPS, write_quantized
 from dpca.representation.compressed.lazy_views import ALONG
 from dpca.storage.arrays.arrays import create_root, write_strings
 from dpca.storage.arrays.coordinates import write_coordinates
@@ -106,7 +109,8 @@ def encode_store(
     facts = {} if request is None else {"request": request}
 
     def steps(work: Workspace) -> StageCost:
-        return fill_codes(with_range(stack, run), model, work, wanted, facts=facts, run=run)
+        ranged = with_range(stack, run, gaps=stack.data_range is None and _has_gaps(load_any(model), stack))
+        return fill_codes(ranged, model, work, wanted, facts=facts, run=run)
 
     # An encoding with another goal cannot resume from this one.
     job = Job(target, COMPRESSED, fingerprint, (stack, model), run.overwrite, discard_on=(UnmetError,))
@@ -154,6 +158,8 @@ def fill_codes(
     check_encoding(as_source(stack), stack.axes, run.task_bytes(), promised=wanted.is_error_bound)
     content = model_fingerprint(model)
     stated = {**facts, **stated_facts(stack, fitted.grid_, wanted), "model": content}
+    if wanted.every_sample and isinstance(stack, GapFilledStack):
+        raise DataError(f"every_sample is set, but gaps is {fitted.gaps!r} in the model: give a goal of all samples")
     aim, peak, reached = wanted, 0, ""
     for number in range(_ROUNDS):
         name = f"{content[:12]}-{number}"
@@ -178,8 +184,16 @@ def fill_codes(
     )
 
 
+def _has_gaps(fitted: Any, stack: Stack) -> bool:
+    """Return whether NaN means a missing value, which the model can fill."""
+    gaps = getattr(fitted, "gaps", None), getattr(fitted, "missing_value", None)
+    return stack.dtype.kind == "f" and gaps == ("iterate", None)
+
+
 def _model_and_samples(stack: Stack, model: str | os.PathLike[str]) -> tuple[CellPCA, Stack]:
-    """Return the stored model for the encoding of a stack, and the stack, in tiles if the model was fitted to tiles.
+    """Return the stored model for the encoding of a stack, and the stack.
+
+    It is in tiles if the model was fitted to tiles, and filled if the model supports missing values.
 
     Raises
     ------
@@ -191,7 +205,7 @@ def _model_and_samples(stack: Stack, model: str | os.PathLike[str]) -> tuple[Cel
         raise DataError(f"'{model}' is a {fitted.store_kind} model but only cells are encoded: fit a CellPCA")
     own, given, n_spatial = fitted.sample_shape_, tuple(stack.sample_shape), fitted.grid_.n_spatial
     if own == given:
-        return fitted, stack
+        return fitted, GapFilledStack.of(stack, os.fspath(model)) if _has_gaps(fitted, stack) else stack
     # Components of a place in a tile mean nothing elsewhere, so all cells must share them.
     alike = len(own) == len(given) and own[n_spatial:] == given[n_spatial:] and all(np.less_equal(own, given))
     if not (fitted.shared and alike):
@@ -206,7 +220,9 @@ def _planned(stack: Stack, fitted: CellPCA, stated: dict[str, Any], aim: Goal, r
     """Return the arrays and settings for a goal; ``reached`` describes a failed earlier attempt, for errors."""
     with one_blas_thread():  # products of cells are too small for several threads
         try:
-            trials = Trials(as_source(stack), cell_components(fitted), stated)
+            components = cell_components(fitted)
+            known = np.nan_to_num(components.mean, nan=stated["data_range"][0])
+            trials = Trials(as_source(stack), replace(components, mean=known), stated)
             spanned = float(trials.samples.min()), float(trials.samples.max())
             if not reached and (warning := range_warning(spanned, stated_range(stack))):
                 run.say(f"note: {warning}")
@@ -242,15 +258,16 @@ def write_planned(
 
     If the samples miss the goal and finer codes of some shards help, these shards are written again.
     """
-    source, grid, tiled = as_source(stack), fitted.grid_, isinstance(stack, TiledStack)
-    version = TILED_VERSION if tiled else COMPRESSED_VERSION
+    source, grid = as_source(stack), fitted.grid_
     chosen = Quantized.of(*stored_plan(attempt))
     stated = {**stated, **chosen.settings}
     if (along := stack.coordinates) is not None:
         stated |= {"dims": list(along.dims), "attributes": along.stated}
     # Metadata without spaces has half the bytes, which matters for few samples.
     with zarr.config.set({"json_indent": None}):
-        group = create_root(work.store, kind=COMPRESSED, version=version, fingerprint=work.fingerprint, **stated)
+        root = partial(create_root, work.store, kind=COMPRESSED, fingerprint=work.fingerprint)
+        stated |= {GAPS: True} if isinstance(stack, GapFilledStack) else {}
+        group = root(version=version_of(stated), **stated)
         try:
             write_quantized(group, chosen, grid, stack.axes)
             if along is not None:
@@ -270,6 +287,10 @@ def write_planned(
             raise DataError(
                 f"'{stack.path}' cannot be encoded with a step this fine ({error}): set a weaker goal"
             ) from error
+        if isinstance(stack, GapFilledStack) and not sum(part.pop("missing").sum() for part in quality):
+            remove_tree(work.store / GAPS)
+            del stated[GAPS]
+            group = root(version=version_of(stated), **stated)
         if isinstance(stack, TiledStack):
             held, quality = measure_tiles(stack, quality, work, attempt, run)
             peak = max(peak, held)

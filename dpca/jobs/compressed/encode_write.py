@@ -17,6 +17,7 @@ from dpca.codec.cells import CellCodec
 from dpca.codec.dead_zone import NEAREST, DeadZone, from_coarse_to_fine
 from dpca.codec.goal import Goal
 from dpca.codec.interpolation import folded
+from dpca.codec.masks import coded_mask, mask_bytes, of_values
 from dpca.codec.quantize import integer_dtype, to_integers
 from dpca.codec.residual import differences
 from dpca.codec.waves import RUN, stored
@@ -29,7 +30,9 @@ from dpca.kernels.algebra.linalg import release_scratch
 from dpca.kernels.algebra.types import Array
 from dpca.kernels.pixels import to_pixels
 from dpca.kernels.quality import quality_of
+from dpca.models.gaps.filled_source import GapFilledSource
 from dpca.representation.compressed.compressed_form import (
+    GAPS,
     StoreForm,
     largest_residual,
     longest_score,
@@ -37,7 +40,7 @@ from dpca.representation.compressed.compressed_form import (
     read_codec,
 )
 from dpca.storage.arrays.arrays import create_array, open_written, write_shard
-from dpca.storage.arrays.layout import SAMPLE
+from dpca.storage.arrays.layout import SAMPLE, Layout
 from dpca.storage.arrays.reading import array_in, open_array, root_facts
 from dpca.storage.errors import DataError, StoreError
 from dpca.storage.run import Run
@@ -104,6 +107,8 @@ class EncodeJob:
         start, stop = self.span(shard)
         codes, residual, quality = encode_rows(self, start, stop, stored_plan(self.attempt)[0]["least"], nearest)
         write_rows(self.store, start, codes, residual)
+        if isinstance(self.source, GapFilledSource):
+            _write_masks(self, self.source, start, stop)
         return quality
 
 
@@ -126,6 +131,10 @@ def write_codes(
         small = np.dtype(np.uint32) if facts.get("interpolated") else small
         axes = (entry, *facts["axes"][1:])
         create_array(group, "residual", source.shape, small, form.residual, axes, codec=facts["residual_codec"])
+    if isinstance(source, GapFilledSource):
+        width = mask_bytes((form.rows, *source.shape[1:]))
+        layout = Layout((1, width), (form.shard_rows // form.rows, width))
+        create_array(group, GAPS, (-(-n // form.rows), width), np.uint8, layout, ("chunk", "byte"), codec="zstd")
     values = array_in(group, "basis").size if n_positions else 0
     memory = EncodeMemory(source, form, n_positions, promised, values)
     job = replace(job, decoded=memory.decoded_at_once(run.task_bytes()))
@@ -159,6 +168,17 @@ def write_rows(store: str, start: int, codes: Array, residual: Array | None) -> 
         write_shard(open_array(os.path.join(store, "residual"), mode="r+"), start, residual)
 
 
+def _write_masks(job: EncodeJob, source: GapFilledSource, start: int, stop: int) -> None:
+    """Write which values of the samples of a shard are missing, as many samples in a mask as in a chunk of codes."""
+    rows, whole = job.form.rows, tuple((0, length) for length in source.shape[1:])
+    array = open_array(os.path.join(job.store, GAPS), mode="r+")
+    coded = np.zeros((-(-(stop - start) // rows), array.shape[1]), np.uint8)
+    for out, (_, samples) in zip(coded, batches(source.given, (start, stop), whole, rows), strict=True):
+        found = coded_mask(np.isnan(samples))
+        out[: len(found)] = found
+    write_shard(array, (start // rows, 0), coded)
+
+
 def encode_rows(
     job: EncodeJob, start: int, stop: int, least: Array | None, nearest: int = 0
 ) -> tuple[Array, Array | None, dict[str, Array]]:
@@ -177,9 +197,12 @@ def encode_rows(
     quality: list[dict[str, Array]] = []
     block = EncodeMemory(source, job.form).encoded_at_once
     whole = tuple((0, length) for length in source.shape[1:])
-    for first, samples in batches(source, (start, stop), whole, rows):
+    filled = source if isinstance(source, GapFilledSource) else None
+    for first, samples in batches(source if filled is None else filled.given, (start, stop), whole, rows):
         for row in range(0, len(samples), block):
-            x = samples[row : row + block]
+            x, missing = samples[row : row + block], None
+            if filled is not None:
+                x, missing = filled.filled(x, first + row), np.isnan(x)
             here = slice(first - start + row, first - start + row + len(x))
             if job.goal is not None and job.goal.every_sample:
                 found = _encode_each(job, job.goal, codec, facts, x, codes.dtype, least)
@@ -192,7 +215,10 @@ def encode_rows(
             found = codec.of_samples(found)
             for part in _cut(len(x), job.decoded or block):
                 left = None if residual is None else residual[here][part]
-                quality.append(_compare(job, codec, facts, x[part], found[:, part], left, first + row + part.start))
+                gaps = None if missing is None else missing[part]
+                quality.append(
+                    _compare(job, codec, facts, x[part], found[:, part], left, first + row + part.start, gaps)
+                )
     release_scratch()
     codes = codes if codec.waves else codes[:, : stop - start]
     return codes, residual, joined_quality(quality)
@@ -204,13 +230,22 @@ def _cut(n: int, count: int) -> Iterator[slice]:
 
 
 def _compare(
-    job: EncodeJob, codec: CellCodec, facts: dict[str, Any], x: Array, codes: Array, residual: Array | None, first: int
+    job: EncodeJob,
+    codec: CellCodec,
+    facts: dict[str, Any],
+    x: Array,
+    codes: Array,
+    residual: Array | None,
+    first: int,
+    missing: Array | None = None,
 ) -> dict[str, Array]:
     """Return the quality of what codes of samples stand for; overwrites their residuals, if there are any."""
     if residual is None:
         y = codec.decode(codes, pixels=pixels_of(facts))
     else:
         y, step = codec.decode(codes), facts["residual_step"]
+        if missing is not None:
+            x = np.where(missing, y, x)  # residuals of missing values are 0
         if codec.interpolation is not None:
             left, made = codec.interpolation.encode(x - y)
             residual[...] = folded(left)
@@ -221,7 +256,12 @@ def _compare(
             y += left * step
         y = to_pixels(y, *pixels_of(facts))
     low, high = facts["data_range"]
+    if missing is not None:
+        x = x.astype(y.dtype, copy=False)
+        y[missing] = x[missing]
     measured = quality_of(x, y, data_range=high - low, n_spatial=job.n_spatial)
+    if missing is not None:
+        measured = of_values(measured, missing) | {"missing": missing.reshape(len(missing), -1).sum(axis=1)}
     measured = {name: values.astype(np.float32) for name, values in measured.items()}
     if job.max_error is not None:
         measured["max_error"] = largest_errors(x, y)

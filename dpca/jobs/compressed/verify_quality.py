@@ -6,6 +6,7 @@ import math
 
 import numpy as np
 
+from dpca.codec.masks import of_values
 from dpca.engine.sources.sampling import read_samples, spread_samples
 from dpca.engine.sources.source import Source, as_source
 from dpca.jobs.compressed.encode_write import largest_errors
@@ -74,6 +75,7 @@ def verify_quality(
     n = store.shape[0]
     chosen = np.arange(n) if sample is None else spread_samples(n, min(sample, n), np.random.default_rng(0))
     mse, source = array_in(group, "mse")[...], as_source(stack)
+    source.with_gaps = store.has_gaps
     blocks = np.split(chosen, np.flatnonzero(np.diff(chosen // _ROWS)) + 1)
     found = map_shards(
         _problems_of,
@@ -95,7 +97,15 @@ def _problems_of(store: Compressed, source: Source, numbers: Array, stated: Arra
         found, off = _errors_by_tiles(store, source, numbers)
     else:
         x, y = np.concatenate(list(read_samples(source, numbers))), store[numbers]
+        if store.has_gaps:
+            missing = np.isnan(y)
+            apart = (missing != np.isnan(x)).reshape(len(x), -1).any(axis=1)
+            if apart.any():
+                return [f"sample {n} has missing values at other places" for n in numbers[apart].tolist()]
+            x[missing] = y[missing] = 0
         found, off = mse_per_sample(x, y, data_range=high - low), largest_errors(x, y)
+        if store.has_gaps:
+            found = of_values({"mse": found}, missing)["mse"]
     problems = []
     for number, error, most, expected in zip(numbers.tolist(), found, off, stated, strict=True):
         if promised is not None and not most <= promised:

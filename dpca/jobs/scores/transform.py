@@ -136,11 +136,16 @@ def check_channels(stack: Stack) -> None:
         raise DataError(f"the axes of '{stack.path}' are {stack.axes}: channels must come last, move that axis first")
 
 
-def with_range(stack: Stack, run: Run) -> Stack:
-    """Return a stack with a data range: the stated one, or the range of its values, which takes a pass over them."""
+def with_range(stack: Stack, run: Run, *, gaps: bool = False) -> Stack:
+    """Return a stack with a data range: the stated one, or the range of its values, which takes a pass over them.
+
+    With ``gaps``, NaN is a missing value.
+    """
     if stack.data_range is not None:
         return stack
-    return replace(stack, data_range=spanned_range(as_source(stack), run))
+    source = as_source(stack)
+    source.with_gaps = gaps
+    return replace(stack, data_range=spanned_range(source, run))
 
 
 def stated_range(stack: Stack) -> tuple[float, float]:

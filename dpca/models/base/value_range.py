@@ -9,6 +9,7 @@ from dpca.engine.sources.source import Source
 from dpca.partition.cells import CellGrid
 from dpca.rules.covariance.extremes import Extremes
 from dpca.storage.arrays.layout import box_shape
+from dpca.storage.errors import DataError
 from dpca.storage.ranges import found_range
 from dpca.storage.run import Run
 
@@ -36,4 +37,7 @@ def spanned_range(source: Source, run: Run) -> tuple[float, float]:
     if length * row_bytes > _TOGETHER:  # even one row of chunks is too large
         box = box_shape(shape, _TOGETHER // source.dtype.itemsize, source.chunks[1:])
     found, _ = fold(Extremes(), source, CellGrid(shape, box), run=run, stage="range")
-    return found_range(min(float(one["low"][0]) for one in found), max(float(one["high"][0]) for one in found))
+    low, high = min(float(one["low"][0]) for one in found), max(float(one["high"][0]) for one in found)
+    if source.with_gaps and not (math.isfinite(low) and math.isfinite(high)):
+        raise DataError(f"{source.name} has an infinite value, or none at all: mark missing values by NaN")
+    return found_range(low, high)

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import math
 import os
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property, lru_cache
 from typing import Any
@@ -17,11 +17,12 @@ import zarr
 
 from dpca.choices import COMPRESSED
 from dpca.codec.interpolation import unfolded
+from dpca.codec.masks import decoded_mask, mask_bytes
 from dpca.codec.residual import sums
 from dpca.codec.waves import RUN, from_waves, placed
 from dpca.kernels.algebra.types import Array, Region
 from dpca.kernels.pixels import to_pixels
-from dpca.representation.compressed.compressed_form import pixels_of, read_codec
+from dpca.representation.compressed.compressed_form import GAPS, pixels_of, read_codec
 from dpca.representation.compressed.indexing import alike, moved, per_axis, runs
 from dpca.representation.compressed.lazy_views import LazyViews
 from dpca.representation.compressed.read_plan import decoding_bytes
@@ -34,6 +35,9 @@ from dpca.storage.integrity.replaced import reopening
 COMPRESSED_VERSION = 1
 #: Version of stores with tiles, which programs for version 1 cannot read.
 TILED_VERSION = 2
+
+#: Version of stores with missing values, which programs for version 1 would return filled.
+GAPS_VERSION = 3
 
 # Bytes of codes that are decoded at a time. For a part of a sample, several chunks fit.
 _CODE_BYTES = 2**24
@@ -140,7 +144,27 @@ class Compressed(LazyViews):
             for chunk in alike(some // wide):
                 y[chunk] += self._residual(some[chunk], box)
             values[block] = to_pixels(y, *pixels)
+        if self.has_gaps:
+            values[self._missing(samples, box)] = np.nan
         return values
+
+    def _missing(self, samples: Array, box: Region) -> Array:
+        """Return which values of a box (n, *lengths) of samples with ascending indices are missing."""
+        gaps, wide, n = self.stored(GAPS), self.rows, len(self)
+        found = np.empty((len(samples), *(stop - start for start, stop in box)), bool)
+        for block in alike(samples // wide):
+            number = int(samples[block][0]) // wide
+            shape = min(wide, n - number * wide), *self.shape[1:]
+            read_into(gaps, (slice(number, number + 1), slice(None)), coded := np.empty((1, gaps.shape[1]), np.uint8))
+            try:
+                mask = decoded_mask(coded[0, : mask_bytes(shape)], shape)
+            except ValueError as error:
+                raise StoreError(
+                    f"'{self.path}' is damaged: '{GAPS}' at {number} holds {error}: make it again"
+                ) from error
+            inner = tuple(slice(start, stop) for start, stop in box)
+            found[block] = mask[samples[block] - number * wide][(slice(None), *inner)]
+        return found
 
     def chosen(self, box: Region) -> Array:
         """Return the ascending rows of codes for a box of a sample."""
@@ -303,10 +327,10 @@ def compressed_in(group: zarr.Group, path: str, level: int | None = None) -> Com
     facts = root_facts(group)
     if facts.get("kind") != COMPRESSED:
         raise StoreError(f"'{path}' is not a compressed store: give one that 'dpca encode' made")
-    if facts.get("version") != (TILED_VERSION if "tile_shape" in facts else COMPRESSED_VERSION):
+    if facts.get("version") != version_of(facts):
         raise StoreError(
             f"'{path}' is a compressed store of version {facts.get('version')} but this program reads version "
-            f"{COMPRESSED_VERSION}, and version {TILED_VERSION} with tiles: update dask-dpca"
+            f"{COMPRESSED_VERSION}, {TILED_VERSION} with tiles and {GAPS_VERSION} with missing values: update dask-dpca"
         )
     codec, n = read_codec(group), int(facts["n_samples"])
     common = np.dtype(facts["dtype"]), tuple(facts["axes"]), facts, level, codec, group
@@ -315,6 +339,13 @@ def compressed_in(group: zarr.Group, path: str, level: int | None = None) -> Com
     breaks = tuple(map(int, facts.get("breaks", ())))
     tiles = Tiles(n, tuple(map(int, facts["sample_shape"])), codec.components.grid.sample_shape, breaks)
     return TiledCompressed(path, (n, *tiles.sample_shape), *common, tiles=tiles)
+
+
+def version_of(facts: Mapping[str, Any]) -> int:
+    """Return the version of a store with these facts."""
+    if facts.get(GAPS):
+        return GAPS_VERSION
+    return TILED_VERSION if "tile_shape" in facts else COMPRESSED_VERSION
 
 
 @lru_cache(maxsize=4)

@@ -39,6 +39,8 @@ _TILES = 8
 # From this many positions, chunks of waves hold 1024 of them instead of 512. More positions compress better, fewer need
 # less padding.
 _MANY = 2**13
+#: Name of the array of the masks of missing values.
+GAPS = "gaps"
 # The last four are left out where all ranks are zero.
 _OF_POSITIONS = ("cell", "component", "exponent", "basis")
 _INTEGERS = ("group", "rank", "mean", *_OF_POSITIONS)

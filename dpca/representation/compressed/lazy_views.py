@@ -64,6 +64,11 @@ class LazyViews:
         return int(self.stored("codes").chunks[-1]) * (RUN if self.codec.waves else 1)
 
     @property
+    def has_gaps(self) -> bool:
+        """Whether values are missing, NaN."""
+        return bool(self.facts.get("gaps"))
+
+    @property
     def chunks(self) -> tuple[int, ...]:
         """Chunks of a lazy array: the samples of a chunk of codes. Large samples are divided along borders of cells."""
         grid, rows = self.codec.components.grid, self.rows

@@ -56,4 +56,6 @@ def decoding_bytes(store: LazyViews, n: int, box: Region, chosen: Array, at_once
         total += left + 4 * packed + 2 * at_once * size * working
     elif not Pixels(store.dtype, (0, 0)).are_small:
         total += 2 * at_once * size * working
+    if store.has_gaps:
+        total += 4 * min(wide, len(store)) * math.prod(store.shape[1:])  # a mask, with and without margins, and coded
     return total + _OVERHEAD

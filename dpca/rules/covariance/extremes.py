@@ -14,7 +14,7 @@ from dpca.rules.base.state import State, StateLayout
 
 @dataclass(frozen=True)
 class Extremes(Rule):
-    """Lowest and highest value in one pass: O(n d) time, two numbers of memory.
+    """Lowest and highest value in one pass, without NaN: O(n d) time, two numbers of memory.
 
     Results of ``finish``: ``low`` and ``high``, float64, shape (1,).
     """
@@ -28,7 +28,10 @@ class Extremes(Rule):
         state.arrays["low"][...], state.arrays["high"][...] = np.inf, -np.inf
 
     def _take(self, state: State, batch: Array) -> None:
-        extremes = {"low": np.array([batch.min()], float), "high": np.array([batch.max()], float)}
+        low, high = batch.min(), batch.max()
+        if np.isnan(low):  # of a source with missing values
+            low, high = np.fmin.reduce(batch, None, initial=np.inf), np.fmax.reduce(batch, None, initial=-np.inf)
+        extremes = {"low": np.array([low], float), "high": np.array([high], float)}
         self.merge(state, State(extremes, {"n_samples": len(batch)}))
 
     def merge(self, a: State, b: State) -> State:

@@ -1,0 +1,99 @@
+"""Samples whose missing values are filled by a model when they are read."""
+
+from __future__ import annotations
+
+import copy
+from dataclasses import dataclass, field, fields
+from functools import lru_cache
+
+import numpy as np
+
+from dpca.engine.folds.boundary import named_errors
+from dpca.engine.sources.derived import ComputedSource
+from dpca.engine.sources.source import DerivedStack, Source, as_source
+from dpca.kernels.algebra.types import Array, Region
+from dpca.kernels.gaps import is_present
+from dpca.models.base.store import load_any
+from dpca.representation.gappy import GappyRepresentation
+from dpca.storage.errors import DataError
+from dpca.storage.stack import Stack
+
+# Copies of a sample that the equations of missing values take, in floating point.
+_COPIES = 6
+
+
+class GapFilledSource(ComputedSource):
+    """Samples of another source with missing values, NaN, replaced by their expectation under a stored model.
+
+    Expectations are cut to the data range. Attributes that the model does not know have its lowest value.
+
+    Parameters
+    ----------
+    source : Source
+    model : str
+        Path of a stored model with ``gaps="iterate"``; each process loads it once.
+    data_range : (float, float)
+    """
+
+    def __init__(self, source: Source, model: str, data_range: tuple[float, float]) -> None:
+        super().__init__(source, source.shape)
+        self.axes, self.model, self.data_range = source.axes, model, data_range
+
+    @property
+    def given(self) -> Source:
+        """The other source, whose missing values are NaN."""
+        source = copy.copy(self.source)
+        source.with_gaps = True
+        return source
+
+    def compute(self, values: Array, first: int, samples: tuple[int, int], region: Region, out: Array) -> None:
+        """Fill a box of samples."""
+        out[...] = self.filled(values, first)[(slice(None), *(slice(*ends) for ends in region))]
+
+    def extra_bytes(self, region: Region) -> int:
+        """Return the bytes of one reader in addition to the requested samples, with those to fill its values."""
+        rows = min(self.read_rows(region), self.shape[0])
+        return super().extra_bytes(region) + _COPIES * 8 * rows * int(np.prod(self.shape[1:]))
+
+    def filled(self, samples: Array, first: int) -> Array:
+        """Return samples without missing values. ``first`` is the number of the first one, for errors.
+
+        Raises
+        ------
+        DataError
+            If a value is infinite.
+        """
+        named_errors(is_present, f"{self.name}, from sample {first} on")(samples)
+        missing, (low, high) = np.isnan(samples), self.data_range
+        if not missing.any():
+            return samples
+        values = np.clip(_basis_of(self.model).filled(samples, self.name)[0][missing], low, high)
+        filled = samples.copy()
+        filled[missing] = np.nan_to_num(values, nan=low)
+        return filled
+
+
+@dataclass(frozen=True, eq=False)
+class GapFilledStack(DerivedStack):
+    """A stack with missing values that is read as a `GapFilledSource`."""
+
+    model: str = field(kw_only=True)
+
+    @classmethod
+    def of(cls, stack: Stack, model: str) -> GapFilledStack:
+        """Fill the missing values of a stack that states its data range."""
+        return cls(**{one.name: getattr(stack, one.name) for one in fields(Stack)}, model=model)
+
+    def opened(self) -> Source:
+        """Return the source of the filled samples."""
+        stack = Stack(**{one.name: getattr(self, one.name) for one in fields(Stack)})
+        if self.data_range is None:
+            raise DataError(f"'{self.path}' states no data range: give it with --data-range LOW,HIGH (data_range)")
+        return GapFilledSource(as_source(stack), self.model, self.data_range)
+
+
+@lru_cache(maxsize=1)
+def _basis_of(model: str) -> GappyRepresentation:
+    basis = load_any(model).basis_
+    assert isinstance(basis, GappyRepresentation)
+    return basis
