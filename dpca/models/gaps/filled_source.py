@@ -13,7 +13,7 @@ from dpca.engine.sources.derived import ComputedSource
 from dpca.engine.sources.source import DerivedStack, Source, as_source
 from dpca.kernels.algebra.types import Array, Region
 from dpca.kernels.gaps import is_present
-from dpca.models.base.store import load_any
+from dpca.models.base.store import load_any, model_fingerprint
 from dpca.representation.gappy import GappyRepresentation
 from dpca.storage.errors import DataError
 from dpca.storage.stack import Stack
@@ -38,6 +38,7 @@ class GapFilledSource(ComputedSource):
     def __init__(self, source: Source, model: str, data_range: tuple[float, float]) -> None:
         super().__init__(source, source.shape)
         self.axes, self.model, self.data_range = source.axes, model, data_range
+        self.content = model_fingerprint(model)
 
     @property
     def given(self) -> Source:
@@ -67,7 +68,7 @@ class GapFilledSource(ComputedSource):
         missing, (low, high) = np.isnan(samples), self.data_range
         if not missing.any():
             return samples
-        values = np.clip(_basis_of(self.model).filled(samples, self.name)[0][missing], low, high)
+        values = np.clip(_basis_of(self.model, self.content).filled(samples, self.name)[0][missing], low, high)
         filled = samples.copy()
         filled[missing] = np.nan_to_num(values, nan=low)
         return filled
@@ -93,7 +94,8 @@ class GapFilledStack(DerivedStack):
 
 
 @lru_cache(maxsize=1)
-def _basis_of(model: str) -> GappyRepresentation:
+def _basis_of(model: str, content: str) -> GappyRepresentation:
+    """Load the basis of a model once in each process. ``content`` distinguishes models that replaced each other."""
     basis = load_any(model).basis_
     assert isinstance(basis, GappyRepresentation)
     return basis

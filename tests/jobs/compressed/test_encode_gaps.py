@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import shutil
 from pathlib import Path
 from typing import Any
 
@@ -136,3 +137,16 @@ def test_the_reader_of_the_description_finds_the_gaps(tmp_path: Path, goal: dict
     names: dict[str, Any] = {}
     exec("".join(re.findall(r"```python\n(.*?)```", FORMAT.read_text(), re.DOTALL)), names)
     np.testing.assert_allclose(names["read_compressed"](str(path)), open_compressed(path)[...], rtol=1e-5)
+
+
+def test_a_replaced_model_is_loaded_again(tmp_path: Path) -> None:
+    """Missing values are filled by the model under a path, not by one that was there before."""
+    files: list[list[bytes]] = []
+    x = sea()
+    for name, folder in (("land", tmp_path), ("clouds", tmp_path), ("clouds", tmp_path / "new")):
+        folder.mkdir(exist_ok=True)
+        for old in ("x.zarr", "model", "c"):
+            shutil.rmtree(folder / old, ignore_errors=True)
+        path = encoded(folder, np.where(masks()[name], np.float32(np.nan), x), max_error=0.3)
+        files.append([p.read_bytes() for p in sorted(path.rglob("c/**/*")) if p.is_file()])
+    assert files[1] == files[2]
