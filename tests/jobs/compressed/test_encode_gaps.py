@@ -150,3 +150,14 @@ def test_a_replaced_model_is_loaded_again(tmp_path: Path) -> None:
         path = encoded(folder, np.where(masks()[name], np.float32(np.nan), x), max_error=0.3)
         files.append([p.read_bytes() for p in sorted(path.rglob("c/**/*")) if p.is_file()])
     assert files[1] == files[2]
+
+
+def test_a_damaged_mask_is_found(tmp_path: Path) -> None:
+    store = encoded(tmp_path, np.where(masks()["clouds"], np.nan, sea()), max_error=0.3)
+    shard = next(path for path in sorted((store / "gaps" / "c").rglob("*")) if path.is_file())
+    content = bytearray(shard.read_bytes())
+    content[len(content) // 3] ^= 1
+    shard.write_bytes(content)
+    assert [problem.partition("/")[0] for problem in verify(store)] == ["gaps"]
+    with pytest.raises(StoreError, match="gaps"):
+        open_compressed(store)[:]
