@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from dpca.parameters.declaration import StoragePolicy, parameter
+from dpca.parameters.declaration import Option, StoragePolicy, parameter
 from dpca.parameters.kinds import FLAG, SEED, choice, number
 
 
@@ -64,6 +64,7 @@ def gaps(more: str = "") -> Any:
         "fits probabilistic PCA to the values that are there, by passes of expectation-maximization until held-out "
         f"values are not predicted better (Tipping & Bishop 1999; Ilin & Raiko 2010).{more} Without missing values the "
         "fit is the same as without this parameter, except for a pass that counts values.",
+        option=Option("--gaps", help="NaN is an error, or a missing value: several passes fit what is there"),
     )
 
 

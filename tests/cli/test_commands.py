@@ -54,6 +54,19 @@ def test_from_images_to_scores_and_back(
         assert "nothing to do" in capsys.readouterr().out
 
 
+def test_missing_values_from_fit_to_export(tmp_path: Path, scheduler: str) -> None:
+    rng, where = np.random.default_rng(0), ["--scheduler", scheduler]
+    x = (rng.normal(size=(60, 2)) @ rng.normal(size=(2, 240))).reshape(60, 12, 20).astype(np.float32)
+    x[rng.random(x.shape) < 0.2] = np.nan
+    stack, model, store, out = (str(tmp_path / name) for name in ("x.zarr", "model.zarr", "store.zarr", "out.npy"))
+    zarr.create_array(stack, data=x, chunks=(10, 12, 20))
+    assert main(["fit", stack, model, "--cell", "6", "--components", "2", "--gaps", "iterate", *where]) == 0
+    assert main(["encode", model, stack, store, "--max-error", "0.1", *where]) == 0
+    assert main(["verify", store, "--stack", stack, *where]) == 0
+    assert main(["export", store, out]) == 0
+    np.testing.assert_allclose(np.load(out), x, atol=0.1001)
+
+
 def test_info_tells_what_there_is(
     image_folder: Callable[..., Path], tmp_path: Path, scheduler: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
