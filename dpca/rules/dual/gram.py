@@ -230,19 +230,21 @@ class BlockGram(Rule):
 
     def batch_rows(self, dtype: DTypeLike) -> int:
         """Return the best number of samples per update, for the planner."""
-        return min(1024, self.n_samples)
+        return min(1024, max(self.n_samples, self.n_rows))
 
     def for_samples(self, n_samples: int) -> BlockGram:
         """Return the rule for another number of samples."""
         return replace(self, n_samples=n_samples, n_rows=0)
 
     def work_bytes(self, n_rows: int, n_features: int, dtype: DTypeLike) -> int:
-        """Return the bytes of all samples of a block, and of temporary arrays: some attributes, and their products."""
+        """Return the bytes of all samples of a block, if it is held, and of some attributes and their products."""
         n, products = self.n_samples, product_dtype(self.n_samples, dtype)
         some = min(n_features, block_attributes(products)) * (n * products.itemsize + 16)
         some += 2 * n * min(n_features, _MOST_BYTES) if _is_of_bytes(n, dtype) else 0
         exact = 4 * 8 * n * n if is_exact(n, dtype) else 0
-        return n * n_features * np.dtype(dtype).itemsize + some + min(n, _BAND) * n * products.itemsize + exact
+        # Batches of whole blocks are not held.
+        held = 0 if n_rows == max(n, self.n_rows) else n * n_features * np.dtype(dtype).itemsize
+        return held + some + min(n, _BAND) * n * products.itemsize + exact
 
 
 def _miscounted(n: int, n_samples: int) -> ValueError:

@@ -65,4 +65,5 @@ def path(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def test_measured_stays_below_planned(path: Path, rule: str, programs: Programs) -> None:
     found = json.loads(printed_by(programs, [sys.executable, "-c", _PROBE, str(path), rule]))
     assert found["grown"] <= found["planned"]
-    assert found["planned"] < 6 * found["grown"] + 64 * 2**20
+    # A forked program also uses memory that its parent has freed: as little as 17 MB were new.
+    assert found["planned"] < 6 * found["grown"] + 128 * 2**20
