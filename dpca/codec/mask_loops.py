@@ -44,6 +44,14 @@ def _count(counts: Array, context: int, bit: int) -> None:
 
 
 @compiled
+def _settled(low: int, length: int) -> int:
+    """Return the length of an interval whose leading byte no longer changes, which may be cut for that; otherwise 0."""
+    if low // _BYTE == (low + length) // _BYTE:
+        return length
+    return 0 if length >= _SHORT else _SHORT - low % _SHORT
+
+
+@compiled
 def encode(mask: Array, out: Array) -> bool:
     """Write a padded mask to ``out``, from byte 1 on; return False if it has too few bytes."""
     counts = np.ones((_CONTEXTS, 2), np.int64)
@@ -57,16 +65,14 @@ def encode(mask: Array, out: Array) -> bool:
                     low += unit * counts[context, 0]
                 length = unit * counts[context, bit]
                 _count(counts, context, bit)
-                while True:
-                    if low // _BYTE != (low + length) // _BYTE:
-                        if length >= _SHORT:
-                            break
-                        length = _SHORT - low % _SHORT
+                settled = _settled(low, length)
+                while settled:
                     if at == len(out):
                         return False
                     out[at] = low // _BYTE
                     at += 1
-                    low, length = (low * 256) & _ALL, (length * 256) & _ALL
+                    low, length = (low * 256) & _ALL, (settled * 256) & _ALL
+                    settled = _settled(low, length)
     # One byte more than the bytes in which all numbers of the interval agree; zeros follow.
     for size in range(5):
         unit = 1 << (32 - 8 * size)
@@ -99,11 +105,9 @@ def decode(coded: Array, mask: Array) -> None:
                 length = unit * counts[context, bit]
                 mask[t, y, x] = bit
                 _count(counts, context, bit)
-                while True:
-                    if low // _BYTE != (low + length) // _BYTE:
-                        if length >= _SHORT:
-                            break
-                        length = _SHORT - low % _SHORT
-                    low, length = (low * 256) & _ALL, (length * 256) & _ALL
+                settled = _settled(low, length)
+                while settled:
+                    low, length = (low * 256) & _ALL, (settled * 256) & _ALL
                     value = ((value * 256) & _ALL) + (coded[at] if at < len(coded) else 0)
                     at += 1
+                    settled = _settled(low, length)

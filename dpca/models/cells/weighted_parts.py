@@ -33,7 +33,7 @@ def weighted_parts(
         return source, ()
     counting = {name: parameters.get(name) for name in ("keep_state", "shared", "validation_fraction", "target_ssim")}
     if given := [name for name, value in counting.items() if value]:
-        raise DataError(f"{given[0]} requires sample_weight of whole numbers: omit it, or round them")
+        raise DataError(f"{given[0]} requires whole numbers in sample_weight: leave it out, or round the weights")
     mean = named_errors(weighted_mean, source.name)(source, Passes(source, run))
     rows = weighted_rows(source, mean)
     rows.weights = source.weights

@@ -202,4 +202,4 @@ def check_gap_results(results: list[dict[str, Array]], k: int, name: str) -> Non
 def require_counts(source: Source) -> None:
     """Reject weights of samples that are not whole numbers."""
     if source.weights is not None:
-        raise DataError("gaps is 'iterate', which requires sample_weight of whole numbers: round them")
+        raise DataError("gaps is 'iterate', which requires whole numbers in sample_weight: round the weights")
