@@ -11,6 +11,8 @@ from dpca.parameters.kinds import FLAG, TEXT, array, choice, whole
 
 #: The solver `StreamingPCA`: a few passes in any order of the samples, in constant memory.
 STREAMING = "streaming"
+#: Standardize variables as a whole.
+VARIABLE = "variable"
 
 
 @dataclass(eq=False, repr=False)
@@ -27,8 +29,9 @@ class EOFParameters:
         choice("coslat") | array("an array of numbers"),
         'Factors of the anomalies at each grid point. "coslat": the square root of the cosine of the latitude, so that '
         "the variance is weighted by area. Or an array that numpy can broadcast to a sample, or a ``DataArray`` with "
-        "some of the dims of a sample.",
-        shown='None, "coslat" or array',
+        "some of the dims of a sample. For several variables, a list or a dict with the weights of each, which may be "
+        "single numbers.",
+        shown='None, "coslat", array, list or dict',
     )
     gaps: str = always_stored(
         "drop",
@@ -39,8 +42,11 @@ class EOFParameters:
         "Bishop 1999). Grid points without any value are always excluded. Samples without any value are ignored and "
         'have NaN scores, except that "interpolate" fills them.',
     )
-    standardize: bool = always_stored(
-        False, FLAG, "Divide the anomalies at each grid point by their standard deviation (divisor n)."
+    standardize: bool | str = always_stored(
+        False,
+        FLAG | choice(VARIABLE),
+        'Divide the anomalies at each grid point by their standard deviation (divisor n). "variable": divide all '
+        "anomalies of a variable by the same number, so that each variable has the total variance 1.",
     )
     detrend: bool = always_stored(
         False, FLAG, "Subtract the linear trend of each grid point along the coordinate of ``dim``."

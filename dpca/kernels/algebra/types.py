@@ -6,6 +6,7 @@ from collections.abc import Iterator
 from dataclasses import fields
 from typing import Any
 
+import numpy as np
 from numpy.typing import NDArray
 
 Array = NDArray[Any]
@@ -30,3 +31,17 @@ def even_parts(batch: Array, most: int) -> Iterator[Array]:
 def blocks(n: int, size: int) -> Iterator[slice]:
     """Yield consecutive slices of ``size`` that cover ``n`` rows or columns. The last one may be shorter."""
     return (slice(start, min(start + size, n)) for start in range(0, n, size))
+
+
+def box_of_run(shape: tuple[int, ...], start: int, stop: int) -> Region:
+    """Return the smallest box of whole rows, planes and so on that contains a run of a flattened sample.
+
+    The box is a run of the flattened sample itself.
+    """
+    ends = zip(np.unravel_index(start, shape), np.unravel_index(stop - 1, shape), strict=True)
+    box: list[tuple[int, int]] = []
+    for first, last in ends:
+        box.append((int(first), int(last) + 1))
+        if first != last:
+            break
+    return (*box, *((0, length) for length in shape[len(box) :]))

@@ -8,8 +8,8 @@ from __future__ import annotations
 
 import math
 import os
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any
 
@@ -97,6 +97,14 @@ class Labels:
         """Return the facts of the labels for the store of a model; it keeps the coordinates in addition."""
         name = self.name if isinstance(self.name, str) else None
         return {"order": [*map(str, self.order)], "dims": list(kept.dims), "name": name, "attributes": kept.stated}
+
+    def renamed(self, change: Callable[[str], str]) -> Labels:
+        """Return labels with other names of all dims and coordinates; ``along`` is a `Coordinates`."""
+        along: Coordinates = self.along
+        arrays = {change(name): replace(c, dims=tuple(map(change, c.dims))) for name, c in along.arrays.items()}
+        changed = replace(along, dims=tuple(map(change, along.dims)), arrays=arrays)
+        order, dims = (tuple(change(str(dim)) for dim in some) for some in (self.order, self.dims))
+        return replace(self, order=order, dims=dims, along=changed)
 
     @cached_property
     def coords(self) -> Any:

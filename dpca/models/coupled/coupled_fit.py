@@ -18,7 +18,7 @@ from typing import Any
 import dask.array as da
 import numpy as np
 
-from dpca.engine.sources.paired import PairedSource
+from dpca.engine.sources.joined import JoinedSource
 from dpca.engine.sources.source import Source
 from dpca.kernels.algebra import linalg
 from dpca.kernels.algebra.integers import is_exact
@@ -187,8 +187,8 @@ def by_covariance(problem: CoupledProblem, sources: Sources) -> FoundModes:
     if problem.hilbert:
         pairs = zip(sources, problem.n_pca, strict=True)
         return _by_components(problem, sources, [_exact_model(problem, *pair) for pair in pairs])
-    pair = PairedSource(*map(_bare, sources))
-    d, total = pair.length, pair.shape[1]
+    pair = JoinedSource(*map(_bare, sources))
+    d, total = pair.ends
     if (need := 24 * total**2) > usable_bytes():
         raise PlanError(f"the joint covariance of {total:,} grid points requires {need / 1e6:,.0f} MB")
     found = Passes(pair, problem.run).over(Whole(pair.shape[1:]), Covariance(), stage="joint covariance")[0]

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import operator
 from abc import abstractmethod
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import replace
 from functools import partial
 from typing import Any, Self
@@ -205,7 +205,7 @@ def _names_stored(
         ("labels", given.labels, own),
     ):
         if labels is not None and along is not None:
-            changed = _renamed(replace(labels, along=along), partial(operator.add, f"{prefix}{name}_"))
+            changed = replace(labels, along=along).renamed(partial(operator.add, f"{prefix}{name}_"))
             facts[prefix + name] = changed.facts(changed.along)
             arrays |= changed.along.arrays
     return facts, arrays
@@ -215,21 +215,12 @@ def _names_read(stored: StoredModel, prefix: str, own: Mapping[str, Any], shape:
     names, inner = FieldNames(None, None, None, str(own["dim"])), stored.within(prefix + "field")
     labels = inner.labels(f"{prefix}labels", shape)
     if labels is not None:
-        names = replace(names, labels=_renamed(labels, lambda word: word.removeprefix(f"{prefix}labels_")))
+        names = replace(names, labels=labels.renamed(lambda word: word.removeprefix(f"{prefix}labels_")))
     times = inner.labels(f"{prefix}times", (n,))
     if times is not None:
         import xarray  # only stores with coordinates require it
 
-        times = _renamed(times, lambda word: word.removeprefix(f"{prefix}times_"))
+        times = times.renamed(lambda word: word.removeprefix(f"{prefix}times_"))
         samples = xarray.DataArray(np.empty(n), times.coords, times.dims)
         names = replace(names, labelled=Labelled(samples, 1), along=samples.coords.get(names.dim))
     return names
-
-
-def _renamed(labels: Labels, change: Callable[[str], str]) -> Labels:
-    """Return labels with other names of all dims and coordinates; ``along`` is a `Coordinates`."""
-    along: Coordinates = labels.along
-    arrays = {change(name): replace(c, dims=tuple(map(change, c.dims))) for name, c in along.arrays.items()}
-    changed = replace(along, dims=tuple(map(change, along.dims)), arrays=arrays)
-    order, dims = (tuple(change(str(dim)) for dim in some) for some in (labels.order, labels.dims))
-    return replace(labels, order=order, dims=dims, along=changed)

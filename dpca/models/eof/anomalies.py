@@ -14,8 +14,7 @@ from numpy.typing import DTypeLike
 from dpca.engine.sources.derived import ComputedSource
 from dpca.engine.sources.source import Source, batches
 from dpca.kernels.algebra.dtypes import working_dtype
-from dpca.kernels.algebra.types import Array, Region
-from dpca.models.eof.runs import box_of_run, chunk_run
+from dpca.kernels.algebra.types import Array, Region, box_of_run
 from dpca.representation.linear import LinearRepresentation
 from dpca.rules.covariance.survey import NUMBERS, numbered
 from dpca.storage.errors import DataError
@@ -273,3 +272,13 @@ class _Projection:
 
 def _part(values: Array | None, columns: slice, dtype: DTypeLike) -> Array | None:
     return None if values is None else values[columns].astype(dtype)
+
+
+def chunk_run(source: Source) -> int:
+    """Return the length of the shortest run of a flattened sample whose box overlaps only whole chunks.
+
+    Runs of a multiple of this length, from 0 on, read no chunk twice.
+    """
+    shape, chunks = source.shape[1:], source.chunks[1:]
+    axis = next((i for i, length in enumerate(shape) if length > 1), 0)
+    return min(chunks[axis], shape[axis]) * math.prod(shape[axis + 1 :])

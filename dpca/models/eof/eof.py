@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any, ClassVar, Self
 
 import dask.array as da
@@ -12,6 +13,7 @@ from sklearn.utils.validation import check_is_fitted
 from dpca.kernels.algebra.types import Array
 from dpca.models.base.callbacks import Callback, FitCallbacks, may_end_early
 from dpca.models.base.docs import documented
+from dpca.models.base.labelled import Labels
 from dpca.models.base.linear_model import LinearModel
 from dpca.models.base.parameters import also_called, check_parameters
 from dpca.models.base.passes import run_of_fit
@@ -20,17 +22,17 @@ from dpca.models.eof.anomalies import AnomalySource, projected
 from dpca.models.eof.calendar import Calendar
 from dpca.models.eof.eof_fit import FittedAnomalies, Fitting, interpolated, longest_gap
 from dpca.models.eof.eof_store import StoredEOF
-from dpca.models.eof.fields import Field, FieldNames, on_grid, scale_of, series_given
+from dpca.models.eof.fields import Field, FieldNames, attributes_of, scale_of, series_given
 from dpca.models.eof.gaps import FilledSource
 from dpca.models.eof.rotation import RotatedEOF, rotated
-from dpca.models.eof.weights import field_weights
+from dpca.models.eof.variables import field_given
 from dpca.models.linear.pca import PCA
 from dpca.models.linear.pca_solvers import SOLVERS
 from dpca.models.streaming.streaming_methods import default_method
 from dpca.models.streaming.streaming_pca import StreamingPCA
 from dpca.parameters.eof import STREAMING, EOFParameters
 from dpca.storage.arrays.labelled import is_labelled
-from dpca.storage.errors import DataError
+from dpca.storage.errors import DataError, one_line
 from dpca.storage.given_numbers import whole_number
 from dpca.storage.readers.base import require
 from dpca.storage.run import Run
@@ -67,6 +69,7 @@ class EOF(EOFParameters, StoredEOF, BaseEstimator):  # type: ignore[misc]
     n_places_ : int
         Number of analyzed grid points.
     sample_shape_ : tuple of int
+        Of several variables, (number of all grid points,).
 
     Notes
     -----
@@ -107,13 +110,16 @@ class EOF(EOFParameters, StoredEOF, BaseEstimator):  # type: ignore[misc]
 
         Parameters
         ----------
-        X : DataArray, Dataset, array (n_samples, *sample_shape), Stack, path or Source
-            An ``xarray.DataArray`` in memory or in Dask; the variable ``key`` of a ``Dataset``, as xarray opens it from
-            netCDF, Zarr or GRIB; or any input of `PCA.fit`.
+        X : DataArray, Dataset, array (n_samples, *sample_shape), Stack, path or Source; or a list or dict of these
+            An ``xarray.DataArray`` in memory or in Dask; the variables of a ``Dataset``, as xarray opens it from
+            netCDF, Zarr or GRIB; or any input of `PCA.fit`. Several variables, in a ``Dataset``, a list or a dict, are
+            analyzed together: each mode has a map of each variable, in the form in which they were given. They have
+            the same samples, and any shapes.
         y : ignored
-        dim, key : str, optional
-            The parameter ``dim`` once more, as in xeofs, or ``sample_dim``, as in other estimators; the name of the
-            variable, required if there are several.
+        dim : str, optional
+            The parameter ``dim`` once more, as in xeofs, or ``sample_dim``, as in other estimators.
+        key : str or sequence of str, optional
+            The name of the variable, or several names. Required if a file has several.
         run : Run
             As in `StreamingPCA.fit`. Checkpoints require an integer ``random_state``.
         callback, max_seconds, max_samples
@@ -137,13 +143,13 @@ class EOF(EOFParameters, StoredEOF, BaseEstimator):  # type: ignore[misc]
             raise DataError(f"solver is {self.solver!r}: choose one of {', '.join(known)}")
         if dim is not None and dim != self.dim:
             raise DataError(f"dim is {dim!r} in fit() but {self.dim!r} in the estimator: use EOF(..., dim={dim!r})")
-        given = Field.of(X, self.dim, key)
+        given = field_given(X, self.dim, key)
         n, *shape = given.source.shape
         if n < 2:
             raise DataError(f"there is {n} sample along {given.dim!r}: a fit requires at least 2 samples")
         calendar = Calendar.of(given.along, n, given.dim, self.climatology, bool(self.detrend))
         callbacks = FitCallbacks.requested(self, callback, max_seconds, max_samples)
-        how = field_weights(self.weights, given.labels, tuple(shape)), run_of_fit(run, self.memory_budget), callbacks
+        how = given.weights(self.weights, tuple(shape)), run_of_fit(run, self.memory_budget), callbacks
         fitting = Fitting(self, given, calendar, *how)
         with may_end_early(self, callbacks):
             self._set_fitted(fitting.fitted(), given, calendar, n)
@@ -162,6 +168,8 @@ class EOF(EOFParameters, StoredEOF, BaseEstimator):  # type: ignore[misc]
     def eofs(self, scaling: int = 0) -> Any:
         """Return the modes as maps (n_modes, *sample_shape), NaN at grid points without data.
 
+        Several variables come back in the form in which they were given: a ``Dataset``, a list or a dict.
+
         Parameters
         ----------
         scaling : int
@@ -177,7 +185,7 @@ class EOF(EOFParameters, StoredEOF, BaseEstimator):  # type: ignore[misc]
         scale = self._scale(scaling)
         modes = np.asarray(self.model_.components_)  # they may be on disk
         maps = self._anomalies.placed(modes * scale[:, None].astype(modes.dtype))
-        return on_grid(maps, self._given.labels, "eofs", self._attributes(EOFS, scaling == 2))
+        return self._given.maps(maps, "eofs", self._attributes_of(EOFS, scaling == 2))
 
     def pcs(self, scaling: int = 0) -> Any:
         """Return the principal component time series (n_samples, n_modes) of the fit. The first call reads the samples.
@@ -222,7 +230,7 @@ class EOF(EOFParameters, StoredEOF, BaseEstimator):  # type: ignore[misc]
             If the grid differs, or values are missing at grid points with data and ``gaps`` is "drop".
         """
         check_is_fitted(self, "model_")
-        given = Field.of(X, self.dim, key, self._given.labels if is_labelled(X) else None)
+        given = field_given(X, self.dim, key, self._given)
         if given.source.shape[1:] != self.sample_shape_:
             raise DataError(f"samples have shape {given.source.shape[1:]}: give {self.sample_shape_}, as in the fit")
         self._calendar.check(given.along, self._given.along, always=True)
@@ -267,21 +275,28 @@ class EOF(EOFParameters, StoredEOF, BaseEstimator):  # type: ignore[misc]
         Returns
         -------
         xarray.Dataset
-            "eofs", "pcs", "explained_variance" and "explained_variance_ratio".
+            "eofs", "pcs", "explained_variance" and "explained_variance_ratio". For several variables, the maps have
+            their names.
 
         Raises
         ------
         DataError
-            If the dims of the field had no names, or xarray is not installed.
+            If the dims of a field had no names, variables have dims of one name with different coordinates, or xarray
+            is not installed.
         """
         check_is_fitted(self, "model_")
         xarray = require("xarray", "xarray", "a field with names")
-        if self._given.labels is None:
+        if not self._given.named:
             raise DataError("the field had no names of dims: fit an xarray.DataArray")
         pcs = self.pcs(scaling)
         maps = self.eofs({0: 0, 1: 2, 2: 1}[scaling])
-        variances = (self.explained_variance_, self.explained_variance_ratio_)
-        return xarray.merge([maps, pcs, *variances], combine_attrs="drop")
+        parts = [*self._given.merged(maps), pcs, self.explained_variance_, self.explained_variance_ratio_]
+        try:
+            return xarray.merge(parts, join="exact", combine_attrs="drop")
+        except ValueError as error:
+            raise DataError(
+                f"variables have different coordinates along a dim, rename it ({one_line(error)})"
+            ) from error
 
     def rotate(
         self, method: str = "varimax", n_modes: int | None = None, *, kaiser: bool = True, power: int = 4
@@ -355,18 +370,12 @@ class EOF(EOFParameters, StoredEOF, BaseEstimator):  # type: ignore[misc]
     def _scale(self, scaling: int) -> Array:
         return scale_of(self.model_.explained_variance_, scaling)
 
-    def _attributes(self, what: str, in_units: bool) -> dict[str, Any]:
-        """Return metadata attributes of results: what they are, and the units of the field if they have these.
+    def _attributes_of(self, what: str, in_units: bool) -> Callable[[Labels | None], dict[str, Any]]:
+        by_array = not (self.weights is None or isinstance(self.weights, str))
+        return attributes_of(what, keep_units=in_units and not self.standardize and not by_array)
 
-        Others, such as a standard name or a valid range, are true of the field only.
-        """
-        labels = self._given.labels
-        if labels is None:
-            return {}
-        name = labels.attrs.get("long_name", labels.name)
-        keeps = in_units and not self.standardize and (self.weights is None or isinstance(self.weights, str))
-        units = {"units": labels.attrs["units"]} if keeps and "units" in labels.attrs else {}
-        return {"long_name": f"{what} of {name}" if name else what, **units}
+    def _attributes(self, what: str, in_units: bool) -> dict[str, Any]:
+        return self._attributes_of(what, in_units)(self._given.labels)
 
     def _projected(self, given: Field) -> Any:
         source, n = given.source, given.source.shape[0]

@@ -18,11 +18,11 @@ from dpca.models.base.callbacks import Enough, FitCallbacks, Progress
 from dpca.models.base.convergence import ConvergenceWarning, check_deviation_scale
 from dpca.models.base.linear_model import LinearModel
 from dpca.models.base.passes import Passes
-from dpca.models.eof.anomalies import Anomalies, AnomalySource, GapError, SurveySource
+from dpca.models.eof.anomalies import Anomalies, AnomalySource, GapError, SurveySource, chunk_run
 from dpca.models.eof.calendar import Calendar, elapsed
 from dpca.models.eof.fields import Field
 from dpca.models.eof.gaps import Expected, FilledSource, InterpolatedSource
-from dpca.models.eof.runs import chunk_run
+from dpca.parameters.eof import VARIABLE
 from dpca.partition.cells import CellGrid
 from dpca.rules.base.watched import moved
 from dpca.rules.covariance.survey import Survey, survey_of
@@ -162,7 +162,11 @@ class Fitting:
         if not self._wants_moments:
             return Anomalies(places, self.shape, gain)
         if self.eof.standardize:
-            deviation = np.sqrt(found["variance"][places])
+            variance = found["variance"][places]
+            if self.eof.standardize == VARIABLE:
+                number = self.given.variable_of(places)
+                variance = np.bincount(number, variance if gain is None else variance * gain**2)[number]
+            deviation = np.sqrt(variance)
             gain = np.divide(1.0 if gain is None else gain, deviation, out=np.zeros(len(places)), where=deviation > 0)
         slope = found["slope"][places] if self.calendar.detrend else None
         return Anomalies(places, self.shape, gain, found["level"][:, places], slope)

@@ -19,9 +19,10 @@ from dpca.models.eof.calendar import Calendar
 from dpca.models.eof.eof_fit import FittedAnomalies, gap_expectation
 from dpca.models.eof.fields import MODE, FieldNames
 from dpca.models.eof.gaps import Expected
-from dpca.models.eof.weights import field_weights
+from dpca.models.eof.variables import VariableNames, variables_read, variables_stored
 from dpca.models.linear.pca import PCA
 from dpca.models.streaming.streaming_pca import StreamingPCA
+from dpca.storage.arrays.coordinates import Coordinates
 from dpca.storage.arrays.labelled import coordinates_of
 
 # Arrays in addition to those of the model of the anomalies; the features of that model are the grid points with data.
@@ -66,7 +67,7 @@ class StoredEOF(Storable):
     def _to_store(self) -> StoreContents:
         names, calendar, n, weights = self._given, self._calendar, self._n_given, self.weights
         if weights is not None and not isinstance(weights, str):
-            weights = field_weights(weights, names.labels, self.sample_shape_)
+            weights = names.weights(weights, self.sample_shape_)
         analyzed = np.zeros(math.prod(self.sample_shape_), bool)
         analyzed[self._anomalies.places] = True
         own: dict[str, Any] = {name: getattr(self._anomalies, name) for name in ("gain", "level", "slope")}
@@ -93,7 +94,13 @@ class StoredEOF(Storable):
             times = coordinates_of(names.series(np.empty((n, 1))).isel({MODE: 0}, drop=True))
         if times is not None:
             facts["times"] = Labels(times.dims, times.dims, times, None, {}).facts(times)
-        return StoreContents({**inner.arrays, **arrays}, facts, self.store_version, beside=times)
+        beside = times
+        if isinstance(names, VariableNames):
+            stored, along = variables_stored(names)
+            facts |= stored
+            along |= {} if times is None else times.arrays
+            beside = Coordinates((), along, {}) if along else None
+        return StoreContents({**inner.arrays, **arrays}, facts, self.store_version, beside=beside)
 
     @classmethod
     def _from_store(cls, stored: StoredModel) -> Self:
@@ -112,8 +119,6 @@ class StoredEOF(Storable):
         arrays = stored.arrays(shapes, integers=("analyzed",))
         if len(places := np.flatnonzero(arrays["analyzed"])) != model.n_features_in_:
             raise ValueError(f"{len(places)} grid points differ from the {model.n_features_in_} of the inner model")
-        if "weights" in arrays:
-            eof.weights = arrays["weights"].reshape(stored.sample_shape)
         anomalies = Anomalies(places, stored.sample_shape, *(arrays.get(name) for name in ("gain", "level", "slope")))
         calendar = Calendar(
             str(facts["dim"]), eof.climatology, bool(eof.detrend), parts, float(along["origin"]), float(along["unit"])
@@ -124,6 +129,10 @@ class StoredEOF(Storable):
 
             samples = xarray.DataArray(np.empty(n), times.coords, times.dims)
             names = replace(names, labelled=Labelled(samples, 1), along=samples.coords.get(calendar.dim))
+        names = variables_read(stored, names)
+        if "weights" in arrays:
+            weights = arrays["weights"].reshape(stored.sample_shape)
+            eof.weights = [w[0] for w in names.split(weights[None])] if isinstance(names, VariableNames) else weights
         found = FittedAnomalies(model, anomalies, stored.n_samples, gap_expectation(model) if facts["fills"] else None)
         eof._set_fitted(found, names, calendar, n, arrays.get("pcs"))
         return eof

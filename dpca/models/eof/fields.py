@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+from collections.abc import Callable
 from dataclasses import dataclass, fields
 from typing import Any
 
@@ -11,6 +12,7 @@ import numpy as np
 from dpca.engine.sources.source import Source, as_source
 from dpca.kernels.algebra.types import Array
 from dpca.models.base.labelled import Labelled, Labels, labelled_samples, samples_for_model, samples_to_fit
+from dpca.models.eof.weights import field_weights
 from dpca.storage.arrays.labelled import as_coords, called, is_labelled, labelled_array
 from dpca.storage.errors import DataError
 from dpca.storage.given_numbers import require_one_array
@@ -39,9 +41,33 @@ class FieldNames:
     along: Any
     dim: str
 
+    @property
+    def named(self) -> bool:
+        """Whether the dims of samples have names."""
+        return self.labels is not None
+
+    def variable_of(self, places: Array) -> Array:
+        """Return the number of the variable at each of some places of a flattened sample."""
+        return np.zeros(len(places), np.int64)
+
+    def weights(self, given: Any, sample_shape: tuple[int, ...]) -> Array | None:
+        """Return the weights of the anomalies at each place; see `field_weights`."""
+        return field_weights(given, self.labels, sample_shape)
+
+    def maps(self, values: Array, name: str, attributes: Callable[[Labels], dict[str, Any]]) -> Any:
+        """Return maps (k, *sample_shape), as a ``DataArray`` if the dims of samples have names.
+
+        ``attributes`` returns its metadata attributes from the labels of the field.
+        """
+        return on_grid(values, self.labels, name, None if self.labels is None else attributes(self.labels))
+
+    def merged(self, maps: Any) -> list[Any]:
+        """Return results of `maps` as parts of one ``Dataset``."""
+        return [maps]
+
     def by_mode(self, values: Array, name: str) -> Any:
         """Return numbers of modes (k,), as a ``DataArray`` if the dims of samples have names."""
-        if self.labels is None:
+        if not self.named:
             return values
         import xarray  # only samples with names require it
 
@@ -58,7 +84,7 @@ class FieldNames:
 
     def table(self, found: Any) -> Any:
         """Return the fields of a dataclass, arrays (k,), as a ``Dataset`` if the dims of samples have names."""
-        if self.labels is None:
+        if not self.named:
             return found
         import xarray  # only samples with names require it
 
@@ -66,7 +92,7 @@ class FieldNames:
 
     def series(self, values: Any, attrs: Any = None, name: str = "pcs") -> Any:
         """Return PC time series (n, k), as a ``DataArray`` if the dims of samples have names."""
-        if self.labels is None:
+        if not self.named:
             return values
         import xarray  # only samples with names require it
 
@@ -129,6 +155,23 @@ def on_grid(maps: Array, labels: Labels | None, name: str, attrs: Any = None) ->
     found = xarray.DataArray(maps, dims=(MODE, *labels.dims), name=name, attrs=attrs)
     found = found.assign_coords({MODE: np.arange(1, len(maps) + 1)})
     return found if labels.coords is None else found.assign_coords(labels.coords)
+
+
+def attributes_of(what: str, *, keep_units: bool) -> Callable[[Labels | None], dict[str, Any]]:
+    """Return a function that gives the metadata attributes of results from the labels of a field, None without.
+
+    They say what the results are, and have the units of the field with ``keep_units``. Others, such as a standard name
+    or a valid range, are true of the field only.
+    """
+
+    def attributes(labels: Labels | None) -> dict[str, Any]:
+        if labels is None:
+            return {"long_name": what}
+        name = labels.attrs.get("long_name", labels.name)
+        units = {"units": labels.attrs["units"]} if keep_units and "units" in labels.attrs else {}
+        return {"long_name": f"{what} of {name}" if name else what, **units}
+
+    return attributes
 
 
 def series_given(pcs: Any, dim: str, k: int) -> Array:

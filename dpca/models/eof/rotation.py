@@ -10,7 +10,7 @@ import numpy as np
 
 from dpca.kernels.algebra.types import Array
 from dpca.models.base.convergence import ConvergenceWarning
-from dpca.models.eof.fields import MODE, on_grid, scale_of
+from dpca.models.eof.fields import MODE, scale_of
 from dpca.storage.arrays.labelled import is_labelled
 from dpca.storage.errors import DataError
 from dpca.storage.given_numbers import whole_number
@@ -47,8 +47,8 @@ class RotatedEOF:
         """Return the rotated modes as maps (k, *sample_shape); scaling as in `EOF.eofs`."""
         eof = self.eof
         maps = self.loadings / np.sqrt(self._variances) * self._scale(scaling)
-        dtype, attrs = eof.model_.components_.dtype, eof._attributes("rotated modes", scaling == _IN_UNITS)
-        return on_grid(eof._anomalies.placed(maps.T.astype(dtype)), eof._given.labels, "eofs", attrs)
+        placed = eof._anomalies.placed(maps.T.astype(eof.model_.components_.dtype))
+        return eof._given.maps(placed, "eofs", eof._attributes_of("rotated modes", scaling == _IN_UNITS))
 
     def pcs(self, scaling: int = 0) -> Any:
         """Return the time series (n_samples, k) of the samples of the fit; scaling as in `EOF.pcs`."""

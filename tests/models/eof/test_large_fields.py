@@ -17,11 +17,11 @@ import zarr
 from dpca import EOF
 from dpca.engine.folds.plan import PlanError
 from dpca.engine.sources.source import as_source
+from dpca.kernels.algebra.types import box_of_run
 from dpca.models.base.convergence import ConvergenceWarning
 from dpca.models.eof import rotation
-from dpca.models.eof.anomalies import Anomalies, AnomalySource, SurveySource
+from dpca.models.eof.anomalies import Anomalies, AnomalySource, SurveySource, chunk_run
 from dpca.models.eof.eof_fit import GapWarning, survey
-from dpca.models.eof.runs import box_of_run, chunk_run
 from dpca.models.linear import dual_solver
 from dpca.storage.errors import DataError
 from dpca.storage.run import Run

@@ -1,0 +1,267 @@
+"""Several variables that `EOF` analyzes together: their grid points side by side, as one flattened sample."""
+
+from __future__ import annotations
+
+import itertools
+import math
+import operator
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from functools import partial
+from typing import Any
+
+import numpy as np
+
+from dpca.engine.sources.joined import JoinedSource
+from dpca.kernels.algebra.types import Array
+from dpca.models.base.labelled import Labels
+from dpca.models.base.store import StoredModel
+from dpca.models.eof.fields import Field, FieldNames
+from dpca.storage.arrays.labelled import is_labelled, labelled_array
+from dpca.storage.errors import DataError
+
+# The facts of variables in a store, and the forms in which variables are given.
+_VARIABLES, _FORMS = "variables", ("list", "tuple", "dict", "Dataset")
+
+
+@dataclass(frozen=True, eq=False)
+class VariableNames(FieldNames):
+    """The names of several variables; ``labelled``, ``along`` and ``dim`` are those of the first one with names.
+
+    Attributes
+    ----------
+    variables : tuple of FieldNames
+    shapes : tuple of tuple of int
+        Shape of a sample of each variable.
+    keys : tuple of str
+        Names of the variables, in errors; and in results, if they were given as a ``Dataset`` or a dict.
+    form : {"list", "tuple", "dict", "Dataset"}
+        How they were given, and come back.
+    """
+
+    variables: tuple[FieldNames, ...]
+    shapes: tuple[tuple[int, ...], ...]
+    keys: tuple[str, ...]
+    form: str
+
+    @property
+    def named(self) -> bool:
+        """Whether the dims of a variable have names."""
+        return any(one.named for one in self.variables)
+
+    def variable_of(self, places: Array) -> Array:
+        """Return the number of the variable at each of some places of a flattened sample."""
+        return np.searchsorted([*itertools.accumulate(map(math.prod, self.shapes))], places, side="right")
+
+    def weights(self, given: Any, sample_shape: tuple[int, ...]) -> Array | None:
+        """Return the weights of the anomalies at each place: given for each variable, or a name for all of them.
+
+        Raises
+        ------
+        DataError
+            If they are not given for each variable, or as `field_weights`.
+        """
+        if given is None:
+            return None
+        each = self._each(given)
+        rows = []
+        for key, one, weights, shape in zip(self.keys, self.variables, each, self.shapes, strict=True):
+            try:
+                found = one.weights(weights, shape)
+            except DataError as error:
+                raise DataError(f"variable {key}: {error}") from error
+            rows.append(np.ones(math.prod(shape)) if found is None else found.ravel())
+        return np.concatenate(rows)
+
+    def _each(self, given: Any) -> Sequence[Any]:
+        if isinstance(given, str):
+            return [given] * len(self.keys)
+        if isinstance(given, Mapping) or (is_labelled(given) and hasattr(given, "data_vars")):
+            found = {str(key): given[key] for key in given}
+            return [found[key] for key in _in_order(found, self.keys, "weights")]
+        if isinstance(given, list | tuple) and len(given) == len(self.keys):
+            return given
+        raise DataError(
+            f"weights are {_described(given)}, but there are the variables {', '.join(self.keys)}: give a list or a "
+            f"dict with the weights of each, numbers or arrays, or 'coslat'"
+        )
+
+    def maps(self, values: Array, name: str, attributes: Callable[[Labels], dict[str, Any]]) -> Any:
+        """Return the maps (k, *sample_shape) of each variable, in the form in which the variables were given."""
+        named = self.form == "Dataset"
+        pairs = zip(self.variables, self.keys, self.split(values), strict=True)
+        return self._formed(one.maps(part, key if named else name, attributes) for one, key, part in pairs)
+
+    def field(self, values: Array, pcs: Any) -> Any:
+        """Return the samples (n, *sample_shape) of each variable, in the form in which the variables were given."""
+        pairs = zip(self.variables, self.split(values), strict=True)
+        return self._formed(one.field(part, pcs) for one, part in pairs)
+
+    def merged(self, maps: Any) -> list[Any]:
+        """Return results of `maps` as parts of one ``Dataset``, each by the name of its variable."""
+        if self.form == "Dataset":
+            return [maps]
+        parts = maps.values() if isinstance(maps, dict) else maps
+        if lacking := [key for key, one in zip(self.keys, self.variables, strict=True) if not one.named]:
+            raise DataError(f"{lacking[0]} had no names of dims: fit an xarray.DataArray")
+        return [part.rename(key) for key, part in zip(self.keys, parts, strict=True)]
+
+    def split(self, values: Array) -> list[Array]:
+        """Return the values (n, *sample_shape) of each variable, from rows (n, attributes of all)."""
+        ends = [*itertools.accumulate(map(math.prod, self.shapes))][:-1]
+        parts = zip(np.split(values, ends, axis=-1), self.shapes, strict=True)
+        return [part.reshape(len(values), *shape) for part, shape in parts]
+
+    def _formed(self, parts: Iterable[Any]) -> Any:
+        if self.form == "list":
+            return [*parts]
+        if self.form == "tuple":
+            return tuple(parts)
+        found = dict(zip(self.keys, parts, strict=True))
+        if self.form == "dict":
+            return found
+        import xarray  # the variables were a Dataset, so it is installed
+
+        return xarray.Dataset(found)
+
+
+@dataclass(frozen=True, eq=False)
+class SeveralVariables(VariableNames, Field):
+    """Samples of several variables along one dim; the source has all of them side by side."""
+
+
+def field_given(X: Any, dim: str, key: Any = None, names: FieldNames | None = None) -> Field:
+    """Return the field, or the variables, in any input of `EOF.fit`; ``names`` are those of a fitted model.
+
+    Raises
+    ------
+    DataError
+        As `Field.of`; if variables differ in their samples; or if they are not those of the model.
+    """
+    found = _several(X, dim, key)
+    known = names if isinstance(names, VariableNames) else None
+    if found is None or (names is not None and known is None):
+        if known is not None:
+            raise DataError(f"the model has the variables {', '.join(known.keys)}: give all of them, as in the fit")
+        if found is not None:
+            raise DataError(f"the model has one variable, and {len(found[1])} variables are given: give one")
+        return Field.of(X, dim, key, names.labels if names is not None and is_labelled(X) else None)
+    form, given = found
+    if known is not None:
+        if form in ("list", "tuple"):
+            given = dict(zip(known.keys, given.values(), strict=False)) if len(given) == len(known.keys) else given
+        given = {key: given[key] for key in _in_order(given, known.keys, "X")}
+    labels = [one.labels for one in known.variables] if known is not None else [None] * len(given)
+    variables: list[Field] = []
+    for (x, own), own_labels in zip(given.values(), labels, strict=True):
+        variables.append(Field.of(x, dim, own, own_labels if is_labelled(x) else None))
+    _check_samples(variables, [*given])
+    lead = next((one for one in variables if one.named), variables[0])
+    shapes = tuple(tuple(one.source.shape[1:]) for one in variables)
+    if known is not None and shapes != known.shapes:
+        pairs = zip(given, shapes, known.shapes, strict=True)
+        name, shape, fitted = next((name, a, b) for name, a, b in pairs if a != b)
+        raise DataError(f"samples of {name} have shape {shape}: give {fitted}, as in the fit")
+    bare = tuple(FieldNames(one.labels, one.labelled, one.along, one.dim) for one in variables)
+    source = JoinedSource(*(one.source for one in variables))
+    return SeveralVariables(
+        None, lead.labelled, lead.along, lead.dim, source, variables=bare, shapes=shapes, keys=(*given,), form=form
+    )
+
+
+def variables_stored(names: VariableNames) -> tuple[dict[str, Any], dict[str, Any]]:
+    """Return the facts of variables in a store, and their coordinates by name."""
+    own = {"form": names.form, "keys": list(names.keys), "shapes": [*map(list, names.shapes)]}
+    facts: dict[str, Any] = {_VARIABLES: own}
+    arrays: dict[str, Any] = {}
+    for i, (one, shape) in enumerate(zip(names.variables, names.shapes, strict=True)):
+        along = None if one.labels is None else one.labels.kept(shape)
+        if one.labels is not None and along is not None:
+            changed = replace(one.labels, along=along).renamed(partial(operator.add, _prefix(i)))
+            facts[_prefix(i)] = changed.facts(changed.along)
+            arrays |= changed.along.arrays
+    return facts, arrays
+
+
+def variables_read(stored: StoredModel, names: FieldNames) -> FieldNames:
+    """Return the names of the variables in a store, with the samples of ``names``; or these, if there is one field."""
+    if _VARIABLES not in stored.facts:
+        return names
+    own = stored.facts[_VARIABLES]
+    shapes = tuple(tuple(map(int, shape)) for shape in own["shapes"])
+    keys, form = tuple(map(str, own["keys"])), str(own["form"])
+    if sum(map(math.prod, shapes)) != math.prod(stored.sample_shape) or len(keys) != len(shapes) or form not in _FORMS:
+        raise ValueError(f"its variables {keys} of {shapes} do not fit samples of {stored.sample_shape}")
+    variables = []
+    for i, shape in enumerate(shapes):
+        labels, prefix = stored.labels(_prefix(i), shape), _prefix(i)
+        if labels is not None:
+            labels = labels.renamed(partial(_without, prefix))
+        variables.append(replace(names, labels=labels))
+    return VariableNames(
+        None, names.labelled, names.along, names.dim, tuple(variables), shapes=shapes, keys=keys, form=form
+    )
+
+
+def _prefix(i: int) -> str:
+    return f"variable_{i}_"
+
+
+def _without(prefix: str, word: str) -> str:
+    return word.removeprefix(prefix)
+
+
+def _several(X: Any, dim: str, key: Any) -> tuple[str, dict[str, tuple[Any, str | None]]] | None:
+    """Return the form of several variables, and each with its key by its name; None for a single field."""
+    if isinstance(key, list | tuple):
+        if is_labelled(X):
+            return "Dataset", {str(one): (labelled_array(X, one), None) for one in key}
+        return "dict", {str(one): (X, str(one)) for one in key}
+    if key is not None:
+        return None
+    if is_labelled(X):
+        if not hasattr(X, "data_vars") or len(X.data_vars) < 2:
+            return None
+        for name, x in X.data_vars.items():
+            if dim not in x.dims:
+                raise DataError(
+                    f"the variable {name!r} of the Dataset has no dim {dim!r}, only {x.dims}: select those that have "
+                    f"it, key=[...]"
+                )
+        return "Dataset", {str(name): (x, None) for name, x in X.data_vars.items()}
+    if isinstance(X, Mapping) and X:
+        return "dict", {str(name): (x, None) for name, x in X.items()}
+    if isinstance(X, list | tuple) and X and all(_is_variable(x) for x in X):
+        names = [str(getattr(x, "name", None) or f"variable {i}") for i, x in enumerate(X)]
+        unique = names if len({*names}) == len(names) else [f"variable {i}" for i in range(len(X))]
+        return type(X).__name__, {name: (x, None) for name, x in zip(unique, X, strict=True)}
+    return None
+
+
+def _is_variable(x: Any) -> bool:
+    return hasattr(x, "shape") and len(x.shape) > 1
+
+
+def _check_samples(variables: Sequence[Field], keys: Sequence[str]) -> None:
+    """Reject variables with other samples than the first one."""
+    first = variables[0]
+    for one, key in zip(variables[1:], keys[1:], strict=True):
+        n, m = first.source.shape[0], one.source.shape[0]
+        if n != m:
+            raise DataError(f"{keys[0]} has {n:,} samples and {key} {m:,}: give variables with the same samples")
+        if first.along is not None and one.along is not None and not first.along.equals(one.along):
+            raise DataError(
+                f"{keys[0]} and {key} have different coordinates along {first.dim!r}: align them first, "
+                f"xarray.align(..., join='inner')"
+            )
+
+
+def _in_order(given: Mapping[str, Any], keys: Sequence[str], what: str) -> Sequence[str]:
+    """Return the names of all variables of a model, if exactly these are given."""
+    if {*given} != {*keys}:
+        raise DataError(f"{what} has {', '.join(given)}, but the variables are {', '.join(keys)}: give each of them")
+    return keys
+
+
+def _described(given: Any) -> str:
+    return f"a {type(given).__name__} of {len(given)}" if hasattr(given, "__len__") else repr(given)
