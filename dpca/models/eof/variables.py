@@ -104,7 +104,7 @@ class VariableNames(FieldNames):
         parts = maps.values() if isinstance(maps, dict) else maps
         if lacking := [key for key, one in zip(self.keys, self.variables, strict=True) if not one.named]:
             raise DataError(f"{lacking[0]} had no names of dims: fit an xarray.DataArray")
-        return [part.rename(key) for key, part in zip(self.keys, parts, strict=True)]
+        return [part.to_dataset(name=key) for key, part in zip(self.keys, parts, strict=True)]
 
     def split(self, values: Array) -> list[Array]:
         """Return the values (n, *sample_shape) of each variable, from rows (n, attributes of all)."""
