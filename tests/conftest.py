@@ -19,6 +19,7 @@ from hypothesis import settings
 from PIL import Image
 
 from tests.helpers.blas import blas_libraries, blas_threads, set_blas_threads
+from tests.helpers.default_client import not_the_default, the_default
 from tests.helpers.forked import Programs
 from tests.helpers.pictures import leave_pictures_empty
 from tests.selection import MARKERS, is_of_one_test, is_short, left_out, mark_needs, without_repeated_pairs
@@ -106,19 +107,29 @@ def two_blas_threads() -> Iterator[list[int]]:
 
 
 @pytest.fixture(scope="session")
-def cluster() -> Iterator[Any]:
-    """Two single-threaded processes, as a program starts them; one cluster a session, since starting takes seconds."""
+def hidden_cluster() -> Iterator[Any]:
+    """Two single-threaded processes, as a program starts them; one cluster a session, since starting takes seconds.
+
+    Tests that do not name it must not compute on it, so that its client is not the default one.
+    """
     from dpca.engine.clusters.cluster import open_client
     from tests.helpers.certificates import shown_to
 
-    with open_client(workers=2, memory="1.5GB") as client, shown_to(client):
+    with open_client(workers=2, memory="1.5GB") as client, shown_to(client), not_the_default(client):
         yield client
 
 
+@pytest.fixture
+def cluster(hidden_cluster: Any) -> Iterator[Any]:
+    """Client of that cluster, and the default one."""
+    with the_default(hidden_cluster):
+        yield hidden_cluster
+
+
 @pytest.fixture(scope="session")
-def scheduler(cluster: Any) -> str:
+def scheduler(hidden_cluster: Any) -> str:
     """Address of that cluster, for ``--scheduler``; Dask's configuration has the credentials."""
-    return str(cluster.scheduler.address)
+    return str(hidden_cluster.scheduler.address)
 
 
 @pytest.fixture(scope="session")

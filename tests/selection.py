@@ -39,7 +39,13 @@ MARKERS = [
     "pairwise: of the product of its parameters, only cases in which every two values meet, in every run",
 ]
 _NONE = SimpleNamespace(params={})
-_BY_FIXTURE = {"cluster": "cluster", "scheduler": "cluster", "programs": "programs", "s3": "s3", "browser": "browser"}
+_BY_FIXTURE = {
+    "cluster": "cluster",
+    "hidden_cluster": "cluster",
+    "programs": "programs",
+    "s3": "s3",
+    "browser": "browser",
+}
 _BY_PLACE = {
     "notebooks": "notebooks",
     "studies": "studies",

@@ -9,7 +9,6 @@ import time
 from collections.abc import Callable, Iterator
 from itertools import takewhile
 from pathlib import Path
-from typing import Any
 
 import dask
 import numpy as np
@@ -28,12 +27,12 @@ MODEL = ["--cell", "12", "--components", "5"]
 
 
 @pytest.fixture(scope="module")
-def made(cluster: Any, tmp_path_factory: pytest.TempPathFactory, small_pictures: None) -> Path:
+def made(scheduler: str, tmp_path_factory: pytest.TempPathFactory, small_pictures: None) -> Path:
     """A source, and one store of each kind made from it by an undisturbed cluster of two workers."""
     folder = tmp_path_factory.mktemp("made")
     values = np.random.default_rng(0).integers(0, 256, (400, 96, 96, 3), dtype=np.uint8)
     np.save(folder / "a.npy", values)
-    where = ["--scheduler", cluster.scheduler.address]
+    where = ["--scheduler", scheduler]
     job = ["--source", str(folder / "a.npy"), "--output", str(folder / "calm.zarr"), "--reconstruct", *MODEL]
     assert run_job([*job, *where]) == 0
     for command in (_ingest, _fit, _transform):

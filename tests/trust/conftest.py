@@ -12,10 +12,10 @@ from tests.trust.damage import make_stores
 
 
 @pytest.fixture(scope="session")
-def made_twice(cluster: Any, tmp_path_factory: pytest.TempPathFactory) -> Path:
+def made_twice(hidden_cluster: Any, tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Folders ``a`` and ``b`` of stores of all kinds, of the same shapes and of other content; not to be changed."""
     folder = tmp_path_factory.mktemp("made")
-    make_stores(folder, cluster)
+    make_stores(folder, hidden_cluster)
     return folder
 
 

@@ -19,12 +19,14 @@ import dask.array as da
 import numpy as np
 import psutil
 import pytest
+from dask.base import get_scheduler
 from dask.utils import parse_timedelta
 from distributed import Client, LocalCluster
 from threadpoolctl import threadpool_info
 
 from dpca import CellPCA
 from dpca.engine.clusters.cluster import open_client
+from dpca.representation.lazy import default_client
 from dpca.storage import ClusterError, DataError
 from dpca.storage.remote.memory import parallel_tasks, task_budget, usable_bytes
 from dpca.storage.remote.tasks import run_in_order
@@ -58,6 +60,16 @@ def test_workers_are_single_threaded_processes_on_loopback(cluster: Any) -> None
     assert cluster.scheduler.address.startswith("tls://127.0.0.1:")
 
 
+def test_only_tests_that_name_the_cluster_compute_on_it(scheduler: str) -> None:
+    assert default_client() is None
+    assert get_scheduler() is None
+
+
+def test_tests_that_name_the_cluster_compute_on_it(cluster: Any) -> None:
+    assert default_client() is cluster
+    assert get_scheduler() == cluster.get
+
+
 def held(nbytes: int) -> int:
     import time
 
@@ -79,6 +91,7 @@ _WITH_ONE_WORKER = """
 import os, sys
 import dpca.metrics  # which a worker imports for no reason of its own
 from dpca.engine.clusters.cluster import open_client
+from dpca.representation.lazy import default_client
 
 def origin():
     return os.getppid(), "dpca.metrics" in sys.modules
@@ -266,6 +279,7 @@ def test_dead_workers_count_while_they_are_on_their_way_back() -> None:
 _MASKS = """
 import psutil
 from dpca.engine.clusters.cluster import open_client
+from dpca.representation.lazy import default_client
 if __name__ == "__main__":
     with open_client(workers=1, memory="1GB"):
         for one in psutil.Process().children(recursive=True):

@@ -13,7 +13,6 @@ import zarr
 from dpca import Denoiser, Run
 from dpca.cli import main
 from dpca.jobs import denoise_store, export_store
-from dpca.models.base import passes
 from dpca.storage import ingest, open_stack, verify
 from dpca.storage.errors import DataError, PlanError, StoreError
 from tests.helpers.interrupted import interrupt_at
@@ -98,7 +97,6 @@ def test_little_memory(tmp_path: Path) -> None:
 
 def test_the_same_bytes_wherever_a_run_is_interrupted(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     stack, _ = made(tmp_path / "x.zarr", (4, 24, 20))
-    monkeypatch.setattr(passes, "default_client", lambda: None)  # markers of workers are not counted
     denoise_store(stack, tmp_path / "whole.zarr", Denoiser(8))
     whole, allowed, target = files(tmp_path / "whole.zarr"), 0, tmp_path / "again.zarr"
     while True:

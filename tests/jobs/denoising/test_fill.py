@@ -14,7 +14,6 @@ import zarr
 from dpca import PCA, CellPCA, Run
 from dpca.cli import main
 from dpca.jobs import fill_store
-from dpca.models.base import passes
 from dpca.storage import ingest, open_stack, verify
 from dpca.storage.errors import DataError, PlanError, StoreError
 from dpca.storage.ingest import content_of
@@ -104,7 +103,6 @@ def test_little_memory(tmp_path: Path) -> None:
 
 def test_the_same_bytes_wherever_a_run_is_interrupted(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     stack, _, _ = made(tmp_path / "x.zarr", (20, 12, 10))
-    monkeypatch.setattr(passes, "default_client", lambda: None)  # markers of workers are not counted
     monkeypatch.setattr(job, "choose_layout", lambda *given, **named: job.Layout((20, 12, 10), (20, 12, 10)))
     fill_store(stack, tmp_path / "whole.zarr", MODEL)
     whole, allowed, target = files(tmp_path / "whole.zarr"), 0, tmp_path / "again.zarr"

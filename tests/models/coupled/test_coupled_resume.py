@@ -11,7 +11,6 @@ import zarr
 
 from dpca import CCA, MCA
 from dpca.engine.sources.source import ZarrSource
-from dpca.models.base import passes
 from dpca.storage.run import Run
 from dpca.storage.transaction.checkpoints import Checkpoints
 
@@ -30,7 +29,6 @@ class Stopped(Exception):
     ids=["covariance", "dual", "streaming"],
 )
 def test_an_interrupted_fit_resumes(model: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(passes, "default_client", lambda: None)  # reads are counted in this process
     rng = np.random.default_rng(0)
     stored = [str(tmp_path / name) for name in "xy"]
     common = rng.normal(size=(240, 2))

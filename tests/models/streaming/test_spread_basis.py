@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -14,7 +13,6 @@ from dpca import Progress, StreamingPCA
 from dpca.engine.folds.plan import PlanError
 from dpca.engine.folds.rehearsal import Workers, rehearsing
 from dpca.engine.sources.source import as_source
-from dpca.models.base import passes
 from dpca.storage.run import Run
 
 SHAPE = (40, 60, 50)
@@ -22,14 +20,6 @@ N = 160
 # The Gram matrix of all samples is no substitute then.
 OPTIONS: dict[str, Any] = {"n_components": 4, "random_state": 0, "oversampling": 20, "batch_size": 40}
 NOTE = "spread over 2 blocks"
-
-
-@pytest.fixture(autouse=True, scope="module")
-def _here() -> Iterator[None]:
-    """Fit in this process, also if another test has opened a cluster."""
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(passes, "default_client", lambda: None)
-        yield
 
 
 @pytest.fixture(scope="module")
