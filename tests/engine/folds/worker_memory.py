@@ -6,6 +6,7 @@ Only there a process can forget its peak.
 from __future__ import annotations
 
 import os
+from importlib import import_module
 from pathlib import Path
 from typing import Any
 
@@ -57,6 +58,7 @@ def measured(path: str, cell: tuple[int, ...], rule: Any, budget: int | None = N
         small = da.zeros((20, 8, 8), chunks=(5, 8, 8), dtype=np.uint8)
         fold(rule, as_source(small), CellGrid((8, 8), (4, 4)), run=Run(client=client))
         source = as_source(path)
+        client.run(import_module, "dpca.kernels.integer_products")  # numba alone takes 50 MB
         (before,) = client.run(forget_peak).values()
         _, report = fold(rule, source, CellGrid(source.shape[1:], cell), run=Run(client=client, memory=budget))
         (peak,) = client.run(status, "VmHWM:").values()
