@@ -261,7 +261,7 @@ def _compute_graph(run: Run, threads: int, graph: dict[Any, Any], done: Callable
     number_of = dict(zip(futures, graph, strict=True))
     found: dict[Any, Any] = {}
     try:
-        for future in as_completed(futures):
+        for future in as_completed(futures, loop=run.client.loop):
             found[number_of[future]] = future.result()
             future.release()  # otherwise its worker would keep all its results until the end
             done(number_of[future])

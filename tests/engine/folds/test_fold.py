@@ -149,6 +149,13 @@ def test_a_worker_that_is_killed_is_replaced(
     assert same(results, expected)
 
 
+def test_a_client_that_is_not_the_default(
+    images: np.ndarray, expected: list[dict[str, np.ndarray]], tmp_path: Path, hidden_cluster: Any
+) -> None:
+    source = as_source(stored(tmp_path, images, (100, 20, 20, 3)))
+    assert same(fold(CovariancePCA(4), source, GRID, run=Run(client=hidden_cluster))[0], expected)
+
+
 def test_threads_that_share_what_is_read(
     images: np.ndarray, tmp_path: Path, given_plan: Callable[..., None], cluster: Any
 ) -> None:
