@@ -10,7 +10,6 @@ import scipy.linalg
 import scipy.sparse.linalg
 
 from dpca.kernels.algebra.types import Array
-from dpca.kernels.analytic import analytic_signal
 from dpca.storage.errors import DataError
 
 # Directions with less than this share of the largest variance are rounding errors, which whitening would magnify.
@@ -45,6 +44,8 @@ class FieldCoordinates:
 
     def analytic(self, decay: float | None) -> FieldCoordinates:
         """Return the coordinates of the analytic field, see `dpca.kernels.analytic`."""
+        from dpca.kernels.analytic import analytic_signal  # SciPy's signal processing is slow to import
+
         assert self.series is not None
         signal = analytic_signal(self.series, decay)
         return replace(self, covariance=signal.conj().T @ signal / (len(signal) - 1), series=signal)

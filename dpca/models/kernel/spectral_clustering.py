@@ -7,7 +7,6 @@ from typing import Any, Self
 
 import numpy as np
 from sklearn.base import BaseEstimator, ClusterMixin
-from sklearn.cluster import KMeans
 from sklearn.utils import check_random_state
 
 from dpca.engine.folds.plan import PlanError
@@ -76,6 +75,8 @@ class SpectralClustering(ClusteringParameters, ClusterMixin, BaseEstimator):  # 
             scores = found.to_landmarks(rows.reshape(len(rows), -1)) @ coefficients
             lengths = np.linalg.norm(scores, axis=1, keepdims=True)
             self.embedding_[first : first + len(rows)] = scores / np.where(lengths > 0, lengths, 1)
+        from sklearn.cluster import KMeans  # slow to import
+
         seed = check_random_state(self.random_state).randint(2**31)
         clusters = KMeans(self.n_clusters, n_init=self.n_init, random_state=seed).fit(self.embedding_)
         self.labels_: Array = clusters.labels_
