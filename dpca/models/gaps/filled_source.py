@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import os
 from dataclasses import dataclass, field, fields
 from functools import lru_cache
 
@@ -37,7 +38,8 @@ class GapFilledSource(ComputedSource):
 
     def __init__(self, source: Source, model: str, data_range: tuple[float, float]) -> None:
         super().__init__(source, source.shape)
-        self.axes, self.model, self.data_range = source.axes, model, data_range
+        self.axes, self.data_range = source.axes, data_range
+        self.model = model if "://" in model else os.path.abspath(model)  # workers may be in another folder
         self.content = model_fingerprint(model)
 
     @property
