@@ -44,6 +44,7 @@ for _number, _handler in ((signal.SIGINT, signal.default_int_handler), (signal.S
 
 # Modules that take longest: what is handed out last should take a moment.
 LONGEST = (
+    "test_containers",
     "test_kill",
     "test_given_cluster",
     "test_full_disk",
