@@ -23,12 +23,12 @@ from dpca.jobs.compressed.encode_tiles import MeasureJob, _opened
 from dpca.jobs.compressed.verify_quality import verify_quality
 from dpca.jobs.plans import shard_plan
 from dpca.jobs.scores.settings import CompressionSettings
-from dpca.plots import drawing
 from dpca.report.record import read_report
 from dpca.representation.compressed.compressed import TiledCompressed
 from dpca.storage import DataError, Stack, open_stack, verify
 from dpca.storage.run import Run
 from tests.helpers.interrupted import interrupt_at
+from tests.helpers.pictures import leave_pictures_empty
 from tests.helpers.traced import traced_peak
 from tests.jobs.compressed.test_append import tree
 from tests.jobs.compressed.test_encode_tiles import FORMAT
@@ -37,10 +37,10 @@ SHAPE, ENDS = (47, 53), (5, 21, 24)
 
 
 def large_from_few_values(patch: pytest.MonkeyPatch, values: int) -> None:
-    """Divide samples of a kilobyte into tiles of this many values."""
+    """Divide samples of a kilobyte into tiles of this many values, and draw nothing."""
     patch.setattr(shard_plan, "LARGE_SAMPLE", 2**10)
     patch.setattr(shard_plan, "_TILE_VALUES", [values])
-    patch.setattr(drawing, "DPI", 20)
+    leave_pictures_empty(patch.setattr)
 
 
 @pytest.fixture(autouse=True)

@@ -21,6 +21,7 @@ from dpca.storage.run import Run
 from dpca.storage.survey import ReadOptions
 from dpca.storage.transaction.markers import DoneMarkers
 
+pytestmark = pytest.mark.usefixtures("small_pictures")
 CELL = 8
 LIKE = CellPCA(ratio=3.0, cell_shape=CELL, overlap=4, shared=True)
 

@@ -34,6 +34,7 @@ from dpca.storage.arrays.tiles import Tiles
 from dpca.storage.disk import folder_bytes
 from dpca.storage.run import Run
 from dpca.storage.survey import ReadOptions
+from tests.helpers.pictures import leave_pictures_empty
 from tests.helpers.traced import traced_peak
 
 FORMAT = Path(dpca.__file__).parents[1] / "storage" / "FORMAT.md"
@@ -43,6 +44,7 @@ FORMAT = Path(dpca.__file__).parents[1] / "storage" / "FORMAT.md"
 def large_from_few_values(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(shard_plan, "LARGE_SAMPLE", 2**14)
     monkeypatch.setattr(shard_plan, "_TILE_VALUES", [2500])
+    leave_pictures_empty(monkeypatch.setattr)
 
 
 def pictures(
