@@ -34,10 +34,11 @@ def test_the_worst_come_first_by_ssim_or_else_by_squared_error(quality: dict[str
     assert worst_first({name: np.array(values) for name, values in quality.items()}).tolist() == order
 
 
-def test_commands_and_the_main_job_import_matplotlib_only_to_draw_and_no_study() -> None:
+def test_commands_estimators_and_the_main_job_import_slow_libraries_only_to_use_them_and_no_study() -> None:
     run(
-        "import sys, dpca.cli.commands, dpca.cli.model_commands, dpca.cli.jobs, dpca.report.record\n"
-        "assert not {'matplotlib', 'dpca.pipelines'} & sys.modules.keys()"
+        "import sys, dpca.cli.commands, dpca.cli.model_commands, dpca.cli.jobs, dpca.models, dpca.report.record\n"
+        "slow = {'matplotlib', 'numba', 'scipy.signal', 'sklearn.cluster', 'dpca.pipelines'}\n"
+        "assert not slow & sys.modules.keys(), slow & sys.modules.keys()"
     )
 
 
