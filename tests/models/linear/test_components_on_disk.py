@@ -245,11 +245,12 @@ def test_a_rehearsal_writes_nothing(tmp_path: Path) -> None:
 
 
 @pytest.mark.usefixtures("small")
-def test_workers_write_the_same(tmp_path: Path, cluster: Any) -> None:
+def test_workers_write_the_same(tmp_path: Path, hidden_cluster: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(component_store, "_SHARD_BYTES", 2**20)
     x = np.repeat(samples(6, "uint8"), 150, axis=1)
     zarr.create_array(str(tmp_path / "x.zarr"), data=x, chunks=(1, 10, 24, 30))
     here = PCA(2, solver="dual").fit(str(tmp_path / "x.zarr"))
-    there = PCA(2, solver="dual").fit(str(tmp_path / "x.zarr"), run=Run(client=cluster, memory=44 * 2**20))
+    there = PCA(2, solver="dual").fit(str(tmp_path / "x.zarr"), run=Run(client=hidden_cluster, memory=44 * 2**20))
     assert len(there.fit_report_.plan.segments) > 1
     np.testing.assert_array_equal(there.components_.compute(), here.components_.compute())
     np.testing.assert_array_equal(there.transform(str(tmp_path / "x.zarr")), here.transform(str(tmp_path / "x.zarr")))
