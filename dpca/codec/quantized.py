@@ -145,6 +145,8 @@ class KeptRows(NamedTuple):
         Of all samples, and of the share of a row in its component.
     energy : array (n_groups, k)
         Power of each component in all samples.
+    error : array (n_groups, k)
+        Squared error of each quantized component, relative to its square.
     """
 
     kept: Array
@@ -152,6 +154,7 @@ class KeptRows(NamedTuple):
     power: Array
     bits: Array
     energy: Array
+    error: Array
 
 
 def rows_kept(components: Components, scores: Array, step: float, n_samples: int) -> KeptRows:
@@ -163,13 +166,18 @@ def rows_kept(components: Components, scores: Array, step: float, n_samples: int
     energy = np.zeros((n_groups, k))
     np.add.at(energy, group, times * powers)
     places = np.bincount(group, minlength=n_groups)
-    bits = np.zeros((n_groups, k))
+    bits, error = np.zeros((2, n_groups, k))
     for g, spectrum in enumerate(components.spectra):
-        bits[g, : len(spectrum)] = length_in_bits(spectrum * np.sqrt(energy[g, : len(spectrum), None]))
+        power = energy[g, : len(spectrum)]
+        codes = spectrum * np.sqrt(power[:, None])
+        bits[g, : len(spectrum)] = length_in_bits(codes)
+        # Small values become 0, and the error of the others is that of rounding.
+        lost = np.minimum(np.square(codes), 1 / 12).sum(axis=1)
+        error[g, : len(spectrum)] = np.divide(lost, power, out=np.zeros(len(power)), where=power > 0)
     shares = (bits / places[:, None])[group]
     kept = measured.pays_off(times, shares.ravel()).reshape(n_cells, k)
     saved, spent = measured.saved.reshape(n_cells, k), times * measured.bits.reshape(n_cells, k) + shares
-    return KeptRows(kept, saved, powers, spent, energy)
+    return KeptRows(kept, saved, powers, spent, energy, error)
 
 
 def quantized(components: Components, scores: Array, step: float, n_samples: int, waves: bool = False) -> Quantized:
@@ -192,7 +200,7 @@ def quantized(components: Components, scores: Array, step: float, n_samples: int
     """
     group, rows = components.group, components.rows
     n_cells, n_groups = len(group), len(rows)
-    kept, _, powers, _, energy = rows_kept(components, scores, step, n_samples)
+    kept, _, powers, _, energy, _ = rows_kept(components, scores, step, n_samples)
     grid_shape = components.grid.grid_shape
     edge = max(1, round(_TILE_CELLS ** (1 / max(1, len(grid_shape)))))
     coordinates = np.unravel_index(np.arange(n_cells), grid_shape)

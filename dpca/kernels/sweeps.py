@@ -383,7 +383,8 @@ def measure_rows(
             saved[r] += np.float64(code) * (2 * np.float64(value) - code)
         if not most > 0:
             continue
-        counts[:] = 0
+        reach = int(min(most, kind(counted)))
+        counts[counted - reach : counted + reach + 1] = 0
         for i in range(n):
             code = codes[i]
             if abs(code) > counted:
@@ -391,5 +392,5 @@ def measure_rows(
                 code = min(max(code, kind(-counted)), kind(counted))
             counts[int(code) + counted] += 1
         bits[r] += spreads[n]
-        for i in range(len(counts)):
+        for i in range(counted - reach, counted + reach + 1):
             bits[r] -= spreads[counts[i]]

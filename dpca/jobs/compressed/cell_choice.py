@@ -8,16 +8,17 @@ one scene, and shared components are best if every sample is another picture.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import closing
 from dataclasses import asdict, dataclass
+from functools import cached_property
 from typing import Any
 
 import numpy as np
 
 from dpca.codec.cells import Components
+from dpca.codec.fitting import own_components, shared_components
 from dpca.codec.goal import Goal, UnreachedError
-from dpca.codec.slabs import slabs_of
 from dpca.codec.waves import RUN
 from dpca.engine.sources.source import as_source
 from dpca.engine.sources.tiled import TiledStack
@@ -25,8 +26,6 @@ from dpca.jobs.compressed.cell_words import reasons
 from dpca.jobs.compressed.encode import stated_facts
 from dpca.jobs.compressed.encode_trials import Trials, groups_of, spread_runs
 from dpca.jobs.scores.transform import stated_range
-from dpca.kernels.algebra.dtypes import working_dtype
-from dpca.kernels.algebra.linalg import leading_eigh
 from dpca.kernels.algebra.types import Array
 from dpca.models.cells.cell_pca import CellPCA
 from dpca.models.cells.rank import UnmetError
@@ -47,16 +46,14 @@ _MEASURED_BYTES, _MEASURED_LEAST, _MEASURED_SHARE = 2**22, 2 * RUN, 9
 _CELLS_A_VALUE = 32
 # Tiles of large samples to read.
 _READ_TILES = 144
-# Upper limit of the bytes of a row of cells in floating point. If a row has more, fewer samples are fitted.
-_ROW_BYTES = 2**27
 # Upper limit of the values of all components, if each cell has its own. Shared components: this many, or a third of
 # the values of a cell if that is more.
 _OWN_VALUES, _SHARED, _SHARED_VALUES = 2**23, 256, 3
-# Own components to begin with. More are computed if the scores of the last one exceed this many steps.
-_FIRST_OWN, _WORTHLESS = 16, 0.2
-# Cells whose expected bits exceed those of other cells by this share are not encoded. So many rows of at least so many
-# rows of cells suffice to find those that do, if cells have their own components.
-_CLEARLY_MORE, _ROWS, _OF_ROWS = 0.1, 3, 8
+# Own components with smaller scores, in steps, may be missing.
+_WORTHLESS = 0.2
+# Cells whose expected bytes exceed the fewest so far by this share are not encoded. So many cells, of at least so many,
+# suffice to find those that do, if cells have their own components.
+_CLEARLY_MORE, _CELLS, _OF_CELLS = 0.05, 16, 32
 # From this many axes of space, cells are half as long, so that they hold about as many values as cells of images.
 _MANY_AXES = 3
 
@@ -102,7 +99,7 @@ def cells_tried(model: CellPCA, sample_shape: Sequence[int], axes: Sequence[str]
     shared = {"cell_shape": list(cell), "overlap": overlap if overlap > 1 and cell != spatial else 0, "shared": True}
     own = {"cell_shape": list(cell), "overlap": 0, "shared": False}
     whole = {"cell_shape": list(spatial), "overlap": 0, "shared": False}
-    return [whole] if cell == spatial else [shared, own, whole]
+    return [whole] if cell == spatial else [shared, whole, own]
 
 
 def choose_cells(
@@ -138,10 +135,12 @@ def choose_cells(
     Notes
     -----
     Reads at least 48 samples and at most 576, within these limits 128 MiB. Up to four kinds of cells are fitted to most
-    of them. The first ones are encoded until they meet the goal, the others once, with the same mean squared error.
-    Those that are expected to take many more bytes are not encoded. For n samples of d values, cells of c values and k
-    components this takes O(n d (c + k)) time. Memory holds the samples, up to 128 MiB for a row of cells in floating
-    point, and 2^23 values of components. If the stack has no more samples, all are fitted, and some are measured.
+    of them. The first ones are encoded until they meet the goal. The bytes of the others are estimated from their
+    scores, with the same squared error. For components that are not shared the estimate is too low, so they are encoded
+    once if it is the lowest. If some cells show that it is clearly not the lowest, the others are not fitted. For n
+    samples of d values, cells of c values and k components this takes O(n d (c + k)) time. Memory holds the samples, up
+    to 128 MiB for a row of cells in floating point, and 2^23 values of components. If the stack has no more samples,
+    all are fitted, and some are measured.
     """
     first = cells_tried(model, stack.sample_shape, stack.axes[1:])
     with closing(run.progress("choose cells", len(first) + 1, "kinds of cells")) as stage:
@@ -184,19 +183,37 @@ def components_of_each(count: int) -> dict[str, Any]:
 
 @dataclass(frozen=True)
 class _Reference:
-    """The first cells that met the goal: bytes, step, mean squared error, expected bits and prices; see `Trials`."""
+    """The first cells that met the goal: bytes, those not of components, step, expected errors and bits of each cell.
+
+    See `dpca.codec.expected.ExpectedCost`.
+    """
 
     size: float
+    fixed: float
     step: float
-    mse: float
-    bits: float
-    prices: list[float]
+    errors: list[float]
+    bits: list[float]
 
-    def more(self, prices: Array, cells: Array | slice = slice(None)) -> float:
-        """Return the share of its bits by which other cells need more at equal error, from prices of some cells."""
-        ours = float(np.asarray(self.prices)[cells].sum())
-        more = float(prices.sum()) - ours
-        return more / ours * sum(self.prices) / self.bits if ours and self.bits else 0.0
+    def encoded(self, trials: Trials, cells: Sequence[int] | None = None) -> tuple[float, float, int]:
+        """Return the bytes, step and rank of other cells with the same expected error.
+
+        Parameters
+        ----------
+        trials : Trials
+        cells : sequence of int, optional
+            The cells that the trials have instead of all cells.
+
+        Raises
+        ------
+        UnreachedError
+            If the other cells have no step with the same error.
+        """
+        errors, bits = np.array(self.errors), np.array(self.bits)
+        some = slice(None) if cells is None else np.array(cells)
+        step = trials.expected_step(errors[some].sum() / math.prod(trials.source.shape[1:]), self.step)
+        found = trials.expectation.at(step)
+        times = float(found.bits.sum() / bits[some].sum()) if bits[some].any() else 1.0
+        return self.fixed + times * (self.size - self.fixed), step, found.rank
 
 
 class _Trial:
@@ -205,6 +222,7 @@ class _Trial:
     def __init__(self, stack: Stack, goal: Goal, kept: DoneMarkers | None = None) -> None:
         self._stack, self._goal, self._kept = stack, goal, kept
         self._reference: _Reference | None = None
+        self._least = math.inf
         n = stack.n_samples
         most_bytes = _READ_TILES * stack.nbytes // n if isinstance(stack, TiledStack) else _READ_BYTES
         most = max(_READ_LEAST, min(_READ_MOST, most_bytes * n // stack.nbytes))
@@ -247,13 +265,16 @@ class _Trial:
         if self._kept is not None and self._kept.is_done(name):
             found = self._kept.record(name)
             self._reference = found["reference"] and _Reference(**found["reference"])
-            return math.inf if found["size"] is None else found["size"], found["rank"]
+            size, rank = math.inf if found["size"] is None else found["size"], found["rank"]
+            self._least = min(size, self._least)
+            return size, rank
         shape, cell, overlap = self._measured.shape[1:], parameters["cell_shape"], parameters["overlap"]
         grid = LappedGrid(shape, tuple(cell), overlap) if overlap else CellGrid(shape, tuple(cell))
         try:
             size, rank = self._encoded(grid, shared=parameters["shared"])
         except (UnmetError, UnreachedError):
             size, rank = math.inf, 0
+        self._least = min(size, self._least)
         # A margin: components of a few samples differ from those of all.
         rank = self._at_most(grid.max_features, 4 + rank * 5 // 4, shared=parameters["shared"])
         if self._kept is not None:
@@ -271,27 +292,25 @@ class _Trial:
             If the goal is not reached.
         """
         goal, reference = self._goal, self._reference
-        if reference is not None and not (shared or goal.is_error_bound) and (more := self._in_some_rows(grid)):
-            return (1 + more) * reference.size, 0
+        bounded = goal.is_error_bound
+        if reference is not None and not (shared or bounded) and (size := self._in_some_cells(reference, grid)):
+            return size, 0
         trials = self._trials(grid, self._fitted, self._measured, shared=shared)
         if reference is None:
             found = trials.reach(goal, rough=True)
-            size, mse, bits, prices = trials.stored_bytes(found), 0.0, 0.0, []
-            if not goal.is_error_bound:
-                known = goal.measure == "mse" and goal.is_of_samples and not goal.every_sample
-                mse = goal.allowed if known else trials.mse(found)
-                bits = float(trials.expected(found.step)[1].sum())
-                prices = trials.prices_of(found.step).tolist()
-            self._reference = _Reference(size, found.step, mse, bits, prices)
-        elif goal.is_error_bound:
+            size, expected = trials.stored_bytes(found), None if bounded else trials.expectation.at(found.step)
+            errors, bits = ([], []) if expected is None else (expected.errors.tolist(), expected.bits.tolist())
+            self._reference = _Reference(size, trials.fixed_bytes(found), found.step, errors, bits)
+        elif bounded:
             size, found = min(trials.residual_encodings(), key=lambda one: one[0])
         else:
-            if (more := reference.more(trials.prices_of(reference.step))) > _CLEARLY_MORE:
-                return (1 + more) * reference.size, 0
-            if goal.name == "ssim" or goal.every_sample:  # they differ between cells with the same mean squared error
-                found = trials.reach(goal, rough=True, guess=reference.step)
-            else:
-                found = trials.at(trials.step_for(reference.mse, reference.step))
+            size, step, rank = reference.encoded(trials)
+            measured = (
+                goal.name == "ssim" or goal.every_sample
+            )  # they differ between cells with the same mean squared error
+            if size > (1 + measured * _CLEARLY_MORE) * self._least or (shared and not measured):
+                return size, rank
+            found = trials.reach(goal, rough=True, guess=step) if measured else trials.at(step)
             size = trials.stored_bytes(found)
         return size, int(found.rank.max(initial=0))
 
@@ -300,44 +319,38 @@ class _Trial:
         facts = stated_facts(self._stack, grid, self._goal)
         return Trials(as_source(measured), components, facts, n_samples=self._stack.n_samples)
 
-    def _in_some_rows(self, grid: CellGrid) -> float:
-        """Return the share of bits that own components need more in some rows of cells, 0 if that is not clear."""
-        reference, length, n_rows = self._reference, grid.cell_shape[0], grid.sample_shape[0] // grid.cell_shape[0]
-        if reference is None or len(reference.prices) != grid.n_parts or isinstance(grid, LappedGrid):
+    def _in_some_cells(self, reference: _Reference, grid: CellGrid) -> float:
+        """Return the bytes of own components as expected from some cells, 0 if they may be the fewest."""
+        if len(reference.bits) != grid.n_parts or isinstance(grid, LappedGrid):
             return 0.0
-        if n_rows < _OF_ROWS:
+        whole = [i for i in range(grid.n_parts) if math.prod(b - a for a, b in grid.box(i)) == grid.max_features]
+        if len(whole) < _OF_CELLS:
             return 0.0
-        tried = np.linspace(0, n_rows - 1, _ROWS + 2).round().astype(int)[1:-1]
-        lines = (tried[:, None] * length + np.arange(length)).ravel()
-        some = CellGrid((len(lines), *grid.sample_shape[1:]), grid.cell_shape)
-        prices = self._trials(some, self._fitted[:, lines], self._measured[:, lines], shared=False).prices_of(
-            reference.step
+        tried = [whole[i] for i in np.linspace(0, len(whole) - 1, _CELLS + 2).round().astype(int)[1:-1]]
+        boxes = [tuple(slice(*ends) for ends in grid.box(cell)) for cell in tried]
+        # The cells are stacked along the first axis.
+        fitted, measured = (
+            np.concatenate([samples[:, *box] for box in boxes], axis=1) for samples in (self._fitted, self._measured)
         )
-        in_row = math.prod(grid.grid_shape[1:])
-        more = reference.more(prices, (tried[:, None] * in_row + np.arange(in_row)).ravel())
-        return more if more > _CLEARLY_MORE else 0.0
+        some = CellGrid(fitted.shape[1:], grid.cell_shape)
+        size = reference.encoded(self._trials(some, fitted, measured, shared=False), tried)[0]
+        return size if size > (1 + _CLEARLY_MORE) * self._least else 0.0
 
     def _components(self, grid: CellGrid, fitted: Array, *, shared: bool) -> Components:
         """Fit components to samples."""
-        mean, dtype = fitted.mean(axis=0, dtype=np.float64), working_dtype(fitted.dtype)
-        k = max(_SHARED, math.ceil(grid.max_features / _SHARED_VALUES)) if shared else self._own
-        cells, group = groups_of(grid, shared=shared)
-        pooled: dict[int, Array] = {}
-        rows: dict[int, Array] = {}
-        least = 0.0 if self._reference is None else _WORTHLESS * self._reference.step * self._unit
         if shared:
-            fitted = fitted[:: max(1, len(fitted) * grid.n_parts // (_CELLS_A_VALUE * grid.max_features))]
-        for cell, values in self._filtered(grid, fitted, mean.astype(dtype)):
-            if not shared:
-                rows[cell] = _leading(values, k, least)
-            else:
-                product = values @ values.T
-                pooled[group[cell]] = pooled[group[cell]] + product if group[cell] in pooled else product
-        for g, product in pooled.items():
-            rows[g] = leading_eigh(product.astype(np.float64), min(k, len(product)))[1].astype(dtype)
-        if isinstance(grid, LappedGrid):
-            mean = grid.prefilter.apply(mean[None], (0,) * mean.ndim)[0]
-        return Components(grid, mean, group, [rows[g] for g in range(len(cells))])
+            k = max(_SHARED, math.ceil(grid.max_features / _SHARED_VALUES))
+            every = max(1, len(fitted) * grid.n_parts // (_CELLS_A_VALUE * grid.max_features))
+            group = groups_of(grid, shared=True)[1]
+            return shared_components(grid, group, self._mean, fitted[::every], k, self._unit)
+        mean = self._mean if fitted is self._fitted else fitted.mean(axis=0, dtype=np.float64)
+        least = 0.0 if self._reference is None else _WORTHLESS * self._reference.step * self._unit
+        return own_components(grid, mean, fitted, self._own, self._unit, least)
+
+    @cached_property
+    def _mean(self) -> Array:
+        found: Array = self._fitted.mean(axis=0, dtype=np.float64)
+        return found
 
     @property
     def _unit(self) -> float:
@@ -346,46 +359,3 @@ class _Trial:
             return 1.0
         low, high = stated_range(self._stack)
         return math.ldexp(1.0, min(-math.frexp(high - low)[1], np.finfo(self._fitted.dtype).maxexp - 8))
-
-    def _filtered(self, grid: CellGrid, samples: Array, mean: Array) -> Iterator[tuple[int, Array]]:
-        """Yield each cell and its centered values (n_features, n) in some samples."""
-        length, height = grid.cell_shape[0], mean.shape[0]
-        few = samples[:: math.ceil(len(samples) * mean.nbytes * length / height / _ROW_BYTES)]
-        reach = grid.overlap if isinstance(grid, LappedGrid) else 0
-        in_row = math.prod(grid.grid_shape[1:])
-        for row, start in enumerate(range(0, height, length)):
-            low, high = max(0, start - reach), min(height, start + length + reach)
-            found: dict[int, list[Array]] = {}
-            box = ((low, high), *((0, n) for n in mean.shape[1:]))
-            for _, part, values in slabs_of(grid, box).split(few[:, low:high], mean[low:high]):
-                if part.cell // in_row == row:
-                    found.setdefault(part.cell, []).append(values.copy())
-            for cell, parts in found.items():
-                values = np.concatenate(parts, axis=1)
-                if self._unit != 1:
-                    values *= values.dtype.type(self._unit)
-                yield cell, values
-
-
-def _leading(values: Array, k: int, least: float) -> Array:
-    """Return the leading left singular vectors (at most k, d) of values (d, n), as rows.
-
-    Vectors whose products with the values have a root mean square below ``least`` may be missing.
-    """
-    d, n = values.shape
-    by_samples = n < d
-    square = (values.T @ values if by_samples else values @ values.T).astype(np.float64)
-    most = min(k, len(square))
-    count = min(most, _FIRST_OWN)
-    squares, rows = leading_eigh(square.copy(), count)
-    while count < most and squares[-1] > n * least**2:
-        count = min(most, 2 * count)
-        squares, rows = leading_eigh(square.copy(), count)
-    if not by_samples:
-        return rows.astype(values.dtype)
-    # In single precision, smaller squares cannot be distinguished from zero.
-    there = squares > 1e-6 * squares[0]
-    there[0] = True
-    length = np.sqrt(squares[there, None]).clip(np.finfo(values.dtype).tiny).astype(values.dtype)
-    found: Array = (rows[there].astype(values.dtype) @ values.T) / length
-    return found

@@ -14,11 +14,11 @@ import numpy as np
 
 from dpca.codec.cells import CellCodec, Components
 from dpca.codec.dead_zone import NEAREST, DeadZone
+from dpca.codec.expected import Expectation
 from dpca.codec.goal import NEAR, Goal, UnreachedError, search_step
 from dpca.codec.interpolation import FINER, Interpolation, folded
 from dpca.codec.quantize import integer_dtype, to_integers
-from dpca.codec.quantized import Quantized, quantized, rows_kept
-from dpca.codec.rate import PRICE
+from dpca.codec.quantized import Quantized, quantized
 from dpca.codec.residual import best_axes, differences
 from dpca.codec.waves import RUN, stored, to_waves, waves_pay
 from dpca.engine.sources.sampling import read_samples, spread_samples
@@ -46,8 +46,8 @@ from dpca.storage.errors import DataError
 _TRIED_BYTES, _TRIED_LEAST, _TRIED_MOST = 2**26, 16, 256
 # Values of the tiles of large samples that are tried, at most, but at least 16 tiles: memory is short.
 _TRIED_TILED = 2**22
-# A share of the squares of samples that is less than this is a rounding error of the scores. The least error.
-_ROUNDED, _TINY = 1e-6, float(np.finfo(float).tiny)
+# The least error.
+_TINY = float(np.finfo(float).tiny)
 # Runs of consecutive samples that show whether waves save bytes.
 _RUNS = 4
 # Number of samples at the start of a search, and its precision with them, in doublings of the step.
@@ -111,17 +111,21 @@ class Trials:
             one = max(one, _TRIED_BYTES * math.prod(source.shape[1:]) // _TRIED_TILED)
         count = min(there, max(_TRIED_LEAST, min(_TRIED_MOST, _TRIED_BYTES // one)))
         runs = spread_runs(source, _RUNS * RUN, RUN) if there >= 2 * RUN else None
-        self.waves = runs is not None and waves_pay(components.scores(runs))
+        of_runs = None if runs is None else components.scores(runs)
+        self.waves = of_runs is not None and waves_pay(of_runs)
         run_rows = RUN if self.waves else 1
         samples = spread_runs(source, 2 * count, run_rows)
         first = np.arange(len(samples)) // run_rows % 2 == 0 if len(samples) > max(count, run_rows) else slice(None)
-        self.scores = components.scores(samples[first])
+        if of_runs is None or of_runs.shape[2] < there or not isinstance(first, slice):
+            of_runs = components.scores(samples[first])
+        self.scores = of_runs
         # Sums of squares of each cell, in units of the squared width of the data range.
-        self._squares = np.zeros(len(components.group))
+        squares = np.zeros(len(components.group))
         for _, part, values in components.split(samples[first]):
-            self._squares[part.cell] += np.square(values / self._width).sum(dtype=np.float64)
+            squares[part.cell] += np.square(values / self._width).sum(dtype=np.float64)
         if self.waves:
             self.scores = to_waves(self.scores)
+        self.expectation = Expectation(components, self.scores, squares, self._width, self.n_samples)
         self.samples = samples if isinstance(first, slice) else samples[~first]
 
     @property
@@ -198,40 +202,20 @@ class Trials:
         UnreachedError
             If no step has so small an error.
         """
-        start = 1.0 if guess is None else 4 * _ROUGH
-        step = self._expected_step(mse, guess or 4 * self._width * math.sqrt(mse), start)
-        # The expected error lacks that of the components and of rounded values, which depend little on the step.
-        lacking = max(self.mse(self.at(step)), _TINY) / self._expected_mse(step)
-        return self._expected_step(mse / lacking, step, _ROUGH)
+        first = 1.0 if guess is None else 4 * _ROUGH
+        step = self.expected_step(mse, guess or 4 * self._width * math.sqrt(mse), first)
+        # The expected error lacks that of rounded values, which depends little on the step.
+        lacking = max(self.mse(self.at(step)), _TINY) * self._size / self.expectation.at(step).error
+        return self.expected_step(mse / lacking, step, _ROUGH)
 
-    def _expected_step(self, mse: float, guess: float, first: float) -> float:
-        def margin(step: float) -> float:
-            return mse / self._expected_mse(step) - 1
-
+    def expected_step(self, mse: float, guess: float, first: float = 4 * _ROUGH) -> float:
+        """Return a step with this expected error; see `step_for`."""
         end = 4 * longest_score(self.facts, self.waves)
-        return search_step(margin, guess, coarse=True, first=first, near=_ROUGH, end=end)
+        return self.expectation.step_for(mse * self._size, guess, end, first)
 
-    def expected(self, step: float) -> tuple[Array, Array]:
-        """Estimate the mean squared error of a sample in each cell with a step, and the bits of all samples (n_cells,).
-
-        Errors are in units of the squared width of the data range. Nothing is decoded: filters and components are
-        orthonormal, so errors of scores are errors of values.
-        """
-        found, square = rows_kept(self.components, self.scores, step, self.n_samples), (step / self._width) ** 2
-        power = found.power.sum(axis=1) * square
-        beyond = self._squares - power  # what no component holds
-        beyond[beyond < _ROUNDED * self._squares] = 0
-        error = beyond + power - np.where(found.kept, found.saved, 0).sum(axis=1) * square
-        return error / self.scores.shape[2], np.where(found.kept, found.bits, 0).sum(axis=1)
-
-    def prices_of(self, step: float) -> Array:
-        """Return the expected bits of each cell and of its errors, at the price that the choice of scores pays."""
-        errors, bits = self.expected(step)
-        prices: Array = bits + self.n_samples * errors * (self._width / step) ** 2 / PRICE
-        return prices
-
-    def _expected_mse(self, step: float) -> float:
-        return max(float(self.expected(step)[0].sum()) / math.prod(self.source.shape[1:]), _TINY)
+    @property
+    def _size(self) -> int:
+        return math.prod(self.source.shape[1:])
 
     def margin_of(self, goal: Goal) -> Callable[[float], float]:
         """Return a function from steps to the margin by which they meet a goal; negative if they miss it."""
@@ -328,7 +312,6 @@ class Trials:
         _require_32_bits(self.facts, tried)
         codes = codec.encode(self.samples, np.int32, DeadZone(tried.least))
         once = sum(packed_bytes(np.asarray(getattr(tried, name)), (2**14,)) for name in ("cell", "component", "basis"))
-        once += packed_bytes(tried.mean, mean_chunks(self.components.grid))
         shown, chunks = stored(codes) if tried.waves else codes, self.form.codes(len(codes), tried.waves).chunks
         size = once + times * packed_bytes(shown, chunks)
         if self.facts["residual_step"] is None:
@@ -341,15 +324,17 @@ class Trials:
         else:
             left = differences(self._residual(codec, codes), tried.differences)
             size += times * packed_bytes(left, self.form.residual.chunks, tried.residual_codec)
+        return size + self.fixed_bytes(tried)
+
+    def fixed_bytes(self, tried: Quantized) -> float:
+        """Return the bytes of the mean, the metadata and the quality, which hardly depend on the components."""
         grid, promise = self.components.grid, self.facts["residual_step"] is not None
         filters = grid.n_spatial if isinstance(grid, LappedGrid) else 0
         n_arrays = (_ARRAYS[0] if len(tried.cell) else _ARRAYS[1]) + 2 * promise + bool(tried.interpolated) + filters
-        size += 2 * tried.weights.size  # hardly compressible
+        of_samples = self.n_samples * (_OF_A_SAMPLE[0] + promise * _OF_A_SAMPLE[1])
+        weights = 2 * tried.weights.size  # hardly compressible
         return (
-            size
-            + _OF_A_STORE
-            + _OF_AN_ARRAY * n_arrays
-            + self.n_samples * (_OF_A_SAMPLE[0] + promise * _OF_A_SAMPLE[1])
+            packed_bytes(tried.mean, mean_chunks(grid)) + weights + _OF_A_STORE + _OF_AN_ARRAY * n_arrays + of_samples
         )
 
     def _residual(self, codec: CellCodec, codes: Array, most: int | None = None) -> Array:

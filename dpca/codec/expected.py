@@ -1,0 +1,100 @@
+"""The error and bits that an encoding is expected to have, from scores alone: nothing is encoded or decoded."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import cached_property
+from typing import NamedTuple
+
+import numpy as np
+
+from dpca.codec.cells import Components
+from dpca.codec.goal import UnreachedError, search_step
+from dpca.codec.quantized import rows_kept
+from dpca.kernels.algebra.types import Array
+
+# A share of the squares of samples that is less than this is a rounding error of the scores. The least error.
+_ROUNDED, _TINY = 1e-6, float(np.finfo(float).tiny)
+# Precision of a step, and by default the distance to the second step that is tried, in doublings.
+_NEAR, _SECOND = 1 / 16, 1 / 4
+
+
+class ExpectedCost(NamedTuple):
+    """What an encoding with some step is expected to cost.
+
+    Attributes
+    ----------
+    errors : array (n_cells,)
+        Squared error of each cell in a sample, in units of the squared width of the data range.
+    bits : array (n_cells,)
+        Bits of each cell in all samples, with its share of its components.
+    rank : int
+        The most components of a cell.
+    """
+
+    errors: Array
+    bits: Array
+    rank: int
+
+    @property
+    def error(self) -> float:
+        """Squared error of a sample."""
+        return max(float(self.errors.sum()), _TINY)
+
+
+@dataclass(frozen=True, eq=False)
+class Expectation:
+    """Estimates errors and bits for any step.
+
+    Filters and components are orthonormal: errors of scores are errors of values.
+
+    Parameters
+    ----------
+    components : Components
+    scores : array (n_cells, k, n)
+        Of some samples.
+    squares : array (n_cells,)
+        Sums of squares of the cells in these samples, in units of the squared width.
+    width : float
+        Width of the data range.
+    n_samples : int
+        Number of all samples.
+    """
+
+    components: Components
+    scores: Array
+    squares: Array
+    width: float
+    n_samples: int
+
+    @cached_property
+    def _beyond(self) -> Array:
+        """Squares that no component holds."""
+        held = [np.square(scores / self.width).sum(dtype=np.float64) for scores in self.scores]
+        beyond = self.squares - np.array(held)
+        beyond[beyond < _ROUNDED * self.squares] = 0
+        return beyond
+
+    def at(self, step: float) -> ExpectedCost:
+        """Estimate the errors and bits with a step."""
+        found, square = rows_kept(self.components, self.scores, step, self.n_samples), (step / self.width) ** 2
+        saved = np.where(found.kept, found.saved - found.power * found.error[self.components.group], 0)
+        errors = self._beyond + (found.power - saved).sum(axis=1) * square
+        rank = 1 + np.flatnonzero(found.kept.any(axis=0)).max(initial=-1)
+        return ExpectedCost(errors / self.scores.shape[2], np.where(found.kept, found.bits, 0).sum(axis=1), int(rank))
+
+    def step_for(self, error: float, guess: float, end: float, first: float = _SECOND) -> float:
+        """Return a step with nearly this squared error of a sample; the other arguments are those of `search_step`.
+
+        Raises
+        ------
+        UnreachedError
+            If no step has so small an error.
+        """
+        if self._beyond.sum() > error * self.scores.shape[2]:
+            raise UnreachedError
+
+        def margin(step: float) -> float:
+            return error / self.at(step).error - 1
+
+        return search_step(margin, guess, coarse=True, first=first, near=_NEAR, end=end)
