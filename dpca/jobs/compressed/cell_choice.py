@@ -51,9 +51,11 @@ _READ_TILES = 144
 _OWN_VALUES, _SHARED, _SHARED_VALUES = 2**23, 256, 3
 # Own components with smaller scores, in steps, may be missing.
 _WORTHLESS = 0.2
-# Cells whose expected bytes exceed the fewest so far by this share are not encoded. So many cells, of at least so many,
-# suffice to find those that do, if cells have their own components.
-_CLEARLY_MORE, _CELLS, _OF_CELLS = 0.05, 16, 32
+# Cells are not encoded if their expected bytes exceed the fewest so far by this share: if they are expected from some
+# cells, or if the goal is one that cells with the same mean squared error meet differently.
+_MORE_IN_SOME, _MORE_AT_GOALS = 0.05, 0.25
+# So many cells, of at least so many, are tried before all cells are, if they have their own components.
+_CELLS, _OF_CELLS = 16, 32
 # From this many axes of space, cells are half as long, so that they hold about as many values as cells of images.
 _MANY_AXES = 3
 
@@ -305,14 +307,16 @@ class _Trial:
             size, found = min(trials.residual_encodings(), key=lambda one: one[0])
         else:
             size, step, rank = reference.encoded(trials)
-            measured = (
-                goal.name == "ssim" or goal.every_sample
-            )  # they differ between cells with the same mean squared error
-            if size > (1 + measured * _CLEARLY_MORE) * self._least or (shared and not measured):
+            if size > (1 + self._margin) * self._least or (shared and not self._margin):
                 return size, rank
-            found = trials.reach(goal, rough=True, guess=step) if measured else trials.at(step)
+            found = trials.reach(goal, rough=True, guess=step) if self._margin else trials.at(step)
             size = trials.stored_bytes(found)
         return size, int(found.rank.max(initial=0))
+
+    @property
+    def _margin(self) -> float:
+        """Share by which expected bytes may exceed the fewest so far, before cells are discarded."""
+        return _MORE_AT_GOALS if self._goal.name == "ssim" or self._goal.every_sample else 0.0
 
     def _trials(self, grid: CellGrid, fitted: Array, measured: Array, *, shared: bool) -> Trials:
         components = self._components(grid, fitted, shared=shared)
@@ -334,7 +338,7 @@ class _Trial:
         )
         some = CellGrid(fitted.shape[1:], grid.cell_shape)
         size = reference.encoded(self._trials(some, fitted, measured, shared=False), tried)[0]
-        return size if size > (1 + _CLEARLY_MORE) * self._least else 0.0
+        return size if size > (1 + max(_MORE_IN_SOME, self._margin)) * self._least else 0.0
 
     def _components(self, grid: CellGrid, fitted: Array, *, shared: bool) -> Components:
         """Fit components to samples."""

@@ -46,3 +46,17 @@ def test_the_expected_step_leaves_the_error(tmp_path: Path, dtype: str, overlap:
 def test_too_few_components_are_not_expected_to_leave_a_small_error(tmp_path: Path) -> None:
     with pytest.raises(UnreachedError):
         trials(tmp_path, 2, "uint8", 0, False).step_for(1e-6)
+
+
+def test_the_error_of_quantized_components_is_expected(tmp_path: Path) -> None:
+    """Each of 20 cells has its own components, so their values are as many as a quarter of those of the samples."""
+    rng = np.random.default_rng(2)
+    values = gaussian_filter(rng.normal(size=(64, 32, 40)), (0, 2, 2)).astype(np.float32)
+    np.save(tmp_path / "values.npy", values)
+    stack = ingest(tmp_path / "values.npy", tmp_path / "stack.zarr", reading=ReadOptions(data_range=(-1, 1)))
+    model = CellPCA(16, cell_shape=8).fit(stack)
+    of = Trials(as_source(stack), cell_components(model), stated_facts(stack, model.grid_, Goal("psnr", 32.0)))
+    for step in (0.1, 0.2):
+        codec = of.codec(of.at(step))
+        error = np.square(of.samples - codec.decode(codec.encode(of.samples, np.int32))).mean() / 4
+        assert of.expectation.at(step).error / values[0].size == pytest.approx(error, rel=0.05)
