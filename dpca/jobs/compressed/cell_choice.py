@@ -19,11 +19,12 @@ from dpca.codec.cells import Components
 from dpca.codec.goal import Goal, UnreachedError
 from dpca.codec.slabs import slabs_of
 from dpca.codec.waves import RUN
+from dpca.engine.sources.sampling import spread_runs
 from dpca.engine.sources.source import as_source
 from dpca.engine.sources.tiled import TiledStack
 from dpca.jobs.compressed.cell_words import reasons
 from dpca.jobs.compressed.encode import stated_facts
-from dpca.jobs.compressed.encode_trials import Trials, groups_of, spread_runs
+from dpca.jobs.compressed.encode_trials import Trials
 from dpca.jobs.scores.transform import stated_range
 from dpca.kernels.algebra.dtypes import working_dtype
 from dpca.kernels.algebra.linalg import leading_eigh
@@ -33,6 +34,7 @@ from dpca.models.cells.rank import UnmetError
 from dpca.parameters.cells import CHOICES
 from dpca.partition.cells import CellGrid
 from dpca.partition.lapped import LappedGrid
+from dpca.partition.shared import groups_of
 from dpca.storage.run import Run
 from dpca.storage.stack import Stack
 from dpca.storage.transaction.markers import DoneMarkers
@@ -271,20 +273,20 @@ class _Trial:
             If the goal is not reached.
         """
         goal, reference = self._goal, self._reference
-        if reference is not None and not (shared or goal.is_error_bound) and (more := self._in_some_rows(grid)):
+        if reference is not None and not (shared or goal.has_residual) and (more := self._in_some_rows(grid)):
             return (1 + more) * reference.size, 0
         trials = self._trials(grid, self._fitted, self._measured, shared=shared)
         if reference is None:
             found = trials.reach(goal, rough=True)
             size, mse, bits, prices = trials.stored_bytes(found), 0.0, 0.0, []
-            if not goal.is_error_bound:
+            if not goal.has_residual:
                 known = goal.measure == "mse" and goal.is_of_samples and not goal.every_sample
                 mse = goal.allowed if known else trials.mse(found)
                 bits = float(trials.expected(found.step)[1].sum())
                 prices = trials.prices_of(found.step).tolist()
             self._reference = _Reference(size, found.step, mse, bits, prices)
-        elif goal.is_error_bound:
-            size, found = min(trials.residual_encodings(), key=lambda one: one[0])
+        elif goal.has_residual:
+            size, found = min(trials.residual_encodings(goal), key=lambda one: one[0])
         else:
             if (more := reference.more(trials.prices_of(reference.step))) > _CLEARLY_MORE:
                 return (1 + more) * reference.size, 0

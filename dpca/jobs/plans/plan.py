@@ -19,14 +19,16 @@ from dpca.choices import COMPRESSED
 from dpca.codec.goal import Goal
 from dpca.engine.clusters.cluster import keep_freed_memory
 from dpca.engine.folds.rehearsal import SCHEDULING, FoldCost, Workers, rehearsing
+from dpca.engine.sources.sampling import spread_runs
 from dpca.engine.sources.source import Source, as_source
 from dpca.engine.sources.tiled import TiledSource, TiledStack
 from dpca.jobs.base.stages import StagePlan
 from dpca.jobs.compressed.cell_choice import choose_cells
 from dpca.jobs.compressed.encode import stated_facts, wanted_goal, write_planned
 from dpca.jobs.compressed.encode_memory import EncodeMemory, form_of
-from dpca.jobs.compressed.encode_trials import Trials, cell_components, spread_runs
+from dpca.jobs.compressed.encode_trials import Trials, cell_components
 from dpca.jobs.compressed.encode_write import PLAN
+from dpca.jobs.denoising.noise_level import goal_with_noise
 from dpca.jobs.plans.box_trial import try_boxes
 from dpca.jobs.plans.few_samples import RUN, FewSamples, Repeated
 from dpca.jobs.plans.shard_plan import choose_tiles, plan_shards
@@ -339,8 +341,8 @@ class _Tried:
         return _Stage("scores", self.decoded, alone, (), n, rows, each, need)
 
     def _encode(self) -> _Stage:
-        goal, n = self._goal, self.source.shape[0]
-        stack, grid = self.few[-1], self.fitted.grid_
+        n, stack, grid = self.source.shape[0], self.few[-1], self.fitted.grid_
+        goal = goal_with_noise(self._goal, stack, self.settings.noise, Run())[0]
         origin = self.source if isinstance(self.given, Stack) else as_source(stack)
         began = time.process_time()
         with one_blas_thread():
@@ -361,7 +363,7 @@ class _Tried:
         spent = fewest_seconds(self.few, work, self.folder / "codes")
         alone, each = line([some.n_samples for some in self.few], spent)
         form = form_of(self.source, plain=not len(found.cell))
-        memory = EncodeMemory(self.source, form, len(found.cell), goal.is_error_bound, found.basis.size)
+        memory = EncodeMemory(self.source, form, len(found.cell), goal.has_residual, found.basis.size)
         need = memory.task_bytes(memory.decoded_at_once(self.workers.budget))
         return _Stage("encode", self.decoded, reached + alone, (), n, form.shard_rows, each, need)
 
