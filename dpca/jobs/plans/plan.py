@@ -15,7 +15,7 @@ from typing import Any, cast
 import numpy as np
 from sklearn.base import clone
 
-from dpca.choices import COMPRESSED
+from dpca.choices import COMPRESSED, NOISE_SHARE
 from dpca.codec.goal import Goal
 from dpca.engine.clusters.cluster import keep_freed_memory
 from dpca.engine.folds.rehearsal import SCHEDULING, FoldCost, Workers, rehearsing
@@ -39,6 +39,7 @@ from dpca.jobs.scores.settings import CompressionSettings
 from dpca.jobs.scores.transform import fill_scores
 from dpca.models.base.store import model_fingerprint, write_model
 from dpca.models.base.value_range import spanned_range
+from dpca.models.denoising.denoiser import Denoiser
 from dpca.models.scores import SCORES_VERSION
 from dpca.representation.compressed.compressed import COMPRESSED_VERSION
 from dpca.representation.linear import LinearRepresentation
@@ -236,6 +237,8 @@ class _Tried:
                 with rehearsing(self.workers, str(self.folder / "fold")) as rehearsal:
                     self.given = replace(self.given, data_range=spanned_range(self.source, Run()))
                 yield _Stage("range", self.decoded, 0.0, tuple(rehearsal.costs))
+        if NOISE_SHARE in (self.settings.goal or {}):
+            yield self._estimate_noise()
         if self.settings.choose_cells:
             yield self._choose_cells()
         keep_freed_memory()  # as workers do
@@ -280,6 +283,14 @@ class _Tried:
         alone, each = line(parts, spent)
         need = ingest_bytes(reader, dtype, layout)
         return _Stage("ingest", size, alone, (), shape[0], layout.rows_per_shard, each, need)
+
+    def _estimate_noise(self) -> _Stage:
+        model = Denoiser() if self.settings.noise is None else clone(self.settings.noise)
+        with rehearsing(self.workers, str(self.folder / "fold")) as rehearsal:
+            if model.sigma is None:
+                model.fit(self.source, run=Run(memory=self.workers.budget, threads=self.workers.n))
+        moved = sum(fold.planned(self.workers).read_bytes for fold in rehearsal.costs)
+        return _Stage("noise", moved, 0.0, tuple(rehearsal.costs))
 
     def _choose_cells(self) -> _Stage:
         stack = self.given if isinstance(self.given, Stack) else self.few[-1]
@@ -341,8 +352,8 @@ class _Tried:
         return _Stage("scores", self.decoded, alone, (), n, rows, each, need)
 
     def _encode(self) -> _Stage:
-        n, stack, grid = self.source.shape[0], self.few[-1], self.fitted.grid_
-        goal = goal_with_noise(self._goal, stack, self.settings.noise, Run())[0]
+        goal, n = self._goal, self.source.shape[0]
+        stack, grid = self.few[-1], self.fitted.grid_
         origin = self.source if isinstance(self.given, Stack) else as_source(stack)
         began = time.process_time()
         with one_blas_thread():
@@ -367,9 +378,11 @@ class _Tried:
         need = memory.task_bytes(memory.decoded_at_once(self.workers.budget))
         return _Stage("encode", self.decoded, reached + alone, (), n, form.shard_rows, each, need)
 
-    @property
+    @cached_property
     def _goal(self) -> Goal:
-        return wanted_goal(self.settings.goal or {}, every_sample=self.settings.every_sample)
+        """The goal, with the noise of a few samples if it is a share of that."""
+        wanted = wanted_goal(self.settings.goal or {}, every_sample=self.settings.every_sample)
+        return goal_with_noise(wanted, self.few[-1], self.settings.noise, Run())[0]
 
     @property
     def decoded(self) -> int:
