@@ -16,9 +16,8 @@ _BITS = 9
 _EXPECTED = 0.995
 # A step that is lossless for integers, whatever is predicted: decoded values are not near the middle of two integers.
 _LOSSLESS = 31 / 32
-# If integers have smaller steps than this, their means have a step of at most this share. Few distinct predictions
-# would fall on the middle of integers or of steps more often than evenly spread ones.
-_SMALL, _FINE = 8, 1 / 32
+# The smallest step, and the inverse of the largest one.
+_LEAST = 1e-36
 
 
 @dataclass(frozen=True, eq=False)
@@ -52,14 +51,27 @@ class NoiseSteps:
             Standard deviation of the noise, not all zero if values are no integers.
         share : float
         whole : bool
+
+        Raises
+        ------
+        ValueError
+            If a step is out of the range of float32.
         """
         share, wide = share * _EXPECTED, np.asarray(sigma, np.float64)
         if not whole:
             wide = np.where(wide > 0, wide, wide[wide > 0].min())
-        mantissa, exponent = np.frexp(step_of(share * np.square(wide), whole=whole))
-        steps = np.ldexp(np.rint(np.ldexp(mantissa, _BITS)), exponent - _BITS)
+        steps = step_of_integers(share * np.square(wide)) if whole else math.sqrt(12 * share) * wide
+        mantissa, exponent = np.frexp(steps)
+        digits = np.ldexp(mantissa, _BITS)
+        # Of integers, steps near 1 lose nearly nothing, and a little more loses several times as much.
+        digits = np.where(steps < 2, np.floor(digits), np.rint(digits)) if whole else np.rint(digits)
+        steps = np.ldexp(digits, exponent - _BITS)
         if whole:
             steps = np.where(steps > 1, steps, _LOSSLESS)
+        if not (steps.min() >= _LEAST and steps.max() <= 1 / _LEAST):
+            raise ValueError(
+                f"the noise is between {wide.min():g} and {wide.max():g}: multiply all values by a constant"
+            )
         return cls(steps.astype(np.float32), share, whole)
 
     @cached_property
@@ -67,12 +79,6 @@ class NoiseSteps:
         """Variance of the noise of each attribute, 0 if it is lossless."""
         found: Array = lost_variance(self.steps.astype(np.float64), whole=self.whole) / self.share
         return found
-
-    @property
-    def mean_step(self) -> float:
-        """Largest step of the means that residuals are added to."""
-        least = float(self.steps.min())
-        return least * _FINE if self.whole and least < _SMALL else math.inf
 
     def shares(self, x: Array, y: Array, missing: Array | None = None) -> Array:
         """Return the share of the variance of the noise that each decoded sample (n, *sample_shape) has lost.
@@ -105,10 +111,8 @@ def lost_variance(steps: Array, *, whole: bool) -> Array:
     return found
 
 
-def step_of(variance: Array, *, whole: bool) -> Array:
-    """Return the largest steps that lose at most this variance, the inverse of `lost_variance`; 1 is lossless."""
-    if not whole:
-        return np.sqrt(12 * variance)
+def step_of_integers(variance: Array) -> Array:
+    """Return the largest steps by which integers lose at most this variance, the inverse of `lost_variance`."""
     largest = np.maximum(np.ceil((np.sqrt(1 + 12 * variance) - 1) / 2), 1.0)
     smaller = (largest - 1) * largest * (2 * largest - 1) / 3
     found: Array = (2 * largest**3 - np.square(largest) - smaller) / (np.square(largest) - variance)

@@ -192,14 +192,7 @@ def rows_kept(components: Components, scores: Array, step: float, n_samples: int
     return KeptRows(kept, saved, powers, spent, energy)
 
 
-def quantized(
-    components: Components,
-    scores: Array,
-    step: float,
-    n_samples: int,
-    waves: bool = False,
-    mean_step: float = math.inf,
-) -> Quantized:
+def quantized(components: Components, scores: Array, step: float, n_samples: int, waves: bool = False) -> Quantized:
     """Choose the components of every cell for one step, and quantize the components.
 
     The step of a component is chosen so that errors of its values cost as much as errors of its scores. The norm of its
@@ -216,8 +209,6 @@ def quantized(
         Number of all samples.
     waves : bool
         Whether scores are those of waves.
-    mean_step : float
-        Largest step of the mean.
     """
     group, rows = components.group, components.rows
     n_cells, n_groups = len(group), len(rows)
@@ -245,7 +236,7 @@ def quantized(
             codes.append(np.rint(np.ldexp(values[: rank[g]].astype(np.float64), exponent[:, None])).ravel())
     basis, spectrum = np.concatenate(plain), np.concatenate(cosines)
     spectral = bool(length_in_bits(spectrum) < length_in_bits(basis))
-    mean_exponent = -math.floor(math.log2(min(step / math.sqrt(n_samples), mean_step)))
+    mean_exponent = -math.floor(math.log2(step / math.sqrt(n_samples)))
     # Means far from zero are limited to the precision of 32 bits.
     mean_exponent = min(mean_exponent, _MEAN_BITS - math.frexp(float(np.abs(components.mean).max(initial=0)))[1])
     mean = np.rint(np.ldexp(components.mean, mean_exponent))

@@ -7,7 +7,7 @@ from itertools import pairwise
 import numpy as np
 import pytest
 
-from dpca.codec.noise import NoiseSteps, lost_variance, step_of
+from dpca.codec.noise import NoiseSteps, lost_variance, step_of_integers
 
 
 @pytest.mark.parametrize("step", [0.3, 1.0, 1.25, 2.0, 2.7, 3.0, 4.0, 9.6])
@@ -25,13 +25,12 @@ def test_the_lost_variance_is_what_rounding_loses(step: float, whole: bool) -> N
 def test_steps_and_lost_variances_are_inverse() -> None:
     """The variances of odd steps are known: those of the whole numbers up to half of a step."""
     variances = np.array([0.0, 0.01, 0.3, 2 / 3, 1.0, 2.0, 4.0, 77.7, 1e9])
-    for whole in (False, True):
-        np.testing.assert_allclose(lost_variance(step_of(variances, whole=whole), whole=whole), variances, rtol=1e-6)
+    np.testing.assert_allclose(lost_variance(step_of_integers(variances), whole=True), variances, rtol=1e-6)
     odd = np.array([1.0, 3, 5, 7, 1001])
     known = np.array([np.mean(np.arange(-(n // 2), n // 2 + 1) ** 2) for n in odd.astype(int)])
     np.testing.assert_allclose(lost_variance(odd, whole=True), known)
-    np.testing.assert_allclose(step_of(known, whole=True), odd)
-    assert all(a < b for a, b in pairwise(step_of(np.linspace(0, 9, 200), whole=True)))
+    np.testing.assert_allclose(step_of_integers(known), odd)
+    assert all(a < b for a, b in pairwise(step_of_integers(np.linspace(0, 9, 200))))
 
 
 def test_attributes_without_noise() -> None:
@@ -58,3 +57,14 @@ def test_rounded_steps_change_the_variance_little(whole: bool) -> None:
     ratio = found.variance / sigma**2
     assert abs(ratio.mean() - 1) < 1e-3
     assert np.abs(ratio - 1).max() < (0.02 if whole else 0.005)
+
+
+def test_steps_near_1_are_rounded_down() -> None:
+    """Their losses differ by many times, and none is larger than asked for."""
+    sigma = np.linspace(0.05, 2, 400)
+    lost = lost_variance(NoiseSteps.of(sigma, 0.1, whole=True).steps.astype(float), whole=True)
+    assert (lost <= 0.1 * sigma**2 * 1.004).all()
+    with pytest.raises(ValueError, match="multiply"):
+        NoiseSteps.of(sigma * 1e-60, 0.1, whole=False)
+    with pytest.raises(ValueError, match="multiply"):
+        NoiseSteps.of(sigma * 1e60, 0.1, whole=False)

@@ -284,8 +284,7 @@ class Trials:
         """Return the encoding with a step, or with the nearest step that is a normal number of the type of scores."""
         kind = np.finfo(self.scores.dtype)
         step = min(max(step, float(kind.tiny)), float(kind.max) / 16)
-        finest = math.inf if self.noise is None else self.noise.mean_step
-        found = quantized(self.components, self.scores, step, self.n_samples, self.waves, finest)
+        found = quantized(self.components, self.scores, step, self.n_samples, self.waves)
         if self.noise is None:
             return found
         return replace(found, noise_steps=self.noise.steps, noise_share=self.noise.share)

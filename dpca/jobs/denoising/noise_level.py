@@ -89,4 +89,9 @@ def goal_with_noise(
             work.mark_done(_NOISE, arrays={"sigma": sigma})
     if stack.dtype.kind == "f" and not sigma.any():
         raise DataError(f"'{stack.path}' has no noise: give another goal, such as max_error")
-    return replace(goal, sigma=sigma), spent
+    known = replace(goal, sigma=sigma)
+    try:
+        known.noise_steps(stack.dtype)
+    except ValueError as error:
+        raise DataError(str(error)) from error
+    return known, spent

@@ -16,6 +16,7 @@ import zarr
 import dpca
 from dpca import CellPCA, Denoiser, open_compressed
 from dpca.cli.program import run as run_dpca
+from dpca.codec import noise as noise_steps
 from dpca.jobs import CompressionSettings, append_store, compress, encode_store, fit_store
 from dpca.jobs.compressed.verify_quality import verify_quality
 from dpca.kernels.algebra.types import Array
@@ -157,6 +158,17 @@ def test_integers_with_little_noise(tmp_path: Path, sigma: float) -> None:
     encode_store(stack, tmp_path / "model", tmp_path / "c", noise=Denoiser(sigma=sigma), noise_share=0.01)
     lost = float(np.mean((open_compressed(tmp_path / "c")[...].astype(float) - x) ** 2)) / sigma**2
     assert lost == 0 if sigma < 1 else 0.9 * 0.01 < lost <= 0.01
+
+
+def test_a_missed_goal_is_tried_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """With smaller steps, if errors are larger than expected."""
+    monkeypatch.setattr(noise_steps, "_EXPECTED", 1.1)
+    x, _ = movie()
+    stack = stored(tmp_path, x)
+    encode_store(stack, tmp_path / "model", tmp_path / "c", noise=Denoiser(**POISSON), noise_share=0.01)
+    store = open_compressed(tmp_path / "c")
+    assert 0.0095 < store.quality["noise_share"].mean() <= 0.01
+    assert store.facts["noise_share"] < 0.0101
 
 
 def test_missing_values(tmp_path: Path) -> None:
