@@ -18,6 +18,7 @@ from dpca import CellPCA, Denoiser, open_compressed
 from dpca.cli.program import run as run_dpca
 from dpca.codec import noise as noise_steps
 from dpca.jobs import CompressionSettings, append_store, compress, encode_store, fit_store
+from dpca.jobs.compressed import append
 from dpca.jobs.compressed.verify_quality import verify_quality
 from dpca.kernels.algebra.types import Array
 from dpca.models.base import passes
@@ -203,6 +204,23 @@ def test_samples_are_appended(tmp_path: Path) -> None:
     assert store.quality["noise_share"].shape == (96,)
     assert share_of(x[70:], store[70:], variance) == pytest.approx(0.02, rel=0.05)
     assert verify(tmp_path / "c") == []
+
+
+def test_a_refit_keeps_the_noise(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """All samples are encoded again with the noise of the store."""
+    x = movie()[0][np.random.default_rng(5).permutation(N)]
+    stack = stored(tmp_path, x[:70])
+    encode_store(stack, tmp_path / "model", tmp_path / "c", noise=Denoiser(**POISSON), noise_share=0.02)
+    before = open_compressed(tmp_path / "c").codec.noise
+    zarr.create_array(str(tmp_path / "new.zarr"), data=x[70:], chunks=(20, *SHAPE))
+    monkeypatch.setattr(append, "_drift", lambda *_: ({}, "drifted"))
+    done = append_store(tmp_path / "c", open_stack(tmp_path / "new.zarr"), drift="refit", original=stack)
+    store = open_compressed(tmp_path / "c")
+    assert (done.refitted, len(store)) == (True, N)
+    assert before is not None
+    assert store.codec.noise is not None
+    np.testing.assert_allclose(store.codec.noise.steps, before.steps, rtol=0.004)
+    assert 0.019 < share_of(x, store[...], store.codec.noise.variance) <= 0.02
 
 
 @pytest.mark.kill
