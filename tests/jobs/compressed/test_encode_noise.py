@@ -84,6 +84,7 @@ def test_the_share_is_lost(tmp_path: Path, dtype: str, share: float, overlap: in
     assert (np.abs(y - x.astype(float)) <= half).all()
     np.testing.assert_array_equal(store[91:3:-7, 5:20, [2, 9, 4]], y[91:3:-7, 5:20, [2, 9, 4]])
     np.testing.assert_array_equal(store.dask()[20:40, 3:9].compute(), y[20:40, 3:9])
+    assert store.facts["noise_share"] == pytest.approx(0.995 * share)  # met at the first attempt
     assert (store.facts["version"], store.facts["goal"]) == (3, {"name": "noise_share", "value": share})
     names: dict[str, Any] = {}
     exec("".join(re.findall(r"```python\n(.*?)```", FORMAT.read_text(), re.DOTALL)), names)
