@@ -13,7 +13,9 @@ OPTIMAL, HARD, PLAIN = "optimal", "hard", "none"
 #: The kind of a compressed store, as its metadata states it.
 COMPRESSED = "compressed"
 #: Goals of a compressed store; each store has exactly one, see `dpca.codec.goal.Goal`.
-GOALS = ("ratio", "psnr", "mse", "ssim", "max_error", "max_relative_error")
+GOALS = ("ratio", "psnr", "mse", "ssim", "max_error", "max_relative_error", "noise_share")
+#: The goal that bounds the error by the noise.
+NOISE_SHARE = "noise_share"
 #: Qualities of a compressed store by words: the PSNR of the mean error in decibels.
 QUALITIES = {"low": 32.0, "medium": 36.0, "high": 40.0}
 #: Formats of exported samples, see `dpca.jobs.export.formats`.

@@ -5,11 +5,12 @@ from __future__ import annotations
 import argparse
 import json
 import re
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from dpca.choices import GOALS, QUALITIES
 from dpca.parameters.declaration import Parameter, declared_in
+from dpca.parameters.denoising import DenoisingParameters
 from dpca.parameters.kinds import LENGTHS, Kind, number, whole
 
 if TYPE_CHECKING:
@@ -18,6 +19,8 @@ if TYPE_CHECKING:
 T = TypeVar("T")
 
 _GOALS = ", ".join(name.replace("_", "-") for name in GOALS)
+#: Parameters of `Denoiser` that describe the noise of a goal.
+NOISE_OPTIONS = ("noise", "gain", "offset", "read_noise")
 
 #: Supported sources.
 SOURCES = (
@@ -162,10 +165,12 @@ def add_goals(parser: argparse.ArgumentParser) -> None:
         "mean structural similarity, below 1",
         "error bound for every value, in units of the values; 0.5 is lossless for integers",
         "error bound for every value, in units of the data range",
+        "mean squared error in units of the noise variance, such as 0.01",
     )
     for name, what in zip(GOALS, texts, strict=True):
         group.add_argument(f"--{name.replace('_', '-')}", type=positive_number, metavar="X", help=what)
     _add_every_sample(parser)
+    _add_noise(parser, (*NOISE_OPTIONS, "sigma"))
 
 
 def add_quality(parser: argparse.ArgumentParser, default: str | None = None) -> None:
@@ -181,6 +186,7 @@ def add_quality(parser: argparse.ArgumentParser, default: str | None = None) -> 
         "cells: those with the smallest compressed size)",
     )
     _add_every_sample(parser)
+    _add_noise(parser, NOISE_OPTIONS)
 
 
 def _add_every_sample(parser: argparse.ArgumentParser) -> None:
@@ -189,6 +195,12 @@ def _add_every_sample(parser: argparse.ArgumentParser) -> None:
         action="store_true",
         help="each sample must meet the goal, not only the mean; for psnr, mse and ssim",
     )
+
+
+def _add_noise(parser: argparse.ArgumentParser, names: Sequence[str]) -> None:
+    group = parser.add_argument_group("noise", "For noise-share. Default: Gaussian noise, estimated in each cell.")
+    declared = options_of(DenoisingParameters)
+    add_parameters(group, group, (declared[name] for name in names))
 
 
 def add_budget(parser: argparse.ArgumentParser) -> None:

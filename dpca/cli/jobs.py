@@ -9,8 +9,8 @@ from collections.abc import Callable, Mapping
 from dataclasses import replace
 from typing import Any
 
-from dpca.cli.arguments import reading_options
-from dpca.cli.model_arguments import names_no_model, partitioned_model
+from dpca.cli.arguments import NOISE_OPTIONS, reading_options
+from dpca.cli.model_arguments import names_no_model, noise_model, partitioned_model
 from dpca.cli.running import conclude, say
 from dpca.cli.served import request_of, served
 from dpca.cli.work import run_of
@@ -95,6 +95,7 @@ def settings_of(options: argparse.Namespace, model: Any) -> Any:
         axes=options.axes,
         goal=goal,
         every_sample=goal is not None and options.every_sample,
+        noise=noise_model(options, NOISE_OPTIONS),
         choose_cells=goal is not None and names_no_model(options),
         reading=reading_options(options),
     )

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import argparse
+from collections.abc import Sequence
 from typing import Any
 
 from dpca.cli.arguments import add_parameters, add_seed, given_options, options_of
 from dpca.parameters.cells import BandParameters, CellParameters, PartitionParameters
+from dpca.parameters.denoising import DenoisingParameters
 from dpca.parameters.kernel import KernelParameters
 
 #: The estimators of the command line: their parameters, the parameter that selects them, and what it stands for.
@@ -76,3 +78,25 @@ def partitioned_model(options: argparse.Namespace) -> Any:
 def names_no_model(options: argparse.Namespace) -> bool:
     """Return whether the options choose neither a partition nor components."""
     return not any(given_options(options, cls) for cls, _, _ in _ESTIMATORS.values())
+
+
+def noise_model(options: argparse.Namespace, names: Sequence[str]) -> Any:
+    """Return the `Denoiser` of the options of noise, None if there are none."""
+    every = given_options(options, DenoisingParameters)
+    if not (given := {name: value for name, value in every.items() if name in names}):
+        return None
+    from dpca import Denoiser  # imported here, because it takes seconds
+
+    return Denoiser(**given_noise_map(options, given))
+
+
+def given_noise_map(options: argparse.Namespace, given: dict[str, Any]) -> dict[str, Any]:
+    """Return the parameters of a `Denoiser`, with the map that their ``sigma`` names; the option becomes its hash."""
+    if not isinstance(given.get("sigma"), str):
+        return given
+    from dpca.jobs.denoising.denoise import read_map
+    from dpca.storage.integrity.manifest import digest_of
+
+    sigma = read_map(given["sigma"])
+    options.sigma = digest_of(sigma.tobytes())  # the request depends on its values
+    return given | {"sigma": sigma}

@@ -9,10 +9,10 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from dpca.choices import GOALS
-from dpca.cli.arguments import given_options, reading_options
+from dpca.choices import GOALS, NOISE_SHARE
+from dpca.cli.arguments import NOISE_OPTIONS, given_options, reading_options
 from dpca.cli.jobs import given_input, job_request
-from dpca.cli.model_arguments import partitioned_model
+from dpca.cli.model_arguments import given_noise_map, noise_model, partitioned_model
 from dpca.cli.running import conclude, say
 from dpca.cli.served import request_of, served, stated
 from dpca.cli.work import run_of, shown_progress
@@ -22,7 +22,6 @@ from dpca.report.words import kept_components, times_smaller
 from dpca.storage import DataError, Stack, open_stack
 from dpca.storage.arrays.reading import array_in, open_group, root_facts
 from dpca.storage.disk import file_bytes, folder_bytes, readable_size
-from dpca.storage.integrity.manifest import digest_of
 from dpca.storage.ranges import range_words
 from dpca.storage.readers.opening import is_zarr, open_reader
 from dpca.storage.survey import require_samples
@@ -99,7 +98,7 @@ def transform(options: argparse.Namespace) -> int:
 
 def encode(options: argparse.Namespace) -> int:
     """``dpca encode``."""
-    stack = _stack(options)
+    stack, noise = _stack(options), noise_model(options, (*NOISE_OPTIONS, "sigma"))
     request = request_of(options, stack.fingerprint, stack.data_range, stated(options.model).get("fingerprint"))
     if served(request, options.target) is not None:
         _print_result(options.target, None)
@@ -115,6 +114,7 @@ def encode(options: argparse.Namespace) -> int:
                 run=run,
                 request=request,
                 every_sample=options.every_sample,
+                noise=noise,
                 **goal,
             )
         _print_result(options.target, cost)
@@ -207,11 +207,7 @@ def denoise(options: argparse.Namespace) -> int:
     """``dpca denoise``."""
     source, reading = given_input(options, None), reading_options(options)
     given = given_options(options, DenoisingParameters)
-    if isinstance(given.get("sigma"), str):
-        from dpca.jobs.denoising.denoise import read_map
-
-        given["sigma"] = read_map(given["sigma"])
-        options.sigma = digest_of(given["sigma"].tobytes())  # the request depends on its values
+    given = given_noise_map(options, given)
     request = job_request(options, source)
     if not options.dry_run and served(request, options.target) is not None:
         _print_result(options.target, None)
@@ -303,6 +299,6 @@ def _print_result(target: str, cost: StageCost | None) -> None:
 
 def _quality(scores: str) -> list[str]:
     group = open_group(scores)
-    names = [name for name in ("mse", "psnr", "ssim") if name in group]
-    lines = [f"mean {name} {float(array_in(group, name)[...].mean()):.6g}" for name in names]
+    names = [name for name in ("mse", "psnr", "ssim", NOISE_SHARE) if name in group]
+    lines = [f"mean {name.replace('_', ' ')} {float(array_in(group, name)[...].mean()):.6g}" for name in names]
     return [*lines, f"({range_words(root_facts(group)['data_range'])})"]

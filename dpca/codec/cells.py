@@ -13,6 +13,7 @@ from numpy.typing import DTypeLike
 
 from dpca.codec.dead_zone import USUAL, DeadZone
 from dpca.codec.interpolation import Interpolation
+from dpca.codec.noise import NoiseSteps
 from dpca.codec.quantize import quantize, to_integers
 from dpca.codec.slabs import Part, slabs_of, unfiltered, whole_of
 from dpca.codec.spectra import lengths_of, to_spectrum
@@ -97,6 +98,8 @@ class CellCodec:
         Whether codes are those of waves; see `dpca.codec.waves`.
     interpolation : Interpolation, optional
         Predicts residuals. By default they are not predicted.
+    noise : NoiseSteps, optional
+        Units of the residuals, which follow the noise of each attribute. By default they have the unit of the values.
     """
 
     components: Components
@@ -105,6 +108,7 @@ class CellCodec:
     component: Array
     waves: bool = False
     interpolation: Interpolation | None = None
+    noise: NoiseSteps | None = None
 
     @property
     def dtype(self) -> np.dtype[Any]:

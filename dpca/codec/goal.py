@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 
 import numpy as np
+from numpy.typing import DTypeLike
 from scipy.optimize import brentq
 
-from dpca.choices import GOALS
+from dpca.choices import GOALS, NOISE_SHARE
+from dpca.codec.noise import NoiseSteps
 from dpca.kernels.algebra.types import Array
 
 # A search for a step fails after so many doublings to either side.
@@ -24,12 +26,14 @@ _ERRORS: dict[str, Callable[[float], float]] = {
     "psnr": lambda value: 10 ** (-value / 10),
     "mse": lambda value: value,
     "ssim": lambda value: 1 - value,
+    NOISE_SHARE: lambda value: value,
 }
 _VALUES: dict[str, Callable[[float], float]] = {
     "ratio": lambda error: 1 / error if error else math.inf,
     "psnr": lambda error: -10 * math.log10(error) if error else math.inf,
     "mse": lambda error: error,
     "ssim": lambda error: 1 - error,
+    NOISE_SHARE: lambda error: error,
 }
 # Rounding errors in float32: the relative error of a stored measure, and the absolute error of a computed SSIM.
 _ROUNDED, _ROUNDED_SSIM = 1e-6, 2e-6
@@ -46,12 +50,14 @@ class Goal:
     ``ratio``: the least ratio of bytes of the stack to bytes of the store. ``psnr`` (decibels) of the mean error,
     ``mse`` (in units of the data range squared) and ``ssim`` of the mean over the samples; or each of them for every
     sample. ``max_error``: an error bound for every value, in units of the values. ``max_relative_error``: an error
-    bound in units of the data range.
+    bound in units of the data range. ``noise_share``: the mean squared error of all values, each in units of the
+    variance of its noise. ``sigma`` (*sample_shape) is the standard deviation of the noise; only this goal has it.
     """
 
     name: str
     value: float
     every_sample: bool = False
+    sigma: Array | None = field(default=None, compare=False, repr=False)
 
     @classmethod
     def of(cls, *, every_sample: bool = False, **given: float | None) -> Goal:
@@ -74,7 +80,7 @@ class Goal:
         if name == "ssim" and value >= 1:
             raise ValueError(f"ssim is {value!r}: give a number below 1; only an exact copy has an SSIM of 1")
         goal = cls(name, float(value), bool(every_sample))
-        if every_sample and not goal.is_of_samples:
+        if every_sample and (goal.has_residual or not goal.is_of_samples):
             raise ValueError(f"every_sample is given with {name}: it requires psnr, mse or ssim")
         return goal
 
@@ -89,14 +95,24 @@ class Goal:
         return self.name in ("max_error", "max_relative_error")
 
     @property
+    def has_residual(self) -> bool:
+        """Whether residuals meet the goal, with whatever step of the scores."""
+        return self.is_error_bound or self.name == NOISE_SHARE
+
+    @property
     def is_of_samples(self) -> bool:
         """Whether the goal is a quality of samples."""
-        return self.name in ("psnr", "mse", "ssim")
+        return self.name in ("psnr", "mse", "ssim", NOISE_SHARE)
 
     @property
     def measure(self) -> str:
         """Name of the quality measure."""
-        return "ssim" if self.name == "ssim" else "mse"
+        return self.name if self.name in ("ssim", NOISE_SHARE) else "mse"
+
+    def noise_steps(self, dtype: DTypeLike) -> NoiseSteps | None:
+        """Return the steps of residuals that meet a share of noise for values of a type, None for other goals."""
+        whole = np.dtype(dtype).kind != "f"
+        return None if self.sigma is None else NoiseSteps.of(self.sigma, self.value, whole=whole)
 
     @property
     def allowed(self) -> float:

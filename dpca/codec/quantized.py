@@ -12,6 +12,7 @@ from numpy.typing import DTypeLike
 
 from dpca.codec.cells import Components
 from dpca.codec.interpolation import Interpolation
+from dpca.codec.noise import NoiseSteps
 from dpca.codec.rate import least_worth_keeping, rows_at
 from dpca.codec.spectra import from_spectrum, length_in_bits, lengths_of
 from dpca.kernels.algebra.types import Array
@@ -59,6 +60,10 @@ class Quantized:
     level_steps : tuple of float
     weights : array of integers
         Weights of the predictions.
+    noise_steps : array (*sample_shape)
+        Steps of the residuals of each attribute; empty if they have one step.
+    noise_share : float
+        Share of the noise that these are expected to lose, see `dpca.codec.noise`.
     least : array (n_positions,), optional
         Scores below this number of steps become 0. For encoding only; it is not stored.
     """
@@ -79,6 +84,8 @@ class Quantized:
     interpolated: tuple[int, ...] = ()
     level_steps: tuple[float, ...] = ()
     weights: Array = field(default_factory=lambda: np.zeros((0, 0, 0, 2), np.int32))
+    noise_steps: Array = field(default_factory=lambda: np.zeros(0, np.float32))
+    noise_share: float = 0.0
     least: Array | None = None
 
     @classmethod
@@ -94,23 +101,36 @@ class Quantized:
             residual_codec=str(settings["residual_codec"]),
             interpolated=tuple(map(int, settings.get("interpolated", ()))),
             level_steps=tuple(map(float, settings.get("level_steps", ()))),
+            noise_share=float(settings.get("noise_share", 0.0)),
             **arrays,
         )
 
     @property
     def arrays(self) -> dict[str, Array]:
         """All attributes that are not settings."""
-        return {name: np.asarray(value) for name, value in vars(self).items() if name not in _SETTINGS}
+        others = {*_SETTINGS, "noise_share"}
+        return {name: np.asarray(value) for name, value in vars(self).items() if name not in others}
 
     @property
     def settings(self) -> dict[str, Any]:
         """Settings of a store, as JSON values."""
-        return {name: getattr(self, name) for name in _SETTINGS}
+        noise = {"noise_share": self.noise_share} if self.noise_share else {}
+        return {name: getattr(self, name) for name in _SETTINGS} | noise
 
     @property
     def interpolation(self) -> Interpolation | None:
         """Prediction of the residuals, if any."""
         return Interpolation(self.interpolated, self.level_steps, self.weights) if self.interpolated else None
+
+    def noise(self, dtype: DTypeLike) -> NoiseSteps | None:
+        """Return the steps of the residuals of each attribute, for values of a type, if they have any."""
+        whole = np.dtype(dtype).kind != "f"
+        return NoiseSteps(self.noise_steps, self.noise_share, whole) if self.noise_share else None
+
+    @property
+    def least_noise_step(self) -> float:
+        """The smallest of the steps of noise, 1 if there are none."""
+        return float(self.noise_steps.min(initial=np.inf)) if self.noise_share else 1.0
 
     def without_components(self) -> Quantized:
         """Return a copy without components and mean: the residual holds the samples themselves."""

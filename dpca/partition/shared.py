@@ -85,3 +85,13 @@ class SharedGrid(Partition):
             for run in self.grid.runs(cells):
                 start, end = end, end + len(run) * d
                 yield run, rows[:, start:end].reshape(len(rows), len(run), d).swapaxes(0, 1)
+
+
+def groups_of(grid: CellGrid, *, shared: bool) -> tuple[list[list[int]], Array]:
+    """Return the cells of each group with the same components, and the group (n_cells,) of each cell."""
+    plain = CellGrid(grid.sample_shape, grid.cell_shape)
+    cells = SharedGrid(plain).cells if shared else [[i] for i in range(plain.n_parts)]
+    group = np.empty(plain.n_parts, np.int64)
+    for g, members in enumerate(cells):
+        group[members] = g
+    return cells, group

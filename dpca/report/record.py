@@ -59,6 +59,7 @@ KEYS = {
     "error_bound": "promised largest error of a value",
     "max_error": "measured largest error of a value",
     "max_error_name": "name of the sample with the largest error of a value",
+    "noise_share": "mean over all samples of the squared error, in units of the variance of the noise",
     "explained_variance_ratio": "share of the variance that the components explain",
     "leading_ratios": "share of the variance that each of the first components explains",
     "captured_bound": "certificate: lower bound of the captured variance as a share of the optimum; null if not known",

@@ -24,6 +24,7 @@ _ASKED = {
     "ssim": "an SSIM of at least {}",
     "max_error": "every value with an error of at most {}",
     "max_relative_error": "every value with an error of at most {} of the data range",
+    "noise_share": "a mean squared error of at most {} of the variance of the noise",
 }
 
 
@@ -89,6 +90,8 @@ def result(report: Mapping[str, Any]) -> str:
     known = [f"PSNR {_psnr(report)}"] if "psnr" in report else []
     if _has_bound(report):
         known = [f"largest error {_reached(report)}, promised {report['error_bound']:g}"]
+    if (share := report.get("noise_share")) is not None:
+        known = [f"{share:.2%} of the noise variance lost"]
     if not (small := report.get("bytes_compressed")):
         known += [f"mean SSIM {_ssim(mean)}"] if (mean := report.get("ssim_mean")) is not None else []
         return ", ".join([f"scores of {counted(report.get('samples', 0), 'sample')}", *known])
@@ -127,6 +130,8 @@ def highlights(report: Mapping[str, Any]) -> list[Highlight]:
     elif (share := get("explained_variance_ratio")) is not None:
         quality.append(Highlight(rounded_down(share, 2), "explained variance", ""))
     found = sizes + quality if "bytes_compressed" in report else quality + sizes
+    if (share := get("noise_share")) is not None:
+        found.insert(0, Highlight(f"{share:.2%}", "noise variance lost", asked(report)))
     if _has_bound(report):
         found.insert(0, Highlight(_reached(report), "largest error", f"promised at most {report['error_bound']:g}"))
     return found
@@ -188,6 +193,7 @@ def summary(report: Mapping[str, Any], *, times: str = "x") -> list[tuple[str, s
         ("MSE", shown("mse", "{:.3g} (values scaled to 0..1)".format)),
         ("PSNR", _with_range(_psnr(report), report) if "psnr" in report else None),
         *_ssim_rows(report),
+        ("noise variance lost", shown("noise_share", "{:.3%}".format)),
         ("rejected", shown("rejected", _left_out)),
     ]
     return [(label, value) for label, value in rows if value]

@@ -64,3 +64,10 @@ def read_samples(source: Source, chosen: Array) -> Iterator[Array]:
         if not source.with_gaps:
             check_finite(block, first, source.name)
         yield block[span - first]
+
+
+def spread_runs(source: Source, most: int, run: int) -> Array:
+    """Read runs of consecutive samples, spread over the source: at most ``most`` samples, but at least one run."""
+    n_runs = source.shape[0] // run
+    firsts = run * spread_samples(n_runs, min(max(1, most // run), n_runs), np.random.default_rng(0))
+    return np.concatenate(list(read_samples(source, (firsts[:, None] + np.arange(run)).ravel())))

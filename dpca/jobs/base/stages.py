@@ -59,7 +59,7 @@ class StageRecord:
         When the run began, as `time.time` tells. The default is now.
     """
 
-    _STAGES = ("start", "ingest", "range", "choose cells", "fit", "scores", "encode", "report")
+    _STAGES = ("start", "ingest", "range", "noise", "choose cells", "fit", "scores", "encode", "report")
 
     def __init__(self, work: Workspace, started: float | None = None) -> None:
         self._work, self._seconds = work, dict.fromkeys(self._STAGES, 0.0)

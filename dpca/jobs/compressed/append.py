@@ -159,7 +159,7 @@ def append_store(
     whole: Source = Outline(before.path, before.shape, before.dtype, (1,) * before.ndim)
     if isinstance(before, TiledCompressed):
         whole = TiledSource(whole, before.tiles)
-    check_encoding(whole, before.axes, run.task_bytes(), promised="max_error" in before.facts)
+    check_encoding(whole, before.axes, run.task_bytes(), promised=before.facts["residual_step"] is not None)
     asked = {} if reading is None else vars(reading)
     fingerprint = fingerprint_of(
         "append", before.facts["fingerprint"], content, asked, original.fingerprint if original else None

@@ -29,7 +29,7 @@ from dpca.storage.transaction.inherited import link_or_copy
 from dpca.storage.transaction.workspace import Workspace
 
 #: Arrays with an entry for each sample. Others are computed from these.
-QUALITY = ("mse", "ssim", "max_error")
+QUALITY = ("mse", "ssim", "max_error", "noise_share")
 # Written again, since they have an entry for each sample or describe all of them.
 _ANEW = (METADATA, ALONG, "name", "psnr", *QUALITY)
 # Arrays that grow, and along which axis. Their metadata and their last shard are written again.

@@ -20,11 +20,12 @@ from dpca.codec.cells import Components
 from dpca.codec.fitting import own_components, shared_components
 from dpca.codec.goal import Goal, UnreachedError
 from dpca.codec.waves import RUN
+from dpca.engine.sources.sampling import spread_runs
 from dpca.engine.sources.source import as_source
 from dpca.engine.sources.tiled import TiledStack
 from dpca.jobs.compressed.cell_words import reasons
 from dpca.jobs.compressed.encode import stated_facts
-from dpca.jobs.compressed.encode_trials import Trials, groups_of, spread_runs
+from dpca.jobs.compressed.encode_trials import Trials
 from dpca.jobs.scores.transform import stated_range
 from dpca.kernels.algebra.types import Array
 from dpca.models.cells.cell_pca import CellPCA
@@ -32,6 +33,7 @@ from dpca.models.cells.rank import UnmetError
 from dpca.parameters.cells import CHOICES
 from dpca.partition.cells import CellGrid
 from dpca.partition.lapped import LappedGrid
+from dpca.partition.shared import groups_of
 from dpca.storage.run import Run
 from dpca.storage.stack import Stack
 from dpca.storage.transaction.markers import DoneMarkers
@@ -294,7 +296,7 @@ class _Trial:
             If the goal is not reached.
         """
         goal, reference = self._goal, self._reference
-        bounded = goal.is_error_bound
+        bounded = goal.has_residual
         if reference is not None and not (shared or bounded) and (size := self._in_some_cells(reference, grid)):
             return size, 0
         trials = self._trials(grid, self._fitted, self._measured, shared=shared)
@@ -304,7 +306,7 @@ class _Trial:
             errors, bits = ([], []) if expected is None else (expected.errors.tolist(), expected.bits.tolist())
             self._reference = _Reference(size, trials.fixed_bytes(found), found.step, errors, bits)
         elif bounded:
-            size, found = min(trials.residual_encodings(), key=lambda one: one[0])
+            size, found = min(trials.residual_encodings(goal), key=lambda one: one[0])
         else:
             size, step, rank = reference.encoded(trials)
             if size > (1 + self._margin) * self._least or (shared and not self._margin):

@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 import zarr
 
-from dpca.choices import COMPRESSED
+from dpca.choices import COMPRESSED, NOISE_SHARE
 from dpca.codec.goal import Goal
 from dpca.codec.quantize import error_within_bound
 from dpca.codec.quantized import Quantized
@@ -23,6 +23,7 @@ from dpca.jobs.base.stages import NOTHING, StageCost, stopwatch
 from dpca.jobs.compressed.encode_tiles import check_encoding, measure_tiles
 from dpca.jobs.compressed.encode_trials import Trials, cell_components
 from dpca.jobs.compressed.encode_write import PLAN, EncodeJob, stored_plan, write_codes
+from dpca.jobs.denoising.noise_level import check_noise_of, goal_with_noise
 from dpca.jobs.scores.score_write import write_quality
 from dpca.jobs.scores.transform import check_channels, stated_range, with_range
 from dpca.kernels.algebra.types import Array
@@ -30,6 +31,7 @@ from dpca.models.base.store import load_any, model_fingerprint
 from dpca.models.cells.cell_pca import CellPCA
 from dpca.models.cells.rank import UnmetError
 from dpca.models.cells.targets import check_ssim
+from dpca.models.denoising.denoiser import Denoiser
 from dpca.models.gaps.filled_source import GapFilledStack
 from dpca.partition.cells import CellGrid
 from dpca.representation.compressed.compressed import COMPRESSED_VERSION, version_of
@@ -61,6 +63,7 @@ def encode_store(
     run: Run = Run(),
     request: str | None = None,
     every_sample: bool = False,
+    noise: Denoiser | None = None,
     **goal: float | None,
 ) -> StageCost:
     """Compress a stack: write quantized scores of its cells, with as few bytes as the goal allows.
@@ -81,10 +84,13 @@ def encode_store(
         Text that the store keeps. A program can use it to recognize its earlier request.
     every_sample : bool
         Whether each sample must meet the goal, instead of the mean, for ``psnr``, ``mse`` and ``ssim``.
+    noise : Denoiser, optional
+        Not fitted; its parameters describe the noise for ``noise_share``. Without ``sigma``, it is estimated in one
+        more pass. Default: ``Denoiser()``, Gaussian noise, estimated in each cell.
     **goal : float
-        Exactly one of ``ratio``, ``psnr``, ``mse``, ``ssim``, ``max_error`` and ``max_relative_error``; see
-        `dpca.codec.goal.Goal`. The last two are error bounds of every value, the others hold for all samples together.
-        The store states the quality of each sample.
+        Exactly one of ``ratio``, ``psnr``, ``mse``, ``ssim``, ``max_error``, ``max_relative_error`` and
+        ``noise_share``; see `dpca.codec.goal.Goal`. Both errors are bounds of every value, the others hold for all
+        samples together. The store states the quality of each sample.
 
     Raises
     ------
@@ -96,6 +102,7 @@ def encode_store(
     """
     check_channels(stack)
     wanted = wanted_goal(goal, every_sample=every_sample)
+    check_noise_of(wanted, noise)
     fingerprint = fingerprint_of(
         COMPRESSED,
         COMPRESSED_VERSION,
@@ -105,12 +112,14 @@ def encode_store(
         wanted.name,
         wanted.value,
         *(["every_sample"] if every_sample else []),
+        *([] if noise is None else [noise.job_settings()]),
     )
     facts = {} if request is None else {"request": request}
 
     def steps(work: Workspace) -> StageCost:
         ranged = with_range(stack, run, gaps=stack.data_range is None and _has_gaps(load_any(model), stack))
-        return fill_codes(ranged, model, work, wanted, facts=facts, run=run)
+        known, estimate = goal_with_noise(wanted, ranged, noise, run, work)
+        return estimate + fill_codes(ranged, model, work, known, facts=facts, run=run)
 
     # An encoding with another goal cannot resume from this one.
     job = Job(target, COMPRESSED, fingerprint, (stack, model), run.overwrite, discard_on=(UnmetError,))
@@ -155,9 +164,11 @@ def fill_codes(
     cost = stopwatch()
     fitted, stack = _model_and_samples(stack, model)
     # Before samples are read to choose the step.
-    check_encoding(as_source(stack), stack.axes, run.task_bytes(), promised=wanted.is_error_bound)
+    check_encoding(as_source(stack), stack.axes, run.task_bytes(), promised=wanted.has_residual)
     content = model_fingerprint(model)
     stated = {**facts, **stated_facts(stack, fitted.grid_, wanted), "model": content}
+    if wanted.name == NOISE_SHARE and isinstance(stack, TiledStack):
+        raise DataError(f"{NOISE_SHARE} is the goal, but '{model}' has tiles of the samples: fit it to whole samples")
     if wanted.every_sample and isinstance(stack, GapFilledStack):
         raise DataError(f"every_sample is set, but gaps is {fitted.gaps!r} in the model: give a goal of all samples")
     aim, peak, reached = wanted, 0, ""
@@ -280,7 +291,7 @@ def write_planned(
                 grid.n_spatial,
                 attempt,
                 not len(chosen.cell),
-                wanted,
+                None if wanted is None else replace(wanted, sigma=None),  # only the plan needs it
             )
             peak, quality = write_codes(job, group, len(chosen.cell), work, run)
         except OverflowError as error:
@@ -312,7 +323,7 @@ def stated_facts(stack: Stack, grid: CellGrid, wanted: Goal) -> dict[str, Any]:
     check_goal(wanted, stack.sample_shape, grid.n_spatial)
     data_range = stated_range(stack)
     max_error = _promise(wanted, data_range)
-    beyond = max_error is not None or type_range(stack.dtype) is None
+    beyond = wanted.has_residual or type_range(stack.dtype) is None
     tiled = isinstance(stack, TiledStack)
     whole = stack.whole if isinstance(stack, TiledStack) else stack
     facts: dict[str, Any] = {
@@ -331,6 +342,8 @@ def stated_facts(stack: Stack, grid: CellGrid, wanted: Goal) -> dict[str, Any]:
         "source": stack.source,
         "residual_step": None,
     }
+    if wanted.name == NOISE_SHARE:
+        facts["residual_step"] = 1.0
     if max_error is not None:
         facts |= {"max_error": max_error, "residual_step": 2 * _allowed(max_error, stack.dtype, data_range)}
     return facts

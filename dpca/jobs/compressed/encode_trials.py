@@ -17,11 +17,12 @@ from dpca.codec.dead_zone import NEAREST, DeadZone
 from dpca.codec.expected import Expectation
 from dpca.codec.goal import NEAR, Goal, UnreachedError, search_step
 from dpca.codec.interpolation import FINER, Interpolation, folded
+from dpca.codec.noise import NoiseSteps
 from dpca.codec.quantize import integer_dtype, to_integers
 from dpca.codec.quantized import Quantized, quantized
 from dpca.codec.residual import best_axes, differences
 from dpca.codec.waves import RUN, stored, to_waves, waves_pay
-from dpca.engine.sources.sampling import read_samples, spread_samples
+from dpca.engine.sources.sampling import spread_runs
 from dpca.engine.sources.source import Source
 from dpca.kernels.algebra.types import Array
 from dpca.kernels.quality import quality_of
@@ -29,14 +30,14 @@ from dpca.models.cells.cell_pca import CellPCA
 from dpca.models.cells.rank import UnmetError
 from dpca.partition.cells import CellGrid
 from dpca.partition.lapped import LappedGrid
-from dpca.partition.shared import SharedGrid
+from dpca.partition.shared import groups_of
 from dpca.representation.compressed.compressed_form import (
     StoreForm,
     decoding_dtype,
-    largest_residual,
     longest_score,
     mean_chunks,
     pixels_of,
+    residual_dtype,
 )
 from dpca.storage.arrays.arrays import packed_bytes
 from dpca.storage.errors import DataError
@@ -74,16 +75,6 @@ def cell_components(model: CellPCA) -> Components:
     return Components(grid, mean[0], group, [parts[members[0]].copy() for members in cells])
 
 
-def groups_of(grid: CellGrid, *, shared: bool) -> tuple[list[list[int]], Array]:
-    """Return the cells of each group with the same components, and the group (n_cells,) of each cell."""
-    plain = CellGrid(grid.sample_shape, grid.cell_shape)
-    cells = SharedGrid(plain).cells if shared else [[i] for i in range(plain.n_parts)]
-    group = np.empty(plain.n_parts, np.int64)
-    for g, members in enumerate(cells):
-        group[members] = g
-    return cells, group
-
-
 class Trials:
     """Encodes some samples of a stack with different steps, and measures errors and bytes.
 
@@ -105,6 +96,7 @@ class Trials:
         tiled = "tile_shape" in facts
         self.form = StoreForm((self.n_samples, *source.shape[1:]), source.dtype.itemsize, tiled=tiled)
         self.components = components
+        self.noise: NoiseSteps | None = None
         one = len(components.group) * max(map(len, components.rows)) * components.rows[0].itemsize
         there = source.shape[0]
         if tiled:
@@ -149,8 +141,8 @@ class Trials:
         UnmetError
             If no step meets the goal. If more components can help, it states how many there are.
         """
-        if goal.is_error_bound:
-            sized = list(self._bounded_encodings())
+        if goal.has_residual:
+            sized = list(self._bounded_encodings(goal))
             if not sized:
                 raise DataError(
                     f"{goal.name} {goal.value:g} takes integers of more than 32 bits for values of {self.source.name}: "
@@ -223,21 +215,21 @@ class Trials:
             return lambda step: self._ratio(step) / goal.value - 1
         return lambda step: goal.margin(goal.errors(self._quality(self.at(step), goal)))
 
-    def _bounded_encodings(self) -> Iterator[tuple[float, Quantized]]:
+    def _bounded_encodings(self, goal: Goal) -> Iterator[tuple[float, Quantized]]:
         """Yield the bytes and the arrays of encodings that meet an error bound with integers of at most 32 bits."""
-        yield from self.residual_encodings()
+        yield from self.residual_encodings(goal)
         yield from self._plain_encodings()
 
-    def residual_encodings(self) -> Iterator[tuple[float, Quantized]]:
+    def residual_encodings(self, goal: Goal) -> Iterator[tuple[float, Quantized]]:
         """Yield those of them that have components."""
-        half_step = self.facts["residual_step"] / 2
+        self.noise = goal.noise_steps(self.source.dtype)
         for times in _BOUND_STEPS:
             with suppress(OverflowError):
-                found = self.with_residual(self.at(half_step * times))
+                found = self.with_residual(self.at(self._bound * times))
                 yield self.stored_bytes(found), found
 
     def _plain_encodings(self) -> Iterator[tuple[float, Quantized]]:
-        plain = self.at(self.facts["residual_step"] / 2).without_components()
+        plain = self.at(self._bound).without_components()
         tried: list[tuple[Callable[[Quantized], Quantized], str]] = [
             (self.with_residual, "packed"),
             (_without_differences, "shuffled"),
@@ -248,6 +240,11 @@ class Trials:
             with suppress(OverflowError):
                 found = replace(residual(plain), residual_codec=codec)
                 yield self.stored_bytes(found), found
+
+    @property
+    def _bound(self) -> float:
+        """The error bound of values; with steps of noise, that of half of them."""
+        return float(self.facts["residual_step"] / 2 * (1 if self.noise is None else np.median(self.noise.steps)))
 
     def _ratio(self, step: float) -> float:
         try:
@@ -271,12 +268,15 @@ class Trials:
         """Return the encoding with a step, or with the nearest step that is a normal number of the type of scores."""
         kind = np.finfo(self.scores.dtype)
         step = min(max(step, float(kind.tiny)), float(kind.max) / 16)
-        return quantized(self.components, self.scores, step, self.n_samples, self.waves)
+        found = quantized(self.components, self.scores, step, self.n_samples, self.waves)
+        if self.noise is None:
+            return found
+        return replace(found, noise_steps=self.noise.steps, noise_share=self.noise.share)
 
     def codec(self, tried: Quantized) -> CellCodec:
         """Return the codec of an encoding."""
         components = tried.components(self.components.grid, decoding_dtype(self.facts))
-        return CellCodec(components, tried.step, tried.cell, tried.component, tried.waves)
+        return CellCodec(components, tried.step, tried.cell, tried.component, tried.waves, noise=self.noise)
 
     def with_residual(self, tried: Quantized) -> Quantized:
         """Return the encoding with residuals, and the axes along which differences make them smallest."""
@@ -288,12 +288,12 @@ class Trials:
         """Return the encoding with interpolated residuals: along space, and along samples if that saves bytes."""
         axes = range(0 if self.waves else 1, 1 + self.components.grid.n_spatial)
         step = self.facts["residual_step"]
-        found = Interpolation.fitted(self.blocks[len(self.blocks) // 2], axes, step, finer)
+        found = Interpolation.fitted(self._scaled(self.blocks[len(self.blocks) // 2]), axes, step, finer)
         return replace(plain, differences=(), interpolated=found.axes, level_steps=found.steps, weights=found.weights)
 
     def _plain(self, tried: Quantized, block: Array) -> Array:
         """Return the stored residuals of samples that are encoded without components."""
-        left = block - tried.components(self.components.grid, np.float64).offset
+        left = self._scaled(block - tried.components(self.components.grid, np.float64).offset)
         if tried.interpolation is not None:
             return folded(tried.interpolation.encode(left)[0])
         return differences(to_integers(np.rint(left / self.facts["residual_step"]), np.int32), tried.differences)
@@ -340,7 +340,11 @@ class Trials:
     def _residual(self, codec: CellCodec, codes: Array, most: int | None = None) -> Array:
         samples = self.samples[:most]
         decoded = codec.decode(codec.of_samples(codes)[:, : len(samples)])
-        return to_integers(np.rint((samples - decoded) / self.facts["residual_step"]), np.int32)
+        return to_integers(np.rint(self._scaled(samples - decoded) / self.facts["residual_step"]), np.int32)
+
+    def _scaled(self, residual: Array) -> Array:
+        """Return residuals in the unit of their step."""
+        return residual if self.noise is None else residual / self.noise.steps
 
     @property
     def _raw_bytes(self) -> int:
@@ -369,15 +373,8 @@ def _require_32_bits(facts: dict[str, Any], tried: Quantized) -> None:
     longest, plain = longest_score(facts, tried.waves) / tried.step, not len(tried.cell)
     integer_dtype(0.0 if plain else longest)
     if facts["residual_step"] is not None:
-        integer_dtype(largest_residual(facts, plain=plain) / facts["residual_step"])
+        residual_dtype(facts, facts["residual_step"] * tried.least_noise_step, plain=plain)
 
 
 def _without_differences(plain: Quantized) -> Quantized:
     return replace(plain, differences=())
-
-
-def spread_runs(source: Source, most: int, run: int) -> Array:
-    """Read runs of consecutive samples, spread over the source: at most ``most`` samples, but at least one run."""
-    n_runs = source.shape[0] // run
-    firsts = run * spread_samples(n_runs, min(max(1, most // run), n_runs), np.random.default_rng(0))
-    return np.concatenate(list(read_samples(source, (firsts[:, None] + np.arange(run)).ravel())))

@@ -47,7 +47,7 @@ def write_until_met(
     """
     peak = writing.write(job, ((shard, 0) for shard in shards))
     nearest: dict[int, int] = {}
-    if goal is not None and goal.is_of_samples and not goal.every_sample:
+    if goal is not None and goal.is_of_samples and not (goal.every_sample or goal.has_residual):
         while more := _to_write_again(goal, shards, writing, nearest, before):
             nearest |= more
             peak = max(peak, writing.write(job, more.items()))

@@ -19,6 +19,7 @@ from dpca.codec.goal import Goal
 from dpca.codec.interpolation import folded
 from dpca.codec.masks import coded_mask, mask_bytes, of_values
 from dpca.codec.quantize import integer_dtype, to_integers
+from dpca.codec.quantized import Quantized
 from dpca.codec.residual import differences
 from dpca.codec.waves import RUN, stored
 from dpca.engine.sources.source import Source, batches
@@ -34,10 +35,10 @@ from dpca.models.gaps.filled_source import GapFilledSource
 from dpca.representation.compressed.compressed_form import (
     GAPS,
     StoreForm,
-    largest_residual,
     longest_score,
     pixels_of,
     read_codec,
+    residual_dtype,
 )
 from dpca.storage.arrays.arrays import create_array, open_written, write_shard
 from dpca.storage.arrays.layout import SAMPLE, Layout
@@ -127,7 +128,8 @@ def write_codes(
     create_array(group, "codes", shape, dtype, form.codes(n_positions, waves), ("position", *names), codec="packed")
     promised = facts["residual_step"] is not None
     if promised:
-        small = integer_dtype(largest_residual(facts, plain=not n_positions) / facts["residual_step"])
+        least = facts["residual_step"] * Quantized.of(*stored_plan(job.attempt)).least_noise_step
+        small = residual_dtype(facts, least, plain=not n_positions)
         small = np.dtype(np.uint32) if facts.get("interpolated") else small
         axes = (entry, *facts["axes"][1:])
         create_array(group, "residual", source.shape, small, form.residual, axes, codec=facts["residual_codec"])
@@ -246,14 +248,16 @@ def _compare(
         y, step = codec.decode(codes), facts["residual_step"]
         if missing is not None:
             x = np.where(missing, y, x)  # residuals of missing values are 0
+        unit = None if codec.noise is None else codec.noise.steps
+        left = x - y if unit is None else (x - y) / unit
         if codec.interpolation is not None:
-            left, made = codec.interpolation.encode(x - y)
+            left, made = codec.interpolation.encode(left)
             residual[...] = folded(left)
-            y += made
         else:
-            left = to_integers(np.rint((x - y) / step), residual.dtype)
+            left = to_integers(np.rint(left / step), residual.dtype)
             residual[...] = differences(left, facts["differences"])
-            y += left * step
+            made = left * step
+        y += made if unit is None else made * unit
         y = to_pixels(y, *pixels_of(facts))
     low, high = facts["data_range"]
     if missing is not None:
@@ -262,6 +266,8 @@ def _compare(
     measured = quality_of(x, y, data_range=high - low, n_spatial=job.n_spatial)
     if missing is not None:
         measured = of_values(measured, missing) | {"missing": missing.reshape(len(missing), -1).sum(axis=1)}
+    if codec.noise is not None:
+        measured["noise_share"] = codec.noise.shares(x, y, missing)
     measured = {name: values.astype(np.float32) for name, values in measured.items()}
     if job.max_error is not None:
         measured["max_error"] = largest_errors(x, y)

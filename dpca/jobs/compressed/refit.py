@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+import numpy as np
+
 from dpca.codec.goal import Goal
 from dpca.jobs.base.stages import StageCost, StageRecord
 from dpca.jobs.compressed.encode import fill_codes
@@ -85,7 +87,8 @@ def refit(
     fitted = fit_store(divided, folder / "model", _model_like(before), run=run)
     record.keep("fit", fitted.cost, report.get("notes", ()))
     kept_facts = {name: value for name, value in before.facts.items() if name in ("job", "settings")}
-    wanted = Goal(**goal)
+    noise = before.codec.noise
+    wanted = Goal(**goal, sigma=None if noise is None else np.sqrt(noise.variance))
     cost = fill_codes(divided, folder / "model", work, wanted, facts={**kept_facts, **facts}, run=run)
     if report:
         from dpca.jobs.scores.report import write_job_report  # matplotlib takes a second to import

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Mapping
 
 import numpy as np
 
+from dpca.choices import NOISE_SHARE
 from dpca.codec.masks import of_values
 from dpca.engine.sources.sampling import read_samples, spread_samples
 from dpca.engine.sources.source import Source, as_source
@@ -74,12 +76,16 @@ def verify_quality(
         )
     n = store.shape[0]
     chosen = np.arange(n) if sample is None else spread_samples(n, min(sample, n), np.random.default_rng(0))
-    mse, source = array_in(group, "mse")[...], as_source(stack)
+    names, source = ("mse", NOISE_SHARE) if NOISE_SHARE in group else ("mse",), as_source(stack)
+    stated = {name: array_in(group, name)[...] for name in names}
     source.with_gaps = store.has_gaps
     blocks = np.split(chosen, np.flatnonzero(np.diff(chosen // _ROWS)) + 1)
     found = map_shards(
         _problems_of,
-        ((None, len(block), (store, source, block, mse[block])) for block in blocks),
+        (
+            (None, len(block), (store, source, block, {name: of[block] for name, of in stated.items()}))
+            for block in blocks
+        ),
         stage=run.progress("measure", len(chosen), "samples"),
         client=run.client,
         threads=run.threads,
@@ -90,9 +96,10 @@ def verify_quality(
     return problems if more <= 1 else [*problems[:_MOST_REPORTED], f"and {more:,} more samples"]
 
 
-def _problems_of(store: Compressed, source: Source, numbers: Array, stated: Array) -> list[str]:
+def _problems_of(store: Compressed, source: Source, numbers: Array, stated: Mapping[str, Array]) -> list[str]:
     """Compare some samples, the body of a task."""
     (low, high), promised = store.facts["data_range"], store.facts.get("max_error")
+    lost, missing = np.zeros(0), None
     if isinstance(store, TiledCompressed):
         found, off = _errors_by_tiles(store, source, numbers)
     else:
@@ -104,14 +111,18 @@ def _problems_of(store: Compressed, source: Source, numbers: Array, stated: Arra
                 return [f"sample {n} has missing values at other places" for n in numbers[apart].tolist()]
             x[missing] = y[missing] = 0
         found, off = mse_per_sample(x, y, data_range=high - low), largest_errors(x, y)
-        if store.has_gaps:
+        if missing is not None:
             found = of_values({"mse": found}, missing)["mse"]
-    problems = []
-    for number, error, most, expected in zip(numbers.tolist(), found, off, stated, strict=True):
+        if store.codec.noise is not None:
+            lost = store.codec.noise.shares(x, y, missing)
+    problems, shares = [], stated.get(NOISE_SHARE, lost)
+    for i, (number, error, most, expected) in enumerate(zip(numbers.tolist(), found, off, stated["mse"], strict=True)):
         if promised is not None and not most <= promised:
             problems.append(f"sample {number} has an error of {most:g}, above the error bound {promised:g}")
         elif not np.isclose(error, expected, rtol=_NEAR, atol=1e-12):
             problems.append(f"sample {number} has a mean squared error of {error:.6g}, not {expected:.6g} as stated")
+        elif len(lost) and not np.isclose(lost[i], shares[i], rtol=_NEAR, atol=1e-12):
+            problems.append(f"sample {number} lost {lost[i]:.6g} of the noise variance, not {shares[i]:.6g} as stated")
     return problems
 
 

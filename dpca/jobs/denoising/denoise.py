@@ -20,7 +20,6 @@ from dpca.jobs.base.shards import ShardPass
 from dpca.jobs.base.stages import NOTHING, StageCost, stopwatch
 from dpca.jobs.scores.score_write import SHARD_COPIES, found_coordinates, require_memory
 from dpca.kernels.algebra.types import Array, Region
-from dpca.models.base.parameters import given_parameters
 from dpca.models.denoising.denoiser import Denoiser, block_rows, finished
 from dpca.models.denoising.filters import CellFilters
 from dpca.partition.shifted import ShiftedGrids
@@ -33,7 +32,6 @@ from dpca.storage.disk import require_free_space
 from dpca.storage.errors import DataError, StoreError
 from dpca.storage.ingest import plan_ingest
 from dpca.storage.input import fingerprint_of_input
-from dpca.storage.integrity.manifest import digest_of
 from dpca.storage.ranges import found_range
 from dpca.storage.readers import Reader, open_reader
 from dpca.storage.run import Run
@@ -140,7 +138,7 @@ def denoise_store(
         As `fit_store`.
     """
     chosen: Denoiser = Denoiser() if denoiser is None else clone(denoiser)
-    settings = {name: _stated(value) for name, value in given_parameters(chosen).items() if name != "memory_budget"}
+    settings = chosen.job_settings()
     read = () if isinstance(source, Stack) else (vars(reading),)
     fingerprint = fingerprint_of("denoised", STACK_VERSION, fingerprint_of_input(source), settings, *read)
 
@@ -246,14 +244,6 @@ def _layout(stack: Stack, source: Source, dtype: np.dtype[Any], budget: int, kep
     require_memory(f"{layout.shards[0]:,} samples", need, budget)
     whole = layout.shards[1:] == choose_layout(stack.shape, dtype.itemsize, stack.axes, part_bytes=None).shards[1:]
     return layout, layout.shards[0] if whole else min(_UNIT_ROWS, stack.n_samples)
-
-
-def _stated(value: Any) -> Any:
-    """Return a parameter as JSON: a map by its hash."""
-    if np.ndim(value):
-        values = np.ascontiguousarray(value)
-        return digest_of(values.tobytes()) if values.dtype.kind == "f" else list(map(int, value))
-    return value.item() if isinstance(value, np.generic) else value
 
 
 def _write_maps(root: zarr.Group, dims: tuple[str, ...], layout: Layout, maps: dict[str, Array]) -> None:

@@ -15,18 +15,20 @@ from typing import Any, cast
 import numpy as np
 from sklearn.base import clone
 
-from dpca.choices import COMPRESSED
+from dpca.choices import COMPRESSED, NOISE_SHARE
 from dpca.codec.goal import Goal
 from dpca.engine.clusters.cluster import keep_freed_memory
 from dpca.engine.folds.rehearsal import SCHEDULING, FoldCost, Workers, rehearsing
+from dpca.engine.sources.sampling import spread_runs
 from dpca.engine.sources.source import Source, as_source
 from dpca.engine.sources.tiled import TiledSource, TiledStack
 from dpca.jobs.base.stages import StagePlan
 from dpca.jobs.compressed.cell_choice import choose_cells
 from dpca.jobs.compressed.encode import stated_facts, wanted_goal, write_planned
 from dpca.jobs.compressed.encode_memory import EncodeMemory, form_of
-from dpca.jobs.compressed.encode_trials import Trials, cell_components, spread_runs
+from dpca.jobs.compressed.encode_trials import Trials, cell_components
 from dpca.jobs.compressed.encode_write import PLAN
+from dpca.jobs.denoising.noise_level import goal_with_noise
 from dpca.jobs.plans.box_trial import try_boxes
 from dpca.jobs.plans.few_samples import RUN, FewSamples, Repeated
 from dpca.jobs.plans.shard_plan import choose_tiles, plan_shards
@@ -37,6 +39,7 @@ from dpca.jobs.scores.settings import CompressionSettings
 from dpca.jobs.scores.transform import fill_scores
 from dpca.models.base.store import model_fingerprint, write_model
 from dpca.models.base.value_range import spanned_range
+from dpca.models.denoising.denoiser import Denoiser
 from dpca.models.scores import SCORES_VERSION
 from dpca.representation.compressed.compressed import COMPRESSED_VERSION
 from dpca.representation.linear import LinearRepresentation
@@ -234,6 +237,8 @@ class _Tried:
                 with rehearsing(self.workers, str(self.folder / "fold")) as rehearsal:
                     self.given = replace(self.given, data_range=spanned_range(self.source, Run()))
                 yield _Stage("range", self.decoded, 0.0, tuple(rehearsal.costs))
+        if NOISE_SHARE in (self.settings.goal or {}):
+            yield self._estimate_noise()
         if self.settings.choose_cells:
             yield self._choose_cells()
         keep_freed_memory()  # as workers do
@@ -278,6 +283,14 @@ class _Tried:
         alone, each = line(parts, spent)
         need = ingest_bytes(reader, dtype, layout)
         return _Stage("ingest", size, alone, (), shape[0], layout.rows_per_shard, each, need)
+
+    def _estimate_noise(self) -> _Stage:
+        model = Denoiser() if self.settings.noise is None else clone(self.settings.noise)
+        with rehearsing(self.workers, str(self.folder / "fold")) as rehearsal:
+            if model.sigma is None:
+                model.fit(self.source, run=Run(memory=self.workers.budget, threads=self.workers.n))
+        moved = sum(fold.planned(self.workers).read_bytes for fold in rehearsal.costs)
+        return _Stage("noise", moved, 0.0, tuple(rehearsal.costs))
 
     def _choose_cells(self) -> _Stage:
         stack = self.given if isinstance(self.given, Stack) else self.few[-1]
@@ -361,13 +374,15 @@ class _Tried:
         spent = fewest_seconds(self.few, work, self.folder / "codes")
         alone, each = line([some.n_samples for some in self.few], spent)
         form = form_of(self.source, plain=not len(found.cell))
-        memory = EncodeMemory(self.source, form, len(found.cell), goal.is_error_bound, found.basis.size)
+        memory = EncodeMemory(self.source, form, len(found.cell), goal.has_residual, found.basis.size)
         need = memory.task_bytes(memory.decoded_at_once(self.workers.budget))
         return _Stage("encode", self.decoded, reached + alone, (), n, form.shard_rows, each, need)
 
-    @property
+    @cached_property
     def _goal(self) -> Goal:
-        return wanted_goal(self.settings.goal or {}, every_sample=self.settings.every_sample)
+        """The goal, with the noise of a few samples if it is a share of that."""
+        wanted = wanted_goal(self.settings.goal or {}, every_sample=self.settings.every_sample)
+        return goal_with_noise(wanted, self.few[-1], self.settings.noise, Run())[0]
 
     @property
     def decoded(self) -> int:

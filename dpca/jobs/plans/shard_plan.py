@@ -8,12 +8,14 @@ from contextlib import contextmanager
 
 from sklearn.base import clone
 
+from dpca.choices import NOISE_SHARE
 from dpca.engine.folds.plan import Outline, PlanError
 from dpca.engine.sources.source import Source, as_source
 from dpca.engine.sources.tiled import TiledSource
 from dpca.jobs.compressed.cell_choice import cells_tried
 from dpca.jobs.compressed.encode import check_goal, wanted_goal
 from dpca.jobs.compressed.encode_tiles import check_encoding
+from dpca.jobs.denoising.noise_level import check_noise_plan
 from dpca.jobs.scores.box_write import plan_scores
 from dpca.jobs.scores.boxes import LARGE_SAMPLE, decoded_bytes
 from dpca.jobs.scores.settings import CompressionSettings
@@ -146,10 +148,13 @@ def _plan_encoding(source: Source, axes: Sequence[str], settings: CompressionSet
         if settings.choose_cells:
             model = clone(model).set_params(**cells_tried(model, source.shape[1:], axes[1:])[0])
         model.plan_fit(source, axes[1:], run)
+    wanted = wanted_goal(settings.goal or {}, every_sample=settings.every_sample)
+    if wanted.name == NOISE_SHARE:
+        with _stage("noise"):
+            check_noise_plan(settings.noise, source, run)
     with _stage("encode", _FEWEST):
-        wanted = wanted_goal(settings.goal or {}, every_sample=settings.every_sample)
         check_goal(wanted, source.shape[1:], len(model.cell_shape_for(axes[1:])))
-        check_encoding(source, axes, memory, promised=wanted.is_error_bound)
+        check_encoding(source, axes, memory, promised=wanted.has_residual)
 
 
 @contextmanager

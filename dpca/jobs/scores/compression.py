@@ -13,6 +13,7 @@ from dpca.engine.sources.tiled import TiledStack
 from dpca.jobs.base.input_stack import inherited_of, kept_stack, open_or_ingest
 from dpca.jobs.base.stages import StageRecord, held_by, stopwatch
 from dpca.jobs.compressed.encode import wanted_goal
+from dpca.jobs.denoising.noise_level import check_noise_of, goal_with_noise
 from dpca.jobs.plans.plan import plan_job
 from dpca.jobs.plans.shard_plan import choose_tiles, plan_shards
 from dpca.jobs.scores.fit_and_encode import (
@@ -143,6 +144,8 @@ def compress(
         else:
             model, goal = settings.model, wanted_goal(settings.goal, every_sample=settings.every_sample)
             divided = _divided(stack, settings, work, run)
+            goal, cost = goal_with_noise(goal, divided, settings.noise, run, work)
+            record.keep("noise", cost)
             if settings.choose_cells:
                 model = model_with_chosen_cells(model, divided, goal, work, record, run)
             model_path = fit_and_encode(model, divided, work, goal, record, run, _facts(settings) | stated)
@@ -200,13 +203,13 @@ def find_done(
     """
     job = _job(given, output, settings, overwrite)
     if settings.goal is not None:
-        wanted_goal(settings.goal, every_sample=settings.every_sample)
+        check_noise_of(wanted_goal(settings.goal, every_sample=settings.every_sample), settings.noise)
         if not isinstance(settings.model, CellPCA) or settings.reconstruct:
             raise DataError(
                 "a compressed store requires cells and opens as reconstructions: give a CellPCA, and no reconstruct"
             )
-    elif settings.choose_cells or settings.every_sample:
-        raise DataError("choose_cells or every_sample is given without a goal: give a goal, or leave them out")
+    elif settings.choose_cells or settings.every_sample or settings.noise is not None:
+        raise DataError("choose_cells, every_sample or noise is given without a goal: give a goal, or leave them out")
     settings.model.check_parameters_for(samples_of_input(given))
     return _earlier_result(given, output, settings) if job.is_done() else None
 

@@ -11,9 +11,10 @@ import numpy as np
 from matplotlib.figure import Figure
 
 from dpca import plots
-from dpca.choices import COMPRESSED
+from dpca.choices import COMPRESSED, NOISE_SHARE
 from dpca.jobs.base.input_stack import compressed_bytes
 from dpca.jobs.base.stages import StageRecord
+from dpca.jobs.compressed.append_write import QUALITY
 from dpca.kernels.algebra.types import Array
 from dpca.kernels.pixels import Pixels
 from dpca.kernels.quality import psnr_from_mse
@@ -83,7 +84,7 @@ def write_job_report(
     stated = root_facts(group)
     small = stated["kind"] == COMPRESSED
     facts = {name: value for name, value in stated.items() if name in _OF_THE_JOB}
-    quality = {name: array_in(group, name)[...] for name in ("mse", "ssim", "max_error") if name in group}
+    quality = {name: array_in(group, name)[...] for name in QUALITY if name in group}
     bounds = tuple(stated["data_range"])  # if the stack states no range, that of its values
     sizes = _sizes(given, stack, store, parts, small)
     numbers = {"mse_expected": model.expected_mse(bounds), **model.report_numbers()}
@@ -188,6 +189,8 @@ def quality_numbers(names: Sequence[str] | Array, quality: Mapping[str, Array], 
     if (errors := quality.get("max_error")) is not None:
         worst = int(errors.argmax())
         numbers |= {"max_error": float(errors[worst]), "max_error_name": str(names[worst])}
+    if (shares := quality.get(NOISE_SHARE)) is not None:
+        numbers[NOISE_SHARE] = float(shares.mean(dtype=np.float64))
     return numbers
 
 

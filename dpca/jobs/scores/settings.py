@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
+from dpca.models.denoising.denoiser import Denoiser
 from dpca.storage.survey import ReadOptions
 
 
@@ -23,6 +24,8 @@ class CompressionSettings:
         scores and model. The model must be a `CellPCA`. If the goal takes more components, it is fitted again.
     every_sample : bool
         Whether each sample must meet the goal, instead of the mean, for ``psnr``, ``mse`` and ``ssim``.
+    noise : Denoiser, optional
+        The noise for the goal ``noise_share``, as for `dpca.jobs.encode_store`.
     choose_cells : bool
         Whether to replace the model's cells if others make a smaller compressed store: cells with their own or with
         shared components, with or without overlap, or one cell for the whole sample; see
@@ -43,6 +46,7 @@ class CompressionSettings:
     model: Any
     goal: Mapping[str, float] | None = None
     every_sample: bool = False
+    noise: Denoiser | None = None
     choose_cells: bool = False
     reconstruct: bool = False
     keep_stack: bool = False
@@ -59,7 +63,9 @@ class CompressionSettings:
     def as_dict(self) -> dict[str, Any]:
         """Return the settings as JSON values. New settings at their default are left out, as in earlier versions."""
         settings = {
-            name: value for name, value in vars(self).items() if name not in ("model", "key", "axes", "reading")
+            name: value
+            for name, value in vars(self).items()
+            if name not in ("model", "noise", "key", "axes", "reading")
         }
         *reading, data_range = vars(self.reading).items()
         # In this order stores have stated them since their first version.
@@ -73,4 +79,6 @@ class CompressionSettings:
         ):
             if settings[name] is usual:
                 del settings[name]
+        if self.noise is not None:
+            settings["noise"] = self.noise.job_settings()
         return settings | self.model.job_settings()

@@ -19,7 +19,7 @@ from dpca.kernels.algebra.dtypes import working_dtype
 from dpca.kernels.algebra.types import Array, Region, blocks
 from dpca.kernels.pixels import to_pixels
 from dpca.models.base.docs import documented
-from dpca.models.base.parameters import check_parameters, spatial_lengths
+from dpca.models.base.parameters import check_parameters, given_parameters, spatial_lengths
 from dpca.models.base.passes import run_of_fit
 from dpca.models.cells.known_noise import check_noise, given_noise
 from dpca.models.denoising.filters import FilterWriter, NoiseMaps, NoiseModel, averaged
@@ -31,6 +31,7 @@ from dpca.rules.covariance.covariance import Covariance
 from dpca.rules.covariance.snapshots import KeptSamples
 from dpca.storage.arrays.layout import axes_for, count_spatial
 from dpca.storage.errors import DataError
+from dpca.storage.integrity.manifest import digest_of
 from dpca.storage.run import Run
 
 # Shortest and longest default cell by the number of spatial axes.
@@ -187,6 +188,10 @@ class Denoiser(DenoisingParameters, TransformerMixin, BaseEstimator):  # type: i
         """Return the dtype of denoised samples."""
         return np.dtype(dtype) if self.keep_dtype else working_dtype(dtype)
 
+    def job_settings(self) -> dict[str, Any]:
+        """Return the parameters that identify a job with this estimator: those that are given, a map by its hash."""
+        return {name: _stated(value) for name, value in given_parameters(self).items() if name != "memory_budget"}
+
     def _settings(self, source: Source) -> tuple[Rule, ShiftedGrids, FilterWriter]:
         """Return what the pass over a source computes."""
         check_parameters(self)
@@ -239,3 +244,11 @@ def block_rows(region: Region, dtype: np.dtype[Any]) -> int:
 def finished(values: Array, dtype: np.dtype[Any]) -> Array:
     """Return denoised values in the dtype of the output; integers are rounded and clipped."""
     return to_pixels(values, dtype, (-math.inf, math.inf))
+
+
+def _stated(value: Any) -> Any:
+    """Return a parameter as JSON: a map by its hash."""
+    if np.ndim(value):
+        values = np.ascontiguousarray(value)
+        return digest_of(values.tobytes()) if values.dtype.kind == "f" else list(map(int, value))
+    return value.item() if isinstance(value, np.generic) else value

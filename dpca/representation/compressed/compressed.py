@@ -36,7 +36,7 @@ COMPRESSED_VERSION = 1
 #: Version of stores with tiles, which programs for version 1 cannot read.
 TILED_VERSION = 2
 
-#: Version of stores with missing values, which programs for version 1 would return filled.
+#: Version of stores with missing values or steps of noise, which programs for version 1 would ignore.
 GAPS_VERSION = 3
 
 # Bytes of codes that are decoded at a time. For a part of a sample, several chunks fit.
@@ -212,6 +212,13 @@ class Compressed(LazyViews):
 
     def _residual(self, places: Array, box: Region) -> Array:
         """Return the residuals in a box, at ascending positions of one chunk of codes."""
+        found = self._integral_residual(places, box)
+        if self.codec.noise is not None:
+            found *= self.codec.noise.steps[tuple(slice(*ends) for ends in box)]
+        return found
+
+    def _integral_residual(self, places: Array, box: Region) -> Array:
+        """Return them in units of the steps of noise, if there are any."""
         residual, along = self.stored("residual"), self.facts["differences"]
         if self.codec.interpolation is not None:  # such stores have no breaks, so positions are indices of samples
             first = int(places[0]) // self.rows * self.rows
@@ -330,7 +337,8 @@ def compressed_in(group: zarr.Group, path: str, level: int | None = None) -> Com
     if facts.get("version") != version_of(facts):
         raise StoreError(
             f"'{path}' is a compressed store of version {facts.get('version')} but this program reads version "
-            f"{COMPRESSED_VERSION}, {TILED_VERSION} with tiles and {GAPS_VERSION} with missing values: update dask-dpca"
+            f"{COMPRESSED_VERSION}, {TILED_VERSION} with tiles and {GAPS_VERSION} with missing values or steps of noise"
+            f": update dask-dpca"
         )
     codec, n = read_codec(group), int(facts["n_samples"])
     common = np.dtype(facts["dtype"]), tuple(facts["axes"]), facts, level, codec, group
@@ -343,7 +351,7 @@ def compressed_in(group: zarr.Group, path: str, level: int | None = None) -> Com
 
 def version_of(facts: Mapping[str, Any]) -> int:
     """Return the version of a store with these facts."""
-    if facts.get(GAPS):
+    if facts.get(GAPS) or facts.get("noise_share"):
         return GAPS_VERSION
     return TILED_VERSION if "tile_shape" in facts else COMPRESSED_VERSION
 

@@ -41,6 +41,8 @@ _TILES = 8
 _MANY = 2**13
 #: Name of the array of the masks of missing values.
 GAPS = "gaps"
+#: Name of the array of the steps of residuals that follow the noise of each attribute.
+NOISE = "noise_steps"
 # The last four are left out where all ranks are zero.
 _OF_POSITIONS = ("cell", "component", "exponent", "basis")
 _INTEGERS = ("group", "rank", "mean", *_OF_POSITIONS)
@@ -122,6 +124,8 @@ def write_quantized(group: zarr.Group, quantized: Quantized, grid: CellGrid, axe
         names = ("position",) if name in ("cell", "component") else names
         values = to_integers(values, integer_dtype(float(np.abs(values).max(initial=0))))
         _write(group, name, values, names, mean_chunks(grid) if name == "mean" else (2**14,))
+    if quantized.noise_share:
+        _write(group, NOISE, quantized.noise_steps, axes[1:], codec="shuffled")
     if quantized.interpolated:
         _write(group, "weights", quantized.weights, ("level", "parity", "axis", "distance"))
     if isinstance(grid, LappedGrid):
@@ -165,10 +169,16 @@ def longest_score(facts: dict[str, Any], waves: bool) -> float:
     return math.sqrt(reach * (RUN if waves else 1)) * float(high - low)
 
 
-def largest_residual(facts: dict[str, Any], *, plain: bool) -> float:
-    """Return an upper limit of all residuals: decoded values lie within some widths of the data range."""
+def residual_dtype(facts: dict[str, Any], least: float, *, plain: bool) -> np.dtype[Any]:
+    """Return the type of residuals with ``least`` as the smallest step: values lie within some widths of their range.
+
+    Raises
+    ------
+    OverflowError
+        If they do not fit into 32 bits.
+    """
     low, high = facts["data_range"]
-    return float(high - low + max(abs(low), abs(high)) if plain else 4 * (high - low))
+    return integer_dtype(float(high - low + max(abs(low), abs(high)) if plain else 4 * (high - low)) / least)
 
 
 def encoded_shape(facts: Mapping[str, Any]) -> Sequence[int]:
@@ -193,7 +203,8 @@ def read_codec(group: zarr.Group) -> CellCodec:
     """
     facts, arrays = root_facts(group), dict[str, Array]()
     try:
-        for name in (*_INTEGERS, "weights") if facts.get("interpolated") else _INTEGERS:
+        more = (("weights", facts.get("interpolated")), (NOISE, facts.get("noise_share")))
+        for name in (*_INTEGERS, *(name for name, there in more if there)):
             if name in _OF_POSITIONS and not arrays["rank"].any():
                 arrays[name] = np.zeros(0, np.int16)
                 continue
@@ -203,7 +214,8 @@ def read_codec(group: zarr.Group) -> CellCodec:
         quantized = Quantized.of(arrays, facts)
         components = quantized.components(grid_of(facts), decoding_dtype(facts))
         cell, component = arrays["cell"].astype(int), arrays["component"].astype(int)
-        return CellCodec(components, quantized.step, cell, component, quantized.waves, quantized.interpolation)
+        noise = quantized.noise(facts["dtype"])
+        return CellCodec(components, quantized.step, cell, component, quantized.waves, quantized.interpolation, noise)
     except (KeyError, TypeError, ValueError, IndexError) as error:
         raise StoreError(
             f"'{group.store_path}' is damaged or incomplete as a compressed store ({one_line(error)}): make it again"

@@ -24,7 +24,7 @@ from dpca.storage.readers.base import require
 ALONG = "coordinates"
 # Bytes of the values that one task decodes.
 _CHUNK_BYTES = 2**26
-_QUALITY = ("mse", "psnr", "ssim", "max_error")
+_QUALITY = ("mse", "psnr", "ssim", "max_error", "noise_share")
 
 
 @dataclass(frozen=True, eq=False)
@@ -121,7 +121,10 @@ class LazyViews:
 
     @property
     def quality(self) -> dict[str, Array]:
-        """Errors of each sample, arrays (n_samples,): mse, psnr, for images ssim, with an error bound max_error."""
+        """Errors of each sample, arrays (n_samples,).
+
+        mse, psnr, for images ssim, with an error bound max_error, and with a share of the noise noise_share.
+        """
         return {name: np.asarray(self.stored(name)[...]) for name in _QUALITY if name in self._group}
 
     @property

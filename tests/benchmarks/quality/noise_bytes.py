@@ -3,10 +3,8 @@
     python tests/benchmarks/quality/noise_bytes.py
 
 A simulated movie of a two-photon microscope has the Poisson noise of its photons, and the read noise of a camera.
-`Denoiser` finds the noise of each attribute from the gain. Values are rounded to multiples of a step in proportion to
-it, and `encode_store` keeps the multiples without loss. Beside them are the values after the generalized transform of
-Anscombe, rounded with a step that adds the same variance, in zstd and in Blosc. Numcodecs packs them in blocks of 100
-samples.
+`encode_store` has the goal ``noise_share``. Beside it are the values after the generalized transform of Anscombe,
+rounded with a step that adds the same variance, in zstd and in Blosc. Numcodecs packs them in blocks of 100 samples.
 """
 
 from __future__ import annotations
@@ -20,7 +18,7 @@ import numpy as np
 
 import dpca
 from dpca import CellPCA, Denoiser
-from dpca.jobs import encode_store
+from dpca.jobs import encode_store, fit_store
 from dpca.storage import ingest
 from dpca.storage.disk import folder_bytes
 from dpca.storage.survey import ReadOptions
@@ -49,23 +47,19 @@ def lines(inputs: Inputs) -> Iterator[Line]:
     where = f"16-bit movie of {cells} cells, {size} x {size} pixels"
 
     began = time.process_time()
-    sigma = Denoiser(noise="poisson", gain=_GAIN, offset=_OFFSET, read_noise=_READ).fit(x).sigma_.astype(np.float64)
-    step = np.sqrt(12 * _SHARE) * sigma
-    whole = np.rint(x / step).astype(np.uint16)
-    np.save(inputs.folder / "whole.npy", whole)
-    span = (float(whole.min()), float(whole.max()))
-    stack = ingest(inputs.folder / "whole.npy", inputs.folder / "whole", reading=ReadOptions(data_range=span))
-    CellPCA(12, cell_shape=16).fit(whole).save(inputs.folder / "noise model")
-    encode_store(stack, inputs.folder / "noise model", inputs.folder / "noise", max_error=0.5)
+    np.save(inputs.folder / "movie.npy", x)
+    span = (float(x.min()), float(x.max()))
+    stack = ingest(inputs.folder / "movie.npy", inputs.folder / "movie", reading=ReadOptions(data_range=span))
+    fit_store(stack, inputs.folder / "noise model", CellPCA(12, cell_shape=16))
+    noise = Denoiser(noise="poisson", gain=_GAIN, offset=_OFFSET, read_noise=_READ)
+    encode_store(stack, inputs.folder / "noise model", inputs.folder / "noise", noise=noise, noise_share=_SHARE)
     encoded = time.process_time() - began
-    found = dpca.open_compressed(inputs.folder / "noise")[:] * step
-    # The steps belong to the store.
-    own = folder_bytes(inputs.folder / "noise") + len(numcodecs.Zstd(3).encode(step.astype(np.float32)))
+    found = dpca.open_compressed(inputs.folder / "noise")[:].astype(np.float64)
 
     codes = _anscombe(x)
     back = _inverse(codes)
     sides = {
-        "store": float(own),
+        "store": float(folder_bytes(inputs.folder / "noise")),
         **{name: float(_packed(codes, codec)) for name, codec in _PEERS.items()},
         "share lost": float((np.square(found - x).mean(axis=0) / variance).mean()),
         "share lost by Anscombe": float((np.square(back - x).mean(axis=0) / variance).mean()),

@@ -22,7 +22,7 @@ import numpy as np
 
 sys.path.insert(0, str(Path(__file__).parents[3]))
 
-from dpca import CellPCA
+from dpca import CellPCA, Denoiser
 from dpca.jobs import CompressionSettings, append_store, compress, encode_store
 from dpca.storage import ingest, open_stack
 from dpca.storage.run import Run
@@ -31,7 +31,9 @@ from tests.conftest import smooth_images
 from tests.jobs.compressed.test_encode_sequences import drifting
 from tests.storage.transaction.jobs_to_kill import in_a_child, kill_before_change, tree
 
-SETTINGS = CompressionSettings(CellPCA(6, cell_shape=8, shared=True, random_state=0), goal={"max_error": 4.0})
+MODEL = CellPCA(6, cell_shape=8, shared=True, random_state=0)
+SETTINGS = CompressionSettings(MODEL, goal={"max_error": 4.0})
+NOISY = CompressionSettings(MODEL, goal={"noise_share": 0.05}, noise=Denoiser(8))
 
 
 def prepare(folder: Path) -> None:
@@ -64,6 +66,7 @@ def jobs(folder: Path) -> dict[str, tuple[str, Callable[[Path], object]]]:
     return {
         "encode": ("", lambda out: encode_store(open_stack(first), folder / "first-model.zarr", out, max_error=4.0)),
         "compress": ("", lambda out: compress(folder / "first.npy", out, SETTINGS)),
+        "compress noise": ("", lambda out: compress(folder / "first.npy", out, NOISY)),
         "append": ("first-small", lambda out: append_store(out, open_stack(folder / "more.zarr"), drift="accept")),
         "append waves": (
             "days-small",

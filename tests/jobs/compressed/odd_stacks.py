@@ -13,10 +13,11 @@ from numpy.lib.stride_tricks import sliding_window_view
 from skimage.metrics import structural_similarity
 
 import dpca
-from dpca import CellPCA
+from dpca import CellPCA, Denoiser
 from dpca.codec.goal import Goal
 from dpca.jobs import append_store, encode_store
 from dpca.jobs.compressed.cell_choice import choose_cells
+from dpca.jobs.denoising.noise_level import goal_with_noise
 from dpca.representation.compressed.compressed import Compressed
 from dpca.storage import ingest
 from dpca.storage.disk import folder_bytes
@@ -25,7 +26,7 @@ from dpca.storage.run import Run
 from dpca.storage.survey import ReadOptions
 
 TYPES = ("u1", "i1", "u2", "i2", "u4", "i4", "u8", "i8", "f2", "f4", "f8", "b1", ">u2", ">i4", ">f4", ">f8")
-GOALS = ("ratio", "psnr", "mse", "ssim", "max_error", "max_relative_error")
+GOALS = ("ratio", "psnr", "mse", "ssim", "max_error", "max_relative_error", "noise_share")
 _SHAPES = ((1, 1), (3, 2), (6, 6), (7, 7), (9, 20), (16, 12), (5, 8, 3), (8, 8, 2), (7, 8, 9), (30, 1), (28, 20), (13,))
 _COUNTS = (1, 2, 3, 15, 17, 40, 120, 300, 700)
 _SCALES = (1e-310, 1e-45, 1e-30, 1e-4, 1.0, 255.0, 1e9, 1e30, 1e37, 1e150, 1e300)
@@ -42,6 +43,7 @@ class Trial:
     every_sample: bool
     chosen: bool
     appended: int
+    sigma: float | None = None
 
     @property
     def words(self) -> str:
@@ -70,10 +72,13 @@ def odd_trial(rng: np.random.Generator, goal: str | None = None) -> Trial:
         "ssim": rng.choice([0.1, 0.5, 0.8, 0.9, 0.98, 0.9999]),
         "max_error": rng.choice([0.5, 1.0, 2.7, width * 1e-2, width * 1e-4, width * 1e-7]),
         "max_relative_error": rng.choice([0.1, 0.01, 1e-3, 1e-6, 1e-9]),
+        "noise_share": rng.choice([1e-4, 0.01, 0.3, 2.0]),
     }[name]
     each = bool(rng.random() < 0.25) and name in ("psnr", "mse", "ssim")
     appended = int(rng.integers(1, n)) if n > 1 and rng.random() < 0.2 else 0
-    return Trial(values, axes, stated, {name: float(value)}, each, bool(rng.random() < 0.3), appended)
+    chosen = bool(rng.random() < 0.3)
+    sigma = float(width * rng.choice([1e-5, 1e-3, 0.1, 1.0])) if name == "noise_share" else None
+    return Trial(values, axes, stated, {name: float(value)}, each, chosen, appended, sigma)
 
 
 def _patterns(rng: np.random.Generator, n: int, shape: tuple[int, ...]) -> np.ndarray:
@@ -125,7 +130,7 @@ def run(trial: Trial, folder: Path) -> str:
     """Run a trial; return "met", "refused: ..." in a sentence of ours, or "missed: ..." or "foreign: ..."."""
     first = trial.values[: len(trial.values) - trial.appended]
     np.save(folder / "values.npy", first)
-    run = Run(threads=1)
+    run, noise = Run(threads=1), None if trial.sigma is None else Denoiser(sigma=trial.sigma)
     try:
         with warnings.catch_warnings():
             warnings.simplefilter("error")
@@ -146,12 +151,18 @@ def run(trial: Trial, folder: Path) -> str:
             model.set_params(n_components=min(model.n_components, int(np.prod(cell))), random_state=0)
             if trial.chosen:
                 goal = Goal.of(every_sample=trial.every_sample, **trial.goal)
+                goal = goal_with_noise(goal, stack, noise, run)[0]
                 model.set_params(**choose_cells(stack, model, goal).parameters)
             elif trial.goal.keys() & {"psnr", "mse", "ssim"}:
                 model.set_params(n_components=None)
             model.fit(stack).save(folder / "model.zarr")
             encode_store(
-                stack, folder / "model.zarr", folder / "out.zarr", every_sample=trial.every_sample, **trial.goal
+                stack,
+                folder / "model.zarr",
+                folder / "out.zarr",
+                every_sample=trial.every_sample,
+                noise=noise,
+                **trial.goal,
             )
             told = ""
             if trial.appended:
@@ -186,6 +197,9 @@ def missed(trial: Trial, store: Compressed, size: int) -> str:
         worst = np.abs(wide).max()
         # The product of two numbers is rounded once where a store states it.
         return f"{worst} of {bound}" if worst > bound * (1 + np.longdouble(2.0**-52)) else ""
+    if name == "noise_share":
+        share = np.mean(np.square(wide / np.longdouble(trial.sigma)))
+        return f"share {share} of {value}" if share > 1.01 * value else ""
     if name == "ratio":
         return f"{x.nbytes / size} of {value}" if x.nbytes / size < value else ""
     if name == "ssim":
