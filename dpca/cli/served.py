@@ -31,8 +31,9 @@ _NOT_ASKED = (*_WHERE, *_HOW, *_BUDGET, "run", "print_completion", "overwrite")
 
 
 def request_of(options: argparse.Namespace, *given: Any) -> str:
-    """Return a hash of the input, the options and this version."""
-    asked = sorted((name, value) for name, value in vars(options).items() if name not in _NOT_ASKED)
+    """Return a hash of the input, the options that are given, and this version."""
+    given_ones = ((name, value) for name, value in vars(options).items() if value is not None)
+    asked = sorted((name, value) for name, value in given_ones if name not in _NOT_ASKED)
     return fingerprint_of("request", __version__, *given, asked)
 
 
