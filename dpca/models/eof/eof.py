@@ -110,11 +110,11 @@ class EOF(EOFParameters, StoredEOF, BaseEstimator):  # type: ignore[misc]
 
         Parameters
         ----------
-        X : DataArray, Dataset, array (n_samples, *sample_shape), Stack, path or Source; or a list or dict of these
+        X : DataArray, Dataset, array (n_samples, *sample_shape), Stack, path or Source; or several in a list or dict
             An ``xarray.DataArray`` in memory or in Dask; the variables of a ``Dataset``, as xarray opens it from
-            netCDF, Zarr or GRIB; or any input of `PCA.fit`. Several variables, in a ``Dataset``, a list or a dict, are
-            analyzed together: each mode has a map of each variable, in the form in which they were given. They have
-            the same samples, and any shapes.
+            netCDF, Zarr or GRIB; or any input of `PCA.fit`. Several variables, in a ``Dataset``, a list of arrays or a
+            dict, are analyzed together: each mode has a map of each variable, in the form in which they were given.
+            They have the same samples, and any shapes.
         y : ignored
         dim : str, optional
             The parameter ``dim`` once more, as in xeofs, or ``sample_dim``, as in other estimators.

@@ -153,8 +153,11 @@ def field_given(X: Any, dim: str, key: Any = None, names: FieldNames | None = No
         given = {key: given[key] for key in _in_order(given, known.keys, "X")}
     labels = [one.labels for one in known.variables] if known is not None else [None] * len(given)
     variables: list[Field] = []
-    for (x, own), own_labels in zip(given.values(), labels, strict=True):
-        variables.append(Field.of(x, dim, own, own_labels if is_labelled(x) else None))
+    for (name, (x, own)), own_labels in zip(given.items(), labels, strict=True):
+        try:
+            variables.append(Field.of(x, dim, own, own_labels if is_labelled(x) else None))
+        except DataError as error:
+            raise DataError(f"variable {name}: {error}") from error
     _check_samples(variables, [*given])
     lead = next((one for one in variables if one.named), variables[0])
     shapes = tuple(tuple(one.source.shape[1:]) for one in variables)
@@ -164,6 +167,7 @@ def field_given(X: Any, dim: str, key: Any = None, names: FieldNames | None = No
         raise DataError(f"samples of {name} have shape {shape}: give {fitted}, as in the fit")
     bare = tuple(FieldNames(one.labels, one.labelled, one.along, one.dim) for one in variables)
     source = JoinedSource(*(one.source for one in variables))
+    source.name = " and ".join(given)
     return SeveralVariables(
         None, lead.labelled, lead.along, lead.dim, source, variables=bare, shapes=shapes, keys=(*given,), form=form
     )
@@ -249,7 +253,8 @@ def _check_samples(variables: Sequence[Field], keys: Sequence[str]) -> None:
         n, m = first.source.shape[0], one.source.shape[0]
         if n != m:
             raise DataError(f"{keys[0]} has {n:,} samples and {key} {m:,}: give variables with the same samples")
-        if first.along is not None and one.along is not None and not first.along.equals(one.along):
+        times = [one.along for one in (first, one) if one.along is not None and one.dim in one.along.coords]
+        if len(times) == 2 and not times[0].equals(times[1]):
             raise DataError(
                 f"{keys[0]} and {key} have different coordinates along {first.dim!r}: align them first, "
                 f"xarray.align(..., join='inner')"

@@ -1,4 +1,4 @@
-"""Sources that are read in step give the attributes of all side by side, for every kind of source and cut."""
+"""Sources that are read in step give the attributes of all side by side, for every kind of source and region."""
 
 from __future__ import annotations
 

@@ -220,6 +220,29 @@ def test_variables_of_a_file(tmp_path: Path) -> None:
     assert {*EOF(2).fit(both, key=["u", "p"]).eofs().data_vars} == {"u", "p"}
 
 
+DTYPES = ["?", "u1", "u2", ">i2", "i4", "f2", "f4", "f8"]
+
+
+@pytest.mark.cases(2)
+@pytest.mark.parametrize("first", DTYPES)
+@pytest.mark.parametrize("second", ["u1", "u2", "f4"])
+def test_variables_of_any_types(first: str, second: str) -> None:
+    x = (np.nan_to_num(WIND, nan=7) * 4 + 100).clip(0, 250)
+    x = x > 128 if first == "?" else x.astype(first)
+    y = (PRESSURE / 250 + 100).clip(0, 250).astype(second)
+    eof = EOF(K, solver="auto").fit([x, y])
+    flat = np.concatenate([x.reshape(N, -1).astype(float), y.reshape(N, -1).astype(float)], axis=1)
+    values = np.linalg.svd(flat - flat.mean(axis=0), compute_uv=False)[:K] ** 2 / (N - 1)
+    np.testing.assert_allclose(eof.explained_variance_, values, rtol=2e-6)
+    assert [part.shape for part in eof.eofs()] == [(K, 5, 6), (K, 2, 4, 3)]
+
+
+def test_samples_without_times_belong_to_those_with_times() -> None:
+    found = EOF(2).fit([U, P.drop_vars("time")])
+    np.testing.assert_array_equal(found.pcs().time, U.time)
+    np.testing.assert_array_equal(found.pcs(), EOF(2).fit([U, P]).pcs())
+
+
 def test_wrong_input_is_named() -> None:
     model, single = EOF(2).fit(FORMS["list"]), EOF(2).fit(U)
     wrong: list[tuple[Callable[[], Any], str]] = [
@@ -231,6 +254,8 @@ def test_wrong_input_is_named() -> None:
         (lambda: EOF(2).fit([U, "path"]), "variables"),
         (lambda: EOF(2).fit([SERIES[:, 0], SERIES[:, 1]]), "variables"),
         (lambda: EOF(2).fit({}), "dict"),
+        (lambda: EOF(2).fit({"wind": U, "index": SERIES[:, 0]}), "variable index"),
+        (lambda: EOF(2).fit({"wind": np.where(WIND > 0, np.inf, WIND), "p": PRESSURE}), "wind and p"),
         (lambda: EOF(2, weights=[1]).fit([U, P]), "list"),
         (lambda: EOF(2, weights=3.0).fit([U, P]), "weights"),
         (lambda: EOF(2, weights={"u": 1, "q": 2}).fit([U, P]), "u, q"),
