@@ -207,6 +207,21 @@ def test_large_variables_are_read_by_blocks(tmp_path: Path) -> None:
         EOF(2, batch_size=4).fit(given, run=Run(threads=1, memory=10**5))
 
 
+def test_several_batches_of_incremental_svd() -> None:
+    rng = np.random.default_rng(2)
+    z, shapes = rng.normal(size=(90, K)) * [9, 5, 2], ((60, 100), (2, 40, 50))
+    values = [
+        (z @ rng.normal(size=(K, int(np.prod(shape)))) + rng.normal(size=(90, int(np.prod(shape))))).reshape(90, *shape)
+        for shape in shapes
+    ]
+    eof = EOF(K, batch_size=15, oversampling=4, random_state=0).fit([x.astype("f4") for x in values])
+    assert eof.model_.method_ == "incremental-svd"  # six batches, each of more than 2 (K + 4) samples
+    flat = np.concatenate([x.reshape(90, -1) for x in values], axis=1)
+    _, s, rows = np.linalg.svd(flat - flat.mean(axis=0), full_matrices=False)
+    np.testing.assert_allclose(eof.explained_variance_, s[:K] ** 2 / 89, rtol=1e-3)
+    np.testing.assert_allclose(np.abs((side_by_side(eof.eofs()) * rows[:K]).sum(axis=1)), 1, atol=1e-3)
+
+
 def test_variables_of_a_file(tmp_path: Path) -> None:
     pytest.importorskip("h5py")
     xr.Dataset({"u": U, "p": P}).to_netcdf(tmp_path / "both.nc", engine="scipy")
