@@ -7,21 +7,21 @@ import math
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
-from typing import Any, NamedTuple, Self
+from typing import Any, Self
 
 import numpy as np
-from numpy.lib.stride_tricks import as_strided
 from numpy.typing import DTypeLike
 
 from dpca.kernels.algebra import linalg
 from dpca.kernels.algebra.types import Array, PickledByFields, Region, blocks
-from dpca.kernels.pixels import Pixels, to_pixels
+from dpca.kernels.pixels import Pixels
 from dpca.partition.base import Partition
 from dpca.partition.cells import CellGrid
 from dpca.partition.lapped import LappedGrid
 from dpca.partition.whole import Whole
 from dpca.representation.base import Representation, array_digest
 from dpca.representation.cell_boxes import part_of, places_of_cells, whole_cells, with_neighbors
+from dpca.representation.cell_runs import CellRun, products_of, rank_of, scores_of, squared_lengths, stacked, uncentered
 from dpca.representation.on_disk import ArrayOnDisk
 from dpca.storage.arrays.layout import box_shape, boxes_of
 from dpca.storage.transaction.workspace import fingerprint_of
@@ -34,21 +34,6 @@ _RUN_FEATURES = 2**14
 _READ_FEATURES = 2**21
 # Number of arrays of the size of a sample in the work on one, besides components.
 _OTHERS = 12
-# Upper limit of the squared length of a row that is zero up to rounding error.
-_ZERO_ROW = 1e-6
-
-
-class _CellRun(NamedTuple):
-    """Consecutive parts of equal size. They are centered in one call, and multiplied in one for each rank."""
-
-    first: int
-    """Index of the first partition."""
-    start: int
-    """Its index among the parts of the tile."""
-    mean: Array
-    """(count, 1, n_features), float64"""
-    products: list[tuple[slice, Array]]
-    """Partitions and their components (count, rank, n_features), or (1, ...) if the components are shared."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -89,16 +74,16 @@ class LinearRepresentation(PickledByFields, Representation):
     @property
     def ranks(self) -> Array:
         """Number of components of each part (n_parts,), without zero rows."""
-        if isinstance(self.components, ArrayOnDisk):
+        if self.is_by_blocks:
             return np.array([len(self.components)])
         # Rows have length 1 or 0, up to rounding error.
         if not self.divides:
-            return np.array([(_squares(part) > 0.5).sum() for part in self.partition.all_parts(self.components)])
+            return np.array([(squared_lengths(part) > 0.5).sum() for part in self.partition.all_parts(self.components)])
         shape, squares = self.sample_shape, np.zeros(self.score_shape)
         for region in boxes_of(shape, box_shape(shape, _READ_FEATURES, self.unit)):
             around = self.aligned(region)
             own = self.box(around)
-            each = np.stack(list(map(_squares, own.partition.all_parts(own.components))))
+            each = np.stack(list(map(squared_lengths, own.partition.all_parts(own.components))))
             squares[self.score_places(region)] += self.own_scores(each.reshape(1, *own.score_shape), region, around)[0]
         return np.ravel((squares > 0.5).sum(axis=-1))
 
@@ -148,6 +133,11 @@ class LinearRepresentation(PickledByFields, Representation):
         # The components of the parts, twice while they are cut; means, and the places of the attributes.
         model = 2 * k * d * work.itemsize + 6 * d * 8
         return results + tile + partition.split_bytes(region, work) + model
+
+    @property
+    def is_by_blocks(self) -> bool:
+        """Whether the components of whole samples are on disk, see `dpca.representation.by_blocks`."""
+        return isinstance(self.components, ArrayOnDisk) and isinstance(self.partition, Whole)
 
     @property
     def divides(self) -> bool:
@@ -236,7 +226,11 @@ class LinearRepresentation(PickledByFields, Representation):
     def _encode(self, samples: Array) -> Array:
         """Return (x - mean) V^T of every part. Costs 2 n d k operations."""
         if isinstance(self.components, ArrayOnDisk):
-            return np.sum([LinearRepresentation._encode(self.box(box), samples[at]) for box, at in self._boxes], axis=0)
+            total = np.zeros((len(samples), *self.score_shape), self.score_dtype(samples.dtype))
+            for box, at in self._boxes:
+                place = (slice(None), *self.score_places(box))
+                total[place] += LinearRepresentation._encode(self.box(box), samples[at])
+            return total
         partition, samples = self.partition, np.ascontiguousarray(samples)
         dtype, n = self.score_dtype(samples.dtype), len(samples)
         scores = np.zeros((n, partition.n_parts, len(self.components)), dtype)
@@ -248,13 +242,13 @@ class LinearRepresentation(PickledByFields, Representation):
                 raw = linalg.scratch("raw", (size,), partition.split_dtype(samples.dtype))
                 values = partition.split(block, parts, everywhere, raw)
                 for run in runs:
-                    taken = _stacked(values[run.start : run.start + len(run.mean)])
+                    taken = stacked(values[run.start : run.start + len(run.mean)])
                     x = linalg.scratch("values", taken.shape, dtype)
                     # Together faster than one call that converts and subtracts.
                     np.copyto(x, taken)
                     x -= run.mean.astype(dtype)
                     for some, rows in run.products:
-                        np.matmul(x[some], rows.swapaxes(1, 2), out=_scores_of(run, some, rows, here))
+                        np.matmul(x[some], rows.swapaxes(1, 2), out=scores_of(run, some, rows, here))
         return scores.reshape(n, *self.score_shape)
 
     def _decode(self, scores: Array, pixels: Pixels | None) -> Array:
@@ -263,7 +257,8 @@ class LinearRepresentation(PickledByFields, Representation):
         if isinstance(self.components, ArrayOnDisk):
             samples = np.empty((n, *self.sample_shape), self.decoded_dtype(scores.dtype))
             for box, at in self._boxes:
-                samples[at] = LinearRepresentation._decode(self.box(box), scores, None)
+                some = scores[(slice(None), *self.score_places(box))]
+                samples[at] = LinearRepresentation._decode(self.box(box), some, None)
             return samples
         pixels = pixels if pixels is not None and self._rounds_parts(pixels.dtype) else None
         dtype = self.decoded_dtype(scores.dtype)
@@ -275,9 +270,14 @@ class LinearRepresentation(PickledByFields, Representation):
 
     @property
     def _boxes(self) -> Iterator[tuple[Region, tuple[slice, ...]]]:
-        """The boxes of components on disk, and their places in samples."""
-        for _, *inside in self.components.boxes():
-            yield tuple((part.start, part.stop) for part in inside), (slice(None), *inside)
+        """The boxes of components on disk, those of the store or of whole cells, and their places in samples."""
+        if self.is_by_blocks:
+            boxes = [tuple((part.start, part.stop) for part in inside) for _, *inside in self.components.boxes()]
+        else:
+            shape = self.sample_shape
+            boxes = boxes_of(shape, box_shape(shape, _READ_FEATURES // len(self.components), self.unit))
+        for box in boxes:
+            yield box, (slice(None), *(slice(*ends) for ends in box))
 
     def _rounds_parts(self, dtype: DTypeLike) -> bool:
         """Return whether samples are rounded part by part, in the cache; this requires parts of the same type."""
@@ -293,8 +293,8 @@ class LinearRepresentation(PickledByFields, Representation):
                 in_place = isinstance(self.partition, Whole)
                 x = samples.reshape(shape) if in_place else linalg.scratch("values", shape, dtype)
                 for some, rows in run.products:
-                    np.matmul(_scores_of(run, some, rows, scores), rows, out=x[some], dtype=dtype)
-                yield run.first, _uncentered(x, run.mean.astype(dtype), pixels)
+                    np.matmul(scores_of(run, some, rows, scores), rows, out=x[some], dtype=dtype)
+                yield run.first, uncentered(x, run.mean.astype(dtype), pixels)
 
     def _step(self, itemsize: int) -> int:
         """Return the number of samples that are mapped at a time."""
@@ -311,7 +311,7 @@ class LinearRepresentation(PickledByFields, Representation):
         return list(self.partition.tiles((1, *self.sample_shape[1:])))
 
     @cached_property
-    def _tiles(self) -> list[tuple[tuple[int, ...], list[_CellRun]]]:
+    def _tiles(self) -> list[tuple[tuple[int, ...], list[CellRun]]]:
         """Partitions that are split together, and their runs with the arrays for matrix products."""
         partition, everywhere = self.partition, (0,) * len(self.sample_shape)
         mean = np.ascontiguousarray(self.mean, np.float64).reshape(1, *self.sample_shape)
@@ -326,16 +326,16 @@ class LinearRepresentation(PickledByFields, Representation):
         whole = isinstance(partition, Whole)
         for parts in self._parts:
             means, rows = cut(mean, parts), cut(components, parts)
-            runs: list[_CellRun] = []
+            runs: list[CellRun] = []
             sizes = [partition.n_features(i) for i in parts]
             for _, equal in itertools.groupby(
                 enumerate(sizes), lambda each: (each[1], each[0] // max(1, _RUN_FEATURES // each[1]))
             ):
                 (first, _), *others = equal
                 here = slice(first, first + 1 + len(others))
-                ranks = [len(part) if whole else _rank(part) for part in rows[here]]
-                products = _products(rows[here], ranks)
-                runs.append(_CellRun(parts[here.start], here.start, _stacked(means[here]), products))
+                ranks = [len(part) if whole else rank_of(part) for part in rows[here]]
+                products = products_of(rows[here], ranks)
+                runs.append(CellRun(parts[here.start], here.start, stacked(means[here]), products))
             tiles.append((parts, runs))
         return tiles
 
@@ -348,51 +348,3 @@ def first_rows(components: Any, count: int) -> Any:
 def in_boxes(basis: Representation) -> LinearRepresentation | None:
     """Return a representation that encodes and decodes samples in boxes, see `LinearRepresentation.box`, or None."""
     return basis if isinstance(basis, LinearRepresentation) and basis.divides else None
-
-
-def _uncentered(x: Array, mean: Array, pixels: Pixels | None) -> Array:
-    """Return the values (count, n, n_features) plus their means, rounded if pixels are given; may reuse ``x``."""
-    if pixels is not None and pixels.are_small:
-        from dpca.kernels.sweeps import add_and_round
-
-        rounded = np.empty(x.shape, pixels.dtype)
-        add_and_round(x, mean[:, 0], *map(x.dtype.type, pixels.limits), rounded)
-        return rounded
-    x += mean
-    return x if pixels is None else to_pixels(x, *pixels)
-
-
-def _products(parts: list[Array], ranks: list[int]) -> list[tuple[slice, Array]]:
-    """Group consecutive parts of equal rank; return them with their components (count, rank, n_features)."""
-    products = []
-    for rank, equal in itertools.groupby(range(len(parts)), ranks.__getitem__):
-        chosen = list(equal)
-        here = slice(chosen[0], chosen[-1] + 1)
-        rows = _stacked(parts[here])[:, :rank]
-        if len(rows) > 1 and (rows == rows[:1]).all():
-            rows = rows[:1].copy()
-        products.append((here, rows))
-    return products
-
-
-def _stacked(parts: Sequence[Array]) -> Array:
-    """View arrays (n, d) of equal shape that are contiguous in memory as one array (count, n, d)."""
-    first = parts[0]
-    return as_strided(first, (len(parts), *first.shape), (first.nbytes, *first.strides))
-
-
-def _scores_of(run: _CellRun, some: slice, rows: Array, scores: Array) -> Array:
-    """View the scores (count, n, rank) of some parts of a run in those (n, n_parts, n_components) of all."""
-    return scores[:, run.first + some.start : run.first + some.stop, : rows.shape[1]].swapaxes(0, 1)
-
-
-def _squares(rows: Array) -> Array:
-    """Return the squared lengths (k,) of rows (k, d)."""
-    squares: Array = np.einsum("ij,ij->i", rows, rows)
-    return squares
-
-
-def _rank(rows: Array) -> int:
-    """Return the number of rows (k, d) up to the last one of length 1; others have length 0 up to rounding error."""
-    used = np.flatnonzero(_squares(rows) > _ZERO_ROW)
-    return int(used[-1]) + 1 if used.size else 0

@@ -19,7 +19,6 @@ from dpca.representation.base import MODEL_FACT, Representation
 from dpca.representation.by_blocks import BasisBlocks
 from dpca.representation.lazy import is_lazy, lazily_opened, lazy_chunks, map_samples, rows_of_a_task
 from dpca.representation.linear import LinearRepresentation
-from dpca.representation.on_disk import ArrayOnDisk
 from dpca.storage.arrays.layout import box_shape, boxes_of
 from dpca.storage.arrays.reading import group_facts
 from dpca.storage.errors import DataError
@@ -61,7 +60,7 @@ def samples_of(basis: Representation, x: Any, n_components: int | None = None, p
         check_stated_model(group_facts(scores), f"'{scores.store_path}'", basis)
     if tuple(scores.shape[1:]) not in (basis.score_shape, used.score_shape):
         raise DataError(f"scores have shape {scores.shape} but this model needs (n_samples, *{basis.score_shape})")
-    if isinstance(used, LinearRepresentation) and isinstance(used.components, ArrayOnDisk):
+    if isinstance(used, LinearRepresentation) and used.is_by_blocks:
         lazy = da.from_array(scores[:, :level]) if isinstance(scores, np.ndarray) else leading_scores(scores, level)
         decoded = BasisBlocks(used).decode(lazy, pixels)
         return decoded.compute() if isinstance(scores, np.ndarray) else decoded

@@ -15,7 +15,8 @@ from dpca.kernels.pixels import Pixels, to_pixels
 from dpca.partition import Bands, CellGrid, LappedGrid, Whole, map_at_random
 from dpca.partition.base import Partition
 from dpca.representation import linear
-from dpca.representation.linear import LinearRepresentation, _rank
+from dpca.representation.cell_runs import rank_of
+from dpca.representation.linear import LinearRepresentation
 from dpca.storage.errors import DataError
 
 HALF = np.sqrt(0.5)
@@ -248,10 +249,10 @@ def test_decoding_to_pixels_is_decoding_and_rounding(dtype: Any, partition: Part
 
 def test_ranks() -> None:
     rows = np.eye(4, 6, dtype=np.float32)
-    assert _rank(rows) == 4
+    assert rank_of(rows) == 4
     rows[3] = 1e-7  # rounding
-    assert _rank(rows) == 3
+    assert rank_of(rows) == 3
     rows[1] = 0  # one in between takes no rank away from those behind it
-    assert _rank(rows) == 3
-    assert _rank(0 * rows) == 0
-    assert _rank(rows[:0]) == 0
+    assert rank_of(rows) == 3
+    assert rank_of(0 * rows) == 0
+    assert rank_of(rows[:0]) == 0

@@ -74,7 +74,7 @@ def fold(
     stage : str
         Name of the progress bar, and of the tasks on Dask's dashboard.
     writer : ResultWriter, optional
-        Writes the results in the tasks, if memory does not hold them all.
+        Writes the results, if memory does not hold them all. With a callback, it must write in tasks.
     callback : FoldCallback, optional
         Is called in this process at intervals, before the fold has ended. It is not called if memory does not hold the
         states of all parts at once, or if checkpoints hold results of some of them.
@@ -157,7 +157,8 @@ def plan_for(
             together = plan
         plan = together if together.read_bytes < plan.read_bytes else plan
     if writer is not None:
-        plan = replace(plan, result_bytes=writer.kept_bytes * partition.n_parts)
+        group = 0 if writer.in_tasks else plan.result_bytes // len(plan.groups)
+        plan = replace(plan, result_bytes=writer.kept_bytes * partition.n_parts + group)
     if plan.caller_bytes > usable_bytes():
         held, fewer = "", "components"
         if plan.held_bytes:
@@ -193,9 +194,8 @@ class _Folding:
         )
         if run.checkpoints is not None:
             # Each fold has a folder of its own. Another budget or cluster has other groups, another rule other arrays.
-            run = run.below(
-                digest(self.rule, plan, self.source, self.partition, self.scheme, *filter(None, [self.writer]))
-            )
+            within = [self.writer] if self.writer is not None and self.writer.in_tasks else []
+            run = run.below(digest(self.rule, plan, self.source, self.partition, self.scheme, *within))
 
         def report(peak: int) -> FoldReport:
             return FoldReport(plan, time.perf_counter() - began, peak or peak_resident_bytes())
@@ -219,13 +219,21 @@ class _Folding:
         dtype, kept = self.partition.split_dtype(self.source.dtype), self.run.checkpoints
         common = (plan.batch_rows, plan.threads, plan.checkpoint_rows, self.source.name, dtype)
         row_bytes = [math.prod(b - a for a, b in group.region) * self.source.dtype.itemsize for group in plan.groups]
+        in_tasks = self.writer if self.writer is not None and self.writer.in_tasks else None
+
+        def arrived(g: int, outcome: GroupResult) -> GroupResult:
+            """Count the samples of a finished group, and return what remains of its results."""
+            bar.advance(row_bytes[g] * self.source.shape[0])
+            if self.writer is None or self.writer.in_tasks:
+                return outcome
+            return self.writer.write_all(plan.groups[g].partitions, outcome[0]), outcome[1]
+
         outcomes: dict[int, GroupResult] = {}
         missing: dict[int, GroupTask] = {}
         for g, group in enumerate(plan.groups):
-            work = GroupTask(self.rule, self.partition, group, *common, f"group-{g:06d}", self.stage, kept, self.writer)
+            work = GroupTask(self.rule, self.partition, group, *common, f"group-{g:06d}", self.stage, kept, in_tasks)
             if kept is not None and (found := load_results(kept, work.name)):
-                outcomes[g] = found, 0
-                bar.advance(row_bytes[g] * self.source.shape[0])
+                outcomes[g] = arrived(g, (found, 0))
             else:
                 missing[g] = work
         compute_graph = partial(_compute_graph, self.run, plan.threads)
@@ -239,17 +247,19 @@ class _Folding:
                 outcomes |= yield from linked({g: work}).outcomes(None)
         else:
             graph = {g: group_graph(work, self.source, plan.segments) for g, work in missing.items()}
-            outcomes |= compute_graph(graph, lambda g: bar.advance(row_bytes[g] * self.source.shape[0]))
+            outcomes |= compute_graph(graph, arrived)
         return [outcomes[g] for g in range(len(plan.groups))]
 
 
-def _compute_graph(run: Run, threads: int, graph: dict[Any, Any], done: Callable[[Any], None]) -> dict[Any, Any]:
+def _compute_graph(
+    run: Run, threads: int, graph: dict[Any, Any], arrived: Callable[[Any, Any], Any] = lambda key, outcome: outcome
+) -> dict[Any, Any]:
     """Compute the nodes of a graph, on the cluster or on threads of this process; each node uses ``threads`` of them.
 
-    ``done`` is called for each finished node.
+    ``arrived`` receives each node and its outcome, in one of the threads, and returns the outcome to keep.
     """
     if run.client is None:
-        reporting = [delayed(_with_report, pure=False)(node, done, g) for g, node in graph.items()]
+        reporting = [delayed(_arrived, pure=False)(node, arrived, g) for g, node in graph.items()]
         at_once = max(1, run.n_threads // threads)
         return dict(zip(graph, compute(*reporting, scheduler="threads", num_workers=at_once), strict=True))
     from distributed import as_completed
@@ -262,15 +272,13 @@ def _compute_graph(run: Run, threads: int, graph: dict[Any, Any], done: Callable
     found: dict[Any, Any] = {}
     try:
         for future in as_completed(futures, loop=run.client.loop):
-            found[number_of[future]] = future.result()
+            found[number_of[future]] = arrived(number_of[future], future.result())
             future.release()  # otherwise its worker would keep all its results until the end
-            done(number_of[future])
     except BaseException:
         run.client.cancel(futures)
         raise
     return found
 
 
-def _with_report(outcome: Any, done: Callable[[Any], None], g: Any) -> Any:
-    done(g)
-    return outcome
+def _arrived(outcome: Any, arrived: Callable[[Any, Any], Any], g: Any) -> Any:
+    return arrived(g, outcome)

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import math
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import partial
 from itertools import starmap
-from typing import Any, Protocol, TypeVar
+from typing import Any, ClassVar, TypeVar
 
 import numpy as np
 from dask.delayed import delayed
@@ -38,21 +39,31 @@ In a round, a stream has a piece of each state instead.
 """
 
 
-class ResultWriter(Protocol):
-    """Writes results in the tasks of a fold, so that they never come together in one process.
+class ResultWriter(ABC):
+    """Base of what writes results, so that they never come together in the memory of one process."""
 
-    It is part of the identity of a fold: a fold that resumes relies on what was written before.
+    in_tasks: ClassVar[bool] = True
+    """Whether tasks write; otherwise the calling process does, one group after the other.
+
+    In tasks, it is part of the identity of a fold: a fold that resumes relies on what was written before.
     """
 
     @property
+    @abstractmethod
     def kept_bytes(self) -> int:
         """Bytes of what remains of a result."""
 
+    @abstractmethod
     def write(self, part: int, result: dict[str, Array]) -> dict[str, Array]:
         """Write the result of a part, and return what the calling process needs of it."""
 
+    @abstractmethod
     def summary(self, result: dict[str, Array]) -> dict[str, Array]:
         """Return what `write` returns, without writing."""
+
+    def write_all(self, parts: Sequence[int], results: Results) -> Results:
+        """Write the results of the parts of a group. Each is freed before the next one is written."""
+        return [self.write(*both) for both in zip(parts, _emptied(results[::-1]), strict=True)]
 
 
 # A stream's turn in a round is a separate task from this many decoded bytes on. Measured with 2 workers, Oja's rule,
@@ -85,6 +96,7 @@ class GroupTask:
         Names of the checkpoints, and of the tasks of the group.
     checkpoints : Checkpoints, optional
     writer : ResultWriter, optional
+        One that writes in tasks.
     """
 
     rule: Any
@@ -221,8 +233,7 @@ def finish(work: GroupTask, reached: StatesAndPeak, n_segments: int = 0, *, copy
         calls = run_in_order(named_errors(finished, work.called), runs, threads=work.threads, window=work.threads)
         results = [result for found in calls for result in found]
         if work.writer is not None:
-            write = named_errors(work.writer.write, work.called)
-            results = [write(*both) for both in zip(work.group.partitions, _emptied(results[::-1]), strict=True)]
+            results = named_errors(work.writer.write_all, work.called)(work.group.partitions, results)
     release_scratch()
     if work.checkpoints is not None:
         save_results(work.checkpoints, work.name, results)

@@ -38,7 +38,7 @@ from dpca.storage.remote.memory import usable_bytes
 from dpca.storage.remote.tasks import one_blas_thread
 from dpca.storage.run import Run
 
-ComputeGraph = Callable[[dict[Any, Any], Callable[[Any], None]], dict[Any, Any]]
+ComputeGraph = Callable[[dict[Any, Any]], dict[Any, Any]]
 # Memory of the progress so far, in states: copies of two, and one for `finish`.
 _COPIES = 3
 
@@ -68,7 +68,7 @@ class LinkedFold:
     scheme : RoundScheme or None
     run : Run
     compute_graph : callable
-        Computes a graph, and reports each finished node.
+        Computes a graph.
     report : callable (peak_memory)
         Returns the cost of the fold so far.
     bar : Stage
@@ -138,7 +138,7 @@ class LinkedFold:
             before = {g: self._all_merged(g) for g in self.works}
         copy = self.run.client is not None
         graph = {g: finish_graph(work, before.pop(g), len(self.cuts), copy=copy) for g, work in self.works.items()}
-        return self.compute_graph(graph, lambda g: None)
+        return self.compute_graph(graph)
 
     def _initial_states(self) -> tuple[dict[int, StatesAndPeak], int]:
         """Return the initial states and the index of the first segment to fold."""
@@ -184,7 +184,7 @@ class LinkedFold:
                 graph[key] = segment_graph(
                     work, self.source, (segment.at, end), segment.reached, self.scheme, self._n_parallel
                 )
-        for (g, s), reached in self.compute_graph(graph, lambda key: None).items():
+        for (g, s), reached in self.compute_graph(graph).items():
             segment = segments[g, s]
             self.bar.advance(self.row_bytes[g] * (ends[s] - segment.at))
             segment.at, segment.reached = ends[s], reached

@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import math
+import os
 from abc import abstractmethod
 from collections.abc import Mapping
+from types import MappingProxyType
 from typing import Any, ClassVar
 
+import dask.array as da
 import numpy as np
 from sklearn.utils.validation import check_is_fitted
 
@@ -15,6 +18,10 @@ from dpca.models.base.estimator import Estimator
 from dpca.models.base.labelled import Labels, as_dataset
 from dpca.models.linear.likelihood import Likelihood, log_likelihoods
 from dpca.representation.linear import LinearRepresentation
+from dpca.representation.on_disk import ArrayOnDisk
+
+#: Fact of a store whose mean and components have the axes of a sample, and are read where they are used.
+ON_DISK = "by_blocks"
 
 
 class ComponentModel(Estimator):
@@ -34,11 +41,14 @@ class ComponentModel(Estimator):
     def basis_(self) -> LinearRepresentation:
         """The mean and the components, as they are sent to tasks."""
 
+    _on_disk: Mapping[str, ArrayOnDisk] = MappingProxyType({})  # mean and components, if not in memory
     _target: dict[str, Any] | None = None  # the quality target and the value reached
     _previous_components: Array | None = None  # the previous components, for models that compute components on access
 
     def _set_fitted(self, found: dict[str, Any], sample_shape: tuple[int, ...], n: int) -> None:
         """Set the attributes of every model from a store or from the results of a fit to n samples."""
+        self._on_disk = {name: found[name] for name in ("mean", "components") if isinstance(found[name], ArrayOnDisk)}
+        found = {**found, **{name: self._lazily(name, array) for name, array in self._on_disk.items()}}
         self.components_, self.mean_ = found["components"], found["mean"]
         self.explained_variance_, self.total_variance_ = found["explained_variance"], found["total_variance"]
         share, total = np.zeros_like(self.explained_variance_), np.asarray(self.total_variance_)[..., None]
@@ -47,6 +57,24 @@ class ComponentModel(Estimator):
         self.singular_values_ = np.sqrt(np.maximum(self.explained_variance_, 0)) * math.sqrt(max(n - 1, 0))
         self.n_samples_seen_, self.n_components_ = n, len(self.components_)
         self.sample_shape_, self.n_features_in_ = sample_shape, math.prod(sample_shape)
+
+    def _lazily(self, name: str, array: ArrayOnDisk) -> da.Array:
+        """Return the mean or the components on disk as the fitted attribute."""
+        return array.as_dask(array.edges)
+
+    @property
+    def _arrays(self) -> tuple[Any, Any]:
+        """The mean and the components, in memory or on disk."""
+        kept = self._on_disk
+        return (kept["mean"], kept["components"]) if kept else (self.mean_, self.components_)
+
+    def stored_at(self, path: str | os.PathLike[str]) -> None:
+        """Read the mean and the components, if they are on disk, from the store at ``path`` from now on."""
+        if self._on_disk:
+            stored = type(self).load(path)
+            for name in ("_on_disk", "mean_", "components_", "_basis"):
+                if name in vars(stored):
+                    setattr(self, name, vars(stored)[name])
 
     def _set_optional(self, attributes: Mapping[str, Any]) -> None:
         """Set the attributes that only some fits have; delete those that are None, as they are of an earlier fit."""

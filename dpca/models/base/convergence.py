@@ -74,7 +74,8 @@ def check_scale(
     """
     d = sum(math.prod(found["components"].shape[1:]) for found in results)
     variance = sum(float(found["total_variance"]) for found in results) / d
-    largest = max(max(map(abs, _extremes(found.get("mean_largest", found["mean"])))) for found in results)
+    means = (found["mean_largest"] if "mean_largest" in found else found["mean"] for found in results)
+    largest = max(max(map(abs, _extremes(mean))) for mean in means)
     check_deviation_scale(math.sqrt(variance) or largest or values(), what, dtype)
 
 

@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import math
-import os
-from collections.abc import Callable, Iterator, Mapping
-from types import MappingProxyType
+from collections.abc import Callable, Iterator
 from typing import Any, ClassVar, NamedTuple, Self
 
 import dask.array as da
@@ -19,7 +17,7 @@ from dpca.engine.sources.source import Source, check_numeric, opened
 from dpca.kernels.algebra import linalg
 from dpca.kernels.algebra.dtypes import working_dtype
 from dpca.kernels.algebra.types import Array
-from dpca.models.base.component_model import ComponentModel
+from dpca.models.base.component_model import ON_DISK, ComponentModel
 from dpca.models.base.parameters import explained_share, no_values
 from dpca.models.base.store import StoreContents, StoredModel, stored_parameters
 from dpca.models.cells.rank import ranks_by_threshold
@@ -36,8 +34,6 @@ from dpca.storage.arrays.layout import axes_for
 
 # Number of leading shares of the variance in a report.
 _LEADING = 5
-# Fact of a store whose mean and components have the axes of a sample, and are read where they are used.
-_ON_DISK = "by_blocks"
 # Bytes of one block of centered samples.
 _BLOCK_BYTES = 2**22
 
@@ -62,17 +58,16 @@ class LinearModel(ClassNamePrefixFeaturesOutMixin, ComponentModel):  # type: ign
     n_components: int | float | None
     whiten: bool
 
-    _on_disk: Mapping[str, ArrayOnDisk] = MappingProxyType({})  # mean and components, if not in memory
-
     # -- learning
 
     def _set_fitted(self, found: dict[str, Any], sample_shape: tuple[int, ...], n: int) -> None:
         """Set the fitted attributes from the result of a rule or the arrays of a store."""
-        self._on_disk = {name: found[name] for name in ("mean", "components") if isinstance(found[name], ArrayOnDisk)}
-        if self._on_disk:
-            found = {**found, "mean": found["mean"].flat(0), "components": found["components"].flat(1)}
         super()._set_fitted({**found, "total_variance": float(found["total_variance"])}, sample_shape, n)
         self.captured_bound_ = float(found.get("captured_bound", np.nan))
+
+    def _lazily(self, name: str, array: ArrayOnDisk) -> da.Array:
+        """Return the mean or the components on disk, whose attributes have one axis here."""
+        return array.flat(1 if name == "components" else 0)
 
     def _truncated(self, found: dict[str, Array]) -> dict[str, Array]:
         """Truncate the result to ``n_components`` if that is a share of the variance."""
@@ -107,12 +102,6 @@ class LinearModel(ClassNamePrefixFeaturesOutMixin, ComponentModel):  # type: ign
         # As in scikit-learn, the scale of directions without variance is limited.
         deviations = np.sqrt(np.maximum(self.explained_variance_, np.finfo(float).eps ** 2))
         return Whitened(whole, mean, components, deviations)
-
-    @property
-    def _arrays(self) -> tuple[Any, Any]:
-        """The mean and the components, in memory or on disk."""
-        kept = self._on_disk
-        return (kept["mean"], kept["components"]) if kept else (self.mean_, self.components_)
 
     def _each_sample(
         self, X: Any, function: Any, basis: Any, shape: tuple[int, ...], dtype_for: Callable[[DTypeLike], DTypeLike]
@@ -173,14 +162,8 @@ class LinearModel(ClassNamePrefixFeaturesOutMixin, ComponentModel):  # type: ign
         if self._on_disk:
             axes = axes_for(self.sample_shape_)
             arrays |= {name: (array, (*self.array_axes[name][:-1], *axes)) for name, array in self._on_disk.items()}
-            facts[_ON_DISK] = True
+            facts[ON_DISK] = True
         return StoreContents(arrays, facts, self.store_version)
-
-    def stored_at(self, path: str | os.PathLike[str]) -> None:
-        """Read the mean and the components, if they are on disk, from the store at ``path`` from now on."""
-        if self._on_disk:
-            stored = type(self).load(path)
-            self._on_disk, self.mean_, self.components_ = stored._on_disk, stored.mean_, stored.components_
 
     @classmethod
     def _from_store(cls, stored: StoredModel) -> Self:
@@ -193,7 +176,7 @@ class LinearModel(ClassNamePrefixFeaturesOutMixin, ComponentModel):  # type: ign
         lengths = cls._stored_lengths(stored)
         shapes = {name: tuple(lengths[axis] for axis in cls.array_axes[name]) for name in names}
         arrays: dict[str, Any] = {}
-        if facts.get(_ON_DISK):
+        if facts.get(ON_DISK):
             for name in ("mean", "components"):
                 arrays[name] = stored.array_on_disk(name, (*shapes.pop(name)[:-1], *stored.sample_shape))
         arrays |= stored.arrays(shapes)

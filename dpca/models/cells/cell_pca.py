@@ -11,6 +11,7 @@ import numpy as np
 from dpca.engine.sources.source import Source
 from dpca.kernels.algebra.types import Array, Region
 from dpca.models.base.callbacks import FitCallbacks
+from dpca.models.base.component_model import ON_DISK
 from dpca.models.base.docs import PARTITIONED, documented
 from dpca.models.base.parameters import check_parameters, require_seed, spatial_lengths
 from dpca.models.base.passes import Passes
@@ -127,7 +128,7 @@ class CellPCA(CellParameters, WithGaps, PartitionedPCA):
         def set_fitted(model: Any, found: GapModels, n: int) -> None:
             results = found.results(k)
             check_gap_results(results, k, source.name)
-            model._set_partitions(partition, joined_results(k, partition, results, source.dtype), n)
+            model._set_partitions(partition, joined_results(partition, source.dtype, k, results), n)
             model._set_target({})
             model.held_out_rmse_ = found.held_out_rmse
 
@@ -240,7 +241,7 @@ class CellPCA(CellParameters, WithGaps, PartitionedPCA):
         grid, axes = self.grid_, axes_for(self.sample_shape_)
         grid_axes = tuple(f"cell_{i}" for i in range(grid.n_spatial))
         components = {}
-        for name, boxes in _places(grid, bool(self.shared)):
+        for name, boxes in [] if self._on_disk else _places(grid, bool(self.shared)):
             # Each cell shape has its own lengths along the spatial axes, so these dims carry the number of the shape.
             of_shape = name.removeprefix("components")
             own = (*(f"{axis}{of_shape}" for axis in axes[: grid.n_spatial]), *axes[grid.n_spatial :])
@@ -263,7 +264,11 @@ class CellPCA(CellParameters, WithGaps, PartitionedPCA):
         grid = LappedGrid(shape, cell, overlap) if overlap else CellGrid(shape, cell)
         places = _places(grid, shared)
         shapes = {name: (k, *(stop - start for start, stop in boxes[0])) for name, boxes in places}
-        arrays = stored.arrays(shapes | cls._shapes(shape, grid.grid_shape, k))
+        shapes |= cls._shapes(shape, grid.grid_shape, k)
+        arrays: dict[str, Any] = {}
+        if facts.get(ON_DISK):
+            arrays = {name: stored.array_on_disk(name, shapes.pop(name)) for name in ("mean", "components")}
+        arrays |= stored.arrays(shapes)
         if "components" not in arrays:
             arrays["components"] = np.empty((k, *shape), arrays["components_0"].dtype)
             for name, boxes in places:

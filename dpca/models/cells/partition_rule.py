@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from dpca.engine.folds.fold import plan_for
-from dpca.engine.folds.fold_tasks import Results
+from dpca.engine.folds.fold_tasks import Results, ResultWriter
 from dpca.engine.folds.plan import FoldPlan, PlanError
 from dpca.engine.sources.source import Source
 from dpca.kernels.algebra.dtypes import working_dtype
@@ -60,7 +60,7 @@ def results_by_part(
     return cells, places
 
 
-def joined_results(k: int, partition: Partition, results: Results, dtype: np.dtype[Any]) -> dict[str, Array]:
+def joined_results(partition: Partition, dtype: np.dtype[Any], k: int, results: Results) -> dict[str, Array]:
     """Return the joined results of all parts: ``k`` rows of components of whole samples, means and variances.
 
     The results are emptied to free their memory.
@@ -70,33 +70,40 @@ def joined_results(k: int, partition: Partition, results: Results, dtype: np.dty
     dtype : dtype
         Type of the samples.
     """
-    variance = np.zeros((partition.n_parts, k))
-    total = np.array([result["total_variance"] for result in results])
-    means = _neighbors(result["mean"][None] for result in results)
+    variances = joined_variances(k, partition, results)
+    means = neighbors((i, result["mean"][None]) for i, result in enumerate(results))
     mean = partition.join(means, np.empty((1, *partition.sample_shape)))
 
-    def found() -> Iterator[Array]:
+    def found() -> Iterator[tuple[int, Array]]:
         for i in range(len(results)):
             # Results are freed one by one, so that all components are in memory once, not twice.
             result, results[i] = results[i], {}
-            variance[i, : len(result["components"])] = result["explained_variance"]
-            yield result["components"]
+            yield i, result["components"]
 
+    whole = np.zeros((k, *partition.sample_shape), working_dtype(dtype))
+    return {"components": partition.join(neighbors(found()), whole), "mean": mean[0], **variances}
+
+
+def joined_variances(k: int, partition: Partition, results: Results) -> dict[str, Array]:
+    """Return the variances along ``k`` components and the total variances of all parts, in the shape of the grid."""
+    variance = np.zeros((partition.n_parts, k))
+    for row, result in zip(variance, results, strict=True):
+        row[: len(result["components"])] = result["explained_variance"]
     return {
-        "components": partition.join(_neighbors(found()), np.zeros((k, *partition.sample_shape), working_dtype(dtype))),
-        "mean": mean[0],
         "explained_variance": variance.reshape(*partition.grid_shape, k),
-        "total_variance": total.reshape(partition.grid_shape),
+        "total_variance": np.array([result["total_variance"] for result in results]).reshape(partition.grid_shape),
     }
 
 
-def _neighbors(parts: Iterable[Array]) -> Iterator[tuple[int, Array]]:
-    """Stack neighboring parts of one shape, up to some bytes, for `Partition.join`."""
+def neighbors(parts: Iterable[tuple[int, Array]]) -> Iterator[tuple[int, Array]]:
+    """Stack arrays of one shape and of consecutive parts, up to some bytes, for `Partition.join`."""
     first, held = 0, list[Array]()
-    for part in parts:
-        if held and (held[0].shape != part.shape or len(held) * part.nbytes > _JOINED_BYTES):
+    for number, part in parts:
+        follows = held and number == first + len(held) and part.shape == held[0].shape
+        if held and not (follows and len(held) * part.nbytes <= _JOINED_BYTES):
             yield first, np.stack(held)
-            first, held = first + len(held), []
+            held = []
+        first = number - len(held)
         held.append(part)
     yield first, np.stack(held)
 
@@ -109,6 +116,7 @@ def choose_rule_and_plan(
     *,
     run: Run,
     keep: bool = False,
+    writer: ResultWriter | None = None,
 ) -> tuple[Any, FoldPlan, str]:
     """Return the rule that finds ``k`` components of each part, its plan, and a note on it for the report.
 
@@ -127,6 +135,8 @@ def choose_rule_and_plan(
     run : Run
     keep : bool
         Whether the results include the states of the covariances, by a `Keeping`.
+    writer : ResultWriter, optional
+        As in `fold`.
 
     Raises
     ------
@@ -136,7 +146,7 @@ def choose_rule_and_plan(
 
     def planned(rule: Any) -> FoldPlan | PlanError:
         try:
-            return plan_for(rule, source, partition, run=run)
+            return plan_for(rule, source, partition, run=run, writer=writer)
         except PlanError as error:
             return error
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from abc import abstractmethod
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from functools import partial
 from typing import Any, Self, cast
@@ -21,16 +21,17 @@ from dpca.engine.sources.source import Source, as_source
 from dpca.kernels.algebra.dtypes import working_dtype
 from dpca.kernels.algebra.types import Array
 from dpca.models.base.callbacks import FitCallbacks, finish_all
-from dpca.models.base.component_model import ComponentModel
+from dpca.models.base.component_model import ON_DISK, ComponentModel
 from dpca.models.base.convergence import check_result, check_scale
 from dpca.models.base.parameters import check_parameters, check_states_fit, checked_rank, no_values
 from dpca.models.base.samples import fitted_source
 from dpca.models.base.store import StoredModel, stored_parameters
 from dpca.models.base.value_range import spanned_range
+from dpca.models.cells.cells_on_disk import CellsOnDisk
 from dpca.models.cells.partition_rule import choose_rule_and_plan, exact_rule, joined_results, results_by_part
 from dpca.models.cells.rank import UnmetError
 from dpca.models.cells.rank_choice import RankChoice
-from dpca.models.cells.targets import Validation, check_for, keep_chosen, value_range_for
+from dpca.models.cells.targets import Validation, check_for, keep_chosen, stated_target, value_range_for
 from dpca.models.cells.weighted_parts import weighted_parts
 from dpca.models.streaming.stored_states import RequiresState, read_states, stated_dtype, stored_arrays
 from dpca.parameters.cells import CHOICES, PartitionParameters
@@ -90,11 +91,9 @@ class PartitionedPCA(PartitionParameters, ComponentModel):
             source, left_out = hold_out(whole, choice.validation_fraction, self._random(0))
         if source.shape[0] < 2:
             raise DataError(f"the stack has {source.shape[0]} sample: a fit requires at least 2 samples")
-        axes = whole.axes
-        partition = self._partition(source, axes, run)
-        check = None
+        partition, check = self._partition(source, whole.axes, run), None
         if choice.is_target:
-            n_spatial = self._n_spatial(partition, self._named(axes, source.shape))
+            n_spatial = self._n_spatial(partition, self._named(whole.axes, source.shape))
             check = check_for(choice, whole, left_out, n_spatial, self._random(1), run.memory)
         value_range = value_range_for(choice, self.data_range, stack, lambda: spanned_range(whole, run))
         validation = Validation(value_range, check, left_out)
@@ -102,22 +101,27 @@ class PartitionedPCA(PartitionParameters, ComponentModel):
         n, stage, why = source.shape[0], "fit", ""
         computed = self._to_compute(choice, n, partition)
         while True:
-            folding, folded, plan, note = self._rule_and_plan(choice, source, partition, run)
+            writer = self._writer(choice, source, partition, run) if callbacks is None else None
+            folding, folded, plan, note = self._rule_and_plan(choice, source, partition, run, writer)
             rule = folding.rule if self.keep_state else folding
+            join = partial(joined_results, partition, source.dtype) if writer is None else writer.joined
 
             def set_fitted(
-                model: Any, results: Results, n: int, given: Any = (choice, rule, partition, folded)
+                model: Any, results: Results, n: int, given: Any = (choice, partition, join), by: Any = (rule, folded)
             ) -> None:
                 for result, mean in zip(results, means, strict=False):
                     result["mean"] = mean
                 states = [*map(pop_state, results)] if self.keep_state else None
-                named_errors(model._set_results, source.name)(*given, results, n, source.dtype, validation)
+                found = results_by_part(by[0], by[1], results, source.dtype)
+                named_errors(model._set_results, source.name)(*given, *found, n, validation)
                 model._states = states
                 if states is not None:
                     model._fixed = self._batch_settings(partition, source.dtype)
 
             in_fold = None if callbacks is None else callbacks.of_fold(partial(finish_all, folding), set_fitted, n)
-            results, report = fold(folding, source, folded, run=run, plan=plan, stage=stage, callback=in_fold)
+            results, report = fold(
+                folding, source, folded, run=run, plan=plan, stage=stage, writer=writer, callback=in_fold
+            )
             try:
                 set_fitted(self, results, n)
                 break
@@ -135,8 +139,8 @@ class PartitionedPCA(PartitionParameters, ComponentModel):
         choice = RankChoice.of(self.get_params())
         if choice.validation_fraction is not None:
             source = hold_out(source, choice.validation_fraction, np.random.default_rng(0))[0]
-        partition = self._partition(source, axes, run)
-        self._rule_and_plan(choice, source, partition, run.limited_to(self.memory_budget))
+        partition, run = self._partition(source, axes, run), run.limited_to(self.memory_budget)
+        self._rule_and_plan(choice, source, partition, run, self._writer(choice, source, partition, run))
         k = self._to_compute(choice, source.shape[0], partition)
         least = partition.max_features if k is None else k
         if choice.adapts:
@@ -145,15 +149,22 @@ class PartitionedPCA(PartitionParameters, ComponentModel):
         basis = LinearRepresentation(partition, no_values(shape, np.float64), no_values((least, *shape), dtype))
         return basis, not choice.adapts
 
+    def _writer(self, choice: RankChoice, source: Source, partition: Partition, run: Run) -> CellsOnDisk | None:
+        """Return what writes the components to disk, None if they remain in memory."""
+        if choice.adapts or self.keep_state or source.weights is not None or self._folded(partition) is not partition:
+            return None
+        k = self._to_compute(choice, source.shape[0], partition) or partition.max_features
+        return CellsOnDisk.needed(partition, k, source, run)
+
     def _rule_and_plan(
-        self, choice: RankChoice, source: Source, partition: Partition, run: Run
+        self, choice: RankChoice, source: Source, partition: Partition, run: Run, writer: CellsOnDisk | None
     ) -> tuple[Any, Partition, FoldPlan, str]:
         """Return the rule, the partition to fold, the plan, and a note on them for the report."""
         k, folded = self._to_compute(choice, source.shape[0], partition), self._folded(partition)
         if self.keep_state:
             self._batch_settings(partition, source.dtype)
         rule, plan, note = choose_rule_and_plan(
-            k, source, folded, f"{self.part_name}s", run=run, keep=bool(self.keep_state)
+            k, source, folded, f"{self.part_name}s", run=run, keep=bool(self.keep_state), writer=writer
         )
         return rule, folded, plan, note
 
@@ -225,43 +236,31 @@ class PartitionedPCA(PartitionParameters, ComponentModel):
         n = states[0].counts["n_samples"]
         if n >= 2:
             results = [finish(state.copy()) for state in states]
-            set_results = named_errors(self._set_results, "X")
-            set_results(choice, rule, partition, folded, results, n, dtype, Validation(value_range))
+            join, found = partial(joined_results, partition, dtype), results_by_part(rule, folded, results, dtype)
+            named_errors(self._set_results, "X")(choice, partition, join, *found, n, Validation(value_range))
         self._states = states
         return self
 
     def _set_results(
         self,
         choice: RankChoice,
-        rule: Rule,
         partition: Partition,
-        folded: Partition,
-        results: list[dict[str, Array]],
+        join: Callable[[int, Results], dict[str, Any]],
+        results: Results,
+        places: Array | None,
         n: int,
-        dtype: np.dtype[Any],
         validation: Validation,
     ) -> None:
         """Choose the components to keep from the results for n samples, and set the fitted attributes."""
-        value_range, left_out = validation.value_range, validation.left_out
-        results, places = results_by_part(rule, folded, results, dtype)
-        for result in results:
-            check_result(result, f"the analysis of a {self.part_name}")
-        check_scale(results, f"the analysis of {self.part_name}s")
-        reached = keep_chosen(choice, partition, results, n, value_range, validation.check, places)
+        what = f"the analysis of {self.part_name}s"
+        for name in ("total_variance", "explained_variance"):
+            check_result({name: np.concatenate([result[name].ravel() for result in results])}, what, (name,))
+        check_scale(results, what)
+        reached = keep_chosen(choice, partition, results, n, validation.value_range, validation.check, places)
         k = max([1, *(len(result["components"]) for result in results)]) if choice.adapts else choice.value
-        self._set_partitions(partition, joined_results(k or partition.max_features, partition, results, dtype), n)
-        target: dict[str, Any] = {}
-        if reached is not None and value_range is not None:
-            target = {
-                "name": choice.name,
-                "asked": float(choice.value),
-                # The PSNR of an exact reconstruction is infinite, which JSON cannot represent.
-                "reached": reached.value if math.isfinite(reached.value) else None,
-                "standard_error": reached.standard_error,
-                "left_out": 0 if left_out is None else len(left_out),
-                "data_range": list(value_range),
-            }
-        self._set_target(target, left_out)
+        found = check_result(join(k or partition.max_features, results), what)
+        self._set_partitions(partition, found, n)
+        self._set_target(stated_target(choice, reached, validation), validation.left_out)
 
     def _set_target(self, target: dict[str, Any], left_out: Array | None = None) -> None:
         """Set the attributes of a fit with a target; without one, delete those of an earlier fit."""
@@ -295,7 +294,7 @@ class PartitionedPCA(PartitionParameters, ComponentModel):
             raise ValueError(f"{n} samples")
         super()._set_fitted(arrays, partition.sample_shape, n)
         self._known_partition = partition
-        self._basis = LinearRepresentation(partition, self.mean_, self.components_)
+        self._basis = LinearRepresentation(partition, *self._arrays)
 
     # -- using
 
@@ -348,6 +347,7 @@ class PartitionedPCA(PartitionParameters, ComponentModel):
             **own,
             "n_components": self.n_components_,
             "n_samples_seen": self.n_samples_seen_,
+            **({ON_DISK: True} if self._on_disk else {}),
             **({"target": self._target} if self._target else {}),
             **({"state": {"dtype": str(self._fixed[3])}} if self.keep_state and self._states else {}),
             **({"parameters": parameters} if parameters else {}),
@@ -363,10 +363,10 @@ class PartitionedPCA(PartitionParameters, ComponentModel):
         components : mapping, optional
             The arrays of the components. The default is one for whole samples.
         """
-        axes = axes_for(self.sample_shape_)
+        axes, (mean, whole) = axes_for(self.sample_shape_), self._arrays
         return {
-            "mean": (self.mean_, axes),
-            **(components or {"components": (self.components_, ("component", *axes))}),
+            "mean": (mean, axes),
+            **(components or {"components": (whole, ("component", *axes))}),
             "explained_variance": (self.explained_variance_, (*grid_axes, "component")),
             "total_variance": (self.total_variance_, tuple(grid_axes)),
             **(stored_arrays(self._states) if self.keep_state and self._states else {}),

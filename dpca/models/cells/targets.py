@@ -155,6 +155,21 @@ def value_range_for(
     return checked_range(known)
 
 
+def stated_target(choice: RankChoice, reached: Reached | None, validation: Validation) -> dict[str, Any]:
+    """Return the target of a fit and the value reached, for its store and its report; empty without a target."""
+    if reached is None or validation.value_range is None:
+        return {}
+    return {
+        "name": choice.name,
+        "asked": float(choice.value),
+        # The PSNR of an exact reconstruction is infinite, which JSON cannot represent.
+        "reached": reached.value if math.isfinite(reached.value) else None,
+        "standard_error": reached.standard_error,
+        "left_out": 0 if validation.left_out is None else len(validation.left_out),
+        "data_range": list(validation.value_range),
+    }
+
+
 def keep_chosen(
     choice: RankChoice,
     partition: Any,

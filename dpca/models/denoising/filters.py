@@ -18,6 +18,7 @@ import numpy as np
 from scipy.linalg import eigh
 
 from dpca.choices import POISSON, RICIAN
+from dpca.engine.folds.fold_tasks import ResultWriter
 from dpca.kernels.algebra.types import Array, PickledByFields, Region
 from dpca.models.cells.rank import noise_edge
 from dpca.models.denoising.magnitudes import LEAST_VARIANCE, amplitudes, level_of, variances
@@ -63,7 +64,7 @@ class NoiseModel:
 
 
 @dataclass(frozen=True)
-class FilterWriter(PickledByFields):
+class FilterWriter(PickledByFields, ResultWriter):
     """Makes the filter of each cell from its covariance or its samples, in the tasks of a fold.
 
     A result has ``filter`` (2 rank + 3, d): the inputs V / s, the outputs g V s, the mean, the standard deviation of

@@ -15,6 +15,7 @@ from typing import Any, BinaryIO
 import numpy as np
 
 from dpca.engine.clusters.private import private_folder
+from dpca.engine.folds.fold_tasks import ResultWriter
 from dpca.engine.folds.identity import digest
 from dpca.kernels.algebra.types import Array
 from dpca.partition.cells import CellGrid
@@ -37,7 +38,7 @@ _LARGEST_FACTOR = 64
 
 
 @dataclass(frozen=True)
-class ComponentStore:
+class ComponentStore(ResultWriter):
     """A Zarr group with components and a mean. Tasks write one block of attributes each, see `ResultWriter`.
 
     Parameters
@@ -98,12 +99,18 @@ class ComponentStore:
         ValueError
             If they are not finite.
         """
-        summary, box = self.summary(result), self.grid.box(part)
+        summary = self.summary(result)
         if not all(np.isfinite(values).all() for values in summary.values()):
             raise ValueError("components are not finite: divide the samples by a constant")
+        self.write_block(part, result["image"], result["mean"])
+        return summary
+
+    def write_block(self, part: int, components: Array, mean: Array) -> None:
+        """Write the components (n_components, ...) and the mean of a block of attributes."""
+        box = self.grid.box(part)
         lengths = [stop - start for start, stop in box]
-        for name, rows in (("components", (self.n_components,)), ("mean", ())):
-            values = result["image" if rows else name].reshape(*rows, *lengths)
+        for name, given, rows in (("components", components, (self.n_components,)), ("mean", mean, ())):
+            values = given.reshape(*rows, *lengths)
             array = open_array(os.path.join(self.folder, name), mode="r+")
             piece = (array.shards or array.chunks)[len(rows) :]
             for corner in np.ndindex(*(math.ceil(n / p) for n, p in zip(lengths, piece, strict=True))):
@@ -111,7 +118,6 @@ class ComponentStore:
                 start = [b + s.start for (b, _), s in zip(box, inner, strict=True)]
                 here = values[(*(slice(None) for _ in rows), *inner)]
                 write_shard(array, [*(0 for _ in rows), *start], np.ascontiguousarray(here))
-        return summary
 
     def summary(self, result: dict[str, Array]) -> dict[str, Array]:
         """Return the products of the rows of a block, and the squared length and the largest entry of its mean."""

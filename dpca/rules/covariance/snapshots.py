@@ -151,14 +151,21 @@ def snapshot_components(rows: Array, n_components: int) -> dict[str, Array]:
     k = min(n_components, d)
     mean, gram = np.empty((m, d)), np.zeros((m, n, n))
     columns = list(blocks(d, _BLOCK_ATTRIBUTES))
+
+    def about(center: Array, few: slice) -> Array:
+        x = linalg.scratch("snapshots", (m, n, center.shape[1]), np.dtype(np.float64))
+        # Together faster than one call that converts and subtracts.
+        np.copyto(x, rows[..., few])
+        x -= center[:, None]
+        return x
+
     with np.errstate(over="ignore", invalid="ignore"):
         for few in columns:
             # About the first sample, so that the mean of equal samples is exact.
             first = rows[:, 0, few].astype(np.float64)
-            x = rows[..., few] - first[:, None]
-            mean[:, few] = x.mean(axis=1)
-            x -= mean[:, None, few]
-            mean[:, few] += first
+            x = about(first, few)
+            x -= (offset := x.mean(axis=1))[:, None]
+            mean[:, few] = first + offset
             gram += x @ x.swapaxes(1, 2)
     total = np.trace(gram, axis1=1, axis2=2)
     check_products(np.isfinite(total).all())
@@ -168,8 +175,8 @@ def snapshot_components(rows: Array, n_components: int) -> dict[str, Array]:
     vectors *= scale[..., None]
     components = np.zeros((m, k, d), dtype)
     for few in columns:
-        x = rows[..., few].astype(np.float64)
-        x -= mean[:, None, few]
+        if len(columns) > 1:
+            x = about(mean[:, few], few)
         components[:, : values.shape[1], few] = vectors @ x
     # n centered samples have no variance in one direction, so this includes n components and more.
     for i in np.flatnonzero(values[:, -1] <= _SMALL_SHARE * total):

@@ -1,0 +1,154 @@
+"""Components of cells that are put together on disk, because they are too large for memory."""
+
+from __future__ import annotations
+
+import math
+import mmap
+import os
+import tempfile
+import threading
+from collections.abc import Sequence
+from typing import Any, ClassVar
+
+import numpy as np
+
+from dpca.engine.clusters.private import private_folder
+from dpca.engine.folds.fold_tasks import Results, ResultWriter
+from dpca.engine.folds.rehearsal import rehearsal
+from dpca.engine.sources.source import Source
+from dpca.kernels.algebra.dtypes import working_dtype
+from dpca.kernels.algebra.types import Array
+from dpca.models.base.convergence import check_result
+from dpca.models.base.parameters import no_values
+from dpca.models.cells.partition_rule import joined_variances, neighbors
+from dpca.models.linear.component_store import MOST_BYTES, ComponentStore, folder_for
+from dpca.partition.base import Partition
+from dpca.partition.cells import CellGrid
+from dpca.representation.cell_boxes import whole_cells
+from dpca.storage.arrays.layout import box_shape
+from dpca.storage.disk import require_free_space
+from dpca.storage.remote.memory import usable_bytes
+from dpca.storage.run import Run
+
+# Bytes of the components of one block in the store.
+_BLOCK_BYTES = 2**24
+
+
+class CellsOnDisk(ResultWriter):
+    """Receives the components and the means of cells, group by group, and makes a store of them.
+
+    Groups are not aligned with chunks. Their results are copied into temporary files of whole samples, which the
+    system writes to disk, and then from there into a `ComponentStore`.
+
+    Parameters
+    ----------
+    partition : CellGrid
+    n_components : int
+    source : Source
+        The samples of the fit.
+    run : Run
+        The store is in the folder of its checkpoints, or in one for temporary files.
+    """
+
+    in_tasks: ClassVar[bool] = False
+
+    def __init__(self, partition: CellGrid, n_components: int, source: Source, run: Run) -> None:
+        self._partition, self._k, self._run, self._source = partition, n_components, run, source
+        self._dtype = working_dtype(source.dtype)
+        self._lock, self._files = threading.Lock(), dict[str, tuple[mmap.mmap, Array]]()
+
+    @classmethod
+    def needed(cls, partition: Partition, n_components: int, source: Source, run: Run) -> CellsOnDisk | None:
+        """Return a writer if the components are large, or memory is small; None if they are to remain in memory."""
+        d = math.prod(partition.sample_shape)
+        size = d * n_components * working_dtype(source.dtype).itemsize
+        # With the results of all cells, from which they are copied, and the mean.
+        if type(partition) is not CellGrid or (size <= MOST_BYTES and 2 * size + 16 * d <= usable_bytes()):
+            return None
+        return cls(partition, n_components, source, run)
+
+    @property
+    def kept_bytes(self) -> int:
+        """Bytes of a `summary`."""
+        return 8 * self._k + 16
+
+    def summary(self, result: dict[str, Array]) -> dict[str, Array]:
+        """Return the variances of a cell, the largest entry of its mean, and components that take no memory."""
+        return _summary(result, np.abs(result["mean"]).max())
+
+    def write(self, part: int, result: dict[str, Array]) -> dict[str, Array]:
+        """Copy the components and the mean of a cell, as `write_all`."""
+        return self.write_all([part], [result])[0]
+
+    def write_all(self, parts: Sequence[int], results: Results) -> Results:
+        """Copy the components and the means of cells into the files.
+
+        Raises
+        ------
+        DataError
+            If they are not finite.
+        StoreError
+            If the disk has too little space.
+        """
+        largest = 0.0
+        with self._lock:
+            for name, file, whole in self._opened():
+                rows = ((i, np.atleast_2d(result[name])) for i, result in zip(parts, results, strict=True))
+                for first, stack in neighbors(rows):
+                    check_result({name: stack}, "the analysis of a cell", (name,))
+                    self._partition.join([(first, stack)], whole)
+                    largest = max(largest, float(np.abs(stack).max())) if name == "mean" else 0.0
+                # Pages remain in the cache of files. Otherwise they would count as memory of this process.
+                file.madvise(mmap.MADV_DONTNEED)
+        return [_summary(result, largest) for result in results]
+
+    def joined(self, k: int, results: Results) -> dict[str, Any]:
+        """Return the joined results of all cells: `ArrayOnDisk` components and mean, and variances in memory."""
+        shape = self._partition.sample_shape
+        variances = joined_variances(k, self._partition, results)
+        if rehearsal() is not None:
+            return {
+                "components": no_values((k, *shape), self._dtype),
+                "mean": no_values(shape, np.float64),
+                **variances,
+            }
+        unit = [b for _, b in whole_cells(self._partition, tuple((0, 1) for _ in shape))]
+        blocks = CellGrid(shape, box_shape(shape, _BLOCK_BYTES // (k * self._dtype.itemsize), unit))
+        folder, owner = folder_for(self._run, "cells", k, self._partition, self._source)
+        store = ComponentStore(folder, blocks, k, self._dtype)
+        store.create()
+        files = {name: (file, whole) for name, file, whole in self._opened()}
+        for block in range(blocks.n_parts):
+            inside = (slice(None), *(slice(*ends) for ends in blocks.box(block)))
+            store.write_block(block, *(files[name][1][inside] for name in ("components", "mean")))
+            for file, _ in files.values():
+                file.madvise(mmap.MADV_DONTNEED)
+        self._files = {}
+        return store.arrays(owner) | variances
+
+    def _opened(self) -> list[tuple[str, mmap.mmap, Array]]:
+        """Return names, files and arrays (rows, *sample_shape) of the components and of the mean."""
+        if not self._files:
+            shape, folder = self._partition.sample_shape, private_folder()
+            layout = {"components": (self._k, self._dtype), "mean": (1, np.dtype(np.float64))}
+            sizes = {name: rows * math.prod(shape) * dtype.itemsize for name, (rows, dtype) in layout.items()}
+            require_free_space(folder, sum(sizes.values()), f"{self._k:,} components and the mean")
+            for name, (rows, dtype) in layout.items():
+                with tempfile.TemporaryFile(dir=folder) as file:
+                    file.truncate(sizes[name])
+                    if hasattr(os, "posix_fallocate"):
+                        # A disk that fills up is an error here, and would end the process at a write to the map.
+                        os.posix_fallocate(file.fileno(), 0, sizes[name])
+                    mapped = mmap.mmap(file.fileno(), sizes[name])
+                self._files[name] = mapped, np.frombuffer(mapped, dtype).reshape(rows, *shape)
+        return [(name, *both) for name, both in self._files.items()]
+
+
+def _summary(result: dict[str, Array], largest: float) -> dict[str, Array]:
+    components = result["components"]
+    return {
+        "explained_variance": result["explained_variance"],
+        "total_variance": result["total_variance"],
+        "components": no_values(components.shape, components.dtype),
+        "mean_largest": np.asarray(largest),
+    }
