@@ -12,6 +12,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from dpca.engine.folds import checkpoint
+from dpca.engine.folds.checkpoint import load_results, save_results
 from dpca.storage import StoreError
 from dpca.storage.transaction.checkpoints import Checkpoints
 
@@ -121,3 +123,32 @@ def test_what_a_stopped_run_removed_is_not_made_again(tmp_path: Path) -> None:
     with pytest.raises(FileNotFoundError):
         kept.save("piece", ARRAYS, COUNTS)
     assert not (tmp_path / "work").exists()
+
+
+@pytest.mark.parametrize("seed", range(8))
+def test_results_of_any_shapes_come_back_as_they_were(
+    tmp_path: Path, seed: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(checkpoint, "_STACKED_BYTES", 400)
+    rng, kept = np.random.default_rng(seed), Checkpoints(str(tmp_path))
+    forms: list[dict[str, tuple[int, ...]]] = [{"a": (3,), "b": ()}, {"a": (3,)}, {"a": (2, 2), "b": (0, 4)}, {}]
+    results = []
+    for _ in range(40):
+        form, dtype = forms[rng.integers(4) if seed % 2 else 0], ["f4", "f8"][rng.integers(1 + seed % 2)]
+        results.append({key: np.asarray(rng.normal(size=shape), dtype) for key, shape in form.items()})
+    save_results(kept, "found", results)
+    found = load_results(kept, "found")
+    assert found is not None
+    for one, other in zip(found, results, strict=True):
+        assert list(one) == list(other)
+        for key in one:
+            assert (one[key].dtype, one[key].shape) == (other[key].dtype, other[key].shape)
+            np.testing.assert_array_equal(one[key], other[key])
+
+
+def test_results_of_many_small_parts_are_few_arrays(tmp_path: Path) -> None:
+    kept = Checkpoints(str(tmp_path))
+    save_results(kept, "found", [{"mean": np.zeros(20), "total": np.zeros(())} for _ in range(1000)])
+    found = kept.load("found")
+    assert found is not None
+    assert len(found[0]) == 2
