@@ -25,6 +25,8 @@ from dpca.kernels.integer_products import (
 
 #: Largest magnitude of `WideColumns`, whose low byte is signed.
 MOST_WIDE = 32639
+# Rows that are transposed together: their part of a column is a line of the cache.
+_TURNED = 32
 
 
 @compiled
@@ -33,6 +35,33 @@ def add_rows(values: Array, total: Array) -> None:
     for i in range(len(values)):
         for j in range(len(total)):
             total[j] += values[i, j]
+
+
+@compiled
+def add_levels(basis: Array, scales: Array, steps: Array, point: Array, wide: Array, along: Array) -> float:
+    """Write rows (q, n) times ``scales``, rounded to integers, into the columns of ``wide`` (n, q or more), int16.
+
+    Adds the products of these levels with ``point`` to ``along`` (q,). Returns the squared distance of the rows from
+    the levels times ``steps``.
+    """
+    (q, n), distance = basis.shape, 0.0
+    levels = np.empty((_TURNED, n), np.int16)
+    for first in range(0, q, _TURNED):
+        last = min(first + _TURNED, q)
+        for r in range(first, last):
+            row, level, product = basis[r], levels[r - first], 0.0
+            for c in range(n):
+                level[c] = np.int16(np.rint(row[c] * scales[r]))
+            for c in range(n):
+                away = row[c] - level[c] * steps[r]
+                distance += away * away
+                product += level[c] * point[c]
+            along[r] += product
+        for c in range(n):
+            column = wide[c, first:last]
+            for r in range(last - first):
+                column[r] = levels[r, c]
+    return distance
 
 
 @compiled

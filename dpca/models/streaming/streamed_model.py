@@ -10,6 +10,7 @@ from dataclasses import replace
 from typing import Any, Self
 
 import numpy as np
+from numpy.typing import DTypeLike
 from sklearn.utils.validation import check_is_fitted
 
 from dpca.engine.folds.boundary import named_errors
@@ -56,8 +57,10 @@ class StreamedModel(LinearModel):
     _tracked: TrackedScores  # with ``track_scores``, the scores of all samples of complete batches
 
     @abstractmethod
-    def _rule(self, method: str | StreamingRule, d: int, n: int | None, seed: int) -> Any:
-        """Return the rule, with its batches, for n samples of d attributes, or for any number (None)."""
+    def _rule(
+        self, method: str | StreamingRule, d: int, n: int | None, seed: int, dtype: DTypeLike = np.float32
+    ) -> Any:
+        """Return the rule, with its batches, for n samples of d attributes of a dtype, or for any number (None)."""
 
     @abstractmethod
     def _method(self, d: int) -> str | StreamingRule:
@@ -152,7 +155,7 @@ class StreamedModel(LinearModel):
 
     def _begin(self, method: str | StreamingRule, d: int, dtype: np.dtype[Any], seed: int) -> None:
         """Set the rule, dtype and seed of all batches."""
-        self._stream_rule, self._stream_dtype, self._stream_seed = self._rule(method, d, None, seed), dtype, seed
+        self._stream_rule, self._stream_dtype, self._stream_seed = self._rule(method, d, None, seed, dtype), dtype, seed
         check_states_fit(self._stream_rule, [d], dtype)
         self._tracked = TrackedScores()
 
@@ -160,7 +163,7 @@ class StreamedModel(LinearModel):
         """Raise an error if a fit has no state to keep, or one that does not fit into memory."""
         if self.n_passes > 1:
             raise DataError(f"keep_state=True requires n_passes=1, but n_passes is {self.n_passes}: omit one of them")
-        check_states_fit(self._rule(method, d, None, seed), [d], dtype)
+        check_states_fit(self._rule(method, d, None, seed, dtype), [d], dtype)
 
     def _resume_from(self, found: State, method: str | StreamingRule, d: int, dtype: np.dtype[Any], seed: int) -> None:
         """Keep the state of a fit, without samples that wait for a batch."""

@@ -77,6 +77,8 @@ class RuleStream:
         Length of the stream. If given, the movement of the components in the last part of the stream is measured.
     n_features : int
         Attributes of a sample.
+    itemsize : int
+        Bytes of an attribute.
     sampled : bool
         Whether to keep some samples of the stream to estimate the captured share, if the rule supports it.
     ends : bool
@@ -85,6 +87,7 @@ class RuleStream:
 
     n_samples: int | None = None
     n_features: int = 1
+    itemsize: int = 4
     sampled: bool = False
     ends: bool = False
 
@@ -102,7 +105,8 @@ def make_rule(
     """Return the rule of a method, with samples in batches of ``batch_size``.
 
     The default batch size is that of the rule, but at most 256 MiB in float32, at least 100 samples, and at most all
-    samples.
+    samples. For `IncrementalSVD` with q directions it is at least 3 q samples, if these are at most 256 MiB as given.
+    Then the parts of a step that do not depend on the number of samples are a fifth of its cost.
 
     Parameters
     ----------
@@ -134,7 +138,11 @@ def make_rule(
     except ValueError as error:
         raise DataError(str(error)) from error
     if batch_size is None:
-        size = min(rule.batch_rows("float32"), max(_FEWEST_SAMPLES, _BATCH_BYTES // (4 * n_features)))
+        fewest = _FEWEST_SAMPLES
+        if isinstance(rule, IncrementalSVD):
+            most = _BATCH_BYTES // (stream.itemsize * n_features)
+            fewest = max(fewest, min(3 * (k + rule.oversampling), most))
+        size = min(rule.batch_rows("float32"), max(fewest, _BATCH_BYTES // (4 * n_features)))
         size = min(size, n_samples or size)
     else:
         size = whole_number(batch_size, "batch_size", 1)

@@ -12,6 +12,7 @@ from operator import itemgetter
 from typing import Any, ClassVar
 
 import numpy as np
+from numpy.typing import DTypeLike
 
 from dpca.engine.folds.boundary import named_errors
 from dpca.engine.folds.fold import plan_for
@@ -134,7 +135,7 @@ class StreamingPCA(StreamingParameters, StreamedModel):
         stream = shuffle(source, seed) if self.shuffle else source
         first, whole = Passes(stream, run, callbacks=callbacks), Whole(shape)
         method = self._method(math.prod(shape))
-        rule = self._rule(method, math.prod(shape), source.shape[0], seed)
+        rule = self._rule(method, math.prod(shape), source.shape[0], seed, source.dtype)
         self.method_ = method_name(method)
         if self.keep_state:
             self._check_keep_state(method, math.prod(shape), source.dtype, seed)
@@ -205,7 +206,9 @@ class StreamingPCA(StreamingParameters, StreamedModel):
         if before is not None:
             self.angle_moved_, self.variance_moved_ = moved(before, self.components_, self.explained_variance_)
 
-    def _rule(self, method: str | StreamingRule, d: int, n: int | None, seed: int) -> Any:
+    def _rule(
+        self, method: str | StreamingRule, d: int, n: int | None, seed: int, dtype: DTypeLike = np.float32
+    ) -> Any:
         check_parameters(self)
         share = explained_share(self.n_components)
         k = d if share is not None else checked_rank(self.n_components, d, n)
@@ -225,7 +228,13 @@ class StreamingPCA(StreamingParameters, StreamedModel):
             seed=seed,
             options={**self._options(), "wide": wide},
             # The movement of all components together does not show the convergence of the retained ones.
-            stream=RuleStream(n if share is None else None, d, sampled=self.n_passes == 1, ends=not self.keep_state),
+            stream=RuleStream(
+                n if share is None else None,
+                d,
+                np.dtype(dtype).itemsize,
+                sampled=self.n_passes == 1,
+                ends=not self.keep_state,
+            ),
         )
 
     def _few_samples(self, source: Source, method: str | StreamingRule, run: Run) -> SolverProblem | None:
@@ -261,7 +270,7 @@ class StreamingPCA(StreamingParameters, StreamedModel):
         shape = tuple(source.shape[1:])
         run = run.limited_to(self.memory_budget)
         method = self._method(math.prod(shape))
-        work, scheme = executed(self._rule(method, math.prod(shape), source.shape[0], 0), self, run)
+        work, scheme = executed(self._rule(method, math.prod(shape), source.shape[0], 0, source.dtype), self, run)
         stream, whole = shuffle(source, 0) if self.shuffle else source, Whole(shape)
         try:
             plan_for(work, stream, whole, scheme=scheme, run=run)

@@ -127,16 +127,12 @@ def moved(before: Array, after: Array, variances: Array, over: AttributeBlocks =
         sum lambda_i, with the projection P onto this span. Unlike the angle, it is small if components only mix with
         others of similar, small variance. 0 without any variance.
     """
-    few, many = (before, after) if len(before) <= len(after) else (after, before)
-    angle = math.asin(math.sqrt(min(1.0, float(np.linalg.eigvalsh(_outside(few, many, over))[-1].clip(0)))))
-    total = float(variances.sum())
-    left = np.diagonal(_outside(after, before, over)).clip(0, 1)
-    return angle, float(left @ variances) / total if total > 0 else 0.0
-
-
-def _outside(rows: Array, others: Array, over: AttributeBlocks) -> Array:
-    """Return R R^T in float64, for the part R of rows outside of the span of others."""
-    # Uses products in float64 and the inverse of those of ``others``. Assuming orthonormal rows in float32 would leave
+    cross, own, others = gram(after, before, over), gram(after, over=over), gram(before, over=over)
+    # Uses products in float64 and the inverse of those of the others. Assuming orthonormal rows in float32 would leave
     # 1e-7, an angle of 3e-4.
-    cross = gram(rows, others, over)
-    return gram(rows, over=over) - cross @ np.linalg.pinv(gram(others, over=over), hermitian=True) @ cross.T
+    left = own - cross @ np.linalg.pinv(others, hermitian=True) @ cross.T
+    few = left if len(after) < len(before) else others - cross.T @ np.linalg.pinv(own, hermitian=True) @ cross
+    angle = math.asin(math.sqrt(min(1.0, float(np.linalg.eigvalsh(few)[-1].clip(0)))))
+    total = float(variances.sum())
+    share = float(left.diagonal().clip(0, 1) @ variances) / total if total > 0 else 0.0
+    return angle, share

@@ -269,12 +269,12 @@ class IncrementalSVD(StreamingRule):
         return {name: beside(array, basis) for name, array in result.items()}
 
     def batch_rows(self, dtype: DTypeLike) -> int:
-        """Return the rows of a step. With 1,024 floats, the costs besides the products are small.
+        """Return the rows of a step. With 1,024 floats, or 3 q, the costs besides the products are small.
 
         The products of bytes take less time, and the other costs are a larger share of it.
         """
         rows = 4 * _ROWS if np.dtype(dtype).itemsize == 1 else _ROWS
-        return max(2 * ((self.n_components or 0) + self.oversampling), rows)
+        return max(3 * ((self.n_components or 0) + self.oversampling), rows)
 
     def result_bytes(self, n_features: int, dtype: DTypeLike) -> int:
         """Return the bytes of a result."""

@@ -209,4 +209,4 @@ def work_bytes(n_rows: int, q: int, n_features: int, dtype: DTypeLike) -> int:
     """Return the bytes of temporary arrays of a step, for the planner."""
     itemsize, columns = np.dtype(dtype).itemsize, min(n_features, COLUMNS)
     held = (n_rows + 2 * q) * columns + q * n_features
-    return itemsize * held + 8 * (5 * n_rows * q + 2 * n_rows * min(n_rows, GROUP) + 8 * q**2 + n_features)
+    return itemsize * held + 8 * (5 * n_rows * q + 2 * n_rows * min(n_rows, max(GROUP, 2 * q)) + 8 * q**2 + n_features)

@@ -180,27 +180,29 @@ class ByteRows:
         """See `StepRows`."""
         if not energy.any():
             return self._leading(n_counted)
-        cross, grams = self.products(basis)
+        # For many components, bounds of small groups are loose, and exact products of rows cost little.
+        cross, grams = self.products(basis, max(1, 2 * n_counted // integers.GROUP) * integers.GROUP)
         return cross, *outside(cross, grams, n_counted)
 
-    def products(self, basis: Array) -> tuple[Array, list[Array]]:
-        """Return C for the basis V, and the Gram matrices of groups of successive rows, float64."""
+    def products(self, basis: Array, group: int = integers.GROUP) -> tuple[Array, list[Array]]:
+        """Return C for the basis V, and the Gram matrices of groups of successive rows, float64.
+
+        ``group`` is the number of rows of a group, a multiple of `integers.GROUP`.
+        """
         kernel, (q, d), n = self._kernel, basis.shape, len(self._batch)
-        steps = np.abs(basis).max(axis=1).astype(float) / kernel.MOST_WIDE
+        # Without a copy of the basis, which may be large.
+        steps = np.maximum(basis.max(axis=1), -basis.min(axis=1)).astype(float) / kernel.MOST_WIDE
         steps[steps == 0] = 1
-        sums, along, off = np.zeros((q + 1, n)), np.zeros(q), 0.0
-        grams = [np.zeros((rows.stop - rows.start,) * 2) for rows in blocks(n, integers.GROUP)]
+        scales, sums, along, off = (1 / steps).astype(basis.dtype), np.zeros((q + 1, n)), np.zeros(q), 0.0
+        grams = [np.zeros((rows.stop - rows.start,) * 2) for rows in blocks(n, group)]
         for columns in blocks(d, COLUMNS):
-            part = basis[:, columns]
-            levels = np.rint(part * (1 / steps)[:, None].astype(part.dtype))
-            away = part - levels * steps[:, None].astype(part.dtype)
-            off += float(np.vdot(away, away))
-            along += levels.astype(float) @ self._point[columns]
-            wide = np.empty((part.shape[1], q + 1), np.int16)
-            wide[:, :q], wide[:, q] = levels.T, self._levels[0, columns]
+            part, point = basis[:, columns], self._point[columns]
+            wide = linalg.scratch("levels", (part.shape[1], q + 1), np.int16)
+            wide[:, q] = self._levels[0, columns]
+            off += kernel.add_levels(part, scales, steps, point, wide, along)
             kernel.WideColumns(wide, n).add_projected(self._batch[:, columns], sums, grams)
         self._centered(grams, sums[q])
-        # Scales and differences of the levels are rounded to the dtype of the basis.
+        # The last term exceeds the rounding errors of the sum.
         apart = math.sqrt(off) + 2 * unit_roundoff(basis.dtype) * math.sqrt(q)
         exact = steps[:, None] * (sums[:q] - along[:, None])
         return self._rounded(exact.T, apart), grams

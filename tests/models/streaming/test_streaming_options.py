@@ -20,6 +20,7 @@ from dpca.engine.sources.shuffled import shuffle
 from dpca.engine.sources.source import as_source
 from dpca.models import OrderWarning
 from dpca.models.streaming.streaming_methods import (
+    RuleStream,
     describe_option,
     make_rule,
     restore_option,
@@ -319,3 +320,25 @@ def test_a_plan_that_does_not_fit_advises_what_the_estimator_can_do(method: str,
         model.fit(x)
     assert "smaller cells" not in str(error.value)
     assert ("batch_size" in str(error.value)) is batches
+
+
+@pytest.mark.parametrize(
+    ("k", "d", "dtype", "size"),
+    [
+        (50, 196_608, np.uint8, 341),  # 256 MiB in float32
+        (500, 196_608, np.uint8, 1365),  # 256 MiB of bytes are fewer than three for each of 560 directions
+        (500, 100_000, np.uint8, 1680),
+        (500, 196_608, np.float32, 341),
+        (500, 3072, np.float32, 1680),
+        (50, 3072, np.uint8, 1024),
+    ],
+)
+def test_batches_have_three_samples_for_each_direction_if_these_fit(k: int, d: int, dtype: type, size: int) -> None:
+    stream = RuleStream(n_features=d, itemsize=np.dtype(dtype).itemsize)
+    assert make_rule("incremental-svd", k, center=True, batch_size=None, seed=0, stream=stream).size == size
+
+
+def test_a_stream_of_bytes_has_batches_of_its_dtype() -> None:
+    x = np.arange(180_000, dtype=np.uint8).reshape(2, 300, 300)
+    model = StreamingPCA(200, method="incremental-svd").partial_fit(x)
+    assert model._states[0].arrays["buffered_rows"].shape == (780, 90_000)  # 745 samples are 256 MiB in float32

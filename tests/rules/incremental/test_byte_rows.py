@@ -52,7 +52,8 @@ def test_products_and_image_are_their_definitions(
     mean = batch.astype(float).mean(axis=0) + rng.normal(size=d) if centered else None
     before = float(rng.integers(1, 900))
     rows = ByteRows(batch, mean, before, q, wide_products)
-    cross, grams = rows.products(basis)
+    group = 192 * (1 + seed % 2)
+    cross, grams = rows.products(basis, group)
     wanted = np.zeros(d)
     if mean is not None:
         pull = 1 - np.sqrt(before / (before + n))
@@ -63,8 +64,8 @@ def test_products_and_image_are_their_definitions(
     assert np.abs(point - wanted).max() <= np.abs(wanted - middle).max() / 32639 / 2 * (1 + 1e-9)
     x = batch.astype(float) - point
     square = (x**2).sum()
-    for first, gram in zip(range(0, n, 192), grams, strict=True):
-        some = x[first : first + 192]
+    for first, gram in zip(range(0, n, group), grams, strict=True):
+        some = x[first : first + group]
         np.testing.assert_allclose(gram, some @ some.T, rtol=1e-12, atol=1e-8)
     np.testing.assert_allclose(rows.added, square, rtol=1e-12, atol=1e-8)
     apart = np.linalg.norm(cross - x @ basis.T.astype(float))
@@ -194,3 +195,18 @@ def test_equal_samples_and_few_distinct_ones() -> None:
         rule.update(state, x)
         found, values = rule.finish(state), np.cov(x.astype(float), rowvar=False)
         np.testing.assert_allclose(found["explained_variance"].sum(), np.trace(values), rtol=1e-6, atol=1e-9)
+
+
+@pytest.mark.parametrize("k", [10, 150, 200])
+def test_bounds_on_the_rest_of_rows_hold_and_are_close_for_many_components(k: int) -> None:
+    """The largest eigenvalues of the scatter outside of the basis, by numpy; groups of 384 rows for 200 components."""
+    rng = np.random.default_rng(k)
+    batch, q, d = bytes_of("uint8", 600, 500, rng), 220, 500
+    rows = ByteRows(batch, np.full(d, 120.0), 1e4, q, wide_products)
+    basis = orthonormal(q, d, rng)
+    cross, beyond, strongest = rows.coefficients(basis, np.ones(q), k)
+    rest = batch.astype(float) - (rows._point + 128) - cross @ basis
+    left = np.linalg.svd(rest, compute_uv=False) ** 2
+    assert left[:k].sum() <= beyond * (1 + 1e-6)
+    assert left[0] <= strongest * (1 + 1e-6)
+    assert strongest < (2.5 if k < 192 else 2) * left[0]
