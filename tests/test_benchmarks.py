@@ -17,7 +17,7 @@ import pytest
 from tests.benchmarks import run, terabyte
 from tests.benchmarks.inputs import Inputs
 from tests.benchmarks.sides import Line, at_least, at_most, compared, one_processor, ratio_of
-from tests.benchmarks.speed import cluster_speed, scheduler_load, spread_speed
+from tests.benchmarks.speed import cluster_speed, many_components, scheduler_load, scheduler_share, spread_speed
 
 
 @pytest.fixture(autouse=True)
@@ -142,6 +142,24 @@ def test_the_scheduler_is_loaded_with_a_fold_of_ours(capsys: pytest.CaptureFixtu
     assert spent["where"] == held["where"] == "20 workers, 500 tasks"
     assert spent["ratio"] == pytest.approx(quotient(spent), rel=1e-3)
     assert spent["sides"]["graph"] > 0 < spent["sides"]["tasks"]
+
+
+def test_the_scheduler_is_little_busy_with_jobs_of_ours(capsys: pytest.CaptureFixture[str]) -> None:
+    small = ["--workers", "20", "--terabytes", "0.0001", "--side", "20", "--seconds", "0.5"]
+    assert scheduler_share.main(small) == 0
+    lines = [json.loads(text) for text in capsys.readouterr().out.splitlines()]
+    assert [line["name"].split(",")[1] for line in lines] == [" fit of streaming", " fit of cells", " pass over shards"]
+    for line in lines:
+        assert line["ratio"] == pytest.approx(quotient(line), rel=1e-3)
+
+
+def test_many_components_are_held_against_their_products(capsys: pytest.CaptureFixture[str]) -> None:
+    small = ["--samples", "400", "--components", "20", "--side", "32", "--part", "200"]
+    assert many_components.main(small) == 0
+    memory, time, missed = (json.loads(text) for text in capsys.readouterr().out.splitlines())
+    assert memory["ratio"] <= memory["asked"] == 1
+    assert missed["ratio"] <= missed["asked"] == 1
+    assert time["sides"]["fit"] > time["sides"]["products"] > 0
 
 
 def test_a_pass_over_a_synthetic_stack_is_held_against_its_plan(capsys: pytest.CaptureFixture[str]) -> None:

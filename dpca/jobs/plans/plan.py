@@ -18,7 +18,7 @@ from sklearn.base import clone
 from dpca.choices import COMPRESSED, NOISE_SHARE
 from dpca.codec.goal import Goal
 from dpca.engine.clusters.cluster import keep_freed_memory
-from dpca.engine.folds.rehearsal import SCHEDULING, FoldCost, Workers, rehearsing
+from dpca.engine.folds.rehearsal import FoldCost, Workers, rehearsing
 from dpca.engine.sources.sampling import spread_runs
 from dpca.engine.sources.source import Source, as_source
 from dpca.engine.sources.tiled import TiledSource, TiledStack
@@ -137,7 +137,7 @@ class _Stage:
         if self.samples:
             tasks = math.ceil(self.samples / self.shard)
             turns, busy = math.ceil(tasks / workers.n) / tasks, min(tasks, workers.n)
-            seconds += max(self.samples * self.each * turns * max(1, busy / workers.cores), tasks * SCHEDULING)
+            seconds += self.samples * self.each * turns * max(1, busy / workers.cores)
         task = max([self.task_bytes, *(fold.planned(workers).task_bytes for fold in self.folds)])
         return StagePlan(seconds, self.bytes, peak_resident_bytes() if self.here else task + AT_START + _COMPILED)
 
@@ -181,7 +181,7 @@ def plan_job(
     Takes some seconds of one processor, and the time to choose cells if the job does. Times are processor seconds of
     this machine, combined as the tasks run. The busiest worker's share of the tasks counts. Reading ahead overlaps with
     arithmetic if there are processors for both. Merges are counted level by level, and work in a single process in
-    full. The time of the scheduler for its tasks is a lower limit. Storage and network are assumed to keep up.
+    full. The time of the scheduler for the tasks of a fit is a lower limit. Storage and network are assumed to keep up.
     """
     here = thread_count()
     counts = [here] if workers is None else list(workers)
