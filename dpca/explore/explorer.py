@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
-from functools import lru_cache
+from functools import cached_property, lru_cache
 from typing import Any
 
 import numpy as np
@@ -15,14 +16,24 @@ from dpca.explore.originals import LargeSample, Originals, SampleNames
 from dpca.explore.pictures import PERCENTILES, Contrast, SourceFacts
 from dpca.kernels.algebra.types import Array
 from dpca.kernels.pixels import Pixels
-from dpca.plots.panels import align_signs, by_sign, differences, intensity, panel, shown_range, spread_over, thinned
+from dpca.plots.panels import (
+    align_signs,
+    by_sign,
+    differences,
+    intensity,
+    panel,
+    range_of,
+    shown_range,
+    spread_over,
+    thinned,
+)
 from dpca.storage.arrays.layout import axes_for, count_spatial
 from dpca.storage.errors import DataError
 
 #: Most rows or columns of a picture on the page, at 100 %, of a thumbnail and of an eigenimage.
 LONGEST, FULL, THUMBNAIL, EIGENIMAGE = 1024, 4096, 128, 160
-# Number of samples that are measured if the store states no quality.
-_MEASURED = 64
+# Number of samples that are measured if the store states no quality, or no data range, and most bytes of the latter.
+_MEASURED, _RANGE_BYTES = 64, 2**26
 #: Orders of samples, name to label; `Explorer.orders` returns the available ones.
 ORDERS = {
     "stack": "as in the stack",
@@ -206,7 +217,8 @@ class Explorer:
     def measure(self, index: int, k: int) -> dict[str, float]:
         """Return the quality of a sample with its first ``k`` components: ssim, psnr in dB, mse of the data range.
 
-        Empty without an original, a reconstruction or a data range, and for a sample that is not read whole.
+        Empty without an original or a reconstruction, and for a sample that is not read whole. The data range is the
+        stated one, or else that of `found_range`.
 
         Raises
         ------
@@ -214,17 +226,33 @@ class Explorer:
             If something cannot be read.
         """
         facts, (x, y, _) = self._facts(), self._pair(index, k)
-        if facts.data_range is None or not (isinstance(x, np.ndarray) and isinstance(y, np.ndarray)):
+        if not (isinstance(x, np.ndarray) and isinstance(y, np.ndarray)):
             return {}
         # Imported here, because it takes half a second and the first picture does not need it.
         from dpca.kernels.quality import has_ssim, mse_per_sample, psnr_from_mse, ssim_per_sample
 
-        width, n_spatial = facts.data_range[1] - facts.data_range[0], count_spatial(facts.axes)
+        low, high = facts.data_range or self.found_range[0]
+        width, n_spatial = high - low, count_spatial(facts.axes)
         mse = float(mse_per_sample(x[None], y[None], data_range=width)[0])
         numbers = {"mse": mse, "psnr": float(psnr_from_mse(np.asarray(mse)))}
         if has_ssim(facts.sample_shape, n_spatial):
             numbers["ssim"] = float(ssim_per_sample(x[None], y[None], data_range=width, n_spatial=n_spatial)[0])
         return numbers
+
+    @cached_property
+    def found_range(self) -> tuple[tuple[float, float], int]:
+        """The least and the greatest value of samples spread over the stack, and their number.
+
+        It is the data range of samples without a stated one.
+        """
+        facts, ends = self._facts(), []
+        assert self.originals is not None
+        for index in spread_over(facts.n_samples, max(1, min(_MEASURED, _RANGE_BYTES // facts.sample_bytes))):
+            with suppress(DataError):  # a broken sample, which is reported when it is chosen
+                sample = self.originals.whole(index)
+                finite = sample[np.isfinite(sample)]
+                ends += [finite[[finite.argmin(), finite.argmax()]]] if finite.size else []
+        return range_of(ends, None), len(ends)
 
     def thumbnail(self, index: int, contrast: Contrast = PERCENTILES) -> Array:
         """Return a small panel of a sample, or of its reconstruction if there is no original."""

@@ -92,16 +92,16 @@ def bounds_text(bounds: tuple[float, float]) -> tuple[str, str]:
     return next((pair for pair in texts if pair[0] != pair[1]), (str(bounds[0]), str(bounds[1])))
 
 
-def quality(numbers: Mapping[str, float | None]) -> Markup:
-    """Return the quality of a reconstruction; None is a number that is being computed."""
-    return Markup(
-        _VIEWS.numbers([(word, _number(name, numbers[name])) for name, word in _QUALITY.items() if name in numbers])
-    )
+def quality(numbers: Mapping[str, float | None], found_range: tuple[tuple[float, float], int] | None = None) -> Markup:
+    """Return the quality of a reconstruction; None is a number that is being computed.
 
-
-def no_quality() -> Markup:
-    """Return a hint for samples without a data range."""
-    return Markup(_VIEWS.numbers([("quality", "requires the data range: give --data-range LOW,HIGH")]))
+    ``found_range`` is the data range of the numbers and the number of samples that it was found in, if none is stated.
+    """
+    rows = [(word, _number(name, numbers[name])) for name, word in _QUALITY.items() if name in numbers]
+    if found_range is not None:
+        bounds, count = found_range
+        rows.append(("data range", f"{' to '.join(bounds_text(bounds))}, of {count:,} samples"))
+    return Markup(_VIEWS.numbers(rows))
 
 
 def gallery(thumbnails: Iterable[tuple[int, str, Markup | None]], *, busy: bool = False) -> Markup:

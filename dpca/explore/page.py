@@ -160,21 +160,19 @@ class ExplorerPage:
 
     def _measure(self, index: int, k: int) -> None:
         """Show the quality of a sample. There is one computation at a time, and only the latest one waits."""
-        facts = self._explorer.facts
+        facts, explorer = self._explorer.facts, self._explorer
         assert facts is not None
-        if facts.data_range is None:
-            self._quality.text = markup.no_quality()
-            return
         asked = self._asked = index, k
         set_busy(self._quality)
         self._quality.text = markup.quality(dict.fromkeys(self._measured))
 
         def work() -> Callable[[], None]:
-            numbers = self._explorer.measure(index, k)
+            numbers = explorer.measure(index, k)
+            found = explorer.found_range if numbers and facts.data_range is None else None
 
             def show() -> None:
                 if self._asked == asked:
-                    self._measured, self._quality.text = tuple(numbers), markup.quality(numbers)
+                    self._measured, self._quality.text = tuple(numbers), markup.quality(numbers, found)
                     set_busy(self._quality, busy=False)
 
             return show

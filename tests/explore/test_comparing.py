@@ -171,6 +171,18 @@ def test_all_eigenimages_are_reached_by_scrolling(
     assert not visit.wrong
 
 
+def test_the_data_range_that_was_found_is_shown(
+    tmp_path: Path, served: Callable[..., PageServer], visits: Callable[[str], Visit]
+) -> None:
+    values = np.random.default_rng(0).integers(200, 4000, (9, 20, 20)).astype(np.uint16)
+    np.save(tmp_path / "movie.npy", values)
+    dpca.PCA(3).fit(values).save(tmp_path / "model.zarr")
+    visit = visits(served(open_explorer(str(tmp_path / "movie.npy"), model=str(tmp_path / "model.zarr"))).address)
+    assert visit.number("data range") == f"{values.min()} to {values.max()}, of 9 samples"
+    assert visit.number("PSNR").endswith(" dB")
+    assert not visit.wrong
+
+
 def test_one_quality_is_computed_at_a_time_and_the_latest_one_is_shown(
     stores: Path, served: Callable[..., PageServer], visits: Callable[[str], Visit], monkeypatch: pytest.MonkeyPatch
 ) -> None:

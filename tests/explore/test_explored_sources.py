@@ -19,7 +19,8 @@ import pytest
 import tifffile
 
 import dpca
-from dpca.explore import originals, sources
+from dpca import metrics
+from dpca.explore import markup, originals, sources
 from dpca.explore.explorer import Explorer
 from dpca.explore.live import LiveFit
 from dpca.explore.opening import open_explorer
@@ -102,6 +103,19 @@ def test_every_source_is_shown_and_fitted(kind: str, folder: Path) -> None:
         share = explorer.model.explained_variance_ratio_.sum()
         assert share == pytest.approx(exact.explained_variance_ratio_.sum(), rel=1e-3)
         assert explorer.view(2, 3).reconstruction.shape == view.original.shape
+
+
+def test_a_missing_data_range_is_found_in_the_samples(folder: Path) -> None:
+    explorer = explored(folder, ["movie.npy"])
+    explorer.use(model := dpca.PCA(3).fit(MOVIE))
+    low, high = int(MOVIE.min()), int(MOVIE.max())
+    numbers, again = explorer.measure(4, 3), model.inverse_transform(model.transform(MOVIE[4:5]))
+    assert numbers["psnr"] == pytest.approx(metrics.psnr(MOVIE[4:5], again, data_range=high - low)[0], rel=1e-4)
+    assert numbers["ssim"] == pytest.approx(metrics.ssim(MOVIE[4:5], again, data_range=high - low)[0], abs=1e-5)
+    assert f"{low} to {high}, of {N} samples" in markup.quality(numbers, explorer.found_range)
+    gaps = np.where(MOVIE > 6000, np.nan, MOVIE)
+    with_values = np.isfinite(gaps).any(axis=(1, 2)).sum()
+    assert explored(folder, ["float.npy"]).found_range == ((np.nanmin(gaps), np.nanmax(gaps)), with_values)
 
 
 def test_options_of_an_ingest_apply(folder: Path) -> None:

@@ -139,7 +139,7 @@ def everything_of(names: list[str], text: str, first: int) -> list[int]:
 def test_samples_of_any_shape(
     tmp_path: Path, shape: tuple[int, ...], axes: tuple[str, ...], panel: tuple[int, ...]
 ) -> None:
-    """Two samples of floats without a stated range: values are scaled to their own limits, and there is no quality."""
+    """Two samples of floats without a stated range: values are scaled to their own limits."""
     values = np.random.default_rng(0).normal(size=(2, *shape)).astype(np.float32)
     zarr.create_array(tmp_path / "a.zarr", data=values, dimension_names=("sample", *axes))
     explorer = opened(tmp_path / "a.zarr")
@@ -147,7 +147,7 @@ def test_samples_of_any_shape(
     view = explorer.view(1, 1)
     assert view.original.shape == view.reconstruction.shape == panel
     assert 0 <= view.original.min() < 0.01 or view.original.size == 1
-    assert not explorer.measure(1, 1)
+    assert explorer.measure(1, 1)["psnr"] > 100 or values.size == 2
     assert explorer.components(5).images[0].shape[: len(panel[:2])]
     assert markup.triplet(view).count("<figure>") == 3
     n_planes = int(np.prod(shape[: -2 - (axes[-1] == "channel")])) if len(shape) > 2 else 1
