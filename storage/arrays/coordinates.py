@@ -32,6 +32,9 @@ UNITS = "units"
 _DESCRIBING = ("standard_name", "long_name", UNITS, "calendar", "axis", "positive", "dtype")
 #: The attribute that lists the coordinates without the name of an axis.
 BESIDE = "coordinates"
+#: The coordinate with the colors of the channels, texts such as "#00ff00".
+CHANNEL_COLOR = "channel_color"
+_RGB = re.compile("#[0-9a-f]{6}")
 _MOST, _CHUNK = 2**25, 2**16
 # Unit and reference date of times (CF conventions, section 4.4). The calendars below agree from 1583 on.
 _SINCE = re.compile(r"(day|hour|minute|second)s? since (\d+)-(\d+)-(\d+)(?:[T ](\d+):(\d+)(?::(\d+)(?:\.0*)?)?)?")
@@ -94,6 +97,13 @@ class Coordinates:
         """Axes with ascending latitudes; an image with its first row at the top shows the south there."""
         found = [one for name, one in self.arrays.items() if one.dims[1:] == () and is_latitude(name, one.attributes)]
         return tuple(self.dims.index(one.dims[0]) for one in found if one.dims and one.values[0] < one.values[-1])
+
+    @property
+    def channel_colors(self) -> list[str] | None:
+        """Colors of the channels, such as ``"#00ff00"``; None if they are not known."""
+        found = self.arrays.get(CHANNEL_COLOR)
+        texts = [] if found is None or found.values.ndim != 1 else [str(text) for text in found.values.tolist()]
+        return texts if texts and all(map(_RGB.fullmatch, texts)) else None
 
     @property
     def stated(self) -> dict[str, str]:

@@ -1,8 +1,9 @@
-"""Metadata of OME-Zarr images, versions 0.1 to 0.5: names of axes, spacing with units, and names of channels."""
+"""Metadata of OME-Zarr images, versions 0.1 to 0.5: axes, spacing with units, names and colors of channels."""
 
 from __future__ import annotations
 
 import math
+import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from itertools import compress
@@ -11,10 +12,12 @@ from typing import Any
 import numpy as np
 import zarr
 
-from dpca.storage.arrays.coordinates import UNITS, Coordinate, Coordinates
+from dpca.storage.arrays.coordinates import CHANNEL_COLOR, UNITS, Coordinate, Coordinates
 from dpca.storage.arrays.layout import SAMPLE, is_channel, stacked_axes
 from dpca.storage.arrays.reading import array_in, open_node
 from dpca.storage.errors import DataError, StoreError, one_line
+
+_COLOR = re.compile("[0-9a-fA-F]{6}")
 
 
 @dataclass(frozen=True, eq=False)
@@ -45,10 +48,11 @@ def spaced(
     shape: Sequence[int],
     spacing: Mapping[str, tuple[float, float, str]],
     channels: Sequence[str] = (),
+    colors: Sequence[int] = (),
 ) -> Coordinates | None:
     """Return coordinates along axes from their step, first value and unit; None if nothing is known but the numbers.
 
-    ``channels`` are the names of the channels.
+    ``channels`` and ``colors`` are the names of the channels and their colors, as numbers of 24 bits.
     """
     arrays = {}
     for dim, n in zip(dims, shape, strict=True):
@@ -56,6 +60,8 @@ def spaced(
         if is_channel(dim):
             if len(set(channels)) == n:
                 arrays[dim] = Coordinate((dim,), np.array([str(name) for name in channels]), {})
+            if len(colors) == n and len({*colors}) > 1:  # one color does not tell channels apart
+                arrays[CHANNEL_COLOR] = Coordinate((dim,), np.array([f"#{color:06x}" for color in colors]), {})
         elif math.isfinite(step) and math.isfinite(start) and step > 0 and ((step, start) != (1, 0) or unit):
             arrays[dim] = Coordinate((dim,), start + step * np.arange(n), {UNITS: unit} if unit else {})
     return Coordinates(tuple(dims), arrays, {}) if arrays and len(set(dims)) == len(dims) else None
@@ -113,7 +119,7 @@ def _axes_of(stated: Any, array: zarr.Array[Any], level: int) -> OMEAxes:
         raise ValueError(f"its axes are {str(names)[:40]} and its array has the shape {array.shape}")
     axes = stacked_axes(names, array.shape) or (SAMPLE, *names[1:])
     try:
-        along = spaced(names, array.shape, _spacing(image, listed, level), _channels(stated))
+        along = spaced(names, array.shape, _spacing(image, listed, level), *_channels(stated))
     except (KeyError, IndexError, TypeError, AttributeError, ValueError):
         along = None  # the values are readable without these
     return OMEAxes(axes, along)
@@ -133,5 +139,9 @@ def _spacing(image: Any, listed: Any, level: int) -> dict[str, tuple[float, floa
     return {name: (float(a), float(b), u) for name, a, b, u in zip(names, step, start, units, strict=True)}
 
 
-def _channels(stated: Any) -> list[str]:
-    return [str(one.get("label", "")) for one in stated.get("omero", {}).get("channels", ())]
+def _channels(stated: Any) -> tuple[list[str], list[int]]:
+    """Return the names and the colors of the channels; no colors if not all channels have one."""
+    channels = stated.get("omero", {}).get("channels", ())
+    colors = [str(one.get("color", "")).removeprefix("#") for one in channels]
+    known = all(map(_COLOR.fullmatch, colors))
+    return [str(one.get("label", "")) for one in channels], [int(color, 16) for color in colors] if known else []

@@ -112,7 +112,8 @@ def ome_facts(kind: SampleKind, name: str, data_range: tuple[float, float] | Non
         window = {"min": low, "max": high, "start": low, "end": high}
         rgb = kind.channels == len(_COLORS)
         names = kind.channel_names or (_COLORS if rgb else [str(number) for number in range(kind.channels or 1)])
-        colors = list(_COLORS.values()) if rgb else ["FFFFFF"] * len(names)
+        known = [color.removeprefix("#").upper() for color in kind.channel_colors or ()]
+        colors = known or (list(_COLORS.values()) if rgb else ["FFFFFF"] * len(names))
         named = zip(names, colors, strict=True)
         channels = [{"label": name, "color": color, "window": window, "active": True} for name, color in named]
         facts["omero"] = {"channels": channels}

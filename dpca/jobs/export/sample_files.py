@@ -93,6 +93,11 @@ class SampleKind:
         found = None if self.along is None or self.channels is None else self.along.arrays.get(self.along.dims[-1])
         return None if found is None or found.values.ndim != 1 else [str(name) for name in found.values.tolist()]
 
+    @property
+    def channel_colors(self) -> list[str] | None:
+        """Colors of the channels, such as ``"#00ff00"``; None if not known."""
+        return None if self.along is None or self.channels is None else self.along.channel_colors
+
     def spacing(self, axis: int) -> tuple[float, float, str | None]:
         """Return step, first coordinate and unit of OME-Zarr along an axis of a sample: 1, 0, None if not known.
 
@@ -153,11 +158,12 @@ def tiff_options(kind: SampleKind, first: str) -> dict[str, Any]:
 
 
 def _described(kind: SampleKind) -> dict[str, Any]:
-    """Return spacing and units of pixels and the names of channels for the description of a TIFF file."""
+    """Return spacing and units of pixels, names and colors of channels for the description of a TIFF file."""
     found = {f"spacing_{axis}": kind.spacing(i) for i, axis in enumerate(kind.axes) if axis != CHANNEL}
     steps = {name: step for name, (step, _, unit) in found.items() if step != 1 or unit}
     units = {name.replace("spacing", "unit"): unit for name, (_, _, unit) in found.items() if unit}
-    return {**steps, **units, **({"channels": kind.channel_names} if kind.channel_names else {})}
+    channels = {"channels": kind.channel_names, "channel_colors": kind.channel_colors}
+    return {**steps, **units, **{key: found for key, found in channels.items() if found}}
 
 
 def nifti_header(kind: SampleKind, n_samples: tuple[int, ...]) -> bytes:

@@ -1,4 +1,4 @@
-"""Spacing of pixels, times and names of channels in TIFF files: of OME, of ImageJ, and of dpca."""
+"""Spacing of pixels, times, names and colors of channels in TIFF files: of OME, of ImageJ, and of dpca."""
 
 from __future__ import annotations
 
@@ -13,8 +13,8 @@ from dpca.storage.arrays.ome import spaced
 if TYPE_CHECKING:
     from tifffile import TiffFile
 
-_Found = tuple[dict[str, tuple[float, float, str]], list[str]]
-"""Step, first value and unit along axes, and names of channels."""
+_Found = tuple[dict[str, tuple[float, float, str]], list[str], list[int]]
+"""Step, first value and unit along axes, and names and colors of channels."""
 
 
 def along_pages(file: TiffFile, axes: str, shape: Sequence[int]) -> Coordinates | None:
@@ -39,8 +39,9 @@ def _of_ome(text: str) -> _Found:
     units = {axis: pixels.get(f"PhysicalSize{axis}Unit", "\N{MICRO SIGN}m") for axis in "XYZ"}
     steps = {axis.lower(): (_step(pixels.get(f"PhysicalSize{axis}")), 0.0, unit) for axis, unit in units.items()}
     steps["t"] = _step(pixels.get("TimeIncrement")), 0.0, pixels.get("TimeIncrementUnit", "s")
-    channels = [one.get("Name", "") for one in pixels if one.tag.rpartition("}")[2] == "Channel"]
-    return _stated(steps), channels
+    channels = [one for one in pixels if one.tag.rpartition("}")[2] == "Channel"]
+    colors = [int(one.get("Color", -1)) >> 8 & 0xFFFFFF for one in channels]  # red, green, blue, alpha; white if absent
+    return _stated(steps), [one.get("Name", "") for one in channels], colors
 
 
 def _of_imagej(file: TiffFile) -> _Found:
@@ -51,7 +52,8 @@ def _of_imagej(file: TiffFile) -> _Found:
         if unit and name in tags:  # without a unit, it is that of a printer
             pixels, length = tags[name].value
             steps[axis] = length / pixels, 0.0, unit
-    return _stated(steps), []
+    tables = [[int(value) for value in table[:, -1]] for table in known.get("LUTs", ())]
+    return _stated(steps), [], [red << 16 | green << 8 | blue for red, green, blue in tables]
 
 
 def _of_dpca(file: TiffFile) -> _Found:
@@ -62,7 +64,8 @@ def _of_dpca(file: TiffFile) -> _Found:
         for name, step in known.items()
         if name.startswith(prefix)
     }
-    return _stated(steps), [str(name) for name in known.get("channels", ())]
+    colors = [int(str(color).removeprefix("#"), 16) for color in known.get("channel_colors", ())]
+    return _stated(steps), [str(name) for name in known.get("channels", ())], colors
 
 
 def _step(value: Any) -> float:

@@ -24,7 +24,7 @@ def exported(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Any]:
     here = tmp_path_factory.mktemp("viewers")
     x = np.random.default_rng(0).integers(0, 4000, (3, 4, 2, 300, 280)).astype("u2")
     stated = {"axes": "TZCYX", "PhysicalSizeX": 0.65, "PhysicalSizeY": 0.5, "PhysicalSizeZ": 2, "TimeIncrement": 0.5}
-    channels = {"Channel": {"Name": ["DAPI", "GFP"]}}
+    channels = {"Channel": {"Name": ["DAPI", "GFP"], "Color": [65535, 16711935]}}
     tifffile.imwrite(here / "s.ome.tif", x, metadata=stated | channels)
     stack = ingest(here / "s.ome.tif", here / "stack.zarr")
     fit_store(stack, here / "model.zarr", CellPCA(2, cell_shape=(2, 20, 20)))
@@ -56,6 +56,7 @@ def test_ome_zarr_of_python(exported: tuple[Path, Any]) -> None:
     (image,) = Reader(parse_url(str(path)))()
     np.testing.assert_array_equal(np.asarray(image.data[0]), expected)
     assert image.metadata["channel_names"] == ["DAPI", "GFP"]
+    assert image.metadata["colormap"] == [[[0, 0, 0], [0, 0, 1]], [[0, 0, 0], [0, 1, 0]]]
 
 
 def test_tensorstore_which_programs_for_neuroglancer_use(exported: tuple[Path, Any]) -> None:

@@ -125,7 +125,7 @@ def test_units_and_names_of_channels_from_source_to_export(tmp_path: Path) -> No
         shift = {"type": "translation", "translation": [0.0, 0.0, 3.5, 0.325 * i, 0.325 * i]}
         one["coordinateTransformations"] = [scale, shift]
     ome["multiscales"][0]["coordinateTransformations"] = [{"type": "scale", "scale": [0.5, 1, 2, 1, 1]}]
-    ome["omero"] = {"channels": [{"label": "DAPI"}, {"label": "GFP"}]}
+    ome["omero"] = {"channels": [{"label": "DAPI", "color": "0000ff"}, {"label": "GFP", "color": "00FF7F"}]}
     group.attrs["ome"] = ome
     stack = ingest(path, tmp_path / "stack.zarr")
     along = stack.coordinates
@@ -135,6 +135,7 @@ def test_units_and_names_of_channels_from_source_to_export(tmp_path: Path) -> No
     np.testing.assert_allclose(along.arrays["x"].values, 0.65 * np.arange(8))
     assert along.arrays["x"].attributes == {"units": "micrometer"}
     assert along.arrays["channel"].values.tolist() == ["DAPI", "GFP"]
+    assert along.channel_colors == ["#0000ff", "#00ff7f"]
     coarse = open_reader(f"{path}/1").coordinates
     assert coarse is not None
     np.testing.assert_allclose(coarse.arrays["x"].values, 0.325 + 1.3 * np.arange(4))
@@ -146,7 +147,20 @@ def test_units_and_names_of_channels_from_source_to_export(tmp_path: Path) -> No
     np.testing.assert_allclose(scale["scale"], [0.5, 1, 2, 0.65, 0.65])
     np.testing.assert_allclose(shift["translation"], [0, 0, 7, 0, 0])
     assert [one["label"] for one in found["omero"]["channels"]] == ["DAPI", "GFP"]
+    assert [one["color"] for one in found["omero"]["channels"]] == ["0000FF", "00FF7F"]
     np.testing.assert_array_equal(zarr.open_group(tmp_path / "out.ome.zarr", mode="r")["0"][...], x)
     again = open_reader(tmp_path / "out.ome.zarr").coordinates
     assert again is not None
     assert again.arrays["channel"].values.tolist() == ["DAPI", "GFP"]
+    assert again.channel_colors == ["#0000ff", "#00ff7f"]
+
+
+@pytest.mark.parametrize("colors", [["FFFFFF", "FFFFFF"], ["green", "FF0000"], ["FF0000", None], ["FF0000"]])
+def test_colors_that_tell_no_channels_apart_are_left_out(colors: list[str | None], tmp_path: Path) -> None:
+    path = write(tmp_path / "s.zarr", np.zeros((3, 2, 4, 6, 8), "u2"), "tczyx", "0.5")
+    group = zarr.open_group(path, mode="r+")
+    channels = [{"label": f"c{i}", **({} if color is None else {"color": color})} for i, color in enumerate(colors)]
+    group.attrs["ome"] = {**group.attrs["ome"], "omero": {"channels": channels}}
+    found = open_reader(path).coordinates
+    assert found is None or found.channel_colors is None
+    assert len(colors) == 1 or found.arrays["c" if "c" in found.dims else "channel"].values.tolist() == ["c0", "c1"]

@@ -244,16 +244,18 @@ UNITS = {"axes": "TZCYX", "PhysicalSizeX": 0.65, "PhysicalSizeY": 0.5, "Physical
 
 @pytest.mark.parametrize("way", ["plain", "deflated"])
 def test_spacing_times_and_names_of_channels_of_ome(way: str, tmp_path: Path) -> None:
-    metadata = UNITS | {"PhysicalSizeXUnit": "nm", "Channel": {"Name": ["DAPI", "GFP"]}}
+    channel = {"Name": ["DAPI", "GFP"], "Color": [65535, -16776961]}  # red, green, blue and alpha of a signed number
+    metadata = UNITS | {"PhysicalSizeXUnit": "nm", "Channel": channel}
     tifffile.imwrite(tmp_path / "s.ome.tif", values(3, 4, 2, 8, 6), ome=True, metadata=metadata, **WAYS[way])
     found = open_reader(tmp_path / "s.ome.tif").coordinates
     assert found is not None
-    steps = {name: one.values[1] - one.values[0] for name, one in found.arrays.items() if name != "channel"}
+    steps = {name: one.values[1] - one.values[0] for name, one in found.arrays.items() if "channel" not in name}
     assert steps == pytest.approx({"t": 0.25, "z": 2, "y": 0.5, "x": 0.65})
     units = {name: one.attributes.get("units") for name, one in found.arrays.items()}
     micro = "\N{MICRO SIGN}m"
-    assert units == {"t": "s", "z": micro, "y": micro, "x": "nm", "channel": None}
+    assert units == {"t": "s", "z": micro, "y": micro, "x": "nm", "channel": None, "channel_color": None}
     assert found.arrays["channel"].values.tolist() == ["DAPI", "GFP"]
+    assert found.channel_colors == ["#0000ff", "#ff0000"]
 
 
 def test_spacing_of_imagej(tmp_path: Path) -> None:
@@ -269,6 +271,16 @@ def test_spacing_of_imagej(tmp_path: Path) -> None:
     assert several.arrays["x"].values[1] == 0.25
 
 
+def test_colors_of_imagej(tmp_path: Path) -> None:
+    ramp = np.arange(256, dtype=np.uint8)
+    tables = [np.stack([ramp, 0 * ramp, ramp]), np.stack([0 * ramp, ramp, 0 * ramp])]
+    metadata = {"axes": "TCYX", "LUTs": tables, "mode": "composite"}
+    tifffile.imwrite(tmp_path / "s.tif", values(3, 2, 8, 6), imagej=True, metadata=metadata)
+    found = open_reader(tmp_path / "s.tif").coordinates
+    assert found is not None
+    assert found.channel_colors == ["#ff00ff", "#00ff00"]
+
+
 def test_units_that_are_no_numbers_are_left_out(tmp_path: Path) -> None:
     tifffile.imwrite(tmp_path / "s.tif", values(3, 8, 6), imagej=True, metadata={"spacing": "wide", "unit": "um"})
     check(tmp_path / "s.tif", values(3, 8, 6))
@@ -276,13 +288,14 @@ def test_units_that_are_no_numbers_are_left_out(tmp_path: Path) -> None:
 
 
 def test_exported_tiff_is_read_with_its_units(tmp_path: Path) -> None:
-    metadata = UNITS | {"Channel": {"Name": ["DAPI", "GFP"]}}
+    metadata = UNITS | {"Channel": {"Name": ["DAPI", "GFP"], "Color": [65535, 16711935]}}
     tifffile.imwrite(tmp_path / "s.ome.tif", values(3, 4, 2, 8, 6), ome=True, metadata=metadata)
     stack = ingest(tmp_path / "s.ome.tif", tmp_path / "s.zarr")
     export_store(stack.path, tmp_path / "again.tif")
     found = open_reader(tmp_path / "again.tif").coordinates
     assert found is not None
     assert found.arrays["channel"].values.tolist() == ["DAPI", "GFP"]
-    steps = {name: one.values[1] for name, one in found.arrays.items() if name != "channel"}
+    assert found.channel_colors == ["#0000ff", "#00ff00"]
+    steps = {name: one.values[1] for name, one in found.arrays.items() if "channel" not in name}
     assert steps == pytest.approx({"z": 2, "y": 0.5, "x": 0.65})
     assert found.arrays["x"].attributes == {"units": "micrometer"}
