@@ -5,7 +5,7 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cached_property, lru_cache
 from typing import Any
 
@@ -23,7 +23,6 @@ from dpca.plots.panels import (
     intensity,
     panel,
     range_of,
-    shown_range,
     spread_over,
     thinned,
 )
@@ -161,8 +160,11 @@ class Explorer:
             facts = SourceFacts("", 0, shape, np.dtype(np.float32), axes_for(shape), None)
         images = [_eigenimage(vector, facts, pictured.cell_shape, plane) for vector in vectors[first:]]
         if mean is not None:
-            values = facts.picture(mean, plane, EIGENIMAGE)
-            mean = intensity(values, shown_range([values], values.dtype))  # in a range of its own
+            # in a range of its own
+            (values,), bounds, _ = replace(facts, dtype=np.dtype(np.float64), data_range=None).scaled(
+                [facts.picture(mean, plane, EIGENIMAGE)], PERCENTILES
+            )
+            mean = intensity(values, bounds)
         return ComponentView(
             mean, images, first, pictured.share.tolist(), np.cumsum(pictured.share), pictured.description
         )
@@ -203,12 +205,14 @@ class Explorer:
         facts = self._facts()
         name = self.names[index]
         x, y, level = self._pair(index, k)
-        shown = [None if v is None else facts.picture(v, plane, longest or LONGEST) for v in (x, y)]
-        bounds = contrast.bounds([v for v in shown if v is not None], facts.dtype, facts.data_range)
-        panels = [None if v is None else intensity(v, bounds) for v in shown]
+        there = [v for v in (x, y) if v is not None]
+        shown = [facts.picture(v, plane, longest or LONGEST, contrast.channel) for v in there]
+        shown, within, bounds = facts.scaled(shown, contrast)
+        rest = iter([intensity(v, within) for v in shown])
+        panels = [None if v is None else next(rest) for v in (x, y)]
         error, gain = None, 1
-        if shown[0] is not None and shown[1] is not None:
-            (error,), gain = differences([(shown[0], shown[1])], bounds)
+        if len(shown) == 2:
+            (error,), gain = differences([(shown[0], shown[1])], within)
         decoder = self._decoder
         stored = {} if decoder is None else {n: float(v[index]) for n, v in decoder.quality.items()}
         size = "" if decoder is None or level is None else decoder.describe_size(level)
@@ -328,7 +332,9 @@ class Explorer:
 def _eigenimage(
     vector: Array | LargeSample, facts: SourceFacts, cells: tuple[int, ...] | None, plane: int | None
 ) -> Array:
+    number = facts.n_planes // 2 if plane is None else plane
     if isinstance(vector, LargeSample):  # of which cells are hardly visible
-        return by_sign(facts.picture(vector, facts.n_planes // 2 if plane is None else plane, EIGENIMAGE))
-    values = panel(facts.plane(vector, facts.n_planes // 2 if plane is None else plane), facts.plane_axes)
+        return by_sign(facts.tinted(facts.picture(vector, number, EIGENIMAGE)))
+    every = bool(facts.channel_colors)
+    values = facts.tinted(panel(facts.plane(vector, number), facts.plane_axes, every_channel=every))
     return by_sign(thinned(align_signs(values, cells), EIGENIMAGE))

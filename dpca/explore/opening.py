@@ -17,7 +17,9 @@ from dpca.explore.explorer import Explorer
 from dpca.explore.originals import SampleNames, StackOriginals
 from dpca.explore.pictures import SourceFacts
 from dpca.explore.sources import ReaderOriginals, names_of
-from dpca.storage.arrays.reading import array_in, open_node, root_facts
+from dpca.storage.arrays.coordinates import BESIDE, CHANNEL_COLOR, coordinates_in
+from dpca.storage.arrays.layout import CHANNEL
+from dpca.storage.arrays.reading import array_in, group_in, open_node, root_facts
 from dpca.storage.errors import DataError, StoreError
 from dpca.storage.input import open_input
 from dpca.storage.readers import Reader
@@ -118,10 +120,11 @@ def _explorer_of(given: Stack | Reader, reading: ReadOptions) -> Explorer:
         names = SampleNames(given.name_array, given.n_samples)
         facts = SourceFacts(
             given.path, given.n_samples, given.sample_shape, given.dtype, given.axes[1:], given.data_range
-        )
+        ).with_channels(given.coordinates)
         return Explorer(facts, StackOriginals(given), names)
     form = survey(given, replace(reading, on_error="skip"))
     facts = SourceFacts(given.name, len(given), form.sample_shape, form.dtype, form.axes[1:], form.data_range)
+    facts = facts.with_channels(form.coordinates)
     return Explorer(facts, ReaderOriginals(given, form), names_of(given))
 
 
@@ -130,9 +133,13 @@ def _kept(path: str, group: zarr.Group, facts: dict[str, Any], kind: str) -> Sou
         n = facts["n_samples"] if kind == COMPRESSED else array_in(group, "scores").shape[0]
         shape, axes = tuple(map(int, facts["sample_shape"])), tuple(map(str, facts["axes"]))[1:]
         low, high = map(float, facts["data_range"])
-        return SourceFacts(path, int(n), shape, np.dtype(facts["dtype"]), axes, (low, high))
+        stated = SourceFacts(path, int(n), shape, np.dtype(facts["dtype"]), axes, (low, high))
     except (KeyError, TypeError, ValueError) as error:
         raise StoreError(f"'{path}' is not a complete {kind} store (no valid {error}): make it again") from error
+    if axes[-1] != CHANNEL:
+        return stated
+    beside = group_in(group, BESIDE) if kind == COMPRESSED and BESIDE in group else group
+    return stated.with_channels(coordinates_in(beside, (CHANNEL,), shape[-1:], {BESIDE: CHANNEL_COLOR}))
 
 
 def _load_model(explorer: Explorer, model: str) -> None:

@@ -11,7 +11,7 @@ from bokeh.models.widgets import Button, Checkbox, Div, Slider, Spinner, TextInp
 from dpca.explore import markup
 from dpca.explore.explorer import FULL, LONGEST, Explorer
 from dpca.explore.gallery import Gallery
-from dpca.explore.pictures import COLORS, CONTRASTS, Contrast
+from dpca.explore.pictures import COLORS, CONTRASTS, Contrast, SourceFacts
 from dpca.explore.tasks import Tasks
 from dpca.explore.widgets import choice, say, set_busy, styled, variance_chart, whole
 from dpca.explore.words import error_text
@@ -21,6 +21,8 @@ from dpca.storage.errors import DataError, printable
 EIGENIMAGES = 23
 # Milliseconds between two checks for a new model.
 _POLL = 250
+# The choice of all channels.
+_EVERY = "all"
 
 
 class ExplorerPage:
@@ -81,6 +83,7 @@ class ExplorerPage:
         self._compare = choice("compare", "compare", markup.COMPARISONS, visible=paired, disabled=True)
         self._split = styled(Slider, "split", start=0, end=100, value=50, step=1, title="split", visible=False)
         self._actual = styled(Checkbox, "actual", label="100 %", active=False)
+        self._channel = choice("channel", "channel", _channels(facts), visible=len(_channels(facts)) > 1)
         self._contrast = choice("contrast", "contrast", CONTRASTS)
         self._limits = styled(TextInput, "limits", title="black, white", visible=False)
         self._colors = choice("colors", "colors", COLORS, visible=facts is not None and facts.is_gray)
@@ -97,6 +100,7 @@ class ExplorerPage:
             (self._projected, "active", self._show_plane),
             (self._compare, "value", self._show_sample),
             (self._actual, "active", self._show_sample),
+            (self._channel, "value", self._choose_channel),
             (self._contrast, "value", self._choose_contrast),
             (self._limits, "value", self._recolor),
             (self._colors, "value", self._recolor),
@@ -105,6 +109,7 @@ class ExplorerPage:
         self._stop.on_click(lambda: explorer.stop_fit())
         self._more.on_click(self._show_more)
         samples = [self._name, self._panels, self._sample, self._k, self._compare, self._split, self._actual]
+        samples += [self._channel] if self._channel.visible else []
         samples += [self._contrast, self._limits, self._colors]
         samples += [self._plane, self._projected] if planes > 1 else []
         samples += [self._quality, self._numbers, *self._gallery.widgets]
@@ -121,9 +126,10 @@ class ExplorerPage:
 
     def _asked_contrast(self) -> Contrast:
         """Return the chosen contrast; raise DataError for limits that are not two numbers."""
+        channel = int(self._channel.value) if self._channel.value.isdecimal() else None
         if self._contrast.value == "limits":
-            return Contrast.with_limits(self._limits.value, self._colors.value)
-        return Contrast(self._contrast.value, colors=self._colors.value)
+            return Contrast.with_limits(self._limits.value, self._colors.value, channel)
+        return Contrast(self._contrast.value, colors=self._colors.value, channel=channel)
 
     def _show_sample(self) -> None:
         explorer, facts, n = self._explorer, self._explorer.facts, self._n
@@ -241,6 +247,12 @@ class ExplorerPage:
         if (self._explorer.version, self._slice) == self._drawn and not self._tasks.waits("model"):
             self._show_model()
 
+    def _choose_channel(self) -> None:
+        facts = self._explorer.facts
+        assert facts is not None
+        self._colors.visible = facts.is_gray or self._channel.value != _EVERY
+        self._recolor()
+
     def _choose_contrast(self) -> None:
         limits = self._contrast.value == "limits"
         self._limits.visible = limits
@@ -259,3 +271,9 @@ class ExplorerPage:
         say(self._alert, error_text(error))
         for widget in (self._panels, self._quality, self._eigen):
             set_busy(widget, busy=False)
+
+
+def _channels(facts: SourceFacts | None) -> dict[str, str]:
+    """Return the choices of channels, name to label."""
+    names = () if facts is None else facts.channel_names
+    return {_EVERY: "all"} | {str(number): printable(name) for number, name in enumerate(names)}

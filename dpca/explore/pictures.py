@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cache
 from typing import Any
 
@@ -13,7 +13,8 @@ import numpy as np
 from dpca.explore.originals import LargeSample
 from dpca.kernels.algebra.types import Array
 from dpca.plots.numbers import shape_words
-from dpca.plots.panels import intensity, panel, range_of, shown_range, thinned
+from dpca.plots.panels import Blend, intensity, panel, range_of, shown_range, thinned
+from dpca.storage.arrays.coordinates import Coordinates
 from dpca.storage.arrays.layout import CHANNEL, count_spatial
 from dpca.storage.errors import DataError
 from dpca.storage.ranges import checked_range
@@ -44,11 +45,14 @@ class Contrast:
         Values of black and white of the kind "limits".
     colors : str
         A name in `COLORS`, for gray pictures.
+    channel : int or None
+        The only channel that is shown; None for all.
     """
 
     kind: str = "percentiles"
     limits: tuple[float, float] = (0.0, 1.0)
     colors: str = "gray"
+    channel: int | None = None
 
     def bounds(
         self, pictures: Sequence[Array], dtype: np.dtype[Any], stated: tuple[float, float] | None
@@ -59,7 +63,7 @@ class Contrast:
         return range_of(pictures, stated) if self.kind == "full" else shown_range(pictures, dtype, stated)
 
     @classmethod
-    def with_limits(cls, text: str, colors: str) -> Contrast:
+    def with_limits(cls, text: str, colors: str, channel: int | None = None) -> Contrast:
         """Return the contrast with limits that a visitor typed, such as "0, 4095".
 
         Raises
@@ -73,7 +77,7 @@ class Contrast:
             raise DataError(
                 f"the limits are {text!r}: give two numbers, the lower first, for example 0, 4095"
             ) from error
-        return cls("limits", checked_range((low, high)), colors)
+        return cls("limits", checked_range((low, high)), colors, channel)
 
 
 #: The default contrast.
@@ -104,6 +108,23 @@ class SourceFacts:
     axes: tuple[str, ...]
     """Axes of one sample."""
     data_range: tuple[float, float] | None
+    channel_names: tuple[str, ...] = ()
+    """Names of two or more channels, empty if they are not known."""
+    channel_colors: tuple[str, ...] = ()
+    """Their colors, such as ``"#00ff00"``, empty if they are not known."""
+
+    def with_channels(self, along: Coordinates | None) -> SourceFacts:
+        """Return these facts with the names and colors of channels in the coordinates of samples."""
+        count = self.sample_shape[-1] if self.axes[-1] == CHANNEL else 1
+        if along is None or count < 2 or along.dims[-1] != CHANNEL:
+            return self
+        names, colors = along.arrays.get(CHANNEL), along.channel_colors
+        known = () if names is None else tuple(map(str, names.values.tolist()))
+        return replace(
+            self,
+            channel_names=known or tuple(f"channel {number}" for number in range(len(colors or ()))),
+            channel_colors=tuple(colors or ()),
+        )
 
     @property
     def n_planes(self) -> int:
@@ -128,19 +149,52 @@ class SourceFacts:
         shown: Array = np.fmax.reduce(planes) if number is None else planes[min(number, len(planes) - 1)]
         return shown
 
-    def picture(self, sample: Array | LargeSample, number: int | None, longest: int) -> Array:
-        """Return `plane` as a panel of at most ``longest`` rows and columns, with the values of the sample."""
+    def picture(
+        self, sample: Array | LargeSample, number: int | None, longest: int, channel: int | None = None
+    ) -> Array:
+        """Return `plane` as a panel of at most ``longest`` rows and columns, with the values of the sample.
+
+        It is that of one channel, or else has all channels if their colors are known.
+        """
         if isinstance(sample, LargeSample):
-            return panel(sample.plane(number, self.plane_axes, longest), self.plane_axes)
-        # It is thinned before any computation, because an image of 1 GB has 8 GB as float64.
-        return panel(thinned(self.plane(sample, number), longest), self.plane_axes)
+            shown = sample.plane(number, self.plane_axes, longest)
+        else:
+            # It is thinned before any computation, because an image of 1 GB has 8 GB as float64.
+            shown = thinned(self.plane(sample, number), longest)
+        if channel is not None and self.channel_names:
+            return panel(shown[..., min(channel, len(self.channel_names) - 1)], self.plane_axes[:-1])
+        return panel(shown, self.plane_axes, every_channel=bool(self.channel_colors))
+
+    def scaled(
+        self, pictures: Sequence[Array], contrast: Contrast
+    ) -> tuple[list[Array], tuple[float, float], tuple[float, float]]:
+        """Return pictures for `intensity`, with channels in their colors, its range, and that of the values."""
+        if not self.channel_colors or any(picture.ndim < 3 for picture in pictures):
+            bounds = contrast.bounds(pictures, self.dtype, self.data_range)
+            return list(pictures), bounds, bounds
+
+        def bounds_of(channel: int) -> tuple[float, float]:
+            return contrast.bounds([picture[..., channel] for picture in pictures], self.dtype, self.data_range)
+
+        blend = Blend.of(self.channel_colors, bounds_of)
+        return (
+            [blend(picture) for picture in pictures],
+            (0.0, 1.0),
+            (float(blend.bounds[:, 0].min()), float(blend.bounds[:, 1].max())),
+        )
+
+    def tinted(self, picture: Array) -> Array:
+        """Return an eigenimage with channels as the sum of their colors."""
+        if not self.channel_colors:
+            return picture
+        return Blend.of(self.channel_colors, lambda _: (0.0, 1.0))(picture)
 
     def thumbnail(
         self, sample: Array | LargeSample, number: int | None, longest: int, contrast: Contrast = PERCENTILES
     ) -> Array:
         """Return `picture` in 0..1, on its own scale."""
-        values = self.picture(sample, number, longest)
-        return intensity(values, contrast.bounds([values], self.dtype, self.data_range))
+        (values,), bounds, _ = self.scaled([self.picture(sample, number, longest, contrast.channel)], contrast)
+        return intensity(values, bounds)
 
     @property
     def plane_axes(self) -> tuple[str, ...]:
@@ -150,7 +204,7 @@ class SourceFacts:
     @property
     def is_gray(self) -> bool:
         """Whether samples are images of a single intensity, for which there are colors."""
-        colored = self.axes[-1] == CHANNEL and self.sample_shape[-1] >= 3
+        colored = self.axes[-1] == CHANNEL and (self.sample_shape[-1] >= 3 or bool(self.channel_colors))
         return count_spatial(self.axes) > 1 and not colored
 
     @property

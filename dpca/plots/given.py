@@ -24,14 +24,14 @@ from dpca.models.base.labelled import labelled_samples
 from dpca.models.base.store import ESTIMATORS, load_any
 from dpca.models.opening import kind_of, open_store
 from dpca.models.scores import Scores
-from dpca.plots.panels import LARGE_BYTES, overview, shown_range, spread_over
+from dpca.plots.panels import LARGE_BYTES, overview, panels_of, shown_range, spread_over
 from dpca.representation.base import Representation
 from dpca.representation.compressed.compressed import Compressed
 from dpca.representation.compressed.compressed_form import pixels_of
 from dpca.representation.linear import in_boxes
 from dpca.representation.reconstruction import decoded_box
 from dpca.storage.arrays.labelled import is_labelled
-from dpca.storage.arrays.layout import axes_for
+from dpca.storage.arrays.layout import CHANNEL, axes_for
 from dpca.storage.arrays.reading import array_in, open_group
 from dpca.storage.errors import DataError
 from dpca.storage.given_numbers import is_whole, whole_number
@@ -57,6 +57,8 @@ class GivenSamples:
         Lowest and highest value, if they are stated.
     flipped : tuple of int
         Axes of a sample with ascending latitudes.
+    colors : list of str or None
+        Colors of the channels, if they are stated.
     read : callable
         Returns the sample of an index.
     box : callable
@@ -70,6 +72,7 @@ class GivenSamples:
     dtype: np.dtype[Any]
     data_range: tuple[float, float] | None
     flipped: tuple[int, ...]
+    colors: list[str] | None
     read: Callable[[int], Array]
     box: Callable[[int, Region], Array]
     named: Callable[[Sequence[int]], list[str]]
@@ -103,6 +106,12 @@ class GivenSamples:
     def upright(self, sample: Array) -> Array:
         """Return an array of a sample's shape as it is drawn, with the north at the top."""
         return np.flip(sample, self.flipped) if self.flipped else sample
+
+    def panels(
+        self, groups: Sequence[Sequence[Array]], data_range: Any, axes: Sequence[str] | None = None
+    ) -> tuple[list[list[Array]], tuple[float, float]]:
+        """Return groups of samples as panels, and the values of black and white; ``axes`` are those of a slice."""
+        return panels_of(groups, axes or self.axes, self.colors, lambda pictures: self.bounds(pictures, data_range))
 
     def bounds(self, pictures: Sequence[Array], data_range: Any) -> tuple[float, float]:
         """Return the range from black to white: ``data_range``, by default `dpca.plots.panels.shown_range`.
@@ -175,12 +184,15 @@ def samples_given(x: Any, axes: Sequence[str] | None = None) -> GivenSamples:
         stated, shape, dtype, box = source.axes, source.shape, source.dtype, _boxes_in(source)
         read = partial(_whole, box, tuple((0, length) for length in shape[1:]))
     check_numeric(shape, dtype, "the array to show")
-    flipped = along.northward if along is not None and len(along.dims) == len(shape) - 1 else ()
+    fits = along is not None and len(along.dims) == len(shape) - 1
+    flipped, colors = (along.northward, along.channel_colors) if along is not None and fits else ((), None)
     names = tuple(axes or stated or axes_for(shape[1:]))
     if len(names) != len(shape) - 1:
         raise DataError(f"axes are {names}, and a sample has {len(shape) - 1} axes: give a name for each")
     dtype = np.dtype(dtype)
-    return GivenSamples(tuple(shape), names, dtype, data_range or type_range(dtype), flipped, read, box, named)
+    colors = colors if colors and names[-1] == CHANNEL and len(colors) == shape[-1] else None
+    bounds = data_range or type_range(dtype)
+    return GivenSamples(tuple(shape), names, dtype, bounds, flipped, colors, read, box, named)
 
 
 def opened_at(x: Any) -> Any:

@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -40,7 +41,7 @@ _LONGEST, _LONGEST_CURVE = 1600, 2**18
 _POSITIVE, _NEGATIVE = (0.66, 0.20, 0.10), (0.10, 0.32, 0.55)
 
 
-def panel(sample: ArrayLike, axes: Sequence[str] | None = None) -> NDArray[np.float64]:
+def panel(sample: ArrayLike, axes: Sequence[str] | None = None, *, every_channel: bool = False) -> NDArray[np.float64]:
     """Return the part of a sample that a page can show. Values are not changed.
 
     Parameters
@@ -51,6 +52,8 @@ def panel(sample: ArrayLike, axes: Sequence[str] | None = None) -> NDArray[np.fl
     axes : sequence of str, optional
         Names of the axes, without the sample axis. The last axis has channels if its name is ``"channel"``. The
         default is `dpca.storage.arrays.layout.axes_for`.
+    every_channel : bool
+        Whether all channels of an image are returned, for `Blend`.
 
     Returns
     -------
@@ -62,9 +65,9 @@ def panel(sample: ArrayLike, axes: Sequence[str] | None = None) -> NDArray[np.fl
     if axes is not None and len(axes) != values.ndim:
         raise DataError(f"axes are {tuple(axes)}, and a sample has {values.ndim} axes: give a name for each")
     has_channels = (axes or axes_for(values.shape))[-1] == CHANNEL
-    if has_channels:
+    if has_channels and not every_channel:
         values = values[..., :3] if values.shape[-1] >= 3 else values.mean(axis=-1)
-    flat_axes = 3 if has_channels and values.shape[-1:] == (3,) else 2
+    flat_axes = 3 if has_channels and (every_channel or values.shape[-1:] == (3,)) else 2
     while values.ndim > flat_axes:
         values = values[len(values) // 2]
     return values.astype(np.float64)
@@ -193,6 +196,47 @@ def shown_range(
         others = _percentiles(finite[finite != low])
         low, high = min(low, others[0]), max(high, others[1])
     return low, high
+
+
+@dataclass(frozen=True, eq=False)
+class Blend:
+    """Channels in their colors, as viewers of microscopy do: a pixel is the sum of the colors of its channels."""
+
+    colors: NDArray[np.float64]
+    """Red, green and blue (channels, 3) in 0..1."""
+    bounds: NDArray[np.float64]
+    """The values (channels, 2) of each channel that are black, and its color."""
+
+    @classmethod
+    def of(cls, colors: Sequence[str], bounds: Callable[[int], tuple[float, float]]) -> Blend:
+        """Return the blend of colors such as ``"#00ff00"``; ``bounds`` returns those of a channel from its number."""
+        parts = [[int(color[i : i + 2], 16) / 255 for i in (1, 3, 5)] for color in colors]
+        return cls(np.array(parts), np.array([bounds(channel) for channel in range(len(colors))], np.float64))
+
+    def __call__(self, samples: ArrayLike) -> NDArray[np.float64]:
+        """Return the red, green and blue (..., 3) of samples (..., channels). Nothing is clipped: it is linear."""
+        low, high = self.bounds.T
+        blended: NDArray[np.float64] = (np.asarray(samples, np.float64) - low) / (high - low) @ self.colors
+        return blended
+
+
+def panels_of(
+    groups: Sequence[Sequence[ArrayLike]],
+    axes: Sequence[str] | None,
+    colors: Sequence[str] | None,
+    bounds: Callable[[Sequence[NDArray[Any]]], tuple[float, float]],
+) -> tuple[list[list[NDArray[np.float64]]], tuple[float, float]]:
+    """Return groups of samples as panels, and the values of black and white.
+
+    ``bounds`` returns these of some pictures, and is given those of the first group. With ``colors``, it is given each
+    channel by itself, and panels are a `Blend`.
+    """
+    every = colors is not None
+    found = [[thinned(panel(one, axes, every_channel=every)) for one in group] for group in groups]
+    if colors is None:
+        return found, bounds(found[0])
+    blend = Blend.of(colors, lambda channel: bounds([one[..., channel] for one in found[0]]))
+    return [[blend(one) for one in group] for group in found], (0.0, 1.0)
 
 
 def _percentiles(values: NDArray[Any]) -> tuple[float, float]:

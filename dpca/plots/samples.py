@@ -29,11 +29,10 @@ from dpca.plots.panels import (
     difference_words,
     differences,
     intensity,
-    panel,
+    panels_of,
     range_of,
     shown_range,
     spread_over,
-    thinned,
 )
 from dpca.representation.compressed.compressed import Compressed, open_compressed
 from dpca.representation.reconstruction import samples_of
@@ -69,7 +68,8 @@ def image_grid(
         boolean values the stack's range or that of the dtype, unless less than a tenth of it is used.
     axes : sequence of str, optional
         Names of a sample's axes, as in `dpca.storage.open_stack`; by default a last axis of length 4 or less has
-        channels. The first three channels are shown, or the mean of fewer.
+        channels. Channels with colors, such as those of OME-Zarr, are shown in these, each with its own contrast. Of
+        others the first three are shown, or the mean of fewer.
     names : sequence of str, optional
         Captions; the default is the names in the stack.
 
@@ -88,8 +88,7 @@ def image_grid(
     captions = given.named(chosen) if names is None else [str(name) for name in names]
     if len(captions) != len(chosen):
         raise DataError(f"there are {len(captions)} names for {len(chosen)} samples: give one for each")
-    pictures = [thinned(panel(sample, given.axes)) for sample in taken]
-    bounds = given.bounds(pictures, data_range)
+    (pictures,), bounds = given.panels([taken], data_range)
     return tiles([intensity(picture, bounds) for picture in pictures], captions)
 
 
@@ -101,6 +100,7 @@ def comparison(
     data_range: tuple[float, float],
     *,
     axes: Sequence[str] | None = None,
+    colors: Sequence[str] | None = None,
 ) -> Figure:
     """Draw originals, reconstructions and differences next to each other.
 
@@ -116,6 +116,9 @@ def comparison(
         The values of black and white.
     axes : sequence of str, optional
         Names of the sample's axes, as in `image_grid`.
+    colors : sequence of str, optional
+        Colors of the channels, such as ``"#00ff00"``. Each channel has its own black and white instead of
+        `data_range`, those of `image_grid`.
 
     Returns
     -------
@@ -137,11 +140,14 @@ def comparison(
         raise DataError(
             f"{len(names)} names, {scores.size} SSIM values and {len(shown)} samples: give one for each sample"
         )
-    pairs = [(thinned(panel(a, axes)), thinned(panel(b, axes))) for a, b in zip(shown, rebuilt, strict=True)]
-    errors, gain = differences(pairs, data_range)
-    rows = [
-        (intensity(a, data_range), intensity(b, data_range), error) for (a, b), error in zip(pairs, errors, strict=True)
-    ]
+
+    def contrast(pictures: Sequence[Array]) -> tuple[float, float]:
+        return data_range if colors is None else shown_range(pictures, shown.dtype)
+
+    both, bounds = panels_of([list(shown), list(rebuilt)], axes, colors, contrast)
+    pairs = list(zip(*both, strict=True))
+    errors, gain = differences(pairs, bounds)
+    rows = [(intensity(a, bounds), intensity(b, bounds), error) for (a, b), error in zip(pairs, errors, strict=True)]
     captions = ["" if np.isnan(score) else f"SSIM {score:.3f}" for score in scores]
     return triplets(rows, ("original", "reconstruction", difference_words(gain)), names, captions)
 
@@ -178,7 +184,7 @@ def worst_cases(store: Any, samples: Any, n: int = 6, *, axes: Sequence[str] | N
     before, after = (np.stack([given.upright(of.overview(index)) for index in worst]) for of in (given, rebuilt))
     values = None if "ssim" not in quality else quality["ssim"][worst]
     bounds = shown_range(list(before), given.dtype, given.data_range or rebuilt.data_range)
-    return comparison(before, after, given.named(worst), values, bounds, axes=given.axes)
+    return comparison(before, after, given.named(worst), values, bounds, axes=given.axes, colors=given.colors)
 
 
 def reconstruction_ladder(
@@ -236,8 +242,7 @@ def reconstruction_ladder(
     originals = None if samples is None else given.take(chosen)
     rebuilt = [_at_level(store, given, chosen, originals, level) for level in steps]
     every = ([] if originals is None else [originals]) + rebuilt
-    bounds = given.bounds(list(every[0]), data_range)
-    panels = [[thinned(panel(given.upright(one), given.axes)) for one in column] for column in every]
+    panels, bounds = given.panels([[given.upright(one) for one in column] for column in every], data_range)
     columns = [[intensity(picture, bounds) for picture in column] for column in panels]
     heads = ([] if originals is None else ["original"]) + [f"k = {level:,}" for level in steps]
     captions = [[""] * len(chosen) for _ in columns]

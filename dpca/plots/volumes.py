@@ -71,8 +71,12 @@ def volume_slices(
         raise DataError(f"axis is {axis!r}: give a spatial axis from 0 to {n_spatial - 1}")
     places = spread_over(given.shape[1 + axis], whole_number(n, "the number of slices", 1))
     rest = (*names[:axis], *names[axis + 1 :])
-    pictures = [thinned(panel(each, rest)) for each in given.slices(chosen, axis, places)]
-    shown, scale = _shown(given, pictures, data_range)
+    slices = given.slices(chosen, axis, places)
+    if given.colors is not None:
+        (pictures,), bounds = given.panels([slices], data_range, rest)
+        shown, scale = [intensity(picture, bounds) for picture in pictures], None
+    else:
+        shown, scale = _shown(given, [thinned(panel(each, rest)) for each in slices], data_range)
     return tiles(shown, [f"{names[axis]} = {place}" for place in places], scale=scale)
 
 

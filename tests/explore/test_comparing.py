@@ -11,6 +11,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+import tifffile
 import zarr
 from PIL import Image
 
@@ -23,6 +24,7 @@ from dpca.explore.server import PageServer
 from dpca.plots.panels import levels
 from dpca.storage.errors import DataError
 from tests.explore.conftest import SHAPE, Visit
+from tests.helpers.axe import violations
 
 _WIDTH = "(e) => e.getBoundingClientRect().width"
 
@@ -180,6 +182,32 @@ def test_the_data_range_that_was_found_is_shown(
     visit = visits(served(open_explorer(str(tmp_path / "movie.npy"), model=str(tmp_path / "model.zarr"))).address)
     assert visit.number("data range") == f"{values.min()} to {values.max()}, of 9 samples"
     assert visit.number("PSNR").endswith(" dB")
+    assert not visit.wrong
+
+
+def test_a_channel_is_chosen_by_its_name(
+    tmp_path: Path, served: Callable[..., PageServer], visits: Callable[[str], Visit]
+) -> None:
+    x = np.random.default_rng(0).integers(200, 4000, (5, 2, 20, 24)).astype(np.uint16)
+    channels = {"Channel": {"Name": ["DAPI", "<b>GFP"], "Color": [65535, 16711935]}}  # blue, green
+    tifffile.imwrite(tmp_path / "s.ome.tif", x, metadata={"axes": "TCYX"} | channels)
+    page = (visit := visits(served(open_explorer(str(tmp_path / "s.ome.tif"))).address)).page
+    page.wait_for_selector(".at-panels img")
+    page.wait_for_selector(".at-gallery img")
+    both = pixels(visit.image(0))
+    assert both.shape == (20, 24, 3)
+    assert not both[..., 0].any()
+    assert page.locator(".at-channel option").all_inner_texts() == ["all", "DAPI", "<b>GFP"]
+    assert page.locator(".at-colors select").is_hidden()
+    page.locator(".at-channel select").select_option("<b>GFP")
+    page.wait_for_function("(before) => parts('.at-panels', 'img')[0].src !== before", arg=visit.image(0))
+    alone = pixels(visit.image(0))
+    assert alone.ndim == 2
+    np.testing.assert_allclose(alone, both[..., 1], atol=1)
+    page.locator(".at-colors select").select_option("magma")
+    page.wait_for_function("(before) => parts('.at-panels', 'img')[0].src !== before", arg=visit.image(0))
+    assert pixels(visit.image(0)).ndim == 3
+    assert not violations(page)
     assert not visit.wrong
 
 

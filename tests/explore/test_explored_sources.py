@@ -25,7 +25,9 @@ from dpca.explore.explorer import Explorer
 from dpca.explore.live import LiveFit
 from dpca.explore.opening import open_explorer
 from dpca.explore.originals import LargeSample
+from dpca.explore.pictures import Contrast
 from dpca.jobs.compressed.encode import encode_store
+from dpca.jobs.scores.transform import transform_store
 from dpca.storage import DataError, ReadOptions, ingest
 from dpca.storage.readers import open_reader
 from tests.conftest import smooth_images, write_images
@@ -116,6 +118,35 @@ def test_a_missing_data_range_is_found_in_the_samples(folder: Path) -> None:
     gaps = np.where(MOVIE > 6000, np.nan, MOVIE)
     with_values = np.isfinite(gaps).any(axis=(1, 2)).sum()
     assert explored(folder, ["float.npy"]).found_range == ((np.nanmin(gaps), np.nanmax(gaps)), with_values)
+
+
+def test_channels_have_their_names_and_colors_in_every_store(tmp_path: Path) -> None:
+    x = np.stack([MOVIE, MOVIE[:, ::-1] // 9], 1)
+    channels = {"Channel": {"Name": ["DAPI", "GFP"], "Color": [65535, 16711935]}}  # blue, green
+    tifffile.imwrite(tmp_path / "s.ome.tif", x, metadata={"axes": "TCYX"} | channels)
+    stack = ingest(tmp_path / "s.ome.tif", tmp_path / "stack.zarr")
+    dpca.CellPCA(4, cell_shape=8).fit(stack).save(tmp_path / "cells.zarr")
+    encode_store(stack, tmp_path / "cells.zarr", tmp_path / "small.zarr", psnr=34.0)
+    transform_store(stack, tmp_path / "cells.zarr", tmp_path / "scores.zarr")
+    for name in ("s.ome.tif", "stack.zarr", "small.zarr", "scores.zarr"):
+        found = open_explorer(str(tmp_path / name), stack=str(tmp_path / "stack.zarr") if "s.zarr" in name else None)
+        facts = found.explorer.facts
+        assert (facts.channel_names, facts.channel_colors) == (("DAPI", "GFP"), ("#0000ff", "#00ff00"))
+        assert not facts.is_gray
+    explorer = explored(tmp_path, ["s.ome.tif"])
+    explorer.use(dpca.PCA(2).fit(stack))
+    low, high = np.percentile(x[3], (0.2, 99.8), axis=(1, 2))[..., None, None]
+    red, green, blue = np.moveaxis(explorer.view(3, 2).original, -1, 0)
+    np.testing.assert_allclose([blue, green], np.clip((x[3] - low) / (high - low), 0, 1), atol=0.05)
+    assert not red.any()
+    assert explorer.thumbnail(3).shape == explorer.view(3, 2).difference.shape == (40, 36, 3)
+    shown, model = explorer.components(2), explorer.model
+    assert [image.shape for image in (shown.mean, *shown.images)] == [(40, 36, 3)] * 3
+    first = model.components_[0].reshape(40, 36, 2)
+    assert abs(np.corrcoef(shown.images[0][..., 1].ravel(), first[..., 1].ravel())[0, 1]) > 0.99
+    alone = explorer.view(3, 2, contrast=Contrast("full", channel=1)).original
+    np.testing.assert_allclose(alone, (x[3, 1] - x[3, 1].min()) / np.ptp(x[3, 1]), atol=0.3)
+    assert np.corrcoef(alone.ravel(), x[3, 1].ravel())[0, 1] > 0.999
 
 
 def test_options_of_an_ingest_apply(folder: Path) -> None:

@@ -2,14 +2,19 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
+import tifffile
 
-from dpca import plots
+from dpca import CellPCA, open_compressed, plots
+from dpca.jobs.compressed.encode import encode_store
 from dpca.jobs.scores.report import pictured
+from dpca.plots.given import samples_given
 from dpca.plots.panels import intensity, levels, shown_range
+from dpca.storage import Stack, ingest
 from tests.conftest import smooth_images
 from tests.plots.test_plots import images
 
@@ -71,7 +76,8 @@ def drawn_by_reports(image: np.ndarray) -> np.ndarray:
     """A report states the data range of all samples, with every outlier in it."""
     finite = image[np.isfinite(image)]
     bounds = (float(finite.min()), float(finite.max()))
-    figure = pictured({0: image}, image[None], ["one"], None, bounds, ("y", "x", "channel")[: image.ndim])
+    given = samples_given(image[None], ("y", "x", "channel")[: image.ndim])
+    figure = pictured({0: image}, image[None], ["one"], None, bounds, given)
     return images(figure)[0]
 
 
@@ -129,3 +135,55 @@ def test_colors_are_those_of_the_levels_and_missing_values_have_their_own() -> N
     np.testing.assert_array_equal(shown[1, 1], levels(np.full((1, 1), np.nan))[0, 0])
     in_color = np.full((2, 2, 3), 0.25)
     np.testing.assert_array_equal(levels(in_color, colors), levels(in_color))
+
+
+COLORS = ["#0000ff", "#ff8000"]
+
+
+def colored(path: Path) -> Stack:
+    """Five samples of two channels with colors; the second channel is ten times as bright."""
+    x = np.stack([np.roll(np.where(MOVIE < 6000, MOVIE, 0), shift) for shift in range(5)])
+    channels = {"Channel": {"Name": ["DAPI", "GFP"], "Color": [65535, 0xFF8000FF - 2**32]}}
+    tifffile.imwrite(path / "s.ome.tif", np.stack([x, x[:, ::-1] * 10], 1), metadata={"axes": "TCYX"} | channels)
+    return ingest(path / "s.ome.tif", path / "s.zarr")
+
+
+def blend(samples: np.ndarray, of: np.ndarray) -> np.ndarray:
+    """Samples as the sum of `COLORS`, each channel from its percentiles among the samples ``of``."""
+    low, high = np.percentile(of, (0.2, 99.8), axis=(0, 1, 2))
+    blue, orange = np.moveaxis((samples - low) / (high - low), -1, 0)
+    return np.clip(np.stack([orange, orange * 128 / 255, blue], -1), 0, 1)
+
+
+def test_channels_are_shown_in_their_colors(tmp_path: Path) -> None:
+    stack = colored(tmp_path)
+    x = stack.samples[...].astype(float)
+    found = images(plots.image_grid(stack, [0, 3]))
+    np.testing.assert_allclose(np.stack(found) / 255, blend(x[[0, 3]], x[[0, 3]]), atol=0.01)
+    found = images(plots.image_grid(stack, [0, 3], data_range=(0, 40000)))
+    np.testing.assert_allclose(found[1][..., 2] / 255, np.clip(x[3, ..., 0] / 40000, 0, 1), atol=0.005)
+    (shown, *_) = images(pictured({2: stack.samples[2]}, x[[2]], ["c"] * 5, None, (0, 1), samples_given(stack)))
+    np.testing.assert_allclose(shown / 255, blend(x[2], x[[2]]), atol=0.01)
+    CellPCA(3, cell_shape=20).fit(stack).save(tmp_path / "model.zarr")
+    encode_store(stack, tmp_path / "model.zarr", tmp_path / "small.zarr", psnr=50)
+    small = open_compressed(tmp_path / "small.zarr")
+    worst = int(np.argmin(small.quality["psnr"]))
+    original, again, difference = images(plots.worst_cases(small, tmp_path / "small.zarr", 1))
+    both = blend(small[worst], small[[worst]])
+    np.testing.assert_allclose(np.stack([original, again]) / 255, np.stack([both, both]), atol=0.01)
+    assert np.ptp(difference) == 0
+    original, again, difference = images(plots.worst_cases(small, stack, 1))
+    np.testing.assert_allclose(again / 255, blend(small[worst], x[[worst]]), atol=0.01)
+    ladder = images(plots.reconstruction_ladder(small, stack, 1, levels=[1]))
+    np.testing.assert_allclose(ladder[0] / 255, blend(x[1], x[[1]]), atol=0.01)
+    (mean,) = images(plots.image_grid(stack, [0], axes=("z", "y", "x")))  # without channels
+    assert mean.ndim == 2
+
+
+def test_slices_of_volumes_are_shown_in_the_colors_of_channels(tmp_path: Path) -> None:
+    x = np.random.default_rng(0).integers(0, 4000, (2, 4, 2, 30, 20)).astype("u2")
+    channels = {"Channel": {"Color": [65535, 0xFF8000FF - 2**32]}}
+    tifffile.imwrite(tmp_path / "s.ome.tif", x, metadata={"axes": "TZCYX"} | channels)
+    slices = images(plots.volume_slices(ingest(tmp_path / "s.ome.tif", tmp_path / "s.zarr"), 1))
+    expected = np.moveaxis(x[1], 1, -1).astype(float)
+    np.testing.assert_allclose(np.stack(slices) / 255, blend(expected, expected), atol=0.01)

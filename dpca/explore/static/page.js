@@ -3,7 +3,7 @@
 
 const LABELS = { k: "number of components", slice: "slice of the volume", sample: "number of the sample", search: "search by name",
   projection: "maximum projection", split: "position of the split", actual: "one pixel of the screen for each pixel", compare: "compare",
-  contrast: "contrast", colors: "colors", limits: "values of black and white", order: "order of the samples" };
+  contrast: "contrast", colors: "colors", channel: "channel", limits: "values of black and white", order: "order of the samples" };
 const WAIT = 100, ASKED = 5000;
 
 function model(name) {

@@ -89,6 +89,6 @@ def renew_report(
     figures: dict[str, Any] = read_pictures(folder, besides=_RENEWED)
     if "ssim" in quality:
         figures[_RENEWED] = plots.ssim_histogram(quality["ssim"])
-    figures["appended"] = pictured(originals, rebuilt, longer.names, quality.get("ssim"), bounds, axes)
+    figures["appended"] = pictured(originals, rebuilt, longer.names, quality.get("ssim"), bounds, samples)
     title = f"Cell PCA of {longer.facts['source'].get('name') or 'a stack'}"
     write_report(folder, renewed, figures, title=title, captions=_CAPTIONS)

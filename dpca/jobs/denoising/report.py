@@ -111,7 +111,7 @@ def _compared(stack: Stack, clean: Any) -> Figure:
     before, after = (np.stack([np.asarray(one.overview(i)) for i in shown]) for one in (given, made))
     names = [str(stack.names[i]) for i in shown]
     bounds = range_of([before, after], None)
-    return plots.comparison(before.astype(after.dtype), after, names, None, bounds, axes=axes)
+    return plots.comparison(before.astype(after.dtype), after, names, None, bounds, axes=axes, colors=given.colors)
 
 
 def _spread(values: Array) -> tuple[str, ...]:

@@ -20,7 +20,7 @@ from dpca.kernels.pixels import Pixels
 from dpca.kernels.quality import psnr_from_mse
 from dpca.models.base.store import load_any
 from dpca.plots.components import cells_shown, component_pictures
-from dpca.plots.given import boxes_of, curve_of, decoded_boxes, samples_given, shares_of, worst_first
+from dpca.plots.given import GivenSamples, boxes_of, curve_of, decoded_boxes, samples_given, shares_of, worst_first
 from dpca.plots.panels import LARGE_BYTES, overview, range_of, shown_range, spread_over
 from dpca.report.record import drawn, read_report, write_report
 from dpca.representation.compressed.compressed import compressed_in
@@ -204,11 +204,11 @@ def _figures(
     report: Mapping[str, Any],
     decode: Callable[[Sequence[int]], Array],
 ) -> dict[str, Figure]:
-    basis, axes, ssim = model.basis_, stack.axes[1:], quality.get("ssim")
+    basis, axes, ssim, samples = model.basis_, stack.axes[1:], quality.get("ssim"), samples_given(stack)
 
     def shown(indices: Sequence[int]) -> Figure:
-        given = {i: originals[i] for i in indices}
-        return pictured(given, decode(indices), stack.names, ssim, bounds, axes)
+        some = {i: originals[i] for i in indices}
+        return pictured(some, decode(indices), stack.names, ssim, bounds, samples)
 
     whole, shares = len(basis.score_shape) == 1, None
     figures = {
@@ -243,10 +243,10 @@ def pictured(
     names: Sequence[str] | Array,
     ssim: Array | None,
     data_range: tuple[float, float],
-    axes: Sequence[str],
+    given: GivenSamples,
 ) -> Figure:
     """Draw samples with their reconstructions; ``names`` and ``ssim`` are those of all samples."""
-    values = None if ssim is None else ssim[list(originals)]
+    values, called = None if ssim is None else ssim[list(originals)], [str(names[i]) for i in originals]
     samples = np.stack([np.asarray(sample) for sample in originals.values()])
     bounds = shown_range(list(samples), samples.dtype, data_range)
-    return plots.comparison(samples, rebuilt, [str(names[i]) for i in originals], values, bounds, axes=axes)
+    return plots.comparison(samples, rebuilt, called, values, bounds, axes=given.axes, colors=given.colors)
