@@ -180,8 +180,8 @@ def test_the_data_range_that_was_found_is_shown(
     np.save(tmp_path / "movie.npy", values)
     dpca.PCA(3).fit(values).save(tmp_path / "model.zarr")
     visit = visits(served(open_explorer(str(tmp_path / "movie.npy"), model=str(tmp_path / "model.zarr"))).address)
-    assert visit.number("data range") == f"{values.min()} to {values.max()}, of 9 samples"
-    assert visit.number("PSNR").endswith(" dB")
+    visit.shows(".at-quality", f"{values.min()} to {values.max()}, of 9 samples")
+    visit.shows(".at-quality", " dB")
     assert not visit.wrong
 
 
