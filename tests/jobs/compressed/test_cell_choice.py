@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import math
+import os
+import signal
 from pathlib import Path
 from typing import Any
 
@@ -11,11 +13,13 @@ import pytest
 from scipy.ndimage import gaussian_filter
 
 from dpca import CellPCA, open_compressed
+from dpca.cli import main
 from dpca.codec.goal import Goal
 from dpca.jobs import CompressionSettings, compress, encode_store
 from dpca.jobs.compressed import cell_choice
-from dpca.jobs.compressed.cell_choice import cells_tried, choose_cells
+from dpca.jobs.compressed.cell_choice import _Trial, cells_tried, choose_cells
 from dpca.jobs.compressed.cell_words import cells_in_words, reasons
+from dpca.report.record import read_report, report_folder
 from dpca.storage import DataError, Stack, ingest
 from dpca.storage.disk import folder_bytes
 from dpca.storage.run import Run
@@ -117,6 +121,54 @@ def test_a_resumed_choice_keeps_what_it_has_tried(
     monkeypatch.setattr(cell_choice.Trials, "__init__", counted)
     assert choose_cells(stack, LIKE, Goal.of(**goal), kept=DoneMarkers(kept, kept)) == whole
     assert tried == [(CELL, CELL)] * 2  # not the shared cells and the whole samples that were tried before
+
+
+def test_a_command_that_is_terminated_while_it_chooses_keeps_what_it_has_tried(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], scheduler: str
+) -> None:
+    """Its first line comes before it reads samples."""
+    np.save(tmp_path / "movie.npy", images("own")[:200])
+    read, cost, encoded = _Trial.__init__, _Trial.cost, _Trial._encoded
+    said: list[str] = []
+    tried: list[tuple[tuple[int, ...], bool]] = []
+    signals = [signal.SIGTERM]
+
+    def reads(trial: Any, *given: Any) -> None:
+        said.append(capsys.readouterr().out)
+        read(trial, *given)
+
+    def encodes(trial: Any, grid: Any, *, shared: bool) -> Any:
+        tried.append((grid.cell_shape, shared))
+        return encoded(trial, grid, shared=shared)
+
+    def stops_after_two(trial: Any, parameters: Any) -> Any:
+        found = cost(trial, parameters)
+        if len(tried) == 2 and signals:
+            os.kill(os.getpid(), signals.pop())
+        return found
+
+    monkeypatch.setattr(_Trial, "__init__", reads)
+    monkeypatch.setattr(_Trial, "_encoded", encodes)
+    monkeypatch.setattr(_Trial, "cost", stops_after_two)
+
+    def chosen(output: str, code: int) -> Any:
+        said.clear()
+        tried.clear()
+        command = ["compress", str(tmp_path / "movie.npy"), str(tmp_path / output), "--scheduler", scheduler]
+        assert main(command) == code
+        return None if code else read_report(report_folder(str(tmp_path / output)))["cells_tried"]
+
+    chosen("out.zarr", 143)
+    assert "choose cells: " in said[0].splitlines()[-1]
+    before = tried.copy()
+    assert "same command resumes" in capsys.readouterr().err
+    assert not (tmp_path / "out.zarr").exists()
+    resumed = chosen("out.zarr", 0)
+    assert tried
+    assert not {*before} & {*tried}
+    after = tried.copy()
+    assert resumed == chosen("whole.zarr", 0)
+    assert tried == before + after
 
 
 def test_cells_fit_the_samples() -> None:
