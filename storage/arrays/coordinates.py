@@ -193,6 +193,10 @@ def collect(
         if found is None:
             continue
         own, stored, described = tuple(found[0]), found[1], found[2]
+        if stored.dtype == np.dtype("S1") and len(own) == 2 and prod(stored.shape) <= _MOST:
+            # Texts of netCDF, with an axis of characters.
+            rows = [row.tobytes().rstrip(b"\0").decode("utf-8", "replace") for row in np.asarray(stored[...])]
+            own, stored = own[:1], np.array(rows)
         fits = set(own) <= set(dims) and tuple(stored.shape) == tuple(lengths[dim] for dim in own)
         small = prod(stored.shape) <= _MOST
         if not (fits and small and (name not in dims or own == (name,))):

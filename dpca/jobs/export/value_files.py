@@ -81,13 +81,13 @@ def begin_netcdf(path: Path, lead: Lead, kind: SampleKind, names: Sequence[str],
             scale.attrs["_Netcdf4Dimid"] = np.int32(number)
             scales.append(scale)
         beside: dict[str, Any] = {key: one for key, one in known.arrays.items() if key not in known.dims}
+        if not numbered:
+            beside[name] = Coordinate((first,), np.array(list(names)), {})
         for key, one in beside.items():
-            made = _with_values(h5py, file, key, one.values, one.attributes)
+            texts = one.values.dtype.kind not in "biuf"
+            made = (_with_texts if texts else _with_values)(h5py, file, key, one.values, one.attributes)
             for axis, dim in enumerate(one.dims):
                 made.dims[axis].attach_scale(scales[known.dims.index(dim)])
-        if not numbered:  # numbers are coordinates: readers of VTK crash at texts along an axis that is not time
-            _with_values(h5py, file, name, np.array(list(names), object), {}).dims[0].attach_scale(scales[0])
-            beside[name] = None
         # HDF5 assigns a place to the values of a contiguous variable when the first one is written.
         variable = "samples" if "samples" not in file else "values"
         values = file.create_dataset(variable, (*lead, *kind.shape), _stored(kind), track_order=True)
@@ -107,6 +107,18 @@ def _with_values(h5py: Any, file: Any, name: str, values: Any, attributes: Mappi
     made = file.create_dataset(name, values.shape, stored if numbers else h5py.string_dtype(), track_order=True)
     made[...] = values if numbers else np.array(fixed_width(values).tolist(), object)
     _describe(h5py, made, attributes)
+    return made
+
+
+def _with_texts(h5py: Any, file: Any, name: str, values: Any, attributes: Mapping[str, str]) -> Any:
+    """Write texts as characters along a dimension of their own: readers of VTK crash at texts of variable length."""
+    encoded = np.array([text.encode() for text in fixed_width(values).tolist()])
+    characters = encoded.view("S1").reshape(len(encoded), -1)
+    made = file.create_dataset(name, data=characters, track_order=True)
+    scale = file.create_dataset(f"{name}_length", characters.shape[1:], ">f4")
+    scale.make_scale(_NO_COORDINATE.format(characters.shape[1]))
+    made.dims[1].attach_scale(scale)
+    _describe(h5py, made, {**attributes, "_Encoding": "utf-8"})
     return made
 
 

@@ -129,7 +129,8 @@ def _coordinates(file: Any, dataset: Any, datasets: Mapping[str, Any]) -> Coordi
             _require_whole(found, f"'{name}'")
         except DataError:
             return None
-        return dims_of(found), found if found.dtype.kind in "buif" else found.asstr(), dict(found.attrs)
+        as_stored = found.dtype.kind in "buif" or (found.dtype == np.dtype("S1") and found.ndim == 2)
+        return dims_of(found), found if as_stored else found.asstr(), dict(found.attrs)
 
     return collect(dims_of(dataset), dataset.shape, dict(dataset.attrs), find)
 

@@ -4,11 +4,14 @@ from __future__ import annotations
 
 import shutil
 import subprocess
+import sys
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
+import tifffile
+import xarray
 
 from dpca import CellPCA, open_compressed
 from dpca.jobs import encode_store, export_store, fit_store
@@ -113,3 +116,45 @@ def test_frames_without_times_are_a_volume_in_paraview(tmp_path: Path) -> None:
     reader.Update()
     found = reader.GetOutputDataObject(0).GetPointData().GetArray("samples")
     np.testing.assert_array_equal(vtk_to_numpy(found).reshape(values.shape), values)
+
+
+def test_texts_beside_a_field(tmp_path: Path) -> None:
+    """Names of samples and colors of channels are texts, of any characters, for xarray and in another export."""
+    x = np.random.default_rng(0).integers(0, 4000, (3, 2, 6, 8)).astype("u2")
+    channels = {"Channel": {"Name": ["DAPI", "GFP"], "Color": [65535, 16711935]}}  # blue, green
+    tifffile.imwrite(tmp_path / "s.ome.tif", x, metadata={"axes": "TCYX"} | channels)
+    (tmp_path / "parts").mkdir()
+    for name, image in zip(("a", "b\u00e4", "c" * 40), x[:, 0], strict=True):
+        tifffile.imwrite(tmp_path / "parts" / f"{name}.tif", image)
+    for source in ("s.ome.tif", "parts"):
+        export_store(ingest(tmp_path / source, tmp_path / f"{source}.zarr").path, tmp_path / f"{source}.nc")
+    with xarray.open_dataset(tmp_path / "parts.nc") as found:
+        assert found["name"].values.tolist() == ["a.tif", "b\u00e4.tif", f"{'c' * 40}.tif"]
+        np.testing.assert_array_equal(found["samples"], x[:, 0])
+        assert set(found["samples"].coords) == {"name"}
+    with xarray.open_dataset(tmp_path / "s.ome.tif.nc") as found:
+        assert found["channel_color"].values.tolist() == ["#0000ff", "#00ff00"]
+        assert found["channel"].values.tolist() == ["DAPI", "GFP"]
+    again = ingest(tmp_path / "s.ome.tif.nc", tmp_path / "again.zarr", key="samples").coordinates
+    assert again is not None
+    assert again.channel_colors == ["#0000ff", "#00ff00"]
+
+
+@pytest.mark.parametrize("source", ["s.ome.tif", "parts"])
+def test_texts_do_not_crash_the_reader_of_paraview(tmp_path: Path, source: str) -> None:
+    pytest.importorskip("vtk", reason="needs vtk")
+    test_texts_beside_a_field(tmp_path)
+    # It crashed the process at texts of variable length.
+    program = (
+        "import sys; from vtkmodules.vtkIONetCDF import vtkNetCDFCFReader; r = vtkNetCDFCFReader();"
+        "r.SetFileName(sys.argv[1]); r.UpdateInformation(); d = r.GetAllDimensions();"
+        "r.SetDimensions(max((d.GetValue(i) for i in range(d.GetNumberOfValues())), key=lambda n: n.count(','))); "
+        ""
+        "r.Update(); print(r.GetOutput().GetPointData().GetArrayName(0))"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", program, tmp_path / f"{source}.nc"], capture_output=True, text=True, check=False
+    )
+    assert done.returncode == 0, done.stderr
+    if source == "parts":  # it reads at most three axes that are no times
+        assert done.stdout.split()[-1] == "samples"
