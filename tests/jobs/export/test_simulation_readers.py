@@ -147,7 +147,7 @@ def test_texts_do_not_crash_the_reader_of_paraview(tmp_path: Path, source: str) 
     # It crashed the process at texts of variable length.
     program = (
         "import sys; from vtkmodules.vtkIONetCDF import vtkNetCDFCFReader; r = vtkNetCDFCFReader();"
-        "r.SetFileName(sys.argv[1]); r.UpdateInformation(); d = r.GetAllDimensions();"
+        "r.SetFileName(sys.argv[1]); r.Update(); d = r.GetAllDimensions();"
         "r.SetDimensions(max((d.GetValue(i) for i in range(d.GetNumberOfValues())), key=lambda n: n.count(','))); "
         ""
         "r.Update(); print(r.GetOutput().GetPointData().GetArrayName(0))"
