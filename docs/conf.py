@@ -25,6 +25,7 @@ html_theme = "furo"
 html_copy_source = False
 html_static_path = ["static"]
 html_css_files = ["site.css"]
+html_js_files = ["site.js"]
 html_title = f"dpca {release}"
 
 highlight_language = "none"  # for blocks without a language, such as drawings of stores

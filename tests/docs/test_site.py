@@ -8,10 +8,12 @@ import sys
 from collections.abc import Iterator
 from html.parser import HTMLParser
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 import dpca
+from tests.helpers.axe import WIDTHS, too_wide, violations
 from tests.helpers.forked import Programs, printed_by
 
 ROOT = Path(__file__).parents[2]
@@ -122,3 +124,15 @@ def test_included_parts_are_on_their_pages(site: Path, pages: dict[Path, Page]) 
         "formats": ["ssim_min", "samples/"],
     }.items():
         assert not [word for word in words if word not in pages[site / f"{name}.html"].text], name
+
+
+@pytest.mark.parametrize("scheme", ["light", "dark"])
+@pytest.mark.parametrize("width", [WIDTHS[0], WIDTHS[-1]])
+def test_pages_serve_people_who_do_not_see_them(site: Path, browser: Any, width: int, scheme: str) -> None:
+    context = browser.new_context(viewport={"width": width, "height": 900}, color_scheme=scheme)
+    page = context.new_page()
+    for name in ("index", "formats", "benchmarks", "search", "genindex", "guides/microscopy", "api/index", "api/PCA"):
+        page.goto((site / f"{name}.html").as_uri())
+        assert not violations(page), name
+        assert too_wide(page) <= 0, name
+    context.close()
