@@ -1,4 +1,4 @@
-"""All cells of a grid as one part, for components that cells of one shape share.
+"""All cells of a grid, or blocks of them, as parts, for components that cells of one shape share.
 
 ::
 
@@ -15,6 +15,7 @@
 from __future__ import annotations
 
 import itertools
+import math
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import cached_property
@@ -30,16 +31,20 @@ from dpca.partition.cells import CellGrid
 
 @dataclass(frozen=True)
 class SharedGrid(Partition):
-    """All cells of a grid as one part. Its attributes are ordered by the shape of their cell, then by cell.
+    """All cells of a grid as one part, or blocks of them as parts, for components that cells of one shape share.
 
-    A single part for all shapes reads every sample only once.
+    The attributes of a part are ordered by the shape of their cell, then by cell. A single part for all shapes reads
+    every sample only once.
 
     Parameters
     ----------
     grid : CellGrid
+    block : tuple of int, optional
+        Number of cells of a part along each spatial axis. By default, a part has all cells.
     """
 
     grid: CellGrid
+    block: tuple[int, ...] | None = None
 
     @property
     def sample_shape(self) -> tuple[int, ...]:
@@ -47,17 +52,53 @@ class SharedGrid(Partition):
         return self.grid.sample_shape
 
     @cached_property
+    def _blocks(self) -> CellGrid:
+        """The boxes of the cells of each part."""
+        sizes = zip(self.block or self.grid.grid_shape, self.grid.cell_shape, self.sample_shape, strict=False)
+        return CellGrid(self.sample_shape, tuple(min(n * cell, length) for n, cell, length in sizes))
+
+    @property
+    def grid_shape(self) -> tuple[int, ...]:
+        """Number of blocks along each spatial axis."""
+        return self._blocks.grid_shape
+
+    def grid_axes(self, axes: Sequence[str]) -> tuple[str, ...]:
+        """Name the axes of the grid, given the names of a sample's axes."""
+        return self._blocks.grid_axes(axes)
+
+    def n_features(self, index: int) -> int:
+        """Return the number of attributes of a part."""
+        return self._blocks.n_features(index)
+
+    def region(self, index: int) -> Region:
+        """Return the box of a sample that must be read for a part."""
+        _, cells = zip(*self.members(index), strict=True)
+        corners = [self.grid.region(i) for i in (cells[0][0], cells[-1][-1])]
+        return tuple((low, high) for (low, _), (_, high) in zip(*corners, strict=True))
+
+    def tiles(self, chunk_shape: tuple[int, ...]) -> Iterator[tuple[int, ...]]:
+        """Yield groups of parts, see `Partition.tiles`."""
+        return self._blocks.tiles(chunk_shape)
+
+    @property
     def cells(self) -> list[list[int]]:
         """Numbers of the cells of each distinct shape, whole cells first."""
-        found: dict[tuple[int, ...], list[int]] = {}
-        for i in range(self.grid.n_parts):
-            found.setdefault(tuple(stop - start for start, stop in self.grid.box(i)), []).append(i)
-        return list(found.values())
+        return [cells for _, cells in _by_shape(self.grid, np.arange(self.grid.n_parts))]
+
+    def members(self, part: int) -> list[tuple[int, list[int]]]:
+        """Return the cells of a part by shape: the position of the shape in `cells`, and the numbers of the cells."""
+        box = zip(self._blocks.box(part), self.grid.cell_shape, strict=False)
+        inside = np.ix_(*(range(start // cell, math.ceil(stop / cell)) for (start, stop), cell in box))
+        return _by_shape(self.grid, np.ravel_multi_index(inside, self.grid.grid_shape).ravel())
+
+    def groups_in(self, part: int) -> tuple[tuple[int, int], ...]:
+        """Return the number of cells of each shape in a part, and the number of attributes of one of them."""
+        return tuple((len(cells), self.grid.n_features(cells[0])) for _, cells in self.members(part))
 
     @property
     def groups(self) -> tuple[tuple[int, int], ...]:
-        """Number of cells of each shape, and number of attributes of one of them."""
-        return tuple((len(cells), self.grid.n_features(cells[0])) for cells in self.cells)
+        """Number of cells of each shape in a sample, and number of attributes of one of them."""
+        return SharedGrid(self.grid).groups_in(0)
 
     def split_dtype(self, dtype: DTypeLike) -> np.dtype[Any]:
         """Return the dtype of the values of `split` for samples of a dtype."""
@@ -68,23 +109,39 @@ class SharedGrid(Partition):
         return self.grid.split_bytes(region, dtype)
 
     def split(self, block: Array, parts: Sequence[int], origin: tuple[int, ...], buffer: Array) -> list[Array]:
-        """Copy samples (n, *sample_shape) to rows (n, n_features), the same array for each of ``parts``."""
-        rows = buffer[: block.size].reshape(len(block), self.n_features(0))
-        self.grid.gather(block, origin, list(self._runs(rows)))
-        return [rows] * len(parts)
+        """Copy parts out of a block of samples, see `Partition.split`."""
+        views, targets, end = [], list[tuple[list[int], Array]](), 0
+        for part in parts:
+            start, end = end, end + len(block) * self.n_features(part)
+            views.append(buffer[start:end].reshape(len(block), self.n_features(part)))
+            targets.extend(self._runs(part, views[-1]))
+        self.grid.gather(block, origin, targets)
+        return views
 
     def join(self, parts: Iterable[tuple[int, Array]], samples: Array) -> Array:
-        """Copy rows (1, n, n_features) into samples."""
-        runs = itertools.chain.from_iterable(self._runs(rows) for _, (rows,) in parts)
+        """Copy parts into samples, see `Partition.join`."""
+        each = (pair for first, values in parts for pair in enumerate(values, first))
+        runs = itertools.chain.from_iterable(itertools.starmap(self._runs, each))
         return self.grid.join(((run[0], values) for run, values in runs), samples)
 
-    def _runs(self, rows: Array) -> Iterator[tuple[list[int], Array]]:
-        """Yield runs of cells, and their views (n_cells, n_samples, n_features) of rows."""
+    def _runs(self, part: int, rows: Array) -> Iterator[tuple[list[int], Array]]:
+        """Yield runs of cells of a part, and their views (n_cells, n_samples, n_features) of rows."""
         end = 0
-        for cells, (_, d) in zip(self.cells, self.groups, strict=True):
+        for _, cells in self.members(part):
+            d = self.grid.n_features(cells[0])
             for run in self.grid.runs(cells):
                 start, end = end, end + len(run) * d
                 yield run, rows[:, start:end].reshape(len(rows), len(run), d).swapaxes(0, 1)
+
+
+def _by_shape(grid: CellGrid, cells: Array) -> list[tuple[int, list[int]]]:
+    """Return cells by shape: the number of each shape, whole cells first, and the numbers of its cells."""
+    shape = np.zeros(len(cells), np.int64)
+    lengths = zip(grid.sample_shape, grid.cell_shape, grid.grid_shape, strict=False)
+    for place, (length, cell, n) in zip(np.unravel_index(cells, grid.grid_shape), lengths, strict=True):
+        if length % cell:  # the last cells along this axis are smaller
+            shape = 2 * shape + (place == n - 1)
+    return [(int(s), cells[shape == s].tolist()) for s in np.unique(shape)]
 
 
 def groups_of(grid: CellGrid, *, shared: bool) -> tuple[list[list[int]], Array]:

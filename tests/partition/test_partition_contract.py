@@ -25,7 +25,8 @@ def partitions(draw: st.DrawFn) -> Partition:
     overlap = draw(st.integers(2, max(cell) // 2))
     cells = draw(st.sampled_from([CellGrid(shape, cell), LappedGrid(shape, cell, overlap)]))
     bands = map_at_random(shape, draw(st.integers(1, 200)), np.random.default_rng(0))
-    return draw(st.sampled_from([cells, SharedGrid(cells), bands, Whole(shape)]))
+    blocks = SharedGrid(cells, tuple(draw(st.integers(1, n)) for n in cells.grid_shape))
+    return draw(st.sampled_from([cells, SharedGrid(cells), blocks, bands, Whole(shape)]))
 
 
 def everywhere(partition: Partition) -> tuple[int, ...]:

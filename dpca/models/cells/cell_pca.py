@@ -69,10 +69,11 @@ class CellPCA(CellParameters, WithGaps, PartitionedPCA):
     Notes
     -----
     {costs}
-    Shared components require one read and one covariance for each cell shape. `PlanError` is raised if the covariances
-    do not fit into memory. Their ``explained_variance_`` and ``total_variance_`` are averages over the cells of that
-    shape, because the variances of the scores of single cells would require a second pass. The average error of these
-    cells and the error of the whole sample are exact.
+    Shared components require one read and one covariance for each cell shape. If whole samples do not fit into the
+    memory of a task, it reads a block of cells. `PlanError` is raised if the covariances do not fit. Their
+    ``explained_variance_`` and ``total_variance_`` are averages over the cells of that shape, because the variances of
+    the scores of single cells would require a second pass. The average error of these cells and the error of the whole
+    sample are exact.
 
     For 8-bit integers the covariances are exact: the result does not depend on chunks, order or workers. This does not
     hold with an overlap, because filtered values are floating-point numbers. Filtering costs a few multiplications per

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Iterator
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -14,15 +15,20 @@ from dpca.engine.folds.plan import FoldPlan, PlanError
 from dpca.engine.sources.source import Source
 from dpca.kernels.algebra.dtypes import working_dtype
 from dpca.kernels.algebra.types import Array
+from dpca.models.base.attribute_blocks import cuts
+from dpca.models.base.callbacks import finish_all
 from dpca.partition.base import Partition
 from dpca.partition.shared import SharedGrid
 from dpca.rules.base.keeping import Keeping
 from dpca.rules.base.rule import Rule
+from dpca.rules.base.state import State
 from dpca.rules.covariance.covariance import CovariancePCA
-from dpca.rules.covariance.pooled_covariance import PooledCovariancePCA
+from dpca.rules.covariance.pooled_covariance import PooledBlocks, PooledCovariancePCA
 from dpca.rules.covariance.snapshots import SnapshotPCA
 from dpca.rules.incremental.incremental_svd import IncrementalSVD
 from dpca.storage.disk import readable_size
+from dpca.storage.remote.memory import usable_bytes
+from dpca.storage.remote.tasks import one_blas_thread
 from dpca.storage.run import Run
 
 # Covariances with this multiple of the reads of incremental SVD cost more than incremental SVD.
@@ -30,8 +36,47 @@ _MOST_READS = 8
 # Up to this number of samples for each attribute of a part, Gram matrices of samples take less memory and time
 # than covariances.
 _FEW_SAMPLES = 0.5
+# Attributes of the smallest blocks of shared cells: they take less memory than a task needs in any case.
+_SMALLEST_BLOCK = 2**13
 # Bytes of neighboring parts that are joined in one call.
 _JOINED_BYTES = 2**22
+
+
+@dataclass(frozen=True)
+class PartFold:
+    """A fold of parts: its rule, partition and plan, and a note on them for the report.
+
+    ``finishing`` is the rule that gives the results of a part. With `PooledBlocks`, it gives that of all blocks.
+    """
+
+    finishing: Any
+    rule: Any
+    partition: Partition
+    plan: FoldPlan
+    note: str = ""
+
+    @property
+    def exact(self) -> Any:
+        """The rule that gives the results, without the state that is kept."""
+        return self.finishing.rule if isinstance(self.finishing, Keeping) else self.finishing
+
+    def finished(self, states: list[State]) -> Results:
+        """Return the results from the states of all parts, and overwrite the states."""
+        return self.joined(finish_all(self.rule, states))
+
+    def joined(self, results: Results) -> Results:
+        """Return the results of a fold, of all blocks together if cells were folded in blocks."""
+        if not (isinstance(self.rule, PooledBlocks) and isinstance(self.partition, SharedGrid)):
+            return results
+        pooled, cells = self.exact, self.partition.cells
+        state = pooled.init(math.prod(self.partition.sample_shape), np.float64)
+        at = np.empty(sum(map(len, cells)), np.int64)
+        for group in cells:
+            at[group] = np.arange(len(group))
+        for part, result in enumerate(results):
+            pooled.add_block(state, result, [(g, at[members]) for g, members in self.partition.members(part)])
+        with one_blas_thread():  # the number of BLAS threads would change rounding
+            return [self.finishing.finish(state)]
 
 
 def exact_rule(k: int | None, partition: Partition) -> Rule:
@@ -108,7 +153,7 @@ def neighbors(parts: Iterable[tuple[int, Array]]) -> Iterator[tuple[int, Array]]
     yield first, np.stack(held)
 
 
-def choose_rule_and_plan(
+def choose_fold(
     k: int | None,
     source: Source,
     partition: Partition,
@@ -117,8 +162,9 @@ def choose_rule_and_plan(
     run: Run,
     keep: bool = False,
     writer: ResultWriter | None = None,
-) -> tuple[Any, FoldPlan, str]:
-    """Return the rule that finds ``k`` components of each part, its plan, and a note on it for the report.
+    least_kept: int = 1,
+) -> PartFold:
+    """Return the fold that finds ``k`` components of each part.
 
     The note is empty if covariances are computed in one read of the stack.
 
@@ -137,6 +183,8 @@ def choose_rule_and_plan(
         Whether the results include the states of the covariances, by a `Keeping`.
     writer : ResultWriter, optional
         As in `fold`.
+    least_kept : int
+        Least number of components that the model keeps.
 
     Raises
     ------
@@ -152,11 +200,11 @@ def choose_rule_and_plan(
 
     if source.weights is not None:
         uncentered = CovariancePCA(k, center=False)
-        return uncentered, plan_for(uncentered, source, partition, run=run), ""
+        return PartFold(uncentered, uncentered, partition, plan_for(uncentered, source, partition, run=run))
     exact: Any = Keeping(exact_rule(k, partition)) if keep else exact_rule(k, partition)
     names = f"the covariances of {partition.n_parts:,} {what}"
     if isinstance(partition, SharedGrid):
-        return exact, plan_for(exact, source, partition, run=run), ""
+        return _shared_fold(exact, source, partition, run, least_kept)
     n = source.shape[0]
     if k is not None and not keep and n <= _FEW_SAMPLES * partition.max_features:
         snapshots = SnapshotPCA(n, k)
@@ -164,7 +212,7 @@ def choose_rule_and_plan(
             note = f"Gram matrices of {n:,} samples were used instead of {names}"
             if (reads := _reads(plan, source)) > 1:
                 note += f", and {len(plan.groups)} groups of {what} in turn read the stack {_times(reads)}"
-            return snapshots, plan, note
+            return PartFold(snapshots, snapshots, partition, plan, note)
     plan = planned(exact)
     reads = _reads(plan, source)
     size = sum(exact.state_bytes(partition.n_features(i), source.dtype) for i in range(partition.n_parts))
@@ -175,15 +223,64 @@ def choose_rule_and_plan(
             why = f"{names} take {readable_size(size)} and require {reads:.3g} reads of the stack"
             if isinstance(plan, PlanError):
                 why = f"a single one of {names} does not fit into the memory of a task"
-            return rule, streaming, f"{why}: incremental SVD was used instead and read the stack {_times(own)}"
+            note = f"{why}: incremental SVD was used instead and read the stack {_times(own)}"
+            return PartFold(rule, rule, partition, streaming, note)
         if isinstance(plan, PlanError):
             plan = streaming
     if isinstance(plan, PlanError):
         raise plan
     if reads <= 1:
-        return exact, plan, ""
+        return PartFold(exact, exact, partition, plan)
     groups = f"{len(plan.groups)} groups of {what} in turn"
-    return exact, plan, f"{names} take {readable_size(size)}: {groups} read the stack {_times(reads)}"
+    note = f"{names} take {readable_size(size)}: {groups} read the stack {_times(reads)}"
+    return PartFold(exact, exact, partition, plan, note)
+
+
+def _shared_fold(exact: Any, source: Source, whole: SharedGrid, run: Run, least_kept: int) -> PartFold:
+    """Return the fold of shared cells: of whole samples, or of the largest blocks of cells that fit into a task.
+
+    Raises
+    ------
+    PlanError
+        If no blocks fit into the memory of a task, or the joined state does not fit into that of this process.
+    """
+    try:
+        return PartFold(exact, exact, whole, plan_for(exact, source, whole, run=run))
+    except PlanError as error:
+        refusal = error
+    grid = whole.grid
+    in_chunks = (max(1, chunk // cell) for chunk, cell in zip(source.chunks[1:], grid.cell_shape, strict=False))
+    # Smaller blocks take little memory beside their covariance, of which this process receives one for each block.
+    least = max(_SMALLEST_BLOCK, grid.max_features**2 // 8)
+    for cells in cuts(grid.grid_shape, tuple(in_chunks)):
+        if cells.max_features * grid.max_features < least:
+            break
+        blocks = SharedGrid(grid, cells.cell_shape)
+        rule = PooledBlocks(tuple(map(blocks.groups_in, range(blocks.n_parts))))
+        try:
+            plan = plan_for(rule, source, blocks, run=run)
+        except PlanError as error:
+            refusal = error
+            continue
+        plan = replace(plan, result_bytes=_joined_bytes(exact, source, whole, plan, least_kept))
+        if plan.caller_bytes > usable_bytes():
+            raise PlanError(
+                f"the covariances and components of samples of {whole.n_features(0):,} attributes need "
+                f"{plan.caller_bytes / 1e6:,.0f} MB of memory, and this process may use {usable_bytes() / 1e6:,.0f} "
+                f"MB: use fewer components, or fit a model to parts of the samples"
+            )
+        return PartFold(exact, rule, blocks, plan, f"{blocks.n_parts} blocks of cells were read, not whole samples")
+    raise refusal
+
+
+def _joined_bytes(exact: Any, source: Source, whole: SharedGrid, plan: FoldPlan, least_kept: int) -> int:
+    """Return the bytes of the results of all blocks in this process, and of what is computed from them."""
+    d, dtype = whole.n_features(0), whole.split_dtype(source.dtype)
+    mean = exact.result_bytes(d, dtype)
+    components = least_kept * d * working_dtype(dtype).itemsize
+    finishing = exact.state_bytes(d, dtype) + exact.work_bytes(1, d, dtype) + mean
+    # The allocator does not return the memory of many small results.
+    return int(plan.result_bytes + max(finishing, 2 * mean + components))
 
 
 def _reads(plan: FoldPlan | PlanError, source: Source) -> float:

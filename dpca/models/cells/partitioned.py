@@ -15,12 +15,11 @@ from sklearn.utils.validation import check_is_fitted
 from dpca.engine.folds.boundary import named_errors
 from dpca.engine.folds.fold import fold
 from dpca.engine.folds.fold_tasks import Results
-from dpca.engine.folds.plan import FoldPlan
 from dpca.engine.sources.held_out import hold_out
 from dpca.engine.sources.source import Source, as_source
 from dpca.kernels.algebra.dtypes import working_dtype
 from dpca.kernels.algebra.types import Array
-from dpca.models.base.callbacks import FitCallbacks, finish_all
+from dpca.models.base.callbacks import FitCallbacks
 from dpca.models.base.component_model import ON_DISK, ComponentModel
 from dpca.models.base.convergence import check_result, check_scale
 from dpca.models.base.parameters import check_parameters, check_states_fit, checked_rank, no_values
@@ -28,7 +27,7 @@ from dpca.models.base.samples import fitted_source
 from dpca.models.base.store import StoredModel, stored_parameters
 from dpca.models.base.value_range import spanned_range
 from dpca.models.cells.cells_on_disk import CellsOnDisk
-from dpca.models.cells.partition_rule import choose_rule_and_plan, exact_rule, joined_results, results_by_part
+from dpca.models.cells.partition_rule import PartFold, choose_fold, exact_rule, joined_results, results_by_part
 from dpca.models.cells.rank import UnmetError
 from dpca.models.cells.rank_choice import RankChoice
 from dpca.models.cells.targets import Validation, check_for, keep_chosen, stated_target, value_range_for
@@ -102,28 +101,26 @@ class PartitionedPCA(PartitionParameters, ComponentModel):
         computed = self._to_compute(choice, n, partition)
         while True:
             writer = self._writer(choice, source, partition, run) if callbacks is None else None
-            folding, folded, plan, note = self._rule_and_plan(choice, source, partition, run, writer)
-            rule = folding.rule if self.keep_state else folding
+            folding = self._folding(choice, source, partition, run, writer)
             join = partial(joined_results, partition, source.dtype) if writer is None else writer.joined
 
             def set_fitted(
-                model: Any, results: Results, n: int, given: Any = (choice, partition, join), by: Any = (rule, folded)
+                model: Any, results: Results, n: int, given: Any = (choice, partition, join), by: PartFold = folding
             ) -> None:
                 for result, mean in zip(results, means, strict=False):
                     result["mean"] = mean
                 states = [*map(pop_state, results)] if self.keep_state else None
-                found = results_by_part(by[0], by[1], results, source.dtype)
+                found = results_by_part(by.exact, by.partition, results, source.dtype)
                 named_errors(model._set_results, source.name)(*given, *found, n, validation)
                 model._states = states
                 if states is not None:
                     model._fixed = self._batch_settings(partition, source.dtype)
 
-            in_fold = None if callbacks is None else callbacks.of_fold(partial(finish_all, folding), set_fitted, n)
-            results, report = fold(
-                folding, source, folded, run=run, plan=plan, stage=stage, writer=writer, callback=in_fold
-            )
+            in_fold = None if callbacks is None else callbacks.of_fold(folding.finished, set_fitted, n)
+            how: Any = {"run": run, "plan": folding.plan, "stage": stage, "writer": writer, "callback": in_fold}
+            results, report = fold(folding.rule, source, folding.partition, **how)
             try:
-                set_fitted(self, results, n)
+                set_fitted(self, folding.joined(results), n)
                 break
             except UnmetError as error:
                 before, choice = computed, choice.wider(error) or choice
@@ -131,7 +128,7 @@ class PartitionedPCA(PartitionParameters, ComponentModel):
                     raise
             stage = f"fit again, {computed} components"
             why = f"{before} components of each {self.part_name} were too few: fitted again with up to {computed}"
-        self.fit_report_ = replace(report, note="; ".join(filter(None, (note, why))))
+        self.fit_report_ = replace(report, note="; ".join(filter(None, (folding.note, why))))
 
     def plan_fit(self, source: Source, axes: Sequence[str], run: Run) -> tuple[Representation, bool]:
         """Plan a fit; see `Estimator.plan_fit`."""
@@ -140,12 +137,8 @@ class PartitionedPCA(PartitionParameters, ComponentModel):
         if choice.validation_fraction is not None:
             source = hold_out(source, choice.validation_fraction, np.random.default_rng(0))[0]
         partition, run = self._partition(source, axes, run), run.limited_to(self.memory_budget)
-        self._rule_and_plan(choice, source, partition, run, self._writer(choice, source, partition, run))
-        k = self._to_compute(choice, source.shape[0], partition)
-        least = partition.max_features if k is None else k
-        if choice.adapts:
-            mean = choice.mean_rank(math.prod(shape), partition.n_parts)
-            least = 1 if mean is None else min(least, max(1, math.ceil(mean)))
+        self._folding(choice, source, partition, run, self._writer(choice, source, partition, run))
+        least = self._least_kept(choice, source.shape[0], partition)
         basis = LinearRepresentation(partition, no_values(shape, np.float64), no_values((least, *shape), dtype))
         return basis, not choice.adapts
 
@@ -156,17 +149,24 @@ class PartitionedPCA(PartitionParameters, ComponentModel):
         k = self._to_compute(choice, source.shape[0], partition) or partition.max_features
         return CellsOnDisk.needed(partition, k, source, run)
 
-    def _rule_and_plan(
+    def _folding(
         self, choice: RankChoice, source: Source, partition: Partition, run: Run, writer: CellsOnDisk | None
-    ) -> tuple[Any, Partition, FoldPlan, str]:
-        """Return the rule, the partition to fold, the plan, and a note on them for the report."""
+    ) -> PartFold:
+        """Return the fold, with its rule and its plan."""
         k, folded = self._to_compute(choice, source.shape[0], partition), self._folded(partition)
         if self.keep_state:
             self._batch_settings(partition, source.dtype)
-        rule, plan, note = choose_rule_and_plan(
-            k, source, folded, f"{self.part_name}s", run=run, keep=bool(self.keep_state), writer=writer
-        )
-        return rule, folded, plan, note
+        what, least = f"{self.part_name}s", self._least_kept(choice, source.shape[0], partition)
+        how: dict[str, Any] = {"run": run, "keep": bool(self.keep_state), "writer": writer, "least_kept": least}
+        return choose_fold(k, source, folded, what, **how)
+
+    def _least_kept(self, choice: RankChoice, n: int, partition: Partition) -> int:
+        """Return the least number of rows of the components of a fit to n samples."""
+        most = self._to_compute(choice, n, partition) or partition.max_features
+        if not choice.adapts:
+            return most
+        mean = choice.mean_rank(math.prod(partition.sample_shape), partition.n_parts)
+        return 1 if mean is None else min(most, max(1, math.ceil(mean)))
 
     def _batch_settings(
         self, partition: Partition, dtype: np.dtype[Any]

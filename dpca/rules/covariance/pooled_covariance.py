@@ -5,8 +5,8 @@ from __future__ import annotations
 import itertools
 import math
 from abc import abstractmethod
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass, replace
 from functools import cached_property
 
 import numpy as np
@@ -14,7 +14,7 @@ from numpy.typing import DTypeLike
 
 from dpca.kernels.algebra.integers import is_exact
 from dpca.kernels.algebra.types import Array, blocks
-from dpca.rules.base.rule import Rule
+from dpca.rules.base.rule import Rule, bytes_of
 from dpca.rules.base.state import State, StateLayout
 from dpca.rules.covariance.covariance import (
     BAND_ROWS,
@@ -28,6 +28,8 @@ from dpca.rules.covariance.shifts import spread_of
 
 # Rows of integers, over all places, that are added to a matrix at a time.
 _INTEGER_ROWS = 2**14
+# Arrays of the state of one covariance.
+_NAMES = ("shift", "sum", "cross")
 # Smaller updates spend most of their time on the sums of the places.
 _FEWEST_SAMPLES = 32
 
@@ -44,7 +46,8 @@ class SeveralCovariances(Rule):
         """Yield the state of each covariance, with views as arrays."""
 
     def _start(self, state: State, dtype: DTypeLike) -> None:
-        Covariance()._start(state, dtype)
+        for covariance in self._covariances(state):
+            Covariance()._start(covariance, dtype)
 
     def merge(self, a: State, b: State) -> State:
         """Return the state of both streams, with the shifts of the first."""
@@ -55,7 +58,54 @@ class SeveralCovariances(Rule):
 
 
 @dataclass(frozen=True)
-class PooledCovariancePCA(SeveralCovariances):
+class _Places(SeveralCovariances):
+    """Base class of rules with one covariance for each group of places, and a shift and a sum for each place."""
+
+    @property
+    @abstractmethod
+    def _one(self) -> Covariance:
+        """The rule of the covariance of one group."""
+
+    @property
+    @abstractmethod
+    def _sizes(self) -> Iterable[tuple[int, int]]:
+        """The number of places, and of attributes of each of them, of each group of any part."""
+
+    @QUIET
+    def _take(self, state: State, batch: Array) -> None:
+        add, stop = _add_integers if is_exact(batch.dtype) else _add_numbers, 0
+        for group in self._covariances(state):
+            places = group.arrays["sum"]
+            start, stop = stop, stop + places.size
+            add(group, batch[:, start:stop].reshape(len(batch), *places.shape))
+        state.counts["n_samples"] += len(batch)
+
+    def is_batch_invariant(self, dtype: DTypeLike) -> bool:
+        """Return whether sums are exact."""
+        return is_exact(dtype)
+
+    def batch_rows(self, dtype: DTypeLike) -> int:
+        """Return the best number of samples per update: enough for a product over the places of the largest group."""
+        rows = _INTEGER_ROWS if is_exact(dtype) else BLOCK_ROWS
+        samples = max(_FEWEST_SAMPLES, math.ceil(rows / max(n_places for n_places, _ in self._sizes)))
+        return min(samples, self._one.batch_rows(dtype))
+
+    def work_bytes(self, n_rows: int, n_features: int, dtype: DTypeLike) -> int:
+        """Return the bytes of temporary arrays: rows of a group, a product, the eigensolver, sums and means."""
+        return max(self._group_work_bytes(n_rows, n_places, d, dtype) for n_places, d in self._sizes)
+
+    def _group_work_bytes(self, n_rows: int, n_places: int, d: int, dtype: DTypeLike) -> int:
+        if is_exact(dtype):
+            rows = min(n_rows, _samples_at_once(n_places)) * n_places
+            copies = 2 * rows * (d + 1) * np.dtype(dtype).itemsize
+        else:
+            rows = min(n_rows * n_places, BLOCK_ROWS)
+            copies = 56 * min(n_places, BLOCK_ROWS) * d  # sums and shifts of places, and their changes
+        return copies + self._one.work_bytes(rows, d, dtype) + 8 * n_places * (2 * d + BAND_ROWS)
+
+
+@dataclass(frozen=True)
+class PooledCovariancePCA(_Places):
     """Leading principal components of groups of places. All places of a group share their components.
 
     Alakkari 2020, section 4.3.1, pooled. A sample is a sequence of places: all places of group 0, then those of group
@@ -98,6 +148,10 @@ class PooledCovariancePCA(SeveralCovariances):
     def _one(self) -> CovariancePCA:
         return CovariancePCA(self.n_components)
 
+    @property
+    def _sizes(self) -> Sequence[tuple[int, int]]:
+        return self.groups
+
     def _layout(self, n_features: int, dtype: DTypeLike) -> StateLayout:
         crosses: StateLayout = {f"cross-{g}": ((d, d), float) for g, (_, d) in enumerate(self.groups)}
         return {"shift": ((n_features,), float), "sum": ((n_features,), float), **crosses}
@@ -107,13 +161,6 @@ class PooledCovariancePCA(SeveralCovariances):
         if n_features != held:
             raise ValueError(f"samples have {n_features} attributes, but the groups have {held}: give equal numbers")
         super()._start(state, dtype)
-
-    @QUIET
-    def _take(self, state: State, batch: Array) -> None:
-        add = _add_integers if is_exact(batch.dtype) else _add_numbers
-        for group, columns in zip(self._covariances(state), self._columns, strict=True):
-            add(group, batch[:, columns].reshape(len(batch), *group.arrays["sum"].shape))
-        state.counts["n_samples"] += len(batch)
 
     def _finish(self, state: State) -> dict[str, Array]:
         means, result = [], {}
@@ -134,6 +181,24 @@ class PooledCovariancePCA(SeveralCovariances):
             found.append({"mean": mean, **{name: result[f"{name}-{g}"] for name in names}})
         return found
 
+    def add_block(self, state: State, block: dict[str, Array], places: Iterable[tuple[int, Sequence[int]]]) -> None:
+        """Add the result of `PooledBlocks` for a block of places to a state that has no samples of these places.
+
+        Parameters
+        ----------
+        state : State
+        block : dict
+            Its arrays are removed, one by one, to free their memory.
+        places : iterable of (group, positions)
+            For each group of the block, the group here, and the positions of its places in that.
+        """
+        state.counts["n_samples"] = int(block.pop("n_samples"))
+        groups = list(self._covariances(state))
+        for at, (g, positions) in enumerate(places):
+            groups[g].arrays["cross"] += block.pop(f"cross-{at}")
+            for name in ("shift", "sum"):
+                groups[g].arrays[name][positions] = block.pop(f"{name}-{at}")
+
     @property
     def _columns(self) -> list[slice]:
         """The columns of the attributes of each group."""
@@ -145,32 +210,63 @@ class PooledCovariancePCA(SeveralCovariances):
             arrays = {name: state.arrays[name][columns].reshape(self.groups[g]) for name in ("shift", "sum")}
             yield State({**arrays, "cross": state.arrays[f"cross-{g}"]}, dict(state.counts))
 
-    def is_batch_invariant(self, dtype: DTypeLike) -> bool:
-        """Return whether sums are exact."""
-        return is_exact(dtype)
-
-    def batch_rows(self, dtype: DTypeLike) -> int:
-        """Return the best number of samples per update: enough for a product over the places of the largest group."""
-        rows = _INTEGER_ROWS if is_exact(dtype) else BLOCK_ROWS
-        samples = max(_FEWEST_SAMPLES, math.ceil(rows / max(n_places for n_places, _ in self.groups)))
-        return min(samples, self._one.batch_rows(dtype))
-
     def result_bytes(self, n_features: int, dtype: DTypeLike) -> int:
         """Return the bytes of a result."""
         return 8 * n_features + sum(self._one.result_bytes(d, dtype) for _, d in self.groups)
 
-    def work_bytes(self, n_rows: int, n_features: int, dtype: DTypeLike) -> int:
-        """Return the bytes of temporary arrays: rows of a group, a product, the eigensolver, sums and means."""
-        return max(self._group_work_bytes(n_rows, n_places, d, dtype) for n_places, d in self.groups)
 
-    def _group_work_bytes(self, n_rows: int, n_places: int, d: int, dtype: DTypeLike) -> int:
-        if is_exact(dtype):
-            rows = min(n_rows, _samples_at_once(n_places)) * n_places
-            copies = 2 * rows * (d + 1) * np.dtype(dtype).itemsize
-        else:
-            rows = min(n_rows * n_places, BLOCK_ROWS)
-            copies = 56 * min(n_places, BLOCK_ROWS) * d  # sums and shifts of places, and their changes
-        return copies + self._one.work_bytes(rows, d, dtype) + 8 * n_places * (2 * d + BAND_ROWS)
+@dataclass(frozen=True)
+class PooledBlocks(_Places):
+    """The sums of `PooledCovariancePCA` for each of several blocks of places, which its ``add_block`` adds up.
+
+    Parameters
+    ----------
+    blocks : sequence of groups
+        The groups of places of each part, see `PooledCovariancePCA`.
+
+    Notes
+    -----
+    Results of ``finish``: the arrays ``shift-g`` and ``sum-g`` (n_places, n_features), and ``cross-g`` (n_features,
+    n_features) of each group g, and ``n_samples`` (). A shift that is the same for all places, as of integers of 8 and
+    16 bits, has shape (1, 1).
+    """
+
+    blocks: Sequence[Sequence[tuple[int, int]]]
+
+    @property
+    def _one(self) -> Covariance:
+        return Covariance()
+
+    @cached_property
+    def _sizes(self) -> set[tuple[int, int]]:
+        return set(itertools.chain.from_iterable(self.blocks))
+
+    def of_part(self, part: int) -> PooledBlocks:
+        """Return the rule that starts the state of a block."""
+        return replace(self, blocks=(self.blocks[part],))
+
+    def _layout(self, n_features: int, dtype: DTypeLike) -> StateLayout:
+        return _layout_of(self.blocks[0])
+
+    def _covariances(self, state: State) -> Iterator[State]:
+        # The groups follow from the state, because one rule updates the states of all blocks.
+        for g in range(len(state.arrays) // len(_NAMES)):
+            yield State({name: state.arrays[f"{name}-{g}"] for name in _NAMES}, dict(state.counts))
+
+    def _finish(self, state: State) -> dict[str, Array]:
+        shifts = {name: values for name, values in state.arrays.items() if name.startswith("shift")}
+        short = {name: values[:1, :1].copy() for name, values in shifts.items() if np.ptp(values) == 0}
+        return {**state.arrays, **short, "n_samples": np.asarray(state.counts["n_samples"])}
+
+    def state_bytes(self, n_features: int, dtype: DTypeLike) -> int:
+        """Return the bytes of the largest state of a block with this number of attributes."""
+        layouts = (_layout_of(groups) for groups in set(self.blocks) if sum(map(math.prod, groups)) == n_features)
+        return max(map(bytes_of, layouts))
+
+
+def _layout_of(groups: Sequence[tuple[int, int]]) -> StateLayout:
+    shapes = [{"shift": places, "sum": places, "cross": (places[1],) * 2} for places in groups]
+    return {f"{name}-{g}": (of[name], float) for g, of in enumerate(shapes) for name in _NAMES}
 
 
 def _add_integers(group: State, values: Array) -> None:

@@ -27,7 +27,7 @@ from dpca.rules.covariance.covariance_product import CovarianceProduct, Rayleigh
 from dpca.rules.covariance.extremes import Extremes
 from dpca.rules.covariance.moments import Moments
 from dpca.rules.covariance.patch_covariance import PatchCovariancePCA
-from dpca.rules.covariance.pooled_covariance import PooledCovariancePCA
+from dpca.rules.covariance.pooled_covariance import PooledBlocks, PooledCovariancePCA
 from dpca.rules.covariance.power_iteration import PowerIteration
 from dpca.rules.covariance.snapshots import SnapshotPCA
 from dpca.rules.covariance.spectral import SpectralSVD
@@ -71,6 +71,7 @@ RULES: dict[str, Callable[[int, int], Any]] = {
     "moments": lambda d, n: Moments(),
     "extremes": lambda d, n: Extremes(),
     "patch-covariance": lambda d, n: PatchCovariancePCA(PatchGrid((d // 3, 3), (2, 2), (1, 1)), 3),
+    "pooled-blocks": lambda d, n: PooledBlocks((((2, d // 5), (3, d // 5)),)),
     "pooled-covariance": lambda d, n: PooledCovariancePCA(2, [(2, d // 5), (3, d // 5)]),
     "covariance-product": lambda d, n: CovarianceProduct(rows(3, d), np.full(d, 0.9)),
     "refinement": lambda d, n: Refinement(rows(3, d), np.full(d, 0.9)),

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from dpca.rules.base.state import State
 from dpca.rules.covariance.covariance import CovariancePCA
-from dpca.rules.covariance.pooled_covariance import PooledCovariancePCA
+from dpca.rules.covariance.pooled_covariance import PooledBlocks, PooledCovariancePCA
 
 pytestmark = pytest.mark.usefixtures("products")
 
@@ -177,3 +177,32 @@ def test_what_makes_no_sense() -> None:
         rule.init(7, np.uint8)
     with pytest.raises(ValueError, match=r"\b2$"):
         rule.finish(fold(rule, [np.ones((1, 6), np.uint8)]))
+
+
+@pytest.mark.parametrize("dtype", [np.uint8, np.int16, np.float32, np.float64])
+@pytest.mark.parametrize("split", [2, 5])
+def test_blocks_of_places_add_up_to_all_places(dtype: type, split: int) -> None:
+    """Seven places of 3 attributes and two of 2; the first block has some of the seven, in reverse, and one more."""
+    x = np.random.default_rng(0).normal(1000, 30, (50, 25))
+    x = (x + np.arange(25) * 200 + np.arange(50)[:, None]).astype(dtype)
+    groups = ((7, 3), (2, 2))
+    whole = PooledCovariancePCA(None, groups)
+    expected = whole.finish(fold(whole, [x]))
+    first, last = list(range(split))[::-1], list(range(split, 7))
+    members = [[(0, first), (1, [1])], [(1, [0]), (0, last)]]
+    blocks = PooledBlocks(tuple(tuple((len(at), groups[g][1]) for g, at in one) for one in members))
+    state = whole.init(25, dtype)
+    for part, places in enumerate(members):
+        columns = [groups[g][1] * p + 21 * g + j for g, at in places for p in at for j in range(groups[g][1])]
+        own = blocks.of_part(part).init(len(columns), dtype)
+        for batch in (x[:20, columns], x[20:, columns]):
+            own = blocks.update(own, np.ascontiguousarray(batch))
+        assert own.nbytes == blocks.state_bytes(len(columns), dtype)
+        whole.add_block(state, blocks.finish(own), places)
+    found = whole.finish(state)
+    for name, value in expected.items():
+        if dtype in (np.uint8, np.int16):
+            np.testing.assert_array_equal(found[name], value)
+        else:
+            tolerance = 1e-4 if dtype is np.float32 else 1e-9
+            np.testing.assert_allclose(found[name], value, rtol=tolerance, atol=tolerance)
