@@ -19,7 +19,7 @@ _STACKED_BYTES = 2**22
 def save_states(checkpoints: Checkpoints, name: str, states: Sequence[State]) -> None:
     """Write the states of a group of parts."""
     counts = {f"{i}.{key}": value for i, state in enumerate(states) for key, value in state.counts.items()}
-    arrays = _stacked([state.to_numpy().arrays for state in states])
+    arrays = stacked([state.to_numpy().arrays for state in states])
     checkpoints.save(name, arrays, {**counts, _LENGTH: len(states)})
 
 
@@ -33,24 +33,24 @@ def load_states(checkpoints: Checkpoints, name: str) -> list[State] | None:
     for numbered, value in numbers.items():
         index, _, key = numbered.partition(".")
         counts[int(index)][key] = value
-    return [State(*both) for both in zip(_unstacked(arrays, len(counts)), counts, strict=True)]
+    return [State(*both) for both in zip(unstacked(arrays, len(counts)), counts, strict=True)]
 
 
 def save_results(checkpoints: Checkpoints, name: str, results: Sequence[dict[str, Array]]) -> None:
     """Write the results of a group of parts."""
-    checkpoints.save(name, _stacked(results), {_LENGTH: len(results)})
+    checkpoints.save(name, stacked(results), {_LENGTH: len(results)})
 
 
 def load_results(checkpoints: Checkpoints, name: str) -> list[dict[str, Array]] | None:
     """Read the results that `save_results` wrote; None as in `Checkpoints.load`."""
     kept = checkpoints.load(name)
-    return None if kept is None else _unstacked(kept[0], kept[1][_LENGTH])
+    return None if kept is None else unstacked(kept[0], kept[1][_LENGTH])
 
 
-def _stacked(bundles: Sequence[Mapping[str, Array]]) -> dict[str, Array]:
+def stacked(bundles: Sequence[Mapping[str, Array]]) -> dict[str, Array]:
     """Return one dictionary of arrays, with the number of the first bundle of each stack of equal ones in the keys.
 
-    An archive of an array for each of 100,000 small parts would take a minute to write.
+    An archive or a message with arrays of 100,000 small parts would take a minute.
     """
     flat: dict[str, Array] = {}
     held: list[Mapping[str, Array]] = []
@@ -72,8 +72,8 @@ def _form(bundle: Mapping[str, Array]) -> tuple[list[Any], int]:
     return arrays, sum(array.nbytes for array in bundle.values())
 
 
-def _unstacked(flat: Mapping[str, Array], n: int) -> list[dict[str, Array]]:
-    """Return n bundles: the inverse of `_stacked`."""
+def unstacked(flat: Mapping[str, Array], n: int) -> list[dict[str, Array]]:
+    """Return n bundles: the inverse of `stacked`."""
     bundles: list[dict[str, Array]] = [{} for _ in range(n)]
     for name, stack in flat.items():
         first, _, key = name.partition(".")

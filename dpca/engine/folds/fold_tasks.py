@@ -14,7 +14,7 @@ import numpy as np
 from dask.delayed import delayed
 
 from dpca.engine.folds.boundary import named_errors
-from dpca.engine.folds.checkpoint import load_states, save_results, save_states
+from dpca.engine.folds.checkpoint import load_states, save_results, save_states, stacked, unstacked
 from dpca.engine.folds.plan import Group
 from dpca.engine.folds.rounds import RoundScheme, Span, rounds
 from dpca.engine.sources.derived import OpenedSource
@@ -239,7 +239,14 @@ def finish(work: GroupTask, reached: StatesAndPeak, n_segments: int = 0, *, copy
         save_results(work.checkpoints, work.name, results)
         for s in range(n_segments):
             work.checkpoints.remove(work.segment(s))
-    return results, max(reached[1], peak_resident_bytes())
+    return _Results(results), max(reached[1], peak_resident_bytes())
+
+
+class _Results(list[dict[str, Array]]):
+    """Results of a group. They are sent as few arrays: Dask would make a message of each array in a list."""
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return unstacked, (stacked(self), len(self))
 
 
 def _emptied(items: list[T]) -> Iterator[T]:

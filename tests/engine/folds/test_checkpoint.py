@@ -5,6 +5,7 @@ from __future__ import annotations
 import errno
 import json
 import os
+import pickle
 import shutil
 import zipfile
 from pathlib import Path
@@ -14,6 +15,7 @@ import pytest
 
 from dpca.engine.folds import checkpoint
 from dpca.engine.folds.checkpoint import load_results, save_results
+from dpca.engine.folds.fold_tasks import _Results
 from dpca.storage import StoreError
 from dpca.storage.transaction.checkpoints import Checkpoints
 
@@ -152,3 +154,15 @@ def test_results_of_many_small_parts_are_few_arrays(tmp_path: Path) -> None:
     found = kept.load("found")
     assert found is not None
     assert len(found[0]) == 2
+
+
+def test_results_are_sent_as_few_arrays() -> None:
+    results = _Results({"mean": np.full(20, i), "total": np.asarray(float(i))} for i in range(1000))
+    buffers: list[pickle.PickleBuffer] = []
+    sent = pickle.dumps(results, protocol=5, buffer_callback=buffers.append)
+    assert len(buffers) == 2
+    found = pickle.loads(sent, buffers=buffers)
+    for one, other in zip(found, results, strict=True):
+        np.testing.assert_array_equal(one["mean"], other["mean"])
+        assert one["total"].shape == ()
+        assert one["total"] == other["total"]
