@@ -11,7 +11,7 @@ import numpy as np
 
 from dpca.engine.folds.fold import plan_for
 from dpca.engine.folds.fold_tasks import Results, ResultWriter
-from dpca.engine.folds.plan import FoldPlan, PlanError
+from dpca.engine.folds.plan import FoldPlan, Outline, PlanError
 from dpca.engine.sources.source import Source
 from dpca.kernels.algebra.dtypes import working_dtype
 from dpca.kernels.algebra.types import Array
@@ -248,6 +248,8 @@ def _shared_fold(exact: Any, source: Source, whole: SharedGrid, run: Run, least_
         return PartFold(exact, exact, whole, plan_for(exact, source, whole, run=run))
     except PlanError as error:
         refusal = error
+    if isinstance(source, Outline):  # smaller chunks, which can still be chosen, are read once
+        raise refusal
     grid = whole.grid
     in_chunks = (max(1, chunk // cell) for chunk, cell in zip(source.chunks[1:], grid.cell_shape, strict=False))
     # Smaller blocks take little memory beside their covariance, of which this process receives one for each block.
