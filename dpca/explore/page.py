@@ -144,6 +144,8 @@ class ExplorerPage:
             return
         compare, actual = self._compare.value, bool(self._actual.active)
         set_busy(self._panels)
+        if explorer.originals is None and not explorer.n_components:
+            return  # the model that decodes the samples is being loaded
 
         def work() -> Callable[[], None]:
             view = explorer.view(index, k, plane, contrast, FULL if actual else LONGEST)

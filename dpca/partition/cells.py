@@ -14,6 +14,7 @@
 
 from __future__ import annotations
 
+import functools
 import itertools
 import math
 from collections.abc import Iterable, Iterator, Sequence
@@ -135,7 +136,13 @@ class CellGrid(Partition):
 
     def n_features(self, index: int) -> int:
         """Return the number of attributes of cell ``index``."""
-        return math.prod(stop - start for start, stop in self.box(index))
+        return self._sizes[index]
+
+    @cached_property
+    def _sizes(self) -> list[int]:
+        along = [np.diff([*range(0, s, c), s]) for c, s in zip(self.cell_shape, self.sample_shape, strict=False)]
+        sizes: list[int] = (functools.reduce(np.multiply.outer, along) * math.prod(self.channel_shape)).ravel().tolist()
+        return sizes
 
     def tiles(self, chunk_shape: tuple[int, ...]) -> Iterator[tuple[int, ...]]:
         """Group the cells, see `Partition.tiles`. A group ends at a common border of a cell and a chunk."""

@@ -71,7 +71,12 @@ def squared_lengths(rows: Array) -> Array:
     return squares
 
 
-def rank_of(rows: Array) -> int:
-    """Return the number of rows (k, d) up to the last one of length 1; others have length 0 up to rounding error."""
-    used = np.flatnonzero(squared_lengths(rows) > _ZERO_ROW)
-    return int(used[-1]) + 1 if used.size else 0
+def ranks_of(parts: Sequence[Array]) -> list[int]:
+    """Return the number of rows up to the last one of length 1, of each of some parts (k, d) as for `stacked`.
+
+    Other rows have length 0 up to rounding error.
+    """
+    rows = stacked(parts)
+    used = np.einsum("cij,cij->ci", rows, rows) > _ZERO_ROW
+    ranks: list[int] = (used * np.arange(1, 1 + used.shape[1])).max(axis=1, initial=0).tolist()
+    return ranks

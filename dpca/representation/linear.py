@@ -21,7 +21,15 @@ from dpca.partition.lapped import LappedGrid
 from dpca.partition.whole import Whole
 from dpca.representation.base import Representation, array_digest
 from dpca.representation.cell_boxes import part_of, places_of_cells, whole_cells, with_neighbors
-from dpca.representation.cell_runs import CellRun, products_of, rank_of, scores_of, squared_lengths, stacked, uncentered
+from dpca.representation.cell_runs import (
+    CellRun,
+    products_of,
+    ranks_of,
+    scores_of,
+    squared_lengths,
+    stacked,
+    uncentered,
+)
 from dpca.representation.on_disk import ArrayOnDisk
 from dpca.storage.arrays.layout import box_shape, boxes_of
 from dpca.storage.transaction.workspace import fingerprint_of
@@ -333,7 +341,7 @@ class LinearRepresentation(PickledByFields, Representation):
             ):
                 (first, _), *others = equal
                 here = slice(first, first + 1 + len(others))
-                ranks = [len(part) if whole else rank_of(part) for part in rows[here]]
+                ranks = [len(part) for part in rows[here]] if whole else ranks_of(rows[here])
                 products = products_of(rows[here], ranks)
                 runs.append(CellRun(parts[here.start], here.start, stacked(means[here]), products))
             tiles.append((parts, runs))

@@ -15,7 +15,7 @@ from dpca.kernels.pixels import Pixels, to_pixels
 from dpca.partition import Bands, CellGrid, LappedGrid, Whole, map_at_random
 from dpca.partition.base import Partition
 from dpca.representation import linear
-from dpca.representation.cell_runs import rank_of
+from dpca.representation.cell_runs import ranks_of
 from dpca.representation.linear import LinearRepresentation
 from dpca.storage.errors import DataError
 
@@ -249,10 +249,10 @@ def test_decoding_to_pixels_is_decoding_and_rounding(dtype: Any, partition: Part
 
 def test_ranks() -> None:
     rows = np.eye(4, 6, dtype=np.float32)
-    assert rank_of(rows) == 4
+    assert ranks_of([rows]) == [4]
     rows[3] = 1e-7  # rounding
-    assert rank_of(rows) == 3
+    assert ranks_of([rows]) == [3]
     rows[1] = 0  # one in between takes no rank away from those behind it
-    assert rank_of(rows) == 3
-    assert rank_of(0 * rows) == 0
-    assert rank_of(rows[:0]) == 0
+    assert ranks_of([rows]) == [3]
+    assert ranks_of([0 * rows]) == [0]
+    assert ranks_of([rows[:0]]) == [0]
