@@ -123,7 +123,6 @@ class CellsOnDisk(ResultWriter):
             store.write_block(block, *(files[name][1][inside] for name in ("components", "mean")))
             for file, _ in files.values():
                 file.madvise(mmap.MADV_DONTNEED)
-        self._files = {}
         return store.arrays(owner) | variances
 
     def _opened(self) -> list[tuple[str, mmap.mmap, Array]]:

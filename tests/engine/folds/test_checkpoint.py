@@ -15,7 +15,11 @@ import pytest
 
 from dpca.engine.folds import checkpoint
 from dpca.engine.folds.checkpoint import load_results, save_results
-from dpca.engine.folds.fold_tasks import _Results
+from dpca.engine.folds.fold_tasks import GroupTask, fold_segment
+from dpca.engine.folds.plan import Group
+from dpca.engine.sources.source import as_source
+from dpca.partition.cells import CellGrid
+from dpca.rules.covariance.snapshots import SnapshotPCA
 from dpca.storage import StoreError
 from dpca.storage.transaction.checkpoints import Checkpoints
 
@@ -133,10 +137,16 @@ def test_results_of_any_shapes_come_back_as_they_were(
 ) -> None:
     monkeypatch.setattr(checkpoint, "_STACKED_BYTES", 400)
     rng, kept = np.random.default_rng(seed), Checkpoints(str(tmp_path))
-    forms: list[dict[str, tuple[int, ...]]] = [{"a": (3,), "b": ()}, {"a": (3,)}, {"a": (2, 2), "b": (0, 4)}, {}]
+    forms: list[dict[str, tuple[int, ...]]] = [
+        {"a": (3,), "b": ()},
+        {"a": (3,)},
+        {"a": (5,)},
+        {"a": (2, 2), "b": (0, 4)},
+        {},
+    ]
     results = []
     for _ in range(40):
-        form, dtype = forms[rng.integers(4) if seed % 2 else 0], ["f4", "f8"][rng.integers(1 + seed % 2)]
+        form, dtype = forms[rng.integers(5) if seed % 2 else 0], ["f4", "f8"][rng.integers(1 + seed % 2)]
         results.append({key: np.asarray(rng.normal(size=shape), dtype) for key, shape in form.items()})
     save_results(kept, "found", results)
     found = load_results(kept, "found")
@@ -157,12 +167,16 @@ def test_results_of_many_small_parts_are_few_arrays(tmp_path: Path) -> None:
 
 
 def test_results_are_sent_as_few_arrays() -> None:
-    results = _Results({"mean": np.full(20, i), "total": np.asarray(float(i))} for i in range(1000))
+    samples, grid = np.random.default_rng(0).normal(size=(6, 30, 40)), CellGrid((30, 40), (3, 4))
+    group = Group(tuple(range(100)), ((0, 30), (0, 40)))
+    work = GroupTask(SnapshotPCA(6, 2), grid, group, 6, 1, 2**62, "x", samples.dtype, "group", "fit")
+    results = fold_segment(work, as_source(samples), (0, 6), finished=True)[0]
     buffers: list[pickle.PickleBuffer] = []
     sent = pickle.dumps(results, protocol=5, buffer_callback=buffers.append)
-    assert len(buffers) == 2
+    assert len(buffers) == 4
     found = pickle.loads(sent, buffers=buffers)
     for one, other in zip(found, results, strict=True):
-        np.testing.assert_array_equal(one["mean"], other["mean"])
-        assert one["total"].shape == ()
-        assert one["total"] == other["total"]
+        assert list(one) == list(other)
+        for key in one:
+            assert one[key].shape == np.shape(other[key])
+            np.testing.assert_array_equal(one[key], other[key])

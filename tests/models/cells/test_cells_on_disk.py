@@ -23,6 +23,7 @@ from dpca.engine.folds.rehearsal import Workers, rehearsing
 from dpca.jobs import fit_store, reconstruct_store, transform_store
 from dpca.models.cells import cells_on_disk
 from dpca.models.linear import component_store
+from dpca.representation import linear
 from dpca.storage.errors import DataError, PlanError, StoreError
 from dpca.storage.run import Run
 from dpca.storage.stack import open_stack
@@ -37,8 +38,9 @@ class Stopped(Exception):
 
 @pytest.fixture
 def small(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Let all components of cells be on disk, in several blocks and shards."""
+    """Let all components of cells be on disk, in several blocks and shards, and be read in several boxes."""
     monkeypatch.setattr(cells_on_disk, "MOST_BYTES", 0)
+    monkeypatch.setattr(linear, "_READ_FEATURES", 2**12)
     monkeypatch.setattr(cells_on_disk, "_BLOCK_BYTES", 2**16)
     monkeypatch.setattr(component_store, "_SHARD_BYTES", 2**14)
 
@@ -161,7 +163,10 @@ def test_jobs_read_boxes_of_it(tmp_path: Path) -> None:
     fitted = fit_store(stack, tmp_path / "disk.zarr", estimator, run=Run(memory=40 * 2**20))
     assert isinstance(fitted.model.components_, da.Array)
     assert sorted(os.listdir(tmp_path)) == ["disk.zarr", "x.zarr"]
-    in_memory(path, 3, cell_shape=(2, 8, 8)).save(tmp_path / "memory.zarr")
+    other = in_memory(path, 3, cell_shape=(2, 8, 8), run=Run(memory=40 * 2**20))
+    assert_same(fitted.model, other)  # reads its store now
+    np.testing.assert_allclose(fitted.model.transform(x), other.transform(x), rtol=1e-4, atol=1e-4)
+    other.save(tmp_path / "memory.zarr")
     found = {}
     for name in ("disk", "memory"):
         run = Run(memory=60 * 2**20)
@@ -246,6 +251,14 @@ def test_values_that_are_not_finite_end_the_fit() -> None:
     x[::2] = -1e300
     with pytest.raises((DataError, PlanError)):
         CellPCA(2, cell_shape=10).fit(x)
+
+
+@pytest.mark.usefixtures("small")
+def test_tiny_constants_are_refused_as_in_memory() -> None:
+    x = np.full((6, 20, 20), 1e-200)
+    for fit in (in_memory, lambda *args, **options: CellPCA(2, **options).fit(x)):
+        with pytest.raises(DataError, match="multiply"):
+            fit(x, 2, cell_shape=10)
 
 
 def test_a_full_disk_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
