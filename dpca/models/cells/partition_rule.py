@@ -248,7 +248,7 @@ def _shared_fold(exact: Any, source: Source, whole: SharedGrid, run: Run, least_
         return PartFold(exact, exact, whole, plan_for(exact, source, whole, run=run))
     except PlanError as error:
         refusal = error
-    if isinstance(source, Outline):  # smaller chunks, which can still be chosen, are read once
+    if isinstance(source, Outline) and source.chunks[0] > 1:  # chunks of fewer samples can still be chosen
         raise refusal
     grid = whole.grid
     in_chunks = (max(1, chunk // cell) for chunk, cell in zip(source.chunks[1:], grid.cell_shape, strict=False))

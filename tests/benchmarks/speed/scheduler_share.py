@@ -92,7 +92,9 @@ class Crew:
 
     async def _run(self) -> None:
         self._loop = asyncio.get_running_loop()
-        server = Server({"get_data": self._give}, connection_limit=2 * self.n, needs_workdir=False)
+        server = Server(
+            {"get_data": self._give, "plugin-add": self._accept}, connection_limit=2 * self.n, needs_workdir=False
+        )
         joined = []
         for _ in range(self.n):
             await server.listen("tcp://127.0.0.1:0")
@@ -108,6 +110,10 @@ class Crew:
         await comm.write({"status": "OK", "data": {key: to_serialize(self.results.pop(key, None)) for key in keys}})
         await comm.read()
         return Status.dont_reply
+
+    async def _accept(self, **_: Any) -> dict[str, str]:
+        """Say that a plugin, such as that of storage options, was added."""
+        return {"status": "OK"}
 
     async def _work(self, address: str) -> None:
         stream, beating = await connect(self.scheduler), await connect(self.scheduler)

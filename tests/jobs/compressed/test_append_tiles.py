@@ -182,18 +182,18 @@ def test_peaks_are_at_most_as_planned(tmp_path: Path, monkeypatch: pytest.Monkey
     x = film(6, "u1", (300, 320))
     path = made(tmp_path, stored(tmp_path, "first", x[:2], (1, 100, 160)), {"max_error": 2.0})
     measured: list[tuple[int, int]] = []
-    write = shards.write_shard
+    write = shards.write_shards
 
-    def traced(job: Any, unit: Any) -> Any:
+    def traced(job: Any, units: Any) -> Any:
         if not isinstance(job, MeasureJob):
-            return write(job, unit)
+            return write(job, units)
         store = _opened(job.store, job.fingerprint, job.attempt)
         planned = job.task_bytes(store, store.tiles, promised=True)
-        peak, found = traced_peak(lambda: None, lambda _: write(job, unit), planned)
+        peak, found = traced_peak(lambda: None, lambda _: write(job, units), planned)
         measured.append((peak, planned - TASK_OVERHEAD))
         return found
 
-    monkeypatch.setattr(shards, "write_shard", traced)
+    monkeypatch.setattr(shards, "write_shards", traced)
     append_store(path, stored(tmp_path, "more", x[2:], (1, 100, 160)), drift="accept", run=Run(threads=1))
     assert measured
     assert all(peak <= planned for peak, planned in measured), measured

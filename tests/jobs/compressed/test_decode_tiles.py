@@ -37,14 +37,14 @@ def _small_boxes(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_boxes_are_the_samples_and_peaks_as_planned(
     folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    store, write, peaks = dpca.open_compressed(folder / "out.zarr"), shards.write_shard, list[int]()
+    store, write, peaks = dpca.open_compressed(folder / "out.zarr"), shards.write_shards, list[int]()
 
-    def traced(job: Any, unit: Any) -> Any:
-        peak, found = traced_peak(lambda: None, lambda _: write(job, unit), 0)
+    def traced(job: Any, units: Any) -> Any:
+        peak, found = traced_peak(lambda: None, lambda _: write(job, units), 0)
         peaks.append(peak)
         return found
 
-    monkeypatch.setattr(shards, "write_shard", traced)
+    monkeypatch.setattr(shards, "write_shards", traced)
     reconstruct_store(None, folder / "out.zarr", tmp_path / "again.zarr", run=Run(threads=1))
     again = open_stack(tmp_path / "again.zarr")
     assert len(peaks) > 4

@@ -153,9 +153,9 @@ def test_peaks_are_at_most_as_planned(tmp_path: Path, monkeypatch: pytest.Monkey
     monkeypatch.setattr(shard_plan, "_TILE_VALUES", [2**16])
     pictures(tmp_path / "stack.zarr", (5, 400, 420), "f4", (1, 200, 210))
     measured: dict[str, list[tuple[int, int]]] = {}
-    write = shards.write_shard
+    write = shards.write_shards
 
-    def traced(job: Any, unit: Any) -> Any:
+    def traced(job: Any, units: Any) -> Any:
         if isinstance(job, encode_write.EncodeJob):
             codec = encode_write._codec_of(job.store, job.fingerprint, job.attempt.folder)
             values = sum(rows.size for rows in codec.components.rows)
@@ -164,11 +164,11 @@ def test_peaks_are_at_most_as_planned(tmp_path: Path, monkeypatch: pytest.Monkey
         else:
             store = encode_tiles._opened(job.store, job.fingerprint, job.attempt)
             planned = job.task_bytes(store, store.tiles, promised=True)
-        peak, found = traced_peak(lambda: None, lambda _: write(job, unit), planned)
+        peak, found = traced_peak(lambda: None, lambda _: write(job, units), planned)
         measured.setdefault(type(job).__name__, []).append((peak, planned - TASK_OVERHEAD))
         return found
 
-    monkeypatch.setattr(shards, "write_shard", traced)
+    monkeypatch.setattr(shards, "write_shards", traced)
     compressed(tmp_path, {"max_error": 0.5}, Run(threads=1))
     assert measured.keys() == {"EncodeJob", "MeasureJob"}
     assert all(peak <= planned for pairs in measured.values() for peak, planned in pairs), measured

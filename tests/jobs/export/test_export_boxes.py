@@ -98,8 +98,8 @@ def test_files_are_those_of_whole_samples(shape: tuple[int, ...], dtype: str, so
 
 def count_passes(patch: pytest.MonkeyPatch) -> set[str]:
     """Return the names of the passes of which a unit is written."""
-    seen, write = set[str](), shards.write_shard
-    patch.setattr(shards, "write_shard", lambda job, unit: seen.add(type(job).__name__) or write(job, unit))
+    seen, write = set[str](), shards.write_shards
+    patch.setattr(shards, "write_shards", lambda job, units: seen.add(type(job).__name__) or write(job, units))
     return seen
 
 
@@ -147,14 +147,14 @@ def test_tiles_are_exported_with_the_memory_that_is_planned(
     name: str, store: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     small_boxes(monkeypatch, 2**17)
-    peaks, planned, write = list[int](), list[int](), shards.write_shard
+    peaks, planned, write = list[int](), list[int](), shards.write_shards
 
-    def traced(job: Any, unit: Any) -> Any:
-        peak, found = traced_peak(lambda: None, lambda _: write(job, unit), 0)
+    def traced(job: Any, units: Any) -> Any:
+        peak, found = traced_peak(lambda: None, lambda _: write(job, units), 0)
         peaks.append(peak)
         return found
 
-    monkeypatch.setattr(shards, "write_shard", traced)
+    monkeypatch.setattr(shards, "write_shards", traced)
     for module in ("boxes", "pyramid"):
         monkeypatch.setattr(
             f"dpca.jobs.export.{module}.require_memory", lambda what, need, budget: planned.append(need)
