@@ -31,7 +31,7 @@ from dpca.storage.errors import DataError
 
 #: Most rows or columns of a picture on the page, at 100 %, of a thumbnail and of an eigenimage.
 LONGEST, FULL, THUMBNAIL, EIGENIMAGE = 1024, 4096, 128, 160
-# Number of samples that are measured if the store states no quality, or no data range, and most bytes of the latter.
+# Number of samples that are measured if the store states no quality or no data range; most bytes of those for a range.
 _MEASURED, _RANGE_BYTES = 64, 2**26
 #: Orders of samples, name to label; `Explorer.orders` returns the available ones.
 ORDERS = {
@@ -160,7 +160,7 @@ class Explorer:
             facts = SourceFacts("", 0, shape, np.dtype(np.float32), axes_for(shape), None)
         images = [_eigenimage(vector, facts, pictured.cell_shape, plane) for vector in vectors[first:]]
         if mean is not None:
-            # in a range of its own
+            # In a range of its own.
             (values,), bounds, _ = replace(facts, dtype=np.dtype(np.float64), data_range=None).scaled(
                 [facts.picture(mean, plane, EIGENIMAGE)], PERCENTILES
             )

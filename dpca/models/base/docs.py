@@ -14,7 +14,8 @@ SHARED = {
     "whole_samples": """\
     components_ : array (n_components, n_features)
         Orthonormal rows, ordered by variance. The entry of largest magnitude is positive. float32, or float64 for
-        float64 input and wide integers. Rows beyond the rank of the data are arbitrary.
+        float64 input and wide integers. Rows beyond the rank of the data are arbitrary. A Dask array if the components
+        are on disk, see the guide "Few large samples"; so is ``mean_``.
     mean_ : array (n_features,), float64
     total_variance_ : float
         Certificate: the sum of the variances of all attributes, exact.
@@ -34,7 +35,8 @@ PARTITIONED = {
     components_ : array (n_components, *sample_shape), float32 (float64 for float64 and integers of over 16 bits)
         ``components_[j]`` has the shape of a sample and contains component j of each {part} at the positions of its
         attributes. The components of a {part} are orthonormal and ordered by variance. The entry of largest magnitude
-        is positive. If a {part} has fewer attributes than components, the surplus components are zero.
+        is positive. If a {part} has fewer attributes than components, the surplus components are zero. A Dask array if
+        the components are on disk, see the guide "Few large samples"; so is ``mean_``.
 """,
     "attributes": """\
     mean_ : array (*sample_shape), float64

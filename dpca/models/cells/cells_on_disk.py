@@ -26,7 +26,7 @@ from dpca.partition.base import Partition
 from dpca.partition.cells import CellGrid
 from dpca.representation.cell_boxes import whole_cells
 from dpca.storage.arrays.layout import box_shape
-from dpca.storage.disk import require_free_space
+from dpca.storage.disk import require_free_space, writing_errors
 from dpca.storage.remote.memory import usable_bytes
 from dpca.storage.run import Run
 
@@ -133,7 +133,7 @@ class CellsOnDisk(ResultWriter):
             sizes = {name: rows * math.prod(shape) * dtype.itemsize for name, (rows, dtype) in layout.items()}
             require_free_space(folder, sum(sizes.values()), f"{self._k:,} components and the mean")
             for name, (rows, dtype) in layout.items():
-                with tempfile.TemporaryFile(dir=folder) as file:
+                with writing_errors(folder), tempfile.TemporaryFile(dir=folder) as file:
                     file.truncate(sizes[name])
                     if hasattr(os, "posix_fallocate"):
                         # A disk that fills up is an error here, and would end the process at a write to the map.

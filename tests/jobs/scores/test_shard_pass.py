@@ -58,6 +58,8 @@ def test_only_short_shards_share_tasks(
         shards.write(Files(tmp_path / "files", seconds), ((i,) for i in range(n)))
         assert [int(shards.quality(i)["mse"][0]) for i in range(n)] == list(range(n))
     assert sum(sizes) == n
+    # No task has more shards than each of the two workers has written on average.
+    assert all(size <= max(1, sum(sizes[:i]) // 2) for i, size in enumerate(sizes))
     assert len(list((tmp_path / "files").iterdir())) == n
     # Tasks of two workers take at least 0.1 s. The first ones are short until the time of a shard is known.
     assert (max(sizes) > 1, len(sizes) < n) == (not seconds, not seconds)

@@ -28,12 +28,9 @@ from dpca.storage.errors import DataError, PlanError, StoreError
 from dpca.storage.run import Run
 from dpca.storage.stack import open_stack
 from dpca.storage.transaction.checkpoints import Checkpoints
+from tests.helpers.patterned import Stopped, patterned
 
 SHAPE = (3, 30, 50)
-
-
-class Stopped(Exception):
-    """Ends a program."""
 
 
 @pytest.fixture
@@ -46,11 +43,7 @@ def small(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def samples(n: int, dtype: str, shape: tuple[int, ...] = SHAPE) -> np.ndarray[Any, Any]:
-    rng = np.random.default_rng(len(shape))
-    x = np.tensordot(rng.normal(size=(n, 3)) * (9, 6, 4), rng.normal(size=(3, *shape)), 1) + rng.normal(
-        size=(n, *shape)
-    )
-    return (x * 3 + 120).clip(0, 255).astype(dtype)
+    return patterned(n, shape, dtype, len(shape))
 
 
 def in_memory(x: Any, *args: Any, run: Run = Run(), **options: Any) -> CellPCA:

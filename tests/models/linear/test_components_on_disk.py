@@ -23,12 +23,9 @@ from dpca.storage.errors import DataError, StoreError
 from dpca.storage.run import Run
 from dpca.storage.stack import open_stack
 from dpca.storage.transaction.checkpoints import Checkpoints
+from tests.helpers.patterned import Stopped, patterned
 
 SHAPE = (20, 24, 30)
-
-
-class Stopped(Exception):
-    """Ends a program."""
 
 
 @pytest.fixture
@@ -39,11 +36,7 @@ def small(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def samples(n: int, dtype: str, seed: int = 0) -> np.ndarray[Any, Any]:
-    rng = np.random.default_rng(seed)
-    x = np.tensordot(rng.normal(size=(n, 3)) * (9, 6, 4), rng.normal(size=(3, *SHAPE)), 1) + rng.normal(
-        size=(n, *SHAPE)
-    )
-    return (x * 3 + 120).clip(0, 255).astype(dtype)
+    return patterned(n, SHAPE, dtype, seed)
 
 
 def in_memory(x: Any, k: Any = 3, **options: Any) -> PCA:
