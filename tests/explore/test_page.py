@@ -196,7 +196,7 @@ def test_a_broken_photograph_does_not_hide_the_thumbnails_of_others(
     visit.shows(".at-alert", "photo-0002.png")
     page.keyboard.press("ArrowRight")
     visit.shows(".at-name", "photo-0003")
-    assert page.locator(".at-alert").is_hidden()
+    page.locator(".at-alert").wait_for(state="hidden")
     assert not visit.wrong
 
 
