@@ -143,14 +143,16 @@ def estimate(
     -------
     share, error : float
         The share may exceed 1. Both are not finite if the fourth power of a value overflows, or if nothing varies.
-        Costs 2 m d (m + q) operations in float64.
+        Costs 2 m d (m + q) operations in the dtype of ``directions``.
     """
     m, q = len(rows), directions.shape[0]
     products, along = np.zeros((m, m)), np.zeros((m, q))
     for columns in blocks(rows.shape[1], nystrom.COLUMNS):
-        part = rows[:, columns] - mean[columns]
+        basis = to_numpy(directions[:, columns])
+        # The precision of the directions is enough: errors of products are smaller than those of the sample.
+        part = (rows[:, columns] - mean[columns]).astype(basis.dtype, copy=False)
         products += part @ part.T
-        along += part @ to_numpy(directions[:, columns]).T
+        along += part @ basis.T
     products, along = over.summed(products, along)
     products -= along @ along.T
     leading, further = along[:, :k], along[:, k:]
