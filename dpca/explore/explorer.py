@@ -157,7 +157,9 @@ class Explorer:
         vectors = () if pictured.vectors is None else pictured.vectors
         shape = next((tuple(v.shape) for v in (*vectors[:1], mean) if v is not None), ())
         if facts is None or facts.sample_shape != shape:
+            labels = getattr(model, "_labels", None)
             facts = SourceFacts("", 0, shape, np.dtype(np.float32), axes_for(shape), None)
+            facts = facts.with_coordinates(labels and labels.kept(shape))
         images = [_eigenimage(vector, facts, pictured.cell_shape, plane) for vector in vectors[first:]]
         if mean is not None:
             # In a range of its own.
@@ -337,4 +339,4 @@ def _eigenimage(
         return by_sign(facts.tinted(facts.picture(vector, number, EIGENIMAGE)))
     every = bool(facts.channel_colors)
     values = facts.tinted(panel(facts.plane(vector, number), facts.plane_axes, every_channel=every))
-    return by_sign(thinned(align_signs(values, cells), EIGENIMAGE))
+    return by_sign(thinned(facts.upright(align_signs(values, cells)), EIGENIMAGE))

@@ -18,7 +18,6 @@ from dpca.explore.originals import SampleNames, StackOriginals
 from dpca.explore.pictures import SourceFacts
 from dpca.explore.sources import ReaderOriginals, names_of
 from dpca.storage.arrays.coordinates import BESIDE, CHANNEL_COLOR, coordinates_in
-from dpca.storage.arrays.layout import CHANNEL
 from dpca.storage.arrays.reading import array_in, group_in, open_node, root_facts
 from dpca.storage.errors import DataError, StoreError
 from dpca.storage.input import open_input
@@ -120,11 +119,12 @@ def _explorer_of(given: Stack | Reader, reading: ReadOptions) -> Explorer:
         names = SampleNames(given.name_array, given.n_samples)
         facts = SourceFacts(
             given.path, given.n_samples, given.sample_shape, given.dtype, given.axes[1:], given.data_range
-        ).with_channels(given.coordinates)
+        )
+        facts = facts.with_coordinates(given.coordinates and given.coordinates.of_one_sample())
         return Explorer(facts, StackOriginals(given), names)
     form = survey(given, replace(reading, on_error="skip"))
     facts = SourceFacts(given.name, len(given), form.sample_shape, form.dtype, form.axes[1:], form.data_range)
-    facts = facts.with_channels(form.coordinates)
+    facts = facts.with_coordinates(form.coordinates and form.coordinates.of_one_sample())
     return Explorer(facts, ReaderOriginals(given, form), names_of(given))
 
 
@@ -134,12 +134,11 @@ def _kept(path: str, group: zarr.Group, facts: dict[str, Any], kind: str) -> Sou
         shape, axes = tuple(map(int, facts["sample_shape"])), tuple(map(str, facts["axes"]))[1:]
         low, high = map(float, facts["data_range"])
         stated = SourceFacts(path, int(n), shape, np.dtype(facts["dtype"]), axes, (low, high))
+        dims = tuple(map(str, facts.get("dims") or facts["axes"]))[1:]
     except (KeyError, TypeError, ValueError) as error:
         raise StoreError(f"'{path}' is not a complete {kind} store (no valid {error}): make it again") from error
-    if axes[-1] != CHANNEL:
-        return stated
     beside = group_in(group, BESIDE) if kind == COMPRESSED and BESIDE in group else group
-    return stated.with_channels(coordinates_in(beside, (CHANNEL,), shape[-1:], {BESIDE: CHANNEL_COLOR}))
+    return stated.with_coordinates(coordinates_in(beside, dims, shape, {BESIDE: CHANNEL_COLOR}))
 
 
 def _load_model(explorer: Explorer, model: str) -> None:

@@ -153,7 +153,9 @@ class ExplorerPage:
             sizes, waiting = markup.sizes(view, facts.sample_bytes), view.difference is not None
 
             def show() -> None:
-                say(self._alert, "")  # first, because each change is sent by itself and an error is of the sample before
+                say(
+                    self._alert, ""
+                )  # first, because each change is sent by itself and an error is of the sample before
                 self._name.text, self._panels.text, self._numbers.text = name, panels, sizes
                 self._bounds, self._compare.disabled = view.bounds, not waiting
                 self._split.visible = waiting and compare == "split"

@@ -112,16 +112,21 @@ class SourceFacts:
     """Names of two or more channels, empty if they are not known."""
     channel_colors: tuple[str, ...] = ()
     """Their colors, such as ``"#00ff00"``, empty if they are not known."""
+    flipped: tuple[int, ...] = ()
+    """Axes of a sample with ascending latitudes. Pictures show the north at the top."""
 
-    def with_channels(self, along: Coordinates | None) -> SourceFacts:
-        """Return these facts with the names and colors of channels in the coordinates of samples."""
-        count = self.sample_shape[-1] if self.axes[-1] == CHANNEL else 1
-        if along is None or count < 2 or along.dims[-1] != CHANNEL:
+    def with_coordinates(self, along: Coordinates | None) -> SourceFacts:
+        """Return these facts with the channels and the latitudes in the coordinates of a sample."""
+        if along is None or len(along.dims) != len(self.sample_shape):
             return self
+        flipped, count = along.northward, self.sample_shape[-1] if self.axes[-1] == CHANNEL else 1
+        if count < 2 or along.dims[-1] != CHANNEL:
+            return replace(self, flipped=flipped)
         names, colors = along.arrays.get(CHANNEL), along.channel_colors
         known = () if names is None else tuple(map(str, names.values.tolist()))
         return replace(
             self,
+            flipped=flipped,
             channel_names=known or tuple(f"channel {number}" for number in range(len(colors or ()))),
             channel_colors=tuple(colors or ()),
         )
@@ -161,9 +166,14 @@ class SourceFacts:
         else:
             # It is thinned before any computation, because an image of 1 GB has 8 GB as float64.
             shown = thinned(self.plane(sample, number), longest)
+        shown = self.upright(shown)
         if channel is not None and self.channel_names:
             return panel(shown[..., min(channel, len(self.channel_names) - 1)], self.plane_axes[:-1])
         return panel(shown, self.plane_axes, every_channel=bool(self.channel_colors))
+
+    def upright(self, image: Array) -> Array:
+        """Return an image of a sample with the north at the top."""
+        return np.flip(image, [axis - self._leading for axis in self.flipped if axis >= self._leading])
 
     def scaled(
         self, pictures: Sequence[Array], contrast: Contrast

@@ -10,6 +10,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+import xarray
 import zarr
 
 import dpca
@@ -18,6 +19,7 @@ from dpca.explore.explorer import Explorer
 from dpca.explore.live import LiveFit, LiveModelStore, describe_progress
 from dpca.explore.opening import open_explorer
 from dpca.explore.originals import SampleNames
+from dpca.jobs import CompressionSettings, compress, encode_store
 from dpca.jobs.models.fit import fit_store
 from dpca.metrics import psnr, ssim
 from dpca.plots.panels import NO_DATA, levels
@@ -53,6 +55,45 @@ def test_a_reconstruction_at_k_is_the_models_own_with_its_quality(stores: Path) 
     shown = explorer.components(4)
     assert len(shown.images) == 4
     assert shown.explained[-1] == pytest.approx(model.explained_variance_ratio_.sum())
+
+
+@pytest.mark.parametrize("whole", [True, False])
+def test_the_north_is_at_the_top_of_maps_of_samples_scores_and_components(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, whole: bool
+) -> None:
+    """Latitudes ascend, as in most files: the first row is the south. Here the north is the brightest."""
+    if not whole:
+        monkeypatch.setattr(originals, "WHOLE_SAMPLE", 100)
+    lat = np.linspace(-85, 85, 18)
+    waves = np.random.default_rng(0).normal(size=(12, 1, 1)) * np.exp(lat / 30)[:, None]
+    field = np.arange(18.0)[:, None] + 0.01 * waves + np.zeros((12, 18, 24))
+    coordinates = {"lat": ("lat", lat, {"units": "degrees_north"}), "time": np.arange(12.0)}
+    maps = xarray.DataArray(field.astype("f4"), coordinates, ("time", "lat", "lon"), name="t")
+    path, scored, small, modes = (tmp_path / f"{name}.zarr" for name in ("maps", "scores", "small", "modes"))
+    stack = dpca.storage.ingest(maps, path)
+    model = dpca.CellPCA(1, cell_shape=6, random_state=0)
+    compress(stack, scored, CompressionSettings(model))
+    fit_store(stack, tmp_path / "model.zarr", model)
+    encode_store(stack, tmp_path / "model.zarr", small, max_error=0.1)
+    dpca.EOF(1).fit(maps).save(modes)
+    for explorer in (
+        opened(path),
+        opened(scored),
+        opened(small),
+        opened(scored, stack=path),
+        opened(small, stack=path),
+    ):
+        view = explorer.view(2, 1)
+        shown = [picture for picture in (view.original, view.reconstruction) if picture is not None]
+        mean = None if (components := explorer.components(1)) is None else components.mean
+        for picture in (*shown, explorer.thumbnail(2), *([] if mean is None else [mean])):
+            assert picture.shape[0] == 18
+            assert picture[0].min() > 0.9
+            assert picture[-1].max() < 0.1
+    for explorer in (opened(modes), opened(modes, stack=path)):
+        (image,) = explorer.components(1).images  # gray where a component is zero, as in the south
+        strength = np.abs(image - image[-1, 0]).max(axis=(1, 2))
+        assert strength[0] > 10 * strength[-2]
 
 
 @pytest.mark.parametrize("kept", ["scores.zarr", "small.zarr"])
