@@ -90,6 +90,10 @@ def test_the_north_is_at_the_top_of_maps_of_samples_scores_and_components(
             assert picture.shape[0] == 18
             assert picture[0].min() > 0.9
             assert picture[-1].max() < 0.1
+    volumes = maps.expand_dims(lev=3, axis=1)
+    dpca.storage.ingest(volumes.transpose("time", "lev", "lat", "lon"), tmp_path / "volumes.zarr")
+    picture = opened(tmp_path / "volumes.zarr").view(2, 1, 1).original
+    assert (picture.shape[0], picture[0].min() > 0.9, picture[-1].max() < 0.1) == (18, True, True)
     for explorer in (opened(modes), opened(modes, stack=path)):
         (image,) = explorer.components(1).images  # gray where a component is zero, as in the south
         strength = np.abs(image - image[-1, 0]).max(axis=(1, 2))
