@@ -107,10 +107,10 @@ def test_the_estimate_has_no_bias(k: int, further: int, seed: int) -> None:
     x -= x.mean(axis=0)
     directions = np.linalg.qr(rng.normal(size=(d, q)))[0].T
     variances = np.linspace(3, 1, q)
-    captured = variances[:k].sum()
+    captured, mean = variances[:k].sum(), 10 * rng.normal(size=d)
     for m in (6, 9):
         found = [
-            captured / estimate(x[list(some)], np.zeros(d), directions, variances, k, 9)[0] - captured
+            captured / estimate((x + mean)[list(some)], mean, directions, variances, k, 9)[0] - captured
             for some in itertools.combinations(range(9), m)
         ]
         np.testing.assert_allclose(np.mean(found), second_order(x, directions, variances, k, m), rtol=1e-8)
