@@ -173,7 +173,7 @@ class SourceFacts:
 
     def upright(self, image: Array) -> Array:
         """Return an image of a sample with the north at the top."""
-        return np.flip(image, [axis - self._leading for axis in self.flipped if axis >= self._leading])
+        return np.flip(image, tuple(axis - self._leading for axis in self.flipped if axis >= self._leading))
 
     def scaled(
         self, pictures: Sequence[Array], contrast: Contrast
@@ -195,9 +195,7 @@ class SourceFacts:
 
     def tinted(self, picture: Array) -> Array:
         """Return an eigenimage with channels as the sum of their colors."""
-        if not self.channel_colors:
-            return picture
-        return Blend.of(self.channel_colors, lambda _: (0.0, 1.0))(picture)
+        return Blend.of(self.channel_colors)(picture) if self.channel_colors else picture
 
     def thumbnail(
         self, sample: Array | LargeSample, number: int | None, longest: int, contrast: Contrast = PERCENTILES

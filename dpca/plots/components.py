@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
@@ -22,9 +23,11 @@ from dpca.plots import drawing
 from dpca.plots.drawing import ACCENT, WIDTH
 from dpca.plots.given import integers, is_model, model_given, shares_for, shares_of
 from dpca.plots.layouts import tiles
-from dpca.plots.panels import LARGE_BYTES, align_signs, by_sign, extent_of, overview, panel, thinned
+from dpca.plots.panels import LARGE_BYTES, Blend, align_signs, by_sign, extent_of, overview, panel, thinned
 from dpca.representation.linear import in_boxes
+from dpca.storage.arrays.coordinates import Coordinates
 from dpca.storage.arrays.labelled import coordinates_of, is_labelled
+from dpca.storage.arrays.layout import CHANNEL, axes_for, count_spatial
 from dpca.storage.errors import DataError
 from dpca.storage.given_numbers import whole_number
 
@@ -58,15 +61,15 @@ def eigenimages(
     -------
     matplotlib.figure.Figure
         Zero is white, positive values are red, negative values are blue. In color images zero is gray, and positive
-        values make a channel brighter. The scale at the foot gives the magnitude of full color, the 99.5th percentile
-        of all magnitudes.
+        values make a channel brighter. Channels with colors, such as those of OME-Zarr, are added up in these. The
+        scale at the foot gives the magnitude of full color, the 99.5th percentile of all magnitudes.
 
     Raises
     ------
     DataError
         If the model has no components to show, or fewer than ``n_components``.
     """
-    return _drawn(*_vectors(model, n_components, _SHOWN, axes, explained_variance_ratio))
+    return _drawn(_components(model, n_components, _SHOWN, axes, explained_variance_ratio))
 
 
 def cell_eigenvectors(
@@ -101,7 +104,7 @@ def cell_eigenvectors(
     DataError
         As in `eigenimages`.
     """
-    return _drawn(*_vectors(model, n_components, _OF_CELLS, axes, explained_variance_ratio), cell_shape=cell_shape)
+    return _drawn(_components(model, n_components, _OF_CELLS, axes, explained_variance_ratio), cell_shape=cell_shape)
 
 
 def rank_map(ranks: Any, *, axes: Sequence[str] | None = None) -> Figure:
@@ -156,18 +159,44 @@ def _ranks_in_place(model: Any, axes: Sequence[str] | None) -> tuple[Array, Sequ
     return placed, axes
 
 
-def _vectors(
+@dataclass(frozen=True)
+class _Components:
+    """Components (k, *sample_shape), names of a sample's axes, and how they are drawn."""
+
+    values: Array
+    axes: Sequence[str] | None
+    shares: Array | None
+    cells: Sequence[int] | None
+    along: Coordinates | None
+    """The coordinates along the axes of a sample, if they are known."""
+
+    @property
+    def colors(self) -> list[str] | None:
+        """Colors of the channels, if they are known."""
+        names = self.axes or axes_for(self.values.shape[1:])
+        found = None if self.along is None or names[-1] != CHANNEL else self.along.channel_colors
+        return found if found and len(found) == self.values.shape[-1] else None
+
+    def upright(self, picture: Array) -> Array:
+        """Return a picture of a component with the north at the top."""
+        leading = max(0, count_spatial(self.axes or axes_for(self.values.shape[1:])) - 2)
+        flipped = () if self.along is None else self.along.northward
+        return np.flip(picture, tuple(axis - leading for axis in flipped if axis >= leading))
+
+
+def _components(
     model: Any, n_components: int | None, usual: int, axes: Sequence[str] | None, shares: ArrayLike | None
-) -> tuple[Array, Sequence[str] | None, Array | None, Sequence[int] | None]:
-    """Return components (k, *sample_shape), names of their axes, shares of the variance and the cells of a model."""
+) -> _Components:
+    """Return the components of a model, or given ones."""
     cells: Sequence[int] | None = None
-    flipped: tuple[int, ...] = ()
+    along = None
     if is_model(model):
         model = model_given(model)
         if isinstance(model, EOF):
             maps = model.eofs()
             values, shares = np.asarray(maps), model.explained_variance_ratio_ if shares is None else shares
-            flipped = () if not is_labelled(maps) or (found := coordinates_of(maps)) is None else found.northward
+            along = coordinates_of(maps) if is_labelled(maps) else None
+            along = along and along.of_one_sample()
         else:
             pictures = component_pictures(model, _asked(n_components, usual))
             if pictures is None:
@@ -177,10 +206,9 @@ def _vectors(
             known = model._labels
             axes = axes or (known and known.axes)
             along = None if known is None else known.kept(model.sample_shape_)
-            flipped = () if along is None else tuple(axis + 1 for axis in along.northward)
     else:
-        if is_labelled(model) and (found := coordinates_of(model)) is not None:
-            flipped = found.northward
+        if is_labelled(model):
+            along = (found := coordinates_of(model)) and found.of_one_sample()
         values = as_dense(model)
         if values.dtype.kind not in "buif":
             raise DataError(f"components have dtype {values.dtype}: give real numbers, for example the real part")
@@ -189,8 +217,7 @@ def _vectors(
     if n_components is not None and _asked(n_components, usual) > len(values):
         raise DataError(f"n_components is {n_components} but there are only {len(values)}: give at most that number")
     values = values[: _asked(n_components, usual)]
-    values = np.flip(values, flipped) if flipped else values
-    return values, axes, shares_for(shares, len(values)), cells
+    return _Components(values, axes, shares_for(shares, len(values)), cells, along)
 
 
 def component_pictures(model: Any, count: int) -> Array | None:
@@ -221,14 +248,8 @@ def _asked(n_components: int | None, usual: int) -> int:
     return usual if n_components is None else whole_number(n_components, "n_components", 1)
 
 
-def _drawn(
-    values: Array,
-    axes: Sequence[str] | None,
-    shares: Array | None,
-    cells: Sequence[int] | None,
-    *,
-    cell_shape: int | Sequence[int] | None = None,
-) -> Figure:
+def _drawn(given: _Components, *, cell_shape: int | Sequence[int] | None = None) -> Figure:
+    cells, colors, shares = given.cells, given.colors, given.shares
     if cell_shape is not None:
         cells = integers(cell_shape, "cell_shape")
         if not cells or min(cells) < 1:
@@ -236,7 +257,9 @@ def _drawn(
                 f"cell_shape is {cell_shape!r}: give a positive length for each spatial axis, or one for all"
             )
         cells = cells if len(cells) > 1 else 2 * cells
-    pictures = [thinned(align_signs(panel(vector, axes), cells)) for vector in values]
+    panels = (panel(vector, given.axes, every_channel=colors is not None) for vector in given.values)
+    pictures = [thinned(given.upright(align_signs(values, cells))) for values in panels]
+    pictures = pictures if colors is None else [Blend.of(colors)(picture) for picture in pictures]
     extent, n_axes = extent_of(pictures), pictures[0].ndim
     shown = [by_sign(picture, extent) for picture in pictures]
     scale = None if n_axes == 1 else (extent, n_axes == 2)

@@ -208,7 +208,7 @@ class Blend:
     """The values (channels, 2) of each channel that are black, and its color."""
 
     @classmethod
-    def of(cls, colors: Sequence[str], bounds: Callable[[int], tuple[float, float]]) -> Blend:
+    def of(cls, colors: Sequence[str], bounds: Callable[[int], tuple[float, float]] = lambda _: (0.0, 1.0)) -> Blend:
         """Return the blend of colors such as ``"#00ff00"``; ``bounds`` returns those of a channel from its number."""
         parts = [[int(color[i : i + 2], 16) / 255 for i in (1, 3, 5)] for color in colors]
         return cls(np.array(parts), np.array([bounds(channel) for channel in range(len(colors))], np.float64))
@@ -332,13 +332,13 @@ def signed(values: NDArray[np.float64], extent: float | None = None) -> NDArray[
     return colored
 
 
-def strongest(volume: ArrayLike, axis: int = 0) -> NDArray[np.float64]:
-    """Project a volume along an axis, and then along the first axis until two are left.
+def strongest(volume: ArrayLike, axis: int = 0, n_left: int = 2) -> NDArray[np.float64]:
+    """Project a volume along an axis, and then along the first axis until ``n_left`` are left.
 
     The result has the value of the largest magnitude along each line, with its sign; NaN if all values are NaN.
     """
     values, along = np.asarray(volume, np.float64), axis
-    while values.ndim > 2:
+    while values.ndim > n_left:
         places = np.where(np.isnan(values), -1.0, np.abs(values)).argmax(axis=along)
         values = np.take_along_axis(values, np.expand_dims(places, along), axis=along).squeeze(along)
         along = 0

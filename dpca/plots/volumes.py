@@ -72,11 +72,9 @@ def volume_slices(
     places = spread_over(given.shape[1 + axis], whole_number(n, "the number of slices", 1))
     rest = (*names[:axis], *names[axis + 1 :])
     slices = given.slices(chosen, axis, places)
-    if given.colors is not None:
-        (pictures,), bounds = given.panels([slices], data_range, rest)
-        shown, scale = [intensity(picture, bounds) for picture in pictures], None
-    else:
-        shown, scale = _shown(given, [thinned(panel(each, rest)) for each in slices], data_range)
+    every = given.colors is not None
+    pictures = [thinned(panel(each, rest, every_channel=every)) for each in slices]
+    shown, scale = _shown(given, pictures, data_range)
     return tiles(shown, [f"{names[axis]} = {place}" for place in places], scale=scale)
 
 
@@ -107,7 +105,7 @@ def maximum_projections(
     """
     given, chosen = _volume(samples, index, axes)
     names = given.axes[:-1] if given.axes[-1] == CHANNEL else given.axes
-    names, before = names[-3:], len(names) - 3
+    names, before, n_left = names[-3:], len(names) - 3, 2 if given.colors is None else 3
     shape = given.shape[1:]
     middle = [(n // 2, n // 2 + 1) for n in shape[:before]]
     # Slabs of a large volume are projected one after the other.
@@ -118,11 +116,11 @@ def maximum_projections(
     for start in range(0, shape[before], rows):
         slab = (*middle, (start, min(start + rows, shape[before])), *((0, n) for n in shape[before + 1 :]))
         volume = given.box(chosen, slab)
-        volume = volume.mean(axis=-1) if given.axes[-1] == CHANNEL else volume
+        volume = volume.mean(axis=-1) if given.axes[-1] == CHANNEL and given.colors is None else volume
         volume = volume.reshape(volume.shape[before:])
-        along = [strongest(np.stack([*along, strongest(volume)]))]
+        along = [strongest(np.stack([*along, strongest(volume, n_left=n_left)]), n_left=n_left)]
         for axis, found in enumerate(others, 1):
-            found.append(strongest(volume, axis))
+            found.append(strongest(volume, axis, n_left))
     projections = [*along, *(np.concatenate(found) for found in others)]
     turned = [axis - before for axis in given.flipped if before <= axis < before + 3]
     kept = [tuple(i - (i > axis) for i in turned if i != axis) for axis in range(3)]
@@ -143,7 +141,10 @@ def _volume(samples: Any, index: int, axes: Sequence[str] | None) -> tuple[Given
 def _shown(
     given: GivenSamples, pictures: Sequence[Array], data_range: tuple[float, float] | None
 ) -> tuple[list[Array], tuple[float, bool] | None]:
-    """Return panels in 0..1, and the scale for colors by sign."""
+    """Return panels in 0..1 of pictures with one channel, or all, and the scale for colors by sign."""
+    if given.colors is not None:
+        (blended,), bounds = given.panels([pictures], data_range, ("y", "x", CHANNEL))
+        return [intensity(picture, bounds) for picture in blended], None
     low, high = range_of(pictures, data_range or given.data_range)
     if data_range is None and given.data_range is None and low < 0 < high and pictures[0].ndim == 2:
         extent = extent_of(pictures)

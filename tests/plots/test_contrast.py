@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 import tifffile
 
-from dpca import CellPCA, open_compressed, plots
+from dpca import PCA, CellPCA, open_compressed, plots
 from dpca.jobs.compressed.encode import encode_store
 from dpca.jobs.scores.report import pictured
 from dpca.plots.given import samples_given
@@ -178,6 +178,12 @@ def test_channels_are_shown_in_their_colors(tmp_path: Path) -> None:
     np.testing.assert_allclose(ladder[0] / 255, blend(x[1], x[[1]]), atol=0.01)
     (mean,) = images(plots.image_grid(stack, [0], axes=("z", "y", "x")))  # without channels
     assert mean.ndim == 2
+    model = PCA(2).fit(stack)
+    blue, orange = np.moveaxis(model.component_maps(2).astype(float), -1, 0)
+    tinted = np.stack([orange, orange * 128 / 255, blue], -1)
+    tinted /= np.percentile(np.abs(tinted), 99.5)
+    found = images(plots.eigenimages(model))
+    np.testing.assert_allclose(np.stack(found[:2]) / 255, np.clip((1 + tinted) / 2, 0, 1), atol=0.02)
 
 
 def test_slices_of_volumes_are_shown_in_the_colors_of_channels(tmp_path: Path) -> None:
@@ -187,3 +193,7 @@ def test_slices_of_volumes_are_shown_in_the_colors_of_channels(tmp_path: Path) -
     slices = images(plots.volume_slices(ingest(tmp_path / "s.ome.tif", tmp_path / "s.zarr"), 1))
     expected = np.moveaxis(x[1], 1, -1).astype(float)
     np.testing.assert_allclose(np.stack(slices) / 255, blend(expected, expected), atol=0.01)
+    projections = images(plots.maximum_projections(tmp_path / "s.zarr", 1, data_range=(0, 4000)))
+    for axis, found in enumerate(projections):
+        blue, orange = np.moveaxis(expected.max(axis) / 4000, -1, 0)
+        np.testing.assert_allclose(found / 255, np.stack([orange, orange * 128 / 255, blue], -1), atol=0.01)

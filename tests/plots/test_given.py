@@ -182,6 +182,17 @@ def test_the_north_is_at_the_top() -> None:
     np.testing.assert_array_equal(shown, np.rint(255 * field[1, ::-1]))
 
 
+def test_the_north_is_at_the_top_of_cells_that_do_not_fill_a_sample_and_of_volumes() -> None:
+    """Signs are chosen along the borders of cells, which are counted from the south here."""
+    field = np.random.default_rng(0).random((6, 2, 10, 12))
+    volumes = xarray.DataArray(field, dims=("time", "level", "lat", "lon"), coords={"lat": np.arange(10.0)})
+    for x, cells in ((volumes[:, 1], (4, 4)), (volumes, (1, 4, 4))):
+        model = CellPCA(1, cell_shape=cells, random_state=0).fit(x)
+        shown, *_ = images(plots.cell_eigenvectors(model, 1))
+        south_first, *_ = images(plots.cell_eigenvectors(model.component_maps(1), cell_shape=cells[-2:]))
+        np.testing.assert_array_equal(shown, south_first[::-1])
+
+
 def test_volumes_are_cut_and_projected() -> None:
     volume = np.random.default_rng(0).integers(0, 255, (2, 5, 6, 7), dtype=np.uint8)
     figure = plots.volume_slices(volume, 1, axis=1, n=3)

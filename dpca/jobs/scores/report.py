@@ -19,7 +19,7 @@ from dpca.kernels.algebra.types import Array
 from dpca.kernels.pixels import Pixels
 from dpca.kernels.quality import psnr_from_mse
 from dpca.models.base.store import load_any
-from dpca.plots.components import cells_shown, component_pictures
+from dpca.plots.components import component_pictures
 from dpca.plots.given import GivenSamples, boxes_of, curve_of, decoded_boxes, samples_given, shares_of, worst_first
 from dpca.plots.panels import LARGE_BYTES, overview, range_of, shown_range, spread_over
 from dpca.report.record import drawn, read_report, write_report
@@ -35,8 +35,8 @@ from dpca.storage.readers import Reader
 from dpca.storage.remote.objects import Place
 from dpca.storage.stack import Stack
 
-# Number of samples in a comparison and of worst samples; eigenvectors of cells or bands, and of whole samples.
-_SHOWN, _EIGENVECTORS, _EIGENIMAGES = 6, 8, 12
+# Number of samples in a comparison and of worst samples.
+_SHOWN = 6
 # Facts about the job that a store of scores states.
 _OF_THE_JOB = ("job", "settings", "target", "goal", "made_with")
 # Numbers of the model that hold for a compressed store too.
@@ -215,15 +215,10 @@ def _figures(
         "comparison": shown(spread_over(stack.n_samples, _SHOWN)),
         "worst": shown(worst_first(quality)[:_SHOWN].tolist()),
     }
-    if (components := component_pictures(model, _EIGENIMAGES if whole else _EIGENVECTORS)) is not None:
+    if component_pictures(model, 1) is not None:
         shares = shares_of(model)
-        figures["eigenimages" if whole else "eigenfaces"] = plots.cell_eigenvectors(
-            components,
-            len(components),
-            axes=axes,
-            cell_shape=cells_shown(model, components),
-            explained_variance_ratio=shares[: len(components)],
-        )
+        name, drawn = ("eigenimages", plots.eigenimages) if whole else ("eigenfaces", plots.cell_eigenvectors)
+        figures[name] = drawn(model, axes=axes)
         if "ranks" in report:
             figures["ranks"] = plots.rank_map(model, axes=axes)
         curve = curve_of(model)
