@@ -98,7 +98,7 @@ class DecodeOptions:
         return replace(self, sample_shape=pixels.shape, dtype=pixels.dtype.name, first=name)
 
 
-def decode(payload: bytes, rules: DecodeOptions | None = None) -> NDArray[Any]:
+def decode(payload: bytes, rules: DecodeOptions | None = None, out: NDArray[Any] | None = None) -> NDArray[Any]:
     """Decode one encoded image.
 
     Parameters
@@ -107,11 +107,14 @@ def decode(payload: bytes, rules: DecodeOptions | None = None) -> NDArray[Any]:
         The complete content of a file in a format of `dpca.storage.pictures`.
     rules : DecodeOptions, optional
         The default accepts any size and color without conversion.
+    out : ndarray, optional
+        Where the pixels are written: a sample of the stack of `rules`, in C order. After an error its values are
+        undefined.
 
     Returns
     -------
     ndarray of uint8, uint16 or float32, shape (height, width) or (height, width, 3)
-        May be read-only. The cost is one decoding and one copy of the pixels.
+        ``out`` if it is given, else an array that may be read-only. Most JPEGs are decoded into ``out`` without a copy.
 
     Raises
     ------
@@ -121,7 +124,7 @@ def decode(payload: bytes, rules: DecodeOptions | None = None) -> NDArray[Any]:
     rules = rules or DecodeOptions()
     image = _opened(payload)
     _check_header(image, rules)
-    pixels = _fast_pixels(image, payload)
+    pixels = _fast_pixels(image, payload, out)
     if pixels is None:
         pixels = _pixels(image)
     pixels = _colored(pixels, rules)
@@ -130,7 +133,11 @@ def decode(payload: bytes, rules: DecodeOptions | None = None) -> NDArray[Any]:
     if rules.resize is not None and pixels.shape[:2] != rules.resize:
         pixels = _resized(pixels, rules.resize)
     _check_fits(pixels, rules)
-    return pixels
+    if out is None:
+        return pixels
+    if pixels is not out:
+        out[...] = pixels
+    return out
 
 
 def _opened(payload: bytes) -> ImageFile:
@@ -175,15 +182,22 @@ def _check_header(image: ImageFile, rules: DecodeOptions) -> None:
             raise DataError(_other_size((height, width), rules))
 
 
-def _fast_pixels(image: ImageFile, payload: bytes) -> NDArray[Any] | None:
-    """Return the pixels of an upright gray or RGB JPEG, identical to those of Pillow; None if Pillow must decode it."""
+def _fast_pixels(image: ImageFile, payload: bytes, out: NDArray[Any] | None) -> NDArray[Any] | None:
+    """Return the pixels of an upright gray or RGB JPEG, identical to those of Pillow; None if Pillow must decode it.
+
+    They are ``out`` if it is given and has their shape and type.
+    """
     colorspace = {"L": "GRAY", "RGB": "RGB"}.get(image.mode)
     if not isinstance(image, JpegImageFile) or colorspace is None or _orientation(image) in _UPRIGHT:
         return None
+    shape = image.size[::-1] if colorspace == "GRAY" else (*image.size[::-1], 3)
+    fits = out is not None and out.shape == shape and out.dtype == np.uint8
     try:
-        pixels: NDArray[Any] = simplejpeg.decode_jpeg(payload, colorspace)
+        pixels: NDArray[Any] = simplejpeg.decode_jpeg(payload, colorspace, buffer=out if fits else None)
     except Exception:  # an error or a warning of libjpeg
         return None
+    if fits:
+        return out
     return pixels[..., 0] if colorspace == "GRAY" else pixels
 
 

@@ -107,7 +107,7 @@ def write_decoded(
         values = np.empty((len(block), *form.sample_shape), form.dtype)
         for i, payload in enumerate(block):
             try:
-                values[i] = decode(payload_or_refusal(payload), form.rules)
+                decode(payload_or_refusal(payload), form.rules, values[i])
             except DataError as error:
                 rejected.append((i, str(error)))
                 if stop:

@@ -166,8 +166,10 @@ def _write_chunks(file: BinaryIO, array: zarr.Array[Any], values: Array) -> None
         part = values[tuple(slice(i * c, i * c + c) for i, c in zip(chunk, chunks, strict=True))]
         if part.shape != scratch.shape:
             scratch[...] = 0
-        scratch[tuple(slice(0, n) for n in part.shape)] = part
-        content = scratch.data.cast("B") if pack is None else memoryview(pack(scratch))
+        if part.shape != scratch.shape or not part.flags.c_contiguous:
+            scratch[tuple(slice(0, n) for n in part.shape)] = part
+            part = scratch
+        content = part.data.cast("B") if pack is None else memoryview(pack(part))
         places[chunk] = file.tell(), len(content) + CRC_BYTES
         _write(file, content)
     _write(file, places.data.cast("B"))

@@ -70,6 +70,46 @@ def test_exif_rotation_is_applied(kind: str, orientation: int) -> None:
     decode(payload, DecodeOptions().with_first_image(decoded, "first.jpg"))
 
 
+@pytest.mark.parametrize("kind", ["JPEG", "PNG"])
+@pytest.mark.parametrize("orientation", [1, 6])
+@pytest.mark.parametrize("picture", [GRAY[:20], RGB[:20]], ids=["gray", "rgb"])
+@pytest.mark.parametrize(
+    "options",
+    [
+        {},
+        {"color": "rgb"},
+        {"color": "gray"},
+        {"crop": (8, 8), "resize": (20, 20)},
+        {"crop": (8, 6)},
+        {"resize": (20, 20)},
+    ],
+)
+def test_pixels_are_written_to_a_given_array(
+    picture: np.ndarray[Any, Any], kind: str, orientation: int, options: dict[str, Any]
+) -> None:
+    exif = Image.Exif()
+    exif[0x0112] = orientation
+    payload = encoded(picture, kind, exif=exif)
+    rules = DecodeOptions(**options)
+    expected = decode(payload, rules)
+    stack = np.zeros((3, *expected.shape), np.uint8)
+    assert np.shares_memory(decode(payload, rules, stack[1]), stack)
+    np.testing.assert_array_equal(stack[1], expected)
+    assert not stack[[0, 2]].any()
+
+
+def test_a_gray_image_is_written_to_a_sample_in_color() -> None:
+    sample = np.zeros((24, 20, 3), np.uint8)
+    decode(encoded(GRAY, "JPEG"), DecodeOptions().with_first_image(sample, "first.jpg"), sample)
+    np.testing.assert_array_equal(sample, np.repeat(truth(encoded(GRAY, "JPEG"))[..., None], 3, -1))
+
+
+def test_an_image_of_8_bits_is_refused_in_a_stack_of_16_bits() -> None:
+    sample = np.zeros((24, 20), np.uint16)
+    with pytest.raises(DataError, match="type"):
+        decode(encoded(GRAY, "JPEG"), DecodeOptions().with_first_image(sample, "first.png"), sample)
+
+
 def test_a_wrong_turn_is_another_size() -> None:
     settled = DecodeOptions().with_first_image(np.empty((20, 24, 3), np.uint8), "first.png")
     assert "24 x 20 pixels" in refused(encoded(RGB), settled)
