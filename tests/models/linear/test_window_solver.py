@@ -149,7 +149,7 @@ def test_components_on_disk_are_those_in_memory(
     zarr.create_array(path := str(tmp_path / "x.zarr"), data=x, chunks=(4, 16, 20, 70))
     expected = PCA(3, solver="dual", center=center).fit(lagged(path, 4))
     monkeypatch.setattr(dual_solver, "MOST_BYTES", 0)
-    monkeypatch.setattr(component_store, "_SHARD_BYTES", 2**14)
+    monkeypatch.setattr(component_store, "_SHARD_BYTES", 2**18)
     model = PCA(3, solver="dual", center=center).fit(lagged(path, 4), run=Run(memory=34 * 2**20, threads=2))
     assert isinstance(model.components_, da.Array)
     windows = windows_of(x, lagged(path, 4)).reshape(-1, 4, *SHAPE).astype(dtype)
