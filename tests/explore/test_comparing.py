@@ -194,18 +194,18 @@ def test_a_channel_is_chosen_by_its_name(
     page = (visit := visits(served(open_explorer(str(tmp_path / "s.ome.tif"))).address)).page
     page.wait_for_selector(".at-panels img")
     page.wait_for_selector(".at-gallery img")
-    both = pixels(visit.image(0))
+    both = pixels(first := visit.image(0))
     assert both.shape == (20, 24, 3)
     assert not both[..., 0].any()
     assert page.locator(".at-channel option").all_inner_texts() == ["all", "DAPI", "<b>GFP"]
     assert page.locator(".at-colors select").is_hidden()
     page.locator(".at-channel select").select_option("<b>GFP")
-    page.wait_for_function("(before) => parts('.at-panels', 'img')[0].src !== before", arg=visit.image(0))
-    alone = pixels(visit.image(0))
+    page.wait_for_function("(before) => parts('.at-panels', 'img')[0].src !== before", arg=first)
+    alone = pixels(second := visit.image(0))
     assert alone.ndim == 2
     np.testing.assert_allclose(alone, both[..., 1], atol=1)
     page.locator(".at-colors select").select_option("magma")
-    page.wait_for_function("(before) => parts('.at-panels', 'img')[0].src !== before", arg=visit.image(0))
+    page.wait_for_function("(before) => parts('.at-panels', 'img')[0].src !== before", arg=second)
     assert pixels(visit.image(0)).ndim == 3
     assert not violations(page)
     assert not visit.wrong

@@ -119,7 +119,7 @@ def test_rows_of_small_eigenvalues_are_orthonormal() -> None:
     model = PCA(5, solver="dual").fit(x.reshape(12, *SHAPE))
     rows = model.components_.compute()
     assert model.n_passes_ == 3
-    np.testing.assert_allclose(rows @ rows.T, np.eye(5), atol=1e-13)
+    np.testing.assert_allclose(rows @ rows.T, np.eye(5), atol=1e-12)  # without the pass: 1e-9
 
 
 @pytest.mark.usefixtures("small")
@@ -145,7 +145,7 @@ def test_a_temporary_store_goes_with_the_model(tmp_path: Path) -> None:
     np.testing.assert_array_equal(lazy.compute(), values)  # a lazy array keeps it, too
     del lazy
     gc.collect()
-    assert folders() == before
+    assert made not in folders()
     np.testing.assert_array_equal(PCA.load(tmp_path / "m.zarr").components_.compute(), values)
 
 
