@@ -48,6 +48,25 @@ class LowRank(NamedTuple):
         """The noise relative to the variance of each score (k,)."""
         return self.noise / self.deviations**2
 
+    def known_at(self, some: Array) -> LowRank:
+        """Return the model with a mean of NaN, and components of 0, at attributes other than ``some``."""
+        return self._replace(mean=np.where(some, self.mean, np.nan), components=np.where(some, self.components, 0))
+
+    def result(self, k: int, n_samples: int) -> dict[str, Array]:
+        """Return the first k components as the result of a rule, with the variances (divisor n - 1) of n samples.
+
+        There are no more components than attributes with values, whose mean is not NaN.
+        """
+        noise, share = 0.0 if self.noise <= LEAST_NOISE else self.noise, n_samples / max(n_samples - 1, 1)
+        known = int((~np.isnan(self.mean)).sum())
+        explained = (self.variances[: min(k, known)] + noise) * share
+        return {
+            "components": self.components[: len(explained)],
+            "explained_variance": explained,
+            "total_variance": np.asarray(explained.sum() + (known - len(explained)) * noise * share),
+            "mean": self.mean,
+        }
+
 
 class ScoreDistribution(NamedTuple):
     """The distribution of the scores of n samples, given the values that are there."""

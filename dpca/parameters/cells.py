@@ -173,8 +173,9 @@ class CellParameters(PartitionParameters):
         option=Option("--shared", const=True),
     )
     gaps: str = common.gaps(
-        " Each cell has its own model. Requires an integer ``n_components``, and neither overlap, "
-        "shared components nor ``keep_state``."
+        common.SEVERAL_PASSES,
+        "Each cell has its own model. Requires an integer ``n_components``, and neither overlap, "
+        "shared components nor ``keep_state``.",
     )
     missing_value: Any = common.missing_value()
 

@@ -55,15 +55,21 @@ def keep_state(more: str = "") -> Any:
     )
 
 
-def gaps(more: str = "") -> Any:
+#: How estimators of several passes fit samples with missing values.
+SEVERAL_PASSES = (
+    "by passes of expectation-maximization until held-out values are not predicted better (Tipping & Bishop 1999; Ilin "
+    "& Raiko 2010). Without missing values the fit is the same as without this parameter, except for a pass that "
+    "counts values."
+)
+
+
+def gaps(how: str, more: str) -> Any:
     """Return the field for the treatment of missing values."""
     return parameter(
         "reject",
         choice("reject", "iterate"),
         'Treatment of missing values: NaN, ``missing_value`` and masked values. "reject" raises `DataError`. "iterate" '
-        "fits probabilistic PCA to the values that are there, by passes of expectation-maximization until held-out "
-        f"values are not predicted better (Tipping & Bishop 1999; Ilin & Raiko 2010).{more} Without missing values the "
-        "fit is the same as without this parameter, except for a pass that counts values.",
+        f"fits probabilistic PCA to the values that are there, {how} {more}",
         option=Option("--gaps", help="NaN is an error, or a missing value: several passes fit what is there"),
     )
 

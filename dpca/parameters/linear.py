@@ -66,6 +66,7 @@ class PCAParameters:
     memory_budget: int | None = common.memory_budget()
     whiten: bool = common.whiten()
     gaps: str = common.gaps(
-        " Requires an integer ``n_components``, ``center``, and neither ``n_least`` nor ``whiten``."
+        common.SEVERAL_PASSES,
+        "Requires an integer ``n_components``, ``center``, and neither ``n_least`` nor ``whiten``.",
     )
     missing_value: Any = common.missing_value()

@@ -33,8 +33,8 @@ _SEQUENTIAL = ", ".join(f'"{name}"' for name in RULE_CLASSES if name not in _MER
 
 
 @dataclass(eq=False, repr=False)
-class StreamingParameters:
-    """Parameters of `StreamingPCA`."""
+class StreamParameters:
+    """Parameters of `StreamingPCA` and `TrajectoryPCA`."""
 
     n_components: Any = never_stored(
         REQUIRED,
@@ -136,7 +136,19 @@ class StreamingParameters:
 
 
 @dataclass(eq=False, repr=False, kw_only=True)
-class TrajectoryParameters(StreamingParameters):
+class StreamingParameters(StreamParameters):
+    """Parameters of `StreamingPCA`."""
+
+    gaps: str = common.gaps(
+        "in one pass: each batch is one step of expectation-maximization, see `dpca.rules.gaps.online`.",
+        'Requires an integer ``n_components``, ``center``, one pass and the method "auto", and neither ``whiten`` nor '
+        "options of methods.",
+    )
+    missing_value: Any = common.missing_value()
+
+
+@dataclass(eq=False, repr=False, kw_only=True)
+class TrajectoryParameters(StreamParameters):
     """Parameters of `TrajectoryPCA`. Its stores contain arrays instead of the first three."""
 
     reference: Any = never_stored(

@@ -33,7 +33,7 @@ class ShuffledSource(DerivedSource):
         n, chunk = source.shape[0], source.chunks[0]
         n_chunks = window_chunks(chunk * math.prod(source.shape[1:]) * source.dtype.itemsize, window_bytes)
         super().__init__(source, window_rows=min(n_chunks * chunk, n))
-        self.seed = seed
+        self.seed, self.with_gaps = seed, source.with_gaps
 
     def reader(self) -> BatchReader:
         """Open the source in the calling process. The reader keeps one window between calls."""
@@ -51,7 +51,9 @@ def shuffle(source: Source, seed: int, window_bytes: int = WINDOW_BYTES) -> Sour
     """
     if (x := source.as_dask()) is None:
         return ShuffledSource(source, seed, window_bytes)
-    return DaskSource(_shuffled_dask(x, seed, window_bytes), source.name)
+    shuffled = DaskSource(_shuffled_dask(x, seed, window_bytes), source.name)
+    shuffled.with_gaps = source.with_gaps
+    return shuffled
 
 
 def _shuffled_dask(x: da.Array, seed: int, window_bytes: int) -> da.Array:

@@ -123,8 +123,8 @@ def fill_store(
         Path of the stack store. It appears there when it is complete, with ``samples``, in the dtype of the stack, and
         ``standard_error``, of the same shape, float32: 0 where a value was there, and NaN for attributes that have no
         value in any sample, which remain missing.
-    model : PCA or CellPCA, optional
-        Not fitted, with ``gaps="iterate"``. Default: 10 components.
+    model : PCA, CellPCA or StreamingPCA, optional
+        Not fitted, with ``gaps="iterate"``. Default: `PCA` of 10 components.
     reading : ReadOptions
         How the samples of a reader are read.
     run : Run
@@ -145,7 +145,8 @@ def fill_store(
     if chosen.gaps != "iterate":
         raise DataError(f"gaps is {chosen.gaps!r} in the model: use gaps='iterate' to fill missing values")
     reading = replace(reading, gaps=True)
-    given = {name: value for name, value in chosen.job_settings()["model"].items() if name != "memory_budget"}
+    given = chosen.job_settings()
+    given = {name: value for name, value in given.get("model", given).items() if name != "memory_budget"}
     settings = {"model": type(chosen).__name__, **given}
     read = () if isinstance(source, Stack) else (vars(reading),)
     fingerprint = fingerprint_of("filled", STACK_VERSION, fingerprint_of_input(source), settings, *read)

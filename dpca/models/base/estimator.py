@@ -44,6 +44,8 @@ class Estimator(ABC, EachSample, Storable, TransformerMixin, BaseEstimator):  # 
     measures_ssim: ClassVar[bool] = True
     #: Whether `fit` supports weights that are not whole numbers.
     any_weights: ClassVar[bool] = False
+    #: Whether `partial_fit` supports missing values.
+    fills_in_one_pass: ClassVar[bool] = False
     #: Title of the report, before the name of the stack.
     report_title: ClassVar[str]
 
@@ -180,8 +182,10 @@ class Estimator(ABC, EachSample, Storable, TransformerMixin, BaseEstimator):  # 
 
         Each sample is there as often as its weight says.
         """
-        if allows_gaps(self):
-            raise DataError("gaps is 'iterate', which requires several passes: use fit instead of partial_fit")
+        if allows_gaps(self) and not self.fills_in_one_pass:
+            raise DataError(
+                "gaps is 'iterate', which requires several passes: use fit instead of partial_fit, or StreamingPCA"
+            )
         fresh = self._states is None
         labels: Labels | None
         if is_labelled(X):

@@ -154,8 +154,15 @@ def require_seed(random_state: Any) -> None:
 
 
 def are_ordinary(rows: Array) -> bool:
-    """Return whether the sum of squares of samples is finite in their working dtype, so that no rule overflows."""
+    """Return whether the sum of squares of samples is finite in their working dtype, so that no rule overflows.
+
+    NaN, a missing value, does not count.
+    """
     if rows.dtype.kind not in "buif":
         return False
     with np.errstate(over="ignore"):
-        return bool(np.isfinite(np.einsum("ij,ij->", rows, rows, dtype=working_dtype(rows.dtype))))
+        total = np.einsum("ij,ij->", rows, rows, dtype=working_dtype(rows.dtype))
+        if np.isnan(total):
+            values = np.where(np.isnan(rows), rows.dtype.type(0), rows)
+            total = np.einsum("ij,ij->", values, values, dtype=working_dtype(rows.dtype))
+        return bool(np.isfinite(total))

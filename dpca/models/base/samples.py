@@ -146,8 +146,9 @@ def first_magnitude(source: Source, n: int) -> float:
 
 
 def magnitude(samples: Array) -> float:
-    """Return the largest magnitude of samples."""
-    return float(max(samples.max(initial=0), -float(samples.min(initial=0))))
+    """Return the largest magnitude of samples. NaN, a missing value, does not count."""
+    least, most = (float(of.reduce(samples, axis=None, initial=0)) for of in (np.fmin, np.fmax))
+    return max(most, -least)
 
 
 def dense_samples(model: Any, X: Any, *, reset: bool) -> Array:

@@ -13,14 +13,13 @@ import numpy as np
 from dpca.engine.sources.source import Source
 from dpca.kernels.algebra.dtypes import working_dtype
 from dpca.kernels.algebra.types import Array
-from dpca.kernels.gaps import LEAST_NOISE, LowRank
+from dpca.kernels.gaps import LowRank
 from dpca.models.base.convergence import ConvergenceWarning, check_result, check_scale
 from dpca.models.base.parameters import check_parameters, checked_rank
 from dpca.models.base.passes import Passes
 from dpca.partition.base import Partition
-from dpca.rules.base.orthonormal import orthonormalize
 from dpca.rules.gaps.expectation import GapEM
-from dpca.rules.gaps.present import PresentMoments
+from dpca.rules.gaps.present import PresentMoments, first_model
 from dpca.storage.errors import DataError
 from dpca.storage.given_numbers import is_whole
 
@@ -51,24 +50,10 @@ class GapModels:
 
     def results(self, k: int) -> list[dict[str, Array]]:
         """Return the results of each part as those of `dpca.rules.covariance.covariance.CovariancePCA`."""
-        share = self.n_samples / (self.n_samples - 1)
-        results = []
-        for components, variances, mean, floored in self.models:
-            noise = 0.0 if floored <= LEAST_NOISE else floored
-            explained = (variances[:k] + noise) * share
-            left = max(int((~np.isnan(mean)).sum()) - len(explained), 0) * noise * share
-            results.append(
-                {
-                    "components": components[:k],
-                    "explained_variance": explained,
-                    "total_variance": np.asarray(explained.sum() + left),
-                    "mean": mean,
-                }
-            )
-        return results
+        return [model.result(k, self.n_samples) for model in self.models]
 
 
-def rank_with_gaps(model: Any, required: Mapping[str, Any], n_features: int, n_samples: int) -> int:
+def rank_with_gaps(model: Any, required: Mapping[str, Any], n_features: int, n_samples: int | None) -> int:
     """Return the number of components of a fit to samples with missing values, after checks of the parameters.
 
     Parameters
@@ -134,7 +119,7 @@ def fit_gaps(
         return None
     if not any(part["count"].any() for part in found):
         raise DataError(f"all values of {source.name} are missing: give samples with values")
-    models = [_start(part, k, working_dtype(source.dtype), (seed, i)) for i, part in enumerate(found)]
+    models = [first_model(part, k, working_dtype(source.dtype), (seed, i)) for i, part in enumerate(found)]
     counts, before, previous, error = [part["count"] for part in found], models, math.inf, math.nan
     for turn in range(1, _MOST_PASSES + 1):
         results = passes.over(partition, GapEM(k, models, missing, _HELD_OUT, seed), stage=f"pass {turn}")
@@ -156,16 +141,6 @@ def fit_gaps(
     return _finished(_models(results), counts, source.shape[0], min(error, previous))
 
 
-def _start(part: dict[str, Array], k: int, dtype: np.dtype[Any], seed: tuple[int, int]) -> LowRank:
-    """Return the model of a part before the first pass: random components, in proportion to the deviations."""
-    variance, some = part["variance"], part["count"] > 0
-    rank, total = min(k, max(int(some.sum()), 1)), float(variance.sum())
-    drawn = np.random.default_rng(seed).standard_normal((rank, len(variance))) * np.sqrt(variance)
-    rows = orthonormalize(drawn) if total else np.eye(rank, len(variance))
-    noise = max(total / max(int(some.sum()), 1), LEAST_NOISE)
-    return LowRank(rows.astype(dtype), np.full(rank, total / rank), part["mean"], noise)
-
-
 def _models(results: list[dict[str, Array]]) -> list[LowRank]:
     return [LowRank(part["components"], part["variances"], part["mean"], float(part["noise"])) for part in results]
 
@@ -180,12 +155,8 @@ def _error(results: list[dict[str, Array]]) -> float:
 
 def _finished(models: list[LowRank], counts: list[Array], n: int, error: float) -> GapModels:
     """Return the models with NaN and 0 at attributes without values."""
-    finished = []
-    for model, count in zip(models, counts, strict=True):
-        gone = count == 0
-        mean, components = np.where(gone, np.nan, model.mean), np.where(gone, 0, model.components)
-        finished.append(model._replace(mean=mean, components=components))
-    return GapModels(finished, n, error)
+    known = [model.known_at(count > 0) for model, count in zip(models, counts, strict=True)]
+    return GapModels(known, n, error)
 
 
 def check_gap_results(results: list[dict[str, Array]], k: int, name: str) -> None:

@@ -24,7 +24,7 @@ from dpca.models.base.labelled import Labels, samples_to_fit
 from dpca.models.base.linear_model import LinearModel
 from dpca.models.base.parameters import are_ordinary, check_parameters, check_states_fit
 from dpca.models.base.passes import run_of_fit
-from dpca.models.base.samples import magnitude, varied_source
+from dpca.models.base.samples import allows_gaps, magnitude, varied_source
 from dpca.models.base.store import StoreContents, StoredModel
 from dpca.models.streaming.iterating import iterate
 from dpca.models.streaming.stored_states import NoStateError, RequiresState, read_states, stated_dtype, stored_arrays
@@ -195,7 +195,8 @@ class StreamedModel(LinearModel):
             d, dtype, n_held = model.n_features_in_, stated_dtype(facts), int(facts["n_held"])
             model.n_components = facts.get("n_components", model.n_components)
             # The state belongs to the method of the stored fit, even if "auto" selects another one now.
-            model._begin(model.method_ if model.method == AUTO else model.method, d, dtype, int(facts["seed"]))
+            chosen = model._method(d) if allows_gaps(model) else model.method_
+            model._begin(chosen if model.method == AUTO else model.method, d, dtype, int(facts["seed"]))
             state = model._stream_rule.init(d, dtype)
             room = state.arrays["buffered_rows"]
             if not 0 <= n_held <= len(room):

@@ -33,8 +33,10 @@ from dpca.models.base.convergence import (
 from dpca.models.base.docs import documented
 from dpca.models.base.parameters import check_parameters, checked_rank, explained_share
 from dpca.models.base.passes import Passes
-from dpca.models.base.samples import first_magnitude, varied_source
+from dpca.models.base.samples import allows_gaps, first_magnitude, varied_source
 from dpca.models.base.store import StoredModel
+from dpca.models.gaps.gap_fit import check_gap_results, rank_with_gaps
+from dpca.models.gaps.with_gaps import WithGaps
 from dpca.models.linear.dual_solver import dual
 from dpca.models.linear.pca_solvers import plan_first_pass
 from dpca.models.linear.solver_problem import SolverProblem
@@ -52,18 +54,20 @@ from dpca.parameters.declaration import declared_in
 from dpca.parameters.streaming import AUTO, StreamingParameters
 from dpca.partition.whole import Whole
 from dpca.representation.base import Representation
+from dpca.representation.linear import LinearRepresentation
 from dpca.rules.base.basis import StreamingRule
 from dpca.rules.base.keeping import Keeping, pop_state
 from dpca.rules.base.watched import moved
 from dpca.rules.covariance.covariance_product import refinement
 from dpca.rules.covariance.measured import refined
+from dpca.rules.gaps.online import OnlineEM
 from dpca.rules.incremental.incremental_svd import IncrementalSVD
 from dpca.storage.errors import DataError
 from dpca.storage.run import Run
 
 
 @documented()
-class StreamingPCA(StreamingParameters, StreamedModel):
+class StreamingPCA(StreamingParameters, WithGaps, StreamedModel):
     """Principal component analysis of a stream of samples, in one pass and constant memory.
 
     Parameters
@@ -123,6 +127,7 @@ class StreamingPCA(StreamingParameters, StreamedModel):
     """
 
     store_kind: ClassVar[str] = "streaming-pca"
+    fills_in_one_pass: ClassVar[bool] = True
     kept_facts: ClassVar[dict[str, type]] = dict.fromkeys(CERTIFICATE, float) | {"method": str}
 
     def _fit(self, X: Any, run: Run, callbacks: FitCallbacks | None = None) -> None:
@@ -142,9 +147,10 @@ class StreamingPCA(StreamingParameters, StreamedModel):
             rule = replace(rule, rule=Keeping(rule.rule))
         work, scheme = executed(rule, self, run)
         if rule.random_order and not source.in_process and not self.shuffle:
+            other = "PCA" if allows_gaps(self) else "method='incremental-svd'"
             warnings.warn(
                 f"{self.method_} assumes samples in random order, but the order of {source.name} is unknown: use "
-                f"shuffle=True, or method='incremental-svd', which supports any order",
+                f"shuffle=True, or {other}, which supports any order",
                 OrderWarning,
                 stacklevel=3,
             )
@@ -201,7 +207,10 @@ class StreamingPCA(StreamingParameters, StreamedModel):
         exact = self.method_ in ("incremental-svd", "covariance", "dual")
         remedy = "" if exact else ", or use method='incremental-svd'"
         dtype = None if exact else found["components"].dtype
-        check_scale([check_result(found, what, otherwise=remedy)], what, dtype, values)
+        if allows_gaps(self):
+            check_gap_results([found], int(self.n_components), what)
+        else:
+            check_scale([check_result(found, what, otherwise=remedy)], what, dtype, values)
         self._set_fitted(found, sample_shape, n)
         if before is not None:
             self.angle_moved_, self.variance_moved_ = moved(before, self.components_, self.explained_variance_)
@@ -210,6 +219,9 @@ class StreamingPCA(StreamingParameters, StreamedModel):
         self, method: str | StreamingRule, d: int, n: int | None, seed: int, dtype: DTypeLike = np.float32
     ) -> Any:
         check_parameters(self)
+        if allows_gaps(self):
+            required = {"center": True, "whiten": False, "n_passes": 1, "method": AUTO, "track_scores": False}
+            rank_with_gaps(self, required, d, n)
         share = explained_share(self.n_components)
         k = d if share is not None else checked_rank(self.n_components, d, n)
         if share is not None and method_name(method) not in ("covariance", "StreamingCovariance"):
@@ -256,6 +268,8 @@ class StreamingPCA(StreamingParameters, StreamedModel):
         return {"oversampling": self.oversampling, "forgetting": self.forgetting}
 
     def _method(self, d: int) -> str | StreamingRule:
+        if allows_gaps(self):
+            return OnlineEM(missing=self.missing_value)
         if self.track_scores and self.method not in (AUTO, "incremental-svd"):
             raise DataError(
                 f"track_scores=True requires method='incremental-svd', not {method_name(self.method)}: omit one of them"
@@ -288,6 +302,11 @@ class StreamingPCA(StreamingParameters, StreamedModel):
             self.residual_norms_ = found["residual_norms"]  # measured now, not estimated
         for name in CERTIFICATE[1:]:
             setattr(self, f"{name}_", float(found.get(name, np.nan)))
+
+    @property
+    def basis_(self) -> LinearRepresentation:
+        """The mean and the components, as tasks receive them."""
+        return self._with_gaps(super().basis_)
 
     # -- for jobs and reports
 

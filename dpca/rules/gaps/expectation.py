@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -16,6 +16,7 @@ from dpca.kernels.gaps import (
     BLOCK_ROWS,
     LEAST_NOISE,
     LowRank,
+    ScoreDistribution,
     centered_rows,
     expected_scores,
     is_present,
@@ -110,77 +111,33 @@ class GapEM(Rule):
         return a
 
     def _take(self, state: State, batch: Array) -> None:
-        model = _given(state)
+        model = given_model(state.arrays)
         pairs = paired(model.components)
         for few in blocks(len(batch), BLOCK_ROWS):
             self._take_rows(state, model, pairs, batch[few])
 
     def _take_rows(self, state: State, model: LowRank, pairs: Array, rows: Array) -> None:
-        arrays, dtype = state.arrays, model.components.dtype
+        arrays = state.arrays
         here = is_present(rows, self.missing)
         if (used := here.any(axis=1)).sum() < len(rows):
             rows, here = rows[used], here[used]
         sample, attribute = held_out(rows, here, self.share, self.seed)
         here[sample, attribute] = False
-        x = centered_rows(rows, here, model.mean, dtype)
-        found = expected_scores(x, here, model.components, pairs, model.ridge)
+        found = add_expectations(arrays, model, pairs, rows, here)
         expected = np.einsum("ij,ji->i", found.scores[sample], model.components[:, attribute], dtype=np.float64)
         error = rows[sample, attribute] - model.mean[attribute] - expected
         arrays["error"] += error @ error
         arrays["tested"] += len(error)
-        arrays["squares"] += np.einsum("ij,ij->", x, x, dtype=np.float64)
-        k = len(model.variances)
-        scaled = np.concatenate([found.scores / model.deviations, np.ones((len(x), 1))], axis=1)
-        # Second moments of (y, 1) in units of the deviations, for which single precision suffices.
-        second = scaled[:, :, None] * scaled[:, None, :]
-        second[:, :k, :k] += model.noise * found.inverse / np.outer(model.deviations, model.deviations)
-        second = second[:, *np.triu_indices(k + 1)]
-        some = second[found.gaps]
-        arrays["complete"] += second.sum(axis=0) - some.sum(axis=0)
-        arrays["inner"] += second.sum(axis=0)
-        arrays["moments"] += some.astype(dtype).T @ found.present
-        arrays["products"] += scaled.astype(dtype).T @ x
-        state.counts["n_samples"] += len(x)
+        state.counts["n_samples"] += len(rows)
 
     def _finish(self, state: State) -> dict[str, Array]:
         arrays, n = state.arrays, state.counts["n_samples"]
-        model = _given(state)
         if n == 0:
             return {name: arrays[name] for name in (*self.given, "error", "tested")}
-        k, d = model.components.shape
-        some = arrays["moments"][-1] + arrays["complete"][-1] > 0
-        loadings, explained, count = np.empty((k, d)), 0.0, 0.0
-        mean = model.mean.copy()
-        prior = np.append(model.ridge, 0.0)
-        for few in blocks(d, max(1, _SOLVED_BYTES // (8 * (k + 1) ** 2))):
-            moments = unpaired(arrays["moments"][:, few].T + arrays["complete"], k + 1)
-            right, own = arrays["products"][:, few].T, moments[:, k, k].copy()
-            # An attribute without values keeps its mean, and has no loadings.
-            moments[~some[few], k, k] = 1
-            moments[:, np.arange(k + 1), np.arange(k + 1)] += prior
-            found = np.linalg.solve(moments, right[..., None])[..., 0]
-            explained += float(np.einsum("ij,ij->", found, right + prior * found))
-            count += float(own.sum())
-            loadings[:, few], shift = found[:, :k].T, found[:, k]
-            mean[few] += shift
-        squares = float(arrays["squares"])
-        # Below this, noise is rounding error of the sums.
-        least = np.finfo(model.components.dtype).eps * squares / max(count, 1)
-        noise = max((squares - explained) / max(count, 1), least, LEAST_NOISE)
-        inner = unpaired(arrays["inner"], k + 1) / n
-        center = inner[:k, k]
-        spread = inner[:k, :k] - np.outer(center, center)
-        mean += center @ loadings
-        loadings = np.linalg.cholesky(spread).T @ loadings
-        _, deviations, components = np.linalg.svd(loadings, full_matrices=False)
-        return {
-            "components": linalg.fix_signs(components),
-            "variances": deviations**2,
-            "mean": mean,
-            "noise": np.asarray(noise),
-            "error": arrays["error"],
-            "tested": arrays["tested"],
-        }
+        model = given_model(arrays)
+        loadings, shift, noise = regressed(arrays, model.ridge)
+        found = standardized(loadings, model.mean + shift, arrays["inner"] / n, noise)
+        return {**found._asdict(), "noise": np.asarray(noise), "error": arrays["error"], "tested": arrays["tested"]}
 
     def work_bytes(self, n_rows: int, n_features: int, dtype: DTypeLike) -> int:
         """Return the bytes of temporary arrays in an update and in ``finish``."""
@@ -196,10 +153,81 @@ class GapEM(Rule):
         return 8 * (self._k(n_features) * (n_features + 1) + n_features + 3)
 
 
-def _given(state: State) -> LowRank:
-    """Return the given model of a state."""
-    components, variances, mean, noise = (state.arrays[name] for name in GapEM.given)
+def given_model(arrays: Mapping[str, Array]) -> LowRank:
+    """Return the given model of the arrays of a state."""
+    components, variances, mean, noise = (arrays[name] for name in GapEM.given)
     return LowRank(components, variances, mean, float(noise))
+
+
+def add_expectations(
+    arrays: Mapping[str, Array], model: LowRank, pairs: Array, rows: Array, here: Array, turn: Array | None = None
+) -> ScoreDistribution:
+    """Add the expectations of rows (n, d) of which the values ``here`` are known to the sums of a state.
+
+    ``pairs`` are those of the components. ``turn`` (k, k), orthogonal, converts scores in units of their deviations to
+    those of the sums. Returns the distribution of the scores.
+    """
+    dtype, k = model.components.dtype, len(model.variances)
+    x = centered_rows(rows, here, model.mean, dtype)
+    found = expected_scores(x, here, model.components, pairs, model.ridge)
+    arrays["squares"][...] += np.einsum("ij,ij->", x, x, dtype=np.float64)
+    scores = found.scores / model.deviations
+    covariance = model.noise * found.inverse / np.outer(model.deviations, model.deviations)
+    if turn is not None:
+        scores, covariance = scores @ turn.T, turn @ covariance @ turn.T
+    scaled = np.concatenate([scores, np.ones((len(x), 1))], axis=1)
+    # Second moments of (y, 1) in units of the deviations, for which single precision suffices.
+    second = scaled[:, :, None] * scaled[:, None, :]
+    second[:, :k, :k] += covariance
+    second = second[:, *np.triu_indices(k + 1)]
+    some = second[found.gaps]
+    arrays["complete"][...] += second.sum(axis=0) - some.sum(axis=0)
+    arrays["inner"][...] += second.sum(axis=0)
+    arrays["moments"][...] += some.astype(dtype).T @ found.present
+    arrays["products"][...] += scaled.astype(dtype).T @ x
+    return found
+
+
+def regressed(arrays: Mapping[str, Array], ridge: Array) -> tuple[Array, Array, float]:
+    """Return the regression of each attribute on (y, 1) from the sums of a state.
+
+    ``ridge`` (k,) is the prior on the loadings. Returns the loadings (k, d), the shift of the mean (d,), and the
+    variance of the noise. An attribute without values has no loadings and no shift.
+    """
+    k, d = arrays["components"].shape
+    some = value_counts(arrays) > 0
+    loadings, shift, explained, count = np.empty((k, d)), np.empty(d), 0.0, 0.0
+    prior = np.append(ridge, 0.0)
+    for few in blocks(d, max(1, _SOLVED_BYTES // (8 * (k + 1) ** 2))):
+        moments = unpaired(arrays["moments"][:, few].T + arrays["complete"], k + 1)
+        right, own = arrays["products"][:, few].T, moments[:, k, k].copy()
+        moments[~some[few], k, k] = 1
+        moments[:, np.arange(k + 1), np.arange(k + 1)] += prior
+        found = np.linalg.solve(moments, right[..., None])[..., 0]
+        explained += float(np.einsum("ij,ij->", found, right + prior * found))
+        count += float(own.sum())
+        loadings[:, few], shift[few] = found[:, :k].T, found[:, k]
+    squares = float(arrays["squares"])
+    # Below this, noise is rounding error of the sums.
+    least = np.finfo(arrays["components"].dtype).eps * squares / max(count, 1)
+    return loadings, shift, max((squares - explained) / max(count, 1), least, LEAST_NOISE)
+
+
+def value_counts(arrays: Mapping[str, Array]) -> Array:
+    """Return how many values of each attribute (d,) the sums of a state have."""
+    counts: Array = arrays["moments"][-1] + arrays["complete"][-1]
+    return counts
+
+
+def standardized(loadings: Array, mean: Array, second: Array, noise: float) -> LowRank:
+    """Return the model with independent scores of given second moments of (y, 1), as pairs, per sample."""
+    k = len(loadings)
+    inner = unpaired(second, k + 1)
+    center = inner[:k, k]
+    spread = inner[:k, :k] - np.outer(center, center)
+    mean = mean + center @ loadings
+    _, deviations, components = np.linalg.svd(np.linalg.cholesky(spread).T @ loadings, full_matrices=False)
+    return LowRank(linalg.fix_signs(components), deviations**2, mean, noise)
 
 
 def held_out(rows: Array, here: Array, share: float, seed: int) -> tuple[Array, Array]:

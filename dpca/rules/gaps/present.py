@@ -1,7 +1,8 @@
-"""Count, mean and variance of every attribute over the values that are there."""
+"""Count, mean and variance of every attribute over the values that are there, and the first model from them."""
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -9,7 +10,8 @@ import numpy as np
 from numpy.typing import DTypeLike
 
 from dpca.kernels.algebra.types import Array, blocks
-from dpca.kernels.gaps import is_present
+from dpca.kernels.gaps import LEAST_NOISE, LowRank, is_present
+from dpca.rules.base.orthonormal import orthonormalize
 from dpca.rules.base.rule import Rule
 from dpca.rules.base.state import State, StateLayout
 
@@ -74,3 +76,24 @@ class PresentMoments(Rule):
     def work_bytes(self, n_rows: int, n_features: int, dtype: DTypeLike) -> int:
         """Return the bytes of temporary arrays in an update."""
         return (26 * min(n_rows, _BLOCK_ROWS) + 64) * n_features
+
+
+def first_model(moments: dict[str, Array], k: int, dtype: np.dtype[Any], seed: Sequence[int]) -> LowRank:
+    """Return the model before the first pass: random components, in proportion to the deviations.
+
+    Parameters
+    ----------
+    moments : dict
+        Result of `PresentMoments`.
+    k : int
+        Largest number of components; there are no more than attributes with values, but at least one.
+    dtype : dtype
+        That of the components.
+    seed : sequence of int
+    """
+    variance, some = moments["variance"], moments["count"] > 0
+    rank, total = min(k, max(int(some.sum()), 1)), float(variance.sum())
+    drawn = np.random.default_rng(seed).standard_normal((rank, len(variance))) * np.sqrt(variance)
+    rows = orthonormalize(drawn) if total else np.eye(rank, len(variance))
+    noise = max(total / max(int(some.sum()), 1), LEAST_NOISE)
+    return LowRank(rows.astype(dtype), np.full(rank, total / rank), moments["mean"], noise)
