@@ -13,6 +13,7 @@ import zarr
 from dpca import PCA, CellPCA, StreamingPCA, TrajectoryPCA, load
 from dpca.jobs import fill_store
 from dpca.metrics import principal_angles
+from dpca.models.base.parameters import are_ordinary
 from dpca.models.base.samples import magnitude
 from dpca.storage import DataError, open_stack
 from dpca.storage.run import Run
@@ -37,6 +38,18 @@ def test_close_to_several_passes(n: int, rank: int, kind: str) -> None:
     assert errors[0] <= 1.01 * errors[1]
     off = (model.transform(gappy) - model.transform(x)) / model.score_errors(gappy)
     assert off.std() == pytest.approx(1, abs=0.1)
+
+
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize(("n", "noise"), [(60, 0.3), (1000, 2.0)])
+def test_a_single_batch_is_that_of_several_passes(n: int, noise: float, kind: str) -> None:
+    x, mask, truth = samples_of(n, 12, 3, kind)
+    gappy = np.where(mask, np.nan, x + noise * np.random.default_rng(1).standard_normal(x.shape))
+    off = [
+        np.linalg.norm(np.sin(principal_angles(model.fit(gappy).components_, truth)))
+        for model in (StreamingPCA(3, **GAPPY), PCA(3, **GAPPY))
+    ]
+    assert off[0] <= 1.005 * off[1]
 
 
 @pytest.fixture(scope="module")
@@ -167,3 +180,9 @@ def test_magnitudes(dtype: Any) -> None:
     assert magnitude(values) == 1
     assert magnitude(-values if dtype not in (bool, np.uint8) else values) == 1
     assert magnitude(np.array([np.nan, -2.0])) == 2
+
+
+def test_missing_values_are_no_overflow() -> None:
+    assert are_ordinary(np.array([[1.0, np.nan]]))
+    assert not are_ordinary(np.array([[np.nan, np.inf]]))
+    assert not are_ordinary(np.array([[np.nan, 1e30]], np.float32))

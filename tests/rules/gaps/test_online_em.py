@@ -11,20 +11,20 @@ from dpca.kernels.gaps import LowRank
 from dpca.rules.gaps.online import OnlineEM
 from tests.helpers.traced import traced_peak
 
-N, D, K = 90, 8, 2
+N, D, K = 90, 8, 3
 
 
 def streams(seed: int = 0) -> tuple[Any, Any]:
     """Return batches of samples with gaps, and the model before them."""
     rng = np.random.default_rng(seed)
-    x = rng.standard_normal((N, K)) * [3, 2] @ rng.standard_normal((K, D)) + 0.4 * rng.standard_normal((N, D)) + 5
+    x = rng.standard_normal((N, K)) * [3, 2, 1] @ rng.standard_normal((K, D)) + 0.4 * rng.standard_normal((N, D)) + 5
     x[rng.random(x.shape) < 0.3] = np.nan
     x[40:43] = np.nan
     x[10:20] = np.where(np.isnan(x[10:20]), 4.0, x[10:20])  # complete
     x[:60, 3] = np.nan  # its first values come late
     x[:, 7] = np.nan
     rows = np.linalg.qr(rng.standard_normal((D, K)))[0].T
-    return np.split(x, [30, 41, 60]), LowRank(rows, np.array([9.0, 2.0]), np.full(D, 5.0), 0.5)
+    return np.split(x, [30, 41, 60]), LowRank(rows, np.array([9.0, 2.0, 1.0]), np.full(D, 5.0), 0.5)
 
 
 def dense(batches: Any, model: LowRank) -> tuple[Any, Any, float, Any]:
