@@ -33,9 +33,11 @@ def add_model_options(parser: argparse.ArgumentParser, *, required: bool) -> Non
     )
     parts, shared = group.add_mutually_exclusive_group(required=required), options_of(PartitionParameters)
     # Jobs that also score the stack need complete samples.
-    elsewhere = shared.keys() if required else {*shared, "gaps"}
+    elsewhere = {*shared} if required else {*shared, "gaps"}
     for cls, _, _ in _ESTIMATORS.values():
-        add_parameters(group, parts, (one for name, one in options_of(cls).items() if name not in elsewhere))
+        own = options_of(cls)
+        add_parameters(group, parts, (one for name, one in own.items() if name not in elsewhere))
+        elsewhere |= own.keys()
     group = parser.add_argument_group(
         "components",
         "--components K keeps the same number in every cell or band. Every other choice\n"

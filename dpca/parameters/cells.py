@@ -236,3 +236,9 @@ class BandParameters(PartitionParameters):
         "Seed of the random mapping, of the estimating subset, and of the samples for a quality target.",
         StoragePolicy.ALWAYS,
     )
+    gaps: str = common.gaps(
+        common.SEVERAL_PASSES,
+        "Each band has its own model, and attributes are mapped by the moments of values that are there. Requires an "
+        "integer ``n_components``, and no ``keep_state``.",
+    )
+    missing_value: Any = common.missing_value()

@@ -19,6 +19,7 @@ from dpca.jobs.base.stages import NOTHING, StageCost, stopwatch
 from dpca.jobs.denoising.denoise import outline_of
 from dpca.jobs.scores.score_write import SHARD_COPIES, found_coordinates, require_memory
 from dpca.kernels.algebra.types import Array, Region
+from dpca.models.cells.band_pca import BandPCA
 from dpca.models.cells.cell_pca import CellPCA
 from dpca.models.linear.pca import PCA
 from dpca.partition.base import Partition
@@ -144,6 +145,8 @@ def fill_store(
     chosen = clone(filling_model() if model is None else model)
     if chosen.gaps != "iterate":
         raise DataError(f"gaps is {chosen.gaps!r} in the model: use gaps='iterate' to fill missing values")
+    if isinstance(chosen, BandPCA):
+        raise DataError("the model is a BandPCA, which fills samples by its method fill: give a PCA or CellPCA here")
     reading = replace(reading, gaps=True)
     given = chosen.job_settings()
     given = {name: value for name, value in given.get("model", given).items() if name != "memory_budget"}

@@ -18,19 +18,22 @@ from dpca.models.base.docs import PARTITIONED, documented
 from dpca.models.base.parameters import check_parameters
 from dpca.models.base.store import StoreContents, StoredModel
 from dpca.models.cells.partitioned import PartitionedPCA
+from dpca.models.gaps.parts_with_gaps import PartsWithGaps
 from dpca.parameters.cells import CHOICES, BandParameters
 from dpca.parameters.declaration import always_stored_names
 from dpca.partition.bands import Bands, map_at_random, map_by_moments, map_in_raster_order
 from dpca.partition.whole import Whole
 from dpca.representation.base import Representation
+from dpca.rules.base.rule import Rule
 from dpca.rules.covariance.moments import Moments
+from dpca.rules.gaps.present import PresentMoments
 from dpca.storage.arrays.layout import CHANNEL, axes_for
 from dpca.storage.errors import DataError
 from dpca.storage.run import Run
 
 
 @documented(**PARTITIONED, part="band", parts="bands", grid="n_bands")
-class BandPCA(BandParameters, PartitionedPCA):
+class BandPCA(BandParameters, PartsWithGaps, PartitionedPCA):
     """Principal component analysis of bands, groups of attributes with similar statistics (Alakkari 2020, section 4.4).
 
     Bands do not depend on position. BandPCA therefore supports any data: images, volumes, and vectors such as weather
@@ -101,14 +104,13 @@ class BandPCA(BandParameters, PartitionedPCA):
                 "the first batch has 1 sample but the mapping requires at least 2: give more samples to the first call "
                 "of partial_fit"
             )
-        if self.n_estimating is None or self.n_estimating >= source.shape[0]:
-            (found,), _ = fold(Moments(), source, Whole(shape), run=run.below("statistics"), stage="statistics")
-        else:
-            rule = Moments()
-            state = rule.init(math.prod(shape), source.dtype)
-            for samples in read_samples(source, spread_samples(source.shape[0], int(self.n_estimating), rng)):
-                state = rule.update(state, samples.reshape(len(samples), -1))
-            found = rule.finish(state)
+        n, few = source.shape[0], self.n_estimating
+        numbers = None if few is None or few >= n else spread_samples(n, int(few), rng)
+        if source.with_gaps:
+            found = _found_by(PresentMoments(self.missing_value), source, numbers, run.below("count"))
+            source.with_gaps = not found["complete"]
+        if not source.with_gaps:
+            found = _found_by(Moments(), source, numbers, run.below("statistics"))
         return found["mean"].reshape(shape), found["variance"].reshape(shape)
 
     def _most_components(self, partition: Bands) -> tuple[int, str]:
@@ -156,3 +158,15 @@ class BandPCA(BandParameters, PartitionedPCA):
         if bands.n_parts != p:
             raise ValueError(f"the labels have {bands.n_parts} bands instead of {p}")
         return cls._restored(stored, bands, arrays)
+
+
+def _found_by(rule: Rule, source: Source, numbers: Array | None, run: Run) -> dict[str, Array]:
+    """Return the result of a rule for all samples, or those of some numbers."""
+    shape = tuple(source.shape[1:])
+    if numbers is None:
+        (found,), _ = fold(rule, source, Whole(shape), run=run, stage="statistics")
+        return found
+    state = rule.init(math.prod(shape), source.dtype)
+    for samples in read_samples(source, numbers):
+        state = rule.update(state, samples.reshape(len(samples), -1))
+    return rule.finish(state)

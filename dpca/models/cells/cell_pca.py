@@ -3,40 +3,31 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import replace
 from typing import Any, ClassVar, Self
 
 import numpy as np
 
 from dpca.engine.sources.source import Source
 from dpca.kernels.algebra.types import Array, Region
-from dpca.models.base.callbacks import FitCallbacks
 from dpca.models.base.component_model import ON_DISK
 from dpca.models.base.docs import PARTITIONED, documented
-from dpca.models.base.parameters import check_parameters, require_seed, spatial_lengths
-from dpca.models.base.passes import Passes
-from dpca.models.base.samples import allows_gaps, fitted_source
+from dpca.models.base.parameters import check_parameters, spatial_lengths
 from dpca.models.base.store import StoreContents, StoredModel
-from dpca.models.cells.partition_rule import joined_results
 from dpca.models.cells.partitioned import PartitionedPCA
 from dpca.models.cells.rank_choice import RankChoice
-from dpca.models.gaps.gap_fit import GAP_SOLVER, GapModels, check_gap_results, fit_gaps, rank_with_gaps, require_counts
-from dpca.models.gaps.with_gaps import WithGaps
-from dpca.parameters.cells import CHOICES, CellParameters
+from dpca.models.gaps.parts_with_gaps import PartsWithGaps
+from dpca.parameters.cells import CellParameters
 from dpca.partition.base import Partition
 from dpca.partition.cells import CellGrid
 from dpca.partition.lapped import LappedGrid
 from dpca.partition.shared import SharedGrid
-from dpca.representation.base import Representation
-from dpca.representation.linear import LinearRepresentation
-from dpca.rules.gaps.expectation import GapEM
 from dpca.storage.arrays.layout import CHANNEL, MOST_CHANNELS, axes_for, count_spatial, is_channel
 from dpca.storage.errors import DataError
 from dpca.storage.run import Run
 
 
 @documented(**PARTITIONED, part="cell", parts="cells", grid="*grid_shape")
-class CellPCA(CellParameters, WithGaps, PartitionedPCA):
+class CellPCA(CellParameters, PartsWithGaps, PartitionedPCA):
     """Principal component analysis of each cell of an image or volume stack (Alakkari 2020, sections 4.3 and 6.4.3).
 
     Each sample is divided into cells, blocks of neighboring pixels with all their channels. Each cell has its own mean
@@ -98,6 +89,7 @@ class CellPCA(CellParameters, WithGaps, PartitionedPCA):
     part_name: ClassVar[str] = "cell"
     report_title: ClassVar[str] = "Cell PCA"
     scores_kind: ClassVar[str] = CellGrid.scores_kind
+    required_with_gaps: ClassVar[dict[str, Any]] = {**PartsWithGaps.required_with_gaps, "overlap": 0, "shared": False}
 
     # -- the partition
 
@@ -109,58 +101,6 @@ class CellPCA(CellParameters, WithGaps, PartitionedPCA):
             return LappedGrid(sample_shape, cell, int(overlap)) if overlap else CellGrid(sample_shape, cell)
         except ValueError as error:
             raise DataError(str(error)) from error
-
-    # -- samples with missing values
-
-    def _fit(self, X: Any, run: Run, callbacks: FitCallbacks | None = None) -> None:
-        if not allows_gaps(self) or not self._fit_with_gaps(fitted_source(self, X)[1], run, callbacks):
-            super()._fit(X, run, callbacks)
-
-    def _fit_with_gaps(self, source: Source, run: Run, callbacks: FitCallbacks | None) -> bool:
-        """Fit samples with missing values; return False if there are none."""
-        require_counts(source)
-        passes, partition = Passes(source, run, callbacks=callbacks), self._partition(source, source.axes, run)
-        k = self._rank_with_gaps(partition, source)
-        if not source.with_gaps:
-            return False
-        if run.checkpoints is not None:
-            require_seed(self.random_state)
-
-        def set_fitted(model: Any, found: GapModels, n: int) -> None:
-            results = found.results(k)
-            check_gap_results(results, k, source.name)
-            model._set_partitions(partition, joined_results(partition, source.dtype, k, results), n)
-            model._set_target({})
-            model.held_out_rmse_ = found.held_out_rmse
-
-        passes.set_fitted = set_fitted
-        found = fit_gaps(passes, partition, k, self.missing_value, self._seed(), passes.show)
-        if found is None:
-            return False
-        set_fitted(self, found, source.shape[0])
-        self.fit_report_ = replace(passes.report, note=f"values are missing: {passes.count} passes, {GAP_SOLVER}")
-        return True
-
-    def _rank_with_gaps(self, partition: CellGrid, source: Source) -> int:
-        """Return the number of components of a fit to samples with missing values, after checks."""
-        RankChoice.of(self.get_params())  # rejects parameters that contradict each other
-        required = dict.fromkeys(name for name in CHOICES if name != "n_components")
-        others = {"overlap": 0, "shared": False, "keep_state": False, "validation_fraction": None}
-        return rank_with_gaps(self, required | others, partition.max_features, source.shape[0])
-
-    def plan_fit(self, source: Source, axes: Sequence[str], run: Run) -> tuple[Representation, bool]:
-        """Plan a fit; see `Estimator.plan_fit`."""
-        if allows_gaps(self):
-            partition = self._partition(source, axes, run)
-            Passes(source, run.limited_to(self.memory_budget)).plan(
-                partition, GapEM(self._rank_with_gaps(partition, source))
-            )
-        return super().plan_fit(source, axes, run)
-
-    @property
-    def basis_(self) -> LinearRepresentation:
-        """The mean and the components with their partition, as tasks receive them."""
-        return self._with_gaps(super().basis_)
 
     # -- cells
 

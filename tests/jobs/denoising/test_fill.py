@@ -11,7 +11,7 @@ import pytest
 import xarray
 import zarr
 
-from dpca import PCA, CellPCA, Run
+from dpca import PCA, BandPCA, CellPCA, Run
 from dpca.cli import main
 from dpca.jobs import fill_store
 from dpca.storage import ingest, open_stack, verify
@@ -135,6 +135,8 @@ def test_a_finished_job_is_recognized_and_others_are_not(tmp_path: Path) -> None
         fill_store(stack, tmp_path / "x.zarr", MODEL, run=Run(overwrite=True))
     with pytest.raises(DataError, match="gaps"):
         fill_store(stack, tmp_path / "other.zarr", PCA(2))
+    with pytest.raises(DataError, match="BandPCA"):
+        fill_store(stack, tmp_path / "other.zarr", BandPCA(2, band_size=20, gaps="iterate"))
 
 
 def test_a_complete_stack_is_copied(tmp_path: Path) -> None:

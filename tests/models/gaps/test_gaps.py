@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -11,7 +12,7 @@ import pytest
 import xarray
 import zarr
 
-from dpca import PCA, CellPCA, load
+from dpca import PCA, BandPCA, CellPCA, load
 from dpca.metrics import principal_angles
 from dpca.rules.gaps.expectation import GapEM
 from dpca.storage import DataError
@@ -145,7 +146,10 @@ def test_errors_are_calibrated() -> None:
     assert model.total_variance_ == pytest.approx(PCA(5).fit(x).total_variance_, rel=0.02)
 
 
-@pytest.mark.parametrize("estimator", [PCA(4, random_state=0), CellPCA(3, cell_shape=5, random_state=0)])
+@pytest.mark.parametrize(
+    "estimator",
+    [PCA(4, random_state=0), CellPCA(3, cell_shape=5, random_state=0), BandPCA(3, band_size=30, random_state=0)],
+)
 @pytest.mark.parametrize("dtype", [np.uint8, np.float32, np.float64])
 def test_without_gaps_nothing_changes(estimator: Any, dtype: Any) -> None:
     x = np.random.default_rng(0).integers(1, 255, (80, 10, 10)).astype(dtype)
@@ -244,6 +248,42 @@ def test_cells_are_fitted_one_by_one(field: tuple[Any, Any]) -> None:
     lazy = CellPCA(2, cell_shape=5, gaps="iterate", random_state=0).fit(da.from_array(gappy, chunks=(33, 10, 7)))
     np.testing.assert_allclose(lazy.components_, cells.components_, atol=1e-4)
     np.testing.assert_allclose(np.asarray(lazy.transform(da.from_array(gappy))), cells.transform(gappy), atol=1e-3)
+
+
+@pytest.mark.parametrize("mapping", ["mean", "mean-variance", "random", "raster"])
+def test_bands_are_fitted_one_by_one(field: tuple[Any, Any], mapping: str, tmp_path: Path) -> None:
+    """The model of a band is that of `PCA` of its attributes, up to what is held out, and bands have similar values."""
+    x, mask = field
+    gappy = np.where(mask, np.nan, x)
+    model = BandPCA(2, band_size=25, mapping=mapping, gaps="iterate", random_state=0).fit(gappy)
+    labels = model.bands_.labels
+    means = np.nanmean(np.where(mask.all(axis=0), 0, gappy), axis=0)
+    if mapping == "mean":
+        spans = sorted((means[labels == i].min(), means[labels == i].max()) for i in range(model.bands_.n_parts))
+        assert all(one[1] <= other[0] for one, other in pairwise(spans))
+    for band in range(model.bands_.n_parts):
+        own = labels == band
+        if (here := own & ~mask.all(axis=0)).sum() > 12:
+            one = PCA(2, gaps="iterate", random_state=0).fit(gappy[:, here])
+            assert largest(model.components_[:, here], one.components_) < 0.1
+    np.testing.assert_array_equal(np.isnan(model.mean_), mask.all(axis=0))
+    missing = mask & ~mask.all(axis=0)
+    if mapping in ("random", "raster"):  # others have bands of a few attributes
+        error = np.mean((model.fill(gappy) - x)[missing] ** 2)
+        assert error < 0.6 * np.mean((means - x)[missing] ** 2)
+    model.save(tmp_path / "model.zarr")
+    np.testing.assert_array_equal(load(tmp_path / "model.zarr").fill(gappy), model.fill(gappy))
+
+
+def test_the_subset_that_maps_bands_has_gaps(field: tuple[Any, Any]) -> None:
+    x, mask = field
+    options = {"band_size": 25, "n_estimating": 60, "random_state": 0}
+    model = BandPCA(2, gaps="iterate", **options).fit(np.where(mask, np.nan, x))
+    assert np.isfinite(model.transform(np.where(mask, np.nan, x))).all()
+    complete = BandPCA(2, gaps="iterate", **options).fit(x)
+    np.testing.assert_array_equal(complete.components_, BandPCA(2, **options).fit(x).components_)
+    with pytest.raises(DataError, match="keep_state"):
+        BandPCA(2, gaps="iterate", keep_state=True, **options).fit(x)
 
 
 def test_integers_are_rounded_and_kept() -> None:
