@@ -239,6 +239,7 @@ def test_scikit_learns_conventions(images: np.ndarray, fitted: BandPCA) -> None:
     assert given == {
         "n_components": 5,
         "flatten": False,
+        "gaps": "reject",
         "keep_state": False,
         "band_size": 300,
         "mapping": "mean-variance",
