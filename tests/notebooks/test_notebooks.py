@@ -32,6 +32,7 @@ OTHERS = {
     "7": ["photos"],
     "8": ["gray"],
     "9": ["gray"],
+    "10": ["gray"],
 }
 SHAPES = {"color": (23, 20, 3), "gray": (24, 20), "channels": (24, 20, 4), "volumes": (12, 12, 12)}
 
@@ -145,7 +146,7 @@ def others(folder: Path) -> dict[str, Path]:
 
 def test_they_run_on_other_stacks_by_one_line(tmp_path: Path) -> None:
     given = others(tmp_path)
-    pairs = [(path, given[name]) for path in NOTEBOOKS for name in OTHERS[path.stem[0]]]
+    pairs = [(path, given[name]) for path in NOTEBOOKS for name in OTHERS[path.stem.partition("_")[0]]]
     execute([cell for path, source in pairs for cell in code(path, source)], tmp_path)
 
 
