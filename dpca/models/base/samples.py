@@ -80,17 +80,32 @@ def weighted_source(model: Any, X: Any, sample_weight: Any) -> Source:
         If the weights are invalid, see `repetitions`.
     """
     _, source = fitted_source(model, X)
-    weights = given_weights(sample_weight, source.shape[0])
-    fractions = model.any_weights and bool((weights != np.rint(weights)).any())
-    counts = (weights > 0).astype(np.int64) if fractions else repetitions(weights, source.shape[0])
+    counts, fractions = counts_and_fractions(sample_weight, source.shape[0], any_weights=model.any_weights)
     weighted = source if (counts == 1).all() else repeated(source, counts)
     if weighted is not source:
         # Atoms have their masses here.
         weighted.coordinates = source.coordinates and source.coordinates.of_one_sample()
-    if fractions:
+    if fractions is not None:
         weighted = copy.copy(weighted)
-        weighted.weights = weights[weights > 0].astype(np.float64)
+        weighted.weights = fractions
     return weighted
+
+
+def counts_and_fractions(sample_weight: Any, n_samples: int, *, any_weights: bool) -> tuple[Array, Array | None]:
+    """Return how often each sample is read, int64, and the weights of those that are read, float64.
+
+    Weights that are whole numbers are counts only; the second result is then None. With ``any_weights``, others are
+    allowed: each sample of positive weight is read once.
+
+    Raises
+    ------
+    DataError
+        If the weights are invalid, see `repetitions`.
+    """
+    weights = given_weights(sample_weight, n_samples)
+    if any_weights and (weights != np.rint(weights)).any():
+        return (weights > 0).astype(np.int64), weights[weights > 0].astype(np.float64)
+    return repetitions(weights, n_samples), None
 
 
 def given_weights(sample_weight: Any, n_samples: int) -> Array:
@@ -131,7 +146,7 @@ def repetitions(sample_weight: Any, n_samples: int) -> Array:
         i = int(wrong.argmax())
         raise DataError(
             f"sample_weight[{i}] is {weights[i]}, but a weight here says how often a sample counts: give whole numbers "
-            f"up to {_MOST_REPETITIONS:,}; fit of PCA, CellPCA and BandPCA supports other weights"
+            f"up to {_MOST_REPETITIONS:,}; fit of PCA, CellPCA, BandPCA and EOF supports other weights"
         )
     return weights.astype(np.int64)
 

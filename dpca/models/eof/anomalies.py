@@ -241,9 +241,12 @@ class SurveySource(ComputedSource):
             part[:, :length] -= self.shift[at - own : at - own + length].astype(out.dtype)
 
 
-def projected(anomalies: AnomalySource, basis: LinearRepresentation) -> Any:
-    """Return the scores (n, k) of anomalies; NaN for samples without values. A Dask array yields a Dask array."""
-    project, (n, d), k = _Projection(basis, anomalies.name), anomalies.shape, len(basis.components)
+def projected(anomalies: AnomalySource, basis: LinearRepresentation, *, skip_gaps: bool = False) -> Any:
+    """Return the scores (n, k) of anomalies; NaN for samples without values. A Dask array yields a Dask array.
+
+    With ``skip_gaps``, samples that miss some values have NaN, too; otherwise they raise `DataError`.
+    """
+    project, (n, d), k = _Projection(basis, anomalies.name, skip_gaps), anomalies.shape, len(basis.components)
     dtype = basis.score_dtype(anomalies.dtype)
     if (lazy := anomalies.as_dask()) is not None:
         return da.map_blocks(project, lazy, chunks=(lazy.chunks[0], k), dtype=dtype, meta=np.empty((0, 0), dtype))
@@ -258,11 +261,13 @@ def projected(anomalies: AnomalySource, basis: LinearRepresentation) -> Any:
 class _Projection:
     basis: LinearRepresentation
     name: str
+    skip_gaps: bool
 
     def __call__(self, rows: Array, first: int = 0, block_info: Any = None) -> Array:
         if block_info:
             first = block_info[0]["array-location"][0][0]
-        empty: Array = np.logical_and.reduce(np.isnan(rows), axis=1)
+        reduced = np.logical_or if self.skip_gaps else np.logical_and
+        empty: Array = reduced.reduce(np.isnan(rows), axis=1)
         if empty.any():
             rows = np.where(empty[:, None], 0, rows)
         scores = self.basis.encode(rows, self.name, first)

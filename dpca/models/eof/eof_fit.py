@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import warnings
+from copy import copy
 from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import Any
@@ -11,13 +12,14 @@ from typing import Any
 import numpy as np
 
 from dpca.engine.folds.boundary import named_errors
-from dpca.engine.sources.held_out import without
+from dpca.engine.sources.held_out import repeated, without
 from dpca.engine.sources.source import Source
 from dpca.kernels.algebra.types import Array
 from dpca.models.base.callbacks import Enough, FitCallbacks, Progress
 from dpca.models.base.convergence import ConvergenceWarning, check_deviation_scale
 from dpca.models.base.linear_model import LinearModel
 from dpca.models.base.passes import Passes
+from dpca.models.base.samples import counts_and_fractions
 from dpca.models.eof.anomalies import Anomalies, AnomalySource, GapError, SurveySource, chunk_run
 from dpca.models.eof.calendar import Calendar, elapsed
 from dpca.models.eof.fields import Field
@@ -33,6 +35,9 @@ from dpca.storage.run import Run
 _MOST_HALO = 2**28
 # Filling by modes ends when the modes and their variances change by at most these shares, or after this many fits.
 _MOVED, _CHANGED, _MOST_FITS = 1e-7, 1e-5, 100
+
+# Size of a batch of anomalies in bytes and in samples: fewer are inefficient, more only take memory.
+_BATCH_BYTES, _FEWEST_ROWS, _BATCH_ROWS = 2**25, 100, 1024
 
 # The survey is divided into at most 2^8 blocks of grid points. Each may require a read of all data.
 _MOST_HALVINGS = 8
@@ -56,6 +61,8 @@ class FittedAnomalies:
     expected : Expected or None
         The expectation that fills gaps with ``gaps="iterate"``.
     n_fits : int
+    weighted : bool
+        Whether samples have weights.
     """
 
     model: LinearModel
@@ -63,6 +70,7 @@ class FittedAnomalies:
     n_used: int
     expected: Expected | None = None
     n_fits: int = 1
+    weighted: bool = False
 
 
 @dataclass
@@ -80,6 +88,10 @@ class Fitting:
         How all passes run, with the memory budget of the estimator.
     callbacks : FitCallbacks, optional
         The callback and the budgets.
+    unweighted : Field, optional
+        If samples have weights: the field as it was given. Then ``given`` has each sample as often as it is read.
+    fractions : array (n,), optional
+        Weights of the samples of ``given`` that are not whole numbers.
     """
 
     eof: Any
@@ -88,6 +100,8 @@ class Fitting:
     weights: Array | None
     run: Run
     callbacks: FitCallbacks | None = None
+    unweighted: Field | None = None
+    fractions: Array | None = None
     is_over: bool = field(default=False, init=False)
     shift: Array = field(init=False)
 
@@ -134,6 +148,7 @@ class Fitting:
             source.with_gaps = True
             self.groups = self.groups[there]
             self.trend = None if self.trend is None else self.trend[there]
+            self.fractions = None if self.fractions is None else self.fractions[there]
         if gappy.any() and eof.gaps == "iterate":
             return self._iterated(source, found, np.flatnonzero(some))
         if gappy.any():
@@ -151,7 +166,8 @@ class Fitting:
         return self._fitted(self._over(source, self._anomalies(found, kept)))
 
     def _survey(self, source: Source, stage: str) -> dict[str, Array]:
-        found = survey(source, self.groups, self.trend, np.nan_to_num(self.shift), self.run, stage)
+        rule = Survey(self.groups, self.trend, self.fractions)
+        found = survey(source, rule, np.nan_to_num(self.shift), self.run, stage)
         largest = np.abs(found["level"]).max(where=np.isfinite(found["level"]), initial=0)
         check_deviation_scale(float(np.sqrt(found["variance"].mean()) or largest), f"the {stage}")
         return found
@@ -178,31 +194,34 @@ class Fitting:
         return AnomalySource(source, anomalies, self.groups, self.trend, certain)
 
     def _fitted(self, source: AnomalySource, n_passes: int | None = None) -> FittedAnomalies:
-        model: LinearModel = self.eof._model(*source.shape, n_passes)
-        budgets: dict[str, Any] = {}
+        model: LinearModel = self.eof._model(*source.shape, n_passes, any_weights=self.fractions is not None)
+        how: dict[str, Any] = {"run": self.run, "sample_weight": self.fractions}
         if (callbacks := self.callbacks) is not None:
             left = max(callbacks.max_seconds - callbacks.pace.seconds, 1e-3)
-            budgets = {"callback": partial(self._show, source), "max_samples": callbacks.max_samples}
-            budgets["max_seconds"] = None if math.isinf(left) else left
+            how |= {"callback": partial(self._show, source), "max_samples": callbacks.max_samples}
+            how["max_seconds"] = None if math.isinf(left) else left
         try:
-            model.fit(source, run=self.run, **budgets)
+            model.fit(source, **how)
         except PlanError:
             if (exact := self.eof._model_of_few(*source.shape)) is None:
                 raise
-            model = exact.fit(source, run=self.run, **budgets)
+            model = exact.fit(source, **how)
         if self.is_over:
             raise Enough
-        return FittedAnomalies(model, source.anomalies, source.shape[0])
+        return FittedAnomalies(model, source.anomalies, source.shape[0], weighted=self.unweighted is not None)
 
     def _show(self, source: AnomalySource, progress: Progress) -> bool:
         """Pass the modes so far to the callback; return whether the fit ends here."""
         self.is_over = progress.finished and progress.n_samples_seen < progress.n_samples
         if self.callbacks is not None and (self.is_over or not progress.finished):
             expected = gap_expectation(progress.model) if self.eof.gaps == "iterate" else None
-            found = FittedAnomalies(progress.model, source.anomalies, progress.n_samples_seen, expected)
-            n = self.given.source.shape[0]
+            given = self.given if self.unweighted is None else self.unweighted
+            found = FittedAnomalies(
+                progress.model, source.anomalies, progress.n_samples_seen, expected, weighted=given is not self.given
+            )
+            n = given.source.shape[0]
             try:
-                self.callbacks.show(lambda eof: eof._set_fitted(found, self.given, self.calendar, n), source.shape[0])
+                self.callbacks.show(lambda eof: eof._set_fitted(found, given, self.calendar, n), source.shape[0])
             except Enough:
                 self.is_over = True
         return self.is_over
@@ -238,15 +257,15 @@ class Fitting:
         return FilledSource(source, found.anomalies, self.groups, self.trend, gap_expectation(found.model))
 
 
-def survey(source: Source, groups: Array, trend: Array | None, shift: Array, run: Run, stage: str) -> dict[str, Array]:
+def survey(source: Source, rule: Survey, shift: Array, run: Run, stage: str) -> dict[str, Array]:
     """Return the statistics of all grid points, see `dpca.rules.covariance.survey`, from a pass by blocks of them."""
-    passes, grid = _survey_blocks(source, Survey(groups, trend), shift, run)
-    parts = passes.over(grid, Survey(groups, trend), stage=stage)
+    passes, grid = _survey_blocks(source, rule, shift, run)
+    parts = passes.over(grid, rule, stage=stage)
     there = ~np.logical_and.reduce([part.pop("empty") > 0 for part in parts])
     regression, at = named_errors(survey_of, source.name), 0
     for part in parts:
         columns = slice(at, at := at + len(part["count"]))
-        found = regression(part, groups, trend, there, shift[columns])
+        found = regression(part, rule.groups, rule.trend, there, shift[columns], rule.weights)
         part |= found
         del part["sums"], part["along"], part["squares"]
     joined = {name: np.concatenate([part.pop(name) for part in parts], axis=-1) for name in tuple(parts[0])}
@@ -292,8 +311,32 @@ def interpolated(source: Source, given: Field, longest: int) -> Source:
 
 def longest_gap(source: Source, n: int) -> int:
     """Return the length of the longest gap at any grid point with data, from a pass over the source."""
-    found = survey(source, np.zeros(n, np.uint16), None, np.zeros(math.prod(source.shape[1:])), Run(), "survey")
+    rule = Survey(np.zeros(n, np.uint16), None)
+    found = survey(source, rule, np.zeros(math.prod(source.shape[1:])), Run(), "survey")
     return int(found["run"][found["count"] > 0].max(initial=0))
+
+
+def counted(given: Field, sample_weight: Any, *, fill: bool) -> tuple[Field, Array | None]:
+    """Return a field with each sample as often as it is read, and their weights; see `counts_and_fractions`.
+
+    With ``fill``, gaps are interpolated in time first. Without weights, the field is returned as it is.
+    """
+    if sample_weight is None:
+        return given, None
+    source, n = given.source, given.source.shape[0]
+    counts, fractions = counts_and_fractions(sample_weight, n, any_weights=True)
+    if fill and (longest := longest_gap(source, n)):
+        source = interpolated(source, given, longest)
+    source = copy(source if (counts == 1).all() else repeated(source, counts))
+    source.with_gaps = True
+    numbers = np.repeat(np.arange(n), counts)
+    along = numbers if given.along is None else given.along[numbers]
+    return replace(given, source=source, along=along), fractions
+
+
+def batch_rows(n_places: int) -> int:
+    """Return the default number of samples in a batch of the solver "streaming", given the number of grid points."""
+    return min(_BATCH_ROWS, max(_FEWEST_ROWS, _BATCH_BYTES // (4 * n_places)))
 
 
 def gap_expectation(model: LinearModel) -> Expected:

@@ -49,6 +49,7 @@ class StoredEOF(Storable):
     _expected: Expected | None
     _n_given: int
     _pcs: Array | None
+    _weighted: bool
 
     @abstractmethod
     def _set_fitted(
@@ -84,6 +85,7 @@ class StoredEOF(Storable):
             "kept": list(arrays),
             "model": {"kind": self.model_.store_kind, **inner.facts},
             "fills": self._expected is not None,
+            "weighted": self._weighted,
             "dim": names.dim,
             "calendar": {"parts": calendar.parts.tolist(), "origin": calendar.origin, "unit": calendar.unit},
         }
@@ -110,7 +112,8 @@ class StoredEOF(Storable):
         if stored.n_components != model.n_components_ or stored.n_samples != model.n_samples_seen_:
             raise ValueError(f"{stored.n_components} modes of {stored.n_samples} samples differ from the inner model")
         along, n = facts["calendar"], int(facts["n_samples"])
-        if n < stored.n_samples:
+        weighted = facts.get("weighted") is True  # stores from before sample weights do not state it
+        if n < stored.n_samples and not weighted:
             raise ValueError(f"{stored.n_samples} samples with data are more than {n} samples")
         parts = np.array(along["parts"])
         lengths = {"feature": model.n_features_in_, "component": model.n_components_, "time": n}
@@ -133,6 +136,7 @@ class StoredEOF(Storable):
         if "weights" in arrays:
             weights = arrays["weights"].reshape(stored.sample_shape)
             eof.weights = [w[0] for w in names.split(weights[None])] if isinstance(names, VariableNames) else weights
-        found = FittedAnomalies(model, anomalies, stored.n_samples, gap_expectation(model) if facts["fills"] else None)
+        expected = gap_expectation(model) if facts["fills"] else None
+        found = FittedAnomalies(model, anomalies, stored.n_samples, expected, weighted=weighted)
         eof._set_fitted(found, names, calendar, n, arrays.get("pcs"))
         return eof

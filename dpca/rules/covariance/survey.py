@@ -33,6 +33,8 @@ class Survey(Rule):
         Group of each sample, from 0 on.
     trend : array (n,), float64, or None
         Time of each sample, about -1 to 1.
+    weights : array (n,), float64, optional
+        Weight of each sample in the sums; by default 1.
 
     Notes
     -----
@@ -44,6 +46,7 @@ class Survey(Rule):
 
     groups: Array
     trend: Array | None
+    weights: Array | None = None
 
     mergeable = True
 
@@ -70,12 +73,14 @@ class Survey(Rule):
                 self._count_runs(state, missing, np.flatnonzero(some))
             arrays["last"][~some] = 0
             arrays["count"] += len(x) - missing.sum(axis=0)
-            groups = self.groups[numbers]
+            groups, y = self.groups[numbers], x
+            if self.weights is not None:
+                y = x * self.weights[numbers, None]
             for group in np.unique(groups):
-                arrays["sums"][group] += x[groups == group].sum(axis=0, dtype=np.float64)
-            arrays["squares"] += np.einsum("ij,ij->j", x, x, dtype=np.float64)
+                arrays["sums"][group] += y[groups == group].sum(axis=0, dtype=np.float64)
+            arrays["squares"] += np.einsum("ij,ij->j", x, y, dtype=np.float64)
             if self.trend is not None:
-                arrays["along"] += self.trend[numbers] @ x
+                arrays["along"] += self.trend[numbers] @ y
             state.counts["n_samples"] += len(x)
 
     def _count_runs(self, state: State, missing: Array, columns: Array) -> None:
@@ -104,18 +109,25 @@ class Survey(Rule):
 
     def work_bytes(self, n_rows: int, n_features: int, dtype: DTypeLike) -> int:
         """Return the bytes of temporary arrays: a block of samples, its mask, and sums; and of groups and trend."""
-        own = len(self.groups) * (10 + self.groups.itemsize * 2 + (16 if self.trend is not None else 0))
-        return (13 * min(n_rows, _BLOCK_ROWS) + 64) * n_features + own
+        given = (self.trend is not None) + (self.weights is not None)
+        own = len(self.groups) * (10 + self.groups.itemsize * 2 + 16 * given)
+        each = 13 if self.weights is None else 21
+        return (each * min(n_rows, _BLOCK_ROWS) + 64) * n_features + own
 
 
 def survey_of(
-    found: dict[str, Array], groups: Array, trend: Array | None, there: Array, shift: Array
+    found: dict[str, Array],
+    groups: Array,
+    trend: Array | None,
+    there: Array,
+    shift: Array,
+    weights: Array | None = None,
 ) -> dict[str, Array]:
     """Return the regression of attributes on groups and a trend from the sums of `Survey`.
 
     The model is x = c_g + b t, with the group g of a sample and its time t. Least squares have a closed form. Group g
     has n_g samples, and the sums S_g of x and T_g of t. Then b = (sum x t - sum_g S_g T_g / n_g) / (sum t^2 -
-    sum_g T_g^2 / n_g) and c_g = (S_g - b T_g) / n_g.
+    sum_g T_g^2 / n_g) and c_g = (S_g - b T_g) / n_g. All sums are weighted; n_g is the sum of the weights.
 
     Parameters
     ----------
@@ -127,16 +139,21 @@ def survey_of(
         Whether a sample has any value. Samples without are ignored.
     shift : array (d,), float64
         The constants that were subtracted from the values.
+    weights : array (n,), optional
+        Of the rule.
 
     Returns
     -------
     dict
-        ``level`` (n_groups, d), ``slope`` (d,) and the residual ``variance`` (d,) (divisor n), float64. They are exact
-        for attributes without missing values. For all other attributes, ``level`` is the mean of the existing values
-        over all groups, and ``slope`` is 0.
+        ``level`` (n_groups, d), ``slope`` (d,) and the residual ``variance`` (d,) (divisor n, or the sum of the
+        weights), float64. They are exact for attributes without missing values. For all other attributes, ``level`` is
+        the mean of the existing values over all groups (with weights, about that), and ``slope`` is 0.
     """
     n, used, n_groups = int(there.sum()), groups[there], len(found["sums"])
-    own = np.maximum(np.bincount(used, minlength=n_groups), 1)[:, None]
+    w = None if weights is None else weights[there]
+    total = max(n, 1) if w is None else float(w.sum()) or 1.0
+    own = np.bincount(used, w, n_groups)[:, None]
+    own[own == 0] = 1
     sums, squares = found["sums"], found["squares"]
     slope = np.zeros(len(shift))
     within = squares - (sums**2 / own).sum(axis=0)
@@ -145,18 +162,19 @@ def survey_of(
     level = sums / own
     if trend is not None:
         t = trend[there]
-        times = np.bincount(used, t, n_groups)[:, None]
-        spread = float(t @ t) - float((times**2 / own).sum())
+        weighted = t if w is None else w * t
+        times, square = np.bincount(used, weighted, n_groups)[:, None], float(weighted @ t)
+        spread = square - float((times**2 / own).sum())
         # If times do not vary within groups, the groups already explain the trend.
-        if spread > 1e-12 * float(t @ t):
+        if spread > 1e-12 * square:
             slope = (found["along"] - (sums * times / own).sum(axis=0)) / spread
         level -= slope * times / own
         within -= slope**2 * spread
     gappy = found["count"] < n
-    level[:, gappy] = sums[:, gappy].sum(axis=0) / np.maximum(found["count"][gappy], 1)
+    level[:, gappy] = sums[:, gappy].sum(axis=0) * (max(n, 1) / total) / np.maximum(found["count"][gappy], 1)
     slope[gappy] = 0
     level += shift
-    return {"level": level, "slope": slope, "variance": np.maximum(within, 0) / max(n, 1)}
+    return {"level": level, "slope": slope, "variance": np.maximum(within, 0) / total}
 
 
 def numbered(values: Array, first: int, out: Array) -> None:

@@ -18,7 +18,7 @@ import numpy as np
 import zarr
 
 from dpca import EOF, StreamingPCA
-from dpca.models.eof.eof import batch_rows
+from dpca.models.eof.eof_fit import batch_rows
 from tests.benchmarks.inputs import Array, Inputs
 from tests.benchmarks.peers import HAS_XEOFS, fit_xeofs
 from tests.benchmarks.sides import Line, alone, at_least, at_most, in_turn, ratio_of

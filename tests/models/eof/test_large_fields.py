@@ -23,6 +23,7 @@ from dpca.models.eof import rotation
 from dpca.models.eof.anomalies import Anomalies, AnomalySource, SurveySource, chunk_run
 from dpca.models.eof.eof_fit import GapWarning, survey
 from dpca.models.linear import dual_solver
+from dpca.rules.covariance.survey import Survey
 from dpca.storage.errors import DataError
 from dpca.storage.run import Run
 from tests.helpers.forked import Programs, printed_by
@@ -175,7 +176,8 @@ def test_a_sample_without_values_in_some_blocks_only(x: np.ndarray) -> None:
     field[4, :20] = np.nan
     source = as_source(field)
     source.with_gaps = True
-    arguments = np.zeros(N, np.uint16), np.linspace(-1, 1, N), np.nan_to_num(field[0].ravel().astype(float))
+    rule = Survey(np.zeros(N, np.uint16), np.linspace(-1, 1, N), np.linspace(1, 2, N))
+    arguments = rule, np.nan_to_num(field[0].ravel().astype(float))
     few = survey(source, *arguments, LITTLE, "few")
     many = survey(source, *arguments, Run(memory=30 * 2**20, threads=1), "many")
     whole = survey(source, *arguments, Run(memory=2**30, threads=1), "whole")

@@ -12,9 +12,11 @@ from hypothesis import strategies as st
 from dpca.rules.covariance.survey import Survey, numbered, survey_of
 
 
-def surveyed(x: np.ndarray, groups: Any, trend: Any, cuts: list[int], shift: float) -> dict[str, np.ndarray]:
+def surveyed(
+    x: np.ndarray, groups: Any, trend: Any, weights: Any, cuts: list[int], shift: float
+) -> dict[str, np.ndarray]:
     n, d = x.shape
-    rule = Survey(groups, trend)
+    rule = Survey(groups, trend, weights)
     total = rule.init(d + 2, x.dtype)
     for start, stop in zip([0, *cuts], [*cuts, n], strict=True):
         batch = np.empty((stop - start, d + 2), x.dtype)
@@ -24,7 +26,7 @@ def surveyed(x: np.ndarray, groups: Any, trend: Any, cuts: list[int], shift: flo
         else:
             total = rule.merge(total, rule.update(rule.init(d + 2, x.dtype), batch))
     found = rule.finish(total)
-    return found | survey_of(found, groups, trend, found["empty"] == 0, np.full(d, shift))
+    return found | survey_of(found, groups, trend, found["empty"] == 0, np.full(d, shift), weights)
 
 
 @settings(deadline=None, max_examples=30)
@@ -35,10 +37,11 @@ def surveyed(x: np.ndarray, groups: Any, trend: Any, cuts: list[int], shift: flo
     share=st.sampled_from([0.0, 0.1, 0.6]),
     cuts=st.lists(st.integers(1, 5), max_size=4, unique=True),
     straight=st.booleans(),
+    weighted=st.booleans(),
     dtype=st.sampled_from([np.float32, np.float64]),
 )
 def test_least_squares_and_counts(
-    seed: int, n: int, n_groups: int, share: float, cuts: list[int], straight: bool, dtype: Any
+    seed: int, n: int, n_groups: int, share: float, cuts: list[int], straight: bool, weighted: bool, dtype: Any
 ) -> None:
     rng = np.random.default_rng(seed)
     x = (rng.normal(size=(n, 5)) + 300).astype(dtype)
@@ -46,7 +49,9 @@ def test_least_squares_and_counts(
     x[:, 4], x[:, 3] = np.nan, np.arange(n)  # land, and a place with all values
     x[2] = np.nan
     groups, trend = np.arange(n) % n_groups, np.linspace(-1, 1, n)
-    found = surveyed(x, groups, trend if straight else None, sorted(cuts), 299.5)
+    weights = rng.random(n) + 0.5 if weighted else np.ones(n)
+    given = weights if weighted else None
+    found = surveyed(x, groups, trend if straight else None, given, sorted(cuts), 299.5)
     there = np.isfinite(x)
     np.testing.assert_array_equal(found["count"], there.sum(axis=0))
     np.testing.assert_array_equal(found["empty"], ~there.any(axis=1))
@@ -60,13 +65,14 @@ def test_least_squares_and_counts(
     for column in range(4):
         values = x[used, column].astype(float)
         if np.isfinite(values).all():
-            best = np.linalg.lstsq(regressors, values, rcond=None)[0]
+            root = np.sqrt(weights[used])
+            best = np.linalg.lstsq(regressors * root[:, None], values * root, rcond=None)[0]
             np.testing.assert_allclose(found["level"][:, column], best[:n_groups], rtol=tolerance)
             slope = best[n_groups] if straight else 0
             np.testing.assert_allclose(found["slope"][column], slope, atol=tolerance * n)
-            np.testing.assert_allclose(
-                found["variance"][column], (values - regressors @ best).var(), atol=tolerance * n**2
-            )
+            variance = np.average((values - regressors @ best) ** 2, weights=weights[used])
+            np.testing.assert_allclose(found["variance"][column], variance, atol=tolerance * n**2)
         elif np.isfinite(values).any():
-            np.testing.assert_allclose(found["level"][:, column], np.nanmean(values), rtol=tolerance)
+            close = 0.01 if weighted else tolerance
+            np.testing.assert_allclose(found["level"][:, column], np.nanmean(values), rtol=close)
             assert found["slope"][column] == 0
