@@ -17,7 +17,7 @@ from __future__ import annotations
 import threading
 from collections.abc import Mapping, Sequence
 from queue import SimpleQueue
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, Protocol
 
 import numpy as np
 
@@ -27,6 +27,7 @@ from dpca.engine.folds.fold_tasks import GroupTask
 from dpca.engine.sources.source import Source
 from dpca.kernels.algebra.linalg import release_scratch
 from dpca.kernels.algebra.types import Array
+from dpca.partition.cells import CellGrid
 from dpca.rules.base.state import AttributeBlocks, State
 from dpca.storage.remote.memory import peak_resident_bytes
 from dpca.storage.remote.tasks import one_blas_thread
@@ -43,6 +44,26 @@ class Message(NamedTuple):
     value: Any
     at: int
     """Number of samples that it has read."""
+
+
+class BlockStore(Protocol):
+    """A store of components and a mean that blocks write to, each its attributes."""
+
+    def create(self) -> None:
+        """Create the store, or open that of an interrupted run."""
+
+    def write_checked(self, part: int, components: Array, mean: Array) -> float:
+        """Write the components and the mean of a block, and return the largest absolute value of the mean."""
+
+    def arrays(self, owner: Any) -> Mapping[str, Any]:
+        """Return ``components`` and ``mean`` for reading. The store may be removed with its owner."""
+
+
+class StoreOfBlocks(Protocol):
+    """Makes the store of a result, or of a result so far."""
+
+    def __call__(self, grid: CellGrid, n_components: int, so_far: bool, /) -> tuple[BlockStore, Any]:
+        """Return a store with these blocks, and its owner."""
 
 
 class _Closed(BaseException):
@@ -130,6 +151,10 @@ class _Block:
         with one_blas_thread():
             self.result = named_errors(self.work.rule.finish, self.work.called)(state)
         return {name: array for name, array in self.result.items() if name not in BY_ATTRIBUTE}
+
+    def write(self, store: BlockStore) -> float:
+        """Write the components and the mean of the result, and return the largest absolute value of the mean."""
+        return store.write_checked(self.others.index, self.result["components"], self.result["mean"])
 
 
 def _serve(block: _Block) -> None:

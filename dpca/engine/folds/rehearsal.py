@@ -11,7 +11,7 @@ from __future__ import annotations
 import itertools
 import math
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from contextvars import ContextVar
 from dataclasses import dataclass, field, replace
@@ -26,7 +26,9 @@ from dpca.engine.folds.rounds import RoundScheme
 from dpca.engine.sources.derived import OpenedSource
 from dpca.engine.sources.source import Source
 from dpca.kernels.algebra.linalg import release_scratch
+from dpca.kernels.algebra.types import Array
 from dpca.partition.base import Partition
+from dpca.partition.cells import CellGrid
 from dpca.rules.base.rule import Rule
 from dpca.storage.remote.tasks import one_blas_thread
 from dpca.storage.transaction.checkpoints import Checkpoints
@@ -297,3 +299,25 @@ def rehearsing(workers: Workers, folder: str) -> Iterator[Rehearsal]:
         yield found
     finally:
         _now.reset(token)
+
+
+def of_independent(parts: Sequence[dict[str, Array]], grid: CellGrid, *, whole: bool) -> dict[str, Array]:
+    """Return a result of the right shapes from results of blocks that were computed one by one.
+
+    Without ``whole``, components and mean are zeros that take no memory.
+    """
+    k = min(len(part["components"]) for part in parts)
+    shape = (k, *grid.sample_shape)
+    variance = np.sum([part["explained_variance"][:k] for part in parts], axis=0)
+    total = np.sum([part["total_variance"] for part in parts], axis=0)
+    sums = {"explained_variance": variance, "total_variance": total}
+    if not whole:
+        nothing = np.broadcast_to(np.zeros((), parts[0]["components"].dtype), (k, math.prod(shape[1:])))
+        mean = np.broadcast_to(np.zeros(()), nothing.shape[1:])
+        largest = np.max([np.abs(part["mean"]).max() for part in parts])
+        return {**parts[0], "components": nothing, "mean": mean, "mean_largest": largest, **sums}
+    scale = 1 / math.sqrt(len(parts))
+    rows = ((i, (part["components"][:k] * scale)[None]) for i, part in enumerate(parts))
+    components = grid.join(rows, np.empty(shape, parts[0]["components"].dtype)).reshape(k, -1)
+    mean = grid.join(((i, part["mean"][None, None]) for i, part in enumerate(parts)), np.empty((1, *shape[1:])))
+    return {**parts[0], "components": components, "mean": mean.ravel(), **sums}

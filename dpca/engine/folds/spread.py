@@ -18,12 +18,12 @@ from typing import Any
 import numpy as np
 from numpy.typing import DTypeLike
 
-from dpca.engine.folds.block_holder import BY_ATTRIBUTE, BlockHolder, joined
+from dpca.engine.folds.block_holder import BY_ATTRIBUTE, BlockHolder, StoreOfBlocks, joined
 from dpca.engine.folds.callbacks import FoldCallback, FoldProgress, FoldReport
 from dpca.engine.folds.fold_tasks import GroupTask
 from dpca.engine.folds.identity import digest
 from dpca.engine.folds.plan import CHECKPOINT_BYTES, FoldPlan, Group, PlanError, Planner
-from dpca.engine.folds.rehearsal import Workers, rehearsal
+from dpca.engine.folds.rehearsal import Workers, of_independent, rehearsal
 from dpca.engine.sources.source import Source
 from dpca.kernels.algebra.types import Array
 from dpca.partition.cells import CellGrid
@@ -43,7 +43,9 @@ _SIMILAR = 1.25
 _SUMS = 3
 
 
-def plan_spread(rule: Any, source: Source, run: Run, *, callback: bool = False) -> tuple[CellGrid, FoldPlan]:
+def plan_spread(
+    rule: Any, source: Source, run: Run, *, callback: bool = False, stored: bool = False
+) -> tuple[CellGrid, FoldPlan]:
     """Return the blocks of attributes of a spread fold, and its plan.
 
     Parameters
@@ -55,6 +57,8 @@ def plan_spread(rule: Any, source: Source, run: Run, *, callback: bool = False) 
         There is one block for each parallel task, and its memory is that of a task.
     callback : bool
         Whether copies of the state are finished for callbacks.
+    stored : bool
+        Whether tasks write the components and the mean, so that this process holds neither.
 
     Raises
     ------
@@ -80,7 +84,7 @@ def plan_spread(rule: Any, source: Source, run: Run, *, callback: bool = False) 
         for rows in planner.row_counts():
             needs.append(max(planner.leaf_bytes(size, rows) + size.results for size in planner.sizes()))
             if needs[-1] <= budget:
-                plan = _plan(planner, rows, needs[-1])
+                plan = _plan(planner, rows, needs[-1], stored)
                 if plan.caller_bytes > usable_bytes():
                     raise PlanError(
                         f"the components need {plan.caller_bytes / 1e6:,.0f} MB of memory, and this process may use "
@@ -102,7 +106,8 @@ def spread_fold(
     run: Run = Run(),
     stage: str = "fit",
     callback: FoldCallback | None = None,
-) -> tuple[dict[str, Array], FoldReport]:
+    store: StoreOfBlocks | None = None,
+) -> tuple[dict[str, Any], FoldReport]:
     """Fold a rule over whole samples, with its state spread over blocks of attributes.
 
     Parameters
@@ -116,11 +121,14 @@ def spread_fold(
         Name of the progress bar, and of the objects on Dask's dashboard.
     callback : FoldCallback, optional
         Its progress has no states, but a list of one result, that of the samples so far.
+    store : StoreOfBlocks, optional
+        Makes the store that blocks write their components and their mean to. By default, this process collects them.
 
     Returns
     -------
     result : dict
-        The result of ``rule.finish``.
+        The result of ``rule.finish``. With a store, components and mean are its arrays, and ``mean_largest`` () is the
+        largest absolute value of the mean.
     report : FoldReport
 
     Raises
@@ -133,17 +141,17 @@ def spread_fold(
         If a worker was lost. A run with checkpoints resumes.
     """
     run = run.here() if source.in_process else run
-    grid, plan = plan_spread(rule, source, run, callback=callback is not None)
+    grid, plan = plan_spread(rule, source, run, callback=callback is not None, stored=store is not None)
     if (stand_in := rehearsal()) is not None:
         parts, _ = stand_in.fold(rule, source, grid, None, stage)
-        stand_in.costs[-1] = replace(stand_in.costs[-1], planned=partial(_plan_on, rule, source))
-        return _of_independent(parts, grid), FoldReport(plan, 0.0, 0, _note(grid))
+        stand_in.costs[-1] = replace(stand_in.costs[-1], planned=partial(_plan_on, rule, source, store is not None))
+        return of_independent(parts, grid, whole=store is None), FoldReport(plan, 0.0, 0, _note(grid))
     if run.checkpoints is not None:
         run = run.below(digest(rule, source, grid))
     began = time.perf_counter()
     bar = run.progress(stage, plan.read_bytes, "B")
     with cluster_errors(run.client):
-        fold = _SpreadFold(rule, source, run, grid, plan, stage, bar)
+        fold = _SpreadFold(rule, source, run, grid, plan, stage, bar, store)
         try:
             found = fold.run_all(callback)
             report = FoldReport(plan, time.perf_counter() - began, fold.drop(), _note(grid))
@@ -153,8 +161,8 @@ def spread_fold(
     return found, report
 
 
-def _plan_on(rule: Any, source: Source, workers: Workers) -> FoldPlan:
-    return plan_spread(rule, source, Run(threads=workers.n, memory=workers.budget))[1]
+def _plan_on(rule: Any, source: Source, stored: bool, workers: Workers) -> FoldPlan:
+    return plan_spread(rule, source, Run(threads=workers.n, memory=workers.budget), stored=stored)[1]
 
 
 @dataclass(frozen=True)
@@ -186,11 +194,12 @@ class _BlockOf(Wrapper):
         return int(self.rule.work_bytes(n_rows, min(d, least), dtype)) + _SUMS * sums
 
 
-def _plan(planner: Planner, rows: int, task_bytes: int) -> FoldPlan:
+def _plan(planner: Planner, rows: int, task_bytes: int, stored: bool) -> FoldPlan:
     """Return the plan of a fold with one block for each cell."""
     source, sizes, grid = planner.source, planner.sizes(), planner.partition
     d, box = math.prod(source.shape[1:]), max(map(planner.box_bytes, sizes))
-    result = planner.rule.result_bytes(d, planner.values)
+    # Of a stored result, this process holds what has no attributes.
+    result = planner.rule.result_bytes(1 if stored else d, planner.values)
     state = max(size.states for size in sizes)
     return FoldPlan(
         groups=tuple(Group((i,), grid.region(i)) for i in range(grid.n_parts)),
@@ -198,7 +207,7 @@ def _plan(planner: Planner, rows: int, task_bytes: int) -> FoldPlan:
         batch_rows=rows,
         task_bytes=task_bytes,
         read_bytes=sum(map(planner.box_bytes, sizes)) * source.shape[0],
-        result_bytes=result + max(size.results for size in sizes),
+        result_bytes=result + (0 if stored else max(size.results for size in sizes)),
         held_bytes=sum({id(array): array.nbytes for array in source.held()}.values()),
         checkpoint_rows=max(1, max(CHECKPOINT_BYTES, _READ_FOR_EACH * state) // box // rows) * rows,
     )
@@ -236,6 +245,7 @@ class _SpreadFold:
     plan: FoldPlan
     stage: str
     bar: Stage
+    store: StoreOfBlocks | None
 
     def __post_init__(self) -> None:
         source, kept = self.source, self.run.checkpoints
@@ -258,7 +268,7 @@ class _SpreadFold:
             self._holders = Actors(self.run.client, makers, f"{self.stage} block")
         self.at = self._turn = 0
 
-    def run_all(self, callback: FoldCallback | None) -> dict[str, Array]:
+    def run_all(self, callback: FoldCallback | None) -> dict[str, Any]:
         """Fold all samples, and return the result."""
         n, began = self.source.shape[0], time.perf_counter()
         self._resume()
@@ -304,9 +314,14 @@ class _SpreadFold:
         self._holders.call("drop")
         return [found]
 
-    def _finish(self, *, copy: bool) -> dict[str, Array]:
+    def _finish(self, *, copy: bool) -> dict[str, Any]:
         """Return the result: arrays without attributes from the first block, and the attributes of all blocks."""
         small: dict[str, Array] = self._command("finish", copy)[0]
+        if self.store is not None:
+            store, owner = self.store(self.grid, len(small["explained_variance"]), copy)
+            store.create()
+            largest = np.max(self._command("write", store))
+            return {**small, **store.arrays(owner), "mean_largest": largest}
         n_rows = {"components": len(small["explained_variance"]), "mean": 1}
         found = {name: self._fetched(name, n_rows[name]) for name in BY_ATTRIBUTE}
         return {**small, **found, "mean": found["mean"][0]}
@@ -379,22 +394,3 @@ class _SpreadFold:
         for members, of_holder in zip(self._members, messages, strict=True):
             found.update(zip(members, of_holder, strict=True))
         return [found[i] for i in sorted(found)]
-
-
-def _of_independent(parts: Sequence[dict[str, Array]], grid: CellGrid) -> dict[str, Array]:
-    """Return a result of the right shapes from results of blocks that were computed one by one, for a rehearsal."""
-    k = min(len(part["components"]) for part in parts)
-    shape = (k, *grid.sample_shape)
-    scale = 1 / math.sqrt(len(parts))
-    rows = ((i, (part["components"][:k] * scale)[None]) for i, part in enumerate(parts))
-    components = grid.join(rows, np.empty(shape, parts[0]["components"].dtype)).reshape(k, -1)
-    mean = grid.join(((i, part["mean"][None, None]) for i, part in enumerate(parts)), np.empty((1, *shape[1:])))
-    variance = np.sum([part["explained_variance"][:k] for part in parts], axis=0)
-    total = np.sum([part["total_variance"] for part in parts], axis=0)
-    return {
-        **parts[0],
-        "components": components,
-        "mean": mean.ravel(),
-        "explained_variance": variance,
-        "total_variance": total,
-    }

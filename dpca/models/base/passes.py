@@ -8,6 +8,7 @@ from typing import Any
 
 import numpy as np
 
+from dpca.engine.folds.block_holder import StoreOfBlocks
 from dpca.engine.folds.callbacks import FoldCallback
 from dpca.engine.folds.fold import FoldReport, fold, plan_for
 from dpca.engine.folds.fold_tasks import ResultWriter
@@ -111,14 +112,16 @@ class Passes:
             self.report = report
         return results
 
-    def spread(self, rule: Any, *, stage: str, result_so_far: Make) -> dict[str, Array]:
+    def spread(
+        self, rule: Any, *, stage: str, result_so_far: Make, store: StoreOfBlocks | None = None
+    ) -> dict[str, Any]:
         """Fold a rule over whole samples, with its state spread over blocks of attributes; see `over`.
 
-        ``result_so_far`` receives a list of one result.
+        ``result_so_far`` receives a list of one result. Blocks write their components to the ``store``, if given.
         """
         self.count += 1
         run, callback = self.run.below(f"{stage}-spread"), self._callback(result_so_far)
-        result, report = spread_fold(rule, self.source, run=run, stage=stage, callback=callback)
+        result, report = spread_fold(rule, self.source, run=run, stage=stage, callback=callback, store=store)
         if self.count == 1:
             self.report = report
         return result

@@ -18,6 +18,7 @@ from dpca.engine.clusters.private import private_folder
 from dpca.engine.folds.fold_tasks import ResultWriter
 from dpca.engine.folds.identity import digest
 from dpca.kernels.algebra.types import Array
+from dpca.models.base.convergence import check_result
 from dpca.partition.cells import CellGrid
 from dpca.representation.on_disk import ArrayOnDisk
 from dpca.storage.arrays.arrays import create_array, create_root, write_shard
@@ -118,6 +119,18 @@ class ComponentStore(ResultWriter):
                 start = [b + s.start for (b, _), s in zip(box, inner, strict=True)]
                 here = values[(*(slice(None) for _ in rows), *inner)]
                 write_shard(array, [*(0 for _ in rows), *start], np.ascontiguousarray(here))
+
+    def write_checked(self, part: int, components: Array, mean: Array) -> float:
+        """Write a block of attributes as `write_block`, and return the largest absolute value of its mean.
+
+        Raises
+        ------
+        DataError
+            If the components or the mean are not finite.
+        """
+        check_result({"components": components, "mean": mean}, "the fit", ("components", "mean"))
+        self.write_block(part, components, mean)
+        return float(max(mean.max(initial=0), -mean.min(initial=0)))
 
     def summary(self, result: dict[str, Array]) -> dict[str, Array]:
         """Return the products of the rows of a block, and the squared length and the largest entry of its mean."""

@@ -41,6 +41,7 @@ from dpca.models.linear.dual_solver import dual
 from dpca.models.linear.pca_solvers import plan_first_pass
 from dpca.models.linear.solver_problem import SolverProblem
 from dpca.models.streaming.execution import executed, spread_rule
+from dpca.models.streaming.spread_store import SpreadStore
 from dpca.models.streaming.streamed_model import CERTIFICATE, StreamedModel
 from dpca.models.streaming.streaming_methods import (
     RuleStream,
@@ -176,7 +177,8 @@ class StreamingPCA(StreamingParameters, WithGaps, StreamedModel):
             else:
                 first = Passes(stream, run, callbacks=callbacks, set_fitted=set_fitted)
                 work = spread_rule(work, self, first.run.n_parallel(), error)
-                found = first.spread(work, stage="fit", result_so_far=itemgetter(0))
+                store = SpreadStore.needed(work, stream, first.run, int(self.n_components))
+                found = first.spread(work, stage="fit", result_so_far=itemgetter(0), store=store)
         set_fitted(self, found, source.shape[0])
         self.fit_report_ = first.report
         for turn in range(1, self.n_passes):
@@ -291,7 +293,9 @@ class StreamingPCA(StreamingParameters, WithGaps, StreamedModel):
         except PlanError as error:
             if self._few_samples(source, method, run) is None:
                 run = Passes(stream, run).run
-                plan_spread(spread_rule(work, self, run.n_parallel(), error), stream, run)
+                work = spread_rule(work, self, run.n_parallel(), error)
+                store = SpreadStore.needed(work, stream, run, int(self.n_components))
+                plan_spread(work, stream, run, stored=store is not None)
         return self._basis_to_be(source, int(self.n_components))
 
     def _set_fitted(self, found: dict[str, Any], sample_shape: tuple[int, ...], n: int) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
+import dask.array as da
 import numpy as np
 import pytest
 import zarr
@@ -13,7 +14,13 @@ from dpca import Progress, StreamingPCA
 from dpca.engine.folds.plan import PlanError
 from dpca.engine.folds.rehearsal import Workers, rehearsing
 from dpca.engine.sources.source import as_source
+from dpca.models.linear import component_store
+from dpca.models.streaming import spread_store
+from dpca.partition.cells import CellGrid
+from dpca.representation.on_disk import ArrayOnDisk
+from dpca.storage.errors import DataError, StoreError
 from dpca.storage.run import Run
+from dpca.storage.transaction.checkpoints import Checkpoints
 
 SHAPE = (40, 60, 50)
 N = 160
@@ -110,6 +117,71 @@ def test_callbacks_and_budgets(store: str) -> None:
     model = StreamingPCA(**OPTIONS).fit(store, run=run, max_samples=80)
     assert model.n_samples_seen_ == 80
     assert_alike(model, StreamingPCA(**OPTIONS).fit(store, run=Run(threads=1), max_samples=80))
+
+
+@pytest.fixture
+def stored(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Let all components of a spread basis be on disk, in several shards."""
+    monkeypatch.setattr(spread_store, "MOST_BYTES", 0)
+    monkeypatch.setattr(component_store, "_SHARD_BYTES", 2**16)
+
+
+@pytest.mark.parametrize("kept", [False, True])
+def test_components_on_disk_are_those_in_memory(
+    store: str, x: np.ndarray, tmp_path: Path, kept: bool, request: pytest.FixtureRequest
+) -> None:
+    run = spread_run(store)
+    expected = StreamingPCA(**OPTIONS).fit(store, run=run)
+    request.getfixturevalue("stored")
+    run = Run(threads=2, memory=run.memory, checkpoints=Checkpoints(str(tmp_path / "kept")) if kept else None)
+    model = StreamingPCA(**OPTIONS).fit(store, run=run)
+    assert NOTE in model.fit_report_.note
+    assert isinstance(model.components_, da.Array)
+    # This process plans no component.
+    assert model.fit_report_.plan.caller_bytes < expected.components_.nbytes / len(expected.components_)
+    for name in ("components_", "mean_", "explained_variance_", "total_variance_", "captured_bound_", "angle_moved_"):
+        np.testing.assert_array_equal(np.asarray(getattr(model, name)), getattr(expected, name))
+    scale = np.abs(scores := expected.transform(x[:9])).max()
+    np.testing.assert_allclose(np.asarray(model.transform(x[:9])) / scale, scores / scale, atol=1e-5)
+    assert (tmp_path / "kept").exists() == kept
+    model.save(tmp_path / "m.zarr")
+    del model
+    np.testing.assert_array_equal(StreamingPCA.load(tmp_path / "m.zarr").components_.compute(), expected.components_)
+
+
+@pytest.mark.usefixtures("stored")
+def test_each_result_so_far_has_its_own_store(store: str, enough: StreamingPCA) -> None:
+    seen: list[Progress] = []
+    model = StreamingPCA(**OPTIONS).fit(store, run=spread_run(store, 0.95), callback=seen.append)
+    first = seen[0].model
+    assert first.n_samples_seen_ < N
+    np.testing.assert_allclose(model.components_, enough.components_, atol=1e-4)
+    part = StreamingPCA(**OPTIONS).fit(store, run=spread_run(store, 0.95), max_samples=first.n_samples_seen_)
+    np.testing.assert_allclose(first.components_, part.components_, atol=1e-6)
+    assert np.abs(first.components_.compute() - model.components_.compute()).max() > 1e-4
+
+
+@pytest.mark.usefixtures("stored")
+def test_a_rehearsal_writes_no_components(store: str, tmp_path: Path) -> None:
+    run = spread_run(store)
+    assert run.memory is not None
+    with rehearsing(Workers(2, 2, run.memory), str(tmp_path)) as found:
+        model = StreamingPCA(**OPTIONS).fit(store, run=run)
+    assert not isinstance(model.components_, ArrayOnDisk | da.Array)
+    assert (model.components_.shape, model.components_.strides) == ((4, np.prod(SHAPE)), (0, 0))
+    (cost,) = found.costs
+    assert cost.planned(Workers(2, 4, run.memory)).caller_bytes < 8 * np.prod(SHAPE)
+
+
+def test_components_that_are_not_finite_are_not_written(tmp_path: Path) -> None:
+    writer = component_store.ComponentStore(str(tmp_path), CellGrid((4,), (2,)), 1, np.dtype("f4"))
+    writer.create()
+    assert writer.write_checked(1, np.ones((1, 2), "f4"), np.array([1.0, -3.0])) == 3
+    with pytest.raises(DataError, match="finite"):
+        writer.write_checked(0, np.full((1, 2), np.nan, "f4"), np.zeros(2))
+    np.testing.assert_array_equal(writer.arrays(None)["components"][:, 2:], [[1, 1]])
+    with pytest.raises(StoreError, match="missing"):
+        writer.arrays(None)["components"][:]
 
 
 def test_a_plan_knows_it(store: str) -> None:
