@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -150,9 +151,21 @@ def test_components_on_disk_are_those_in_memory(
 
 
 @pytest.mark.usefixtures("stored")
-def test_each_result_so_far_has_its_own_store(store: str, enough: StreamingPCA) -> None:
+def test_workers_write_their_blocks(store: str, enough: StreamingPCA, hidden_cluster: Any) -> None:
+    here = spread_run(store)
+    model = StreamingPCA(**OPTIONS).fit(store, run=Run(client=hidden_cluster, memory=here.memory))
+    assert NOTE in model.fit_report_.note
+    assert isinstance(model.components_, da.Array)
+    np.testing.assert_array_equal(model.components_, StreamingPCA(**OPTIONS).fit(store, run=here).components_)
+    np.testing.assert_allclose(model.components_, enough.components_, atol=1e-4)
+
+
+@pytest.mark.usefixtures("stored")
+def test_each_result_so_far_has_its_own_store(store: str, enough: StreamingPCA, tmp_path: Path) -> None:
+    """Also if the last one is in the folder of the checkpoints."""
     seen: list[Progress] = []
-    model = StreamingPCA(**OPTIONS).fit(store, run=spread_run(store, 0.95), callback=seen.append)
+    run = replace(spread_run(store, 0.95), checkpoints=Checkpoints(str(tmp_path / "kept")))
+    model = StreamingPCA(**OPTIONS).fit(store, run=run, callback=seen.append)
     first = seen[0].model
     assert first.n_samples_seen_ < N
     np.testing.assert_allclose(model.components_, enough.components_, atol=1e-4)
