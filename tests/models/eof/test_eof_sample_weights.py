@@ -79,6 +79,15 @@ def test_samples_of_weight_0_are_left_out_with_their_gaps() -> None:
         np.testing.assert_allclose(x[~left_out] - eof.reconstruct()[~left_out], expected, atol=1e-6)
 
 
+def test_a_sample_without_values_has_no_weight() -> None:
+    field = SST.where(SST.time != SST.time[4])
+    assert SHARES[4] > 0
+    known = EOF(2, standardize=True).fit(field.drop_isel(time=4), sample_weight=np.delete(SHARES, 4))
+    found = EOF(2, standardize=True).fit(field, sample_weight=SHARES)
+    xr.testing.assert_allclose(found.eofs(), known.eofs(), rtol=1e-9)
+    xr.testing.assert_allclose(found.explained_variance_, known.explained_variance_, rtol=1e-9)
+
+
 @pytest.mark.parametrize("how", ["interpolate", "iterate"])
 @pytest.mark.parametrize("weights", [COUNTS, COUNTS + 0.5 * (COUNTS > 1)], ids=["whole", "any"])
 def test_gaps(how: str, weights: np.ndarray) -> None:
