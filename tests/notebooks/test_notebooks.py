@@ -18,21 +18,27 @@ from PIL import Image
 from dpca.storage import ingest
 from dpca.storage.run import Run
 
-NOTEBOOKS = sorted((Path(__file__).parents[2] / "notebooks").glob("*.ipynb"))
+
+def number(path: Path) -> int:
+    """Return the number of a notebook."""
+    return int(path.stem.partition("_")[0])
+
+
+NOTEBOOKS = sorted((Path(__file__).parents[2] / "notebooks").glob("*.ipynb"), key=number)
 LINE = re.compile(r"^SOURCE = .*$", re.MULTILINE)
 
 #: On which other stacks each of them is tried, and on which folder.
 OTHERS = {
-    "1": ["channels"],
-    "2": ["color"],
-    "3": ["volumes"],
-    "4": ["gray", "volumes"],
-    "5": ["gray"],
-    "6": ["volumes"],
-    "7": ["photos"],
-    "8": ["gray"],
-    "9": ["gray"],
-    "10": ["gray"],
+    1: ["channels"],
+    2: ["color"],
+    3: ["volumes"],
+    4: ["gray", "volumes"],
+    5: ["gray"],
+    6: ["volumes"],
+    7: ["photos"],
+    8: ["gray"],
+    9: ["gray"],
+    10: ["gray"],
 }
 SHAPES = {"color": (23, 20, 3), "gray": (24, 20), "channels": (24, 20, 4), "volumes": (12, 12, 12)}
 
@@ -146,9 +152,9 @@ def others(folder: Path) -> dict[str, Path]:
 
 def test_they_run_on_other_stacks_by_one_line(tmp_path: Path) -> None:
     given = others(tmp_path)
-    pairs = [(path, given[name]) for path in NOTEBOOKS for name in OTHERS[path.stem.partition("_")[0]]]
+    pairs = [(path, given[name]) for path in NOTEBOOKS for name in OTHERS[number(path)]]
     execute([cell for path, source in pairs for cell in code(path, source)], tmp_path)
 
 
 def test_there_are_notebooks() -> None:
-    assert [path.stem[0] for path in NOTEBOOKS] == [str(i + 1) for i in range(len(NOTEBOOKS))]
+    assert list(map(number, NOTEBOOKS)) == list(range(1, 11))
