@@ -124,9 +124,13 @@ class OnlineEM(StreamingRule):
 
     def work_bytes(self, n_rows: int, n_features: int, dtype: DTypeLike) -> int:
         """Return the bytes of temporary arrays in an update and in ``finish``."""
-        step = GapEM(k := self.rank(n_features))
-        first = step.state_bytes(n_features, dtype) + step.result_bytes(n_features, dtype)
-        return first + step.work_bytes(n_rows, n_features, dtype) + n_rows * n_features + 8 * 4 * k * n_features
+        step, size = GapEM(k := self.rank(n_features)), working_dtype(dtype).itemsize
+        own = step.state_bytes(n_features, dtype) + step.result_bytes(n_features, dtype)
+        later = step.work_bytes(n_rows, n_features, dtype) + n_rows * n_features + 8 * 4 * k * n_features
+        # The start from the principal components of the first batch.
+        m = min(n_rows, n_features)
+        first = n_rows * n_features * (size + 2) + m**2 * (size + 8) + linalg.eigh_bytes(m, min(k, m))
+        return own + max(later, first + 8 * 6 * k * n_features)
 
 
 def _set_model(state: State, model: LowRank) -> None:

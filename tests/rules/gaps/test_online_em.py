@@ -106,7 +106,7 @@ def test_samples_without_values_count_but_change_nothing() -> None:
         rule.finish(state)
 
 
-@pytest.mark.parametrize(("n", "d", "k"), [(200, 4000, 3), (1000, 300, 12)])
+@pytest.mark.parametrize(("n", "d", "k"), [(200, 4000, 3), (1000, 300, 12), (1024, 1100, 2), (2048, 700, 1)])
 def test_bytes_are_planned(n: int, d: int, k: int) -> None:
     rng = np.random.default_rng(0)
     rule, x = OnlineEM(k), np.where(rng.random((n, d)) < 0.3, np.nan, rng.random((n, d)))
