@@ -238,7 +238,7 @@ class BandParameters(PartitionParameters):
     )
     gaps: str = common.gaps(
         common.SEVERAL_PASSES,
-        "Each band has its own model, and attributes are mapped by the moments of values that are there. Requires an "
-        "integer ``n_components``, and no ``keep_state``.",
+        "Each band has its own model, and attributes are mapped by the moments of values that are there; if none is "
+        "missing, this takes two further passes. Requires an integer ``n_components``, and no ``keep_state``.",
     )
     missing_value: Any = common.missing_value()

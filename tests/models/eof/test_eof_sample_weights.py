@@ -33,7 +33,7 @@ def test_a_weight_of_2_is_a_sample_twice(solver: str, options: dict[str, Any]) -
     assert eof.n_samples_seen_ == known.n_samples_seen_ == COUNTS.sum()
     assert eof.total_variance_ == known.total_variance_
     xr.testing.assert_identical(found.drop_dims("time"), known.to_xarray().drop_dims("time"))
-    # The time series are those of the samples as they were given.
+    # The time series have a value for each given sample, not for each repetition.
     xr.testing.assert_identical(found["time"], SST["time"])
     xr.testing.assert_equal(repeated(found["pcs"], COUNTS), known.pcs())
 
