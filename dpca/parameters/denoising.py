@@ -49,13 +49,15 @@ class DenoisingParameters:
     gain: float | None = parameter(
         None,
         number(above=0),
-        "Value of one photon, for Poisson noise. The default is estimated in each cell, without read noise.",
+        "Value of one photon, for Poisson noise. The default is estimated in each cell.",
         option=Option("--gain", "G"),
     )
-    offset: float = parameter(
-        0.0,
+    offset: float | None = parameter(
+        None,
         number(),
-        "Value of no photon, for Poisson noise.",
+        "Value of no photon, for Poisson noise. The default is estimated from the noise of cells of different "
+        "brightness, in one more pass over at most 512 samples; 0 if that is compatible with them. Without a gain, the "
+        "estimate contains the read noise, which mean and variance cannot tell from the offset.",
         option=Option("--offset", "V"),
     )
     read_noise: float = parameter(

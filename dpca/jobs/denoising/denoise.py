@@ -13,6 +13,7 @@ import numpy as np
 import zarr
 from sklearn.base import clone
 
+from dpca.choices import POISSON
 from dpca.engine.folds.plan import TASK_OVERHEAD, Outline
 from dpca.engine.sources.source import Source, as_source, batches
 from dpca.jobs.base.input_stack import inherited_of, open_or_ingest
@@ -159,9 +160,11 @@ def denoise_store(
             chosen.fit(stack, run=replace(within, checkpoints=fold))
             for number, box in enumerate(job.boxes):
                 kept.save(_name(number), chosen.filters_.packed(box), {})
-            report, gain = chosen.fit_report_, getattr(chosen, "gain_", None)
+            report, camera = chosen.fit_report_, {}
+            if chosen.noise == POISSON:
+                camera = {"gain": chosen.gain_, "offset": chosen.offset_}
             maps = {name: getattr(chosen, f"{name}_") for name in MAPS}
-            facts = {"read": report.plan.read_bytes, "peak": report.peak_memory, "gain": gain}
+            facts = {"read": report.plan.read_bytes, "peak": report.peak_memory, "camera": camera}
             work.mark_done("noise", record=facts, arrays=maps)
         facts = work.record("noise")
         name = os.path.basename(source.path) if isinstance(source, Stack) else source.name
@@ -172,7 +175,7 @@ def denoise_store(
             "axes": list(stack.axes),
             "settings": settings,
             "source": {"kind": "denoised", "name": name, "count": stack.n_samples},
-            **({} if facts["gain"] is None else {"gain": facts["gain"]}),
+            **facts["camera"],
             **({} if request is None else {"request": request}),
         }
         root = create_root(work.store, **stated)
@@ -190,7 +193,7 @@ def denoise_store(
         # The report comes first, so that every store under its final name has one.
         from dpca.jobs.denoising.report import write_denoising_report  # imports matplotlib, which takes a second
 
-        shown = {**settings, "noise": chosen.noise, "cell_shape": grids.cell_shape, "gain": facts["gain"]}
+        shown = {**settings, "noise": chosen.noise, "cell_shape": grids.cell_shape, **facts["camera"]}
         write_denoising_report(report_folder(target), stack, work.store, work.arrays("noise"), shown, total)
         return total
 

@@ -53,7 +53,7 @@ def write_denoising_report(
     maps : dict of arrays
         ``sigma``, ``rank`` and ``removed``.
     settings : dict
-        ``noise`` and ``cell_shape``, and ``gain`` if there is one.
+        ``noise`` and ``cell_shape``, and ``gain`` and ``offset`` of Poisson noise.
     cost : StageCost
         Cost of the job.
     """
@@ -66,7 +66,7 @@ def write_denoising_report(
         "share of the variance removed": maps["removed"],
     }
     rows = [(name, *_spread(values)) for name, values in described.items()]
-    gain = settings.get("gain")
+    camera = {name: settings[name] for name in ("gain", "offset") if name in settings}
     shown = " x ".join(map(str, residual.shape))
     notes = [
         residual.verdict,
@@ -82,7 +82,7 @@ def write_denoising_report(
             "sigma": float(np.median(varies)) if varies.size else 0.0,
             "rank": float(maps["rank"].mean()),
             "removed": float(maps["removed"].mean()),
-            **({} if gain is None else {"gain": gain}),
+            **camera,
         },
         "residual": {
             "variance": residual.variance,
@@ -96,9 +96,8 @@ def write_denoising_report(
         "residual": plots.residual_chart(residual.power, residual.correlations),
         "comparison": _compared(stack, clean),
     }
-    table = DataTable(
-        "Noise", ("", "5 %", "median", "95 %"), rows, () if gain is None else (f"The gain is {gain:.5g}.",)
-    )
+    stated = (f"The gain is {camera['gain']:.5g}, the offset {camera['offset']:.5g}.",) if camera else ()
+    table = DataTable("Noise", ("", "5 %", "median", "95 %"), rows, stated)
     name = f"Denoised {stack.source.get('name') or 'stack'}"
     write_report(folder, report, figures, title=name, captions=_CAPTIONS, tables=(table,))
     return residual.verdict

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Self
 
 import numpy as np
@@ -22,6 +22,7 @@ from dpca.models.base.docs import documented
 from dpca.models.base.parameters import check_parameters, given_parameters, spatial_lengths
 from dpca.models.base.passes import run_of_fit
 from dpca.models.cells.known_noise import check_noise, given_noise
+from dpca.models.denoising.camera import CellNoise, offset_of, some_samples
 from dpca.models.denoising.filters import FilterWriter, NoiseMaps, NoiseModel, averaged
 from dpca.models.denoising.shrinkage import LEAST_VALUES
 from dpca.parameters.denoising import DenoisingParameters
@@ -81,6 +82,9 @@ class Denoiser(DenoisingParameters, TransformerMixin, BaseEstimator):  # type: i
         Share of the variance of an attribute that is removed. If the signal is constant, it is 1.
     gain_ : float
         Value of one photon, estimated or given. Exists only for Poisson noise.
+    offset_ : float
+        Value at which the variance of Poisson noise is 0: the offset that is given or, if it is estimated without a
+        gain, offset - read_noise**2 / gain. Otherwise 0.
     n_samples_seen_ : int
     sample_shape_ : tuple of int
     fit_report_ : FoldReport
@@ -89,7 +93,7 @@ class Denoiser(DenoisingParameters, TransformerMixin, BaseEstimator):  # type: i
     Notes
     -----
     {where}
-    Costs one pass over the samples, O(n d c) arithmetic for each grid of cells of c attributes, and covariances of
+    Costs one pass over the samples, and another over at most 512 if an offset is estimated: O(n d c) arithmetic for each grid of cells of c attributes, and covariances of
     8 c**2 bytes for each cell. With fewer samples than attributes of a cell, and for Rician noise, the samples
     themselves are used. `dpca denoise` and `dpca.jobs.denoise_store` write a stack of any size in a second pass.
 
@@ -136,13 +140,26 @@ class Denoiser(DenoisingParameters, TransformerMixin, BaseEstimator):  # type: i
         PlanError
             If a cell does not fit into the memory.
         """
-        source = as_source(X)
+        source, run = as_source(X), run_of_fit(run, self.memory_budget)
         rule, grids, writer = self._settings(source)
-        run = run_of_fit(run, self.memory_budget)
+        self.offset_ = self._offset(source, run)
+        writer = replace(writer, noise=replace(writer.noise, offset=self.offset_))
         results, self.fit_report_ = fold(rule, source, grids, run=run, stage="noise", writer=writer)
         self.filters_, maps = averaged(grids, results, self.noise)
         self._set_maps(maps, source)
         return self
+
+    def _offset(self, source: Source, run: Run) -> float:
+        """Return the offset of the camera, estimated in cells of the default's least lengths unless it is given."""
+        if self.offset is not None or self.noise != POISSON:
+            return self.offset or 0.0
+        few = some_samples(source)
+        if few.shape[0] < LEAST_VALUES:
+            return 0.0
+        cells = Denoiser(_CELLS.get(count_spatial(source.axes or axes_for(source.shape[1:])), (3, 4))[0], shifted=False)
+        rule, grids, writer = cells._settings(few)
+        found, _ = fold(rule, few, grids, run=run.below("offset"), stage="offset", writer=CellNoise(**vars(writer)))
+        return offset_of(found, self.gain, self.read_noise)
 
     def _set_maps(self, maps: NoiseMaps, source: Source) -> None:
         self.sigma_, self.rank_, self.removed_ = maps.sigma, maps.rank, maps.removed
@@ -202,14 +219,14 @@ class Denoiser(DenoisingParameters, TransformerMixin, BaseEstimator):  # type: i
             raise DataError("sigma is given, but Poisson noise follows from the mean: give gain, or noise='gaussian'")
         if self.noise == POISSON and self.read_noise and self.gain is None:
             raise DataError(f"read_noise is {self.read_noise}, which requires the gain: give gain too")
-        if self.noise != POISSON and (self.gain is not None or self.offset or self.read_noise):
+        if self.noise != POISSON and (self.gain is not None or self.offset is not None or self.read_noise):
             raise DataError("gain, offset and read_noise are those of Poisson noise: give noise='poisson'")
         sigma = given_noise(self.sigma)
         if np.shape(sigma) == (1, *shape):
             sigma = sigma[0]
         if sigma is not None:
             check_noise(sigma, shape)
-        noise = NoiseModel(self.noise, sigma, self.gain, self.offset, self.read_noise)
+        noise = NoiseModel(self.noise, sigma, self.gain, self.offset or 0.0, self.read_noise)
         grids = self.grids_for(source)
         if not noise.known and min(n, grids.max_features) < LEAST_VALUES:
             raise DataError(

@@ -27,7 +27,7 @@ from dpca.partition.shifted import ShiftedGrids
 from dpca.storage.errors import DataError
 
 # Rows of a filter beside its inputs and outputs.
-_MEAN, _NOISE, _REMOVED = -3, -2, -1
+_MEAN, NOISE, _REMOVED = -3, -2, -1
 # The plan assumes that signal has at most this share of the components.
 _MOST_RANK = 4
 # Repetitions of the estimate of Rician noise. More change it by less than its error.
@@ -126,7 +126,7 @@ class FilterWriter(PickledByFields, ResultWriter):
         filtered[:rank, varies], filtered[rank : 2 * rank, varies] = vectors / scale, outputs * scale
         # Components have the mean of the attributes that vary; others keep theirs.
         filtered[_MEAN, varies] = 0 if rank else _shrunk(mean[varies] / scale, sigma / math.sqrt(n)) * scale
-        filtered[_NOISE, varies] = sigma * scale if level is None else level
+        filtered[NOISE, varies] = sigma * scale if level is None else level
         kept = ((retained @ outputs) * outputs).sum(axis=0) * scale**2
         filtered[_REMOVED, varies] = 1 - kept / variance[varies]
         return {"filter": filtered.astype(self.dtype), "level": np.asarray(sigma)}
@@ -301,7 +301,7 @@ def averaged(grids: ShiftedGrids, results: Sequence[dict[str, Array]], kind: str
         rows, place = result["filter"], tuple(slice(a, b) for a, b in grids.boxes[part])
         rank, lengths = len(rows) // 2 - 1, tuple(b - a for a, b in grids.boxes[part])
         weight = _taper(lengths, len(grids.cell_shape)) / (1 + rank)
-        mean, noise, removed = (rows[i].reshape(lengths) for i in (_MEAN, _NOISE, _REMOVED))
+        mean, noise, removed = (rows[i].reshape(lengths) for i in (_MEAN, NOISE, _REMOVED))
         measured = weight * (noise > 0)
         terms = (weight, weight * mean, measured * noise, measured, weight * rank, weight * removed)
         for total, term in zip(sums.values(), terms, strict=True):

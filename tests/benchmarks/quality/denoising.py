@@ -57,6 +57,7 @@ def lines(inputs: Inputs) -> Iterator[Line]:
     name = "denoising, movie, error beside the noisy one"
     yield at_most(0.8 / 6.3, name=name, where=where, n=n, **ratio_of(sides, ["Denoiser"], ["noisy"], "share"))
     yield from _ranks(x, truth, where)
+    yield from _camera(truth, where)
     yield from _magnitudes(inputs)
 
 
@@ -68,6 +69,27 @@ def _ranks(x: Array, truth: Array, where: str) -> Iterator[Line]:
         errors[name] = rmse(cells.inverse_transform(cells.transform(x)), truth)
     name = "denoising, movie, error of cells with a given noise"
     yield at_most(0.75, name=name, where=where, n=len(x), **ratio_of([errors], ["given"], ["estimated"], "share"))
+
+
+def _camera(truth: Array, where: str) -> Iterator[Line]:
+    """Compare an estimated gain and offset with the true ones, and the error with that of a known camera."""
+    gain, offset, noise = 3.0, 100.0, 4.0
+    rng = np.random.default_rng(1)
+    x = np.rint(gain * rng.poisson(truth) + rng.normal(offset, noise, truth.shape)).astype(np.uint16)
+    models = {
+        "estimated": Denoiser(noise="poisson"),
+        "known": Denoiser(noise="poisson", gain=gain, offset=offset, read_noise=noise),
+    }
+    errors = {name: rmse((model.fit_transform(x) - offset) / gain, truth) for name, model in models.items()}
+    name = "denoising, movie of a camera, error with estimated gain and offset"
+    yield at_most(1.01, name=name, where=where, n=len(x), **ratio_of([errors], ["estimated"], ["known"], "share"))
+    found = models["estimated"]
+    for what, value, truly, most in (
+        ("gain", found.gain_, gain, 0.03),
+        ("value without light", found.offset_, offset - noise**2 / gain, 0.02),
+    ):
+        name, sides = f"denoising, movie of a camera, {what}", [{"difference": abs(value - truly), "true": truly}]
+        yield at_most(most, name=name, where=where, n=len(x), **ratio_of(sides, ["difference"], ["true"], "share"))
 
 
 def _magnitudes(inputs: Inputs) -> Iterator[Line]:
