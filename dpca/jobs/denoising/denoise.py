@@ -160,13 +160,14 @@ def denoise_store(
             chosen.fit(stack, run=replace(within, checkpoints=fold))
             for number, box in enumerate(job.boxes):
                 kept.save(_name(number), chosen.filters_.packed(box), {})
-            report, camera = chosen.fit_report_, {}
+            report = chosen.fit_report_
+            camera: dict[str, float] = {}
             if chosen.noise == POISSON:
                 camera = {"gain": chosen.gain_, "offset": chosen.offset_}
             maps = {name: getattr(chosen, f"{name}_") for name in MAPS}
-            facts = {"read": report.plan.read_bytes, "peak": report.peak_memory, "camera": camera}
-            work.mark_done("noise", record=facts, arrays=maps)
-        facts = work.record("noise")
+            found: dict[str, Any] = {"read": report.plan.read_bytes, "peak": report.peak_memory, "camera": camera}
+            work.mark_done("noise", record=found, arrays=maps)
+        facts: dict[str, Any] = work.record("noise")
         name = os.path.basename(source.path) if isinstance(source, Stack) else source.name
         stated = {
             "kind": STACK_KIND,

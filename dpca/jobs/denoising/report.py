@@ -66,7 +66,7 @@ def write_denoising_report(
         "share of the variance removed": maps["removed"],
     }
     rows = [(name, *_spread(values)) for name, values in described.items()]
-    camera = {name: settings[name] for name in ("gain", "offset") if name in settings}
+    camera: dict[str, float] = {name: settings[name] for name in ("gain", "offset") if name in settings}
     shown = " x ".join(map(str, residual.shape))
     notes = [
         residual.verdict,

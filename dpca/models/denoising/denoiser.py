@@ -93,9 +93,10 @@ class Denoiser(DenoisingParameters, TransformerMixin, BaseEstimator):  # type: i
     Notes
     -----
     {where}
-    Costs one pass over the samples, and another over at most 512 if an offset is estimated: O(n d c) arithmetic for each grid of cells of c attributes, and covariances of
-    8 c**2 bytes for each cell. With fewer samples than attributes of a cell, and for Rician noise, the samples
-    themselves are used. `dpca denoise` and `dpca.jobs.denoise_store` write a stack of any size in a second pass.
+    Costs one pass over the samples, and another over at most 512 if an offset is estimated: O(n d c) arithmetic for
+    each grid of cells of c attributes, and covariances of 8 c**2 bytes for each cell. With fewer samples than
+    attributes of a cell, and for Rician noise, the samples themselves are used. `dpca denoise` and
+    `dpca.jobs.denoise_store` write a stack of any size in a second pass.
 
     Constant attributes, such as a masked background, are kept and do not count. Values that are not finite are
     rejected. Cells of fewer than 4 attributes that vary, or with fewer than 4 samples, are kept as they are unless the

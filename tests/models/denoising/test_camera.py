@@ -13,7 +13,7 @@ from dpca.storage.errors import DataError
 from tests.helpers.phantoms import Floats, movie
 
 
-def cells(gain: float, offset: float, read_noise: float = 0.0, n: int = 20, errors: float = 0.0) -> list[dict[str, Any]]:
+def cells(gain: float, offset: float, read_noise: float = 0, n: int = 20, errors: float = 0) -> list[dict[str, Any]]:
     """Return mean and level of n cells on the line of a camera."""
     mean = offset + np.linspace(10, 50, n) * gain
     variance = gain * (mean - offset) + read_noise**2
