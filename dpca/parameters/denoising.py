@@ -50,7 +50,7 @@ class DenoisingParameters:
         None,
         number(above=0),
         "Value of one photon, for Poisson noise. The default is estimated in each cell.",
-        option=Option("--gain", "G"),
+        option=Option("--gain", "G", "value of one photon, for Poisson noise (default: estimated in each cell)"),
     )
     offset: float | None = parameter(
         None,
@@ -58,7 +58,9 @@ class DenoisingParameters:
         "Value of no photon, for Poisson noise. The default is estimated from the noise of cells of different "
         "brightness, in one more pass over at most 512 samples; 0 if that is compatible with them. Without a gain, the "
         "estimate contains the read noise, which mean and variance cannot tell from the offset.",
-        option=Option("--offset", "V"),
+        option=Option(
+            "--offset", "V", "value of no photon, for Poisson noise (default: estimated from the noise of cells)"
+        ),
     )
     read_noise: float = parameter(
         0.0,
@@ -80,6 +82,18 @@ class DenoisingParameters:
         "is up to four times faster and leaves visible borders.",
         option=Option(
             "--one-grid", help="use one grid of cells instead of shifted ones (default: shifted)", const=False
+        ),
+    )
+    time_filter: bool = parameter(
+        False,
+        FLAG,
+        "Whether samples are a series in time at equal intervals, such as the frames of a movie. The scores of "
+        "components are then filtered along it, with the least squared error for their autocovariance around each 64 "
+        "samples (Wiener 1949).",
+        option=Option(
+            "--time-filter",
+            help="filter in time, too: samples are a series at equal intervals, such as a movie (default: no filter)",
+            const=True,
         ),
     )
     keep_dtype: bool = parameter(

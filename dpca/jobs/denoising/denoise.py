@@ -23,6 +23,7 @@ from dpca.jobs.scores.score_write import SHARD_COPIES, found_coordinates, requir
 from dpca.kernels.algebra.types import Array, Region
 from dpca.models.denoising.denoiser import Denoiser, block_rows, finished
 from dpca.models.denoising.filters import CellFilters
+from dpca.models.denoising.time_filter import WINDOW, context, in_context
 from dpca.partition.shifted import ShiftedGrids
 from dpca.report.record import report_folder
 from dpca.storage.arrays.arrays import create_array, create_root, kept_layout, write_shard, write_strings
@@ -66,6 +67,7 @@ class DenoiseJob:
     samples: str
     layout: Layout
     rows: int
+    in_time: bool
 
     def span(self, group: int) -> tuple[int, int]:
         """Return the first sample of a unit, and the one behind the last."""
@@ -87,16 +89,30 @@ class DenoiseJob:
         if (found := self.filters.load(_name(box))) is None:
             raise StoreError(f"the filters in '{self.filters.folder}' are gone: run the same command again")
         filters, edge = CellFilters.unpacked(self.grids, core, found[0]), self.layout.shards[0]
-        region, corner = filters.needed(core), [a for a, _ in core]
         shard = np.empty((min(edge, stop - start), *(b - a for a, b in core)), out.dtype)
-        step, low, high = min(block_rows(region, filters.mean.dtype), edge), math.inf, -math.inf
-        for first in range(start, stop, edge):
-            last = min(first + edge, stop)
-            for at, x in batches(self.source, (first, last), region, step):
-                shard[at - first : at - first + len(x)] = finished(filters.apply(x, region, core), out.dtype)
-            write_shard(out, (first, *corner), shard[: last - first])
-            low, high = min(low, float(shard[: last - first].min())), max(high, float(shard[: last - first].max()))
+        corner, at, low, high = [a for a, _ in core], start, math.inf, -math.inf
+        for values in self._denoised(filters, (start, stop), core):
+            taken = 0
+            while taken < len(values):
+                first, last = at // edge * edge, min(at // edge * edge + edge, stop)
+                rows = min(last - at, len(values) - taken)
+                shard[at - first : at - first + rows] = finished(values[taken : taken + rows], out.dtype)
+                at, taken = at + rows, taken + rows
+                if at == last:
+                    write_shard(out, (first, *corner), done := shard[: last - first])
+                    low, high = min(low, float(done.min())), max(high, float(done.max()))
         return {"range": np.array([low, high])}
+
+    def _denoised(self, filters: CellFilters, span: tuple[int, int], core: Region) -> Iterator[Array]:
+        """Yield a box of successive denoised samples."""
+        region, n = filters.needed(core), self.source.shape[0]
+        rows = min(block_rows(region, filters.mean.dtype), max(self.layout.shards[0], WINDOW if self.in_time else 1))
+        if not self.in_time:
+            yield from (filters.apply(x, region, core) for _, x in batches(self.source, span, region, rows))
+            return
+        parts = batches(self.source, context(*span, n), region, rows)
+        for series, x in in_context(parts, span, n, rows):
+            yield filters.apply(x, region, core, series)
 
 
 def denoise_store(
@@ -150,11 +166,13 @@ def denoise_store(
         samples = as_source(stack)
         cost, dtype = stopwatch(), chosen.output_dtype(stack.dtype)
         grids = chosen.grids_for(samples)
-        layout, rows = _layout(stack, samples, dtype, within.task_bytes(), kept_layout(work.store, "samples"))
+        layout, rows = _layout(
+            stack, samples, dtype, within.task_bytes(), kept_layout(work.store, "samples"), chosen.time_filter
+        )
         if work.state == "new":
             require_free_space(target, math.prod(stack.shape) * dtype.itemsize, "the denoised stack")
         kept = Checkpoints(str(work.scratch / "filters"), str(work.scratch))
-        job = DenoiseJob(samples, grids, kept, str(work.store / "samples"), layout, rows)
+        job = DenoiseJob(samples, grids, kept, str(work.store / "samples"), layout, rows, chosen.time_filter)
         if not work.is_done("noise"):
             fold = Checkpoints(str(work.scratch / "fold"), str(work.scratch))
             chosen.fit(stack, run=replace(within, checkpoints=fold))
@@ -227,8 +245,12 @@ def read_map(path: str) -> Array:
     return np.asarray(reader.fetch(range(len(reader.names))), np.float32)
 
 
-def _layout(stack: Stack, source: Source, dtype: np.dtype[Any], budget: int, kept: Layout | None) -> tuple[Layout, int]:
+def _layout(
+    stack: Stack, source: Source, dtype: np.dtype[Any], budget: int, kept: Layout | None, in_time: bool
+) -> tuple[Layout, int]:
     """Return the layout of the output, and the samples of a unit; ``kept`` is the layout of an interrupted run."""
+    # Samples around a block, which are in memory with it.
+    around = 4 * WINDOW if in_time else 0
     shard_bytes = SHARD_BYTES
     while True:
         layout = kept or choose_layout(
@@ -240,14 +262,18 @@ def _layout(stack: Stack, source: Source, dtype: np.dtype[Any], budget: int, kep
         region = math.prod(min(b + 128, n) for b, n in zip(box, stack.sample_shape, strict=True))
         rows = min(block_rows(tuple((0, b) for b in box), dtype), layout.shards[0])
         reading = 2 * source.decoded_bytes(tuple((0, b) for b in box)) * source.chunks[0]
-        need = (1 + SHARD_COPIES) * shard + rows * region * (2 * source.dtype.itemsize + 3 * dtype.itemsize) + reading
+        size = 2 * source.dtype.itemsize + 3 * dtype.itemsize
+        need = (1 + SHARD_COPIES) * shard + (rows + around) * region * size + reading
+        if in_time:  # successive parts are joined to blocks with the samples around them
+            need += (4 * rows + 2 * around) * region * source.dtype.itemsize
         need += TASK_OVERHEAD
         if need <= budget or kept is not None or shard_bytes <= _LEAST_SHARD:
             break
         shard_bytes //= 2
     require_memory(f"{layout.shards[0]:,} samples", need, budget)
     whole = layout.shards[1:] == choose_layout(stack.shape, dtype.itemsize, stack.axes, part_bytes=None).shards[1:]
-    return layout, layout.shards[0] if whole else min(_UNIT_ROWS, stack.n_samples)
+    edge = layout.shards[0]
+    return layout, edge if whole else min(max(1, (_UNIT_ROWS + 4 * around) // edge) * edge, stack.n_samples)
 
 
 def _write_maps(root: zarr.Group, dims: tuple[str, ...], layout: Layout, maps: dict[str, Array]) -> None:

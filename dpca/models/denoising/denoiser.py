@@ -25,6 +25,7 @@ from dpca.models.cells.known_noise import check_noise, given_noise
 from dpca.models.denoising.camera import CellNoise, offset_of, some_samples
 from dpca.models.denoising.filters import FilterWriter, NoiseMaps, NoiseModel, averaged
 from dpca.models.denoising.shrinkage import LEAST_VALUES
+from dpca.models.denoising.time_filter import Series, context
 from dpca.parameters.denoising import DenoisingParameters
 from dpca.partition.shifted import ShiftedGrids
 from dpca.rules.base.rule import Rule
@@ -79,7 +80,8 @@ class Denoiser(DenoisingParameters, TransformerMixin, BaseEstimator):  # type: i
     rank_ : array (*sample_shape), float32
         Weighted mean number of components of the cells of an attribute.
     removed_ : array (*sample_shape), float32
-        Share of the variance of an attribute that is removed. If the signal is constant, it is 1.
+        Share of the variance of an attribute that is removed, without the filter in time. If the signal is constant,
+        it is 1.
     gain_ : float
         Value of one photon, estimated or given. Exists only for Poisson noise.
     offset_ : float
@@ -174,7 +176,7 @@ class Denoiser(DenoisingParameters, TransformerMixin, BaseEstimator):  # type: i
         Parameters
         ----------
         X : array (n_samples, *sample_shape)
-            The samples of the fit, or others with the same signal and noise.
+            The samples of the fit, or others with the same signal and noise; with ``time_filter``, a series in time.
         """
         check_is_fitted(self)
         x = as_samples(X, "X")
@@ -182,8 +184,11 @@ class Denoiser(DenoisingParameters, TransformerMixin, BaseEstimator):  # type: i
             raise DataError(f"X has samples of {x.shape[1:]}, but the fit had {self.sample_shape_}: give such samples")
         whole: Region = tuple((0, length) for length in self.sample_shape_)
         out = np.empty(x.shape, self.output_dtype(x.dtype))
-        for rows in blocks(len(x), block_rows(whole, self.filters_.mean.dtype)):
-            out[rows] = finished(self.filters_.apply(x[rows], whole, whole), out.dtype)
+        for rows in blocks(n := len(x), block_rows(whole, self.filters_.mean.dtype)):
+            span = rows.indices(n)[:2]
+            low, high = context(*span, n) if self.time_filter else span
+            series = Series(low, *span, n) if self.time_filter else None
+            out[rows] = finished(self.filters_.apply(x[low:high], whole, whole, series), out.dtype)
         return out
 
     def fit_transform(self, X: Any, y: Any = None, **fit_params: Any) -> Array:

@@ -23,6 +23,7 @@ from dpca.kernels.algebra.types import Array, PickledByFields, Region
 from dpca.models.cells.rank import noise_edge
 from dpca.models.denoising.magnitudes import LEAST_VARIANCE, amplitudes, level_of, variances
 from dpca.models.denoising.shrinkage import LEAST_VALUES, estimated_noise, gains
+from dpca.models.denoising.time_filter import Series, filtered
 from dpca.partition.shifted import ShiftedGrids
 from dpca.storage.errors import DataError
 
@@ -34,6 +35,8 @@ _MOST_RANK = 4
 _REPEATS = 2
 # Up to this length, all eigenvectors cost less than the eigenvalues and then some of the vectors.
 _SMALL = 128
+# Noise of cells without noise, as a share of the deviation of their attributes.
+_LITTLE = 1e-6
 
 
 @dataclass(frozen=True)
@@ -67,9 +70,9 @@ class NoiseModel:
 class FilterWriter(PickledByFields, ResultWriter):
     """Makes the filter of each cell from its covariance or its samples, in the tasks of a fold.
 
-    A result has ``filter`` (2 rank + 3, d): the inputs V / s, the outputs g V s, the mean, the standard deviation of
-    the noise, and the share of the variance that is removed. ``level`` () is the level of the noise in units of the
-    scale, 0 if it was not estimated.
+    A result has ``filter`` (2 rank + 3, d): the inputs V / s, scaled so that the noise of scores has a variance of 1,
+    the outputs g V s, the mean, the standard deviation of the noise, and the share of the variance that is removed.
+    ``level`` () is the level of the noise in units of the scale, 0 if it was not estimated.
     """
 
     grids: ShiftedGrids
@@ -121,15 +124,17 @@ class FilterWriter(PickledByFields, ResultWriter):
             scores -= scores.mean(axis=0)
             retained = scores.T @ scores / (n - 1)
         outputs = factors[:, None] * vectors
-        filtered = np.zeros((2 * rank + 3, len(mean)))
-        filtered[_MEAN] = mean
-        filtered[:rank, varies], filtered[rank : 2 * rank, varies] = vectors / scale, outputs * scale
+        # Without noise, that of the scores is far below the signal.
+        unit = sigma or _LITTLE * float(np.sqrt(variance[varies]).mean() / scale.mean())
+        made = np.zeros((2 * rank + 3, len(mean)))
+        made[_MEAN] = mean
+        made[:rank, varies], made[rank : 2 * rank, varies] = vectors / (scale * unit), outputs * (scale * unit)
         # Components have the mean of the attributes that vary; others keep theirs.
-        filtered[_MEAN, varies] = 0 if rank else _shrunk(mean[varies] / scale, sigma / math.sqrt(n)) * scale
-        filtered[NOISE, varies] = sigma * scale if level is None else level
+        made[_MEAN, varies] = 0 if rank else _shrunk(mean[varies] / scale, sigma / math.sqrt(n)) * scale
+        made[NOISE, varies] = sigma * scale if level is None else level
         kept = ((retained @ outputs) * outputs).sum(axis=0) * scale**2
-        filtered[_REMOVED, varies] = 1 - kept / variance[varies]
-        return {"filter": filtered.astype(self.dtype), "level": np.asarray(sigma)}
+        made[_REMOVED, varies] = 1 - kept / variance[varies]
+        return {"filter": made.astype(self.dtype), "level": np.asarray(sigma)}
 
     def _magnitudes(self, rows: Array, scale: Array) -> tuple[Array, Array]:
         """Return the standard deviation of the noise of magnitudes, and its level, which are unequal at low signal."""
@@ -253,10 +258,13 @@ class CellFilters(PickledByFields):
         boxes = np.array([self.grids.boxes[part] for part in self.grids.overlapping(core)])
         return tuple(zip(boxes[..., 0].min(axis=0).tolist(), boxes[..., 1].max(axis=0).tolist(), strict=True))
 
-    def apply(self, samples: Array, region: Region, core: Region) -> Array:
-        """Return the denoised box ``core`` of samples (n, *lengths of a region that `needed` returns)."""
+    def apply(self, samples: Array, region: Region, core: Region, series: Series | None = None) -> Array:
+        """Return the denoised box ``core`` of samples (n, *lengths of a region that `needed` returns).
+
+        With a place in a series in time, scores are filtered along it, too.
+        """
         x = samples.astype(self.mean.dtype, copy=False)
-        out = np.empty((len(x), *(b - a for a, b in core)), self.mean.dtype)
+        out = np.empty((len(x) if series is None else series.rows, *(b - a for a, b in core)), self.mean.dtype)
         out[...] = self.mean[places(core, self.box)]
         for part in self.grids.overlapping(core):
             rows, box = self.filters[part], self.grids.boxes[part]
@@ -264,6 +272,8 @@ class CellFilters(PickledByFields):
             if not rank:
                 continue
             scores = x[(slice(None), *places(box, region))].reshape(len(x), -1) @ rows[:rank].T
+            if series is not None:
+                scores = filtered(scores, series)
             inner = tuple((max(a, c), min(b, e)) for (a, b), (c, e) in zip(box, core, strict=True))
             outputs = rows[rank:].reshape(rank, *(b - a for a, b in box))[(slice(None), *places(inner, box))]
             target = out[(slice(None), *places(inner, core))]

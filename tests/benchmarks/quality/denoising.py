@@ -18,6 +18,7 @@ from importlib.util import find_spec
 from typing import Any
 
 import numpy as np
+from scipy.ndimage import gaussian_filter1d
 
 from dpca import CellPCA, Denoiser
 from tests.benchmarks.inputs import Array, Inputs
@@ -26,6 +27,8 @@ from tests.helpers.phantoms import diffusion, movie, rmse
 
 # Shapes, numbers of volumes, and noise.
 _PHANTOMS = (((32, 32, 12), 67, 0.02), ((24, 24, 24), 33, 0.05), ((40, 40, 20), 65, 0.03))
+# Widths of Gaussian smoothing, in frames.
+_WIDTHS = (0.5, 0.7, 1.0, 1.3, 1.6, 2.0, 3.0)
 _QUICK = (((8, 8, 8), 20, 0.05),)
 
 
@@ -50,15 +53,38 @@ def lines(inputs: Inputs) -> Iterator[Line]:
                 sides = [{"Denoiser": own[what], peer: found[0][what]}]
                 yield at_most(asked, name=name, where=where, n=n, **ratio_of(sides, ["Denoiser"], [peer], unit))
     n, size, cells = (200, 32, 6) if inputs.quick else (2000, 128, 80)
-    truth = movie(n, size, cells)[0]
+    truth, footprints, _ = movie(n, size, cells)
     x = np.random.default_rng(1).poisson(truth).astype(np.uint16)
     sides = [{"Denoiser": rmse(Denoiser(noise="poisson").fit_transform(x), truth), "noisy": rmse(x, truth)}]
     where = f"movie of {cells} cells, {size} x {size} pixels"
     name = "denoising, movie, error beside the noisy one"
     yield at_most(0.8 / 6.3, name=name, where=where, n=n, **ratio_of(sides, ["Denoiser"], ["noisy"], "share"))
+    yield from _traces(x, truth, footprints, where)
     yield from _ranks(x, truth, where)
     yield from _camera(truth, where)
     yield from _magnitudes(inputs)
+
+
+def _traces(x: Array, truth: Array, footprints: Array, where: str) -> Iterator[Line]:
+    """Compare the filter in time with none, and the traces of cells with smoothed ones of the noisy movie."""
+    clean = {
+        name: Denoiser(noise="poisson", time_filter=name == "filter").fit_transform(x) for name in ("filter", "none")
+    }
+    errors = {name: rmse(values, truth) for name, values in clean.items()}
+    name = "denoising, movie, error with the filter in time"
+    yield at_most(0.75, name=name, where=where, n=len(x), **ratio_of([errors], ["filter"], ["none"], "share"))
+    of = {"truth": truth, "noisy": x, "filter": clean["filter"]}
+    traces = {name: np.stack([y[:, f > 0.5].mean(axis=1) for f in footprints]) for name, y in of.items()}
+
+    def similar(found: Array) -> Array:
+        pairs = zip(found, traces["truth"], strict=True)
+        return np.array([np.corrcoef(one, other)[0, 1] for one, other in pairs])
+
+    smoothed = [similar(gaussian_filter1d(traces["noisy"], width, axis=1)) for width in _WIDTHS]
+    worse = similar(traces["filter"]) < np.max(smoothed, axis=0)
+    name = "denoising, movie, traces that are worse than those of the noisy movie with the best smoothing of each"
+    sides = [{"worse": float(worse.sum()), "all": float(len(worse))}]
+    yield at_most(0.0, name=name, where=where, n=len(x), **ratio_of(sides, ["worse"], ["all"], "traces"))
 
 
 def _ranks(x: Array, truth: Array, where: str) -> Iterator[Line]:

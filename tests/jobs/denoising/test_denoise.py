@@ -16,17 +16,20 @@ from dpca.jobs import denoise_store, export_store
 from dpca.storage import ingest, open_stack, verify
 from dpca.storage.errors import DataError, PlanError, StoreError
 from tests.helpers.interrupted import interrupt_at
+from tests.helpers.phantoms import rmse
 from tests.helpers.s3_server import content
 
 pytestmark = pytest.mark.usefixtures("small_pictures")
 job = importlib.import_module("dpca.jobs.denoising.denoise")
 
 
-def made(path: Path, chunks: tuple[int, ...] = (16, 24, 20), dtype: type = np.float32) -> tuple[Any, np.ndarray]:
+def made(
+    path: Path, chunks: tuple[int, ...] = (16, 24, 20), dtype: type = np.float32, n: int = 50
+) -> tuple[Any, np.ndarray]:
     """Return a stack of a signal of two components with noise, and its values."""
     rng = np.random.default_rng(0)
     smooth = np.cumsum(rng.normal(size=(2, 24 * 20)), axis=1) / 10
-    x = (100 + rng.normal(size=(50, 2)) @ smooth * 10).reshape(50, 24, 20)
+    x = (100 + rng.normal(size=(n, 2)) @ smooth * 10).reshape(n, 24, 20)
     x = (x + rng.normal(size=x.shape)).astype(dtype)
     array = zarr.open_array(path, mode="w", shape=x.shape, chunks=chunks, dtype=x.dtype)
     array[...] = x
@@ -54,8 +57,23 @@ def test_the_values_of_the_class_for_any_chunks(tmp_path: Path, chunks: tuple[in
     assert verify(tmp_path / "clean.zarr") == []
 
 
-def test_boxes_of_large_samples(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    stack, x = made(tmp_path / "x.zarr")
+@pytest.mark.parametrize("chunks", [(16, 24, 20), (300, 5, 7)])
+def test_a_series_in_time_has_the_values_of_the_class(
+    tmp_path: Path, chunks: tuple[int, ...], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    stack, x = made(tmp_path / "x.zarr", chunks, n=300)
+    monkeypatch.setattr(job, "SHARD_BYTES", 70 * 24 * 20 * 4)
+    denoise_store(stack, tmp_path / "clean.zarr", Denoiser(8, time_filter=True))
+    clean = open_stack(tmp_path / "clean.zarr").samples
+    assert 1 < clean.shards[0] < 100
+    np.testing.assert_allclose(clean[...], Denoiser(8, time_filter=True).fit_transform(x), rtol=1e-5)
+    assert rmse(clean[...], Denoiser(8).fit_transform(x)) > 0.005
+
+
+@pytest.mark.parametrize("time_filter", [False, True])
+def test_boxes_of_large_samples(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, time_filter: bool) -> None:
+    stack, x = made(tmp_path / "x.zarr", n=200)
+    monkeypatch.setattr(job, "_UNIT_ROWS", -4 * 4 * 64 + 60 if time_filter else 60)
     monkeypatch.setattr(job, "SHARD_BYTES", 500)
     monkeypatch.setattr(job, "_LEAST_SHARD", 100)
     choose = job.choose_layout
@@ -67,10 +85,10 @@ def test_boxes_of_large_samples(tmp_path: Path, monkeypatch: pytest.MonkeyPatch)
         return job.Layout((1, *small["shape"]), (1, *small["shape"]))
 
     monkeypatch.setattr(job, "choose_layout", divided)
-    denoise_store(stack, tmp_path / "clean.zarr", Denoiser(8))
+    denoise_store(stack, tmp_path / "clean.zarr", Denoiser(8, time_filter=time_filter))
     clean = open_stack(tmp_path / "clean.zarr")
     assert clean.samples.shards == (1, 8, 20)
-    model = Denoiser(8)
+    model = Denoiser(8, time_filter=time_filter)
     np.testing.assert_allclose(clean.samples[...], model.fit_transform(x), rtol=1e-5)
     for name in ("sigma", "rank", "removed"):
         found = zarr.open_group(tmp_path / "clean.zarr", mode="r")[name][...]
