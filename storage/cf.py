@@ -36,8 +36,9 @@ ATTRIBUTES = (
 
 #: The last part of error messages about values that are missing or not finite.
 REMEDY = (
-    'every value must be finite, so fit PCA, CellPCA, BandPCA or StreamingPCA with gaps="iterate", fill missing values '
-    '(numpy.nan_to_num, or x.where(x.notnull().all("time"), 0) in xarray), or leave out attributes with missing values '
+    'every value must be finite, so fit PCA, CellPCA, BandPCA or StreamingPCA with gaps="iterate" (dpca compress: '
+    "--gaps iterate), fill missing values (dpca fill, numpy.nan_to_num, or "
+    'x.where(x.notnull().all("time"), 0) in xarray), or leave out attributes with missing values '
     '(x.stack(place=("lat", "lon")).dropna("place")); an attribute that is constant, such as land, changes no '
     "component"
 )

@@ -22,8 +22,11 @@ _DEFAULTS = {"cell_shape": 10}
 _COMPRESSION_DEFAULTS, _CHOSEN_FROM = {"cell_shape": 16, "overlap": 8, "shared": True}, {"ratio": 3.0}
 
 
-def add_model_options(parser: argparse.ArgumentParser, *, required: bool) -> None:
-    """Add options for the partition or the kernel, and for the number of components."""
+def add_model_options(parser: argparse.ArgumentParser, *, required: bool, gaps: bool = True) -> None:
+    """Add options for the partition or the kernel, and for the number of components.
+
+    ``gaps`` is whether samples may have missing values.
+    """
     group = parser.add_argument_group(
         "cells, bands or a kernel",
         "Cells are blocks of neighboring pixels, voxels or entries of a vector;\n"
@@ -32,8 +35,7 @@ def add_model_options(parser: argparse.ArgumentParser, *, required: bool) -> Non
         + ("" if required else "\nDefault: --cell 10."),
     )
     parts, shared = group.add_mutually_exclusive_group(required=required), options_of(PartitionParameters)
-    # Jobs that also score the stack need complete samples.
-    elsewhere = {*shared} if required else {*shared, "gaps"}
+    elsewhere = {*shared} if gaps else {*shared, "gaps"}
     for cls, _, _ in _ESTIMATORS.values():
         own = options_of(cls)
         add_parameters(group, parts, (one for name, one in own.items() if name not in elsewhere))
@@ -66,12 +68,13 @@ def partitioned_model(options: argparse.Namespace) -> Any:
             if (option := options_of(cls)[one].option) is not None:
                 raise DataError(f"{option.flag} requires {words}, or leave it out")
     chosen = {name: parameters[name] for name in options_of(PartitionParameters) if name in parameters}
+    with_gaps = parameters.get("gaps") == "iterate"
     if not chosen:
-        parameters |= _CHOSEN_FROM if compresses and kind != "KernelPCA" else {"n_components": 20}
+        parameters |= _CHOSEN_FROM if compresses and kind != "KernelPCA" and not with_gaps else {"n_components": 20}
     elif parameters.get("n_components") == "all":
         parameters["n_components"] = None
     if kind is None:
-        parameters = (_COMPRESSION_DEFAULTS if compresses else _DEFAULTS) | parameters
+        parameters = (_COMPRESSION_DEFAULTS if compresses and not with_gaps else _DEFAULTS) | parameters
     model = getattr(models, kind or "CellPCA")(random_state=options.seed, **parameters)
     model.check_parameters_for(0)
     return model

@@ -44,6 +44,7 @@ from dpca.models.scores import SCORES_VERSION
 from dpca.representation.compressed.compressed import COMPRESSED_VERSION
 from dpca.representation.linear import LinearRepresentation
 from dpca.storage.disk import folder_bytes
+from dpca.storage.errors import DataError
 from dpca.storage.ingest import ingest, plan_ingest
 from dpca.storage.ingest import task_bytes as ingest_bytes
 from dpca.storage.readers import Reader
@@ -183,6 +184,10 @@ def plan_job(
     arithmetic if there are processors for both. Merges are counted level by level, and work in a single process in
     full. The time of the scheduler for the tasks of a fit is a lower limit. Storage and network are assumed to keep up.
     """
+    if settings.with_gaps:
+        raise DataError(
+            "gaps is 'iterate' in the model, and the number of its passes is not known before: leave it out"
+        )
     here = thread_count()
     counts = [here] if workers is None else list(workers)
     room = room_within(usable_bytes() // here) if budget is None else budget

@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
-from dpca.choices import COMPRESSED
+from dpca.choices import COMPRESSED, NOISE_SHARE
 from dpca.engine.sources.source import as_source
 from dpca.engine.sources.tiled import TiledStack
 from dpca.jobs.base.input_stack import inherited_of, kept_stack, open_or_ingest
@@ -91,7 +91,7 @@ def compress(
         Text that the store keeps. A program can use it to recognize its earlier request.
     plan : bool, optional
         Whether to plan the time of each stage first if a cluster is used, see `plan_job`, and to report it with the
-        actual time. Default: for more than 16 GiB of samples.
+        actual time. Default: for more than 16 GiB of samples. Passes over missing values are not planned.
 
     Raises
     ------
@@ -108,7 +108,7 @@ def compress(
     if (done := find_done(given, output, settings, overwrite=run.overwrite)) is not None:
         return done
     size, shard_bytes = plan_shards(given, settings, run)
-    planning = run.client is not None and (size > _WORTH_A_PLAN if plan is None else plan)
+    planning = run.client is not None and not settings.with_gaps and (size > _WORTH_A_PLAN if plan is None else plan)
     job, folder = _job(given, output, settings, run.overwrite), report_folder(output)
     run = replace(run, overwrite=False)  # only the output itself is replaced
 
@@ -124,7 +124,7 @@ def compress(
         cells = settings.model.cell_shape_for
         stack, cost = open_or_ingest(given, work, settings.reading, cells=cells, run=run, shard_bytes=shard_bytes)
         record.keep("ingest", cost)
-        stack = _with_range(stack, work, record, run)
+        stack = _with_range(stack, work, record, run, gaps=settings.with_gaps)
         stated = {} if request is None else {"request": request}
         if settings.goal is None:
             model_path = work.store / "model"
@@ -162,7 +162,7 @@ def compress(
     return CompressionResult(report, folder, False)
 
 
-def _with_range(stack: Stack, work: Workspace, record: StageRecord, run: Run) -> Stack:
+def _with_range(stack: Stack, work: Workspace, record: StageRecord, run: Run, *, gaps: bool) -> Stack:
     """Return a stack with its data range. A range found from the values is kept for a run that resumes this one."""
     if stack.data_range is not None:
         check_channels(stack)
@@ -171,7 +171,7 @@ def _with_range(stack: Stack, work: Workspace, record: StageRecord, run: Run) ->
         run.say(f"find the range of the {stack.dtype} values (--data-range LOW,HIGH saves this pass)")
         cost = stopwatch()
         kept = Checkpoints(str(work.scratch / "range"), str(work.scratch))
-        low, high = stated_range(with_range(stack, replace(run, checkpoints=kept)))
+        low, high = stated_range(with_range(stack, replace(run, checkpoints=kept), gaps=gaps))
         found = {"low": low, "high": high}
         record.keep("range", cost(stack.nbytes, held_by(run.client)), facts=found)
     return replace(stack, data_range=(found["low"], found["high"]))
@@ -184,6 +184,11 @@ def _divided(stack: Stack, settings: CompressionSettings, work: Workspace, run: 
         work.mark_done(_TILES, record={"shape": None if tiles is None else list(tiles.tile_shape)})
     if (shape := work.record(_TILES)["shape"]) is None:
         return stack
+    if settings.with_gaps:
+        raise DataError(
+            f"samples of {' x '.join(map(str, stack.sample_shape))} do not fit the memory, and tiles of them do not "
+            f"support missing values: allow more memory, or give parts of the samples"
+        )
     tiles = Tiles(stack.n_samples, stack.sample_shape, tuple(shape))
     run.say(f"divide each sample into {tiles.n_tiles:,} tiles of {' x '.join(map(str, shape))}")
     return TiledStack.of(stack, tiles)
@@ -203,7 +208,13 @@ def find_done(
     """
     job = _job(given, output, settings, overwrite)
     if settings.goal is not None:
-        check_noise_of(wanted_goal(settings.goal, every_sample=settings.every_sample), settings.noise)
+        goal = wanted_goal(settings.goal, every_sample=settings.every_sample)
+        check_noise_of(goal, settings.noise)
+        if settings.with_gaps and (settings.choose_cells or settings.every_sample or goal.name == NOISE_SHARE):
+            raise DataError(
+                f"gaps is 'iterate' in the model, which choose_cells, every_sample and {NOISE_SHARE} do not support: "
+                f"give cells and another goal of all samples"
+            )
         if not isinstance(settings.model, CellPCA) or settings.reconstruct:
             raise DataError(
                 "a compressed store requires cells and opens as reconstructions: give a CellPCA, and no reconstruct"

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from dpca.models.denoising.denoiser import Denoiser
@@ -18,7 +18,7 @@ class CompressionSettings:
     ----------
     model : estimator
         `CellPCA`, `BandPCA`, `PCA`, `StreamingPCA` or another estimator. It is not fitted and not changed. If it has a
-        ``random_state``, this must be an integer.
+        ``random_state``, this must be an integer. With ``gaps="iterate"`` and a goal, samples may have missing values.
     goal : mapping, optional
         One goal of `dpca.jobs.encode_store`, such as ``{"psnr": 36}``. The output is then a compressed store instead of
         scores and model. The model must be a `CellPCA`. If the goal takes more components, it is fitted again.
@@ -54,6 +54,15 @@ class CompressionSettings:
     key: str | None = None
     axes: tuple[str, ...] | None = None
     reading: ReadOptions = ReadOptions()
+
+    def __post_init__(self) -> None:
+        if self.with_gaps:
+            object.__setattr__(self, "reading", replace(self.reading, gaps=True))
+
+    @property
+    def with_gaps(self) -> bool:
+        """Whether samples may have missing values, which the model fills; the compressed store keeps which they are."""
+        return self.goal is not None and getattr(self.model, "gaps", "reject") == "iterate"
 
     @property
     def measures_ssim(self) -> bool:
