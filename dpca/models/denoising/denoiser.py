@@ -81,7 +81,7 @@ class Denoiser(DenoisingParameters, TransformerMixin, BaseEstimator):  # type: i
         Weighted mean number of components of the cells of an attribute.
     removed_ : array (*sample_shape), float32
         Share of the variance of an attribute that is removed, without the filter in time. If the signal is constant,
-        it is 1.
+        it is 1. Where few samples vary less than their signal by chance, it is 0.
     gain_ : float
         Value of one photon, estimated or given. Exists only for Poisson noise.
     offset_ : float
@@ -139,7 +139,8 @@ class Denoiser(DenoisingParameters, TransformerMixin, BaseEstimator):  # type: i
         Raises
         ------
         DataError
-            If a parameter is invalid, a value is not finite, or there is a single sample.
+            If a parameter is invalid, a value is not finite or too large or small for its square, there is a single
+            sample, or the mean of a cell is below the offset of Poisson noise.
         PlanError
             If a cell does not fit into the memory.
         """

@@ -15,6 +15,7 @@ from functools import lru_cache
 from typing import Any
 
 import numpy as np
+from numpy.typing import DTypeLike
 from scipy.linalg import eigh
 
 from dpca.choices import POISSON, RICIAN
@@ -33,6 +34,10 @@ _MEAN, NOISE, _REMOVED = -3, -2, -1
 _MOST_RANK = 4
 # Repetitions of the estimate of Rician noise. More change it by less than its error.
 _REPEATS = 2
+# Squared singular values below this share of the largest one are its rounding errors.
+_ROUNDING = 8 * np.finfo(np.float64).eps
+# Squares of values below this lose precision in float64.
+_LEAST = 1e-146
 # Up to this length, all eigenvectors cost less than the eigenvalues and then some of the vectors.
 _SMALL = 128
 # Noise of cells without noise, as a share of the deviation of their attributes.
@@ -64,6 +69,14 @@ class NoiseModel:
             part: Array = np.asarray(self.sigma, np.float64)[tuple(slice(a, b) for a, b in box)].ravel()
             return part
         return np.full(len(mean), 1.0 if self.sigma is None else float(self.sigma))
+
+    def require_light(self, mean: Array, variance: Array) -> None:
+        """Raise `DataError` if the attributes of a cell are below the value of no photon by more than their noise."""
+        if (light := float(mean.mean()) - self.offset) < -math.sqrt(variance.mean()):
+            raise DataError(
+                f"the mean of a cell is {light + self.offset:.4g}, below the offset {self.offset:g}, the value of no "
+                "photon: give a smaller offset, or noise='gaussian'"
+            )
 
 
 @dataclass(frozen=True)
@@ -101,6 +114,7 @@ class FilterWriter(PickledByFields, ResultWriter):
             rows = rows.astype(np.float64)
             # About the first sample, so that constant attributes have a variance of exactly 0.
             mean, variance = rows[0] + (rows - rows[0]).mean(axis=0), (rows - rows[0]).var(axis=0, ddof=1)
+        _require_range(variance)
         # Constant attributes, such as a masked background, are neither signal nor noise.
         varies = variance > (4 * np.finfo(self.dtype).eps * np.abs(mean)) ** 2
         d = int(varies.sum())
@@ -108,6 +122,8 @@ class FilterWriter(PickledByFields, ResultWriter):
         found[_MEAN] = mean
         if not d:
             return {"filter": found.astype(self.dtype), "level": np.zeros(())}
+        if self.noise.kind == POISSON:
+            self.noise.require_light(mean[varies], variance[varies])
         scale = self.noise.scale(mean, self.grids.boxes[part], n)[varies]
         level: Array | None = None
         if self.noise.kind == RICIAN and rows is not None:
@@ -134,6 +150,9 @@ class FilterWriter(PickledByFields, ResultWriter):
         made[NOISE, varies] = sigma * scale if level is None else level
         kept = ((retained @ outputs) * outputs).sum(axis=0) * scale**2
         made[_REMOVED, varies] = 1 - kept / variance[varies]
+        # Products with values sum up to as many terms as the cell has attributes.
+        _require_range(d * (np.abs(mean[varies]) + np.sqrt(n * variance[varies])), self.dtype)
+        _require_range(made, self.dtype)
         return {"filter": made.astype(self.dtype), "level": np.asarray(sigma)}
 
     def _magnitudes(self, rows: Array, scale: Array) -> tuple[Array, Array]:
@@ -144,7 +163,7 @@ class FilterWriter(PickledByFields, ResultWriter):
         for _ in range(_REPEATS):
             rank, sigma, factors, vectors = self._signal_of(x := rows / scale)
             if not sigma:
-                break
+                return scale, np.zeros(len(scale))
             means = ((x @ vectors.T) @ (factors[:, None] * vectors) if rank else x.mean(axis=0)[None]) * scale
             if not self.noise.known:
                 level = np.full(len(scale), level_of(means, float(np.mean((sigma * scale) ** 2)), rank))
@@ -171,15 +190,27 @@ class FilterWriter(PickledByFields, ResultWriter):
             return m, 0.0, *_leading(products, m)
         elif len(products) <= _SMALL:
             values, columns = np.linalg.eigh(products)
-            rank, sigma = estimated_noise(np.maximum(values[::-1][:m], 0), m, longer)
+            rank, sigma = estimated_noise(_without_rounding(values[::-1][:m]), m, longer)
         else:
             values = eigh(products, eigvals_only=True, check_finite=False)
-            rank, sigma = estimated_noise(np.maximum(values[::-1][:m], 0), m, longer)
+            rank, sigma = estimated_noise(_without_rounding(values[::-1][:m]), m, longer)
             values, columns = _top(products, rank)
         values, rows = values[::-1][:rank], columns[:, ::-1][:, :rank].T
         factors = gains(values, sigma, m, longer, self.shrinkage)
-        some = factors > 0
+        # Beside large values, those of rounding can be above a known edge. Their vectors of few samples are arbitrary.
+        some = (factors > 0) & (_without_rounding(values) > 0)
         return int(some.sum()), sigma, factors[some], rows[some]
+
+
+def _without_rounding(energies: Array) -> Array:
+    """Return squared singular values, descending, with 0 for those that are rounding errors of the largest one."""
+    return np.where(energies > _ROUNDING * energies[:1], energies, 0)
+
+
+def _require_range(values: Array, dtype: DTypeLike = np.float64) -> None:
+    """Raise OverflowError unless a dtype can hold all values."""
+    if not (np.abs(values) <= np.finfo(dtype).max).all():
+        raise OverflowError(f"values exceed the range of {np.dtype(dtype)}")
 
 
 def _shrunk(values: Array, sigma: float) -> Array:
@@ -325,10 +356,13 @@ def averaged(grids: ShiftedGrids, results: Sequence[dict[str, Array]], kind: str
         outputs = (rows[rank:] * weight.ravel()).astype(dtype)
         filters[part] = np.concatenate([rows[:rank], outputs])
     whole = sums["weight"]
+    if 0 < (largest := float(np.abs(sums["mean"] / whole).max())) < _LEAST:
+        raise DataError(f"no mean exceeds {largest:.3g}, too little for squares in float64: multiply all values first")
     maps = NoiseMaps(
         sigma=(sums["noise"] / np.maximum(sums["measured"], np.finfo(float).tiny)).astype(np.float32),
         rank=(sums["rank"] / whole).astype(np.float32),
-        removed=(sums["removed"] / whole).astype(np.float32),
+        # Few samples with noise may vary less than their signal, by chance.
+        removed=np.maximum(sums["removed"] / whole, 0).astype(np.float32),
         level=float(np.median(levels[levels > 0])) if levels.any() else 0.0,
     )
     box = tuple((0, length) for length in shape)

@@ -37,7 +37,7 @@ def magnitudes(amplitude: Array, sigma: Array) -> Array:
     """Return the mean magnitudes of amplitudes, for positive levels of the noise; the inverse of `amplitudes`."""
     ratio, mean, _ = _table()
     given = amplitude / sigma
-    found = np.where(given > _MOST, np.sqrt(given**2 + 1), np.interp(given, ratio, mean))
+    found = np.where(given > _MOST, np.hypot(given, 1), np.interp(given, ratio, mean))
     return (found * sigma).astype(amplitude.dtype, copy=False)
 
 
@@ -46,7 +46,9 @@ def amplitudes(means: Array, sigma: Array) -> Array:
     ratio, mean, _ = _table()
     there = sigma > 0
     given = means / np.where(there, sigma, 1)
-    found = np.where(given > mean[-1], np.sqrt(np.maximum(given**2 - 1, 0)), np.interp(given, mean, ratio))
+    # Squares of given values could overflow.
+    strong = np.sqrt(np.maximum(given - 1, 0)) * np.sqrt(np.maximum(given + 1, 0))
+    found = np.where(given > mean[-1], strong, np.interp(given, mean, ratio))
     return np.where(there, found * sigma, means).astype(means.dtype, copy=False)
 
 
