@@ -10,6 +10,7 @@ from dpca.cli.arguments import add_parameters, add_seed, given_options, options_
 from dpca.parameters.cells import BandParameters, CellParameters, PartitionParameters
 from dpca.parameters.denoising import DenoisingParameters
 from dpca.parameters.kernel import KernelParameters
+from dpca.storage.errors import DataError
 
 #: The estimators of the command line: their parameters, the parameter that selects them, and what it stands for.
 _ESTIMATORS: dict[str, tuple[type[Any], str, str]] = {
@@ -97,11 +98,17 @@ def noise_model(options: argparse.Namespace, names: Sequence[str]) -> Any:
 
 def given_noise_map(options: argparse.Namespace, given: dict[str, Any]) -> dict[str, Any]:
     """Return the parameters of a `Denoiser`, with the map that their ``sigma`` names; the option becomes its hash."""
-    if not isinstance(given.get("sigma"), str):
+    if not isinstance(path := given.get("sigma"), str):
         return given
+    try:
+        number = float(path)
+    except ValueError:
+        pass
+    else:
+        raise DataError(f"--sigma is {number:g}: give a positive number, or the path of a map of positive numbers")
     from dpca.jobs.denoising.denoise import read_map
     from dpca.storage.integrity.manifest import digest_of
 
-    sigma = read_map(given["sigma"])
+    sigma = read_map(path)
     options.sigma = digest_of(sigma.tobytes())  # the request depends on its values
     return given | {"sigma": sigma}

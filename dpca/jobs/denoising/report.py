@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import asdict
 from typing import Any
 
@@ -86,7 +87,7 @@ def write_denoising_report(
         },
         "residual": {
             "variance": residual.variance,
-            "above": residual.above,
+            "above": None if math.isnan(residual.above) else residual.above,
             "correlations": {name: float(along[0]) for name, along in residual.correlations.items()},
         },
         "stages": {"denoise": asdict(cost)},

@@ -20,6 +20,7 @@ from dpca.choices import RICIAN
 from dpca.kernels.algebra.types import Array, Region
 from dpca.models.cells.rank import noise_edge
 from dpca.models.denoising.magnitudes import magnitudes, variances
+from dpca.models.denoising.shrinkage import LEAST_VALUES
 from dpca.partition.shifted import ShiftedGrids
 from dpca.storage.arrays.layout import count_spatial
 from dpca.storage.stack import Stack
@@ -48,7 +49,7 @@ class Residual:
     power : array
         Power by spatial frequency along the last two spatial axes (or one), 0 in the middle, of mean 1.
     above : float
-        Share of the cells in which the residual has a component above the noise.
+        Share of the cells in which the residual has a component above the noise; NaN if all cells are too small.
     correlations : mapping of str to array
         Correlation with the neighbors at distances of 1, 2, ... along samples and each spatial axis.
     pairs : mapping of str to int
@@ -67,6 +68,11 @@ class Residual:
         """One sentence that says whether the residual looks like noise."""
         if not self.variance:
             return "Nothing was removed where the residual was measured"
+        if math.isnan(self.above):
+            return (
+                f"The residual is too small to look like noise or signal: that takes {LEAST_VALUES} samples, and cells "
+                f"of {LEAST_VALUES} values with noise"
+            )
         strong = {
             name: float(along[0])
             for name, along in self.correlations.items()
@@ -150,11 +156,11 @@ def _above(values: Array, cell_shape: tuple[int, ...]) -> float:
     for box in boxes[:: -(-len(boxes) // _CELLS)]:
         x = values[(slice(None), *(slice(start, stop) for start, stop in box))].reshape(len(values), -1)
         x = x[:, x.any(axis=0)].astype(np.float64)
-        if x.size:
+        if min(x.shape) >= LEAST_VALUES:
             short, longer = sorted(x.shape)
             largest = np.linalg.eigvalsh(x @ x.T if short == len(x) else x.T @ x)[-1]
             found.append(largest > _ABOVE * noise_edge(float(np.sqrt(np.mean(x**2))), short, longer))
-    return float(np.mean(found))
+    return float(np.mean(found)) if found else math.nan
 
 
 def _power(values: Array, n_spatial: int) -> Array:

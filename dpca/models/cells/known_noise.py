@@ -36,11 +36,15 @@ def given_noise(sigma: Any) -> Any:
 def check_noise(sigma: Any, shape: tuple[int, ...]) -> None:
     """Raise `DataError` unless this is a positive number, or a map of positive numbers for samples of a shape."""
     values = np.asarray(sigma)
-    if values.shape not in ((), shape) or values.dtype.kind not in "uif" or not (values > 0).all():
+    if values.shape not in ((), shape) or values.dtype.kind not in "uif":
         given = f"an array of {values.shape} {values.dtype}" if values.ndim else f"{sigma}"
         raise DataError(f"sigma is {given}: give a positive number, or a map of positive numbers of {shape}")
-    if not np.isfinite(values).all():
-        raise DataError("sigma has values that are not finite: give positive numbers")
+    if (wrong := ~((values > 0) & np.isfinite(values))).any():
+        place = np.unravel_index(int(wrong.argmax()), values.shape)
+        where = f" at {tuple(map(int, place))}" if values.ndim else ""
+        raise DataError(
+            f"sigma is {values[place]}{where}: give finite positive numbers, any of them where samples are constant"
+        )
 
 
 def keep_above_noise(

@@ -72,9 +72,9 @@ class NoiseModel:
 
     def require_light(self, mean: Array, variance: Array) -> None:
         """Raise `DataError` if the attributes of a cell are below the value of no photon by more than their noise."""
-        if (light := float(mean.mean()) - self.offset) < -math.sqrt(variance.mean()):
+        if (level := float(mean.mean())) < self.offset - math.sqrt(variance.mean()):
             raise DataError(
-                f"the mean of a cell is {light + self.offset:.4g}, below the offset {self.offset:g}, the value of no "
+                f"the mean of a cell is {level:.4g}, below the offset {self.offset:g}, the value of no "
                 "photon: give a smaller offset, or noise='gaussian'"
             )
 

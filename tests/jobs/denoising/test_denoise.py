@@ -230,6 +230,9 @@ def test_a_map_of_the_noise_from_a_file(tmp_path: Path, capsys: pytest.CaptureFi
     np.save(tmp_path / "sigma.npy", sigma + 0.1)
     assert main([*command, "--sigma", maps[1]]) == 4
     tifffile.imwrite(tmp_path / "picture.jpg", np.zeros((24, 20), np.uint8))
+    for number in ("0", "-1", "nan", "inf"):
+        assert main([*command[:2], str(tmp_path / "other.zarr"), f"--sigma={number}"]) == 3
+        assert f"--sigma is {number}:" in capsys.readouterr().err
     for wrong, word in (("sigma.nii.gz", "sigma"), ("nothing.npy", "nothing"), ("picture.jpg", "picture")):
         capsys.readouterr()
         assert main([*command[:2], str(tmp_path / "other.zarr"), "--sigma", str(tmp_path / wrong)]) not in (0, 4)

@@ -142,3 +142,12 @@ def test_pictures_of_any_sample(shape: tuple[int, ...]) -> None:
     assert plots.residual_chart(power, {}).axes
     with pytest.raises(DataError, match="power"):
         plots.residual_chart(np.ones((2, 2, 2)), {})
+
+
+@pytest.mark.parametrize("shape", [(2, 16, 16), (3, 16, 16), (50, 1, 3)])
+def test_too_few_values_to_tell_noise_from_signal(tmp_path: Path, shape: tuple[int, ...]) -> None:
+    x = 100 + np.random.default_rng(0).normal(0, 3, shape)
+    denoise_store(stack_of(tmp_path / "x.zarr", x), tmp_path / "clean.zarr", Denoiser(8, sigma=3.0))
+    report = json.loads((tmp_path / "clean.report" / "report.json").read_text())
+    assert "too small" in report["notes"][0]
+    assert report["residual"]["above"] is None

@@ -141,3 +141,11 @@ def test_a_mean_below_the_offset_of_poisson_noise(given: dict[str, Any]) -> None
         Denoiser((4, 5), noise="poisson", **given).fit(x)
     dark = np.random.default_rng(0).normal(0, 2, x.shape)
     checked(dark, noise="poisson", gain=2.0, read_noise=2.0)
+
+
+@pytest.mark.parametrize("value", [0.0, -1.0, np.nan, np.inf])
+def test_a_map_with_a_wrong_value(value: float) -> None:
+    sigma = np.ones((8, 10))
+    sigma[3, 4] = value
+    with pytest.raises(DataError, match=rf"{value}\b.*3,.4"):
+        Denoiser(sigma=sigma).fit(waves(12)[1])
