@@ -14,6 +14,7 @@ from sklearn.utils.validation import check_is_fitted
 from dpca.choices import POISSON, RICIAN
 from dpca.engine.folds.fold import fold, plan_for
 from dpca.engine.folds.plan import FoldPlan
+from dpca.engine.sources.finite import check_finite
 from dpca.engine.sources.source import Source, as_samples, as_source
 from dpca.kernels.algebra.dtypes import working_dtype
 from dpca.kernels.algebra.types import Array, Region, blocks
@@ -178,11 +179,17 @@ class Denoiser(DenoisingParameters, TransformerMixin, BaseEstimator):  # type: i
         ----------
         X : array (n_samples, *sample_shape)
             The samples of the fit, or others with the same signal and noise; with ``time_filter``, a series in time.
+
+        Raises
+        ------
+        DataError
+            If samples have another shape, or a value is not finite.
         """
         check_is_fitted(self)
         x = as_samples(X, "X")
         if x.shape[1:] != self.sample_shape_:
             raise DataError(f"X has samples of {x.shape[1:]}, but the fit had {self.sample_shape_}: give such samples")
+        check_finite(x, 0, "X")
         whole: Region = tuple((0, length) for length in self.sample_shape_)
         out = np.empty(x.shape, self.output_dtype(x.dtype))
         for rows in blocks(n := len(x), block_rows(whole, self.filters_.mean.dtype)):

@@ -182,6 +182,8 @@ class FilterWriter(PickledByFields, ResultWriter):
     def _signal(self, products: Array, n: int, d: int) -> tuple[int, float, Array, Array]:
         """Return the rank, the level of the noise, and the gains and vectors of the components that are signal."""
         m, longer = min(n, d), max(n, d)
+        # Values divided by a small level of the noise can be large.
+        _require_range(products.diagonal())
         if self.noise.known:
             edge = noise_edge(1.0, m, longer)
             values, columns = eigh(products, subset_by_value=(edge, np.inf), check_finite=False)

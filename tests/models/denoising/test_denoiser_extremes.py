@@ -127,6 +127,20 @@ def test_an_outlier_beyond_the_range_of_sums(given: dict[str, Any]) -> None:
         Denoiser((4, 5), **given).fit(x)
 
 
+def test_noise_below_the_range_of_squares() -> None:
+    with pytest.raises(DataError, match="float64"):
+        Denoiser((4, 5), sigma=1e-300).fit(waves(12)[1])
+
+
+@pytest.mark.parametrize("value", [np.nan, np.inf])
+def test_a_value_that_is_not_finite_in_other_samples(value: float) -> None:
+    x = waves(12)[1]
+    model = Denoiser((4, 5)).fit(x)
+    x[7, 3, 3] = value
+    with pytest.raises(DataError, match=r"sample.7"):
+        model.transform(x)
+
+
 def test_magnitudes_of_large_values_do_not_overflow() -> None:
     large, level = np.array([1e30, 1e20, 50], np.float32), np.ones(3, np.float32)
     with np.errstate(all="raise"):
@@ -149,3 +163,12 @@ def test_a_map_with_a_wrong_value(value: float) -> None:
     sigma[3, 4] = value
     with pytest.raises(DataError, match=rf"{value}\b.*3,.4"):
         Denoiser(sigma=sigma).fit(waves(12)[1])
+
+
+@pytest.mark.parametrize("given", ESTIMATED)
+def test_many_small_samples(given: dict[str, Any]) -> None:
+    """Noise of two of 20 directions stays in each cell, less by the average of overlapping cells."""
+    signal, x = waves(20_000)
+    model, clean = checked(x, **given)
+    np.testing.assert_allclose(model.sigma_, 3, rtol=0.02)
+    assert rmse(clean, signal) < 3 * np.sqrt(2 / 20)
