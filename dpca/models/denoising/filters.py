@@ -38,6 +38,8 @@ _REPEATS = 2
 _ROUNDING = 8 * np.finfo(np.float64).eps
 # Squares of values below this lose precision in float64.
 _LEAST = 1e-146
+# Standard errors within which a mean is compatible with no light.
+_ERRORS = 4
 # Up to this length, all eigenvectors cost less than the eigenvalues and then some of the vectors.
 _SMALL = 128
 # Noise of cells without noise, as a share of the deviation of their attributes.
@@ -70,9 +72,10 @@ class NoiseModel:
             return part
         return np.full(len(mean), 1.0 if self.sigma is None else float(self.sigma))
 
-    def require_light(self, mean: Array, variance: Array) -> None:
+    def require_light(self, mean: Array, variance: Array, n: int) -> None:
         """Raise `DataError` if the attributes of a cell are below the value of no photon by more than their noise."""
-        if (level := float(mean.mean())) < self.offset - math.sqrt(variance.mean()):
+        noise = math.sqrt(variance.mean())
+        if (level := float(mean.mean())) < self.offset - noise - _ERRORS * noise / math.sqrt(n * len(mean)):
             raise DataError(
                 f"the mean of a cell is {level:.4g}, below the offset {self.offset:g}, the value of no "
                 "photon: give a smaller offset, or noise='gaussian'"
@@ -123,7 +126,7 @@ class FilterWriter(PickledByFields, ResultWriter):
         if not d:
             return {"filter": found.astype(self.dtype), "level": np.zeros(())}
         if self.noise.kind == POISSON:
-            self.noise.require_light(mean[varies], variance[varies])
+            self.noise.require_light(mean[varies], variance[varies], n)
         scale = self.noise.scale(mean, self.grids.boxes[part], n)[varies]
         level: Array | None = None
         if self.noise.kind == RICIAN and rows is not None:
@@ -364,7 +367,7 @@ def averaged(grids: ShiftedGrids, results: Sequence[dict[str, Array]], kind: str
         sigma=(sums["noise"] / np.maximum(sums["measured"], np.finfo(float).tiny)).astype(np.float32),
         rank=(sums["rank"] / whole).astype(np.float32),
         # Few samples with noise may vary less than their signal, by chance.
-        removed=np.maximum(sums["removed"] / whole, 0).astype(np.float32),
+        removed=np.clip(sums["removed"] / whole, 0, 1).astype(np.float32),
         level=float(np.median(levels[levels > 0])) if levels.any() else 0.0,
     )
     box = tuple((0, length) for length in shape)

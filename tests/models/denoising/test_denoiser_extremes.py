@@ -155,6 +155,8 @@ def test_a_mean_below_the_offset_of_poisson_noise(given: dict[str, Any]) -> None
         Denoiser((4, 5), noise="poisson", **given).fit(x)
     dark = np.random.default_rng(0).normal(0, 2, x.shape)
     checked(dark, noise="poisson", gain=2.0, read_noise=2.0)
+    for n, cell in ((2, 2), (12, 1)):
+        Denoiser(cell, noise="poisson", gain=2.0, read_noise=2.0).fit(dark[:n])
 
 
 @pytest.mark.parametrize("value", [0.0, -1.0, np.nan, np.inf])
