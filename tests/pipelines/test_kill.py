@@ -66,8 +66,8 @@ def test_commands_that_were_killed_make_the_same_bytes(
 
     # The main job goes through the same stages, where both are killed; one each is left to the commands.
     jobs = commands(images, tmp_path, ("--scheduler", scheduler))
-    kills = 0
-    for seed, (job, victim) in enumerate(zip(jobs, ("program", "worker", "program", "program"), strict=True)):
+    kills, victims = 0, ("program", "worker", "program", "program", "worker")
+    for seed, (job, victim) in enumerate(zip(jobs, victims, strict=True)):
         (store, seconds), rng = undisturbed(job, tmp_path, programs.start), random.Random(seed)
         early = {stage: taken / 4 for stage, taken in seconds.items()}  # the machine may be busier now than then
         struck, differences = disturbed(job, tmp_path, store, early, 0, rng, [victim], programs.start, workers)

@@ -6,9 +6,9 @@
     python tests/benchmarks/searches/kill_and_resume.py --kills 100 --forked --jobs encode append job --source photos/
 
 Strikes in every stage of the main job (ingest, fit, scores or few bytes) and in `dpca fit`, `dpca transform
---reconstruct`, `dpca encode`, `dpca append`, `dpca reconstruct` and `dpca job run`. Each killed program is started
-again with the same command; each killed worker must be replaced by the run itself. In the end the store must equal that
-of an undisturbed run, byte for byte. Prints a line a run; exits with 1 at a difference.
+--reconstruct`, `dpca encode`, `dpca append`, `dpca reconstruct`, `dpca denoise` and `dpca job run`. Each killed program
+is started again with the same command; each killed worker must be replaced by the run itself. In the end the store must
+equal that of an undisturbed run, byte for byte. Prints a line a run; exits with 1 at a difference.
 
 With ``--forked`` programs are forks of one that has imported what they import, all on one cluster, and no worker is
 killed. With ``--s3`` the main job alone runs, from and to a bucket of a
@@ -165,7 +165,7 @@ def whole_job(
 
 
 def commands(source: str, folder: Path, where: Sequence[str] = TWO_WORKERS) -> list[Job]:
-    """Return the commands that fit, transform, encode and reconstruct; makes what they read in a folder."""
+    """Return the commands that fit, transform, encode, reconstruct and denoise; makes what they read in a folder."""
     stack, model, scores = (str(folder / f"{name}.zarr") for name in ("stack", "model", "scores"))
     fit = ("--cell", "10", "--components", "20")
     for made in (
@@ -194,6 +194,7 @@ def commands(source: str, folder: Path, where: Sequence[str] = TWO_WORKERS) -> l
         job("transform", model, stack, options=("--reconstruct",)),
         job("encode", model, stack, options=("--max-error", "8")),
         job("reconstruct", model, scores),
+        job("denoise", stack, options=("--cell", "8")),
     ]
 
 
