@@ -102,7 +102,8 @@ def offset_of(cells: Sequence[dict[str, Array]], gain: float | None, read_noise:
         )
     slope = float(line[1]) if gain is None else gain
     # Digits beyond the error would only show the order of the sums.
-    return round(-float(line[0]) / slope, 2 - math.floor(math.log10(errors[0] / slope)))
+    zero = round(-float(line[0]) / slope, 2 - math.floor(math.log10(errors[0] / slope)))
+    return min(zero, float(mean.min()))  # no cell is darker than without light
 
 
 def _solved(columns: Array, weight: Array, values: Array) -> Array:

@@ -51,6 +51,12 @@ def test_an_offset_that_is_compatible_with_0_is_0() -> None:
     assert offset_of([{"mean": 5.0, "level": 0.0}] * 20, None, 0) == 0, "cells without noise"
 
 
+def test_no_cell_is_below_the_offset() -> None:
+    found = cells(2, 100, errors=0.01, n=40)
+    found[0]["mean"] = np.float64(90)
+    assert offset_of(found, None, 0) == 90
+
+
 @pytest.mark.parametrize("slope", [0.0, -0.5])
 def test_noise_that_does_not_increase_with_the_mean_is_not_of_photons(slope: float) -> None:
     jitter = 1 + 0.01 * np.random.default_rng(0).normal(size=20)
