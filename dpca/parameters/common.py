@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from dpca.parameters.declaration import Option, StoragePolicy, parameter
-from dpca.parameters.kinds import FLAG, SEED, choice, number
+from dpca.parameters.kinds import FLAG, SEED, array, choice, number
 
 
 def random_state(text: str, kept: StoragePolicy = StoragePolicy.NEVER) -> Any:
@@ -55,6 +55,11 @@ def keep_state(more: str = "") -> Any:
     )
 
 
+#: The name of weights from latitudes.
+COSLAT = "coslat"
+#: The kind of weights of attributes.
+WEIGHTS = choice(COSLAT) | array("an array of numbers")
+
 #: How estimators of several passes fit samples with missing values.
 SEVERAL_PASSES = (
     "by passes of expectation-maximization until held-out values are not predicted better (Tipping & Bishop 1999; Ilin "
@@ -71,6 +76,21 @@ def gaps(how: str, more: str) -> Any:
         'Treatment of missing values: NaN, ``missing_value`` and masked values. "reject" raises `DataError`. "iterate" '
         f"fits probabilistic PCA to the values that are there, {how} {more}",
         option=Option("--gaps", help="NaN is an error, or a missing value: several passes fit what is there"),
+    )
+
+
+def weights() -> Any:
+    """Return the field for the weights of attributes."""
+    return parameter(
+        None,
+        WEIGHTS,
+        "Factors, at least 0, that the attributes are multiplied by, as in `EOF`: the components are those of samples "
+        "minus their mean times weights. An array that numpy can broadcast to a sample, or a ``DataArray`` with some "
+        'of the dims of a sample; or "coslat", the square root of the cosine of the latitude, for samples with such a '
+        "coordinate. An attribute of weight 0 does not count, and its reconstruction is its mean. This takes one more "
+        "pass, so `partial_fit` requires positive weights.",
+        kept=StoragePolicy.AS_ARRAY,
+        shown='None, "coslat" or array',
     )
 
 

@@ -5,9 +5,10 @@ from __future__ import annotations
 from dataclasses import KW_ONLY, dataclass
 from typing import Any
 
+from dpca.parameters import common
 from dpca.parameters.declaration import REQUIRED, always_stored, never_stored, same_as
 from dpca.parameters.eof import STREAMING, EOFParameters
-from dpca.parameters.kinds import FLAG, array, choice, number, pair_of, whole
+from dpca.parameters.kinds import FLAG, choice, number, pair_of, whole
 
 #: Solvers of modes of two fields. "auto" chooses one of the others.
 AUTO, COVARIANCE, DUAL = "auto", "covariance", "dual"
@@ -36,7 +37,7 @@ class CoupledParameters:
     dim: str = same_as(EOFParameters, "dim")
     weights: Any = never_stored(
         None,
-        choice("coslat") | array("an array of numbers") | pair_of(choice("coslat") | array("an array of numbers")),
+        common.WEIGHTS | pair_of(common.WEIGHTS),
         "Factors of the anomalies at each grid point, as in `EOF`. A tuple of two has those of each field.",
         shown='None, "coslat", array, or tuple of two of them',
     )

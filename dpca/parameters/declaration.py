@@ -32,6 +32,8 @@ class StoragePolicy(Enum):
     WITH_STATE = 3
     #: The same, for a parameter that was added later: a fit from before it is the same as a fit without it.
     LATER_WITH_STATE = 5
+    #: As an array of the store, if it differs from its default.
+    AS_ARRAY = 6
     #: It affects the fit only, or the layout of the store states it.
     NEVER = 4
 

@@ -7,7 +7,7 @@ from typing import Any
 
 from dpca.parameters import common
 from dpca.parameters.declaration import REQUIRED, always_stored, never_stored
-from dpca.parameters.kinds import FLAG, TEXT, array, choice, whole
+from dpca.parameters.kinds import FLAG, TEXT, choice, whole
 
 #: The solver `StreamingPCA`: a few passes in any order of the samples, in constant memory.
 STREAMING = "streaming"
@@ -26,7 +26,7 @@ class EOFParameters:
     )
     weights: Any = never_stored(
         None,
-        choice("coslat") | array("an array of numbers"),
+        common.WEIGHTS,
         'Factors of the anomalies at each grid point. "coslat": the square root of the cosine of the latitude, so that '
         "the variance is weighted by area. Or an array that numpy can broadcast to a sample, or a ``DataArray`` with "
         "some of the dims of a sample. For several variables, a list or a dict with the weights of each, which may be "

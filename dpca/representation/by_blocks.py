@@ -12,13 +12,16 @@ from typing import Any, cast
 import dask.array as da
 import numpy as np
 
+from dpca.engine.sources.centered import scaled
 from dpca.engine.sources.finite import check_finite
+from dpca.kernels.algebra.dtypes import working_dtype
 from dpca.kernels.algebra.types import Array
-from dpca.kernels.pixels import Pixels
+from dpca.kernels.pixels import Pixels, to_pixels
 from dpca.partition.whole import Whole
 from dpca.representation.lazy import lazily_opened, lazy_chunks
 from dpca.representation.linear import LinearRepresentation
 from dpca.representation.on_disk import ArrayOnDisk
+from dpca.representation.whitened import WeightedRepresentation, in_units
 
 # Bytes of the components, or of the samples in floating point, of one task.
 _TASK_BYTES = 2**26
@@ -30,15 +33,18 @@ class BasisBlocks:
     Parameters
     ----------
     basis : LinearRepresentation
-        Of whole samples; its mean and components are `ArrayOnDisk`.
+        Of whole samples; its components are `ArrayOnDisk`, and its mean unless it has weights.
     """
 
     def __init__(self, basis: LinearRepresentation) -> None:
-        mean, components = cast(ArrayOnDisk, basis.mean), cast(ArrayOnDisk, basis.components)
-        k = len(components)
+        components, k = cast(ArrayOnDisk, basis.components), len(basis.components)
         self._shape = basis.sample_shape
         self._box = _grown(components.edges[1:], self._shape, _TASK_BYTES // (k * basis.dtype.itemsize))
-        self._mean, self._components = mean.as_dask(self._box), components.as_dask((k, *self._box))
+        self._mean, self._components = self._cut(basis.mean), components.as_dask((k, *self._box))
+        self._weights: da.Array | None = None
+        if isinstance(basis, WeightedRepresentation):
+            self._weights, self._sample_mean = self._cut(basis.weights), self._cut(basis.sample_mean)
+            basis = basis.of_rows
         # What tasks receive besides their blocks.
         self._basis = replace(basis, partition=Whole((1,)), mean=np.zeros(1), components=np.zeros((k, 1), basis.dtype))
 
@@ -53,7 +59,21 @@ class BasisBlocks:
             unit = [min(length, n) for length, n in zip(unit, self._shape, strict=True)]
             rows = self._rows(unit) // x.chunks[0] * x.chunks[0]
             x = lazy_chunks(x, (min(max(rows, x.chunks[0]), x.shape[0]), *unit))
-        return x.rechunk((min(self._rows(self._box), max(x.chunks[0])), *self._box))
+        x = x.rechunk((min(self._rows(self._box), max(x.chunks[0])), *self._box))
+        return x if self._weights is None else self._combined(scaled, x, working_dtype(x.dtype), self._weights)
+
+    def _cut(self, x: Any) -> da.Array:
+        """Return an array of the size of a sample in these blocks."""
+        if isinstance(x, ArrayOnDisk):
+            return x.as_dask(self._box)
+        return da.from_array(x.reshape(self._shape), chunks=self._box)
+
+    def _combined(self, function: Any, x: da.Array, dtype: Any, *constants: da.Array, **options: Any) -> da.Array:
+        """Apply a function of samples and constant samples to each block."""
+        axes = tuple(range(x.ndim))
+        pairs = [(x, axes), *((constant, axes[1:]) for constant in constants)]
+        given = (item for pair in pairs for item in pair)
+        return da.blockwise(function, axes, *given, dtype=dtype, meta=np.empty((0,) * x.ndim, dtype), **options)
 
     def _rows(self, lengths: Any) -> int:
         """Return the number of samples of a task, for boxes of these lengths."""
@@ -69,15 +89,19 @@ class BasisBlocks:
         """Return the samples (n, *sample_shape) of scores (n, k'), of the first k' components."""
         dtype, n_axes = self._basis.decoded_dtype(scores.dtype), len(self._shape)
         rows = scores.rechunk((min(self._rows(self._box), max(scores.chunks[0])), -1))
-        decode, axes = _decoded, range(1, n_axes + 1)
-        return self._apply(
-            decode,
-            (0, *axes),
+        rounded = pixels if self._weights is None else None
+        found = self._apply(
+            _decoded,
+            (0, *range(1, n_axes + 1)),
             [(rows, (0, n_axes + 2))],
-            pixels=pixels,
+            pixels=rounded,
             is_sum=False,
-            dtype=dtype if pixels is None else pixels.dtype,
+            dtype=dtype if rounded is None else rounded.dtype,
         )
+        if self._weights is None:
+            return found
+        dtype = dtype if pixels is None else pixels.dtype
+        return self._combined(_in_units, found, dtype, self._weights, self._sample_mean, pixels=pixels)
 
     def residuals(self, x: da.Array, scores: da.Array) -> da.Array:
         """Return the squared distances (n,) of samples from their reconstructions, float64."""
@@ -110,6 +134,11 @@ class BasisBlocks:
             meta=np.empty((0,) * len(out), dtype),
             **options,
         )
+
+
+def _in_units(rows: Array, weights: Array, sample_mean: Array, *, pixels: Pixels | None) -> Array:
+    samples = in_units(rows, weights, sample_mean)
+    return samples if pixels is None else to_pixels(samples, *pixels)
 
 
 def _grown(piece: tuple[int, ...], shape: tuple[int, ...], most: int) -> tuple[int, ...]:

@@ -130,7 +130,7 @@ def test_a_constant_is_subtracted_from_any_box() -> None:
     for one in (source, source.piece((1, 5), region)):
         one.reader()((1, 5), region, out := np.empty((4, 2, 5), "f4"))
         np.testing.assert_array_equal(out, (x - mean.astype("f4"))[1:5, 1:3])
-    assert source.piece((1, 5), region).mean.shape == (2, 5)
+    assert source.piece((1, 5), region).constant.shape == (2, 5)
 
 
 def test_what_does_not_fit_is_refused(x: np.ndarray) -> None:

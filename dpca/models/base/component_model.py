@@ -22,6 +22,8 @@ from dpca.representation.on_disk import ArrayOnDisk
 
 #: Fact of a store whose mean and components have the axes of a sample, and are read where they are used.
 ON_DISK = "by_blocks"
+#: Fact of a store with weights of attributes.
+WEIGHTED = "weighted"
 
 
 class ComponentModel(Estimator):
@@ -66,7 +68,7 @@ class ComponentModel(Estimator):
     def _arrays(self) -> tuple[Any, Any]:
         """The mean and the components, in memory or on disk."""
         kept = self._on_disk
-        return (kept["mean"], kept["components"]) if kept else (self.mean_, self.components_)
+        return (kept.get("mean", self.mean_), kept["components"]) if kept else (self.mean_, self.components_)
 
     def stored_at(self, path: str | os.PathLike[str]) -> None:
         """Read the mean and the components, if they are on disk, from the store at ``path`` from now on."""
@@ -124,7 +126,7 @@ class ComponentModel(Estimator):
         model = Likelihood.of(self.basis_, self.explained_variance_, self.total_variance_, self.n_samples_seen_)
         return float(self._each_sample(X, log_likelihoods, model, (), lambda dtype: np.float64).mean())
 
-    def expected_mse(self, data_range: tuple[float, float]) -> float:
+    def expected_mse(self, data_range: tuple[float, float]) -> float | None:
         """Return the mean squared error according to the eigenvalues; see `Estimator.expected_mse`."""
         lost = np.sum(self.total_variance_) - self.explained_variance_.sum()
         n, width = self.n_samples_seen_, float(data_range[1] - data_range[0])

@@ -17,6 +17,9 @@ SHARED = {
         float64 input and wide integers. Rows beyond the rank of the data are arbitrary. A Dask array if the components
         are on disk, see the guide "Few large samples"; so is ``mean_``.
     mean_ : array (n_features,), float64
+        Of the samples, also with ``weights``.
+    weights_ : array (n_features,), float64
+        The weights of the attributes. Exists only with ``weights``.
     total_variance_ : float
         Certificate: the sum of the variances of all attributes, exact.
     n_components_, n_features_in_, n_samples_seen_ : int

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import dataclass
 from typing import Any
 
 from numpy.typing import DTypeLike
 
 from dpca.engine.folds.boundary import named_errors
+from dpca.engine.sources.finite import check_finite
 from dpca.engine.sources.source import check_numeric, opened
 from dpca.kernels.algebra.types import Array
 from dpca.models.base.labelled import Labels, samples_for_model
@@ -54,3 +56,16 @@ class EachSample:
                 f"samples of that shape"
             )
         return X
+
+
+@dataclass(frozen=True)
+class OfRows:
+    """A function of rows, applied to the samples from which they are computed."""
+
+    function: Callable[..., Array]
+    rows_of: Callable[[Array], Array]
+
+    def __call__(self, basis: Any, samples: Array, name: str = "a chunk") -> Array:
+        """Return the results of samples."""
+        check_finite(samples, 0, name)
+        return self.function(basis, self.rows_of(samples), name)

@@ -173,9 +173,14 @@ class Estimator(ABC, EachSample, Storable, TransformerMixin, BaseEstimator):  # 
             callbacks.beside = {"_labels": labels, "_key": key}
         X = X if sample_weight is None else weighted_source(self, X, sample_weight)
         with may_end_early(self, callbacks):
-            self._fit(X, run_of_fit(run, self.memory_budget), callbacks)
+            run = run_of_fit(run, self.memory_budget)
+            self._fit(self._prepared(X, labels, run), run, callbacks)
             self._labels, self._key = labels, key
         return self
+
+    def _prepared(self, X: Any, labels: Labels | None, run: Run) -> Any:
+        """Return what `_fit` reads: the samples, or a source of rows that are computed from them."""
+        return X
 
     def _batch(self, X: Any, sample_dim: str | Sequence[str] | None, sample_weight: Any) -> Array:
         """Return the samples of a ``partial_fit`` call in memory, after checks. The first batch sets the labels.
@@ -302,7 +307,7 @@ class Estimator(ABC, EachSample, Storable, TransformerMixin, BaseEstimator):  # 
     def fit_settings(self) -> dict[str, Any]:
         """Return the parameters that identify a stored fit: all, but those that stores keep if given only if given."""
         given, declared = self._given_parameters(), declared_in(type(self))
-        added = StoragePolicy.GIVEN, StoragePolicy.LATER_WITH_STATE
+        added = StoragePolicy.GIVEN, StoragePolicy.LATER_WITH_STATE, StoragePolicy.AS_ARRAY
         later = {name for name, one in declared.items() if one.kept in added} - given.keys()
         return {
             name: describe_option(value) for name, value in self.get_params(deep=False).items() if name not in later

@@ -17,7 +17,7 @@ from dpca.engine.sources.source import Source, check_numeric, opened
 from dpca.kernels.algebra import linalg
 from dpca.kernels.algebra.dtypes import working_dtype
 from dpca.kernels.algebra.types import Array
-from dpca.models.base.component_model import ON_DISK, ComponentModel
+from dpca.models.base.component_model import ON_DISK, WEIGHTED, ComponentModel
 from dpca.models.base.parameters import explained_share, no_values
 from dpca.models.base.store import StoreContents, StoredModel, stored_parameters
 from dpca.models.cells.rank import ranks_by_threshold
@@ -177,7 +177,7 @@ class LinearModel(ClassNamePrefixFeaturesOutMixin, ComponentModel):  # type: ign
         shapes = {name: tuple(lengths[axis] for axis in cls.array_axes[name]) for name in names}
         arrays: dict[str, Any] = {}
         if facts.get(ON_DISK):
-            for name in ("mean", "components"):
+            for name in ("components",) if facts.get(WEIGHTED) else ("mean", "components"):
                 arrays[name] = stored.array_on_disk(name, (*shapes.pop(name)[:-1], *stored.sample_shape))
         arrays |= stored.arrays(shapes)
         total = float(facts["total_variance"])

@@ -22,7 +22,7 @@ from dpca.models.eof.anomalies import AnomalySource
 from dpca.models.eof.calendar import Calendar
 from dpca.models.eof.eof import EOF
 from dpca.models.eof.fields import Field
-from dpca.models.eof.weights import field_weights
+from dpca.models.weights.attribute_weights import field_weights
 from dpca.parameters.coupled import EXPONENTIAL
 from dpca.parameters.eof import STREAMING
 from dpca.storage.errors import DataError

@@ -21,7 +21,7 @@ from dpca.models.coupled.coupling import Coupling, FieldModes
 from dpca.models.eof.anomalies import Anomalies
 from dpca.models.eof.calendar import Calendar
 from dpca.models.eof.fields import MODE, FieldNames
-from dpca.models.eof.weights import field_weights
+from dpca.models.weights.attribute_weights import field_weights
 from dpca.partition.whole import Whole
 from dpca.representation.linear import LinearRepresentation
 from dpca.storage.arrays.coordinates import Coordinates

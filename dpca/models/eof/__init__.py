@@ -1,5 +1,5 @@
 """`EOF`: empirical orthogonal functions of fields in time.
 
-`fields` reads arrays with named axes; `anomalies`, `calendar`, `gaps` and `weights` prepare them.
+`fields` reads arrays with named axes; `anomalies`, `calendar` and `gaps` prepare them.
 `rotation` and `significance` work on the modes.
 """

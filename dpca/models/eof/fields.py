@@ -12,7 +12,7 @@ import numpy as np
 from dpca.engine.sources.source import Source, as_source
 from dpca.kernels.algebra.types import Array
 from dpca.models.base.labelled import Labelled, Labels, labelled_samples, samples_for_model, samples_to_fit
-from dpca.models.eof.weights import field_weights
+from dpca.models.weights.attribute_weights import field_weights
 from dpca.storage.arrays.labelled import as_coords, called, is_labelled, labelled_array
 from dpca.storage.errors import DataError
 from dpca.storage.given_numbers import require_one_array

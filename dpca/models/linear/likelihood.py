@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Self
 
 import numpy as np
@@ -11,6 +11,7 @@ import numpy as np
 from dpca.engine.sources.finite import check_finite
 from dpca.kernels.algebra.types import Array
 from dpca.representation.linear import LinearRepresentation
+from dpca.representation.whitened import WeightedRepresentation
 
 # Bytes of the floating-point copy of one block of samples.
 _BLOCK_BYTES = 2**24
@@ -47,7 +48,10 @@ class Likelihood:
         along a direction without variance are very unlikely, but not impossible.
         """
         # A linear basis has scores along orthonormal components, without the scale of a whitened basis.
-        basis = LinearRepresentation(basis.partition, basis.mean, basis.components)
+        if isinstance(basis, WeightedRepresentation) and basis.is_by_blocks:
+            basis = replace(basis, scales=np.ones_like(basis.scales))  # the blocks multiply samples by the weights
+        else:
+            basis = LinearRepresentation(basis.partition, basis.mean, basis.components)
         partition, ranks = basis.partition, basis.ranks
         n_parts, k = partition.n_parts, len(basis.components)
         variances, totals = variances.reshape(n_parts, k), np.reshape(totals, n_parts)

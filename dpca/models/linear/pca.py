@@ -8,7 +8,7 @@ import warnings
 from collections.abc import Sequence
 from dataclasses import replace
 from functools import partial
-from typing import Any, ClassVar
+from typing import Any, ClassVar, Self
 
 import numpy as np
 from sklearn.exceptions import ConvergenceWarning
@@ -38,6 +38,7 @@ from dpca.models.linear.pca_solvers import (
 )
 from dpca.models.linear.solver_problem import SolverProblem
 from dpca.models.linear.weighted import weighted_mean, weighted_rows
+from dpca.models.weights.with_weights import WithWeights
 from dpca.parameters.linear import PCAParameters
 from dpca.partition.whole import Whole
 from dpca.representation.base import Representation
@@ -57,7 +58,7 @@ _LEAST_VARIANCE = 1e-200
 
 
 @documented()
-class PCA(PCAParameters, WithGaps, LinearModel):
+class PCA(PCAParameters, WithWeights, WithGaps, LinearModel):
     """Principal component analysis of samples that need not fit in memory, exact or to a tolerance.
 
     Parameters
@@ -186,13 +187,15 @@ class PCA(PCAParameters, WithGaps, LinearModel):
 
     def plan_fit(self, source: Source, axes: Sequence[str], run: Run) -> tuple[Representation, bool]:
         """Plan a fit; see `Estimator.plan_fit`."""
+        source = self._planned(source)
         passes = Passes(source, run.limited_to(self.memory_budget))
         if self.gaps == "iterate":
             passes.plan(Whole(tuple(source.shape[1:])), GapEM(k := self._rank_with_gaps(source)))
             return self._basis_to_be(source, k)
         problem, solver, _ = self._chosen(source, passes)
         plan_first_pass(solver, problem, passes)
-        return self._basis_to_be(source, problem.k)
+        basis, known = self._basis_to_be(source, problem.k)
+        return self._planned_basis(basis), known
 
     def _chosen(self, source: Source, passes: Passes) -> tuple[SolverProblem, str, str]:
         """Return the checked problem, the solver, and the reason for its choice."""
@@ -261,7 +264,7 @@ class PCA(PCAParameters, WithGaps, LinearModel):
     @property
     def basis_(self) -> LinearRepresentation:
         """The mean and the components, as tasks receive them."""
-        return self._with_gaps(super().basis_)
+        return self._with_weights(self._with_gaps(super().basis_))
 
     def score_samples(self, X: Any, kind: str = "residual") -> Any:
         """Return minus a squared distance for each sample: outliers have low values.
@@ -290,7 +293,7 @@ class PCA(PCAParameters, WithGaps, LinearModel):
             raise DataError("this model has no least components: fit it with n_least of at least 1")
         floor = float(np.finfo(self.components_.dtype).eps) * float(self.explained_variance_[0])
         variances = np.maximum(self.least_variance_, max(floor, _LEAST_VARIANCE))
-        least = LeastComponents(self.mean_, self.least_components_, variances)
+        least = LeastComponents(self.basis_.mean, self.least_components_, variances)
         return self._each_sample(X, least_scores, least, (), lambda dtype: np.float64)
 
     # -- for jobs and reports
@@ -314,9 +317,13 @@ class PCA(PCAParameters, WithGaps, LinearModel):
     # -- on disk
 
     def _to_store(self) -> StoreContents:
-        contents = super()._to_store()
+        contents = self._with_stored_weights(super()._to_store())
         n_least = len(getattr(self, "least_components_", ()))
         return replace(contents, facts={**contents.facts, "kept": list(contents.arrays), "n_least": n_least})
+
+    @classmethod
+    def _from_store(cls, stored: StoredModel) -> Self:
+        return super()._from_store(stored)._restore_weights(stored)
 
     @classmethod
     def _stored_lengths(cls, stored: StoredModel) -> dict[str, int]:

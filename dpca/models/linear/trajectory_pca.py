@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from typing import Any, ClassVar
 
 import numpy as np
@@ -18,6 +17,8 @@ from dpca.kernels.algebra.types import Array
 from dpca.kernels.superposition import Superposition, centered, is_line
 from dpca.models.base.callbacks import FitCallbacks
 from dpca.models.base.docs import documented
+from dpca.models.base.each_sample import OfRows
+from dpca.models.base.labelled import Labels
 from dpca.models.base.parameters import no_values
 from dpca.models.base.passes import Passes
 from dpca.models.base.samples import varied_source
@@ -89,14 +90,15 @@ class TrajectoryPCA(TrajectoryParameters, StreamingPCA):
     }
     kept_facts: ClassVar[dict[str, type]] = StreamingPCA.kept_facts | {"reference_moved": float}
     report_title: ClassVar[str] = "Essential dynamics"
+    weighs_attributes: ClassVar[bool] = False  # its weights are those of atoms
 
     def _fit(self, X: Any, run: Run, callbacks: FitCallbacks | None = None) -> None:
         super()._fit(self._placed(X, run), run, callbacks)
 
-    def _stream_of(self, X: Any, run: Run) -> Source:
+    def _stream_of(self, X: Any, run: Run, labels: Labels | None) -> Source:
         if self._states is None:
             return self._placed(X, run)
-        return SuperposedSource(super()._stream_of(X, run), self._superposition)
+        return SuperposedSource(super()._stream_of(X, run, labels), self._superposition)
 
     def _placed(self, X: Any, run: Run) -> Source:
         """Find the reference, and return the frames superposed on it."""
@@ -222,21 +224,10 @@ class TrajectoryPCA(TrajectoryParameters, StreamingPCA):
     def _each_sample(
         self, X: Any, function: Any, basis: Any, shape: tuple[int, ...], dtype_for: Callable[[DTypeLike], DTypeLike]
     ) -> Any:
-        if function is not Representation.encode:  # encode superposes frames itself
-            function = _OfRows(function, self._superposition)
+        # Encode superposes frames itself. A DataArray comes a second time, as an array.
+        if function is not Representation.encode and not isinstance(function, OfRows):
+            function = OfRows(function, self._superposition.rows_of)
         return super()._each_sample(X, function, basis, shape, dtype_for)
-
-
-@dataclass(frozen=True)
-class _OfRows:
-    """A function of rows, applied to frames."""
-
-    function: Callable[..., Array]
-    superposition: Superposition
-
-    def __call__(self, basis: Any, frames: Array, name: str = "a chunk") -> Array:
-        check_finite(frames, 0, name)
-        return self.function(basis, self.superposition.rows_of(frames), name)
 
 
 def _masses(X: Any) -> Array | None:

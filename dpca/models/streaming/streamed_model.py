@@ -325,7 +325,7 @@ class StreamedModel(LinearModel):
     def _stream_for(self, X: Any, run: Run, labels: Labels | None, key: str | None) -> Source:
         """Return the samples of a stack as one stream, and initialize a new model for it."""
         fresh = self._states is None
-        source = self._stream_of(X, run)
+        source = self._stream_of(X, run, labels)
         shape, d = tuple(source.shape[1:]), math.prod(source.shape[1:])
         if fresh:
             method = self._method(d)
@@ -339,7 +339,7 @@ class StreamedModel(LinearModel):
             )
         return shuffle(source, self._stream_seed) if self.shuffle else source
 
-    def _stream_of(self, X: Any, run: Run) -> Source:
+    def _stream_of(self, X: Any, run: Run, labels: Labels | None) -> Source:
         """Return the source of samples in the form that the rule reads."""
         return varied_source(self if self._states is None else copy.copy(self), X)
 

@@ -18,6 +18,7 @@ from dpca.rules.base.watched import Watched
 from dpca.rules.certificates.sampled import Sampled
 from dpca.rules.incremental.incremental_svd import IncrementalSVD
 from dpca.rules.kernel.gains import Gains
+from dpca.storage.arrays.labelled import is_labelled
 from dpca.storage.errors import DataError
 from dpca.storage.given_numbers import whole_number
 
@@ -167,6 +168,8 @@ def describe_option(value: Any) -> Any:
     DataError
         If it is a rule that is not in `RULE_CLASSES`, or another object except gains and `SCHEDULES`.
     """
+    if is_labelled(value):
+        return [list(map(str, value.dims)), array_digest(np.asarray(value))]
     if isinstance(value, np.ndarray) and value.ndim:
         return array_digest(value)
     if isinstance(value, list | tuple):

@@ -9,7 +9,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import replace
 from functools import partial
 from operator import itemgetter
-from typing import Any, ClassVar
+from typing import Any, ClassVar, Self
 
 import numpy as np
 from numpy.typing import DTypeLike
@@ -31,10 +31,11 @@ from dpca.models.base.convergence import (
     not_converged_message,
 )
 from dpca.models.base.docs import documented
+from dpca.models.base.labelled import Labels
 from dpca.models.base.parameters import check_parameters, checked_rank, explained_share
 from dpca.models.base.passes import Passes
 from dpca.models.base.samples import allows_gaps, first_magnitude, varied_source
-from dpca.models.base.store import StoredModel
+from dpca.models.base.store import StoreContents, StoredModel
 from dpca.models.gaps.gap_fit import check_gap_results, rank_with_gaps
 from dpca.models.gaps.with_gaps import WithGaps
 from dpca.models.linear.dual_solver import dual
@@ -51,6 +52,7 @@ from dpca.models.streaming.streaming_methods import (
     method_name,
     with_former_options,
 )
+from dpca.models.weights.with_weights import WithWeights
 from dpca.parameters.declaration import declared_in
 from dpca.parameters.streaming import AUTO, StreamingParameters
 from dpca.partition.whole import Whole
@@ -68,7 +70,7 @@ from dpca.storage.run import Run
 
 
 @documented()
-class StreamingPCA(StreamingParameters, WithGaps, StreamedModel):
+class StreamingPCA(StreamingParameters, WithWeights, WithGaps, StreamedModel):
     """Principal component analysis of a stream of samples, in one pass and constant memory.
 
     Parameters
@@ -183,7 +185,7 @@ class StreamingPCA(StreamingParameters, WithGaps, StreamedModel):
         self.fit_report_ = first.report
         for turn in range(1, self.n_passes):
             before, stage = self.components_, f"pass {turn + 1}"
-            refine = refinement(found, before, self.mean_, bool(self.center))
+            refine = refinement(found, before, found["mean"], bool(self.center))
             further = Passes(source, run, callbacks=callbacks, set_fitted=_as_it_is)
             further.report = first.report
             further.show(None)
@@ -283,7 +285,7 @@ class StreamingPCA(StreamingParameters, WithGaps, StreamedModel):
 
     def plan_fit(self, source: Source, axes: Sequence[str], run: Run) -> tuple[Representation, bool]:
         """Plan a fit; see `Estimator.plan_fit`."""
-        shape = tuple(source.shape[1:])
+        source, shape = self._planned(source), tuple(source.shape[1:])
         run = run.limited_to(self.memory_budget)
         method = self._method(math.prod(shape))
         work, scheme = executed(self._rule(method, math.prod(shape), source.shape[0], 0, source.dtype), self, run)
@@ -296,7 +298,18 @@ class StreamingPCA(StreamingParameters, WithGaps, StreamedModel):
                 work = spread_rule(work, self, run.n_parallel(), error)
                 store = SpreadStore.needed(work, stream, run, int(self.n_components))
                 plan_spread(work, stream, run, stored=store is not None)
-        return self._basis_to_be(source, int(self.n_components))
+        basis, known = self._basis_to_be(source, int(self.n_components))
+        return self._planned_basis(basis), known
+
+    def _stream_of(self, X: Any, run: Run, labels: Labels | None) -> Source:
+        fresh, source = self._states is None, super()._stream_of(X, run, labels)
+        return self._weighted_stream(source, labels, fresh=fresh)
+
+    def merge(self, other: StreamedModel) -> Self:
+        """Merge with another estimator, as `StreamedModel.merge`; both have the same weights of attributes."""
+        if isinstance(other, StreamingPCA):
+            self._require_weights_of(other)
+        return super().merge(other)
 
     def _set_fitted(self, found: dict[str, Any], sample_shape: tuple[int, ...], n: int) -> None:
         super()._set_fitted(found, sample_shape, n)
@@ -310,7 +323,7 @@ class StreamingPCA(StreamingParameters, WithGaps, StreamedModel):
     @property
     def basis_(self) -> LinearRepresentation:
         """The mean and the components, as tasks receive them."""
-        return self._with_gaps(super().basis_)
+        return self._with_weights(self._with_gaps(super().basis_))
 
     # -- for jobs and reports
 
@@ -344,6 +357,13 @@ class StreamingPCA(StreamingParameters, WithGaps, StreamedModel):
         return numbers | {name: getattr(self, f"{name}_") for name in names}
 
     # -- on disk
+
+    def _to_store(self) -> StoreContents:
+        return self._with_stored_weights(super()._to_store())
+
+    @classmethod
+    def _from_store(cls, stored: StoredModel) -> Self:
+        return super()._from_store(stored)._restore_weights(stored)
 
     @classmethod
     def _restored_parameters(cls, stored: StoredModel) -> dict[str, Any]:

@@ -47,10 +47,12 @@ MODELS: dict[str, Any] = {
     "covariance": PCA(3, n_least=2, random_state=0),
     "dual": PCA(None, solver="dual"),
     "whitened": PCA(3, whiten=True),
+    "a mask as weights": PCA(2, solver="covariance", weights=[1.0, 0.0, 2.0], random_state=0),
     "cells with a state": CellPCA(3, cell_shape=4, keep_state=True),
     "randomized": PCA(np.int64(3), solver="randomized", tol=0.9, random_state=0),
     "incremental SVD": StreamingPCA(3, random_state=0, oversampling=4, batch_size=7),
     "a gradient rule": StreamingPCA(3, method="oja", random_state=0),
+    "a stream with weights": StreamingPCA(3, weights=[0.1, 3, 2], keep_state=True, random_state=0),
     "a rule with a state": StreamingPCA(3, method="ccipca", random_state=0, keep_state=True),
 }
 #: Estimators with components in another space than samples.

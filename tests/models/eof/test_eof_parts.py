@@ -18,7 +18,7 @@ from dpca.models.eof.calendar import _AT_ONCE, Calendar
 from dpca.models.eof.eof_fit import gap_expectation, interpolated
 from dpca.models.eof.fields import Field
 from dpca.models.eof.gaps import Expected, FilledSource, InterpolatedSource
-from dpca.models.eof.weights import field_weights
+from dpca.models.weights.attribute_weights import field_weights
 from dpca.storage import DataError
 from tests.helpers.traced import traced_peak
 from tests.models.eof.sea import COSLAT, SST

@@ -9,6 +9,7 @@ from typing import Any
 import dask.array as da
 import numpy as np
 import pytest
+import xarray
 import zarr
 from scipy.spatial.transform import Rotation
 
@@ -103,6 +104,9 @@ def test_any_source_gives_the_same(frames: np.ndarray, tmp_path: Path, cluster: 
     left = rows - model.mean_ - (rows - model.mean_) @ model.components_.T @ model.components_
     np.testing.assert_allclose(model.score_samples(frames), -(left**2).sum(axis=1), rtol=1e-3)
     assert np.isfinite(model.score(frames))
+    named = xarray.DataArray(frames, dims=("time", "atom", "xyz"))
+    np.testing.assert_array_equal(model.score_samples(named), model.score_samples(frames))
+    assert model.score(named) == model.score(frames)
 
 
 @pytest.mark.parametrize("whiten", [False, True])

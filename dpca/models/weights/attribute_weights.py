@@ -1,4 +1,4 @@
-"""Weights of the places of a field: given values, or the root of the cosine of the latitude."""
+"""Weights of the attributes of samples: given values, or the root of the cosine of the latitude."""
 
 from __future__ import annotations
 
@@ -8,12 +8,11 @@ import numpy as np
 
 from dpca.kernels.algebra.types import Array
 from dpca.models.base.labelled import Labels
+from dpca.parameters.common import COSLAT
 from dpca.storage.arrays.coordinates import is_latitude
 from dpca.storage.arrays.labelled import is_labelled
 from dpca.storage.errors import DataError, one_line
 
-#: The name of weights from latitudes.
-COSLAT = "coslat"
 # Slightly beyond the poles, because of rounding in grids of single precision.
 _POLE = 90.0001
 
@@ -21,10 +20,21 @@ _POLE = 90.0001
 def field_weights(weights: Any, labels: Labels | None, sample_shape: tuple[int, ...]) -> Array | None:
     """Return the weights (*sample_shape), float64, of the anomalies at each place; None if all are 1.
 
+    NaN, as fields have it over land, counts as 0; otherwise as `attribute_weights`.
+    """
+    if weights is None:
+        return None
+    found = _placed(weights, labels, sample_shape)
+    return _checked(np.where(np.isnan(found), 0.0, found))
+
+
+def attribute_weights(weights: Any, labels: Labels | None, sample_shape: tuple[int, ...]) -> Array:
+    """Return the weights (*sample_shape), float64, that the attributes of samples are multiplied by.
+
     Parameters
     ----------
-    weights : None, "coslat" or array
-        An array that numpy can broadcast to a sample, or a ``DataArray`` with some of its dims. NaN counts as 0.
+    weights : "coslat" or array
+        An array that numpy can broadcast to a sample, or a ``DataArray`` with some of its dims.
     labels : Labels or None
         Labels of the samples.
     sample_shape : tuple of int
@@ -32,10 +42,13 @@ def field_weights(weights: Any, labels: Labels | None, sample_shape: tuple[int, 
     Raises
     ------
     DataError
-        If weights are negative or infinite, have another shape, or require latitudes in degrees that do not exist.
+        If weights are negative or not finite, have another shape, or require latitudes in degrees that do not exist.
     """
-    if weights is None:
-        return None
+    return _checked(_placed(weights, labels, sample_shape))
+
+
+def _placed(weights: Any, labels: Labels | None, sample_shape: tuple[int, ...]) -> Array:
+    """Return weights with the shape of a sample, before checks of their values."""
     if isinstance(weights, str):
         if weights != COSLAT:
             raise DataError(f"weights are {weights!r}: use {COSLAT!r}, an array, or None")
@@ -49,17 +62,19 @@ def field_weights(weights: Any, labels: Labels | None, sample_shape: tuple[int, 
     if values.dtype.kind not in "biuf":
         raise DataError(f"weights hold {values.dtype} values: use real numbers")
     try:
-        found = np.broadcast_to(values.astype(np.float64), sample_shape)
+        return np.broadcast_to(values.astype(np.float64), sample_shape)
     except ValueError as error:
         raise DataError(
             f"weights have shape {values.shape}, but a sample has {sample_shape}: use one weight for each place"
         ) from error
-    found = np.where(np.isnan(found), 0.0, found)
-    if not (np.isfinite(found).all() and (found >= 0).all()):
-        raise DataError(f"weights range from {found.min():g} to {found.max():g}: use finite weights of at least 0")
-    if not found.any():
+
+
+def _checked(weights: Array) -> Array:
+    if not (np.isfinite(weights).all() and (weights >= 0).all()):
+        raise DataError(f"weights range from {weights.min():g} to {weights.max():g}: use finite weights of at least 0")
+    if not weights.any():
         raise DataError("weights are 0 everywhere: use positive weights at some places")
-    return found
+    return weights
 
 
 def _root_of_cosine(labels: Labels | None) -> Any:
