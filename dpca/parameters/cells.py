@@ -140,6 +140,7 @@ class PartitionParameters:
     memory_budget: int | None = common.memory_budget()
     flatten: bool = common.flatten("scores", "{parts} * n_components")
     keep_state: bool = common.keep_state()
+    weights: Any = common.weights("Targets and ``sigma`` do not support weights.")
 
 
 @dataclass(eq=False, repr=False, kw_only=True)

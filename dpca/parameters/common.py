@@ -79,7 +79,7 @@ def gaps(how: str, more: str) -> Any:
     )
 
 
-def weights() -> Any:
+def weights(more: str = "") -> Any:
     """Return the field for the weights of attributes."""
     return parameter(
         None,
@@ -88,7 +88,7 @@ def weights() -> Any:
         "minus their mean times weights. An array that numpy can broadcast to a sample, or a ``DataArray`` with some "
         'of the dims of a sample; or "coslat", the square root of the cosine of the latitude, for samples with such a '
         "coordinate. An attribute of weight 0 does not count, and its reconstruction is its mean. This takes one more "
-        "pass, so `partial_fit` requires positive weights.",
+        f"pass, so `partial_fit` requires positive weights. {more}".rstrip(),
         kept=StoragePolicy.AS_ARRAY,
         shown='None, "coslat" or array',
     )

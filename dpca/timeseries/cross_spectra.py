@@ -15,11 +15,10 @@ from dpca.engine.sources.centered import CenteredSource
 from dpca.engine.sources.lagged import LaggedSource
 from dpca.engine.sources.source import ArraySource, Source, as_source
 from dpca.kernels.algebra.types import Array
-from dpca.models.base.attribute_blocks import attribute_blocks, joined, last_axes
+from dpca.models.base.attribute_blocks import attribute_blocks, joined, last_axes, mean_by_blocks
 from dpca.models.base.labelled import samples_to_fit
 from dpca.models.base.passes import Passes, run_of_fit
 from dpca.models.scores import Scores, read_scores_facts
-from dpca.rules.covariance.moments import Moments
 from dpca.rules.covariance.spectral import (
     BlockModes,
     Fourier,
@@ -174,7 +173,7 @@ def spod(
         )
     blocks = LaggedSource(source, block, stride=stride)
     run = run_of_fit(run, None)
-    mean = _mean_of(Passes(source, run)) if center == "record" else None
+    mean = mean_by_blocks(Passes(source, run)) if center == "record" else None
     rule = SpectralSVD(
         whole_number(n_modes, "n_modes", 1),
         _window(window, block),
@@ -197,12 +196,6 @@ def spod(
         share=share,
         _grid=grid,
     )
-
-
-def _mean_of(passes: Passes) -> Array:
-    """Return the mean (d,) of a record, from a pass by blocks of attributes."""
-    grid, rule = attribute_blocks(Moments(), passes), Moments()
-    return joined(grid, (part["mean"][None] for part in passes.over(grid, rule)), 1, np.float64).ravel()
 
 
 def _by_tiles(rule: SpectralSVD, blocks: LaggedSource, run: Run) -> dict[str, Array]:

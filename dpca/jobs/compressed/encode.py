@@ -209,11 +209,13 @@ def _model_and_samples(stack: Stack, model: str | os.PathLike[str]) -> tuple[Cel
     Raises
     ------
     DataError
-        If it is no `CellPCA`, or was fitted to samples of another shape.
+        If it is no `CellPCA`, has weights of attributes, or was fitted to samples of another shape.
     """
     fitted = load_any(model)
     if not isinstance(fitted, CellPCA):
         raise DataError(f"'{model}' is a {fitted.store_kind} model but only cells are encoded: fit a CellPCA")
+    if hasattr(fitted, "weights_"):
+        raise DataError(f"'{model}' has weights of attributes, which compressed stores do not support: omit weights")
     own, given, n_spatial = fitted.sample_shape_, tuple(stack.sample_shape), fitted.grid_.n_spatial
     if own == given:
         return fitted, GapFilledStack.of(stack, os.fspath(model)) if _has_gaps(fitted, stack) else stack

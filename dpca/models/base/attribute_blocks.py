@@ -17,6 +17,7 @@ from dpca.kernels.algebra.types import Array
 from dpca.models.base.passes import Passes
 from dpca.partition.cells import CellGrid
 from dpca.partition.whole import Whole
+from dpca.rules.covariance.moments import Moments
 from dpca.rules.dual.gram import BlockGram, whole_gram
 from dpca.storage.remote.memory import usable_bytes
 
@@ -116,6 +117,12 @@ def gram_of(passes: Passes, grid: CellGrid, center: bool) -> Array:
     samples that are not centered, see `float_gram`. A task adds up those of all its blocks.
     """
     return whole_gram(passes.over(**_gram_pass(passes, grid, center)).pop())
+
+
+def mean_by_blocks(passes: Passes, *, stage: str = "") -> Array:
+    """Return the mean (d,), float64, from a pass over blocks of attributes."""
+    grid, rule = attribute_blocks(Moments(), passes), Moments()
+    return joined(grid, (part["mean"][None] for part in passes.over(grid, rule, stage=stage)), 1, np.float64).ravel()
 
 
 def _gram_pass(passes: Passes, grid: CellGrid, center: bool) -> dict[str, Any]:

@@ -43,6 +43,9 @@ PARTITIONED = {
 """,
     "attributes": """\
     mean_ : array (*sample_shape), float64
+        Of the samples, also with ``weights``; variances are those of weighted samples.
+    weights_ : array (*sample_shape), float64
+        The weights of the attributes. Exists only with ``weights``.
     explained_variance_ : array ({grid}, n_components), float64
         Variance of the scores, in squared units of the input (divisor n - 1).
     explained_variance_ratio_ : array ({grid}, n_components), float64

@@ -20,7 +20,7 @@ from dpca.engine.sources.source import Source, as_source
 from dpca.kernels.algebra.dtypes import working_dtype
 from dpca.kernels.algebra.types import Array
 from dpca.models.base.callbacks import FitCallbacks
-from dpca.models.base.component_model import ON_DISK, ComponentModel
+from dpca.models.base.component_model import ON_DISK
 from dpca.models.base.convergence import check_result, check_scale
 from dpca.models.base.parameters import check_parameters, check_states_fit, checked_rank, no_values
 from dpca.models.base.samples import fitted_source
@@ -33,6 +33,7 @@ from dpca.models.cells.rank_choice import RankChoice
 from dpca.models.cells.targets import Validation, check_for, keep_chosen, stated_target, value_range_for
 from dpca.models.cells.weighted_parts import weighted_parts
 from dpca.models.streaming.stored_states import RequiresState, read_states, stated_dtype, stored_arrays
+from dpca.models.weights.parts_with_weights import PartsWithWeights
 from dpca.parameters.cells import CHOICES, PartitionParameters
 from dpca.partition.base import Partition
 from dpca.representation.base import Representation
@@ -48,7 +49,7 @@ StoredArrays = dict[str, tuple[Array, tuple[str, ...]]]
 """Arrays of a store by name, with the names of their axes."""
 
 
-class PartitionedPCA(PartitionParameters, ComponentModel):
+class PartitionedPCA(PartitionParameters, PartsWithWeights):
     """Base of the estimators with one principal component analysis for each part of a partition.
 
     A subclass defines the partition. ``components_`` (n_components, *sample_shape) holds the components of each
@@ -132,7 +133,7 @@ class PartitionedPCA(PartitionParameters, ComponentModel):
 
     def plan_fit(self, source: Source, axes: Sequence[str], run: Run) -> tuple[Representation, bool]:
         """Plan a fit; see `Estimator.plan_fit`."""
-        shape, dtype = tuple(source.shape[1:]), working_dtype(source.dtype)
+        source, shape, dtype = self._planned(source), tuple(source.shape[1:]), working_dtype(source.dtype)
         choice = RankChoice.of(self.get_params())
         if choice.validation_fraction is not None:
             source = hold_out(source, choice.validation_fraction, np.random.default_rng(0))[0]
@@ -140,11 +141,12 @@ class PartitionedPCA(PartitionParameters, ComponentModel):
         self._folding(choice, source, partition, run, self._writer(choice, source, partition, run))
         least = self._least_kept(choice, source.shape[0], partition)
         basis = LinearRepresentation(partition, no_values(shape, np.float64), no_values((least, *shape), dtype))
-        return basis, not choice.adapts
+        return self._planned_basis(basis), not choice.adapts
 
     def _writer(self, choice: RankChoice, source: Source, partition: Partition, run: Run) -> CellsOnDisk | None:
         """Return what writes the components to disk, None if they remain in memory."""
-        if choice.adapts or self.keep_state or source.weights is not None or self._folded(partition) is not partition:
+        weighted = self._plans_weights or source.weights is not None
+        if choice.adapts or self.keep_state or weighted or self._folded(partition) is not partition:
             return None
         k = self._to_compute(choice, source.shape[0], partition) or partition.max_features
         return CellsOnDisk.needed(partition, k, source, run)
@@ -216,12 +218,8 @@ class PartitionedPCA(PartitionParameters, ComponentModel):
             )
         value_range = value_range_for(choice, self.data_range, X)
         if self._states is None:
-            self._fixed = self._batch_settings(
-                self._partition(
-                    as_source(X), self._labels.axes if self._labels else None, Run(memory=self.memory_budget)
-                ),
-                X.dtype,
-            )
+            axes, run = self._labels.axes if self._labels else None, Run(memory=self.memory_budget)
+            self._fixed = self._batch_settings(self._partition(as_source(X), axes, run), X.dtype)
         before = self._empty_states() if self._states is None else self._states
         partition, folded, rule, dtype = self._fixed
         if (X.shape[1:], X.dtype) != (partition.sample_shape, dtype):
@@ -293,8 +291,7 @@ class PartitionedPCA(PartitionParameters, ComponentModel):
         if n < 2:
             raise ValueError(f"{n} samples")
         super()._set_fitted(arrays, partition.sample_shape, n)
-        self._known_partition = partition
-        self._basis = LinearRepresentation(partition, *self._arrays)
+        self._set_basis_of(partition, self._arrays)
 
     # -- using
 
@@ -348,6 +345,7 @@ class PartitionedPCA(PartitionParameters, ComponentModel):
             "n_components": self.n_components_,
             "n_samples_seen": self.n_samples_seen_,
             **({ON_DISK: True} if self._on_disk else {}),
+            **self._stored_weights(())[1],
             **({"target": self._target} if self._target else {}),
             **({"state": {"dtype": str(self._fixed[3])}} if self.keep_state and self._states else {}),
             **({"parameters": parameters} if parameters else {}),
@@ -366,6 +364,7 @@ class PartitionedPCA(PartitionParameters, ComponentModel):
         axes, (mean, whole) = axes_for(self.sample_shape_), self._arrays
         return {
             "mean": (mean, axes),
+            **self._stored_weights(axes)[0],
             **(components or {"components": (whole, ("component", *axes))}),
             "explained_variance": (self.explained_variance_, (*grid_axes, "component")),
             "total_variance": (self.total_variance_, tuple(grid_axes)),
@@ -380,6 +379,7 @@ class PartitionedPCA(PartitionParameters, ComponentModel):
             given["n_components"] = k  # the default keeps all, also if there are more components than samples
         model = cls(**given, **own)
         model._set_partitions(partition, arrays, stored.n_samples)
+        model._restore_weights(stored)
         facts = stored.facts
         if (state := facts.get("state")) is not None:
             if not model.keep_state:

@@ -13,6 +13,7 @@ from numpy.typing import DTypeLike
 from dpca.engine.sources.centered import ScaledSource, scaled
 from dpca.engine.sources.source import Source
 from dpca.kernels.algebra.types import Array
+from dpca.models.base.attribute_blocks import mean_by_blocks
 from dpca.models.base.component_model import WEIGHTED, ComponentModel
 from dpca.models.base.each_sample import OfRows
 from dpca.models.base.labelled import Labels
@@ -22,11 +23,9 @@ from dpca.models.base.samples import allows_gaps, fitted_source
 from dpca.models.base.store import StoreContents, StoredModel
 from dpca.models.linear.weighted import weighted_mean
 from dpca.models.weights.attribute_weights import attribute_weights
-from dpca.partition.whole import Whole
 from dpca.representation.base import Representation
 from dpca.representation.linear import LinearRepresentation
 from dpca.representation.whitened import WeightedRepresentation, Whitened
-from dpca.rules.covariance.moments import Moments
 from dpca.storage.errors import DataError
 from dpca.storage.run import Run
 
@@ -44,8 +43,10 @@ class WithWeights(ComponentModel):
     #: Whether ``weights`` are factors of attributes; a subclass may have another parameter of this name.
     weighs_attributes: ClassVar[bool] = True
 
+    #: Whether the mean and the weights of attributes have one axis.
+    flat_attributes: ClassVar[bool] = True
+
     weights: Any
-    center: bool
     weights_: Array
 
     _unweighted_mean: Array | None = None  # mean of the samples of the fit, if some weights are 0
@@ -67,11 +68,9 @@ class WithWeights(ComponentModel):
         self._first_weights(labels, shape)
         if not self.weights_.all() and getattr(self, "center", True) and source.shape[0] > 1:
             passes = Passes(source, run)
-            if source.weights is not None:
-                self._unweighted_mean = weighted_mean(source, passes)
-            else:
-                (found,) = passes.over(Whole(shape), Moments(), stage="mean")
-                self._unweighted_mean = found["mean"]
+            one_each = source.weights is None
+            mean = mean_by_blocks(passes, stage="mean") if one_each else weighted_mean(source, passes)
+            self._unweighted_mean = mean
         return ScaledSource(source, self.weights_.reshape(shape))
 
     def _batch(self, X: Any, sample_dim: str | Sequence[str] | None, sample_weight: Any) -> Array:
@@ -118,15 +117,19 @@ class WithWeights(ComponentModel):
         DataError
             If they are invalid, see `attribute_weights`, or the fit supports no weights.
         """
-        if allows_gaps(self):
-            raise DataError("gaps is 'iterate', which does not support weights: omit one of them")
+        self._check_weights()
         found = attribute_weights(self.weights, labels, shape)
         if ((found > 0) & ((found < _LEAST) | (found > _MOST))).any():
             raise DataError(
                 f"positive weights range from {found[found > 0].min():g} to {found.max():g}: use weights from "
                 f"{_LEAST:g} to {_MOST:g}, or 0"
             )
-        self.weights_ = found.ravel()
+        self.weights_ = found.ravel() if self.flat_attributes else found
+
+    def _check_weights(self) -> None:
+        """Raise `DataError` if other parameters do not support weights."""
+        if allows_gaps(self):
+            raise DataError("gaps is 'iterate', which does not support weights: omit one of them")
 
     def _require_positive_weights(self) -> None:
         if not self.weights_.all():
@@ -142,14 +145,17 @@ class WithWeights(ComponentModel):
 
     def _mean_of_samples(self, mean: Any, dtype: DTypeLike) -> Array:
         """Return the mean of the samples from that of the rows of a fit in a working dtype."""
-        rows = np.asarray(mean[:], np.float64).ravel()  # it may be on disk
-        factors = self.weights_.astype(dtype)
-        found = np.zeros(rows.shape) if self._unweighted_mean is None else self._unweighted_mean.ravel().copy()
+        rows = np.asarray(mean[:], np.float64).reshape(self.weights_.shape)  # it may be on disk
+        factors, known = self.weights_.astype(dtype), self._unweighted_mean
+        found = np.zeros(rows.shape) if known is None else known.reshape(rows.shape).copy()
         return np.divide(rows, factors, out=found, where=factors > 0)
 
     def _planned(self, source: Source) -> Source:
         """Return a source of the size of the rows of a fit."""
-        return source if not self._plans_weights else ScaledSource(source, no_values(tuple(source.shape[1:]), float))
+        if not self._plans_weights:
+            return source
+        self._check_weights()
+        return ScaledSource(source, no_values(tuple(source.shape[1:]), float))
 
     @property
     def _plans_weights(self) -> bool:
@@ -188,17 +194,18 @@ class WithWeights(ComponentModel):
 
     def _with_stored_weights(self, contents: StoreContents) -> StoreContents:
         """Return the content of a store of this model, given that without weights."""
-        if not self._is_weighted:
-            return contents
-        axes = contents.arrays["mean"][1]
-        arrays = {**contents.arrays, "weights": (self.weights_.reshape(self.mean_.shape), axes)}
-        return replace(contents, arrays=arrays, facts={**contents.facts, WEIGHTED: True})
+        arrays, facts = self._stored_weights(contents.arrays["mean"][1])
+        return replace(contents, arrays={**contents.arrays, **arrays}, facts={**contents.facts, **facts})
+
+    def _stored_weights(self, axes: Sequence[str]) -> tuple[dict[str, tuple[Array, tuple[str, ...]]], dict[str, bool]]:
+        """Return the array of the weights, with the names of its axes, and the fact that a store contains it, if so."""
+        return ({"weights": (self.weights_, tuple(axes))}, {WEIGHTED: True}) if self._is_weighted else ({}, {})
 
     def _restore_weights(self, stored: StoredModel) -> Self:
         """Set the weights that a store contains, and return this model."""
         if stored.facts.get(WEIGHTED):
             (found,) = stored.arrays({"weights": self.mean_.shape}).values()
-            self.weights_, self.weights = found.ravel(), found.reshape(stored.sample_shape)
+            self.weights_, self.weights = found, found.reshape(stored.sample_shape)
         return self
 
 

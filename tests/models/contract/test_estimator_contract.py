@@ -41,6 +41,8 @@ MODELS: dict[str, Any] = {
     "shared cells": CellPCA(4, cell_shape=4, shared=True),
     "shared lapped cells": CellPCA(4, cell_shape=4, shared=True, overlap=2),
     "bands": BandPCA(3, band_size=20),
+    "bands with weights": BandPCA(3, band_size=20, weights=[1.0, 0.0, 2.0]),
+    "lapped cells with weights": CellPCA(2, cell_shape=4, overlap=2, weights=[1.0, 0.5, 2.0], keep_state=True),
     "random bands": BandPCA(4, band_size=40, mapping="random", random_state=3),
     "raster bands": BandPCA(2, band_size=50, mapping="raster", keep_channels=False),
     "bands by few means": BandPCA(None, band_size=7, mapping="mean", n_intervals=3, n_estimating=5, random_state=1),
