@@ -13,7 +13,10 @@ import xarray
 import zarr
 from sklearn.base import clone
 
-from dpca import EOF, PCA, StreamingPCA, load
+from dpca import EOF, PCA, CellPCA, StreamingPCA, load
+from dpca.engine.folds.plan import PlanError
+from dpca.engine.sources.centered import ScaledSource
+from dpca.engine.sources.source import as_source
 from dpca.jobs import fit_store, transform_store
 from dpca.models.linear import component_store, dual_solver
 from dpca.storage import DataError, ingest, open_stack
@@ -117,6 +120,9 @@ def test_samples_without_a_mean() -> None:
     _, _, rows = np.linalg.svd(SAMPLES.reshape(N, -1) * MASKED.ravel(), full_matrices=False)
     np.testing.assert_allclose(np.abs(model.components_), np.abs(rows[:3]), atol=1e-10)
     assert not model.mean_.any()
+    twice = PCA(3, center=False, weights=2 * MASKED).fit(SAMPLES)
+    np.testing.assert_array_equal(twice.components_, model.components_)
+    assert twice.basis_.fingerprint() != model.basis_.fingerprint()
 
 
 @pytest.mark.parametrize("weights", [WEIGHTS, MASKED], ids=["all", "masked"])
@@ -190,7 +196,7 @@ def test_jobs_know_the_weights_and_write_reconstructions_in_units(tmp_path: Path
     found = fit_store(stack, tmp_path / "model.zarr", PCA(3, weights=MASKED)).model
     assert_alike = np.testing.assert_array_equal
     assert_alike(found.components_, PCA(3, weights=MASKED).fit(x).components_)
-    settings = [PCA(3, weights=w).fit_settings() for w in (None, MASKED, WEIGHTS, named)]
+    settings = [PCA(3, weights=w).fit_settings() for w in (None, MASKED, WEIGHTS, named, named + 1)]
     assert "weights" not in settings[0]
     assert all(a != b for i, a in enumerate(settings) for b in settings[:i])
     transform_store(stack, tmp_path / "model.zarr", tmp_path / "scores.zarr")
@@ -225,6 +231,30 @@ def test_checkpoints_of_other_weights_are_not_used(tmp_path: Path) -> None:
     for weights in (MASKED, WEIGHTS):
         model = PCA(3, solver="covariance", weights=weights)
         assert_same(clone(model).fit(SAMPLES, run=run), clone(model).fit(SAMPLES))
+
+
+@pytest.mark.parametrize("model", [PCA(3, solver="covariance"), StreamingPCA(3), CellPCA(3, cell_shape=4)], ids="psc")
+def test_a_plan_is_that_of_the_fit(model: Any) -> None:
+    x = SAMPLES.astype(np.uint8)
+    source, model = as_source(x), clone(model).set_params(weights=WEIGHTS)
+
+    def fits(budget: int) -> bool:
+        try:
+            return bool(model.set_params(memory_budget=budget).plan_fit(source, ("y", "x"), Run()))
+        except PlanError:
+            return False
+
+    low, high = 0, 2**30
+    while high - low > 1:
+        middle = (low + high) // 2
+        low, high = (low, middle) if fits(middle) else (middle, high)
+    model.set_params(memory_budget=high + 50).fit(x)
+    with pytest.raises(PlanError):
+        model.set_params(memory_budget=low - 50).fit(x)
+    weighted, region = ScaledSource(source, WEIGHTS), ((0, 6), (0, 4))
+    assert weighted.extra_bytes(region) >= source.extra_bytes(region) + 24 * 8
+    basis = model.set_params(memory_budget=None).fit(x).basis_
+    assert basis.work_bytes(10, "u1") >= basis.of_rows.work_bytes(10, "u1") + 10 * 48 * 4
 
 
 @pytest.mark.parametrize(

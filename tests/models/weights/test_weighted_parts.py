@@ -16,6 +16,7 @@ from dpca import BandPCA, CellPCA, load
 from dpca.engine.sources.source import as_source
 from dpca.jobs import encode_store, fit_store, reconstruct_store, transform_store
 from dpca.models.cells import cells_on_disk
+from dpca.representation import reconstruction
 from dpca.representation.reconstruction import decoded_box, encoded_in_boxes
 from dpca.storage import DataError, ingest, open_stack
 from dpca.storage.run import Run
@@ -128,14 +129,15 @@ def test_latitudes() -> None:
 
 
 @pytest.mark.parametrize("name", ["cells", "shared", "lapped"])
-def test_boxes_of_samples(name: str) -> None:
+def test_boxes_of_samples(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(reconstruction, "_BOX_ATTRIBUTES", 16)
     model = weighted(name, MASKED).fit(SAMPLES)
-    scores, region = model.transform(SAMPLES), ((3, 9), (2, 7))
+    scores, region = model.transform(SAMPLES), ((9, 11), (5, 7))
     found = encoded_in_boxes(model.basis_, lambda box: SAMPLES[5][tuple(slice(*ends) for ends in box)], "f8")
     np.testing.assert_allclose(found[0], scores[5], atol=1e-9)
     box = decoded_box(model.basis_, scores, 5, region, None)
-    np.testing.assert_allclose(box, model.inverse_transform(scores)[5, 3:9, 2:7], rtol=1e-12)
-    np.testing.assert_array_equal(model.basis_.mean_box(region), model.mean_[3:9, 2:7])
+    np.testing.assert_allclose(box, model.inverse_transform(scores)[5, 9:11, 5:7], rtol=1e-12)
+    np.testing.assert_array_equal(model.basis_.mean_box(region), model.mean_[9:11, 5:7])
 
 
 def test_components_stay_in_memory(monkeypatch: pytest.MonkeyPatch) -> None:
