@@ -66,7 +66,7 @@ class NoiseModel:
         if self.kind == POISSON:
             gain = 1.0 if self.gain is None else self.gain
             # At least one photon was counted, since an attribute without any is constant.
-            return np.sqrt(np.maximum(gain * (mean - self.offset), gain**2 / n) + self.read_noise**2)
+            return np.sqrt(np.maximum(gain * (mean - self.offset), gain * gain / n) + self.read_noise**2)
         if np.ndim(self.sigma):
             part: Array = np.asarray(self.sigma, np.float64)[tuple(slice(a, b) for a, b in box)].ravel()
             return part

@@ -33,7 +33,7 @@ from dpca.kernels.algebra import integers
 from dpca.partition import CellGrid, LappedGrid, SharedGrid, map_at_random
 from dpca.rules import IncrementalSVD
 from dpca.rules.covariance.covariance import CovariancePCA
-from dpca.rules.covariance.pooled_covariance import PooledCovariancePCA
+from dpca.rules.covariance.pooled_covariance import PooledBlocks, PooledCovariancePCA
 from dpca.storage.run import Run
 import dpca.engine.folds.plan, sys
 path, partition, rule, k, threads = *sys.argv[1:4], *map(int, sys.argv[4:])
@@ -53,10 +53,13 @@ else:
     split = map_at_random(shape, int(size), np.random.default_rng(0))
 if rule == "pooled":
     split = SharedGrid(split)
+if rule == "pooled-blocks":  # all cells of the upper half of a sample, and of the lower half
+    split = SharedGrid(split, (-(-split.grid_shape[0] // 2), split.grid_shape[1]))
 rules = {
     "covariance": lambda: CovariancePCA(k),
     "incremental-svd": lambda: IncrementalSVD(k),
     "pooled": lambda: PooledCovariancePCA(k, split.groups),
+    "pooled-blocks": lambda: PooledBlocks(tuple(map(split.groups_in, range(split.n_parts)))),
 }
 _, report = fold(rules[rule](), source, split, run=Run(threads=threads))
 assert report.plan.threads == threads
@@ -79,6 +82,7 @@ def made(folder: Path, n: int, dtype: type) -> str:
         (np.uint8, "cells 20", "incremental-svd", 40, 1),
         (np.float32, "cells 8", "pooled", 20, 1),
         (np.uint8, "cells 12", "pooled", 20, 1),
+        (np.float32, "cells 8", "pooled-blocks", 20, 1),
         (np.uint8, "bands 800", "covariance", 40, 1),
         (np.float32, "bands 800", "covariance", 40, 3),
     ],

@@ -175,6 +175,31 @@ def test_each_result_so_far_has_its_own_store(store: str, enough: StreamingPCA, 
 
 
 @pytest.mark.usefixtures("stored")
+def test_a_run_that_ended_while_blocks_were_written_goes_on(
+    store: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Some shards of each block are on disk then."""
+    calm = StreamingPCA(**OPTIONS).fit(store, run=spread_run(store))
+    run, write, written = spread_run(store), component_store.write_shard, []
+
+    def stopped(array: Any, start: Any, values: Any) -> None:
+        if len(written) >= 3:
+            raise OSError("the disk is gone")
+        write(array, start, values)
+        written.append(start)
+
+    monkeypatch.setattr(component_store, "write_shard", stopped)
+    run = replace(run, checkpoints=Checkpoints(str(tmp_path / "kept")))
+    with pytest.raises(OSError, match="gone"):
+        StreamingPCA(**OPTIONS).fit(store, run=run)
+    assert 3 <= len(written) <= 4
+    monkeypatch.setattr(component_store, "write_shard", write)
+    model = StreamingPCA(**OPTIONS).fit(store, run=run)
+    np.testing.assert_array_equal(np.asarray(model.components_), np.asarray(calm.components_))
+    np.testing.assert_array_equal(np.asarray(model.mean_), np.asarray(calm.mean_))
+
+
+@pytest.mark.usefixtures("stored")
 def test_a_rehearsal_writes_no_components(store: str, tmp_path: Path) -> None:
     run = spread_run(store)
     assert run.memory is not None
