@@ -20,6 +20,8 @@ class Storable:
     #: The kind of its stores, and their newest supported version.
     store_kind: ClassVar[str]
     store_version: ClassVar[int] = 1
+    #: The version of stores with weights of attributes, which programs from before would ignore; 0 without such stores.
+    weighted_version: ClassVar[int] = 0
     #: Parameters that its stores contain in any case and first, whatever their declarations state.
     stored_first: ClassVar[tuple[str, ...]] = ()
 

@@ -324,10 +324,11 @@ def _found(path: str | os.PathLike[str], only: type[Any] | None = None) -> tuple
             f"'{path}' is a {kind} store, not a model{wanted}: use the path of a store that 'dpca fit' or save() made"
         )
     estimator = only or ESTIMATORS[kind]
-    if facts.get("version") not in range(1, estimator.store_version + 1):
+    newest = max(estimator.store_version, estimator.weighted_version)
+    if facts.get("version") not in range(1, newest + 1):
         raise StoreError(
             f"the model at '{path}' has version {facts.get('version')}, but this program supports versions up to "
-            f"{estimator.store_version}: update dask-dpca, or fit the model again"
+            f"{newest}: update dask-dpca, or fit the model again"
         )
     if "fingerprint" not in facts:
         raise _damaged(path, "it has no fingerprint")

@@ -147,7 +147,7 @@ class BandPCA(BandParameters, PartsWithGaps, PartitionedPCA):
 
     def _to_store(self) -> StoreContents:
         arrays = {"labels": (self.bands_.labels, axes_for(self.sample_shape_)), **self._stored_arrays(("band",))}
-        return StoreContents(arrays, self._facts(n_bands=self.bands_.n_parts), self.store_version)
+        return StoreContents(arrays, self._facts(n_bands=self.bands_.n_parts), self._version_of(self.store_version))
 
     @classmethod
     def _from_store(cls, stored: StoredModel) -> Self:

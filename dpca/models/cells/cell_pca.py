@@ -83,7 +83,7 @@ class CellPCA(CellParameters, PartsWithGaps, PartitionedPCA):
 
     store_kind: ClassVar[str] = "cell-pca"
     # Version 2 has an overlap or shared components. Earlier versions of dpca would ignore both, so they must reject
-    # such a store. Models without either are stored as version 1.
+    # such a store. Models without either are stored as version 1, and those with weights as their own version.
     store_version: ClassVar[int] = 2
     any_weights: ClassVar[bool] = True
     part_name: ClassVar[str] = "cell"
@@ -189,10 +189,10 @@ class CellPCA(CellParameters, PartsWithGaps, PartitionedPCA):
             components[name] = (self.components_[_at(boxes[0])], ("component", *own))
         facts = self._facts(cell_shape=list(grid.cell_shape))
         overlap, shared = getattr(grid, "overlap", 0), {"shared": True} if self.shared else {}
-        beside = {"overlap": overlap, **shared} if overlap or shared else {}
+        beside = {"overlap": overlap, **shared} if overlap or shared or self._is_weighted else {}
         later = [{name: facts[name]} for name in ("state", "parameters") if name in facts]
         identity = [facts["cell_shape"], self.n_samples_seen_, *beside.values(), *later]
-        version = self.store_version if beside else 1
+        version = self._version_of(self.store_version if beside else 1)
         return StoreContents(self._stored_arrays(grid_axes, components), facts | beside, version, identity)
 
     @classmethod

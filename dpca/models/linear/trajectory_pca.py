@@ -90,7 +90,9 @@ class TrajectoryPCA(TrajectoryParameters, StreamingPCA):
     }
     kept_facts: ClassVar[dict[str, type]] = StreamingPCA.kept_facts | {"reference_moved": float}
     report_title: ClassVar[str] = "Essential dynamics"
-    weighs_attributes: ClassVar[bool] = False  # its weights are those of atoms
+    # Its weights are those of atoms.
+    weighs_attributes: ClassVar[bool] = False
+    weighted_version: ClassVar[int] = 0
 
     def _fit(self, X: Any, run: Run, callbacks: FitCallbacks | None = None) -> None:
         super()._fit(self._placed(X, run), run, callbacks)

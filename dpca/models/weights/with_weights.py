@@ -43,6 +43,7 @@ class WithWeights(ComponentModel):
     #: Whether ``weights`` are factors of attributes; a subclass may have another parameter of this name.
     weighs_attributes: ClassVar[bool] = True
 
+    weighted_version: ClassVar[int] = 3
     #: Whether the mean and the weights of attributes have one axis.
     flat_attributes: ClassVar[bool] = True
 
@@ -181,8 +182,8 @@ class WithWeights(ComponentModel):
     def _each_sample(
         self, X: Any, function: Any, basis: Any, shape: tuple[int, ...], dtype_for: Callable[[DTypeLike], DTypeLike]
     ) -> Any:
-        by_itself = function is Representation.encode or isinstance(function, OfRows) or self.basis_.is_by_blocks
-        if self._is_weighted and not by_itself:
+        whole = self._is_weighted and not self.basis_.is_by_blocks  # blocks have the weights themselves
+        if whole and function is not Representation.encode and not isinstance(function, OfRows):
             function = OfRows(function, partial(scaled, factors=self.weights_.reshape(self.sample_shape_)))
         return super()._each_sample(X, function, basis, shape, dtype_for)
 
@@ -194,8 +195,13 @@ class WithWeights(ComponentModel):
 
     def _with_stored_weights(self, contents: StoreContents) -> StoreContents:
         """Return the content of a store of this model, given that without weights."""
-        arrays, facts = self._stored_weights(contents.arrays["mean"][1])
-        return replace(contents, arrays={**contents.arrays, **arrays}, facts={**contents.facts, **facts})
+        own, stated = self._stored_weights(contents.arrays["mean"][1])
+        arrays, facts = {**contents.arrays, **own}, {**contents.facts, **stated}
+        return replace(contents, arrays=arrays, facts=facts, version=self._version_of(contents.version))
+
+    def _version_of(self, version: int) -> int:
+        """Return the version of a store of this model, given that without weights."""
+        return self.weighted_version if self._is_weighted else version
 
     def _stored_weights(self, axes: Sequence[str]) -> tuple[dict[str, tuple[Array, tuple[str, ...]]], dict[str, bool]]:
         """Return the array of the weights, with the names of its axes, and the fact that a store contains it, if so."""

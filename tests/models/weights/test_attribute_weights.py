@@ -13,13 +13,13 @@ import xarray
 import zarr
 from sklearn.base import clone
 
-from dpca import EOF, PCA, CellPCA, StreamingPCA, load
+from dpca import EOF, PCA, BandPCA, CellPCA, StreamingPCA, load
 from dpca.engine.folds.plan import PlanError
 from dpca.engine.sources.centered import ScaledSource
 from dpca.engine.sources.source import as_source
 from dpca.jobs import fit_store, transform_store
 from dpca.models.linear import component_store, dual_solver
-from dpca.storage import DataError, ingest, open_stack
+from dpca.storage import DataError, StoreError, ingest, open_stack
 from dpca.storage.run import Run
 from dpca.storage.transaction.checkpoints import Checkpoints
 
@@ -180,6 +180,20 @@ def test_a_stored_model_has_its_weights(tmp_path: Path, weights: Any) -> None:
             assert one.basis_.fingerprint() == model.basis_.fingerprint()
         assert_same(clone(again).fit(SAMPLES), model)
         assert model.basis_.fingerprint() != kind(3).fit(FIELD).basis_.fingerprint()
+
+
+def test_programs_from_before_weights_reject_such_stores(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    for model in (PCA(3), StreamingPCA(3), CellPCA(3, cell_shape=4), BandPCA(3, band_size=20)):
+        for weights in (None, WEIGHTS):
+            path = tmp_path / f"{model.store_kind}-{weights is None}"
+            clone(model).set_params(weights=weights).fit(SAMPLES).save(path)
+            with monkeypatch.context() as before:
+                before.setattr(type(model), "weighted_version", 0)
+                if weights is None:
+                    load(path)
+                else:
+                    with pytest.raises(StoreError, match="version"):
+                        load(path)
 
 
 def test_a_stored_model_continues(tmp_path: Path) -> None:
