@@ -10,6 +10,7 @@ from pathlib import Path
 
 import numpy as np
 
+from dpca.choices import NOISE_SHARE
 from dpca.codec.waves import RUN, restored
 from dpca.engine.folds.plan import Outline
 from dpca.engine.sources.tiled import TiledSource
@@ -29,7 +30,7 @@ from dpca.storage.transaction.inherited import link_or_copy
 from dpca.storage.transaction.workspace import Workspace
 
 #: Arrays with an entry for each sample. Others are computed from these.
-QUALITY = ("mse", "ssim", "max_error", "noise_share")
+QUALITY = ("mse", "ssim", "max_error", NOISE_SHARE)
 # Written again, since they have an entry for each sample or describe all of them.
 _ANEW = (METADATA, ALONG, "name", "psnr", *QUALITY)
 # Arrays that grow, and along which axis. Their metadata and their last shard are written again.

@@ -13,6 +13,7 @@ import numpy as np
 import zarr
 from numpy.typing import DTypeLike
 
+from dpca.choices import NOISE_SHARE
 from dpca.codec.cells import CellCodec
 from dpca.codec.dead_zone import NEAREST, DeadZone, from_coarse_to_fine
 from dpca.codec.goal import Goal
@@ -267,7 +268,7 @@ def _compare(
     if missing is not None:
         measured = of_values(measured, missing) | {"missing": missing.reshape(len(missing), -1).sum(axis=1)}
     if codec.noise is not None:
-        measured["noise_share"] = codec.noise.shares(x, y, missing)
+        measured[NOISE_SHARE] = codec.noise.shares(x, y, missing)
     measured = {name: values.astype(np.float32) for name, values in measured.items()}
     if job.max_error is not None:
         measured["max_error"] = largest_errors(x, y)
