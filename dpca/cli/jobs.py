@@ -9,7 +9,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import replace
 from typing import Any
 
-from dpca.cli.arguments import NOISE_OPTIONS, reading_options
+from dpca.cli.arguments import reading_options
 from dpca.cli.model_arguments import names_no_model, noise_model, partitioned_model
 from dpca.cli.running import conclude, say
 from dpca.cli.served import request_of, served
@@ -95,7 +95,7 @@ def settings_of(options: argparse.Namespace, model: Any) -> Any:
         axes=options.axes,
         goal=goal,
         every_sample=goal is not None and options.every_sample,
-        noise=noise_model(options, NOISE_OPTIONS),
+        noise=noise_model(options),
         choose_cells=goal is not None and names_no_model(options),
         reading=reading_options(options),
     )

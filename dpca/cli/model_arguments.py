@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import argparse
-from collections.abc import Sequence
 from typing import Any
 
-from dpca.cli.arguments import add_parameters, add_seed, given_options, options_of
+from dpca.choices import NOISE, NOISE_SHARE
+from dpca.cli.arguments import NOISE_OPTIONS, add_parameters, add_seed, given_options, options_of
 from dpca.parameters.cells import BandParameters, CellParameters, PartitionParameters
 from dpca.parameters.denoising import DenoisingParameters
 from dpca.parameters.kernel import KernelParameters
@@ -61,7 +61,7 @@ def partitioned_model(options: argparse.Namespace) -> Any:
     from dpca import models  # imported here, because it takes seconds
     from dpca.storage.errors import DataError
 
-    given = {name: given_options(options, cls) for name, (cls, _, _) in _ESTIMATORS.items()}
+    given = _given(options)
     kind = next((name for name, (_, selects, _) in _ESTIMATORS.items() if selects in given[name]), None)
     compresses, parameters = getattr(options, "quality", None) is not None, given[kind or "CellPCA"]
     for name, (cls, _, words) in _ESTIMATORS.items():
@@ -83,11 +83,27 @@ def partitioned_model(options: argparse.Namespace) -> Any:
 
 def names_no_model(options: argparse.Namespace) -> bool:
     """Return whether the options choose neither a partition nor components."""
-    return not any(given_options(options, cls) for cls, _, _ in _ESTIMATORS.values())
+    return not any(_given(options).values())
 
 
-def noise_model(options: argparse.Namespace, names: Sequence[str]) -> Any:
-    """Return the `Denoiser` of the options of noise, None if there are none."""
+def _given(options: argparse.Namespace) -> dict[str, dict[str, Any]]:
+    """Return the parameters of each estimator that the options set."""
+    given = {name: given_options(options, cls) for name, (cls, _, _) in _ESTIMATORS.items()}
+    if NOISE_SHARE in (getattr(options, "quality", None) or {}):
+        for parameters in given.values():  # the noise of the goal, and of ranks that depend on it
+            if parameters.get("n_components") != NOISE:
+                parameters.pop("sigma", None)
+    return given
+
+
+def noise_model(options: argparse.Namespace) -> Any:
+    """Return the `Denoiser` of the options of noise for a goal, None if there are none."""
+    # `dpca encode` has no model, whose noise --sigma could be instead.
+    names = (
+        (*NOISE_OPTIONS, "sigma")
+        if NOISE_SHARE in (getattr(options, "quality", [NOISE_SHARE]) or [])
+        else NOISE_OPTIONS
+    )
     every = given_options(options, DenoisingParameters)
     if not (given := {name: value for name, value in every.items() if name in names}):
         return None

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from dpca.choices import GOALS, NOISE_SHARE
-from dpca.cli.arguments import NOISE_OPTIONS, given_options, reading_options
+from dpca.cli.arguments import given_options, reading_options
 from dpca.cli.jobs import given_input, job_request
 from dpca.cli.model_arguments import given_noise_map, noise_model, partitioned_model
 from dpca.cli.running import conclude, say
@@ -98,7 +98,7 @@ def transform(options: argparse.Namespace) -> int:
 
 def encode(options: argparse.Namespace) -> int:
     """``dpca encode``."""
-    stack, noise = _stack(options), noise_model(options, (*NOISE_OPTIONS, "sigma"))
+    stack, noise = _stack(options), noise_model(options)
     request = request_of(options, stack.fingerprint, stack.data_range, stated(options.model).get("fingerprint"))
     if served(request, options.target) is not None:
         _print_result(options.target, None)

@@ -335,3 +335,16 @@ def test_the_command(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None
     found = json.loads(capsys.readouterr().out.splitlines()[-1])
     assert found["bytes_written"] == pytest.approx(folder_bytes(tmp_path / "c.zarr"), rel=0.2)
     assert {"noise", "fit", "encode"} <= found["seconds"].keys()
+
+
+@pytest.mark.parametrize("cells", [[], ["--cell", "12", "--components", "marchenko-pastur"]])
+def test_the_command_with_a_known_level(tmp_path: Path, cells: list[str], capsys: pytest.CaptureFixture[str]) -> None:
+    """`dpca compress --sigma`, with the choice of cells and with ranks that depend on the level, too."""
+    x = np.rint(500 + 20 * np.random.default_rng(0).normal(size=(60, *SHAPE))).astype(np.uint16)
+    np.save(tmp_path / "x.npy", x)
+    given = ["compress", str(tmp_path / "x.npy"), str(tmp_path / "c.zarr"), "--sigma", "20"]
+    assert run_dpca([*given, "--quality", "noise-share=0.01", *cells]) == 0
+    assert "noise variance lost" in capsys.readouterr().out
+    assert share_of(x, open_compressed(tmp_path / "c.zarr")[...], np.full(SHAPE, 400.0)) == pytest.approx(0.01, rel=0.1)
+    assert run_dpca([*given, "--quality", "psnr=40", "--cell", "12", "--overwrite"]) != 0
+    assert "marchenko-pastur" in capsys.readouterr().err
