@@ -18,6 +18,7 @@ from typing import Any
 import dask.array as da
 import numpy as np
 
+from dpca.engine.folds.boundary import named_errors
 from dpca.engine.sources.joined import JoinedSource
 from dpca.engine.sources.source import Source
 from dpca.kernels.algebra import linalg
@@ -33,6 +34,7 @@ from dpca.models.eof.eof_fit import Fitting
 from dpca.models.eof.fields import Field, FieldNames
 from dpca.models.linear.dual_solver import dual_rows
 from dpca.models.linear.pca import PCA
+from dpca.models.linear.weighted import row_factors, weighted_mean, weighted_rows
 from dpca.partition.whole import Whole
 from dpca.representation.linear import LinearRepresentation
 from dpca.rules.covariance.covariance import Covariance
@@ -65,6 +67,10 @@ class FittedField:
         The coordinates of the samples of the fit in this basis.
     retained : float
         Share of the variance that the principal components before the analysis explain.
+    interpolates : bool
+        Whether gaps of samples are interpolated.
+    weighted : bool
+        Whether the samples of the fit have weights.
     """
 
     given: FieldNames
@@ -73,6 +79,8 @@ class FittedField:
     basis: LinearRepresentation
     series: Array | None
     retained: float
+    interpolates: bool
+    weighted: bool
 
 
 @dataclass
@@ -106,21 +114,25 @@ class CoupledProblem:
         Unfitted, with the parameters of each field, and the integer number of principal components, if it is given.
     n_pca : tuple of two int, float or None
     k, n : int
-    whiten : bool
+    whiten : float or None
+        For CCA, the sum of the weights of the samples: n if all are 1.
     decay : float or None
         With ``hilbert``, see `dpca.kernels.analytic`.
     hilbert : bool
     run : Run
+    fractions : array (n,), optional
+        The weights of the samples, if they are not whole numbers.
     """
 
     eofs: tuple[Any, Any]
     n_pca: tuple[Any, Any]
     k: int
     n: int
-    whiten: bool
+    whiten: float | None
     hilbert: bool
     decay: float | None
     run: Run
+    fractions: Array | None = None
 
 
 @dataclass(frozen=True, eq=False)
@@ -135,14 +147,17 @@ class FoundModes:
     sources: Sources
     with_series: bool
 
-    def fields(self, given: tuple[Field, Field], calendars: tuple[Calendar, Calendar]) -> Iterator[FittedField]:
-        """Yield what a model keeps of each field."""
+    def fields(
+        self, given: tuple[Field, Field], calendars: Sequence[Calendar], *, interpolates: bool, weighted: bool
+    ) -> Iterator[FittedField]:
+        """Yield what a model keeps of each field. The series of the fit are those of samples without weights."""
         for i, source in enumerate(self.sources):
             d, series = source.shape[1], None
-            if self.with_series and self.coupled.series is not None:
+            if self.with_series and self.coupled.series is not None and not weighted:
                 series = self.coupled.series[i] @ self.coupled.bases[i]
             basis = LinearRepresentation(Whole((d,)), self.means[i], self.rows[i])
-            yield FittedField(given[i], calendars[i], source.anomalies, basis, series, self.retained[i])
+            kept = basis, series, self.retained[i]
+            yield FittedField(given[i], calendars[i], source.anomalies, *kept, interpolates, weighted)
 
     @property
     def coupling(self) -> Coupling:
@@ -191,8 +206,12 @@ def by_covariance(problem: CoupledProblem, sources: Sources) -> FoundModes:
     d, total = pair.ends
     if (need := 24 * total**2) > usable_bytes():
         raise PlanError(f"the joint covariance of {total:,} grid points requires {need / 1e6:,.0f} MB")
-    found = Passes(pair, problem.run).over(Whole(pair.shape[1:]), Covariance(), stage="joint covariance")[0]
-    covariance, means = found["covariance"], (found["mean"][:d], found["mean"][d:])
+    passes = Passes(pair, problem.run)
+    mean = _without_mean(problem, passes)
+    rule = Covariance(center=mean is None)
+    found = passes.over(Whole(pair.shape[1:]), rule, stage="joint covariance")[0]
+    mean = found["mean"] if mean is None else mean
+    covariance, means = found["covariance"], (mean[:d], mean[d:])
     sides, turns = [], []
     with one_blas_thread():
         for own, q in zip((covariance[:d, :d], covariance[d:, d:]), problem.n_pca, strict=True):
@@ -230,9 +249,11 @@ def by_gram(problem: CoupledProblem, sources: Sources) -> FoundModes:
     most = [min(q, problem.n) if isinstance(q, int) else problem.n for q in problem.n_pca]
     if (need := 64 * problem.n * sum(most)) > usable_bytes():
         raise PlanError(f"the principal components of {problem.n:,} samples require {need / 1e6:,.0f} MB")
-    grids = [gram_blocks(one, True, k) for one, k in zip(passes, most, strict=True)]
+    means = [_without_mean(problem, one) for one in passes]
+    center = problem.fractions is None
+    grids = [gram_blocks(one, center, k) for one, k in zip(passes, most, strict=True)]
     for one, grid, k, q in zip(passes, grids, most, problem.n_pca, strict=True):
-        gram = float_gram(gram_of(one, grid, True), True)
+        gram = float_gram(gram_of(one, grid, center), center)
         with one_blas_thread():
             found = dual_weights(gram, k, _precision(problem.n, one.source.dtype))
         values, total = found["explained_variance"], float(found["total_variance"])
@@ -244,14 +265,16 @@ def by_gram(problem: CoupledProblem, sources: Sources) -> FoundModes:
         weights.append(own)
     with one_blas_thread():
         result = _from_series(problem, sides)
-    rows, means = [], []
+    rows = []
     # The first pass has shown that no further values are missing.
     sure = [_certain(source) for source in sources]
-    for source, basis, own in zip(sure, result.bases, weights, strict=True):
+    for i, (source, basis, own) in enumerate(zip(sure, result.bases, weights, strict=True)):
         one = Passes(_bare(source), problem.run)
-        image, mean = dual_rows(basis.T @ own, one, np.dtype(np.result_type(one.source.dtype, np.float32)))
+        one.source = _weighted(problem, one.source, means[i])
+        dtype = np.dtype(np.result_type(one.source.dtype, np.float32))
+        image, mean = dual_rows(basis.T @ own, one, dtype, center=center)
         rows.append(image)
-        means.append(mean)
+        means[i] = mean if center else means[i]
     return _found(result, rows, means, sides, sources, with_series=True)
 
 
@@ -260,7 +283,11 @@ def by_streaming(problem: CoupledProblem, sources: Sources) -> FoundModes:
     for q in problem.n_pca:
         if not isinstance(q, int):
             raise DataError(f"n_pca_modes is {q!r}, but solver='streaming' requires an integer: give one")
-    models = [eof._model(*source.shape, None) for eof, source in zip(problem.eofs, sources, strict=True)]
+    any_weights = problem.fractions is not None
+    models = [
+        eof._model(*source.shape, None, any_weights=any_weights)
+        for eof, source in zip(problem.eofs, sources, strict=True)
+    ]
     return _by_components(problem, sources, models)
 
 
@@ -276,10 +303,12 @@ def _by_components(problem: CoupledProblem, sources: Sources, models: Sequence[L
     """Find the modes from the principal component time series of both fields, in one more pass."""
     sides, turns, means = [], [], []
     for source, model in zip(sources, models, strict=True):
-        model.fit(source, run=problem.run)
+        model.fit(source, sample_weight=problem.fractions, run=problem.run)
         series = projected(source, model.basis_)
         series = np.asarray(series.compute() if isinstance(series, da.Array) else series, np.float64)
-        series -= series.mean(axis=0)
+        series -= np.average(series, axis=0, weights=problem.fractions)
+        if problem.fractions is not None:
+            series *= row_factors(problem.fractions)[:, None]
         covariance = series.T @ series / (problem.n - 1)
         share = float(np.trace(covariance)) / max(float(model.total_variance_), 1e-300)
         sides.append(FieldCoordinates(covariance, series, share))
@@ -302,6 +331,27 @@ SOLVERS: dict[str, Solver] = {"covariance": by_covariance, "dual": by_gram, "str
 def _found(result: Coupled, rows: Any, means: Any, sides: Any, sources: Sources, *, with_series: bool) -> FoundModes:
     retained = sides[0].retained, sides[1].retained
     return FoundModes(result, tuple(rows), tuple(means), retained, sources, with_series)
+
+
+def _without_mean(problem: CoupledProblem, passes: Passes) -> Array | None:
+    """Return the weighted mean (d,), and pass over rows without it, see `weighted_rows`; None without weights."""
+    source = passes.source
+    if problem.fractions is None:
+        return None
+    source = copy(source)
+    source.weights = problem.fractions
+    mean = named_errors(weighted_mean, source.name)(source, passes)
+    passes.source = weighted_rows(source, mean)
+    return mean.ravel()
+
+
+def _weighted(problem: CoupledProblem, source: Source, mean: Array | None) -> Source:
+    """Return the rows of samples with weights, see `weighted_rows`; samples without weights as they are."""
+    if problem.fractions is None or mean is None:
+        return source
+    source = copy(source)
+    source.weights = problem.fractions
+    return weighted_rows(source, mean.reshape(source.shape[1:]))
 
 
 def _precision(n: int, dtype: np.dtype[Any]) -> np.dtype[Any]:

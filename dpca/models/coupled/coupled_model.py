@@ -21,6 +21,7 @@ from dpca.models.eof import significance
 from dpca.models.eof.anomalies import AnomalySource
 from dpca.models.eof.calendar import Calendar
 from dpca.models.eof.eof import EOF
+from dpca.models.eof.eof_fit import counted
 from dpca.models.eof.fields import Field
 from dpca.models.weights.attribute_weights import field_weights
 from dpca.parameters.coupled import EXPONENTIAL
@@ -39,6 +40,7 @@ class CoupledModel(CoupledResults, StoredCoupled):
     n_modes: int
     n_pca_modes: Any
     dim: str
+    gaps: str
     weights: Any
     hilbert: bool
     padding: str | None
@@ -48,7 +50,16 @@ class CoupledModel(CoupledResults, StoredCoupled):
     memory_budget: int | None
 
     @also_called("sample_dim", "dim")
-    def fit(self, X: Any, Y: Any, *, dim: str | None = None, key: str | None = None, run: Run = Run()) -> Self:
+    def fit(
+        self,
+        X: Any,
+        Y: Any,
+        *,
+        sample_weight: Any = None,
+        dim: str | None = None,
+        key: str | None = None,
+        run: Run = Run(),
+    ) -> Self:
         """Find the modes of two fields with the same samples.
 
         Parameters
@@ -56,6 +67,11 @@ class CoupledModel(CoupledResults, StoredCoupled):
         X, Y : DataArray, Dataset, array (n_samples, *sample_shape), Stack, path or Source
             As in `EOF.fit`. Both have the same number of samples, in the same order: sample i of one belongs to
             sample i of the other, whatever their coordinates, such as times with a lag.
+        sample_weight : array_like (n_samples,), optional
+            How often each pair of samples counts, as in `EOF.fit`: 2 is a pair twice, and 0 leaves it out. With weights
+            that are not whole numbers, covariances have the divisor sum(weights) - 1, the fit reads the data once more
+            for the mean, and the solver "streaming" takes the principal components of `PCA`. With any weights,
+            `scores` reads the samples.
         dim, key : str, optional
             As in `EOF.fit`.
         run : Run
@@ -69,7 +85,8 @@ class CoupledModel(CoupledResults, StoredCoupled):
         Raises
         ------
         DataError
-            If both fields have different numbers of samples, a sample has no values, or as in `EOF.fit`.
+            If both fields have different numbers of samples, a sample has no values, or as in `EOF.fit`; or for
+            ``hilbert=True`` with ``sample_weight``, because an analytic signal requires each sample once.
         PlanError
             If the fit exceeds the memory budget.
         """
@@ -83,22 +100,36 @@ class CoupledModel(CoupledResults, StoredCoupled):
             raise DataError(f"X has {n:,} samples and Y {m:,}: give two fields with the same samples")
         if n < 2:
             raise DataError(f"there is {n} sample along {self.dim!r}: a fit requires at least 2 samples")
+        if self.hilbert and sample_weight is not None:
+            raise DataError(
+                "hilbert=True does not support sample_weight, because an analytic signal requires each sample once: "
+                "fit without sample_weight, or with hilbert=False"
+            )
+        interpolates, weighted = self.gaps == "interpolate", sample_weight is not None
+        read = [counted(one, sample_weight, fill=interpolates) for one in given]
+        used, fractions = (read[0][0], read[1][0]), read[0][1]
+        n_used = used[0].source.shape[0]
+        if n_used < 2:
+            raise DataError(f"sample_weight leaves {n_used} sample: a fit requires at least 2 samples")
         eofs, run = (self._field_options(0), self._field_options(1)), run_of_fit(run, self.memory_budget)
-        calendars = [Calendar.of(one.along, n, one.dim, eofs[0].climatology, bool(eofs[0].detrend)) for one in given]
+        calendars = [
+            Calendar.of(one.along, n_used, one.dim, eofs[0].climatology, bool(eofs[0].detrend)) for one in used
+        ]
         problem = CoupledProblem(
             eofs=eofs,
             n_pca=(_of_field(self.n_pca_modes, 0), _of_field(self.n_pca_modes, 1)),
             k=self.n_modes,
-            n=n,
-            whiten=self.whitens,
+            n=n_used,
+            whiten=(n_used if fractions is None else float(fractions.sum())) if self.whitens else None,
             hilbert=bool(self.hilbert),
             decay=self.decay if self.padding == EXPONENTIAL else None,
             run=run,
+            fractions=fractions,
         )
 
         def reducing(i: int, then: Any) -> Reducing:
             weights = field_weights(eofs[i].weights, given[i].labels, tuple(given[i].source.shape[1:]))
-            return Reducing(eofs[i], given[i], calendars[i], weights, run, then=then)
+            return Reducing(eofs[i], used[i], calendars[i], weights, run, fractions=fractions, then=then)
 
         # The solver runs where both fields are anomalies. If grid points with data differ from those of the first
         # sample, it runs again after a survey.
@@ -110,10 +141,10 @@ class CoupledModel(CoupledResults, StoredCoupled):
             return reached
 
         found: FoundModes = reducing(0, with_first).fitted()
-        fields = tuple(found.fields(given, (calendars[0], calendars[1])))
-        self._set_fitted(found.coupling, (fields[0], fields[1]), n)
+        fields = tuple(found.fields(given, calendars, interpolates=interpolates, weighted=weighted))
+        self._set_fitted(found.coupling, (fields[0], fields[1]), n_used, n)
         self._coupling = oriented(self)
-        self._white = found.coupled.white
+        self._white = None if weighted else found.coupled.white
         return self
 
     def rotate(
@@ -131,6 +162,8 @@ class CoupledModel(CoupledResults, StoredCoupled):
         (Bretherton, Widmann, Dymnikov, Wallace & Blade 1999, equation 30).
         """
         fields, values = self._fitted(), self._coupling.singular_values
+        if n_eff:
+            significance.require_unweighted(fields[0].weighted)
         both: Any = (
             [self._series(one) @ side.weights for one, side in zip(fields, self._sides, strict=True)] if n_eff else []
         )
@@ -144,21 +177,24 @@ class CoupledModel(CoupledResults, StoredCoupled):
         `dpca.models.coupled.coupled_significance.permutation_test`. It requires the principal component time series of
         the fit: of the solvers "dual" and "streaming", in the process of the fit.
         """
-        given = self._fitted()[0].given
+        first = self._fitted()[0]
+        significance.require_unweighted(first.weighted)
         if self._white is None:
             raise DataError(
                 "there are no time series of all principal components for a permutation test: fit in this process with "
                 "solver='dual', or with solver='streaming' and an integer n_pca_modes"
             )
         values, seed = self._coupling.singular_values, int(check_random_state(self.random_state).randint(2**31))
-        return given.table(permutation_test(*self._white, values, n_trials, level, block_length, seed))
+        return first.given.table(permutation_test(*self._white, values, n_trials, level, block_length, seed))
 
     # -- internals
 
     _white: tuple[Array, Array] | None = None
 
-    def _set_fitted(self, coupling: Coupling, fields: tuple[FittedField, FittedField], n: int) -> None:
-        self._coupling, self._fields, self.n_samples_seen_ = coupling, fields, n
+    def _set_fitted(
+        self, coupling: Coupling, fields: tuple[FittedField, FittedField], n_used: int, n_given: int
+    ) -> None:
+        self._coupling, self._fields, self.n_samples_seen_, self._n_given = coupling, fields, n_used, n_given
         self.sample_shape_ = fields[0].anomalies.sample_shape
         self.sample_shapes_ = fields[0].anomalies.sample_shape, fields[1].anomalies.sample_shape
         self.pca_variance_ratio_ = fields[0].retained, fields[1].retained

@@ -57,15 +57,19 @@ class StoredCoupled(Storable):
     dim: str
     weights: Any
     hilbert: bool
+    gaps: str
     climatology: str | None
     detrend: bool
     n_samples_seen_: int
+    _n_given: int
     _coupling: Coupling
     _fields: tuple[FittedField, FittedField]
 
     @abstractmethod
-    def _set_fitted(self, coupling: Coupling, fields: tuple[FittedField, FittedField], n: int) -> None:
-        """Set the attributes of a fit to ``n`` samples."""
+    def _set_fitted(
+        self, coupling: Coupling, fields: tuple[FittedField, FittedField], n_used: int, n_given: int
+    ) -> None:
+        """Set the attributes of a fit; ``n_used`` counts samples as often as their weights say."""
 
     @property
     def _labels(self) -> Labels | None:
@@ -77,13 +81,15 @@ class StoredCoupled(Storable):
         self._fields[0].given = replace(self._fields[0].given, labels=labels)
 
     def _to_store(self) -> StoreContents:
-        coupling, n = self._coupling, self.n_samples_seen_
+        coupling, n = self._coupling, self._n_given
         arrays: dict[str, tuple[Any, tuple[str, ...]]] = {}
         kept: dict[str, Any] = {name: (getattr(coupling, name), axes) for name, axes in _SHARED.items()}
         facts: dict[str, Any] = {
             "sample_shape": list(self._fields[0].anomalies.sample_shape),
             "n_components": len(coupling.singular_values),
-            "n_samples_seen": n,
+            "n_samples_seen": self.n_samples_seen_,
+            "n_samples": n,
+            "weighted": self._fields[0].weighted,
             "parameters": stored_parameters(self),
             "total": coupling.total,
         }
@@ -122,7 +128,9 @@ class StoredCoupled(Storable):
 
     @classmethod
     def _from_store(cls, stored: StoredModel) -> Self:
-        facts, k, n = stored.facts, stored.n_components, stored.n_samples
+        facts, k = stored.facts, stored.n_components
+        # Stores from before sample weights do not state these.
+        n, weighted = int(facts.get("n_samples", stored.n_samples)), facts.get("weighted") is True
         model = cls(**stored.parameters(cls))
         fields, modes, weights = [], [], []
         inner = {prefix: int(facts[prefix + "field"]["basis"]) for prefix in _PREFIXES}
@@ -156,10 +164,11 @@ class StoredCoupled(Storable):
             anomalies = Anomalies(places, shape, *(arrays.get(name) for name in ("gain", "level", "slope")))
             basis = LinearRepresentation(Whole((d,)), arrays["mean"], arrays["basis"])
             names = _names_read(stored, prefix, own, shape, n)
-            fields.append(FittedField(names, calendar, anomalies, basis, arrays.get("series"), float(own["retained"])))
+            kept = basis, arrays.get("series"), float(own["retained"])
+            fields.append(FittedField(names, calendar, anomalies, *kept, model.gaps == "interpolate", weighted))
         model.weights = tuple(weights) if facts["pair_of_weights"] else weights[0]
         coupling = Coupling(shared["singular_values"], modes[0], modes[1], shared["cross"], float(facts["total"]))
-        model._set_fitted(coupling, (fields[0], fields[1]), n)
+        model._set_fitted(coupling, (fields[0], fields[1]), stored.n_samples, n)
         return model
 
 

@@ -50,8 +50,10 @@ class FieldCoordinates:
         signal = analytic_signal(self.series, decay)
         return replace(self, covariance=signal.conj().T @ signal / (len(signal) - 1), series=signal)
 
-    def whitening(self, n: int) -> tuple[Array, Array]:
+    def whitening(self, n: float) -> tuple[Array, Array]:
         """Return the inverse root of the covariance (divisor n), and its root, without directions of rounding errors.
+
+        ``n`` is the number of samples, or the sum of their weights.
 
         Raises
         ------
@@ -180,7 +182,9 @@ class Coupled:
     white: tuple[Array, Array] | None
 
 
-def coupled(x: FieldCoordinates, y: FieldCoordinates, cross: Array | None, n: int, k: int, *, whiten: bool) -> Coupled:
+def coupled(
+    x: FieldCoordinates, y: FieldCoordinates, cross: Array | None, n: int, k: int, *, whiten: float | None
+) -> Coupled:
     """Return the k leading modes of maximum covariance, or of maximum correlation if both fields are whitened.
 
     Parameters
@@ -190,7 +194,8 @@ def coupled(x: FieldCoordinates, y: FieldCoordinates, cross: Array | None, n: in
     cross : array (r_x, r_y) or None
         Their cross-covariance, divisor n - 1. None: from the series.
     n, k : int
-    whiten : bool
+    whiten : float or None
+        To whiten both fields: the number of samples, or the sum of their weights.
 
     Raises
     ------
@@ -207,7 +212,7 @@ def coupled(x: FieldCoordinates, y: FieldCoordinates, cross: Array | None, n: in
             f"n_modes is {k}, but {n:,} samples of {cross.shape[0]:,} and {cross.shape[1]:,} dimensions have only "
             f"{most:,} modes: use at most that many"
         )
-    whitening = [side.whitening(n) if whiten else None for side in (x, y)]
+    whitening = [None if whiten is None else side.whitening(whiten) for side in (x, y)]
     target = cross
     if whitening[0] is not None and whitening[1] is not None:
         target = whitening[0][0] @ cross @ whitening[1][0]

@@ -11,6 +11,7 @@ from dpca.kernels.algebra.types import Array
 from dpca.models.coupled.coupled_fit import FittedField
 from dpca.models.coupled.coupling import Coupling, FieldModes
 from dpca.models.eof.anomalies import AnomalySource, projected
+from dpca.models.eof.eof_fit import interpolated, longest_gap
 from dpca.models.eof.fields import Field, on_grid, series_given
 from dpca.storage.arrays.labelled import is_labelled
 from dpca.storage.errors import DataError
@@ -77,13 +78,14 @@ class CoupledResults:
         Returns
         -------
         tuple of two xarray.DataArray (dim, mode), or arrays
-            After a fit by the solver "covariance", the first call reads the samples.
+            After a fit by the solver "covariance", or with ``sample_weight``, the first call reads the samples. NaN
+            for samples of weight 0 that miss some values.
         """
         found = []
         for one, side in zip(self._fitted(), self._sides, strict=True):
             values = self._series(one) @ side.weights
             if normalized:
-                values = values / np.sqrt((np.abs(values) ** 2).sum(axis=0))
+                values = values / np.sqrt(np.nansum(np.abs(values) ** 2, axis=0))
             found.append(one.given.series(values, name="scores"))
         return found[0], found[1]
 
@@ -189,9 +191,9 @@ class CoupledResults:
         if one.series is None:
             if not isinstance(one.given, Field):
                 raise DataError("this store has no scores: call scores() before save(), or transform() the samples")
-            found = _coordinates(one, one.given)
+            found = _coordinates(one, one.given, skip_gaps=one.weighted)
             found = np.asarray(found.compute() if isinstance(found, da.Array) else found, np.float64)
-            one.series = found - found.mean(axis=0)
+            one.series = found if one.weighted else found - found.mean(axis=0)
         return one.series
 
     def _reconstructed(self, i: int, one: FittedField, scores: Any) -> Any:
@@ -212,12 +214,14 @@ def _placed(one: FittedField, maps: Array) -> Array:
     return found
 
 
-def _coordinates(one: FittedField, given: Field) -> Any:
-    n = given.source.shape[0]
+def _coordinates(one: FittedField, given: Field, *, skip_gaps: bool = False) -> Any:
+    source, n = given.source, given.source.shape[0]
+    if one.interpolates and (longest := longest_gap(source, n)):
+        source = interpolated(source, given, longest)
     groups, trend = one.calendar.groups(given.along, n), one.calendar.trend(given.along, n)
-    anomalies = AnomalySource(given.source, one.anomalies, groups, trend, certain=True)
+    anomalies = AnomalySource(source, one.anomalies, groups, trend, certain=True)
     anomalies.with_gaps = True  # samples without values remain NaN
-    return projected(anomalies, one.basis)
+    return projected(anomalies, one.basis, skip_gaps=skip_gaps)
 
 
 def oriented(results: CoupledResults) -> Coupling:

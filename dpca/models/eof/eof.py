@@ -393,7 +393,6 @@ class EOF(EOFParameters, StoredEOF, BaseEstimator):  # type: ignore[misc]
         return projected(anomalies, self.model_.basis_, skip_gaps=skip_gaps)
 
     def _used_pcs(self) -> Array:
-        if self._weighted:
-            raise DataError("the fit had sample_weight, which this test does not support: fit without weights")
+        significance.require_unweighted(self._weighted)
         found: Array = np.asarray(self.pcs(), np.float64)
         return found[~np.isnan(found).any(axis=1)]

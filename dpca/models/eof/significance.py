@@ -173,6 +173,18 @@ def bootstrap(pcs: Array, n_trials: int, level: float, block_length: int, seed: 
     return Bootstrap(low, high, cosines.mean(axis=0), np.quantile(cosines, 1 - level, axis=0))
 
 
+def require_unweighted(weighted: bool) -> None:
+    """Check that samples had no weights: a test that resamples them, or uses their order, does not support weights.
+
+    Raises
+    ------
+    DataError
+        If they had.
+    """
+    if weighted:
+        raise DataError("the fit had sample_weight, which this test does not support: fit without weights")
+
+
 def checked_level(level: float) -> float:
     """Return a share between 0 and 1, or raise `DataError`."""
     if isinstance(level, bool) or not isinstance(level, float | np.floating) or not 0 < level < 1:

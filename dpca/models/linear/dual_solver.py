@@ -115,8 +115,10 @@ def _dual_components(weights: Array, samples: WholeSamples, passes: Passes, prob
     return {"components": components, "mean": mean, "mean_square": np.asarray(mean @ mean)}
 
 
-def dual_rows(weights: Array, passes: Passes, dtype: np.dtype[Any]) -> tuple[Array, Array]:
-    """Return weights (k, n) times the centered samples, (k, d), and the mean (d,), from a pass by blocks of attributes.
+def dual_rows(weights: Array, passes: Passes, dtype: np.dtype[Any], *, center: bool) -> tuple[Array, Array]:
+    """Return weights (k, n) times the samples, (k, d), and the mean (d,), from a pass by blocks of attributes.
+
+    With ``center``, the samples are without their mean; otherwise the mean is 0.
 
     Raises
     ------
@@ -124,7 +126,7 @@ def dual_rows(weights: Array, passes: Passes, dtype: np.dtype[Any]) -> tuple[Arr
         If no blocks fit into the budget of a task, or the result does not fit into this process.
     """
     samples = WholeSamples(passes.source)
-    rule = samples.rule(weights, dtype, True)
+    rule = samples.rule(weights, dtype, center)
     grid = attribute_blocks(rule, passes, moved=16 * len(weights) if isinstance(rule, DualComponents) else 0)
     return _joined(samples, rule, grid, passes, dtype)[:2]
 

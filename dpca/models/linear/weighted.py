@@ -28,14 +28,25 @@ def weighted_rows(source: Source, mean: Array | None = None) -> Source:
     DataError
         If the weights have a sum of at most 1.
     """
-    weights = np.asarray(source.weights)
+    mean = np.zeros(source.shape[1:]) if mean is None else mean
+    return CenteredSource(source, mean, row_factors(np.asarray(source.weights)))
+
+
+def row_factors(weights: Array) -> Array:
+    """Return the factors (n,) of the rows of `weighted_rows`.
+
+    Raises
+    ------
+    DataError
+        If the weights have a sum of at most 1.
+    """
     if not (total := float(weights.sum())) > 1:
         raise DataError(
             f"sample_weight has the sum {total:g}, but weights say how often samples count: multiply them by a "
             f"constant, such that their sum is above 1"
         )
-    mean = np.zeros(source.shape[1:]) if mean is None else mean
-    return CenteredSource(source, mean, np.sqrt(weights * ((len(weights) - 1) / (total - 1))))
+    factors: Array = np.sqrt(weights * ((len(weights) - 1) / (total - 1)))
+    return factors
 
 
 def weighted_mean(source: Source, passes: Passes) -> Array:
