@@ -18,6 +18,7 @@ from dpca.engine.folds.fold import fold, plan_for
 from dpca.engine.folds.plan import FoldPlan, Outline, PlanError
 from dpca.engine.sources.coded import CodedSource
 from dpca.engine.sources.finite import check_finite
+from dpca.engine.sources.held_out import repeated
 from dpca.kernels.algebra.types import Array
 from dpca.models.base.callbacks import Callback, FitCallbacks, finish_all, may_end_early
 from dpca.models.base.docs import documented
@@ -25,13 +26,13 @@ from dpca.models.base.each_sample import EachSample
 from dpca.models.base.labelled import samples_to_fit
 from dpca.models.base.parameters import check_parameters
 from dpca.models.base.passes import run_of_fit
-from dpca.models.base.samples import fitted_source
+from dpca.models.base.samples import counts_and_fractions, fitted_source
 from dpca.models.base.storable import Storable
 from dpca.models.base.store import StoreContents, StoredModel, stored_parameters
 from dpca.models.scores import Scores
 from dpca.parameters.supervised import RidgeParameters
 from dpca.partition.whole import Whole
-from dpca.rules.base.codes import DIGITS, MOST_CODES
+from dpca.rules.base.codes import MOST_CODES
 from dpca.rules.base.state import State
 from dpca.rules.covariance.ridge import RidgeMoments
 from dpca.storage.errors import DataError, one_line
@@ -69,7 +70,7 @@ class StreamingRidgeClassifier(RidgeParameters, EachSample, Storable, Classifier
     cv_errors_ : array (n_alphas,), float64
         Mean squared error of a target for each penalty; 0 for a single penalty.
     folds_ : array (n_samples,), int32
-        The fold that each sample was held out in; not stored.
+        The fold that each sample was held out in; not stored. Only those of positive weight, as often as they count.
     sample_shape_ : tuple of int
     n_samples_seen_, n_features_in_ : int
     fit_report_ : FoldReport
@@ -108,6 +109,7 @@ class StreamingRidgeClassifier(RidgeParameters, EachSample, Storable, Classifier
         X: Any,
         y: Any,
         *,
+        sample_weight: Any = None,
         sample_dim: str | Sequence[str] | None = None,
         key: str | None = None,
         run: Run = Run(),
@@ -123,6 +125,10 @@ class StreamingRidgeClassifier(RidgeParameters, EachSample, Storable, Classifier
             As in `CellPCA.fit`, or the result of `dpca.open_scores`.
         y : array_like (n_samples,)
             The class of each sample: strings, integers or truth values, in the order of the samples.
+        sample_weight : array_like (n_samples,), optional
+            How often each sample counts, as in `CellPCA.fit`: 2 is a sample twice, whose copies may be in different
+            folds, and 0 leaves it out. With weights that are not whole numbers, all sums are weighted, also those of
+            means, standard deviations and errors, as in scikit-learn's `RidgeClassifier`.
         sample_dim, key, run
             As in `CellPCA.fit`.
         callback, max_seconds, max_samples
@@ -133,7 +139,7 @@ class StreamingRidgeClassifier(RidgeParameters, EachSample, Storable, Classifier
         ------
         DataError
             If a value is not finite, the labels are not classes, their number differs from that of the samples, or
-            there is a single class.
+            there is a single class; or for invalid weights.
         PlanError
             If the moments do not fit into the memory budget; the message states the largest number of attributes.
         """
@@ -142,7 +148,13 @@ class StreamingRidgeClassifier(RidgeParameters, EachSample, Storable, Classifier
         n_folds = cv if len(alphas) > 1 else 1
         X, labels = samples_to_fit(_plain(X), sample_dim, key)
         _, source = fitted_source(self, X)
-        classes, y = self._classes(y, n := source.shape[0])
+        classes, y = self._classes(y, source.shape[0])
+        fractions = None
+        if sample_weight is not None:
+            counts, fractions = counts_and_fractions(sample_weight, len(y), any_weights=True)
+            source = repeated(source, counts)
+            classes, y = self._classes(np.repeat(y, counts), source.shape[0])
+        n = source.shape[0]
         if n_folds > n:
             raise DataError(f"cv is {cv}, but there are only {n} samples: use fewer folds, or one alpha")
         if n_folds * len(classes) > MOST_CODES:
@@ -150,8 +162,9 @@ class StreamingRidgeClassifier(RidgeParameters, EachSample, Storable, Classifier
                 f"y has {len(classes):,} classes, which in {n_folds} folds exceed the limit of {MOST_CODES:,}: use "
                 f"classes as labels, not measured values, or fewer folds"
             )
-        rule = RidgeMoments(len(classes), alphas, n_folds=n_folds, standardize=bool(self.standardize))
-        coded = CodedSource(source, _dealt(y, classes, n_folds))
+        options: dict[str, Any] = {"standardize": bool(self.standardize), "weighted": fractions is not None}
+        rule = RidgeMoments(len(classes), alphas, n_folds=n_folds, **options)
+        coded = CodedSource(source, _dealt(y, classes, n_folds), fractions)
         fit_run = run_of_fit(run, self.memory_budget)
         plan = self._planned(rule, coded, fit_run)
         callbacks = FitCallbacks.requested(self, callback, max_seconds, max_samples)
@@ -228,7 +241,8 @@ class StreamingRidgeClassifier(RidgeParameters, EachSample, Storable, Classifier
         def refused(d: int) -> bool:
             name, (n, *_), rows = coded.name, coded.shape, coded.chunks[0]
             try:
-                planned(CodedSource(Outline(name, (n, d), coded.source.dtype, (rows, d)), coded.codes))
+                outline = Outline(name, (n, d), coded.source.dtype, (rows, d))
+                planned(CodedSource(outline, coded.codes, coded.fractions))
             except PlanError:
                 return True
             return False
@@ -236,7 +250,7 @@ class StreamingRidgeClassifier(RidgeParameters, EachSample, Storable, Classifier
         try:
             return planned(coded)
         except PlanError as error:
-            d = coded.shape[1] - DIGITS
+            d = coded.n_attributes
             fits = bisect.bisect_left(range(1, d), True, key=refused)
             limit = (run.here() if coded.in_process else run).task_bytes()
             otherwise = f", or use at most {fits:,} attributes, for example fewer components" if fits else ""

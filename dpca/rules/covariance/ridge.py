@@ -5,6 +5,7 @@ from __future__ import annotations
 import itertools
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
+from typing import Any
 
 import numpy as np
 from numpy.typing import DTypeLike
@@ -37,9 +38,11 @@ class RidgeMoments(SeveralCovariances):
 
     This is the exact error of K-fold cross-validation, for any number of penalties, without a second pass.
 
-    Batches hold the attributes, then the code (`dpca.rules.base.codes`) fold * n_classes + class. Products are those of
-    `dpca.rules.covariance.covariance.Covariance`, which are exact for 8-bit integers. Other samples should be float64,
-    because a small penalty magnifies rounding errors.
+    Samples may have weights: all sums are then of their products with the weights, and n is the sum of the weights.
+
+    Batches hold the attributes, with ``weighted`` the weight, then the code (`dpca.rules.base.codes`)
+    fold * n_classes + class. Products are those of `dpca.rules.covariance.covariance.Covariance`, which are exact for
+    8-bit integers. Other samples should be float64, because a small penalty magnifies rounding errors.
 
     Parameters
     ----------
@@ -52,6 +55,8 @@ class RidgeMoments(SeveralCovariances):
     standardize : bool
         Whether attributes are divided by their standard deviations (divisor n). The coefficients of attributes that
         are constant up to rounding are 0 in both cases.
+    weighted : bool
+        Whether samples have weights.
 
     Notes
     -----
@@ -64,31 +69,43 @@ class RidgeMoments(SeveralCovariances):
     alphas: Sequence[float]
     n_folds: int = field(default=1, kw_only=True)
     standardize: bool = field(default=True, kw_only=True)
+    weighted: bool = field(default=False, kw_only=True)
 
     def _layout(self, n_features: int, dtype: DTypeLike) -> StateLayout:
-        k, d = self.n_folds, n_features - DIGITS
+        k, d = self.n_folds, n_features - DIGITS - self.weighted
         return {
             "shift": ((k, d), float),
             "sum": ((k, d), float),
             "cross": ((k, d, d), float),
             "class_sum": ((k, self.n_classes, d), float),
-            "class_count": ((k, self.n_classes), np.int64),
+            "class_count": ((k, self.n_classes), np.float64 if self.weighted else np.int64),
         }
 
     def _take(self, state: State, batch: Array) -> None:
         codes = read_codes(batch[:, -DIGITS:])
         order = np.argsort(codes, kind="stable")
-        rows = batch[order, :-DIGITS]
+        rows, weights = batch[order, : -DIGITS - self.weighted], None
+        if self.weighted:
+            weights = batch[order, -DIGITS - 1].astype(np.float64)
         present, starts = np.unique(codes[order], return_index=True)
         ends = np.append(starts, len(rows))
         # These sums take a seventh of the time of reduceat.
-        sums = [rows[a:b].sum(axis=0, dtype=np.float64) for a, b in itertools.pairwise(ends)]
+        runs = [slice(a, b) for a, b in itertools.pairwise(ends)]
+        if weights is None:
+            sums = [rows[run].sum(axis=0, dtype=np.float64) for run in runs]
+        else:
+            sums = [weights[run] @ rows[run] for run in runs]
         of_fold = np.searchsorted(present, np.arange(self.n_folds + 1) * self.n_classes)
         for f, fold in enumerate(self._covariances(state)):
-            Covariance().update(fold, rows[ends[of_fold[f]] : ends[of_fold[f + 1]]])
+            own = slice(ends[of_fold[f]], ends[of_fold[f + 1]])
+            if weights is None:
+                Covariance().update(fold, rows[own])
+            else:
+                Covariance().merge(fold, _weighted_sums(rows[own], weights[own]))
         folds, classes = np.divmod(present, self.n_classes)
         state.arrays["class_sum"][folds, classes] += sums
-        state.arrays["class_count"][folds, classes] += np.diff(ends)
+        counts = np.diff(ends) if weights is None else np.add.reduceat(weights, starts)
+        state.arrays["class_count"][folds, classes] += counts
         state.counts["n_samples"] += len(rows)
 
     def merge(self, a: State, b: State) -> State:
@@ -153,6 +170,15 @@ class RidgeMoments(SeveralCovariances):
         return 8 * (self.n_classes * (n_features + 1) + len(self.alphas) + 1)
 
 
+def _weighted_sums(rows: Array, weights: Array) -> State:
+    """Return the state of a covariance of rows (n, d) with weights (n,), float64; ``n_samples`` is their sum."""
+    total: Any = weights.sum()
+    shift = weights @ rows / (total or 1)
+    roots = np.sqrt(weights)
+    moved = (rows - shift) * roots[:, None]
+    return State({"shift": shift, "sum": roots @ moved, "cross": moved.T @ moved}, {"n_samples": total})
+
+
 @dataclass
 class _Moments:
     """Sums over samples, minus a shift: of attributes, of their products, and of the attributes of each class."""
@@ -164,8 +190,9 @@ class _Moments:
     class_count: Array
 
     @property
-    def n(self) -> int:
-        return int(self.class_count.sum())
+    def n(self) -> float:
+        found: float = self.class_count.sum().item()
+        return found
 
     @property
     def n_targets(self) -> int:
@@ -183,7 +210,9 @@ class _Moments:
     def move_to(self, shift: Array) -> None:
         """Change the shift of all sums. Sums over classes have no shift before."""
         self.class_sum -= self.class_count[:, None] * shift
-        move_shift(State({"shift": self.shift, "sum": self.sum, "cross": self.cross}, {"n_samples": self.n}), shift)
+        sums = {"shift": self.shift, "sum": self.sum, "cross": self.cross}
+        counts: Any = {"n_samples": self.n}  # a sum of weights is no integer
+        move_shift(State(sums, counts), shift)
 
     def targets(self) -> tuple[Array, Array]:
         """Return sums over samples: of targets (n_targets,), and of targets times attributes (n_targets, d)."""
@@ -195,7 +224,7 @@ class _Moments:
 
         The products are overwritten.
         """
-        n, total, cross = max(self.n, 1), self.sum, self.cross
+        n, total, cross = self.n or 1, self.sum, self.cross
         targets, products = self.targets()
         squares, mean = linalg.diagonal(cross) / n, total / n
         variances = squares - mean**2
