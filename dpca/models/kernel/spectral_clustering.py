@@ -10,12 +10,13 @@ from sklearn.base import BaseEstimator, ClusterMixin
 from sklearn.utils import check_random_state
 
 from dpca.engine.folds.plan import PlanError
+from dpca.engine.sources.held_out import repeated
 from dpca.engine.sources.source import batches
 from dpca.kernels.algebra.types import Array
 from dpca.models.base.docs import documented
 from dpca.models.base.parameters import check_parameters
 from dpca.models.base.passes import Passes, run_of_fit
-from dpca.models.base.samples import varied_source
+from dpca.models.base.samples import repetitions, varied_source
 from dpca.models.kernel.kernel_methods import by_degrees
 from dpca.models.kernel.kernel_pca import KernelPCA
 from dpca.parameters.kernel import ClusteringParameters
@@ -46,23 +47,43 @@ class SpectralClustering(ClusteringParameters, ClusterMixin, BaseEstimator):  # 
         Descending, at most about 1.
     """
 
-    def fit(self, X: Any, y: Any = None) -> Self:
-        """Cluster samples (n_samples, *sample_shape): numpy, Dask, Zarr, a stack or its path; see `KernelPCA.fit`."""
+    def fit(self, X: Any, y: Any = None, *, sample_weight: Any = None) -> Self:
+        """Cluster samples.
+
+        Parameters
+        ----------
+        X : array (n_samples, *sample_shape), Stack, path or Source
+            As in `KernelPCA.fit`.
+        y : ignored
+        sample_weight : array_like (n_samples,), optional
+            How often each sample counts, a whole number, as in `KernelPCA.fit`. The clusters are those of repeated
+            samples. ``labels_`` and ``embedding_`` have an entry for each given sample, also for those of weight 0,
+            which belong to the nearest cluster.
+
+        Raises
+        ------
+        DataError
+            If a value is not finite, there are fewer samples than clusters, or the weights are invalid.
+        PlanError
+            If the fit does not fit into memory.
+        """
         check_parameters(self)
         shared = ("gamma", "n_landmarks", "landmarks", "random_state", "memory_budget")
         model = KernelPCA(self.n_clusters, **{name: getattr(self, name) for name in shared})
         source = varied_source(self, X)
-        if self.n_clusters > source.shape[0]:
+        n, shape = source.shape[0], tuple(source.shape[1:])
+        counts = None if sample_weight is None else repetitions(sample_weight, n)
+        read = source if counts is None else repeated(source, counts)
+        if self.n_clusters > read.shape[0]:
             raise DataError(
-                f"n_clusters is {self.n_clusters}, but there are only {source.shape[0]} samples: use at most "
-                f"{source.shape[0]}"
+                f"n_clusters is {self.n_clusters}, but there are only {read.shape[0]} samples: use at most "
+                f"{read.shape[0]}"
             )
-        self._check_memory(source.shape[0])
-        shape = tuple(source.shape[1:])
-        problem = replace(model._problem(source.shape[0], shape, source.dtype), center=False)
-        passes = Passes(source, run_of_fit(Run(), self.memory_budget))
+        self._check_memory(n if counts is None else n + read.shape[0])
+        problem = replace(model._problem(read.shape[0], shape, read.dtype), center=False)
+        passes = Passes(read, run_of_fit(Run(), self.memory_budget))
         found = by_degrees(problem, passes)
-        values, n = found.results["eigenvalues"], source.shape[0]
+        values = found.results["eigenvalues"]
         coefficients = found.results["coefficients"] / np.sqrt(values)
         if coefficients.shape[1] < self.n_clusters:
             raise DataError(
@@ -78,8 +99,9 @@ class SpectralClustering(ClusteringParameters, ClusterMixin, BaseEstimator):  # 
         from sklearn.cluster import KMeans  # slow to import
 
         seed = check_random_state(self.random_state).randint(2**31)
-        clusters = KMeans(self.n_clusters, n_init=self.n_init, random_state=seed).fit(self.embedding_)
-        self.labels_: Array = clusters.labels_
+        rows = self.embedding_ if counts is None else self.embedding_.repeat(counts, axis=0)
+        clusters = KMeans(self.n_clusters, n_init=self.n_init, random_state=seed).fit(rows)
+        self.labels_: Array = clusters.labels_ if counts is None else clusters.predict(self.embedding_)
         return self
 
     def _check_memory(self, n: int) -> None:
