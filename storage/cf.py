@@ -36,11 +36,10 @@ ATTRIBUTES = (
 
 #: The last part of error messages about values that are missing or not finite.
 REMEDY = (
-    'every value must be finite, so fit PCA, CellPCA, BandPCA or StreamingPCA with gaps="iterate" (dpca compress: '
-    "--gaps iterate), fill missing values (dpca fill, numpy.nan_to_num, or "
-    'x.where(x.notnull().all("time"), 0) in xarray), or leave out attributes with missing values '
-    '(x.stack(place=("lat", "lon")).dropna("place")); an attribute that is constant, such as land, changes no '
-    "component"
+    'every value must be finite, so fit PCA, CellPCA, BandPCA or StreamingPCA with gaps="iterate" (--gaps iterate), '
+    'fill missing values (dpca fill, or x.where(x.notnull().all("time"), 0) in xarray), or leave out attributes with '
+    'missing values (x.stack(place=("lat", "lon")).dropna("place")); an attribute that is constant, such as land, '
+    "changes no component"
 )
 
 Number = int | float

@@ -10,7 +10,6 @@ from dpca.cli.arguments import NOISE_OPTIONS, add_parameters, add_seed, given_op
 from dpca.parameters.cells import BandParameters, CellParameters, PartitionParameters
 from dpca.parameters.denoising import DenoisingParameters
 from dpca.parameters.kernel import KernelParameters
-from dpca.storage.errors import DataError
 
 #: The estimators of the command line: their parameters, the parameter that selects them, and what it stands for.
 _ESTIMATORS: dict[str, tuple[type[Any], str, str]] = {
@@ -121,6 +120,8 @@ def given_noise_map(options: argparse.Namespace, given: dict[str, Any]) -> dict[
     except ValueError:
         pass
     else:
+        from dpca.storage.errors import DataError  # imported here, because it takes seconds
+
         raise DataError(f"--sigma is {number:g}: give a positive number, or the path of a map of positive numbers")
     from dpca.jobs.denoising.denoise import read_map
     from dpca.storage.integrity.manifest import digest_of

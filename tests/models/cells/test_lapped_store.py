@@ -64,7 +64,8 @@ def test_other_overlaps_have_other_fingerprints(stored: Path, tmp_path: Path) ->
 
 
 def test_a_program_without_overlaps_refuses_it(stored: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(CellPCA, "store_version", 1)
+    for name in ("store_version", "weighted_version"):
+        monkeypatch.setattr(CellPCA, name, 1)
     with pytest.raises(StoreError, match="version.2"):
         CellPCA.load(stored)
 
