@@ -221,7 +221,10 @@ def denoise(options: argparse.Namespace) -> int:
             if options.dry_run:
                 samples = outline_of(source, reading, run)
                 plan = denoiser.plan(samples, run)
-                reads = plan.read_bytes / (math.prod(samples.shape) * samples.dtype.itemsize) + 1
+                n, *lengths = samples.shape
+                reads = (
+                    plan.read_bytes / (n * math.prod(lengths) * samples.dtype.itemsize) + 1 + denoiser.n_before(n) / n
+                )
                 say(f"{reads:.2f} reads of the samples, {plan.task_bytes / 1e6:,.0f} MB of memory for a task")
                 return 0
             cost = denoise_store(source, options.target, denoiser, reading=reading, run=run, request=request)
@@ -230,11 +233,12 @@ def denoise(options: argparse.Namespace) -> int:
     sigma, rank, removed = (array_in(group, name)[...] for name in ("sigma", "rank", "removed"))
     varies = sigma[sigma > 0]
     level = f"noise of standard deviation {np.median(varies):#.3g} (median)" if varies.size else "no noise"
-    gain = root_facts(group).get("gain")
+    facts = root_facts(group)
+    camera = "".join(f", {name} {facts[name]:.5g}" for name in ("gain", "offset") if name in facts)
     say(f"{level}, {rank.mean():.1f} components a cell, {removed.mean():.1%} of the variance removed (mean)")
     if (report := read_report(folder := report_folder(options.target))) is not None:
         say(f"{report['notes'][0]}\nreport  {folder / 'index.html'}")
-    conclude(f"'{options.target}'" + ("" if gain is None else f", gain {gain:.5g}"), "explore", options.target)
+    conclude(f"'{options.target}'{camera}", "explore", options.target)
     return 0
 
 

@@ -23,7 +23,7 @@ from dpca.models.base.docs import documented
 from dpca.models.base.parameters import check_parameters, given_parameters, spatial_lengths
 from dpca.models.base.passes import run_of_fit
 from dpca.models.cells.known_noise import check_noise, given_noise
-from dpca.models.denoising.camera import CellNoise, offset_of, some_samples
+from dpca.models.denoising.camera import MOST_SAMPLES, CellNoise, offset_of, some_samples
 from dpca.models.denoising.filters import FilterWriter, NoiseMaps, NoiseModel, averaged
 from dpca.models.denoising.shrinkage import LEAST_VALUES
 from dpca.models.denoising.time_filter import Series, context
@@ -154,9 +154,13 @@ class Denoiser(DenoisingParameters, TransformerMixin, BaseEstimator):  # type: i
         self._set_maps(maps, source)
         return self
 
+    def n_before(self, n_samples: int) -> int:
+        """Return how many of ``n_samples`` samples are read before the pass, to estimate the offset."""
+        return min(n_samples, MOST_SAMPLES) if self.noise == POISSON and self.offset is None else 0
+
     def _offset(self, source: Source, run: Run) -> float:
         """Return the offset of the camera, estimated in cells of the default's least lengths unless it is given."""
-        if self.offset is not None or self.noise != POISSON:
+        if not self.n_before(source.shape[0]):
             return self.offset or 0.0
         few = some_samples(source)
         if few.shape[0] < LEAST_VALUES:

@@ -244,10 +244,14 @@ def test_any_source_and_nothing_of_it_stays(tmp_path: Path, capsys: pytest.Captu
     tifffile.imwrite(tmp_path / "movie.tif", x.astype(np.uint16), imagej=True, metadata={"axes": "TYX"})
     command = ["denoise", str(tmp_path / "movie.tif"), str(tmp_path / "clean.zarr"), "--noise", "poisson"]
     assert main([*command, "--dry-run", "--workers", "1"]) == 0
+    assert "3.00 reads" in capsys.readouterr().out
+    assert main([*command, "--dry-run", "--workers", "1", "--offset", "0"]) == 0
     assert "2.00 reads" in capsys.readouterr().out
     assert not (tmp_path / "clean.zarr").exists()
     assert main([*command, "--workers", "1"]) == 0
-    assert "gain 0.99" in capsys.readouterr().out
+    said = capsys.readouterr().out
+    assert "gain 0.99" in said
+    assert ", offset 0;" in said
     clean = open_stack(tmp_path / "clean.zarr")
     np.testing.assert_allclose(clean.samples[...], Denoiser(noise="poisson").fit_transform(x), rtol=1e-5)
     assert sorted(path.name for path in (tmp_path / "clean.zarr").iterdir() if path.is_dir()) == [
