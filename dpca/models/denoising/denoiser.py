@@ -26,7 +26,7 @@ from dpca.models.cells.known_noise import check_noise, given_noise
 from dpca.models.denoising.camera import MOST_SAMPLES, CellNoise, offset_of, some_samples
 from dpca.models.denoising.filters import FilterWriter, NoiseMaps, NoiseModel, averaged
 from dpca.models.denoising.shrinkage import LEAST_VALUES
-from dpca.models.denoising.time_filter import Series, context
+from dpca.models.denoising.time_filter import WINDOW, Series, context
 from dpca.parameters.denoising import DenoisingParameters
 from dpca.partition.shifted import ShiftedGrids
 from dpca.rules.base.rule import Rule
@@ -196,7 +196,10 @@ class Denoiser(DenoisingParameters, TransformerMixin, BaseEstimator):  # type: i
         check_finite(x, 0, "X")
         whole: Region = tuple((0, length) for length in self.sample_shape_)
         out = np.empty(x.shape, self.output_dtype(x.dtype))
-        for rows in blocks(n := len(x), block_rows(whole, self.filters_.mean.dtype)):
+        step = block_rows(whole, self.filters_.mean.dtype)
+        # Scores of the samples around a block are computed, too.
+        step = -(-step // WINDOW) * WINDOW if self.time_filter else step
+        for rows in blocks(n := len(x), step):
             span = rows.indices(n)[:2]
             low, high = context(*span, n) if self.time_filter else span
             series = Series(low, *span, n) if self.time_filter else None
