@@ -45,7 +45,8 @@ def add_levels(basis: Array, scales: Array, steps: Array, point: Array, wide: Ar
     the levels times ``steps``.
     """
     (q, n), distance = basis.shape, 0.0
-    levels = np.empty((_TURNED, n), np.int16)
+    # Rows that are a power of two apart would compete for the same lines of the cache when they are transposed.
+    levels = np.empty((_TURNED, n + _TURNED), np.int16)
     for first in range(0, q, _TURNED):
         last = min(first + _TURNED, q)
         for r in range(first, last):

@@ -198,7 +198,7 @@ class Rehearsal:
         times = sum(boxes) / boxes[g]
         parts = sum(len(group.partitions) for group in plan.groups) / len(plan.groups[g].partitions)
         work = self._work(rule, source, partition, plan, g, stage)
-        work, reading, folding, states = _batches(work, source, plan.batch_rows)
+        work, reading, folding, states = _batches(work, source, plan.batch_rows, len(plan.segments))
         # The cost of a rule that keeps all samples grows with their number.
         kept = 1.0 if work.rule is rule else source.shape[0] / states[0].counts["n_samples"]
         merging = keeping = 0.0
@@ -223,7 +223,7 @@ class Rehearsal:
         )
 
 
-def _batches(work: GroupTask, source: Source, rows: int) -> tuple[GroupTask, float, float, list[Any]]:
+def _batches(work: GroupTask, source: Source, rows: int, segments: int) -> tuple[GroupTask, float, float, list[Any]]:
     """Return the work, the processor seconds per sample of reading and of the rule, and states after a few batches.
 
     As in a fold, batches are consecutive and a second thread reads ahead. A rule with the number of all samples begins
@@ -250,8 +250,12 @@ def _batches(work: GroupTask, source: Source, rows: int) -> tuple[GroupTask, flo
             all_threads, this_thread = time.process_time(), time.thread_time()
             for _, parts in work.parts(opened, run):
                 states = [work.rule.update(*both) for both in zip(states, parts, strict=True)]
-            # The first run is left out, because it includes imports, compilation and allocation.
-            if runs:
+            # The first run is left out, because it includes imports, compilation and allocation. The other ones are
+            # those in the middle of a segment, because the first batches of some rules take more time.
+            if not runs:
+                for state in states:
+                    work.rule.extrapolate(state, n // (2 * segments))
+            else:
                 spent = time.thread_time() - this_thread
                 folding += spent
                 reading += time.process_time() - all_threads - spent

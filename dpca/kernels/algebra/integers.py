@@ -22,6 +22,11 @@ def is_exact(dtype: DTypeLike) -> bool:
     return np.dtype(dtype).name in _CENTERS and np.dtype(dtype).isnative
 
 
+def is_byte(dtype: DTypeLike) -> bool:
+    """Return whether values are integers of 8 bits."""
+    return is_exact(dtype) and np.dtype(dtype).itemsize == 1
+
+
 def center_of_range(dtype: DTypeLike) -> int:
     """Return the constant that is subtracted from values of an exact dtype, near the middle of their range."""
     return _CENTERS[np.dtype(dtype).name]

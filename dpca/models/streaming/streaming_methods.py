@@ -27,8 +27,8 @@ _OBJECTS: dict[str, Any] = {**SCHEDULES, Gains.__name__: Gains}
 # The eigenproblem of a covariance of this size takes a few seconds.
 _LARGEST_COVARIANCE = 4096
 _BATCH_BYTES, _FEWEST_SAMPLES = 2**28, 100
-# Small batches are read together: at most this number of samples, and this number of bytes.
-_AT_ONCE, _BYTES_AT_ONCE = 256, 2**25
+# Samples that are read together: at most this number if batches are smaller, and at most this number of bytes.
+_AT_ONCE, _BYTES_AT_ONCE = 256, 2**26
 #: Fields of a rule that an estimator sets.
 _FILLED = ("n_components", "center", "seed", "wide")
 
@@ -105,9 +105,10 @@ def make_rule(
 ) -> Any:
     """Return the rule of a method, with samples in batches of ``batch_size``.
 
-    The default batch size is that of the rule, but at most 256 MiB in float32, at least 100 samples, and at most all
-    samples. For `IncrementalSVD` with q directions it is at least 3 q samples, if these are at most 256 MiB as given.
-    Then the parts of a step that do not depend on the number of samples are a fifth of its cost.
+    The default batch size is that of the rule, but at most 256 MiB in float32 (128 MiB of bytes for `IncrementalSVD`,
+    which multiplies them as they are), at least 100 samples, and at most all samples. For `IncrementalSVD` with q
+    directions it is at least 3 q samples, if these are at most 256 MiB as given. Then the parts of a step that do not
+    depend on the number of samples are a fifth of its cost.
 
     Parameters
     ----------
@@ -139,17 +140,18 @@ def make_rule(
     except ValueError as error:
         raise DataError(str(error)) from error
     if batch_size is None:
-        fewest = _FEWEST_SAMPLES
+        fewest, dtype, most = _FEWEST_SAMPLES, "float32", _BATCH_BYTES // (4 * n_features)
         if isinstance(rule, IncrementalSVD):
-            most = _BATCH_BYTES // (stream.itemsize * n_features)
-            fewest = max(fewest, min(3 * (k + rule.oversampling), most))
-        size = min(rule.batch_rows("float32"), max(fewest, _BATCH_BYTES // (4 * n_features)))
+            fewest = max(fewest, min(3 * (k + rule.oversampling), _BATCH_BYTES // (stream.itemsize * n_features)))
+            if stream.itemsize == 1:
+                dtype, most = "uint8", _BATCH_BYTES // (2 * n_features)
+        size = min(rule.batch_rows(dtype), max(fewest, most))
         size = min(size, n_samples or size)
     else:
         size = whole_number(batch_size, "batch_size", 1)
     sampled = stream.sampled and isinstance(rule, IncrementalSVD) and rule.forgetting == 1
     watched = rule if n_samples is None else Watched(rule, n_samples)
-    at_once = min(_AT_ONCE, max(1, _BYTES_AT_ONCE // (4 * n_features)))
+    at_once = min(max(_AT_ONCE, size), max(1, _BYTES_AT_ONCE // (stream.itemsize * n_features)))
     return InBatches(Sampled(watched) if sampled else watched, size, at_once=at_once)
 
 

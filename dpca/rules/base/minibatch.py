@@ -31,7 +31,7 @@ class InBatches(Wrapper):
     chain : bool
         Process all batches in sequence even if the rule supports merging.
     at_once : int
-        Number of samples to read at a time, if this is more than one batch.
+        Number of samples to read at a time. Whole batches are read if they are not larger.
     """
 
     size: int
@@ -96,13 +96,13 @@ class InBatches(Wrapper):
         return True
 
     def batch_rows(self, dtype: DTypeLike) -> int:
-        """Return the best number of samples per update: several batches, so that few samples are buffered."""
-        return max(self.size, self.size * (self.at_once // self.size))
+        """Return the best number of samples per update: whole batches if possible, so that few are buffered."""
+        return self.size * (self.at_once // self.size) or self.at_once
 
     def work_bytes(self, n_rows: int, n_features: int, dtype: DTypeLike) -> int:
-        """Return the bytes of temporary arrays."""
-        return int(self.rule.work_bytes(min(n_rows, self.size), n_features, dtype))
+        """Return the bytes of temporary arrays. Fewer samples fill a batch together."""
+        return int(self.rule.work_bytes(self.size, n_features, dtype))
 
     def summed_bytes(self, n_rows: int, n_features: int) -> int:
         """Return the bytes of sums over blocks of attributes."""
-        return int(self.rule.summed_bytes(min(n_rows, self.size), n_features))
+        return int(self.rule.summed_bytes(self.size, n_features))

@@ -135,6 +135,9 @@ class Rule(ABC):
         """Return the rule that starts the state of a part. Only rules with parameters of each part differ."""
         return self
 
+    def extrapolate(self, state: State, n_samples: int) -> None:  # noqa: B027 - most rules cost the same at any time
+        """Change a state into about that after ``n_samples`` similar samples, to measure the time of later batches."""
+
     def batch_rows(self, dtype: DTypeLike) -> int:
         """Return the best number of samples per update, for the planner. Any number is supported."""
         return 1024

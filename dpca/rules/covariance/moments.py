@@ -8,7 +8,7 @@ import numpy as np
 from numpy.typing import DTypeLike
 
 from dpca.kernels.algebra import linalg
-from dpca.kernels.algebra.integers import is_exact
+from dpca.kernels.algebra.integers import is_byte
 from dpca.kernels.algebra.namespace import cast, dtype_of, empty, is_numpy, namespace
 from dpca.kernels.algebra.types import Array, blocks
 from dpca.rules.base.rule import Rule
@@ -69,7 +69,7 @@ def _moments(rows: Array) -> tuple[Array, Array]:
     """Return the mean (d,) of rows (n, d), and the sum of their squared deviations (d,)."""
     xp, (*stack, n, d) = namespace(rows), rows.shape
     mean, m2 = (empty((*stack, d), np.float64, rows) for _ in range(2))
-    exact = is_exact(dtype_of(rows)) and dtype_of(rows).itemsize == 1
+    exact = is_byte(dtype_of(rows))
     dtype = np.dtype(np.float32 if exact else np.float64)
     # Blocks of columns only help the cache of a processor; accelerators need none.
     width = _BLOCK_BYTES // (_BLOCK_ROWS * dtype.itemsize) if is_numpy(rows) else d

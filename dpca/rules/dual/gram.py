@@ -52,7 +52,7 @@ def is_exact(n_samples: int, dtype: DTypeLike) -> bool:
 
 def _is_of_bytes(n_samples: int, dtype: DTypeLike) -> bool:
     """Return whether sums of products are those of bytes minus the center of their range, until they are complete."""
-    return n_samples > _PRECISE_SAMPLES and integers.is_exact(dtype) and np.dtype(dtype).itemsize == 1
+    return n_samples > _PRECISE_SAMPLES and integers.is_byte(dtype)
 
 
 class AllSamples(Rule):
@@ -276,7 +276,7 @@ def whole_gram(found: dict[str, Array]) -> Array:
 def _exact_gram(samples: Array) -> Array:
     n, d = samples.shape
     gram = np.zeros((n, n), np.int64)
-    is_narrow = integers.is_exact(samples.dtype) and samples.dtype.itemsize == 1
+    is_narrow = integers.is_byte(samples.dtype)
     if is_narrow and n >= _PACKED_SAMPLES and (kernel := integers.kernel(samples.size * n)):
         center, lower = int(integers.center_of_range(samples.dtype)), np.zeros((n, n))
         for columns in blocks(d, _MOST_BYTES):

@@ -12,6 +12,7 @@ from numpy.typing import DTypeLike
 
 from dpca.kernels.algebra import linalg
 from dpca.kernels.algebra.dtypes import working_dtype
+from dpca.kernels.algebra.integers import is_byte
 from dpca.kernels.algebra.namespace import beside, cast, copy_of, dtype_of, namespace, to_numpy
 from dpca.kernels.algebra.rounding import gamma, unit_roundoff
 from dpca.kernels.algebra.types import Array, blocks, even_parts
@@ -22,10 +23,12 @@ from dpca.rules.base.state import State, StateLayout
 from dpca.rules.base.turning import change_of, complete, fix_signs, joint_length, length, products, rotate
 from dpca.rules.certificates import certificate
 from dpca.rules.incremental import nystrom
-from dpca.rules.incremental.rows import ByteRows, FloatRows, exact_kernel
+from dpca.rules.incremental.rows import ByteRows, FloatRows, exact_kernel, group_rows, whole_rows
 from dpca.rules.incremental.truncation import truncate, truncate_bytes
 
-_ROWS = 1024
+_ROWS, _STACK_BYTES = 1024, 2**28
+# Part of the scatter of a row outside of the basis that the strongest direction of its group has, measured.
+_MARGIN = 1.5
 # Numbers out of range are either scaled or rejected in the end. BLAS may also compute with lanes that it then discards.
 _QUIET = np.errstate(over="ignore", under="ignore", invalid="ignore")
 # Arrays of a state with a number for each attribute.
@@ -40,8 +43,9 @@ class IncrementalSVD(StreamingRule):
     oversampling (Brand 2002). Up to 2 q samples X are stacked: sqrt(energy) V, the centered X, and a row for the change
     of the mean (Ross et al. 2008). The eigenvectors of the Gram matrix of the stack yield the new basis. Its leading q
     rows are retained. Larger batches are processed by one multiplication with the new scatter matrix, see
-    `dpca.rules.incremental.nystrom`, if this discards nothing important. The first samples, and samples that differ
-    from all previous ones, are stacked. A merge stacks two bases (Iwen & Ong 2016; Himpe, Leibner & Rave 2018).
+    `dpca.rules.incremental.nystrom`, if this discards nothing important. If it could, and products are exact, batches
+    of up to 5 q rows are tried, whose discarded part is known. The first samples, and samples that differ from all
+    previous ones, are stacked. A merge stacks two bases (Iwen & Ong 2016; Himpe, Leibner & Rave 2018).
 
     The row for the mean costs nothing here. The samples are centered at a point between the two means,
     a = m_X - sqrt(w_old / w_all) (m_X - m_old). Their scatter about this point already includes the row. Centering is
@@ -121,16 +125,39 @@ class IncrementalSVD(StreamingRule):
         while batch.shape[0]:
             (rank, d), q = (_rank(state), _n_features(state)), len(state.arrays["energy"])
             # Stack the first samples at once if this problem is not larger than that of their attributes.
-            few = max(2 * q, 0 if rank else d)
+            few = max(2 * q, 0 if rank else _first_rows(d, dtype_of(batch)))
             # Steps of many more samples than half of the previous ones could discard important directions.
             most = max(few, int(state.arrays["weights"][0]) // 2) if rank else max(2 * q, _ROWS)
             part = next(even_parts(batch, min(most, self.batch_rows(dtype_of(batch)))))
             batch = batch[part.shape[0] :, :]
             kernel = None if self.forgetting < 1 else exact_kernel(part, q, state.blocks)
-            known, many = rank == q and part.shape[0] > few, not rank and part.shape[0] > q and kernel is not None
-            if not (known or many) or not self._nystrom_step(state, part, kernel):
-                for rows in even_parts(part, few):
-                    self._step(state, rows)
+            known, first = rank == q and part.shape[0] > few, not rank and part.shape[0] > q
+            sizes = [few]
+            if known and kernel is not None:
+                sizes = [self._safe_rows(state), whole_rows(q), few]
+            elif known or (first and kernel is not None):
+                sizes = [part.shape[0], few]
+            self._steps(state, part, kernel, sizes)
+
+    def _safe_rows(self, state: State) -> int:
+        """Return the rows of a step with bounds of groups that would probably discard nothing important.
+
+        A group has at least the scatter outside of the basis of one of its rows in one direction, or that of the last
+        direction of the basis for all of its rows.
+        """
+        energy, k, n = state.arrays["energy"], self.rank(_n_features(state)), state.counts["n_samples"]
+        rest = max(float(state.arrays["scatter"] - energy.sum()), 0.0)
+        share = float(energy[k - 1] / (_MARGIN * rest / group_rows(k) + energy[-1]))
+        return max(whole_rows(len(energy)), int(n * min(1.0, share)))
+
+    def _steps(self, state: State, batch: Array, kernel: ModuleType | None, sizes: list[int]) -> None:
+        """Process a batch in the largest steps of these sizes that discard nothing important; the last is of stacks."""
+        for rows in even_parts(batch, sizes[0]):
+            if len(sizes) == 1:
+                self._step(state, rows)
+            elif not self._nystrom_step(state, rows, kernel):
+                smaller = [size for size in sizes[1:] if size < rows.shape[0]] or sizes[-1:]
+                self._steps(state, rows, kernel, smaller)
 
     @_QUIET
     def _nystrom_step(self, state: State, batch: Array, kernel: ModuleType | None) -> bool:
@@ -268,6 +295,16 @@ class IncrementalSVD(StreamingRule):
             )
         return {name: beside(array, basis) for name, array in result.items()}
 
+    def extrapolate(self, state: State, n_samples: int) -> None:
+        """Scale the scatter, because steps become larger with it."""
+        n = state.counts["n_samples"]
+        if self.forgetting < 1 or not 0 < n < n_samples:
+            return
+        for name in ("energy", "scatter", "discarded", "outside", "weights"):
+            state.arrays[name] *= n_samples / n
+        state.arrays["rounding"][:2] *= n_samples / n
+        state.counts["n_samples"] = n_samples
+
     def batch_rows(self, dtype: DTypeLike) -> int:
         """Return the rows of a step. With 1,024 floats, or 3 q, the costs besides the products are small.
 
@@ -284,13 +321,14 @@ class IncrementalSVD(StreamingRule):
     def work_bytes(self, n_rows: int, n_features: int, dtype: DTypeLike) -> int:
         """Return the bytes of temporary arrays: rows of a step or merge, a block of the new basis, the eigenproblem."""
         q, working = self._kept(n_features), working_dtype(dtype)
-        few = min(n_rows, max(2 * q, min(n_features, _ROWS)))
+        few = min(n_rows, max(2 * q, min(_first_rows(n_features, dtype), _ROWS)))
         rows = max(few, q + 1)
         block = 2 * q * min(n_features, nystrom.COLUMNS) * max(working.itemsize, 8)
         small = 5 * 8 * (q + rows) ** 2 + truncate_bytes(q + rows, q, self.rank(n_features))
         exact = rows * n_features * working.itemsize + 24 * n_features + block
         # A thread keeps its rows and blocks for the next step, but not the matrices of an eigenproblem.
-        return exact + max(small, nystrom.work_bytes(n_rows, q, n_features, working))
+        whole = whole_rows(q) if is_byte(dtype) else 0
+        return exact + max(small, nystrom.work_bytes(n_rows, q, n_features, working, whole))
 
     def summed_bytes(self, n_rows: int, n_features: int) -> int:
         """Return the bytes of sums over blocks of attributes: products of the basis and of rows, or eigenvectors."""
@@ -389,6 +427,11 @@ class IncrementalSVD(StreamingRule):
         rounding[0] += slack + len(small) * floor
         rotate(basis, change, basis[:0, :])
         energy[: len(values)], energy[len(values) :] = values, 0
+
+
+def _first_rows(n_features: int, dtype: DTypeLike) -> int:
+    """Return the most first rows to stack at once. Few bytes are stacked, and they take four times the memory then."""
+    return min(n_features, _STACK_BYTES // (4 * n_features)) if is_byte(dtype) else n_features
 
 
 def _rank(state: State) -> int:

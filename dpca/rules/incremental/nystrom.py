@@ -205,8 +205,12 @@ def _off(energy: Array, inner: Array, rows: StepRows, skew: float, k: int) -> fl
     return (math.sqrt(k) * g + 2 * (1 + apart) * apart) * rows.squares + skew * largest_sum(weak, k)
 
 
-def work_bytes(n_rows: int, q: int, n_features: int, dtype: DTypeLike) -> int:
-    """Return the bytes of temporary arrays of a step, for the planner."""
+def work_bytes(n_rows: int, q: int, n_features: int, dtype: DTypeLike, whole: int = 0) -> int:
+    """Return the bytes of temporary arrays of a step, for the planner.
+
+    ``whole`` is the most rows whose products are all computed at once, see `dpca.rules.incremental.rows.whole_rows`.
+    """
     itemsize, columns = np.dtype(dtype).itemsize, min(n_features, COLUMNS)
     held = (n_rows + 2 * q) * columns + q * n_features
-    return itemsize * held + 8 * (5 * n_rows * q + 2 * n_rows * min(n_rows, max(GROUP, 2 * q)) + 8 * q**2 + n_features)
+    grams = max(2 * n_rows * min(n_rows, max(GROUP, 2 * q)), 4 * min(n_rows, whole) ** 2)
+    return itemsize * held + 8 * (5 * n_rows * q + grams + 8 * q**2 + n_features)

@@ -21,7 +21,9 @@ from dpca.jobs import CompressionSettings, compress, open_input, plan_job, trans
 from dpca.jobs.plans.plan import _Tried
 from dpca.jobs.plans.timing import fewest_seconds
 from dpca.jobs.scores.transform import fill_scores
-from dpca.storage import DataError, Stack, ingest, open_stack
+from dpca.kernels import integer_products
+from dpca.rules.incremental.incremental_svd import IncrementalSVD
+from dpca.storage import DataError, Stack, create_synthetic, ingest, open_stack
 from dpca.storage.disk import folder_bytes
 from dpca.storage.run import Run
 from tests.conftest import smooth_images
@@ -181,6 +183,27 @@ def test_a_rehearsal_of_a_long_stack_reads_a_few_batches_of_it(stack: Stack, tmp
         assert cost.reading >= 0 < cost.folding
         # The components are those of samples: a fit can go on with them.
         assert model.components_.shape[0] == 3
+
+
+@pytest.mark.skipif(integer_products.INSTRUCTION is None, reason="no dot-product instruction here")
+def test_a_rehearsal_measures_the_steps_in_the_middle_of_a_stream(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The first steps are small, because components that are noise have little more variance than the rest."""
+    sizes: list[int] = []
+    step = IncrementalSVD._nystrom_step
+
+    def noted(self: Any, state: Any, batch: Any, kernel: Any) -> bool:
+        accepted = step(self, state, batch, kernel)
+        sizes.append(len(batch) if accepted else 0)
+        return accepted
+
+    monkeypatch.setattr(IncrementalSVD, "_nystrom_step", noted)
+    stack = create_synthetic(tmp_path / "many.zarr", n_samples=1_000_000, sample_shape=(40, 40, 3))
+    with rehearsing(Workers(2, 2, 2**31), str(tmp_path)) as rehearsal:
+        StreamingPCA(30, method="incremental-svd", oversampling=10, random_state=0).fit(stack)
+    assert len(rehearsal.costs) == 1
+    assert min(sizes[-3:]) >= 2000 > max(sizes[:3])
 
 
 def test_seconds_are_those_of_the_busiest_worker() -> None:

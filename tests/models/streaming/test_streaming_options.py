@@ -325,12 +325,15 @@ def test_a_plan_that_does_not_fit_advises_what_the_estimator_can_do(method: str,
 @pytest.mark.parametrize(
     ("k", "d", "dtype", "size"),
     [
-        (50, 196_608, np.uint8, 341),  # 256 MiB in float32
+        (5, 196_608, np.uint8, 682),  # 128 MiB
+        (50, 196_608, np.uint8, 682),
+        (50, 196_608, np.float32, 341),  # 256 MiB
         (500, 196_608, np.uint8, 1365),  # 256 MiB of bytes are fewer than three for each of 560 directions
         (500, 100_000, np.uint8, 1680),
         (500, 196_608, np.float32, 341),
         (500, 3072, np.float32, 1680),
-        (50, 3072, np.uint8, 1024),
+        (50, 3072, np.uint8, 4096),
+        (50, 3072, np.float32, 1024),
     ],
 )
 def test_batches_have_three_samples_for_each_direction_if_these_fit(k: int, d: int, dtype: type, size: int) -> None:
@@ -341,4 +344,4 @@ def test_batches_have_three_samples_for_each_direction_if_these_fit(k: int, d: i
 def test_a_stream_of_bytes_has_batches_of_its_dtype() -> None:
     x = np.arange(180_000, dtype=np.uint8).reshape(2, 300, 300)
     model = StreamingPCA(200, method="incremental-svd").partial_fit(x)
-    assert model._states[0].arrays["buffered_rows"].shape == (780, 90_000)  # 745 samples are 256 MiB in float32
+    assert model._states[0].arrays["buffered_rows"].shape == (1491, 90_000)  # 128 MiB

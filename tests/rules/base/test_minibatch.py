@@ -63,8 +63,9 @@ def test_a_merge_takes_what_waits_on_both_sides_and_leaves_the_second_alone():
     assert b.counts["n_held"] == 1
 
 
-@pytest.mark.parametrize("size", [1, 100, 1000])
-def test_it_asks_for_whole_batches(size):
-    rows = InBatches(Recording(), size).batch_rows("u1")
-    assert rows >= size
-    assert rows % size == 0
+@pytest.mark.parametrize(("size", "rows"), [(1, 256), (100, 200), (256, 256), (1000, 256)])
+def test_it_asks_for_whole_batches_that_are_not_larger_than_a_read(size, rows):
+    rule = InBatches(Recording(), size, at_once=256)
+    assert rule.batch_rows("u1") == rows
+    # Samples of several reads fill a batch: its work needs memory in any case.
+    assert rule.work_bytes(1, 10, "u1") == rule.work_bytes(5000, 10, "u1") == Recording().work_bytes(size, 10, "u1")
