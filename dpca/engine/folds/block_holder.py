@@ -73,6 +73,8 @@ class _Closed(BaseException):
 class _Exchange(AttributeBlocks):
     """The other blocks, as one of them sees them."""
 
+    alone = False
+
     def __init__(self, index: int, n_features: int, own: int) -> None:
         self.index, self._n_features, self._own = index, n_features, own
         self.inbox: SimpleQueue[Any] = SimpleQueue()

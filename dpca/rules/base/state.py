@@ -26,6 +26,8 @@ class AttributeBlocks:
     """
 
     index = 0
+    alone = True
+    """Whether there are no other blocks. A state that comes from another process has a block that is not `ALL`."""
 
     def whole(self, n_features: int) -> int:
         """Return the number of attributes of all blocks, from that of this one."""

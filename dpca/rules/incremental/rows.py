@@ -285,7 +285,7 @@ class ByteRows:
 
 def exact_kernel(batch: Array, n_kept: int, over: AttributeBlocks) -> ModuleType | None:
     """Return the kernel of `ByteRows` if these rows are bytes, and many enough for exact products to take less time."""
-    if not (is_numpy(batch) and over is ALL and integers.is_byte(batch.dtype)):
+    if not (is_numpy(batch) and over.alone and integers.is_byte(batch.dtype)):
         return None
     if batch.size * n_kept < _PAYS_FROM or not batch.flags.c_contiguous or not integers.kernel():
         return None

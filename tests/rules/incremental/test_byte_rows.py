@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import pickle
 from types import ModuleType
 
 import numpy as np
@@ -10,6 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from dpca.kernels import integer_products, wide_products
+from dpca.rules.base.minibatch import InBatches
 from dpca.rules.base.state import State
 from dpca.rules.incremental import rows as rows_of_steps
 from dpca.rules.incremental.incremental_svd import IncrementalSVD
@@ -185,6 +187,25 @@ def test_which_rows_have_exact_products(monkeypatch: pytest.MonkeyPatch) -> None
     assert exact_kernel(large.astype(np.uint16), 30, ALL) is None
     assert exact_kernel(large.astype(np.float32), 30, ALL) is None
     assert exact_kernel(large.T, 30, ALL) is None
+    # A state that was sent to another worker has a copy of the only block.
+    assert exact_kernel(large, 30, pickle.loads(pickle.dumps(ALL))) is wide_products
+
+
+@pytest.mark.usefixtures("always")
+def test_states_that_were_sent_are_merged_to_the_same_bytes() -> None:
+    """The samples that each state still holds are processed on the worker that merges, which received one of them."""
+    x = bytes_of("uint8", 900, 150, np.random.default_rng(3))
+    rule, states = InBatches(IncrementalSVD(3, oversampling=7), 300), []
+    for part in (x[:500], x[500:]):
+        states.append(rule.update(rule.init(150, x.dtype), part))
+    assert [state.counts["n_held"] for state in states] == [200, 100]
+    found = []
+    for sent in ([], [0], [1], [0, 1]):
+        a, b = (pickle.loads(pickle.dumps(s)) if i in sent else s.copy() for i, s in enumerate(states))
+        found.append(rule.finish(rule.merge(a, b)))
+    for other in found[1:]:
+        for name, values in found[0].items():
+            np.testing.assert_array_equal(other[name], values)
 
 
 @pytest.mark.usefixtures("always")
