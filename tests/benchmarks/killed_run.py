@@ -155,7 +155,8 @@ class Job:
 
     def largest_until(self, share: float) -> float:
         """Return the largest recorded memory of a worker until a share of the time of the job."""
-        return max(record["largest worker"] for record in self.records if record["seconds"] <= share * self.seconds)
+        until = max(share * self.seconds, next(r["seconds"] for r in self.records if r["largest worker"]))
+        return max(record["largest worker"] for record in self.records if record["seconds"] <= until)
 
 
 def lines_of(options: argparse.Namespace, folder: Path) -> Iterator[Line]:
