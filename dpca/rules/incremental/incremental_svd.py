@@ -13,9 +13,9 @@ from numpy.typing import DTypeLike
 from dpca.kernels.algebra import linalg
 from dpca.kernels.algebra.dtypes import working_dtype
 from dpca.kernels.algebra.integers import is_byte
-from dpca.kernels.algebra.namespace import beside, cast, copy_of, dtype_of, namespace, to_numpy
+from dpca.kernels.algebra.namespace import beside, cast, copy_of, dtype_of, namespace
 from dpca.kernels.algebra.rounding import gamma, unit_roundoff
-from dpca.kernels.algebra.types import Array, blocks, even_parts
+from dpca.kernels.algebra.types import Array, even_parts
 from dpca.rules.base.basis import StreamingRule
 from dpca.rules.base.options import FLAG, count, finite
 from dpca.rules.base.rule import check_products
@@ -23,12 +23,11 @@ from dpca.rules.base.state import State, StateLayout
 from dpca.rules.base.turning import change_of, complete, fix_signs, joint_length, length, products, rotate
 from dpca.rules.certificates import certificate
 from dpca.rules.incremental import nystrom
-from dpca.rules.incremental.rows import ByteRows, FloatRows, exact_kernel, group_rows, whole_rows
+from dpca.rules.incremental.rows import ByteRows, FloatRows, exact_kernel, first_rows, whole_rows
+from dpca.rules.incremental.scatter_state import n_features_of, orthonormalize, rank_of, safe_rows
 from dpca.rules.incremental.truncation import truncate, truncate_bytes
 
-_ROWS, _STACK_BYTES = 1024, 2**28
-# Part of the scatter of a row outside of the basis that the strongest direction of its group has, measured.
-_MARGIN = 1.5
+_ROWS = 1024
 # Numbers out of range are either scaled or rejected in the end. BLAS may also compute with lanes that it then discards.
 _QUIET = np.errstate(over="ignore", under="ignore", invalid="ignore")
 # Arrays of a state with a number for each attribute.
@@ -123,9 +122,9 @@ class IncrementalSVD(StreamingRule):
     def _take(self, state: State, batch: Array) -> None:
         state.move_to(batch, _LARGE)
         while batch.shape[0]:
-            (rank, d), q = (_rank(state), _n_features(state)), len(state.arrays["energy"])
+            (rank, d), q = (rank_of(state), n_features_of(state)), len(state.arrays["energy"])
             # Stack the first samples at once if this problem is not larger than that of their attributes.
-            few = max(2 * q, 0 if rank else _first_rows(d, dtype_of(batch)))
+            few = max(2 * q, 0 if rank else first_rows(d, dtype_of(batch)))
             # Steps of many more samples than half of the previous ones could discard important directions.
             most = max(few, int(state.arrays["weights"][0]) // 2) if rank else max(2 * q, _ROWS)
             part = next(even_parts(batch, min(most, self.batch_rows(dtype_of(batch)))))
@@ -134,21 +133,10 @@ class IncrementalSVD(StreamingRule):
             known, first = rank == q and part.shape[0] > few, not rank and part.shape[0] > q
             sizes = [few]
             if known and kernel is not None:
-                sizes = [self._safe_rows(state), whole_rows(q), few]
+                sizes = [safe_rows(state, self.rank(d)), whole_rows(q), few]
             elif known or (first and kernel is not None):
                 sizes = [part.shape[0], few]
             self._steps(state, part, kernel, sizes)
-
-    def _safe_rows(self, state: State) -> int:
-        """Return the rows of a step with bounds of groups that would probably discard nothing important.
-
-        A group has at least the scatter outside of the basis of one of its rows in one direction, or that of the last
-        direction of the basis for all of its rows.
-        """
-        energy, k, n = state.arrays["energy"], self.rank(_n_features(state)), state.counts["n_samples"]
-        rest = max(float(state.arrays["scatter"] - energy.sum()), 0.0)
-        share = float(energy[k - 1] / (_MARGIN * rest / group_rows(k) + energy[-1]))
-        return max(whole_rows(len(energy)), int(n * min(1.0, share)))
 
     def _steps(self, state: State, batch: Array, kernel: ModuleType | None, sizes: list[int]) -> None:
         """Process a batch in the largest steps of these sizes that discard nothing important; the last is of stacks."""
@@ -172,7 +160,7 @@ class IncrementalSVD(StreamingRule):
             if kernel is None
             else ByteRows(batch, mean, before, len(energy), kernel)
         )
-        k, skew = self.rank(_n_features(state)), factor * float(rounding[1])
+        k, skew = self.rank(n_features_of(state)), factor * float(rounding[1])
         step = nystrom.absorb(basis, factor * energy, rows, k, skew, state.blocks)
         if step is None:
             return False
@@ -241,7 +229,7 @@ class IncrementalSVD(StreamingRule):
             return a
         xp = namespace(a.arrays["basis"])
         self._age(a, n)
-        (w_a, w_b), rank = (float(s.arrays["weights"][0]) for s in (a, b)), _rank(b)
+        (w_a, w_b), rank = (float(s.arrays["weights"][0]) for s in (a, b)), rank_of(b)
         apart = b.arrays["mean"] - a.arrays["mean"]
         distance = math.sqrt(float(xp.matmul(apart, apart)))
         basis = a.arrays["basis"]
@@ -265,10 +253,10 @@ class IncrementalSVD(StreamingRule):
 
     @_QUIET
     def _finish(self, state: State) -> dict[str, Array]:
-        self._orthonormalize(state)
+        orthonormalize(state)
         basis, energy = state.arrays["basis"], state.arrays["energy"]
-        k = min(self.rank(_n_features(state)), state.counts["n_samples"])
-        rows = basis[: max(_rank(state), k), :]
+        k = min(self.rank(n_features_of(state)), state.counts["n_samples"])
+        rows = basis[: max(rank_of(state), k), :]
         for i in range(int(np.count_nonzero(energy[:k])), k):
             complete(rows, i, state.blocks)
         fix_signs(rows[:k, :], state.blocks)
@@ -321,7 +309,7 @@ class IncrementalSVD(StreamingRule):
     def work_bytes(self, n_rows: int, n_features: int, dtype: DTypeLike) -> int:
         """Return the bytes of temporary arrays: rows of a step or merge, a block of the new basis, the eigenproblem."""
         q, working = self._kept(n_features), working_dtype(dtype)
-        few = min(n_rows, max(2 * q, min(_first_rows(n_features, dtype), _ROWS)))
+        few = min(n_rows, max(2 * q, min(first_rows(n_features, dtype), _ROWS)))
         rows = max(few, q + 1)
         block = 2 * q * min(n_features, nystrom.COLUMNS) * max(working.itemsize, 8)
         small = 5 * 8 * (q + rows) ** 2 + truncate_bytes(q + rows, q, self.rank(n_features))
@@ -365,8 +353,8 @@ class IncrementalSVD(StreamingRule):
 
         If ``skew`` is not given, it is the rounding error of the products.
         """
-        basis, energy, rank = state.arrays["basis"], state.arrays["energy"], _rank(state)
-        lengths, d, over = np.sqrt(gram.diagonal()), _n_features(state), state.blocks
+        basis, energy, rank = state.arrays["basis"], state.arrays["energy"], rank_of(state)
+        lengths, d, over = np.sqrt(gram.diagonal()), n_features_of(state), state.blocks
         cross = products(rows, basis[:rank, :], over=over)
         cross -= pull @ cross
         gram -= pull @ gram
@@ -402,42 +390,3 @@ class IncrementalSVD(StreamingRule):
         if few := min(len(scale) - len(values), k):
             discarded, largest = discarded + few * among, largest + among
         self._add(state, values, added, discarded, largest)
-
-    def _orthonormalize(self, state: State) -> None:
-        """Make the basis orthonormal again.
-
-        Rounding errors add up like a random walk, to 4e-6 after 6,000 steps in float32. It suffices to do this at the
-        end.
-        """
-        basis, energy = state.arrays["basis"], state.arrays["energy"]
-        xp, rank = namespace(basis), _rank(state)
-        gram = np.zeros((rank, rank))
-        for columns in blocks(basis.shape[1], nystrom.COLUMNS):
-            part = cast(basis[:rank, columns], np.float64)
-            gram += to_numpy(xp.matmul(part, xp.matrix_transpose(part)))
-        (gram,), scale = state.blocks.summed(gram), np.sqrt(energy[:rank])
-        small = gram * np.outer(scale, scale)
-        floor = len(small) * float(np.finfo(np.float64).eps) * float(np.trace(small))
-        values, vectors, *_ = state.blocks.once(partial(truncate, small, rank, n_counted=0, floor=floor))
-        change = change_of((vectors * scale[:, None] / np.sqrt(values)).T, rank)
-        rounding = state.arrays["rounding"]
-        known = float(np.abs(small.diagonal() / energy[:rank] - 1).max(initial=0.0)) * energy[:rank]
-        error = certificate.turning(change, energy[:rank], np.empty(0), values, known, unit_roundoff(dtype_of(basis)))
-        slack, rounding[1] = certificate.turned(values, error, floor)
-        rounding[0] += slack + len(small) * floor
-        rotate(basis, change, basis[:0, :])
-        energy[: len(values)], energy[len(values) :] = values, 0
-
-
-def _first_rows(n_features: int, dtype: DTypeLike) -> int:
-    """Return the most first rows to stack at once. Few bytes are stacked, and they take four times the memory then."""
-    return min(n_features, _STACK_BYTES // (4 * n_features)) if is_byte(dtype) else n_features
-
-
-def _rank(state: State) -> int:
-    return int(np.count_nonzero(state.arrays["energy"]))
-
-
-def _n_features(state: State) -> int:
-    """Return the number of attributes of all blocks."""
-    return state.blocks.whole(state.arrays["mean"].shape[0])

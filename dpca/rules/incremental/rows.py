@@ -22,6 +22,7 @@ from dpca.rules.incremental.truncation import truncate
 
 # Fewer multiplications take less time than the parts of a step that do not depend on their number.
 _PAYS_FROM = 10**8
+_STACK_BYTES = 2**28
 
 
 class FloatRows:
@@ -292,6 +293,11 @@ def exact_kernel(batch: Array, n_kept: int, over: AttributeBlocks) -> ModuleType
     from dpca.kernels import wide_products
 
     return wide_products
+
+
+def first_rows(n_features: int, dtype: DTypeLike) -> int:
+    """Return the most first rows to stack at once. Bytes are rarely stacked, and take four times the memory then."""
+    return min(n_features, _STACK_BYTES // (4 * n_features)) if integers.is_byte(dtype) else n_features
 
 
 def group_rows(n_counted: int) -> int:
