@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import threading
 import time
 from collections.abc import Callable, Generator, Sequence
 from dataclasses import dataclass, replace
@@ -29,6 +30,7 @@ from dpca.rules.base.state import State
 from dpca.storage.progress import Stage
 from dpca.storage.remote.clusters import cluster_errors
 from dpca.storage.remote.memory import peak_resident_bytes, task_budget, usable_bytes
+from dpca.storage.remote.reports import listening
 from dpca.storage.remote.sharing import share_storage_options
 from dpca.storage.run import Run
 
@@ -221,9 +223,18 @@ class _Folding:
         row_bytes = [math.prod(b - a for a, b in group.region) * self.source.dtype.itemsize for group in plan.groups]
         in_tasks = self.writer if self.writer is not None and self.writer.in_tasks else None
 
+        left, lock = [self.source.shape[0]] * len(plan.groups), threading.Lock()
+
+        def reported(g: int, n: int) -> None:
+            """Count samples of a group, from any thread."""
+            with lock:
+                n = min(n, left[g])
+                left[g] -= n
+                bar.advance(row_bytes[g] * n)
+
         def arrived(g: int, outcome: GroupResult) -> GroupResult:
-            """Count the samples of a finished group, and return what remains of its results."""
-            bar.advance(row_bytes[g] * self.source.shape[0])
+            """Count the remaining samples of a finished group, and return what remains of its results."""
+            reported(g, left[g])
             if self.writer is None or self.writer.in_tasks:
                 return outcome
             return self.writer.write_all(plan.groups[g].partitions, outcome[0]), outcome[1]
@@ -246,8 +257,11 @@ class _Folding:
             for g, work in missing.items():
                 outcomes |= yield from linked({g: work}).outcomes(None)
         else:
-            graph = {g: group_graph(work, self.source, plan.segments) for g, work in missing.items()}
-            outcomes |= compute_graph(graph, arrived)
+            number_of = {work.name: g for g, work in missing.items()}
+            with listening(self.run.client, lambda what, n: reported(number_of[what.split()[0]], n)) as topic:
+                works = {g: replace(work, topic=topic) for g, work in missing.items()}
+                graph = {g: group_graph(work, self.source, plan.segments) for g, work in works.items()}
+                outcomes |= compute_graph(graph, arrived)
         return [outcomes[g] for g in range(len(plan.groups))]
 
 

@@ -25,6 +25,7 @@ from dpca.partition.base import Partition
 from dpca.rules.base.state import State
 from dpca.storage.remote.clusters import for_workers, task_key
 from dpca.storage.remote.memory import peak_resident_bytes
+from dpca.storage.remote.reports import Reporter
 from dpca.storage.remote.tasks import one_blas_thread, run_in_order
 from dpca.storage.transaction.checkpoints import Checkpoints
 
@@ -97,6 +98,8 @@ class GroupTask:
     checkpoints : Checkpoints, optional
     writer : ResultWriter, optional
         One that writes in tasks.
+    topic : str
+        Where finished samples are reported, see `dpca.storage.remote.reports`.
     """
 
     rule: Any
@@ -111,6 +114,7 @@ class GroupTask:
     stage: str
     checkpoints: Checkpoints | None = None
     writer: ResultWriter | None = None
+    topic: str = ""
 
     def begin(self) -> StatesAndPeak:
         """Return the initial states."""
@@ -176,11 +180,12 @@ def fold_segment(
     if kept is not None and stop - at > work.checkpoint_rows and (found := load_states(kept, part)):
         at = found.pop().counts["at"]
         states = found
-    mark = at + work.checkpoint_rows
+    mark, report = at + work.checkpoint_rows, Reporter(work.topic, f"{work.name} {samples[0]}")
     with one_blas_thread():
         for here, parts in work.parts(source, (at, stop)):
             states = _updated(work, here, zip(states, parts, strict=True))
             at += len(parts[0])
+            report(at - samples[0])
             if kept is not None and mark <= at < stop:
                 save_states(kept, part, [*states, State({}, {"at": at})])
                 mark = at + work.checkpoint_rows
