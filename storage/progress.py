@@ -43,7 +43,9 @@ class _Silence:
 class _Bar:
     def __init__(self, stage: str, total: int, unit: str) -> None:
         # With disable=None, tqdm draws the bar only if standard error is a terminal.
-        self._bar = tqdm(total=total, desc=stage, unit=f" {unit}", disable=None, dynamic_ncols=True)
+        scaled = unit == "B"
+        shown = unit if scaled else f" {unit}"
+        self._bar = tqdm(total=total, desc=stage, unit=shown, unit_scale=scaled, disable=None, dynamic_ncols=True)
         self._ended = Event()
         # The bar shows the time while a task takes long: without this, the program looks as if it hangs.
         self._clock = Thread(target=self._tick, name="bar", daemon=True)

@@ -12,7 +12,8 @@ from threading import Event, Thread
 from typing import Any
 
 from dpca.cli.running import say, started
-from dpca.plots.numbers import counted
+from dpca.plots.numbers import counted, duration
+from dpca.storage.disk import readable_size
 from dpca.storage.errors import StoreError
 from dpca.storage.progress import Stage, bar_progress
 from dpca.storage.run import Run
@@ -91,10 +92,19 @@ def _cluster(options: argparse.Namespace, report: Callable[[str], None]) -> Iter
 
 def shown_progress(stage: str, total: int, unit: str) -> Stage:
     """Draw a bar on standard error if it is a terminal; otherwise print lines with the time."""
+    known: list[tuple[float, int]] = []
+    amount, noun = (readable_size, "") if unit == "B" else ("{:,}".format, f" {unit}")
 
     def tell(done: int | None) -> None:
-        finished = "" if done is None else f"{done:,} of "
-        say(f"{time.strftime('%Y-%m-%d %H:%M:%S')} {stage}: {finished}{total:,} {unit}")
+        finished = left = ""
+        if done is not None:
+            finished = f"{amount(done)} of "
+            # Not since the beginning: a resumed stage begins with what earlier runs have finished.
+            known.append((time.monotonic(), done))
+            (began, first), now = next((at for at in known if at[1]), known[-1]), known[-1][0]
+            if done > first:
+                left = f", about {duration((total - done) * (now - began) / (done - first))} left"
+        say(f"{time.strftime('%Y-%m-%d %H:%M:%S')} {stage}: {finished}{amount(total)}{noun}{left}")
 
     terminal = sys.stderr is not None and sys.stderr.isatty()
     return bar_progress(stage, total, unit) if terminal else Heartbeat(tell)

@@ -29,11 +29,16 @@ def test_a_stage_in_a_log(capsys: pytest.CaptureFixture[str], monkeypatch: pytes
     while len(lines) < 3 and time.monotonic() < deadline:
         time.sleep(0.01)
         lines += capsys.readouterr().out.splitlines()
+    stage.advance(6_000)
+    while not lines[-1].endswith("left") and time.monotonic() < deadline:
+        time.sleep(0.01)
+        lines += capsys.readouterr().out.splitlines()
     stage.close()
     told = [match[1] for line in lines if (match := LINE.fullmatch(line))]
-    assert len(told) == len(lines) >= 3
-    assert told[0] == "12,000 B"
-    assert told[-1] == "3,000 of 12,000 B"
+    assert len(told) == len(lines) >= 4
+    assert told[:3] == ["12 kB", *["3 kB of 12 kB"] * 2]
+    # 6 of the 9 kB since the first line with progress, so that half as much time is left as has passed.
+    assert re.fullmatch(r"9 kB of 12 kB, about 0\.[01] s left", told[-1])
     capsys.readouterr()
     time.sleep(0.1)
     assert capsys.readouterr().out == ""

@@ -6,21 +6,18 @@ from collections.abc import Sequence
 from typing import Any
 
 from dpca.jobs.plans.plan import JobPlan
-from dpca.plots.numbers import counted
+from dpca.plots.numbers import counted, duration
 from dpca.report.record import aligned
 from dpca.storage.disk import readable_size
-
-# Times from this many seconds are printed in minutes.
-_MINUTES = 120
 
 
 def in_words(plans: Sequence[JobPlan]) -> list[str]:
     """Return the lines of a table with a column for each number of workers."""
     first = plans[0]
     head = ["", *(counted(plan.workers, "worker") for plan in plans)]
-    rows = [[name, *(_time(plan.stages[name].seconds) for plan in plans)] for name in first.stages]
+    rows = [[name, *(duration(plan.stages[name].seconds) for plan in plans)] for name in first.stages]
     if len(rows) > 1:
-        rows.append(["all stages", *(_time(plan.seconds) for plan in plans)])
+        rows.append(["all stages", *(duration(plan.seconds) for plan in plans)])
     rows.append(["memory of each worker", *(readable_size(plan.worker_memory) for plan in plans)])
     rows.append(["memory in total", *(readable_size(plan.memory) for plan in plans)])
     rows.append(["highest read speed, decoded", *(f"{readable_size(plan.bytes_a_second)}/s" for plan in plans)])
@@ -31,13 +28,6 @@ def in_words(plans: Sequence[JobPlan]) -> list[str]:
         "",
         *aligned(head, rows).splitlines(),
     ]
-
-
-def _time(seconds: float) -> str:
-    if seconds < _MINUTES:
-        return f"{seconds:.1f} s"
-    hours, minutes = divmod(round(seconds / 60), 60)
-    return f"{hours:,} h {minutes:02d} min" if hours else f"{minutes} min"
 
 
 def as_facts(plan: JobPlan) -> dict[str, Any]:
