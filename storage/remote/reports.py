@@ -16,7 +16,7 @@ _heard: dict[str, Callable[[str, int], None]] = {}
 
 
 class Reporter:
-    """Reports the count of a task, now and then.
+    """Reports the count of a task at intervals.
 
     Parameters
     ----------
