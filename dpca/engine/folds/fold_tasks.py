@@ -189,6 +189,8 @@ def fold_segment(
             if kept is not None and mark <= at < stop:
                 save_states(kept, part, [*states, State({}, {"at": at})])
                 mark = at + work.checkpoint_rows
+        if keep_as is not None and work.rule.mergeable:  # to send and merge as little as possible
+            states = list(map(named_errors(work.rule.flush, work.called), states))
     release_scratch()
     reached: StatesAndPeak = states, max(peak, peak_resident_bytes())
     outcome = finish(work, reached) if finished else reached

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+import numpy as np
 from numpy.typing import DTypeLike
 
 from dpca.kernels.algebra.types import Array
@@ -51,6 +52,8 @@ class InBatches(Wrapper):
     def update(self, state: State, batch: Array) -> State:
         """Process any number of samples."""
         held, n = state.arrays[_HELD], state.counts[_COUNT]
+        if len(held) < self.size:  # a flushed state
+            held = state.arrays[_HELD] = np.zeros((self.size, held.shape[1]), held.dtype)
         if n:
             taken = min(len(batch), self.size - n)
             held[n : n + taken] = batch[:taken]
@@ -69,7 +72,13 @@ class InBatches(Wrapper):
 
     def merge(self, a: State, b: State) -> State:
         """Merge two states, including their buffered samples."""
-        return super().merge(self._flushed(a), self._flushed(b.copy()))
+        return super().merge(self._flushed(a), self._flushed(b.copy()) if b.counts[_COUNT] else b)
+
+    def flush(self, state: State) -> State:
+        """Process the buffered samples, and free the buffer: it can be larger than the rest of the state."""
+        state = self._flushed(state)
+        state.arrays[_HELD] = state.arrays[_HELD][:0].copy()
+        return state
 
     def average(self, before: State, states: Sequence[State]) -> State:
         """Average streams that started from ``before``, including their buffered samples.

@@ -92,6 +92,10 @@ class Rule(ABC):
             a.counts[name] += count
         return a
 
+    def flush(self, state: State) -> State:
+        """Process the samples that a state holds back, if any. Only merges follow, which do this otherwise."""
+        return state
+
     def finish(self, state: State) -> dict[str, Array]:
         """Return the result as named arrays. The state must not be used afterwards."""
         n = state.counts["n_samples"]

@@ -314,7 +314,7 @@ def whole_rows(n_kept: int) -> int:
     Their scatter outside of the basis is then known, and its bounds are close. Measured for 110 directions of 196,608
     attributes: 3 to 8 rows for each direction take the same time within a quarter.
     """
-    return 5 * n_kept
+    return 7 * n_kept
 
 
 def _leveled(rows: Array, most: int) -> tuple[Array, Array]:

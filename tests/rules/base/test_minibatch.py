@@ -63,6 +63,22 @@ def test_a_merge_takes_what_waits_on_both_sides_and_leaves_the_second_alone():
     assert b.counts["n_held"] == 1
 
 
+def test_a_flushed_state_has_no_buffer_and_is_merged_and_continued_like_another():
+    x = np.arange(40).reshape(20, 2)
+    rule, found = InBatches(Recording(), 4), []
+    for flushed in (False, True):
+        a, b = (rule.update(rule.init(2, x.dtype), part) for part in (x[:5], x[5:12]))
+        if flushed:
+            a, b = rule.flush(a), rule.flush(b)
+            assert a.arrays["buffered_rows"].shape == b.arrays["buffered_rows"].shape == (0, 2)
+        found.append(rule.finish(rule.update(rule.merge(a, b), x[12:])))
+    for name, value in found[0].items():
+        if name != "buffered_rows":
+            np.testing.assert_array_equal(found[1][name], value)
+    assert found[1]["ends"].tolist() == [4, 1, 4, 3, 4, 4]
+    np.testing.assert_array_equal(found[1]["rows"], x)
+
+
 @pytest.mark.parametrize(("size", "rows"), [(1, 256), (100, 200), (256, 256), (1000, 256)])
 def test_it_asks_for_whole_batches_that_are_not_larger_than_a_read(size, rows):
     rule = InBatches(Recording(), size, at_once=256)
