@@ -258,8 +258,8 @@ class _Folding:
                 outcomes |= yield from linked({g: work}).outcomes(None)
         else:
             number_of = {work.name: g for g, work in missing.items()}
-            with listening(self.run.client, lambda what, n: reported(number_of[what.split()[0]], n)) as topic:
-                works = {g: replace(work, topic=topic) for g, work in missing.items()}
+            with listening(self.run.client, lambda what, n: reported(number_of[what.split()[0]], n)) as name:
+                works = {g: replace(work, reports=name) for g, work in missing.items()}
                 graph = {g: group_graph(work, self.source, plan.segments) for g, work in works.items()}
                 outcomes |= compute_graph(graph, arrived)
         return [outcomes[g] for g in range(len(plan.groups))]

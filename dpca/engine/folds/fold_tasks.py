@@ -98,8 +98,8 @@ class GroupTask:
     checkpoints : Checkpoints, optional
     writer : ResultWriter, optional
         One that writes in tasks.
-    topic : str
-        Where finished samples are reported, see `dpca.storage.remote.reports`.
+    reports : str
+        The name under which finished samples are reported, see `dpca.storage.remote.reports`.
     """
 
     rule: Any
@@ -114,7 +114,7 @@ class GroupTask:
     stage: str
     checkpoints: Checkpoints | None = None
     writer: ResultWriter | None = None
-    topic: str = ""
+    reports: str = ""
 
     def begin(self) -> StatesAndPeak:
         """Return the initial states."""
@@ -180,7 +180,7 @@ def fold_segment(
     if kept is not None and stop - at > work.checkpoint_rows and (found := load_states(kept, part)):
         at = found.pop().counts["at"]
         states = found
-    mark, report = at + work.checkpoint_rows, Reporter(work.topic, f"{work.name} {samples[0]}")
+    mark, report = at + work.checkpoint_rows, Reporter(work.reports, f"{work.name} {samples[0]}")
     with one_blas_thread():
         for here, parts in work.parts(source, (at, stop)):
             states = _updated(work, here, zip(states, parts, strict=True))

@@ -18,10 +18,10 @@ from dpca.storage.remote.reports import Reporter, listening
 from dpca.storage.run import Run
 
 
-def reporting(topic: str, what: str, counts: list[int]) -> None:
+def reporting(name: str, what: str, counts: list[int]) -> None:
     """A task."""
     reports.EVERY = 0.0
-    report = Reporter(topic, what)
+    report = Reporter(name, what)
     for n in counts:
         report(n)
 
@@ -34,21 +34,21 @@ def often(monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.mark.usefixtures("often")
 def test_counts_of_threads_are_told_as_increases_and_never_twice() -> None:
     told: list[tuple[str, int]] = []
-    with listening(None, lambda what, n: told.append((what, n))) as topic:
-        reporting(topic, "a", [3, 7])
-        reporting(topic, "b", [5])
-        reporting(topic, "a", [2, 7, 9])  # repeated
+    with listening(None, lambda what, n: told.append((what, n))) as name:
+        reporting(name, "a", [3, 7])
+        reporting(name, "b", [5])
+        reporting(name, "a", [2, 7, 9])  # repeated
     assert told == [("a", 3), ("a", 4), ("b", 5), ("a", 2)]
     assert not reports._heard
     reporting("", "c", [1])
-    reporting(topic, "c", [1])  # nobody listens any more
+    reporting(name, "c", [1])  # nobody listens any more
     assert len(told) == 4
 
 
 def test_reports_are_rare() -> None:
     told: list[int] = []
-    with listening(None, lambda _, n: told.append(n)) as topic:
-        report = Reporter(topic, "a")
+    with listening(None, lambda _, n: told.append(n)) as name:
+        report = Reporter(name, "a")
         for n in range(1000):
             report(n)
     assert told == []
@@ -56,13 +56,15 @@ def test_reports_are_rare() -> None:
 
 def test_counts_come_from_the_workers_of_a_cluster(cluster: Any) -> None:
     told: list[tuple[str, int]] = []
-    with listening(cluster, lambda what, n: told.append((what, n))) as topic:
-        cluster.submit(reporting, topic, "a", [3, 7], pure=False).result()
-        cluster.submit(reporting, topic, "a", [2, 9], pure=False).result()
+    with listening(cluster, lambda what, n: told.append((what, n))) as name:
+        cluster.submit(reporting, name, "a", [3, 7], pure=False).result()
+        cluster.submit(reporting, name, "a", [2, 9], pure=False).result()
         ended = time.monotonic() + 20
         while sum(n for _, n in told) < 9 and time.monotonic() < ended:
             time.sleep(0.01)
+        names = list(cluster.get_events())
     assert told == [("a", 3), ("a", 4), ("a", 2)]
+    assert [topic for topic in names if topic.startswith("dpca-")] == [f"dpca-{cluster.id}"]
 
 
 class Told:
