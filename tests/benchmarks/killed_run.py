@@ -3,6 +3,9 @@
     python tests/benchmarks/killed_run.py --gigabytes 1099.5 > run.jsonl             (two processors: half an hour)
     python tests/benchmarks/killed_run.py --gigabytes 10 --every 5 --undisturbed     (a second run, and its bytes)
     python tests/benchmarks/killed_run.py --gigabytes 1099.5 --estimator cells --components 3
+    python tests/benchmarks/killed_run.py --gigabytes 1099.5 --draw records.jsonl picture.svg
+
+Records are lines on standard error, and ratios are lines on standard output.
 
 The samples are made where they are read: nothing but the model, and the scores of cells, is stored. The program and all
 its workers are killed with SIGKILL at a third of the planned time, and again at two thirds. A record has the
@@ -14,6 +17,7 @@ the clock, with the start of its programs, less those that other programs took o
 from __future__ import annotations
 
 import argparse
+import itertools
 import json
 import math
 import os
@@ -161,7 +165,7 @@ class Job:
 
 def lines_of(options: argparse.Namespace, folder: Path) -> Iterator[Line]:
     """Plan a job, run it with kills, and compare."""
-    n = max(2, round(options.gigabytes * 1e9 / (_SHAPE[0] * _SHAPE[1] * _SHAPE[2])))
+    n = _samples(options.gigabytes)
     stack = create_synthetic(folder / "stack.zarr", "textures", n_samples=n, sample_shape=_SHAPE)
     settings, target, told = settings_of(options.estimator, options.components), folder / "torn.zarr", folder / "told"
     with open_client() as client:
@@ -192,9 +196,41 @@ def lines_of(options: argparse.Namespace, folder: Path) -> Iterator[Line]:
         yield at_most(None, name=f"a job that is killed twice, {options.estimator}, the same bytes", **found, **line)
 
 
+def draw(records: Sequence[Record], n: int, target: Path) -> None:
+    """Draw finished samples a second and the memory of processes over the time of a job of ``n`` samples."""
+    import matplotlib as mpl
+
+    mpl.use("agg")
+    mpl.rcParams["svg.hashsalt"] = "dpca"
+    from matplotlib import pyplot as plt
+
+    minutes = [record["seconds"] / 60 for record in records]
+    figure, (speed, memory) = plt.subplots(2, 1, sharex=True, figsize=(8, 4.5), layout="constrained")
+    for (begin, before), (end, after) in itertools.pairwise(zip(minutes, records, strict=True)):
+        done = (after["share"] - before["share"]) * n
+        if done < 0:  # the job was killed, and went on from a checkpoint
+            speed.axvline(end, color="tab:red", linestyle=":", label="killed")
+            memory.axvline(end, color="tab:red", linestyle=":")
+        elif end - begin > 0.2:
+            speed.plot([begin, end], [done / (end - begin) / 60] * 2, color="tab:blue")
+    for name in ("largest worker", "program and scheduler"):
+        memory.plot(minutes, [record[name] / 1e9 for record in records], label=name)
+    speed.set_ylabel("samples a second")
+    memory.set_ylabel("memory (GB)")
+    memory.set_xlabel("minutes")
+    for axes in (speed, memory):
+        axes.set_ylim(bottom=0)
+    memory.legend(loc="center right")
+    figure.savefig(target, metadata={"Date": None})
+
+
 def contents(store: Path) -> dict[str, bytes]:
     """Return the files of a store."""
     return {str(path.relative_to(store)): path.read_bytes() for path in store.rglob("*") if path.is_file()}
+
+
+def _samples(gigabytes: float) -> int:
+    return max(2, round(gigabytes * 1e9 / math.prod(_SHAPE)))
 
 
 def _family(pid: int) -> dict[int, psutil.Process]:
@@ -236,7 +272,12 @@ def main(argv: Sequence[str] | None = None) -> int:
     parser.add_argument("--every", type=float, default=60.0, metavar="S", help="seconds of a record (default: 60)")
     parser.add_argument("--whole", action="store_true", help="do not kill the job")
     parser.add_argument("--undisturbed", action="store_true", help="run it again without a kill, and compare bytes")
+    parser.add_argument("--draw", nargs=2, type=Path, metavar="PATH", help="draw records to a picture instead")
     options = parser.parse_args(arguments)
+    if options.draw:
+        lines = [json.loads(line) for line in options.draw[0].read_text().splitlines() if line.startswith("{")]
+        draw(lines, _samples(options.gigabytes), options.draw[1])
+        return 0
     with tempfile.TemporaryDirectory(dir=".") as given:
         for line in lines_of(options, Path(given).resolve()):
             print_line(line)

@@ -264,6 +264,9 @@ def test_a_dead_worker_is_started_again_and_given_the_time_that_takes() -> None:
         # Dask asks for this 15 seconds after the death, by default.
         assert parse_timedelta(dask.config.get("distributed.deploy.lost-worker-timeout")) > 600
         assert client.cluster.scheduler.no_workers_timeout >= 60
+        # Nobody can see profiles of these workers, which would take more memory every second.
+        profiled = client.run(lambda dask_worker: "profile" in dask_worker.periodic_callbacks)
+        assert list(profiled.values()) == [False]
 
 
 def test_dead_workers_count_while_they_are_on_their_way_back() -> None:
