@@ -14,7 +14,7 @@ from typing import Any
 
 import pytest
 
-from tests.benchmarks import run, terabyte
+from tests.benchmarks import killed_run, run, terabyte
 from tests.benchmarks.inputs import Inputs
 from tests.benchmarks.sides import Line, at_least, at_most, compared, one_processor, ratio_of
 from tests.benchmarks.speed import cluster_speed, many_components, scheduler_load, scheduler_share, spread_speed
@@ -170,3 +170,21 @@ def test_a_pass_over_a_synthetic_stack_is_held_against_its_plan(capsys: pytest.C
     assert memory["ratio"] <= memory["asked"] == 1
     times = lines["a pass, streaming, against its plan"]["sides"]
     assert times["taken by other programs"] >= 0 < times["workers' processors"]
+
+
+def test_a_job_that_is_killed_is_recorded_and_has_the_same_bytes(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    size = ["--gigabytes", "0.2", "--side", "32"]
+    assert killed_run.main([*size, "--components", "3", "--every", "0.5", "--undisturbed"]) == 0
+    said = capsys.readouterr()
+    lines = [json.loads(text) for text in said.out.splitlines()]
+    assert len(lines) == 4
+    for line in lines:
+        assert line["ratio"] == pytest.approx(quotient(line), rel=1e-3)
+    (tmp_path / "records").write_text(said.err)
+    records = [json.loads(text) for text in said.err.splitlines() if text.startswith("{")]
+    assert sum(record["seconds"] == 0 for record in records) == 2  # of both jobs
+    assert max(record["largest worker"] for record in records) > 2**26
+    assert killed_run.main([*size, "--draw", str(tmp_path / "records"), str(tmp_path / "record.svg")]) == 0
+    assert (tmp_path / "record.svg").stat().st_size > 1000

@@ -42,7 +42,6 @@ from dpca.storage.remote.memory import parallel_tasks, task_budget, thread_count
 from dpca.storage.run import Run
 from tests.benchmarks.sides import Line, at_most, print_line, ratio_of
 
-_SHAPE = (256, 256, 3)
 _LOOKED = 0.5
 Record = dict[str, float]
 
@@ -165,8 +164,8 @@ class Job:
 
 def lines_of(options: argparse.Namespace, folder: Path) -> Iterator[Line]:
     """Plan a job, run it with kills, and compare."""
-    n = _samples(options.gigabytes)
-    stack = create_synthetic(folder / "stack.zarr", "textures", n_samples=n, sample_shape=_SHAPE)
+    n, shape = _samples(options), (options.side, options.side, 3)
+    stack = create_synthetic(folder / "stack.zarr", "textures", n_samples=n, sample_shape=shape)
     settings, target, told = settings_of(options.estimator, options.components), folder / "torn.zarr", folder / "told"
     with open_client() as client:
         workers, budget = parallel_tasks(client, thread_count()), task_budget(client, thread_count())
@@ -229,8 +228,8 @@ def contents(store: Path) -> dict[str, bytes]:
     return {str(path.relative_to(store)): path.read_bytes() for path in store.rglob("*") if path.is_file()}
 
 
-def _samples(gigabytes: float) -> int:
-    return max(2, round(gigabytes * 1e9 / math.prod(_SHAPE)))
+def _samples(options: argparse.Namespace) -> int:
+    return max(2, round(options.gigabytes * 1e9 / (3 * options.side**2)))
 
 
 def _family(pid: int) -> dict[int, psutil.Process]:
@@ -267,6 +266,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         return 0
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--gigabytes", type=float, default=100.0, metavar="GB", help="decoded (default: %(default)s)")
+    parser.add_argument("--side", type=int, default=256, metavar="N", help="pixels (default: %(default)s)")
     parser.add_argument("--estimator", choices=("streaming", "cells"), default="streaming", help="(default: streaming)")
     parser.add_argument("--components", type=int, default=50, metavar="K", help="(default: %(default)s)")
     parser.add_argument("--every", type=float, default=60.0, metavar="S", help="seconds of a record (default: 60)")
@@ -276,7 +276,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     options = parser.parse_args(arguments)
     if options.draw:
         lines = [json.loads(line) for line in options.draw[0].read_text().splitlines() if line.startswith("{")]
-        draw(lines, _samples(options.gigabytes), options.draw[1])
+        draw(lines, _samples(options), options.draw[1])
         return 0
     with tempfile.TemporaryDirectory(dir=".") as given:
         for line in lines_of(options, Path(given).resolve()):
