@@ -30,9 +30,9 @@ class Reporter:
     def __init__(self, name: str, what: str) -> None:
         self._name, self._what, self._next = name, what, time.monotonic() + EVERY
 
-    def __call__(self, n: int) -> None:
-        """Report that the task has finished ``n`` units in all."""
-        if not self._name or time.monotonic() < self._next:
+    def __call__(self, n: int, *, ended: bool = False) -> None:
+        """Report that the task has finished ``n`` units in all, at once if it has ``ended``."""
+        if not self._name or (time.monotonic() < self._next and not ended):
             return
         self._next = time.monotonic() + EVERY
         if (hear := _heard.get((os.getpid(), self._name))) is not None:

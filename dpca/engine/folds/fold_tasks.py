@@ -171,8 +171,9 @@ def fold_segment(
     of some parts. A long run keeps its states at intervals, and resumes from them. With ``finished``, the run has
     all samples: the result is that of `finish` in the same task, so that states are never transferred.
     """
-    kept = work.checkpoints
+    kept, report = work.checkpoints, Reporter(work.reports, f"{work.name} {samples[0]}")
     if kept is not None and keep_as is not None and (found := load_states(kept, keep_as)):
+        report(samples[1] - samples[0], ended=True)
         return found, 0
     states, peak = work.begin() if before is None else ([state.copy() for state in before[0]], before[1])
     part = f"{keep_as or work.segment(0)}-part"
@@ -180,7 +181,7 @@ def fold_segment(
     if kept is not None and stop - at > work.checkpoint_rows and (found := load_states(kept, part)):
         at = found.pop().counts["at"]
         states = found
-    mark, report = at + work.checkpoint_rows, Reporter(work.reports, f"{work.name} {samples[0]}")
+    mark = at + work.checkpoint_rows
     with one_blas_thread():
         for here, parts in work.parts(source, (at, stop)):
             states = _updated(work, here, zip(states, parts, strict=True))
@@ -191,6 +192,7 @@ def fold_segment(
                 mark = at + work.checkpoint_rows
         if keep_as is not None and work.rule.mergeable:  # to send and merge as little as possible
             states = list(map(named_errors(work.rule.flush, work.called), states))
+    report(at - samples[0], ended=True)
     release_scratch()
     reached: StatesAndPeak = states, max(peak, peak_resident_bytes())
     outcome = finish(work, reached) if finished else reached

@@ -203,6 +203,7 @@ class Told:
     def __init__(self) -> None:
         self.stages: list[tuple[str, int, str]] = []
         self.advanced = 0
+        self.counts: list[int] = []
         self.closed = 0
 
     def __call__(self, stage: str, total: int, unit: str) -> Told:
@@ -211,6 +212,7 @@ class Told:
 
     def advance(self, n: int) -> None:
         self.advanced += n
+        self.counts.append(n)
 
     def close(self) -> None:
         self.closed += 1
@@ -231,6 +233,19 @@ def test_progress_reaches_the_end_also_when_gone_on(
     with pytest.raises(RuntimeError, match="struck"):
         fold(counting(tmp_path / "failing", 2), source, GRID, run=Run(client=client, progress=told))
     assert (told.advanced, told.closed) == (0, 1)
+
+
+def test_progress_counts_every_segment_also_those_of_an_earlier_run(
+    images: np.ndarray, source: Source, segments: int, tmp_path: Path
+) -> None:
+    checkpoints, told = Checkpoints(str(tmp_path / "kept")), Told()
+    with pytest.raises(RuntimeError, match="struck"):
+        fold(counting(tmp_path / "first", 30), source, GRID, run=Run(checkpoints=checkpoints))
+    kept = len(list(Path(checkpoints.folder).rglob("*segment-*.npz")))
+    fold(counting(tmp_path / "second"), source, GRID, run=Run(checkpoints=checkpoints, progress=told))
+    whole = CHUNK * images[0].nbytes
+    assert sorted(n for n in told.counts if n) == [images.nbytes - whole * (segments - 1)] + [whole] * (segments - 1)
+    assert 0 < kept < segments
 
 
 def test_nothing_stays_behind_on_the_cluster(source: Source, segments: int, tmp_path: Path, cluster: Any) -> None:

@@ -51,7 +51,9 @@ def test_reports_are_rare() -> None:
         report = Reporter(name, "a")
         for n in range(1000):
             report(n)
-    assert told == []
+        assert told == []
+        report(1000, ended=True)
+        assert told == [1000]
 
 
 def test_counts_come_from_the_workers_of_a_cluster(cluster: Any) -> None:
