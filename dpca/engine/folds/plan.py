@@ -292,7 +292,8 @@ class Planner:
             waiting = math.ceil(math.log2(n_segments)) + 1 if self.mergeable else 1
             if n_segments <= self.n_parallel and self.partition.n_parts == 1:
                 waiting = min(waiting, 2)  # each segment has its own worker, which merges states when it is idle
-        return self.leaf_bytes(size, rows) + math.ceil(_FRAGMENTATION * waiting * size.states) + size.results
+        flushed = size.states - self.rule.held_bytes(size.n_features, self.values)
+        return self.leaf_bytes(size, rows) + math.ceil(_FRAGMENTATION * waiting * flushed) + size.results
 
     def cheapest(self) -> Way:
         """Return the fastest way that fits the budget.
@@ -390,7 +391,8 @@ class Planner:
         largest = max(self.box_bytes(size) for _, size in pieces) * self.n
         longest = self.whole or (SEGMENT_BYTES if self.mergeable else LINK_BYTES)
         side_by_side = math.ceil(self.n_parallel / len(pieces)) if self.mergeable else 1
-        wanted = max(math.ceil(largest / longest), side_by_side, 1)
+        # As many for each worker: with three segments on two of them, one would be idle for half of the time.
+        wanted = max(1, math.ceil(largest / longest / side_by_side)) * side_by_side
         wanted = min(wanted, most or wanted)
         batches = max(1, math.ceil(self.n / rows))
         length = math.ceil(batches / min(wanted, batches)) * rows

@@ -108,6 +108,10 @@ class InBatches(Wrapper):
         """Return the best number of samples per update: whole batches if possible, so that few are buffered."""
         return self.size * (self.at_once // self.size) or self.at_once
 
+    def held_bytes(self, n_features: int, dtype: DTypeLike) -> int:
+        """Return the bytes of the buffer."""
+        return self.size * n_features * np.dtype(dtype).itemsize
+
     def work_bytes(self, n_rows: int, n_features: int, dtype: DTypeLike) -> int:
         """Return the bytes of temporary arrays. Fewer samples fill a batch together."""
         return int(self.rule.work_bytes(self.size, n_features, dtype))

@@ -154,6 +154,10 @@ class Rule(ABC):
         """Return the bytes of a state, for the planner."""
         return bytes_of(self._layout(n_features, dtype))
 
+    def held_bytes(self, n_features: int, dtype: DTypeLike) -> int:
+        """Return the bytes of a state that `flush` frees, for the planner. They are proportional to ``n_features``."""
+        return 0
+
     def work_bytes(self, n_rows: int, n_features: int, dtype: DTypeLike) -> int:
         """Return the bytes of temporary arrays in ``update`` and ``finish``, for the planner."""
         return 16 * n_rows * n_features + 4 * self.state_bytes(n_features, dtype)

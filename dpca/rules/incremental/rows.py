@@ -22,7 +22,7 @@ from dpca.rules.incremental.truncation import truncate
 
 # Fewer multiplications take less time than the parts of a step that do not depend on their number.
 _PAYS_FROM = 10**8
-_STACK_BYTES = 2**28
+_STACK_BYTES = 2**27
 
 
 class FloatRows:

@@ -103,6 +103,15 @@ def test_more_workers_than_groups_get_segments() -> None:
     assert len(plan.segments) == 4
 
 
+@pytest.mark.parametrize(("workers", "segments"), [(1, 5), (2, 6), (4, 8), (5, 5)])
+def test_each_worker_gets_as_many_segments(workers: int, segments: int) -> None:
+    """Segments have up to 256 GiB, and the stack has a sample more than four of them."""
+    source = ZarrSource("large", (4 * 2**38 // 196_608 + 1, 256, 256, 3), np.dtype(np.uint8), (64, 256, 256, 3))
+    rule = make_rule("incremental-svd", 5, center=True, batch_size=None, seed=0)
+    plan = plan_fold(source, Whole((256, 256, 3)), rule, budget=2**34, n_parallel=workers)
+    assert len(plan.segments) == segments
+
+
 def lfw_bands(budget: float, n_parallel: int, n: int = 13_233) -> FoldPlan:
     """100 bands of 1,875 attributes, with covariances of 2.8 GB."""
     bands = map_at_random((250, 250, 3), 1_875, np.random.default_rng(0), together=3)
