@@ -210,16 +210,16 @@ def draw(records: Sequence[Record], n: int, target: Path) -> None:
         if done < 0:  # the job was killed, and went on from a checkpoint
             speed.axvline(end, color="tab:red", linestyle=":", label="killed")
             memory.axvline(end, color="tab:red", linestyle=":")
-        elif end - begin > 0.2:
+        elif begin == 0 or before["stage"] != "start":  # the first count after a kill has samples of earlier runs, too
             speed.plot([begin, end], [done / (end - begin) / 60] * 2, color="tab:blue")
     for name in ("largest worker", "program and scheduler"):
         memory.plot(minutes, [record[name] / 1e9 for record in records], label=name)
     speed.set_ylabel("samples a second")
     memory.set_ylabel("memory (GB)")
     memory.set_xlabel("minutes")
-    for axes in (speed, memory):
-        axes.set_ylim(bottom=0)
-    memory.legend(loc="center right")
+    speed.set_ylim(bottom=0)
+    memory.set_ylim(0, 1.6 * max(record["largest worker"] for record in records) / 1e9)
+    memory.legend(loc="upper left", ncols=2)
     figure.savefig(target, metadata={"Date": None})
 
 
