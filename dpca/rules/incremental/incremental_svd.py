@@ -43,7 +43,7 @@ class IncrementalSVD(StreamingRule):
     of the mean (Ross et al. 2008). The eigenvectors of the Gram matrix of the stack yield the new basis. Its leading q
     rows are retained. Larger batches are processed by one multiplication with the new scatter matrix, see
     `dpca.rules.incremental.nystrom`, if this discards nothing important. If it could, and products are exact, batches
-    of up to 5 q rows are tried, whose discarded part is known. The first samples, and samples that differ from all
+    of up to 7 q rows are tried, whose discarded part is known. The first samples, and samples that differ from all
     previous ones, are stacked. A merge stacks two bases (Iwen & Ong 2016; Himpe, Leibner & Rave 2018).
 
     The row for the mean costs nothing here. The samples are centered at a point between the two means,
