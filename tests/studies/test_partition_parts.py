@@ -216,7 +216,7 @@ def test_components_of_whole_samples_follow_the_memory_unless_they_are_asked_for
         plan = design(asked, 400, (200, 100), ("y", "x"))
         return fitting(plan, asked, replace(training, run=Run(memory=room))).holistic
 
-    found = [fitted(megabytes * 10**6) for megabytes in (300, 120, 90, 70)]
+    found = [fitted(megabytes * 10**6) for megabytes in (300, 160, 130, 115)]
     assert found[0] == 200
     assert found == sorted(found, reverse=True)
     assert len(set(found)) > 2
@@ -225,7 +225,7 @@ def test_components_of_whole_samples_follow_the_memory_unless_they_are_asked_for
     # Twice as many as were found would not have fitted.
     most = found[-1]
     with pytest.raises(PlanError, match=rf"^{2 * most}\b.*--holistic"):
-        fitted(70 * 10**6, holistic=2 * most)
-    assert fitted(70 * 10**6, holistic=most) == most
+        fitted(115 * 10**6, holistic=2 * most)
+    assert fitted(115 * 10**6, holistic=most) == most
     with pytest.raises(PlanError, match=r"^1\b"):
         fitted(10**6)

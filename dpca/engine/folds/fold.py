@@ -230,7 +230,8 @@ class _Folding:
             with lock:
                 n = min(n, left[g])
                 left[g] -= n
-                bar.advance(row_bytes[g] * n)
+                if n:
+                    bar.advance(row_bytes[g] * n)
 
         def arrived(g: int, outcome: GroupResult) -> GroupResult:
             """Count the remaining samples of a finished group, and return what remains of its results."""

@@ -192,7 +192,8 @@ def fold_segment(
                 mark = at + work.checkpoint_rows
         if keep_as is not None and work.rule.mergeable:  # to send and merge as little as possible
             states = list(map(named_errors(work.rule.flush, work.called), states))
-    report(at - samples[0], ended=True)
+    if not finished:  # the end of a finished group is counted when its results are there
+        report(at - samples[0], ended=True)
     release_scratch()
     reached: StatesAndPeak = states, max(peak, peak_resident_bytes())
     outcome = finish(work, reached) if finished else reached
