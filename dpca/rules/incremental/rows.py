@@ -22,6 +22,7 @@ from dpca.rules.incremental.truncation import truncate
 
 # Fewer multiplications take less time than the parts of a step that do not depend on their number.
 _PAYS_FROM = 10**8
+# Most bytes of first rows that are stacked as float32.
 _STACK_BYTES = 2**27
 
 

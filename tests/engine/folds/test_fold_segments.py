@@ -23,6 +23,7 @@ from dpca.engine.folds.plan import Group, PlanError
 from dpca.engine.sources.source import Source, as_source
 from dpca.partition import CellGrid, Whole
 from dpca.partition.bands import map_at_random
+from dpca.rules.base.minibatch import InBatches
 from dpca.rules.base.state import State
 from dpca.rules.covariance.covariance import Covariance, CovariancePCA
 from dpca.rules.covariance.moments import Moments
@@ -246,6 +247,22 @@ def test_progress_counts_every_segment_also_those_of_an_earlier_run(
     whole = CHUNK * images[0].nbytes
     assert sorted(n for n in told.counts if n) == [images.nbytes - whole * (segments - 1)] + [whole] * (segments - 1)
     assert 0 < kept < segments
+
+
+def test_finished_segments_hold_no_samples_back(source: Source, segments: int, tmp_path: Path) -> None:
+    checkpoints = Checkpoints(str(tmp_path / "kept"))
+    with pytest.raises(RuntimeError, match="struck"):
+        fold(
+            InBatches(counting(tmp_path / "first", 60), 7, at_once=CHUNK),
+            source,
+            GRID,
+            run=Run(checkpoints=checkpoints),
+        )
+    kept = list(Path(checkpoints.folder).rglob("*segment-*.npz"))
+    assert kept
+    for path in kept:
+        with np.load(path) as bundle:
+            assert [bundle[name].size for name in bundle.files if name.endswith("buffered_rows")] == [0]
 
 
 def test_nothing_stays_behind_on_the_cluster(source: Source, segments: int, tmp_path: Path, cluster: Any) -> None:
