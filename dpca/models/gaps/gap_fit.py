@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import math
 import warnings
+from collections import deque
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from operator import itemgetter
 from typing import Any
 
 import numpy as np
@@ -25,10 +27,11 @@ from dpca.storage.given_numbers import is_whole
 
 #: Name of the solver in the attributes of a model.
 GAP_SOLVER = "expectation-maximization"
-# Share of the values that are held out, and the least improvement of their error by a pass, as a share of it.
-_HELD_OUT, _IMPROVEMENT = 0.02, 5e-4
-# A random start may predict nothing for the first passes.
-_FEWEST_PASSES, _MOST_PASSES = 4, 100
+# Share of the values that are held out.
+_HELD_OUT = 0.02
+# The least improvement of their error by so many passes, as a share of it. One pass says little: a start may be near a
+# saddle, and what a component gains another one loses among the few that are held out.
+_IMPROVEMENT, _WINDOW, _MOST_PASSES = 2e-3, 3, 100
 
 
 @dataclass(frozen=True)
@@ -120,15 +123,17 @@ def fit_gaps(
     if not any(part["count"].any() for part in found):
         raise DataError(f"all values of {source.name} are missing: give samples with values")
     models = [first_model(part, k, working_dtype(source.dtype), (seed, i)) for i, part in enumerate(found)]
-    counts, before, previous, error = [part["count"] for part in found], models, math.inf, math.nan
+    counts = [part["count"] for part in found]
+    recent: deque[tuple[float, list[LowRank]]] = deque(maxlen=_WINDOW + 1)
     for turn in range(1, _MOST_PASSES + 1):
         results = passes.over(partition, GapEM(k, models, missing, _HELD_OUT, seed), stage=f"pass {turn}")
-        error = _error(results)
-        if turn >= _FEWEST_PASSES and not error < (1 - _IMPROVEMENT) * previous:
-            # A little more is noise of the few held-out values.
-            models = before if error > (1 + _IMPROVEMENT) * previous else _models(results)
+        error, uncertain = _error(results)
+        recent.append((error, models))
+        models = _models(results)
+        if turn > _WINDOW and not error < (1 - _IMPROVEMENT) * recent[0][0]:
+            least, best = min(recent, key=itemgetter(0))
+            models = best if error > (1 + uncertain) * least else models
             break
-        before, models, previous = models, _models(results), error
         show(_finished(models, counts, source.shape[0], error))
     else:
         warnings.warn(
@@ -138,19 +143,22 @@ def fit_gaps(
             stacklevel=5,
         )
     results = passes.over(partition, GapEM(k, models, missing), stage="last pass")
-    return _finished(_models(results), counts, source.shape[0], min(error, previous))
+    return _finished(_models(results), counts, source.shape[0], min(error for error, _ in recent))
 
 
 def _models(results: list[dict[str, Array]]) -> list[LowRank]:
     return [LowRank(part["components"], part["variances"], part["mean"], float(part["noise"])) for part in results]
 
 
-def _error(results: list[dict[str, Array]]) -> float:
-    """Return the root mean squared error of held-out values; without any, that of the values of the fit."""
+def _error(results: list[dict[str, Array]]) -> tuple[float, float]:
+    """Return the root mean squared error of held-out values, and its standard error, as a share of it.
+
+    Without any, those of the values of the fit.
+    """
     tested = sum(float(part["tested"]) for part in results)
     if tested:
-        return math.sqrt(sum(float(part["error"]) for part in results) / tested)
-    return math.sqrt(np.mean([float(part["noise"]) for part in results]))
+        return math.sqrt(sum(float(part["error"]) for part in results) / tested), 1 / math.sqrt(2 * tested)
+    return math.sqrt(np.mean([float(part["noise"]) for part in results])), 0.0
 
 
 def _finished(models: list[LowRank], counts: list[Array], n: int, error: float) -> GapModels:

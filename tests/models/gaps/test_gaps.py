@@ -38,8 +38,14 @@ def samples_of(n: int, side: int, rank: int, kind: str, seed: int = 0) -> tuple[
     rng = np.random.default_rng(seed)
     components = np.linalg.qr(rng.standard_normal((side**2, rank)))[0].T
     signal = (rng.standard_normal((n, rank)) * np.linspace(3, 1, rank) * side / np.sqrt(rank)) @ components
-    x = (signal + 2 * rng.standard_normal(side**2) + 0.3 * rng.standard_normal((n, side**2))).reshape(n, side, side)
+    x = without_last_bits(signal + 2 * rng.standard_normal(side**2) + 0.3 * rng.standard_normal((n, side**2)))
+    x = x.reshape(n, side, side)
     return x, mask_of(kind, x.shape, rng), components
+
+
+def without_last_bits(x: Any) -> Any:
+    """Return values whose bits, from which a fit chooses what it holds out, are the same on any processor."""
+    return np.round(x * 2**16) / 2**16
 
 
 def fill_em(x: Any, k: int, tolerance: float, most: int) -> tuple[Any, Any]:
@@ -84,7 +90,8 @@ def test_held_out_values_are_predicted_as_by_dineof(kind: str, decay: float, ran
     n, side = 400, 16
     modes = np.linalg.qr(rng.standard_normal((side**2, 60)))[0].T
     x = (rng.standard_normal((n, 60)) * np.arange(1, 61.0) ** -decay * side) @ modes
-    x = (x + 2 * rng.standard_normal(side**2) + 0.05 * rng.standard_normal(x.shape)).reshape(n, side, side)
+    x = without_last_bits(x + 2 * rng.standard_normal(side**2) + 0.05 * rng.standard_normal(x.shape))
+    x = x.reshape(n, side, side)
     mask = mask_of(kind, x.shape, rng)
     held = (rng.random(x.shape) < 0.03) & ~mask
     given = np.where(mask | held, np.nan, x)
@@ -94,8 +101,7 @@ def test_held_out_values_are_predicted_as_by_dineof(kind: str, decay: float, ran
     def rmse(filled: Any) -> float:
         return float(np.sqrt(np.mean((filled.reshape(x.shape) - x)[held] ** 2)))
 
-    # Passes end when one improves the error by less than 0.05 %. The values that measure it depend on the processor.
-    assert rmse(ours) <= 1.003 * rmse(theirs)
+    assert rmse(ours) <= 1.0005 * rmse(theirs)
 
 
 def expected(model: PCA, x: Any, missing: Any) -> tuple[Any, Any]:
