@@ -31,7 +31,8 @@ class Run:
     client : distributed.Client, optional
         Client of the Dask cluster that runs the tasks. The default is threads of this process.
     threads : int, optional
-        Number of these threads. The default is one per processor.
+        Number of these threads. The default is one per processor, or by Dask's settings, see
+        `dpca.storage.remote.memory.thread_count`.
     memory : int, optional
         Most bytes that one task may use. The default depends on the worker with the least memory, or on this machine.
         The parameter ``memory_budget`` of an estimator takes precedence in its fits.

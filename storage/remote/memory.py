@@ -22,6 +22,8 @@ _FREE = 0.8
 AT_START = 160 * 10**6
 # Results that a worker keeps for others are counted in steps of this size, so that small ones do not change the plan.
 _STEP = 64 * 10**6
+# Dask's names of the scheduler that runs one task after the other.
+_SYNCHRONOUS = frozenset(("sync", "synchronous", "single-threaded"))
 # Seconds to wait for the first worker of a cluster.
 _PATIENCE = 15
 
@@ -135,7 +137,14 @@ def room_within(limit: int | None) -> int:
 
 
 def thread_count() -> int:
-    """Return the number of processors that this process may use, including limits of containers."""
+    """Return the number of threads for tasks of this process.
+
+    It follows Dask's settings "scheduler", if that is synchronous, and "num_workers". By default it is the number of
+    processors that this process may use, including limits of containers.
+    """
+    import dask
     from dask.system import CPU_COUNT
 
-    return int(CPU_COUNT)
+    if dask.config.get("scheduler", None) in _SYNCHRONOUS:
+        return 1
+    return int(dask.config.get("num_workers", None) or CPU_COUNT)

@@ -140,11 +140,12 @@ def make_rule(
     except ValueError as error:
         raise DataError(str(error)) from error
     if batch_size is None:
-        fewest, most = _FEWEST_SAMPLES, _BATCH_BYTES // (4 * n_features)
+        fewest, dtype, most = _FEWEST_SAMPLES, "float32", _BATCH_BYTES // (4 * n_features)
         if isinstance(rule, IncrementalSVD):
             fewest = max(fewest, min(3 * (k + rule.oversampling), _BATCH_BYTES // (stream.itemsize * n_features)))
-            most *= 2 if stream.itemsize == 1 else 1
-        size = min(rule.batch_rows("float32"), max(fewest, most))
+            if stream.itemsize == 1:
+                dtype, most = "uint8", 2 * most
+        size = min(rule.batch_rows(dtype), max(fewest, most))
         size = min(size, n_samples or size)
     else:
         size = whole_number(batch_size, "batch_size", 1)

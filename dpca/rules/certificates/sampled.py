@@ -9,11 +9,12 @@ from typing import Any
 import numpy as np
 from numpy.typing import DTypeLike
 
-from dpca.kernels.algebra.namespace import beside, namespace, to_numpy
+from dpca.kernels.algebra.namespace import beside, is_numpy, namespace, to_numpy
 from dpca.kernels.algebra.types import Array, blocks
 from dpca.rules.base.rule import Wrapper
 from dpca.rules.base.state import ALL, AttributeBlocks, State, StateLayout
 from dpca.rules.incremental import nystrom
+from dpca.rules.incremental.rows import ByteRows, exact_kernel
 
 _ROWS, _KEYS = "sampled_rows", "sampled_keys"
 # Limits of the sample: at most 512 rows, which cost less than a step of the rule, and at most 32 MiB or a quarter of
@@ -145,15 +146,8 @@ def estimate(
         The share may exceed 1. Both are not finite if the fourth power of a value overflows, or if nothing varies.
         Costs 2 m d (m + q) operations in the dtype of ``directions``.
     """
-    m, q = len(rows), directions.shape[0]
-    products, along = np.zeros((m, m)), np.zeros((m, q))
-    for columns in blocks(rows.shape[1], nystrom.COLUMNS):
-        basis = to_numpy(directions[:, columns])
-        # The precision of the directions is enough: errors of products are smaller than those of the sample.
-        part = (rows[:, columns] - mean[columns]).astype(basis.dtype, copy=False)
-        products += part @ part.T
-        along += part @ basis.T
-    products, along = over.summed(products, along)
+    m = len(rows)
+    products, along = _products(rows, mean, directions, over)
     products -= along @ along.T
     leading, further = along[:, :k], along[:, k:]
     inside, outside = (_weights(variances[:k], others, m) for others in (variances[k:], variances[-1:]))
@@ -166,6 +160,25 @@ def estimate(
     error = 2 / (m - 2) * math.sqrt((m - 1) / m * float(((each - square) ** 2).sum()))
     captured = variances[:k].sum()
     return float(captured / (captured + missed)), float(math.hypot(error, _BEYOND * missed) / captured)
+
+
+def _products(rows: Array, mean: Array, directions: Array, over: AttributeBlocks) -> tuple[Array, Array]:
+    """Return the products of centered rows with each other (m, m) and with the directions (m, q), float64.
+
+    The precision of the directions is enough: errors of products are smaller than those of the sample.
+    """
+    m, q = len(rows), directions.shape[0]
+    if is_numpy(directions) and (kernel := exact_kernel(rows, q, over)):
+        along, (products,) = ByteRows(rows, mean, math.inf, q, kernel).products(directions, m)
+        return products, along
+    products, along = np.zeros((m, m)), np.zeros((m, q))
+    for columns in blocks(rows.shape[1], nystrom.COLUMNS):
+        basis = to_numpy(directions[:, columns])
+        part = (rows[:, columns] - mean[columns]).astype(basis.dtype, copy=False)
+        products += part @ part.T
+        along += part @ basis.T
+    products, along = over.summed(products, along)
+    return products, along
 
 
 def _weights(variances: Array, others: Array, m: int) -> Array:

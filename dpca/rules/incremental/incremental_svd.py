@@ -161,7 +161,9 @@ class IncrementalSVD(StreamingRule):
             else ByteRows(batch, mean, before, len(energy), kernel)
         )
         k, skew = self.rank(n_features_of(state)), factor * float(rounding[1])
-        step = nystrom.absorb(basis, factor * energy, rows, k, skew, state.blocks)
+        # Only a second pass needs a close bound on the largest of the discarded eigenvalues.
+        enough = 0.0 if self.wide else factor * float(energy[k - 1])
+        step = nystrom.absorb(basis, factor * energy, rows, k, skew, enough, state.blocks)
         if step is None:
             return False
         self._age(state, batch.shape[0])
@@ -298,7 +300,7 @@ class IncrementalSVD(StreamingRule):
 
         The products of bytes take less time, and the other costs are a larger share of it.
         """
-        rows = 4 * _ROWS if np.dtype(dtype).itemsize == 1 else _ROWS
+        rows = 2 * _ROWS if is_byte(dtype) else _ROWS
         return max(3 * ((self.n_components or 0) + self.oversampling), rows)
 
     def result_bytes(self, n_features: int, dtype: DTypeLike) -> int:
@@ -312,7 +314,7 @@ class IncrementalSVD(StreamingRule):
         few = min(n_rows, max(2 * q, min(first_rows(n_features, dtype), _ROWS)))
         rows = max(few, q + 1)
         block = 2 * q * min(n_features, nystrom.COLUMNS) * max(working.itemsize, 8)
-        small = 5 * 8 * (q + rows) ** 2 + truncate_bytes(q + rows, q, self.rank(n_features))
+        small = 5 * 8 * (q + rows) ** 2 + truncate_bytes(q + rows, q)
         exact = rows * n_features * working.itemsize + 24 * n_features + block
         # A thread keeps its rows and blocks for the next step, but not the matrices of an eigenproblem.
         whole = whole_rows(q) if is_byte(dtype) else 0

@@ -40,10 +40,13 @@ class StepRows(Protocol):
     image_error: float
     """Relative error of the products of C and X."""
 
-    def coefficients(self, basis: Array, energy: Array, n_counted: int) -> tuple[Array, float, float]:
+    def coefficients(
+        self, basis: Array, energy: Array, n_counted: int, enough: float = 0.0
+    ) -> tuple[Array, float, float]:
         """Return C (n, q), float64, and bounds on the eigenvalues of the scatter of X - C V.
 
-        The bounds are on the sum of the ``n_counted`` largest eigenvalues, and on the largest.
+        The bounds are on the sum of the ``n_counted`` largest eigenvalues, and on the largest. No work is done for a
+        closer bound on the largest than ``enough``.
         """
 
     def image(self, basis: Array, energy: Array, scale: Array) -> tuple[Array, Array]:
@@ -71,7 +74,13 @@ class Step(NamedTuple):
 
 
 def absorb(
-    basis: Array, energy: Array, rows: StepRows, n_counted: int, skew: float = 0.0, over: AttributeBlocks = ALL
+    basis: Array,
+    energy: Array,
+    rows: StepRows,
+    n_counted: int,
+    skew: float = 0.0,
+    enough: float = 0.0,
+    over: AttributeBlocks = ALL,
 ) -> Step | None:
     """Add the scatter of rows X to A = V^T diag(energy) V, and retain the q leading directions.
 
@@ -97,6 +106,8 @@ def absorb(
         Number of components k, and number of discarded eigenvalues in ``discarded``.
     skew : float
         Skew of the basis, see `dpca.rules.certificates.certificate`.
+    enough : float
+        ``largest`` is not bounded more closely than this.
     over : AttributeBlocks
         The blocks of attributes of ``basis`` and ``rows``.
 
@@ -112,7 +123,7 @@ def absorb(
     blocks of 2,048 columns.
     """
     known = bool(energy.any())
-    cross, beyond, strongest = rows.coefficients(basis, energy, n_counted)
+    cross, beyond, strongest = rows.coefficients(basis, energy, n_counted, enough)
     energy, added = energy[: cross.shape[1]], rows.added
     accurate = SMALL < added < math.inf and (not known or strongest <= energy[n_counted - 1])
     factor = over.once(lambda: _factored(cross, energy) if accurate else None)
@@ -139,14 +150,16 @@ def absorb(
     return Step(values, added, discarded, most, slack, skewed)
 
 
-def outside(cross: Array, grams: list[Array], k: int) -> tuple[float, float]:
+def outside(cross: Array, grams: list[Array], k: int, enough: float = 0.0) -> tuple[float, float]:
     """Return the bounds of `StepRows.coefficients` for C and the Gram matrices of successive rows; changes these."""
     first = 0
     for gram in grams:
         some = cross[first : first + len(gram)]
         gram -= some @ some.T
         first += len(gram)
-    strongest = sum(min(largest_sum(gram, 1), largest(gram)) for gram in grams)
+    each = [largest_sum(gram, 1) for gram in grams]
+    if (strongest := sum(each)) > enough:
+        strongest = sum(min(bound, largest(gram)) for bound, gram in zip(each, grams, strict=True))
     return sum(largest_sum(gram, k) for gram in grams), strongest
 
 

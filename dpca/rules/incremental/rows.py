@@ -64,10 +64,12 @@ class FloatRows:
         self.error = gamma(min(over.whole(batch.shape[1]), COLUMNS) + 3, u)
         self.image_error = 2 * gamma(batch.shape[0] + 6, u)
 
-    def coefficients(self, basis: Array, energy: Array, n_counted: int) -> tuple[Array, float, float]:
+    def coefficients(
+        self, basis: Array, energy: Array, n_counted: int, enough: float = 0.0
+    ) -> tuple[Array, float, float]:
         """See `StepRows`."""
         cross, grams = self.products(basis)
-        return cross, *outside(cross, grams, n_counted)
+        return cross, *outside(cross, grams, n_counted, enough)
 
     def products(self, basis: Array) -> tuple[Array, list[Array]]:
         """Return C for the basis V, and the Gram matrices of groups of successive rows, float64."""
@@ -155,7 +157,7 @@ class ByteRows:
     mean : array (d,), float64, or None
         The previous mean; None for 0.
     before : float
-        Number of previous samples.
+        Number of previous samples. Infinity, if the mean is that of all samples.
     n_kept : int
         Directions in the state.
     kernel : module
@@ -172,20 +174,22 @@ class ByteRows:
             total = np.zeros(d, np.int32)
             kernel.add_rows(batch, total)
             self._own = total / n
-            self._pull = 1 - math.sqrt(before / (before + n))
+            self._pull = 1 - math.sqrt(before / (before + n)) if before < math.inf else 0.0
             wanted = mean + self._pull * (self._own - mean)
         self._levels, (step,) = _leveled((wanted - center)[None], kernel.MOST_WIDE)
         self._point = self._levels[0] * step
         self._step, self._apart = step, self._point + center - wanted
         self.image_error = 2 * gamma(4, unit_roundoff(np.float32))
 
-    def coefficients(self, basis: Array, energy: Array, n_counted: int) -> tuple[Array, float, float]:
+    def coefficients(
+        self, basis: Array, energy: Array, n_counted: int, enough: float = 0.0
+    ) -> tuple[Array, float, float]:
         """See `StepRows`."""
         if not energy.any():
             return self._leading(n_counted)
         n = len(self._batch)
         cross, grams = self.products(basis, n if n <= whole_rows(len(energy)) else group_rows(n_counted))
-        beyond, strongest = outside(cross, grams, n_counted)
+        beyond, strongest = outside(cross, grams, n_counted, enough)
         if len(grams) == 1 and strongest > energy[n_counted - 1]:
             # The bound is up to twice as large if many eigenvalues are nearly equal.
             values = scipy.linalg.eigvalsh(grams[0], subset_by_index=[n - 1, n - 1])

@@ -203,7 +203,7 @@ def test_a_rehearsal_measures_the_steps_in_the_middle_of_a_stream(
     with rehearsing(Workers(2, 2, 2**31), str(tmp_path)) as rehearsal:
         StreamingPCA(30, method="incremental-svd", oversampling=10, random_state=0).fit(stack)
     assert len(rehearsal.costs) == 1
-    assert sizes[-3:] == [1024] * 3
+    assert sizes[-3:] == [2048] * 3
     assert max(sizes[1:4]) < 1024
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import pickle
 from types import ModuleType
 
@@ -236,6 +237,11 @@ def test_bounds_on_the_rest_of_rows_hold_and_are_close_for_many_components(k: in
     assert left[:k].sum() <= beyond * (1 + 1e-5)
     assert left[0] <= strongest * (1 + 1e-5)
     assert strongest <= left[0] * (1 + 1e-5 if n == 600 else 5 if k < 192 else 3.5)
+    for enough in (1.01 * strongest, math.inf):
+        _, same, loose = rows.coefficients(basis, np.ones(q), k, enough)
+        assert same == beyond
+        assert strongest <= loose
+    assert rows.coefficients(basis, np.ones(q), k, 0.99 * strongest)[2] == strongest
 
 
 def noise(n: int, d: int) -> np.ndarray:

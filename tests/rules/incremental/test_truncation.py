@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import numpy as np
+import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as hnp
@@ -32,6 +33,18 @@ def test_a_small_part_of_a_large_problem() -> None:
     np.testing.assert_allclose(gram @ found.vectors, found.vectors * found.values, atol=1e-9)
     np.testing.assert_allclose(found.discarded, values[::-1][20:25].sum())
     np.testing.assert_allclose(found.largest, values[::-1][20])
+
+
+@pytest.mark.parametrize("values", [np.zeros(600), np.ones(600), np.eye(600)[0], np.repeat([3.0, 1e-12], 300)])
+def test_a_small_part_of_equal_eigenvalues(values: np.ndarray) -> None:
+    gram = with_eigenvalues(values)
+    found = truncate(gram, 50, n_counted=20, floor=1e-9)
+    expected = np.sort(values)[::-1]
+    kept = int((expected[:50] > 1e-9).sum())
+    np.testing.assert_allclose(found.values, expected[:kept], atol=1e-12)
+    np.testing.assert_allclose(found.vectors.T @ found.vectors, np.eye(kept), atol=1e-12)
+    np.testing.assert_allclose(gram @ found.vectors, found.vectors * found.values, atol=1e-12)
+    np.testing.assert_allclose(found.discarded, expected[kept : kept + 20].sum(), atol=1e-9)
 
 
 def test_what_is_below_the_floor_is_given_up() -> None:
