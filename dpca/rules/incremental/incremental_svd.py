@@ -74,7 +74,8 @@ class IncrementalSVD(StreamingRule):
     variance of a batch are lost in the rounding of float32. They count as discarded. A step of B rows costs
     (4 q + 200) B d + 3 q^2 d operations. A stack of B rows costs 2 d (q B + B^2 / 2 + q (q + B)) operations and an
     eigenproblem of size q + B. The first batch is a single stack of up to 1,024 rows, but at most max(d, 2 q) rows. The
-    result is exact up to this number of samples. The state has q (d + 1) numbers. If batches are arrays on an
+    result is exact up to this number of samples; that of bytes may miss a millionth of the variance, see
+    `dpca.rules.incremental.truncation.iterated`. The state has q (d + 1) numbers. If batches are arrays on an
     accelerator, the basis and the mean move there. LAPACK processes everything of size q.
 
     Results of ``finish``: those of `StreamingRule` and a certificate, float64. ``kept_energy`` () is the part of
@@ -161,8 +162,8 @@ class IncrementalSVD(StreamingRule):
             else ByteRows(batch, mean, before, len(energy), kernel)
         )
         k, skew = self.rank(n_features_of(state)), factor * float(rounding[1])
-        # Only a second pass needs a close bound on the largest of the discarded eigenvalues.
-        enough = 0.0 if self.wide else factor * float(energy[k - 1])
+        # Only a second pass needs a close bound on the largest of the discarded eigenvalues. First rows need none.
+        enough = 0.0 if self.wide else factor * float(energy[k - 1]) or math.inf
         step = nystrom.absorb(basis, factor * energy, rows, k, skew, enough, state.blocks)
         if step is None:
             return False

@@ -18,7 +18,7 @@ from dpca.rules.base.state import ALL, AttributeBlocks
 from dpca.rules.base.turning import length
 from dpca.rules.certificates import certificate
 from dpca.rules.incremental.nystrom import COLUMNS, GROUP, outside
-from dpca.rules.incremental.truncation import truncate
+from dpca.rules.incremental.truncation import iterated, truncate
 
 # Fewer multiplications take less time than the parts of a step that do not depend on their number.
 _PAYS_FROM = 10**8
@@ -186,7 +186,7 @@ class ByteRows:
     ) -> tuple[Array, float, float]:
         """See `StepRows`."""
         if not energy.any():
-            return self._leading(n_counted)
+            return self._leading(n_counted, exact=not enough)
         n = len(self._batch)
         cross, grams = self.products(basis, n if n <= whole_rows(len(energy)) else group_rows(n_counted))
         beyond, strongest = outside(cross, grams, n_counted, enough)
@@ -219,8 +219,11 @@ class ByteRows:
         exact = steps[:, None] * (sums[:q] - along[:, None])
         return self._rounded(exact.T, apart), grams
 
-    def _leading(self, n_counted: int) -> tuple[Array, float, float]:
-        """Return left singular vectors times singular values, rounded, and bounds on the rest of the scatter."""
+    def _leading(self, n_counted: int, *, exact: bool) -> tuple[Array, float, float]:
+        """Return left singular vectors times singular values, rounded, and bounds on the rest of the scatter.
+
+        If not ``exact``, the vectors may be those of `iterated`.
+        """
         kernel, (n, d) = self._kernel, self._batch.shape
         gram, sums = np.zeros((n, n)), np.zeros((1, n))
         for columns in blocks(d, COLUMNS):
@@ -228,7 +231,9 @@ class ByteRows:
             wide.add_projected(self._batch[:, columns], sums, [gram])
         self._centered([gram], sums[0])
         floor = float(np.finfo(np.float32).eps) * self.added
-        found = truncate(gram, self._n_kept, n_counted=n_counted, floor=floor)
+        found = None if exact else iterated(gram, self._n_kept, n_counted=n_counted)
+        if found is None or found.values[-1] <= floor:
+            found = truncate(gram, self._n_kept, n_counted=n_counted, floor=floor)
         cross = self._rounded(found.vectors * np.sqrt(found.values), 0.0)
         # The rounded C spans what is retained: the root of the rest grows by at most its distance from the exact one.
         error = eigen_error(n, self.added)

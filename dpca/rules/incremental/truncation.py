@@ -14,6 +14,8 @@ from dpca.kernels.algebra.types import Array
 
 # From this size on, at most one eigenpair in so many is computed faster alone (half the time for 110 of 1,024).
 _PART_FROM, _PART_SHARE = 512, 4
+# Turns of an iteration for a leading part, and the most that its values may miss, as a share of their sum.
+_MOST_TURNS, _MISSED = 3, 1e-6
 
 
 class Truncation(NamedTuple):
@@ -49,6 +51,43 @@ def truncate(gram: Array, n_kept: int, *, n_counted: int, floor: float) -> Trunc
     return Truncation(values[:kept], vectors[:, :kept], float(discarded[:n_counted].sum()), float(discarded[:1].sum()))
 
 
+def iterated(gram: Array, n_kept: int, *, n_counted: int) -> Truncation | None:
+    """Return the leading part of a Gram matrix by orthogonal iteration from that of its first rows, and bounds.
+
+    The vectors are Ritz vectors. ``discarded`` and ``largest`` are upper bounds by `largest_sum` on the eigenvalues of
+    (I - P) gram (I - P), with the projection P onto the vectors. Takes half of the time of `truncate` if the spectrum
+    decays as that of photographs.
+
+    Returns None if `truncate` is fast, or if the sum of the ``n_counted`` leading values has not converged after three
+    turns. It has, if it misses at most a millionth: the sum of |gram v - value v|^2 / gap for all of their vectors v,
+    with the gap between their value and the least one (Parlett 1998, theorem 11.7.1).
+    """
+    if not _in_part(len(gram), n_kept):
+        return None
+    first = 3 * n_kept
+    _, vectors = _all(gram[:first, :first])
+    # Float64 leaves all vectors apart for two multiplications.
+    image = gram @ (gram[:, :first] @ vectors[:, -n_kept:])
+    for _ in range(_MOST_TURNS):
+        image = gram @ image
+        basis, _ = np.linalg.qr(image)
+        image = gram @ basis
+        inner = basis.T @ image
+        values, turn = _all(inner)
+        leading, some = values[-n_counted:], turn[:, -n_counted:]
+        residual = np.square(image @ some - basis @ some * leading).sum(axis=0)
+        gaps = leading - values[0]
+        if gaps[0] > 0 and (residual / gaps).sum() <= _MISSED * leading.sum():
+            break
+    else:
+        return None
+    image -= basis @ (inner / 2)
+    rest = gram - image @ basis.T
+    rest -= basis @ image.T
+    vectors = basis @ turn[:, ::-1]
+    return Truncation(values[::-1], vectors, largest_sum(rest, n_counted), largest_sum(rest, 1))
+
+
 def _all(gram: Array) -> tuple[Array, Array]:
     found: tuple[Array, Array] = scipy.linalg.eigh(gram, driver="evd", check_finite=False)
     return found
@@ -77,7 +116,7 @@ def _in_part(n: int, m: int) -> bool:
 
 def truncate_bytes(n: int, n_kept: int) -> int:
     """Return the bytes of the temporary arrays and the result of `truncate` for a matrix (n, n)."""
-    return 8 * (3 * n * n + (n * (4 * n_kept + 48) if _in_part(n, n_kept) else 8 * n))
+    return 8 * (3 * n * n + (n * (6 * n_kept + 48) if _in_part(n, n_kept) else 8 * n))
 
 
 def largest_sum(gram: Array, k: int) -> float:

@@ -64,9 +64,7 @@ def peer_lines(inputs: Inputs) -> Iterator[Line]:
     yield from _compare(inputs, wide[: len(wide) * 2 // 3], wide[len(wide) * 2 // 3 :], 1, _ASKED[3])
 
 
-def _compare(
-    inputs: Inputs, seen: Array, unseen: Array, rounds: int, limits: Sequence[float | None]
-) -> Iterator[Line]:
+def _compare(inputs: Inputs, seen: Array, unseen: Array, rounds: int, limits: Sequence[float | None]) -> Iterator[Line]:
     (n, d), k = seen.shape, min(_K, len(seen) // 4)
     where = f"photographs of {d:,} attributes, k = {k}"
     path = str(inputs.folder / f"rows-{n}-{d}.zarr")

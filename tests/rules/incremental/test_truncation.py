@@ -8,7 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as hnp
 
-from dpca.rules.incremental.truncation import largest, largest_sum, truncate
+from dpca.rules.incremental.truncation import iterated, largest, largest_sum, truncate
 
 
 def with_eigenvalues(values: list[float] | np.ndarray, seed: int = 0) -> np.ndarray:
@@ -45,6 +45,33 @@ def test_a_small_part_of_equal_eigenvalues(values: np.ndarray) -> None:
     np.testing.assert_allclose(found.vectors.T @ found.vectors, np.eye(kept), atol=1e-12)
     np.testing.assert_allclose(gram @ found.vectors, found.vectors * found.values, atol=1e-12)
     np.testing.assert_allclose(found.discarded, expected[kept : kept + 20].sum(), atol=1e-9)
+
+
+@pytest.mark.parametrize(("n", "q", "k"), [(600, 40, 15), (600, 40, 40), (520, 130, 100), (1024, 110, 50)])
+def test_iterations_find_the_leading_part_of_a_decaying_spectrum(n: int, q: int, k: int) -> None:
+    values = np.exp(-np.arange(n) / 15) * 1e9
+    gram = with_eigenvalues(values)
+    found = iterated(gram, q, n_counted=k)
+    if k == q:  # no value is known to be less
+        assert found is None
+        return
+    assert found is not None
+    lost = values[:k].sum() - found.values[:k].sum()
+    assert -1e-9 * values[0] <= lost <= 1e-6 * values[:k].sum()
+    assert (np.diff(found.values) <= 0).all()
+    np.testing.assert_allclose(found.vectors.T @ found.vectors, np.eye(q), atol=1e-12)
+    apart = np.eye(n) - found.vectors @ found.vectors.T
+    rest = np.linalg.eigvalsh(apart @ gram @ apart)[::-1]
+    assert rest[:k].sum() <= found.discarded * (1 + 1e-9)
+    assert rest[0] <= found.largest * (1 + 1e-9)
+    assert found.discarded <= 1.5 * rest[:k].sum() + 1e-6 * values[0]
+
+
+def test_iterations_give_up_where_they_do_not_pay_or_converge() -> None:
+    assert iterated(with_eigenvalues(np.exp(-np.arange(400) / 15)), 40, n_counted=15) is None  # fast at once
+    assert iterated(with_eigenvalues(1 + np.exp(-np.arange(600) / 300)), 40, n_counted=15) is None
+    assert iterated(np.zeros((600, 600)), 40, n_counted=15) is None
+    assert iterated(np.eye(600), 40, n_counted=15) is None
 
 
 def test_what_is_below_the_floor_is_given_up() -> None:
