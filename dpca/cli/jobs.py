@@ -13,7 +13,7 @@ from dpca.cli.arguments import reading_options
 from dpca.cli.model_arguments import names_no_model, noise_model, partitioned_model
 from dpca.cli.running import conclude, say
 from dpca.cli.served import request_of, served
-from dpca.cli.work import run_of
+from dpca.cli.work import STARTING, run_of, shown_progress
 from dpca.engine.clusters.forking import start_forking
 from dpca.plots.numbers import counted
 from dpca.report.monitor import MonitorFile
@@ -21,6 +21,7 @@ from dpca.report.record import format_table, read_report, report_folder
 from dpca.report.words import result
 from dpca.storage.errors import StoreError
 from dpca.storage.input import fingerprint_of_input, open_input
+from dpca.storage.progress import bar_progress
 from dpca.storage.readers import Reader
 from dpca.storage.remote.objects import Place, place_of
 from dpca.storage.stack import Stack
@@ -110,7 +111,8 @@ def process_source(options: argparse.Namespace, embedded: Callable[[], Reader] |
             metrics.set_report(report, output)
         return _end(report, output, True)
     if not (options.scheduler or options.cluster):
-        say("start workers")
+        say(STARTING)
+        options.starts = True  # said
         start_forking("dpca.jobs", "dpca.kernels.sweeps")
     return run_job(options, given, output, partitioned_model(options), request)
 
@@ -139,7 +141,8 @@ def plan(options: argparse.Namespace) -> int:
     settings = settings_of(options, _model(options))
     settings.model.check_parameters_for(0)
     budget = room_within(memory_limit(options.memory, thread_count()))
-    plans = plan_job(given, settings, workers=options.workers, budget=budget)
+    shown = bar_progress if options.json else shown_progress  # lines would not be JSON
+    plans = plan_job(given, settings, workers=options.workers, budget=budget, progress=shown)
     for line in map(json.dumps, map(as_facts, plans)) if options.json else in_words(plans):
         say(line)
     if not options.json:

@@ -145,7 +145,6 @@ def append(options: argparse.Namespace) -> int:
         say(f"nothing to do: '{options.store}' has these samples already")
         return 0
     _print_result(options.store, done.cost)
-    say(f"{done.samples:,} samples appended")
     for name, (before, new) in done.measures.items():
         say(f"{name} {new:.4g} of the new samples with the existing components, {before:.4g} of the earlier samples")
     if done.drifted:
@@ -155,7 +154,8 @@ def append(options: argparse.Namespace) -> int:
         )
     if done.missed:
         say(f"note: {done.missed}")
-    conclude(f"{readable_size(folder_bytes(options.store))}", "info", options.store)
+    size = readable_size(folder_bytes(options.store))
+    conclude(f"'{options.store}': {done.samples:,} samples appended, {size} in all", "info", options.store)
     return 0
 
 
@@ -235,10 +235,10 @@ def denoise(options: argparse.Namespace) -> int:
     level = f"noise of standard deviation {np.median(varies):#.3g} (median)" if varies.size else "no noise"
     facts = root_facts(group)
     camera = "".join(f", {name} {facts[name]:.5g}" for name in ("gain", "offset") if name in facts)
-    say(f"{level}, {rank.mean():.1f} components a cell, {removed.mean():.1%} of the variance removed (mean)")
     if (report := read_report(folder := report_folder(options.target))) is not None:
         say(f"{report['notes'][0]}\nreport  {folder / 'index.html'}")
-    conclude(f"'{options.target}'{camera}", "explore", options.target)
+    found = f"{removed.mean():.1%} of the variance removed (mean), {level}, {rank.mean():.1f} components a cell{camera}"
+    conclude(f"'{options.target}': {found}", "explore", options.target)
     return 0
 
 
@@ -265,8 +265,9 @@ def fill(options: argparse.Namespace) -> int:
     error = facts["held_out_rmse"]
     known = "no value was missing" if error is None else f"held-out values are predicted with an error of {error:.3g}"
     left = f", {facts['left_missing']:,} without any value stay missing" if facts["left_missing"] else ""
-    say(f"{facts['filled']:,} values were filled, standard error {facts['mean_standard_error']:.3g}{left}; {known}")
-    conclude(f"'{options.target}'", "explore", options.target)
+    say(known)
+    filled = f"{facts['filled']:,} values filled, standard error {facts['mean_standard_error']:.3g}{left}"
+    conclude(f"'{options.target}': {filled}", "explore", options.target)
     return 0
 
 
@@ -297,8 +298,9 @@ def _print_result(target: str, cost: StageCost | None) -> None:
     if cost is None or not cost.bytes:
         say(f"nothing to do: '{target}' was made from this input with these settings")
     else:
-        rate = cost.bytes / max(cost.seconds, 1e-9) / 1e9
-        say(f"wrote '{target}' in {cost.seconds:.1f} s ({rate:.2f} GB/s, {cost.peak_memory / 1e6:,.0f} MB per process)")
+        rate = readable_size(cost.bytes / max(cost.seconds, 1e-9))
+        peak = readable_size(cost.peak_memory)
+        say(f"wrote '{target}' in {cost.seconds:.1f} s ({rate}/s, {peak} per process)")
 
 
 def _quality(scores: str) -> list[str]:

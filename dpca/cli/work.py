@@ -18,6 +18,8 @@ from dpca.storage.errors import StoreError
 from dpca.storage.progress import Stage, bar_progress
 from dpca.storage.run import Run
 
+#: The line of a command that starts workers on this machine.
+STARTING = "start workers"
 # Seconds between the lines of a stage.
 _HEARTBEAT = 60.0
 
@@ -82,8 +84,10 @@ def _cluster(options: argparse.Namespace, report: Callable[[str], None]) -> Iter
     files = (options.tls_ca_file, options.tls_cert, options.tls_key)
     tls = TlsFiles(*files) if any(files) else None
     where = {"cluster": options.cluster, "workers": options.workers, "memory": options.memory}
+    given = options.scheduler or options.cluster  # a cluster that dpca starts has no dashboard
+    if not given and not getattr(options, "starts", False):
+        report(STARTING)
     with open_client(options.scheduler, tls=tls, **where) as client:
-        given = options.scheduler or options.cluster  # a cluster that dpca starts has no dashboard
         with cluster_errors(client):
             threads, dashboard = client.nthreads(), f", dashboard {client.dashboard_link}" if given else ""
         report(f"{counted(len(threads), 'worker')}{dashboard}")

@@ -68,7 +68,7 @@ def test_everything_is_made_once_and_recorded(job: Path) -> None:
     assert [event["event"] for event in first].count("done") == 2
     assert first[0]["event"] == "start"
     assert first[-1] | {"time": ""} == {"time": "", "event": "end", "done": 2, "skipped": 0, "failed": 0, "code": 0}
-    assert {"ingest", "fit", "choose step", "encode"} == {
+    assert {"ingest", "fit", "choose step", "encode", "report"} == {
         event["stage"] for event in first if event["event"] == "stage"
     }
     record = json.loads((folder / "job.record.json").read_text())

@@ -50,9 +50,9 @@ _OUR_OWN = {
     "distributed.scheduler.no-workers-timeout": "5 minutes",
     # Dask's HTTP pages have no password and show data and code, so they have no routes until their ports are closed.
     "distributed.scheduler.http.routes": [],
+    "distributed.worker.http.routes": [],
     # Such a page would show the profiles of workers. Each worker keeps an hour of them, 2.6 MB for each minute.
     "distributed.worker.profile.enabled": False,
-    "distributed.worker.http.routes": [],
 }
 # Seconds that a scheduler may take to answer, and seconds that a given cluster may have no worker. The latter is the
 # default of Dask's distributed.scheduler.no-workers-timeout, which is set if workers wait in a queue.

@@ -7,6 +7,7 @@ import tempfile
 import time
 import warnings
 from collections.abc import Iterator, Sequence
+from contextlib import closing
 from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
@@ -47,6 +48,7 @@ from dpca.storage.disk import folder_bytes
 from dpca.storage.errors import DataError
 from dpca.storage.ingest import ingest, plan_ingest
 from dpca.storage.ingest import task_bytes as ingest_bytes
+from dpca.storage.progress import JobProgress, no_progress
 from dpca.storage.readers import Reader
 from dpca.storage.remote.memory import AT_START, peak_resident_bytes, room_within, thread_count, usable_bytes
 from dpca.storage.remote.tasks import one_blas_thread
@@ -149,6 +151,7 @@ def plan_job(
     *,
     workers: Sequence[int] | None = None,
     budget: int | None = None,
+    progress: JobProgress = no_progress,
 ) -> list[JobPlan]:
     """Plan a job of `dpca.jobs.compress`: seconds, memory and bytes of each of its stages.
 
@@ -164,6 +167,8 @@ def plan_job(
         Numbers of workers; default one number, that of the processors of this machine.
     budget : int, optional
         Memory budget of a task in bytes; default as on a local cluster with a worker for each processor.
+    progress : callable
+        Opens the only stage, see `dpca.storage.progress`.
 
     Returns
     -------
@@ -185,9 +190,7 @@ def plan_job(
     full. The time of the scheduler for the tasks of a fit is a lower limit. Storage and network are assumed to keep up.
     """
     if settings.with_gaps:
-        raise DataError(
-            "gaps is 'iterate' in the model, and the number of its passes is not known before: leave it out"
-        )
+        raise DataError("gaps is 'iterate' in the model, and the number of its passes is not known before: omit it")
     here = thread_count()
     counts = [here] if workers is None else list(workers)
     room = room_within(usable_bytes() // here) if budget is None else budget
@@ -196,7 +199,8 @@ def plan_job(
     with tempfile.TemporaryDirectory() as folder, warnings.catch_warnings():
         warnings.simplefilter("ignore", UserWarning)  # a few samples converge to nothing
         tried = _Tried(given, settings, several[0], Path(folder), shard_bytes)
-        stages = list(tried.stages())
+        with closing(progress("plan", 1, "job")):
+            stages = list(tried.stages())
     whole = tried.source.source if isinstance(tried.source, TiledSource) else tried.source
     n = whole.shape[0]
     found = []

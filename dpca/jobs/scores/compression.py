@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Mapping, Sequence
+from contextlib import closing
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -150,7 +151,8 @@ def compress(
                 model = model_with_chosen_cells(model, divided, goal, work, record, run)
             model_path = fit_and_encode(model, divided, work, goal, record, run, _facts(settings) | stated)
         # The report comes first, so that every store under its final name has one.
-        return _write_report(given, stack, work.store, model_path, folder, settings, record)
+        with closing(run.progress("report", 1, "report")):
+            return _write_report(given, stack, work.store, model_path, folder, settings, record)
 
     def publish(work: Workspace, report: Any) -> None:
         if not settings.keep_stack:

@@ -59,7 +59,8 @@ def test_a_job_keeps_its_plan_beside_what_it_took(stack: Stack, tmp_path: Path) 
 
 def test_the_table_has_a_column_for_each_number_of_workers(stack: Stack, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["plan", stack.path, "--cell", "8", "--components", "3", "--workers", "1,4"]) == 0
-    told = capsys.readouterr().out.splitlines()
+    begun, *told = capsys.readouterr().out.splitlines()
+    assert begun.endswith(" plan: 1 job")  # a bar in a terminal
     assert told[0].startswith("80 samples of 36 x 32 x 3 uint8: ")
     assert told[2].split() == ["1", "worker", "4", "workers"]
     labels = [line.split("   ")[0] for line in told[3:]]
