@@ -150,10 +150,10 @@ class CellParameters(PartitionParameters):
     cell_shape: int | tuple[int, ...] = never_stored(
         REQUIRED,
         LENGTHS,
-        "Cell length in pixels along each spatial axis; an integer applies to all of them. The length of a tuple is "
-        "the number of spatial axes; the remaining axes are channels, of at most 4 entries unless ``axes`` names them. "
-        "With an integer, the last axis counts as channels if it has at most 4 entries and follows at least two other "
-        "axes.",
+        "Cell length in pixels along each spatial axis; an integer applies to all of them, and shorter axes are not "
+        "divided. The length of a tuple is the number of spatial axes; the remaining axes are channels, of at most 4 "
+        "entries unless ``axes`` names them. With an integer, the last axis counts as channels if it has at most 4 "
+        "entries and follows at least two other axes.",
         option=Option("--cell", "N[xM[xL]]", exclusive=True),
     )
     overlap: int = never_stored(

@@ -97,6 +97,8 @@ class CellPCA(CellParameters, PartsWithGaps, PartitionedPCA):
         check_parameters(self)
         sample_shape, overlap = tuple(source.shape[1:]), self.overlap
         cell = self._cell_of(self._named(axes, source.shape), sample_shape)
+        if isinstance(self.cell_shape, int | np.integer):
+            cell = tuple(map(min, cell, sample_shape))
         try:
             return LappedGrid(sample_shape, cell, int(overlap)) if overlap else CellGrid(sample_shape, cell)
         except ValueError as error:

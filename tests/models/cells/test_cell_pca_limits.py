@@ -243,3 +243,14 @@ def test_components_are_orthonormal_and_ordered_in_every_cell(k: int) -> None:
         assert (np.diff(values) <= 0).all()
         assert (values[kept:] == 0).all()
         assert values.sum() <= model.total_variance_.ravel()[i] * (1 + 1e-12)
+
+
+def test_an_integer_is_a_limit_for_short_axes_and_a_tuple_is_not() -> None:
+    x = np.random.default_rng(0).normal(size=(30, 8, 25))
+    model = CellPCA(3, cell_shape=10).fit(x)
+    assert model.grid_.cell_shape == (8, 10)
+    expected = CellPCA(3, cell_shape=(8, 10)).fit(x)
+    np.testing.assert_array_equal(model.components_, expected.components_)
+    assert CellPCA(3, cell_shape=np.int64(10)).partial_fit(x).grid_.cell_shape == (8, 10)
+    with pytest.raises(DataError, match="larger"):
+        CellPCA(3, cell_shape=(10, 10)).fit(x)
