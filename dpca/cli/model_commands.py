@@ -234,7 +234,8 @@ def denoise(options: argparse.Namespace) -> int:
     varies = sigma[sigma > 0]
     level = f"noise of standard deviation {np.median(varies):#.3g} (median)" if varies.size else "no noise"
     facts = root_facts(group)
-    camera = "".join(f", {name} {facts[name]:.5g}" for name in ("gain", "offset") if name in facts)
+    known = [name for name in ("gain", "offset") if facts.get("gain") and name in facts]
+    camera = "".join(f", {name} {facts[name]:.5g}" for name in known)
     if (report := read_report(folder := report_folder(options.target))) is not None:
         say(f"{report['notes'][0]}\nreport  {folder / 'index.html'}")
     found = f"{removed.mean():.1%} of the variance removed (mean), {level}, {rank.mean():.1f} components a cell{camera}"
