@@ -287,7 +287,8 @@ class ByteRows:
         """Return C in 16-bit levels. ``apart`` is the distance of the basis from the one that was multiplied."""
         levels, self._steps = _leveled(cross.T, self._kernel.MOST_WIDE)
         self._wide = np.ascontiguousarray(levels.T)
-        rounded = self._wide * self._steps
+        # In the order of levels, which is that of ``cross`` in memory.
+        rounded = (levels * self._steps[:, None]).T
         self._distance = float(np.linalg.norm(rounded - cross))
         root, q = math.sqrt(self.squares), len(self._steps)
         self.error = (apart + self._distance / root) / math.sqrt(q) + gamma(4, unit_roundoff(float)) if root else 0.0
@@ -329,9 +330,10 @@ def whole_rows(n_kept: int) -> int:
 
 def _leveled(rows: Array, most: int) -> tuple[Array, Array]:
     """Return rows as integers up to ``most``, int16, and the step of each row that they are multiples of."""
-    steps = np.abs(rows).max(axis=1) / most
+    steps = np.maximum(rows.max(axis=1), -rows.min(axis=1)) / most
     steps[steps == 0] = 1
-    return np.rint(rows / steps[:, None]).astype(np.int16), steps
+    scaled = rows / steps[:, None]
+    return np.rint(scaled, out=scaled).astype(np.int16), steps
 
 
 def _groups(n: int) -> list[slice]:
