@@ -171,7 +171,7 @@ def test_of_digits_too(real_data: Path, k: int, is_sorted: bool) -> None:
 
 @pytest.mark.parametrize("dtype", ["uint8", "int8"])
 def test_the_estimate_of_bytes_is_that_of_the_same_floats(dtype: str) -> None:
-    """512 rows of 2,500 attributes and 100 directions, from which exact products take less time."""
+    """400 of 512 rows of 2,500 attributes, and 100 directions, from which exact products take less time."""
     rng = np.random.default_rng(3)
     x = rng.standard_normal((512, 150)) * np.linspace(30, 5, 150) @ np.linalg.qr(rng.standard_normal((2500, 150)))[0].T
     x = np.clip(np.rint(x + 4 * rng.standard_normal(x.shape)), -120, 120) + (128 if dtype == "uint8" else 0)
@@ -180,7 +180,7 @@ def test_the_estimate_of_bytes_is_that_of_the_same_floats(dtype: str) -> None:
     # Turned a little, so that there is something to miss.
     turn = np.linalg.qr(np.eye(100) + 0.05 * rng.standard_normal((100, 100)))[0]
     given = x.mean(axis=0), (turn @ directions[:100]).astype(np.float32), values[:100] ** 2 / 511
-    share, error = estimate(x.astype(dtype), *given, 40, 512)
-    expected, expected_error = estimate(x, *given, 40, 512)
+    share, error = estimate(x[:400].astype(dtype), *given, 40, 512)
+    expected, expected_error = estimate(x[:400], *given, 40, 512)
     assert 0.5 < expected < 0.9999
     np.testing.assert_allclose([share, error], [expected, expected_error], rtol=1e-5)
