@@ -6,6 +6,7 @@ import itertools
 import math
 import os
 from collections.abc import Iterator
+from contextlib import closing
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -176,8 +177,10 @@ def denoise_store(
         if not work.is_done("noise"):
             fold = Checkpoints(str(work.scratch / "fold"), str(work.scratch))
             chosen.fit(stack, run=replace(within, checkpoints=fold))
-            for number, box in enumerate(job.boxes):
-                kept.save(_name(number), chosen.filters_.packed(box), {})
+            with closing(within.progress("keep filters", len(job.boxes), "groups of cells")) as stage:
+                for number, box in enumerate(job.boxes):
+                    kept.save(_name(number), chosen.filters_.packed(box), {})
+                    stage.advance(1)
             report = chosen.fit_report_
             camera: dict[str, float] = {}
             if chosen.noise == POISSON:
@@ -210,10 +213,11 @@ def denoise_store(
         create_root(work.store, **stated, data_range=list(span))
         total = ingested + cost(facts["read"] + stack.nbytes, max(peak, facts["peak"]))
         # The report comes first, so that every store under its final name has one.
-        from dpca.jobs.denoising.report import write_denoising_report  # imports matplotlib, which takes a second
-
         shown = {**settings, "noise": chosen.noise, "cell_shape": grids.cell_shape, **facts["camera"]}
-        write_denoising_report(report_folder(target), stack, work.store, work.arrays("noise"), shown, total)
+        with closing(within.progress("report", 1, "report")):
+            from dpca.jobs.denoising.report import write_denoising_report  # imports matplotlib, which takes a second
+
+            write_denoising_report(report_folder(target), stack, work.store, work.arrays("noise"), shown, total)
         return total
 
     def publish(work: Workspace, _: StageCost) -> None:
