@@ -41,6 +41,7 @@ from dpca.models.gaps.with_gaps import WithGaps
 from dpca.models.linear.dual_solver import dual
 from dpca.models.linear.pca_solvers import plan_first_pass
 from dpca.models.linear.solver_problem import SolverProblem
+from dpca.models.linear.weighted import weighted_mean, weighted_rows
 from dpca.models.streaming.execution import executed, spread_rule
 from dpca.models.streaming.spread_store import SpreadStore
 from dpca.models.streaming.streamed_model import CERTIFICATE, StreamedModel
@@ -95,8 +96,7 @@ class StreamingPCA(StreamingParameters, WithWeights, WithGaps, StreamedModel):
     captured_estimate_, captured_estimate_error_ : float
         Estimate of the same share from up to 512 randomly drawn samples, and its standard error, see
         `dpca.rules.certificates.sampled`. nan if the rule keeps no samples: only "incremental-svd" keeps them, in one
-        pass without
-        forgetting. "covariance" has 1 and 0.
+        pass without forgetting. "covariance" has 1 and 0.
     residual_norms_ : array (n_components,), float64
         ||C v - lambda v|| of the components, measured in the last pass; only with ``n_passes`` > 1.
     angle_moved_ : float
@@ -131,6 +131,7 @@ class StreamingPCA(StreamingParameters, WithWeights, WithGaps, StreamedModel):
 
     store_kind: ClassVar[str] = "streaming-pca"
     fills_in_one_pass: ClassVar[bool] = True
+    any_weights: ClassVar[bool] = True
     kept_facts: ClassVar[dict[str, type]] = dict.fromkeys(CERTIFICATE, float) | {"method": str}
 
     def _fit(self, X: Any, run: Run, callbacks: FitCallbacks | None = None) -> None:
@@ -139,11 +140,14 @@ class StreamingPCA(StreamingParameters, WithWeights, WithGaps, StreamedModel):
                 "track_scores=True requires partial_fit, and fit does not support it: omit it, and use transform"
             )
         source = varied_source(self, X)
+        first, center = Passes(source, run, callbacks=callbacks), bool(self.center) and source.weights is None
+        known: dict[str, Array] = {}
+        if source.weights is not None:
+            source, known = self._weighted_rows(source, first)
         shape, seed = tuple(source.shape[1:]), self._seed()
-        stream = shuffle(source, seed) if self.shuffle else source
-        first, whole = Passes(stream, run, callbacks=callbacks), Whole(shape)
-        method = self._method(math.prod(shape))
-        rule = self._rule(method, math.prod(shape), source.shape[0], seed, source.dtype)
+        first.source = stream = shuffle(source, seed) if self.shuffle else source
+        whole, method = Whole(shape), self._method(math.prod(shape))
+        rule = self._rule(method, math.prod(shape), source.shape[0], seed, source.dtype, center=center)
         self.method_ = method_name(method)
         if self.keep_state:
             self._check_keep_state(method, math.prod(shape), source.dtype, seed)
@@ -160,7 +164,7 @@ class StreamingPCA(StreamingParameters, WithWeights, WithGaps, StreamedModel):
         values, set_results = partial(first_magnitude, stream), named_errors(self._set_results, source.name)
 
         def set_fitted(model: Any, found: dict[str, Array], n: int) -> None:
-            state, found = pop_state(found), model._truncated(found)
+            state, found = pop_state(found), model._truncated(found) | known
             named_errors(model._set_results, source.name)(found, self.method_, shape, n, partial(values, n))
             model._states = model._previous_components = None
             if self.keep_state:
@@ -174,6 +178,7 @@ class StreamingPCA(StreamingParameters, WithWeights, WithGaps, StreamedModel):
         except PlanError as error:
             if (problem := self._few_samples(source, method, run)) is not None:
                 first = Passes(source, run, callbacks=callbacks, set_fitted=set_fitted)
+                problem = replace(problem, center=center)
                 found, self.method_ = named_errors(dual, source.name)(problem, first), "dual"
                 found |= {"captured_estimate": np.ones(()), "captured_estimate_error": np.zeros(())}
             else:
@@ -185,15 +190,28 @@ class StreamingPCA(StreamingParameters, WithWeights, WithGaps, StreamedModel):
         self.fit_report_ = first.report
         for turn in range(1, self.n_passes):
             before, stage = self.components_, f"pass {turn + 1}"
-            refine = refinement(found, before, found["mean"], bool(self.center))
+            refine = refinement(found, before, found["mean"], center)
             further = Passes(source, run, callbacks=callbacks, set_fitted=_as_it_is)
             further.report = first.report
             further.show(None)
             (found,) = further.over(whole, refine, stage=stage)
             found = refined(found, before)
-            set_results(found, stage, shape, source.shape[0], partial(values, source.shape[0]), before)
+            set_results(found | known, stage, shape, source.shape[0], partial(values, source.shape[0]), before)
         if advice := not_converged_message(self.method_, self.variance_moved_, self.angle_moved_, self.captured_bound_):
             warnings.warn(advice, ConvergenceWarning, stacklevel=3)
+
+    def _weighted_rows(self, source: Source, passes: Passes) -> tuple[Source, dict[str, Array]]:
+        """Return rows with the scatter about 0 of samples of any weights, and their mean, from a pass."""
+        forgets = (self.forgetting, getattr(self.method, "forgetting", None)) not in ((None, None), (None, 1))
+        if self.keep_state or allows_gaps(self) or forgets:
+            raise DataError(
+                "keep_state, gaps or forgetting is given, which requires whole numbers in sample_weight: omit it, or "
+                "round the weights"
+            )
+        if not self.center:
+            return weighted_rows(source), {}
+        mean = named_errors(weighted_mean, source.name)(source, passes)
+        return weighted_rows(source, mean), {"mean": mean.ravel()}
 
     def _set_results(
         self,
@@ -220,7 +238,14 @@ class StreamingPCA(StreamingParameters, WithWeights, WithGaps, StreamedModel):
             self.angle_moved_, self.variance_moved_ = moved(before, self.components_, self.explained_variance_)
 
     def _rule(
-        self, method: str | StreamingRule, d: int, n: int | None, seed: int, dtype: DTypeLike = np.float32
+        self,
+        method: str | StreamingRule,
+        d: int,
+        n: int | None,
+        seed: int,
+        dtype: DTypeLike = np.float32,
+        *,
+        center: bool | None = None,
     ) -> Any:
         check_parameters(self)
         if allows_gaps(self):
@@ -239,7 +264,7 @@ class StreamingPCA(StreamingParameters, WithWeights, WithGaps, StreamedModel):
         return make_rule(
             method,
             k,
-            center=bool(self.center),
+            center=bool(self.center) if center is None else center,
             batch_size=self.batch_size,
             seed=seed,
             options={**self._options(), "wide": wide},

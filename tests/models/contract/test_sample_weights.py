@@ -19,6 +19,7 @@ from sklearn.preprocessing import FunctionTransformer
 
 from dpca import PCA, BandPCA, CellPCA, KernelPCA, PatchPCA, SpectralClustering, StreamingPCA, TrajectoryPCA
 from dpca.models.base.store import ESTIMATORS, load_any
+from dpca.rules.incremental.incremental_svd import IncrementalSVD
 from dpca.storage import DataError
 from dpca.storage.run import Run
 from dpca.storage.transaction.checkpoints import Checkpoints
@@ -206,6 +207,37 @@ def test_any_weights_of_cells_and_bands(model: Any, dtype: Any) -> None:
         np.testing.assert_array_equal(kept[0].model.mean_, found.mean_)
 
 
+STREAMED = (
+    *({"method": "covariance"}, {"method": "incremental-svd", "oversampling": 60}),
+    *({"method": "incremental-svd", "oversampling": 5, "n_passes": 6}, {"method": "covariance", "shuffle": True}),
+)
+
+
+@pytest.mark.parametrize("center", [True, False])
+@pytest.mark.parametrize("options", STREAMED, ids=str)
+@pytest.mark.parametrize("dtype", [np.uint8, np.float32, np.float64])
+def test_any_weights_of_streams(dtype: Any, options: dict[str, Any], center: bool) -> None:
+    """Five directions and noise."""
+    rng = np.random.default_rng(0)
+    x = rng.normal(size=(900, 5)) @ rng.normal(size=(5, 72)) * 5 + rng.normal(size=(900, 72)) + 128
+    x, weights = np.rint(x).astype(dtype).reshape(900, 8, 9), rng.random(900) * 3
+    weights[::7] = 0
+    rows, total = x.reshape(900, -1).astype(float), weights.sum()
+    mean = np.average(rows, axis=0, weights=weights) * center
+    covariance = (rows - mean).T @ ((rows - mean) * weights[:, None]) / (total - 1)
+    values = np.linalg.eigvalsh(covariance)[::-1]
+    k = 3 if center else 1
+    for stack in (x, da.from_array(x, chunks=(137, 8, 5)), zarr.create_array({}, data=x, chunks=(50, 3, 9))):
+        model = StreamingPCA(k, center=center, random_state=0, **options).fit(stack, sample_weight=weights)
+        np.testing.assert_allclose(model.mean_.ravel(), mean, atol=1e-6, rtol=1e-9)
+        np.testing.assert_allclose(model.explained_variance_, values[:k], rtol=1e-5)
+        np.testing.assert_allclose(model.total_variance_, values.sum(), rtol=1e-5)
+        assert model.n_samples_seen_ == (weights > 0).sum()
+        assert np.all(model.captured_bound_ <= 1)
+        scores = model.transform(x)
+        np.testing.assert_allclose(scores, (rows - mean) @ model.components_.T, atol=1e-2)
+
+
 CELLS = (CellPCA(3, cell_shape=4, overlap=2), CellPCA(cell_shape=4, target_mse=2000), CellPCA(cell_shape=4))
 
 
@@ -222,7 +254,9 @@ def test_any_weights_close_to_whole_numbers(model: Any) -> None:
 
 
 COUNTING = (
-    *(StreamingPCA(3), KernelPCA(3), PatchPCA(3), PCA(3, gaps="iterate"), CellPCA(3, cell_shape=4, gaps="iterate")),
+    *(KernelPCA(3), PatchPCA(3), PCA(3, gaps="iterate"), CellPCA(3, cell_shape=4, gaps="iterate")),
+    *(StreamingPCA(3, keep_state=True), StreamingPCA(3, gaps="iterate"), StreamingPCA(3, forgetting=0.9)),
+    StreamingPCA(3, method=IncrementalSVD(forgetting=0.9)),
     *(CellPCA(3, cell_shape=4, keep_state=True), CellPCA(3, cell_shape=4, shared=True)),
     CellPCA(cell_shape=4, target_psnr=20, validation_fraction=0.3, data_range=(0, 255)),
 )
