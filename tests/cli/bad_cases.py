@@ -176,7 +176,7 @@ def one_sample(folder: Path) -> list[str]:
 
 
 def large_cell(folder: Path) -> list[str]:
-    return [str(make_photos(folder)), "--cell", "25", "--components", "2"]
+    return [str(make_photos(folder)), "--cell", "25x25", "--components", "2"]
 
 
 def many_components(folder: Path) -> list[str]:

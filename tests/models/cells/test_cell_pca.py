@@ -127,7 +127,7 @@ def test_edge_cells_with_few_attributes_keep_them_all() -> None:
         (True, 10, "positive integer"),
         (301, 10, "300 attributes"),
         (121, 10, "120 samples"),
-        (2, 41, "larger"),
+        (2, (41, 10), "larger"),
         (2, (10, 10, 3, 1), "axes"),
         (2, 0, "empty"),
     ],

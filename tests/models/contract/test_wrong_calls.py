@@ -82,7 +82,7 @@ def test_parameters_that_are_none(kind: type) -> None:
         BandPCA(2, band_size=9, n_estimating=1),
         PCA(2, random_state=2**32),
         StreamingPCA(10**30),
-        CellPCA(2, cell_shape=10**30),
+        CellPCA(2, cell_shape=(10**30, 3)),
         CellPCA(cell_shape=3, total_components=10**30),
     ],
 )
@@ -95,7 +95,8 @@ def test_numbers_beyond_all_measure(model: Any) -> None:
         refused(lambda use=method: getattr(model, use)(X))
 
 
-def test_a_band_of_any_size_is_at_most_all_attributes() -> None:
+def test_a_cell_or_a_band_of_any_size_is_at_most_all_attributes() -> None:
+    assert CellPCA(2, cell_shape=10**30).fit(X).grid_.n_parts == 1
     assert BandPCA(2, band_size=10**30, mapping="raster").fit(X).bands_.n_parts == 1
 
 
