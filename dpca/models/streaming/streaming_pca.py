@@ -202,8 +202,8 @@ class StreamingPCA(StreamingParameters, WithWeights, WithGaps, StreamedModel):
 
     def _weighted_rows(self, source: Source, passes: Passes) -> tuple[Source, dict[str, Array]]:
         """Return rows with the scatter about 0 of samples of any weights, and their mean, from a pass."""
-        forgets = (self.forgetting, getattr(self.method, "forgetting", None)) not in ((None, None), (None, 1))
-        if self.keep_state or allows_gaps(self) or forgets:
+        forgetting = {self.forgetting, getattr(self.method, "forgetting", None)}
+        if self.keep_state or allows_gaps(self) or not forgetting <= {None, 1}:
             raise DataError(
                 "keep_state, gaps or forgetting is given, which requires whole numbers in sample_weight: omit it, or "
                 "round the weights"

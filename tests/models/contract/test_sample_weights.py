@@ -210,6 +210,7 @@ def test_any_weights_of_cells_and_bands(model: Any, dtype: Any) -> None:
 STREAMED = (
     *({"method": "covariance"}, {"method": "incremental-svd", "oversampling": 60}),
     *({"method": "incremental-svd", "oversampling": 5, "n_passes": 6}, {"method": "covariance", "shuffle": True}),
+    {"method": "incremental-svd", "oversampling": 60, "forgetting": 1},
 )
 
 
