@@ -172,10 +172,11 @@ def test_a_pass_over_a_synthetic_stack_is_held_against_its_plan(capsys: pytest.C
     assert times["taken by other programs"] >= 0 < times["workers' processors"]
 
 
+@pytest.mark.parametrize("estimator", ["streaming", "cells"])
 def test_a_job_that_is_killed_is_recorded_and_has_the_same_bytes(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    estimator: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    size = ["--gigabytes", "0.2", "--side", "32"]
+    size = ["--gigabytes", "0.2", "--side", "32", "--estimator", estimator]
     assert killed_run.main([*size, "--components", "3", "--every", "0.5", "--undisturbed"]) == 0
     said = capsys.readouterr()
     lines = [json.loads(text) for text in said.out.splitlines()]

@@ -22,12 +22,14 @@ from functools import cached_property
 
 import numpy as np
 
-from dpca.kernels.algebra.namespace import namespace
-from dpca.kernels.algebra.types import Array, Region
+from dpca.kernels.algebra.namespace import is_numpy, namespace
+from dpca.kernels.algebra.types import Array, Region, blocks
 from dpca.partition.base import Partition
 
 # Axes from which on half of the shifts are used.
 _EVEN_FROM = 3
+# Samples that are copied at a time.
+_SAMPLES = 32
 
 
 @dataclass(frozen=True)
@@ -132,14 +134,18 @@ class ShiftedGrids(Partition):
 
     def split(self, block: Array, parts: Sequence[int], origin: tuple[int, ...], buffer: Array) -> list[Array]:
         """Copy cells out of a block of samples, see `Partition.split`."""
-        xp, n, end, views = namespace(buffer), block.shape[0], 0, []
+        xp, n, end, views, copies = namespace(buffer), block.shape[0], 0, [], []
         for part in parts:
             box = tuple(slice(a - o, b - o) for (a, b), o in zip(self.boxes[part], origin, strict=True))
             values = block[(slice(None), *box)]
             start, end = end, end + n * self.n_features(part)
             target = xp.reshape(buffer[start:end], values.shape)
-            target[...] = values
+            copies.append((target, values))
             views.append(xp.reshape(target, (n, self.n_features(part))))
+        # All cells of a few samples at a time: cell after cell would fetch the block from memory for each of them.
+        for few in blocks(n, _SAMPLES if is_numpy(block) else max(1, n)):
+            for target, values in copies:
+                target[few] = values[few]
         return views
 
     def join(self, parts: Iterable[tuple[int, Array]], samples: Array) -> Array:

@@ -49,7 +49,7 @@ Record = dict[str, float]
 def settings_of(estimator: str, k: int) -> CompressionSettings:
     """Return the settings of a job."""
     if estimator == "cells":
-        return CompressionSettings(CellPCA(k, cell_shape=16), metrics=())
+        return CompressionSettings(CellPCA(k, cell_shape=16), ssim=False)
     return CompressionSettings(StreamingPCA(k, method="incremental-svd", random_state=0))
 
 

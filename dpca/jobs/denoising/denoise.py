@@ -22,8 +22,8 @@ from dpca.jobs.base.shards import ShardPass
 from dpca.jobs.base.stages import NOTHING, StageCost, stopwatch
 from dpca.jobs.scores.score_write import SHARD_COPIES, found_coordinates, require_memory
 from dpca.kernels.algebra.types import Array, Region
+from dpca.models.denoising.averages import CellFilters
 from dpca.models.denoising.denoiser import Denoiser, block_rows, finished
-from dpca.models.denoising.filters import CellFilters
 from dpca.models.denoising.time_filter import WINDOW, context, in_context
 from dpca.partition.shifted import ShiftedGrids
 from dpca.report.record import report_folder
@@ -108,12 +108,13 @@ class DenoiseJob:
         """Yield a box of successive denoised samples."""
         region, n = filters.needed(core), self.source.shape[0]
         rows = min(block_rows(region, filters.mean.dtype), max(self.layout.shards[0], WINDOW if self.in_time else 1))
+        within = filters.within(region, core)
         if not self.in_time:
-            yield from (filters.apply(x, region, core) for _, x in batches(self.source, span, region, rows))
+            yield from (within.apply(x) for _, x in batches(self.source, span, region, rows))
             return
         parts = batches(self.source, context(*span, n), region, rows)
         for series, x in in_context(parts, span, n, rows):
-            yield filters.apply(x, region, core, series)
+            yield within.apply(x, series)
 
 
 def denoise_store(
@@ -266,7 +267,8 @@ def _layout(
         region = math.prod(min(b + 128, n) for b, n in zip(box, stack.sample_shape, strict=True))
         rows = min(block_rows(tuple((0, b) for b in box), dtype), layout.shards[0])
         reading = 2 * source.decoded_bytes(tuple((0, b) for b in box)) * source.chunks[0]
-        size = 2 * source.dtype.itemsize + 3 * dtype.itemsize
+        # Their scores have at most the bytes of the samples, see `FilterWriter.kept_bytes`.
+        size = 2 * source.dtype.itemsize + 4 * dtype.itemsize
         need = (1 + SHARD_COPIES) * shard + (rows + around) * region * size + reading
         if in_time:  # successive parts are joined to blocks with the samples around them
             need += (4 * rows + 2 * around) * region * source.dtype.itemsize

@@ -23,8 +23,9 @@ from dpca.models.base.docs import documented
 from dpca.models.base.parameters import check_parameters, given_parameters, spatial_lengths
 from dpca.models.base.passes import run_of_fit
 from dpca.models.cells.known_noise import check_noise, given_noise
+from dpca.models.denoising.averages import NoiseMaps, averaged
 from dpca.models.denoising.camera import MOST_SAMPLES, CellNoise, offset_of, some_samples
-from dpca.models.denoising.filters import FilterWriter, NoiseMaps, NoiseModel, averaged
+from dpca.models.denoising.filters import FilterWriter, NoiseModel
 from dpca.models.denoising.shrinkage import LEAST_VALUES
 from dpca.models.denoising.time_filter import WINDOW, Series, context
 from dpca.parameters.denoising import DenoisingParameters
@@ -195,7 +196,7 @@ class Denoiser(DenoisingParameters, TransformerMixin, BaseEstimator):  # type: i
             raise DataError(f"X has samples of {x.shape[1:]}, but the fit had {self.sample_shape_}: give such samples")
         check_finite(x, 0, "X")
         whole: Region = tuple((0, length) for length in self.sample_shape_)
-        out = np.empty(x.shape, self.output_dtype(x.dtype))
+        out, filters = np.empty(x.shape, self.output_dtype(x.dtype)), self.filters_.within(whole, whole)
         step = block_rows(whole, self.filters_.mean.dtype)
         # Scores of the samples around a block are computed, too.
         step = -(-step // WINDOW) * WINDOW if self.time_filter else step
@@ -203,7 +204,7 @@ class Denoiser(DenoisingParameters, TransformerMixin, BaseEstimator):  # type: i
             span = rows.indices(n)[:2]
             low, high = context(*span, n) if self.time_filter else span
             series = Series(low, *span, n) if self.time_filter else None
-            out[rows] = finished(self.filters_.apply(x[low:high], whole, whole, series), out.dtype)
+            out[rows] = finished(filters.apply(x[low:high], series), out.dtype)
         return out
 
     def fit_transform(self, X: Any, y: Any = None, **fit_params: Any) -> Array:

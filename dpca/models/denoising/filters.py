@@ -9,9 +9,7 @@ has its mean instead.
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
 from dataclasses import dataclass
-from functools import lru_cache
 from typing import Any
 
 import numpy as np
@@ -20,28 +18,26 @@ from scipy.linalg import eigh
 
 from dpca.choices import POISSON, RICIAN
 from dpca.engine.folds.fold_tasks import ResultWriter
+from dpca.kernels.algebra.tridiagonal import Tridiagonal
 from dpca.kernels.algebra.types import Array, PickledByFields, Region
 from dpca.models.cells.rank import noise_edge
-from dpca.models.denoising.magnitudes import LEAST_VARIANCE, amplitudes, level_of, variances
+from dpca.models.denoising.magnitudes import LEAST_VARIANCE, level_of, variances
 from dpca.models.denoising.shrinkage import LEAST_VALUES, estimated_noise, gains
-from dpca.models.denoising.time_filter import Series, filtered
 from dpca.partition.shifted import ShiftedGrids
 from dpca.storage.errors import DataError
 
-# Rows of a filter beside its inputs and outputs.
-_MEAN, NOISE, _REMOVED = -3, -2, -1
+#: Rows of a filter beside its inputs and outputs.
+MEAN, NOISE, REMOVED = -3, -2, -1
 # The plan assumes that signal has at most this share of the components.
 _MOST_RANK = 4
 # Repetitions of the estimate of Rician noise. More change it by less than its error.
 _REPEATS = 2
 # Squared singular values below this share of the largest one are its rounding errors.
 _ROUNDING = 8 * np.finfo(np.float64).eps
-# Squares of values below this lose precision in float64.
-_LEAST = 1e-146
 # Standard errors within which a mean is compatible with no light.
 _ERRORS = 4
 # Up to this length, all eigenvectors cost less than the eigenvalues and then some of the vectors.
-_SMALL = 128
+_SMALL = 64
 # Noise of cells without noise, as a share of the deviation of their attributes.
 _LITTLE = 1e-6
 
@@ -122,7 +118,7 @@ class FilterWriter(PickledByFields, ResultWriter):
         varies = variance > (4 * np.finfo(self.dtype).eps * np.abs(mean)) ** 2
         d = int(varies.sum())
         found = np.zeros((3, len(mean)))
-        found[_MEAN] = mean
+        found[MEAN] = mean
         if not d:
             return {"filter": found.astype(self.dtype), "level": np.zeros(())}
         if self.noise.kind == POISSON:
@@ -146,13 +142,13 @@ class FilterWriter(PickledByFields, ResultWriter):
         # Without noise, that of the scores is far below the signal.
         unit = sigma or _LITTLE * float(np.sqrt(variance[varies]).mean() / scale.mean())
         made = np.zeros((2 * rank + 3, len(mean)))
-        made[_MEAN] = mean
+        made[MEAN] = mean
         made[:rank, varies], made[rank : 2 * rank, varies] = vectors / (scale * unit), outputs * (scale * unit)
         # Components have the mean of the attributes that vary; others keep theirs.
-        made[_MEAN, varies] = 0 if rank else _shrunk(mean[varies] / scale, sigma / math.sqrt(n)) * scale
+        made[MEAN, varies] = 0 if rank else _shrunk(mean[varies] / scale, sigma / math.sqrt(n)) * scale
         made[NOISE, varies] = sigma * scale if level is None else level
         kept = ((retained @ outputs) * outputs).sum(axis=0) * scale**2
-        made[_REMOVED, varies] = 1 - kept / variance[varies]
+        made[REMOVED, varies] = 1 - kept / variance[varies]
         # Products with values sum up to as many terms as the cell has attributes.
         _require_range(d * (np.abs(mean[varies]) + np.sqrt(n * variance[varies])), self.dtype)
         _require_range(made, self.dtype)
@@ -197,9 +193,10 @@ class FilterWriter(PickledByFields, ResultWriter):
             values, columns = np.linalg.eigh(products)
             rank, sigma = estimated_noise(_without_rounding(values[::-1][:m]), m, longer)
         else:
-            values = eigh(products, eigvals_only=True, check_finite=False)
+            reduced = Tridiagonal(products)
+            values = reduced.values()
             rank, sigma = estimated_noise(_without_rounding(values[::-1][:m]), m, longer)
-            values, columns = _top(products, rank)
+            columns = reduced.vectors(rank)
         values, rows = values[::-1][:rank], columns[:, ::-1][:, :rank].T
         factors = gains(values, sigma, m, longer, self.shrinkage)
         # Beside large values, those of rounding can be above a known edge. Their vectors of few samples are arbitrary.
@@ -236,151 +233,3 @@ def _top(products: Array, k: int) -> tuple[Array, Array]:
 def _leading(products: Array, m: int) -> tuple[Array, Array]:
     """Return gains of 1 and the m leading vectors as rows: the identity on the samples."""
     return np.ones(m), _top(products, m)[1][:, ::-1].T
-
-
-@dataclass(frozen=True)
-class CellFilters(PickledByFields):
-    """The weighted average of the filters of all cells, on whole samples or on boxes of them.
-
-    Parameters
-    ----------
-    grids : ShiftedGrids
-    filters : mapping of int to array (2 rank, d)
-        Inputs and weighted outputs of cells.
-    mean : array (*lengths of the box)
-        The weighted mean that is added.
-    box : Region
-        The box of a sample for which there are filters and a mean.
-    sigma : array (*lengths of the box), optional
-        The level of the noise of magnitudes, whose bias is removed.
-    """
-
-    grids: ShiftedGrids
-    filters: dict[int, Array]
-    mean: Array
-    box: Region
-    sigma: Array | None = None
-
-    @property
-    def nbytes(self) -> int:
-        """Bytes of all arrays."""
-        return self.mean.nbytes + sum(one.nbytes for one in self.filters.values())
-
-    def packed(self, box: Region) -> dict[str, Array]:
-        """Return the filters of a box of a sample in few arrays."""
-        parts = self.grids.overlapping(box)
-        arrays = [self.filters[part] for part in parts]
-        level = {} if self.sigma is None else {"sigma": self.sigma[places(box, self.box)]}
-        return {
-            **level,
-            "parts": np.array(parts),
-            "ranks": np.array([len(one) // 2 for one in arrays]),
-            "values": np.concatenate([one.ravel() for one in arrays]),
-            "mean": self.mean[places(box, self.box)],
-        }
-
-    @classmethod
-    def unpacked(cls, grids: ShiftedGrids, box: Region, arrays: dict[str, Array]) -> CellFilters:
-        """Return the filters of a box from the arrays of `packed`."""
-        filters, at = {}, 0
-        for part, rank in zip(arrays["parts"].tolist(), arrays["ranks"].tolist(), strict=True):
-            size = 2 * rank * grids.n_features(part)
-            filters[part] = arrays["values"][at : at + size].reshape(2 * rank, -1) if rank else np.zeros((0, 0))
-            at += size
-        return cls(grids, filters, arrays["mean"], box, arrays.get("sigma"))
-
-    def needed(self, core: Region) -> Region:
-        """Return the box of all cells with attributes in a box."""
-        boxes = np.array([self.grids.boxes[part] for part in self.grids.overlapping(core)])
-        return tuple(zip(boxes[..., 0].min(axis=0).tolist(), boxes[..., 1].max(axis=0).tolist(), strict=True))
-
-    def apply(self, samples: Array, region: Region, core: Region, series: Series | None = None) -> Array:
-        """Return the denoised box ``core`` of samples (n, *lengths of a region that `needed` returns).
-
-        With a place in a series in time, scores are filtered along it, too.
-        """
-        x = samples.astype(self.mean.dtype, copy=False)
-        out = np.empty((len(x) if series is None else series.rows, *(b - a for a, b in core)), self.mean.dtype)
-        out[...] = self.mean[places(core, self.box)]
-        for part in self.grids.overlapping(core):
-            rows, box = self.filters[part], self.grids.boxes[part]
-            rank = len(rows) // 2
-            if not rank:
-                continue
-            scores = x[(slice(None), *places(box, region))].reshape(len(x), -1) @ rows[:rank].T
-            if series is not None:
-                scores = filtered(scores, series)
-            inner = tuple((max(a, c), min(b, e)) for (a, b), (c, e) in zip(box, core, strict=True))
-            outputs = rows[rank:].reshape(rank, *(b - a for a, b in box))[(slice(None), *places(inner, box))]
-            target = out[(slice(None), *places(inner, core))]
-            target += (scores @ outputs.reshape(rank, -1)).reshape(target.shape)
-        return out if self.sigma is None else amplitudes(out, self.sigma[places(core, self.box)])
-
-
-def places(box: Region, region: Region) -> tuple[slice, ...]:
-    """Return the place of a box in an array of a region."""
-    return tuple(slice(a - o, b - o) for (a, b), (o, _) in zip(box, region, strict=True))
-
-
-@dataclass(frozen=True)
-class NoiseMaps:
-    """Maps of the shape of a sample: noise, rank, and the share of the variance that is removed.
-
-    ``level`` is the median level of the noise of all cells, in units of its scale.
-    """
-
-    sigma: Array
-    rank: Array
-    removed: Array
-    level: float
-
-
-def averaged(grids: ShiftedGrids, results: Sequence[dict[str, Array]], kind: str) -> tuple[CellFilters, NoiseMaps]:
-    """Return the weighted average of the filters of all cells, and maps, for a kind of noise. The results are emptied.
-
-    A cell of rank r has the weight 1 / (1 + r), since its estimate has about as much of the noise. Within a cell, the
-    weight decreases as the square root of the distance to its borders, along each axis.
-    """
-    dtype, shape = results[0]["filter"].dtype, grids.sample_shape
-    sums = {name: np.zeros(shape) for name in ("weight", "mean", "noise", "measured", "rank", "removed")}
-    for part, result in enumerate(results):
-        rows, place = result["filter"], tuple(slice(a, b) for a, b in grids.boxes[part])
-        rank, lengths = len(rows) // 2 - 1, tuple(b - a for a, b in grids.boxes[part])
-        weight = _taper(lengths, len(grids.cell_shape)) / (1 + rank)
-        mean, noise, removed = (rows[i].reshape(lengths) for i in (_MEAN, NOISE, _REMOVED))
-        measured = weight * (noise > 0)
-        terms = (weight, weight * mean, measured * noise, measured, weight * rank, weight * removed)
-        for total, term in zip(sums.values(), terms, strict=True):
-            total[place] += term
-    levels = np.array([float(result["level"]) for result in results])
-    filters = {}
-    for part, result in enumerate(results):
-        rows, place = result.pop("filter")[:-3], tuple(slice(a, b) for a, b in grids.boxes[part])
-        rank, lengths = len(rows) // 2, tuple(b - a for a, b in grids.boxes[part])
-        weight = _taper(lengths, len(grids.cell_shape)) / (1 + rank) / sums["weight"][place]
-        outputs = (rows[rank:] * weight.ravel()).astype(dtype)
-        filters[part] = np.concatenate([rows[:rank], outputs])
-    whole = sums["weight"]
-    if 0 < (largest := float(np.abs(sums["mean"] / whole).max())) < _LEAST:
-        raise DataError(f"no mean exceeds {largest:.3g}, too little for squares in float64: multiply all values first")
-    maps = NoiseMaps(
-        sigma=(sums["noise"] / np.maximum(sums["measured"], np.finfo(float).tiny)).astype(np.float32),
-        rank=(sums["rank"] / whole).astype(np.float32),
-        # Few samples with noise may vary less than their signal, by chance.
-        removed=np.clip(sums["removed"] / whole, 0, 1).astype(np.float32),
-        level=float(np.median(levels[levels > 0])) if levels.any() else 0.0,
-    )
-    box = tuple((0, length) for length in shape)
-    level = maps.sigma if kind == RICIAN else None
-    return CellFilters(grids, filters, (sums["mean"] / whole).astype(dtype), box, level), maps
-
-
-@lru_cache(maxsize=256)
-def _taper(lengths: tuple[int, ...], n_spatial: int) -> Array:
-    """Return the square root of the distance to the borders of a cell along each spatial axis."""
-    weight: Array = np.ones(())
-    for axis, length in enumerate(lengths):
-        along = np.arange(length) + 0.5
-        near = np.sqrt(np.minimum(along, length - along)) if axis < n_spatial else np.ones(length)
-        weight = weight[..., None] * near
-    return weight

@@ -8,12 +8,13 @@ the noise in c(0). They are measured around each window, so that the filter foll
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Iterable, Iterator
 from typing import NamedTuple
 
 import numpy as np
 
-from dpca.kernels.algebra.types import Array
+from dpca.kernels.algebra.types import Array, blocks
 
 #: Samples of a window, which have the same filter, and as many on both sides also measure its autocovariances.
 WINDOW = 64
@@ -21,6 +22,8 @@ WINDOW = 64
 _REACH = 4
 # The share of the variance that is added to the diagonal, so that a constant series has a filter.
 _RIDGE = 1e-6
+# Series that are filtered together: their samples and weights in float64 stay in the cache.
+_COLUMNS = 256
 
 
 class Series(NamedTuple):
@@ -86,10 +89,11 @@ def filtered(scores: Array, series: Series) -> Array:
     if n_samples <= 4 * _REACH:
         return scores[start - first : stop - first]
     found = np.empty((stop - start, scores.shape[1]), scores.dtype)
-    for window in range(start // WINDOW * WINDOW, stop, WINDOW):
+    columns = list(blocks(scores.shape[1], _COLUMNS))
+    for window, some in itertools.product(range(start // WINDOW * WINDOW, stop, WINDOW), columns):
         inner = max(window, start), min(window + WINDOW, stop)
         low, high = context(*inner, n_samples)
-        values = scores[low - first : high - first].astype(np.float64)
+        values = scores[low - first : high - first, some].astype(np.float64)
         mean = values.mean(axis=0)
         values -= mean
         weights = _weights(values)
@@ -97,7 +101,7 @@ def filtered(scores: Array, series: Series) -> Array:
         around = np.pad(values, ((_REACH, _REACH), (0, 0)), mode="reflect")
         at, rows = inner[0] - low, inner[1] - inner[0]
         part = sum(weights[:, k] * around[at + k : at + k + rows] for k in range(2 * _REACH + 1))
-        found[inner[0] - start : inner[1] - start] = mean + part
+        found[inner[0] - start : inner[1] - start, some] = mean + part
     return found
 
 

@@ -7,9 +7,9 @@ from typing import NamedTuple
 
 import numpy as np
 import scipy.linalg
-from scipy.linalg import lapack
 
 from dpca.kernels.algebra.rounding import gamma, unit_roundoff
+from dpca.kernels.algebra.tridiagonal import Tridiagonal
 from dpca.kernels.algebra.types import Array
 
 # From this size on, at most one eigenpair in so many is computed faster alone (half the time for 110 of 1,024).
@@ -94,20 +94,9 @@ def _all(gram: Array) -> tuple[Array, Array]:
 
 
 def _leading(gram: Array, m: int) -> tuple[Array, Array]:
-    """Return all eigenvalues, ascending, and the eigenvectors (n, m) of the largest.
-
-    `scipy.linalg.eigh` computes as many values as vectors, but values alone cost little after the reduction.
-    """
-    n = len(gram)
-    size, _ = lapack.dsytrd_lwork(n, lower=1)
-    reduced, diagonal, beside, tau, _ = lapack.dsytrd(gram.T, lower=1, lwork=int(size))
-    values = scipy.linalg.eigvalsh_tridiagonal(diagonal, beside, check_finite=False)
-    some = {"select": "i", "select_range": (n - m, n - 1), "lapack_driver": "stemr", "check_finite": False}
-    _, vectors = scipy.linalg.eigh_tridiagonal(diagonal, beside, **some)
-    turns, below = np.asfortranarray(reduced[1:, :-1]), np.asfortranarray(vectors[1:])
-    _, size, _ = lapack.dormqr("L", "N", turns, tau, below, -1)
-    vectors[1:], _, _ = lapack.dormqr("L", "N", turns, tau, below, int(size[0]), overwrite_c=1)
-    return values, vectors
+    """Return all eigenvalues, ascending, and the eigenvectors (n, m) of the largest."""
+    reduced = Tridiagonal(gram)
+    return reduced.values(), reduced.vectors(m)
 
 
 def _in_part(n: int, m: int) -> bool:
