@@ -14,7 +14,7 @@ from typing import Any
 
 import pytest
 
-from tests.benchmarks import killed_run, run, terabyte
+from tests.benchmarks import denoised_movie, killed_run, run, terabyte
 from tests.benchmarks.inputs import Inputs
 from tests.benchmarks.sides import Line, at_least, at_most, compared, one_processor, ratio_of
 from tests.benchmarks.speed import cluster_speed, many_components, scheduler_load, scheduler_share, spread_speed
@@ -170,6 +170,17 @@ def test_a_pass_over_a_synthetic_stack_is_held_against_its_plan(capsys: pytest.C
     assert memory["ratio"] <= memory["asked"] == 1
     times = lines["a pass, streaming, against its plan"]["sides"]
     assert times["taken by other programs"] >= 0 < times["workers' processors"]
+
+
+def test_a_movie_is_denoised_within_its_planned_memory(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    assert denoised_movie.main(["--gigabytes", "0.002", "--side", "32", "--time-filter"]) == 0
+    lines = [json.loads(text) for text in capsys.readouterr().out.splitlines()]
+    assert [line["ratio"] > 0 for line in lines] == [True] * 3
+    assert lines[2]["ratio"] <= lines[2]["asked"] == 1
+    assert not list(tmp_path.iterdir())
 
 
 @pytest.mark.parametrize("estimator", ["streaming", "cells"])

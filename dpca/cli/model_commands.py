@@ -17,6 +17,7 @@ from dpca.cli.running import conclude, say
 from dpca.cli.served import request_of, served, stated
 from dpca.cli.work import run_of, shown_progress
 from dpca.parameters.denoising import DenoisingParameters
+from dpca.plots.numbers import counted
 from dpca.report.record import read_report, report_folder
 from dpca.report.words import kept_components, times_smaller
 from dpca.storage import DataError, Stack, open_stack
@@ -213,19 +214,28 @@ def denoise(options: argparse.Namespace) -> int:
         _print_result(options.target, None)
     else:
         from dpca import Denoiser
-        from dpca.jobs import denoise_store
+        from dpca.jobs import denoise_store, plan_denoising
         from dpca.jobs.denoising.denoise import outline_of
 
         denoiser = Denoiser(**given)
         with run_of(options) as run:
             if options.dry_run:
+                from dpca.jobs.plans.plan_words import in_words
+
                 samples = outline_of(source, reading, run)
                 plan = denoiser.plan(samples, run)
                 n, *lengths = samples.shape
                 reads = (
                     plan.read_bytes / (n * math.prod(lengths) * samples.dtype.itemsize) + 1 + denoiser.n_before(n) / n
                 )
-                say(f"{reads:.2f} reads of the samples, {plan.task_bytes / 1e6:,.0f} MB of memory for a task")
+                workers, budget = [run.n_parallel()], run.task_bytes()
+                plans = plan_denoising(
+                    source, denoiser, reading=reading, workers=workers, budget=budget, progress=run.progress
+                )
+                for line in in_words(plans):
+                    say(line)
+                say(f"reads of the samples  {reads:.2f}")
+                say(f"{plans[0].seconds:,.0f} s with {counted(plans[0].workers, 'worker')}, without --dry-run")
                 return 0
             cost = denoise_store(source, options.target, denoiser, reading=reading, run=run, request=request)
             _print_result(options.target, cost)

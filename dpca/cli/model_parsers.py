@@ -145,7 +145,7 @@ def add_model_commands(command: Callable[..., argparse.ArgumentParser]) -> None:
     )
     add_parameters(denoise, denoise, options_of(DenoisingParameters).values())
     add_source_options(denoise)
-    denoise.add_argument("--dry-run", action="store_true", help="only report the plan: cells, memory and reads")
+    denoise.add_argument("--dry-run", action="store_true", help="only report the plan: time, memory and reads")
 
     fill = command(
         "fill",

@@ -10,6 +10,7 @@ from dpca.jobs.denoising.fill import fill_store
 from dpca.jobs.export.export import ExportResult, export_store
 from dpca.jobs.models.fit import FitResult, fit_store
 from dpca.jobs.models.live import read_live
+from dpca.jobs.plans.denoising_plan import plan_denoising
 from dpca.jobs.plans.plan import JobPlan, plan_job
 from dpca.jobs.scores.compression import CompressionResult, compress, find_done
 from dpca.jobs.scores.reconstruct import reconstruct_store
@@ -34,6 +35,7 @@ __all__ = [
     "find_done",
     "fit_store",
     "open_input",
+    "plan_denoising",
     "plan_job",
     "read_live",
     "reconstruct_store",

@@ -281,12 +281,15 @@ def choose_codec(sample: np.ndarray[Any, Any]) -> Codec:
     {"raw", "blosc"}
         ``"blosc"`` if its compression ratio is at least 1.5, else ``"raw"``.
     """
+    return "blosc" if sample.size and _WORTHWHILE * blosc_share(sample) <= 1 else "raw"
+
+
+def blosc_share(sample: np.ndarray[Any, Any]) -> float:
+    """Return the bytes of the first 4 MiB of some samples with the codec "blosc", as a share of those without."""
     flat = sample.reshape(-1)[: max(1, _SAMPLE_BYTES // sample.dtype.itemsize)]
     values = np.ascontiguousarray(flat).view(np.uint8)
-    if not values.size:
-        return "raw"
     blosc = Blosc(cname="lz4", clevel=5, shuffle=Blosc.BITSHUFFLE, typesize=sample.dtype.itemsize)
-    return "blosc" if values.nbytes >= _WORTHWHILE * len(blosc.encode(values)) else "raw"
+    return len(blosc.encode(values)) / max(1, values.nbytes)
 
 
 def packed_bytes(values: np.ndarray[Any, Any], chunks: Sequence[int], codec: str = "packed") -> int:

@@ -53,7 +53,7 @@ def one_pass(stack: Stack, target: Path, estimator: str) -> Iterator[Line]:
         workers, budget = parallel_tasks(client, thread_count()), task_budget(client, thread_count())
         (plan,) = plan_job(stack, CompressionSettings(model), workers=[workers], budget=budget)
         planned, made = plan.stages["fit"], _generator(stack) * n / plan.cores
-        with _Watch(list(client.run(os.getpid).values())) as watch:
+        with Watch(list(client.run(os.getpid).values())) as watch:
             cost = fit_store(stack, target, model, run=Run(client=client)).cost
     early = watch.peak_at(cost.seconds / 10)
     common = {"where": where, "n": n}
@@ -125,7 +125,7 @@ def _generator(stack: Stack) -> float:
     return spent[-1] / len(block)
 
 
-class _Watch:
+class Watch:
     """Measures the peaks of some processes twice a second, and the processor time of all."""
 
     def __init__(self, pids: Sequence[int]) -> None:
@@ -133,7 +133,7 @@ class _Watch:
         self._seen: list[tuple[float, int]] = []
         self._thread = threading.Thread(target=self._look, daemon=True)
 
-    def __enter__(self) -> _Watch:
+    def __enter__(self) -> Watch:
         self._began = time.perf_counter()
         self._before = self._processors()
         self._thread.start()

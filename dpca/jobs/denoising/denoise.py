@@ -5,10 +5,10 @@ from __future__ import annotations
 import itertools
 import math
 import os
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import closing
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import zarr
@@ -27,7 +27,16 @@ from dpca.models.denoising.denoiser import Denoiser, block_rows, finished
 from dpca.models.denoising.time_filter import WINDOW, context, in_context
 from dpca.partition.shifted import ShiftedGrids
 from dpca.report.record import report_folder
-from dpca.storage.arrays.arrays import create_array, create_root, kept_layout, write_shard, write_strings
+from dpca.storage.arrays.arrays import (
+    Codec,
+    blosc_share,
+    choose_codec,
+    create_array,
+    create_root,
+    kept_layout,
+    write_shard,
+    write_strings,
+)
 from dpca.storage.arrays.coordinates import write_coordinates
 from dpca.storage.arrays.layout import SHARD_BYTES, Layout, boxes_of, choose_layout
 from dpca.storage.arrays.reading import open_array
@@ -84,12 +93,21 @@ class DenoiseJob:
         """All units: a group of samples, and a box."""
         return itertools.product(range(math.ceil(self.source.shape[0] / self.rows)), range(len(self.boxes)))
 
+    def keep(self, filters: CellFilters, advance: Callable[[int], object]) -> None:
+        """Keep the filters of each box, and ``advance`` by one for each."""
+        for number, box in enumerate(self.boxes):
+            self.filters.save(_name(number), filters.packed(box), {})
+            advance(1)
+
+    def codec(self, dtype: np.dtype[Any]) -> Codec:
+        """Return the inner codec for denoised samples of this dtype, from the first ones."""
+        first = next(self._denoised(self._kept(0), self.span(0), self.boxes[0]))
+        return choose_codec(finished(first, dtype))
+
     def write(self, group: int, box: int) -> dict[str, Array]:
         """Write the shards of a unit."""
         out, core, (start, stop) = open_array(self.samples, mode="r+"), self.boxes[box], self.span(group)
-        if (found := self.filters.load(_name(box))) is None:
-            raise StoreError(f"the filters in '{self.filters.folder}' are gone: run the same command again")
-        filters, edge = CellFilters.unpacked(self.grids, core, found[0]), self.layout.shards[0]
+        filters, edge = self._kept(box), self.layout.shards[0]
         shard = np.empty((min(edge, stop - start), *(b - a for a, b in core)), out.dtype)
         corner, at, low, high = [a for a, _ in core], start, math.inf, -math.inf
         for values in self._denoised(filters, (start, stop), core):
@@ -103,6 +121,11 @@ class DenoiseJob:
                     write_shard(out, (first, *corner), done := shard[: last - first])
                     low, high = min(low, float(done.min())), max(high, float(done.max()))
         return {"range": np.array([low, high])}
+
+    def _kept(self, box: int) -> CellFilters:
+        if (found := self.filters.load(_name(box))) is None:
+            raise StoreError(f"the filters in '{self.filters.folder}' are gone: run the same command again")
+        return CellFilters.unpacked(self.grids, self.boxes[box], found[0])
 
     def _denoised(self, filters: CellFilters, span: tuple[int, int], core: Region) -> Iterator[Array]:
         """Yield a box of successive denoised samples."""
@@ -168,20 +191,22 @@ def denoise_store(
         samples = as_source(stack)
         cost, dtype = stopwatch(), chosen.output_dtype(stack.dtype)
         grids = chosen.grids_for(samples)
-        layout, rows = _layout(
-            stack, samples, dtype, within.task_bytes(), kept_layout(work.store, "samples"), chosen.time_filter
+        form = output_form(
+            samples, stack.axes, dtype, within.task_bytes(), chosen.time_filter, kept_layout(work.store, "samples")
         )
+        layout = form.layout
         if work.state == "new":
-            require_free_space(target, math.prod(stack.shape) * dtype.itemsize, "the denoised stack")
+            # Integers with noise compress less than without it.
+            share = min(1.0, blosc_share(_first_chunk(samples))) if chosen.keep_dtype else 1.0
+            size = share * math.prod(stack.shape) * dtype.itemsize
+            require_free_space(target, round(size), "the denoised stack")
         kept = Checkpoints(str(work.scratch / "filters"), str(work.scratch))
-        job = DenoiseJob(samples, grids, kept, str(work.store / "samples"), layout, rows, chosen.time_filter)
+        job = DenoiseJob(samples, grids, kept, str(work.store / "samples"), layout, form.rows, chosen.time_filter)
         if not work.is_done("noise"):
             fold = Checkpoints(str(work.scratch / "fold"), str(work.scratch))
             chosen.fit(stack, run=replace(within, checkpoints=fold))
             with closing(within.progress("keep filters", len(job.boxes), "groups of cells")) as stage:
-                for number, box in enumerate(job.boxes):
-                    kept.save(_name(number), chosen.filters_.packed(box), {})
-                    stage.advance(1)
+                job.keep(chosen.filters_, stage.advance)
             report = chosen.fit_report_
             camera: dict[str, float] = {}
             if chosen.noise == POISSON:
@@ -204,8 +229,9 @@ def denoise_store(
         root = create_root(work.store, **stated)
         along = found_coordinates(stack.axes, stack.coordinates)
         write_coordinates(root, along)
-        create_array(root, "samples", stack.shape, dtype, layout, along.dims, attributes=along.stated)
-        shards = ShardPass("denoise", work, within, str((layout, rows)))
+        codec = job.codec(dtype)
+        create_array(root, "samples", stack.shape, dtype, layout, along.dims, codec=codec, attributes=along.stated)
+        shards = ShardPass("denoise", work, within, str((layout, form.rows)))
         peak = shards.write(job, job.units)
         _write_maps(root, along.dims[1:], layout, work.arrays("noise"))
         write_strings(root, "name", stack.names.tolist(), along.dims[0])
@@ -250,24 +276,46 @@ def read_map(path: str) -> Array:
     return np.asarray(reader.fetch(range(len(reader.names))), np.float32)
 
 
-def _layout(
-    stack: Stack, source: Source, dtype: np.dtype[Any], budget: int, kept: Layout | None, in_time: bool
-) -> tuple[Layout, int]:
-    """Return the layout of the output, and the samples of a unit; ``kept`` is the layout of an interrupted run."""
+def _first_chunk(source: Source) -> Array:
+    lengths = [min(chunk, n) for chunk, n in zip(source.chunks, source.shape, strict=True)]
+    values = np.empty(lengths, source.dtype)
+    source.reader()((0, lengths[0]), tuple((0, length) for length in lengths[1:]), values)
+    return values
+
+
+class OutputForm(NamedTuple):
+    """The layout of a denoised stack, the samples of a unit, and the bytes of a task."""
+
+    layout: Layout
+    rows: int
+    task_bytes: int
+
+
+def output_form(
+    source: Source, axes: Sequence[str], dtype: np.dtype[Any], budget: int, in_time: bool, kept: Layout | None = None
+) -> OutputForm:
+    """Return the form of the output for a source with these axes; ``kept`` is the layout of an interrupted run.
+
+    Raises
+    ------
+    PlanError
+        If a task exceeds the budget.
+    """
+    n, *lengths = source.shape
     # Samples around a block, which are in memory with it.
     around = 4 * WINDOW if in_time else 0
     shard_bytes = SHARD_BYTES
     while True:
         layout = kept or choose_layout(
-            stack.shape, dtype.itemsize, stack.axes, shard_bytes=shard_bytes, part_bytes=shard_bytes
+            source.shape, dtype.itemsize, axes, shard_bytes=shard_bytes, part_bytes=shard_bytes
         )
-        box = [min(b, n) for b, n in zip(layout.shards[1:], stack.sample_shape, strict=True)]
+        box = [min(b, n) for b, n in zip(layout.shards[1:], lengths, strict=True)]
         shard = layout.shards[0] * math.prod(box) * dtype.itemsize
         # The halo of a box is at most a cell on each side; samples are read and filtered in blocks.
-        region = math.prod(min(b + 128, n) for b, n in zip(box, stack.sample_shape, strict=True))
+        region = math.prod(min(b + 128, n) for b, n in zip(box, lengths, strict=True))
         rows = min(block_rows(tuple((0, b) for b in box), dtype), layout.shards[0])
         reading = 2 * source.decoded_bytes(tuple((0, b) for b in box)) * source.chunks[0]
-        # Their scores have at most the bytes of the samples, see `FilterWriter.kept_bytes`.
+        # Scores have at most the bytes of the samples, see `FilterWriter.kept_bytes`.
         size = 2 * source.dtype.itemsize + 4 * dtype.itemsize
         need = (1 + SHARD_COPIES) * shard + (rows + around) * region * size + reading
         if in_time:  # successive parts are joined to blocks with the samples around them
@@ -277,9 +325,9 @@ def _layout(
             break
         shard_bytes //= 2
     require_memory(f"{layout.shards[0]:,} samples", need, budget)
-    whole = layout.shards[1:] == choose_layout(stack.shape, dtype.itemsize, stack.axes, part_bytes=None).shards[1:]
+    whole = layout.shards[1:] == choose_layout(source.shape, dtype.itemsize, axes, part_bytes=None).shards[1:]
     edge = layout.shards[0]
-    return layout, edge if whole else min(max(1, (_UNIT_ROWS + 4 * around) // edge) * edge, stack.n_samples)
+    return OutputForm(layout, edge if whole else min(max(1, (_UNIT_ROWS + 4 * around) // edge) * edge, n), need)
 
 
 def _write_maps(root: zarr.Group, dims: tuple[str, ...], layout: Layout, maps: dict[str, Array]) -> None:

@@ -13,14 +13,12 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any, cast
 
-import numpy as np
 from sklearn.base import clone
 
 from dpca.choices import COMPRESSED, NOISE_SHARE
 from dpca.codec.goal import Goal
 from dpca.engine.clusters.cluster import keep_freed_memory
-from dpca.engine.folds.rehearsal import FoldCost, Workers, rehearsing
-from dpca.engine.sources.sampling import spread_runs
+from dpca.engine.folds.rehearsal import Workers, rehearsing
 from dpca.engine.sources.source import Source, as_source
 from dpca.engine.sources.tiled import TiledSource, TiledStack
 from dpca.jobs.base.stages import StagePlan
@@ -31,9 +29,9 @@ from dpca.jobs.compressed.encode_trials import Trials, cell_components
 from dpca.jobs.compressed.encode_write import PLAN
 from dpca.jobs.denoising.noise_level import goal_with_noise
 from dpca.jobs.plans.box_trial import try_boxes
-from dpca.jobs.plans.few_samples import RUN, FewSamples, Repeated
 from dpca.jobs.plans.shard_plan import choose_tiles, plan_shards
 from dpca.jobs.plans.timing import fewest_seconds, line
+from dpca.jobs.plans.tried import TriedInput, TriedStage
 from dpca.jobs.scores import box_write, score_write
 from dpca.jobs.scores.score_write import WriteJob
 from dpca.jobs.scores.settings import CompressionSettings
@@ -46,24 +44,14 @@ from dpca.representation.compressed.compressed import COMPRESSED_VERSION
 from dpca.representation.linear import LinearRepresentation
 from dpca.storage.disk import folder_bytes
 from dpca.storage.errors import DataError
-from dpca.storage.ingest import ingest, plan_ingest
-from dpca.storage.ingest import task_bytes as ingest_bytes
 from dpca.storage.progress import JobProgress, no_progress
 from dpca.storage.readers import Reader
-from dpca.storage.remote.memory import AT_START, peak_resident_bytes, room_within, thread_count, usable_bytes
+from dpca.storage.remote.memory import peak_resident_bytes, room_within, thread_count, usable_bytes
 from dpca.storage.remote.tasks import one_blas_thread
 from dpca.storage.run import Run
 from dpca.storage.stack import Stack
-from dpca.storage.survey import ReadOptions
 from dpca.storage.transaction.checkpoints import Checkpoints
 from dpca.storage.transaction.workspace import Workspace
-
-# Upper limits of the samples, and of their bytes, for trials of a pass over shards. A quarter of them is tried too, for
-# the fixed part of the time.
-_MOST, _MOST_BYTES, _PART = 192, 2**26, 4
-# Bytes of the libraries that a worker loads and compiles after its start (measured in jobs on 80 samples: up to
-# 149 MB).
-_COMPILED = 192 * 10**6
 
 
 @dataclass(frozen=True)
@@ -119,32 +107,6 @@ class JobPlan:
         return max(stage.bytes / max(stage.seconds, 1e-9) for stage in self.stages.values())
 
 
-@dataclass(frozen=True)
-class _Stage:
-    """A stage and its parts: work in one process, folds, and a pass over shards."""
-
-    name: str
-    bytes: int
-    alone: float = 0.0
-    folds: tuple[FoldCost, ...] = ()
-    samples: int = 0
-    shard: int = 1
-    each: float = 0.0
-    """Processor seconds of one sample in the pass over shards."""
-    task_bytes: int = 0
-    here: bool = False
-    """Whether the work is done in this process. Its peak memory is then measured, not planned."""
-
-    def planned(self, workers: Workers) -> StagePlan:
-        seconds = self.alone + sum(fold.seconds(workers) for fold in self.folds)
-        if self.samples:
-            tasks = math.ceil(self.samples / self.shard)
-            turns, busy = math.ceil(tasks / workers.n) / tasks, min(tasks, workers.n)
-            seconds += self.samples * self.each * turns * max(1, busy / workers.cores)
-        task = max([self.task_bytes, *(fold.planned(workers).task_bytes for fold in self.folds)])
-        return StagePlan(seconds, self.bytes, peak_resident_bytes() if self.here else task + AT_START + _COMPILED)
-
-
 def plan_job(
     given: Stack | Reader,
     settings: CompressionSettings,
@@ -191,19 +153,30 @@ def plan_job(
     """
     if settings.with_gaps:
         raise DataError("gaps is 'iterate' in the model, and the number of its passes is not known before: omit it")
-    here = thread_count()
-    counts = [here] if workers is None else list(workers)
-    room = room_within(usable_bytes() // here) if budget is None else budget
-    several = [Workers(n, max(n, here), room) for n in counts]
-    shard_bytes = plan_shards(given, settings, Run(memory=room))[1]
+    several = numbers_of_workers(workers, budget)
+    shard_bytes = plan_shards(given, settings, Run(memory=several[0].budget))[1]
     with tempfile.TemporaryDirectory() as folder, warnings.catch_warnings():
         warnings.simplefilter("ignore", UserWarning)  # a few samples converge to nothing
         tried = _Tried(given, settings, several[0], Path(folder), shard_bytes)
         with closing(progress("plan", 1, "job")):
             stages = list(tried.stages())
     whole = tried.source.source if isinstance(tried.source, TiledSource) else tried.source
-    n = whole.shape[0]
+    return combined(stages, several, whole, round(tried.bytes_written), tried.model)
+
+
+def numbers_of_workers(workers: Sequence[int] | None, budget: int | None) -> list[Workers]:
+    """Return the workers to plan for, see `plan_job`."""
+    here = thread_count()
+    room = room_within(usable_bytes() // here) if budget is None else budget
+    return [Workers(n, max(n, here), room) for n in ([here] if workers is None else workers)]
+
+
+def combined(
+    stages: Sequence[TriedStage], several: Sequence[Workers], source: Source, written: int, model: Any
+) -> list[JobPlan]:
+    """Return the plan of a job for each number of workers, from its stages, source, output bytes and model."""
     found = []
+    shape, dtype = tuple(source.shape), source.dtype
     for each in several:
         planned: dict[str, StagePlan] = {}
         held = 0
@@ -211,31 +184,30 @@ def plan_job(
             plan = stage.planned(each)
             held = held if stage.here else max(held, plan.memory)  # peak memory never decreases
             planned[stage.name] = StagePlan(plan.seconds, plan.bytes, plan.memory if stage.here else held)
-        shape, dtype = tuple(whole.shape[1:]), whole.dtype.name
-        facts = (n, shape, dtype, tried.decoded, round(tried.bytes_written))
-        found.append(
-            JobPlan(each.n, each.cores, *facts, planned, held, peak_resident_bytes(), each.budget, tried.model)
-        )
+        facts = (shape[0], shape[1:], dtype.name, math.prod(shape) * dtype.itemsize, written)
+        found.append(JobPlan(each.n, each.cores, *facts, planned, held, peak_resident_bytes(), each.budget, model))
     return found
 
 
-class _Tried:
+class _Tried(TriedInput):
     """The stages of a job. Each is tried on a few samples when it is planned."""
 
     def __init__(
         self, given: Stack | Reader, settings: CompressionSettings, workers: Workers, folder: Path, shard_bytes: int
     ) -> None:
-        self.given, self.settings, self.workers, self.folder = given, settings, workers, folder
-        self.shard_bytes = shard_bytes
-        self.model = clone(settings.model)
+        super().__init__(given, settings.reading, workers, folder, shard_bytes)
+        self.settings, self.model = settings, clone(settings.model)
         self.bytes_written = 0.0
-        self.source: Source
-        self.axes: tuple[str, ...]
 
-    def stages(self) -> Iterator[_Stage]:
+    def cell_shape(self, axes: Sequence[str]) -> tuple[int, ...] | None:
+        """Return the cells of the model."""
+        found: tuple[int, ...] | None = self.model.cell_shape_for(axes)
+        return found
+
+    def stages(self) -> Iterator[TriedStage]:
         """Yield the stages in order."""
         if isinstance(self.given, Reader):
-            yield self._ingest(self.given)
+            yield self.ingested(self.given)
         else:
             if self.settings.goal is not None:
                 run = Run(memory=self.workers.budget)
@@ -245,7 +217,7 @@ class _Tried:
             if self.given.data_range is None:
                 with rehearsing(self.workers, str(self.folder / "fold")) as rehearsal:
                     self.given = replace(self.given, data_range=spanned_range(self.source, Run()))
-                yield _Stage("range", self.decoded, 0.0, tuple(rehearsal.costs))
+                yield TriedStage("range", self.decoded, 0.0, tuple(rehearsal.costs))
         if NOISE_SHARE in (self.settings.goal or {}):
             yield self._estimate_noise()
         if self.settings.choose_cells:
@@ -254,63 +226,24 @@ class _Tried:
         yield self._fit()
         yield self._scores() if self.settings.goal is None else self._encode()
 
-    @cached_property
-    def few(self) -> list[Stack]:
-        """Some samples of the source, as stacks."""
-        return [self._some(part) for part in self._parts(self.source.shape[0], self.decoded)]
-
-    def _parts(self, n: int, size: int) -> list[int]:
-        """Return the two numbers of samples to try."""
-        most = max(1, min(_MOST, n, _MOST_BYTES * n // size))
-        return [max(1, most // _PART), most]
-
-    def _some(self, count: int) -> Stack:
-        """Write some samples of the given stack to a new stack."""
-        name = self.folder / f"few {count}"
-        run = min(RUN, count)
-        np.save(name.with_suffix(".npy"), spread_runs(self.source, count, run)[:count])
-        bounds = self.given.data_range
-        cells, axes = self.model.cell_shape_for(self.axes[1:]), self.axes[1:]
-        reading = ReadOptions(data_range=bounds)
-        return ingest(name.with_suffix(".npy"), name.with_suffix(".zarr"), cell_shape=cells, axes=axes, reading=reading)
-
-    def _ingest(self, reader: Reader) -> _Stage:
-        settings = self.settings
-        shape, dtype, layout, self.axes = plan_ingest(
-            reader, settings.reading, settings.model.cell_shape_for, self.workers.budget, self.shard_bytes
-        )
-        size = math.prod(shape) * dtype.itemsize
-        cells = settings.model.cell_shape_for(("y", "x") if reader.encoded else self.axes[1:])
-        parts, made = self._parts(len(reader), size), {}
-
-        def work(count: int, target: Path) -> None:
-            made[count] = ingest(FewSamples(reader, count), target, cell_shape=cells, reading=settings.reading)
-
-        spent = fewest_seconds(parts, work, self.folder / "few")
-        self.few = [made[count] for count in parts]
-        self.source = Repeated(as_source(self.few[-1]), reader.name, shape, layout.chunks)
-        alone, each = line(parts, spent)
-        need = ingest_bytes(reader, dtype, layout)
-        return _Stage("ingest", size, alone, (), shape[0], layout.rows_per_shard, each, need)
-
-    def _estimate_noise(self) -> _Stage:
+    def _estimate_noise(self) -> TriedStage:
         model = Denoiser() if self.settings.noise is None else clone(self.settings.noise)
         with rehearsing(self.workers, str(self.folder / "fold")) as rehearsal:
             if model.sigma is None:
                 model.fit(self.source, run=Run(memory=self.workers.budget, threads=self.workers.n))
         moved = sum(fold.planned(self.workers).read_bytes for fold in rehearsal.costs)
-        return _Stage("noise", moved, 0.0, tuple(rehearsal.costs))
+        return TriedStage("noise", moved, 0.0, tuple(rehearsal.costs))
 
-    def _choose_cells(self) -> _Stage:
+    def _choose_cells(self) -> TriedStage:
         stack = self.given if isinstance(self.given, Stack) else self.few[-1]
         began = time.process_time()
         with one_blas_thread():
             choice = choose_cells(stack, self.model, self._goal)
         self.model = clone(self.model).set_params(**choice.parameters)
         spent = time.process_time() - began
-        return _Stage("choose cells", choice.read_bytes, spent, here=True)
+        return TriedStage("choose cells", choice.read_bytes, spent, here=True)
 
-    def _fit(self) -> _Stage:
+    def _fit(self) -> TriedStage:
         given: Any = self.given
         model = clone(self.model)
         if isinstance(given, Reader):
@@ -324,9 +257,9 @@ class _Tried:
         alone = time.process_time() - began - rehearsal.spent
         self.fitted = model
         moved = sum(fold.planned(self.workers).read_bytes for fold in rehearsal.costs)
-        return _Stage("fit", moved, alone, tuple(rehearsal.costs))
+        return TriedStage("fit", moved, alone, tuple(rehearsal.costs))
 
-    def _scores(self) -> _Stage:
+    def _scores(self) -> TriedStage:
         basis, path, size = self.fitted.basis_, self.folder / "model.zarr", {}
         kept, budget, n = self.settings.reconstruct, self.workers.budget, self.source.shape[0]
         boxes = box_write.plan_scores(self.source, basis, self.axes, reconstruct=kept, budget=budget)
@@ -342,7 +275,7 @@ class _Tried:
             need = box_write.box_task_bytes(self.source, cast(LinearRepresentation, basis), boxes, axes)
             # The samples of a task, if its boxes were whole samples.
             rows = max(1, boxes.rows // len(boxes.decoded))
-            return _Stage("scores", 2 * self.decoded, 0.0, (), n, rows, tried.seconds, need)
+            return TriedStage("scores", 2 * self.decoded, 0.0, (), n, rows, tried.seconds, need)
 
         def work(stack: Stack, target: Path) -> None:
             reconstruct, ssim = self.settings.reconstruct, self.settings.measures_ssim
@@ -358,9 +291,9 @@ class _Tried:
         self.bytes_written = once + min(most, n * of_each) + folder_bytes(path)
         rows = score_write.stack_layout(self.source, basis, self.axes).shards[0]
         need = score_write.task_bytes(self.source, basis, rows, kept)
-        return _Stage("scores", self.decoded, alone, (), n, rows, each, need)
+        return TriedStage("scores", self.decoded, alone, (), n, rows, each, need)
 
-    def _encode(self) -> _Stage:
+    def _encode(self) -> TriedStage:
         goal, n = self._goal, self.source.shape[0]
         stack, grid = self.few[-1], self.fitted.grid_
         origin = self.source if isinstance(self.given, Stack) else as_source(stack)
@@ -385,15 +318,10 @@ class _Tried:
         form = form_of(self.source, plain=not len(found.cell))
         memory = EncodeMemory(self.source, form, len(found.cell), goal.has_residual, found.basis.size)
         need = memory.task_bytes(memory.decoded_at_once(self.workers.budget))
-        return _Stage("encode", self.decoded, reached + alone, (), n, form.shard_rows, each, need)
+        return TriedStage("encode", self.decoded, reached + alone, (), n, form.shard_rows, each, need)
 
     @cached_property
     def _goal(self) -> Goal:
         """The goal, with the noise of a few samples if it is a share of that."""
         wanted = wanted_goal(self.settings.goal or {}, every_sample=self.settings.every_sample)
         return goal_with_noise(wanted, self.few[-1], self.settings.noise, Run())[0]
-
-    @property
-    def decoded(self) -> int:
-        """Bytes of all samples."""
-        return math.prod(self.source.shape) * self.source.dtype.itemsize

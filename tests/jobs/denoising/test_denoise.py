@@ -14,6 +14,7 @@ from dpca import Denoiser, Run
 from dpca.cli import main
 from dpca.jobs import denoise_store, export_store
 from dpca.storage import ingest, open_stack, verify
+from dpca.storage.disk import folder_bytes
 from dpca.storage.errors import DataError, PlanError, StoreError
 from tests.helpers.interrupted import interrupt_at
 from tests.helpers.phantoms import rmse
@@ -151,6 +152,16 @@ def test_the_dtype_of_the_stack(tmp_path: Path) -> None:
     clean = open_stack(tmp_path / "clean.zarr")
     assert clean.dtype == np.uint16
     np.testing.assert_array_equal(clean.samples[...], Denoiser(8, keep_dtype=True).fit_transform(x))
+    assert "BloscCodec" in str(clean.samples.metadata)
+    assert folder_bytes(tmp_path / "clean.zarr" / "samples") < x.nbytes / 1.5
+
+
+def test_integers_need_no_more_space_than_those_with_noise(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    stack, x = made(tmp_path / "x.zarr", dtype=np.uint16)
+    monkeypatch.setattr("dpca.storage.disk._free", lambda path: x.nbytes - 1)
+    denoise_store(stack, tmp_path / "clean.zarr", Denoiser(8, keep_dtype=True))
+    with pytest.raises(StoreError, match="space"):
+        denoise_store(stack, tmp_path / "floats.zarr", Denoiser(8))
 
 
 def test_in_a_bucket(tmp_path: Path, bucket: str) -> None:
@@ -202,7 +213,9 @@ def test_the_command(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None
     target = tmp_path / "clean.zarr"
     command = ["denoise", str(tmp_path / "x.zarr"), str(target), "--cell", "8", "--workers", "1"]
     assert main([*command, "--dry-run"]) == 0
-    assert "2.00 reads" in capsys.readouterr().out
+    said = capsys.readouterr().out
+    assert "reads of the samples  2.00" in said
+    assert "all stages" in said
     assert not target.exists()
     assert main(command) == 0
     assert f"{np.median(Denoiser(8).fit(x).sigma_):#.3g} (median)" in capsys.readouterr().out
@@ -244,9 +257,9 @@ def test_any_source_and_nothing_of_it_stays(tmp_path: Path, capsys: pytest.Captu
     tifffile.imwrite(tmp_path / "movie.tif", x.astype(np.uint16), imagej=True, metadata={"axes": "TYX"})
     command = ["denoise", str(tmp_path / "movie.tif"), str(tmp_path / "clean.zarr"), "--noise", "poisson"]
     assert main([*command, "--dry-run", "--workers", "1"]) == 0
-    assert "3.00 reads" in capsys.readouterr().out
+    assert "samples  3.00" in capsys.readouterr().out
     assert main([*command, "--dry-run", "--workers", "1", "--offset", "0"]) == 0
-    assert "2.00 reads" in capsys.readouterr().out
+    assert "samples  2.00" in capsys.readouterr().out
     assert not (tmp_path / "clean.zarr").exists()
     assert main([*command, "--workers", "1"]) == 0
     said = capsys.readouterr().out

@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 import pytest
 import zarr
+from sklearn.base import clone
 
 from dpca import Denoiser, Run
 from dpca.jobs import denoise_store
@@ -31,7 +32,11 @@ def made(path: Path, chunks: tuple[int, ...], dtype: str) -> Path:
 
 @pytest.mark.parametrize(
     ("given", "dtype"),
-    [(("--cell", "4", "--noise", "poisson"), "u2"), (("--cell", "8", "--noise", "rician"), "f4")],
+    [
+        (("--cell", "4", "--noise", "poisson"), "u2"),
+        (("--cell", "8", "--noise", "rician"), "f4"),
+        (("--cell", "4", "--time-filter"), "f4"),
+    ],
 )
 def test_killed_in_each_pass(
     tmp_path: Path, programs: Programs, scheduler: str, given: tuple[str, ...], dtype: str
@@ -57,15 +62,18 @@ def test_killed_in_each_pass(
     assert content(target) == calm
 
 
-@pytest.mark.parametrize(("noise", "cell"), [("gaussian", 8), ("poisson", 6), ("rician", 6)])
+@pytest.mark.parametrize(
+    ("noise", "cell", "in_time"),
+    [("gaussian", 8, False), ("gaussian", 8, True), ("poisson", 6, False), ("rician", 6, False)],
+)
 def test_workers_and_other_chunks_give_the_same_values(
-    tmp_path: Path, hidden_cluster: Any, noise: str, cell: int
+    tmp_path: Path, hidden_cluster: Any, noise: str, cell: int, in_time: bool
 ) -> None:
-    """Fewer samples than attributes of a cell, more, and magnitudes."""
-    model, chunks = Denoiser(cell, noise=noise), ((80, 24, 20), (1, 24, 20), (7, 5, 20))
+    """Fewer samples than attributes of a cell, more, a series in time, and magnitudes."""
+    model, chunks = Denoiser(cell, noise=noise, time_filter=in_time), ((80, 24, 20), (1, 24, 20), (7, 5, 20))
     stacks = [made(tmp_path / f"{i}.zarr", shape, "f4") for i, shape in enumerate(chunks)]
     x = zarr.open_array(stacks[0])[...]
-    expected = Denoiser(cell, noise=noise).fit(x, run=Run(threads=1))
+    expected = clone(model).fit(x, run=Run(threads=1))
     for stack in stacks:
         target = tmp_path / f"{stack.stem}-clean.zarr"
         denoise_store(open_stack(stack), target, model, run=Run(client=hidden_cluster))
