@@ -32,7 +32,7 @@ from dpca.storage.stack import STACK_KIND, Stack
 from dpca.storage.survey import ReadOptions
 from dpca.storage.transaction.checkpoints import Checkpoints
 
-# Most samples that are denoised on trial, and most bytes of them; at least so many samples are tried, if there are.
+# Most samples that are denoised on trial, and most bytes of them, and the least number of samples, if there are that many.
 _MOST, _MOST_BYTES, _LEAST = 256, 2**26, 16
 
 
@@ -74,13 +74,13 @@ def plan_denoising(
     """
     several = numbers_of_workers(workers, budget)
     with tempfile.TemporaryDirectory() as folder:
-        tried = _Tried(given, denoiser, reading, several[0], Path(folder))
+        tried = _TriedDenoising(given, denoiser, reading, several[0], Path(folder))
         with closing(progress("plan", 1, "job")):
             stages = list(tried.stages())
     return combined(stages, several, tried.source, tried.written, denoiser)
 
 
-class _Tried(TriedInput):
+class _TriedDenoising(TriedInput):
     """The stages of denoising. Each is tried on a few samples when it is planned."""
 
     def __init__(
