@@ -70,6 +70,7 @@ WRITERS = {
     "dpca.jobs.export.passes": "files of samples, in the store of a workspace",
     "dpca.jobs.export.value_files": "a file of all samples, in the store of a workspace",
     "dpca.jobs.plans.denoising_plan": "a temporary folder",
+    "dpca.jobs.plans.plan": "a temporary folder",
     "dpca.jobs.plans.tried": "a temporary folder",
     "dpca.models.base.store": "links of shards, in the store of a workspace",
     "dpca.models.cells.cells_on_disk": "temporary files without names",

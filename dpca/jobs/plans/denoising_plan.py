@@ -32,7 +32,7 @@ from dpca.storage.stack import STACK_KIND, Stack
 from dpca.storage.survey import ReadOptions
 from dpca.storage.transaction.checkpoints import Checkpoints
 
-# Most samples that are denoised on trial, and most bytes of them, and the least number of samples, if there are that many.
+# Most samples that are denoised on trial and most bytes of them, and the least number of samples if there are enough.
 _MOST, _MOST_BYTES, _LEAST = 256, 2**26, 16
 
 
