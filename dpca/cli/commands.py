@@ -7,6 +7,7 @@ import json
 import math
 import os
 from collections import ChainMap
+from contextlib import nullcontext
 from typing import Any
 
 import zarr
@@ -14,18 +15,20 @@ import zarr
 from dpca.choices import COMPRESSED
 from dpca.cli.arguments import reading_options
 from dpca.cli.running import conclude, say
-from dpca.cli.work import run_of
+from dpca.cli.work import run_of, shown_progress
 from dpca.plots.numbers import counted
 from dpca.report.words import times_smaller
-from dpca.storage import DataError, create_synthetic, ingest, open_stack, verify
+from dpca.storage import DataError, Stack, create_synthetic, ingest, open_stack, verify
 from dpca.storage.arrays.reading import open_group, open_node, root_facts
 from dpca.storage.disk import folder_bytes, readable_size
+from dpca.storage.input import open_input
 from dpca.storage.integrity.manifest import METADATA
 from dpca.storage.ranges import range_words
-from dpca.storage.readers import open_reader
+from dpca.storage.readers import Reader, open_reader
 from dpca.storage.readers.arrays.trajectory import selected_atoms
 from dpca.storage.readers.arrays.zarr_array import ZarrReader
 from dpca.storage.remote.objects import place_of
+from dpca.storage.run import Run
 from dpca.storage.survey import require_samples
 from dpca.storage.transaction.outputs import OutputFile
 
@@ -114,18 +117,21 @@ def describe_system(options: argparse.Namespace) -> int:
 
 def verify_store(options: argparse.Namespace) -> int:
     """``dpca verify``."""
-    stack = None if options.stack is None else open_stack(options.stack)
-    whole = "every file is intact"
+    given, whole = None if options.stack is None else _originals(options), "every file is intact"
     with run_of(options) as run:
         problems = verify(options.path, run=run)
         if not problems and (_stated(options.path) or {}).get("kind") == COMPRESSED:
-            from dpca.jobs.compressed.verify_quality import (
-                verify_quality,  # imported here, because its libraries take seconds
-            )
+            # Imported here, because its libraries take seconds.
+            from dpca.jobs.base.input_stack import temporary_stack
+            from dpca.jobs.compressed.verify_quality import verify_quality
 
-            problems = verify_quality(options.path, stack, sample=options.sample, run=run)
-            whole += ", and quality and error bounds hold" if stack else "; give --stack to measure quality and bounds"
-        elif not problems and stack is not None:
+            how = nullcontext() if given is None else temporary_stack(given, reading_options(options), run)
+            with how as stack:
+                # The workers of a cluster need not see a temporary folder.
+                here = run if stack is given else run.here()
+                problems = verify_quality(options.path, stack, sample=options.sample, run=here)
+            whole += ", and quality and error bounds hold" if given else "; give --stack to measure quality and bounds"
+        elif not problems and given is not None:
             raise DataError(f"'{options.path}' is not a compressed store, and --stack requires one: leave out --stack")
     for problem in problems:
         say(problem)
@@ -138,15 +144,18 @@ def verify_store(options: argparse.Namespace) -> int:
 
 def compare(options: argparse.Namespace) -> int:
     """``dpca compare``."""
-    from dpca.jobs.compressed.compare import compare_store  # imported here, because its libraries take seconds
+    # Imported here, because its libraries take seconds.
+    from dpca.jobs.base.input_stack import temporary_stack
+    from dpca.jobs.compressed.compare import compare_store
 
-    stack, plot = open_stack(options.stack), None
+    given, plot = _originals(options), None
     if options.plot is not None:
         from dpca.plots.png import is_dpca_png, png
         from dpca.plots.rates import rate_chart
 
-        plot = OutputFile(options.plot, "plot", is_dpca_png, stack, options.store)
-    found = compare_store(options.store, stack, sample=options.sample)
+        plot = OutputFile(options.plot, "plot", is_dpca_png, given, options.store)
+    with temporary_stack(given, reading_options(options), Run(progress=shown_progress, say=say)) as stack:
+        found = compare_store(options.store, stack, sample=options.sample)
     if plot is not None:
         others: dict[str, list[tuple[float, float]]] = {}
         for point in found.others:
@@ -176,6 +185,11 @@ def compare(options: argparse.Namespace) -> int:
         beside = f"{times_smaller(min(sizes) / found.store.bytes)} than the smallest of {counted(len(sizes), 'codec')}"
     conclude(f"'{options.store}': {beside}", "export", options.store, "out/")
     return 0
+
+
+def _originals(options: argparse.Namespace) -> Stack | Reader:
+    """Open the samples that a compressed store was made from."""
+    return open_input(options.stack, key=options.key, axes=options.axes, data_range=options.data_range)
 
 
 def _decibels(psnr: float) -> str:

@@ -99,7 +99,7 @@ def _plan(job: JobFile, given: Mapping[str, Stack | Reader]) -> int:
             if served_report(job_request(options, source), output) is not None:
                 _log_event("skipped", output=output, why=_DONE)
                 continue
-            settings = settings_of(options, partitioned_model(options))
+            settings = settings_of(options, partitioned_model(options, samples_of_input(source)))
             if find_done(source, output, settings, overwrite=options.overwrite) is not None:
                 _log_event("skipped", output=output, why=_DONE)
                 continue
@@ -152,7 +152,7 @@ class _JobRun:
 
         began, options, given = time.perf_counter(), self._job.options_of(output), self._given[output]
         try:
-            settings = settings_of(options, partitioned_model(options))
+            settings = settings_of(options, partitioned_model(options, samples_of_input(given)))
             done = find_done(given, output, settings, overwrite=options.overwrite)
             if done is None:
                 _log_event("begin", output=output, inputs=self._job.outputs[output], samples=samples_of_input(given))

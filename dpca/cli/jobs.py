@@ -20,7 +20,7 @@ from dpca.report.monitor import MonitorFile
 from dpca.report.record import format_table, read_report, report_folder
 from dpca.report.words import result
 from dpca.storage.errors import StoreError
-from dpca.storage.input import fingerprint_of_input, open_input
+from dpca.storage.input import fingerprint_of_input, open_input, samples_of_input
 from dpca.storage.progress import bar_progress
 from dpca.storage.readers import Reader
 from dpca.storage.remote.objects import Place, place_of
@@ -114,7 +114,7 @@ def process_source(options: argparse.Namespace, embedded: Callable[[], Reader] |
         say(STARTING)
         options.starts = True  # said
         start_forking("dpca.jobs", "dpca.kernels.sweeps")
-    return run_job(options, given, output, partitioned_model(options), request)
+    return run_job(options, given, output, partitioned_model(options, samples_of_input(given)), request)
 
 
 def job_request(options: argparse.Namespace, given: Stack | Reader) -> str:
@@ -138,7 +138,7 @@ def plan(options: argparse.Namespace) -> int:
     from dpca.jobs.plans.plan_words import as_facts, in_words
     from dpca.storage.remote.memory import room_within, thread_count
 
-    settings = settings_of(options, _model(options))
+    settings = settings_of(options, _model(options, samples_of_input(given)))
     settings.model.check_parameters_for(0)
     budget = room_within(memory_limit(options.memory, thread_count()))
     shown = bar_progress if options.json else shown_progress  # lines would not be JSON
@@ -152,10 +152,10 @@ def plan(options: argparse.Namespace) -> int:
     return 0
 
 
-def _model(options: argparse.Namespace) -> Any:
+def _model(options: argparse.Namespace, n_samples: int) -> Any:
     if options.method is None:
-        return partitioned_model(options)
+        return partitioned_model(options, n_samples)
     from dpca.models import StreamingPCA
 
-    count = 50 if options.components is None else options.components
+    count = min(50, n_samples) if options.components is None else options.components
     return StreamingPCA(count, method=options.method, random_state=options.seed)

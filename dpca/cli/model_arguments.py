@@ -17,7 +17,7 @@ _ESTIMATORS: dict[str, tuple[type[Any], str, str]] = {
     "BandPCA": (BandParameters, "band_size", "bands: give --band-size"),
     "KernelPCA": (KernelParameters, "kernel", "a kernel: give --kernel"),
 }
-_DEFAULTS = {"cell_shape": 10}
+_DEFAULTS, _COMPONENTS = {"cell_shape": 10}, 20
 # Cells with the smallest compressed size for photographs. `encode` chooses among this many components.
 _COMPRESSION_DEFAULTS, _CHOSEN_FROM = {"cell_shape": 16, "overlap": 8, "shared": True}, {"ratio": 3.0}
 
@@ -43,14 +43,17 @@ def add_model_options(parser: argparse.ArgumentParser, *, required: bool, gaps: 
     group = parser.add_argument_group(
         "components",
         "--components K keeps the same number in every cell or band. Every other choice\n"
-        "adapts the number to each cell or band. " + ("Give one of them." if required else "Default: --components 20."),
+        "adapts the number to each cell or band. "
+        + ("Give one of them." if required else f"Default: --components {_COMPONENTS}."),
     )
     add_parameters(group, group.add_mutually_exclusive_group(required=required), shared.values())
     add_seed(group, "seed of the random mapping, of --estimating and of --validation-fraction")
 
 
-def partitioned_model(options: argparse.Namespace) -> Any:
+def partitioned_model(options: argparse.Namespace, n_samples: int | None = None) -> Any:
     """Return the unfitted estimator of the options, a `BandPCA`, `CellPCA` or `KernelPCA`.
+
+    The default number of components is at most that of samples, if it is given.
 
     Raises
     ------
@@ -70,7 +73,8 @@ def partitioned_model(options: argparse.Namespace) -> Any:
     chosen = {name: parameters[name] for name in options_of(PartitionParameters) if name in parameters}
     with_gaps = parameters.get("gaps") == "iterate"
     if not chosen:
-        parameters |= _CHOSEN_FROM if compresses and kind != "KernelPCA" and not with_gaps else {"n_components": 20}
+        few = {"n_components": min(_COMPONENTS, n_samples or _COMPONENTS)}
+        parameters |= _CHOSEN_FROM if compresses and kind != "KernelPCA" and not with_gaps else few
     elif parameters.get("n_components") == "all":
         parameters["n_components"] = None
     if kind is None:

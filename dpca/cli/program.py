@@ -243,17 +243,17 @@ def _parser() -> argparse.ArgumentParser:
         "verify",
         "commands:verify_store",
         "read every chunk of a store and check it",
-        "dpca verify scores.zarr\n         dpca verify small.zarr --stack lfw.zarr --sample 1000",
+        "dpca verify scores.zarr\n         dpca verify small.zarr --stack photos/",
         path="store that dpca created",
     )
 
     compare = command(
         "compare",
         "commands:compare",
-        "compare a compressed store with other codecs, on samples of its stack",
-        "dpca compare small.zarr lfw.zarr --plot rates.png",
-        store="compressed store that 'dpca encode' wrote",
-        stack="stack that the store was made from",
+        "compare a compressed store with other codecs, on samples of its source",
+        "dpca compare small.zarr photos/ --plot rates.png",
+        store="compressed store",
+        stack=f"what the store was made from: a stack; or {SOURCES}",
     )
     compare.add_argument("--sample", type=positive, metavar="N", help="use N samples (default: 100 images, or 64 MiB)")
     compare.add_argument("--plot", metavar="FILE", help="plot bytes against error to this PNG file")
@@ -317,10 +317,14 @@ def _parser() -> argparse.ArgumentParser:
 
     verify.add_argument(
         "--stack",
-        metavar="STACK",
-        help="stack of a compressed store: measure its stated quality and error bounds again",
+        metavar="SOURCE",
+        help="what a compressed store was made from, a stack, photographs or arrays: measure its stated quality and "
+        "error bounds again",
     )
     verify.add_argument("--sample", type=positive, metavar="N", help="with --stack, measure N samples (default: all)")
+    for sub in (verify, compare):
+        add_source_options(sub, whole=False)
+        sub.set_defaults(on_error="skip")  # broken images are in no store
 
     for sub in (ingest, synthetic):
         add_overwrite(sub)

@@ -67,6 +67,36 @@ def test_missing_values_from_fit_to_export(tmp_path: Path, scheduler: str) -> No
     np.testing.assert_allclose(np.load(out), x, atol=0.1001)
 
 
+def test_quality_is_measured_on_the_photographs_that_were_compressed(
+    image_folder: Callable[..., Path], tmp_path: Path, scheduler: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    folder, store, where = image_folder(12), str(tmp_path / "small.zarr"), ["--scheduler", scheduler]
+    (folder / "broken.png").write_bytes(b"nothing")
+    resized = ["--resize", "24x16"]
+    skipped = [*resized, "--on-error", "skip"]
+    assert main(["compress", str(folder), store, "--cell", "8", "--quality", "psnr=30", *skipped, *where]) == 0
+    for sample in ([], ["--sample", "3"]):
+        capsys.readouterr()
+        assert main(["verify", store, "--stack", str(folder), *resized, *sample, *where]) == 0
+        assert "quality and error bounds hold" in capsys.readouterr().out
+    assert main(["compare", store, str(folder), *resized]) == 0
+    assert "this store" in capsys.readouterr().out
+    assert main(["verify", store, "--stack", str(folder), *where]) == 3
+    assert "was made from" in capsys.readouterr().err
+    group = zarr.open_group(store)
+    group["mse"][...] = 2 * np.asarray(group["mse"][...])
+    assert main(["verify", store, "--stack", str(folder), *resized, *where]) == 1
+    assert not [path.name for path in tmp_path.iterdir() if path.suffix == ".partial"]
+
+
+@pytest.mark.parametrize("command", [["scores"], ["compress", "--cell", "8"]])
+def test_defaults_suit_few_photographs(
+    image_folder: Callable[..., Path], tmp_path: Path, scheduler: str, command: list[str]
+) -> None:
+    store = str(tmp_path / "out.zarr")
+    assert main([*command, str(image_folder(12)), store, "--scheduler", scheduler]) == 0
+
+
 def test_info_tells_what_there_is(
     image_folder: Callable[..., Path], tmp_path: Path, scheduler: str, capsys: pytest.CaptureFixture[str]
 ) -> None:

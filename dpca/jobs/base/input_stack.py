@@ -5,8 +5,11 @@ A reader is ingested once: a job with other settings but the same output reuses 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+import tempfile
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import replace
+from pathlib import Path
 
 from dpca.jobs.base.stages import NOTHING, StageCost, held_by, stopwatch
 from dpca.storage.arrays.layout import axes_for
@@ -87,6 +90,17 @@ def open_or_ingest(
     stack = ingest(given, target, cell_shape=cells(sample_axes), reading=reading, shard_bytes=shard_bytes, run=run)
     work.mark_done(_CHECKED)
     return stack, cost(stack.nbytes, held_by(run.client))
+
+
+@contextmanager
+def temporary_stack(given: Stack | Reader, reading: ReadOptions, run: Run) -> Iterator[Stack]:
+    """Yield a given stack, or one in a folder for temporary files into which a reader is ingested by this process."""
+    if isinstance(given, Stack):
+        yield given
+        return
+    with tempfile.TemporaryDirectory() as folder:
+        run.say(f"ingest {len(given):,} samples from {given.name} for this command")
+        yield ingest(given, Path(folder) / "stack.zarr", reading=reading, run=run.here())
 
 
 def kept_stack(store: Place) -> Stack | None:

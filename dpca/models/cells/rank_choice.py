@@ -203,6 +203,8 @@ class RankChoice:
                 )
             if total <= counts[-1]:
                 total = int(counts[counts <= total][-1])
+        elif ratio and variances.shape[1] >= min(known.n_samples, int(known.sizes.max())):
+            total = min(total, int(np.count_nonzero(variances)))  # few samples have no more components
         return rank.spread(variances, total)
 
     def ranks_for_error(

@@ -64,6 +64,17 @@ def test_a_ratio_is_exact_and_better_than_the_same_number_everywhere(make: Any) 
         assert error_of(model, x) < 0.9 * error_of(fixed, x)
 
 
+def test_a_ratio_of_few_samples_keeps_all_components() -> None:
+    x = uneven()[:5]
+    model = cells(ratio=3).fit(x)
+    assert model.ranks_.min() >= 4  # and some of rounding errors
+    assert error_of(model, x) < 1e-9
+    with pytest.raises(DataError, match="components"):
+        cells(total_components=61).fit(x)
+    with pytest.raises(DataError, match="max_components"):
+        cells(ratio=3, max_components=2).fit(x)
+
+
 def test_threshold_cell_by_cell() -> None:
     x = uneven()
     model = cells(threshold=0.9).fit(x)
