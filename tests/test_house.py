@@ -66,6 +66,7 @@ WRITERS = {
     "dpca.engine.clusters.private": "a folder for temporary files, of this user alone",
     "dpca.engine.clusters.worker_setup": "the null device",
     "dpca.cli.running": "the null device",
+    "dpca.jobs.base.input_stack": "a temporary folder",
     "dpca.jobs.compressed.append_write": "links of shards, in the store of a workspace",
     "dpca.jobs.export.passes": "files of samples, in the store of a workspace",
     "dpca.jobs.export.value_files": "a file of all samples, in the store of a workspace",
