@@ -1,6 +1,6 @@
 """A movie of photons of any size is denoised on a cluster of this machine: speed, and time and memory beside the plan.
 
-    python tests/benchmarks/denoised_movie.py --gigabytes 100 --keep-dtype > movie.jsonl   (two processors: half an hour)
+    python tests/benchmarks/denoised_movie.py --gigabytes 100 --keep-dtype > movie.jsonl  (two processors: half an hour)
     python tests/benchmarks/denoised_movie.py --gigabytes 20 --time-filter
 
 The movie is stored: about ten photons a pixel, 16 bits, compressed by Blosc. Its signal repeats every 2,000 frames, and
