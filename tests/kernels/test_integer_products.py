@@ -101,6 +101,40 @@ shapes = given(
 needs_instruction = pytest.mark.skipif(INSTRUCTION is None, reason="no dot-product instruction here")
 
 
+def near(dtype: str, n: int, d: int, seed: int, apart: int) -> np.ndarray:
+    """Columns of values that are this far apart, somewhere in the range; some at its ends."""
+    random, limits = np.random.default_rng(seed), np.iinfo(dtype)
+    least = random.integers(limits.min, limits.max - apart, d, endpoint=True)
+    least[: d // 4], least[-(d // 4) :] = limits.min, limits.max - apart
+    x = least + random.integers(0, apart, (n, d), endpoint=True)
+    x[0], x[-1] = least, least + apart
+    return x.astype(dtype)
+
+
+@needs_instruction
+@given(
+    st.sampled_from(["uint16", "int16"]),
+    st.integers(2, 300),
+    st.integers(128, 150),
+    st.integers(0, 2**32 - 1),
+    st.sampled_from([0, 1, 254, 255, 256, 4000]),
+)
+@settings(deadline=None, max_examples=60, derandomize=True)
+def test_values_of_16_bits_that_are_near_each_other(dtype: str, n: int, d: int, seed: int, apart: int) -> None:
+    x = near(dtype, n, d, seed, apart)
+    assert (integer_products._as_bytes(x) is not None) == (apart <= 255)
+    assert_exact(integer_products.add_gram, x)
+
+
+@needs_instruction
+def test_many_samples_near_each_other() -> None:
+    assert_exact(integer_products.add_gram, near("uint16", MOST_ROWS + 70, 130, 0, 255))
+
+
+def test_values_near_each_other_on_other_processors(other: AddGram) -> None:
+    assert_exact(other, near("uint16", 70, 129, 0, 200))
+
+
 @needs_instruction
 @shapes
 @settings(deadline=None, max_examples=100, derandomize=True)

@@ -40,6 +40,8 @@ from dpca.storage.run import Run
 
 # Shortest and longest default cell by the number of spatial axes.
 _CELLS = {1: (16, 64), 2: (8, 16), 3: (4, 6)}
+# Samples of an update of the covariances.
+_BATCH = 2048
 # Bytes of a block of samples in floating point.
 BLOCK_BYTES = 2**24
 
@@ -47,6 +49,10 @@ BLOCK_BYTES = 2**24
 @dataclass(frozen=True)
 class _CellCovariance(Covariance):
     """The covariance of a cell, from which `FilterWriter` makes its filter."""
+
+    def batch_rows(self, dtype: DTypeLike) -> int:
+        """Return the best number of samples per update: those of all cells of a group stay in the cache."""
+        return min(_BATCH, super().batch_rows(dtype))
 
     def work_bytes(self, n_rows: int, n_features: int, dtype: DTypeLike) -> int:
         """Return the bytes of temporary arrays, including those of the filter."""
