@@ -21,7 +21,7 @@ from dpca.jobs.base.input_stack import inherited_of, open_or_ingest
 from dpca.jobs.base.shards import ShardPass
 from dpca.jobs.base.stages import NOTHING, StageCost, stopwatch
 from dpca.jobs.scores.score_write import SHARD_COPIES, found_coordinates, require_memory
-from dpca.kernels.algebra.types import Array, Region
+from dpca.kernels.algebra.types import Array, Region, blocks
 from dpca.models.denoising.averages import CellFilters
 from dpca.models.denoising.denoiser import Denoiser, block_rows, finished
 from dpca.models.denoising.time_filter import WINDOW, context, in_context
@@ -61,6 +61,8 @@ MAPS = {
 }
 # Smallest shards that are tried if memory is short, and samples of a unit of boxes of large samples.
 _LEAST_SHARD, _UNIT_ROWS = 2**20, 64
+# Most shards of whole samples of a unit.
+_MOST_SHARDS = 4
 
 
 @dataclass(frozen=True)
@@ -77,6 +79,7 @@ class DenoiseJob:
     samples: str
     layout: Layout
     rows: int
+    read_rows: int
     in_time: bool
 
     def span(self, group: int) -> tuple[int, int]:
@@ -133,9 +136,10 @@ class DenoiseJob:
         rows = min(block_rows(region, filters.mean.dtype), max(self.layout.shards[0], WINDOW if self.in_time else 1))
         within = filters.within(region, core)
         if not self.in_time:
-            yield from (within.apply(x) for _, x in batches(self.source, span, region, rows))
+            for _, x in batches(self.source, span, region, self.read_rows):
+                yield from (within.apply(x[few]) for few in blocks(len(x), rows))
             return
-        parts = batches(self.source, context(*span, n), region, rows)
+        parts = batches(self.source, context(*span, n), region, self.read_rows)
         for series, x in in_context(parts, span, n, rows):
             yield within.apply(x, series)
 
@@ -201,7 +205,8 @@ def denoise_store(
             size = share * math.prod(stack.shape) * dtype.itemsize
             require_free_space(target, round(size), "the denoised stack")
         kept = Checkpoints(str(work.scratch / "filters"), str(work.scratch))
-        job = DenoiseJob(samples, grids, kept, str(work.store / "samples"), layout, form.rows, chosen.time_filter)
+        path = str(work.store / "samples")
+        job = DenoiseJob(samples, grids, kept, path, layout, form.rows, form.read_rows, chosen.time_filter)
         if not work.is_done("noise"):
             fold = Checkpoints(str(work.scratch / "fold"), str(work.scratch))
             chosen.fit(stack, run=replace(within, checkpoints=fold))
@@ -284,10 +289,11 @@ def _first_chunk(source: Source) -> Array:
 
 
 class OutputForm(NamedTuple):
-    """The layout of a denoised stack, the samples of a unit, and the bytes of a task."""
+    """The layout of a denoised stack, the samples of a unit and those of a read, and the bytes of a task."""
 
     layout: Layout
     rows: int
+    read_rows: int
     task_bytes: int
 
 
@@ -309,25 +315,27 @@ def output_form(
         layout = kept or choose_layout(
             source.shape, dtype.itemsize, axes, shard_bytes=shard_bytes, part_bytes=shard_bytes
         )
-        box = [min(b, n) for b, n in zip(layout.shards[1:], lengths, strict=True)]
-        shard = layout.shards[0] * math.prod(box) * dtype.itemsize
-        # The halo of a box is at most a cell on each side; samples are read and filtered in blocks.
+        box, edge = [min(b, n) for b, n in zip(layout.shards[1:], lengths, strict=True)], layout.shards[0]
+        whole = layout.shards[1:] == choose_layout(source.shape, dtype.itemsize, axes, part_bytes=None).shards[1:]
+        # Few units begin within a chunk, which two of them decode.
+        several = min(_MOST_SHARDS, source.chunks[0] // edge) if whole else (_UNIT_ROWS + 4 * around) // edge
+        unit = min(max(1, several) * edge, n)
+        # The halo of a box is at most a cell on each side; samples are filtered in blocks.
         region = math.prod(min(b + 128, n) for b, n in zip(box, lengths, strict=True))
-        rows = min(block_rows(tuple((0, b) for b in box), dtype), layout.shards[0])
+        rows = min(block_rows(tuple((0, b) for b in box), dtype), edge)
+        # Whole chunks are read, so that none is decoded for each block.
+        read = max(rows, min(source.chunks[0], unit))
         reading = 2 * source.decoded_bytes(tuple((0, b) for b in box)) * source.chunks[0]
         # Scores have at most the bytes of the samples, see `FilterWriter.kept_bytes`.
-        size = 2 * source.dtype.itemsize + 4 * dtype.itemsize
-        need = (1 + SHARD_COPIES) * shard + (rows + around) * region * size + reading
+        need = (1 + SHARD_COPIES) * edge * math.prod(box) * dtype.itemsize + reading + TASK_OVERHEAD
+        need += region * (2 * read * source.dtype.itemsize + 4 * (rows + around) * dtype.itemsize)
         if in_time:  # successive parts are joined to blocks with the samples around them
-            need += (4 * rows + 2 * around) * region * source.dtype.itemsize
-        need += TASK_OVERHEAD
+            need += 2 * (read + rows + around) * region * source.dtype.itemsize
         if need <= budget or kept is not None or shard_bytes <= _LEAST_SHARD:
             break
         shard_bytes //= 2
-    require_memory(f"{layout.shards[0]:,} samples", need, budget)
-    whole = layout.shards[1:] == choose_layout(source.shape, dtype.itemsize, axes, part_bytes=None).shards[1:]
-    edge = layout.shards[0]
-    return OutputForm(layout, edge if whole else min(max(1, (_UNIT_ROWS + 4 * around) // edge) * edge, n), need)
+    require_memory(f"{edge:,} samples", need, budget)
+    return OutputForm(layout, unit, read, need)
 
 
 def _write_maps(root: zarr.Group, dims: tuple[str, ...], layout: Layout, maps: dict[str, Array]) -> None:
