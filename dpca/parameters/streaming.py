@@ -116,7 +116,8 @@ class StreamParameters:
     oversampling: int | None = always_stored(
         None,
         whole(0),
-        'Extra directions that "incremental-svd" keeps, default 60. If it is given, "auto" selects that rule.',
+        'Extra directions that "incremental-svd" keeps, default 60, or a fifth of the components if that is more. If '
+        'given, "auto" selects that rule.',
         option=Option("--oversampling", "N"),
     )
     forgetting: float | None = always_stored(

@@ -29,6 +29,8 @@ _LARGEST_COVARIANCE = 4096
 _BATCH_BYTES, _FEWEST_SAMPLES = 2**28, 100
 # Samples that are read together: at most this number if batches are smaller, and at most this number of bytes.
 _AT_ONCE, _BYTES_AT_ONCE = 256, 2**26
+# One more direction for each five components, if these are more than the default of the rule.
+_FURTHER = 5
 #: Fields of a rule that an estimator sets.
 _FILLED = ("n_components", "center", "seed", "wide")
 
@@ -63,9 +65,18 @@ def default_method(k: int, n_features: int, options: Mapping[str, Any]) -> str:
     float32 on one thread, the measured times are equal at d = 1,050 for q = 65, 1,300 for 110, 2,000 for 200 and above
     3,072 for 400. Exact products of bytes make both faster by similar factors.
     """
-    few = n_features <= min(2 * (4 * (k + IncrementalSVD.oversampling) + 200), _LARGEST_COVARIANCE)
+    few = n_features <= min(2 * (4 * (k + default_oversampling(k)) + 200), _LARGEST_COVARIANCE)
     given = any(value is not None for value in options.values())
     return "covariance" if few and not given else "incremental-svd"
+
+
+def default_oversampling(k: int) -> int:
+    """Return how many directions beyond ``k`` components "incremental-svd" keeps by default.
+
+    For 500 components of 4,000 photographs, 60 more miss .11 % of the variance of others beyond the exact solution, and
+    100 more .085 %.
+    """
+    return max(IncrementalSVD.oversampling, k // _FURTHER)
 
 
 @dataclass(frozen=True)
@@ -133,6 +144,8 @@ def make_rule(
         for name in chosen.keys() - known:
             raise DataError(f"the method {method_name(method)} does not support {name}: omit it")
         given = {"n_components": k, "center": center, "seed": seed, **chosen}
+        if rule is not method and isinstance(rule, IncrementalSVD):
+            given = {"oversampling": default_oversampling(k), **given}
         rule = replace(rule, **{name: value for name, value in given.items() if name in known})
         rule = replace(rule, **_seeded(rule, seed))
         if stream.ends and n_samples is not None and isinstance(rule, IncrementalSVD):

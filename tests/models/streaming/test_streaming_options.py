@@ -328,10 +328,10 @@ def test_a_plan_that_does_not_fit_advises_what_the_estimator_can_do(method: str,
         (5, 196_608, np.uint8, 682),  # 128 MiB
         (50, 196_608, np.uint8, 682),
         (50, 196_608, np.float32, 341),  # 256 MiB
-        (500, 196_608, np.uint8, 1365),  # 256 MiB of bytes are fewer than three for each of 560 directions
-        (500, 100_000, np.uint8, 1680),
+        (500, 196_608, np.uint8, 1365),  # 256 MiB of bytes are fewer than three for each of 600 directions
+        (500, 100_000, np.uint8, 1800),
         (500, 196_608, np.float32, 341),
-        (500, 3072, np.float32, 1680),
+        (500, 3072, np.float32, 1800),
         (50, 3072, np.uint8, 2048),
         (50, 3072, np.float32, 1024),
     ],
@@ -339,6 +339,15 @@ def test_a_plan_that_does_not_fit_advises_what_the_estimator_can_do(method: str,
 def test_batches_have_three_samples_for_each_direction_if_these_fit(k: int, d: int, dtype: type, size: int) -> None:
     stream = RuleStream(n_features=d, itemsize=np.dtype(dtype).itemsize)
     assert make_rule("incremental-svd", k, center=True, batch_size=None, seed=0, stream=stream).size == size
+
+
+@pytest.mark.parametrize(("k", "given", "kept"), [(5, None, 60), (300, None, 60), (500, None, 100), (500, 7, 7)])
+def test_hundreds_of_components_have_more_further_directions(k: int, given: int | None, kept: int) -> None:
+    options = {"oversampling": given}
+    rule = make_rule("incremental-svd", k, center=True, batch_size=None, seed=0, options=options).rule
+    assert (rule.n_components, rule.oversampling) == (k, kept)
+    own = make_rule(IncrementalSVD(oversampling=9), k, center=True, batch_size=None, seed=0).rule
+    assert own.oversampling == 9
 
 
 def test_a_stream_of_bytes_has_batches_of_its_dtype() -> None:
