@@ -11,7 +11,7 @@ import numpy as np
 
 from dpca.choices import RICIAN
 from dpca.kernels.algebra.types import Array, PickledByFields, Region
-from dpca.models.denoising.filters import MEAN, NOISE, REMOVED
+from dpca.models.denoising.filters import MEAN
 from dpca.models.denoising.magnitudes import amplitudes
 from dpca.models.denoising.time_filter import Series, filtered
 from dpca.partition.shifted import ShiftedGrids
@@ -193,37 +193,37 @@ def averaged(grids: ShiftedGrids, results: Sequence[dict[str, Array]], kind: str
     weight decreases as the square root of the distance to its borders, along each axis.
     """
     dtype, shape = results[0]["filter"].dtype, grids.sample_shape
-    sums = {name: np.zeros(shape) for name in ("weight", "mean", "noise", "measured", "rank", "removed")}
+    # Weights, ranks and weights of cells with noise; means, noise, and removed shares.
+    weights, sums = np.zeros((3, *shape)), np.zeros((3, *shape))
     for part, result in enumerate(results):
         rows, place = result["filter"], tuple(slice(a, b) for a, b in grids.boxes[part])
         rank, lengths = len(rows) // 2 - 1, tuple(b - a for a, b in grids.boxes[part])
-        weight = _taper(lengths, len(grids.cell_shape)) / (1 + rank)
-        mean, noise, removed = (rows[i].reshape(lengths) for i in (MEAN, NOISE, REMOVED))
-        measured = weight * (noise > 0)
-        terms = (weight, weight * mean, measured * noise, measured, weight * rank, weight * removed)
-        for total, term in zip(sums.values(), terms, strict=True):
-            total[place] += term
+        weight, values = _taper(lengths, len(grids.cell_shape)) / (1 + rank), rows[MEAN:].reshape(3, *lengths)
+        inside = (slice(None), *place)
+        sums[inside] += weight * values
+        weights[inside] += (weight, rank * weight, weight * (values[1] > 0))
     levels = np.array([float(result["level"]) for result in results])
     filters = {}
     for part, result in enumerate(results):
         rows, place = result.pop("filter")[:-3], tuple(slice(a, b) for a, b in grids.boxes[part])
         rank, lengths = len(rows) // 2, tuple(b - a for a, b in grids.boxes[part])
-        weight = _taper(lengths, len(grids.cell_shape)) / (1 + rank) / sums["weight"][place]
+        weight = _taper(lengths, len(grids.cell_shape)) / (1 + rank) / weights[0][place]
         outputs = (rows[rank:] * weight.ravel()).astype(dtype)
         filters[part] = np.concatenate([rows[:rank], outputs])
-    whole = sums["weight"]
-    if 0 < (largest := float(np.abs(sums["mean"] / whole).max())) < _LEAST:
+    whole, ranks, measured = weights
+    mean, noise, removed = sums
+    if 0 < (largest := float(np.abs(mean / whole).max())) < _LEAST:
         raise DataError(f"no mean exceeds {largest:.3g}, too little for squares in float64: multiply all values first")
     maps = NoiseMaps(
-        sigma=(sums["noise"] / np.maximum(sums["measured"], np.finfo(float).tiny)).astype(np.float32),
-        rank=(sums["rank"] / whole).astype(np.float32),
+        sigma=(noise / np.maximum(measured, np.finfo(float).tiny)).astype(np.float32),
+        rank=(ranks / whole).astype(np.float32),
         # Few samples with noise may vary less than their signal, by chance.
-        removed=np.clip(sums["removed"] / whole, 0, 1).astype(np.float32),
+        removed=np.clip(removed / whole, 0, 1).astype(np.float32),
         level=float(np.median(levels[levels > 0])) if levels.any() else 0.0,
     )
     box = tuple((0, length) for length in shape)
     level = maps.sigma if kind == RICIAN else None
-    return CellFilters(grids, filters, (sums["mean"] / whole).astype(dtype), box, level), maps
+    return CellFilters(grids, filters, (mean / whole).astype(dtype), box, level), maps
 
 
 @lru_cache(maxsize=256)

@@ -34,6 +34,7 @@ _MOST_RANK = 4
 _REPEATS = 2
 # Squared singular values below this share of the largest one are its rounding errors.
 _ROUNDING = 8 * np.finfo(np.float64).eps
+_LARGEST = {np.dtype(one): float(np.finfo(one).max) for one in (np.float32, np.float64)}
 # Standard errors within which a mean is compatible with no light.
 _ERRORS = 4
 # Up to this length, all eigenvectors cost less than the eigenvalues and then some of the vectors.
@@ -112,45 +113,49 @@ class FilterWriter(PickledByFields, ResultWriter):
         else:
             rows = rows.astype(np.float64)
             # About the first sample, so that constant attributes have a variance of exactly 0.
-            mean, variance = rows[0] + (rows - rows[0]).mean(axis=0), (rows - rows[0]).var(axis=0, ddof=1)
+            apart = rows - rows[0]
+            shift = apart.sum(axis=0) / n
+            apart -= shift
+            mean, variance = rows[0] + shift, np.square(apart, out=apart).sum(axis=0) / (n - 1)
         _require_range(variance)
         # Constant attributes, such as a masked background, are neither signal nor noise.
         varies = variance > (4 * np.finfo(self.dtype).eps * np.abs(mean)) ** 2
         d = int(varies.sum())
+        some: Any = slice(None) if d == len(mean) else varies
         found = np.zeros((3, len(mean)))
         found[MEAN] = mean
         if not d:
             return {"filter": found.astype(self.dtype), "level": np.zeros(())}
         if self.noise.kind == POISSON:
-            self.noise.require_light(mean[varies], variance[varies], n)
-        scale = self.noise.scale(mean, self.grids.boxes[part], n)[varies]
+            self.noise.require_light(mean[some], variance[some], n)
+        scale = self.noise.scale(mean, self.grids.boxes[part], n)[some]
         level: Array | None = None
         if self.noise.kind == RICIAN and rows is not None:
-            scale, level = self._magnitudes(rows[:, varies], scale)
+            scale, level = self._magnitudes(rows[:, some], scale)
         if rows is None:
-            center, covariance = mean[varies] / scale, result["covariance"][np.ix_(varies, varies)]
+            center, covariance = mean[some] / scale, result["covariance"][np.ix_(varies, varies)]
             covariance /= np.outer(scale, scale)
             rank, sigma, factors, vectors = self._signal((n - 1) * covariance + n * np.outer(center, center), n, d)
             retained = vectors @ covariance @ vectors.T
         else:
-            x = rows[:, varies] / scale
+            x = rows[:, some] / scale
             rank, sigma, factors, vectors = self._signal_of(x)
             scores = x @ vectors.T
             scores -= scores.mean(axis=0)
             retained = scores.T @ scores / (n - 1)
         outputs = factors[:, None] * vectors
         # Without noise, that of the scores is far below the signal.
-        unit = sigma or _LITTLE * float(np.sqrt(variance[varies]).mean() / scale.mean())
+        unit = sigma or _LITTLE * float(np.sqrt(variance[some]).mean() / scale.mean())
         made = np.zeros((2 * rank + 3, len(mean)))
         made[MEAN] = mean
-        made[:rank, varies], made[rank : 2 * rank, varies] = vectors / (scale * unit), outputs * (scale * unit)
+        made[:rank, some], made[rank : 2 * rank, some] = vectors / (scale * unit), outputs * (scale * unit)
         # Components have the mean of the attributes that vary; others keep theirs.
-        made[MEAN, varies] = 0 if rank else _shrunk(mean[varies] / scale, sigma / math.sqrt(n)) * scale
-        made[NOISE, varies] = sigma * scale if level is None else level
+        made[MEAN, some] = 0 if rank else _shrunk(mean[some] / scale, sigma / math.sqrt(n)) * scale
+        made[NOISE, some] = sigma * scale if level is None else level
         kept = ((retained @ outputs) * outputs).sum(axis=0) * scale**2
-        made[REMOVED, varies] = 1 - kept / variance[varies]
+        made[REMOVED, some] = 1 - kept / variance[some]
         # Products with values sum up to as many terms as the cell has attributes.
-        _require_range(d * (np.abs(mean[varies]) + np.sqrt(n * variance[varies])), self.dtype)
+        _require_range(d * (np.abs(mean[some]) + np.sqrt(n * variance[some])), self.dtype)
         _require_range(made, self.dtype)
         return {"filter": made.astype(self.dtype), "level": np.asarray(sigma)}
 
@@ -211,7 +216,7 @@ def _without_rounding(energies: Array) -> Array:
 
 def _require_range(values: Array, dtype: DTypeLike = np.float64) -> None:
     """Raise OverflowError unless a dtype can hold all values."""
-    if not (np.abs(values) <= np.finfo(dtype).max).all():
+    if not np.abs(values).max(initial=0) <= _LARGEST[np.dtype(dtype)]:  # false for NaN, too
         raise OverflowError(f"values exceed the range of {np.dtype(dtype)}")
 
 

@@ -40,7 +40,7 @@ def lines(inputs: Inputs) -> Iterator[Line]:
         x = (truth + noise * np.random.default_rng(1).normal(size=truth.shape)).astype(np.float32)
         where = f"phantom of {' x '.join(map(str, shape))}, noise {noise:g}"
         named = f"denoising, {'x'.join(map(str, shape))}"
-        Denoiser().fit(x[:, :8, :8, :8])  # libraries are loaded
+        Denoiser().fit_transform(x[:, :8, :8, :8])  # libraries are loaded
         own = _measured(lambda x: Denoiser().fit_transform(x), x, truth)
         for peer, (module, denoise, error, cost) in peers.items():
             found = [] if find_spec(module) is None else [_measured(denoise, x, truth)]
