@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -13,6 +14,7 @@ from PIL import Image
 
 from dpca import CellPCA
 from dpca.cli import main
+from dpca.jobs.compressed import verify_quality
 from dpca.kernels.integer_products import INSTRUCTION
 from dpca.storage import open_stack
 
@@ -68,7 +70,11 @@ def test_missing_values_from_fit_to_export(tmp_path: Path, scheduler: str) -> No
 
 
 def test_quality_is_measured_on_the_photographs_that_were_compressed(
-    image_folder: Callable[..., Path], tmp_path: Path, scheduler: str, capsys: pytest.CaptureFixture[str]
+    image_folder: Callable[..., Path],
+    tmp_path: Path,
+    scheduler: str,
+    capsys: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     folder, store, where = image_folder(12), str(tmp_path / "small.zarr"), ["--scheduler", scheduler]
     (folder / "broken.png").write_bytes(b"nothing")
@@ -79,6 +85,11 @@ def test_quality_is_measured_on_the_photographs_that_were_compressed(
         capsys.readouterr()
         assert main(["verify", store, "--stack", str(folder), *resized, *sample, *where]) == 0
         assert "quality and error bounds hold" in capsys.readouterr().out
+    used: list[Any] = []
+    with monkeypatch.context() as patch:
+        patch.setattr(verify_quality, "verify_quality", lambda *_, run, **__: used.append(run.client) or [])
+        assert main(["verify", store, "--stack", str(folder), *resized, *where]) == 0
+    assert used == [None]  # workers elsewhere do not see a temporary folder
     assert main(["compare", store, str(folder), *resized]) == 0
     assert "this store" in capsys.readouterr().out
     assert main(["verify", store, "--stack", str(folder), *where]) == 3
