@@ -8,6 +8,7 @@ import math
 import os
 from collections import ChainMap
 from contextlib import nullcontext
+from dataclasses import replace
 from typing import Any
 
 import zarr
@@ -23,13 +24,14 @@ from dpca.storage.arrays.reading import open_group, open_node, root_facts
 from dpca.storage.disk import folder_bytes, readable_size
 from dpca.storage.input import open_input
 from dpca.storage.integrity.manifest import METADATA
+from dpca.storage.progress import bar_progress
 from dpca.storage.ranges import range_words
 from dpca.storage.readers import Reader, open_reader
 from dpca.storage.readers.arrays.trajectory import selected_atoms
 from dpca.storage.readers.arrays.zarr_array import ZarrReader
 from dpca.storage.remote.objects import place_of
 from dpca.storage.run import Run
-from dpca.storage.survey import require_samples
+from dpca.storage.survey import ReadOptions, require_samples
 from dpca.storage.transaction.outputs import OutputFile
 
 
@@ -125,7 +127,7 @@ def verify_store(options: argparse.Namespace) -> int:
             from dpca.jobs.base.input_stack import temporary_stack
             from dpca.jobs.compressed.verify_quality import verify_quality
 
-            how = nullcontext() if given is None else temporary_stack(given, reading_options(options), run)
+            how = nullcontext() if given is None else temporary_stack(given, _reading(options, options.path), run)
             with how as stack:
                 # The workers of a cluster need not see a temporary folder.
                 here = run if stack is given else run.here()
@@ -154,7 +156,8 @@ def compare(options: argparse.Namespace) -> int:
         from dpca.plots.rates import rate_chart
 
         plot = OutputFile(options.plot, "plot", is_dpca_png, given, options.store)
-    with temporary_stack(given, reading_options(options), Run(progress=shown_progress, say=say)) as stack:
+    run = Run(progress=bar_progress) if options.json else Run(progress=shown_progress, say=say)
+    with temporary_stack(given, _reading(options, options.store), run) as stack:
         found = compare_store(options.store, stack, sample=options.sample)
     if plot is not None:
         others: dict[str, list[tuple[float, float]]] = {}
@@ -190,6 +193,13 @@ def compare(options: argparse.Namespace) -> int:
 def _originals(options: argparse.Namespace) -> Stack | Reader:
     """Open the samples that a compressed store was made from."""
     return open_input(options.stack, key=options.key, axes=options.axes, data_range=options.data_range)
+
+
+def _reading(options: argparse.Namespace, store: str) -> ReadOptions:
+    """Return how samples are read to compare them with a compressed store."""
+    from dpca.models import open_compressed  # imported here, because it takes seconds
+
+    return replace(reading_options(options), gaps=open_compressed(store).has_gaps)
 
 
 def _decibels(psnr: float) -> str:

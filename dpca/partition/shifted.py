@@ -116,6 +116,11 @@ class ShiftedGrids(Partition):
         low, high = np.array(box).T
         return np.flatnonzero(((self._starts < high) & (self._stops > low)).all(axis=1)).tolist()
 
+    def reach(self, box: Region) -> Region:
+        """Return the box of all cells with attributes in a box."""
+        boxes = np.array([self.boxes[part] for part in self.overlapping(box)])
+        return tuple(zip(boxes[..., 0].min(axis=0).tolist(), boxes[..., 1].max(axis=0).tolist(), strict=True))
+
     @cached_property
     def _starts(self) -> Array:
         return np.array([[start for start, _ in box] for box in self.boxes])

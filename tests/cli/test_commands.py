@@ -65,6 +65,8 @@ def test_missing_values_from_fit_to_export(tmp_path: Path, scheduler: str) -> No
     assert main(["fit", stack, model, "--cell", "6", "--components", "2", "--gaps", "iterate", *where]) == 0
     assert main(["encode", model, stack, store, "--max-error", "0.1", *where]) == 0
     assert main(["verify", store, "--stack", stack, *where]) == 0
+    np.save(tmp_path / "x.npy", x)
+    assert main(["verify", store, "--stack", str(tmp_path / "x.npy"), *where]) == 0
     assert main(["export", store, out]) == 0
     np.testing.assert_allclose(np.load(out), x, atol=0.1001)
 
@@ -92,6 +94,8 @@ def test_quality_is_measured_on_the_photographs_that_were_compressed(
     assert used == [None]  # workers elsewhere do not see a temporary folder
     assert main(["compare", store, str(folder), *resized]) == 0
     assert "this store" in capsys.readouterr().out
+    assert main(["compare", store, str(folder), *resized, "--json"]) == 0
+    assert all(json.loads(line)["bytes"] for line in capsys.readouterr().out.splitlines())
     assert main(["verify", store, "--stack", str(folder), *where]) == 3
     assert "was made from" in capsys.readouterr().err
     group = zarr.open_group(store)

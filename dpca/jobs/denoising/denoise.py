@@ -8,6 +8,7 @@ import os
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import closing
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -22,18 +23,16 @@ from dpca.jobs.base.shards import ShardPass
 from dpca.jobs.base.stages import NOTHING, StageCost, stopwatch
 from dpca.jobs.scores.score_write import SHARD_COPIES, found_coordinates, require_memory
 from dpca.kernels.algebra.types import Array, Region, blocks
-from dpca.models.denoising.averages import CellFilters
+from dpca.models.denoising.averages import BoxFilters, CellFilters
 from dpca.models.denoising.denoiser import Denoiser, block_rows, finished
 from dpca.models.denoising.time_filter import WINDOW, context, in_context
 from dpca.partition.shifted import ShiftedGrids
 from dpca.report.record import report_folder
 from dpca.storage.arrays.arrays import (
-    Codec,
     blosc_share,
     choose_codec,
     create_array,
     create_root,
-    kept_layout,
     write_shard,
     write_strings,
 )
@@ -61,6 +60,8 @@ MAPS = {
 }
 # Smallest shards that are tried if memory is short, and samples of a unit of boxes of large samples.
 _LEAST_SHARD, _UNIT_ROWS = 2**20, 64
+# Bytes of values that are compressed to tell the space that integers need.
+_TRIED_BYTES = 2**22
 # Most shards of whole samples of a unit.
 _MOST_SHARDS = 4
 
@@ -99,21 +100,20 @@ class DenoiseJob:
     def keep(self, filters: CellFilters, advance: Callable[[int], object]) -> None:
         """Keep the filters of each box, and ``advance`` by one for each."""
         for number, box in enumerate(self.boxes):
-            self.filters.save(_name(number), filters.packed(box), {})
+            self.filters.save(_name(number), filters.within(self.grids.reach(box), box).packed(), {})
             advance(1)
 
-    def codec(self, dtype: np.dtype[Any]) -> Codec:
-        """Return the inner codec for denoised samples of this dtype, from the first ones."""
-        first = next(self._denoised(self._kept(0), self.span(0), self.boxes[0]))
-        return choose_codec(finished(first, dtype))
+    def first(self, dtype: np.dtype[Any]) -> Array:
+        """Return the first denoised samples, or a box of them."""
+        return finished(next(self._denoised(self.span(0), 0)), dtype)
 
     def write(self, group: int, box: int) -> dict[str, Array]:
         """Write the shards of a unit."""
         out, core, (start, stop) = open_array(self.samples, mode="r+"), self.boxes[box], self.span(group)
-        filters, edge = self._kept(box), self.layout.shards[0]
+        edge = self.layout.shards[0]
         shard = np.empty((min(edge, stop - start), *(b - a for a, b in core)), out.dtype)
         corner, at, low, high = [a for a, _ in core], start, math.inf, -math.inf
-        for values in self._denoised(filters, (start, stop), core):
+        for values in self._denoised((start, stop), box):
             taken = 0
             while taken < len(values):
                 first, last = at // edge * edge, min(at // edge * edge + edge, stop)
@@ -125,23 +125,19 @@ class DenoiseJob:
                     low, high = min(low, float(done.min())), max(high, float(done.max()))
         return {"range": np.array([low, high])}
 
-    def _kept(self, box: int) -> CellFilters:
+    def _denoised(self, span: tuple[int, int], box: int) -> Iterator[Array]:
+        """Yield a box of successive denoised samples."""
         if (found := self.filters.load(_name(box))) is None:
             raise StoreError(f"the filters in '{self.filters.folder}' are gone: run the same command again")
-        return CellFilters.unpacked(self.grids, self.boxes[box], found[0])
-
-    def _denoised(self, filters: CellFilters, span: tuple[int, int], core: Region) -> Iterator[Array]:
-        """Yield a box of successive denoised samples."""
-        region, n = filters.needed(core), self.source.shape[0]
+        filters, region, n = BoxFilters.unpacked(found[0]), self.grids.reach(self.boxes[box]), self.source.shape[0]
         rows = min(block_rows(region, filters.mean.dtype), max(self.layout.shards[0], WINDOW if self.in_time else 1))
-        within = filters.within(region, core)
         if not self.in_time:
             for _, x in batches(self.source, span, region, self.read_rows):
-                yield from (within.apply(x[few]) for few in blocks(len(x), rows))
+                yield from (filters.apply(x[few]) for few in blocks(len(x), rows))
             return
         parts = batches(self.source, context(*span, n), region, self.read_rows)
         for series, x in in_context(parts, span, n, rows):
-            yield within.apply(x, series)
+            yield filters.apply(x, series)
 
 
 def denoise_store(
@@ -195,21 +191,22 @@ def denoise_store(
         samples = as_source(stack)
         cost, dtype = stopwatch(), chosen.output_dtype(stack.dtype)
         grids = chosen.grids_for(samples)
-        form = output_form(
-            samples, stack.axes, dtype, within.task_bytes(), chosen.time_filter, kept_layout(work.store, "samples")
-        )
-        layout = form.layout
-        if work.state == "new":
+        size = math.prod(stack.shape) * dtype.itemsize
+        kept, fold = (Checkpoints(str(work.scratch / name), str(work.scratch)) for name in ("filters", "fold"))
+
+        def job_of(form: OutputForm) -> DenoiseJob:
+            rows, path = (form.rows, form.read_rows), str(work.store / "samples")
+            return DenoiseJob(samples, grids, kept, path, form.layout, *rows, chosen.time_filter)
+
+        planned = partial(output_form, samples, stack.axes, dtype, within.task_bytes(), chosen.time_filter)
+        if not work.is_done("filters"):
+            planned()  # a task that does not fit is refused before the first pass
             # Integers with noise compress less than without it.
-            share = min(1.0, blosc_share(_first_chunk(samples))) if chosen.keep_dtype else 1.0
-            size = share * math.prod(stack.shape) * dtype.itemsize
-            require_free_space(target, round(size), "the denoised stack")
-        kept = Checkpoints(str(work.scratch / "filters"), str(work.scratch))
-        path = str(work.store / "samples")
-        job = DenoiseJob(samples, grids, kept, path, layout, form.rows, form.read_rows, chosen.time_filter)
-        if not work.is_done("noise"):
-            fold = Checkpoints(str(work.scratch / "fold"), str(work.scratch))
+            share = _stored_share(_some_values(samples)) if chosen.keep_dtype else 1.0
+            require_free_space(target, round(share * size), "the denoised stack")
             chosen.fit(stack, run=replace(within, checkpoints=fold))
+            form = planned(held=chosen.filters_.nbytes / math.prod(stack.sample_shape))
+            job = job_of(form)
             with closing(within.progress("keep filters", len(job.boxes), "groups of cells")) as stage:
                 job.keep(chosen.filters_, stage.advance)
             report = chosen.fit_report_
@@ -218,8 +215,10 @@ def denoise_store(
                 camera = {"gain": chosen.gain_, "offset": chosen.offset_}
             maps = {name: getattr(chosen, f"{name}_") for name in MAPS}
             found: dict[str, Any] = {"read": report.plan.read_bytes, "peak": report.peak_memory, "camera": camera}
-            work.mark_done("noise", record=found, arrays=maps)
-        facts: dict[str, Any] = work.record("noise")
+            work.mark_done("filters", record={**found, "layout": [form.layout.chunks, form.layout.shards]}, arrays=maps)
+        facts: dict[str, Any] = work.record("filters")
+        form = planned(kept=Layout(*map(tuple, facts["layout"])))
+        job, layout = job_of(form), form.layout
         name = os.path.basename(source.path) if isinstance(source, Stack) else source.name
         stated = {
             "kind": STACK_KIND,
@@ -234,11 +233,14 @@ def denoise_store(
         root = create_root(work.store, **stated)
         along = found_coordinates(stack.axes, stack.coordinates)
         write_coordinates(root, along)
-        codec = job.codec(dtype)
+        first = job.first(dtype)
+        if not (work.store / "samples").exists():
+            require_free_space(target, round(_stored_share(first) * size), "the denoised stack")
+        codec = choose_codec(first)
         create_array(root, "samples", stack.shape, dtype, layout, along.dims, codec=codec, attributes=along.stated)
         shards = ShardPass("denoise", work, within, str((layout, form.rows)))
         peak = shards.write(job, job.units)
-        _write_maps(root, along.dims[1:], layout, work.arrays("noise"))
+        _write_maps(root, along.dims[1:], layout, work.arrays("filters"))
         write_strings(root, "name", stack.names.tolist(), along.dims[0])
         spans = np.array([shards.quality(*unit)["range"] for unit in job.units])
         span = stack.data_range or found_range(spans[:, 0].min(), spans[:, 1].max())
@@ -249,7 +251,7 @@ def denoise_store(
         with closing(within.progress("report", 1, "report")):
             from dpca.jobs.denoising.report import write_denoising_report  # imports matplotlib, which takes a second
 
-            write_denoising_report(report_folder(target), stack, work.store, work.arrays("noise"), shown, total)
+            write_denoising_report(report_folder(target), stack, work.store, work.arrays("filters"), shown, total)
         return total
 
     def publish(work: Workspace, _: StageCost) -> None:
@@ -281,11 +283,20 @@ def read_map(path: str) -> Array:
     return np.asarray(reader.fetch(range(len(reader.names))), np.float32)
 
 
-def _first_chunk(source: Source) -> Array:
-    lengths = [min(chunk, n) for chunk, n in zip(source.chunks, source.shape, strict=True)]
-    values = np.empty(lengths, source.dtype)
-    source.reader()((0, lengths[0]), tuple((0, length) for length in lengths[1:]), values)
+def _some_values(source: Source) -> Array:
+    """Return values of the first chunk in the middle of the samples."""
+    starts = [n // chunk // 2 * chunk for chunk, n in zip(source.chunks, source.shape, strict=True)]
+    stops = [min(a + chunk, n) for a, chunk, n in zip(starts, source.chunks, source.shape, strict=True)]
+    size = math.prod(b - a for a, b in zip(starts[1:], stops[1:], strict=True)) * source.dtype.itemsize
+    rows = min(stops[0] - starts[0], max(1, _TRIED_BYTES // size))
+    values = np.empty((rows, *(b - a for a, b in zip(starts[1:], stops[1:], strict=True))), source.dtype)
+    source.reader()((starts[0], starts[0] + rows), tuple(zip(starts[1:], stops[1:], strict=True)), values)
     return values
+
+
+def _stored_share(values: Array) -> float:
+    """Return the stored bytes of an array, as a share of its bytes, from some of its values."""
+    return blosc_share(values) if choose_codec(values) == "blosc" else 1.0
 
 
 class OutputForm(NamedTuple):
@@ -298,9 +309,18 @@ class OutputForm(NamedTuple):
 
 
 def output_form(
-    source: Source, axes: Sequence[str], dtype: np.dtype[Any], budget: int, in_time: bool, kept: Layout | None = None
+    source: Source,
+    axes: Sequence[str],
+    dtype: np.dtype[Any],
+    budget: int,
+    in_time: bool,
+    *,
+    held: float = 0.0,
+    kept: Layout | None = None,
 ) -> OutputForm:
-    """Return the form of the output for a source with these axes; ``kept`` is the layout of an interrupted run.
+    """Return the form of the output for a source with these axes.
+
+    ``held`` are bytes of the filters for each value of a sample, and ``kept`` is the layout of an interrupted run.
 
     Raises
     ------
@@ -324,11 +344,14 @@ def output_form(
         region = math.prod(min(b + 128, n) for b, n in zip(box, lengths, strict=True))
         rows = min(block_rows(tuple((0, b) for b in box), dtype), edge)
         # Whole chunks are read, so that none is decoded for each block.
-        read = max(rows, min(source.chunks[0], unit))
+        read, chunk = max(rows, min(source.chunks[0], unit)), source.chunks[0]
+        read = read // chunk * chunk or read
         reading = 2 * source.decoded_bytes(tuple((0, b) for b in box)) * source.chunks[0]
         # Scores have at most the bytes of the samples, see `FilterWriter.kept_bytes`.
         need = (1 + SHARD_COPIES) * edge * math.prod(box) * dtype.itemsize + reading + TASK_OVERHEAD
-        need += region * (2 * read * source.dtype.itemsize + 4 * (rows + around) * dtype.itemsize)
+        need += math.ceil(held * region) + region * (
+            2 * read * source.dtype.itemsize + 4 * (rows + around) * dtype.itemsize
+        )
         if in_time:  # successive parts are joined to blocks with the samples around them
             need += 2 * (read + rows + around) * region * source.dtype.itemsize
         if need <= budget or kept is not None or shard_bytes <= _LEAST_SHARD:

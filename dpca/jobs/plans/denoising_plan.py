@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import shutil
+import sys
 import tempfile
 import time
 from collections.abc import Iterator, Sequence
@@ -15,14 +16,15 @@ import numpy as np
 from sklearn.base import clone
 
 from dpca.engine.folds.rehearsal import Workers, rehearsing
-from dpca.engine.sources.source import as_source
-from dpca.jobs.denoising.denoise import DenoiseJob, output_form
+from dpca.engine.sources.source import Source, as_source
+from dpca.jobs.denoising.denoise import DenoiseJob, OutputForm, output_form
 from dpca.jobs.plans.plan import JobPlan, combined, numbers_of_workers
 from dpca.jobs.plans.timing import fewest_seconds, line
 from dpca.jobs.plans.tried import TriedInput, TriedStage
 from dpca.kernels.algebra.types import Array, Region
 from dpca.models.denoising.denoiser import Denoiser
-from dpca.storage.arrays.arrays import create_array, create_root
+from dpca.storage.arrays.arrays import choose_codec, create_array, create_root
+from dpca.storage.arrays.layout import boxes_of
 from dpca.storage.disk import folder_bytes
 from dpca.storage.ingest import ingest
 from dpca.storage.progress import JobProgress, no_progress
@@ -72,7 +74,7 @@ def plan_denoising(
     As `plan_job`, in some seconds. The signal of some samples may have fewer components than that of all, which takes
     less time.
     """
-    several = numbers_of_workers(workers, budget)
+    several = numbers_of_workers(workers, denoiser.memory_budget or budget)
     with tempfile.TemporaryDirectory() as folder:
         tried = _TriedDenoising(given, denoiser, reading, several[0], Path(folder))
         with closing(progress("plan", 1, "job")):
@@ -108,8 +110,7 @@ class _TriedDenoising(TriedInput):
 
     def _denoise(self) -> TriedStage:
         source, model, n = self.source, self.model, self.source.shape[0]
-        form = output_form(source, self.axes, model.output_dtype(source.dtype), self.workers.budget, model.time_filter)
-        grids = model.grids_for(source)
+        form, grids = self._form(source, self.workers.budget), model.grids_for(source)
         box = tuple((0, min(b, size)) for b, size in zip(form.layout.shards[1:], source.shape[1:], strict=True))
         crop = self._cropped(box, len(grids.cell_shape))
         most = min(n, max(_LEAST, min(_MOST, _MOST_BYTES // self._bytes(crop))))
@@ -120,7 +121,11 @@ class _TriedDenoising(TriedInput):
         if np.ndim(sigma):
             sigma = np.asarray(sigma).reshape(source.shape[1:])[tuple(slice(a, b) for a, b in crop)]
         few = {count: self._stack(values[:count]) for count in parts}
-        own = clone(model).set_params(cell_shape=grids.cell_shape, sigma=sigma).fit(few[most])
+        own = clone(model).set_params(cell_shape=grids.cell_shape, sigma=sigma)
+        if model.n_before(n):
+            own.set_params(offset=0.0)  # a corner may not tell it
+        own.fit(few[most])
+        form = self._form(source, self.workers.budget, own.filters_.nbytes / own.filters_.mean.size)
         jobs = {count: self._job(stack, own) for count, stack in few.items()}
 
         def work(count: int, target: Path) -> None:
@@ -134,7 +139,13 @@ class _TriedDenoising(TriedInput):
         alone, each = line([parts[0], parts[-1]], [spent[0], spent[-1]])
         units = math.ceil(n / form.rows)
         total = share * (each + alone * units / n)
-        return TriedStage("denoise", self.decoded, 0.0, (), n, form.rows, total, form.task_bytes)
+        # The samples of a task, if its boxes were whole samples.
+        rows = max(1, form.rows // len(boxes_of(source.shape[1:], form.layout.shards[1:])))
+        return TriedStage("denoise", self.decoded, 0.0, (), n, rows, total, form.task_bytes)
+
+    def _form(self, source: Source, budget: int, held: float = 0.0) -> OutputForm:
+        dtype = self.model.output_dtype(source.dtype)
+        return output_form(source, self.axes, dtype, budget, self.model.time_filter, held=held)
 
     def _cropped(self, box: Region, n_spatial: int) -> Region:
         """Return a part of a box of which enough samples fit the trial."""
@@ -158,11 +169,11 @@ class _TriedDenoising(TriedInput):
     def _job(self, stack: Stack, model: Any) -> DenoiseJob:
         """Return the job that denoises a stack."""
         path, few, dtype = Path(stack.path).with_suffix(".out"), as_source(stack), model.output_dtype(stack.dtype)
-        form = output_form(few, self.axes, dtype, self.workers.budget, model.time_filter)
+        form = self._form(few, sys.maxsize)
         kept, samples = Checkpoints(str(path.with_suffix(".filters"))), str(path / "samples")
         grids, rows = model.grids_for(few), (form.rows, form.read_rows)
         job = DenoiseJob(few, grids, kept, samples, form.layout, *rows, model.time_filter)
         job.keep(model.filters_, lambda _: None)
         root = create_root(path, kind=STACK_KIND, version=0, fingerprint="")
-        create_array(root, "samples", few.shape, dtype, form.layout, self.axes, codec=job.codec(dtype))
+        create_array(root, "samples", few.shape, dtype, form.layout, self.axes, codec=choose_codec(job.first(dtype)))
         return job

@@ -10,7 +10,7 @@ from dpca.kernels.algebra.types import Array
 
 
 class Tridiagonal:
-    """A symmetric matrix (n, n), float64, reduced to a tridiagonal one.
+    """A symmetric matrix (n, n), n > 1, float64, reduced to a tridiagonal one.
 
     `scipy.linalg.eigh` computes as many values as vectors, and reduces again for more vectors. All values cost little
     after the reduction. Costs O(n^3) time and 16 n^2 bytes, O(n^2) time for the values, and O(n^2 m) for m vectors.
@@ -31,8 +31,11 @@ class Tridiagonal:
         n = len(self._diagonal)
         if not m:
             return np.zeros((n, 0))
-        some = {"select": "i", "select_range": (n - m, n - 1), "lapack_driver": "stemr", "check_finite": False}
-        _, vectors = scipy.linalg.eigh_tridiagonal(self._diagonal, self._beside, **some)
+        some = {"select": "i", "select_range": (n - m, n - 1), "check_finite": False}
+        try:
+            _, vectors = scipy.linalg.eigh_tridiagonal(self._diagonal, self._beside, lapack_driver="stemr", **some)
+        except np.linalg.LinAlgError:  # some eigenvalues are nearly the same
+            _, vectors = scipy.linalg.eigh_tridiagonal(self._diagonal, self._beside, lapack_driver="stebz", **some)
         turns, below = np.asfortranarray(self._reduced[1:, :-1]), np.asfortranarray(vectors[1:])
         _, size, _ = lapack.dormqr("L", "N", turns, self._turns, below, -1)
         vectors[1:], _, _ = lapack.dormqr("L", "N", turns, self._turns, below, int(size[0]), overwrite_c=1)

@@ -49,36 +49,8 @@ class CellFilters(PickledByFields):
         """Bytes of all arrays."""
         return self.mean.nbytes + sum(one.nbytes for one in self.filters.values())
 
-    def packed(self, box: Region) -> dict[str, Array]:
-        """Return the filters of a box of a sample in few arrays."""
-        parts = self.grids.overlapping(box)
-        arrays = [self.filters[part] for part in parts]
-        level = {} if self.sigma is None else {"sigma": self.sigma[places(box, self.box)]}
-        return {
-            **level,
-            "parts": np.array(parts),
-            "ranks": np.array([len(one) // 2 for one in arrays]),
-            "values": np.concatenate([one.ravel() for one in arrays]),
-            "mean": self.mean[places(box, self.box)],
-        }
-
-    @classmethod
-    def unpacked(cls, grids: ShiftedGrids, box: Region, arrays: dict[str, Array]) -> CellFilters:
-        """Return the filters of a box from the arrays of `packed`."""
-        filters, at = {}, 0
-        for part, rank in zip(arrays["parts"].tolist(), arrays["ranks"].tolist(), strict=True):
-            size = 2 * rank * grids.n_features(part)
-            filters[part] = arrays["values"][at : at + size].reshape(2 * rank, -1) if rank else np.zeros((0, 0))
-            at += size
-        return cls(grids, filters, arrays["mean"], box, arrays.get("sigma"))
-
-    def needed(self, core: Region) -> Region:
-        """Return the box of all cells with attributes in a box."""
-        boxes = np.array([self.grids.boxes[part] for part in self.grids.overlapping(core)])
-        return tuple(zip(boxes[..., 0].min(axis=0).tolist(), boxes[..., 1].max(axis=0).tolist(), strict=True))
-
     def within(self, region: Region, core: Region) -> BoxFilters:
-        """Return the filters that denoise the box ``core`` of samples of a region that `needed` returns."""
+        """Return the filters that denoise the box ``core`` of samples of a region that `ShiftedGrids.reach` returns."""
         # Neighbors of all grids follow each other, since they have the same values.
         parts = sorted(self.grids.overlapping(core), key=lambda part: self.grids.boxes[part])
         inputs, outputs = _Boxes(region, self.mean), _Boxes(core, self.mean)
@@ -100,16 +72,28 @@ class BoxFilters:
 
     Parameters
     ----------
-    inputs, outputs : tuple of arrays
+    inputs, outputs : sequence of arrays
         Boxes, starts of their runs, and vectors; see `dpca.kernels.boxes`.
     mean, sigma
         As those of `CellFilters`, for the box.
     """
 
-    inputs: tuple[Array, Array, Array]
-    outputs: tuple[Array, Array, Array]
+    inputs: Sequence[Array]
+    outputs: Sequence[Array]
     mean: Array
     sigma: Array | None
+
+    def packed(self) -> dict[str, Array]:
+        """Return all arrays by name."""
+        level = {} if self.sigma is None else {"sigma": self.sigma}
+        sides = {f"{side}_{i}": one for side in ("inputs", "outputs") for i, one in enumerate(getattr(self, side))}
+        return {**sides, "mean": self.mean, **level}
+
+    @classmethod
+    def unpacked(cls, arrays: dict[str, Array]) -> BoxFilters:
+        """Return filters from the arrays of `packed`."""
+        inputs, outputs = ([arrays[f"{side}_{i}"] for i in range(3)] for side in ("inputs", "outputs"))
+        return cls(inputs, outputs, arrays["mean"], arrays.get("sigma"))
 
     def apply(self, samples: Array, series: Series | None = None) -> Array:
         """Return the denoised box of samples (n, *lengths of the region).

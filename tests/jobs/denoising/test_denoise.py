@@ -2,6 +2,7 @@
 
 import importlib
 import shutil
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -12,6 +13,7 @@ import zarr
 
 from dpca import Denoiser, Run
 from dpca.cli import main
+from dpca.engine.sources.source import as_source
 from dpca.jobs import denoise_store, export_store
 from dpca.storage import ingest, open_stack, verify
 from dpca.storage.disk import folder_bytes
@@ -132,6 +134,39 @@ def test_the_same_bytes_wherever_a_run_is_interrupted(tmp_path: Path, monkeypatc
         shutil.rmtree(target)
     # The filters of all cells, those of a box, the maps, and the shards, among others.
     assert allowed >= 5
+
+
+@pytest.mark.parametrize(("before", "after"), [(2**30, 160 * 10**6), (160 * 10**6, 2**30)])
+def test_filters_are_kept_for_another_memory(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, before: int, after: int
+) -> None:
+    """Which boxes the filters are for depends on the memory."""
+    rng = np.random.default_rng(0)
+    x = (rng.normal(100, 3, (20, 500, 500)) + rng.normal(0, 9, (20, 1, 1))).astype(np.float32)
+    zarr.create_array(str(tmp_path / "x.zarr"), data=x, chunks=(1, 250, 250))
+    stack, first = open_stack(tmp_path / "x.zarr"), job.DenoiseJob.first
+    forms = [job.output_form(as_source(stack), stack.axes, x.dtype, memory, False) for memory in (before, after)]
+    assert forms[0].layout != forms[1].layout
+
+    def interrupted(self: Any, dtype: Any) -> Any:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(job.DenoiseJob, "first", interrupted)
+    with pytest.raises(KeyboardInterrupt):
+        denoise_store(stack, tmp_path / "clean.zarr", Denoiser(16), run=Run(memory=before, threads=1))
+    monkeypatch.setattr(job.DenoiseJob, "first", first)
+    denoise_store(stack, tmp_path / "clean.zarr", Denoiser(16), run=Run(memory=max(before, after), threads=1))
+    found = open_stack(tmp_path / "clean.zarr").samples[...]
+    np.testing.assert_allclose(found, Denoiser(16).fit_transform(x), atol=1e-3)
+
+
+def test_the_filters_of_a_task_count_as_its_memory(tmp_path: Path) -> None:
+    stack, _ = made(tmp_path / "x.zarr")
+    planned = partial(job.output_form, as_source(stack), stack.axes, np.dtype(np.float32), in_time=False)
+    none, some = planned(2**30), planned(2**30, held=5000.0)
+    assert some.task_bytes >= none.task_bytes + 5000 * 24 * 20
+    with pytest.raises(PlanError, match="shard"):
+        planned((none.task_bytes + some.task_bytes) // 2, held=5000.0)
 
 
 def test_a_finished_job_is_recognized_and_others_are_not(tmp_path: Path) -> None:

@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 import pytest
 import tifffile
+import zarr
 from sklearn.base import clone
 
 from dpca import Denoiser
@@ -16,7 +17,7 @@ from dpca.engine.sources.source import as_source
 from dpca.jobs import denoise_store, plan_denoising
 from dpca.jobs.denoising.denoise import output_form
 from dpca.jobs.plans import denoising_plan
-from dpca.storage import ingest
+from dpca.storage import ingest, open_stack
 from dpca.storage.disk import folder_bytes
 from dpca.storage.errors import DataError, PlanError
 from dpca.storage.readers import open_reader
@@ -73,6 +74,16 @@ def test_the_seconds_of_all_samples_follow_from_those_of_some(tmp_path: Path, mo
     assert cropped == pytest.approx(64 * 2 * 16.5 / 16)
 
 
+def test_boxes_of_large_samples_are_tasks_of_their_own(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(denoising_plan, "fewest_seconds", by_hand)
+    x = np.random.default_rng(0).normal(size=(16, 1000, 1000)).astype(np.float32)
+    zarr.create_array(str(tmp_path / "x.zarr"), data=x, chunks=(1, 500, 500))
+    one, many = plan_denoising(
+        open_stack(tmp_path / "x.zarr"), Denoiser(8, sigma=1.0), workers=[1, 64], budget=110 * 10**6
+    )
+    assert many.stages["denoise"].seconds < one.stages["denoise"].seconds / 3
+
+
 def test_a_movie_in_a_file_is_ingested_first(tmp_path: Path) -> None:
     x = np.random.default_rng(0).poisson(30, (40, 24, 20)).astype(np.uint16)
     tifffile.imwrite(tmp_path / "movie.tif", x, imagej=True, metadata={"axes": "TYX"})
@@ -89,6 +100,7 @@ def test_a_movie_in_a_file_is_ingested_first(tmp_path: Path) -> None:
         (1, {}, 2**30, DataError, "1 sample"),
         (40, {"gain": 2.0}, 2**30, DataError, "poisson"),
         (40, {}, 2**16, PlanError, "memory"),
+        (40, {"memory_budget": 2**16}, 2**30, PlanError, "memory"),
     ],
 )
 def test_what_the_job_refuses(
