@@ -24,7 +24,6 @@ from numba import types
 from numba.core import cgutils, codegen, config
 from numba.extending import intrinsic
 
-from dpca.kernels.algebra.integers import center_of_range
 from dpca.kernels.algebra.linalg import scratch
 from dpca.kernels.algebra.types import Array, blocks
 from dpca.kernels.compiled import compiled
@@ -314,7 +313,8 @@ def _as_bytes(block: Array) -> tuple[Array, Array] | None:
         least = few.min(axis=0)
         if (few.max(axis=0).astype(np.int64) - least > 255).any():
             return None
-    return (block - least).astype(np.uint8), least.astype(np.float64) + 128 - center_of_range(block.dtype)
+    # 128 is subtracted from bytes, and from both bytes of unsigned values of 16 bits.
+    return (block - least).astype(np.uint8), least - (2.0**15 if block.dtype.kind == "u" else 0.0)
 
 
 @compiled

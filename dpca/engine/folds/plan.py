@@ -237,10 +237,7 @@ class Planner:
 
     def sizes(self) -> list[_Size]:
         """Return the size of each part."""
-        of_parts = zip(
-            self._boxes.tolist(), *(a.tolist() for a in (self._features, self._states, self._results)), strict=True
-        )
-        return [_Size(tuple(map(tuple, box)), n, n, *sums) for box, n, *sums in of_parts]
+        return [self.piece((i,))[1] for i in range(self.partition.n_parts)]
 
     def piece(self, partitions: Sequence[int]) -> Piece:
         """Return some parts with their joint size."""
