@@ -235,7 +235,8 @@ def denoise(options: argparse.Namespace) -> int:
                 for line in in_words(plans):
                     say(line)
                 say(f"reads of the samples  {reads:.2f}")
-                say(f"{plans[0].seconds:,.0f} s with {counted(plans[0].workers, 'worker')}, without --dry-run")
+                times = f"{plans[0].seconds:,.0f} s with {counted(plans[0].workers, 'worker')}"
+                say(f"{times}; next: the same command without --dry-run")
                 return 0
             cost = denoise_store(source, options.target, denoiser, reading=reading, run=run, request=request)
             _print_result(options.target, cost)

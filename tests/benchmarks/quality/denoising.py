@@ -21,6 +21,7 @@ import numpy as np
 from scipy.ndimage import gaussian_filter1d
 
 from dpca import CellPCA, Denoiser
+from dpca.storage.remote.tasks import one_blas_thread
 from tests.benchmarks.inputs import Array, Inputs
 from tests.benchmarks.sides import Line, alone, at_most, ratio_of
 from tests.helpers.phantoms import diffusion, movie, rmse
@@ -59,10 +60,40 @@ def lines(inputs: Inputs) -> Iterator[Line]:
     where = f"movie of {cells} cells, {size} x {size} pixels"
     name = "denoising, movie, error beside the noisy one"
     yield at_most(0.8 / 6.3, name=name, where=where, n=n, **ratio_of(sides, ["Denoiser"], ["noisy"], "share"))
+    yield from _filters(x, where, inputs.rounds)
     yield from _traces(x, truth, footprints, where)
     yield from _ranks(x, truth, where)
     yield from _camera(truth, where)
     yield from _magnitudes(inputs)
+
+
+def _filters(x: Array, where: str, rounds: int) -> Iterator[Line]:
+    """Compare the compiled filters of all cells with products of BLAS, for which each box is copied and added."""
+    cells = Denoiser(noise="poisson", offset=0.0).fit(x).filters_
+    few, whole = x[:64].astype(np.float32), tuple((0, length) for length in x.shape[1:])
+    compiled = cells.within(whole, whole)
+
+    def by_blas() -> Array:
+        out = np.repeat(cells.mean[None], len(few), axis=0)
+        for part, rows in cells.filters.items():
+            place, rank = (slice(None), *(slice(a, b) for a, b in cells.grids.boxes[part])), len(rows) // 2
+            values = few[place].reshape(len(few), -1)
+            target = out[place]
+            target += (values @ rows[:rank].T @ rows[rank:]).reshape(target.shape)
+        return out
+
+    with one_blas_thread():
+        np.testing.assert_allclose(compiled.apply(few), by_blas(), rtol=1e-4)
+        sides = [{"compiled": _seconds(lambda: compiled.apply(few)), "BLAS": _seconds(by_blas)} for _ in range(rounds)]
+    name = "denoising, movie, filters of 64 frames"
+    yield at_most(None, name=name, where=where, n=len(few), **ratio_of(sides, ["compiled"], ["BLAS"]))
+
+
+def _seconds(work: Callable[[], object], calls: int = 5) -> float:
+    began = time.process_time()
+    for _ in range(calls):
+        work()
+    return (time.process_time() - began) / calls
 
 
 def _traces(x: Array, truth: Array, footprints: Array, where: str) -> Iterator[Line]:

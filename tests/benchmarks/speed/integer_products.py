@@ -3,7 +3,8 @@
     python tests/benchmarks/speed/integer_products.py
 
 Both make the lower triangle of X^T X from samples in memory, on one thread. Floats are converted before, and integers
-are packed and added to float64 within the measured time.
+are packed and added to float64 within the measured time. Values of 16 bits are random, or near each other in each
+column, as the noise of a camera.
 """
 
 from __future__ import annotations
@@ -20,13 +21,15 @@ from dpca.storage.remote.tasks import one_blas_thread
 from tests.benchmarks.inputs import Inputs
 from tests.benchmarks.sides import Line, alone, at_most, ratio_of
 
-#: Samples, attributes, dtype, and the ratio that is asked.
+#: Samples, attributes, dtype, the range of the values of a column if it is small, and the ratio that is asked.
 _PRODUCTS = (
-    (4096, 75, "uint8", None),
-    (4096, 300, "uint8", 1 / 3.5),
-    (4096, 1875, "uint8", 1 / 4),
-    (4096, 3072, "uint8", 1 / 4),
-    (4096, 1875, "uint16", 1 / 0.9),
+    (4096, 75, "uint8", None, None),
+    (4096, 300, "uint8", None, 1 / 3.5),
+    (4096, 1875, "uint8", None, 1 / 4),
+    (4096, 3072, "uint8", None, 1 / 4),
+    (4096, 1875, "uint16", None, 1 / 0.9),
+    (4096, 256, "uint16", 255, None),
+    (4096, 1875, "uint16", 255, None),
 )
 _LEAST_SECONDS = 0.2
 
@@ -36,8 +39,10 @@ def lines(inputs: Inputs) -> Iterator[Line]:
     kernel = integers.kernel()
     if not kernel:
         return
-    for n, d, dtype, asked in _PRODUCTS:
-        x = np.random.default_rng(0).integers(0, np.iinfo(dtype).max, (n, d), endpoint=True).astype(dtype)
+    for n, d, dtype, near, asked in _PRODUCTS:
+        rng, most = np.random.default_rng(0), np.iinfo(dtype).max
+        least = rng.integers(0, most - near, d) if near else 0
+        x = (least + rng.integers(0, near or most, (n, d), endpoint=True)).astype(dtype)
         values, out, cross, total = x.astype(np.float32), np.empty((d, d), np.float32), np.zeros((d, d)), np.zeros(d)
         (syrk,) = scipy.linalg.get_blas_funcs(("syrk",), (values,))
 
@@ -52,7 +57,8 @@ def lines(inputs: Inputs) -> Iterator[Line]:
             rounds = [{"integers": _seconds(exact), "float32": _seconds(floats)} for _ in range(inputs.rounds)]
         found = ratio_of(rounds, ["integers"], ["float32"])
         feature = kernel.INSTRUCTION.feature
-        yield at_most(asked, name=f"products, {dtype}, {d} attributes", where=f"random, {feature}", n=n, **found)
+        name = f"products, {dtype}{', near each other' if near else ''}, {d} attributes"
+        yield at_most(asked, name=name, where=f"random, {feature}", n=n, **found)
 
 
 def _seconds(function: object) -> float:

@@ -136,28 +136,33 @@ def test_the_same_bytes_wherever_a_run_is_interrupted(tmp_path: Path, monkeypatc
     assert allowed >= 5
 
 
-@pytest.mark.parametrize(("before", "after"), [(2**30, 160 * 10**6), (160 * 10**6, 2**30)])
-def test_filters_are_kept_for_another_memory(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, before: int, after: int
-) -> None:
-    """Which boxes the filters are for depends on the memory."""
+def test_filters_are_kept_for_another_memory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Which boxes the filters are for depends on the memory, so that of the interrupted run decides."""
     rng = np.random.default_rng(0)
     x = (rng.normal(100, 3, (20, 500, 500)) + rng.normal(0, 9, (20, 1, 1))).astype(np.float32)
     zarr.create_array(str(tmp_path / "x.zarr"), data=x, chunks=(1, 250, 250))
-    stack, first = open_stack(tmp_path / "x.zarr"), job.DenoiseJob.first
-    forms = [job.output_form(as_source(stack), stack.axes, x.dtype, memory, False) for memory in (before, after)]
-    assert forms[0].layout != forms[1].layout
+    stack, first, memories = open_stack(tmp_path / "x.zarr"), job.DenoiseJob.first, (160 * 10**6, 2**30)
+    little, much = (job.output_form(as_source(stack), stack.axes, x.dtype, memory, False) for memory in memories)
+    assert little.layout != much.layout
+    assert much.task_bytes > memories[0]
 
     def interrupted(self: Any, dtype: Any) -> Any:
         raise KeyboardInterrupt
 
-    monkeypatch.setattr(job.DenoiseJob, "first", interrupted)
-    with pytest.raises(KeyboardInterrupt):
-        denoise_store(stack, tmp_path / "clean.zarr", Denoiser(16), run=Run(memory=before, threads=1))
-    monkeypatch.setattr(job.DenoiseJob, "first", first)
-    denoise_store(stack, tmp_path / "clean.zarr", Denoiser(16), run=Run(memory=max(before, after), threads=1))
-    found = open_stack(tmp_path / "clean.zarr").samples[...]
-    np.testing.assert_allclose(found, Denoiser(16).fit_transform(x), atol=1e-3)
+    for before, after in (memories, memories[::-1]):
+        target = tmp_path / f"{before}.zarr"
+        with monkeypatch.context() as patch:
+            patch.setattr(job.DenoiseJob, "first", interrupted)
+            with pytest.raises(KeyboardInterrupt):
+                denoise_store(stack, target, Denoiser(16), run=Run(memory=before, threads=1))
+        assert job.DenoiseJob.first is first
+        if after < before:
+            with pytest.raises(PlanError, match="more"):
+                denoise_store(stack, target, Denoiser(16), run=Run(memory=after, threads=1))
+        denoise_store(stack, target, Denoiser(16), run=Run(memory=memories[1], threads=1))
+        found = open_stack(target).samples
+        assert found.shards == (little if before == memories[0] else much).layout.shards
+        np.testing.assert_allclose(found[...], Denoiser(16).fit_transform(x), atol=1e-3)
 
 
 def test_the_filters_of_a_task_count_as_its_memory(tmp_path: Path) -> None:
