@@ -85,6 +85,11 @@ def test_boxes_of_large_samples_are_tasks_of_their_own(tmp_path: Path, monkeypat
     assert many.stages["denoise"].seconds == pytest.approx(one.stages["denoise"].seconds / 2)
 
 
+def test_the_memory_of_the_estimator_is_that_of_the_plan(tmp_path: Path) -> None:
+    (plan,) = plan_denoising(made(tmp_path), Denoiser(8, memory_budget=2**29), workers=[1], budget=2**30)
+    assert plan.memory_allowed == 2**29
+
+
 def test_a_movie_in_a_file_is_ingested_first(tmp_path: Path) -> None:
     x = np.random.default_rng(0).poisson(30, (40, 24, 20)).astype(np.uint16)
     tifffile.imwrite(tmp_path / "movie.tif", x, imagej=True, metadata={"axes": "TYX"})
@@ -101,7 +106,6 @@ def test_a_movie_in_a_file_is_ingested_first(tmp_path: Path) -> None:
         (1, {}, 2**30, DataError, "1 sample"),
         (40, {"gain": 2.0}, 2**30, DataError, "poisson"),
         (40, {}, 2**16, PlanError, "memory"),
-        (40, {"memory_budget": 2**16}, 2**30, PlanError, "memory"),
     ],
 )
 def test_what_the_job_refuses(
