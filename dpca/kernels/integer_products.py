@@ -161,38 +161,33 @@ def pack(block: Array, flips: Array, packed: Array, total: Array) -> None:
     ``flips`` (2,) are for even and odd columns. ``total`` (d,) becomes the sum of each column. Words behind the last
     sample and the last column are 0.
     """
-    n, d = block.shape
-    width = packed.shape[2]
-    total[:] = 0
-    flip = np.empty(width, np.uint32)
-    for j in range(width):
+    (n, d), (panels, words, width) = block.shape, packed.shape
+    # Long loops over all columns take less time than loops over the columns of a panel.
+    line, flip = np.zeros(panels * width, np.uint32), np.empty(d, np.uint32)
+    for j in range(d):
         flip[j] = flips[j % 2]
-    for k in range(packed.shape[1]):
-        for p in range(packed.shape[0]):
-            word = packed[p, k]
-            lo, hi = p * width, min((p + 1) * width, d)
-            columns = hi - lo
-            if 4 * k + 4 <= n:
-                a, b = block[4 * k, lo:hi], block[4 * k + 1, lo:hi]
-                c, e = block[4 * k + 2, lo:hi], block[4 * k + 3, lo:hi]
-                for j in range(columns):
-                    low = np.uint32(a[j]) | np.uint32(b[j]) << np.uint32(8)
-                    high = np.uint32(c[j]) << np.uint32(16) | np.uint32(e[j]) << np.uint32(24)
-                    word[j] = (low | high) ^ flip[j]
-            else:
-                for j in range(columns):
-                    word[j] = 0
-                for i in range(4 * k, n):
-                    row, shift = block[i, lo:hi], np.uint32(8 * (i - 4 * k))
-                    for j in range(columns):
-                        word[j] |= ((np.uint32(row[j]) << shift) ^ flip[j]) & (np.uint32(255) << shift)
-            for j in range(columns, width):
-                word[j] = 0
-            part = total[lo:hi]
-            for j in range(columns):
-                first = np.int32(np.int8(word[j])) + np.int32(np.int8(word[j] >> np.uint32(8)))
-                last = np.int32(np.int8(word[j] >> np.uint32(16))) + np.int32(np.int8(word[j] >> np.uint32(24)))
-                part[j] += first + last
+    total[:] = 0
+    for k in range(words):
+        if 4 * k + 4 <= n:
+            a, b, c, e = block[4 * k], block[4 * k + 1], block[4 * k + 2], block[4 * k + 3]
+            for j in range(d):
+                low = np.uint32(a[j]) | np.uint32(b[j]) << np.uint32(8)
+                high = np.uint32(c[j]) << np.uint32(16) | np.uint32(e[j]) << np.uint32(24)
+                line[j] = (low | high) ^ flip[j]
+        else:
+            line[:d] = 0
+            for i in range(4 * k, n):
+                row, shift = block[i], np.uint32(8 * (i - 4 * k))
+                for j in range(d):
+                    line[j] |= ((np.uint32(row[j]) << shift) ^ flip[j]) & (np.uint32(255) << shift)
+        for j in range(d):
+            word = line[j]
+            first = np.int32(np.int8(word)) + np.int32(np.int8(word >> np.uint32(8)))
+            last = np.int32(np.int8(word >> np.uint32(16))) + np.int32(np.int8(word >> np.uint32(24)))
+            total[j] += first + last
+        for p in range(panels):
+            for j in range(width):
+                packed[p, k, j] = line[p * width + j]
 
 
 @compiled
@@ -205,10 +200,17 @@ def pack_rows(words: Array, packed: Array) -> None:
     width = packed.shape[2]
     for p in range(packed.shape[0]):
         lo, hi = p * width, min((p + 1) * width, n)
+        fours = lo + (hi - lo) // 4 * 4
         # A line of the cache has 16 words. Each is read once, and the lines that are written stay in the first cache.
         for first in range(0, m, 16):
-            for c in range(lo, hi):
-                for k in range(first, min(first + 16, m)):
+            last = min(first + 16, m)
+            for c in range(lo, fours, 4):
+                rows = words[c : c + 4]
+                for k in range(first, last):
+                    four = packed[p, k, c - lo : c - lo + 4]
+                    four[0], four[1], four[2], four[3] = rows[0, k], rows[1, k], rows[2, k], rows[3, k]
+            for c in range(fours, hi):
+                for k in range(first, last):
                     packed[p, k, c - lo] = words[c, k]
         for k in range(m):
             for c in range(hi - lo, width):

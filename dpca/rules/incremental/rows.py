@@ -176,9 +176,11 @@ class ByteRows:
             self._own = total / n
             self._pull = 1 - math.sqrt(before / (before + n)) if before < math.inf else 0.0
             wanted = mean + self._pull * (self._own - mean)
-        self._levels, (step,) = _leveled((wanted - center)[None], kernel.MOST_WIDE)
-        self._point = self._levels[0] * step
-        self._step, self._apart = step, self._point + center - wanted
+        wanted -= center
+        (self._step,) = _steps(wanted[None], kernel.MOST_WIDE)
+        self._levels = np.rint(wanted / self._step).astype(np.int16)
+        self._point = self._levels * self._step
+        self._apart = self._point - wanted
         self.image_error = 2 * gamma(4, unit_roundoff(np.float32))
 
     def coefficients(
@@ -203,21 +205,22 @@ class ByteRows:
         """
         kernel, (q, d), n = self._kernel, basis.shape, len(self._batch)
         # Without a copy of the basis, which may be large.
-        steps = np.maximum(basis.max(axis=1), -basis.min(axis=1)).astype(float) / kernel.MOST_WIDE
-        steps[steps == 0] = 1
+        steps = _steps(basis, kernel.MOST_WIDE)
         scales, sums, along, off = (1 / steps).astype(basis.dtype), np.zeros((q + 1, n)), np.zeros(q), 0.0
         grams = [np.zeros((rows.stop - rows.start,) * 2) for rows in blocks(n, group)]
         for columns in blocks(d, COLUMNS):
             part, point = basis[:, columns], self._point[columns]
             wide = linalg.scratch("levels", (part.shape[1], q + 1), np.int16)
-            wide[:, q] = self._levels[0, columns]
+            wide[:, q] = self._levels[columns]
             off += kernel.add_levels(part, scales, steps, point, wide, along)
             kernel.WideColumns(wide, n).add_projected(self._batch[:, columns], sums, grams)
         self._centered(grams, sums[q])
         # The last term exceeds the rounding errors of the sum.
         apart = math.sqrt(off) + 2 * unit_roundoff(basis.dtype) * math.sqrt(q)
-        exact = steps[:, None] * (sums[:q] - along[:, None])
-        return self._rounded(exact.T, apart), grams
+        exact = sums[:q]
+        exact -= along[:, None]
+        exact *= steps[:, None]
+        return self._rounded(exact, apart), grams
 
     def _leading(self, n_counted: int, *, exact: bool) -> tuple[Array, float, float]:
         """Return left singular vectors times singular values, rounded, and bounds on the rest of the scatter.
@@ -227,14 +230,14 @@ class ByteRows:
         kernel, (n, d) = self._kernel, self._batch.shape
         gram, sums = np.zeros((n, n)), np.zeros((1, n))
         for columns in blocks(d, COLUMNS):
-            wide = kernel.WideColumns(np.ascontiguousarray(self._levels[:, columns].T), n)
+            wide = kernel.WideColumns(self._levels[columns, None], n)
             wide.add_projected(self._batch[:, columns], sums, [gram])
         self._centered([gram], sums[0])
         floor = float(np.finfo(np.float32).eps) * self.added
         found = None if exact else iterated(gram, self._n_kept, n_counted=n_counted)
         if found is None or found.values[-1] <= floor:
             found = truncate(gram, self._n_kept, n_counted=n_counted, floor=floor)
-        cross = self._rounded(found.vectors * np.sqrt(found.values), 0.0)
+        cross = self._rounded((found.vectors * np.sqrt(found.values)).T, 0.0)
         # The rounded C spans what is retained: the root of the rest grows by at most its distance from the exact one.
         error = eigen_error(n, self.added)
         beyond, most = (
@@ -283,16 +286,18 @@ class ByteRows:
             first += len(gram)
         self.squares = self.added
 
-    def _rounded(self, cross: Array, apart: float) -> Array:
-        """Return C in 16-bit levels. ``apart`` is the distance of the basis from the one that was multiplied."""
-        levels, self._steps = _leveled(cross.T, self._kernel.MOST_WIDE)
-        self._wide = np.ascontiguousarray(levels.T)
-        # In the order of levels, which is that of ``cross`` in memory.
-        rounded = (levels * self._steps[:, None]).T
-        self._distance = float(np.linalg.norm(rounded - cross))
-        root, q = math.sqrt(self.squares), len(self._steps)
+    def _rounded(self, rows: Array, apart: float) -> Array:
+        """Return C, given by its columns as ``rows``, in 16-bit levels.
+
+        ``apart`` is the distance of the basis from the one that was multiplied.
+        """
+        steps = self._steps = _steps(rows, self._kernel.MOST_WIDE)
+        self._wide = np.empty(rows.T.shape, np.int16)
+        point, along = np.zeros(rows.shape[1]), np.zeros(len(rows))
+        self._distance = math.sqrt(self._kernel.add_levels(rows, 1 / steps, steps, point, self._wide, along))
+        root, q = math.sqrt(self.squares), len(steps)
         self.error = (apart + self._distance / root) / math.sqrt(q) + gamma(4, unit_roundoff(float)) if root else 0.0
-        return rounded
+        return self._wide * steps
 
 
 def exact_kernel(batch: Array, n_kept: int, over: AttributeBlocks) -> ModuleType | None:
@@ -328,12 +333,11 @@ def whole_rows(n_kept: int) -> int:
     return 7 * n_kept
 
 
-def _leveled(rows: Array, most: int) -> tuple[Array, Array]:
-    """Return rows as integers up to ``most``, int16, and the step of each row that they are multiples of."""
-    steps = np.maximum(rows.max(axis=1), -rows.min(axis=1)) / most
+def _steps(rows: Array, most: int) -> Array:
+    """Return a step for each row, so that its values are at most ``most`` steps."""
+    steps: Array = np.maximum(rows.max(axis=1), -rows.min(axis=1)).astype(float) / most
     steps[steps == 0] = 1
-    scaled = rows / steps[:, None]
-    return np.rint(scaled, out=scaled).astype(np.int16), steps
+    return steps
 
 
 def _groups(n: int) -> list[slice]:
