@@ -12,6 +12,8 @@ from dpca.kernels.pixels import to_pixels
 
 #: Rows of one step: enough for a matrix product, and few matrices (k, k).
 BLOCK_ROWS = 512
+# Rows that stay in the cache from one step to the next.
+_CACHED_ROWS = 64
 #: Smallest variance of noise, that of constant values. Equations with it stay regular.
 LEAST_NOISE = float(np.finfo(np.float64).tiny)
 # Variances below this share of the largest one are taken as this share.
@@ -74,9 +76,9 @@ class ScoreDistribution(NamedTuple):
     scores: Array
     """Expectations (n, k), float64."""
     gram: Array
-    """Products (n, k, k) of the components at the values that are there."""
+    """Products of the components at the values that are there, the upper triangles (k (k + 1) / 2, n), see `paired`."""
     inverse: Array
-    """(gram + diag(ridge))^-1 (n, k, k). Times the noise, it is the covariance of the scores."""
+    """(gram + diag(ridge))^-1, as ``gram``. Times the noise, it is the covariance of the scores."""
     gaps: Array
     """Indices (m,) of the samples with missing values."""
     present: Array
@@ -94,16 +96,29 @@ def is_present(values: Array, missing: Any = None) -> Array:
     here: Array = np.ones(values.shape, bool) if missing is None else values != missing
     if values.dtype.kind == "f":
         here &= ~np.isnan(values)
-        if np.isinf(values).any(where=here):
+        if (np.isinf(values) & here).any():
             raise ValueError("a value is infinite: mark it as missing by NaN")
     return here
 
 
 def centered_rows(rows: Array, here: Array, mean: Array, dtype: np.dtype[Any]) -> Array:
     """Return rows minus the mean in a floating-point type, and 0 where values are missing."""
-    x = np.zeros(rows.shape, dtype)
-    np.subtract(rows, mean.astype(dtype), out=x, where=here, dtype=dtype)
+    x, shift = np.empty(rows.shape, dtype), mean.astype(dtype)
+    with np.errstate(invalid="ignore", over="ignore"):
+        for few in blocks(len(rows), _CACHED_ROWS):
+            np.subtract(rows[few], shift, out=x[few], dtype=dtype)
+            x[few] = bits_at(x[few], here[few]).view(dtype)
     return x
+
+
+def bits_at(values: Array, here: Array) -> Array:
+    """Return the bits of values as unsigned integers, and 0 where they are not ``here``.
+
+    Takes less than half of the time of numpy's selections.
+    """
+    size = values.dtype.itemsize
+    mask = np.negative(here.view(np.int8)).astype(f"i{size}").view(f"u{size}")
+    return np.bitwise_and(values.view(mask.dtype), mask, out=mask)
 
 
 def paired(components: Array) -> Array:
@@ -126,17 +141,21 @@ def expected_scores(x: Array, here: Array, components: Array, pairs: Array, ridg
 
     Costs n d k (k + 1) operations for rows with gaps, n d k for others, and n k^3.
     """
-    k = len(components)
-    gram = np.broadcast_to(np.eye(k), (len(x), k, k)).copy()
-    gaps = np.flatnonzero(~here.all(axis=1))
+    from dpca.kernels.symmetric import solve_and_invert
+
+    gaps, diagonal = np.flatnonzero(~here.all(axis=1)), np.equal(*np.triu_indices(len(components)))
     present = (here if gaps.size == len(here) else here[gaps]).astype(x.dtype)
-    if gaps.size:
-        gram[gaps] = unpaired(present @ pairs.T, k)
-    inner = gram.copy()
-    inner[:, np.arange(k), np.arange(k)] += ridge
-    inverse = np.linalg.inv(inner)
-    right = (x @ components.T).astype(np.float64)
-    return ScoreDistribution(np.einsum("nij,nj->ni", inverse, right), gram, inverse, gaps, present)
+    known = (pairs @ present.T).astype(np.float64, copy=False)
+    if gaps.size == len(here):
+        gram = known
+    else:
+        gram = np.broadcast_to(diagonal[:, None], (len(pairs), len(x))).astype(np.float64)
+        gram[:, gaps] = known
+    inverse, scores = gram.copy(), (components @ x.T).astype(np.float64)
+    inverse[diagonal] += ridge[:, None]
+    # No pivot is smaller than its ridge, but for the rounding errors of the products.
+    solve_and_invert(inverse, np.maximum(ridge, np.finfo(x.dtype).eps), scores)
+    return ScoreDistribution(scores.T, gram, inverse, gaps, present)
 
 
 def completed_scores(model: LowRank, rows: Array, missing: Any, dtype: np.dtype[Any]) -> tuple[Array, Array]:
@@ -153,8 +172,8 @@ def completed_scores(model: LowRank, rows: Array, missing: Any, dtype: np.dtype[
         here = _known(model, rows[few], missing)
         found = expected_scores(centered_rows(rows[few], here, model.mean, dtype), here, components, pairs, ridge)
         scores[few] = found.scores * (1 + ridge)
-        absent = np.eye(k) - found.gram
-        spread = absent @ found.inverse @ absent + absent
+        absent = np.eye(k) - unpaired(found.gram.T, k)
+        spread = absent @ unpaired(found.inverse.T, k) @ absent + absent
         errors[few] = np.sqrt(np.maximum(model.noise * np.einsum("nii->ni", spread), 0))
     return scores, errors
 
@@ -182,7 +201,7 @@ def filled_rows(model: LowRank, rows: Array, missing: Any, dtype: np.dtype[Any])
         found = expected_scores(centered_rows(rows[few][gaps], here, model.mean, dtype), here, components, pairs, ridge)
         expected = found.scores.astype(dtype) @ components + model.mean.astype(dtype)
         # The products of two different components occur twice in the variance of an attribute.
-        twice = np.where(first == second, 1, 2) * found.inverse[:, first, second]
+        twice = np.where(first == second, 1, 2) * found.inverse.T
         spread = np.sqrt(model.noise * (1 + np.maximum(twice.astype(dtype) @ pairs, 0)))
         sample, attribute = np.nonzero(absent)
         at = few.start + gaps[sample], attribute

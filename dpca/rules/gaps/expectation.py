@@ -17,6 +17,7 @@ from dpca.kernels.gaps import (
     LEAST_NOISE,
     LowRank,
     ScoreDistribution,
+    bits_at,
     centered_rows,
     expected_scores,
     is_present,
@@ -171,21 +172,32 @@ def add_expectations(
     x = centered_rows(rows, here, model.mean, dtype)
     found = expected_scores(x, here, model.components, pairs, model.ridge)
     arrays["squares"][...] += np.einsum("ij,ij->", x, x, dtype=np.float64)
-    scores = found.scores / model.deviations
-    covariance = model.noise * found.inverse / np.outer(model.deviations, model.deviations)
+    scores = found.scores.T / model.deviations[:, None]
+    first, second = np.triu_indices(k)
+    covariance = found.inverse * (model.noise / (model.deviations[first] * model.deviations[second]))[:, None]
     if turn is not None:
-        scores, covariance = scores @ turn.T, turn @ covariance @ turn.T
-    scaled = np.concatenate([scores, np.ones((len(x), 1))], axis=1)
+        scores, covariance = turn @ scores, turned_pairs(turn) @ covariance
+    scaled = np.concatenate([scores, np.ones((1, len(x)))])
     # Second moments of (y, 1) in units of the deviations, for which single precision suffices.
-    second = scaled[:, :, None] * scaled[:, None, :]
-    second[:, :k, :k] += covariance
-    second = second[:, *np.triu_indices(k + 1)]
-    some = second[found.gaps]
-    arrays["complete"][...] += second.sum(axis=0) - some.sum(axis=0)
-    arrays["inner"][...] += second.sum(axis=0)
-    arrays["moments"][...] += some.astype(dtype).T @ found.present
-    arrays["products"][...] += scaled.astype(dtype).T @ x
+    first, second = np.triu_indices(k + 1)
+    moments = scaled[first]
+    moments *= scaled[second]
+    moments[second < k] += covariance
+    total, some = moments.sum(axis=1), moments if len(found.gaps) == len(x) else moments[:, found.gaps]
+    arrays["complete"][...] += total - some.sum(axis=1)
+    arrays["inner"][...] += total
+    arrays["moments"][...] += some.astype(dtype) @ found.present
+    arrays["products"][...] += scaled.astype(dtype) @ x
     return found
+
+
+def turned_pairs(turn: Array) -> Array:
+    """Return the matrix that turns the upper triangle of a symmetric matrix C into that of turn C turn^T."""
+    first, second = np.triu_indices(len(turn))
+    one, other = turn[np.ix_(first, first)], turn[np.ix_(second, second)]
+    turned: Array = one * other + turn[np.ix_(first, second)] * turn[np.ix_(second, first)]
+    turned[:, first == second] /= 2
+    return turned
 
 
 def regressed(arrays: Mapping[str, Array], ridge: Array) -> tuple[Array, Array, float]:
@@ -241,8 +253,7 @@ def held_out(rows: Array, here: Array, share: float, seed: int) -> tuple[Array, 
     count = max(1, min(_MOST_HELD, int(share * d)))
     factors = np.random.default_rng(seed).integers(2**63, size=(2, max(_HASHED, count)), dtype=np.uint64) * 2 + 1
     columns = slice(None, None, -(-d // _HASHED))
-    values = np.where(here[:, columns], rows[:, columns], rows.dtype.type(0))
-    bits = values.view(f"u{rows.dtype.itemsize}").astype(np.uint64)
+    bits = bits_at(rows[:, columns], here[:, columns]).astype(np.uint64, copy=False)
     hashed = _mixed(np.einsum("ij,j->i", bits, factors[0, : bits.shape[1]]))
     chosen = np.flatnonzero(hashed < np.uint64(min(share * d / count, 1.0) * 0xFFFFFFFFFFFFF800))
     places = np.sort((_mixed(hashed[chosen, None] + factors[1, :count]) % np.uint64(d)).astype(np.int64), axis=1)
