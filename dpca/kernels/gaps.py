@@ -12,6 +12,8 @@ from dpca.kernels.pixels import to_pixels
 
 #: Rows of one step: enough for a matrix product, and few matrices (k, k).
 BLOCK_ROWS = 512
+# Most components for which LAPACK takes little of the time: loading compiled loops would take longer.
+_LAPACK_TO = 8
 # Rows that stay in the cache from one step to the next.
 _CACHED_ROWS = 64
 #: Smallest variance of noise, that of constant values. Equations with it stay regular.
@@ -141,9 +143,8 @@ def expected_scores(x: Array, here: Array, components: Array, pairs: Array, ridg
 
     Costs n d k (k + 1) operations for rows with gaps, n d k for others, and n k^3.
     """
-    from dpca.kernels.symmetric import solve_and_invert
-
-    gaps, diagonal = np.flatnonzero(~here.all(axis=1)), np.equal(*np.triu_indices(len(components)))
+    k, (first, second) = len(components), np.triu_indices(len(components))
+    gaps, diagonal = np.flatnonzero(~here.all(axis=1)), first == second
     present = (here if gaps.size == len(here) else here[gaps]).astype(x.dtype)
     known = (pairs @ present.T).astype(np.float64, copy=False)
     if gaps.size == len(here):
@@ -153,8 +154,14 @@ def expected_scores(x: Array, here: Array, components: Array, pairs: Array, ridg
         gram[:, gaps] = known
     inverse, scores = gram.copy(), (components @ x.T).astype(np.float64)
     inverse[diagonal] += ridge[:, None]
-    # No pivot is smaller than its ridge, but for the rounding errors of the products.
-    solve_and_invert(inverse, np.maximum(ridge, np.finfo(x.dtype).eps), scores)
+    if k > _LAPACK_TO:
+        from dpca.kernels.symmetric import solve_and_invert
+
+        # No pivot is smaller than its ridge, but for the rounding errors of the products.
+        solve_and_invert(inverse, np.maximum(ridge, np.finfo(x.dtype).eps), scores)
+    else:
+        found = np.linalg.inv(unpaired(inverse.T, k))
+        inverse, scores = found[:, first, second].T, np.einsum("nij,jn->in", found, scores)
     return ScoreDistribution(scores.T, gram, inverse, gaps, present)
 
 

@@ -9,6 +9,7 @@ import pytest
 
 from dpca.engine.folds.fold import fold
 from dpca.engine.sources.source import ArraySource
+from dpca.kernels import gaps
 from dpca.kernels.gaps import LowRank
 from dpca.partition.whole import Whole
 from dpca.rules.gaps import expectation
@@ -81,16 +82,19 @@ def dense_step(x: Any, model: LowRank) -> tuple[Any, Any, float]:
 
 
 @pytest.mark.parametrize("complete", [False, True])
-def test_a_step_is_that_of_dense_formulas(gappy: Any, complete: bool) -> None:
+@pytest.mark.parametrize("k", [K, gaps._LAPACK_TO + 1])
+def test_a_step_is_that_of_dense_formulas(gappy: Any, complete: bool, k: int) -> None:
     if complete:  # some of the samples
         gappy[10:20, 7] = gappy[10:20, 6] ** 2
         assert not np.isnan(gappy[10:20]).any()
-    model = model_for(gappy)
-    found = done(GapEM(K, [model]), gappy)
-    mean, covariance, noise = dense_step(gappy, model)
+    x = np.concatenate([gappy, gappy[::-1] ** 2 / 10], axis=1)[:, : max(D, 2 * k)]
+    rows = np.linalg.qr(np.random.default_rng(1).standard_normal((x.shape[1], k)))[0].T
+    model = LowRank(rows, np.linspace(2, 0.7, k), np.full(x.shape[1], 4.5), 0.4)
+    found = done(GapEM(k, [model]), x)
+    mean, covariance, noise = dense_step(x, model)
     np.testing.assert_allclose(found["mean"], mean, rtol=1e-10)
     rows = found["components"]
-    np.testing.assert_allclose(rows @ rows.T, np.eye(K), atol=1e-12)
+    np.testing.assert_allclose(rows @ rows.T, np.eye(k), atol=1e-12)
     np.testing.assert_allclose((rows.T * found["variances"]) @ rows, covariance, atol=1e-10)
     assert found["noise"] == pytest.approx(noise, rel=1e-10)
     assert not found["tested"]
