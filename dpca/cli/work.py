@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import re
 import sys
 import time
 from collections.abc import Callable, Iterator
@@ -97,7 +98,8 @@ def _cluster(options: argparse.Namespace, report: Callable[[str], None]) -> Iter
 def shown_progress(stage: str, total: int, unit: str) -> Stage:
     """Draw a bar on standard error if it is a terminal; otherwise print lines with the time."""
     known: list[tuple[float, int]] = []
-    amount, noun = (readable_size, "") if unit == "B" else ("{:,}".format, f" {unit}")
+    noun = re.sub(r"s\b", "", unit, count=1) if total == 1 else unit  # "groups of cells"
+    amount, noun = (readable_size, "") if unit == "B" else ("{:,}".format, f" {noun}")
 
     def tell(done: int | None) -> None:
         finished = left = ""

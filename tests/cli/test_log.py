@@ -44,6 +44,17 @@ def test_a_stage_in_a_log(capsys: pytest.CaptureFixture[str], monkeypatch: pytes
     assert capsys.readouterr().out == ""
 
 
+@pytest.mark.parametrize(
+    ("total", "unit", "told"),
+    [(1, "groups of cells", "1 group of cells"), (2, "groups of cells", "2 groups of cells"), (1, "job", "1 job")],
+)
+def test_one_unit_is_told_in_the_singular(total: int, unit: str, told: str, capsys: pytest.CaptureFixture[str]) -> None:
+    work.shown_progress("fit", total, unit).close()
+    match = LINE.fullmatch(capsys.readouterr().out.splitlines()[0])
+    assert match is not None
+    assert match[1] == told
+
+
 def test_a_bar_in_a_terminal_shows_the_time_while_a_task_takes_long(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(progress, "_REFRESHED", 0.02)
     terminal = Terminal()
