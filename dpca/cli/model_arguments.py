@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import argparse
+from collections.abc import Collection
 from typing import Any
 
 from dpca.choices import NOISE, NOISE_SHARE
 from dpca.cli.arguments import NOISE_OPTIONS, add_parameters, add_seed, given_options, options_of
 from dpca.parameters.cells import BandParameters, CellParameters, PartitionParameters
+from dpca.parameters.common import COSLAT
 from dpca.parameters.denoising import DenoisingParameters
 from dpca.parameters.kernel import KernelParameters
 
@@ -22,10 +24,10 @@ _DEFAULTS, _COMPONENTS = {"cell_shape": 10}, 20
 _COMPRESSION_DEFAULTS, _CHOSEN_FROM = {"cell_shape": 16, "overlap": 8, "shared": True}, {"ratio": 3.0}
 
 
-def add_model_options(parser: argparse.ArgumentParser, *, required: bool, gaps: bool = True) -> None:
+def add_model_options(parser: argparse.ArgumentParser, *, required: bool, without: Collection[str] = ()) -> None:
     """Add options for the partition or the kernel, and for the number of components.
 
-    ``gaps`` is whether samples may have missing values.
+    ``without`` are parameters that the command does not support.
     """
     group = parser.add_argument_group(
         "cells, bands or a kernel",
@@ -35,7 +37,7 @@ def add_model_options(parser: argparse.ArgumentParser, *, required: bool, gaps: 
         + ("" if required else "\nDefault: --cell 10."),
     )
     parts, shared = group.add_mutually_exclusive_group(required=required), options_of(PartitionParameters)
-    elsewhere = {*shared} if gaps else {*shared, "gaps"}
+    elsewhere = {*shared, *without}
     for cls, _, _ in _ESTIMATORS.values():
         own = options_of(cls)
         add_parameters(group, parts, (one for name, one in own.items() if name not in elsewhere))
@@ -46,7 +48,8 @@ def add_model_options(parser: argparse.ArgumentParser, *, required: bool, gaps: 
         "adapts the number to each cell or band. "
         + ("Give one of them." if required else f"Default: --components {_COMPONENTS}."),
     )
-    add_parameters(group, group.add_mutually_exclusive_group(required=required), shared.values())
+    supported = (one for name, one in shared.items() if name not in without)
+    add_parameters(group, group.add_mutually_exclusive_group(required=required), supported)
     add_seed(group, "seed of the random mapping, of --estimating and of --validation-fraction")
 
 
@@ -70,7 +73,10 @@ def partitioned_model(options: argparse.Namespace, n_samples: int | None = None)
         for one in given[name].keys() - parameters.keys():
             if (option := options_of(cls)[one].option) is not None:
                 raise DataError(f"{option.flag} requires {words}, or leave it out")
-    chosen = {name: parameters[name] for name in options_of(PartitionParameters) if name in parameters}
+    if compresses and "weights" in parameters:
+        raise DataError("weights is given, which compressed stores do not support: leave it out, or write scores")
+    parameters = _with_map(parameters, "weights")
+    chosen = {*options_of(PartitionParameters)} & {*parameters} - {"weights"}
     with_gaps = parameters.get("gaps") == "iterate"
     if not chosen:
         few = {"n_components": min(_COMPONENTS, n_samples or _COMPONENTS)}
@@ -112,24 +118,27 @@ def noise_model(options: argparse.Namespace) -> Any:
         return None
     from dpca import Denoiser  # imported here, because it takes seconds
 
-    return Denoiser(**given_noise_map(options, given))
+    return Denoiser(**given_noise_map(given))
 
 
-def given_noise_map(options: argparse.Namespace, given: dict[str, Any]) -> dict[str, Any]:
-    """Return the parameters of a `Denoiser`, with the map that their ``sigma`` names; the option becomes its hash."""
-    if not isinstance(path := given.get("sigma"), str):
+def given_noise_map(given: dict[str, Any]) -> dict[str, Any]:
+    """Return the parameters of a `Denoiser`, with the map that their ``sigma`` names."""
+    if isinstance(path := given.get("sigma"), str):
+        try:
+            number = float(path)
+        except ValueError:
+            pass
+        else:
+            from dpca.storage.errors import DataError  # imported here, because it takes seconds
+
+            raise DataError(f"--sigma is {number:g}: give a positive number, or the path of a map of positive numbers")
+    return _with_map(given, "sigma")
+
+
+def _with_map(given: dict[str, Any], name: str) -> dict[str, Any]:
+    """Return parameters, with the map that one of them names, if it does."""
+    if not isinstance(path := given.get(name), str) or path == COSLAT:
         return given
-    try:
-        number = float(path)
-    except ValueError:
-        pass
-    else:
-        from dpca.storage.errors import DataError  # imported here, because it takes seconds
-
-        raise DataError(f"--sigma is {number:g}: give a positive number, or the path of a map of positive numbers")
     from dpca.jobs.denoising.denoise import read_map
-    from dpca.storage.integrity.manifest import digest_of
 
-    sigma = read_map(path)
-    options.sigma = digest_of(sigma.tobytes())  # the request depends on its values
-    return given | {"sigma": sigma}
+    return given | {name: read_map(path)}

@@ -208,7 +208,7 @@ def denoise(options: argparse.Namespace) -> int:
     """``dpca denoise``."""
     source, reading = given_input(options, None), reading_options(options)
     given = given_options(options, DenoisingParameters)
-    given = given_noise_map(options, given)
+    given = given_noise_map(given)
     request = job_request(options, source)
     if not options.dry_run and served(request, options.target) is not None:
         _print_result(options.target, None)

@@ -136,7 +136,7 @@ def _parser() -> argparse.ArgumentParser:
         output="compressed store to write; the report goes next to it, into OUTPUT.report",
     )
     add_quality(compress, "medium")
-    add_model_options(compress, required=False)
+    add_model_options(compress, required=False, without=["weights"])
     add_job_options(compress, default="no", measured=None)
 
     scores = command(
@@ -149,7 +149,7 @@ def _parser() -> argparse.ArgumentParser:
         output="store to write; the report goes next to it, into OUTPUT.report",
     )
     scores.set_defaults(quality=None, every_sample=False)
-    add_model_options(scores, required=False, gaps=False)
+    add_model_options(scores, required=False, without=["gaps"])
     add_job_options(scores, default="no")
 
     plan = command(
@@ -162,7 +162,7 @@ def _parser() -> argparse.ArgumentParser:
         source=SOURCES,
     )
     add_quality(plan)
-    add_model_options(plan, required=False, gaps=False)
+    add_model_options(plan, required=False, without=["gaps"])
     add_parameters(plan, plan, [options_of(StreamingParameters)["method"]])
     add_kept_options(plan, "no", "quality is always measured")
     add_source_options(plan)

@@ -6,8 +6,11 @@ import argparse
 from typing import Any
 
 from dpca import __version__
+from dpca.parameters.common import COSLAT
+from dpca.storage.disk import exists
 from dpca.storage.errors import StoreError
 from dpca.storage.integrity.manifest import METADATA, ROOT_KEY, check_metadata
+from dpca.storage.readers import open_reader
 from dpca.storage.remote.objects import place_of
 from dpca.storage.transaction.claim import read_json
 from dpca.storage.transaction.workspace import fingerprint_of
@@ -26,6 +29,8 @@ _HOW = (
     "metrics",
 )
 _WHERE = ("source", "output", "stack", "model", "scores", "store", "target")
+# Options that may be the path of a map.
+_MAPS = ("sigma", "weights")
 _BUDGET = ("live", "max_seconds", "max_samples")
 _NOT_ASKED = (*_WHERE, *_HOW, *_BUDGET, "run", "print_completion", "overwrite")
 
@@ -33,8 +38,14 @@ _NOT_ASKED = (*_WHERE, *_HOW, *_BUDGET, "run", "print_completion", "overwrite")
 def request_of(options: argparse.Namespace, *given: Any) -> str:
     """Return a hash of the input, the options that are given, and this version."""
     given_ones = ((name, value) for name, value in vars(options).items() if value is not None)
-    asked = sorted((name, value) for name, value in given_ones if name not in _NOT_ASKED)
+    asked = sorted((name, _content(name, value)) for name, value in given_ones if name not in _NOT_ASKED)
     return fingerprint_of("request", __version__, *given, asked)
+
+
+def _content(name: str, value: Any) -> Any:
+    """Return the value of an option, or the fingerprint of the map that it is the path of."""
+    is_path = name in _MAPS and isinstance(value, str) and value != COSLAT and exists(value)
+    return open_reader(value).fingerprint() if is_path else value
 
 
 def served(request: str, output: str) -> dict[str, Any] | None:

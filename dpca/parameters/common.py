@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from dpca.parameters.declaration import Option, StoragePolicy, parameter
-from dpca.parameters.kinds import FLAG, SEED, array, choice, number
+from dpca.parameters.kinds import FLAG, SEED, TEXT, array, choice, number
 
 
 def random_state(text: str, kept: StoragePolicy = StoragePolicy.NEVER) -> Any:
@@ -91,6 +91,13 @@ def weights(more: str = "") -> Any:
         f"pass, so `partial_fit` requires positive weights. {more}".rstrip(),
         kept=StoragePolicy.AS_ARRAY,
         shown='None, "coslat" or array',
+        option=Option(
+            "--weights",
+            "W",
+            f'factors of the attributes: "{COSLAT}", the square root of the cosine of the latitude, or the path of a '
+            "map with the shape of a sample (Zarr, .npy, ...)",
+            kind=choice(COSLAT) | TEXT,
+        ),
     )
 
 

@@ -12,7 +12,7 @@ import pytest
 import zarr
 from PIL import Image
 
-from dpca import CellPCA
+from dpca import CellPCA, load
 from dpca.cli import main
 from dpca.jobs.compressed import verify_quality
 from dpca.kernels.integer_products import INSTRUCTION
@@ -69,6 +69,35 @@ def test_missing_values_from_fit_to_export(tmp_path: Path, scheduler: str) -> No
     assert main(["verify", store, "--stack", str(tmp_path / "x.npy"), *where]) == 0
     assert main(["export", store, out]) == 0
     np.testing.assert_allclose(np.load(out), x, atol=0.1001)
+
+
+def test_weights_of_attributes_from_a_map_and_from_latitudes(
+    tmp_path: Path, scheduler: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    xarray = pytest.importorskip("xarray")
+    rng, where = np.random.default_rng(0), ["--scheduler", scheduler]
+    x, latitudes = rng.normal(size=(40, 12, 16)).astype(np.float32), np.linspace(-80, 80, 12)
+    factors = np.broadcast_to(np.sqrt(np.cos(np.deg2rad(latitudes)))[:, None], (12, 16)).astype(np.float32)
+    coords = {"lat": ("lat", latitudes, {"units": "degrees_north"})}
+    source, weights = str(tmp_path / "x.nc"), str(tmp_path / "weights.npy")
+    xarray.DataArray(x, coords, ("time", "lat", "lon"), name="sst").to_netcdf(source)
+    np.save(weights, factors)
+    options = ["--cell", "6x8", "--components", "2", "--data-range=-6,6", *where]
+    expected = CellPCA(2, cell_shape=(6, 8), weights=factors).fit(x).components_
+    for name, given in (("map", weights), ("coslat", "coslat")):
+        store = str(tmp_path / f"{name}.zarr")
+        assert main(["scores", source, store, "--weights", given, *options]) == 0
+        np.testing.assert_allclose(np.abs(load(f"{store}/model").components_), np.abs(expected), atol=1e-5)
+    assert main(["plan", source, "--weights", "coslat", *options[:-2]]) == 0
+    again = ["scores", source, str(tmp_path / "map.zarr"), "--weights", weights, *options]
+    capsys.readouterr()
+    assert main(again) == 0
+    assert "nothing to do" in capsys.readouterr().out
+    np.save(weights, factors / 2)
+    assert main(again) == 4
+    assert "other settings" in capsys.readouterr().err
+    assert main(["plan", source, "--weights", "coslat", "--quality", "max-error=1", *options[:-2]]) == 3
+    assert "weights" in capsys.readouterr().err
 
 
 def test_quality_is_measured_on_the_photographs_that_were_compressed(

@@ -13,6 +13,7 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any, cast
 
+import numpy as np
 from sklearn.base import clone
 
 from dpca.choices import COMPRESSED, NOISE_SHARE
@@ -197,6 +198,10 @@ class _Tried(TriedInput):
     ) -> None:
         super().__init__(given, settings.reading, workers, folder, shard_bytes)
         self.settings, self.model = settings, clone(settings.model)
+        if getattr(self.model, "weighs_attributes", False) and isinstance(self.model.weights, str):
+            self.model.set_params(
+                weights=np.ones(())
+            )  # a few samples have no coordinates, and times do not depend on them
         self.bytes_written = 0.0
 
     def cell_shape(self, axes: Sequence[str]) -> tuple[int, ...] | None:
