@@ -24,11 +24,11 @@ import numpy as np
 from dpca.engine.folds.boundary import named_errors
 from dpca.engine.folds.device import Device
 from dpca.engine.folds.fold_tasks import Results
-from dpca.engine.folds.plan import PlanError, box_around
+from dpca.engine.folds.plan import PlanError
 from dpca.engine.sources.derived import DerivedSource
 from dpca.engine.sources.source import BatchReader, Source, batches
 from dpca.kernels.algebra.namespace import empty, namespace, to_numpy
-from dpca.kernels.algebra.types import Array, Region
+from dpca.kernels.algebra.types import Array, Region, box_around
 from dpca.partition.base import Partition
 from dpca.rules.base.rule import Rule
 from dpca.rules.base.state import State

@@ -16,6 +16,7 @@ twice only if a chunk extends over several cells and memory does not allow one t
 
 from __future__ import annotations
 
+import itertools
 import math
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
@@ -155,14 +156,9 @@ def plan_fold(
     return replace(plan, segments=segments(source.shape[0], scheme.round_rows, longest))
 
 
-def box_around(regions: Sequence[Region]) -> Region:
-    """Return the bounding box of some boxes."""
-    return tuple((min(a for a, _ in axis), max(b for _, b in axis)) for axis in zip(*regions, strict=True))
-
-
 @dataclass(frozen=True)
 class _Size:
-    """The joint size of some parts. Sizes can be added."""
+    """The joint size of some parts."""
 
     region: Region
     n_features: int
@@ -172,15 +168,6 @@ class _Size:
     """In bytes."""
     results: int
     """In bytes."""
-
-    def __add__(self, other: _Size) -> _Size:
-        return _Size(
-            box_around([self.region, other.region]),
-            self.n_features + other.n_features,
-            max(self.most_features, other.most_features),
-            self.states + other.states,
-            self.results + other.results,
-        )
 
 
 Piece = tuple[Sequence[int], _Size]
@@ -221,7 +208,7 @@ class Planner:
         self._measure_parts()
         tiles = list(partition.tiles(source.chunks[1:]))
         # Two ways to start with: the tiles themselves, and tiles halved until each parallel task has one.
-        self.ways = [[self.piece(tile) for tile in tiles]]
+        self.ways = [self.pieces(tiles)]
         if len(tiles) < self.n_parallel and max(map(len, tiles)) > 1:
             self.ways.append(self._halved(self.ways[0]))
 
@@ -237,20 +224,22 @@ class Planner:
 
     def sizes(self) -> list[_Size]:
         """Return the size of each part."""
-        return [self.piece((i,))[1] for i in range(self.partition.n_parts)]
+        return [size for _, size in self.pieces([(i,) for i in range(self.partition.n_parts)])]
 
-    def piece(self, partitions: Sequence[int]) -> Piece:
-        """Return some parts with their joint size."""
-        at = np.asarray(partitions)
-        boxes, features = self._boxes[at], self._features[at]
-        region = zip(boxes[..., 0].min(axis=0).tolist(), boxes[..., 1].max(axis=0).tolist(), strict=True)
-        sums = (int(sizes[at].sum()) for sizes in (self._states, self._results))
-        return partitions, _Size(tuple(region), int(features.sum()), int(features.max()), *sums)
+    def pieces(self, groups: Sequence[Sequence[int]]) -> list[Piece]:
+        """Return some groups of parts, each with their joint size."""
+        at = np.fromiter(itertools.chain.from_iterable(groups), np.int64)
+        starts, boxes, features = np.cumsum([0, *map(len, groups)])[:-1], self._boxes[at], self._features[at]
+        ends = [np.minimum.reduceat(boxes[..., 0], starts), np.maximum.reduceat(boxes[..., 1], starts)]
+        regions = [tuple(map(tuple, box)) for box in np.stack(ends, axis=-1).tolist()]
+        most = np.maximum.reduceat(features, starts).tolist()
+        sums = [np.add.reduceat(of, starts).tolist() for of in (features, self._states[at], self._results[at])]
+        return list(zip(groups, map(_Size, regions, sums[0], most, *sums[1:]), strict=True))
 
     def halves(self, piece: Piece) -> list[Piece]:
         """Return two halves of a piece, or the piece itself if it is a single part."""
         partitions, half = piece[0], len(piece[0]) // 2
-        return [self.piece(partitions[:half]), self.piece(partitions[half:])] if half else [piece]
+        return self.pieces([partitions[:half], partitions[half:]]) if half else [piece]
 
     def _halved(self, pieces: list[Piece]) -> list[Piece]:
         """Halve pieces until there are enough, or each has a single partition."""
@@ -358,18 +347,29 @@ class Planner:
 
     def groups(self, tiles: list[Piece], rows: int, n_segments: int) -> list[Piece]:
         """Split tiles that are too large for a task, and join neighbors that are too short for a task of their own."""
-        groups: list[tuple[list[int], _Size]] = []
-        for tile in tiles:
-            for partitions, size in self.split(tile, rows, n_segments):
-                if groups:
-                    whole = groups[-1][1] + size
-                    small = self.box_bytes(whole) * self.n <= _SHORT_TASK
-                    if small and self.task_bytes(whole, rows, n_segments) <= self.budget // 2:
-                        groups[-1][0].extend(partitions)
-                        groups[-1] = groups[-1][0], whole
-                        continue
-                groups.append((list(partitions), size))
-        return list(groups)
+        groups: list[Piece] = []
+
+        def join(pieces: list[Piece]) -> bool:
+            """Join pieces with the last group, if there is one and the task stays short."""
+            [whole] = self.pieces([[part for partitions, _ in (*groups[-1:], *pieces) for part in partitions]])
+            short = bool(groups) and self.box_bytes(whole[1]) * self.n <= _SHORT_TASK
+            if joined := short and self.task_bytes(whole[1], rows, n_segments) <= self.budget // 2:
+                groups[-1] = whole
+            return joined
+
+        at, step = 0, 1
+        # Twice as many tiles at each step, since there can be hundreds of thousands.
+        while at < len(tiles):
+            if join(tiles[at : at + step]):
+                at, step = at + step, 2 * step
+            elif step > 1:
+                step //= 2
+            else:
+                for piece in self.split(tiles[at], rows, n_segments):
+                    if not join([piece]):
+                        groups.append(piece)
+                at += 1
+        return groups
 
     def split(self, piece: Piece, rows: int, n_segments: int) -> list[Piece]:
         """Halve a piece until each part fits the budget."""

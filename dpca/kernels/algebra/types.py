@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import fields
 from typing import Any
 
@@ -31,6 +31,11 @@ def even_parts(batch: Array, most: int) -> Iterator[Array]:
 def blocks(n: int, size: int) -> Iterator[slice]:
     """Yield consecutive slices of ``size`` that cover ``n`` rows or columns. The last one may be shorter."""
     return (slice(start, min(start + size, n)) for start in range(0, n, size))
+
+
+def box_around(regions: Sequence[Region]) -> Region:
+    """Return the bounding box of some boxes."""
+    return tuple((min(a for a, _ in axis), max(b for _, b in axis)) for axis in zip(*regions, strict=True))
 
 
 def box_of_run(shape: tuple[int, ...], start: int, stop: int) -> Region:

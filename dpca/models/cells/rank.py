@@ -181,17 +181,18 @@ def ranks_by_noise(variances: Array, sizes: Array, n_samples: int, places: Array
             raise DataError(
                 f"the noise floor requires all {m} eigenvalues, but only {len(row)} were computed: compute all"
             )
-        ranks[i] = noise_rank(row[:m], max(size, n))
+        ranks[i] = noise_ranks(row[:m], max(size, n))
     return ranks
 
 
-def noise_rank(row: Array, n: int) -> int:
-    """Return the rank of one part from all its m <= n eigenvalues, descending; see `ranks_by_noise`."""
-    m = len(row)
+def noise_ranks(rows: Array, n: int) -> Array:
+    """Return the ranks (...) of parts from all their eigenvalues (..., m), descending, m <= n; see `ranks_by_noise`."""
+    m = rows.shape[-1]
     p = np.arange(m)
-    level = np.cumsum(row[::-1])[::-1] / (m - p)
-    by_range = (row - row[-1]) / (4 * np.sqrt((m - p) / (n - p)))
-    return int((level >= by_range).argmax())
+    level = np.cumsum(rows[..., ::-1], axis=-1)[..., ::-1] / (m - p)
+    by_range = (rows - rows[..., -1:]) / (4 * np.sqrt((m - p) / (n - p)))
+    found: Array = (level >= by_range).argmax(axis=-1)
+    return found
 
 
 def noise_edge(sigma: float, m: int, n: int) -> float:

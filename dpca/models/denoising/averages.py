@@ -140,15 +140,24 @@ class _Boxes:
 
 def runs_of(box: Region, region: Region) -> tuple[Array, int]:
     """Return where the contiguous runs of a box start in the values of a region, and their length."""
-    lengths = [b - a for a, b in region]
+    whole = tuple(b - a for a, b in region)
+    starts, length = _runs(tuple(b - a for a, b in box), whole)
+    first = 0
+    for (a, _), (o, _), size in zip(box, region, whole, strict=True):
+        first = first * size + a - o
+    return first + starts, length
+
+
+@lru_cache(maxsize=256)
+def _runs(lengths: tuple[int, ...], whole: tuple[int, ...]) -> tuple[Array, int]:
+    """Return what `runs_of` does, for a box of some lengths at the start of a region."""
     # Axes that the box has whole belong to the runs.
-    axis = next((k for k in reversed(range(len(box))) if box[k] != region[k]), 0)
-    starts, stride = np.zeros(1, np.int64), math.prod(lengths[axis + 1 :])
-    length, starts = (box[axis][1] - box[axis][0]) * stride, starts + (box[axis][0] - region[axis][0]) * stride
+    axis = next((k for k in reversed(range(len(whole))) if lengths[k] != whole[k]), 0)
+    stride, starts = math.prod(whole[axis + 1 :]), np.zeros(1, np.int64)
+    length = lengths[axis] * stride
     for k in reversed(range(axis)):
-        stride *= lengths[k + 1]
-        along = (np.arange(*box[k]) - region[k][0]) * stride
-        starts = (along[:, None] + starts).ravel()
+        stride *= whole[k + 1]
+        starts = (np.arange(lengths[k])[:, None] * stride + starts).ravel()
     return starts, length
 
 
@@ -177,25 +186,26 @@ def averaged(grids: ShiftedGrids, results: Sequence[dict[str, Array]], kind: str
     weight decreases as the square root of the distance to its borders, along each axis.
     """
     dtype, shape = results[0]["filter"].dtype, grids.sample_shape
-    # Weights, ranks and weights of cells with noise; means, noise, and removed shares.
-    weights, sums = np.zeros((3, *shape)), np.zeros((3, *shape))
+    # Means, noise and removed shares; weights, ranks and weights of cells with noise.
+    sums = np.zeros((6, *shape))
     for part, result in enumerate(results):
         rows, place = result["filter"], tuple(slice(a, b) for a, b in grids.boxes[part])
         rank, lengths = len(rows) // 2 - 1, tuple(b - a for a, b in grids.boxes[part])
-        weight, values = _taper(lengths, len(grids.cell_shape)) / (1 + rank), rows[MEAN:].reshape(3, *lengths)
-        inside = (slice(None), *place)
-        sums[inside] += weight * values
-        weights[inside] += (weight, rank * weight, weight * (values[1] > 0))
+        values = np.empty((6, *lengths))
+        values[:3] = rows[MEAN:].reshape(3, *lengths)
+        values[3], values[4], values[5] = 1, rank, values[1] > 0
+        values *= _taper(lengths, len(grids.cell_shape)) / (1 + rank)
+        inside = sums[(slice(None), *place)]
+        inside += values
+    mean, noise, removed, whole, ranks, measured = sums
     levels = np.array([float(result["level"]) for result in results])
     filters = {}
     for part, result in enumerate(results):
         rows, place = result.pop("filter")[:-3], tuple(slice(a, b) for a, b in grids.boxes[part])
         rank, lengths = len(rows) // 2, tuple(b - a for a, b in grids.boxes[part])
-        weight = _taper(lengths, len(grids.cell_shape)) / (1 + rank) / weights[0][place]
+        weight = _taper(lengths, len(grids.cell_shape)) / (1 + rank) / whole[place]
         outputs = (rows[rank:] * weight.ravel()).astype(dtype)
         filters[part] = np.concatenate([rows[:rank], outputs])
-    whole, ranks, measured = weights
-    mean, noise, removed = sums
     if 0 < (largest := float(np.abs(mean / whole).max())) < _LEAST:
         raise DataError(f"no mean exceeds {largest:.3g}, too little for squares in float64: multiply all values first")
     maps = NoiseMaps(

@@ -37,12 +37,15 @@ _DEVIATION, _CLOSE, _LEAST = 1.4826, 1e-9, 1e-3
 class CellNoise(FilterWriter):
     """Results are ``mean`` () and ``level`` () of cells: the mean of the attributes that vary, and their noise."""
 
-    def write(self, part: int, result: dict[str, Array]) -> dict[str, Array]:
-        """Return mean and noise of a cell."""
-        found = super().write(part, result)
-        mean = result["rows"].mean(axis=0) if "rows" in result else result["mean"]
-        varies = found["filter"][NOISE] > 0
-        return {**found, "filter": found["filter"][:0], "mean": np.asarray(mean[varies].mean() if varies.any() else 0)}
+    def write_all(self, parts: Sequence[int], results: Sequence[dict[str, Array]]) -> list[dict[str, Array]]:
+        """Return mean and noise of cells."""
+        means = [result["rows"].mean(axis=0) if "rows" in result else result["mean"] for result in results]
+        found = super().write_all(parts, results)
+        for one, mean in zip(found, means, strict=True):
+            varies = one["filter"][NOISE] > 0
+            one["filter"] = one["filter"][:0]
+            one["mean"] = np.asarray(mean[varies].mean() if varies.any() else 0)
+        return found
 
 
 def some_samples(source: Source) -> Source:

@@ -27,6 +27,7 @@ from dpca.models.denoising.averages import NoiseMaps, averaged
 from dpca.models.denoising.camera import MOST_SAMPLES, CellNoise, offset_of, some_samples
 from dpca.models.denoising.filters import FilterWriter, NoiseModel
 from dpca.models.denoising.shrinkage import LEAST_VALUES
+from dpca.models.denoising.signals import WORK_BYTES
 from dpca.models.denoising.time_filter import WINDOW, Series, context
 from dpca.parameters.denoising import DenoisingParameters
 from dpca.partition.shifted import ShiftedGrids
@@ -55,8 +56,8 @@ class _CellCovariance(Covariance):
         return min(_BATCH, super().batch_rows(dtype))
 
     def work_bytes(self, n_rows: int, n_features: int, dtype: DTypeLike) -> int:
-        """Return the bytes of temporary arrays, including those of the filter."""
-        return super().work_bytes(n_rows, n_features, dtype) + 6 * 8 * n_features**2
+        """Return the bytes of temporary arrays, including those of the filters."""
+        return super().work_bytes(n_rows, n_features, dtype) + max(6 * 8 * n_features**2, WORK_BYTES)
 
 
 @dataclass(frozen=True)
@@ -64,8 +65,9 @@ class _CellSamples(KeptSamples):
     """The samples of a cell, from which `FilterWriter` makes its filter."""
 
     def work_bytes(self, n_rows: int, n_features: int, dtype: DTypeLike) -> int:
-        """Return the bytes of temporary arrays of the filter."""
-        return 8 * (8 * self.n_samples * n_features + 4 * min(self.n_samples, n_features) ** 2)
+        """Return the bytes of temporary arrays of the filters."""
+        one = 8 * (8 * self.n_samples * n_features + 4 * min(self.n_samples, n_features) ** 2)
+        return max(one, WORK_BYTES)
 
 
 @documented()

@@ -9,20 +9,18 @@ has its mean instead.
 from __future__ import annotations
 
 import math
+from collections import defaultdict
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
-from numpy.typing import DTypeLike
-from scipy.linalg import eigh
 
 from dpca.choices import POISSON, RICIAN
 from dpca.engine.folds.fold_tasks import ResultWriter
-from dpca.kernels.algebra.tridiagonal import Tridiagonal
-from dpca.kernels.algebra.types import Array, PickledByFields, Region
-from dpca.models.cells.rank import noise_edge
+from dpca.kernels.algebra.types import Array, PickledByFields, Region, blocks
 from dpca.models.denoising.magnitudes import LEAST_VARIANCE, level_of, variances
-from dpca.models.denoising.shrinkage import LEAST_VALUES, estimated_noise, gains
+from dpca.models.denoising.signals import Cells, n_together, require_range, those
 from dpca.partition.shifted import ShiftedGrids
 from dpca.storage.errors import DataError
 
@@ -32,13 +30,8 @@ MEAN, NOISE, REMOVED = -3, -2, -1
 _MOST_RANK = 4
 # Repetitions of the estimate of Rician noise. More change it by less than its error.
 _REPEATS = 2
-# Squared singular values below this share of the largest one are its rounding errors.
-_ROUNDING = 8 * np.finfo(np.float64).eps
-_LARGEST = {np.dtype(one): float(np.finfo(one).max) for one in (np.float32, np.float64)}
 # Standard errors within which a mean is compatible with no light.
 _ERRORS = 4
-# Up to this length, all eigenvectors cost less than the eigenvalues and then some of the vectors.
-_SMALL = 64
 # Noise of cells without noise, as a share of the deviation of their attributes.
 _LITTLE = 1e-6
 
@@ -107,134 +100,133 @@ class FilterWriter(PickledByFields, ResultWriter):
 
     def write(self, part: int, result: dict[str, Array]) -> dict[str, Array]:
         """Return the filter of a cell."""
-        n, rows = self.n_samples, result.get("rows")
+        return self.write_all([part], [result])[0]
+
+    def write_all(self, parts: Sequence[int], results: Sequence[dict[str, Array]]) -> list[dict[str, Array]]:
+        """Return the filters of cells, and empty the results. Small cells of one size are computed together."""
+        found: list[dict[str, Array]] = [{} for _ in parts]
+        alike: dict[int, list[int]] = defaultdict(list)
+        for i, part in enumerate(parts):
+            alike[self.grids.n_features(part)].append(i)
+        for d, places in alike.items():
+            most = n_together(min(self.n_samples, d), max(array.size for array in results[places[0]].values()))
+            for few in blocks(len(places), most):
+                some = places[few]
+                stacks = {name: np.stack([results[i].pop(name) for i in some]) for name in list(results[some[0]])}
+                for i, one in zip(some, self._filters([parts[i] for i in some], stacks), strict=True):
+                    found[i] = one
+        return found
+
+    def _filters(self, parts: Sequence[int], stacks: dict[str, Array]) -> list[dict[str, Array]]:
+        """Return the filters of cells of one size. That of a cell does not depend on the others."""
+        n = self.n_samples
+        rows: Any = stacks.pop("rows", None)
+        covariance: Any = stacks.pop("covariance", None)
         if rows is None:
-            mean, variance = result["mean"], result["covariance"].diagonal()
+            mean, variance = stacks["mean"], covariance.diagonal(axis1=1, axis2=2)
         else:
             rows = rows.astype(np.float64)
             # About the first sample, so that constant attributes have a variance of exactly 0.
-            apart = rows - rows[0]
-            shift = apart.sum(axis=0) / n
-            apart -= shift
-            mean, variance = rows[0] + shift, np.square(apart, out=apart).sum(axis=0) / (n - 1)
-        _require_range(variance)
+            apart = rows - rows[:, :1]
+            shift = apart.sum(axis=1) / n
+            apart -= shift[:, None]
+            mean, variance = rows[:, 0] + shift, np.square(apart, out=apart).sum(axis=1) / (n - 1)
+            del apart
+        require_range(variance)
+        scale = np.stack([self.noise.scale(one, self.grids.boxes[i], n) for i, one in zip(parts, mean, strict=True)])
         # Constant attributes, such as a masked background, are neither signal nor noise.
         varies = variance > (4 * np.finfo(self.dtype).eps * np.abs(mean)) ** 2
-        d = int(varies.sum())
-        some: Any = slice(None) if d == len(mean) else varies
-        found = np.zeros((3, len(mean)))
-        found[MEAN] = mean
-        if not d:
-            return {"filter": found.astype(self.dtype), "level": np.zeros(())}
-        if self.noise.kind == POISSON:
-            self.noise.require_light(mean[some], variance[some], n)
-        scale = self.noise.scale(mean, self.grids.boxes[part], n)[some]
-        level: Array | None = None
-        if self.noise.kind == RICIAN and rows is not None:
-            scale, level = self._magnitudes(rows[:, some], scale)
-        if rows is None:
-            center, covariance = mean[some] / scale, result["covariance"][np.ix_(varies, varies)]
-            covariance /= np.outer(scale, scale)
-            rank, sigma, factors, vectors = self._signal((n - 1) * covariance + n * np.outer(center, center), n, d)
-            retained = vectors @ covariance @ vectors.T
-        else:
-            x = rows[:, some] / scale
-            rank, sigma, factors, vectors = self._signal_of(x)
-            scores = x @ vectors.T
-            scores -= scores.mean(axis=0)
-            retained = scores.T @ scores / (n - 1)
-        outputs = factors[:, None] * vectors
-        # Without noise, that of the scores is far below the signal.
-        unit = sigma or _LITTLE * float(np.sqrt(variance[some]).mean() / scale.mean())
-        made = np.zeros((2 * rank + 3, len(mean)))
-        made[MEAN] = mean
-        made[:rank, some], made[rank : 2 * rank, some] = vectors / (scale * unit), outputs * (scale * unit)
-        # Components have the mean of the attributes that vary; others keep theirs.
-        made[MEAN, some] = 0 if rank else _shrunk(mean[some] / scale, sigma / math.sqrt(n)) * scale
-        made[NOISE, some] = sigma * scale if level is None else level
-        kept = ((retained @ outputs) * outputs).sum(axis=0) * scale**2
-        made[REMOVED, some] = 1 - kept / variance[some]
-        # Products with values sum up to as many terms as the cell has attributes.
-        _require_range(d * (np.abs(mean[some]) + np.sqrt(n * variance[some])), self.dtype)
-        _require_range(made, self.dtype)
-        return {"filter": made.astype(self.dtype), "level": np.asarray(sigma)}
+        found: list[dict[str, Array]] = [{} for _ in parts]
+        counts = varies.sum(axis=1)
+        for d in np.unique(counts).tolist():
+            cells = np.flatnonzero(counts == d)
+            of = varies[cells]
+            center, spread, unit = (_only(those(one, cells), of, d) for one in (mean, variance, scale))
+            given = Cells(n, center, spread, unit)
+            if rows is None:
+                given.covariance = _within(those(covariance, cells), of, d)
+            else:
+                given.rows = _only(those(rows, cells), of, d)
+            for at, sigma, filters in self._filters_by_rank(given) if d else _without_filter(len(cells)):
+                here = cells[at]
+                made = np.zeros((len(at), filters.shape[1], mean.shape[1]))
+                made[:, MEAN] = mean[here]
+                made.swapaxes(1, 2)[of[at]] = filters.swapaxes(1, 2).reshape(-1, filters.shape[1])
+                require_range(made, self.dtype)
+                for i, one, level in zip(here.tolist(), made.astype(self.dtype), sigma, strict=True):
+                    found[i] = {"filter": one, "level": np.asarray(level)}
+        return found
 
-    def _magnitudes(self, rows: Array, scale: Array) -> tuple[Array, Array]:
+    def _filters_by_rank(self, given: Cells) -> Iterator[tuple[Array, Array, Array]]:
+        """Yield the numbers of cells of one rank, the levels of their noise, and their filters."""
+        n, scale, levels = self.n_samples, given.scale, None
+        if self.noise.kind == POISSON:
+            for center, spread in zip(given.mean, given.variance, strict=True):
+                self.noise.require_light(center, spread, n)
+        if self.noise.kind == RICIAN:
+            scale, levels = self._magnitudes(given)
+        x = given.scaled(scale)
+        for found in given.signals(x, self.noise.known, self.shrinkage):
+            at, sigma, vectors = found.cells, found.sigma[:, None], found.vectors
+            mean, variance, unit, (rank, d) = given.mean[at], given.variance[at], scale[at], vectors.shape[1:]
+            # Products with values sum up to as many terms as the cell has attributes.
+            require_range(d * (np.abs(mean) + np.sqrt(n * variance)), self.dtype)
+            outputs = found.factors[..., None] * vectors
+            # Without noise, that of the scores is far below the signal.
+            little = _LITTLE * np.sqrt(variance).mean(axis=1) / unit.mean(axis=1)
+            weight = (unit * np.where(sigma > 0, sigma, little[:, None]))[:, None]
+            made = np.zeros((len(at), 2 * rank + 3, d))
+            made[:, :rank], made[:, rank : 2 * rank] = vectors / weight, outputs * weight
+            if not rank:  # components have the mean of the attributes
+                made[:, MEAN] = _shrunk(mean / unit, sigma / math.sqrt(n)) * unit
+            made[:, NOISE] = sigma * unit if levels is None else levels[at]
+            kept = ((given.retained(those(x, at), vectors) @ outputs) * outputs).sum(axis=1) * unit**2
+            made[:, REMOVED] = 1 - kept / variance
+            yield at, found.sigma, made
+
+    def _magnitudes(self, given: Cells) -> tuple[Array, Array]:
         """Return the standard deviation of the noise of magnitudes, and its level, which are unequal at low signal."""
-        if (least := rows.min()) < 0:
+        if (least := given.rows.min()) < 0:
             raise DataError(f"a value is {least:g}, but magnitudes are not negative: give noise='gaussian'")
-        level = scale
+        scale, level = given.scale.copy(), given.scale.copy()
         for _ in range(_REPEATS):
-            rank, sigma, factors, vectors = self._signal_of(x := rows / scale)
-            if not sigma:
-                return scale, np.zeros(len(scale))
-            means = ((x @ vectors.T) @ (factors[:, None] * vectors) if rank else x.mean(axis=0)[None]) * scale
-            if not self.noise.known:
-                level = np.full(len(scale), level_of(means, float(np.mean((sigma * scale) ** 2)), rank))
-            scale = level * np.sqrt(np.maximum(variances(means / level).mean(axis=0), LEAST_VARIANCE))
+            x = given.scaled(scale)
+            for found in given.signals(x, self.noise.known, self.shrinkage):
+                outputs = found.factors[..., None] * found.vectors
+                for i, sigma, v, out in zip(found.cells, found.sigma, found.vectors, outputs, strict=True):
+                    if not sigma:
+                        level[i] = 0
+                        continue
+                    means = ((x[i] @ v.T) @ out if len(v) else x[i].mean(axis=0)[None]) * scale[i]
+                    if not self.noise.known:
+                        level[i] = level_of(means, float(np.mean((sigma * scale[i]) ** 2)), len(v))
+                    scale[i] = level[i] * np.sqrt(np.maximum(variances(means / level[i]).mean(axis=0), LEAST_VARIANCE))
         return scale, level
 
-    def _signal_of(self, x: Array) -> tuple[int, float, Array, Array]:
-        """Return what `_signal` does, with vectors of attributes, from all samples."""
-        n, d = x.shape
-        if n >= d:
-            return self._signal(x.T @ x, n, d)
-        rank, sigma, factors, vectors = self._signal(x @ x.T, n, d)
-        vectors = vectors @ x
-        return rank, sigma, factors, vectors / np.linalg.norm(vectors, axis=1, keepdims=True)
 
-    def _signal(self, products: Array, n: int, d: int) -> tuple[int, float, Array, Array]:
-        """Return the rank, the level of the noise, and the gains and vectors of the components that are signal."""
-        m, longer = min(n, d), max(n, d)
-        # Values divided by a small level of the noise can be large.
-        _require_range(products.diagonal())
-        if self.noise.known:
-            edge = noise_edge(1.0, m, longer)
-            values, columns = eigh(products, subset_by_value=(edge, np.inf), check_finite=False)
-            rank, sigma = len(values), 1.0
-        elif m < LEAST_VALUES:
-            return m, 0.0, *_leading(products, m)
-        elif len(products) <= _SMALL:
-            values, columns = np.linalg.eigh(products)
-            rank, sigma = estimated_noise(_without_rounding(values[::-1][:m]), m, longer)
-        else:
-            reduced = Tridiagonal(products)
-            values = reduced.values()
-            rank, sigma = estimated_noise(_without_rounding(values[::-1][:m]), m, longer)
-            columns = reduced.vectors(rank)
-        values, rows = values[::-1][:rank], columns[:, ::-1][:, :rank].T
-        factors = gains(values, sigma, m, longer, self.shrinkage)
-        # Beside large values, those of rounding can be above a known edge. Their vectors of few samples are arbitrary.
-        some = (factors > 0) & (_without_rounding(values) > 0)
-        return int(some.sum()), sigma, factors[some], rows[some]
+def _only(values: Array, varies: Array, d: int) -> Array:
+    """Return the d attributes of each cell, along the last axis of values (c, ..., attributes), that vary."""
+    if d == varies.shape[1]:
+        return values
+    if values.ndim == 2:
+        return values[varies].reshape(len(values), d)
+    return np.ascontiguousarray(values.swapaxes(1, 2)[varies].reshape(len(values), d, values.shape[1]).swapaxes(1, 2))
 
 
-def _without_rounding(energies: Array) -> Array:
-    """Return squared singular values, descending, with 0 for those that are rounding errors of the largest one."""
-    return np.where(energies > _ROUNDING * energies[:1], energies, 0)
+def _within(covariance: Array, varies: Array, d: int) -> Array:
+    """Return the covariances (c, d, d) of attributes that vary."""
+    if d == varies.shape[1]:
+        return covariance
+    return _only(_only(covariance, varies, d).swapaxes(1, 2), varies, d)
 
 
-def _require_range(values: Array, dtype: DTypeLike = np.float64) -> None:
-    """Raise OverflowError unless a dtype can hold all values."""
-    if not np.abs(values).max(initial=0) <= _LARGEST[np.dtype(dtype)]:  # false for NaN, too
-        raise OverflowError(f"values exceed the range of {np.dtype(dtype)}")
+def _without_filter(n: int) -> Iterator[tuple[Array, Array, Array]]:
+    """Yield what `FilterWriter._filters_by_rank` does, for n cells without an attribute that varies."""
+    yield np.arange(n), np.zeros(n), np.zeros((n, 3, 0))
 
 
-def _shrunk(values: Array, sigma: float) -> Array:
-    """Return values with white noise, shrunk towards 0 by the estimator of James & Stein (1961)."""
-    energy = float(values @ values)
-    return values * max(0.0, 1 - max(len(values) - 2, 0) * sigma**2 / energy) if energy else values
-
-
-def _top(products: Array, k: int) -> tuple[Array, Array]:
-    """Return the k largest eigenvalues, ascending, and their vectors as columns."""
-    size = len(products)
-    if not k:
-        return np.zeros(0), np.zeros((size, 0))
-    values, columns = eigh(products, subset_by_index=(size - k, size - 1), check_finite=False)
-    return values, columns
-
-
-def _leading(products: Array, m: int) -> tuple[Array, Array]:
-    """Return gains of 1 and the m leading vectors as rows: the identity on the samples."""
-    return np.ones(m), _top(products, m)[1][:, ::-1].T
+def _shrunk(values: Array, sigma: Array) -> Array:
+    """Return values (c, d) with white noise (c, 1), shrunk towards 0 by the estimator of James & Stein (1961)."""
+    energy = np.square(values).sum(axis=1, keepdims=True)
+    found: Array = values * np.maximum(0, 1 - max(values.shape[1] - 2, 0) * sigma**2 / np.where(energy > 0, energy, 1))
+    return found
