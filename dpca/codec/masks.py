@@ -63,8 +63,12 @@ def of_values(measured: Mapping[str, Array], missing: Array) -> dict[str, Array]
     Errors are means over all values, so they are divided by the share of those that are there; SSIM is 1 minus such a
     mean.
     """
-    there = 1 - missing.reshape(len(missing), -1).mean(axis=1)
-    more = np.divide(1, there, out=np.ones(len(missing)), where=there > 0)
+    return of_share(measured, 1 - missing.reshape(len(missing), -1).mean(axis=1))
+
+
+def of_share(measured: Mapping[str, Array], there: Array) -> dict[str, Array]:
+    """Return the quality of the values that are there, given their share (n,) of each sample, see `of_values`."""
+    more = np.divide(1, there, out=np.ones(len(there)), where=there > 0)
     return {name: 1 - (1 - one) * more if name == "ssim" else one * more for name, one in measured.items()}
 
 

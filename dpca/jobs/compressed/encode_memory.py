@@ -9,6 +9,7 @@ import numpy as np
 
 from dpca.codec.waves import RUN
 from dpca.engine.folds.plan import TASK_OVERHEAD
+from dpca.engine.sources.filled import Filled
 from dpca.engine.sources.source import Source
 from dpca.engine.sources.tiled import TiledSource
 from dpca.jobs.scores.score_write import SHARD_COPIES, require_memory
@@ -91,6 +92,9 @@ class EncodeMemory:
         # encoding and for decoding; two slabs and the mean.
         work += block * sample * dtype.itemsize
         work += 3 * itemsize * (block * self.n_positions + self.n_values + sample)
+        if isinstance(source, Filled):
+            # Filled samples, which values are missing, and copies without those.
+            work += source.filling_bytes(block) + block * sample + 2 * (decoded or block) * sample * itemsize
         return reading + SHARD_COPIES * written + work + TASK_OVERHEAD
 
 

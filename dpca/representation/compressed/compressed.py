@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import math
 import os
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property, lru_cache
 from typing import Any
@@ -128,6 +128,13 @@ class Compressed(LazyViews):
 
     def decoded(self, samples: Array, box: Region) -> Array:
         """Return a box (n, *lengths) of samples with ascending indices."""
+        values = self.filled(samples, box)
+        if self.has_gaps and values.size:
+            values[self._missing(samples, box)] = np.nan
+        return values
+
+    def filled(self, samples: Array, box: Region) -> Array:
+        """Return a box (n, *lengths) of samples with ascending indices, with the values that fill their gaps."""
         values = np.empty((len(samples), *(stop - start for start, stop in box)), self.dtype)
         if not values.size:
             return values
@@ -144,8 +151,6 @@ class Compressed(LazyViews):
             for chunk in alike(some // wide):
                 y[chunk] += self._residual(some[chunk], box)
             values[block] = to_pixels(y, *pixels)
-        if self.has_gaps:
-            values[self._missing(samples, box)] = np.nan
         return values
 
     def _missing(self, samples: Array, box: Region) -> Array:
@@ -260,9 +265,16 @@ class TiledCompressed(Compressed):
 
     def decoded(self, samples: Array, box: Region) -> Array:
         """Return a box (n, *lengths) of samples with ascending indices."""
+        return self._of_tiles(self.entries.decoded, samples, box)
+
+    def filled(self, samples: Array, box: Region) -> Array:
+        """Return a box (n, *lengths) of samples with ascending indices, with the values that fill their gaps."""
+        return self._of_tiles(self.entries.filled, samples, box)
+
+    def _of_tiles(self, read: Callable[[Array, Region], Array], samples: Array, box: Region) -> Array:
         values = np.empty((len(samples), *(stop - start for start, stop in box)), self.dtype)
         for tile, inside, place in self._parts(box):
-            values[(slice(None), *place)] = self.entries.decoded(self.tiles.entries(tile, samples), inside)
+            values[(slice(None), *place)] = read(self.tiles.entries(tile, samples), inside)
         return values
 
     def read_bytes(self, index: Any = ...) -> int:
