@@ -37,8 +37,8 @@ def coded_mask(mask: Array) -> Array:
     return out
 
 
-def decoded_mask(coded: Array, shape: tuple[int, ...]) -> Array:
-    """Return the mask (n, *sample_shape) that bytes stand for.
+def decoded_mask(coded: Array, shape: tuple[int, ...], count: int | None = None) -> Array:
+    """Return the mask (n, *sample_shape) that bytes stand for, or that of the first ``count`` samples.
 
     Raises
     ------
@@ -50,11 +50,12 @@ def decoded_mask(coded: Array, shape: tuple[int, ...]) -> Array:
     if coded.shape != (mask_bytes(shape),) or coded[0] not in (_PLAIN, _CODED):
         raise ValueError(f"{coded.size} bytes are no mask of {shape}")
     if coded[0] == _PLAIN:
-        return np.unpackbits(coded[1:], count=math.prod(shape)).astype(bool).reshape(shape)
-    padded = _padded(np.zeros(shape, bool))
+        return np.unpackbits(coded[1:], count=math.prod(shape)).astype(bool).reshape(shape)[:count]
+    first = (shape[0] if count is None else count, *shape[1:])
+    padded = _padded(np.zeros(first, bool))
     decode(coded, padded)
     bits: Array = padded[1:, 2:-1, 2:-2].astype(bool)
-    return bits.reshape(shape)
+    return bits.reshape(first)
 
 
 def of_values(measured: Mapping[str, Array], missing: Array) -> dict[str, Array]:

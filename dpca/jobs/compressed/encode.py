@@ -19,7 +19,7 @@ from dpca.codec.quantized import Quantized
 from dpca.engine.sources.filled import Filled
 from dpca.engine.sources.source import as_source
 from dpca.engine.sources.tiled import TiledStack
-from dpca.jobs.base.filled_tiles import FilledTiledStack, KeptFilling
+from dpca.jobs.base.filled_samples import FilledTiledStack, KeptFilling
 from dpca.jobs.base.input_stack import KEPT_STACK, compressed_bytes
 from dpca.jobs.base.stages import NOTHING, StageCost, stopwatch
 from dpca.jobs.compressed.encode_tiles import check_encoding, measure_tiles
@@ -287,8 +287,10 @@ def write_planned(
 
     If the samples miss the goal and finer codes of some shards help, these shards are written again.
     """
-    source, grid = as_source(stack), fitted.grid_
-    chosen = Quantized.of(*stored_plan(attempt))
+    chosen, grid = Quantized.of(*stored_plan(attempt)), fitted.grid_
+    if isinstance(stack, FilledTiledStack) and not len(chosen.cell):
+        stack = replace(stack, filling=None)  # predictions need smooth values, not those of components
+    source = as_source(stack)
     stated = {**stated, **chosen.settings}
     if (along := stack.coordinates) is not None:
         stated |= {"dims": list(along.dims), "attributes": along.stated}

@@ -247,8 +247,8 @@ def _compare(
         y = codec.decode(codes, pixels=pixels_of(facts))
     else:
         y, step = codec.decode(codes), facts["residual_step"]
-        if missing is not None:
-            x = np.where(missing, y, x)  # residuals of missing values are 0
+        if missing is not None and len(codec.cell):
+            x = np.where(missing, y, x)  # residuals of missing values are 0; without components, these would be steps
         unit = None if codec.noise is None else codec.noise.steps
         left = x - y if unit is None else (x - y) / unit
         if codec.interpolation is not None:

@@ -155,21 +155,33 @@ class Compressed(LazyViews):
 
     def _missing(self, samples: Array, box: Region) -> Array:
         """Return which values of a box (n, *lengths) of samples with ascending indices are missing."""
-        gaps, wide, n = self.stored(GAPS), self.rows, len(self)
+        wide, inner = self.rows, tuple(slice(start, stop) for start, stop in box)
         found = np.empty((len(samples), *(stop - start for start, stop in box)), bool)
         for block in alike(samples // wide):
-            number = int(samples[block][0]) // wide
-            shape = min(wide, n - number * wide), *self.shape[1:]
-            read_into(gaps, (slice(number, number + 1), slice(None)), coded := np.empty((1, gaps.shape[1]), np.uint8))
-            try:
-                mask = decoded_mask(coded[0, : mask_bytes(shape)], shape)
-            except ValueError as error:
-                raise StoreError(
-                    f"'{self.path}' is damaged: '{GAPS}' at {number} holds {error}: make it again"
-                ) from error
-            inner = tuple(slice(start, stop) for start, stop in box)
-            found[block] = mask[samples[block] - number * wide][(slice(None), *inner)]
+            number, some = int(samples[block][0]) // wide, samples[block] % wide
+            found[block] = self._mask(number, int(some[-1]) + 1)[some][(slice(None), *inner)]
         return found
+
+    def _mask(self, number: int, count: int) -> Array:
+        """Return the mask of the first ``count`` samples of a chunk of codes, or of more."""
+        held = self._masks.get(number)
+        if held is not None and len(held) >= count:
+            return held
+        gaps, wide = self.stored(GAPS), self.rows
+        shape = min(wide, len(self) - number * wide), *self.shape[1:]
+        read_into(gaps, (slice(number, number + 1), slice(None)), coded := np.empty((1, gaps.shape[1]), np.uint8))
+        try:
+            mask = decoded_mask(coded[0, : mask_bytes(shape)], shape, count)
+        except ValueError as error:
+            raise StoreError(f"'{self.path}' is damaged: '{GAPS}' at {number} holds {error}: make it again") from error
+        self._masks.clear()
+        self._masks[number] = mask
+        return mask
+
+    @cached_property
+    def _masks(self) -> dict[int, Array]:
+        # The last mask that was decoded. Tiles of a sample that follow each other are often in one chunk.
+        return {}
 
     def chosen(self, box: Region) -> Array:
         """Return the ascending rows of codes for a box of a sample."""

@@ -56,8 +56,12 @@ class CellFilling:
         """Return the filling by some components, given the variances along those of each group, and in total."""
         models = []
         for rows, values, total in zip(components.rows, explained, totals, strict=True):
-            few = max(1, min(_MOST, len(rows), math.isqrt(_PAIR_BYTES // (4 * rows.shape[1]))))
-            models.append(LowRank.of(rows[:few], np.asarray(values)[:few], float(total), np.zeros(rows.shape[1])))
+            d = rows.shape[1]
+            few = max(1, min(_MOST, len(rows), math.isqrt(_PAIR_BYTES // (4 * d))))
+            # A group without components has one of length 0.
+            some = rows[:few] if len(rows) else np.zeros((1, d), rows.dtype)
+            variances = np.asarray(values)[:few] if len(rows) else np.zeros(1)
+            models.append(LowRank.of(some, variances, float(total), np.zeros(d)))
         return cls(components.grid, components.offset, components.group, models)
 
     def filled(self, samples: Array) -> Array:

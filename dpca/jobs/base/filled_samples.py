@@ -1,4 +1,4 @@
-"""Tiles of large samples whose missing values are filled.
+"""Samples, or tiles of large ones, whose missing values are filled without a model of gaps.
 
 For the fit, gaps are filled from the values around them in the tile. The encoding fills them by the components of the
 fit: this takes 7 to 20 % fewer bytes, because cells without values take none.
@@ -13,7 +13,9 @@ from functools import lru_cache
 
 import numpy as np
 
+from dpca.engine.sources.derived import ComputedSource
 from dpca.engine.sources.filled import Filled
+from dpca.engine.sources.finite import check_no_infinity
 from dpca.engine.sources.source import BatchReader, Source, as_source
 from dpca.engine.sources.tiled import TiledSource, TiledStack
 from dpca.kernels.algebra.types import Array, Region
@@ -57,32 +59,78 @@ def _opened(kept: Checkpoints, name: str) -> CellFilling:
     return CellFilling.from_arrays(*found)
 
 
-class FilledTiles(TiledSource, Filled):
-    """The tiles of samples with missing values, NaN. A tile is read whole, because its gaps depend on all of it.
+@dataclass(frozen=True)
+class Filler:
+    """How gaps are filled.
 
-    Parameters
+    Attributes
     ----------
-    source : Source
-        Whole samples.
-    tiles : Tiles
     n_spatial : int
         Number of spatial axes of a sample.
     data_range : (float, float)
         Values in gaps lie in this range.
-    filling : KeptFilling, optional
+    by : KeptFilling, optional
         Fills gaps by components. By default, they are filled from the values around them.
     """
 
-    def __init__(
-        self,
-        source: Source,
-        tiles: Tiles,
-        n_spatial: int,
-        data_range: tuple[float, float],
-        filling: KeptFilling | None = None,
-    ) -> None:
+    n_spatial: int
+    data_range: tuple[float, float]
+    by: KeptFilling | None = None
+
+    def filled(self, samples: Array) -> Array:
+        """Return samples without missing values, NaN."""
+        missing, (low, high) = np.isnan(samples), self.data_range
+        if not missing.any():
+            return samples
+        if self.by is not None:
+            found = self.by.opened().filled(samples)
+        else:
+            empty = low / 2 + high / 2
+            found = np.stack([filled_from_around(one, self.n_spatial, empty) for one in samples])
+        found[missing] = np.clip(found[missing], low, high)
+        return found
+
+    def work_bytes(self, n: int, sample_shape: Sequence[int], itemsize: int) -> int:
+        """Return the bytes of temporary arrays of `filled` for n samples, with the result."""
+        return max(cell_filling_bytes(n, sample_shape, max(4, itemsize)), filling_bytes(sample_shape))
+
+
+class FilledSamples(ComputedSource, Filled):
+    """Whole samples of another source, without their missing values, NaN."""
+
+    def __init__(self, source: Source, filler: Filler) -> None:
+        super().__init__(source, source.shape)
+        self.axes, self.filler = source.axes, filler
+
+    @property
+    def gappy(self) -> Source:
+        """The other source."""
+        return self.source
+
+    def compute(self, values: Array, first: int, samples: tuple[int, int], region: Region, out: Array) -> None:
+        """Fill a box of samples."""
+        out[...] = self.filled(values, first)[(slice(None), *(slice(*ends) for ends in region))]
+
+    def filled(self, samples: Array, first: int) -> Array:
+        """Return samples without missing values; infinities are an error."""
+        check_no_infinity(samples, first, self.name)
+        return self.filler.filled(samples)
+
+    def filling_bytes(self, rows: int) -> int:
+        """Return the bytes of temporary arrays of `filled`, with the result."""
+        return self.filler.work_bytes(rows, self.shape[1:], self.dtype.itemsize)
+
+    def extra_bytes(self, region: Region) -> int:
+        """Return the bytes of one reader in addition to the requested samples, with those to fill its values."""
+        return super().extra_bytes(region) + self.filling_bytes(min(self.read_rows(region), self.shape[0]))
+
+
+class FilledTiles(TiledSource, Filled):
+    """The tiles of samples with missing values, NaN. A tile is read whole, because its gaps depend on all of it."""
+
+    def __init__(self, source: Source, tiles: Tiles, filler: Filler) -> None:
         super().__init__(source, tiles)
-        self.n_spatial, self.data_range, self.filling = n_spatial, data_range, filling
+        self.filler = filler
 
     @property
     def gappy(self) -> Source:
@@ -113,21 +161,11 @@ class FilledTiles(TiledSource, Filled):
 
     def filled(self, samples: Array, first: int) -> Array:
         """Return tiles without missing values; the reader of `given` has rejected infinities."""
-        missing, (low, high) = np.isnan(samples), self.data_range
-        if not missing.any():
-            return samples
-        if self.filling is not None:
-            found = self.filling.opened().filled(samples)
-        else:
-            empty = low / 2 + high / 2
-            found = np.stack([filled_from_around(tile, self.n_spatial, empty) for tile in samples])
-        found[missing] = np.clip(found[missing], low, high)
-        return found
+        return self.filler.filled(samples)
 
     def filling_bytes(self, rows: int) -> int:
         """Return the bytes of temporary arrays of `filled`, with the result."""
-        shape = self.shape[1:]
-        return max(cell_filling_bytes(rows, shape, max(4, self.dtype.itemsize)), filling_bytes(shape))
+        return self.filler.work_bytes(rows, self.shape[1:], self.dtype.itemsize)
 
     def decoded_bytes(self, region: Region) -> int:
         """Return the bytes of one tile in all its chunks, at most."""
@@ -142,20 +180,20 @@ class FilledTiles(TiledSource, Filled):
 
 @dataclass(frozen=True, eq=False)
 class FilledTiledStack(TiledStack):
-    """A stack with missing values, NaN, that is read in filled tiles; ``filling`` is that of `FilledTiles`."""
+    """A stack with missing values, NaN, that is read in filled tiles; ``filling`` is that of a `Filler`."""
 
     filling: KeptFilling | None = None
 
     def opened(self) -> Source:
         """Return the source of the filled tiles."""
-        known = self.data_range or (0.0, 0.0)
-        return FilledTiles(as_source(self.whole), self.tiles, count_spatial(self.axes[1:]), known, self.filling)
+        filler = Filler(count_spatial(self.axes[1:]), self.data_range or (0.0, 0.0), self.filling)
+        return FilledTiles(as_source(self.whole), self.tiles, filler)
 
 
 def tiled_source(source: Source, tiles: Tiles, axes: Sequence[str], *, gaps: bool) -> TiledSource:
     """Return the tiles of samples with these axes, for plans; with ``gaps``, values may be missing."""
     if gaps and source.dtype.kind == "f":
-        return FilledTiles(source, tiles, count_spatial(axes[1:]), (0.0, 0.0))
+        return FilledTiles(source, tiles, Filler(count_spatial(axes[1:]), (0.0, 0.0)))
     return TiledSource(source, tiles)
 
 
