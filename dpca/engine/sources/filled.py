@@ -10,15 +10,12 @@ from dpca.kernels.algebra.types import Array
 
 
 class Filled(ABC):
-    """What a source of filled samples offers beside these: the samples with their gaps.
+    """What a source of filled samples offers beside these: the samples with their gaps."""
 
-    Attributes
-    ----------
-    gappy : Source
-        The same samples, in which missing values are NaN or rejected, see `given`.
-    """
-
-    gappy: Source
+    @property
+    @abstractmethod
+    def gappy(self) -> Source:
+        """The same samples, in which missing values are rejected."""
 
     @property
     def given(self) -> Source:

@@ -242,7 +242,7 @@ def _filling_of(fitted: CellPCA) -> CellFilling:
     components, (cells, _) = cell_components(fitted), groups_of(fitted.grid_, shared=bool(fitted.shared))
     explained = fitted.explained_variance_.reshape(fitted.grid_.n_parts, -1)
     totals, first = np.ravel(fitted.total_variance_), [members[0] for members in cells]
-    return CellFilling.of(components, explained[first], totals[first])
+    return CellFilling.of(components, list(explained[first]), totals[first].tolist())
 
 
 def _planned(stack: Stack, fitted: CellPCA, stated: dict[str, Any], aim: Goal, reached: str, run: Run) -> Quantized:

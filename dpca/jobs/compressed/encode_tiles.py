@@ -23,6 +23,7 @@ from dpca.engine.folds.plan import TASK_OVERHEAD
 from dpca.engine.sources.filled import Filled
 from dpca.engine.sources.source import Source, as_source, batches
 from dpca.engine.sources.tiled import TiledSource, TiledStack
+from dpca.jobs.base.filled_samples import tiled_stack
 from dpca.jobs.base.shards import ShardPass
 from dpca.jobs.compressed.encode_memory import check_encode_memory
 from dpca.jobs.scores.boxes import BOXES, BoxQuality, inside, means_of_boxes
@@ -169,7 +170,8 @@ def divided_as(store: Compressed, stack: Stack) -> Stack:
     """Return a stack, in tiles of the same shape as a store if that has tiles."""
     if not isinstance(store, TiledCompressed):
         return stack
-    return TiledStack.of(stack, Tiles(stack.n_samples, store.tiles.sample_shape, store.tiles.tile_shape))
+    tiles = Tiles(stack.n_samples, store.tiles.sample_shape, store.tiles.tile_shape)
+    return tiled_stack(stack, tiles, gaps=store.has_gaps)
 
 
 def measure_tiles(

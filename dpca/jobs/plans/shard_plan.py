@@ -11,8 +11,8 @@ from sklearn.base import clone
 
 from dpca.choices import NOISE_SHARE
 from dpca.engine.folds.plan import Outline, PlanError
-from dpca.jobs.base.filled_samples import tiled_source
 from dpca.engine.sources.source import Source, as_source
+from dpca.jobs.base.filled_samples import tiled_source
 from dpca.jobs.compressed.cell_choice import cells_tried
 from dpca.jobs.compressed.encode import check_goal, wanted_goal
 from dpca.jobs.compressed.encode_tiles import check_encoding

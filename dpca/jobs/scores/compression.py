@@ -9,9 +9,9 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from dpca.choices import COMPRESSED, NOISE_SHARE
-from dpca.jobs.base.filled_samples import tiled_stack
 from dpca.engine.sources.source import as_source
 from dpca.engine.sources.tiled import TiledStack
+from dpca.jobs.base.filled_samples import tiled_stack
 from dpca.jobs.base.input_stack import inherited_of, kept_stack, open_or_ingest
 from dpca.jobs.base.stages import StageRecord, held_by, stopwatch
 from dpca.jobs.compressed.encode import wanted_goal

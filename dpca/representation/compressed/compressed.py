@@ -130,7 +130,7 @@ class Compressed(LazyViews):
         """Return a box (n, *lengths) of samples with ascending indices."""
         values = self.filled(samples, box)
         if self.has_gaps and values.size:
-            values[self._missing(samples, box)] = np.nan
+            values[self.missing(samples, box)] = np.nan
         return values
 
     def filled(self, samples: Array, box: Region) -> Array:
@@ -153,7 +153,7 @@ class Compressed(LazyViews):
             values[block] = to_pixels(y, *pixels)
         return values
 
-    def _missing(self, samples: Array, box: Region) -> Array:
+    def missing(self, samples: Array, box: Region) -> Array:
         """Return which values of a box (n, *lengths) of samples with ascending indices are missing."""
         wide, inner = self.rows, tuple(slice(start, stop) for start, stop in box)
         found = np.empty((len(samples), *(stop - start for start, stop in box)), bool)

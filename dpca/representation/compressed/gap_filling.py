@@ -86,7 +86,7 @@ class CellFilling:
 
     def _gappy(self, samples: Array) -> Iterator[tuple[int, tuple[slice, ...], Array]]:
         """Yield the cells with missing values: their number, their place, and their values (n, n_features)."""
-        some = np.isnan(samples).any(axis=0)
+        some = np.asarray(np.isnan(samples).any(axis=0))
         for cell in range(self.grid.n_parts):
             at = tuple(slice(*ends) for ends in self.grid.box(cell))
             if some[at].any():
@@ -95,9 +95,7 @@ class CellFilling:
     def _expect(self, group: int, some: list[tuple[int, Array, Array]], found: Array) -> None:
         """Fill cells of a group, given without their means."""
         rows, model, end = np.concatenate([values for _, _, values in some]), self.models[group], 0
-        expected = [
-            filled_rows(model, rows[few], None, rows.dtype)[0] for few in blocks(len(rows), self._rows(group))
-        ]
+        expected = [filled_rows(model, rows[few], None, rows.dtype)[0] for few in blocks(len(rows), self._rows(group))]
         filled = np.concatenate(expected)
         for cell, samples, values in some:
             box = self.grid.box(cell)
