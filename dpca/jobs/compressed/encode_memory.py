@@ -85,6 +85,11 @@ class EncodeMemory:
         small = Pixels(dtype, (0, 0)).are_small
         of_a_value = 5 * itemsize if promised else dtype.itemsize if small else itemsize + dtype.itemsize
         decoding = (decoded or block) * sample * of_a_value
+        if isinstance(source, Filled):
+            # Filled samples, and which values are missing. Values that are compared are a copy with those of the gaps.
+            filled = block * sample * (dtype.itemsize + 1)
+            encoding = max(encoding, source.filling_bytes(block) - filled) + filled
+            decoding += filled + (decoded or block) * sample * itemsize
         # Before the first sample is decoded, components are read and their dual is computed. The mean is read, and
         # converted to that of samples without the filter.
         work = max(encoding, decoding + quality_bytes(source.shape[1:], dtype), 32 * sample + 16 * self.n_values)
@@ -92,9 +97,6 @@ class EncodeMemory:
         # encoding and for decoding; two slabs and the mean.
         work += block * sample * dtype.itemsize
         work += 3 * itemsize * (block * self.n_positions + self.n_values + sample)
-        if isinstance(source, Filled):
-            # Filled samples, which values are missing, and copies without those.
-            work += source.filling_bytes(block) + block * sample + 2 * (decoded or block) * sample * itemsize
         return reading + SHARD_COPIES * written + work + TASK_OVERHEAD
 
 

@@ -16,8 +16,10 @@ import dpca
 from dpca import CellPCA
 from dpca.cli import main
 from dpca.engine.folds.plan import TASK_OVERHEAD
+from dpca.engine.sources.source import as_source
 from dpca.jobs import CompressionSettings, compress
 from dpca.jobs.base import shards
+from dpca.jobs.base.filled_samples import tiled_stack
 from dpca.jobs.compressed import encode_tiles, encode_write
 from dpca.jobs.compressed.decode import decode_store
 from dpca.jobs.compressed.encode_memory import EncodeMemory
@@ -26,6 +28,7 @@ from dpca.jobs.plans import shard_plan
 from dpca.kernels.algebra.types import Array
 from dpca.representation.compressed.compressed import TiledCompressed
 from dpca.storage import DataError, open_stack, verify
+from dpca.storage.arrays.tiles import Tiles
 from dpca.storage.run import Run
 from tests.helpers.interrupted import interrupt_at
 from tests.helpers.pictures import leave_pictures_empty
@@ -203,6 +206,25 @@ def test_peaks_of_tiles_with_gaps_are_at_most_as_planned(tmp_path: Path, monkeyp
     made(source, {"max_error": 0.05}, Run(threads=1))
     assert measured.keys() == {"EncodeJob", "MeasureJob"}
     assert all(peak <= planned for pairs in measured.values() for peak, planned in pairs), measured
+
+
+@pytest.mark.parametrize("chunk", [1, 3])
+def test_parts_of_tiles_are_filled_as_whole_ones(tmp_path: Path, chunk: int) -> None:
+    """A fit in blocks of cells reads parts; values that are there stay, and others lie in the data range."""
+    x = np.where(masks()["both"], np.float32(np.nan), field())
+    zarr.create_array(str(tmp_path / "x.zarr"), data=x, chunks=(chunk, 40, 40))
+    tiles = Tiles(len(x), x.shape[1:], (50, 40))
+    source = as_source(tiled_stack(open_stack(tmp_path / "x.zarr", data_range=(5, 20)), tiles, gaps=True))
+    read, whole = source.reader(), np.empty(source.shape, "f4")
+    read((0, len(whole)), ((0, 50), (0, 40)), whole)
+    read((4, 31), ((7, 50), (3, 22)), part := np.empty((27, 43, 19), "f4"))
+    np.testing.assert_array_equal(part, whole[4:31, 7:50, 3:22])
+    assert whole.shape == tiles.shape
+    for tile, region in enumerate(tiles.regions):
+        given = x[(slice(None), *(slice(*ends) for ends in region))]
+        filled, there = whole[tiles.entries(tile, np.arange(len(x)))], ~np.isnan(given)
+        np.testing.assert_array_equal(filled[there], given[there])
+        assert ((filled[~there] >= 5) & (filled[~there] <= 20)).all()
 
 
 def test_other_missing_values_of_tiles_are_found(tmp_path: Path) -> None:
