@@ -38,7 +38,7 @@ class LowRank(NamedTuple):
 
     @classmethod
     def of(cls, rows: Array, explained: Array, total: float, mean: Array) -> LowRank:
-        """Return the model with components (k, d), of which some may be 0, and the variances along them and in total.
+        """Return the model with components (k, d), possibly 0, and the variances along them and in total.
 
         The mean is NaN at attributes that the model does not know.
         """

@@ -36,4 +36,4 @@ class Filled(ABC):
 
     @abstractmethod
     def filling_bytes(self, rows: int) -> int:
-        """Return the bytes of temporary arrays that `filled` takes for so many samples, with the result."""
+        """Return the bytes of temporary arrays that `filled` takes for a number of samples, with the result."""

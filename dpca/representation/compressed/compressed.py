@@ -159,10 +159,10 @@ class Compressed(LazyViews):
         found = np.empty((len(samples), *(stop - start for start, stop in box)), bool)
         for block in alike(samples // wide):
             number, some = int(samples[block][0]) // wide, samples[block] % wide
-            found[block] = self._mask(number, int(some[-1]) + 1)[some][(slice(None), *inner)]
+            found[block] = self._mask_of(number, int(some[-1]) + 1)[some][(slice(None), *inner)]
         return found
 
-    def _mask(self, number: int, count: int) -> Array:
+    def _mask_of(self, number: int, count: int) -> Array:
         """Return the mask of the first ``count`` samples of a chunk of codes, or of more."""
         held = self._masks.get(number)
         if held is not None and len(held) >= count:

@@ -1,7 +1,7 @@
 """Values for the gaps of cells, from the components with which the cells are encoded.
 
-Few bytes encode a cell if its gaps have the values that components and other values of the cell expect. A cell without
-any value gets its mean, whose scores are 0.
+The codes of a cell are smallest if its gaps have the values that its components expect, given its other values. A cell
+without any value gets its mean, whose scores are 0.
 """
 
 from __future__ import annotations

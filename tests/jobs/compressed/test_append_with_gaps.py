@@ -149,7 +149,7 @@ def test_a_store_without_gaps_gets_none(tmp_path: Path) -> None:
     gappy.mkdir()
     path = made(gappy, stored(gappy, "first", x[:12]), {"max_error": 0.1})
     x[15, 3, 4] = np.inf
-    with pytest.raises(DataError, match="sample 3 .*infinite"):
+    with pytest.raises(DataError, match="infinite"):
         append_store(path, stored(gappy, "more", x[12:]))
 
 
