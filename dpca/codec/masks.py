@@ -37,8 +37,8 @@ def coded_mask(mask: Array) -> Array:
     return out
 
 
-def decoded_mask(coded: Array, shape: tuple[int, ...]) -> Array:
-    """Return the mask (n, *sample_shape) that bytes stand for.
+def decoded_mask(coded: Array, shape: tuple[int, ...], count: int | None = None) -> Array:
+    """Return the mask (n, *sample_shape) that bytes stand for, or that of the first ``count`` samples.
 
     Raises
     ------
@@ -50,11 +50,12 @@ def decoded_mask(coded: Array, shape: tuple[int, ...]) -> Array:
     if coded.shape != (mask_bytes(shape),) or coded[0] not in (_PLAIN, _CODED):
         raise ValueError(f"{coded.size} bytes are no mask of {shape}")
     if coded[0] == _PLAIN:
-        return np.unpackbits(coded[1:], count=math.prod(shape)).astype(bool).reshape(shape)
-    padded = _padded(np.zeros(shape, bool))
+        return np.unpackbits(coded[1:], count=math.prod(shape)).astype(bool).reshape(shape)[:count]
+    first = (shape[0] if count is None else count, *shape[1:])
+    padded = _padded(np.zeros(first, bool))
     decode(coded, padded)
     bits: Array = padded[1:, 2:-1, 2:-2].astype(bool)
-    return bits.reshape(shape)
+    return bits.reshape(first)
 
 
 def of_values(measured: Mapping[str, Array], missing: Array) -> dict[str, Array]:
@@ -63,8 +64,12 @@ def of_values(measured: Mapping[str, Array], missing: Array) -> dict[str, Array]
     Errors are means over all values, so they are divided by the share of those that are there; SSIM is 1 minus such a
     mean.
     """
-    there = 1 - missing.reshape(len(missing), -1).mean(axis=1)
-    more = np.divide(1, there, out=np.ones(len(missing)), where=there > 0)
+    return of_share(measured, 1 - missing.reshape(len(missing), -1).mean(axis=1))
+
+
+def of_share(measured: Mapping[str, Array], there: Array) -> dict[str, Array]:
+    """Return the quality of the values that are there, given their share (n,) of each sample, see `of_values`."""
+    more = np.divide(1, there, out=np.ones(len(there)), where=there > 0)
     return {name: 1 - (1 - one) * more if name == "ssim" else one * more for name, one in measured.items()}
 
 

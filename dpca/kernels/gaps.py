@@ -40,6 +40,20 @@ class LowRank(NamedTuple):
     mean: Array
     noise: float
 
+    @classmethod
+    def of(cls, rows: Array, explained: Array, total: float, mean: Array) -> LowRank:
+        """Return the model with components (k, d), possibly 0, and the variances along them and in total.
+
+        The mean is NaN at attributes that the model does not know.
+        """
+        k = int((np.einsum("ij,ij->i", rows, rows) > 0.5).sum())
+        left = max(float(total - explained.sum()), 0.0) / max(int((~np.isnan(mean)).sum()) - k, 1)
+        # Without other directions, noise is rounding error.
+        noise = max(left, float(np.finfo(rows.dtype).eps) * total, LEAST_NOISE)
+        # A part without components has one of length 0.
+        variances = np.maximum(explained[: max(k, 1)] - noise, 0)
+        return cls(rows[: len(variances)], variances, mean, noise)
+
     @property
     def deviations(self) -> Array:
         """Standard deviations (k,) of the scores, positive."""

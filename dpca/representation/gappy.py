@@ -11,7 +11,7 @@ from numpy.typing import DTypeLike
 
 from dpca.engine.folds.boundary import named_errors
 from dpca.kernels.algebra.types import Array, Region
-from dpca.kernels.gaps import BLOCK_ROWS, LEAST_NOISE, LowRank, completed_scores, filled_rows, is_present
+from dpca.kernels.gaps import BLOCK_ROWS, LowRank, completed_scores, filled_rows, is_present
 from dpca.representation.base import array_digest
 from dpca.representation.linear import LinearRepresentation, first_rows
 from dpca.storage.errors import DataError
@@ -63,14 +63,7 @@ class GappyRepresentation(LinearRepresentation):
         explained = np.asarray(self.explained_variance).reshape(partition.n_parts, -1)
         totals = np.ravel(self.total_variance)
         for rows, mean, values, total in zip(partition.all_parts(shaped), means, explained, totals, strict=True):
-            known = ~np.isnan(mean[0])
-            k = int((np.einsum("ij,ij->i", rows, rows) > 0.5).sum())
-            left = max(float(total - values.sum()), 0.0) / max(int(known.sum()) - k, 1)
-            # Without other directions, noise is rounding error.
-            noise = max(left, float(np.finfo(rows.dtype).eps) * float(total), LEAST_NOISE)
-            # A part without components has one of length 0.
-            variances = np.maximum(values[: max(k, 1)] - noise, 0)
-            yield LowRank(rows[: len(variances)], variances, mean[0], noise)
+            yield LowRank.of(rows, values, float(total), mean[0])
 
     def _check_samples(self, samples: Array, first: int, name: str) -> None:
         named_errors(is_present, name)(samples, self.missing)

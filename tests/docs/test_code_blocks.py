@@ -116,6 +116,12 @@ def _zarr(path: Path) -> None:
 
 
 #: Data that a page may use, by the word in its text, and the function that writes it.
+def _ocean(path: Path) -> None:
+    fields = smooth_images(6, (40, 50)).astype(np.float32)
+    fields[:, 5:30, 20:40] = np.nan
+    zarr.create_array(str(path), data=fields, chunks=(1, 20, 25))
+
+
 MADE: dict[str, Callable[[Path], None]] = {
     "photos/": _photos,
     "mixed/": _mixed,
@@ -130,6 +136,7 @@ MADE: dict[str, Callable[[Path], None]] = {
     "timelapse.tif": lambda path: tifffile.imwrite(path, smooth_images(30, (24, 24)).astype(np.uint16)),
     "air.nc": _netcdf,
     "sst.nc": _masked,
+    "ocean.zarr": _ocean,
     "fields.nc": _fields,
 }
 

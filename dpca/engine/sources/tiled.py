@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 
 from dpca.engine.sources.derived import DerivedSource
-from dpca.engine.sources.finite import check_finite
+from dpca.engine.sources.finite import check_finite, check_no_infinity
 from dpca.engine.sources.source import BatchReader, DerivedStack, Source, as_source
 from dpca.kernels.algebra.types import Array, Region
 from dpca.storage.arrays.coordinates import Coordinates
@@ -36,7 +36,7 @@ class TiledSource(DerivedSource):
 
     def reader(self) -> BatchReader:
         """Open the other source in the calling process."""
-        read_box = self.source.reader()
+        read_box, check = self.source.reader(), check_no_infinity if self.with_gaps else check_finite
 
         def read(samples: tuple[int, int], region: Region, out: Array) -> None:
             for entry, tile, (first, last) in self.tiles.runs(*samples):
@@ -44,7 +44,7 @@ class TiledSource(DerivedSource):
                 box = tuple((o + a, o + b) for (a, b), (o, _) in zip(region, corner, strict=True))
                 part = out[entry - samples[0] : entry - samples[0] + last - first]
                 read_box((first, last), box, part)
-                check_finite(part, first, self.name)  # an error then has the number of the whole sample
+                check(part, first, self.name)  # an error then has the number of the whole sample
 
         return read
 

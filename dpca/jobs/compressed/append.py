@@ -16,7 +16,8 @@ from dpca.choices import COMPRESSED
 from dpca.codec.goal import Goal
 from dpca.engine.folds.plan import Outline
 from dpca.engine.sources.source import Source, as_source
-from dpca.engine.sources.tiled import TiledSource, TiledStack
+from dpca.engine.sources.tiled import TiledStack
+from dpca.jobs.base.filled_samples import FilledSamples, FilledTiledStack, Filler, KeptFilling, tiled_source
 from dpca.jobs.base.stages import NOTHING, StageCost, stopwatch
 from dpca.jobs.compressed.append_write import QUALITY, AppendJob, grow, what_stays, write_appended
 from dpca.jobs.compressed.encode_tiles import check_encoding, divided_as, measure_tiles
@@ -27,9 +28,11 @@ from dpca.kernels.algebra.types import Array
 from dpca.kernels.quality import psnr_from_mse
 from dpca.report.record import read_report, report_folder
 from dpca.representation.compressed.compressed import Compressed, TiledCompressed, open_compressed
+from dpca.representation.compressed.gap_filling import CellFilling
 from dpca.representation.compressed.lazy_views import ALONG
 from dpca.storage.arrays.arrays import create_root, write_strings
 from dpca.storage.arrays.coordinates import Coordinates, joined, write_coordinates
+from dpca.storage.arrays.reading import array_in, open_group
 from dpca.storage.disk import folder_bytes
 from dpca.storage.errors import BusyError, DataError
 from dpca.storage.ingest import ingest
@@ -144,8 +147,6 @@ def append_store(
             "that the store was made from, or neither"
         )
     before = open_compressed(store)
-    if before.has_gaps:
-        raise DataError(f"'{store}' has missing values, so nothing can be appended to it: encode all samples again")
     if 0 in before.facts.get("interpolated", ()):
         raise DataError(
             f"'{store}' interpolates between samples, so nothing can be appended to it: encode all samples again"
@@ -158,7 +159,10 @@ def append_store(
     # Before the new samples are ingested, or read whole.
     whole: Source = Outline(before.path, before.shape, before.dtype, (1,) * before.ndim)
     if isinstance(before, TiledCompressed):
-        whole = TiledSource(whole, before.tiles)
+        whole = tiled_source(whole, before.tiles, before.axes, gaps=before.has_gaps)
+    elif before.has_gaps:
+        whole = FilledSamples(whole, Filler(before.codec.components.grid.n_spatial, (0.0, 0.0)))
+    reading = replace(reading or ReadOptions(), gaps=True) if before.has_gaps else reading
     check_encoding(whole, before.axes, run.task_bytes(), promised=before.facts["residual_step"] is not None)
     asked = {} if reading is None else vars(reading)
     fingerprint = fingerprint_of(
@@ -179,7 +183,7 @@ def append_store(
             new = ingest(new, work.scratch / "stack", cell_shape=cells, reading=reading or ReadOptions(), run=run)
         _check_alike(before, new)
         along, report = _all_coordinates(before, new), _report_of(before, work)
-        append = _append_job(before, divided_as(before, new), work)
+        append = _append_job(before, new, work)
         carried = what_stays(append)
         facts = {"appended": [*before.facts.get("appended", []), {"content": content, "samples": new.n_samples}]}
         if work.is_done(_REFIT):
@@ -217,8 +221,33 @@ def append_store(
 def _append_job(before: Compressed, new: Stack, work: Workspace) -> AppendJob:
     promised, n_spatial = before.facts.get("max_error"), before.codec.components.grid.n_spatial
     attempt, goal = Checkpoints(str(work.scratch), str(work.scratch)), Goal(**before.facts["goal"])
-    encode = EncodeJob(as_source(new), str(work.store), work.fingerprint, promised, n_spatial, attempt, goal=goal)
+    divided = divided_as(before, new)
+    source = as_source(divided)
+    if before.has_gaps:
+        known, by = tuple(before.facts["data_range"]), _filling_of(before, work)
+        if isinstance(divided, FilledTiledStack):
+            source = as_source(replace(divided, data_range=known, filling=by))
+        else:
+            source = FilledSamples(source, Filler(n_spatial, known, by))
+    encode = EncodeJob(source, str(work.store), work.fingerprint, promised, n_spatial, attempt, goal=goal)
     return AppendJob(encode, before)
+
+
+def _filling_of(before: Compressed, work: Workspace) -> KeptFilling | None:
+    """Return what fills gaps by the components of a store; None if it has none."""
+    components, group = before.codec.components, open_group(before.path)
+    if not len(before.codec.cell):
+        return None
+    step, members = before.codec.step, np.bincount(components.group)
+    power = np.ldexp(1.0, 2 * array_in(group, "exponent")[...].astype(int)) * step**2 / len(before.entries)
+    ends = np.cumsum([len(rows) for rows in components.rows])[:-1]
+    explained = [values / n for values, n in zip(np.split(power, ends), members, strict=True)]
+    # What a step rounds is the least noise.
+    sizes = [rows.shape[1] * step**2 / 12 for rows in components.rows]
+    totals = [float(values.sum()) + noise for values, noise in zip(explained, sizes, strict=True)]
+    kept = KeptFilling(Checkpoints(str(work.scratch / "filling"), str(work.scratch)), before.facts["fingerprint"][:12])
+    kept.save(CellFilling.of(components, explained, totals))
+    return kept
 
 
 def _report_of(before: Compressed, work: Workspace) -> dict[str, Any]:

@@ -5,14 +5,16 @@ from __future__ import annotations
 import json
 import math
 import os
+from copy import copy
 from dataclasses import dataclass, replace
 from pathlib import Path
 
 import numpy as np
 
 from dpca.choices import NOISE_SHARE
+from dpca.codec.masks import coded_mask
 from dpca.codec.waves import RUN, restored
-from dpca.engine.folds.plan import Outline
+from dpca.engine.sources.filled import Filled
 from dpca.engine.sources.tiled import TiledSource
 from dpca.jobs.base.shards import ShardPass
 from dpca.jobs.compressed.encode_memory import EncodeMemory
@@ -20,9 +22,10 @@ from dpca.jobs.compressed.encode_until import write_until_met
 from dpca.jobs.compressed.encode_write import EncodeJob, encode_rows, write_rows
 from dpca.kernels.algebra.types import Array
 from dpca.representation.compressed.compressed import Compressed
-from dpca.representation.compressed.compressed_form import StoreForm
+from dpca.representation.compressed.compressed_form import GAPS, StoreForm
 from dpca.representation.compressed.lazy_views import ALONG
-from dpca.storage.arrays.reading import StoredArray, array_in, open_group, read_into
+from dpca.storage.arrays.arrays import write_shard
+from dpca.storage.arrays.reading import StoredArray, array_in, open_array, open_group, read_into
 from dpca.storage.disk import atomic_write_bytes
 from dpca.storage.integrity.manifest import METADATA, Carried, carried_over
 from dpca.storage.run import Run
@@ -34,7 +37,7 @@ QUALITY = ("mse", "ssim", "max_error", NOISE_SHARE)
 # Written again, since they have an entry for each sample or describe all of them.
 _ANEW = (METADATA, ALONG, "name", "psnr", *QUALITY)
 # Arrays that grow, and along which axis. Their metadata and their last shard are written again.
-_LONGER = {"codes": -1, "residual": 0}
+_LONGER = {"codes": -1, "residual": 0, GAPS: 0}
 _LINKED = "linked"
 
 
@@ -83,6 +86,11 @@ class AppendJob:
         return self.begins + int(self.encode.source.shape[0])
 
     @property
+    def n_samples(self) -> int:
+        """Number of samples in the longer store, or of their tiles."""
+        return len(self.old) + int(self.encode.source.shape[0])
+
+    @property
     def shards(self) -> range:
         """Shards that hold new samples."""
         return range(self.begins // self.rows, math.ceil(self.length / self.rows))
@@ -107,6 +115,55 @@ class AppendJob:
         return quality
 
 
+@dataclass(frozen=True)
+class MaskJob:
+    """Writes the masks of new samples, in a pass of its own: samples have masks by number, not by position.
+
+    Parameters
+    ----------
+    append : AppendJob
+        Its source has missing values.
+    """
+
+    append: AppendJob
+
+    @property
+    def rows(self) -> int:
+        """Samples in a shard of masks."""
+        return int(self.append.before.stored(GAPS).shards[0]) * self.append.old.rows  # type: ignore[index]
+
+    @property
+    def shards(self) -> range:
+        """Shards that hold masks of new samples."""
+        return range(len(self.append.old) // self.rows, math.ceil(self.append.n_samples / self.rows))
+
+    def span(self, shard: int) -> tuple[int, int]:
+        """Return the number of the first new sample in a shard, and the one behind the last."""
+        return max(shard * self.rows, len(self.append.old)), min((shard + 1) * self.rows, self.append.n_samples)
+
+    def write(self, shard: int) -> dict[str, Array]:
+        """Write one shard."""
+        old, source, (_, stop) = self.append.old, self.append.encode.source, self.span(shard)
+        assert isinstance(source, Filled)
+        array, n = open_array(os.path.join(self.append.encode.store, GAPS), mode="r+"), len(old)
+        kept, box = array_in(open_group(self.append.before.path), GAPS), tuple((0, length) for length in old.shape[1:])
+        read, coded = source.given.reader(), []
+        for first in range(shard * self.rows, stop, old.rows):
+            last, number = min(first + old.rows, stop), first // old.rows
+            if last <= n:
+                coded.append(_read(kept, 0, number, number + 1)[0])
+                continue
+            new, mask = max(first, n), np.zeros((last - first, *old.shape[1:]), bool)
+            if first < n:
+                mask[: n - first] = old.missing(np.arange(first, n), box)
+            read((new - n, last - n), box, samples := np.empty((last - new, *old.shape[1:]), source.dtype))
+            mask[new - first :] = np.isnan(samples)
+            found = coded_mask(mask)
+            coded.append(np.pad(found, (0, array.shape[1] - len(found))))
+        write_shard(array, (shard * self.rows // old.rows, 0), np.stack(coded))
+        return {}
+
+
 def what_stays(job: AppendJob) -> Carried:
     """Return the files that the longer store reuses.
 
@@ -116,7 +173,9 @@ def what_stays(job: AppendJob) -> Carried:
         If the earlier store is damaged, as far as this shows without reading its chunks.
     """
     shard = job.begins // job.rows
-    tails = (f"codes/c/0{'/0' * job.before.codec.waves}/{shard}", f"residual/c/{shard}{'/0' * (job.before.ndim - 1)}")
+    tails = [f"codes/c/0{'/0' * job.before.codec.waves}/{shard}", f"residual/c/{shard}{'/0' * (job.before.ndim - 1)}"]
+    if job.before.has_gaps:
+        tails.append(f"{GAPS}/c/{MaskJob(job).shards.start}/0")
     rewritten = (*tails, *(f"{name}/{METADATA}" for name in _LONGER))
     return carried_over(
         Path(job.before.path), lambda name: name.partition("/")[0] not in _ANEW and name not in rewritten
@@ -136,7 +195,8 @@ def grow(job: AppendJob, carried: Carried, work: Workspace) -> None:
     for name, axis in _LONGER.items():
         if name in carried.shards:
             metadata = json.loads((before / name / METADATA).read_bytes())
-            metadata["shape"][axis] = math.ceil(job.length / job.run) if name == "codes" else job.length
+            lengths = {"codes": math.ceil(job.length / job.run), GAPS: math.ceil(job.n_samples / job.old.rows)}
+            metadata["shape"][axis] = lengths.get(name, job.length)
             (target / name).mkdir(exist_ok=True)
             atomic_write_bytes(target / name / METADATA, json.dumps(metadata).encode())
 
@@ -152,12 +212,19 @@ def write_appended(
     source, codec = job.encode.source, job.before.codec
     if source.in_process:
         run = run.here()  # the source is in the memory of this process
-    whole = Outline(source.name, (job.length, *source.shape[1:]), source.dtype, source.chunks)
+    whole = copy(source)
+    whole.shape = (job.length, *source.shape[1:])
     promised, values = job.before.facts["residual_step"] is not None, sum(rows.size for rows in codec.components.rows)
     form = StoreForm(whole.shape, whole.dtype.itemsize, tiled=isinstance(source, TiledSource))
     memory = EncodeMemory(whole, form, len(codec.cell), promised, values)
     job = replace(job, encode=replace(job.encode, decoded=memory.decoded_at_once(run.task_bytes())))
-    return write_until_met(job, job.shards, ShardPass("append", work, run), job.encode.goal, errors)
+    peak, quality = write_until_met(job, job.shards, ShardPass("append", work, run), job.encode.goal, errors)
+    if job.before.has_gaps:
+        masks = MaskJob(job)
+        peak = max(peak, ShardPass("masks", work, run).write(masks, ((shard,) for shard in masks.shards)))
+        for part in quality:
+            part.pop("missing")
+    return peak, quality
 
 
 def _read(array: StoredArray, axis: int, start: int, stop: int) -> Array:

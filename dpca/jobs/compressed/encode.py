@@ -16,8 +16,10 @@ from dpca.choices import COMPRESSED, NOISE_SHARE
 from dpca.codec.goal import Goal
 from dpca.codec.quantize import error_within_bound
 from dpca.codec.quantized import Quantized
+from dpca.engine.sources.filled import Filled
 from dpca.engine.sources.source import as_source
 from dpca.engine.sources.tiled import TiledStack
+from dpca.jobs.base.filled_samples import FilledTiledStack, KeptFilling
 from dpca.jobs.base.input_stack import KEPT_STACK, compressed_bytes
 from dpca.jobs.base.stages import NOTHING, StageCost, stopwatch
 from dpca.jobs.compressed.encode_tiles import check_encoding, measure_tiles
@@ -34,8 +36,10 @@ from dpca.models.cells.targets import check_ssim
 from dpca.models.denoising.denoiser import Denoiser
 from dpca.models.gaps.filled_source import GapFilledStack
 from dpca.partition.cells import CellGrid
+from dpca.partition.shared import groups_of
 from dpca.representation.compressed.compressed import COMPRESSED_VERSION, version_of
 from dpca.representation.compressed.compressed_form import GAPS, write_quantized
+from dpca.representation.compressed.gap_filling import CellFilling
 from dpca.representation.compressed.lazy_views import ALONG
 from dpca.storage.arrays.arrays import create_root, write_strings
 from dpca.storage.arrays.coordinates import write_coordinates
@@ -166,11 +170,15 @@ def fill_codes(
     # Before samples are read to choose the step.
     check_encoding(as_source(stack), stack.axes, run.task_bytes(), promised=wanted.has_residual)
     content = model_fingerprint(model)
+    if isinstance(stack, FilledTiledStack):
+        kept = KeptFilling(Checkpoints(str(work.scratch / "filling"), str(work.scratch)), content[:12])
+        kept.save(_filling_of(fitted))
+        stack = replace(stack, filling=kept)
     stated = {**facts, **stated_facts(stack, fitted.grid_, wanted), "model": content}
     if wanted.name == NOISE_SHARE and isinstance(stack, TiledStack):
         raise DataError(f"{NOISE_SHARE} is the goal, but '{model}' has tiles of the samples: fit it to whole samples")
-    if wanted.every_sample and isinstance(stack, GapFilledStack):
-        raise DataError(f"every_sample is set, but gaps is {fitted.gaps!r} in the model: give a goal of all samples")
+    if wanted.every_sample and isinstance(as_source(stack), Filled):
+        raise DataError("every_sample is set, but values may be missing: give a goal of all samples")
     aim, peak, reached = wanted, 0, ""
     for number in range(_ROUNDS):
         name = f"{content[:12]}-{number}"
@@ -229,6 +237,14 @@ def _model_and_samples(stack: Stack, model: str | os.PathLike[str]) -> tuple[Cel
     return fitted, TiledStack.of(stack, Tiles(stack.n_samples, given, own))
 
 
+def _filling_of(fitted: CellPCA) -> CellFilling:
+    """Return what fills the gaps of cells by the components of a model, which are shared."""
+    components, (cells, _) = cell_components(fitted), groups_of(fitted.grid_, shared=bool(fitted.shared))
+    explained = fitted.explained_variance_.reshape(fitted.grid_.n_parts, -1)
+    totals, first = np.ravel(fitted.total_variance_), [members[0] for members in cells]
+    return CellFilling.of(components, list(explained[first]), totals[first].tolist())
+
+
 def _planned(stack: Stack, fitted: CellPCA, stated: dict[str, Any], aim: Goal, reached: str, run: Run) -> Quantized:
     """Return the arrays and settings for a goal; ``reached`` describes a failed earlier attempt, for errors."""
     with one_blas_thread():  # products of cells are too small for several threads
@@ -271,15 +287,17 @@ def write_planned(
 
     If the samples miss the goal and finer codes of some shards help, these shards are written again.
     """
-    source, grid = as_source(stack), fitted.grid_
-    chosen = Quantized.of(*stored_plan(attempt))
+    chosen, grid = Quantized.of(*stored_plan(attempt)), fitted.grid_
+    if isinstance(stack, FilledTiledStack) and not len(chosen.cell):
+        stack = replace(stack, filling=None)  # predictions need smooth values, not those of components
+    source = as_source(stack)
     stated = {**stated, **chosen.settings}
     if (along := stack.coordinates) is not None:
         stated |= {"dims": list(along.dims), "attributes": along.stated}
     # Metadata without spaces has half the bytes, which matters for few samples.
     with zarr.config.set({"json_indent": None}):
         root = partial(create_root, work.store, kind=COMPRESSED, fingerprint=work.fingerprint)
-        stated |= {GAPS: True} if isinstance(stack, GapFilledStack) else {}
+        stated |= {GAPS: True} if isinstance(source, Filled) else {}
         group = root(version=version_of(stated), **stated)
         try:
             write_quantized(group, chosen, grid, stack.axes)
@@ -300,7 +318,7 @@ def write_planned(
             raise DataError(
                 f"'{stack.path}' cannot be encoded with a step this fine ({error}): set a weaker goal"
             ) from error
-        if isinstance(stack, GapFilledStack) and not sum(part.pop("missing").sum() for part in quality):
+        if isinstance(source, Filled) and not sum(part.pop("missing").sum() for part in quality):
             remove_tree(work.store / GAPS)
             del stated[GAPS]
             group = root(version=version_of(stated), **stated)

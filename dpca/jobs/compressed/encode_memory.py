@@ -9,6 +9,7 @@ import numpy as np
 
 from dpca.codec.waves import RUN
 from dpca.engine.folds.plan import TASK_OVERHEAD
+from dpca.engine.sources.filled import Filled
 from dpca.engine.sources.source import Source
 from dpca.engine.sources.tiled import TiledSource
 from dpca.jobs.scores.score_write import SHARD_COPIES, require_memory
@@ -84,6 +85,11 @@ class EncodeMemory:
         small = Pixels(dtype, (0, 0)).are_small
         of_a_value = 5 * itemsize if promised else dtype.itemsize if small else itemsize + dtype.itemsize
         decoding = (decoded or block) * sample * of_a_value
+        if isinstance(source, Filled):
+            # Filled samples, and which values are missing. Values that are compared are a copy with those of the gaps.
+            filled = block * sample * (dtype.itemsize + 1)
+            encoding = max(encoding, source.filling_bytes(block) - filled) + filled
+            decoding += filled + (decoded or block) * sample * itemsize
         # Before the first sample is decoded, components are read and their dual is computed. The mean is read, and
         # converted to that of samples without the filter.
         work = max(encoding, decoding + quality_bytes(source.shape[1:], dtype), 32 * sample + 16 * self.n_values)

@@ -11,18 +11,22 @@ import itertools
 import math
 import os
 from collections.abc import Iterator, Mapping, Sequence
+from copy import copy
 from dataclasses import dataclass, replace
 from functools import lru_cache
 
 import numpy as np
 
+from dpca.codec.masks import of_share
 from dpca.codec.waves import RUN
 from dpca.engine.folds.plan import TASK_OVERHEAD
+from dpca.engine.sources.filled import Filled
 from dpca.engine.sources.source import Source, as_source, batches
 from dpca.engine.sources.tiled import TiledSource, TiledStack
+from dpca.jobs.base.filled_samples import tiled_stack
 from dpca.jobs.base.shards import ShardPass
 from dpca.jobs.compressed.encode_memory import check_encode_memory
-from dpca.jobs.scores.boxes import BOXES, BoxQuality, means_of_boxes
+from dpca.jobs.scores.boxes import BOXES, BoxQuality, inside, means_of_boxes
 from dpca.jobs.scores.score_write import joined_quality, require_memory
 from dpca.kernels.algebra.linalg import release_scratch
 from dpca.kernels.algebra.types import Array, Region
@@ -97,8 +101,14 @@ class MeasureJob:
         store, quality = _opened(self.store, self.fingerprint, self.attempt), self.quality(self.boxes[box])
         region, sums = quality.needed, []
         for first, x in batches(self.source, self.span(group), region, self.rows):
-            y = store.decoded(self.begin + np.arange(first, first + len(x)), region)
+            y = store.filled(self.begin + np.arange(first, first + len(x)), region)
+            if store.has_gaps:
+                missing = np.isnan(x)
+                x[missing] = y[missing]
             sums.append(quality.sums(x, y, region))
+            if store.has_gaps:
+                core = missing[inside(quality.core, region)].reshape(len(x), -1)
+                sums[-1]["missing"] = core.sum(axis=1, dtype=np.float64)
             del y
         release_scratch()
         return joined_quality(sums)
@@ -117,7 +127,8 @@ class MeasureJob:
             codes = int(POSITIONS * tile) * RUN * (8 + 32)
             decoding = codes + tile * (2 * RUN * dtype.itemsize + 16 + (RUN * 72 if promised else RUN * 16))
             held = 3 * 8 * tile
-        return TASK_OVERHEAD + reading + 2 * values + decoding + held + quality_bytes(most, dtype)
+        gaps = rows * math.prod(most) * (1 + 2 * dtype.itemsize) if self.source.with_gaps else 0
+        return TASK_OVERHEAD + reading + 2 * values + decoding + held + gaps + quality_bytes(most, dtype)
 
 
 @lru_cache(maxsize=1)
@@ -148,7 +159,9 @@ def check_encoding(source: Source, axes: Sequence[str], budget: int, *, promised
     check_encode_memory(source, budget, promised=promised)
     if isinstance(source, TiledSource):
         tiles = source.tiles
-        jobs = measure_jobs(source.source, tiles, axes, ("",) * 3, (0, 1))
+        whole = copy(source.source)
+        whole.with_gaps = isinstance(source, Filled)
+        jobs = measure_jobs(whole, tiles, axes, ("",) * 3, (0, 1))
         least = min(job.task_bytes(None, tiles, promised=promised) for job in jobs)
         require_memory(f"a tile of {math.prod(tiles.tile_shape):,} attributes", least, budget)
 
@@ -157,7 +170,8 @@ def divided_as(store: Compressed, stack: Stack) -> Stack:
     """Return a stack, in tiles of the same shape as a store if that has tiles."""
     if not isinstance(store, TiledCompressed):
         return stack
-    return TiledStack.of(stack, Tiles(stack.n_samples, store.tiles.sample_shape, store.tiles.tile_shape))
+    tiles = Tiles(stack.n_samples, store.tiles.sample_shape, store.tiles.tile_shape)
+    return tiled_stack(stack, tiles, gaps=store.has_gaps)
 
 
 def measure_tiles(
@@ -173,10 +187,11 @@ def measure_tiles(
     ``begin`` is the number of earlier samples in the store. Costs another read of the stack. Each box is decoded once,
     and its neighbors as far as windows extend into them.
     """
-    source, store = as_source(stack.whole), os.fspath(work.store)
+    source, store = copy(as_source(stack.whole)), os.fspath(work.store)
     if source.in_process:
         run = run.here()  # the source is in the memory of this process
     opened = _opened(store, work.fingerprint, attempt.folder)
+    source.with_gaps = opened.has_gaps
     facts = root_facts(open_written(store))
     named, promised = (store, work.fingerprint, attempt.folder), "max_error" in facts
     low, high = facts["data_range"]
@@ -191,7 +206,8 @@ def measure_tiles(
     shape, found = tuple(source.shape[1:]), []
     for group in range(job.n_groups):
         parts = [measuring.quality(group, box) for box in range(len(job.boxes))]
-        means = means_of_boxes(parts, shape, job.n_spatial)
+        missing = np.sum([part.pop("missing", np.zeros(len(part["mse"]))) for part in parts], axis=0)
+        means = of_share(means_of_boxes(parts, shape, job.n_spatial), 1 - missing / math.prod(shape))
         found.append({name: values.astype(np.float32) for name, values in means.items()})
     if promised:
         largest, tiles = joined_quality(of_tiles)["max_error"], stack.tiles

@@ -23,6 +23,7 @@ from dpca.codec.quantize import integer_dtype, to_integers
 from dpca.codec.quantized import Quantized
 from dpca.codec.residual import differences
 from dpca.codec.waves import RUN, stored
+from dpca.engine.sources.filled import Filled
 from dpca.engine.sources.source import Source, batches
 from dpca.jobs.base.shards import ShardPass
 from dpca.jobs.compressed.encode_memory import EncodeMemory, form_of
@@ -32,7 +33,6 @@ from dpca.kernels.algebra.linalg import release_scratch
 from dpca.kernels.algebra.types import Array
 from dpca.kernels.pixels import to_pixels
 from dpca.kernels.quality import quality_of
-from dpca.models.gaps.filled_source import GapFilledSource
 from dpca.representation.compressed.compressed_form import (
     GAPS,
     StoreForm,
@@ -109,8 +109,8 @@ class EncodeJob:
         start, stop = self.span(shard)
         codes, residual, quality = encode_rows(self, start, stop, stored_plan(self.attempt)[0]["least"], nearest)
         write_rows(self.store, start, codes, residual)
-        if isinstance(self.source, GapFilledSource):
-            _write_masks(self, self.source, start, stop)
+        if isinstance(self.source, Filled):
+            _write_masks(self, self.source.given, start, stop)
         return quality
 
 
@@ -134,7 +134,7 @@ def write_codes(
         small = np.dtype(np.uint32) if facts.get("interpolated") else small
         axes = (entry, *facts["axes"][1:])
         create_array(group, "residual", source.shape, small, form.residual, axes, codec=facts["residual_codec"])
-    if isinstance(source, GapFilledSource):
+    if isinstance(source, Filled):
         width = mask_bytes((form.rows, *source.shape[1:]))
         layout = Layout((1, width), (form.shard_rows // form.rows, width))
         create_array(group, GAPS, (-(-n // form.rows), width), np.uint8, layout, ("chunk", "byte"), codec="zstd")
@@ -171,12 +171,12 @@ def write_rows(store: str, start: int, codes: Array, residual: Array | None) -> 
         write_shard(open_array(os.path.join(store, "residual"), mode="r+"), start, residual)
 
 
-def _write_masks(job: EncodeJob, source: GapFilledSource, start: int, stop: int) -> None:
+def _write_masks(job: EncodeJob, given: Source, start: int, stop: int) -> None:
     """Write which values of the samples of a shard are missing, as many samples in a mask as in a chunk of codes."""
-    rows, whole = job.form.rows, tuple((0, length) for length in source.shape[1:])
+    rows, whole = job.form.rows, tuple((0, length) for length in given.shape[1:])
     array = open_array(os.path.join(job.store, GAPS), mode="r+")
     coded = np.zeros((-(-(stop - start) // rows), array.shape[1]), np.uint8)
-    for out, (_, samples) in zip(coded, batches(source.given, (start, stop), whole, rows), strict=True):
+    for out, (_, samples) in zip(coded, batches(given, (start, stop), whole, rows), strict=True):
         found = coded_mask(np.isnan(samples))
         out[: len(found)] = found
     write_shard(array, (start // rows, 0), coded)
@@ -200,7 +200,7 @@ def encode_rows(
     quality: list[dict[str, Array]] = []
     block = EncodeMemory(source, job.form).encoded_at_once
     whole = tuple((0, length) for length in source.shape[1:])
-    filled = source if isinstance(source, GapFilledSource) else None
+    filled = source if isinstance(source, Filled) else None
     for first, samples in batches(source if filled is None else filled.given, (start, stop), whole, rows):
         for row in range(0, len(samples), block):
             x, missing = samples[row : row + block], None
@@ -247,8 +247,8 @@ def _compare(
         y = codec.decode(codes, pixels=pixels_of(facts))
     else:
         y, step = codec.decode(codes), facts["residual_step"]
-        if missing is not None:
-            x = np.where(missing, y, x)  # residuals of missing values are 0
+        if missing is not None and len(codec.cell):
+            x = np.where(missing, y, x)  # residuals of missing values are 0; without components, these would be steps
         unit = None if codec.noise is None else codec.noise.steps
         left = x - y if unit is None else (x - y) / unit
         if codec.interpolation is not None:

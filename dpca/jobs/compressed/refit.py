@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 
 from dpca.codec.goal import Goal
+from dpca.engine.sources.tiled import TiledStack
 from dpca.jobs.base.stages import StageCost, StageRecord
 from dpca.jobs.compressed.encode import fill_codes
 from dpca.jobs.compressed.encode_tiles import divided_as
@@ -81,10 +82,14 @@ def refit(
     both = SeveralReader([ZarrReader(stack.path) for stack in (original, new)], name)
     both.paths = (original.path, *paths)
     both.names = [*original.names.tolist(), *new.names.tolist()]
-    reading = ReadOptions(data_range=tuple(before.facts["data_range"]))
+    reading = ReadOptions(data_range=tuple(before.facts["data_range"]), gaps=before.has_gaps)
     stack = ingest(both, folder / "stack", cell_shape=grid.cell_shape, reading=reading, run=run)
     divided = divided_as(before, stack)
-    fitted = fit_store(divided, folder / "model", _model_like(before), run=run)
+    model = _model_like(before)
+    if before.has_gaps:
+        tiled = isinstance(divided, TiledStack)
+        model.set_params(**({"gaps": "reject", "shared": True} if tiled else {"gaps": "iterate"}))
+    fitted = fit_store(divided, folder / "model", model, run=run)
     record.keep("fit", fitted.cost, report.get("notes", ()))
     kept_facts = {name: value for name, value in before.facts.items() if name in ("job", "settings")}
     noise = before.codec.noise

@@ -8,7 +8,7 @@ from collections.abc import Mapping
 import numpy as np
 
 from dpca.choices import NOISE_SHARE
-from dpca.codec.masks import of_values
+from dpca.codec.masks import of_share, of_values
 from dpca.engine.sources.sampling import read_samples, spread_samples
 from dpca.engine.sources.source import Source, as_source
 from dpca.jobs.compressed.encode_write import largest_errors
@@ -99,22 +99,19 @@ def verify_quality(
 def _problems_of(store: Compressed, source: Source, numbers: Array, stated: Mapping[str, Array]) -> list[str]:
     """Compare some samples, the body of a task."""
     (low, high), promised = store.facts["data_range"], store.facts.get("max_error")
-    lost, missing = np.zeros(0), None
+    lost = np.zeros(0)
     if isinstance(store, TiledCompressed):
-        found, off = _errors_by_tiles(store, source, numbers)
+        found, off, apart = _errors_by_tiles(store, source, numbers)
     else:
         x, y = np.concatenate(list(read_samples(source, numbers))), store[numbers]
-        if store.has_gaps:
-            missing = np.isnan(y)
-            apart = (missing != np.isnan(x)).reshape(len(x), -1).any(axis=1)
-            if apart.any():
-                return [f"sample {n} has missing values at other places" for n in numbers[apart].tolist()]
-            x[missing] = y[missing] = 0
+        missing, apart = _without_gaps(x, y) if store.has_gaps else (None, np.zeros(len(x), bool))
         found, off = mse_per_sample(x, y, data_range=high - low), largest_errors(x, y)
         if missing is not None:
             found = of_values({"mse": found}, missing)["mse"]
         if store.codec.noise is not None:
             lost = store.codec.noise.shares(x, y, missing)
+    if apart.any():
+        return [f"sample {n} has missing values at other places" for n in numbers[apart].tolist()]
     problems, shares = [], stated.get(NOISE_SHARE, lost)
     for i, (number, error, most, expected) in enumerate(zip(numbers.tolist(), found, off, stated["mse"], strict=True)):
         if promised is not None and not most <= promised:
@@ -126,10 +123,21 @@ def _problems_of(store: Compressed, source: Source, numbers: Array, stated: Mapp
     return problems
 
 
-def _errors_by_tiles(store: TiledCompressed, source: Source, numbers: Array) -> tuple[Array, Array]:
-    """Return the mean squared and the largest error (n,) of samples, of which a tile is in memory at a time."""
+def _without_gaps(x: Array, y: Array) -> tuple[Array, Array]:
+    """Return where values of samples are missing, and become 0 in both, and which samples (n,) lack different ones."""
+    missing, other = np.isnan(y), np.isnan(x)
+    x[missing | other] = y[missing | other] = 0
+    return missing, (missing != other).reshape(len(x), -1).any(axis=1)
+
+
+def _errors_by_tiles(store: TiledCompressed, source: Source, numbers: Array) -> tuple[Array, Array, Array]:
+    """Return the mean squared and the largest error (n,) of samples, and which lack other values than the originals.
+
+    A tile is in memory at a time.
+    """
     (low, high), read = store.facts["data_range"], source.reader()
-    found, off = np.zeros(len(numbers)), np.zeros(len(numbers))
+    found, off, there = np.zeros((3, len(numbers)))
+    apart = np.zeros(len(numbers), bool)
     for core in store.tiles.cores:
         for few in blocks(len(numbers), GROUP):
             x = np.empty((few.stop - few.start, *(b - a for a, b in core)), store.dtype)
@@ -137,6 +145,11 @@ def _errors_by_tiles(store: TiledCompressed, source: Source, numbers: Array) -> 
                 read((number, number + 1), core, one[None])
             y = store.decoded(numbers[few], core)
             share = x[0].size / math.prod(store.shape[1:])
+            there[few] += share
+            if store.has_gaps:
+                missing, other = _without_gaps(x, y)
+                apart[few] |= other
+                there[few] -= missing.reshape(len(x), -1).mean(axis=1) * share
             found[few] += mse_per_sample(x, y, data_range=high - low) * share
             off[few] = np.maximum(off[few], largest_errors(x, y))
-    return found, off
+    return of_share({"mse": found}, there)["mse"] if store.has_gaps else found, off, apart

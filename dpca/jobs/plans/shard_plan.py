@@ -5,13 +5,14 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
+from dataclasses import replace
 
 from sklearn.base import clone
 
 from dpca.choices import NOISE_SHARE
 from dpca.engine.folds.plan import Outline, PlanError
 from dpca.engine.sources.source import Source, as_source
-from dpca.engine.sources.tiled import TiledSource
+from dpca.jobs.base.filled_samples import tiled_source
 from dpca.jobs.compressed.cell_choice import cells_tried
 from dpca.jobs.compressed.encode import check_goal, wanted_goal
 from dpca.jobs.compressed.encode_tiles import check_encoding
@@ -128,12 +129,12 @@ def choose_tiles(
                 raise
             refused = error
     cells = settings.model.cell_shape_for(axes[1:])
-    units = (*cells, *source.shape[1 + len(cells) :])
+    units, of_tiles = (*cells, *source.shape[1 + len(cells) :]), replace(settings, model=settings.model_of_tiles())
     for tiles in dict.fromkeys(Tiles.of_size(source.shape, most, units) for most in _TILE_VALUES):
         if small and tiles.n_tiles == 1:
             continue
         try:
-            _plan_encoding(TiledSource(source, tiles), axes, settings, run)
+            _plan_encoding(tiled_source(source, tiles, axes, gaps=settings.with_gaps), axes, of_tiles, run)
             return tiles
         except PlanError as error:
             refused = refused if small else error

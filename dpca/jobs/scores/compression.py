@@ -11,6 +11,7 @@ from typing import Any
 from dpca.choices import COMPRESSED, NOISE_SHARE
 from dpca.engine.sources.source import as_source
 from dpca.engine.sources.tiled import TiledStack
+from dpca.jobs.base.filled_samples import tiled_stack
 from dpca.jobs.base.input_stack import inherited_of, kept_stack, open_or_ingest
 from dpca.jobs.base.stages import StageRecord, held_by, stopwatch
 from dpca.jobs.compressed.encode import wanted_goal
@@ -143,8 +144,9 @@ def compress(
             )
             record.keep("scores", cost)
         else:
-            model, goal = settings.model, wanted_goal(settings.goal, every_sample=settings.every_sample)
+            goal = wanted_goal(settings.goal, every_sample=settings.every_sample)
             divided = _divided(stack, settings, work, run)
+            model = settings.model_of_tiles() if isinstance(divided, TiledStack) else settings.model
             goal, cost = goal_with_noise(goal, divided, settings.noise, run, work)
             record.keep("noise", cost)
             if settings.choose_cells:
@@ -186,14 +188,9 @@ def _divided(stack: Stack, settings: CompressionSettings, work: Workspace, run: 
         work.mark_done(_TILES, record={"shape": None if tiles is None else list(tiles.tile_shape)})
     if (shape := work.record(_TILES)["shape"]) is None:
         return stack
-    if settings.with_gaps:
-        raise DataError(
-            f"samples of {' x '.join(map(str, stack.sample_shape))} do not fit the memory, and tiles of them do not "
-            f"support missing values: allow more memory, or give parts of the samples"
-        )
     tiles = Tiles(stack.n_samples, stack.sample_shape, tuple(shape))
     run.say(f"divide each sample into {tiles.n_tiles:,} tiles of {' x '.join(map(str, shape))}")
-    return TiledStack.of(stack, tiles)
+    return tiled_stack(stack, tiles, gaps=settings.with_gaps)
 
 
 def find_done(

@@ -6,7 +6,10 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
+from sklearn.base import clone
+
 from dpca.models.denoising.denoiser import Denoiser
+from dpca.storage.errors import DataError
 from dpca.storage.survey import ReadOptions
 
 
@@ -63,6 +66,25 @@ class CompressionSettings:
     def with_gaps(self) -> bool:
         """Whether samples may have missing values, which the model fills; the compressed store keeps which they are."""
         return self.goal is not None and getattr(self.model, "gaps", "reject") == "iterate"
+
+    def model_of_tiles(self) -> Any:
+        """Return the model for tiles of large samples. Their gaps are filled before the fit, and cells are shared.
+
+        Raises
+        ------
+        DataError
+            If a number marks missing values, or cells overlap.
+        """
+        if not self.with_gaps:
+            return self.model
+        if self.model.overlap:
+            raise DataError(f"overlap is {self.model.overlap}, but gaps='iterate' requires overlap=0: leave it out")
+        if (marks := self.model.missing_value) is not None:
+            raise DataError(
+                f"missing_value is {marks!r}, but samples are large and become tiles, in which only NaN is a missing "
+                f"value: replace {marks!r} by NaN"
+            )
+        return clone(self.model).set_params(gaps="reject", shared=True)
 
     @property
     def measures_ssim(self) -> bool:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import copy
+import math
 import os
 from dataclasses import dataclass, field, fields
 from functools import lru_cache
@@ -11,6 +11,7 @@ import numpy as np
 
 from dpca.engine.folds.boundary import named_errors
 from dpca.engine.sources.derived import ComputedSource
+from dpca.engine.sources.filled import Filled
 from dpca.engine.sources.source import DerivedStack, Source, as_source
 from dpca.kernels.algebra.types import Array, Region
 from dpca.kernels.gaps import is_present
@@ -23,7 +24,7 @@ from dpca.storage.stack import Stack
 _COPIES = 6
 
 
-class GapFilledSource(ComputedSource):
+class GapFilledSource(ComputedSource, Filled):
     """Samples of another source with missing values, NaN, replaced by their expectation under a stored model.
 
     Expectations are cut to the data range. Attributes that the model does not know have its lowest value.
@@ -43,11 +44,9 @@ class GapFilledSource(ComputedSource):
         self.content = model_fingerprint(model)
 
     @property
-    def given(self) -> Source:
-        """The other source, whose missing values are NaN."""
-        source = copy.copy(self.source)
-        source.with_gaps = True
-        return source
+    def gappy(self) -> Source:
+        """The other source."""
+        return self.source
 
     def compute(self, values: Array, first: int, samples: tuple[int, int], region: Region, out: Array) -> None:
         """Fill a box of samples."""
@@ -55,8 +54,11 @@ class GapFilledSource(ComputedSource):
 
     def extra_bytes(self, region: Region) -> int:
         """Return the bytes of one reader in addition to the requested samples, with those to fill its values."""
-        rows = min(self.read_rows(region), self.shape[0])
-        return super().extra_bytes(region) + _COPIES * 8 * rows * int(np.prod(self.shape[1:]))
+        return super().extra_bytes(region) + self.filling_bytes(min(self.read_rows(region), self.shape[0]))
+
+    def filling_bytes(self, rows: int) -> int:
+        """Return the bytes of temporary arrays of `filled`, with the result."""
+        return _COPIES * 8 * rows * math.prod(self.shape[1:])
 
     def filled(self, samples: Array, first: int) -> Array:
         """Return samples without missing values. ``first`` is the number of the first one, for errors.

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import math
 import os
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property, lru_cache
 from typing import Any
@@ -128,6 +128,13 @@ class Compressed(LazyViews):
 
     def decoded(self, samples: Array, box: Region) -> Array:
         """Return a box (n, *lengths) of samples with ascending indices."""
+        values = self.filled(samples, box)
+        if self.has_gaps and values.size:
+            values[self.missing(samples, box)] = np.nan
+        return values
+
+    def filled(self, samples: Array, box: Region) -> Array:
+        """Return a box (n, *lengths) of samples with ascending indices, with the values that fill their gaps."""
         values = np.empty((len(samples), *(stop - start for start, stop in box)), self.dtype)
         if not values.size:
             return values
@@ -144,27 +151,37 @@ class Compressed(LazyViews):
             for chunk in alike(some // wide):
                 y[chunk] += self._residual(some[chunk], box)
             values[block] = to_pixels(y, *pixels)
-        if self.has_gaps:
-            values[self._missing(samples, box)] = np.nan
         return values
 
-    def _missing(self, samples: Array, box: Region) -> Array:
+    def missing(self, samples: Array, box: Region) -> Array:
         """Return which values of a box (n, *lengths) of samples with ascending indices are missing."""
-        gaps, wide, n = self.stored(GAPS), self.rows, len(self)
+        wide, inner = self.rows, tuple(slice(start, stop) for start, stop in box)
         found = np.empty((len(samples), *(stop - start for start, stop in box)), bool)
         for block in alike(samples // wide):
-            number = int(samples[block][0]) // wide
-            shape = min(wide, n - number * wide), *self.shape[1:]
-            read_into(gaps, (slice(number, number + 1), slice(None)), coded := np.empty((1, gaps.shape[1]), np.uint8))
-            try:
-                mask = decoded_mask(coded[0, : mask_bytes(shape)], shape)
-            except ValueError as error:
-                raise StoreError(
-                    f"'{self.path}' is damaged: '{GAPS}' at {number} holds {error}: make it again"
-                ) from error
-            inner = tuple(slice(start, stop) for start, stop in box)
-            found[block] = mask[samples[block] - number * wide][(slice(None), *inner)]
+            number, some = int(samples[block][0]) // wide, samples[block] % wide
+            found[block] = self._mask_of(number, int(some[-1]) + 1)[some][(slice(None), *inner)]
         return found
+
+    def _mask_of(self, number: int, count: int) -> Array:
+        """Return the mask of the first ``count`` samples of a chunk of codes, or of more."""
+        held = self._masks.get(number)
+        if held is not None and len(held) >= count:
+            return held
+        gaps, wide = self.stored(GAPS), self.rows
+        shape = min(wide, len(self) - number * wide), *self.shape[1:]
+        read_into(gaps, (slice(number, number + 1), slice(None)), coded := np.empty((1, gaps.shape[1]), np.uint8))
+        try:
+            mask = decoded_mask(coded[0, : mask_bytes(shape)], shape, count)
+        except ValueError as error:
+            raise StoreError(f"'{self.path}' is damaged: '{GAPS}' at {number} holds {error}: make it again") from error
+        self._masks.clear()
+        self._masks[number] = mask
+        return mask
+
+    @cached_property
+    def _masks(self) -> dict[int, Array]:
+        # The last mask that was decoded. Tiles of a sample that follow each other are often in one chunk.
+        return {}
 
     def chosen(self, box: Region) -> Array:
         """Return the ascending rows of codes for a box of a sample."""
@@ -260,9 +277,16 @@ class TiledCompressed(Compressed):
 
     def decoded(self, samples: Array, box: Region) -> Array:
         """Return a box (n, *lengths) of samples with ascending indices."""
+        return self._of_tiles(self.entries.decoded, samples, box)
+
+    def filled(self, samples: Array, box: Region) -> Array:
+        """Return a box (n, *lengths) of samples with ascending indices, with the values that fill their gaps."""
+        return self._of_tiles(self.entries.filled, samples, box)
+
+    def _of_tiles(self, read: Callable[[Array, Region], Array], samples: Array, box: Region) -> Array:
         values = np.empty((len(samples), *(stop - start for start, stop in box)), self.dtype)
         for tile, inside, place in self._parts(box):
-            values[(slice(None), *place)] = self.entries.decoded(self.tiles.entries(tile, samples), inside)
+            values[(slice(None), *place)] = read(self.tiles.entries(tile, samples), inside)
         return values
 
     def read_bytes(self, index: Any = ...) -> int:

@@ -14,7 +14,7 @@ from scipy.ndimage import gaussian_filter
 
 import dpca
 from dpca import CellPCA, open_compressed
-from dpca.jobs import append_store, encode_store, fit_store
+from dpca.jobs import encode_store, fit_store
 from dpca.jobs.compressed.decode import decode_store
 from dpca.jobs.compressed.verify_quality import verify_quality
 from dpca.kernels.algebra.types import Array
@@ -108,13 +108,11 @@ def test_other_gaps_are_found(tmp_path: Path) -> None:
 
 
 def test_what_is_refused(tmp_path: Path) -> None:
-    """Infinities, goals of each sample, appending, and models that reject missing values."""
+    """Infinities, goals of each sample, and models that reject missing values."""
     x = sea()
     x[masks()["clouds"]] = np.nan
-    path = encoded(tmp_path, x, max_error=0.3)
+    encoded(tmp_path, x, max_error=0.3)
     stack = open_stack(tmp_path / "x.zarr")
-    with pytest.raises(DataError, match="missing"):
-        append_store(path, stack)
     with pytest.raises(DataError, match="every_sample"):
         encode_store(stack, tmp_path / "model", tmp_path / "d", every_sample=True, mse=0.1)
     x[3, 4, 5] = np.inf

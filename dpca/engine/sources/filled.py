@@ -1,0 +1,39 @@
+"""Samples whose missing values are filled when they are read."""
+
+from __future__ import annotations
+
+import copy
+from abc import ABC, abstractmethod
+
+from dpca.engine.sources.source import Source
+from dpca.kernels.algebra.types import Array
+
+
+class Filled(ABC):
+    """What a source of filled samples offers beside these: the samples with their gaps."""
+
+    @property
+    @abstractmethod
+    def gappy(self) -> Source:
+        """The same samples, in which missing values are rejected."""
+
+    @property
+    def given(self) -> Source:
+        """The samples with missing values, NaN."""
+        source = copy.copy(self.gappy)
+        source.with_gaps = True
+        return source
+
+    @abstractmethod
+    def filled(self, samples: Array, first: int) -> Array:
+        """Return samples of `given` without missing values. ``first`` is the number of the first one, for errors.
+
+        Raises
+        ------
+        DataError
+            If a value is infinite.
+        """
+
+    @abstractmethod
+    def filling_bytes(self, rows: int) -> int:
+        """Return the bytes of temporary arrays that `filled` takes for a number of samples, with the result."""
