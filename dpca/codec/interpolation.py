@@ -113,11 +113,12 @@ class Interpolation:
         codes, coarse = np.zeros(values.shape, np.int32), self._coarse(values)
         whole = np.rint(values[coarse] / self.steps[-1])
         codes[coarse], values[coarse] = to_integers(whole, np.int32), whole * self.steps[-1]
-        for part in self._parts(values.shape):
+        for some, part in self._in_order(values.shape, together=fit):
+            own = values[some].reshape(-1)
             if fit:
-                self.weights[part.level, part.number, part.rows] = _fit(values.reshape(-1), part)
+                self.weights[part.level, part.number, part.rows] = _fit(own, part)
             step = self.steps[part.level]
-            largest = subtract_predicted(values.reshape(-1), codes.reshape(-1), *part[2:7], self._weights(part), step)
+            largest = subtract_predicted(own, codes[some].reshape(-1), *part[2:7], self._weights(part), step)
             if not largest < 2**30:
                 raise OverflowError(f"codes up to {largest:.4g} do not fit into 32 bits")
         return codes, values
@@ -128,10 +129,9 @@ class Interpolation:
 
         values = np.zeros(codes.shape)
         values[self._coarse(codes)] = codes[self._coarse(codes)] * self.steps[-1]
-        for part in self._parts(codes.shape):
-            add_predicted(
-                values.reshape(-1), codes.reshape(-1), *part[2:7], self._weights(part), self.steps[part.level]
-            )
+        for some, part in self._in_order(codes.shape):
+            own, step = values[some].reshape(-1), self.steps[part.level]
+            add_predicted(own, codes[some].reshape(-1), *part[2:7], self._weights(part), step)
         return values
 
     def _weights(self, part: _Halfway) -> Array:
@@ -140,6 +140,18 @@ class Interpolation:
     def _coarse(self, values: Array) -> tuple[slice, ...]:
         far = 2 ** (len(self.steps) - 1)
         return tuple(slice(None, None, far if axis in self.axes else 1) for axis in range(values.ndim))
+
+    def _in_order(self, shape: tuple[int, ...], *, together: bool = False) -> Iterator[tuple[slice, _Halfway]]:
+        """Yield samples, and their sets of predicted values in the order of prediction.
+
+        Samples that are not predicted from each other follow one by one, unless they are to be processed ``together``:
+        one of them may fit into the cache.
+        """
+        if together or 0 in self.axes:
+            yield from ((slice(None), part) for part in self._parts(shape))
+            return
+        parts = list(self._parts((1, *shape[1:])))
+        yield from ((slice(i, i + 1), part) for i in range(shape[0]) for part in parts)
 
     def _parts(self, shape: tuple[int, ...]) -> Iterator[_Halfway]:
         """Yield the sets of predicted values in the order of prediction."""
