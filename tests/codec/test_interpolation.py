@@ -32,6 +32,43 @@ def test_a_line_by_hand() -> None:
     assert decoded.tolist() == values.tolist()
 
 
+def decoded_one_by_one(found: Interpolation, codes: np.ndarray) -> np.ndarray:
+    """Decode value by value, as `dpca.codec.interpolation` defines it."""
+    n_levels, values, shape = len(found.steps) - 1, np.zeros(codes.shape), codes.shape
+    for at in np.ndindex(*shape):
+        if all(at[axis] % 2**n_levels == 0 for axis in found.axes):
+            values[at] = codes[at] * found.steps[-1]
+    for level in reversed(range(n_levels)):
+        half = 2**level
+        for number, odd in enumerate(parities(len(found.axes))):
+            for at in np.ndindex(*shape):
+                if any(at[a] % (2 * half) != half * is_odd for a, is_odd in zip(found.axes, odd, strict=True)):
+                    continue
+                total = 0.0
+                for row, axis in enumerate(found.axes):
+                    if odd[row]:
+                        known = range(0, shape[axis], 2 * half)
+                        near = [at[axis] - half, at[axis] + half if at[axis] + half in known else at[axis] - half]
+                        far = [at[axis] - 3 * half, at[axis] + 3 * half]
+                        far = far if all(place in known for place in far) else near
+                        line = values[(*at[:axis], slice(None), *at[axis + 1 :])]
+                        weights = found.weights[level, number, row] / 2**20
+                        total += weights[0] * line[near].sum() + weights[1] * line[far].sum()
+                values[at] = total + codes[at] * found.steps[level]
+    return values
+
+
+@pytest.mark.parametrize(
+    ("shape", "axes"),
+    [((2, 13), (1,)), ((3, 9, 11), (1, 2)), ((5, 6, 7), (0, 1, 2)), ((4, 3, 8), (0, 2)), ((2, 1, 20), (1, 2))],
+)
+def test_values_are_predicted_from_their_neighbors(shape: tuple[int, ...], axes: tuple[int, ...]) -> None:
+    values = np.random.default_rng(0).normal(size=shape).cumsum(axis=-1)
+    found = Interpolation.fitted(values, axes, 0.1, 1.5)
+    codes, decoded = found.encode(values)
+    np.testing.assert_allclose(decoded_one_by_one(found, codes), decoded, rtol=1e-12, atol=1e-12)
+
+
 def test_weights_are_those_that_values_were_made_with() -> None:
     known = np.random.default_rng(0).normal(size=(4, 65))
     values, near = np.empty((4, 129)), known[:, :-1] + known[:, 1:]
