@@ -76,6 +76,8 @@ def partitioned_model(options: argparse.Namespace, n_samples: int | None = None)
     if compresses and "weights" in parameters:
         raise DataError("weights is given, which compressed stores do not support: leave it out, or write scores")
     parameters = _with_map(parameters, "weights")
+    if getattr(parameters.get("weights"), "ndim", 0) > 1 and len(parameters["weights"]) == 1:
+        parameters["weights"] = parameters["weights"][0]  # a file with one sample
     chosen = {*options_of(PartitionParameters)} & {*parameters} - {"weights"}
     with_gaps = parameters.get("gaps") == "iterate"
     if not chosen:
@@ -132,13 +134,14 @@ def given_noise_map(given: dict[str, Any]) -> dict[str, Any]:
             from dpca.storage.errors import DataError  # imported here, because it takes seconds
 
             raise DataError(f"--sigma is {number:g}: give a positive number, or the path of a map of positive numbers")
-    return _with_map(given, "sigma")
+    found = _with_map(given, "sigma")
+    return found if found is given else found | {"sigma": found["sigma"].astype("f4")}
 
 
 def _with_map(given: dict[str, Any], name: str) -> dict[str, Any]:
     """Return parameters, with the map that one of them names, if it does."""
     if not isinstance(path := given.get(name), str) or path == COSLAT:
         return given
-    from dpca.jobs.denoising.denoise import read_map
+    from dpca.storage.readers.maps import read_map  # imported here, because it takes seconds
 
     return given | {name: read_map(path)}

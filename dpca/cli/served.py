@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import argparse
+from contextlib import suppress
 from typing import Any
 
 from dpca import __version__
 from dpca.parameters.common import COSLAT
-from dpca.storage.disk import exists
 from dpca.storage.errors import StoreError
-from dpca.storage.integrity.manifest import METADATA, ROOT_KEY, check_metadata
-from dpca.storage.readers import open_reader
+from dpca.storage.integrity.manifest import METADATA, ROOT_KEY, check_metadata, digest_of
+from dpca.storage.readers.maps import read_map
 from dpca.storage.remote.objects import place_of
 from dpca.storage.transaction.claim import read_json
 from dpca.storage.transaction.workspace import fingerprint_of
@@ -43,9 +43,12 @@ def request_of(options: argparse.Namespace, *given: Any) -> str:
 
 
 def _content(name: str, value: Any) -> Any:
-    """Return the value of an option, or the fingerprint of the map that it is the path of."""
-    is_path = name in _MAPS and isinstance(value, str) and value != COSLAT and exists(value)
-    return open_reader(value).fingerprint() if is_path else value
+    """Return the value of an option, or a hash of the values of the map that it is the path of."""
+    if name not in _MAPS or not isinstance(value, str) or value == COSLAT:
+        return value
+    with suppress(ValueError):
+        return float(value)
+    return digest_of(read_map(value).tobytes())
 
 
 def served(request: str, output: str) -> dict[str, Any] | None:

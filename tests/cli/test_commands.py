@@ -89,13 +89,25 @@ def test_weights_of_attributes_from_a_map_and_from_latitudes(
         assert main(["scores", source, store, "--weights", given, *options]) == 0
         np.testing.assert_allclose(np.abs(load(f"{store}/model").components_), np.abs(expected), atol=1e-5)
     assert main(["plan", source, "--weights", "coslat", *options[:-2]]) == 0
-    again = ["scores", source, str(tmp_path / "map.zarr"), "--weights", weights, *options]
-    capsys.readouterr()
-    assert main(again) == 0
-    assert "nothing to do" in capsys.readouterr().out
-    np.save(weights, factors / 2)
-    assert main(again) == 4
-    assert "other settings" in capsys.readouterr().err
+    for place in (weights, Path(weights).as_uri(), str(tmp_path / "w*.npy")):  # the values count, wherever they are
+        np.save(weights, factors[None])
+        again = ["scores", source, str(tmp_path / "map.zarr"), "--weights", place, *options, "--overwrite"]
+        assert main(again) == 0
+        capsys.readouterr()
+        assert main(again[:-1]) == 0
+        assert "nothing to do" in capsys.readouterr().out
+        np.save(weights, factors[None] / 2)
+        assert main(again[:-1]) == 4
+        assert "other settings" in capsys.readouterr().err
+    np.save(weights, factors[:, 1:])
+    np.save(tmp_path / "x.npy", x)
+    for command in (["scores", source, str(tmp_path / "bad.zarr")], ["plan", source]):
+        assert main([*command, "--weights", weights, *(options if command[2:] else options[:-2])]) == 3
+        error = capsys.readouterr()
+        assert "weights" in error.err
+        assert "ingest" not in error.out
+    assert main(["plan", str(tmp_path / "x.npy"), "--weights", "coslat", *options[:-2]]) == 3
+    assert "latitudes" in capsys.readouterr().err
     assert main(["plan", source, "--weights", "coslat", "--quality", "max-error=1", *options[:-2]]) == 3
     assert "weights" in capsys.readouterr().err
 

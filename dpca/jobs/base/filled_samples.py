@@ -147,15 +147,16 @@ class FilledTiles(TiledSource, Filled):
 
         def read(samples: tuple[int, int], region: Region, out: Array) -> None:
             start, stop = samples
-            if region == self._whole:
+            inside, whole = tuple(slice(*ends) for ends in region), region == self._whole
+            if whole:
                 read_tiles(samples, region, out)
-                out[...] = self.filled(out, start)
-                return
-            inside = tuple(slice(*ends) for ends in region)
             for first in range(start, stop, rows):
                 last = min(first + rows, stop)
-                read_tiles((first, last), self._whole, tiles := np.empty((last - first, *self.shape[1:]), self.dtype))
-                out[first - start : last - start] = self.filled(tiles, first)[(slice(None), *inside)]
+                tiles = some = out[first - start : last - start]
+                if not whole:
+                    tiles = np.empty((last - first, *self.shape[1:]), self.dtype)
+                    read_tiles((first, last), self._whole, tiles)
+                some[...] = self.filled(tiles, first)[(slice(None), *inside)]
 
         return read
 

@@ -40,11 +40,11 @@ from dpca.storage.arrays.coordinates import write_coordinates
 from dpca.storage.arrays.layout import SHARD_BYTES, Layout, boxes_of, choose_layout
 from dpca.storage.arrays.reading import open_array
 from dpca.storage.disk import require_free_space
-from dpca.storage.errors import DataError, StoreError
+from dpca.storage.errors import StoreError
 from dpca.storage.ingest import plan_ingest
 from dpca.storage.input import fingerprint_of_input
 from dpca.storage.ranges import found_range
-from dpca.storage.readers import Reader, open_reader
+from dpca.storage.readers import Reader
 from dpca.storage.run import Run
 from dpca.storage.stack import STACK_KIND, STACK_VERSION, Stack
 from dpca.storage.survey import ReadOptions
@@ -273,14 +273,6 @@ def outline_of(given: Stack | Reader, reading: ReadOptions, run: Run) -> Source:
     outline = Outline(given.name, shape, dtype, layout.chunks)
     outline.axes = axes[1:]
     return outline
-
-
-def read_map(path: str) -> Array:
-    """Return a map with the shape of a sample, or of one sample, from an array of any format."""
-    reader = open_reader(path)
-    if reader.encoded:
-        raise DataError(f"'{path}' contains encoded images: give the map as an array, such as .npy, Zarr or NIfTI")
-    return np.asarray(reader.fetch(range(len(reader.names))), np.float32)
 
 
 def _some_values(source: Source) -> Array:

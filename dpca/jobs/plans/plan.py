@@ -41,6 +41,7 @@ from dpca.models.base.store import model_fingerprint, write_model
 from dpca.models.base.value_range import spanned_range
 from dpca.models.denoising.denoiser import Denoiser
 from dpca.models.scores import SCORES_VERSION
+from dpca.models.weights.attribute_weights import check_weights_of
 from dpca.representation.compressed.compressed import COMPRESSED_VERSION
 from dpca.representation.linear import LinearRepresentation
 from dpca.storage.disk import folder_bytes
@@ -198,6 +199,7 @@ class _Tried(TriedInput):
     ) -> None:
         super().__init__(given, settings.reading, workers, folder, shard_bytes)
         self.settings, self.model = settings, clone(settings.model)
+        check_weights_of(self.model, given)
         if getattr(self.model, "weighs_attributes", False) and isinstance(self.model.weights, str):
             self.model.set_params(
                 weights=np.ones(())

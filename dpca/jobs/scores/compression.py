@@ -28,6 +28,7 @@ from dpca.jobs.scores.settings import CompressionSettings
 from dpca.jobs.scores.transform import check_channels, fill_scores, stated_range, with_range
 from dpca.models.cells.cell_pca import CellPCA
 from dpca.models.scores import SCORES_VERSION
+from dpca.models.weights.attribute_weights import check_weights_of
 from dpca.report.record import read_report, report_folder
 from dpca.representation.compressed.compressed import COMPRESSED_VERSION
 from dpca.storage.arrays.tiles import Tiles
@@ -221,6 +222,7 @@ def find_done(
     elif settings.choose_cells or settings.every_sample or settings.noise is not None:
         raise DataError("choose_cells, every_sample or noise is given without a goal: give a goal, or leave them out")
     settings.model.check_parameters_for(samples_of_input(given))
+    check_weights_of(settings.model, given)
     return _earlier_result(given, output, settings) if job.is_done() else None
 
 

@@ -47,6 +47,17 @@ def attribute_weights(weights: Any, labels: Labels | None, sample_shape: tuple[i
     return _checked(_placed(weights, labels, sample_shape))
 
 
+def check_weights_of(model: Any, given: Any) -> None:
+    """Raise `DataError` if the weights of an unfitted model do not fit a stack or a reader, before it is read.
+
+    The shape of encoded images is not known then.
+    """
+    if not getattr(model, "weighs_attributes", False) or model.weights is None:
+        return
+    if given.sample_shape or isinstance(model.weights, str):
+        attribute_weights(model.weights, Labels.of_source(given), tuple(given.sample_shape))
+
+
 def _placed(weights: Any, labels: Labels | None, sample_shape: tuple[int, ...]) -> Array:
     """Return weights with the shape of a sample, before checks of their values."""
     if isinstance(weights, str):

@@ -208,6 +208,19 @@ def test_peaks_of_tiles_with_gaps_are_at_most_as_planned(tmp_path: Path, monkeyp
     assert all(peak <= planned for pairs in measured.values() for peak, planned in pairs), measured
 
 
+def test_a_reader_of_many_tiles_fills_few_at_a_time(tmp_path: Path) -> None:
+    shape = (100, 200, 180)
+    x = np.where(masks(shape)["both"], np.float32(np.nan), field(shape=shape))
+    zarr.create_array(str(tmp_path / "x.zarr"), data=x, chunks=(1, 100, 90))
+    source = as_source(tiled_stack(open_stack(tmp_path / "x.zarr"), Tiles(len(x), shape[1:], (100, 90)), gaps=True))
+    read, out = source.reader(), np.empty(source.shape, source.dtype)
+    region = tuple((0, length) for length in source.shape[1:])
+    read((0, len(out)), region, out)  # compiles
+    peak, _ = traced_peak(lambda: None, lambda _: read((0, len(out)), region, out), 2**30)
+    assert peak <= source.extra_bytes(region)
+    assert not np.isnan(out).any()
+
+
 @pytest.mark.parametrize("chunk", [1, 3])
 def test_parts_of_tiles_are_filled_as_whole_ones(tmp_path: Path, chunk: int) -> None:
     """A fit in blocks of cells reads parts; values that are there stay, and others lie in the data range."""

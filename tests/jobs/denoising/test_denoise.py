@@ -18,6 +18,7 @@ from dpca.jobs import denoise_store, export_store
 from dpca.storage import ingest, open_stack, verify
 from dpca.storage.disk import folder_bytes
 from dpca.storage.errors import DataError, PlanError, StoreError
+from dpca.storage.readers.maps import read_map
 from tests.helpers.interrupted import interrupt_at
 from tests.helpers.phantoms import rmse
 from tests.helpers.s3_server import content
@@ -240,7 +241,7 @@ def test_volumes_of_other_programs_with_their_b_values(tmp_path: Path) -> None:
     assert clean.coordinates.arrays["b_value"].values.tolist() == [0, 1000, 2000] * 4
     sigma = np.linspace(4, 6, 10 * 8 * 12, dtype=np.float32).reshape(10, 8, 12)
     nibabel.save(nibabel.Nifti1Image(sigma.T, affine), tmp_path / "sigma.nii.gz")
-    known = Denoiser(sigma=job.read_map(str(tmp_path / "sigma.nii.gz"))).fit(x)
+    known = Denoiser(sigma=read_map(tmp_path / "sigma.nii.gz").astype(np.float32)).fit(x)
     np.testing.assert_allclose(known.sigma_, sigma, rtol=1e-6)
     export_store(tmp_path / "clean.zarr", tmp_path / "clean.nii")
     image = nibabel.load(tmp_path / "clean.nii")
