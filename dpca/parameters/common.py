@@ -95,7 +95,7 @@ def weights(more: str = "") -> Any:
             "--weights",
             "W",
             f'factors of the attributes: "{COSLAT}", the square root of the cosine of the latitude, or the path of a '
-            "map with the shape of a sample (Zarr, .npy, ...)",
+            "map with the shape of a sample, or of one sample (Zarr, .npy, ...)",
             kind=choice(COSLAT) | TEXT,
         ),
     )
