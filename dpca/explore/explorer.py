@@ -16,16 +16,8 @@ from dpca.explore.originals import LargeSample, Originals, SampleNames
 from dpca.explore.pictures import PERCENTILES, Contrast, SourceFacts
 from dpca.kernels.algebra.types import Array
 from dpca.kernels.pixels import Pixels
-from dpca.plots.panels import (
-    align_signs,
-    by_sign,
-    differences,
-    intensity,
-    panel,
-    range_of,
-    spread_over,
-    thinned,
-)
+from dpca.plots.overviews import thinned
+from dpca.plots.panels import align_signs, by_sign, differences, intensity, panel, range_of, spread_over
 from dpca.storage.arrays.layout import axes_for, count_spatial
 from dpca.storage.errors import DataError
 

@@ -15,7 +15,7 @@ import numpy as np
 import zarr
 
 from dpca.kernels.algebra.types import Array, Region
-from dpca.plots.panels import strided
+from dpca.plots.overviews import strided
 from dpca.storage.arrays.layout import MAX_CHUNK
 from dpca.storage.arrays.reading import model_of, read_into
 from dpca.storage.disk import exists

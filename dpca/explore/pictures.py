@@ -13,7 +13,8 @@ import numpy as np
 from dpca.explore.originals import LargeSample
 from dpca.kernels.algebra.types import Array
 from dpca.plots.numbers import shape_words
-from dpca.plots.panels import Blend, intensity, panel, range_of, shown_range, thinned
+from dpca.plots.overviews import thinned
+from dpca.plots.panels import Blend, intensity, panel, range_of, shown_range
 from dpca.storage.arrays.coordinates import Coordinates
 from dpca.storage.arrays.layout import CHANNEL, count_spatial
 from dpca.storage.errors import DataError

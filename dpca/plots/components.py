@@ -23,7 +23,8 @@ from dpca.plots import drawing
 from dpca.plots.drawing import ACCENT, WIDTH
 from dpca.plots.given import integers, is_model, model_given, shares_for, shares_of
 from dpca.plots.layouts import tiles
-from dpca.plots.panels import LARGE_BYTES, Blend, align_signs, by_sign, extent_of, overview, panel, thinned
+from dpca.plots.overviews import LARGE_BYTES, overview, thinned
+from dpca.plots.panels import Blend, align_signs, by_sign, extent_of, panel
 from dpca.representation.linear import in_boxes
 from dpca.storage.arrays.coordinates import Coordinates
 from dpca.storage.arrays.labelled import coordinates_of, is_labelled
@@ -221,7 +222,7 @@ def _components(
 
 
 def component_pictures(model: Any, count: int) -> Array | None:
-    """Return the first components as they are drawn, see `dpca.plots.panels.overview`; None if there are none."""
+    """Return the first components as they are drawn, see `dpca.plots.overviews.overview`; None if there are none."""
     divided, shape = in_boxes(model.basis_), tuple(model.sample_shape_)
     # Lapped components are shown as `component_maps` filters them.
     if (

@@ -24,7 +24,8 @@ from dpca.models.base.labelled import labelled_samples
 from dpca.models.base.store import ESTIMATORS, load_any
 from dpca.models.opening import kind_of, open_store
 from dpca.models.scores import Scores
-from dpca.plots.panels import LARGE_BYTES, overview, panels_of, shown_range, spread_over
+from dpca.plots.overviews import LARGE_BYTES, overview
+from dpca.plots.panels import panels_of, shown_range, spread_over
 from dpca.representation.base import Representation
 from dpca.representation.compressed.compressed import Compressed
 from dpca.representation.compressed.compressed_form import pixels_of
@@ -82,7 +83,7 @@ class GivenSamples:
         return np.stack([self.read(index) for index in indices])
 
     def overview(self, index: int) -> Array:
-        """Return what a page shows of a sample, see `dpca.plots.panels.overview`."""
+        """Return what a page shows of a sample, see `dpca.plots.overviews.overview`."""
         if self._is_large:
             return overview(partial(self.box, index), self.shape[1:], self.dtype.itemsize, self.axes)
         return self.read(index)

@@ -16,7 +16,8 @@ from dpca.plots import drawing
 from dpca.plots.drawing import ACCENT, FEW_TO_MANY, HAIRLINE, INK, MUTED, WIDTH
 from dpca.plots.geography import aspect_of_grid, draw_grid, grid_of
 from dpca.plots.given import shares_for
-from dpca.plots.panels import NOTHING, panel, signed, thinned
+from dpca.plots.overviews import thinned
+from dpca.plots.panels import NOTHING, panel, signed
 from dpca.storage.arrays.labelled import is_labelled
 from dpca.storage.errors import DataError
 from dpca.storage.given_numbers import require_one_array

@@ -9,7 +9,6 @@ A panel is one of
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -17,8 +16,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from dpca.kernels.algebra.types import Array, Region
-from dpca.storage.arrays.layout import CHANNEL, axes_for, count_spatial
+from dpca.plots.overviews import thinned
+from dpca.storage.arrays.layout import CHANNEL, axes_for
 from dpca.storage.errors import DataError
 from dpca.storage.ranges import checked_range, found_range, type_range
 
@@ -32,12 +31,6 @@ NOTHING = 0.73
 _PERCENTILES, _MOST_VALUES = (0.2, 99.8), 2**18
 # Values that span a smaller share of a data range hardly use it.
 _USED = 0.1
-#: Samples of more bytes are not read whole for a picture.
-LARGE_BYTES = 2**24
-# Bytes of a box of such a sample that is read at a time.
-_READ_BYTES = 2**24
-# Longest sides of an image on a page, and of a curve of a large sample.
-_LONGEST, _LONGEST_CURVE = 1600, 2**18
 _POSITIVE, _NEGATIVE = (0.66, 0.20, 0.10), (0.10, 0.32, 0.55)
 
 
@@ -71,78 +64,6 @@ def panel(sample: ArrayLike, axes: Sequence[str] | None = None, *, every_channel
     while values.ndim > flat_axes:
         values = values[len(values) // 2]
     return values.astype(np.float64)
-
-
-def overview(
-    read: Callable[[Region], Array], shape: Sequence[int], itemsize: int, axes: Sequence[str] | None = None
-) -> Array:
-    """Return what `panel` shows of a sample, with as many axes; nothing else of a large sample is in memory.
-
-    Parameters
-    ----------
-    read : callable
-        Returns a box of the sample.
-    shape : sequence of int
-        Shape of the sample.
-    itemsize : int
-        Bytes of a value.
-    axes : sequence of str, optional
-        As for `panel`.
-
-    Returns
-    -------
-    array
-        A sample of at most 16 MiB as a whole. Of a larger one the middle slice, and every n-th row and column if an
-        image is longer than a page shows.
-    """
-    whole = tuple((0, n) for n in shape)
-    if math.prod(shape) * itemsize <= LARGE_BYTES:
-        return read(whole)
-    n_spatial = max(1, count_spatial(axes or axes_for(shape)))
-    middle = [(n // 2, n // 2 + 1) for n in shape[: max(0, n_spatial - 2)]]
-    rest, names = shape[len(middle) :], (axes or axes_for(shape))[len(middle) :]
-
-    def plane(region: Region) -> Array:
-        return read((*middle, *region)).reshape([b - a for a, b in region])
-
-    shown = strided(plane, rest, itemsize, names, _LONGEST if n_spatial > 1 else _LONGEST_CURVE)
-    return shown.reshape(*(1 for _ in middle), *shown.shape)
-
-
-def strided(
-    read: Callable[[Region], Array], shape: Sequence[int], itemsize: int, axes: Sequence[str], longest: int
-) -> Array:
-    """Return every n-th row and column of an image, at most ``longest``, or every n-th value of a curve.
-
-    Parameters
-    ----------
-    read : callable
-        Returns a box of the image. No box has much more than 16 MiB.
-    shape, axes : sequence
-        Shape of the image, and names of its axes.
-    itemsize, longest : int
-        Bytes of a value, and the longest side of the result.
-    """
-    n_spatial = max(1, count_spatial(axes))
-    step = -(-max(shape[:n_spatial]) // longest)
-    # Of a band of rows, every n-th is used. If a band is too large, only these are read.
-    row_bytes = math.prod(shape[1:]) * itemsize
-    fits = step * row_bytes <= _READ_BYTES
-    rows = _READ_BYTES // (step * row_bytes) * step if fits else 1
-    thin = tuple(slice(None, None, step if axis < n_spatial else 1) for axis in range(len(shape)))
-    bands = []
-    for start in range(0, shape[0], rows if fits else step):
-        band = ((start, min(start + rows, shape[0])), *((0, n) for n in shape[1:]))
-        bands.append(read(band)[thin].copy())
-    return np.concatenate(bands)
-
-
-def thinned(picture: NDArray[np.float64], longest: int = _LONGEST) -> NDArray[np.float64]:
-    """Subsample an image that is too large for a page. Curves are not changed."""
-    if picture.ndim == 1:
-        return picture
-    step = -(-max(picture.shape[:2]) // longest)
-    return picture[::step, ::step].copy() if step > 1 else picture
 
 
 def spread_over(n: int, count: int) -> list[int]:

@@ -12,17 +12,8 @@ from matplotlib.figure import Figure
 from dpca.kernels.algebra.types import Array
 from dpca.plots.given import GivenSamples, samples_given
 from dpca.plots.layouts import tiles
-from dpca.plots.panels import (
-    LARGE_BYTES,
-    extent_of,
-    intensity,
-    panel,
-    range_of,
-    signed,
-    spread_over,
-    strongest,
-    thinned,
-)
+from dpca.plots.overviews import LARGE_BYTES, thinned
+from dpca.plots.panels import extent_of, intensity, panel, range_of, signed, spread_over, strongest
 from dpca.storage.arrays.layout import CHANNEL, count_spatial
 from dpca.storage.errors import DataError
 from dpca.storage.given_numbers import is_whole, whole_number

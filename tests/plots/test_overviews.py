@@ -16,14 +16,15 @@ from hypothesis import strategies as st
 from dpca import PCA, CellPCA, plots
 from dpca.jobs.scores.transform import transform_store
 from dpca.models.base.store import load_any
-from dpca.plots import panels
+from dpca.plots import overviews
 from dpca.plots.components import cells_shown, component_pictures
 from dpca.plots.given import samples_given
-from dpca.plots.panels import overview, panel, thinned
+from dpca.plots.overviews import overview, thinned
+from dpca.plots.panels import panel
 from dpca.storage import ingest
 from dpca.storage.arrays.layout import axes_for
 
-PLOTS = ("panels", "given", "components", "volumes")
+PLOTS = ("overviews", "given", "components", "volumes")
 
 
 @pytest.fixture
@@ -31,9 +32,9 @@ def small_pages(monkeypatch: pytest.MonkeyPatch) -> None:
     """Every sample is large, and a page shows 20 pixels."""
     for name in PLOTS:
         monkeypatch.setattr(import_module(f"dpca.plots.{name}"), "LARGE_BYTES", 100)
-    monkeypatch.setattr(panels, "_READ_BYTES", 1000)
-    monkeypatch.setattr(panels, "_LONGEST", 20)
-    monkeypatch.setattr(panels, "_LONGEST_CURVE", 20)
+    monkeypatch.setattr(overviews, "_READ_BYTES", 1000)
+    monkeypatch.setattr(overviews, "_LONGEST", 20)
+    monkeypatch.setattr(overviews, "_LONGEST_CURVE", 20)
 
 
 SHAPES = st.lists(st.integers(1, 60), min_size=1, max_size=2) | st.tuples(
@@ -42,8 +43,8 @@ SHAPES = st.lists(st.integers(1, 60), min_size=1, max_size=2) | st.tuples(
 
 
 @settings(deadline=None, max_examples=60)
-@given(SHAPES, st.sampled_from([1, 8]))
-def test_an_overview_is_what_a_page_shows(shape: tuple[int, ...], itemsize: int) -> None:
+@given(SHAPES, st.sampled_from([1, 8]), st.integers(1, 12))
+def test_an_overview_is_what_a_page_shows(shape: tuple[int, ...], itemsize: int, unit: int) -> None:
     values = np.random.default_rng(0).normal(size=shape)
     assume(3 not in shape[-2:])  # `panel` would take the columns for channels
     axes, read = axes_for(shape), []
@@ -53,11 +54,11 @@ def test_an_overview_is_what_a_page_shows(shape: tuple[int, ...], itemsize: int)
         return values[tuple(slice(a, b) for a, b in region)]
 
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(panels, "LARGE_BYTES", 100)
-        patch.setattr(panels, "_READ_BYTES", 1000)
-        patch.setattr(panels, "_LONGEST", 20)
-        patch.setattr(panels, "_LONGEST_CURVE", 20)
-        found = overview(box, shape, itemsize, axes)
+        patch.setattr(overviews, "LARGE_BYTES", 100)
+        patch.setattr(overviews, "_READ_BYTES", 1000)
+        patch.setattr(overviews, "_LONGEST", 20)
+        patch.setattr(overviews, "_LONGEST_CURVE", 20)
+        found = overview(box, shape, itemsize, axes, [unit] * len(shape))
     assert found.ndim == len(shape)
     shown = panel(found, axes)
     expected = panel(values, axes)

@@ -5,7 +5,8 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from dpca.plots.panels import NEUTRAL, align_signs, centered, difference, intensity, panel, readable_gain, thinned
+from dpca.plots.overviews import thinned
+from dpca.plots.panels import NEUTRAL, align_signs, centered, difference, intensity, panel, readable_gain
 
 
 @pytest.mark.parametrize(

@@ -15,7 +15,7 @@ from dpca.jobs.base.input_stack import compressed_bytes
 from dpca.jobs.base.stages import StageCost
 from dpca.jobs.scores.report import pictured, quality_numbers
 from dpca.plots.given import boxes_of, samples_given, worst_first
-from dpca.plots.panels import overview
+from dpca.plots.overviews import overview
 from dpca.report.record import read_pictures, report_folder, write_report
 from dpca.representation.compressed.compressed import Compressed, compressed_in
 from dpca.storage.arrays.arrays import open_written
@@ -84,7 +84,9 @@ def renew_report(
     worst = [first + i for i in worst_first({name: values[first:] for name, values in quality.items()})[:_SHOWN]]
     samples, axes, boxes = samples_given(new), new.axes[1:], boxes_of(longer)
     originals = {i: samples.overview(i - first) for i in worst}
-    rebuilt = np.stack([overview(partial(boxes, i), longer.shape[1:], longer.dtype.itemsize, axes) for i in worst])
+    rebuilt = np.stack(
+        [overview(partial(boxes, i), longer.shape[1:], longer.dtype.itemsize, axes, longer.chunks[1:]) for i in worst]
+    )
     bounds = tuple(report["data_range"])
     figures: dict[str, Any] = read_pictures(folder, besides=_RENEWED)
     if "ssim" in quality:

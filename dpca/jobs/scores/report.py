@@ -21,7 +21,8 @@ from dpca.kernels.quality import psnr_from_mse
 from dpca.models.base.store import load_any
 from dpca.plots.components import component_pictures
 from dpca.plots.given import GivenSamples, boxes_of, curve_of, decoded_boxes, samples_given, shares_of, worst_first
-from dpca.plots.panels import LARGE_BYTES, overview, range_of, shown_range, spread_over
+from dpca.plots.overviews import LARGE_BYTES, overview
+from dpca.plots.panels import range_of, shown_range, spread_over
 from dpca.report.record import drawn, read_report, write_report
 from dpca.representation.compressed.compressed import compressed_in
 from dpca.storage.arrays.arrays import open_written
@@ -126,16 +127,17 @@ def write_job_report(
 
 def _decoder(store: Place, model: Any, pixels: Pixels, small: bool, stack: Stack) -> Callable[[Sequence[int]], Array]:
     """Return a function that returns the reconstructions of some samples, as they are pictured."""
-    shape, axes = stack.sample_shape, stack.axes[1:]
+    shape, axes, units = stack.sample_shape, stack.axes[1:], None
     if small:
         opened = compressed_in(open_written(store), os.fspath(store))
         boxes: Any = boxes_of(opened)
+        units = opened.chunks[1:]
     else:
         scores = open_array(store / "scores")
         boxes = decoded_boxes(model.basis_, scores, scores.shape[-1], pixels)
     if boxes is not None and stack.nbytes // stack.n_samples > LARGE_BYTES:
         of_one = stack.dtype.itemsize
-        return lambda indices: np.stack([overview(partial(boxes, i), shape, of_one, axes) for i in indices])
+        return lambda indices: np.stack([overview(partial(boxes, i), shape, of_one, axes, units) for i in indices])
     if small:
         return lambda indices: np.asarray(opened[list(indices)])
     return lambda indices: model.basis_.decode(np.stack([np.asarray(scores[i]) for i in indices]), pixels=pixels)
@@ -206,9 +208,12 @@ def _figures(
 ) -> dict[str, Figure]:
     basis, axes, ssim, samples = model.basis_, stack.axes[1:], quality.get("ssim"), samples_given(stack)
 
+    # Both figures often show the same samples, which take long to decode if they are large.
+    decoded = dict(zip(originals, decode(list(originals)), strict=True))
+
     def shown(indices: Sequence[int]) -> Figure:
-        some = {i: originals[i] for i in indices}
-        return pictured(some, decode(indices), stack.names, ssim, bounds, samples)
+        some, rebuilt = {i: originals[i] for i in indices}, np.stack([decoded[i] for i in indices])
+        return pictured(some, rebuilt, stack.names, ssim, bounds, samples)
 
     whole, shares = len(basis.score_shape) == 1, None
     figures = {

@@ -18,7 +18,8 @@ from dpca.kernels.algebra.types import Array
 from dpca.kernels.pixels import Pixels, to_pixels
 from dpca.kernels.quality import has_ssim, mse_per_sample, ssim_per_sample
 from dpca.pipelines.studies.partitions.settings import Design, PartitionSettings, count_cut
-from dpca.plots.panels import panel, spread_over, thinned
+from dpca.plots.overviews import thinned
+from dpca.plots.panels import panel, spread_over
 from dpca.storage.disk import require_free_space, writing_errors
 from dpca.storage.remote.memory import thread_count
 from dpca.storage.remote.tasks import run_in_order

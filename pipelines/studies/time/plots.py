@@ -14,7 +14,8 @@ from PIL import Image
 from dpca.plots import drawing
 from dpca.plots.drawing import FONT, INK, MUTED, WIDTH
 from dpca.plots.maps import draw_series
-from dpca.plots.panels import panel, signed, spread_over, strongest, thinned
+from dpca.plots.overviews import thinned
+from dpca.plots.panels import panel, signed, spread_over, strongest
 
 _ROW, _HEAD, _FOOT = 0.72, 0.34, 0.5
 _LEFT, _GAP, _RIGHT = 0.75, 0.45, 0.15

@@ -335,7 +335,7 @@ def test_a_job_from_a_file_to_its_report(model: Any, small_boxes: None, tmp_path
     x = CASES["volumes"][0]
     np.save(tmp_path / "x.npy", x)
     monkeypatch.setattr(import_module("dpca.storage.ingest"), "SHARD_BYTES", 2**15)
-    for name in ("panels", "given", "components"):
+    for name in ("overviews", "given", "components"):
         monkeypatch.setattr(import_module(f"dpca.plots.{name}"), "LARGE_BYTES", 100)
     monkeypatch.setattr(import_module("dpca.jobs.scores.report"), "LARGE_BYTES", 100)
     settings = CompressionSettings(clone(model), reconstruct=True)
