@@ -41,7 +41,7 @@ def large(monkeypatch: pytest.MonkeyPatch) -> None:
     """Every sample is large, and a page has few pixels."""
     monkeypatch.setattr(originals, "WHOLE_SAMPLE", 100)
     monkeypatch.setattr(import_module("dpca.explore.decoders"), "WHOLE_SAMPLE", 100)
-    monkeypatch.setattr(import_module("dpca.plots.panels"), "_READ_BYTES", 1000)
+    monkeypatch.setattr(import_module("dpca.plots.overviews"), "_READ_BYTES", 1000)
     monkeypatch.setattr(reconstruction, "_BOX_ATTRIBUTES", 3000)
     monkeypatch.setattr(views, "LONGEST", 25)
 
