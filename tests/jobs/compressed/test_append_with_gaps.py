@@ -87,7 +87,7 @@ def test_samples_with_gaps_are_appended(tmp_path: Path, goal: dict[str, float], 
     if "max_error" in goal:
         assert np.nanmax(np.abs(y.astype(float) - x)) <= goal["max_error"]
     if len(store.codec.cell):
-        n = np.array([ends[-1] // 2 + 1])  # has no value, so it is filled with the mean, which takes few bytes
+        n = np.array([ends[-1] // 2 + 1])  # no value is there, so the mean stands for it
         tiled = isinstance(store, TiledCompressed)
         empty = np.array([store.tiles.entries(i, n)[0] for i in range(store.tiles.n_tiles)]) if tiled else n
         filled = store.entries.filled(np.sort(empty), tuple((0, length) for length in store.entries.shape[1:]))

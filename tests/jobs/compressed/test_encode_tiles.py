@@ -149,9 +149,8 @@ def test_a_small_region_decodes_only_its_part_of_one_tile(tmp_path: Path, monkey
     assert box == ((3, 9), (4, 5))
 
 
-def test_peaks_are_at_most_as_planned(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(shard_plan, "_TILE_VALUES", [2**16])
-    pictures(tmp_path / "stack.zarr", (5, 400, 420), "f4", (1, 200, 210))
+def measured_tasks(monkeypatch: pytest.MonkeyPatch) -> dict[str, list[tuple[int, int]]]:
+    """Return where the peak and the planned bytes of each task of a job will be, by the kind of its pass."""
     measured: dict[str, list[tuple[int, int]]] = {}
     write = shards.write_shards
 
@@ -169,6 +168,13 @@ def test_peaks_are_at_most_as_planned(tmp_path: Path, monkeypatch: pytest.Monkey
         return found
 
     monkeypatch.setattr(shards, "write_shards", traced)
+    return measured
+
+
+def test_peaks_are_at_most_as_planned(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(shard_plan, "_TILE_VALUES", [2**16])
+    pictures(tmp_path / "stack.zarr", (5, 400, 420), "f4", (1, 200, 210))
+    measured = measured_tasks(monkeypatch)
     compressed(tmp_path, {"max_error": 0.5}, Run(threads=1))
     assert measured.keys() == {"EncodeJob", "MeasureJob"}
     assert all(peak <= planned for pairs in measured.values() for peak, planned in pairs), measured

@@ -15,14 +15,10 @@ from skimage.metrics import structural_similarity
 import dpca
 from dpca import CellPCA
 from dpca.cli import main
-from dpca.engine.folds.plan import TASK_OVERHEAD
 from dpca.engine.sources.source import as_source
 from dpca.jobs import CompressionSettings, compress
-from dpca.jobs.base import shards
 from dpca.jobs.base.filled_samples import tiled_stack
-from dpca.jobs.compressed import encode_tiles, encode_write
 from dpca.jobs.compressed.decode import decode_store
-from dpca.jobs.compressed.encode_memory import EncodeMemory
 from dpca.jobs.compressed.verify_quality import verify_quality
 from dpca.jobs.plans import shard_plan
 from dpca.kernels.algebra.types import Array
@@ -34,7 +30,7 @@ from tests.helpers.interrupted import interrupt_at
 from tests.helpers.pictures import leave_pictures_empty
 from tests.helpers.traced import traced_peak
 from tests.jobs.compressed.test_append import tree
-from tests.jobs.compressed.test_encode_tiles import FORMAT
+from tests.jobs.compressed.test_encode_tiles import FORMAT, measured_tasks
 
 SHAPE, TILE = (5, 130, 110), 2500
 
@@ -186,23 +182,7 @@ def test_peaks_of_tiles_with_gaps_are_at_most_as_planned(tmp_path: Path, monkeyp
     monkeypatch.setattr(shard_plan, "_TILE_VALUES", [2**16])
     shape = (5, 400, 420)
     source = stored(tmp_path, np.where(masks(shape)["both"], np.float32(np.nan), field(shape=shape)))
-    measured: dict[str, list[tuple[int, int]]] = {}
-    write = shards.write_shards
-
-    def traced(job: Any, units: Any) -> Any:
-        if isinstance(job, encode_write.EncodeJob):
-            codec = encode_write._codec_of(job.store, job.fingerprint, job.attempt.folder)
-            values = sum(rows.size for rows in codec.components.rows)
-            memory = EncodeMemory(job.source, job.form, len(codec.cell), job.max_error is not None, values)
-            planned = memory.task_bytes(job.decoded)
-        else:
-            store = encode_tiles._opened(job.store, job.fingerprint, job.attempt)
-            planned = job.task_bytes(store, store.tiles, promised=True)
-        peak, found = traced_peak(lambda: None, lambda _: write(job, units), planned)
-        measured.setdefault(type(job).__name__, []).append((peak, planned - TASK_OVERHEAD))
-        return found
-
-    monkeypatch.setattr(shards, "write_shards", traced)
+    measured = measured_tasks(monkeypatch)
     made(source, {"max_error": 0.05}, Run(threads=1))
     assert measured.keys() == {"EncodeJob", "MeasureJob"}
     assert all(peak <= planned for pairs in measured.values() for peak, planned in pairs), measured
