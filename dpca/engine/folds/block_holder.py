@@ -32,9 +32,6 @@ from dpca.rules.base.state import AttributeBlocks, State
 from dpca.storage.remote.memory import peak_resident_bytes
 from dpca.storage.remote.tasks import one_blas_thread
 
-#: Results with attributes along the last axis.
-BY_ATTRIBUTE = ("components", "mean")
-
 
 class Message(NamedTuple):
     """What a block says: it waits for an answer, or its work is done."""
@@ -145,14 +142,24 @@ class _Block:
                 self.state = named_errors(work.rule.update, work.called, here)(self.state, part)
                 self.others.at += len(part)
 
-    def finish(self, copy: bool) -> dict[str, Array]:
-        """Compute the result, and return what has no axis of attributes. Without ``copy``, the state is consumed."""
+    def finish(self, copy: bool) -> tuple[dict[str, Array], dict[str, int | None]]:
+        """Compute the result. Without ``copy``, the state is consumed.
+
+        Returns
+        -------
+        small : dict of str to array
+            The arrays without an axis of attributes.
+        rows : dict of str to int or None
+            The number of rows of each of the other arrays, None for an array with one axis.
+        """
         release_scratch()
         state = self.state.copy() if copy else self.state
         self.state = self.state if copy else State()
         with one_blas_thread():
             self.result = named_errors(self.work.rule.finish, self.work.called)(state)
-        return {name: array for name, array in self.result.items() if name not in BY_ATTRIBUTE}
+        small = dict(self.result)
+        large = {name: small.pop(name) for name in self.work.rule.results_by_attribute}
+        return small, {name: len(array) if array.ndim > 1 else None for name, array in large.items()}
 
     def write(self, store: BlockStore) -> float:
         """Write the components and the mean of the result, and return the largest absolute value of the mean."""

@@ -18,7 +18,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import DTypeLike
 
-from dpca.engine.folds.block_holder import BY_ATTRIBUTE, BlockHolder, StoreOfBlocks, joined
+from dpca.engine.folds.block_holder import BlockHolder, StoreOfBlocks, joined
 from dpca.engine.folds.callbacks import FoldCallback, FoldProgress, FoldReport
 from dpca.engine.folds.fold_tasks import GroupTask
 from dpca.engine.folds.identity import digest
@@ -316,28 +316,30 @@ class _SpreadFold:
 
     def _finish(self, *, copy: bool) -> dict[str, Any]:
         """Return the result: arrays without attributes from the first block, and the attributes of all blocks."""
-        small: dict[str, Array] = self._command("finish", copy)[0]
+        small, rows = self._command("finish", copy)[0]
         if self.store is not None:
             store, owner = self.store(self.grid, len(small["explained_variance"]), copy)
             store.create()
             largest = np.max(self._command("write", store))
             return {**small, **store.arrays(owner), "mean_largest": largest}
-        n_rows = {"components": len(small["explained_variance"]), "mean": 1}
-        found = {name: self._fetched(name, n_rows[name]) for name in BY_ATTRIBUTE}
-        return {**small, **found, "mean": found["mean"][0]}
+        return {**small, **{name: self._fetched(name, n_rows) for name, n_rows in rows.items()}}
 
-    def _fetched(self, name: str, n_rows: int) -> Array:
-        """Return an array (n_rows, n_features) from all blocks. It comes row by row, so that little is in transit."""
-        shape, whole = self.grid.sample_shape, np.empty(0)
+    def _fetched(self, name: str, n_rows: int | None) -> Array:
+        """Return an array (n_rows, n_features), or (n_features,), from all blocks.
+
+        It comes row by row, so that little is in transit.
+        """
+        shape, whole, many = self.grid.sample_shape, np.empty(0), 1 if n_rows is None else n_rows
         for holder, members in enumerate(self._members):
-            for i, row in itertools.product(members, range(n_rows)):
+            for i, row in itertools.product(members, range(many)):
                 part = self._holders.call_one(holder, "fetch", i, name, row)
                 if not whole.size:
-                    whole = np.empty((n_rows, *shape), part.dtype)
+                    whole = np.empty((many, *shape), part.dtype)
                 region = self.plan.groups[i].region
                 box = tuple(slice(a, b) for a, b in region)
                 whole[row][box] = part.reshape([b - a for a, b in region])
-        return whole.reshape(n_rows, math.prod(shape))
+        whole = whole.reshape(many, math.prod(shape))
+        return whole[0] if n_rows is None else whole
 
     def _resume(self) -> None:
         """Start from the last checkpoint that all blocks have, or from the first sample."""

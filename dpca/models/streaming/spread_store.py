@@ -32,7 +32,12 @@ class SpreadStore:
 
     @classmethod
     def needed(cls, rule: Any, source: Source, run: Run, n_components: int) -> SpreadStore | None:
-        """Return it if the components are large, or memory is small; None if they remain in memory."""
+        """Return it if the components are large, or memory is small; None if they remain in memory.
+
+        They do so with a state to continue from, which this process holds as well.
+        """
+        if not set(rule.results_by_attribute) <= {"components", "mean"}:
+            return None
         d = math.prod(source.shape[1:])
         size = d * n_components * working_dtype(source.dtype).itemsize
         # One row of a block is in transit, and the mean is in float64.

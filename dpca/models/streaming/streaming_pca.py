@@ -113,7 +113,7 @@ class StreamingPCA(StreamingParameters, WithWeights, WithGaps, StreamedModel):
     {where}
 
     If the basis of "incremental-svd" does not fit into a task, it is spread over all tasks by blocks of attributes, in
-    one pass and without ``keep_state``. Each task then needs its share of this memory. The result is the same up to
+    one pass. Each task then needs its share of this memory. The result is the same up to
     rounding error.
 
     A fit that has not converged gives a `ConvergenceWarning`: if ``variance_moved_`` is more than 2 % and, for

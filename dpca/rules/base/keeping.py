@@ -27,6 +27,11 @@ class Keeping(Wrapper):
     # A state belongs to a single part.
     stackable: ClassVar[bool] = False
 
+    @property
+    def results_by_attribute(self) -> list[str]:
+        """Names of the results with attributes along the last axis, including those of the state."""
+        return [*self.rule.results_by_attribute, *(f"{_ARRAY}{name}" for name in self.rule.arrays_by_attribute())]
+
     def finish(self, state: State) -> dict[str, Array]:
         """Return the result of the rule, and the state."""
         kept = self.rule.part_of(state).to_numpy().copy()

@@ -47,6 +47,8 @@ class Rule(ABC):
     spreadable: ClassVar[bool] = False
     #: Names of the arrays of a spreadable state with attributes along the last axis.
     by_attribute: ClassVar[Sequence[str]] = ()
+    #: Names of the results of a spreadable rule with attributes along the last axis.
+    results_by_attribute: ClassVar[Sequence[str]] = ("components", "mean")
 
     def __post_init__(self) -> None:
         check_options(self)
@@ -77,6 +79,10 @@ class Rule(ABC):
         layout = self._layout(1, np.float32)
         arrays = {name: array for name, array in state.arrays.items() if name in layout}
         return State(arrays, {name: count for name, count in state.counts.items() if name in self.counts}, state.blocks)
+
+    def arrays_by_attribute(self) -> list[str]:
+        """Return the names of the arrays of a state with attributes along the last axis."""
+        return [*self.by_attribute]
 
     def update(self, state: State, batch: Array) -> State:
         """Process a batch (n_samples, n_features), n_samples >= 0."""
@@ -207,6 +213,10 @@ class Wrapper:
         arrays = {name: state.arrays[name] for name in self._own_layout(1, np.float32)}
         counts = inner.counts | {name: state.counts[name] for name in self.counts}
         return State(inner.arrays | arrays, counts, state.blocks)
+
+    def arrays_by_attribute(self) -> list[str]:
+        """Return the names of the arrays of a shared state with attributes along the last axis."""
+        return [*self.rule.arrays_by_attribute(), *self.by_attribute]
 
     def merge(self, a: State, b: State) -> State:
         """Merge the states of the rule. The wrapper's own part of ``a`` does not change."""

@@ -247,10 +247,50 @@ def test_a_rehearsal_knows_it(store: str, tmp_path: Path) -> None:
         cost.planned(Workers(1, 1, run.memory))
 
 
-@pytest.mark.parametrize("options", [{"n_passes": 2}, {"keep_state": True}], ids=str)
-def test_what_needs_the_whole_basis_is_refused(store: str, options: dict[str, Any]) -> None:
-    with pytest.raises(PlanError, match="keep_state"):
-        StreamingPCA(**OPTIONS | options).fit(store, run=spread_run(store))
+def test_what_needs_the_whole_basis_is_refused(store: str) -> None:
+    with pytest.raises(PlanError, match="n_passes"):
+        StreamingPCA(**OPTIONS, n_passes=2).fit(store, run=spread_run(store))
+
+
+def kept_run(source: Any) -> Run:
+    return spread_run(source, 0.85, keep_state=True)
+
+
+@pytest.mark.usefixtures("stored")
+def test_a_state_is_kept_in_memory_and_merged(x: np.ndarray, enough: StreamingPCA) -> None:
+    """A state has arrays of its own for attributes, and samples for the estimate of the certificate."""
+    halves = [StreamingPCA(**OPTIONS, keep_state=True).fit(part, run=kept_run(part)) for part in (x[:80], x[80:])]
+    assert all(NOTE in model.fit_report_.note for model in halves)
+    whole = [StreamingPCA(**OPTIONS, keep_state=True).fit(part, run=Run(threads=1)) for part in (x[:80], x[80:])]
+    for model, other in zip(halves, whole, strict=True):
+        assert isinstance(model.components_, np.ndarray)
+        assert_alike(model, other)
+    merged = halves[0].merge(halves[1])
+    assert_alike(merged, whole[0].merge(whole[1]))
+    np.testing.assert_allclose(merged.explained_variance_, enough.explained_variance_, rtol=1e-3)
+    assert merged.n_samples_seen_ == N
+
+
+def test_a_kept_state_goes_on(store: str, x: np.ndarray, tmp_path: Path, hidden_cluster: Any) -> None:
+    """Also that of blocks on workers, after it was saved."""
+    run = Run(client=hidden_cluster, memory=kept_run(store).memory)
+    model = StreamingPCA(**OPTIONS, keep_state=True).fit(store, run=run)
+    assert NOTE in model.fit_report_.note
+    expected = StreamingPCA(**OPTIONS, keep_state=True).fit(store, run=Run(threads=1))
+    model.save(tmp_path / "m.zarr")
+    later, more = StreamingPCA.load(tmp_path / "m.zarr"), x[::-1][:40] * 2
+    assert_alike(later.partial_fit(more), expected.partial_fit(more))
+
+
+def test_results_so_far_have_their_own_state(x: np.ndarray) -> None:
+    seen: list[Progress] = []
+    run = spread_run(x, 0.97, keep_state=True)
+    model = StreamingPCA(**OPTIONS, keep_state=True).fit(x, run=run, callback=seen.append)
+    first = seen[0].model
+    first.partial_fit(x[first.n_samples_seen_ :])
+    assert first.n_samples_seen_ == N
+    # The last batch before a result is a short one.
+    np.testing.assert_allclose(first.explained_variance_, model.explained_variance_, rtol=1e-3)
 
 
 def test_refusals_name_the_ways_out(store: str) -> None:
