@@ -329,7 +329,8 @@ class _SpreadFold:
 
         It comes row by row, so that little is in transit.
         """
-        shape, whole, many = self.grid.sample_shape, np.empty(0), 1 if n_rows is None else n_rows
+        shape, many = self.grid.sample_shape, 1 if n_rows is None else n_rows
+        whole: Array = np.empty(0)
         for holder, members in enumerate(self._members):
             for i, row in itertools.product(members, range(many)):
                 part = self._holders.call_one(holder, "fetch", i, name, row)
