@@ -163,7 +163,8 @@ class RankChoice:
         if self.value == NOISE:
             if self.sigma is not None:
                 check_noise(self.sigma, shape)
-            return None  # the smallest eigenvalues determine the noise floor
+            # The smallest eigenvalues determine the noise floor. Few samples have no more than one for each.
+            return None if n is None or n >= largest else n
         if not self.adapts:
             return None if self.value is None else int(self.value)
         mean = self.mean_rank(math.prod(shape), n_parts)

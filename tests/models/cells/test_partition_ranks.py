@@ -11,6 +11,7 @@ import numpy as np
 import pytest
 
 from dpca import BandPCA, CellPCA
+from dpca.models.cells.rank import noise_ranks
 from dpca.models.cells.rank_choice import RankWarning
 from dpca.storage.errors import DataError
 from tests.conftest import smooth_images
@@ -96,6 +97,26 @@ def test_noise_is_not_kept() -> None:
     x += np.tensordot(60 * rng.normal(size=(400, 3)), patterns, 1)
     model = CellPCA("marchenko-pastur", cell_shape=4).fit(x)
     assert ((model.ranks_ >= 3) & (model.ranks_ <= 4)).all()
+
+
+@pytest.mark.parametrize("sigma", [None, 10.0, "map"])
+def test_noise_of_few_samples_is_found_from_their_gram_matrices(sigma: Any) -> None:
+    """A covariance of each of these cells has a hundred times as many numbers as the samples of the cell."""
+    rng = np.random.default_rng(3)
+    patterns = rng.normal(size=(2, 40, 45))
+    x = 10 * rng.normal(size=(9, 40, 45)) + np.tensordot(60 * rng.normal(size=(9, 2)), patterns, 1)
+    given = {"cell_shape": 20, "sigma": np.full((40, 45), 10.0) if sigma == "map" else sigma}
+    model = CellPCA("marchenko-pastur", **given).fit(x)
+    assert "Gram" in model.fit_report_.note
+    by_covariances = CellPCA("marchenko-pastur", keep_state=True, **given).fit(x)
+    np.testing.assert_array_equal(model.ranks_, by_covariances.ranks_)
+    np.testing.assert_allclose(model.explained_variance_, by_covariances.explained_variance_, rtol=1e-6)
+    for i in range(model.grid_.n_parts):
+        (rows,) = model.grid_.split(x, [i], (0, 0), np.empty(x.size))
+        values = np.linalg.svd(rows - rows.mean(axis=0), compute_uv=False)[:8] ** 2 / 8
+        edge = (10 * (np.sqrt(rows.shape[1]) + np.sqrt(8))) ** 2 / 8
+        expected = noise_ranks(values, rows.shape[1]) if sigma is None else (values > edge).sum()
+        assert model.ranks_.ravel()[i] == expected == 2
 
 
 @pytest.mark.parametrize("make", [cells, bands])
