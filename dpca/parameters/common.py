@@ -79,7 +79,9 @@ def gaps(how: str, more: str) -> Any:
     )
 
 
-def weights(more: str = "") -> Any:
+def weights(
+    more: str = "", *, passes: str = "This takes one more pass, so `partial_fit` requires positive weights."
+) -> Any:
     """Return the field for the weights of attributes."""
     return parameter(
         None,
@@ -87,8 +89,8 @@ def weights(more: str = "") -> Any:
         "Factors, at least 0, that the attributes are multiplied by, as in `EOF`: the components are those of samples "
         "minus their mean times weights. An array that numpy can broadcast to a sample, or a ``DataArray`` with some "
         'of the dims of a sample; or "coslat", the square root of the cosine of the latitude, for samples with such a '
-        "coordinate. An attribute of weight 0 does not count, and its reconstruction is its mean. This takes one more "
-        f"pass, so `partial_fit` requires positive weights. {more}".rstrip(),
+        f"coordinate. An attribute of weight 0 does not count, and its reconstruction is its mean. {passes} "
+        f"{more}".rstrip(),
         kept=StoragePolicy.AS_ARRAY,
         shown='None, "coslat" or array',
         option=Option(

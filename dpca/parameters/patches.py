@@ -30,6 +30,10 @@ class PatchParameters:
     )
     memory_budget: int | None = common.memory_budget()
     flatten: bool = common.flatten("feature maps", "n_features")
+    weights: Any = common.weights(
+        "The mean at each place is removed, not that of all patches, in one more pass; it is kept as ``sample_mean_``.",
+        passes="",
+    )
 
 
 @dataclass(eq=False, repr=False)

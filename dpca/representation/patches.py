@@ -15,6 +15,7 @@ from dpca.kernels.algebra.types import Array
 from dpca.kernels.patches import PatchGrid
 from dpca.kernels.pixels import Pixels
 from dpca.representation.base import Representation, array_digest
+from dpca.representation.whitened import in_units
 from dpca.storage.transaction.workspace import fingerprint_of
 
 
@@ -120,3 +121,44 @@ class PatchRepresentation(Representation):
     def _per_pixel(self, values: Array) -> Array:
         """Return values of pixels, with axes of length 1 for channels."""
         return values.reshape(*values.shape, *(1,) * len(self.grid.channel_shape))
+
+
+@dataclass(frozen=True, eq=False)
+class WeightedPatches(PatchRepresentation):
+    """The scores of the patches of weighted anomalies; decoded samples are in the units of the samples.
+
+    Parameters
+    ----------
+    grid, mean, components
+        As in `PatchRepresentation`, of the anomalies times their weights.
+    weights : array (*sample_shape), float64, at least 0
+    sample_mean : array (*sample_shape), float64
+        The decoded value of an attribute of weight 0.
+    """
+
+    weights: Array
+    sample_mean: Array
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes of all arrays."""
+        return super().nbytes + self.weights.nbytes + self.sample_mean.nbytes
+
+    def fingerprint(self) -> str:
+        """Return the hash of the patches, the weights and the mean."""
+        return fingerprint_of("weighted", super().fingerprint(), *map(array_digest, (self.weights, self.sample_mean)))
+
+    def work_bytes(self, n_rows: int, dtype: DTypeLike, *, pixels: bool = False) -> int:
+        """Bytes of temporary arrays, as `Representation.work_bytes`, including the weighted anomalies."""
+        d, itemsize = math.prod(self.sample_shape), self.score_dtype(dtype).itemsize
+        return super().work_bytes(n_rows, dtype, pixels=pixels) + (n_rows + 3) * d * itemsize
+
+    def _encode(self, samples: Array) -> Array:
+        rows = samples - self.sample_mean.astype(self.score_dtype(samples.dtype))
+        rows *= self.weights.astype(rows.dtype)
+        return super()._encode(rows)
+
+    def _decode(self, scores: Array, pixels: Pixels | None) -> Array:
+        rows = in_units(super()._decode(scores, None), self.weights, np.zeros(self.sample_shape))
+        rows += self.sample_mean.astype(rows.dtype)
+        return rows

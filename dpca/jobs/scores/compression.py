@@ -219,6 +219,8 @@ def find_done(
             raise DataError(
                 "a compressed store requires cells and opens as reconstructions: give a CellPCA, and no reconstruct"
             )
+        if settings.model.weights is not None:
+            raise DataError("weights is given, which compressed stores do not support: leave it out, or write scores")
     elif settings.choose_cells or settings.every_sample or settings.noise is not None:
         raise DataError("choose_cells, every_sample or noise is given without a goal: give a goal, or leave them out")
     settings.model.check_parameters_for(samples_of_input(given))

@@ -9,22 +9,27 @@ from typing import Any, ClassVar, Self
 import numpy as np
 from sklearn.utils.validation import check_is_fitted
 
+from dpca.engine.sources.centered import CenteredSource, ScaledSource
 from dpca.engine.sources.source import Source
 from dpca.kernels.algebra.dtypes import working_dtype
 from dpca.kernels.algebra.types import Array
 from dpca.kernels.patches import PatchGrid
+from dpca.models.base.attribute_blocks import mean_by_blocks
 from dpca.models.base.callbacks import FitCallbacks
+from dpca.models.base.component_model import WEIGHTED
 from dpca.models.base.convergence import check_result, check_scale
 from dpca.models.base.docs import documented
 from dpca.models.base.estimator import Estimator
+from dpca.models.base.labelled import Labels
 from dpca.models.base.parameters import checked_rank, no_values, spatial_lengths
 from dpca.models.base.passes import Passes
 from dpca.models.base.samples import varied_source
 from dpca.models.base.store import StoreContents, StoredModel, stored_parameters
+from dpca.models.weights.attribute_weights import attribute_weights
 from dpca.parameters.patches import PatchParameters
 from dpca.partition.whole import Whole
 from dpca.representation.base import Representation
-from dpca.representation.patches import PatchRepresentation
+from dpca.representation.patches import PatchRepresentation, WeightedPatches
 from dpca.rules.covariance.patch_covariance import PatchCovariancePCA
 from dpca.storage.arrays.layout import axes_for
 from dpca.storage.errors import DataError
@@ -53,12 +58,14 @@ class PatchPCA(PatchParameters, Estimator):
     components_ : array (n_components, *patch_shape, *channels), float32 (float64 for float64 and wide integers)
         Orthonormal, ordered by variance; the entry of largest magnitude is positive.
     mean_ : array (*patch_shape, *channels), float64
-        The mean patch.
+        The mean patch. With weights, that of the weighted anomalies: 0 up to rounding error.
     explained_variance_ : array (n_components,), float64
         Variance of the scores of all patches, in squared units of the input (divisor: their number less 1).
     explained_variance_ratio_ : array (n_components,), float64
     total_variance_ : float
         Certificate: the exact sum of all variances of the patches.
+    weights_, sample_mean_ : array (*sample_shape), float64
+        The weights of attributes and the mean of the samples. Exist only after a fit with weights.
     grid_ : PatchGrid
         Positions of the patches; ``grid_.grid_shape`` is the shape of a feature map.
     n_components_, n_samples_seen_, n_features_in_ : int
@@ -73,6 +80,8 @@ class PatchPCA(PatchParameters, Estimator):
     over images divides p by s^2 and changes the covariance little. Memory: 8 d^2 bytes of sums, and 16 d k for k
     components, or 32 d^2 for nearly all. `transform` costs O(n p d k).
     8-bit integers are summed exactly: the result does not depend on chunks, order or workers.
+
+    With weights, the model is that of the patches of ``(X - X.mean(axis=0)) * weights``, and `filters` apply to these.
 
     `inverse_transform` averages the reconstructions of all patches at each pixel. It returns the samples if all
     components are kept and the stride is not larger than the patch. Pixels beyond the last patch of a stride get the
@@ -91,11 +100,28 @@ class PatchPCA(PatchParameters, Estimator):
     """
 
     store_kind: ClassVar[str] = "patch-pca"
+    weighted_version: ClassVar[int] = 2
+    weighs_attributes: ClassVar[bool] = True
     scores_kind: ClassVar[str] = PatchRepresentation.scores_kind
     measures_ssim: ClassVar[bool] = False
     report_title: ClassVar[str] = "Components of patches"
 
+    weights_: Array
+    sample_mean_: Array
+
     # -- learning
+
+    def _prepared(self, X: Any, labels: Labels | None, run: Run) -> Any:
+        for name in ("weights_", "sample_mean_"):
+            self.__dict__.pop(name, None)
+        if self.weights is None:
+            return X
+        source = varied_source(self, X)
+        shape = tuple(source.shape[1:])
+        weights = attribute_weights(self.weights, labels, shape)
+        mean = mean_by_blocks(Passes(source, run), stage="mean").reshape(shape)
+        self.weights_, self.sample_mean_ = weights.copy(), mean
+        return ScaledSource(CenteredSource(source, mean), weights)
 
     def _fit(self, X: Any, run: Run, callbacks: FitCallbacks | None = None) -> None:
         source = varied_source(self, X)
@@ -125,12 +151,16 @@ class PatchPCA(PatchParameters, Estimator):
 
     def plan_fit(self, source: Source, axes: Sequence[str], run: Run) -> tuple[Representation, bool]:
         """Plan a fit; see `Estimator.plan_fit`."""
-        rule = self._rule(source, axes)
-        passes = Passes(source, run.limited_to(self.memory_budget))
-        passes.plan(Whole(rule.grid.sample_shape), rule)
+        rule, shape = self._rule(source, axes), tuple(source.shape[1:])
         d, k = rule.grid.n_features, rule.n_components or 0
         zeros = no_values((d,), np.float64), no_values((k, d), working_dtype(source.dtype))
-        return PatchRepresentation(rule.grid, *zeros), True
+        basis = PatchRepresentation(rule.grid, *zeros)
+        if self.weights is not None:
+            of_sample = no_values(shape, np.float64)
+            source = ScaledSource(CenteredSource(source, of_sample), of_sample)
+            basis = WeightedPatches(rule.grid, *zeros, of_sample, of_sample)
+        Passes(source, run.limited_to(self.memory_budget)).plan(Whole(shape), rule)
+        return basis, True
 
     def _set_fitted(self, grid: PatchGrid, found: dict[str, Array], n: int) -> None:
         """Set the learned attributes from the result of a fit to n samples, or the arrays of a store."""
@@ -149,7 +179,10 @@ class PatchPCA(PatchParameters, Estimator):
     def basis_(self) -> PatchRepresentation:
         """The mean patch, the components and their positions, as tasks receive them."""
         check_is_fitted(self)
-        return PatchRepresentation(self.grid_, self.mean_.ravel(), self.components_.reshape(self.n_components_, -1))
+        arrays = self.mean_.ravel(), self.components_.reshape(self.n_components_, -1)
+        if hasattr(self, "weights_"):
+            return WeightedPatches(self.grid_, *arrays, self.weights_, self.sample_mean_)
+        return PatchRepresentation(self.grid_, *arrays)
 
     def filters(self, whiten: float | None = None, *, signs: bool = False) -> Array:
         """Return the components as weights of a convolution, channels first.
@@ -243,7 +276,11 @@ class PatchPCA(PatchParameters, Estimator):
             "mean": (self.mean_.ravel(), ("attribute",)),
             "explained_variance": (self.explained_variance_, ("component",)),
         }
-        return StoreContents(arrays, facts, self.store_version)
+        if not hasattr(self, "weights_"):
+            return StoreContents(arrays, facts, self.store_version)
+        axes = axes_for(self.sample_shape_)
+        of_sample = {"weights": (self.weights_, axes), "sample_mean": (self.sample_mean_, axes)}
+        return StoreContents(arrays | of_sample, {**facts, WEIGHTED: True}, self.weighted_version)
 
     @classmethod
     def _from_store(cls, stored: StoredModel) -> Self:
@@ -256,4 +293,8 @@ class PatchPCA(PatchParameters, Estimator):
             raise ValueError(f"{k} components of {stored.n_samples} samples")
         model = cls(k, patch_shape=patch, stride=stride, **stored.parameters(cls))
         model._set_fitted(grid, {**arrays, "total_variance": np.asarray(total)}, stored.n_samples)
+        if facts.get(WEIGHTED):
+            of_sample = stored.arrays({"weights": grid.sample_shape, "sample_mean": grid.sample_shape})
+            model.weights = model.weights_ = of_sample["weights"]
+            model.sample_mean_ = of_sample["sample_mean"]
         return model

@@ -15,6 +15,8 @@ from dpca.storage.errors import DataError, one_line
 
 # Slightly beyond the poles, because of rounding in grids of single precision.
 _POLE = 90.0001
+# Positive weights outside this range may leave that of float32 when samples are multiplied or divided by them.
+_LEAST, _MOST = 1e-15, 1e15
 
 
 def field_weights(weights: Any, labels: Labels | None, sample_shape: tuple[int, ...]) -> Array | None:
@@ -42,9 +44,16 @@ def attribute_weights(weights: Any, labels: Labels | None, sample_shape: tuple[i
     Raises
     ------
     DataError
-        If weights are negative or not finite, have another shape, or require latitudes in degrees that do not exist.
+        If weights are negative or not finite, positive but too small or too large for float32, have another shape, or
+        require latitudes in degrees that do not exist.
     """
-    return _checked(_placed(weights, labels, sample_shape))
+    found = _checked(_placed(weights, labels, sample_shape))
+    if ((found > 0) & ((found < _LEAST) | (found > _MOST))).any():
+        raise DataError(
+            f"positive weights range from {found[found > 0].min():g} to {found.max():g}: use weights from {_LEAST:g} "
+            f"to {_MOST:g}, or 0"
+        )
+    return found
 
 
 def check_weights_of(model: Any, given: Any) -> None:

@@ -29,9 +29,6 @@ from dpca.representation.whitened import WeightedRepresentation, Whitened
 from dpca.storage.errors import DataError
 from dpca.storage.run import Run
 
-# Positive weights outside this range may leave that of float32 when samples are multiplied or divided by them.
-_LEAST, _MOST = 1e-15, 1e15
-
 
 class WithWeights(ComponentModel):
     """Base of the estimators that multiply attributes by weights.
@@ -120,11 +117,6 @@ class WithWeights(ComponentModel):
         """
         self._check_weights()
         found = attribute_weights(self.weights, labels, shape)
-        if ((found > 0) & ((found < _LEAST) | (found > _MOST))).any():
-            raise DataError(
-                f"positive weights range from {found[found > 0].min():g} to {found.max():g}: use weights from "
-                f"{_LEAST:g} to {_MOST:g}, or 0"
-            )
         self.weights_ = found.ravel() if self.flat_attributes else found
 
     def _check_weights(self) -> None:

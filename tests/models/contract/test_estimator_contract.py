@@ -62,6 +62,7 @@ KERNELS: dict[str, Any] = {
     "a kernel": KernelPCA(3, n_landmarks=20, random_state=0),
     "a kernel of all samples": KernelPCA(3, kernel="poly", method="exact"),
     "patches": PatchPCA(3, patch_shape=3, stride=2),
+    "patches with weights": PatchPCA(3, patch_shape=3, weights=[1.0, 0.0, 2.0]),
 }
 ADAPTING: dict[str, Any] = {
     "cells that meet a target": CellPCA(cell_shape=4, target_psnr=20, data_range=(0, 255)),

@@ -14,7 +14,7 @@ from sklearn.base import clone
 
 from dpca import BandPCA, CellPCA, load
 from dpca.engine.sources.source import as_source
-from dpca.jobs import encode_store, fit_store, reconstruct_store, transform_store
+from dpca.jobs import CompressionSettings, compress, encode_store, fit_store, reconstruct_store, transform_store
 from dpca.models.cells import cells_on_disk
 from dpca.representation import reconstruction
 from dpca.representation.reconstruction import decoded_box, encoded_in_boxes
@@ -162,6 +162,10 @@ def test_plans_and_jobs(tmp_path: Path) -> None:
     np.testing.assert_allclose(found, expected, atol=1)
     with pytest.raises(DataError, match="weights"):
         encode_store(stack, tmp_path / "model", tmp_path / "small", max_error=2.0)
+    settings = CompressionSettings(weighted("cells", MASKED), goal={"max_error": 2.0})
+    with pytest.raises(DataError, match="weights"):  # before the fit
+        compress(stack, tmp_path / "small", settings)
+    assert not [path.name for path in tmp_path.iterdir() if path.name.startswith("small")]
 
 
 @pytest.mark.parametrize(
