@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
+from dataclasses import replace
 from typing import Any, ClassVar, Self
 
 import numpy as np
@@ -27,12 +28,13 @@ from dpca.models.base.samples import varied_source
 from dpca.models.base.store import StoreContents, StoredModel, stored_parameters
 from dpca.models.weights.attribute_weights import attribute_weights
 from dpca.parameters.patches import PatchParameters
+from dpca.partition.patch_slabs import PatchSlabs
 from dpca.partition.whole import Whole
 from dpca.representation.base import Representation
 from dpca.representation.patches import PatchRepresentation, WeightedPatches
-from dpca.rules.covariance.patch_covariance import PatchCovariancePCA
+from dpca.rules.covariance.patch_covariance import PatchCovariancePCA, PatchSums
 from dpca.storage.arrays.layout import axes_for
-from dpca.storage.errors import DataError
+from dpca.storage.errors import DataError, PlanError
 from dpca.storage.given_numbers import is_real
 from dpca.storage.run import Run
 
@@ -79,7 +81,8 @@ class PatchPCA(PatchParameters, Estimator):
     A fit costs one read and O(n p d^2) operations for p patches of d attributes in each of n samples. A stride of s
     over images divides p by s^2 and changes the covariance little. Memory: 8 d^2 bytes of sums, and 16 d k for k
     components, or 32 d^2 for nearly all. `transform` costs O(n p d k).
-    8-bit integers are summed exactly: the result does not depend on chunks, order or workers.
+    8-bit integers are summed exactly: the result does not depend on chunks, order or workers. If whole samples do not
+    fit into the memory of a task, it reads slabs of them.
 
     With weights, the model is that of the patches of ``(X - X.mean(axis=0)) * weights``, and `filters` apply to these.
 
@@ -134,8 +137,42 @@ class PatchPCA(PatchParameters, Estimator):
             model._set_fitted(rule.grid, {**found, "components": components}, n)
 
         passes.set_fitted = set_fitted
-        set_fitted(self, passes(rule, result_so_far=lambda states: rule.finish(states[0])), source.shape[0])
+        if (slabs := self._slabs(rule, passes)) is None:
+            found = passes(rule, result_so_far=lambda states: rule.finish(states[0]))
+        else:
+            partition, sums = slabs
+
+            def joined(results: Iterable[dict[str, Array]]) -> dict[str, Array]:
+                return rule.finish(rule.joined(results))
+
+            found = joined(passes.over(partition, sums, result_so_far=lambda states: joined(map(sums.finish, states))))
+        set_fitted(self, found, source.shape[0])
         self.fit_report_ = passes.report
+
+    def _slabs(self, rule: PatchCovariancePCA, passes: Passes) -> tuple[PatchSlabs, PatchSums] | None:
+        """Return the slabs of samples to fold, and their rule; None if a task holds whole samples.
+
+        Raises
+        ------
+        PlanError
+            If a task cannot hold a slab with two rows of patches either.
+        """
+        grid = rule.grid
+        try:
+            passes.plan(Whole(grid.sample_shape), rule)
+            return None
+        except PlanError as error:
+            refusal = error
+        for slabs in PatchSlabs.of(grid, passes.source.chunks[1]):
+            (start, stop), *others = slabs.region(0)
+            of_slab = replace(grid, sample_shape=(stop - start, *(b for _, b in others)))
+            sums = PatchSums(of_slab, rule.n_components)
+            try:
+                passes.plan(slabs, sums)
+                return slabs, sums
+            except PlanError as error:
+                refusal = error
+        raise refusal
 
     def _rule(self, source: Source, axes: Sequence[str] | None) -> PatchCovariancePCA:
         """Return the rule for samples with axes of these names."""
@@ -159,7 +196,7 @@ class PatchPCA(PatchParameters, Estimator):
             of_sample = no_values(shape, np.float64)
             source = ScaledSource(CenteredSource(source, of_sample), of_sample)
             basis = WeightedPatches(rule.grid, *zeros, of_sample, of_sample)
-        Passes(source, run.limited_to(self.memory_budget)).plan(Whole(shape), rule)
+        self._slabs(rule, Passes(source, run.limited_to(self.memory_budget)))
         return basis, True
 
     def _set_fitted(self, grid: PatchGrid, found: dict[str, Array], n: int) -> None:

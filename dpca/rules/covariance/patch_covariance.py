@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from dataclasses import dataclass
+import math
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass, replace
+from typing import ClassVar
 
 import numpy as np
 from numpy.typing import DTypeLike
@@ -36,11 +38,14 @@ class PatchCovariancePCA(SeveralCovariances):
     -----
     Costs O(n p d^2) time for p patches of d attributes in each of n samples, and O(d^3) once; state: 8 d^2 bytes.
     Results of ``finish``, float64: ``mean`` (d,), ``components`` (k, d), ``explained_variance`` (k,), descending, and
-    ``total_variance`` (). The divisor is the number of all patches minus 1.
+    ``total_variance`` (). The divisor is the number of all patches minus 1. Batches may be slabs of samples, see
+    `dpca.partition.patch_slabs`, of which `PatchSums` returns the sums.
     """
 
     grid: PatchGrid
     n_components: int | None = None
+
+    counts: ClassVar[Sequence[str]] = ("n_samples", "n_patches")
 
     @property
     def _one(self) -> CovariancePCA:
@@ -51,9 +56,13 @@ class PatchCovariancePCA(SeveralCovariances):
 
     def _take(self, state: State, batch: Array) -> None:
         one, patches = self._one, self._patches(state)
-        for _, rows in self.grid.rows(batch.reshape(len(batch), *self.grid.sample_shape)):
+        others = self.grid.sample_shape[1:]
+        # A slab is shorter than a sample along the first axis.
+        grid = replace(self.grid, sample_shape=(batch.shape[1] // math.prod(others), *others))
+        for _, rows in grid.rows(batch.reshape(len(batch), *grid.sample_shape)):
             one.update(patches, rows)
         state.counts["n_samples"] += len(batch)
+        state.counts["n_patches"] = patches.counts["n_samples"]
 
     def _covariances(self, state: State) -> Iterator[State]:
         yield self._patches(state)
@@ -63,7 +72,18 @@ class PatchCovariancePCA(SeveralCovariances):
 
     def _patches(self, state: State) -> State:
         """Return the same arrays as the state of a covariance of patches."""
-        return State(state.arrays, {"n_samples": state.counts["n_samples"] * self.grid.n_patches})
+        return State(state.arrays, {"n_samples": state.counts["n_patches"]})
+
+    def joined(self, slabs: Iterable[dict[str, Array]]) -> State:
+        """Return the state of all patches from the results of `PatchSums`. It counts each slab as a sample."""
+        whole = self.init(math.prod(self.grid.sample_shape), np.float64)
+        for slab in slabs:
+            arrays, counts = (
+                {name: slab[name] for name in whole.arrays},
+                {name: int(slab[name]) for name in self.counts},
+            )
+            self.merge(whole, State(arrays, counts))
+        return whole
 
     def batch_rows(self, dtype: DTypeLike) -> int:
         """Return the best number of samples per update."""
@@ -77,3 +97,22 @@ class PatchCovariancePCA(SeveralCovariances):
         """Return the bytes of temporary arrays: a block of patches, and those of their covariance."""
         grid, rows = self.grid, min(self.grid.block_rows, n_rows * self.grid.n_patches)
         return grid.work_bytes(n_rows, np.dtype(dtype)) + self._one.work_bytes(rows, grid.n_features, dtype)
+
+
+@dataclass(frozen=True)
+class PatchSums(PatchCovariancePCA):
+    """The sums of `PatchCovariancePCA` over slabs of samples, for its ``joined``.
+
+    Notes
+    -----
+    Results of ``finish``: the arrays of the state, ``n_samples`` () and ``n_patches`` ().
+    """
+
+    least_samples: ClassVar[int] = 1
+
+    def _finish(self, state: State) -> dict[str, Array]:
+        return {**state.arrays, **{name: np.asarray(count) for name, count in state.counts.items()}}
+
+    def result_bytes(self, n_features: int, dtype: DTypeLike) -> int:
+        """Return the bytes of a result."""
+        return self.state_bytes(n_features, dtype)

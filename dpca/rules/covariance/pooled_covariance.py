@@ -53,7 +53,8 @@ class SeveralCovariances(Rule):
         """Return the state of both streams, with the shifts of the first."""
         for mine, other in zip(self._covariances(a), self._covariances(b), strict=True):
             Covariance().merge(mine, other)
-        a.counts["n_samples"] += b.counts["n_samples"]
+        for name, count in b.counts.items():
+            a.counts[name] += count
         return a
 
 

@@ -144,7 +144,7 @@ def test_merging_any_batches_gives_the_same_bytes_of_8_bit_integers(images: np.n
         return rule.update(rule.init(rows.shape[1], np.uint8), part)
 
     merged = rule.merge(rule.merge(state(rows[30:]), state(rows[:7])), state(rows[7:30]))
-    assert merged.counts == {"n_samples": 40}
+    assert merged.counts == {"n_samples": 40, "n_patches": 40 * fitted.grid_.n_patches}
     found = rule.finish(merged)
     np.testing.assert_array_equal(found["components"].astype(np.float32).reshape(12, 5, 5, 3), fitted.components_)
     np.testing.assert_array_equal(found["mean"], fitted.mean_.ravel())
