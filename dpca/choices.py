@@ -10,6 +10,8 @@ NOISE = "marchenko-pastur"
 GAUSSIAN, POISSON, RICIAN = "gaussian", "poisson", "rician"
 #: What happens to singular values above the noise: the least squared error, a threshold, or nothing.
 OPTIMAL, HARD, PLAIN = "optimal", "hard", "none"
+#: Instead of a number that marks missing values: infinities.
+INFINITE = "infinite"
 #: The kind of a compressed store, as its metadata states it.
 COMPRESSED = "compressed"
 #: Goals of a compressed store; each store has exactly one, see `dpca.codec.goal.Goal`.

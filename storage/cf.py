@@ -42,6 +42,9 @@ REMEDY = (
     "changes no component"
 )
 
+#: The last part of error messages about infinities in samples with missing values.
+INFINITE_REMEDY = 'replace infinities by NaN, or fit with missing_value="infinite" (--missing-value infinite)'
+
 Number = int | float
 
 _SPELLED = ("NaN", "Infinity", "-Infinity")

@@ -104,7 +104,7 @@ def ingest(
     if not reader.encoded and rules != DecodeOptions():
         raise DataError(f"color, crop and resize require images, but '{reader.name}' is an array: leave them out")
     settings: list[Any] = [cells, rules.color, rules.crop, rules.resize, None if axes is None else list(axes), limits]
-    settings += ["gaps"] if reading.gaps else []
+    settings += [name for name in ("gaps", "infinite") if getattr(reading, name)]
     fingerprint = fingerprint_of(STACK_KIND, STACK_VERSION, reader.fingerprint(), settings)
 
     def steps(work: Workspace) -> int:
@@ -198,7 +198,7 @@ def content_of(source: Reader, reading: ReadOptions, axes: Sequence[str] | None 
     axes = source.axes if axes is None else axes
     rules, limits = reading.rules(), reading.limits() or source.data_range
     settings: list[Any] = [rules.color, rules.crop, rules.resize, None if axes is None else list(axes), limits]
-    settings += ["gaps"] if reading.gaps else []
+    settings += [name for name in ("gaps", "infinite") if getattr(reading, name)]
     return fingerprint_of(STACK_KIND, STACK_VERSION, source.kind, source.fingerprint(), len(source), settings)
 
 

@@ -102,7 +102,7 @@ def write_decoded(
     if isinstance(block, np.ndarray):
         block = np.ma.filled(block, np.nan) if form.gaps else block
         values = np.ma.getdata(block)
-        rejected += _no_data(block, start[1:], form.gaps)
+        rejected += _no_data(block, start[1:], form)
     else:
         values = np.empty((len(block), *form.sample_shape), form.dtype)
         for i, payload in enumerate(block):
@@ -118,22 +118,26 @@ def write_decoded(
     if form.data_range is not None:
         return ShardResult()
     if form.gaps:
-        values = values[~np.isnan(values)]
+        values = values[np.isfinite(values)]
         return ShardResult((), float(values.min(initial=np.inf)), float(values.max(initial=-np.inf)))
     return ShardResult((), float(values.min()), float(values.max()))
 
 
-def _no_data(block: NDArray[Any], corner: Sequence[int], gaps: bool) -> Iterator[tuple[int, str]]:
+def _no_data(block: NDArray[Any], corner: Sequence[int], form: SampleForm) -> Iterator[tuple[int, str]]:
     """Yield the index of each sample with a value that is missing (masked) or not finite, and the reason.
 
-    ``corner`` is the place of the block in a sample. With ``gaps``, NaN is allowed.
+    ``corner`` is the place of the block in a sample. The form says whether NaN and infinities are allowed.
     """
     values = np.ma.getdata(block)
     masked = np.ma.is_masked(block)
     if values.dtype.kind != "f" and not masked:
         return
     absent = np.ma.getmaskarray(block) if masked else np.zeros((), bool)
-    bad = (np.isinf(values) if gaps else ~np.isfinite(values)) if values.dtype.kind == "f" else absent
+    bad = absent
+    if values.dtype.kind == "f":
+        bad = ~np.isfinite(values)
+        for allowed, of_kind in ((form.gaps, np.isnan), (form.infinite, np.isinf)):
+            bad = bad & ~of_kind(values) if allowed else bad
     if masked:
         bad = bad | absent
     for i in np.flatnonzero(bad.reshape(len(values), -1).any(axis=1)):
@@ -142,7 +146,8 @@ def _no_data(block: NDArray[Any], corner: Sequence[int], gaps: bool) -> Iterator
         if masked and absent[i][inside]:
             yield int(i), f"has a missing value at {where}: {cf.REMEDY}"
         else:
-            yield int(i), f"has the value {values[i][inside]} at {where}: {cf.REMEDY}"
+            remedy = cf.INFINITE_REMEDY if form.gaps else cf.REMEDY
+            yield int(i), f"has the value {values[i][inside]} at {where}: {remedy}"
 
 
 class StackWriter:
@@ -234,6 +239,7 @@ class StackWriter:
         shape = (len(self.kept), *form.sample_shape)
         stated: dict[str, Any] = {} if form.coordinates is None else form.coordinates.stated
         stated = {**stated, "may_be_missing": True} if form.gaps else stated
+        stated = {**stated, "may_be_infinite": True} if form.infinite else stated
         create_array(root, "samples", shape, form.dtype, self._layout, form.dims, codec=form.codec, attributes=stated)
 
     def _run_pass(self) -> bool:

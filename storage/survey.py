@@ -48,6 +48,8 @@ class SampleForm:
         Names of all axes of the source, and coordinates along them.
     gaps : bool
         Whether missing floating-point values are kept, as NaN.
+    infinite : bool
+        Whether infinities are kept, too.
     """
 
     sample_shape: tuple[int, ...]
@@ -58,6 +60,7 @@ class SampleForm:
     rules: DecodeOptions | None = None
     coordinates: Coordinates | None = None
     gaps: bool = False
+    infinite: bool = False
 
     @property
     def dims(self) -> tuple[str, ...]:
@@ -91,6 +94,8 @@ class ReadOptions:
         range of the type for ``bool`` and ``uint8``, or else the lowest and highest value found.
     gaps : bool
         Whether missing floating-point values are kept, as NaN. Otherwise they are invalid.
+    infinite : bool
+        Whether infinities are kept as missing values, too. Requires ``gaps``.
 
     Raises
     ------
@@ -104,6 +109,7 @@ class ReadOptions:
     on_error: Literal["stop", "skip"] = "stop"
     data_range: tuple[float, float] | None = None
     gaps: bool = False
+    infinite: bool = False
 
     def __post_init__(self) -> None:
         if self.on_error not in ("stop", "skip"):
@@ -178,6 +184,7 @@ def _form(reader: Reader, options: ReadOptions) -> SampleForm:
         rules=rules,
         coordinates=reader.coordinates,
         gaps=options.gaps and tried.dtype.kind == "f",
+        infinite=options.infinite and tried.dtype.kind == "f",
     )
 
 

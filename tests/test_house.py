@@ -22,7 +22,7 @@ FILES = {
 }
 #: What each room may call, from the ground up.
 CALLS: dict[str, set[str]] = {
-    "kernels": set(),
+    "kernels": {"choices"},
     "storage": set(),
     "choices": set(),
     "parameters": {"choices"},

@@ -7,6 +7,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from dpca.choices import INFINITE
 from dpca.kernels.algebra.types import Array, blocks
 from dpca.kernels.pixels import to_pixels
 
@@ -104,11 +105,15 @@ class ScoreDistribution(NamedTuple):
 def is_present(values: Array, missing: Any = None) -> Array:
     """Return which values are there: those that are not NaN and do not equal the number ``missing``.
 
+    If ``missing`` is `INFINITE`, infinities are missing, too.
+
     Raises
     ------
     ValueError
-        If a value is infinite.
+        If another value is infinite.
     """
+    if missing == INFINITE:
+        return np.isfinite(values)
     here: Array = np.ones(values.shape, bool) if missing is None else values != missing
     if values.dtype.kind == "f":
         here &= ~np.isnan(values)

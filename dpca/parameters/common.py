@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
+from dpca.choices import INFINITE
 from dpca.parameters.declaration import Option, StoragePolicy, parameter
 from dpca.parameters.kinds import FLAG, SEED, TEXT, array, choice, number
 
@@ -107,7 +108,14 @@ def missing_value() -> Any:
     """Return the field for the number that marks missing values."""
     return parameter(
         None,
-        number(),
-        'A number that marks missing values, in addition to NaN. Requires ``gaps="iterate"``.',
-        shown="int, float or None",
+        number() | choice(INFINITE),
+        'A number that marks missing values, in addition to NaN, or "infinite" for both infinities. Requires '
+        '``gaps="iterate"``.',
+        shown='int, float, "infinite" or None',
+        option=Option(
+            "--missing-value",
+            "X",
+            help=f'a number that marks missing values, in addition to NaN, or "{INFINITE}" for both infinities, which '
+            "compressed stores keep; requires --gaps iterate",
+        ),
     )

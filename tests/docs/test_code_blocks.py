@@ -93,6 +93,12 @@ def _fields(path: Path) -> None:
     xarray.Dataset(data, {"time": np.arange(20.0)}).to_netcdf(path, engine="scipy")
 
 
+def _divided(path: Path) -> None:
+    x = np.random.default_rng(0).normal(size=(40, 24, 20)).astype(np.float32)
+    x[::3, 4, 5], x[1, 2:4] = np.inf, -np.inf
+    np.save(path, x)
+
+
 def _masked(path: Path) -> None:
     values = smooth_images(48, (8, 12)).astype(np.float32)
     values[:, 2:5, 3:9] = np.nan
@@ -136,6 +142,7 @@ MADE: dict[str, Callable[[Path], None]] = {
     "timelapse.tif": lambda path: tifffile.imwrite(path, smooth_images(30, (24, 24)).astype(np.uint16)),
     "air.nc": _netcdf,
     "sst.nc": _masked,
+    "divided.npy": _divided,
     "ocean.zarr": _ocean,
     "fields.nc": _fields,
 }

@@ -12,6 +12,9 @@ from dpca.kernels.algebra.types import Array
 class Filled(ABC):
     """What a source of filled samples offers beside these: the samples with their gaps."""
 
+    #: Whether infinities are missing values, too.
+    infinite: bool = False
+
     @property
     @abstractmethod
     def gappy(self) -> Source:
@@ -19,7 +22,7 @@ class Filled(ABC):
 
     @property
     def given(self) -> Source:
-        """The samples with missing values, NaN."""
+        """The samples with missing values: NaN, and infinities if they are missing, too."""
         source = copy.copy(self.gappy)
         source.with_gaps = True
         return source
@@ -31,7 +34,7 @@ class Filled(ABC):
         Raises
         ------
         DataError
-            If a value is infinite.
+            If a value is infinite and not missing.
         """
 
     @abstractmethod

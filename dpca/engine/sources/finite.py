@@ -15,7 +15,7 @@ from dpca.storage.errors import DataError
 
 # Values of one search for NaN; its result takes a byte per value.
 _CHECKED_AT_ONCE = 2**20
-_INFINITE = "holds an infinite value, but only NaN is a missing value: replace infinities by NaN"
+_INFINITE = f"holds an infinite value, but only NaN is a missing value: {cf.INFINITE_REMEDY}"
 _NOT_FINITE = f"holds a value that is not finite (NaN or infinity): {cf.REMEDY}"
 
 

@@ -96,11 +96,11 @@ class Filler:
 
 
 class FilledSamples(ComputedSource, Filled):
-    """Whole samples of another source, without their missing values, NaN."""
+    """Whole samples of another source, without their missing values: NaN, and infinities with ``infinite``."""
 
-    def __init__(self, source: Source, filler: Filler) -> None:
+    def __init__(self, source: Source, filler: Filler, *, infinite: bool = False) -> None:
         super().__init__(source, source.shape)
-        self.axes, self.filler = source.axes, filler
+        self.axes, self.filler, self.infinite = source.axes, filler, infinite
 
     @property
     def gappy(self) -> Source:
@@ -112,13 +112,16 @@ class FilledSamples(ComputedSource, Filled):
         out[...] = self.filled(values, first)[(slice(None), *(slice(*ends) for ends in region))]
 
     def filled(self, samples: Array, first: int) -> Array:
-        """Return samples without missing values; infinities are an error."""
+        """Return samples without missing values; infinities are an error unless they are missing."""
+        if self.infinite:
+            samples = np.where(np.isinf(samples), np.nan, samples)
         check_no_infinity(samples, first, self.name)
         return self.filler.filled(samples)
 
     def filling_bytes(self, rows: int) -> int:
         """Return the bytes of temporary arrays of `filled`, with the result."""
-        return self.filler.work_bytes(rows, self.shape[1:], self.dtype.itemsize)
+        copied = self.infinite * rows * math.prod(self.shape[1:]) * self.dtype.itemsize
+        return copied + self.filler.work_bytes(rows, self.shape[1:], self.dtype.itemsize)
 
     def extra_bytes(self, region: Region) -> int:
         """Return the bytes of one reader in addition to the requested samples, with those to fill its values."""

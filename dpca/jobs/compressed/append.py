@@ -161,8 +161,11 @@ def append_store(
     if isinstance(before, TiledCompressed):
         whole = tiled_source(whole, before.tiles, before.axes, gaps=before.has_gaps)
     elif before.has_gaps:
-        whole = FilledSamples(whole, Filler(before.codec.components.grid.n_spatial, (0.0, 0.0)))
-    reading = replace(reading or ReadOptions(), gaps=True) if before.has_gaps else reading
+        whole = FilledSamples(
+            whole, Filler(before.codec.components.grid.n_spatial, (0.0, 0.0)), infinite=before.has_infinities
+        )
+    if before.has_gaps:
+        reading = replace(reading or ReadOptions(), gaps=True, infinite=before.has_infinities)
     check_encoding(whole, before.axes, run.task_bytes(), promised=before.facts["residual_step"] is not None)
     asked = {} if reading is None else vars(reading)
     fingerprint = fingerprint_of(
@@ -228,7 +231,7 @@ def _append_job(before: Compressed, new: Stack, work: Workspace) -> AppendJob:
         if isinstance(divided, FilledTiledStack):
             source = as_source(replace(divided, data_range=known, filling=by))
         else:
-            source = FilledSamples(source, Filler(n_spatial, known, by))
+            source = FilledSamples(source, Filler(n_spatial, known, by), infinite=before.has_infinities)
     encode = EncodeJob(source, str(work.store), work.fingerprint, promised, n_spatial, attempt, goal=goal)
     return AppendJob(encode, before)
 

@@ -19,10 +19,10 @@ from dpca.engine.sources.tiled import TiledSource
 from dpca.jobs.base.shards import ShardPass
 from dpca.jobs.compressed.encode_memory import EncodeMemory
 from dpca.jobs.compressed.encode_until import write_until_met
-from dpca.jobs.compressed.encode_write import EncodeJob, encode_rows, write_rows
+from dpca.jobs.compressed.encode_write import EncodeJob, encode_rows, mask_of, masks_of, write_rows
 from dpca.kernels.algebra.types import Array
 from dpca.representation.compressed.compressed import Compressed
-from dpca.representation.compressed.compressed_form import GAPS, StoreForm
+from dpca.representation.compressed.compressed_form import GAPS, INFINITIES, StoreForm
 from dpca.representation.compressed.lazy_views import ALONG
 from dpca.storage.arrays.arrays import write_shard
 from dpca.storage.arrays.reading import StoredArray, array_in, open_array, open_group, read_into
@@ -37,7 +37,7 @@ QUALITY = ("mse", "ssim", "max_error", NOISE_SHARE)
 # Written again, since they have an entry for each sample or describe all of them.
 _ANEW = (METADATA, ALONG, "name", "psnr", *QUALITY)
 # Arrays that grow, and along which axis. Their metadata and their last shard are written again.
-_LONGER = {"codes": -1, "residual": 0, GAPS: 0}
+_LONGER = {"codes": -1, "residual": 0, GAPS: 0, INFINITIES: 0}
 _LINKED = "linked"
 
 
@@ -117,20 +117,23 @@ class AppendJob:
 
 @dataclass(frozen=True)
 class MaskJob:
-    """Writes the masks of new samples, in a pass of its own: samples have masks by number, not by position.
+    """Writes a mask of new samples, in a pass of its own: samples have masks by number, not by position.
 
     Parameters
     ----------
     append : AppendJob
         Its source has missing values.
+    name : str
+        `GAPS` or `INFINITIES`.
     """
 
     append: AppendJob
+    name: str
 
     @property
     def rows(self) -> int:
         """Samples in a shard of masks."""
-        return int(self.append.before.stored(GAPS).shards[0]) * self.append.old.rows  # type: ignore[index]
+        return int(self.append.before.stored(self.name).shards[0]) * self.append.old.rows  # type: ignore[index]
 
     @property
     def shards(self) -> range:
@@ -145,19 +148,20 @@ class MaskJob:
         """Write one shard."""
         old, source, (_, stop) = self.append.old, self.append.encode.source, self.span(shard)
         assert isinstance(source, Filled)
-        array, n = open_array(os.path.join(self.append.encode.store, GAPS), mode="r+"), len(old)
-        kept, box = array_in(open_group(self.append.before.path), GAPS), tuple((0, length) for length in old.shape[1:])
+        array, n = open_array(os.path.join(self.append.encode.store, self.name), mode="r+"), len(old)
+        kept = array_in(open_group(self.append.before.path), self.name)
+        box = tuple((0, length) for length in old.shape[1:])
         read, coded = source.given.reader(), []
         for first in range(shard * self.rows, stop, old.rows):
             last, number = min(first + old.rows, stop), first // old.rows
             if last <= n:
                 coded.append(_read(kept, 0, number, number + 1)[0])
                 continue
-            new, mask = max(first, n), np.zeros((last - first, *old.shape[1:]), bool)
-            if first < n:
-                mask[: n - first] = old.missing(np.arange(first, n), box)
+            new = max(first, n)
             read((new - n, last - n), box, samples := np.empty((last - new, *old.shape[1:]), source.dtype))
-            mask[new - first :] = np.isnan(samples)
+            mask = mask_of(self.name, samples)
+            if first < n:
+                mask = np.concatenate([old.mask(self.name, np.arange(first, n), box), mask])
             found = coded_mask(mask)
             coded.append(np.pad(found, (0, array.shape[1] - len(found))))
         write_shard(array, (shard * self.rows // old.rows, 0), np.stack(coded))
@@ -174,8 +178,7 @@ def what_stays(job: AppendJob) -> Carried:
     """
     shard = job.begins // job.rows
     tails = [f"codes/c/0{'/0' * job.before.codec.waves}/{shard}", f"residual/c/{shard}{'/0' * (job.before.ndim - 1)}"]
-    if job.before.has_gaps:
-        tails.append(f"{GAPS}/c/{MaskJob(job).shards.start}/0")
+    tails += [f"{name}/c/{MaskJob(job, name).shards.start}/0" for name in masks_of(job.encode.source)]
     rewritten = (*tails, *(f"{name}/{METADATA}" for name in _LONGER))
     return carried_over(
         Path(job.before.path), lambda name: name.partition("/")[0] not in _ANEW and name not in rewritten
@@ -195,8 +198,11 @@ def grow(job: AppendJob, carried: Carried, work: Workspace) -> None:
     for name, axis in _LONGER.items():
         if name in carried.shards:
             metadata = json.loads((before / name / METADATA).read_bytes())
-            lengths = {"codes": math.ceil(job.length / job.run), GAPS: math.ceil(job.n_samples / job.old.rows)}
+            masks = dict.fromkeys((GAPS, INFINITIES), math.ceil(job.n_samples / job.old.rows))
+            lengths = {"codes": math.ceil(job.length / job.run), **masks}
             metadata["shape"][axis] = lengths.get(name, job.length)
+            if name == "residual" and job.length > job.n_samples:  # an axis of samples has one length
+                metadata["dimension_names"][0] = "place"
             (target / name).mkdir(exist_ok=True)
             atomic_write_bytes(target / name / METADATA, json.dumps(metadata).encode())
 
@@ -219,11 +225,12 @@ def write_appended(
     memory = EncodeMemory(whole, form, len(codec.cell), promised, values)
     job = replace(job, encode=replace(job.encode, decoded=memory.decoded_at_once(run.task_bytes())))
     peak, quality = write_until_met(job, job.shards, ShardPass("append", work, run), job.encode.goal, errors)
-    if job.before.has_gaps:
-        masks = MaskJob(job)
-        peak = max(peak, ShardPass("masks", work, run).write(masks, ((shard,) for shard in masks.shards)))
+    for name in masks_of(source):
+        masks = MaskJob(job, name)
+        stage = "masks" if name == GAPS else f"masks of {name}"
+        peak = max(peak, ShardPass(stage, work, run).write(masks, ((shard,) for shard in masks.shards)))
         for part in quality:
-            part.pop("missing")
+            part.pop(name)
     return peak, quality
 
 

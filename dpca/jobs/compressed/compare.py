@@ -101,7 +101,9 @@ def compare_store(path: str, stack: Stack, *, sample: int | None = None) -> Comp
 
     Images of 8 bits are encoded one by one with JPEG, JPEG 2000, WebP, AVIF and JPEG XL. Samples of all kinds are
     encoded as one array with zfp and SZ3, which have an error bound, and with Blosc, which is lossless. Of a store with
-    tiles, tiles are compared instead of samples, with the bytes that as many values of a sample take.
+    tiles, tiles are compared instead of samples, with the bytes that as many values of a sample take. Codecs with an
+    error bound encode the values by which the store fills missing ones, and no mask. Errors are those of values that
+    are there.
 
     Parameters
     ----------
@@ -138,28 +140,35 @@ def compare_store(path: str, stack: Stack, *, sample: int | None = None) -> Comp
         chosen = spread_samples(n, count, np.random.default_rng(0))
     else:
         chosen = np.arange(count) + (n - count) // 2
-    samples = np.concatenate(list(read_samples(source, chosen)))
+    source.with_gaps = store.has_gaps
+    given = samples = np.concatenate(list(read_samples(source, chosen)))
+    missing = ~np.isfinite(given) if store.has_gaps else np.zeros(given.shape, bool)
+    if store.has_gaps:
+        filling = entries.filled(chosen, tuple((0, length) for length in shape))
+        samples = np.where(missing, filling, given)
 
     def point(name: str, setting: float | None, size: float, decoded: Array) -> Point:
         if decoded.dtype != samples.dtype:
             decoded = to_pixels(np.array(decoded), *pixels_of(store.facts))
-        mse = mse_per_sample(samples, decoded, data_range=high - low).mean()
+        decoded = np.where(missing, samples, decoded) if store.has_gaps else decoded
+        errors = mse_per_sample(samples, decoded, data_range=high - low)
+        mse = errors.sum() / max(float((~missing).reshape(len(missing), -1).mean(axis=1).sum()), 1 / missing.size)
         return Point(name, setting, size, float(psnr_from_mse(np.array(mse))))
 
     ours = point("this store", None, folder_bytes(path) / store.shape[0], entries[chosen])
-    others, missing = [], {}
+    others, lacking = [], {}
     tolerances = [x * (high - low) for x in _TOLERANCES]
     for name, codec, settings in _codecs(pictures, tolerances, store.facts.get("max_error")):
         if isinstance(codec, str):
-            missing[name] = codec
+            lacking[name] = codec
             continue
         for setting in settings:
             size, decoded = codec(samples, setting)
             others.append(point(name, setting, times * size / len(samples), decoded))
     blosc = Blosc("zstd", clevel=5, shuffle=Blosc.BITSHUFFLE)
-    packed = sum(len(blosc.encode(np.ascontiguousarray(samples[i : i + 16]))) for i in range(0, len(samples), 16))
+    packed = sum(len(blosc.encode(np.ascontiguousarray(given[i : i + 16]))) for i in range(0, len(given), 16))
     others.append(point("blosc (zstd)", None, times * packed / len(samples), samples))
-    return Comparison(ours, others, missing, (low, high))
+    return Comparison(ours, others, lacking, (low, high))
 
 
 def _codecs(

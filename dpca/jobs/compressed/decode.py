@@ -92,7 +92,8 @@ def decode_store(
         along = given.coordinates
         write_coordinates(root, along)
         codec = choose_codec(given.entries[:1])
-        stated_along = along.stated | ({"may_be_missing": True} if given.has_gaps else {})
+        kinds = {"may_be_missing": given.has_gaps, "may_be_infinite": given.has_infinities}
+        stated_along = along.stated | {name: True for name, held in kinds.items() if held}
         create_array(
             root, "samples", given.shape, given.dtype, layout, along.dims, codec=codec, attributes=stated_along
         )

@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 import zarr
 
-from dpca.choices import COMPRESSED, NOISE_SHARE
+from dpca.choices import COMPRESSED, INFINITE, NOISE_SHARE
 from dpca.codec.goal import Goal
 from dpca.codec.quantize import error_within_bound
 from dpca.codec.quantized import Quantized
@@ -24,7 +24,7 @@ from dpca.jobs.base.input_stack import KEPT_STACK, compressed_bytes
 from dpca.jobs.base.stages import NOTHING, StageCost, stopwatch
 from dpca.jobs.compressed.encode_tiles import check_encoding, measure_tiles
 from dpca.jobs.compressed.encode_trials import Trials, cell_components
-from dpca.jobs.compressed.encode_write import PLAN, EncodeJob, stored_plan, write_codes
+from dpca.jobs.compressed.encode_write import PLAN, EncodeJob, masks_of, stored_plan, write_codes
 from dpca.jobs.denoising.noise_level import check_noise_of, goal_with_noise
 from dpca.jobs.scores.score_write import write_quality
 from dpca.jobs.scores.transform import check_channels, stated_range, with_range
@@ -38,7 +38,7 @@ from dpca.models.gaps.filled_source import GapFilledStack
 from dpca.partition.cells import CellGrid
 from dpca.partition.shared import groups_of
 from dpca.representation.compressed.compressed import COMPRESSED_VERSION, version_of
-from dpca.representation.compressed.compressed_form import GAPS, write_quantized
+from dpca.representation.compressed.compressed_form import write_quantized
 from dpca.representation.compressed.gap_filling import CellFilling
 from dpca.representation.compressed.lazy_views import ALONG
 from dpca.storage.arrays.arrays import create_root, write_strings
@@ -121,7 +121,8 @@ def encode_store(
     facts = {} if request is None else {"request": request}
 
     def steps(work: Workspace) -> StageCost:
-        ranged = with_range(stack, run, gaps=stack.data_range is None and _has_gaps(load_any(model), stack))
+        gaps = stack.data_range is None and _gaps_of(load_any(model), stack)
+        ranged = with_range(stack, run, gaps=bool(gaps), infinite=gaps == INFINITE)
         known, estimate = goal_with_noise(wanted, ranged, noise, run, work)
         return estimate + fill_codes(ranged, model, work, known, facts=facts, run=run)
 
@@ -167,7 +168,6 @@ def fill_codes(
     """
     cost = stopwatch()
     fitted, stack = _model_and_samples(stack, model)
-    # Before samples are read to choose the step.
     check_encoding(as_source(stack), stack.axes, run.task_bytes(), promised=wanted.has_residual)
     content = model_fingerprint(model)
     if isinstance(stack, FilledTiledStack):
@@ -203,10 +203,11 @@ def fill_codes(
     )
 
 
-def _has_gaps(fitted: Any, stack: Stack) -> bool:
-    """Return whether NaN means a missing value, which the model can fill."""
-    gaps = getattr(fitted, "gaps", None), getattr(fitted, "missing_value", None)
-    return stack.dtype.kind == "f" and gaps == ("iterate", None)
+def _gaps_of(fitted: Any, stack: Stack) -> str:
+    """Return which missing values the model can fill: "" for none, "NaN", or `INFINITE` for infinities, too."""
+    if stack.dtype.kind != "f" or getattr(fitted, "gaps", None) != "iterate":
+        return ""
+    return {None: "NaN", INFINITE: INFINITE}.get(fitted.missing_value, "")
 
 
 def _model_and_samples(stack: Stack, model: str | os.PathLike[str]) -> tuple[CellPCA, Stack]:
@@ -226,7 +227,8 @@ def _model_and_samples(stack: Stack, model: str | os.PathLike[str]) -> tuple[Cel
         raise DataError(f"'{model}' has weights of attributes, which compressed stores do not support: omit weights")
     own, given, n_spatial = fitted.sample_shape_, tuple(stack.sample_shape), fitted.grid_.n_spatial
     if own == given:
-        return fitted, GapFilledStack.of(stack, os.fspath(model)) if _has_gaps(fitted, stack) else stack
+        gaps = _gaps_of(fitted, stack)
+        return fitted, GapFilledStack.of(stack, os.fspath(model), infinite=gaps == INFINITE) if gaps else stack
     # Components of a place in a tile mean nothing elsewhere, so all cells must share them.
     alike = len(own) == len(given) and own[n_spatial:] == given[n_spatial:] and all(np.less_equal(own, given))
     if not (fitted.shared and alike):
@@ -297,7 +299,7 @@ def write_planned(
     # Metadata without spaces has half the bytes, which matters for few samples.
     with zarr.config.set({"json_indent": None}):
         root = partial(create_root, work.store, kind=COMPRESSED, fingerprint=work.fingerprint)
-        stated |= {GAPS: True} if isinstance(source, Filled) else {}
+        stated |= dict.fromkeys(masks_of(source), True)
         group = root(version=version_of(stated), **stated)
         try:
             write_quantized(group, chosen, grid, stack.axes)
@@ -318,10 +320,11 @@ def write_planned(
             raise DataError(
                 f"'{stack.path}' cannot be encoded with a step this fine ({error}): set a weaker goal"
             ) from error
-        if isinstance(source, Filled) and not sum(part.pop("missing").sum() for part in quality):
-            remove_tree(work.store / GAPS)
-            del stated[GAPS]
-            group = root(version=version_of(stated), **stated)
+        for name in masks_of(source):
+            if not sum(part.pop(name).sum() for part in quality):
+                remove_tree(work.store / name)
+                del stated[name]
+                group = root(version=version_of(stated), **stated)
         if isinstance(stack, TiledStack):
             held, quality = measure_tiles(stack, quality, work, attempt, run)
             peak = max(peak, held)

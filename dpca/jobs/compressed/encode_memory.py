@@ -87,7 +87,7 @@ class EncodeMemory:
         decoding = (decoded or block) * sample * of_a_value
         if isinstance(source, Filled):
             # Filled samples, and which values are missing. Values that are compared are a copy with those of the gaps.
-            filled = block * sample * (dtype.itemsize + 1)
+            filled = block * sample * (dtype.itemsize + 1 + 2 * source.infinite)
             encoding = max(encoding, source.filling_bytes(block) - filled) + filled
             decoding += filled + (decoded or block) * sample * itemsize
         # Before the first sample is decoded, components are read and their dual is computed. The mean is read, and

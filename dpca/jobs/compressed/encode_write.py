@@ -35,6 +35,7 @@ from dpca.kernels.pixels import to_pixels
 from dpca.kernels.quality import quality_of
 from dpca.representation.compressed.compressed_form import (
     GAPS,
+    INFINITIES,
     StoreForm,
     longest_score,
     pixels_of,
@@ -110,7 +111,7 @@ class EncodeJob:
         codes, residual, quality = encode_rows(self, start, stop, stored_plan(self.attempt)[0]["least"], nearest)
         write_rows(self.store, start, codes, residual)
         if isinstance(self.source, Filled):
-            _write_masks(self, self.source.given, start, stop)
+            _write_masks(self, self.source, start, stop)
         return quality
 
 
@@ -134,10 +135,11 @@ def write_codes(
         small = np.dtype(np.uint32) if facts.get("interpolated") else small
         axes = (entry, *facts["axes"][1:])
         create_array(group, "residual", source.shape, small, form.residual, axes, codec=facts["residual_codec"])
-    if isinstance(source, Filled):
-        width = mask_bytes((form.rows, *source.shape[1:]))
+    for name in masks_of(source):
+        width = mask_bytes((form.rows, *mask_of(name, np.empty((0, *source.shape[1:]))).shape[1:]))
         layout = Layout((1, width), (form.shard_rows // form.rows, width))
-        create_array(group, GAPS, (-(-n // form.rows), width), np.uint8, layout, ("chunk", "byte"), codec="zstd")
+        axes = "chunk", "byte" if name == GAPS else f"byte_of_{name}"
+        create_array(group, name, (-(-n // form.rows), width), np.uint8, layout, axes, codec="zstd")
     values = array_in(group, "basis").size if n_positions else 0
     memory = EncodeMemory(source, form, n_positions, promised, values)
     job = replace(job, decoded=memory.decoded_at_once(run.task_bytes()))
@@ -171,15 +173,35 @@ def write_rows(store: str, start: int, codes: Array, residual: Array | None) -> 
         write_shard(open_array(os.path.join(store, "residual"), mode="r+"), start, residual)
 
 
-def _write_masks(job: EncodeJob, given: Source, start: int, stop: int) -> None:
-    """Write which values of the samples of a shard are missing, as many samples in a mask as in a chunk of codes."""
+def masks_of(source: Source) -> list[str]:
+    """Return the names of the masks of samples: none, `GAPS`, or also `INFINITIES`."""
+    if not isinstance(source, Filled):
+        return []
+    return [GAPS, INFINITIES] if source.infinite else [GAPS]
+
+
+def mask_of(name: str, samples: Array) -> Array:
+    """Return a mask of samples: which values are missing, or (n, 2, *sample_shape) are positive and negative infinity.
+
+    Infinities are missing values, too.
+    """
+    if name == GAPS:
+        return ~np.isfinite(samples)
+    return np.stack([samples == np.inf, samples == -np.inf], axis=1)
+
+
+def _write_masks(job: EncodeJob, source: Filled, start: int, stop: int) -> None:
+    """Write the masks of the samples of a shard, as many samples in a mask as in a chunk of codes."""
+    given = source.given
     rows, whole = job.form.rows, tuple((0, length) for length in given.shape[1:])
-    array = open_array(os.path.join(job.store, GAPS), mode="r+")
-    coded = np.zeros((-(-(stop - start) // rows), array.shape[1]), np.uint8)
-    for out, (_, samples) in zip(coded, batches(given, (start, stop), whole, rows), strict=True):
-        found = coded_mask(np.isnan(samples))
-        out[: len(found)] = found
-    write_shard(array, (start // rows, 0), coded)
+    arrays = {name: open_array(os.path.join(job.store, name), mode="r+") for name in masks_of(job.source)}
+    coded = {name: np.zeros((-(-(stop - start) // rows), a.shape[1]), np.uint8) for name, a in arrays.items()}
+    for i, (_, samples) in enumerate(batches(given, (start, stop), whole, rows)):
+        for name, out in coded.items():
+            found = coded_mask(mask_of(name, samples))
+            out[i, : len(found)] = found
+    for name, array in arrays.items():
+        write_shard(array, (start // rows, 0), coded[name])
 
 
 def encode_rows(
@@ -203,9 +225,10 @@ def encode_rows(
     filled = source if isinstance(source, Filled) else None
     for first, samples in batches(source if filled is None else filled.given, (start, stop), whole, rows):
         for row in range(0, len(samples), block):
-            x, missing = samples[row : row + block], None
+            x, masks = samples[row : row + block], dict[str, Array]()
             if filled is not None:
-                x, missing = filled.filled(x, first + row), np.isnan(x)
+                masks = {name: mask_of(name, x) for name in masks_of(source)}
+                x = filled.filled(x, first + row)
             here = slice(first - start + row, first - start + row + len(x))
             if job.goal is not None and job.goal.every_sample:
                 found = _encode_each(job, job.goal, codec, facts, x, codes.dtype, least)
@@ -218,10 +241,10 @@ def encode_rows(
             found = codec.of_samples(found)
             for part in _cut(len(x), job.decoded or block):
                 left = None if residual is None else residual[here][part]
-                gaps = None if missing is None else missing[part]
-                quality.append(
-                    _compare(job, codec, facts, x[part], found[:, part], left, first + row + part.start, gaps)
-                )
+                gaps = masks[GAPS][part] if masks else None
+                measured = _compare(job, codec, facts, x[part], found[:, part], left, first + row + part.start, gaps)
+                counts = {name: mask[part].reshape(len(x[part]), -1).sum(axis=1) for name, mask in masks.items()}
+                quality.append(measured | counts)
     release_scratch()
     codes = codes if codec.waves else codes[:, : stop - start]
     return codes, residual, joined_quality(quality)
@@ -266,7 +289,7 @@ def _compare(
         y[missing] = x[missing]
     measured = quality_of(x, y, data_range=high - low, n_spatial=job.n_spatial)
     if missing is not None:
-        measured = of_values(measured, missing) | {"missing": missing.reshape(len(missing), -1).sum(axis=1)}
+        measured = of_values(measured, missing)
     if codec.noise is not None:
         measured[NOISE_SHARE] = codec.noise.shares(x, y, missing)
     measured = {name: values.astype(np.float32) for name, values in measured.items()}

@@ -7,6 +7,7 @@ from typing import Any
 
 import numpy as np
 
+from dpca.choices import INFINITE
 from dpca.codec.goal import Goal
 from dpca.engine.sources.tiled import TiledStack
 from dpca.jobs.base.stages import StageCost, StageRecord
@@ -82,13 +83,15 @@ def refit(
     both = SeveralReader([ZarrReader(stack.path) for stack in (original, new)], name)
     both.paths = (original.path, *paths)
     both.names = [*original.names.tolist(), *new.names.tolist()]
-    reading = ReadOptions(data_range=tuple(before.facts["data_range"]), gaps=before.has_gaps)
+    known = tuple(before.facts["data_range"])
+    reading = ReadOptions(data_range=known, gaps=before.has_gaps, infinite=before.has_infinities)
     stack = ingest(both, folder / "stack", cell_shape=grid.cell_shape, reading=reading, run=run)
     divided = divided_as(before, stack)
     model = _model_like(before)
     if before.has_gaps:
         tiled = isinstance(divided, TiledStack)
-        model.set_params(**({"gaps": "reject", "shared": True} if tiled else {"gaps": "iterate"}))
+        marks = {"missing_value": INFINITE} if before.has_infinities else {}
+        model.set_params(**({"gaps": "reject", "shared": True} if tiled else {"gaps": "iterate", **marks}))
     fitted = fit_store(divided, folder / "model", model, run=run)
     record.keep("fit", fitted.cost, report.get("notes", ()))
     kept_facts = {name: value for name, value in before.facts.items() if name in ("job", "settings")}

@@ -124,10 +124,14 @@ def _problems_of(store: Compressed, source: Source, numbers: Array, stated: Mapp
 
 
 def _without_gaps(x: Array, y: Array) -> tuple[Array, Array]:
-    """Return where values of samples are missing, and become 0 in both, and which samples (n,) lack different ones."""
-    missing, other = np.isnan(y), np.isnan(x)
-    x[missing | other] = y[missing | other] = 0
-    return missing, (missing != other).reshape(len(x), -1).any(axis=1)
+    """Return where values of samples are missing, and become 0 in both, and which samples (n,) lack different ones.
+
+    An infinity differs from NaN and from the other infinity.
+    """
+    missing, either = ~np.isfinite(y), ~(np.isfinite(x) & np.isfinite(y))
+    apart = either & (x != y) & ~(np.isnan(x) & np.isnan(y))
+    x[either] = y[either] = 0
+    return missing, apart.reshape(len(x), -1).any(axis=1)
 
 
 def _errors_by_tiles(store: TiledCompressed, source: Source, numbers: Array) -> tuple[Array, Array, Array]:

@@ -127,7 +127,7 @@ def compress(
         cells = settings.model.cell_shape_for
         stack, cost = open_or_ingest(given, work, settings.reading, cells=cells, run=run, shard_bytes=shard_bytes)
         record.keep("ingest", cost)
-        stack = _with_range(stack, work, record, run, gaps=settings.with_gaps)
+        stack = _with_range(stack, work, record, run, settings)
         stated = {} if request is None else {"request": request}
         if settings.goal is None:
             model_path = work.store / "model"
@@ -167,7 +167,7 @@ def compress(
     return CompressionResult(report, folder, False)
 
 
-def _with_range(stack: Stack, work: Workspace, record: StageRecord, run: Run, *, gaps: bool) -> Stack:
+def _with_range(stack: Stack, work: Workspace, record: StageRecord, run: Run, settings: CompressionSettings) -> Stack:
     """Return a stack with its data range. A range found from the values is kept for a run that resumes this one."""
     if stack.data_range is not None:
         check_channels(stack)
@@ -176,7 +176,9 @@ def _with_range(stack: Stack, work: Workspace, record: StageRecord, run: Run, *,
         run.say(f"find the range of the {stack.dtype} values (--data-range LOW,HIGH saves this pass)")
         cost = stopwatch()
         kept = Checkpoints(str(work.scratch / "range"), str(work.scratch))
-        low, high = stated_range(with_range(stack, replace(run, checkpoints=kept), gaps=gaps))
+        kept_run = replace(run, checkpoints=kept)
+        ranged = with_range(stack, kept_run, gaps=settings.with_gaps, infinite=settings.with_infinities)
+        low, high = stated_range(ranged)
         found = {"low": low, "high": high}
         record.keep("range", cost(stack.nbytes, held_by(run.client)), facts=found)
     return replace(stack, data_range=(found["low"], found["high"]))

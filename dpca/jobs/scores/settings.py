@@ -8,6 +8,7 @@ from typing import Any
 
 from sklearn.base import clone
 
+from dpca.choices import INFINITE
 from dpca.models.denoising.denoiser import Denoiser
 from dpca.storage.errors import DataError
 from dpca.storage.survey import ReadOptions
@@ -60,12 +61,18 @@ class CompressionSettings:
 
     def __post_init__(self) -> None:
         if self.with_gaps:
-            object.__setattr__(self, "reading", replace(self.reading, gaps=True))
+            reading = replace(self.reading, gaps=True, infinite=self.with_infinities)
+            object.__setattr__(self, "reading", reading)
 
     @property
     def with_gaps(self) -> bool:
         """Whether samples may have missing values, which the model fills; the compressed store keeps which they are."""
         return self.goal is not None and getattr(self.model, "gaps", "reject") == "iterate"
+
+    @property
+    def with_infinities(self) -> bool:
+        """Whether infinities are missing values, too, which the compressed store keeps."""
+        return self.with_gaps and self.model.missing_value == INFINITE
 
     def model_of_tiles(self) -> Any:
         """Return the model for tiles of large samples. Their gaps are filled before the fit, and cells are shared.
@@ -82,7 +89,7 @@ class CompressionSettings:
         if (marks := self.model.missing_value) is not None:
             raise DataError(
                 f"missing_value is {marks!r}, but samples are large and become tiles, in which only NaN is a missing "
-                f"value: replace {marks!r} by NaN"
+                f"value: replace {'infinities' if marks == INFINITE else repr(marks)} by NaN"
             )
         return clone(self.model).set_params(gaps="reject", shared=True)
 

@@ -136,16 +136,16 @@ def check_channels(stack: Stack) -> None:
         raise DataError(f"the axes of '{stack.path}' are {stack.axes}: channels must come last, move that axis first")
 
 
-def with_range(stack: Stack, run: Run, *, gaps: bool = False) -> Stack:
+def with_range(stack: Stack, run: Run, *, gaps: bool = False, infinite: bool = False) -> Stack:
     """Return a stack with a data range: the stated one, or the range of its values, which takes a pass over them.
 
-    With ``gaps``, NaN is a missing value.
+    With ``gaps``, NaN is a missing value; with ``infinite``, infinities are missing, too.
     """
     if stack.data_range is not None:
         return stack
     source = as_source(stack)
     source.with_gaps = gaps
-    return replace(stack, data_range=spanned_range(source, run))
+    return replace(stack, data_range=spanned_range(source, run, finite=infinite))
 
 
 def stated_range(stack: Stack) -> tuple[float, float]:

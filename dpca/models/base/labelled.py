@@ -198,9 +198,10 @@ def samples_to_fit(x: Any, sample_dim: str | Sequence[str] | None, key: str | No
     Raises
     ------
     DataError
-        If a data set lacks a ``key``, a ``key`` is given for a single array, dims do not exist, or ``sample_dim`` is
-        given for samples without named dims.
+        If there are several variables, a data set lacks a ``key``, a ``key`` is given for a single array, dims do not
+        exist, or ``sample_dim`` is given for samples without named dims.
     """
+    require_one_variable(x, key)
     if not is_labelled(x):
         if key is not None and not isinstance(x, str | os.PathLike):
             raise DataError(f"key={key!r} selects an array of a file, but X is not a path: omit it")
@@ -213,6 +214,21 @@ def samples_to_fit(x: Any, sample_dim: str | Sequence[str] | None, key: str | No
         return x, Labels.of_source(x)
     labelled, labels = labelled_samples(labelled_array(x, key), sample_dim)
     return labelled.source(labels), labels
+
+
+def require_one_variable(x: Any, key: Any) -> None:
+    """Raise `DataError` for samples that only `EOF` accepts, as several variables."""
+    several = ""
+    if isinstance(key, list | tuple):
+        several = f"key={key!r}"
+    elif is_labelled(x):
+        names = [] if key is not None else [*getattr(x, "data_vars", ())]
+        several = f"a Dataset of {', '.join(map(repr, names))}" if len(names) > 1 else ""
+    elif isinstance(x, Mapping | list | tuple) and x:
+        arrays = x.values() if isinstance(x, Mapping) else x
+        several = f"a {type(x).__name__} of arrays" if all(len(getattr(a, "shape", ())) > 1 for a in arrays) else ""
+    if several:
+        raise DataError(f"{several} means several variables: give one, or fit EOF, which analyzes them together")
 
 
 def labelled_samples(x: Any, sample_dim: str | Sequence[str] | None) -> tuple[Labelled, Labels]:

@@ -17,13 +17,15 @@ from dpca.storage.run import Run
 _TOGETHER = 2**24
 
 
-def spanned_range(source: Source, run: Run) -> tuple[float, float]:
+def spanned_range(source: Source, run: Run, *, finite: bool = False) -> tuple[float, float]:
     """Return the smallest and the largest value of all samples, in one pass.
 
     Parameters
     ----------
     source : Source
     run : Run
+    finite : bool
+        Whether infinities are left out.
 
     Raises
     ------
@@ -36,7 +38,7 @@ def spanned_range(source: Source, run: Run) -> tuple[float, float]:
     box: tuple[int, ...] = (length,)
     if length * row_bytes > _TOGETHER:  # even one row of chunks is too large
         box = box_shape(shape, _TOGETHER // source.dtype.itemsize, source.chunks[1:])
-    found, _ = fold(Extremes(), source, CellGrid(shape, box), run=run, stage="range")
+    found, _ = fold(Extremes(finite), source, CellGrid(shape, box), run=run, stage="range")
     low, high = min(float(one["low"][0]) for one in found), max(float(one["high"][0]) for one in found)
     if source.with_gaps and not (math.isfinite(low) and math.isfinite(high)):
         raise DataError(f"{source.name} has an infinite value, or none at all: mark missing values by NaN")

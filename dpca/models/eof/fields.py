@@ -11,7 +11,14 @@ import numpy as np
 
 from dpca.engine.sources.source import Source, as_source
 from dpca.kernels.algebra.types import Array
-from dpca.models.base.labelled import Labelled, Labels, labelled_samples, samples_for_model, samples_to_fit
+from dpca.models.base.labelled import (
+    Labelled,
+    Labels,
+    labelled_samples,
+    require_one_variable,
+    samples_for_model,
+    samples_to_fit,
+)
 from dpca.models.weights.attribute_weights import field_weights
 from dpca.storage.arrays.labelled import as_coords, called, is_labelled, labelled_array
 from dpca.storage.errors import DataError
@@ -124,6 +131,7 @@ class Field(FieldNames):
         DataError
             If the dim is missing, or the input is not an array of samples.
         """
+        require_one_variable(X, key)
         if not is_labelled(X):
             X, found = samples_to_fit(X, None, key)
             source = copy.copy(as_source(X))  # elsewhere, the source of the caller rejects missing values

@@ -9,6 +9,7 @@ from functools import lru_cache
 
 import numpy as np
 
+from dpca.choices import INFINITE
 from dpca.engine.folds.boundary import named_errors
 from dpca.engine.sources.derived import ComputedSource
 from dpca.engine.sources.filled import Filled
@@ -35,11 +36,13 @@ class GapFilledSource(ComputedSource, Filled):
     model : str
         Path of a stored model with ``gaps="iterate"``; each process loads it once.
     data_range : (float, float)
+    infinite : bool
+        Whether infinities are missing values for the model, too.
     """
 
-    def __init__(self, source: Source, model: str, data_range: tuple[float, float]) -> None:
+    def __init__(self, source: Source, model: str, data_range: tuple[float, float], *, infinite: bool = False) -> None:
         super().__init__(source, source.shape)
-        self.axes, self.data_range = source.axes, data_range
+        self.axes, self.data_range, self.infinite = source.axes, data_range, infinite
         self.model = model if "://" in model else os.path.abspath(model)  # workers may be in another folder
         self.content = model_fingerprint(model)
 
@@ -66,10 +69,11 @@ class GapFilledSource(ComputedSource, Filled):
         Raises
         ------
         DataError
-            If a value is infinite.
+            If a value is infinite and not missing.
         """
-        named_errors(is_present, f"{self.name}, from sample {first} on")(samples)
-        missing, (low, high) = np.isnan(samples), self.data_range
+        marks = INFINITE if self.infinite else None
+        missing = ~named_errors(is_present, f"{self.name}, from sample {first} on")(samples, marks)
+        low, high = self.data_range
         if not missing.any():
             return samples
         values = np.clip(_basis_of(self.model, self.content).filled(samples, self.name)[0][missing], low, high)
@@ -83,18 +87,20 @@ class GapFilledStack(DerivedStack):
     """A stack with missing values that is read as a `GapFilledSource`."""
 
     model: str = field(kw_only=True)
+    infinite: bool = field(kw_only=True)
 
     @classmethod
-    def of(cls, stack: Stack, model: str) -> GapFilledStack:
-        """Fill the missing values of a stack that states its data range."""
-        return cls(**{one.name: getattr(stack, one.name) for one in fields(Stack)}, model=model)
+    def of(cls, stack: Stack, model: str, *, infinite: bool) -> GapFilledStack:
+        """Fill the missing values of a stack that states its data range; with ``infinite``, also infinities."""
+        own = {one.name: getattr(stack, one.name) for one in fields(Stack)}
+        return cls(**own, model=model, infinite=infinite)
 
     def opened(self) -> Source:
         """Return the source of the filled samples."""
         stack = Stack(**{one.name: getattr(self, one.name) for one in fields(Stack)})
         if self.data_range is None:
             raise DataError(f"'{self.path}' states no data range: give it with --data-range LOW,HIGH (data_range)")
-        return GapFilledSource(as_source(stack), self.model, self.data_range)
+        return GapFilledSource(as_source(stack), self.model, self.data_range, infinite=self.infinite)
 
 
 @lru_cache(maxsize=1)

@@ -22,7 +22,7 @@ from dpca.codec.residual import sums
 from dpca.codec.waves import RUN, from_waves, placed
 from dpca.kernels.algebra.types import Array, Region
 from dpca.kernels.pixels import to_pixels
-from dpca.representation.compressed.compressed_form import GAPS, pixels_of, read_codec
+from dpca.representation.compressed.compressed_form import GAPS, INFINITIES, pixels_of, read_codec
 from dpca.representation.compressed.indexing import alike, moved, per_axis, runs
 from dpca.representation.compressed.lazy_views import LazyViews
 from dpca.representation.compressed.read_plan import decoding_bytes
@@ -35,9 +35,10 @@ from dpca.storage.integrity.replaced import reopening
 COMPRESSED_VERSION = 1
 #: Version of stores with tiles, which programs for version 1 cannot read.
 TILED_VERSION = 2
-
 #: Version of stores with missing values or steps of noise, which programs for version 1 would ignore.
 GAPS_VERSION = 3
+#: Version of stores with infinities, which programs for version 3 would read as NaN.
+INFINITIES_VERSION = 4
 
 # Bytes of codes that are decoded at a time. For a part of a sample, several chunks fit.
 _CODE_BYTES = 2**24
@@ -130,7 +131,10 @@ class Compressed(LazyViews):
         """Return a box (n, *lengths) of samples with ascending indices."""
         values = self.filled(samples, box)
         if self.has_gaps and values.size:
-            values[self.missing(samples, box)] = np.nan
+            values[self.mask(GAPS, samples, box)] = np.nan
+        if self.has_infinities and values.size:
+            both = self.mask(INFINITIES, samples, box)
+            values[both[:, 0]], values[both[:, 1]] = np.inf, -np.inf
         return values
 
     def filled(self, samples: Array, box: Region) -> Array:
@@ -153,34 +157,33 @@ class Compressed(LazyViews):
             values[block] = to_pixels(y, *pixels)
         return values
 
-    def missing(self, samples: Array, box: Region) -> Array:
-        """Return which values of a box (n, *lengths) of samples with ascending indices are missing."""
-        wide, inner = self.rows, tuple(slice(start, stop) for start, stop in box)
-        found = np.empty((len(samples), *(stop - start for start, stop in box)), bool)
+    def mask(self, name: str, samples: Array, box: Region) -> Array:
+        """Return a mask of a box of samples with ascending indices: (n, *lengths); of infinities (n, 2, *lengths)."""
+        wide, inner, kinds = self.rows, (..., *(slice(*ends) for ends in box)), (2,) if name == INFINITIES else ()
+        found = np.empty((len(samples), *kinds, *(stop - start for start, stop in box)), bool)
         for block in alike(samples // wide):
             number, some = int(samples[block][0]) // wide, samples[block] % wide
-            found[block] = self._mask_of(number, int(some[-1]) + 1)[some][(slice(None), *inner)]
+            found[block] = self._mask_of(name, number, int(some[-1]) + 1, kinds)[some][inner]
         return found
 
-    def _mask_of(self, number: int, count: int) -> Array:
+    def _mask_of(self, name: str, number: int, count: int, kinds: tuple[int, ...]) -> Array:
         """Return the mask of the first ``count`` samples of a chunk of codes, or of more."""
-        held = self._masks.get(number)
-        if held is not None and len(held) >= count:
+        last, held = self._masks.get(name, (-1, np.empty(0, bool)))
+        if last == number and len(held) >= count:
             return held
-        gaps, wide = self.stored(GAPS), self.rows
-        shape = min(wide, len(self) - number * wide), *self.shape[1:]
-        read_into(gaps, (slice(number, number + 1), slice(None)), coded := np.empty((1, gaps.shape[1]), np.uint8))
+        stored, wide = self.stored(name), self.rows
+        shape = min(wide, len(self) - number * wide), *kinds, *self.shape[1:]
+        read_into(stored, (slice(number, number + 1), slice(None)), coded := np.empty((1, stored.shape[1]), np.uint8))
         try:
             mask = decoded_mask(coded[0, : mask_bytes(shape)], shape, count)
         except ValueError as error:
-            raise StoreError(f"'{self.path}' is damaged: '{GAPS}' at {number} holds {error}: make it again") from error
-        self._masks.clear()
-        self._masks[number] = mask
+            raise StoreError(f"'{self.path}' is damaged: '{name}' at {number} holds {error}: make it again") from error
+        self._masks[name] = number, mask
         return mask
 
     @cached_property
-    def _masks(self) -> dict[int, Array]:
-        # The last mask that was decoded. Tiles of a sample that follow each other are often in one chunk.
+    def _masks(self) -> dict[str, tuple[int, Array]]:
+        # The last one of each name. Tiles of a sample that follow each other are often in one chunk.
         return {}
 
     def chosen(self, box: Region) -> Array:
@@ -361,8 +364,8 @@ def compressed_in(group: zarr.Group, path: str, level: int | None = None) -> Com
     if facts.get("version") != version_of(facts):
         raise StoreError(
             f"'{path}' is a compressed store of version {facts.get('version')} but this program reads version "
-            f"{COMPRESSED_VERSION}, {TILED_VERSION} with tiles and {GAPS_VERSION} with missing values or steps of noise"
-            f": update dask-dpca"
+            f"{COMPRESSED_VERSION}, {TILED_VERSION} with tiles, {GAPS_VERSION} with missing values or steps of noise "
+            f"and {INFINITIES_VERSION} with infinities: update dask-dpca"
         )
     codec, n = read_codec(group), int(facts["n_samples"])
     common = np.dtype(facts["dtype"]), tuple(facts["axes"]), facts, level, codec, group
@@ -375,6 +378,8 @@ def compressed_in(group: zarr.Group, path: str, level: int | None = None) -> Com
 
 def version_of(facts: Mapping[str, Any]) -> int:
     """Return the version of a store with these facts."""
+    if facts.get(INFINITIES):
+        return INFINITIES_VERSION
     if facts.get(GAPS) or facts.get("noise_share"):
         return GAPS_VERSION
     return TILED_VERSION if "tile_shape" in facts else COMPRESSED_VERSION

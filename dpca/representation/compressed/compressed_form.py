@@ -41,6 +41,8 @@ _TILES = 8
 _MANY = 2**13
 #: Name of the array of the masks of missing values.
 GAPS = "gaps"
+#: Name of the array of the masks of both infinities, which are gaps, too.
+INFINITIES = "infinities"
 #: Name of the array of the steps of residuals that follow the noise of each attribute.
 NOISE = "noise_steps"
 # The last four are left out where all ranks are zero.

@@ -69,6 +69,11 @@ class LazyViews:
         return bool(self.facts.get("gaps"))
 
     @property
+    def has_infinities(self) -> bool:
+        """Whether some of the missing values are infinities, which are kept."""
+        return bool(self.facts.get("infinities"))
+
+    @property
     def chunks(self) -> tuple[int, ...]:
         """Chunks of a lazy array: the samples of a chunk of codes. Large samples are divided along borders of cells."""
         grid, rows = self.codec.components.grid, self.rows

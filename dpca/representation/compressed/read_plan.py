@@ -57,5 +57,6 @@ def decoding_bytes(store: LazyViews, n: int, box: Region, chosen: Array, at_once
     elif not Pixels(store.dtype, (0, 0)).are_small:
         total += 2 * at_once * size * working
     if store.has_gaps:
-        total += 4 * min(wide, len(store)) * math.prod(store.shape[1:])  # a mask, with and without margins, and coded
+        # A mask, with and without margins, and coded; that of infinities has two bits for a value.
+        total += (4 + 8 * store.has_infinities) * min(wide, len(store)) * math.prod(store.shape[1:])
     return total + _OVERHEAD

@@ -16,8 +16,15 @@ from dpca.rules.base.state import State, StateLayout
 class Extremes(Rule):
     """Lowest and highest value in one pass, without NaN: O(n d) time, two numbers of memory.
 
+    Parameters
+    ----------
+    finite : bool
+        Whether infinities are left out, too.
+
     Results of ``finish``: ``low`` and ``high``, float64, shape (1,).
     """
+
+    finite: bool = False
 
     mergeable = True
 
@@ -28,6 +35,7 @@ class Extremes(Rule):
         state.arrays["low"][...], state.arrays["high"][...] = np.inf, -np.inf
 
     def _take(self, state: State, batch: Array) -> None:
+        batch = np.where(np.isinf(batch), np.nan, batch) if self.finite else batch
         low, high = batch.min(), batch.max()
         if np.isnan(low):  # of a source with missing values
             low, high = np.fmin.reduce(batch, None, initial=np.inf), np.fmax.reduce(batch, None, initial=-np.inf)
@@ -49,5 +57,5 @@ class Extremes(Rule):
         return dict(state.arrays)
 
     def work_bytes(self, n_rows: int, n_features: int, dtype: DTypeLike) -> int:
-        """Return 0: an update needs no large temporary arrays."""
-        return 0
+        """Return the bytes of a copy without infinities, 0 if there is none."""
+        return n_rows * n_features * (np.dtype(dtype).itemsize + 1) if self.finite else 0

@@ -9,10 +9,14 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from dpca import CellPCA
+from dpca import CellPCA, open_compressed
 from dpca.cli import main
+from dpca.jobs import CompressionSettings, compress
+from dpca.jobs.compressed import compare
 from dpca.jobs.compressed.compare import Comparison, Point, compare_store
+from dpca.jobs.plans import shard_plan
 from dpca.plots.png import is_dpca_png
+from dpca.representation.compressed.compressed import TiledCompressed
 from dpca.storage import DataError, open_stack
 from dpca.storage.disk import folder_bytes
 from dpca.storage.run import Run
@@ -82,3 +86,33 @@ def test_bytes_at_equal_error_are_interpolated_and_never_guessed() -> None:
     points = [Point("A", 1, 100, 30.0), Point("A", 2, 400, 40.0), Point("B", 1, 9, 20.0), Point("B", 2, 10, 25.0)]
     found = Comparison(Point("this store", None, 50, 35.0), [*points, Point("C", None, 999, np.inf)], {}, (0, 255))
     assert found.at_equal_error() == {"A": pytest.approx(200), "B": None, "C": 999}
+
+
+@pytest.mark.usefixtures("small_pictures")
+@pytest.mark.parametrize("large", [False, True], ids=["whole", "tiles"])
+def test_samples_with_missing_values(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, large: bool) -> None:
+    x = smooth_images(40, (48, 60, 1))[..., 0].astype(np.float32)
+    x[:, 4:9, 20:] = x[::3, 12, 5:9] = x[7] = np.nan
+    marks = None if large else "infinite"
+    x[5, 30] = np.nan if large else np.inf
+    if large:
+        monkeypatch.setattr(shard_plan, "LARGE_SAMPLE", 2**10)
+        monkeypatch.setattr(shard_plan, "_TILE_VALUES", [600])
+    stack = stack_of(tmp_path, x, reading=ReadOptions(gaps=True, infinite=True))
+    model = CellPCA(3, cell_shape=6, gaps="iterate", missing_value=marks, random_state=0)
+    compress(stack, tmp_path / "c.zarr", CompressionSettings(model, goal={"max_error": 6.0}))
+    store = open_compressed(tmp_path / "c.zarr")
+    assert isinstance(store, TiledCompressed) == large
+
+    def shifted(samples: np.ndarray, setting: float) -> tuple[int, np.ndarray]:
+        assert np.isfinite(samples).all()  # zfp has no code for NaN
+        return 1000, samples + np.float32(setting)
+
+    monkeypatch.setattr(compare, "_codecs", lambda *given: iter([("shifted", shifted, (2.0,))]))
+    found = compare_store(str(tmp_path / "c.zarr"), stack, sample=2000)
+    here, (low, high) = np.isfinite(x), store.facts["data_range"]
+    error = np.mean((store[...][here].astype(float) - x[here]) ** 2) / (high - low) ** 2
+    assert found.store.psnr == pytest.approx(-10 * np.log10(error), rel=1e-3 if large else 1e-6)  # tiles overlap
+    shift, lossless = found.others
+    assert shift.psnr == pytest.approx(-20 * np.log10(2.0 / (high - low)), rel=1e-4)
+    assert lossless.psnr == np.inf

@@ -97,6 +97,19 @@ def test_no_estimator_takes_variables_for_samples(name: str) -> None:
                 call(several, LABELS) if (name, method) == ("StreamingRidgeClassifier", "score") else call(several)
 
 
+@pytest.mark.parametrize("name", sorted(MODELS.keys() - {"EOF", "Denoiser", "SpectralClustering"}))
+def test_the_error_names_the_estimator_of_several_variables(name: str, tmp_path: Path) -> None:
+    np.save(tmp_path / "x.npy", FIELD)
+    both = {"u": FIELD, "p": FIELD[:, :4]}  # of any shapes
+    data = xarray.Dataset({key: (("time", f"{key}_y", f"{key}_x"), x) for key, x in both.items()})
+    for several in ([*both.values()], tuple(both.values()), both, data):
+        with pytest.raises(DataError, match="EOF"):
+            fit(clone(MODELS[name]), several)
+    if "key" in inspect.signature(MODELS[name].fit).parameters and name not in ("MCA", "CCA"):
+        with pytest.raises(DataError, match="EOF"):
+            MODELS[name].fit(tmp_path / "x.npy", LABELS, key=["u", "p"])
+
+
 CALLS: dict[str, Callable[[Any], Any]] = {
     "mse": lambda x: metrics.mse(x, x),
     "psnr": lambda x: metrics.psnr(np.stack(x), x, data_range=1),
