@@ -8,13 +8,19 @@ from typing import Any
 
 import numpy as np
 
-from dpca.kernels.algebra import linalg
+from dpca.kernels.algebra import integers, linalg
 from dpca.kernels.algebra.dtypes import working_dtype
 from dpca.kernels.algebra.namespace import beside, cast, copy_of, dtype_of, is_numpy, namespace
-from dpca.kernels.algebra.types import Array, PickledByFields
+from dpca.kernels.algebra.types import Array, PickledByFields, blocks
+from dpca.kernels.byte_rows import ByteRows, moments
 
 # Added to degrees, so that no isolated sample divides by 0.
 _TINY = float(np.finfo(np.float32).tiny)
+# Samples of bytes whose exact products are rounded together, while they are in the second cache.
+_BYTE_ROWS = integers.GROUP
+# Attributes from which on exact products of bytes take less time than those of floats (measured), and columns of their
+# widest panels.
+_BYTES_FROM, _PANEL = 256, 48
 
 
 @dataclass(frozen=True)
@@ -43,7 +49,10 @@ class Kernel:
         if self.name in ("rbf", "cosine"):
             ones = xp.ones_like(cast(x[:, 0], np.float64))
             return ones if self.name == "rbf" else cast(xp.any(x != 0, axis=1), np.float64)
-        squares = linalg.column_squares(xp.matrix_transpose(cast(x, np.float64)))
+        if is_numpy(x) and integers.is_byte(x.dtype):
+            squares = moments(x)[1]
+        else:
+            squares = linalg.column_squares(xp.matrix_transpose(cast(x, np.float64)))
         return squares if self.name == "linear" else (self.gamma * squares + self.coef0) ** self.degree
 
     def of_products(self, products: Array, left: Array, right: Array) -> Array:
@@ -92,13 +101,17 @@ class KernelMap(PickledByFields):
         """Return the kernels (n, m) of samples (n, d) with all points.
 
         The result is float64 if samples or points are, else float32. A numpy result lies in a buffer, which the next
-        call in this thread overwrites. Costs one matrix product, 2 n m d operations.
+        call in this thread overwrites. Costs one matrix product, 2 n m d operations. If samples are bytes, at
+        least 256 each, and the points integers of their range, inner products and squared distances are exact.
         """
         if self.kernel.name == "precomputed":
             return cast(x, np.result_type(working_dtype(dtype_of(x)), self.points.dtype))
         dtype = np.result_type(working_dtype(dtype_of(x)), self.points.dtype)
         roots = None if self.degrees is None else self._root_degrees
-        found = linalg.workspace_product("kernels", self._left(x, dtype), cast(beside(self._right, x), dtype))
+        if is_numpy(x) and integers.is_byte(x.dtype) and (points := self._bytes(x.dtype)):
+            found = self._of_bytes(x, points, dtype)
+        else:
+            found = linalg.workspace_product("kernels", self._left(x, dtype), cast(beside(self._right, x), dtype))
         self._shape(found)
         if roots is not None:
             found /= namespace(found).sqrt(self._degrees(found, self.kernel.diagonal(x)))[:, None]
@@ -115,14 +128,17 @@ class KernelMap(PickledByFields):
 
     def own(self) -> Array:
         """Return the kernels (m, m) of the points with each other, float64, symmetric."""
-        kernels = np.array(self(self.points), np.float64)
+        fitting = (kind for kind in ("uint8", "int8") if self._bytes(np.dtype(kind)))
+        points = self.points.astype(next(fitting, self.points.dtype), copy=False)
+        kernels = np.array(self(points), np.float64)
         return (kernels + kernels.T) / 2
 
     def scratch_bytes(self, n_rows: int, dtype: Any) -> int:
         """Return the bytes of temporary arrays to map rows of a type, including the result and cached arrays."""
         (m, d), itemsize = self.points.shape, np.result_type(working_dtype(dtype), self.points.dtype).itemsize
         kernels = 2 if self.kernel.name == "poly" and self.kernel.degree > 1 else 1  # powers, and what they are of
-        return int(itemsize * (n_rows * (d + 2 + kernels * m) + 2 * m * (d + 2)))
+        exact = 8 * min(n_rows, _BYTE_ROWS) * m + 2 * _PANEL * d if integers.is_byte(dtype) else 0
+        return int(itemsize * (n_rows * (d + 2 + kernels * m) + 2 * m * (d + 2)) + exact)
 
     @cached_property
     def _shift(self) -> Array:
@@ -144,6 +160,35 @@ class KernelMap(PickledByFields):
         if self.kernel.name == "poly":
             return gamma * z.T
         return _directions(z).T if self.kernel.name == "cosine" else z.T
+
+    @cached_property
+    def _as_bytes(self) -> dict[np.dtype[Any], ByteRows | None]:
+        return {}
+
+    def _bytes(self, dtype: np.dtype[Any]) -> ByteRows | None:
+        """Return the points as bytes of this dtype, or None if they are not, or floats take less time."""
+        if dtype not in self._as_bytes:
+            z, (least, most) = self.points, (0, 1) if dtype.kind == "b" else (np.iinfo(dtype).min, np.iinfo(dtype).max)
+            able = z.shape[1] >= _BYTES_FROM and least <= z.min() and z.max() <= most and (z == np.rint(z)).all()
+            self._as_bytes[dtype] = ByteRows(z.astype(dtype)) if able else None
+        return self._as_bytes[dtype]
+
+    def _of_bytes(self, x: Array, points: ByteRows, dtype: np.dtype[Any]) -> Array:
+        """Return the product of `_left` and `_right` from exact products."""
+        name, found = self.kernel.name, linalg.workspace("kernels", (len(x), len(self.points)), dtype, x)
+        scale: Any = {"rbf": 2 * self.kernel.gamma, "poly": self.kernel.gamma}.get(name, 1.0)
+        for rows in blocks(len(x), _BYTE_ROWS):
+            sums, squares = moments(x[rows])
+            products = linalg.scratch("exact products", (len(sums), len(points.sums)), np.float64)
+            left, right = (-squares / 2, -points.squares / 2) if name == "rbf" else (0, 0)
+            points.multiply(x[rows], sums, left, right, products)
+            if name == "cosine":
+                lengths = np.sqrt(points.squares)
+                products /= np.where(lengths > 0, lengths, 1)
+                lengths = np.sqrt(squares)[:, None]
+                scale = 1 / np.where(lengths > 0, lengths, 1)
+            np.multiply(products, scale, out=found[rows], casting="same_kind")
+        return found
 
     def _left(self, x: Array, dtype: np.dtype[Any]) -> Array:
         if self.kernel.name == "rbf":

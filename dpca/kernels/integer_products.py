@@ -88,8 +88,9 @@ UNSIGNED = INSTRUCTION is not None and INSTRUCTION.unsigned
 def tile_of(instruction: Instruction) -> Any:
     """Return a function for compiled code that computes a tile of sums.
 
-    It has the arguments (packed, i, j, n, start, tile): ``tile`` (rows, columns) becomes ``start`` (rows,) plus the sum
-    over n words of the products of word i + k columns + r of ``packed``, which is signed, and word j + k columns + c.
+    It has the arguments (left, i, right, j, n, start, tile): ``tile`` (rows, columns) becomes ``start`` (rows,) plus
+    the sum over n words of the products of word i + k columns + r of ``left``, which is signed, and word
+    j + k columns + c of ``right``.
     """
     i32, i64 = ir.IntType(32), ir.IntType(64)
     vector = ir.VectorType(i32, instruction.lanes)
@@ -103,7 +104,7 @@ def tile_of(instruction: Instruction) -> Any:
             else value
             for kind, value in zip(signature.args, args, strict=True)
         ]
-        packed, i, j, n, start, tile = data
+        left, i, right, j, n, start, tile = data
         kind = ir.FunctionType(vector, [vector, operand, operand])
         multiply_add = cgutils.get_or_insert_function(builder.module, kind, instruction.name)
 
@@ -125,11 +126,11 @@ def tile_of(instruction: Instruction) -> Any:
         builder.position_at_end(body)
         k, sums = builder.phi(i64), [builder.phi(vector) for _ in places]
         here = builder.mul(k, i64(instruction.columns))
-        others = [load(at(packed, j, here, v * instruction.lanes)) for v in range(instruction.vectors)]
+        others = [load(at(right, j, here, v * instruction.lanes)) for v in range(instruction.vectors)]
         if instruction.unsigned:
             flips = ir.Constant(vector, [TOP_BITS - 2**32] * instruction.lanes)
             others = [builder.xor(other, flips) for other in others]
-        words = [repeated(builder.load(at(packed, i, here, r), align=4)) for r in range(instruction.rows)]
+        words = [repeated(builder.load(at(left, i, here, r), align=4)) for r in range(instruction.rows)]
         others, words = ([builder.bitcast(one, operand) for one in both] for both in (others, words))
         added = [
             builder.call(multiply_add, [one, others[v], words[r]]) for one, (r, v) in zip(sums, places, strict=True)
@@ -145,8 +146,8 @@ def tile_of(instruction: Instruction) -> Any:
             builder.store(values, builder.bitcast(place, vector.as_pointer()), align=4)
         return context.get_dummy_value()
 
-    def tile(typing: Any, packed: Any, i: Any, j: Any, n: Any, start: Any, tile: Any) -> Any:
-        return types.void(packed, types.intp, types.intp, types.intp, start, tile), generate
+    def tile(typing: Any, left: Any, i: Any, right: Any, j: Any, n: Any, start: Any, tile: Any) -> Any:
+        return types.void(left, types.intp, right, types.intp, types.intp, start, tile), generate
 
     return intrinsic(tile)
 
@@ -237,7 +238,7 @@ def add_narrow(packed: Array, top: int, start: Array, tile: Array, cross: Array)
     for j in range(0, d, COLUMNS):
         for i in range(max(j, top), top + n, ROWS):
             first = i // COLUMNS * words * COLUMNS + i % COLUMNS
-            tile_products(packed, first, j * words, words, start[i:], tile)
+            tile_products(packed, first, packed, j * words, words, start[i:], tile)
             for r in range(min(ROWS, top + n - i)):
                 row, sums = cross[i - top + r, j : min(j + COLUMNS, i + r + 1)], tile[r]
                 for c in range(len(row)):
@@ -254,7 +255,7 @@ def add_wide(packed: Array, start: Array, tile: Array, cross: Array) -> None:
     for j in range(0, d, COLUMNS):
         for i in range(j, d, ROWS):
             first = i // COLUMNS * words * COLUMNS + i % COLUMNS
-            tile_products(packed, first, j * words, words, start[i:], tile)
+            tile_products(packed, first, packed, j * words, words, start[i:], tile)
             for r in range(0, min(ROWS, d - i), 2):
                 row, low, high = cross[(i + r) // 2, j // 2 : min(j + COLUMNS, i + r + 2) // 2], tile[r], tile[r + 1]
                 for c in range(len(row)):

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from dpca.kernels.algebra.dtypes import working_dtype
-from dpca.kernels.algebra.types import Array
+from dpca.kernels.algebra.types import Array, blocks
 
 # Bytes of float64 coordinates that are rotated together: they stay in the cache of one core.
 _BLOCK_BYTES = 2**20
@@ -42,23 +42,15 @@ class Superposition:
         singular value is inverted (Umeyama 1991, equation 43). Costs about 60 operations per atom and 10 microseconds
         per frame, and 1 MiB or two frames of memory.
         """
-        # The reference is centered, so that the correlation does not depend on the position of the frame.
-        weighted = np.vstack(
-            [(self.reference * self.fit_weights[:, None]).T, self.fit_weights / self.fit_weights.sum()]
-        )
-        scale = None if (self.weights == 1).all() else np.sqrt(self.weights)[:, None]
         step = max(1, _BLOCK_BYTES // (24 * len(self.weights)))
         for start in range(0, len(frames), step):
             x = frames[start : start + step].astype(np.float64)
-            found = weighted @ x
-            if not np.isfinite(found).all():
-                raise ValueError("coordinates are too large for a superposition: divide them by a constant")
-            u, _, vt = np.linalg.svd(found[:, :3])
-            u[:, :, 2] *= np.sign(np.linalg.det(u) * np.linalg.det(vt))[:, None]
-            x -= found[:, 3:]
-            if scale is not None:
-                x *= scale
-            np.matmul(x, (u @ vt).swapaxes(1, 2), out=out[start : start + step], casting="same_kind")
+            placed = placements(sums_of(x, self.reference, self.fit_weights) / self.fit_weights.sum())
+            _place(x, placed, self._scale, out[start : start + step])
+
+    @property
+    def _scale(self) -> Array | None:
+        return None if (self.weights == 1).all() else np.sqrt(self.weights)
 
     def rows_of(self, frames: Array) -> Array:
         """Return the rows of frames, in their working dtype."""
@@ -69,6 +61,46 @@ class Superposition:
         """Return the superposed frames of rows. ``rows`` may be overwritten."""
         rows /= np.sqrt(self.weights)[:, None].astype(rows.dtype)
         return rows
+
+
+def sums_of(x: Array, reference: Array, fit_weights: Array) -> Array:
+    """Return the sums over some atoms that place frames, (n, 4, 3), of frames (n, atoms, 3) in float64.
+
+    They are the weighted correlation with the reference, and last the weighted positions. The reference of all atoms is
+    centered, so that the correlation does not depend on the position of the frame.
+    """
+    sums: Array = np.vstack([(reference * fit_weights[:, None]).T, fit_weights]) @ x
+    return sums
+
+
+def placements(means: Array) -> Array:
+    """Return the rotation and the center of frames (n, 4, 3), from the sums of all atoms over the sum of their weights.
+
+    Raises
+    ------
+    ValueError
+        If a sum is infinite.
+    """
+    if not np.isfinite(means).all():
+        raise ValueError("coordinates are too large for a superposition: divide them by a constant")
+    u, _, vt = np.linalg.svd(means[:, :3])
+    u[:, :, 2] *= np.sign(np.linalg.det(u) * np.linalg.det(vt))[:, None]
+    return np.concatenate([(u @ vt).swapaxes(1, 2), means[:, 3:]], axis=1)
+
+
+def place(frames: Array, placed: Array, weights: Array | None, out: Array) -> None:
+    """Superpose some atoms of frames (n, atoms, 3), any real dtype, by `placements`, times the roots of the weights."""
+    scale = None if weights is None else np.sqrt(weights)
+    for atoms in blocks(frames.shape[1], max(1, _BLOCK_BYTES // (24 * len(frames)))):
+        part = None if scale is None else scale[atoms]
+        _place(frames[:, atoms].astype(np.float64), placed, part, out[:, atoms])
+
+
+def _place(x: Array, placed: Array, scale: Array | None, out: Array) -> None:
+    x -= placed[:, 3:]
+    if scale is not None:
+        x *= scale[:, None]
+    np.matmul(x, placed[:, :3], out=out, casting="same_kind")
 
 
 def centered(structure: Array, weights: Array) -> Array:

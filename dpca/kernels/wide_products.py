@@ -74,13 +74,12 @@ def add_mixed(packed: Array, n: int, first: int, words: int, start: Array, tile:
     """
     for j in range(0, out.shape[1], COLUMNS):
         for i in range(0, 2 * n, ROWS):
-            tile_products(
-                packed, i // COLUMNS * words * COLUMNS + i % COLUMNS, first + j * words, words, start[i:], tile
-            )
+            row = i // COLUMNS * words * COLUMNS + i % COLUMNS
+            tile_products(packed, row, packed, first + j * words, words, start[i:], tile)
             for r in range(0, min(ROWS, 2 * n - i), 2):
-                row, low, high = out[(i + r) // 2, j : j + COLUMNS], tile[r], tile[r + 1]
-                for c in range(len(row)):
-                    row[c] += 256.0 * high[c] + low[c]
+                sums, low, high = out[(i + r) // 2, j : j + COLUMNS], tile[r], tile[r + 1]
+                for c in range(len(sums)):
+                    sums[c] += 256.0 * high[c] + low[c]
 
 
 @compiled

@@ -14,6 +14,7 @@ import numpy as np
 
 from dpca.engine.sources.centered import scaled
 from dpca.engine.sources.finite import check_finite
+from dpca.engine.sources.superposed import superposed_lazily
 from dpca.kernels.algebra.dtypes import working_dtype
 from dpca.kernels.algebra.types import Array
 from dpca.kernels.pixels import Pixels, to_pixels
@@ -21,6 +22,7 @@ from dpca.partition.whole import Whole
 from dpca.representation.lazy import lazily_opened, lazy_chunks
 from dpca.representation.linear import LinearRepresentation
 from dpca.representation.on_disk import ArrayOnDisk
+from dpca.representation.superposed import Superposed
 from dpca.representation.whitened import WeightedRepresentation, in_units
 
 # Bytes of the components, or of the samples in floating point, of one task.
@@ -42,7 +44,12 @@ class BasisBlocks:
         self._box = _grown(components.edges[1:], self._shape, _TASK_BYTES // (k * basis.dtype.itemsize))
         self._mean, self._components = self._cut(basis.mean), components.as_dask((k, *self._box))
         self._weights: da.Array | None = None
-        if isinstance(basis, WeightedRepresentation):
+        self._superposition = basis.superposition if isinstance(basis, Superposed) else None
+        if isinstance(basis, Superposed):
+            roots = np.broadcast_to(np.sqrt(basis.superposition.weights)[:, None], self._shape)
+            self._weights, self._sample_mean = self._cut(roots), self._mean  # no weight is 0
+            basis = basis.of_rows
+        elif isinstance(basis, WeightedRepresentation):
             self._weights, self._sample_mean = self._cut(basis.weights), self._cut(basis.sample_mean)
             basis = basis.of_rows
         # What tasks receive besides their blocks.
@@ -60,6 +67,8 @@ class BasisBlocks:
             rows = self._rows(unit) // x.chunks[0] * x.chunks[0]
             x = lazy_chunks(x, (min(max(rows, x.chunks[0]), x.shape[0]), *unit))
         x = x.rechunk((min(self._rows(self._box), max(x.chunks[0])), *self._box))
+        if self._superposition is not None:
+            return superposed_lazily(x, self._superposition).rechunk(x.chunks)
         return x if self._weights is None else self._combined(scaled, x, working_dtype(x.dtype), self._weights)
 
     def _cut(self, x: Any) -> da.Array:

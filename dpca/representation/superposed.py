@@ -33,6 +33,11 @@ class Superposed(Whitened):
         """False: superposing a frame requires all of its atoms."""
         return False
 
+    @property
+    def of_rows(self) -> Whitened:
+        """The representation of superposed coordinates."""
+        return Whitened(self.partition, self.mean, self.components, self.scales)
+
     def fingerprint(self) -> str:
         """Return the hash of the components, the scales and the superposition."""
         own = (self.superposition.reference, self.superposition.fit_weights, self.superposition.weights)

@@ -55,11 +55,13 @@ def test_distances_far_from_0_keep_the_precision_of_their_samples() -> None:
 
 
 @pytest.mark.parametrize("name", sorted(KERNELS))
-@pytest.mark.parametrize(("n", "m", "d"), [(500, 40, 300), (40, 500, 300), (400, 300, 10)])
-def test_kernels_take_the_memory_that_is_planned(name: str, n: int, m: int, d: int) -> None:
+@pytest.mark.parametrize("dtype", ["float32", "uint8"])
+@pytest.mark.parametrize(("n", "m", "d"), [(500, 40, 300), (40, 500, 300), (400, 300, 10), (2, 49, 20_000)])
+def test_kernels_take_the_memory_that_is_planned(name: str, n: int, m: int, d: int, dtype: str) -> None:
     rng = np.random.default_rng(3)
-    x, z = (rng.random((rows, d)).astype(np.float32) for rows in (n, m))
-    limit = KernelMap(Kernel(name), z).scratch_bytes(n, np.float32) + 100_000
+    x, z = ((200 * rng.random((rows, d))).astype(dtype) for rows in (n, m))
+    z = z.astype(np.float32)
+    limit = KernelMap(Kernel(name), z).scratch_bytes(n, dtype) + 100_000
 
     def prepared() -> KernelMap:
         linalg.release_scratch()

@@ -311,14 +311,14 @@ def test_each_sum_is_one_instruction(instruction: Instruction, triple: str, word
 
 def llvm_of(instruction: Instruction, triple: str) -> str:
     """The tile as a function of its own."""
-    _, generate = tile_of(instruction)._defn(None, *[numba.types.intp] * 6)
+    _, generate = tile_of(instruction)._defn(None, *[numba.types.intp] * 7)
     module = ir.Module()
     module.triple = triple
     pointer, i64 = ir.IntType(32).as_pointer(), ir.IntType(64)
-    arguments = [pointer, i64, i64, i64, pointer, pointer]
+    arguments = [pointer, i64, pointer, i64, i64, pointer, pointer]
     function = ir.Function(module, ir.FunctionType(ir.VoidType(), arguments), "tile")
     builder = ir.IRBuilder(function.append_basic_block())
-    signature = SimpleNamespace(args=[None] * 6)
+    signature = SimpleNamespace(args=[None] * 7)
     generate(SimpleNamespace(get_dummy_value=lambda: None), builder, signature, function.args)
     builder.ret_void()
     return str(module)

@@ -70,7 +70,6 @@ class KernelProblem:
 
     def landmarks_of(self, pool: Array, rng: np.random.Generator) -> KernelMap:
         """Return the map to the given landmarks, or to landmarks chosen from a pool (n, d)."""
-        pool = pool.astype(self.dtype, copy=False)
         kernel = self.kernel_on(pool)
         if not isinstance(self.landmarks, str):
             return KernelMap(kernel, self.landmarks)
@@ -92,8 +91,7 @@ class Found(NamedTuple):
 def nystrom(problem: KernelProblem, passes: Passes) -> Found:
     """Fold the kernels with landmarks in one pass, after the landmarks are chosen."""
     to_landmarks, rng = choose_landmarks(problem, passes)
-    held_out = draw(passes.source, HELD_OUT, rng).astype(problem.dtype, copy=False)
-    return fold_kernels(problem, passes, to_landmarks, held_out)
+    return fold_kernels(problem, passes, to_landmarks, draw(passes.source, HELD_OUT, rng))
 
 
 def by_degrees(problem: KernelProblem, passes: Passes) -> Found:
@@ -208,7 +206,7 @@ def plan(problem: KernelProblem, passes: Passes) -> None:
     shape = tuple(passes.source.shape[1:])
     d = math.prod(shape)
 
-    held_out = no_values((min(HELD_OUT, passes.source.shape[0]), d), problem.dtype)
+    held_out = no_values((min(HELD_OUT, passes.source.shape[0]), d), passes.source.dtype)
 
     def plan_error(m: int) -> PlanError | None:
         points = KernelMap(Kernel(problem.kernel), no_values((m, d), problem.dtype))

@@ -85,7 +85,9 @@ class KernelPCA(KernelParameters, KernelModel):
     -----
     {where}
     Costs 2 n m (d + m / 2) operations for m landmarks of d attributes, and O(m^3) at the end. A task holds the
-    landmarks and about a dozen matrices of m x m; the planner bounds this memory before anything runs. For few samples
+    landmarks and about a dozen matrices of m x m; the planner bounds this memory before anything runs. If samples are
+    8-bit integers of at least 256 attributes, and landmarks are samples, their inner products and squared distances are
+    exact, and cost less where the processor has dot-product instructions. For few samples
     with very many attributes, use method "exact". For many, use their scores instead, such as
     ``dpca.open_scores(path).scores``.
 

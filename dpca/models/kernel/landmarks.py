@@ -10,6 +10,7 @@ import numpy as np
 from dpca.engine.sources.held_out import spread_runs
 from dpca.engine.sources.sampling import read_samples
 from dpca.engine.sources.source import Source
+from dpca.kernels.algebra.dtypes import working_dtype
 from dpca.kernels.algebra.types import Array
 from dpca.kernels.inner_products import Kernel
 from dpca.rules.kernel.landmarks import pivots
@@ -49,22 +50,23 @@ def pool_size(source: Source, n_landmarks: int, itemsize: int, budget: int) -> i
 
 
 def chosen_of(pool: Array, kernel: Kernel, how: str, count: int, rng: np.random.Generator) -> Array:
-    """Return landmarks (m, d), m <= count, of a pool (n, d), floating.
+    """Return landmarks (m, d), floating, m <= count, of a pool (n, d).
 
     Raises
     ------
     DataError
         If all kernels are 0.
     """
+    dtype = working_dtype(pool.dtype)
     if how == "k-means":
-        return _centers(pool, min(count, len(pool)), rng)
+        return _centers(pool.astype(dtype, copy=False), min(count, len(pool)), rng)
     if how == "uniform":
-        return pool[np.sort(rng.choice(len(pool), min(count, len(pool)), replace=False))]
+        return pool[np.sort(rng.choice(len(pool), min(count, len(pool)), replace=False))].astype(dtype, copy=False)
     chosen = pivots(kernel, pool, min(count, len(pool)), rng)
     if not len(chosen):
         zero = "the kernel of every sample with itself is 0: use samples that are not 0"
         raise DataError(zero if np.isfinite(kernel.diagonal(pool)).all() else OUT_OF_RANGE)
-    return pool[chosen]
+    return pool[chosen].astype(dtype, copy=False)
 
 
 def _centers(pool: Array, count: int, rng: np.random.Generator) -> Array:

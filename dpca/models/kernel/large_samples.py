@@ -8,10 +8,9 @@ from functools import partial
 
 import dask.array as da
 import numpy as np
-from dask.delayed import delayed
 
 from dpca.engine.folds.plan import PlanError
-from dpca.engine.sources.finite import check_finite
+from dpca.engine.sources.lazy_boxes import TASK_BYTES, lazy_box
 from dpca.engine.sources.source import Source
 from dpca.kernels.algebra import linalg
 from dpca.kernels.algebra.types import Array, Region, blocks
@@ -23,8 +22,8 @@ from dpca.rules.dual.gram import float_gram, product_dtype
 from dpca.storage.remote.memory import usable_bytes
 
 # Bytes of the samples of a task of `transform`: those to transform, and all landmarks, at some attributes. A chunk is
-# cut, and decoded several times, only beyond the second number.
-_TILE_BYTES, _CUT_BYTES = 2**26, 2**27
+# cut, and decoded several times, only beyond twice as many bytes.
+_CUT_BYTES = 2 * TASK_BYTES
 # Attributes that are converted to float64 at a time.
 _COLUMNS = 8192
 # Fewest samples to transform together. Each group of them reads all landmarks.
@@ -49,7 +48,7 @@ class StoredLandmarks:
         """Return the landmarks (n, d), float64, lazily."""
         n, *shape = self.source.shape
         region, d = tuple((0, length) for length in shape), math.prod(shape)
-        rows = max(1, _TILE_BYTES // (8 * d))
+        rows = max(1, TASK_BYTES // (8 * d))
         tiles = [_tile(self.source, (some.start, some.stop), region).astype(np.float64) for some in blocks(n, rows)]
         whole: da.Array = da.concatenate(tiles)
         return whole
@@ -68,7 +67,7 @@ class StoredLandmarks:
         for smaller in cuts(shape, chunks):
             size = each * math.prod(grid.cell_shape)
             is_cut = any(length < min(c, s) for length, c, s in zip(smaller.cell_shape, chunks, shape, strict=True))
-            if size <= _TILE_BYTES or (is_cut and size <= _CUT_BYTES):
+            if size <= TASK_BYTES or (is_cut and size <= _CUT_BYTES):
                 break
             grid = smaller
         regions = [grid.region(i) for i in range(grid.n_parts)]
@@ -100,16 +99,7 @@ class StoredLandmarks:
 
 def _tile(source: Source, samples: tuple[int, int], region: Region) -> da.Array:
     """Return flattened samples at some attributes as one chunk of a Dask array."""
-    shape = samples[1] - samples[0], math.prod(b - a for a, b in region)
-    read = delayed(_read, pure=False)(source.piece(samples, region), samples, region)
-    return da.from_delayed(read, shape, meta=np.empty((0, 0), source.dtype))
-
-
-def _read(source: Source, samples: tuple[int, int], region: Region) -> Array:
-    out = np.empty((samples[1] - samples[0], *(b - a for a, b in region)), source.dtype)
-    source.reader()(samples, region, out)
-    check_finite(out, samples[0], source.name)
-    return out.reshape(len(out), -1)
+    return lazy_box(source, samples, region).reshape(samples[1] - samples[0], -1)
 
 
 def _products(x: Array, landmarks: Array, *, centered: bool) -> Array:

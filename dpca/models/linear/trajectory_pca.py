@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Sequence
 from typing import Any, ClassVar
 
@@ -9,12 +10,14 @@ import numpy as np
 from numpy.typing import DTypeLike
 from sklearn.utils.validation import check_is_fitted
 
+from dpca.engine.folds.boundary import named_errors
 from dpca.engine.sources.finite import check_finite
 from dpca.engine.sources.sampling import first_samples
 from dpca.engine.sources.source import Source
-from dpca.engine.sources.superposed import SuperposedSource
+from dpca.engine.sources.superposed import PlacedSource, SuperposedSource, placements_of
 from dpca.kernels.algebra.types import Array
 from dpca.kernels.superposition import Superposition, centered, is_line
+from dpca.models.base.attribute_blocks import mean_by_blocks
 from dpca.models.base.callbacks import FitCallbacks
 from dpca.models.base.docs import documented
 from dpca.models.base.each_sample import OfRows
@@ -35,6 +38,8 @@ from dpca.storage.run import Run
 
 # The mean has converged if it moves by less than this share of the molecule's radius of gyration.
 _SETTLED = 1e-6
+# Larger frames, in float64, are superposed by blocks of atoms.
+_LARGE_FRAME = 2**26
 
 
 @documented()
@@ -68,8 +73,9 @@ class TrajectoryPCA(TrajectoryParameters, StreamingPCA):
     Notes
     -----
     In addition to the cost of `StreamingPCA`, the superposition of a frame takes about 60 operations per atom and 10
-    microseconds, in every pass and in `transform`. Memory does not depend on the number of frames. If a periodic box
-    cuts molecules, make them whole first (``MDAnalysis.transformations.unwrap``).
+    microseconds, in every pass and in `transform`. Memory does not depend on the number of frames. Frames of more than
+    64 MiB in float64 are superposed by blocks of atoms, after another pass over them. If a periodic box cuts
+    molecules, make them whole first (``MDAnalysis.transformations.unwrap``).
 
     Examples
     --------
@@ -107,11 +113,21 @@ class TrajectoryPCA(TrajectoryParameters, StreamingPCA):
         source, masses = varied_source(self, X), _masses(X)
         self._prepare(source.shape[1:], source.name, lambda: first_samples(source, 1)[0], masses)
         for turn in range(self.reference_passes if self._is_mean else 0):
-            passes = Passes(SuperposedSource(source, self._superposition), run)
-            (found,) = passes.over(Whole(source.shape[1:]), Moments(), stage=f"reference {turn + 1}")
-            if self._move(found["mean"].reshape(-1, 3)) <= _SETTLED:
+            passes, stage = Passes(self._on_reference(source, run), run), f"reference {turn + 1}"
+            if _is_large(source):
+                mean = mean_by_blocks(passes, stage=stage)
+            else:
+                mean = passes.over(Whole(source.shape[1:]), Moments(), stage=stage)[0]["mean"]
+            if self._move(mean.reshape(-1, 3)) <= _SETTLED:
                 break
-        return SuperposedSource(source, self._superposition)
+        return self._on_reference(source, run)
+
+    def _on_reference(self, source: Source, run: Run) -> Source:
+        """Return the frames superposed on the reference; by blocks of atoms, after another pass, if they are large."""
+        if not _is_large(source):
+            return SuperposedSource(source, self._superposition)
+        placed = named_errors(placements_of, source.name)(source, self._superposition, run)
+        return PlacedSource(source, placed, self.weights_)
 
     def _batch(self, X: Any, sample_dim: str | Sequence[str] | None, sample_weight: Any) -> Array:
         fresh, masses = self._states is None, _masses(X)
@@ -130,7 +146,10 @@ class TrajectoryPCA(TrajectoryParameters, StreamingPCA):
         _check_frames(source.shape[1:], source.name)
         atoms = source.shape[1]
         place = Superposition(*(no_values((atoms, *rest), np.float64) for rest in ((3,), (), ())))
-        basis, known = super().plan_fit(SuperposedSource(source, place), axes, run)
+        placed: Source = SuperposedSource(source, place)
+        if _is_large(source):
+            placed = PlacedSource(source, no_values((source.shape[0], 4, 3), np.float64), place.weights)
+        basis, known = super().plan_fit(placed, axes, run)
         return self._superposed(basis, place), known
 
     def _prepare(self, shape: Sequence[int], name: str, first: Callable[[], Array], masses: Array | None) -> None:
@@ -226,10 +245,14 @@ class TrajectoryPCA(TrajectoryParameters, StreamingPCA):
     def _each_sample(
         self, X: Any, function: Any, basis: Any, shape: tuple[int, ...], dtype_for: Callable[[DTypeLike], DTypeLike]
     ) -> Any:
-        # Encode superposes frames itself. A DataArray comes a second time, as an array.
-        if function is not Representation.encode and not isinstance(function, OfRows):
+        # Encode superposes frames itself, and so do blocks of atoms. A DataArray comes a second time, as an array.
+        if not self._on_disk and function is not Representation.encode and not isinstance(function, OfRows):
             function = OfRows(function, self._superposition.rows_of)
         return super()._each_sample(X, function, basis, shape, dtype_for)
+
+
+def _is_large(source: Source) -> bool:
+    return 8 * math.prod(source.shape[1:]) > _LARGE_FRAME
 
 
 def _masses(X: Any) -> Array | None:

@@ -223,8 +223,9 @@ class KernelComponents(Mapped):
         if x is None or residual == 0:
             return residual
         # In the dtype of the kernels, because their rounding error is far below the standard error.
-        along = self.to_landmarks(x) @ root.astype(x.dtype)
-        among = KernelMap(self.to_landmarks.kernel, x)(x)
+        kernels = self.to_landmarks(x)
+        along = kernels @ root.astype(kernels.dtype)
+        among = KernelMap(self.to_landmarks.kernel, x.astype(self.to_landmarks.points.dtype, copy=False))(x)
         among -= along @ along.T
         each = np.maximum(among.diagonal(), 0.0, dtype=np.float64)
         if not (total := each.sum()) > 0:
@@ -240,8 +241,9 @@ class KernelComponents(Mapped):
 
     def work_bytes(self, n_rows: int, n_features: int, dtype: DTypeLike) -> int:
         """Return the bytes of temporary arrays: of an update, or of a dozen matrices (m, m) in ``finish``."""
-        m, s = len(self.to_landmarks.points), 0 if self.held_out is None else len(self.held_out)
-        held = 0 if self.held_out is None else self.held_out.nbytes + 8 * s * (2 * m + 4 * s)
+        (m, d), s = self.to_landmarks.points.shape, 0 if self.held_out is None else len(self.held_out)
+        converted = s * d * self.to_landmarks.points.itemsize
+        held = 0 if self.held_out is None else self.held_out.nbytes + converted + 8 * s * (2 * m + 4 * s)
         finished = 8 * 8 * m * m + linalg.eigh_bytes(m, m) + held
         return self.to_landmarks.scratch_bytes(n_rows, dtype) + max(
             super().work_bytes(n_rows, n_features, dtype), finished

@@ -5,6 +5,7 @@ from __future__ import annotations
 import numpy as np
 import scipy.linalg
 
+from dpca.kernels.algebra.dtypes import working_dtype
 from dpca.kernels.algebra.types import Array
 from dpca.kernels.inner_products import Kernel, KernelMap
 
@@ -25,7 +26,7 @@ def pivots(kernel: Kernel, pool: Array, count: int, rng: np.random.Generator) ->
     ----------
     kernel : Kernel
         Not "precomputed".
-    pool : array (n, d), floating
+    pool : array (n, d)
     count : int
         At most n.
     rng : numpy.random.Generator
@@ -34,18 +35,19 @@ def pivots(kernel: Kernel, pool: Array, count: int, rng: np.random.Generator) ->
     -------
     array (m,), integer
         Numbers of the landmarks, in the order of their choice. m < count if they span the pool up to rounding error.
-        Costs 2 n m (d + m) operations and n m values in the dtype of the pool.
+        Costs 2 n m (d + m) operations and n m floating-point values.
     """
-    to_pool, left = KernelMap(kernel, pool), kernel.diagonal(pool)
-    factor = np.empty((count, len(pool)), pool.dtype)
-    least = _ROUNDING * float(np.finfo(pool.dtype).eps) * float(left.max())
+    dtype, left = working_dtype(pool.dtype), kernel.diagonal(pool)
+    points = pool.astype(dtype, copy=False)
+    to_pool, factor = KernelMap(kernel, points), np.empty((count, len(pool)), dtype)
+    least = _ROUNDING * float(np.finfo(dtype).eps) * float(left.max())
     chosen = np.empty(0, np.intp)
     while (m := len(chosen)) < count:
         left[left <= least] = 0
         if not (total := left.sum()) > 0:
             break
         proposed = rng.choice(len(pool), min(_BLOCK, max(1, count // 4)), p=left / total)
-        among = KernelMap(kernel, pool[proposed]).own()
+        among = KernelMap(kernel, points[proposed]).own()
         known = factor[:m, proposed].astype(np.float64)
         among -= known.T @ known
         accepted = _accepted(among, left[proposed], least, rng)[: count - m]
@@ -55,7 +57,7 @@ def pivots(kernel: Kernel, pool: Array, count: int, rng: np.random.Generator) ->
         fresh, new = proposed[accepted], factor[m : m + len(accepted)]
         np.copyto(new, to_pool(pool[fresh]))
         new -= factor[:m, fresh].T @ factor[:m]
-        lower = np.linalg.cholesky(among[np.ix_(accepted, accepted)]).astype(pool.dtype)
+        lower = np.linalg.cholesky(among[np.ix_(accepted, accepted)]).astype(dtype)
         (solve,) = scipy.linalg.get_blas_funcs(("trsm",), (new,))
         solve(1.0, lower, new.T, side=True, lower=True, trans_a=True, overwrite_b=True)
         left -= np.einsum("ij,ij->j", new, new, dtype=np.float64)

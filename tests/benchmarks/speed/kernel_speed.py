@@ -54,6 +54,13 @@ def lines(inputs: Inputs) -> Iterator[Line]:
         errors = {"KernelPCA": model.total_ - model.eigenvalues_.sum(), "scikit-learn": model.total_ - fitted["theirs"]}
         found = ratio_of([errors], ["KernelPCA"], ["scikit-learn"], unit="share")
         yield at_most(1.0, name=f"kernel PCA left over, {m} landmarks", where=where, n=len(x), **found)
+    floats, m = x.astype(np.float32), counts[0]
+    sides = {
+        "bytes": lambda: KernelPCA(k, gamma=_GAMMA, n_landmarks=m, random_state=0).fit(x),
+        "floats": lambda: KernelPCA(k, gamma=_GAMMA, n_landmarks=m, random_state=0).fit(floats),
+    }
+    found = ratio_of(in_turn(sides, inputs.rounds), ["floats"], ["bytes"])
+    yield at_least(1.4, name=f"kernel PCA of bytes beside floats, {m} landmarks", where=where, n=len(x), **found)
     found = ratio_of([{"bound": model.captured_bound_, "all": 1.0}], ["bound"], ["all"], unit="share")
     yield at_least(None if inputs.quick else 0.97, name="kernel PCA bound", where=where, n=len(x), **found)
     yield from uneven_lines(2000 if inputs.quick else 20_000)

@@ -117,7 +117,7 @@ def test_any_shape_type_and_tile(
     a, b = ((rng.normal(size=(m, *shape)) * 9 + 20).astype(dtype) for m in (n, n + 2))
     one = Kernel(kernel, 0.01, 2, 0.5)
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(large_samples, "_TILE_BYTES", tile)
+        patch.setattr(large_samples, "TASK_BYTES", tile)
         patch.setattr(large_samples, "_ROWS", rows_at_once)
         centered = rows(a) - (rows(a).mean(axis=0) if kernel == "rbf" else 0)
         stored = large_samples.StoredLandmarks(as_source(a), np.einsum("ij,ij->i", centered, centered))
