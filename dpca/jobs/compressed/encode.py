@@ -27,6 +27,7 @@ from dpca.jobs.compressed.encode_trials import Trials, cell_components
 from dpca.jobs.compressed.encode_write import PLAN, EncodeJob, masks_of, stored_plan, write_codes
 from dpca.jobs.denoising.noise_level import check_noise_of, goal_with_noise
 from dpca.jobs.scores.score_write import write_quality
+from dpca.jobs.scores.settings import check_marks
 from dpca.jobs.scores.transform import check_channels, stated_range, with_range
 from dpca.kernels.algebra.types import Array
 from dpca.models.base.store import load_any, model_fingerprint
@@ -203,11 +204,12 @@ def fill_codes(
     )
 
 
-def _gaps_of(fitted: Any, stack: Stack) -> str:
+def _gaps_of(fitted: CellPCA, stack: Stack) -> str:
     """Return which missing values the model can fill: "" for none, "NaN", or `INFINITE` for infinities, too."""
-    if stack.dtype.kind != "f" or getattr(fitted, "gaps", None) != "iterate":
+    if fitted.gaps != "iterate":
         return ""
-    return {None: "NaN", INFINITE: INFINITE}.get(fitted.missing_value, "")
+    check_marks(fitted)
+    return (fitted.missing_value or "NaN") if stack.dtype.kind == "f" else ""
 
 
 def _model_and_samples(stack: Stack, model: str | os.PathLike[str]) -> tuple[CellPCA, Stack]:

@@ -61,6 +61,7 @@ class CompressionSettings:
 
     def __post_init__(self) -> None:
         if self.with_gaps:
+            check_marks(self.model)
             reading = replace(self.reading, gaps=True, infinite=self.with_infinities)
             object.__setattr__(self, "reading", reading)
 
@@ -80,16 +81,16 @@ class CompressionSettings:
         Raises
         ------
         DataError
-            If a number marks missing values, or cells overlap.
+            If infinities are missing values, or cells overlap.
         """
         if not self.with_gaps:
             return self.model
         if self.model.overlap:
             raise DataError(f"overlap is {self.model.overlap}, but gaps='iterate' requires overlap=0: leave it out")
-        if (marks := self.model.missing_value) is not None:
+        if self.with_infinities:
             raise DataError(
-                f"missing_value is {marks!r}, but samples are large and become tiles, in which only NaN is a missing "
-                f"value: replace {'infinities' if marks == INFINITE else repr(marks)} by NaN"
+                f"missing_value is {INFINITE!r}, but samples are large and become tiles, in which only NaN is a "
+                "missing value: replace infinities by NaN"
             )
         return clone(self.model).set_params(gaps="reject", shared=True)
 
@@ -120,3 +121,12 @@ class CompressionSettings:
         if self.noise is not None:
             settings["noise"] = self.noise.job_settings()
         return settings | self.model.job_settings()
+
+
+def check_marks(model: Any) -> None:
+    """Raise `DataError` if a number marks missing values for a model: a compressed store would round it."""
+    if (marks := model.missing_value) not in (None, INFINITE):
+        raise DataError(
+            f"missing_value is {marks!r}, but compressed stores keep missing values as NaN: replace {marks!r} by NaN, "
+            "in float32 for integers, and omit missing_value"
+        )

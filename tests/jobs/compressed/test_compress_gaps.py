@@ -9,11 +9,12 @@ import xarray as xr
 
 from dpca import BandPCA, CellPCA, Run, open_compressed
 from dpca.cli import main
-from dpca.jobs import CompressionSettings, compress, plan_job
-from dpca.storage import verify
+from dpca.jobs import CompressionSettings, compress, encode_store, plan_job
+from dpca.storage import ingest, verify
 from dpca.storage.errors import DataError
 from dpca.storage.input import open_input
 from dpca.storage.survey import ReadOptions
+from tests.conftest import smooth_images
 from tests.helpers.interrupted import interrupt_at
 from tests.jobs.compressed.test_encode_gaps import masks, sea
 
@@ -110,3 +111,23 @@ def test_the_command(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None
     found = open_compressed(target)[...]
     np.testing.assert_array_equal(np.isnan(found), np.isnan(x))
     assert np.nanmax(np.abs(found - x)) <= 0.3
+
+
+@pytest.mark.parametrize("dtype", ["i2", "f4"])
+def test_numbers_that_mark_missing_values_are_not_rounded(dtype: str, tmp_path: Path) -> None:
+    """Within an error bound, a mark would come back as another number."""
+    x = np.round(smooth_images(30, (12, 16)).astype(float)).astype(dtype)
+    x[3, 4:8] = -999
+    np.save(tmp_path / "x.npy", x)
+    model = CellPCA(2, cell_shape=4, gaps="iterate", missing_value=-999, random_state=0)
+    with pytest.raises(DataError, match="-999"):
+        compress(tmp_path / "x.npy", tmp_path / "small.zarr", CompressionSettings(model, goal={"max_error": 1}))
+    model.fit(x).save(tmp_path / "model.zarr")
+    with pytest.raises(DataError, match="-999"):
+        encode_store(
+            ingest(tmp_path / "x.npy", tmp_path / "x.zarr"),
+            tmp_path / "model.zarr",
+            tmp_path / "small.zarr",
+            max_error=1,
+        )
+    assert not (tmp_path / "small.zarr").exists()
