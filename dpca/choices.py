@@ -16,6 +16,8 @@ INFINITE = "infinite"
 COMPRESSED = "compressed"
 #: Goals of a compressed store; each store has exactly one, see `dpca.codec.goal.Goal`.
 GOALS = ("ratio", "psnr", "mse", "ssim", "max_error", "max_relative_error", "noise_share")
+#: The goals that are means over whole samples.
+MEAN_GOALS = ("psnr", "mse", "ssim", "noise_share")
 #: The goal that bounds the error by the noise.
 NOISE_SHARE = "noise_share"
 #: Qualities of a compressed store by words: the PSNR of the mean error in decibels.

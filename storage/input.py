@@ -8,6 +8,7 @@ from collections.abc import Sequence
 from dpca.storage.errors import DataError
 from dpca.storage.readers import Reader, open_reader
 from dpca.storage.readers.arrays.zarr_array import ZarrReader
+from dpca.storage.readers.masked import MaskedReader
 from dpca.storage.stack import Stack, open_stack
 from dpca.storage.survey import require_samples
 
@@ -20,6 +21,7 @@ def open_input(
     key: str | None = None,
     axes: tuple[str, ...] | None = None,
     data_range: tuple[float, float] | None = None,
+    mask: str | None = None,
 ) -> Stack | Reader:
     """Open plain Zarr sources as stacks, which are read in place, and other sources as readers, which are ingested.
 
@@ -29,6 +31,8 @@ def open_input(
         See `dpca.storage.readers.open_reader`. Stacks and readers are returned unchanged.
     key, axes, data_range
         As for `dpca.storage.ingest`.
+    mask : str, optional
+        Path of a region, see `MaskedReader`. The samples are then ingested, whatever the source is.
 
     Raises
     ------
@@ -41,6 +45,8 @@ def open_input(
         source = source[0]
     reader = source if isinstance(source, Reader) else open_reader(source, key=key, axes=axes)
     require_samples(reader)
+    if mask is not None:
+        return MaskedReader(reader, mask)
     if source is reader or not isinstance(reader, ZarrReader) or reader.decodes:
         return reader
     if not isinstance(source, str | os.PathLike):

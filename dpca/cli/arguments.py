@@ -33,10 +33,11 @@ RESUMES = (
 )
 
 
-def add_source_options(parser: argparse.ArgumentParser, *, whole: bool = True) -> None:
+def add_source_options(parser: argparse.ArgumentParser, *, whole: bool = True, masked: bool = True) -> None:
     """Add options for reading the source: image conversion, the handling of broken images, and the array's name.
 
     ``whole`` is whether all samples are read: there is then a choice to stop at broken ones, and a range of the values.
+    ``masked`` is whether a region is supported.
     """
     group = parser.add_argument_group("reading the source")
     group.add_argument(
@@ -63,6 +64,13 @@ def add_source_options(parser: argparse.ArgumentParser, *, whole: bool = True) -
         help="names of a sample's axes, for example z,y,x, or of all axes, for example tczyx: then the first of "
         "'sample', t, z and the others counts samples; channels come last (default: from the source or its shape)",
     )
+    if masked:
+        group.add_argument(
+            "--mask",
+            metavar="MAP",
+            help="analyze a region only: the path of an array of 1 inside and 0 outside (Zarr, .npy, NIfTI, ...) with "
+            "the shape of a sample, or of its first axes",
+        )
     otherwise = "from the values" if whole else "none, and quality is not measured"
     add_range_option(group, f"0,255 for 8-bit values, otherwise {otherwise}")
 

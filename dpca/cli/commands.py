@@ -29,6 +29,7 @@ from dpca.storage.ranges import range_words
 from dpca.storage.readers import Reader, open_reader
 from dpca.storage.readers.arrays.trajectory import selected_atoms
 from dpca.storage.readers.arrays.zarr_array import ZarrReader
+from dpca.storage.readers.masked import MaskedReader
 from dpca.storage.remote.objects import place_of
 from dpca.storage.run import Run
 from dpca.storage.survey import ReadOptions, require_samples
@@ -45,6 +46,8 @@ def ingest_stack(options: argparse.Namespace) -> int:
         source = selected_atoms(options.topology, options.source, options.select)
     reader = open_reader(source, key=options.key, axes=options.axes)
     require_samples(reader)
+    if options.mask is not None:
+        reader = MaskedReader(reader, options.mask)
     with run_of(options) as run:
         stack = ingest(
             reader,
@@ -192,7 +195,8 @@ def compare(options: argparse.Namespace) -> int:
 
 def _originals(options: argparse.Namespace) -> Stack | Reader:
     """Open the samples that a compressed store was made from."""
-    return open_input(options.stack, key=options.key, axes=options.axes, data_range=options.data_range)
+    given = {name: getattr(options, name) for name in ("key", "axes", "data_range", "mask")}
+    return open_input(options.stack, **given)
 
 
 def _reading(options: argparse.Namespace, store: str) -> ReadOptions:

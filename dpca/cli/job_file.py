@@ -38,7 +38,7 @@ from dpca.storage.transaction.outputs import is_work_folder, matched, work_folde
 _NAME = "{name}"
 _KEYS = ("inputs", "output", "target", "retries", "record")
 # Options of dpca compress with a path as their value.
-_PATHS = ("cluster", "tls-ca-file", "tls-cert", "tls-key", "metrics")
+_PATHS = ("cluster", "mask", "tls-ca-file", "tls-cert", "tls-key", "metrics")
 
 
 @dataclass(frozen=True)

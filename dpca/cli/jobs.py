@@ -9,6 +9,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import replace
 from typing import Any
 
+from dpca.choices import MEAN_GOALS
 from dpca.cli.arguments import reading_options
 from dpca.cli.model_arguments import names_no_model, noise_model, partitioned_model
 from dpca.cli.running import conclude, say
@@ -19,7 +20,7 @@ from dpca.plots.numbers import counted
 from dpca.report.monitor import MonitorFile
 from dpca.report.record import format_table, read_report, report_folder
 from dpca.report.words import result
-from dpca.storage.errors import StoreError
+from dpca.storage.errors import DataError, StoreError
 from dpca.storage.input import fingerprint_of_input, open_input, samples_of_input
 from dpca.storage.progress import bar_progress
 from dpca.storage.readers import Reader
@@ -31,7 +32,7 @@ from dpca.storage.transaction.outputs import work_folder
 def given_input(options: argparse.Namespace, embedded: Callable[[], Reader] | None) -> Stack | Reader:
     """Open the source of the options, or the embedded one if they have none."""
     source = options.source if embedded is None or options.source else embedded()
-    return open_input(source, key=options.key, axes=options.axes, data_range=options.data_range)
+    return open_input(source, key=options.key, axes=options.axes, data_range=options.data_range, mask=options.mask)
 
 
 def output_path(options: argparse.Namespace, suffix: str) -> str:
@@ -88,6 +89,11 @@ def settings_of(options: argparse.Namespace, model: Any) -> Any:
     from dpca.jobs import CompressionSettings
 
     goal, reconstruct = getattr(options, "quality", None), getattr(options, "reconstruct", None)
+    if options.mask is not None and (means := [name for name in goal or {} if name in MEAN_GOALS]):
+        raise DataError(
+            f"the goal {means[0]} counts values outside of the mask, which have no error: give an error bound, such "
+            f"as --quality max-relative-error=0.01"
+        )
     return CompressionSettings(
         model,
         reconstruct=not (options.source or goal) if reconstruct is None else reconstruct,

@@ -279,7 +279,7 @@ def _parser() -> argparse.ArgumentParser:
     )
     explore.add_argument("--host", default="localhost", help="address to serve at (default: this machine only)")
     explore.add_argument("--port", type=natural, default=0, metavar="N", help="port to serve at (default: a free one)")
-    add_source_options(explore, whole=False)
+    add_source_options(explore, whole=False, masked=False)
     explore.set_defaults(on_error="skip")  # a broken image is reported when it is shown
 
     watch = command(

@@ -30,7 +30,7 @@ _HOW = (
 )
 _WHERE = ("source", "output", "stack", "model", "scores", "store", "target")
 # Options that may be the path of a map.
-_MAPS = ("sigma", "weights")
+_MAPS = ("mask", "sigma", "weights")
 _BUDGET = ("live", "max_seconds", "max_samples")
 _NOT_ASKED = (*_WHERE, *_HOW, *_BUDGET, "run", "print_completion", "overwrite")
 

@@ -10,7 +10,7 @@ import numpy as np
 from numpy.typing import DTypeLike
 from scipy.optimize import brentq
 
-from dpca.choices import GOALS, NOISE_SHARE
+from dpca.choices import GOALS, MEAN_GOALS, NOISE_SHARE
 from dpca.codec.noise import NoiseSteps
 from dpca.kernels.algebra.types import Array
 
@@ -102,7 +102,7 @@ class Goal:
     @property
     def is_of_samples(self) -> bool:
         """Whether the goal is a quality of samples."""
-        return self.name in ("psnr", "mse", "ssim", NOISE_SHARE)
+        return self.name in MEAN_GOALS
 
     @property
     def measure(self) -> str:
