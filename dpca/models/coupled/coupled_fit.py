@@ -182,8 +182,13 @@ def solve(problem: CoupledProblem, solver: str, sources: Sources) -> FoundModes:
             return SOLVERS[name](problem, sources)
         except PlanError as error:
             refusal = error
-    remedy = "" if all(isinstance(q, int) for q in problem.n_pca) else ", or give an integer n_pca_modes"
-    raise PlanError(f"the modes of {sources[0].name} and {sources[1].name} do not fit into memory ({refusal}){remedy}")
+    # Remedies of other estimators do not apply.
+    why, whole = str(refusal).partition(": ")[0], all(isinstance(q, int) for q in problem.n_pca)
+    remedy = f"{'fewer' if whole else 'an integer as'} n_pca_modes" + ("" if solver == "auto" else ", or solver='auto'")
+    raise PlanError(
+        f"the modes of {sources[0].name} and {sources[1].name} do not fit into memory ({why}): increase memory_budget, "
+        f"or use {remedy}"
+    )
 
 
 def _tried(problem: CoupledProblem, sources: Sources) -> list[str]:

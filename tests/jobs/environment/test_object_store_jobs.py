@@ -11,6 +11,7 @@ from typing import NamedTuple
 
 import numpy as np
 import pytest
+import zarr
 
 import dpca
 from dpca import PCA
@@ -138,3 +139,20 @@ def test_exit_codes_are_those_of_disks(tmp_path, proxy, bucket, scheduler, capsy
     with pytest.raises(SystemExit) as wrong:
         main(["info", "s3://faulty/a.zarr", "--storage-option", "nothing"])
     assert wrong.value.code == 2
+
+
+def test_maps_of_weights_in_a_bucket(tmp_path, proxy, scheduler):
+    """A map is read with the options of the command, as a file and as a Zarr array, and named in the request."""
+    x = smooth_images(20, (24, 16))
+    weights = np.linspace(0, 2, 24 * 16).reshape(24, 16)
+    np.save(tmp_path / "x.npy", x)
+    (tmp_path / "maps").mkdir()
+    np.save(tmp_path / "maps" / "w.npy", weights)
+    zarr.create_array(str(tmp_path / "maps" / "w.zarr"), data=weights[None], chunks=(1, 12, 16))
+    upload(tmp_path / "maps", "s3://faulty/maps")
+    for name in ("w.npy", "w.zarr"):
+        command = ["scores", str(tmp_path / "x.npy"), str(tmp_path / "out.zarr"), *FIT, "--overwrite"]
+        command += ["--weights", f"s3://faulty/maps/{name}", *options(tmp_path, scheduler)]
+        assert main(command) == 0
+        np.testing.assert_array_equal(dpca.load(tmp_path / "out.zarr" / "model").weights_, weights)
+    assert main([*command[:-4], "--weights", "s3://faulty/maps/none.npy", *options(tmp_path, scheduler)]) == 3

@@ -256,6 +256,9 @@ def test_wrong_calls_are_one_sentence(model: Any, second: np.ndarray, word: str)
 
 def test_modes_that_do_not_fit_are_refused_before_anything_is_read() -> None:
     x, y = da.zeros((10**6, 10**6), chunks=(100, 10**6)), da.zeros((10**6, 10**5), chunks=(100, 10**5))
+    with pytest.raises(PlanError, match="memory_budget.*fewer.n_pca_modes.*auto") as raised:
+        MCA(2, solver="streaming", n_pca_modes=9, memory_budget=10**5).fit(np.ones((20, 9000)), np.ones((20, 30)))
+    assert len(str(raised.value)) < 500
     with pytest.raises(PlanError, match="n_pca_modes"):
         MCA(2).fit(x, y)
 
