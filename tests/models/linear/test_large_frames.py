@@ -106,10 +106,10 @@ def test_boxes_of_placed_frames(frames: np.ndarray, stored: Path, lazy: bool, we
     placed = PlacedSource(source, placements_of(source, on_reference, Run()), weights)
     region, samples = ((1234, 3001), (1, 3)), (3, 8)
     found, expected = (np.empty((5, 1767, 2), np.float32) for _ in range(2))
-    piece = placed.piece(samples, region)
-    (piece.compute() if hasattr(piece, "dask") else piece).reader()(samples, region, found)
     SuperposedSource(source, on_reference).reader()(samples, region, expected)
-    np.testing.assert_allclose(found, expected, atol=1e-4)
+    for piece in (placed.piece(samples, region), placed.piece((1, N), ((600, 4000), (0, 3))), placed):
+        (piece.compute() if hasattr(piece, "dask") else piece).reader()(samples, region, found)
+        np.testing.assert_allclose(found, expected, atol=1e-4)
 
 
 def test_boxes_of_a_source_are_its_samples(frames: np.ndarray, stored: Path, monkeypatch: pytest.MonkeyPatch) -> None:
