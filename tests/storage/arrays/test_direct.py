@@ -14,6 +14,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from zarr.codecs import BytesCodec
 
+from dpca.storage.arrays import direct
 from dpca.storage.arrays.arrays import create_array, create_root, write_shard
 from dpca.storage.arrays.direct import read_shards, write_raw_shard
 from dpca.storage.arrays.layout import Layout
@@ -115,6 +116,15 @@ def test_a_shard_that_cannot_be_written_whole_leaves_nothing(tmp_path):
     finally:
         resource.setrlimit(resource.RLIMIT_FSIZE, before)
     assert not os.listdir(tmp_path / "s.zarr" / "samples" / "c" / "0")
+
+
+def test_the_size_of_a_shard_is_known_before_it_is_written(tmp_path, monkeypatch):
+    reserved = []
+    monkeypatch.setattr(direct, "reserve", lambda file, size: reserved.append(size))
+    store(tmp_path / "s.zarr", (7, 50, 30), "<i2", (4, 20, 30), (2, 3, 1))
+    assert reserved == [(tmp_path / "s.zarr" / "samples" / "c" / "0" / "0" / "0").stat().st_size]
+    store(tmp_path / "packed.zarr", (7, 50, 30), "<i2", (4, 20, 30), (2, 3, 1), "packed")
+    assert len(reserved) == 1
 
 
 def test_whole_chunks_of_many_pieces(tmp_path):
