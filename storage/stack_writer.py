@@ -31,7 +31,7 @@ from dpca.storage import cf
 from dpca.storage.arrays.arrays import create_array, create_root, write_shard
 from dpca.storage.arrays.layout import Layout
 from dpca.storage.arrays.reading import open_array
-from dpca.storage.arrays.shards import Rows
+from dpca.storage.arrays.shards import ShardRows
 from dpca.storage.errors import ClusterError, DataError, one_line
 from dpca.storage.images import decode
 from dpca.storage.progress import Stage
@@ -127,7 +127,7 @@ class _Rejection(Exception):
     """An image is rejected, so that no shard is written."""
 
 
-class DecodedImages(Rows):
+class DecodedImages(ShardRows):
     """The pixels of encoded images, which are decoded while they are written.
 
     Attributes

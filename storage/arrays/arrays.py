@@ -30,7 +30,7 @@ from dpca import __version__
 from dpca.storage.arrays.direct import PACKED
 from dpca.storage.arrays.layout import Layout
 from dpca.storage.arrays.reading import open_group
-from dpca.storage.arrays.shards import Rows, whole, write_raw_shard
+from dpca.storage.arrays.shards import ShardRows, whole, write_raw_shard
 from dpca.storage.disk import exists, read_file
 from dpca.storage.errors import StoreError
 from dpca.storage.integrity.checked import DENSE_KEY
@@ -314,7 +314,7 @@ def packed_bytes(values: np.ndarray[Any, Any], chunks: Sequence[int], codec: str
 
 
 def write_shard(
-    array: zarr.Array[Any], start: int | np.integer[Any] | Sequence[int], values: np.ndarray[Any, Any] | Rows
+    array: zarr.Array[Any], start: int | np.integer[Any] | Sequence[int], values: np.ndarray[Any, Any] | ShardRows
 ) -> None:
     """Write one complete shard, or the clipped shard at an end, in one call.
 
@@ -324,7 +324,7 @@ def write_shard(
         Open for writing.
     start : int or sequence of int
         Index of the shard's first value: one integer for the sample axis, or one for each axis.
-    values : ndarray or Rows
+    values : ndarray or ShardRows
         All values of the shard inside the array, in the dtype of the array.
 
     Raises

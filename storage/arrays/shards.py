@@ -33,7 +33,7 @@ Array = np.ndarray[Any, Any]
 _PIECE_BYTES = 1 << 20
 
 
-class Rows(Protocol):
+class ShardRows(Protocol):
     """Values of a shard that are computed while it is written, some rows at a time."""
 
     shape: tuple[int, ...]
@@ -45,7 +45,7 @@ class Rows(Protocol):
         """Compute the rows ``first`` to ``stop``. The array is valid until the next call."""
 
 
-def whole(values: Array | Rows) -> Array:
+def whole(values: Array | ShardRows) -> Array:
     """Return all values of a shard."""
     if isinstance(values, np.ndarray):
         return values
@@ -59,7 +59,7 @@ def _steps(start: int, end: int, step: int) -> Iterator[tuple[int, int]]:
     return ((first, min(first + step, end)) for first in range(start, end, step))
 
 
-def write_raw_shard(array: zarr.Array[Any], shard: tuple[int, ...], values: Array | Rows) -> bool:
+def write_raw_shard(array: zarr.Array[Any], shard: tuple[int, ...], values: Array | ShardRows) -> bool:
     """Write one complete shard atomically if its chunks are raw or packed by pcodec.
 
     Parameters
@@ -68,7 +68,7 @@ def write_raw_shard(array: zarr.Array[Any], shard: tuple[int, ...], values: Arra
         Open for writing.
     shard : tuple of int
         Index of the shard along each axis.
-    values : ndarray or Rows
+    values : ndarray or ShardRows
         All values of the shard inside the array, in the dtype of the array.
 
     Returns
@@ -79,7 +79,7 @@ def write_raw_shard(array: zarr.Array[Any], shard: tuple[int, ...], values: Arra
     Notes
     -----
     Memory: one inner chunk in addition to the values; for an object store, also a copy of the shard. Only a step of
-    `Rows` is in memory, unless chunks are packed. Chunks are in C order. Chunks entirely outside the array are not
+    `ShardRows` is in memory, unless chunks are packed. Chunks are in C order. Chunks entirely outside the array are not
     stored.
     """
     codec = codec_of(array)
@@ -128,7 +128,7 @@ def _part(values: Array, chunk: Sequence[int], scratch: Array) -> Array:
     return scratch[: len(part)]
 
 
-def _write_raw(file: BinaryIO, array: zarr.Array[Any], values: Array | Rows) -> None:
+def _write_raw(file: BinaryIO, array: zarr.Array[Any], values: Array | ShardRows) -> None:
     """Write the raw chunks of a shard, some rows at a time, and its index."""
     counts, places = _chunks_of(array, values.shape)
     rows, row_bytes = array.chunks[0], math.prod(array.chunks[1:]) * array.dtype.itemsize
@@ -157,7 +157,7 @@ def _write_raw(file: BinaryIO, array: zarr.Array[Any], values: Array | Rows) -> 
     _write_checksum(file, _write(file, places.data.cast("B")))
 
 
-def _write_packed(file: BinaryIO, array: zarr.Array[Any], values: Array | Rows) -> None:
+def _write_packed(file: BinaryIO, array: zarr.Array[Any], values: Array | ShardRows) -> None:
     """Write the packed chunks of a shard, and its index."""
     values = whole(values)
     counts, places = _chunks_of(array, values.shape)

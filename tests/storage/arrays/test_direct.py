@@ -20,7 +20,7 @@ from dpca.storage.arrays.arrays import create_array, create_root, write_shard
 from dpca.storage.arrays.direct import read_shards
 from dpca.storage.arrays.layout import Layout
 from dpca.storage.arrays.reading import open_array
-from dpca.storage.arrays.shards import Rows, write_raw_shard
+from dpca.storage.arrays.shards import ShardRows, write_raw_shard
 from dpca.storage.integrity.checksums import places_in
 from dpca.storage.integrity.codecs import option_text
 
@@ -71,7 +71,7 @@ def stored_chunks(shard: Path, n_chunks: int) -> list[bytes]:
     return [content[start : start + length] for start, length in places.tolist()] + [b"%d" % len(content)]
 
 
-class Computed(Rows):
+class Computed(ShardRows):
     """Rows in a buffer that the next call overwrites."""
 
     def __init__(self, values: np.ndarray[Any, Any], step: int) -> None:
