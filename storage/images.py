@@ -45,6 +45,8 @@ Color = Literal["auto", "rgb", "gray"]
 MAX_PIXELS = 2**28 // 3
 
 _ORIENTATION = 0x0112
+# Markers of segments of JPEGs: of metadata, and of the first scan, which follows the header.
+_APP1, _SCAN = 0xE1, 0xDA
 _UPRIGHT = {
     2: Image.Transpose.FLIP_LEFT_RIGHT,
     3: Image.Transpose.ROTATE_180,
@@ -122,11 +124,13 @@ def decode(payload: bytes, rules: DecodeOptions | None = None, out: NDArray[Any]
         The message is a phrase that follows the name of the image ("is ...", "has ...").
     """
     rules = rules or DecodeOptions()
-    image = _opened(payload)
-    _check_header(image, rules)
-    pixels = _fast_pixels(image, payload, out)
+    pixels = _plain_jpeg(payload, rules, out)
     if pixels is None:
-        pixels = _pixels(image)
+        image = _opened(payload)
+        _check_header(image, rules)
+        pixels = _upright_jpeg(image, payload, out)
+        if pixels is None:
+            pixels = _pixels(image)
     pixels = _colored(pixels, rules)
     if rules.crop is not None:
         pixels = _cropped(pixels, rules.crop)
@@ -138,6 +142,36 @@ def decode(payload: bytes, rules: DecodeOptions | None = None, out: NDArray[Any]
     if pixels is not out:
         out[...] = pixels
     return out
+
+
+def _plain_jpeg(payload: bytes, rules: DecodeOptions, out: NDArray[Any] | None) -> NDArray[Any] | None:
+    """Return the pixels of a gray or RGB JPEG without metadata of its orientation; None if Pillow must judge it.
+
+    Pillow takes 20 microseconds to read a header, a sixth of the time to decode a small image.
+    """
+    if not payload.startswith(b"\xff\xd8\xff") or _may_be_turned(payload):
+        return None
+    try:
+        height, width, color, _ = simplejpeg.decode_jpeg_header(payload)
+    except Exception:  # an error or a warning of libjpeg
+        return None
+    if color not in ("Gray", "YCbCr", "RGB"):
+        return None
+    _check_size(height, width, rules)
+    return _turbo(payload, (height, width) if color == "Gray" else (height, width, 3), out)
+
+
+def _may_be_turned(payload: bytes) -> bool:
+    """Return whether the header of a JPEG has an APP1 segment, with Exif or XMP, or is no sequence of segments."""
+    at = 2
+    while at + 4 <= len(payload) and payload[at] == 0xFF:
+        marker = payload[at + 1]
+        if marker == _SCAN:
+            return False
+        if marker == _APP1 or not (0xC0 <= marker < 0xD0 or 0xDA < marker < 0xFF):
+            return True
+        at += 2 + int.from_bytes(payload[at + 2 : at + 4])
+    return True
 
 
 def _opened(payload: bytes) -> ImageFile:
@@ -165,9 +199,7 @@ def _opened(payload: bytes) -> ImageFile:
 
 
 def _check_header(image: ImageFile, rules: DecodeOptions) -> None:
-    width, height = image.size
-    if width * height > rules.max_pixels:
-        raise DataError(_bomb(f"{height} x {width} pixels, more", rules.max_pixels))
+    _check_size(image.height, image.width, rules)
     try:
         several = getattr(image, "is_animated", False)  # some decoders search for a second frame here
     except Exception as error:
@@ -175,6 +207,11 @@ def _check_header(image: ImageFile, rules: DecodeOptions) -> None:
     if several:
         stack = ", or give the files themselves (a glob) as a stack" if isinstance(image, TiffImageFile) else ""
         raise DataError(f"has more than one frame: save one frame as a separate image{stack}")
+
+
+def _check_size(height: int, width: int, rules: DecodeOptions) -> None:
+    if width * height > rules.max_pixels:
+        raise DataError(_bomb(f"{height} x {width} pixels, more", rules.max_pixels))
     if rules.sample_shape is not None and rules.crop is None and rules.resize is None:
         wanted = rules.sample_shape[:2]
         # The orientation is applied later, so height and width may still be swapped.
@@ -182,23 +219,25 @@ def _check_header(image: ImageFile, rules: DecodeOptions) -> None:
             raise DataError(_other_size((height, width), rules))
 
 
-def _fast_pixels(image: ImageFile, payload: bytes, out: NDArray[Any] | None) -> NDArray[Any] | None:
-    """Return the pixels of an upright gray or RGB JPEG, identical to those of Pillow; None if Pillow must decode it.
+def _upright_jpeg(image: ImageFile, payload: bytes, out: NDArray[Any] | None) -> NDArray[Any] | None:
+    """Return the pixels of an upright gray or RGB JPEG, identical to those of Pillow; None if Pillow must decode it."""
+    if not isinstance(image, JpegImageFile) or image.mode not in ("L", "RGB") or _orientation(image) in _UPRIGHT:
+        return None
+    return _turbo(payload, (*image.size[::-1], 3)[: 2 if image.mode == "L" else 3], out)
+
+
+def _turbo(payload: bytes, shape: tuple[int, ...], out: NDArray[Any] | None) -> NDArray[Any] | None:
+    """Decode a JPEG to pixels of this shape, gray or RGB; None if it is not intact.
 
     They are ``out`` if it is given and has their shape and type.
     """
-    colorspace = {"L": "GRAY", "RGB": "RGB"}.get(image.mode)
-    if not isinstance(image, JpegImageFile) or colorspace is None or _orientation(image) in _UPRIGHT:
-        return None
-    shape = image.size[::-1] if colorspace == "GRAY" else (*image.size[::-1], 3)
     fits = out is not None and out.shape == shape and out.dtype == np.uint8
+    colorspace = "GRAY" if len(shape) == 2 else "RGB"
     try:
         pixels: NDArray[Any] = simplejpeg.decode_jpeg(payload, colorspace, buffer=out if fits else None)
     except Exception:  # an error or a warning of libjpeg
         return None
-    if fits:
-        return out
-    return pixels[..., 0] if colorspace == "GRAY" else pixels
+    return out if fits else pixels.reshape(shape)
 
 
 def _pixels(image: ImageFile) -> NDArray[Any]:

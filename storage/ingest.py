@@ -34,7 +34,7 @@ from dpca.storage.transaction.workspace import Workspace, fingerprint_of
 _BLOSC_SAVES = 1.5
 _LABEL_CHUNK = 65536
 # Memory of a task in multiples of a shard: the values, the encoded chunks, and their concatenation (measured with the
-# codec: 4.0). Raw chunks bypass Zarr and require one.
+# codec: 4.0). Raw chunks bypass Zarr and require one, and those of images less.
 _SHARD_COPIES = 4
 _TASK_OVERHEAD = 24 << 20
 # Samples are not divided into shards of fewer bytes.

@@ -31,11 +31,12 @@ from dpca.storage import cf
 from dpca.storage.arrays.arrays import create_array, create_root, write_shard
 from dpca.storage.arrays.layout import Layout
 from dpca.storage.arrays.reading import open_array
+from dpca.storage.arrays.shards import ShardRows
 from dpca.storage.errors import ClusterError, DataError, one_line
 from dpca.storage.images import decode
 from dpca.storage.progress import Stage
 from dpca.storage.ranges import found_range
-from dpca.storage.readers import Block, Reader
+from dpca.storage.readers import Block, Payload, Reader
 from dpca.storage.readers.base import within_memory
 from dpca.storage.remote.clusters import cluster_errors, worker_threads
 from dpca.storage.remote.tasks import map_shards
@@ -47,6 +48,9 @@ from dpca.storage.transaction.workspace import Workspace
 # Memory for the blocks of a sequential source that wait for their tasks.
 _WAITING_BYTES = 1 << 30
 _ATTEMPTS = 3
+# Pixels that are decoded at once. The kernel clears the memory of a new buffer of a whole shard, but malloc keeps
+# buffers of this size. With fewer pixels, small parts of chunks would be written.
+_DECODED_BYTES = 16 << 20
 PlannedShard = tuple[int, int, NDArray[np.int64]]
 """The number of the shards of some samples, the number of a part, and the items of the source in this shard."""
 
@@ -98,29 +102,71 @@ def write_decoded(
         raise DataError(
             f"the source cannot be read ({one_line(error)}): keep it at its path, readable for every worker"
         ) from error
-    rejected: list[tuple[int, str]] = []
-    if isinstance(block, np.ndarray):
-        block = np.ma.filled(block, np.nan) if form.gaps else block
-        values = np.ma.getdata(block)
-        rejected += _no_data(block, start[1:], form)
-    else:
-        values = np.empty((len(block), *form.sample_shape), form.dtype)
-        for i, payload in enumerate(block):
-            try:
-                decode(payload_or_refusal(payload), form.rules, values[i])
-            except DataError as error:
-                rejected.append((i, str(error)))
-                if stop:
-                    break
-    if rejected:
-        return ShardResult(tuple(rejected))
-    write_shard(open_array(array_path, "r+"), start, values)
+    array = open_array(array_path, "r+")
+    if not isinstance(block, np.ndarray):
+        images = DecodedImages(block, form, stop)
+        try:
+            write_shard(array, start, images)
+        except _Rejection:
+            return ShardResult(tuple(images.rejected))
+        return ShardResult((), images.low, images.high)
+    block = np.ma.filled(block, np.nan) if form.gaps else block
+    values = np.ma.getdata(block)
+    if rejected := tuple(_no_data(block, start[1:], form)):
+        return ShardResult(rejected)
+    write_shard(array, start, values)
     if form.data_range is not None:
         return ShardResult()
     if form.gaps:
         values = values[np.isfinite(values)]
         return ShardResult((), float(values.min(initial=np.inf)), float(values.max(initial=-np.inf)))
     return ShardResult((), float(values.min()), float(values.max()))
+
+
+class _Rejection(Exception):
+    """An image is rejected, so that no shard is written."""
+
+
+class DecodedImages(ShardRows):
+    """The pixels of encoded images, which are decoded while they are written.
+
+    Attributes
+    ----------
+    rejected : list of (int, str)
+        Indices of images that cannot be decoded, with the reasons.
+    low, high : float or None
+        Range of the values, if the form has no data range.
+    """
+
+    def __init__(self, payloads: Sequence[Payload], form: SampleForm, stop: bool) -> None:
+        self.shape, self.dtype = (len(payloads), *form.sample_shape), form.dtype
+        self.step = min(len(payloads), max(1, _DECODED_BYTES // (prod(form.sample_shape) * form.dtype.itemsize)))
+        self.rejected: list[tuple[int, str]] = []
+        self.low: float | None = None
+        self.high: float | None = None
+        self._payloads, self._form, self._stop = payloads, form, stop
+        self._pixels = np.empty((self.step, *form.sample_shape), form.dtype)
+
+    def read(self, first: int, stop: int) -> NDArray[Any]:
+        """Decode some images; after the first rejection, find all others."""
+        pixels = self._pixels[: stop - first]
+        for i in range(first, stop):
+            self._decode(i, pixels[i - first])
+            if self.rejected:
+                for other in range(i + 1, 0 if self._stop else len(self._payloads)):
+                    self._decode(other, pixels[0])
+                raise _Rejection
+        if self._form.data_range is None:
+            low, high = float(pixels.min()), float(pixels.max())
+            self.low = low if self.low is None else min(self.low, low)
+            self.high = high if self.high is None else max(self.high, high)
+        return pixels
+
+    def _decode(self, i: int, pixels: NDArray[Any]) -> None:
+        try:
+            decode(payload_or_refusal(self._payloads[i]), self._form.rules, pixels)
+        except DataError as error:
+            self.rejected.append((i, str(error)))
 
 
 def _no_data(block: NDArray[Any], corner: Sequence[int], form: SampleForm) -> Iterator[tuple[int, str]]:

@@ -200,3 +200,12 @@ def test_a_job_that_is_killed_is_recorded_and_has_the_same_bytes(
     assert max(record["largest worker"] for record in records) > 2**26
     assert killed_run.main([*size, "--draw", str(tmp_path / "records"), str(tmp_path / "record.svg")]) == 0
     assert (tmp_path / "record.svg").stat().st_size > 1000
+
+
+def test_a_job_shorter_than_its_first_record_of_a_worker_has_no_line_of_records(tmp_path: Path) -> None:
+    job = killed_run.Job([], tmp_path / "told", 60.0)
+    start = {"seconds": 0.1, "largest worker": 0.0}
+    for more, expected in (([], ["planned"]), ([{**start, "largest worker": 5.0}], ["tenth", "planned"])):
+        job.records = [start, *more]
+        lines = list(killed_run.memory_lines(job, 10, "memory", {"where": "nowhere", "n": 1}))
+        assert [line.name.split()[-1] for line in lines] == expected

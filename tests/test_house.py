@@ -53,7 +53,7 @@ CALLS["pipelines"] = set(CALLS)
 WRITERS = {
     "dpca.storage.transaction.claim": "locks: beside an output that was checked, never through a link",
     "dpca.storage.disk": "whole files, by a new name and a rename",
-    "dpca.storage.arrays.direct": "shards, by a new name and a rename, in the store of a workspace",
+    "dpca.storage.arrays.shards": "shards, by a new name and a rename, in the store of a workspace",
     "dpca.storage.transaction.growing": "work folders that are claimed, and the rename of a store of a workspace",
     "dpca.storage.transaction.inherited": "inner stores, in a work folder that is claimed",
     "dpca.storage.transaction.lease": "locks in buckets",

@@ -27,9 +27,10 @@ from zarr.codecs import numcodecs as packers
 from zarr.core.sync import sync
 
 from dpca import __version__
-from dpca.storage.arrays.direct import PACKED, write_raw_shard
+from dpca.storage.arrays.direct import PACKED
 from dpca.storage.arrays.layout import Layout
 from dpca.storage.arrays.reading import open_group
+from dpca.storage.arrays.shards import ShardRows, whole, write_raw_shard
 from dpca.storage.disk import exists, read_file
 from dpca.storage.errors import StoreError
 from dpca.storage.integrity.checked import DENSE_KEY
@@ -313,7 +314,7 @@ def packed_bytes(values: np.ndarray[Any, Any], chunks: Sequence[int], codec: str
 
 
 def write_shard(
-    array: zarr.Array[Any], start: int | np.integer[Any] | Sequence[int], values: np.ndarray[Any, Any]
+    array: zarr.Array[Any], start: int | np.integer[Any] | Sequence[int], values: np.ndarray[Any, Any] | ShardRows
 ) -> None:
     """Write one complete shard, or the clipped shard at an end, in one call.
 
@@ -323,7 +324,7 @@ def write_shard(
         Open for writing.
     start : int or sequence of int
         Index of the shard's first value: one integer for the sample axis, or one for each axis.
-    values : ndarray
+    values : ndarray or ShardRows
         All values of the shard inside the array, in the dtype of the array.
 
     Raises
@@ -344,30 +345,31 @@ def write_shard(
     edges = array.shards or array.chunks
     first = (int(start),) if isinstance(start, (int, np.integer)) else tuple(start)
     first += (0,) * (array.ndim - len(first))
-    whole = tuple(min(edge, n - s) for edge, n, s in zip(edges, array.shape, first, strict=True))
+    expected = tuple(min(edge, n - s) for edge, n, s in zip(edges, array.shape, first, strict=True))
     inside = all(0 <= s < n for s, n in zip(first, array.shape, strict=True))
     if not inside or any(s % edge for s, edge in zip(first, edges, strict=True)):
         raise ValueError(
             f"a write at {first} of '{array.store_path}' is not at the start of a shard of {edges} in {array.shape}"
         )
-    if values.shape != whole or values.dtype.newbyteorder("=") != array.dtype:
+    if values.shape != expected or values.dtype.newbyteorder("=") != array.dtype:
         raise ValueError(
             f"a write of {values.shape} {values.dtype} at {first} of '{array.store_path}' is not a complete shard: "
-            f"give {whole} {array.dtype}"
+            f"give {expected} {array.dtype}"
         )
     shard = tuple(s // edge for s, edge in zip(first, edges, strict=True))
     key = array.metadata.encode_chunk_key(shard)
-    region = tuple(slice(s, s + n) for s, n in zip(first, whole, strict=True))
+    region = tuple(slice(s, s + n) for s, n in zip(first, expected, strict=True))
     if isinstance(array.store_path.store, ObjectStore) and write_raw_shard(array, shard, values):
         return  # an object is replaced as a whole
     if sync((array.store_path / key).exists()):
-        if whole[0] == edges[0] and _holds(array, region, values):
+        values = whole(values)
+        if expected[0] == edges[0] and _holds(array, region, values):
             return
         sync((array.store_path / key).delete())
     if not write_raw_shard(array, shard, values):
         if not sync((array.store_path / METADATA).exists()):
             raise FileNotFoundError(f"'{array.store_path}' was removed or published while a task wrote to it")
-        array.with_config(_DENSE).set_basic_selection(region, values)
+        array.with_config(_DENSE).set_basic_selection(region, whole(values))
 
 
 def _holds(array: zarr.Array[Any], region: tuple[slice, ...], values: np.ndarray[Any, Any]) -> bool:

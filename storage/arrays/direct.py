@@ -1,45 +1,35 @@
-"""Reads the inner chunks of shards directly into the memory of the caller, and writes shards chunk by chunk.
-
-Shards of object stores are only written here, so that their bytes are identical to those on a disk.
+"""Reads the inner chunks of shards directly into the memory of the caller.
 
 Zarr copies every inner chunk through four buffers (the file, the chunk, the selection in the shard, the caller), most
 of them newly allocated. If a chunk consists of little-endian values and a CRC-32C, its bytes are the values. Reading
-them in place is four times faster (2.7 against 0.65 GB/s on one core, from the page cache). Writing them from one
-buffer takes two fifths of the time, little more than the file itself. Integers packed by pcodec are decoded from the
-bytes of the file without a copy, ten times as fast as by Zarr. Every checksum is still verified. Zarr reads and writes
-all other forms.
+them in place is four times faster (2.7 against 0.65 GB/s on one core, from the page cache). Integers packed by pcodec
+are decoded from the bytes of the file without a copy, ten times as fast as by Zarr. Every checksum is still verified.
+Zarr reads all other forms. `dpca.storage.arrays.shards` writes shards.
 """
 
 from __future__ import annotations
 
-import io
 import math
 import os
 import stat
 import sys
-import uuid
 import warnings
 from collections.abc import Iterator, Sequence
 from itertools import product
-from pathlib import Path
 from typing import Any, BinaryIO, NamedTuple
 
 import google_crc32c
 import numpy as np
 import zarr
-from numcodecs.registry import get_codec  # type: ignore[import-untyped]
 from pcodec import standalone
 from zarr.abc.codec import ArrayBytesCodec
 from zarr.codecs import BytesCodec, Crc32cCodec, ShardingCodec
 from zarr.codecs.numcodecs import PCodec
 from zarr.core.metadata import ArrayV3Metadata
 
-from dpca.storage.disk import make_below
 from dpca.storage.integrity.checked import CheckedStore
-from dpca.storage.integrity.checksums import CRC_BYTES, NOT_STORED, ShardChecksums, index_bytes, places_in
+from dpca.storage.integrity.checksums import CRC_BYTES, ShardChecksums, index_bytes, places_in
 from dpca.storage.integrity.codecs import option_text
-from dpca.storage.remote.object_store import ObjectStore
-from dpca.storage.remote.objects import ObjectPath
 
 Array = np.ndarray[Any, Any]
 
@@ -76,7 +66,7 @@ def read_shards(array: zarr.Array[Any], taken: Sequence[range], out: Array) -> b
     OSError
         If a file cannot be read.
     """
-    codec = _codec(array) if _is_local(array) else None
+    codec = codec_of(array) if is_local(array) else None
     if codec is None or not all(r.step == 1 for r in taken):
         return False
     if out.size == 0:
@@ -108,93 +98,12 @@ def read_shards(array: zarr.Array[Any], taken: Sequence[range], out: Array) -> b
     return True
 
 
-def write_raw_shard(array: zarr.Array[Any], shard: tuple[int, ...], values: Array) -> bool:
-    """Write one complete shard atomically if its chunks are raw or packed by pcodec.
-
-    Parameters
-    ----------
-    array : zarr.Array
-        Open for writing.
-    shard : tuple of int
-        Index of the shard along each axis.
-    values : ndarray
-        All values of the shard inside the array, in the dtype of the array.
-
-    Returns
-    -------
-    bool
-        False if the array has another form. Nothing is written in this case.
-
-    Notes
-    -----
-    Memory: one inner chunk in addition to the values; for an object store, also a copy of the shard. Chunks are in
-    C order. Chunks entirely outside the array are not stored.
-    """
-    if _codec(array) is None:
-        return False
-    key = array.store_path / array.metadata.encode_chunk_key(shard)
-    if isinstance(key.store, ObjectStore):
-        whole = io.BytesIO()
-        _write_chunks(whole, array, values)
-        ObjectPath(f"{key.store.url}/{key.path}").write_bytes(whole.getvalue())
-        return True
-    if not _is_local(array):
-        return False
-    folder = Path(os.fspath(key.store.root)) / array.path  # type: ignore[attr-defined]
-    path = folder / array.metadata.encode_chunk_key(shard)
-    make_below(folder, path.parent)
-    # Zarr uses the same suffix for incomplete files. The next run removes the files of writers that were killed.
-    temporary = path.with_name(f"{path.name}.{uuid.uuid4().hex}.partial")
-    try:
-        with open(temporary, "xb", buffering=0) as file:
-            _write_chunks(file, array, values)
-        os.replace(temporary, path)
-    except BaseException:
-        temporary.unlink(missing_ok=True)
-        raise
-    return True
-
-
-def _write_chunks(file: BinaryIO, array: zarr.Array[Any], values: Array) -> None:
-    """Write the chunks of a shard, and its index."""
-    chunks = array.chunks
-    per_shard = [s // c for s, c in zip(array.shards or chunks, chunks, strict=True)]
-    first = array.metadata.codecs[0].codecs[0]  # type: ignore[union-attr]
-    pack = get_codec(dict(first.codec_config)).encode if isinstance(first, PACKED) else None
-    places, scratch = np.full((*per_shard, 2), NOT_STORED, "<u8"), np.zeros(chunks, array.dtype)
-    for chunk in product(*(range(-(-n // c)) for n, c in zip(values.shape, chunks, strict=True))):
-        part = values[tuple(slice(i * c, i * c + c) for i, c in zip(chunk, chunks, strict=True))]
-        if part.shape != scratch.shape:
-            scratch[...] = 0
-        if part.shape != scratch.shape or not part.flags.c_contiguous:
-            scratch[tuple(slice(0, n) for n in part.shape)] = part
-            part = scratch
-        content = part.data.cast("B") if pack is None else memoryview(pack(part))
-        places[chunk] = file.tell(), len(content) + CRC_BYTES
-        _write(file, content)
-    _write(file, places.data.cast("B"))
-
-
-def _write(file: BinaryIO, content: memoryview) -> None:
-    """Write bytes, and their checksum."""
-    checksum = 0
-    for piece in _pieces(content):
-        checksum = google_crc32c.extend(checksum, np.asarray(piece))
-        _write_all(file, piece)
-    _write_all(file, memoryview(checksum.to_bytes(CRC_BYTES, "little")))
-
-
-def _write_all(file: BinaryIO, content: memoryview) -> None:
-    # A disk that becomes full accepts a part and raises an error for the rest.
-    while content:
-        content = content[file.write(content) :]
-
-
-def _is_local(array: zarr.Array[Any]) -> bool:
+def is_local(array: zarr.Array[Any]) -> bool:
+    """Return whether an array is in a local folder."""
     return getattr(array.store_path.store, "root", None) is not None
 
 
-def _codec(array: zarr.Array[Any]) -> type[ArrayBytesCodec] | None:
+def codec_of(array: zarr.Array[Any]) -> type[ArrayBytesCodec] | None:
     """Return the codec of the chunks of a shard, `BytesCodec` or `PACKED`; None for any other form."""
     metadata = array.metadata
     if not isinstance(metadata, ArrayV3Metadata):
@@ -296,7 +205,7 @@ def _unpack_chunk(
 
 def _read_into(file: BinaryIO, buffer: memoryview, checksum: int) -> int:
     """Fill a buffer and return the checksum of all bytes so far."""
-    for piece in _pieces(buffer):
+    for piece in pieces(buffer, _PIECE_BYTES):
         done = 0
         while done < len(piece):
             got = file.readinto(piece[done:])  # type: ignore[attr-defined]
@@ -307,8 +216,9 @@ def _read_into(file: BinaryIO, buffer: memoryview, checksum: int) -> int:
     return checksum
 
 
-def _pieces(buffer: memoryview) -> Iterator[memoryview]:
-    return (buffer[start : start + _PIECE_BYTES] for start in range(0, len(buffer), _PIECE_BYTES))
+def pieces(buffer: memoryview, size: int) -> Iterator[memoryview]:
+    """Yield parts of ``size`` bytes."""
+    return (buffer[start : start + size] for start in range(0, len(buffer), size))
 
 
 def _check(stored: bytes, checksum: int, belongs: int | None) -> None:

@@ -156,9 +156,15 @@ class Job:
         """Largest resident memory of a worker, in bytes."""
         return self._peak
 
-    def largest_until(self, share: float) -> float:
-        """Return the largest recorded memory of a worker until a share of the time of the job."""
-        until = max(share * self.seconds, next(r["seconds"] for r in self.records if r["largest worker"]))
+    def largest_until(self, share: float) -> float | None:
+        """Return the largest recorded memory of a worker until a share of the time of the job.
+
+        None if the job ended before a record with a worker.
+        """
+        first = next((record["seconds"] for record in self.records if record["largest worker"]), None)
+        if first is None:
+            return None
+        until = max(share * self.seconds, first)
         return max(record["largest worker"] for record in self.records if record["seconds"] <= until)
 
 
@@ -181,10 +187,7 @@ def lines_of(options: argparse.Namespace, folder: Path) -> Iterator[Line]:
     found = ratio_of([times], ["seconds"], ["planned"], "wall s")
     yield at_most(1.15, name=f"a job that is killed twice, {options.estimator}, against its plan", **found, **line)
     most = max(stage.memory for stage in stages.values())
-    sizes = {"peak": job.peak, "until a tenth": job.largest_until(0.1), "planned": float(most)}
-    for limit, other in ((1.05, "until a tenth"), (1.0, "planned")):
-        found = ratio_of([sizes], ["peak"], [other], "bytes")
-        yield at_most(limit, name=f"memory of a job, {options.estimator}, {other}", **found, **line)
+    yield from memory_lines(job, most, f"memory of a job, {options.estimator}", line)
     if options.undisturbed:
         calm = Job([*command[:4], str(folder / "calm.zarr"), *command[5:], str(told)], told, options.every)
         calm.run([])
@@ -193,6 +196,15 @@ def lines_of(options: argparse.Namespace, folder: Path) -> Iterator[Line]:
         times = {"killed": job.seconds - job.taken, "undisturbed": calm.seconds - calm.taken}
         found = ratio_of([times], ["killed"], ["undisturbed"], "wall s")
         yield at_most(None, name=f"a job that is killed twice, {options.estimator}, the same bytes", **found, **line)
+
+
+def memory_lines(job: Job, planned: int, name: str, line: dict[str, Any]) -> Iterator[Line]:
+    """Compare the largest memory of a worker with the plan, and with its first tenth if there are records of it."""
+    sizes, limits = {"peak": job.peak, "planned": float(planned)}, {"planned": 1.0}
+    if (early := job.largest_until(0.1)) is not None:
+        sizes["until a tenth"], limits = early, {"until a tenth": 1.05, **limits}
+    for other, limit in limits.items():
+        yield at_most(limit, name=f"{name}, {other}", **ratio_of([sizes], ["peak"], [other], "bytes"), **line)
 
 
 def draw(records: Sequence[Record], n: int, target: Path) -> None:

@@ -1,22 +1,31 @@
 """What ingesting JPEGs costs beside decoding them with libjpeg-turbo and writing their pixels to files.
 
-python tests/benchmarks/speed/ingest_speed.py --source lfw-deepfunneled-00.tar
+    python tests/benchmarks/speed/ingest_speed.py --source lfw-deepfunneled-00.tar
+
+The share of libjpeg-turbo is also measured for textures of 256 x 256 pixels and photographs of 1024 x 1024, both of
+quality 90: of an ingest, and of reading and decoding without storing anything.
 """
 
 from __future__ import annotations
 
+import io
 import shutil
 import sys
-from collections.abc import Callable, Iterator
+import tarfile
+from collections.abc import Callable, Iterable, Iterator
 from functools import partial
+from pathlib import Path
+from typing import Any
 
 import numpy as np
 import simplejpeg
+from skimage import data
 
-from dpca.storage import ingest
+from dpca.storage import create_synthetic, ingest
+from dpca.storage.images import decode
 from dpca.storage.readers import open_reader
 from tests.benchmarks.inputs import CELL, Inputs
-from tests.benchmarks.sides import Line, alone, at_most, in_turn, ratio_of
+from tests.benchmarks.sides import Clock, Line, alone, at_least, at_most, in_turn, ratio_of
 
 _AT_ONCE = 512
 
@@ -27,6 +36,62 @@ def lines(inputs: Inputs) -> Iterator[Line]:
     rounds = in_turn({"ingest": partial(_ingest, inputs), **bound(inputs)}, inputs.rounds)
     found = ratio_of(rounds, ["ingest"], ["turbo decode", "write files"])
     yield at_most(1.5, name="ingest", where=f"JPEGs of {inputs.stack.sample_shape}", n=n, **found)
+    small, large, few = (24, 48, 6) if inputs.quick else (256, 1024, 150)
+    shape = (small, small, 3)
+    textures = create_synthetic(inputs.folder / "textures.zarr", "textures", n_samples=16 * few, sample_shape=shape)
+    sources = {
+        "photographs": inputs.photographs,
+        "textures": _archive(inputs.folder / "textures.tar", (np.asarray(one) for one in textures.samples)),
+        "large photographs": _archive(inputs.folder / "large.tar", _large(large, few)),
+    }
+    for name, source in sources.items():
+        yield from _shares(name, source, inputs)
+
+
+def _shares(name: str, source: list[str], inputs: Inputs) -> Iterator[Line]:
+    """Compare libjpeg-turbo alone, on JPEGs in memory, with all that an ingest does, and with reading and decoding."""
+    reader = open_reader(source)
+    payloads = [payload for payload in reader.fetch(range(len(reader))) if isinstance(payload, bytes)]
+    pixels, rounds = decode(payloads[0]).copy(), []
+    color = "RGB" if pixels.ndim == 3 else "GRAY"
+    target = inputs.folder / "ingested.zarr"
+    for _ in range(inputs.rounds):
+        clock = Clock()
+        clock("turbo", lambda: [simplejpeg.decode_jpeg(payload, color, buffer=pixels) for payload in payloads])
+        clock("read and decode", partial(_read, source, pixels))
+        clock("ingest", partial(ingest, source, target, cell_shape=CELL))
+        shutil.rmtree(target)
+        rounds.append(clock.seconds)
+    size = round(sum(map(len, payloads)) / len(payloads))
+    line = {"where": f"JPEGs of {pixels.shape}, {size:,} bytes each", "n": len(payloads)}
+    for limit, whole in ((0.8, "ingest"), (None, "read and decode")):
+        found = ratio_of(rounds, ["turbo"], [whole])
+        yield at_least(limit, name=f"libjpeg-turbo, {name}, {whole}", **found, **line)
+
+
+def _read(source: list[str], pixels: np.ndarray[Any, Any]) -> None:
+    reader = open_reader(source)
+    for start in range(0, len(reader), _AT_ONCE):
+        for payload in reader.fetch(range(start, min(start + _AT_ONCE, len(reader)))):
+            decode(payload, out=pixels)
+
+
+def _large(side: int, n: int) -> Iterator[np.ndarray[Any, Any]]:
+    """Yield a photograph and its reflections, side by side and shifted."""
+    quarter = data.astronaut()[: side // 2, : side // 2]
+    half = np.concatenate([quarter, quarter[:, ::-1]], 1)
+    whole = np.concatenate([half, half[::-1]])
+    return (np.roll(whole, 37 * i, (0, 1)) for i in range(n))
+
+
+def _archive(path: Path, images: Iterable[np.ndarray[Any, Any]]) -> list[str]:
+    with tarfile.open(path, "w") as archive:
+        for i, pixels in enumerate(images):
+            payload = simplejpeg.encode_jpeg(np.ascontiguousarray(pixels), 90, colorsubsampling="420")
+            member = tarfile.TarInfo(f"{i:05d}.jpg")
+            member.size = len(payload)
+            archive.addfile(member, io.BytesIO(payload))
+    return [str(path)]
 
 
 def bound(inputs: Inputs) -> dict[str, Callable[[], object]]:

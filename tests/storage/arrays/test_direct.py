@@ -6,6 +6,7 @@ import os
 import resource
 import sys
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -14,10 +15,12 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from zarr.codecs import BytesCodec
 
+from dpca.storage.arrays import shards
 from dpca.storage.arrays.arrays import create_array, create_root, write_shard
-from dpca.storage.arrays.direct import read_shards, write_raw_shard
+from dpca.storage.arrays.direct import read_shards
 from dpca.storage.arrays.layout import Layout
 from dpca.storage.arrays.reading import open_array
+from dpca.storage.arrays.shards import ShardRows, write_raw_shard
 from dpca.storage.integrity.checksums import places_in
 from dpca.storage.integrity.codecs import option_text
 
@@ -68,9 +71,36 @@ def stored_chunks(shard: Path, n_chunks: int) -> list[bytes]:
     return [content[start : start + length] for start, length in places.tolist()] + [b"%d" % len(content)]
 
 
-@given(cases(), st.booleans())
+class Computed(ShardRows):
+    """Rows in a buffer that the next call overwrites."""
+
+    def __init__(self, values: np.ndarray[Any, Any], step: int) -> None:
+        self.shape, self.dtype, self.step = values.shape, values.dtype, step
+        self._values, self._buffer = values, np.empty((step, *values.shape[1:]), values.dtype)
+
+    def read(self, first: int, stop: int) -> np.ndarray[Any, Any]:
+        self._buffer[: stop - first] = self._values[first:stop]
+        return self._buffer[: stop - first]
+
+
+@pytest.mark.parametrize("codec", ["raw", "packed", "blosc"])
+def test_computed_rows_replace_what_is_there(tmp_path, codec):
+    array = store(tmp_path / "s.zarr", (8, 9), "<i4", (4, 5), (2, 2), codec)
+    shard = tmp_path / "s.zarr" / "samples" / "c" / "0" / "0"
+    before = shard.read_bytes()
+    for values in (np.arange(72, dtype="<i4").reshape(8, 9), array[:]):
+        shard.write_bytes(before[:-5])
+        write_shard(open_array(tmp_path / "s.zarr" / "samples", "r+"), 0, Computed(values, 3))
+        np.testing.assert_array_equal(open_array(tmp_path / "s.zarr" / "samples")[:], values)
+    assert shard.read_bytes() == before
+    os.utime(shard, (0, 0))
+    write_shard(open_array(tmp_path / "s.zarr" / "samples", "r+"), 0, Computed(values, 3))
+    assert shard.stat().st_mtime == 0  # a finished shard is left unchanged
+
+
+@given(cases(), st.booleans(), st.integers(0, 4))
 @settings(deadline=None, max_examples=60)
-def test_what_is_written_is_what_zarr_writes(tmp_path_factory, case, swapped):
+def test_what_is_written_is_what_zarr_writes(tmp_path_factory, case, swapped, step):
     shape, dtype, chunks, times, _ = case
     folder, shards = tmp_path_factory.mktemp("s"), tuple(c * t for c, t in zip(chunks, times, strict=True))
     group = create_root(folder / "s.zarr", kind="stack", fingerprint="f")
@@ -81,7 +111,7 @@ def test_what_is_written_is_what_zarr_writes(tmp_path_factory, case, swapped):
     for i, start in enumerate(range(0, shape[0], shards[0])):
         part = values[start : start + shards[0]]
         given = part.astype(part.dtype.newbyteorder()) if swapped else np.asfortranarray(part)
-        assert write_raw_shard(ours, (i,) + (0,) * (len(shape) - 1), given)
+        assert write_raw_shard(ours, (i,) + (0,) * (len(shape) - 1), Computed(given, step) if step else given)
         zarrs[start : start + shards[0]] = part
     np.testing.assert_array_equal(ours[:], values)
     n_chunks = int(np.prod(times))
@@ -114,7 +144,16 @@ def test_a_shard_that_cannot_be_written_whole_leaves_nothing(tmp_path):
             write_shard(array, 0, np.ones((4, 5000), "u1"))
     finally:
         resource.setrlimit(resource.RLIMIT_FSIZE, before)
-    assert not os.listdir(tmp_path / "s.zarr" / "samples" / "c" / "0")
+    assert os.listdir(tmp_path / "s.zarr" / "samples") == ["zarr.json"]
+
+
+def test_the_size_of_a_shard_is_known_before_it_is_written(tmp_path, monkeypatch):
+    reserved = []
+    monkeypatch.setattr(shards, "reserve", lambda file, size: reserved.append(size))
+    store(tmp_path / "s.zarr", (7, 50, 30), "<i2", (4, 20, 30), (2, 3, 1))
+    assert reserved == [(tmp_path / "s.zarr" / "samples" / "c" / "0" / "0" / "0").stat().st_size]
+    store(tmp_path / "packed.zarr", (7, 50, 30), "<i2", (4, 20, 30), (2, 3, 1), "packed")
+    assert len(reserved) == 1
 
 
 def test_whole_chunks_of_many_pieces(tmp_path):

@@ -6,6 +6,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+import simplejpeg
 import tifffile
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -68,6 +69,38 @@ def test_exif_rotation_is_applied(kind: str, orientation: int) -> None:
     np.testing.assert_array_equal(decoded, upright)
     # a stack of that shape accepts it, although its header says the other way round
     decode(payload, DecodeOptions().with_first_image(decoded, "first.jpg"))
+
+
+XMP = b'http://ns.adobe.com/xap/1.0/\0<x:xmpmeta tiff:Orientation="6"></x:xmpmeta>'
+
+
+@pytest.mark.parametrize(
+    "before",
+    [
+        b"",
+        b"\xff\xfe\0\x06\xff\xda\0\0",  # a comment that looks like the first scan
+        b"\xff\xe2\0\x04\xff\xd9",  # other metadata that looks like the end
+        b"\xff\xff\xff",  # fill bytes
+    ],
+)
+@pytest.mark.parametrize("how", ["exif", "xmp"])
+def test_the_orientation_is_found_behind_any_segment(how: str, before: bytes) -> None:
+    exif = Image.Exif()
+    exif[0x0112] = 6
+    content = exif.tobytes() if how == "exif" else XMP
+    segment = b"\xff\xe1" + (len(content) + 2).to_bytes(2) + content
+    payload = encoded(RGB, "JPEG")
+    turned = payload[:2] + before + segment + payload[2:]
+    np.testing.assert_array_equal(decode(turned), np.rot90(truth(payload), -1))
+
+
+@pytest.mark.parametrize("picture", [GRAY, RGB], ids=["gray", "rgb"])
+def test_pillow_does_not_open_plain_jpegs(picture: np.ndarray[Any, Any], monkeypatch: pytest.MonkeyPatch) -> None:
+    payloads = [encoded(picture, "JPEG", progressive=progressive) for progressive in (False, True)]
+    expected = [truth(payload) for payload in payloads]
+    monkeypatch.setattr(JpegImageFile, "_open", lambda self: pytest.fail("opened"))
+    for payload, pixels_of_pillow in zip(payloads, expected, strict=True):
+        np.testing.assert_array_equal(decode(payload), pixels_of_pillow)
 
 
 @pytest.mark.parametrize("kind", ["JPEG", "PNG"])
@@ -243,6 +276,7 @@ def test_the_main_picture_of_a_jpeg_with_previews_is_read() -> None:
 @pytest.fixture
 def _undecoded(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(ImageFile.ImageFile, "load", lambda self: pytest.fail("decoded"))
+    monkeypatch.setattr(simplejpeg, "decode_jpeg", lambda *_, **__: pytest.fail("decoded"))
 
 
 @pytest.mark.parametrize("bomb", [png_bomb(100_000, 100_000), jpeg_bomb(), webp_bomb(), tiff_bomb()])
@@ -260,6 +294,7 @@ def test_another_size_is_refused_by_its_header() -> None:
     message = refused(png_bomb(9000, 9000), settled)
     for words in ("9000 x 9000 pixels", "24 x 20", "'first.jpg'", "resize=(24, 20)", "crop=(24, 20)"):
         assert words in message
+    assert "9 x 20 pixels" in refused(encoded(RGB[:9], "JPEG"), settled)
 
 
 @pytest.mark.parametrize(

@@ -22,6 +22,7 @@ from tests.storage.sources.ingesting import (
     BROKEN,
     INGEST,
     SOURCES,
+    WRITER,
     Breaking,
     Interrupted,
     bad_files,
@@ -32,6 +33,7 @@ from tests.storage.sources.made_sources import (
     contents,
     encoded,
     pixels,
+    truth,
     write_folder,
 )
 
@@ -90,6 +92,34 @@ def test_a_rare_bad_image_costs_only_what_is_in_flight(tmp_path: Path, monkeypat
     source = write_folder(tmp_path / "t", bad_files(120, {10: BROKEN}))
     ingest(source, tmp_path / "out.zarr", reading=ReadOptions(on_error="skip"), run=Run(threads=2))
     assert len(written) <= 30 + 4
+
+
+@pytest.mark.parametrize("at_once", [1, 3, 100])
+def test_images_that_are_decoded_while_a_shard_is_written(
+    at_once: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(WRITER, "_DECODED_BYTES", at_once * 24 * 20 * 3)
+    written = noted_writes(monkeypatch)
+    bad = {1, 9, 10, 22}
+    files = bad_files(23, dict.fromkeys(bad, BROKEN))
+    source = write_folder(tmp_path / "t", files)
+    stack = ingest(source, tmp_path / "out.zarr", reading=ReadOptions(on_error="skip"), run=Run(threads=1))
+    good = [payload for i, payload in enumerate(files.values()) if i not in bad]
+    np.testing.assert_array_equal(stack.samples[:], np.stack(list(map(truth, good))))
+    assert len(stack.rejected) == len(bad)
+    assert len(written) <= 4  # two shards in two passes: each finds all its bad images at once
+    assert verify(tmp_path / "out.zarr") == []
+
+
+@pytest.mark.parametrize("at_once", [1, 100])
+def test_the_range_is_that_of_all_images(at_once: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(WRITER, "_DECODED_BYTES", at_once * 24 * 20 * 2)
+    values = np.full((5, 24, 20), 1000, np.uint16)
+    values[1, 3, 4], values[2, 0, 0] = 7, 60_000
+    source = write_folder(tmp_path / "t", {f"{i}.png": encoded(image) for i, image in enumerate(values)})
+    stack = ingest(source, tmp_path / "out.zarr")
+    assert stack.data_range == (7, 60_000)
+    np.testing.assert_array_equal(stack.samples[:], values)
 
 
 @pytest.mark.usefixtures("_many_shards")

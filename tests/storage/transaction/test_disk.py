@@ -2,16 +2,19 @@
 
 from __future__ import annotations
 
+import ctypes
 import errno
 import os
+import resource
 from collections.abc import Callable
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
 from dpca.storage import disk
 from dpca.storage.arrays.arrays import create_root
-from dpca.storage.disk import atomic_write_bytes, exchanged, require_free_space, writing_errors
+from dpca.storage.disk import atomic_write_bytes, exchanged, require_free_space, reserve, writing_errors
 from dpca.storage.errors import StoreError
 from dpca.storage.transaction import growing
 from dpca.storage.transaction.checkpoints import Checkpoints
@@ -47,6 +50,30 @@ def test_space_is_asked_for_before_starting(tmp_path):
     require_free_space(tmp_path / "not" / "yet.zarr", 1, "the stack")
     with pytest.raises(StoreError, match="1,000.PB"):
         require_free_space(tmp_path / "not" / "yet.zarr", 10**18, "the stack")
+
+
+def test_room_for_a_file_is_reserved_or_the_disk_is_full(tmp_path: Path) -> None:
+    size = 1 << 20
+    with open(tmp_path / "shard", "xb") as file:
+        reserve(file.fileno(), size)
+        status = os.fstat(file.fileno())
+        # a system without this leaves the file empty
+        assert (status.st_size, status.st_blocks * 512 >= size) in ((size, True), (0, False))
+        before = resource.getrlimit(resource.RLIMIT_FSIZE)
+        resource.setrlimit(resource.RLIMIT_FSIZE, (2 * size, before[1]))
+        try:
+            if status.st_size:
+                with pytest.raises(OSError, match="large"):
+                    reserve(file.fileno(), 3 * size)
+        finally:
+            resource.setrlimit(resource.RLIMIT_FSIZE, before)
+
+
+@pytest.mark.parametrize("system", [SimpleNamespace(), SimpleNamespace(fallocate=lambda *_: -1)])
+def test_a_system_that_reserves_no_room_is_no_error(system: object, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(ctypes, "CDLL", lambda *_, **__: system)
+    ctypes.set_errno(errno.EOPNOTSUPP)
+    reserve(0, 1)
 
 
 def test_folders_are_swapped_in_one_step_or_not_at_all(tmp_path: Path) -> None:
