@@ -41,7 +41,9 @@ def open_input(
     """
     if isinstance(source, Stack):
         return source
-    if not isinstance(source, Reader | str | os.PathLike) and len(source) == 1:
+    if not isinstance(source, Reader | str | os.PathLike | list | tuple):
+        raise DataError(f"the source is of type {type(source).__name__}: give a path, several, a Stack or a Reader")
+    if isinstance(source, list | tuple) and len(source) == 1:
         source = source[0]
     reader = source if isinstance(source, Reader) else open_reader(source, key=key, axes=axes)
     require_samples(reader)

@@ -38,7 +38,10 @@ def _convert_errors(name: str, samples: tuple[int, int] | None) -> Iterator[None
         where = name if samples is None else f"samples {samples[0]} to {samples[1] - 1} of {name}"
         if isinstance(error, DivergedError):  # its message contains the remedy
             raise DataError(f"{where} cannot be analyzed with these settings: {one_line(error)}") from error
+        what, _, remedy = one_line(error).partition(": ")
+        if remedy:
+            raise DataError(f"{where} cannot be analyzed ({what}): {remedy}") from error
         raise DataError(
-            f"{where} cannot be analyzed ({one_line(error)}): divide all values by a constant so that their squares "
+            f"{where} cannot be analyzed ({what}): divide all values by a constant so that their squares "
             f"are ordinary numbers of their dtype, or leave out outlying samples"
         ) from error

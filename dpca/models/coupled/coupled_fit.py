@@ -87,6 +87,8 @@ class FittedField:
 class Reducing(Fitting):
     """The preparation of one field, as for an `EOF`; then whatever is done with its anomalies."""
 
+    fillings = "gaps='interpolate'"
+
     then: Callable[[AnomalySource], Any] = field(kw_only=True)
     _known: AnomalySource | None = field(default=None, init=False)
 

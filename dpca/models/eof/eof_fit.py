@@ -7,7 +7,7 @@ import warnings
 from copy import copy
 from dataclasses import dataclass, field, replace
 from functools import partial
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 
@@ -94,6 +94,9 @@ class Fitting:
         Weights of the samples of ``given`` that are not whole numbers.
     """
 
+    #: The values of ``gaps`` that fill missing values, for errors.
+    fillings: ClassVar[str] = "gaps='interpolate' or gaps='iterate'"
+
     eof: Any
     given: Field
     calendar: Calendar
@@ -154,14 +157,14 @@ class Fitting:
         if gappy.any():
             warnings.warn(
                 f"{int(gappy.sum()):,} of {int(some.sum()):,} grid points with data miss some of {n:,} values and are "
-                f"excluded: fill them with gaps='interpolate' or gaps='iterate', or select times and grid points",
+                f"excluded: fill them with {self.fillings}, or select times and grid points",
                 GapWarning,
                 stacklevel=5,
             )
         if not (kept := np.flatnonzero(some & ~gappy)).size:
             raise DataError(
-                f"no grid point of {source.name} has all {n:,} values: fill them with gaps='interpolate' or "
-                f"gaps='iterate', or select times and grid points"
+                f"no grid point of {source.name} has all {n:,} values: fill them with {self.fillings}, or select times "
+                "and grid points"
             )
         return self._fitted(self._over(source, self._anomalies(found, kept)))
 

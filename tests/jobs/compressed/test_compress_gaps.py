@@ -131,3 +131,8 @@ def test_numbers_that_mark_missing_values_are_not_rounded(dtype: str, tmp_path: 
             max_error=1,
         )
     assert not (tmp_path / "small.zarr").exists()
+
+
+def test_a_source_in_memory_is_no_source(tmp_path: Path) -> None:
+    with pytest.raises(DataError, match="path"):
+        compress(np.zeros((9, 8, 8)), tmp_path / "c.zarr", CompressionSettings(CELLS, goal={"max_error": 1}))  # type: ignore[arg-type]

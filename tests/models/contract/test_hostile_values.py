@@ -210,6 +210,16 @@ def test_a_refusal_names_the_source_wherever_it_runs(kind: str, method: str, clu
     assert name in str(told.value) or "diverged" in str(told.value)
 
 
+@pytest.mark.parametrize("model", [PCA(2, gaps="iterate"), StreamingPCA(2, gaps="iterate")], ids=str)
+def test_a_refusal_with_a_remedy_names_no_other(model: Any) -> None:
+    """Neither an infinity nor missing values become ordinary by a division."""
+    x = np.random.default_rng(0).normal(size=(40, 30))
+    x[3, 4] = np.inf
+    with pytest.raises(DataError, match="infinite") as told:
+        model.fit(x)
+    assert "divide" not in str(told.value)
+
+
 def test_the_lazy_answer_is_refused_as_well(tmp_path: Path) -> None:
     rng = np.random.default_rng(0)
     x = rng.uniform(-1, 1, (40, 6, 6)).astype(np.float32)

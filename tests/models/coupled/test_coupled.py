@@ -322,3 +322,12 @@ def test_labels_come_back_as_they_went_in() -> None:
     assert model.inverse_transform(X=model.scores()[0]).dims == ("lat", "time", "lon")
     with pytest.raises(DataError, match="station"):
         model.transform(Y=y.rename(station="place"))
+
+
+def test_what_fills_gaps_is_what_they_accept() -> None:
+    """`EOF`, which prepares the fields, has one more way."""
+    x, y = fields()
+    x[4, 2, 3] = np.nan
+    with pytest.warns(GapWarning, match="interpolate") as seen:
+        MCA(2).fit(x, y)
+    assert not any("iterate" in str(one.message) for one in seen)
