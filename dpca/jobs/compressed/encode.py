@@ -27,7 +27,7 @@ from dpca.jobs.compressed.encode_trials import Trials, cell_components
 from dpca.jobs.compressed.encode_write import PLAN, EncodeJob, masks_of, stored_plan, write_codes
 from dpca.jobs.denoising.noise_level import check_noise_of, goal_with_noise
 from dpca.jobs.scores.score_write import write_quality
-from dpca.jobs.scores.settings import check_marks
+from dpca.jobs.scores.settings import kept_gaps
 from dpca.jobs.scores.transform import check_channels, stated_range, with_range
 from dpca.kernels.algebra.types import Array
 from dpca.models.base.store import load_any, model_fingerprint
@@ -204,14 +204,6 @@ def fill_codes(
     )
 
 
-def _gaps_of(fitted: CellPCA, stack: Stack) -> str:
-    """Return which missing values the model can fill: "" for none, "NaN", or `INFINITE` for infinities, too."""
-    if fitted.gaps != "iterate":
-        return ""
-    check_marks(fitted)
-    return (fitted.missing_value or "NaN") if stack.dtype.kind == "f" else ""
-
-
 def _model_and_samples(stack: Stack, model: str | os.PathLike[str]) -> tuple[CellPCA, Stack]:
     """Return the stored model for the encoding of a stack, and the stack.
 
@@ -229,8 +221,9 @@ def _model_and_samples(stack: Stack, model: str | os.PathLike[str]) -> tuple[Cel
         raise DataError(f"'{model}' has weights of attributes, which compressed stores do not support: omit weights")
     own, given, n_spatial = fitted.sample_shape_, tuple(stack.sample_shape), fitted.grid_.n_spatial
     if own == given:
-        gaps = _gaps_of(fitted, stack)
-        return fitted, GapFilledStack.of(stack, os.fspath(model), infinite=gaps == INFINITE) if gaps else stack
+        if not (gaps := kept_gaps(fitted)) or stack.dtype.kind != "f":
+            return fitted, stack
+        return fitted, GapFilledStack.of(stack, os.fspath(model), infinite=gaps == INFINITE)
     # Components of a place in a tile mean nothing elsewhere, so all cells must share them.
     alike = len(own) == len(given) and own[n_spatial:] == given[n_spatial:] and all(np.less_equal(own, given))
     if not (fitted.shared and alike):

@@ -61,19 +61,18 @@ class CompressionSettings:
 
     def __post_init__(self) -> None:
         if self.with_gaps:
-            check_marks(self.model)
             reading = replace(self.reading, gaps=True, infinite=self.with_infinities)
             object.__setattr__(self, "reading", reading)
 
     @property
     def with_gaps(self) -> bool:
         """Whether samples may have missing values, which the model fills; the compressed store keeps which they are."""
-        return self.goal is not None and getattr(self.model, "gaps", "reject") == "iterate"
+        return self.goal is not None and bool(kept_gaps(self.model))
 
     @property
     def with_infinities(self) -> bool:
         """Whether infinities are missing values, too, which the compressed store keeps."""
-        return self.with_gaps and self.model.missing_value == INFINITE
+        return self.goal is not None and kept_gaps(self.model) == INFINITE
 
     def model_of_tiles(self) -> Any:
         """Return the model for tiles of large samples. Their gaps are filled before the fit, and cells are shared.
@@ -123,10 +122,19 @@ class CompressionSettings:
         return settings | self.model.job_settings()
 
 
-def check_marks(model: Any) -> None:
-    """Raise `DataError` if a number marks missing values for a model: a compressed store would round it."""
+def kept_gaps(model: Any) -> str:
+    """Return which missing values a compressed store keeps: "" for none, "NaN", or `INFINITE` for infinities, too.
+
+    Raises
+    ------
+    DataError
+        If a number marks missing values for the model, which the store would round.
+    """
+    if getattr(model, "gaps", "reject") != "iterate":
+        return ""
     if (marks := model.missing_value) not in (None, INFINITE):
         raise DataError(
             f"missing_value is {marks!r}, but compressed stores keep missing values as NaN: replace {marks!r} by NaN, "
             "in float32 for integers, and omit missing_value"
         )
+    return marks or "NaN"

@@ -25,7 +25,7 @@ def main(source: str, target: str, on_error: Any) -> None:
     """Ingest with a pause in every task."""
     # the module, which the function of the same name hides in the package
     ingest: Any = importlib.import_module("dpca.storage.ingest")
-    writer: Any = importlib.import_module("dpca.storage.stack_writer")
+    writer: Any = importlib.import_module("dpca.storage.decoded_shard")
     ingest.choose_layout = small_shards
     decode = writer.decode
 

@@ -25,7 +25,7 @@ from tests.storage.sources.made_sources import (
 
 # the module, which the function of the same name hides in the package
 INGEST: Any = importlib.import_module("dpca.storage.ingest")
-WRITER: Any = importlib.import_module("dpca.storage.stack_writer")
+WRITER: Any = importlib.import_module("dpca.storage.decoded_shard")
 
 BROKEN = encoded(pixels(99), "JPEG")[:300]
 

@@ -314,14 +314,14 @@ def test_a_disk_too_small_is_refused_before_the_work(tmp_path: Path, monkeypatch
 
 
 def test_a_disk_that_fills_up_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    from dpca.storage import stack_writer
+    from dpca.storage import decoded_shard
 
     def full(*_: Any) -> None:
         raise OSError(28, "No space left on device")
 
     source = folder()(tmp_path)
     with monkeypatch.context() as patch:
-        patch.setattr(stack_writer, "write_shard", full)
+        patch.setattr(decoded_shard, "write_shard", full)
         with pytest.raises(StoreError, match=r"full.*out\.zarr"):
             ingest(source, tmp_path / "out.zarr")
     assert not (tmp_path / "out.zarr").exists()
