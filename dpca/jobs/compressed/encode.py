@@ -122,7 +122,7 @@ def encode_store(
     facts = {} if request is None else {"request": request}
 
     def steps(work: Workspace) -> StageCost:
-        gaps = stack.data_range is None and _gaps_of(load_any(model), stack)
+        gaps = stack.data_range is None and stack.dtype.kind == "f" and kept_gaps(load_any(model))
         ranged = with_range(stack, run, gaps=bool(gaps), infinite=gaps == INFINITE)
         known, estimate = goal_with_noise(wanted, ranged, noise, run, work)
         return estimate + fill_codes(ranged, model, work, known, facts=facts, run=run)
