@@ -12,7 +12,7 @@ from dpca.kernels.algebra import integers, linalg
 from dpca.kernels.algebra.dtypes import working_dtype
 from dpca.kernels.algebra.namespace import beside, cast, copy_of, dtype_of, is_numpy, namespace
 from dpca.kernels.algebra.types import Array, PickledByFields, blocks
-from dpca.kernels.byte_rows import ByteRows, moments
+from dpca.kernels.byte_points import BytePoints, moments
 
 # Added to degrees, so that no isolated sample divides by 0.
 _TINY = float(np.finfo(np.float32).tiny)
@@ -162,18 +162,18 @@ class KernelMap(PickledByFields):
         return _directions(z).T if self.kernel.name == "cosine" else z.T
 
     @cached_property
-    def _as_bytes(self) -> dict[np.dtype[Any], ByteRows | None]:
+    def _as_bytes(self) -> dict[np.dtype[Any], BytePoints | None]:
         return {}
 
-    def _bytes(self, dtype: np.dtype[Any]) -> ByteRows | None:
+    def _bytes(self, dtype: np.dtype[Any]) -> BytePoints | None:
         """Return the points as bytes of this dtype, or None if they are not, or floats take less time."""
         if dtype not in self._as_bytes:
             z, (least, most) = self.points, (0, 1) if dtype.kind == "b" else (np.iinfo(dtype).min, np.iinfo(dtype).max)
             able = z.shape[1] >= _BYTES_FROM and least <= z.min() and z.max() <= most and (z == np.rint(z)).all()
-            self._as_bytes[dtype] = ByteRows(z.astype(dtype)) if able else None
+            self._as_bytes[dtype] = BytePoints(z.astype(dtype)) if able else None
         return self._as_bytes[dtype]
 
-    def _of_bytes(self, x: Array, points: ByteRows, dtype: np.dtype[Any]) -> Array:
+    def _of_bytes(self, x: Array, points: BytePoints, dtype: np.dtype[Any]) -> Array:
         """Return the product of `_left` and `_right` from exact products."""
         name, found = self.kernel.name, linalg.workspace("kernels", (len(x), len(self.points)), dtype, x)
         scale: Any = {"rbf": 2 * self.kernel.gamma, "poly": self.kernel.gamma}.get(name, 1.0)

@@ -73,6 +73,13 @@ class Partition(PickledByFields, ABC):
         """
         yield tuple(range(self.n_parts))
 
+    def finer_tiles(self, chunk_shape: tuple[int, ...]) -> Iterator[list[tuple[int, ...]]]:
+        """Yield finer and finer groupings of all parts, for `tiles` that are too large for a task; by default none.
+
+        Their groups are compact, so that they share fewer chunks than parts in the order of their numbers.
+        """
+        return iter(())
+
     def split_dtype(self, dtype: DTypeLike) -> np.dtype[Any]:
         """Return the dtype of the values of `split` for samples of a dtype."""
         return np.dtype(dtype)

@@ -151,8 +151,44 @@ class CellGrid(Partition):
             step = math.lcm(cell, chunk) // cell
             n = math.ceil(size / cell)
             runs.append([range(start, min(start + step, n)) for start in range(0, n, step)])
-        for tile in itertools.product(*runs):
-            yield tuple(np.ravel_multi_index(np.ix_(*tile), self.grid_shape).ravel().tolist())
+        yield from self._groups(runs)
+
+    def finer_tiles(self, chunk_shape: tuple[int, ...]) -> Iterator[list[tuple[int, ...]]]:
+        """Yield boxes of cells, see `Partition.finer_tiles`, with the fewest borders between as many boxes."""
+        sizes = [math.ceil(size / chunk) for size, chunk in zip(self.sample_shape, chunk_shape, strict=False)]
+        most = [min(chunks, cells) for chunks, cells in zip(sizes, self.grid_shape, strict=False)]
+        pieces = [1] * self.n_spatial
+        while pieces != most:
+            axis = max(
+                (axis for axis in range(self.n_spatial) if pieces[axis] < most[axis]),
+                key=lambda axis: sizes[axis] / pieces[axis],
+            )
+            pieces[axis] = min(most[axis], max(pieces[axis] + 1, pieces[axis] * 5 // 4))
+            cuts = [self._cuts(axis, count, chunk_shape[axis]) for axis, count in enumerate(pieces)]
+            yield [*self._groups([[range(a, b) for a, b in itertools.pairwise(cut)] for cut in cuts])]
+
+    def _cuts(self, axis: int, count: int, chunk: int) -> list[int]:
+        """Return the first cells of runs of about equal lengths along an axis, and the number of cells.
+
+        The regions on both sides of a cut share one chunk if possible, not two.
+        """
+        n, cell, reach = self.grid_shape[axis], self.cell_shape[axis], self.reach
+        cuts = {0, n}
+        for j in range(1, count):
+            nearest = round(j * n / count)
+            near = (at for at in (nearest, nearest + 1, nearest - 1) if reach <= at * cell % chunk <= chunk - reach)
+            cuts.add(next(near, nearest))
+        return sorted(cuts)
+
+    @property
+    def reach(self) -> int:
+        """Pixels beyond its border that a cell depends on."""
+        return 0
+
+    def _groups(self, runs: list[list[range]]) -> Iterator[tuple[int, ...]]:
+        """Yield the cells of each box of some runs along each axis."""
+        for box in itertools.product(*runs):
+            yield tuple(np.ravel_multi_index(np.ix_(*box), self.grid_shape).ravel().tolist())
 
     def split(self, block: Array, parts: Sequence[int], origin: tuple[int, ...], buffer: Array) -> list[Array]:
         """Copy cells out of a block of samples, see `Partition.split`."""

@@ -57,6 +57,11 @@ class LappedGrid(CellGrid):
         """The shape of a cell, and the overlap."""
         return [list(self.cell_shape), self.overlap]
 
+    @property
+    def reach(self) -> int:
+        """Pixels beyond its border that a cell depends on."""
+        return self.overlap
+
     @cached_property
     def plain(self) -> CellGrid:
         """The same cells without a filter, for samples that are already filtered."""

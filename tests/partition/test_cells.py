@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import itertools
+import math
 
 import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from dpca.partition import CellGrid
+from dpca.partition import CellGrid, LappedGrid
 
 
 @st.composite
@@ -83,6 +84,27 @@ def test_tiles_are_disjoint_and_share_no_chunk_where_borders_meet(grid: CellGrid
         for i in tile:
             corner = tuple(a // c for (a, _), c in zip(grid.region(i)[: grid.n_spatial], chunk, strict=False))
             assert owners.setdefault(corner, number) == number
+
+
+@given(grids(), st.lists(st.integers(1, 14), min_size=6, max_size=6))
+@settings(deadline=None)
+def test_finer_tiles_are_more_and_more_boxes_of_all_cells(grid: CellGrid, lengths: list[int]) -> None:
+    before = 1
+    for tiles in grid.finer_tiles(tuple(lengths[: len(grid.sample_shape)])):
+        assert sorted(itertools.chain(*tiles)) == list(range(grid.n_parts))
+        assert len(tiles) >= before
+        before = len(tiles)
+        for tile in tiles:
+            places = np.unravel_index(tile, grid.grid_shape)
+            assert len(tile) == math.prod(int(np.ptp(along)) + 1 for along in places)
+
+
+@pytest.mark.parametrize(("cell", "overlap"), [(20, 4), (100, 10), (25, 2), (16, 4), (30, 8)])
+def test_boxes_of_cells_with_an_overlap_share_one_chunk_at_a_border(cell: int, overlap: int) -> None:
+    grid, chunk = LappedGrid((4000,), (cell,), overlap), 500
+    for tiles in grid.finer_tiles((chunk,)):
+        ends = [(grid.region(tile[0])[0][0] // chunk, (grid.region(tile[-1])[0][1] - 1) // chunk) for tile in tiles]
+        assert sum(last - first + 1 for first, last in ends) <= 4000 // chunk + len(tiles) - 1
 
 
 @given(grids(), st.lists(st.integers(1, 14), min_size=3, max_size=3))

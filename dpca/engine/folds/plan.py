@@ -10,8 +10,8 @@
                +------------+------------+------------+
                    merge         merge        merge         segments of a group merge as a tree
 
-Every partition belongs to one group and every sample to one segment, so each value is read by one task. It is read
-twice only if a chunk extends over several cells and memory does not allow one task for them.
+Every part belongs to one group and every sample to one segment, so each value is read by one task. It is decoded twice
+only if a chunk extends over several cells and memory does not allow one task for them.
 """
 
 from __future__ import annotations
@@ -73,14 +73,10 @@ class FoldPlan:
     """Bytes that all tasks copy out of chunks; more than the stack if the boxes of groups overlap."""
     result_bytes: int
     """Bytes of all results in the calling process."""
-    held_bytes: int = 0
-    """Bytes of arrays of one entry a sample in the calling process."""
-    object_bytes: int = 0
-    """Bytes of the Python objects of all parts in the calling process."""
-    threads: int = 1
-    """Threads of one task. They share the samples that it reads."""
-    checkpoint_rows: int = 2**62
-    """Samples between two checkpoints of a long task."""
+    held_bytes: int = 0  #: bytes of arrays of one entry a sample in the calling process
+    object_bytes: int = 0  #: bytes of the Python objects of all parts in the calling process
+    threads: int = 1  #: threads of one task, which share the samples that it reads
+    checkpoint_rows: int = 2**62  #: samples between two checkpoints of a long task
 
     @property
     def caller_bytes(self) -> int:
@@ -115,15 +111,13 @@ def plan_fold(
     source : Source
         The stack; nothing is read.
     partition : Partition
-        The partition of the attributes.
     rule : Rule
-        The rule; it states its memory.
     budget : int
         Memory of one task in bytes, in addition to that of its process at the start.
     n_parallel : int
         Number of parallel tasks. With fewer groups than that, it decides the number of segments.
     threads : int
-        Threads of one task. Each works on one part at a time.
+        Threads of one task. Each works on one part.
     scheme : RoundScheme, optional
         The scheme of a fold in rounds. Its segments are whole rounds, one after the other.
 
@@ -162,12 +156,9 @@ class _Size:
 
     region: Region
     n_features: int
-    most_features: int
-    """Attributes of the largest partition."""
-    states: int
-    """In bytes."""
-    results: int
-    """In bytes."""
+    most_features: int  #: attributes of the largest part
+    states: int  #: in bytes
+    results: int  #: in bytes
 
 
 Piece = tuple[Sequence[int], _Size]
@@ -211,6 +202,11 @@ class Planner:
         self.ways = [self.pieces(tiles)]
         if len(tiles) < self.n_parallel and max(map(len, tiles)) > 1:
             self.ways.append(self._halved(self.ways[0]))
+
+    def _starts(self) -> Iterator[tuple[list[Piece], bool]]:
+        """Yield all ways to start with, and whether their tiles are finer. These are computed if they are needed."""
+        yield from ((way, False) for way in self.ways)
+        yield from ((self.pieces(tiles), True) for tiles in self.partition.finer_tiles(self.source.chunks[1:]))
 
     def _measure_parts(self) -> None:
         """Collect the boxes of all parts, and their attributes and bytes. There can be hundreds of thousands."""
@@ -297,7 +293,9 @@ class Planner:
         for rows in self.row_counts():
             if enough or (fair and rows < fair_rows):
                 break
-            for tiles in self.ways:
+            for tiles, is_finer in self._starts():
+                if is_finer and enough:
+                    break
                 try:
                     way = (*self.cut(tiles, rows), rows)
                 except PlanError as error:
@@ -308,6 +306,8 @@ class Planner:
                 # Short batches are better than idle workers without memory for a state.
                 fair = fair or not idle or len(way[1]) == len(self.segments(way[0], rows))
                 enough = enough or (not idle and self.decoded_bytes(way[0]) <= once)
+                if is_finer and len(way[0]) <= len(tiles):
+                    break  # still finer tiles share more chunks
         if not found:
             raise cast("PlanError", refusal)
         return min(found, key=lambda costed: costed[0])[1]

@@ -20,6 +20,7 @@ from dpca.engine.sources.source import Source, ZarrSource
 from dpca.models.streaming.streaming_methods import RuleStream, make_rule
 from dpca.partition import Bands, CellGrid, LappedGrid, Whole, map_at_random
 from dpca.rules.covariance.covariance import Covariance, CovariancePCA
+from dpca.rules.covariance.snapshots import SnapshotPCA
 
 
 def stack(shape: tuple[int, ...], chunks: tuple[int, ...]) -> Source:
@@ -84,6 +85,16 @@ def test_an_overlap_reads_no_more_than_its_share_of_attributes() -> None:
         assert lapped.task_bytes <= budget
         # Boxes of groups that are no rectangles are read whole, with and without an overlap.
         assert lapped.read_bytes <= 1.4**2 * plain.read_bytes
+
+
+@pytest.mark.parametrize(("budget", "times"), [(300, 2.0), (1000, 1.5), (4000, 1.2)])
+@pytest.mark.parametrize("grid", [LappedGrid((4096, 4096), (16, 16), 4), CellGrid((4096, 4096), (18, 18))])
+def test_neighbors_in_the_same_chunks_are_read_together(grid: CellGrid, budget: int, times: float) -> None:
+    """Rows of cells over the whole width would decode each chunk four times with the least memory."""
+    source = stack((12, 4096, 4096), (1, 512, 512))
+    plan = plan_fold(source, grid, SnapshotPCA(12, 2), budget=budget * 10**6, n_parallel=2)
+    decoded = sum(source.decoded_bytes(group.region) for group in plan.groups)
+    assert decoded <= times * 4096**2
 
 
 def test_more_samples_take_no_more_memory() -> None:

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from dpca.kernels import cross_products, integer_products
 from dpca.kernels.algebra import integers
-from dpca.kernels.byte_rows import ByteRows, moments
+from dpca.kernels.byte_points import BytePoints, moments
 from dpca.kernels.inner_products import Kernel, KernelMap
 from dpca.kernels.integer_products import INSTRUCTION, INSTRUCTIONS
 from tests.kernels.test_integer_products import drawn, emulated, globals_of
@@ -29,7 +29,7 @@ def way(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None
 
 def assert_exact(dtype: str, n: int, m: int, d: int, seed: int, extreme: bool) -> None:
     x, z = drawn(dtype, n, d, seed, extreme), drawn(dtype, m, d, seed + 1, extreme)
-    rows, (sums, squares) = ByteRows(z), moments(x)
+    rows, (sums, squares) = BytePoints(z), moments(x)
     wide, points = x.astype(int).astype(object), z.astype(int).astype(object)
     np.testing.assert_array_equal(sums, wide.sum(axis=1))
     np.testing.assert_array_equal(squares, (wide * wide).sum(axis=1))
@@ -62,7 +62,7 @@ def test_long_rows_of_extreme_values(dtype: str) -> None:
     assert_exact(dtype, 3, 2, 3 * 4096 + 5, 0, True)
     d = 140_000
     least = np.full((1, d), 0 if dtype != "int8" else -128, dtype)
-    rows, (sums, squares) = ByteRows(least), moments(least)
+    rows, (sums, squares) = BytePoints(least), moments(least)
     rows.multiply(least, sums, 0, 0, out=(out := np.empty((1, 1))))
     assert out[0, 0] == squares[0] == d * int(least[0, 0]) ** 2
 

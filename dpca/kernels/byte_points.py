@@ -15,7 +15,7 @@ _FLOAT_ATTRIBUTES = 1024
 _PACKED_ATTRIBUTES = 4096
 
 
-class ByteRows:
+class BytePoints:
     """Fixed rows z of bytes (m, d), to be multiplied by samples of the same dtype.
 
     Attributes
