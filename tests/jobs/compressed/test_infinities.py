@@ -114,6 +114,27 @@ def test_the_same_bytes_after_an_interruption(tmp_path: Path, monkeypatch: pytes
     assert files[0] == files[1]
 
 
+def test_a_stack_in_which_infinities_are_filled(tmp_path: Path) -> None:
+    x = divided()
+    x[:, 20, 20] = np.inf  # no value to learn from
+    np.save(tmp_path / "x.npy", x)
+    argv = ["fill", str(tmp_path / "x.npy"), str(tmp_path / "filled"), "--cell", "12", "--components", "3"]
+    assert main(argv) == 3
+    assert main([*argv, "--missing-value", "infinite"]) == 0
+    found, here = open_stack(tmp_path / "filled").samples[...], np.isfinite(x)
+    np.testing.assert_array_equal(found[here], x[here])
+    some = here.any(axis=0)
+    assert np.abs(found - sea())[:, some].max() < 1.5
+    np.testing.assert_array_equal(found[:, ~some], x[:, ~some])
+    assert verify(tmp_path / "filled") == []
+
+
+def test_jobs_have_the_settings_of_earlier_versions() -> None:
+    settings = CompressionSettings(CELLS, goal={"max_error": 0.3})
+    assert settings.as_dict()["infinite"]
+    assert "infinite" not in CompressionSettings(CellPCA(3, cell_shape=12), goal={"max_error": 0.3}).as_dict()
+
+
 def test_stores_without_infinities(tmp_path: Path) -> None:
     x = np.where(masks()["land"], np.float32(np.nan), sea())
     np.save(tmp_path / "x.npy", x)
