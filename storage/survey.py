@@ -117,6 +117,10 @@ class ReadOptions:
         self.rules()
         self.limits()
 
+    def as_dict(self) -> dict[str, Any]:
+        """Return the options that identify a job. New ones at their default are left out, as in earlier versions."""
+        return {name: value for name, value in vars(self).items() if name != "infinite" or value}
+
     @property
     def stop(self) -> bool:
         """Whether an invalid sample is an error."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 import argparse
 from collections.abc import Callable
 
-from dpca.choices import EXPORT_FORMATS
+from dpca.choices import EXPORT_FORMATS, INFINITE
 from dpca.cli.arguments import (
     SOURCES,
     add_budget,
@@ -23,7 +23,7 @@ from dpca.cli.arguments import (
 )
 from dpca.cli.model_arguments import add_model_options
 from dpca.parameters.denoising import DenoisingParameters
-from dpca.parameters.kinds import number, whole
+from dpca.parameters.kinds import choice, number, whole
 
 _STACK = "stack store, or a Zarr array with samples on its first axis"
 
@@ -168,9 +168,10 @@ def add_model_commands(command: Callable[..., argparse.ArgumentParser]) -> None:
     )
     fill.add_argument(
         "--missing-value",
-        type=option_type(number()),
+        type=option_type(number() | choice(INFINITE)),
         metavar="X",
-        help="a number that marks missing values, in addition to NaN and the missing values that a file states",
+        help="a number that marks missing values, in addition to NaN and the missing values that a file states, or "
+        f'"{INFINITE}" for both infinities',
     )
     add_source_options(fill)
     fill.add_argument("--dry-run", action="store_true", help="only check the options and the memory")

@@ -167,7 +167,7 @@ def append_store(
     if before.has_gaps:
         reading = replace(reading or ReadOptions(), gaps=True, infinite=before.has_infinities)
     check_encoding(whole, before.axes, run.task_bytes(), promised=before.facts["residual_step"] is not None)
-    asked = {} if reading is None else vars(reading)
+    asked = {} if reading is None else reading.as_dict()
     fingerprint = fingerprint_of(
         "append", before.facts["fingerprint"], content, asked, original.fingerprint if original else None
     )

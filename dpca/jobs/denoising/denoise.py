@@ -181,7 +181,7 @@ def denoise_store(
     """
     chosen: Denoiser = Denoiser() if denoiser is None else clone(denoiser)
     settings = chosen.job_settings()
-    read = () if isinstance(source, Stack) else (vars(reading),)
+    read = () if isinstance(source, Stack) else (reading.as_dict(),)
     fingerprint = fingerprint_of("denoised", STACK_VERSION, fingerprint_of_input(source), settings, *read)
 
     def steps(work: Workspace) -> StageCost:

@@ -11,6 +11,7 @@ from typing import Any
 import numpy as np
 from sklearn.base import clone
 
+from dpca.choices import INFINITE
 from dpca.engine.folds.plan import TASK_OVERHEAD
 from dpca.engine.sources.source import Source, as_source, batches
 from dpca.jobs.base.input_stack import inherited_of, open_or_ingest
@@ -147,11 +148,12 @@ def fill_store(
         raise DataError(f"gaps is {chosen.gaps!r} in the model: use gaps='iterate' to fill missing values")
     if isinstance(chosen, BandPCA):
         raise DataError("the model is a BandPCA, which fills samples by its method fill: give a PCA or CellPCA here")
-    reading = replace(reading, gaps=True)
+    infinite = chosen.missing_value == INFINITE
+    reading = replace(reading, gaps=True, infinite=infinite)
     given = chosen.job_settings()
     given = {name: value for name, value in given.get("model", given).items() if name != "memory_budget"}
     settings = {"model": type(chosen).__name__, **given}
-    read = () if isinstance(source, Stack) else (vars(reading),)
+    read = () if isinstance(source, Stack) else (reading.as_dict(),)
     fingerprint = fingerprint_of("filled", STACK_VERSION, fingerprint_of_input(source), settings, *read)
 
     def steps(work: Workspace) -> StageCost:
@@ -193,7 +195,8 @@ def fill_store(
         along = found_coordinates(stack.axes, stack.coordinates)
         write_coordinates(root, along)
         unknown = {"may_be_missing": True}
-        create_array(root, "samples", stack.shape, stack.dtype, layout, along.dims, attributes=along.stated | unknown)
+        of_samples = along.stated | unknown | ({"may_be_infinite": True} if infinite else {})
+        create_array(root, "samples", stack.shape, stack.dtype, layout, along.dims, attributes=of_samples)
         text = {"long_name": "standard error of filled values"} | unknown
         create_array(root, ERRORS, stack.shape, np.dtype(np.float32), layout, along.dims, attributes=text)
         shards = ShardPass("fill", work, within, str(layout))
@@ -219,7 +222,7 @@ def fill_store(
     return Job(target, STACK_KIND, fingerprint, (source,), run.overwrite, inherited).run(steps, publish) or NOTHING
 
 
-def filling_model(n_components: int = 10, cell: Any = None, missing_value: float | None = None) -> PCA | CellPCA:
+def filling_model(n_components: int = 10, cell: Any = None, missing_value: float | str | None = None) -> PCA | CellPCA:
     """Return an unfitted model that fills gaps: of whole samples, or of cells of a shape."""
     common: dict[str, Any] = {"gaps": "iterate", "missing_value": missing_value, "random_state": 0}
     return PCA(n_components, **common) if cell is None else CellPCA(n_components, cell_shape=cell, **common)

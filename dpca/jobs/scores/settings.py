@@ -105,7 +105,7 @@ class CompressionSettings:
             for name, value in vars(self).items()
             if name not in ("model", "noise", "key", "axes", "reading")
         }
-        *reading, data_range = vars(self.reading).items()
+        *reading, data_range = self.reading.as_dict().items()
         # In this order stores have stated them since their first version.
         settings |= dict([*reading, ("key", self.key), ("axes", self.axes), data_range])
         for name, usual in (

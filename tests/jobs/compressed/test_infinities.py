@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 import zarr
 
-from dpca import PCA, BandPCA, CellPCA, StreamingPCA, open_compressed
+from dpca import PCA, BandPCA, CellPCA, Run, StreamingPCA, open_compressed
 from dpca.cli import main
 from dpca.jobs import CompressionSettings, append_store, compress, encode_store, fit_store
 from dpca.jobs.compressed.decode import decode_store
@@ -18,6 +18,7 @@ from dpca.jobs.compressed.verify_quality import verify_quality
 from dpca.kernels.algebra.types import Array
 from dpca.storage import DataError, StoreError, open_stack, verify
 from dpca.storage.input import open_input
+from tests.helpers.interrupted import interrupt_at
 from tests.jobs.compressed.test_encode_gaps import FORMAT, SHAPE, masks, sea
 
 pytestmark = pytest.mark.usefixtures("small_pictures")
@@ -95,6 +96,43 @@ def test_samples_that_are_appended(tmp_path: Path) -> None:
     append_store(tmp_path / "c.zarr", open_input(tmp_path / "more.npy"), drift="accept")
     assert_kept(open_compressed(tmp_path / "c.zarr")[...], np.concatenate([x[:70], more]), 0.3)
     assert verify(tmp_path / "c.zarr") == []
+
+
+def test_the_same_bytes_after_an_interruption(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    np.save(tmp_path / "x.npy", divided())
+    settings, files = CompressionSettings(CELLS, goal={"max_error": 0.3}), []
+    for name in ("whole.zarr", "again.zarr"):
+        for allowed in (2, 4) if name == "again.zarr" else ():
+            left = iter([True] * allowed)
+            with monkeypatch.context() as patch:
+                interrupt_at(patch, lambda unit, left=left: next(left, False))
+                with pytest.raises(KeyboardInterrupt):
+                    compress(tmp_path / "x.npy", tmp_path / name, settings, run=Run(threads=1))
+        compress(tmp_path / "x.npy", tmp_path / name, settings)
+        found = (p for p in (tmp_path / name).rglob("*") if p.is_file())
+        files.append({p.relative_to(tmp_path / name): p.read_bytes() for p in found})
+    assert files[0] == files[1]
+
+
+def test_a_stack_in_which_infinities_are_filled(tmp_path: Path) -> None:
+    x = divided()
+    x[:, 20, 20] = np.inf  # no value to learn from
+    np.save(tmp_path / "x.npy", x)
+    argv = ["fill", str(tmp_path / "x.npy"), str(tmp_path / "filled"), "--cell", "12", "--components", "3"]
+    assert main(argv) == 3
+    assert main([*argv, "--missing-value", "infinite"]) == 0
+    found, here = open_stack(tmp_path / "filled").samples[...], np.isfinite(x)
+    np.testing.assert_array_equal(found[here], x[here])
+    some = here.any(axis=0)
+    assert np.abs(found - sea())[:, some].max() < 1.5
+    np.testing.assert_array_equal(found[:, ~some], x[:, ~some])
+    assert verify(tmp_path / "filled") == []
+
+
+def test_jobs_have_the_settings_of_earlier_versions() -> None:
+    settings = CompressionSettings(CELLS, goal={"max_error": 0.3})
+    assert settings.as_dict()["infinite"]
+    assert "infinite" not in CompressionSettings(CellPCA(3, cell_shape=12), goal={"max_error": 0.3}).as_dict()
 
 
 def test_stores_without_infinities(tmp_path: Path) -> None:
