@@ -154,7 +154,14 @@ def plan(options: argparse.Namespace) -> int:
     if not options.json:
         job = "scores" if options.quality is None else "compress"
         times = f"{plans[0].seconds:,.0f} s with {counted(plans[0].workers, 'worker')}"
-        conclude(times, job, *options.source, "OUTPUT.zarr")
+        if options.method is not None:  # no command fits by this method
+            say(f"{times}; next: dpca.StreamingPCA in Python")
+            return 0
+        from dpca.cli.program import next_command  # imported here, because it imports this module
+
+        workers = [] if options.workers is None else [f"--workers={plans[0].workers}"]
+        given = next_command(job, options, *options.source, "OUTPUT.zarr", without=["workers"])
+        conclude(times, *given, *workers)
     return 0
 
 
