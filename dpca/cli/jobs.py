@@ -11,7 +11,7 @@ from typing import Any
 
 from dpca.choices import MEAN_GOALS
 from dpca.cli.arguments import reading_options
-from dpca.cli.model_arguments import names_no_model, noise_model, partitioned_model
+from dpca.cli.model_arguments import names_no_components, names_no_model, noise_model, partitioned_model
 from dpca.cli.running import conclude, say
 from dpca.cli.served import request_of, served
 from dpca.cli.work import STARTING, run_of, shown_progress
@@ -103,9 +103,16 @@ def settings_of(options: argparse.Namespace, model: Any) -> Any:
         goal=goal,
         every_sample=goal is not None and options.every_sample,
         noise=noise_model(options),
+        fewer_components=_reduces_components(options, model),
         choose_cells=goal is not None and names_no_model(options),
         reading=reading_options(options),
     )
+
+
+def _reduces_components(options: argparse.Namespace, model: Any) -> bool:
+    """Return whether the number of components is the default, and samples may be skipped."""
+    counted_ones = isinstance(getattr(model, "n_components", None), int)
+    return options.on_error == "skip" and counted_ones and names_no_components(options)
 
 
 def process_source(options: argparse.Namespace, embedded: Callable[[], Reader] | None = None) -> int:
@@ -154,7 +161,14 @@ def plan(options: argparse.Namespace) -> int:
     if not options.json:
         job = "scores" if options.quality is None else "compress"
         times = f"{plans[0].seconds:,.0f} s with {counted(plans[0].workers, 'worker')}"
-        conclude(times, job, *options.source, "OUTPUT.zarr")
+        if options.method is not None:  # no command fits by this method
+            say(f"{times}; next: dpca.StreamingPCA in Python")
+            return 0
+        from dpca.cli.program import next_command  # imported here, because it imports this module
+
+        workers = [] if options.workers is None else [f"--workers={plans[0].workers}"]
+        following = next_command(job, options, *options.source, "OUTPUT.zarr", without=["workers"])
+        conclude(times, *following, *workers)
     return 0
 
 

@@ -78,9 +78,8 @@ def partitioned_model(options: argparse.Namespace, n_samples: int | None = None)
     parameters = _with_map(parameters, "weights")
     if getattr(parameters.get("weights"), "ndim", 0) > 1 and len(parameters["weights"]) == 1:
         parameters["weights"] = parameters["weights"][0]  # a file with one sample
-    chosen = {*options_of(PartitionParameters)} & {*parameters} - {"weights"}
     with_gaps = parameters.get("gaps") == "iterate"
-    if not chosen:
+    if not _chooses_components(parameters):
         few = {"n_components": min(_COMPONENTS, n_samples or _COMPONENTS)}
         parameters |= _CHOSEN_FROM if compresses and kind != "KernelPCA" and not with_gaps else few
     elif parameters.get("n_components") == "all":
@@ -95,6 +94,15 @@ def partitioned_model(options: argparse.Namespace, n_samples: int | None = None)
 def names_no_model(options: argparse.Namespace) -> bool:
     """Return whether the options choose neither a partition nor components."""
     return not any(_given(options).values())
+
+
+def names_no_components(options: argparse.Namespace) -> bool:
+    """Return whether the options do not choose the number of components, so that it is the default."""
+    return not any(map(_chooses_components, _given(options).values()))
+
+
+def _chooses_components(parameters: dict[str, Any]) -> bool:
+    return bool({*options_of(PartitionParameters)} & {*parameters} - {"weights"})
 
 
 def _given(options: argparse.Namespace) -> dict[str, dict[str, Any]]:

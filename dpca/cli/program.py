@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import sys
 from collections import ChainMap
 from collections.abc import Sequence
 from pkgutil import resolve_name
@@ -32,6 +33,7 @@ from dpca.cli.arguments import (
     positive_number,
     sample_lengths,
 )
+from dpca.cli.given_texts import repeated_options
 from dpca.cli.model_arguments import add_model_options
 from dpca.cli.model_parsers import add_model_commands
 from dpca.cli.running import MEANINGS, run_program
@@ -81,6 +83,7 @@ def run(argv: Sequence[str] | None = None) -> int:
 def _run(argv: Sequence[str] | None) -> int:
     parser = _parser()
     options = parser.parse_args(argv)
+    options.argv = sys.argv[1:] if argv is None else list(argv)
     if options.run is None:
         parser.print_help()
         return 2
@@ -94,6 +97,21 @@ def _run(argv: Sequence[str] | None) -> int:
                 dict(ChainMap(*reversed(options.storage_option)))
             )
     return int(run(options))
+
+
+def next_command(name: str, options: argparse.Namespace, *positional: str, without: Sequence[str]) -> list[str]:
+    """Return the arguments of a command with positional arguments, and with the options of another command line.
+
+    ``without`` are names of options that are left out.
+    """
+    command, *argv = options.argv
+    commands = _commands(_parser())
+    return [name, *positional, *repeated_options(commands[command], argv, commands[name], without)]
+
+
+def _commands(parser: argparse.ArgumentParser) -> dict[str, argparse.ArgumentParser]:
+    (commands,) = (one.choices for one in parser._actions if isinstance(one, argparse._SubParsersAction))
+    return dict(commands)
 
 
 def _parser() -> argparse.ArgumentParser:

@@ -32,7 +32,7 @@ _WHERE = ("source", "output", "stack", "model", "scores", "store", "target")
 # Options that may be the path of a map.
 _MAPS = ("mask", "sigma", "weights")
 _BUDGET = ("live", "max_seconds", "max_samples")
-_NOT_ASKED = (*_WHERE, *_HOW, *_BUDGET, "run", "print_completion", "overwrite")
+_NOT_ASKED = (*_WHERE, *_HOW, *_BUDGET, "run", "argv", "print_completion", "overwrite")
 
 
 def request_of(options: argparse.Namespace, *given: Any) -> str:

@@ -112,6 +112,24 @@ def test_weights_of_attributes_from_a_map_and_from_latitudes(
     assert "weights" in capsys.readouterr().err
 
 
+def test_few_photographs_of_which_some_are_broken(
+    image_folder: Callable[..., Path], tmp_path: Path, scheduler: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    folder, store = image_folder(8), str(tmp_path / "out.zarr")
+    for name in ("z-broken.png", "z-torn.jpg"):
+        (folder / name).write_bytes(b"nothing")
+    options = ["--cell", "8", "--on-error", "skip", "--scheduler", scheduler]
+    assert main(["scores", str(folder), store, "--components", "10", *options]) == 3
+    assert "n_components" in capsys.readouterr().err
+    assert main(["plan", str(folder), *options[:-2]]) == 0
+    for _ in range(2):
+        capsys.readouterr()
+        assert main(["scores", str(folder), store, "--overwrite", *options]) == 0
+        assert load(f"{store}/model").n_components_ == 8
+    assert "nothing to do" in capsys.readouterr().out
+    assert main(["scores", str(folder), store, "--components", "10", *options]) == 4
+
+
 def test_quality_is_measured_on_the_photographs_that_were_compressed(
     image_folder: Callable[..., Path],
     tmp_path: Path,

@@ -128,11 +128,12 @@ def compress(
         stack, cost = open_or_ingest(given, work, settings.reading, cells=cells, run=run, shard_bytes=shard_bytes)
         record.keep("ingest", cost)
         stack = _with_range(stack, work, record, run, settings)
+        accepted = settings.for_samples(stack.n_samples)
         stated = {} if request is None else {"request": request}
         if settings.goal is None:
             model_path = work.store / "model"
             # The model is not kept: of large samples, it takes gigabytes.
-            reached = reached_target(fit_recorded(settings.model, stack, model_path, record, run).model)
+            reached = reached_target(fit_recorded(accepted.model, stack, model_path, record, run).model)
             run.say(f"write scores{', reconstructions and their' if settings.reconstruct else ' and'} quality")
             cost = fill_scores(
                 stack,
@@ -146,8 +147,8 @@ def compress(
             record.keep("scores", cost)
         else:
             goal = wanted_goal(settings.goal, every_sample=settings.every_sample)
-            divided = _divided(stack, settings, work, run)
-            model = settings.model_of_tiles() if isinstance(divided, TiledStack) else settings.model
+            divided = _divided(stack, accepted, work, run)
+            model = accepted.model_of_tiles() if isinstance(divided, TiledStack) else accepted.model
             goal, cost = goal_with_noise(goal, divided, settings.noise, run, work)
             record.keep("noise", cost)
             if settings.choose_cells:
@@ -155,7 +156,7 @@ def compress(
             model_path = fit_and_encode(model, divided, work, goal, record, run, _facts(settings) | stated)
         # The report comes first, so that every store under its final name has one.
         with closing(run.progress("report", 1, "report")):
-            return _write_report(given, stack, work.store, model_path, folder, settings, record)
+            return _write_report(given, stack, work.store, model_path, folder, accepted, record)
 
     def publish(work: Workspace, report: Any) -> None:
         if not settings.keep_stack:

@@ -43,6 +43,9 @@ class CompressionSettings:
     ssim : bool, optional
         Whether to measure the SSIM of every sample, if it is defined. Default: yes for cells and bands. For components
         of whole samples the SSIM takes longer than everything else, so the default is the value of ``reconstruct``.
+    fewer_components : bool
+        Whether the model's number of components is reduced to the number of samples that are not skipped. Otherwise
+        more components than samples are an error.
     key, axes, reading
         As for `dpca.storage.ingest`.
     """
@@ -55,6 +58,7 @@ class CompressionSettings:
     reconstruct: bool = False
     keep_stack: bool = False
     ssim: bool | None = None
+    fewer_components: bool = False
     key: str | None = None
     axes: tuple[str, ...] | None = None
     reading: ReadOptions = ReadOptions()
@@ -73,6 +77,12 @@ class CompressionSettings:
     def with_infinities(self) -> bool:
         """Whether infinities are missing values, too, which the compressed store keeps."""
         return self.goal is not None and kept_gaps(self.model) == INFINITE
+
+    def for_samples(self, n_samples: int) -> CompressionSettings:
+        """Return the settings for a number of samples, after invalid ones are skipped."""
+        if not self.fewer_components or self.model.n_components <= n_samples:
+            return self
+        return replace(self, model=clone(self.model).set_params(n_components=n_samples))
 
     def model_of_tiles(self) -> Any:
         """Return the model for tiles of large samples. Their gaps are filled before the fit, and cells are shared.
@@ -114,6 +124,7 @@ class CompressionSettings:
             ("choose_cells", False),
             ("ssim", None),
             ("keep_stack", False),
+            ("fewer_components", False),
         ):
             if settings[name] is usual:
                 del settings[name]
