@@ -240,13 +240,14 @@ def denoise(options: argparse.Namespace) -> int:
                 return 0
             cost = denoise_store(source, options.target, denoiser, reading=reading, run=run, request=request)
             _print_result(options.target, cost)
+    from dpca.models.denoising.camera import camera_in_words
+
     group = open_group(options.target)
     sigma, rank, removed = (array_in(group, name)[...] for name in ("sigma", "rank", "removed"))
     varies = sigma[sigma > 0]
     level = f"noise of standard deviation {np.median(varies):#.3g} (median)" if varies.size else "no noise"
     facts = root_facts(group)
-    known = [name for name in ("gain", "offset") if facts.get("gain") and name in facts]
-    camera = "".join(f", {name} {facts[name]:.5g}" for name in known)
+    camera = f", {camera_in_words(facts)}" if facts.get("gain") else ""
     if (report := read_report(folder := report_folder(options.target))) is not None:
         say(f"{report['notes'][0]}\nreport  {folder / 'index.html'}")
     found = f"{removed.mean():.1%} of the variance removed (mean), {level}, {rank.mean():.1f} components a cell{camera}"

@@ -24,6 +24,7 @@ from dpca.jobs.base.stages import NOTHING, StageCost, stopwatch
 from dpca.jobs.scores.score_write import SHARD_COPIES, found_coordinates, require_memory
 from dpca.kernels.algebra.types import Array, Region, blocks
 from dpca.models.denoising.averages import BoxFilters, CellFilters
+from dpca.models.denoising.camera import FACTS
 from dpca.models.denoising.denoiser import Denoiser, block_rows, finished
 from dpca.models.denoising.time_filter import WINDOW, context, in_context
 from dpca.partition.shifted import ShiftedGrids
@@ -210,9 +211,9 @@ def denoise_store(
             with closing(within.progress("keep filters", len(job.boxes), "groups of cells")) as stage:
                 job.keep(chosen.filters_, stage.advance)
             report = chosen.fit_report_
-            camera: dict[str, float] = {}
+            camera: dict[str, float | None] = {}
             if chosen.noise == POISSON:
-                camera = {"gain": chosen.gain_, "offset": chosen.offset_}
+                camera = {name: getattr(chosen, f"{name}_") for name in FACTS}
             maps = {name: getattr(chosen, f"{name}_") for name in MAPS}
             found: dict[str, Any] = {"read": report.plan.read_bytes, "peak": report.peak_memory, "camera": camera}
             work.mark_done("filters", record={**found, "layout": [form.layout.chunks, form.layout.shards]}, arrays=maps)

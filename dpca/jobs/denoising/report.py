@@ -13,6 +13,7 @@ from dpca import plots
 from dpca.jobs.base.stages import StageCost
 from dpca.jobs.denoising.residual import residual_of
 from dpca.kernels.algebra.types import Array
+from dpca.models.denoising.camera import FACTS, camera_in_words
 from dpca.plots.given import samples_given
 from dpca.plots.panels import range_of, spread_over
 from dpca.report.page import DataTable
@@ -54,7 +55,7 @@ def write_denoising_report(
     maps : dict of arrays
         ``sigma``, ``rank`` and ``removed``.
     settings : dict
-        ``noise`` and ``cell_shape``, and ``gain`` and ``offset`` of Poisson noise.
+        ``noise`` and ``cell_shape``, and the facts of the camera of Poisson noise.
     cost : StageCost
         Cost of the job.
     """
@@ -67,7 +68,7 @@ def write_denoising_report(
         "share of the variance removed": maps["removed"],
     }
     rows = [(name, *_spread(values)) for name, values in described.items()]
-    camera: dict[str, float] = {name: settings[name] for name in ("gain", "offset") if name in settings}
+    camera: dict[str, Any] = {name: settings[name] for name in FACTS if name in settings}
     shown = " x ".join(map(str, residual.shape))
     notes = [
         residual.verdict,
@@ -97,7 +98,7 @@ def write_denoising_report(
         "residual": plots.residual_chart(residual.power, residual.correlations),
         "comparison": _compared(stack, clean),
     }
-    stated = (f"The gain is {camera['gain']:.5g}, the offset {camera['offset']:.5g}.",) if camera else ()
+    stated = (f"Camera: {camera_in_words(camera)}.",) if camera else ()
     table = DataTable("Noise", ("", "5 %", "median", "95 %"), rows, stated)
     name = f"Denoised {stack.source.get('name') or 'stack'}"
     write_report(folder, report, figures, title=name, captions=_CAPTIONS, tables=(table,))

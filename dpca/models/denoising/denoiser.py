@@ -24,7 +24,7 @@ from dpca.models.base.parameters import check_parameters, given_parameters, spat
 from dpca.models.base.passes import run_of_fit
 from dpca.models.cells.known_noise import check_noise, given_noise
 from dpca.models.denoising.averages import NoiseMaps, averaged
-from dpca.models.denoising.camera import MOST_SAMPLES, CellNoise, offset_of, some_samples
+from dpca.models.denoising.camera import LENGTHS, MOST_SAMPLES, CellNoise, offset_of, some_samples
 from dpca.models.denoising.filters import FilterWriter, NoiseModel
 from dpca.models.denoising.shrinkage import LEAST_VALUES
 from dpca.models.denoising.signals import WORK_BYTES
@@ -97,6 +97,9 @@ class Denoiser(DenoisingParameters, TransformerMixin, BaseEstimator):  # type: i
     offset_ : float
         Value at which the variance of Poisson noise is 0: the offset that is given or, if it is estimated without a
         gain, offset - read_noise**2 / gain. Otherwise 0.
+    offset_error_ : float or None
+        Standard error of ``offset_``: 0 if it is given, and None if it is 0 because the noise does not determine it,
+        as where all of the stack is equally bright.
     n_samples_seen_ : int
     sample_shape_ : tuple of int
     fit_report_ : FoldReport
@@ -156,7 +159,7 @@ class Denoiser(DenoisingParameters, TransformerMixin, BaseEstimator):  # type: i
         """
         source, run = as_source(X), run_of_fit(run, self.memory_budget)
         rule, grids, writer = self._settings(source)
-        self.offset_ = self._offset(source, run)
+        self.offset_, self.offset_error_ = self._offset(source, run)
         writer = replace(writer, noise=replace(writer.noise, offset=self.offset_))
         results, self.fit_report_ = fold(rule, source, grids, run=run, stage="noise", writer=writer)
         self.filters_, maps = averaged(grids, results, self.noise)
@@ -167,17 +170,18 @@ class Denoiser(DenoisingParameters, TransformerMixin, BaseEstimator):  # type: i
         """Return how many of ``n_samples`` samples are read before the pass, to estimate the offset."""
         return min(n_samples, MOST_SAMPLES) if self.noise == POISSON and self.offset is None else 0
 
-    def _offset(self, source: Source, run: Run) -> float:
-        """Return the offset of the camera, estimated in cells of the default's least lengths unless it is given."""
+    def _offset(self, source: Source, run: Run) -> tuple[float, float | None]:
+        """Return the offset of the camera, estimated in small cells unless it is given, and its standard error."""
         if not self.n_before(source.shape[0]):
-            return self.offset or 0.0
+            return self.offset or 0.0, 0.0
         few = some_samples(source)
         if few.shape[0] < LEAST_VALUES:
-            return 0.0
-        cells = Denoiser(_CELLS.get(count_spatial(source.axes or axes_for(source.shape[1:])), (3, 4))[0], shifted=False)
+            return 0.0, None
+        k = count_spatial(source.axes or axes_for(source.shape[1:]))
+        cells = Denoiser(LENGTHS.get(k, 3), shifted=False)
         rule, grids, writer = cells._settings(few)
         found, _ = fold(rule, few, grids, run=run.below("offset"), stage="offset", writer=CellNoise(**vars(writer)))
-        return offset_of(found, self.gain, self.read_noise)
+        return offset_of(np.concatenate([cell["points"] for cell in found]), self.gain, self.read_noise)
 
     def _set_maps(self, maps: NoiseMaps, source: Source) -> None:
         self.sigma_, self.rank_, self.removed_ = maps.sigma, maps.rank, maps.removed

@@ -113,12 +113,25 @@ class FilterWriter(PickledByFields, ResultWriter):
             for few in blocks(len(places), most):
                 some = places[few]
                 stacks = {name: np.stack([results[i].pop(name) for i in some]) for name in list(results[some[0]])}
-                for i, one in zip(some, self._filters([parts[i] for i in some], stacks), strict=True):
+                for i, one in zip(some, self._made([parts[i] for i in some], stacks), strict=True):
                     found[i] = one
         return found
 
-    def _filters(self, parts: Sequence[int], stacks: dict[str, Array]) -> list[dict[str, Array]]:
+    def _made(self, parts: Sequence[int], stacks: dict[str, Array]) -> list[dict[str, Array]]:
         """Return the filters of cells of one size. That of a cell does not depend on the others."""
+        found: list[dict[str, Array]] = [{} for _ in parts]
+        for cells, mean, of, given in self._varying(parts, stacks):
+            for at, sigma, filters in self._filters_by_rank(given) if of.any() else _without_filter(len(cells)):
+                made = np.zeros((len(at), filters.shape[1], mean.shape[1]))
+                made[:, MEAN] = mean[at]
+                made.swapaxes(1, 2)[of[at]] = filters.swapaxes(1, 2).reshape(-1, filters.shape[1])
+                require_range(made, self.dtype)
+                for i, one, level in zip(cells[at].tolist(), made.astype(self.dtype), sigma, strict=True):
+                    found[i] = {"filter": one, "level": np.asarray(level)}
+        return found
+
+    def _varying(self, parts: Sequence[int], stacks: dict[str, Array]) -> Iterator[tuple[Array, Array, Array, Cells]]:
+        """Yield the numbers of cells of which equally many attributes vary, the means of all, which vary, and these."""
         n = self.n_samples
         rows: Any = stacks.pop("rows", None)
         covariance: Any = stacks.pop("covariance", None)
@@ -136,7 +149,6 @@ class FilterWriter(PickledByFields, ResultWriter):
         scale = np.stack([self.noise.scale(one, self.grids.boxes[i], n) for i, one in zip(parts, mean, strict=True)])
         # Constant attributes, such as a masked background, are neither signal nor noise.
         varies = variance > (4 * np.finfo(self.dtype).eps * np.abs(mean)) ** 2
-        found: list[dict[str, Array]] = [{} for _ in parts]
         counts = varies.sum(axis=1)
         for d in np.unique(counts).tolist():
             cells = np.flatnonzero(counts == d)
@@ -147,15 +159,7 @@ class FilterWriter(PickledByFields, ResultWriter):
                 given.covariance = _within(those(covariance, cells), of, d)
             else:
                 given.rows = _only(those(rows, cells), of, d)
-            for at, sigma, filters in self._filters_by_rank(given) if d else _without_filter(len(cells)):
-                here = cells[at]
-                made = np.zeros((len(at), filters.shape[1], mean.shape[1]))
-                made[:, MEAN] = mean[here]
-                made.swapaxes(1, 2)[of[at]] = filters.swapaxes(1, 2).reshape(-1, filters.shape[1])
-                require_range(made, self.dtype)
-                for i, one, level in zip(here.tolist(), made.astype(self.dtype), sigma, strict=True):
-                    found[i] = {"filter": one, "level": np.asarray(level)}
-        return found
+            yield cells, mean[cells], of, given
 
     def _filters_by_rank(self, given: Cells) -> Iterator[tuple[Array, Array, Array]]:
         """Yield the numbers of cells of one rank, the levels of their noise, and their filters."""
