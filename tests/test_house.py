@@ -52,6 +52,8 @@ CALLS["pipelines"] = set(CALLS)
 #: Who changes files, and where. Whatever a person names goes through `check_output`, `Workspace` or `OutputFile`.
 WRITERS = {
     "dpca.storage.transaction.claim": "locks: beside an output that was checked, never through a link",
+    "dpca.kernels.compiled": "folders of a cache, of this user alone",
+    "dpca.kernels.compiling": "machine code, by a new name and a rename, in a cache of this user alone",
     "dpca.storage.disk": "whole files, by a new name and a rename",
     "dpca.storage.arrays.shards": "shards, by a new name and a rename, in the store of a workspace",
     "dpca.storage.transaction.growing": "work folders that are claimed, and the rename of a store of a workspace",

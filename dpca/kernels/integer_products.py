@@ -19,14 +19,10 @@ from collections.abc import Iterable
 from typing import Any, NamedTuple
 
 import numpy as np
-from llvmlite import ir
-from numba import types
-from numba.core import cgutils, codegen, config
-from numba.extending import intrinsic
 
 from dpca.kernels.algebra.linalg import scratch
 from dpca.kernels.algebra.types import Array, blocks
-from dpca.kernels.compiled import compiled
+from dpca.kernels.compiled import compiled, deferred, processor
 
 #: Samples of one product. Their panels stay in the second cache. Sums of products of two signed bytes over them stay
 #: below 2^26, and those of 32 bits wrap around without harm on the way.
@@ -78,9 +74,8 @@ def usable(features: str) -> Instruction | None:
     return next((one for one in INSTRUCTIONS if f"+{one.feature}" in present), None)
 
 
-_FEATURES = getattr(config, "CPU_FEATURES", None) or codegen.get_host_cpu_features()
-#: The instruction of this processor, or None; numba without its compiler cannot use one.
-INSTRUCTION = None if getattr(config, "DISABLE_JIT", False) else usable(_FEATURES)
+#: The instruction of this processor, or None.
+INSTRUCTION = usable(processor()[1])
 ROWS, COLUMNS = (INSTRUCTION.rows, INSTRUCTION.columns) if INSTRUCTION else (1, 1)
 UNSIGNED = INSTRUCTION is not None and INSTRUCTION.unsigned
 
@@ -92,6 +87,10 @@ def tile_of(instruction: Instruction) -> Any:
     the sum over n words of the products of word i + k columns + r of ``left``, which is signed, and word
     j + k columns + c of ``right``.
     """
+    from llvmlite import ir
+    from numba.core import types
+    from numba.extending import intrinsic
+
     i32, i64 = ir.IntType(32), ir.IntType(64)
     vector = ir.VectorType(i32, instruction.lanes)
     operand = ir.VectorType(ir.IntType(8), 4 * instruction.lanes) if instruction.of_bytes else vector
@@ -106,7 +105,7 @@ def tile_of(instruction: Instruction) -> Any:
         ]
         left, i, right, j, n, start, tile = data
         kind = ir.FunctionType(vector, [vector, operand, operand])
-        multiply_add = cgutils.get_or_insert_function(builder.module, kind, instruction.name)
+        multiply_add = _function_of(builder.module, kind, instruction.name)
 
         def at(pointer: Any, *offsets: Any) -> Any:
             for offset in offsets:
@@ -152,7 +151,13 @@ def tile_of(instruction: Instruction) -> Any:
     return intrinsic(tile)
 
 
-tile_products = tile_of(INSTRUCTION or INSTRUCTIONS[0])
+def _function_of(module: Any, kind: Any, name: str) -> Any:
+    from numba.core import cgutils
+
+    return cgutils.get_or_insert_function(module, kind, name)
+
+
+tile_products = deferred(tile_of, INSTRUCTION or INSTRUCTIONS[0])
 
 
 @compiled

@@ -13,7 +13,7 @@ GROUP = 192
 # What is subtracted from values, so that each of their bytes is signed.
 _CENTERS = {"bool": 0, "int8": 0, "uint8": 128, "int16": 128, "uint16": 32896}
 # Loading the kernel takes as much time as so many multiplications of floats.
-_PAYS_FROM = 10**10
+_PAYS_FROM, _COMPILED = 2 * 10**9, "dpca.kernels.compiled"
 _multiplied = 0
 
 
@@ -38,9 +38,9 @@ def compiled_pays(multiplications: int) -> bool:
     Only loops with bit-identical results are chosen by this.
     """
     global _multiplied
-    if "numba" not in sys.modules:
+    if _COMPILED not in sys.modules:
         _multiplied += multiplications
-    return "numba" in sys.modules or _multiplied >= _PAYS_FROM
+    return _COMPILED in sys.modules or _multiplied >= _PAYS_FROM
 
 
 def kernel(multiplications: int = _PAYS_FROM) -> ModuleType | None:
