@@ -259,8 +259,7 @@ def _layout(
 
 
 def _bytes_to_write(work: Workspace, n_items: int, form: SampleForm, layout: Layout) -> int:
-    padded = (-(-n // c) * c for n, c in zip(form.sample_shape, layout.chunks[1:], strict=True))
-    whole = n_items * prod(padded) * form.dtype.itemsize
+    whole = layout.stored_values((n_items, *form.sample_shape)) * form.dtype.itemsize
     if form.codec == "blosc":
         whole = int(whole / _BLOSC_SAVES)
     return max(0, whole - folder_bytes(work.store))

@@ -100,6 +100,10 @@ class Layout:
         """Return the number of shards along the sample axis for `n_samples` samples."""
         return -(-n_samples // self.shards[0])
 
+    def stored_values(self, shape: Sequence[int]) -> int:
+        """Return the number of values in all chunks of an array, which are complete also at its ends."""
+        return prod(-(-n // chunk) * chunk for n, chunk in zip(shape, self.chunks, strict=True))
+
     def boxes(self, sample_shape: Sequence[int]) -> list[Region]:
         """Return the boxes of a sample in its shards, in C order. There is one if shards have whole samples."""
         return boxes_of(sample_shape, self.shards[1:])

@@ -77,7 +77,8 @@ def decode_store(
         cost = stopwatch()
         layout, rows = _planned(given, kept_layout(work.store, "samples"), run.task_bytes())
         if work.state == "new":
-            require_free_space(target, given.nbytes, "the decoded stack")
+            size = layout.stored_values(given.shape) * given.dtype.itemsize
+            require_free_space(target, size, "the decoded stack")
         root = create_root(
             work.store,
             kind=STACK_KIND,

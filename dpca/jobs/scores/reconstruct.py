@@ -175,7 +175,7 @@ def reconstruct_store(
         layout = whole_layout(shape, dtype, axes, basis) if boxes is None else boxes.layout
         rows = layout.shards[0] if boxes is None else boxes.rows
         if work.state == "new":
-            require_free_space(target, size, "the reconstructed stack")
+            require_free_space(target, layout.stored_values(shape) * dtype.itemsize, "the reconstructed stack")
         root = create_root(
             work.store,
             kind=STACK_KIND,
