@@ -43,12 +43,21 @@ def test_points_whose_signal_was_taken_for_noise_do_not_count() -> None:
 
 
 def test_points_count_by_their_degrees_of_freedom() -> None:
-    found = points(2, 100, errors=0.01, n=40)
-    rough = points(2, 100, errors=0.01, n=40)
-    rough[:, 1] *= 1 + 0.3 * np.random.default_rng(1).normal(size=40)
-    rough[:, 2] = 2 / 0.3**2
+    found, rough = points(2, 100, errors=0.01, n=40), points(2, 100, errors=0.5, n=400)
     alone, both = (offset_of(one, None, 0) for one in (found, np.concatenate([found, rough])))
+    assert alone[1] is not None
     assert both[0] == pytest.approx(alone[0], abs=alone[1])
+    assert both[1] == pytest.approx(alone[1], rel=0.2)
+
+
+def test_few_points_that_agree_by_chance_are_no_better_than_their_degrees_of_freedom() -> None:
+    by_chance = np.stack([np.linspace(5, 5.1, 20), np.linspace(1, 1.05, 20), np.full(20, 100)], axis=1)
+    assert offset_of(by_chance, None, 0) == (0, None)
+
+
+def test_samples_without_noise_do_not_determine_the_offset() -> None:
+    x = 100 + np.outer(np.arange(300) % 7, np.arange(36 * 16)).reshape(300, 24, 24) / 64
+    assert Denoiser(noise="poisson").fit(x).offset_error_ is None
 
 
 def test_an_offset_that_is_compatible_with_0_is_0() -> None:
