@@ -203,7 +203,7 @@ def test_wrong_arguments_are_errors(both: tuple[Loop, Any]) -> None:
             both[0](x, [1.0], 2.0)
         with pytest.raises(TypeError, match="NoneType"):
             both[0](x, out, None)
-        with pytest.raises(TypeError, match="requires 3"):
+        with pytest.raises(TypeError, match="requires"):
             both[0](x, out)
         with pytest.raises(numba.core.errors.NumbaError):
             both[0](x, 1.0, 2.0)

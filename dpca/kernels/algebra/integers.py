@@ -12,7 +12,7 @@ from numpy.typing import DTypeLike
 GROUP = 192
 # What is subtracted from values, so that each of their bytes is signed.
 _CENTERS = {"bool": 0, "int8": 0, "uint8": 128, "int16": 128, "uint16": 32896}
-# Loading the kernel takes as much time as so many multiplications of floats.
+# Loading the cached kernel takes about as much time as so many multiplications of floats. Compiling it takes a second.
 _PAYS_FROM, _COMPILED = 2 * 10**9, "dpca.kernels.compiled"
 _multiplied = 0
 
