@@ -68,6 +68,12 @@ def samples_of_input(given: Stack | Reader) -> int:
     return given.n_samples if isinstance(given, Stack) else len(given)
 
 
+def require_varied(given: Stack | Reader) -> None:
+    """Raise `DataError` if an input has one sample, before the workers of a fit start."""
+    if samples_of_input(given) == 1:
+        raise DataError("the input has 1 sample: a fit requires at least 2 samples, so add more")
+
+
 def paths_of_input(given: Stack | Reader) -> list[str]:
     """Return the paths of an input."""
     return [given.path] if isinstance(given, Stack) else list(given.paths)

@@ -27,7 +27,7 @@ from typing import Any, NoReturn
 
 from dpca.choices import COMPRESSED, GOALS, QUALITIES
 from dpca.cli.arguments import add_job_options, add_quality, add_storage_option
-from dpca.cli.model_arguments import add_model_options
+from dpca.cli.model_arguments import add_compression_options
 from dpca.cli.served import stated
 from dpca.storage.errors import DataError, one_line
 from dpca.storage.readers.opening import is_pattern, paths_of, real_pattern
@@ -128,7 +128,7 @@ def _parsed_job(path: str, keys: Mapping[str, Any]) -> JobFile:
 
 def _options_parser() -> argparse.ArgumentParser:
     parser = _Parser(add_help=False, allow_abbrev=False)
-    for add in (add_storage_option, add_quality, lambda to: add_model_options(to, required=False), add_job_options):
+    for add in (add_storage_option, add_quality, add_compression_options, add_job_options):
         add(parser)
     return parser
 

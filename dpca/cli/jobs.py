@@ -19,9 +19,9 @@ from dpca.engine.clusters.forking import start_forking
 from dpca.plots.numbers import counted
 from dpca.report.monitor import MonitorFile
 from dpca.report.record import format_table, read_report, report_folder
-from dpca.report.words import result
+from dpca.report.words import result, size_warning
 from dpca.storage.errors import DataError, StoreError
-from dpca.storage.input import fingerprint_of_input, open_input, samples_of_input
+from dpca.storage.input import fingerprint_of_input, open_input, require_varied, samples_of_input
 from dpca.storage.progress import bar_progress
 from dpca.storage.readers import Reader
 from dpca.storage.remote.objects import Place, place_of
@@ -52,7 +52,11 @@ def tell_result(report: Mapping[str, Any], output: str, already_done: bool, *mor
 
 def _end(report: Mapping[str, Any], output: str, already_done: bool) -> int:
     """Print the result of the main job, and the command that follows it."""
-    tell_result(report, output, already_done)
+    warning = size_warning(report)
+    notes = [note for note in report.get("notes", ()) if note != warning]
+    tell_result({**report, "notes": notes}, output, already_done)
+    if warning is not None:  # at the end, where it is read
+        say(f"note: {warning}")
     after = ("export", output, "out/") if "bytes_compressed" in report else ("explore", output)
     conclude(f"'{output}': {result(report)}", *after)
     return 0
@@ -123,6 +127,7 @@ def process_source(options: argparse.Namespace, embedded: Callable[[], Reader] |
         with MonitorFile(options.metrics, given, others=written_for(output)) as metrics:
             metrics.set_report(report, output)
         return _end(report, output, True)
+    require_varied(given)
     if not (options.scheduler or options.cluster):
         say(STARTING)
         options.starts = True  # said

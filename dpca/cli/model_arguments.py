@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import argparse
-from collections.abc import Collection
+from collections.abc import Collection, Sequence
 from typing import Any
 
 from dpca.choices import NOISE, NOISE_SHARE
@@ -20,6 +20,7 @@ _ESTIMATORS: dict[str, tuple[type[Any], str, str]] = {
     "KernelPCA": (KernelParameters, "kernel", "a kernel: give --kernel"),
 }
 _DEFAULTS, _COMPONENTS = {"cell_shape": 10}, 20
+_CELLS = f"--cell {_DEFAULTS['cell_shape']}"
 # Cells with the smallest compressed size for photographs. `encode` chooses among this many components.
 _COMPRESSION_DEFAULTS, _CHOSEN_FROM = {"cell_shape": 16, "overlap": 8, "shared": True}, {"ratio": 3.0}
 
@@ -29,28 +30,59 @@ def add_model_options(parser: argparse.ArgumentParser, *, required: bool, withou
 
     ``without`` are parameters that the command does not support.
     """
-    group = parser.add_argument_group(
+    parts = parser.add_argument_group(
         "cells, bands or a kernel",
         "Cells are blocks of neighboring pixels, voxels or entries of a vector;\n"
         "bands are groups of attributes with similar statistics;\n"
         "a kernel compares whole samples with representative ones, the landmarks."
-        + ("" if required else "\nDefault: --cell 10."),
+        + ("" if required else f"\nDefault: {_CELLS}."),
     )
-    parts, shared = group.add_mutually_exclusive_group(required=required), options_of(PartitionParameters)
-    elsewhere = {*shared, *without}
-    for cls, _, _ in _ESTIMATORS.values():
-        own = options_of(cls)
-        add_parameters(group, parts, (one for name, one in own.items() if name not in elsewhere))
-        elsewhere |= own.keys()
-    group = parser.add_argument_group(
+    components = parser.add_argument_group(
         "components",
         "--components K keeps the same number in every cell or band. Every other choice\n"
         "adapts the number to each cell or band. "
         + ("Give one of them." if required else f"Default: --components {_COMPONENTS}."),
     )
+    _add_options(parts, components, [cls for cls, _, _ in _ESTIMATORS.values()], required=required, without=without)
+    add_seed(components, "seed of the random mapping, of --estimating and of --validation-fraction")
+
+
+def add_compression_options(parser: argparse.ArgumentParser) -> None:
+    """Add options for the cells and the components of a compressed store, which has neither bands nor a kernel."""
+    cell, overlap = _COMPRESSION_DEFAULTS["cell_shape"], _COMPRESSION_DEFAULTS["overlap"]
+    parts = parser.add_argument_group(
+        "cells",
+        "Cells are blocks of neighboring pixels, voxels or entries of a vector.\n"
+        "Default: those with the smallest compressed size. If another option of this group or of\n"
+        f"the next one is given: --cell {cell} --overlap {overlap} --shared, or with --gaps iterate {_CELLS}.",
+    )
+    components = parser.add_argument_group(
+        "components",
+        "How many components are fitted first. The store keeps those that the quality takes,\n"
+        f"and more are fitted if it takes more. Default: --ratio {_CHOSEN_FROM['ratio']:g}, or with --gaps iterate\n"
+        f"--components {_COMPONENTS}.",
+    )
+    _add_options(parts, components, [CellParameters], required=False, without=["weights"])
+    add_seed(components, "seed of --validation-fraction")
+
+
+def _add_options(
+    parts: argparse._ArgumentGroup,
+    components: argparse._ArgumentGroup,
+    estimators: Sequence[type[Any]],
+    *,
+    required: bool,
+    without: Collection[str],
+) -> None:
+    """Add the options of estimators to the groups of the partition and of the number of components."""
+    exclusive, shared = parts.add_mutually_exclusive_group(required=required), options_of(PartitionParameters)
+    elsewhere = {*shared, *without}
+    for cls in estimators:
+        own = options_of(cls)
+        add_parameters(parts, exclusive, (one for name, one in own.items() if name not in elsewhere))
+        elsewhere |= own.keys()
     supported = (one for name, one in shared.items() if name not in without)
-    add_parameters(group, group.add_mutually_exclusive_group(required=required), supported)
-    add_seed(group, "seed of the random mapping, of --estimating and of --validation-fraction")
+    add_parameters(components, components.add_mutually_exclusive_group(required=required), supported)
 
 
 def partitioned_model(options: argparse.Namespace, n_samples: int | None = None) -> Any:

@@ -34,7 +34,7 @@ from dpca.cli.arguments import (
     sample_lengths,
 )
 from dpca.cli.given_texts import repeated_options
-from dpca.cli.model_arguments import add_model_options
+from dpca.cli.model_arguments import add_compression_options, add_model_options
 from dpca.cli.model_parsers import add_model_commands
 from dpca.cli.running import MEANINGS, run_program
 from dpca.engine.folds.stopping import defer_signals, nothing_resumes
@@ -154,7 +154,7 @@ def _parser() -> argparse.ArgumentParser:
         output="compressed store to write; the report goes next to it, into OUTPUT.report",
     )
     add_quality(compress, "medium")
-    add_model_options(compress, required=False, without=["weights"])
+    add_compression_options(compress)
     add_job_options(compress, default="no", measured=None)
 
     scores = command(

@@ -22,6 +22,8 @@ from dpca.parameters.kinds import BOUNDS, FLAG, LENGTHS, NAMES, array, choice, n
 #: The parameters for the number of components. If all are None, an estimator keeps all components.
 CHOICES = ("n_components", "threshold", "total_components", "ratio", "target_mse", "target_psnr", "target_ssim")
 TARGETS = CHOICES[-3:]
+#: Further parameters of some of these choices.
+OF_CHOICES = ("max_components", "validation_fraction", "sigma")
 
 
 @dataclass(eq=False, repr=False)
@@ -64,7 +66,14 @@ class PartitionParameters:
         number(above=0),
         "Keep one score per this number of attributes of a sample. The total number of components follows, rounded to "
         "an integer, and is distributed for the least squared error. Alternative to ``n_components``.",
-        option=Option("--ratio", "R", kind=number(least=1), exclusive=True),
+        option=Option(
+            "--ratio",
+            "R",
+            "keep one score per R attributes of a sample: R times fewer numbers, not a file that is R times smaller, "
+            "which is --quality ratio=R of dpca compress",
+            kind=number(least=1),
+            exclusive=True,
+        ),
     )
     target_mse: float | None = stored_with_state(
         None,

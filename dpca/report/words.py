@@ -101,6 +101,28 @@ def result(report: Mapping[str, Any]) -> str:
     return ", ".join([f"{times_smaller(given / small)} than {what}", *known])
 
 
+def size_warning(report: Mapping[str, Any]) -> str | None:
+    """Return a warning if the output is larger than the input, else None."""
+    given, parts = report.get("bytes_given"), dict(report.get("bytes_written") or {})
+    written = parts.pop("total", 0)
+    if given is None or written <= given:
+        return None
+    small, large = readable_size(given), readable_size(written)
+    if "bytes_compressed" in report:
+        if report["bytes_compressed"] <= given:
+            return f"the output has {large}, more than the input with {small}: do not keep the stack"
+        return (
+            f"the output has {large}, more than the input with {small}: give a lower --quality, or compress more "
+            f"samples together, because a store holds its components once"
+        )
+    largest = max(parts, key=lambda part: parts[part])
+    smaller = "; dpca compress makes data smaller" if "cells" in report else ""
+    return (
+        f"the output has {large}, {readable_size(parts[largest])} of it {largest}, and the input {small}: scores and "
+        f"model are numbers of 4 bytes, to work with{smaller}"
+    )
+
+
 def times_smaller(ratio: float) -> str:
     """Return a ratio of sizes in words, such as "2.1 times smaller" or "1.3 times larger"."""
     return f"{ratio:,.1f} times smaller" if ratio >= 1 else f"{1 / ratio:,.1f} times larger"

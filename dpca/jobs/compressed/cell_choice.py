@@ -30,7 +30,7 @@ from dpca.jobs.scores.transform import stated_range
 from dpca.kernels.algebra.types import Array
 from dpca.models.cells.cell_pca import CellPCA
 from dpca.models.cells.rank import UnmetError
-from dpca.parameters.cells import CHOICES
+from dpca.parameters.cells import CHOICES, OF_CHOICES
 from dpca.partition.cells import CellGrid
 from dpca.partition.lapped import LappedGrid
 from dpca.partition.shared import groups_of
@@ -182,7 +182,7 @@ def choose_cells(
 
 def components_of_each(count: int) -> dict[str, Any]:
     """Return the parameters of a `CellPCA` for exactly this many components."""
-    return {**dict.fromkeys(CHOICES), "max_components": None, "n_components": count}
+    return {**dict.fromkeys((*CHOICES, *OF_CHOICES)), "n_components": count}
 
 
 @dataclass(frozen=True)

@@ -33,7 +33,7 @@ from dpca.report.record import read_report, report_folder
 from dpca.representation.compressed.compressed import COMPRESSED_VERSION
 from dpca.storage.arrays.tiles import Tiles
 from dpca.storage.errors import DataError, StoreError
-from dpca.storage.input import fingerprint_of_input, open_input, samples_of_input
+from dpca.storage.input import fingerprint_of_input, open_input, require_varied, samples_of_input
 from dpca.storage.readers import Reader
 from dpca.storage.remote.objects import Place, place_of
 from dpca.storage.run import Run
@@ -226,6 +226,7 @@ def find_done(
             raise DataError("weights is given, which compressed stores do not support: leave it out, or write scores")
     elif settings.choose_cells or settings.every_sample or settings.noise is not None:
         raise DataError("choose_cells, every_sample or noise is given without a goal: give a goal, or leave them out")
+    require_varied(given)
     settings.model.check_parameters_for(samples_of_input(given))
     check_weights_of(settings.model, given)
     return _earlier_result(given, output, settings) if job.is_done() else None

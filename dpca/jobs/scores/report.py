@@ -24,10 +24,11 @@ from dpca.plots.given import GivenSamples, boxes_of, curve_of, decoded_boxes, sa
 from dpca.plots.overviews import LARGE_BYTES, overview
 from dpca.plots.panels import range_of, shown_range, spread_over
 from dpca.report.record import drawn, read_report, write_report
+from dpca.report.words import size_warning
 from dpca.representation.compressed.compressed import compressed_in
 from dpca.storage.arrays.arrays import open_written
 from dpca.storage.arrays.reading import array_in, open_array, root_facts
-from dpca.storage.disk import bytes_at, folder_bytes, readable_size
+from dpca.storage.disk import bytes_at, folder_bytes
 from dpca.storage.errors import StoreError
 from dpca.storage.input import paths_of_input
 from dpca.storage.integrity.manifest import CHECKSUMS
@@ -104,7 +105,7 @@ def write_job_report(
         "data_range": bounds,
         **({"notes": []} if record is None else record.numbers()),
     }
-    if warning := _size_warning(sizes, cells="cells" in report):
+    if warning := size_warning(report):
         report["notes"].append(warning)
     shown = {*spread_over(stack.n_samples, _SHOWN), *worst_first(quality)[:_SHOWN].tolist()}
     samples = samples_given(stack)
@@ -157,25 +158,6 @@ def _sizes(given: Stack | Reader, stack: Stack, store: Place, parts: Sequence[st
         "bytes_decoded": stack.nbytes,
         "bytes_written": {**written, "total": sum(written.values())},
     }
-
-
-def _size_warning(sizes: Mapping[str, Any], *, cells: bool) -> str | None:
-    """Return a warning if the output is larger than the input, else None."""
-    given, written = sizes["bytes_given"], sizes["bytes_written"]["total"]
-    if given is None or written <= given:
-        return None
-    if "bytes_compressed" in sizes:
-        return (
-            f"the output has {readable_size(written)}, more than the input with {readable_size(given)}: to save disk "
-            f"space, give a goal that takes less, and do not keep the stack"
-        )
-    parts = {part: size for part, size in sizes["bytes_written"].items() if part != "total"}
-    largest = max(parts, key=lambda part: parts[part])
-    smaller = "; dpca compress makes data smaller" if cells else ""
-    return (
-        f"the output has {readable_size(written)}, {readable_size(parts[largest])} of it {largest}, and the input "
-        f"{readable_size(given)}: scores and model are numbers of 4 bytes, to work with{smaller}"
-    )
 
 
 def quality_numbers(names: Sequence[str] | Array, quality: Mapping[str, Array], ssim: bool) -> dict[str, Any]:

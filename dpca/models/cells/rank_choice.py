@@ -16,7 +16,7 @@ from dpca.kernels.quality import psnr_from_mse
 from dpca.models.base.parameters import check_value
 from dpca.models.cells import rank
 from dpca.models.cells.known_noise import check_noise, given_noise
-from dpca.parameters.cells import CHOICES, TARGETS, PartitionParameters
+from dpca.parameters.cells import CHOICES, OF_CHOICES, TARGETS, PartitionParameters
 from dpca.parameters.declaration import declared_in
 from dpca.storage.errors import DataError
 
@@ -125,9 +125,8 @@ class RankChoice:
         if len(given) > 1:
             raise DataError(f"{' and '.join(given)} are given: use one of them to choose the number of components")
         name, value = next(iter(given.items()), ("n_components", None))
-        others = ("max_components", "validation_fraction", "sigma")
-        bound, fraction, sigma = (parameters.get(one) for one in others)
-        for one in (name, *others):
+        bound, fraction, sigma = (parameters.get(one) for one in OF_CHOICES)
+        for one in (name, *OF_CHOICES):
             check_value(one, declared_in(PartitionParameters)[one], parameters.get(one))
         if bound is not None and name == "n_components" and value != NOISE:
             raise DataError(
