@@ -40,6 +40,14 @@ def test_the_files_agree_with_the_project() -> None:
     assert services["bucket"]["environment"]["MINIO_ROOT_USER"] == COMPOSE["x-dpca"]["environment"]["AWS_ACCESS_KEY_ID"]
 
 
+def test_all_containers_that_read_the_photographs_have_them() -> None:
+    services = COMPOSE["services"]
+    source = services["job"]["command"][2]
+    for name in ("job", "worker"):
+        mounts = [volume.split(":") for volume in services[name].get("volumes", ())]
+        assert ["./photos", source, "ro"] in mounts, name
+
+
 def test_constraints_are_exact_and_name_no_host() -> None:
     lines = [line for line in (ROOT / "docs" / "constraints.txt").read_text().splitlines() if line and line[0] != "#"]
     assert all(re.fullmatch(r"[A-Za-z0-9._-]+==[A-Za-z0-9.+!]+", line) for line in lines)
