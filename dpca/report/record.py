@@ -72,9 +72,10 @@ KEYS = {
     "target": "{name, asked, reached, standard_error, left_out, data_range}: target of the fit, and the quality "
     "reached on samples of the fit or on samples left out of it",
     "job": "which job made the store",
-    "settings": "settings of the job",
+    "settings": "settings of the job; model: the estimator before cells were chosen, see cells_chosen",
     "made_with": "versions of this package and of the libraries that it used",
     "notes": "notes and warnings for the reader",
+    "cells_chosen": "{cell_shape, overlap, shared} of the cells of the store, if the job chose them",
     "cells_tried": "list of {cell_shape, overlap, shared, bytes} of the cells that were tried on some samples to "
     "choose those of the store; bytes is null if they missed the goal",
     "fitted_by": "how the fit was computed, if not by covariances in one read of the stack",

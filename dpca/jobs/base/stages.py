@@ -91,8 +91,8 @@ class StageRecord:
         return self._record(f"stage {stage}").get("facts")
 
     def numbers(self) -> dict[str, Any]:
-        """Return ``stages``, ``notes``, ``cells_tried`` and ``fitted_by`` for the report."""
-        tried, how = (self.facts("choose cells") or {}).get("tried"), (self.facts("fit") or {}).get("how")
+        """Return ``stages``, ``notes`` and, if they apply, facts of the choice of cells and the fit, for the report."""
+        choice, how = self.facts("choose cells"), (self.facts("fit") or {}).get("how")
         kept = {name: record for name in self._STAGES if (record := self._record(f"stage {name}"))}
         costs = self._own | {name: record["cost"] for name, record in kept.items()}
         planned = self._record("planned")
@@ -103,7 +103,7 @@ class StageRecord:
                 if name in costs
             },
             "notes": [note for record in kept.values() for note in record["notes"]],
-            **({"cells_tried": tried} if tried else {}),
+            **({"cells_chosen": _cells(choice["parameters"]), "cells_tried": choice["tried"]} if choice else {}),
             **({"fitted_by": how} if how else {}),
         }
 
@@ -116,6 +116,11 @@ class StageRecord:
 
     def _record(self, unit: str) -> dict[str, Any]:
         return self._work.record(unit) if self._work.is_done(unit) else {}
+
+
+def _cells(parameters: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the parameters that describe cells, without those of their components."""
+    return {name: parameters[name] for name in ("cell_shape", "overlap", "shared")}
 
 
 def held_by(client: Any | None) -> int:

@@ -156,7 +156,14 @@ def test_a_command_that_is_terminated_while_it_chooses_keeps_what_it_has_tried(
         tried.clear()
         command = ["compress", str(tmp_path / "movie.npy"), str(tmp_path / output), "--scheduler", scheduler]
         assert main(command) == code
-        return None if code else read_report(report_folder(str(tmp_path / output)))["cells_tried"]
+        if code:
+            return None
+        report = read_report(report_folder(str(tmp_path / output)))
+        assert report is not None
+        of_the_store = {"overlap": 0, "shared": False} | report
+        assert report["cells_chosen"] == {name: of_the_store[name] for name in ("cell_shape", "overlap", "shared")}
+        assert (report["cells_chosen"]["shared"], report["settings"]["model"]["shared"]) == (False, True)
+        return report["cells_tried"]
 
     chosen("out.zarr", 143)
     assert "choose cells: " in said[0].splitlines()[-1]
@@ -193,6 +200,7 @@ def test_a_job_chooses_cells_and_takes_as_many_components_as_its_goal_does(tmp_p
     chosen = job("chosen.zarr", model=LIKE, choose_cells=True)
     assert list(chosen["stages"]) == ["start", "choose cells", "fit", "encode", "report"]
     assert any("cells of 8 x 8, own components" in note for note in chosen["notes"])
+    assert chosen["cells_chosen"] == {"cell_shape": [8, 8], "overlap": 0, "shared": False}
     assert {"cell_shape": [8, 8], "overlap": 0, "shared": False} in [
         {name: value for name, value in cells.items() if name != "bytes"} for cells in chosen["cells_tried"]
     ]
