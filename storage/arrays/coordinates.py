@@ -29,7 +29,11 @@ _RESERVED = frozenset(
     ("samples", "name", "label", "rejected", "component", "scores", "reconstructions", "mse", "psnr", "ssim")
 ) | {"model", "stack"}
 UNITS = "units"
-_DESCRIBING = ("standard_name", "long_name", UNITS, "calendar", "axis", "positive", "dtype")
+#: Attributes of volumes: 12 numbers that map (x, y, z) in voxels to a space, the name of this space, and the time in
+#: seconds between successive samples.
+AFFINE, AFFINE_SPACE, TIME_STEP = "nifti_affine", "nifti_space", "time_step"
+_OF_VOLUMES = (AFFINE, AFFINE_SPACE, TIME_STEP)
+_DESCRIBING = ("standard_name", "long_name", UNITS, "calendar", "axis", "positive", "dtype", *_OF_VOLUMES)
 #: The attribute that lists the coordinates without the name of an axis.
 BESIDE = "coordinates"
 #: The coordinate with the colors of the channels, texts such as "#00ff00".
@@ -154,14 +158,16 @@ class Coordinates:
 
     def of_samples(self, rows: NDArray[Any]) -> Coordinates:
         """Return the coordinates of some samples, given by their indices along the first axis."""
-        first = self.dims[0]
+        first, stated = self.dims[0], dict(self.attributes)
+        if (np.diff(rows) != 1).any():
+            stated.pop(TIME_STEP, None)
         arrays = {
             name: replace(found, values=found.values.take(rows, found.dims.index(first)))
             if first in found.dims
             else found
             for name, found in self.arrays.items()
         }
-        return replace(self, arrays=arrays)
+        return replace(self, arrays=arrays, attributes=stated)
 
 
 def collect(
@@ -229,8 +235,9 @@ def coordinates_in(
 
 
 def joined(parts: Sequence[Coordinates | None]) -> Coordinates | None:
-    """Return the coordinates of arrays concatenated along samples; other coordinates are kept only if they are equal.
+    """Return the coordinates of arrays concatenated along samples.
 
+    Attributes of the arrays, and coordinates along other axes, are kept only if they are equal.
     Times with different reference dates, such as the first day of each year, are converted to the first reference date.
     """
     known = [part for part in parts if part is not None]
@@ -249,7 +256,9 @@ def joined(parts: Sequence[Coordinates | None]) -> Coordinates | None:
             arrays[name] = replace(found, values=values)
         elif all(np.array_equal(one.values, found.values) for one in same):
             arrays[name] = found
-    return replace(first, arrays=arrays)
+    told = [part.attributes for part in known]
+    stated = {key: text for key, text in told[0].items() if all(one.get(key) == text for one in told)}
+    return replace(first, arrays=arrays, attributes=stated)
 
 
 def _counted_as(first: Coordinate, other: Coordinate) -> Coordinate:

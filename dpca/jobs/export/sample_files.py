@@ -11,8 +11,9 @@ import simplejpeg
 from PIL import Image
 
 from dpca.kernels.algebra.types import Array
-from dpca.storage.arrays.coordinates import UNITS, Coordinates
+from dpca.storage.arrays.coordinates import AFFINE, AFFINE_SPACE, TIME_STEP, UNITS, Coordinates
 from dpca.storage.arrays.layout import CHANNEL
+from dpca.storage.readers.base import require, source_errors
 
 # Longest side of a JPEG file.
 _JPEG_SIDE = 65500
@@ -28,6 +29,8 @@ _LENGTHS = {
     "nm": "nanometer",
     "km": "kilometer",
 }
+# Units of length in NIfTI, by those of OME-Zarr.
+_NIFTI_LENGTHS = {"meter": "meter", "millimeter": "mm", "micrometer": "micron"}
 # Units of time in OME-Zarr 0.5, by the abbreviations of CF.
 _TIMES = {
     "ms": "millisecond",
@@ -174,8 +177,6 @@ def nifti_header(kind: SampleKind, n_samples: tuple[int, ...]) -> bytes:
     DataError
         If nibabel is not installed.
     """
-    from dpca.storage.readers.base import require
-
     nibabel = require("nibabel", "nifti", "a NIfTI file")
     # The first axis of the header is the last one in memory.
     lengths = kind.shape[::-1]
@@ -185,14 +186,33 @@ def nifti_header(kind: SampleKind, n_samples: tuple[int, ...]) -> bytes:
     header.set_data_dtype(kind.dtype.newbyteorder("<"))
     header.set_data_shape(shape)
     along = [kind.spacing(axis) for axis in reversed(range(len(kind.shape)))]
-    header.set_zooms([step for step, _, _ in along] + [1.0] * (len(shape) - len(along)))
-    affine = np.eye(4)
+    affine, space = np.eye(4), "scanner"
     for axis, (step, start, _) in enumerate(along):
         affine[axis, axis], affine[axis, 3] = step, start
-    header.set_sform(affine, code="scanner")
+    zooms = [step for step, _, _ in along] + [1.0] * (len(shape) - len(along))
+    stated = {} if kind.along is None else kind.along.attributes
+    if AFFINE in stated:
+        affine[:3], space = _stated_affine(stated[AFFINE]), stated.get(AFFINE_SPACE, space)
+        # The spacing along an axis of one voxel.
+        norms = np.linalg.norm(affine[:3, :3], axis=0)
+        zooms[:3] = [float(norm if n == 1 else step) for n, step, norm in zip(lengths, zooms, norms, strict=False)]
+    if n_samples and TIME_STEP in stated:
+        zooms[3] = float(stated[TIME_STEP])
+        header.set_xyzt_units(t="sec")
+    units = {unit for _, _, unit in along}
+    if len(units) == 1 and (unit := _NIFTI_LENGTHS.get(units.pop() or "")) is not None:
+        header.set_xyzt_units(unit, header.get_xyzt_units()[1])
+    header.set_zooms(zooms)
+    header.set_sform(affine, code=space)
     header["magic"], header["vox_offset"] = header.single_magic, header.single_vox_offset
     header.write_to(content := io.BytesIO())
     return content.getvalue().ljust(header.single_vox_offset, b"\0")
+
+
+def _stated_affine(text: str) -> Array:
+    """Return the affine that samples state, (3, 4)."""
+    with source_errors(f"the attribute {AFFINE} of the samples is not 12 numbers", "correct or remove it"):
+        return np.array(text.split(), np.float64).reshape(3, 4)
 
 
 # -- what each format cannot hold

@@ -48,7 +48,7 @@ def begin_tiff(path: Path, lead: Lead, kind: SampleKind, names: Sequence[str], a
 
 def begin_nifti(path: Path, lead: Lead, kind: SampleKind, names: Sequence[str], along: Coordinates | None) -> int:
     """Write the header of a NIfTI file with samples along its fourth axis."""
-    return path.write_bytes(nifti_header(kind, lead))
+    return path.write_bytes(nifti_header(replace(kind, along=along), lead))
 
 
 def begin_netcdf(path: Path, lead: Lead, kind: SampleKind, names: Sequence[str], along: Coordinates | None) -> int:

@@ -112,8 +112,8 @@ class ArrayReader(Reader):
             found = digest([found, digest_file(self._beside)])
         return found if self._key is None else digest([found, self._key])
 
-    def add_coordinates(self, coordinates: Coordinates, path: str) -> None:
-        """Add the coordinates of the whole array from a file beside its own."""
+    def add_coordinates(self, coordinates: Coordinates, path: str | None) -> None:
+        """Add the coordinates of the whole array, and the path of a file beside its own that has some of them."""
         if self.axes is not None:
             self.coordinates, self._beside = coordinates.arranged(self.order, self.axes), path
 

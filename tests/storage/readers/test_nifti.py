@@ -121,3 +121,58 @@ def test_wrong_b_values_are_one_sentence(tmp_path: Path, text: str) -> None:
     (tmp_path / "dwi.bval").write_text(text)
     with pytest.raises(DataError, match="bval"):
         open_reader(file)
+
+
+def rotated(zooms: Any, *, flipped: bool = False) -> np.ndarray:
+    """Return an affine with an oblique rotation."""
+    one, other = np.radians([20.0, -35.0])
+    about_z = np.array([[np.cos(one), -np.sin(one), 0], [np.sin(one), np.cos(one), 0], [0, 0, 1]])
+    about_x = np.array([[1, 0, 0], [0, np.cos(other), -np.sin(other)], [0, np.sin(other), np.cos(other)]])
+    affine = np.eye(4)
+    affine[:3, :3] = about_z @ about_x @ np.diag([*zooms[:2], -zooms[2] if flipped else zooms[2]])
+    affine[:3, 3] = -90.5, 12.25, 33.125
+    return affine
+
+
+@pytest.mark.parametrize("version", [1, 2])
+@pytest.mark.parametrize("form", ["sform", "qform"])
+@pytest.mark.parametrize(("units", "seconds"), [(("mm", "sec"), 2.5), (("micron", "msec"), 2.5e-3)])
+def test_place_spacing_and_units_are_those_of_nibabel(
+    version: int, form: str, units: tuple[str, str], seconds: float, tmp_path: Path
+) -> None:
+    affine = rotated((2.0, 1.5, 0.7), flipped=form == "qform")
+    kind = {1: nibabel.Nifti1Image, 2: nibabel.Nifti2Image}[version]
+    image = kind(np.arange(120, dtype="i2").reshape(2, 3, 4, 5), affine)
+    image.header.set_zooms((2.0, 1.5, 0.7, 2.5))
+    image.header.set_xyzt_units(*units)
+    image.set_sform(affine if form == "sform" else None, code="mni" if form == "sform" else 0)
+    image.set_qform(affine if form == "qform" else np.eye(4), code="aligned")
+    nibabel.save(image, tmp_path / "s.nii")
+    truth = nibabel.load(tmp_path / "s.nii")
+    along = open_reader(tmp_path / "s.nii").coordinates
+    assert along is not None
+    assert along.attributes["nifti_space"] == ("mni" if form == "sform" else "aligned")
+    found = np.array(along.attributes["nifti_affine"].split(), float).reshape(3, 4)
+    np.testing.assert_allclose(found, truth.affine[:3], rtol=1e-5, atol=1e-5)
+    assert float(along.attributes["time_step"]) == pytest.approx(seconds)
+    for axis, step in zip("xyz", truth.header.get_zooms(), strict=False):
+        assert along.arrays[axis].attributes["units"] == {"mm": "mm", "micron": "um"}[units[0]]
+        np.testing.assert_allclose(np.diff(along.arrays[axis].values), step, rtol=1e-6)
+
+
+@pytest.mark.parametrize(("at", "form", "value"), [(280, "f", np.nan), (254, "h", 77)])
+def test_an_invalid_place_is_left_out(at: int, form: str, value: float, tmp_path: Path) -> None:
+    path = save(tmp_path / "s.nii", np.zeros((2, 3, 4, 5), "i2"))
+    content = bytearray(path.read_bytes())
+    struct.pack_into(f"<{form}", content, at, value)
+    path.write_bytes(content)
+    along = open_reader(path).coordinates
+    assert along is None or "nifti_affine" not in along.attributes
+
+
+def test_slices_as_samples_have_no_affine(tmp_path: Path) -> None:
+    image = nibabel.Nifti1Image(np.zeros((2, 3, 4), "i2"), rotated((2.0, 1.5, 0.7)))
+    nibabel.save(image, tmp_path / "s.nii")
+    along = open_reader(tmp_path / "s.nii", axes=("t", "sample", "y", "x")).coordinates
+    assert along is not None
+    assert "nifti_affine" not in along.attributes

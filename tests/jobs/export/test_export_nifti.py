@@ -1,0 +1,85 @@
+"""NIfTI series that go through the jobs and come back with their place, spacing, units and b-values."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+import zarr
+
+from dpca.cli import main
+from dpca.jobs import export_store
+from dpca.storage import ingest
+from dpca.storage.errors import DataError
+
+nibabel = pytest.importorskip("nibabel")
+
+
+def series(path: Path, shift: float = 0.0) -> Path:
+    """Write a series with an oblique affine, a time step and units."""
+    angle = np.radians(25.0)
+    affine = np.eye(4)
+    affine[:2, :2] = [[np.cos(angle), -np.sin(angle)], [np.sin(angle), np.cos(angle)]]
+    affine[:3, :3] = affine[:3, :3] @ np.diag([2.0, -1.5, 3.0])
+    affine[:3, 3] = -90 + shift, 60, 20
+    x = np.random.default_rng(0).integers(0, 4000, (12, 10, 8, 6)).astype(np.int16)
+    image = nibabel.Nifti1Image(x, affine)
+    image.set_sform(affine, code="talairach")
+    image.header.set_zooms((2.0, 1.5, 3.0, 0.8))
+    image.header.set_xyzt_units("mm", "sec")
+    nibabel.save(image, path)
+    return path
+
+
+def assert_placed_alike(path: Path, truth: Path, step: float = 0.8) -> None:
+    found, wanted = nibabel.load(path), nibabel.load(truth)
+    np.testing.assert_allclose(found.affine, wanted.affine, rtol=1e-6, atol=1e-6)
+    assert found.header.get_zooms() == pytest.approx((2.0, 1.5, 3.0, step)[: found.ndim])
+    assert found.header.get_sform(coded=True)[1] == 3
+    assert found.header.get_xyzt_units()[0] == "mm"
+
+
+@pytest.mark.parametrize(
+    "command", [["compress", "--quality", "max-error=2", "--cell", "4"], ["denoise", "--cell", "4"], ["ingest"]]
+)
+def test_series_come_back_where_they_were(command: list[str], tmp_path: Path) -> None:
+    source = series(tmp_path / "x.nii")
+    name, *options = command
+    assert main([name, str(source), str(tmp_path / "s.zarr"), *options]) == 0
+    assert main(["export", str(tmp_path / "s.zarr"), str(tmp_path / "out.nii")]) == 0
+    assert_placed_alike(tmp_path / "out.nii", source)
+    assert nibabel.load(tmp_path / "out.nii").header.get_xyzt_units() == ("mm", "sec")
+    if name != "denoise":
+        values = (np.asarray(nibabel.load(path).dataobj, float) for path in (tmp_path / "out.nii", source))
+        np.testing.assert_allclose(*values, atol=2)
+
+
+def test_parts_of_series(tmp_path: Path) -> None:
+    source = series(tmp_path / "x.nii")
+    ingest(source, tmp_path / "s.zarr")
+    export_store(tmp_path / "s.zarr", tmp_path / "one.nii", samples=2)
+    assert_placed_alike(tmp_path / "one.nii", source)
+    # the time between every second volume is not that of the series
+    export_store(tmp_path / "s.zarr", tmp_path / "some.nii", samples=slice(0, 6, 2))
+    assert_placed_alike(tmp_path / "some.nii", source, step=1.0)
+    assert nibabel.load(tmp_path / "some.nii").header.get_xyzt_units() == ("mm", "unknown")
+
+
+def test_series_from_two_places_have_none_in_common(tmp_path: Path) -> None:
+    ingest([series(tmp_path / "a.nii"), series(tmp_path / "b.nii", 5.0)], tmp_path / "s.zarr")
+    export_store(tmp_path / "s.zarr", tmp_path / "out.nii")
+    found = nibabel.load(tmp_path / "out.nii")
+    np.testing.assert_allclose(found.affine, np.diag([2.0, 1.5, 3.0, 1.0]))
+    assert found.header.get_zooms() == pytest.approx((2.0, 1.5, 3.0, 0.8))
+
+
+def test_a_wrong_affine_is_one_sentence(tmp_path: Path) -> None:
+    dims = ("sample", "z", "y", "x")
+    group = zarr.create_group(tmp_path / "s.zarr")
+    array = group.create_array("x", shape=(2, 3, 4, 5), dtype="i2", dimension_names=dims)
+    array[:] = 1
+    array.attrs["nifti_affine"] = "1 0 0"
+    with pytest.raises(DataError, match="nifti_affine"):
+        export_store(tmp_path / "s.zarr" / "x", tmp_path / "out.nii")
+    assert not (tmp_path / "out.nii").exists()
