@@ -130,8 +130,8 @@ def offset_of(points: Array, gain: float | None, read_noise: float) -> tuple[flo
     if not sure:
         raise DataError(
             f"the variance of the noise is {found[mean.argmin()]:.4g} in cells with a mean of {mean.min():.4g}, and "
-            f"{found[mean.argmax()]:.4g} with {mean.max():.4g}, but noise of photons increases with the mean: give "
-            f"noise='gaussian', or offset"
+            f"{found[mean.argmax()]:.4g} with {mean.max():.4g}, but noise of photons increases with the mean, unless "
+            f"values are saturated: give noise='gaussian', or offset"
         )
     error = math.hypot(spread / math.sqrt(total), turned * level / slope) / slope
     # Digits beyond the error would only show the order of the sums.
