@@ -4,13 +4,18 @@ from __future__ import annotations
 
 import argparse
 import re
+import ssl
 import sys
 import time
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, closing, contextmanager, nullcontext, suppress
 from functools import cache
+from http import HTTPStatus
+from http.client import HTTPException
 from threading import Event, Thread
 from typing import Any
+from urllib.error import HTTPError
+from urllib.request import ProxyHandler, Request, build_opener
 
 from tqdm import tqdm
 
@@ -24,6 +29,8 @@ from dpca.storage.run import Run
 
 # The stage in which workers start.
 _STARTING = "start workers"
+# Seconds that a dashboard has to answer.
+_ANSWER = 1.0
 # Seconds between the lines of a stage.
 _HEARTBEAT = 60.0
 
@@ -112,10 +119,24 @@ def _cluster(options: argparse.Namespace, report: Callable[[str], None], startin
             client = stack.enter_context(open_client(options.scheduler, tls=tls, **where))
             given = options.scheduler or options.cluster  # a cluster that dpca starts has no dashboard
             with cluster_errors(client):
-                threads, dashboard = client.nthreads(), f", dashboard {client.dashboard_link}" if given else ""
+                threads, dashboard = client.nthreads(), _dashboard(client.dashboard_link) if given else ""
             starting.advance(len(threads))
         report(f"{counted(len(threads), 'worker')}{dashboard}")
         yield client
+
+
+def _dashboard(link: str) -> str:
+    """Return words for a dashboard if there is one. Dask states an address also for a scheduler without one."""
+    try:
+        with build_opener(ProxyHandler({})).open(Request(link, method="HEAD"), timeout=_ANSWER):
+            pass
+    except HTTPError as error:
+        if error.code == HTTPStatus.NOT_FOUND:  # pages of a dashboard answer that they support no HEAD
+            return ""
+    except (OSError, HTTPException) as error:
+        if not isinstance(getattr(error, "reason", None), ssl.SSLError):  # its certificate is not checked here
+            return ""
+    return f", dashboard {link}"
 
 
 def _on_terminal() -> bool:

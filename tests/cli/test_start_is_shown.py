@@ -7,6 +7,8 @@ import io
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from http.server import BaseHTTPRequestHandler, HTTPServer
+from threading import Thread
 from typing import Any
 
 import pytest
@@ -100,6 +102,27 @@ def test_the_bar_ends_before_an_error(starts: Callable[..., None], monkeypatch: 
     with pytest.raises(ClusterError), run_of(HERE) as run:
         run.client.nthreads()  # type: ignore[union-attr]
     assert screen.getvalue().endswith("\n")
+
+
+class Pages(BaseHTTPRequestHandler):
+    """Answers as a scheduler with a dashboard does, or as one without it."""
+
+    def do_HEAD(self) -> None:
+        self.send_response(405 if self.path == "/status" else 404)
+        self.end_headers()
+
+    def log_message(self, *_: Any) -> None:
+        pass
+
+
+def test_a_dashboard_is_stated_if_there_is_one() -> None:
+    with HTTPServer(("127.0.0.1", 0), Pages) as server:
+        Thread(target=server.serve_forever, daemon=True).start()
+        address = f"http://127.0.0.1:{server.server_port}"
+        assert work._dashboard(f"{address}/status") == f", dashboard {address}/status"
+        assert work._dashboard(f"{address}/elsewhere") == ""
+        server.shutdown()
+    assert work._dashboard(f"{address}/status") == ""
 
 
 def test_a_given_scheduler_is_not_started(capsys: pytest.CaptureFixture[str]) -> None:
