@@ -162,6 +162,7 @@ def append(options: argparse.Namespace) -> int:
 
 def export(options: argparse.Namespace) -> int:
     """``dpca export``."""
+    say(f"export '{options.store}'")  # before the imports, which take seconds
     from dpca.jobs import export_store
     from dpca.storage.run import Run
 
