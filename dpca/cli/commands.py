@@ -7,7 +7,7 @@ import json
 import math
 import os
 from collections import ChainMap
-from contextlib import nullcontext
+from contextlib import closing, nullcontext
 from dataclasses import replace
 from typing import Any
 
@@ -89,7 +89,9 @@ def make_synthetic(options: argparse.Namespace) -> int:
 
 def info(options: argparse.Namespace) -> int:
     """``dpca info``."""
-    facts = _facts(options.path)
+    with closing(bar_progress("read", 1, "source")) as stage:  # in a terminal: the imports of readers take seconds
+        facts = _facts(options.path)
+        stage.advance(1)
     if options.json:
         say(json.dumps(facts, indent=2))
         return 0

@@ -23,7 +23,7 @@ from dpca.storage.disk import read_file
 from dpca.storage.errors import ClusterError, StoreError
 from dpca.storage.input import fingerprint_of_input, samples_of_input
 from dpca.storage.integrity.manifest import METADATA, digest_of
-from dpca.storage.progress import Stage
+from dpca.storage.progress import Stage, no_progress
 from dpca.storage.readers import Reader
 from dpca.storage.remote.network import use_storage_options
 from dpca.storage.remote.objects import ObjectPath, Place, place_of
@@ -93,7 +93,7 @@ def _plan(job: JobFile, given: Mapping[str, Stack | Reader]) -> int:
     from dpca.jobs.scores.compression import find_done
 
     elsewhere = job.options.scheduler or job.options.cluster
-    with run_of(job.options, lambda text: None) as run:
+    with run_of(job.options, lambda text: None, no_progress) as run:
         for output, source in given.items():
             options = job.options_of(output)
             if served_report(job_request(options, source), output) is not None:
@@ -128,8 +128,7 @@ class _JobRun:
         waiting = deque((output, 0) for output in self._given if not self._is_served(output))
         try:
             while waiting:
-                with run_of(self._job.options, lambda text: _log_event("cluster", says=text)) as run:
-                    run = replace(run, progress=_logged)
+                with run_of(self._job.options, lambda text: _log_event("cluster", says=text), _logged) as run:
                     while waiting and self._makes(*waiting.popleft(), run, waiting):
                         pass
         except BaseException as error:

@@ -6,15 +6,16 @@ import argparse
 import json
 import os
 from collections.abc import Callable, Mapping
+from contextlib import closing
 from dataclasses import replace
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from dpca.choices import MEAN_GOALS
 from dpca.cli.arguments import reading_options
 from dpca.cli.model_arguments import names_no_components, names_no_model, noise_model, partitioned_model
 from dpca.cli.running import conclude, say
 from dpca.cli.served import request_of, served
-from dpca.cli.work import STARTING, run_of, shown_progress
+from dpca.cli.work import begin_start, run_of, shown_progress
 from dpca.engine.clusters.forking import start_forking
 from dpca.plots.numbers import counted
 from dpca.report.monitor import MonitorFile
@@ -22,11 +23,14 @@ from dpca.report.record import format_table, read_report, report_folder
 from dpca.report.words import result, size_warning
 from dpca.storage.errors import DataError, StoreError
 from dpca.storage.input import fingerprint_of_input, open_input, require_varied, samples_of_input
-from dpca.storage.progress import bar_progress
+from dpca.storage.progress import Stage, bar_progress
 from dpca.storage.readers import Reader
 from dpca.storage.remote.objects import Place, place_of
 from dpca.storage.stack import Stack
 from dpca.storage.transaction.outputs import work_folder
+
+if TYPE_CHECKING:
+    from dpca.jobs.scores.compression import CompressionResult
 
 
 def given_input(options: argparse.Namespace, embedded: Callable[[], Reader] | None) -> Stack | Reader:
@@ -62,10 +66,20 @@ def _end(report: Mapping[str, Any], output: str, already_done: bool) -> int:
     return 0
 
 
-def run_job(
-    options: argparse.Namespace, given: Stack | Reader, output: str, model: Any, request: str | None = None
-) -> int:
+def run_job(options: argparse.Namespace, given: Stack | Reader, output: str, model: Any) -> int:
     """Run the main job with an unfitted model and the options of `add_job_options`."""
+    done = _make(options, given, output, model)
+    return _end(done.report, output, done.already_done)
+
+
+def _make(
+    options: argparse.Namespace,
+    given: Stack | Reader,
+    output: str,
+    model: Any,
+    request: str | None = None,
+    starting: Stage | None = None,
+) -> CompressionResult:
     # Imported here, because it takes seconds.
     from dpca.jobs import compress, find_done
 
@@ -74,11 +88,11 @@ def run_job(
         # Before a cluster starts, because that takes seconds, and errors and finished jobs need none.
         done = find_done(given, output, settings, overwrite=options.overwrite)
         if done is None:
-            with run_of(options) as run:
+            with run_of(options, starting=starting) as run:
                 run = replace(run, progress=metrics.watched(run.progress, output))
                 done = compress(given, output, settings, run=run, request=request, plan=options.plan)
         metrics.set_report(done.report, output)
-    return _end(done.report, output, done.already_done)
+    return done
 
 
 def written_for(output: str) -> list[Place]:
@@ -129,10 +143,11 @@ def process_source(options: argparse.Namespace, embedded: Callable[[], Reader] |
         return _end(report, output, True)
     require_varied(given)
     if not (options.scheduler or options.cluster):
-        say(STARTING)
-        options.starts = True  # said
         start_forking("dpca.jobs", "dpca.kernels.sweeps")
-    return run_job(options, given, output, partitioned_model(options, samples_of_input(given)), request)
+    with closing(begin_start(options, shown_progress)) as starting:  # it begins before the imports, which take seconds
+        model = partitioned_model(options, samples_of_input(given))
+        done = _make(options, given, output, model, request, starting)
+    return _end(done.report, output, done.already_done)
 
 
 def job_request(options: argparse.Namespace, given: Stack | Reader) -> str:

@@ -156,12 +156,13 @@ def append(options: argparse.Namespace) -> int:
     if done.missed:
         say(f"note: {done.missed}")
     size = readable_size(folder_bytes(options.store))
-    conclude(f"'{options.store}': {done.samples:,} samples appended, {size} in all", "info", options.store)
+    conclude(f"'{options.store}': {counted(done.samples, 'sample')} appended, {size} in all", "info", options.store)
     return 0
 
 
 def export(options: argparse.Namespace) -> int:
     """``dpca export``."""
+    say(f"export '{options.store}'")  # before the imports, which take seconds
     from dpca.jobs import export_store
     from dpca.storage.run import Run
 
@@ -179,8 +180,8 @@ def export(options: argparse.Namespace) -> int:
     )
     _print_result(options.target, done.cost)
     size = folder_bytes(options.target) if os.path.isdir(options.target) else file_bytes(options.target)
-    many, read = f"{done.n_samples:,} samples", ["info", options.target]
-    conclude(f"'{options.target}': {many} as {done.format}, {readable_size(size)}", *read)
+    many = counted(done.n_samples, "sample")
+    conclude(f"'{options.target}': {many} as {done.format}, {readable_size(size)}", "info", options.target)
     return 0
 
 
@@ -199,7 +200,7 @@ def reconstruct(options: argparse.Namespace) -> int:
             )
         _print_result(options.target, cost)
     stack = open_stack(options.target)
-    what = f"{stack.n_samples:,} samples of {' x '.join(map(str, stack.sample_shape))} {stack.dtype}"
+    what = f"{counted(stack.n_samples, 'sample')} of {' x '.join(map(str, stack.sample_shape))} {stack.dtype}"
     conclude(f"'{options.target}': {what}", "explore", options.target)
     return 0
 

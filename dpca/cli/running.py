@@ -14,6 +14,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from typing import Any
 
+from dpca.cli.starting import is_program
 from dpca.engine.folds.stopping import INTERRUPTED, Stopped, interruptible
 
 #: The meaning of each exit code. A run that was interrupted or lost its cluster resumes when the command is run again.
@@ -38,8 +39,16 @@ _started = time.time()
 
 
 def started() -> float:
-    """Return when the program began, as `time.time` tells."""
-    return _started
+    """Return when the program began, as `time.time` tells: when its process was created, if it is its own."""
+    if not is_program():
+        return _started
+    import psutil
+
+    created = float(psutil.Process().create_time())
+    if hasattr(time, "CLOCK_BOOTTIME"):
+        # Linux states it in seconds since the boot, and psutil adds the time of the boot, rounded to a second.
+        created += time.time() - time.clock_gettime(time.CLOCK_BOOTTIME) - psutil.boot_time()
+    return min(created, _started)
 
 
 def run_program(job: Callable[[], int]) -> int:

@@ -6,6 +6,13 @@ import signal
 
 from dpca.engine.clusters.parent import end_with_parent
 
+_is_program = False
+
+
+def is_program() -> bool:
+    """Return whether this process was created to run a program of this package."""
+    return _is_program
+
 
 def start(name: str) -> None:
     """Let a process end cleanly while it still imports its libraries.
@@ -19,6 +26,8 @@ def start(name: str) -> None:
     name : str
         ``__name__`` of the program's file. In a process that only imports the file, nothing changes.
     """
+    global _is_program
+    _is_program = _is_program or name == "__main__"
     if name == "__main__" and signal.getsignal(signal.SIGINT) is signal.default_int_handler:
         signal.signal(signal.SIGINT, signal.SIG_DFL)
     elif name == "__mp_main__":

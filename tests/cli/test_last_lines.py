@@ -40,6 +40,15 @@ def test_the_last_line_has_the_number_and_the_next_command(
     assert (after, following) == ("; next: ", "dpca explore out.zarr")
 
 
+def test_one_sample_is_counted_as_one(movie: Path, capsys: pytest.CaptureFixture[str], scheduler: str) -> None:
+    assert main(["ingest", "movie.npy", "stack.zarr", "--scheduler", scheduler]) == 0
+    capsys.readouterr()
+    assert main(["export", "stack.zarr", "out", "--samples", "3"]) == 0
+    first, *_, last = capsys.readouterr().out.splitlines()
+    assert first == "export 'stack.zarr'"
+    assert "'out': 1 sample as " in last
+
+
 def test_samples_appended_are_counted(movie: Path, capsys: pytest.CaptureFixture[str], scheduler: str) -> None:
     where = ["--scheduler", scheduler]
     assert main(["compress", "movie.npy", "small.zarr", "--cell", "10", "--quality", "psnr=40", *where]) == 0

@@ -94,3 +94,37 @@ def test_the_process_that_forks_workers_ends_with_its_program(when: str, tmp_pat
         program.kill()
         program.wait()
         assert program.stdout.read() == ""
+
+
+TIMED = """
+import sys, time
+
+first = time.time()
+sys.argv = ["dpca", "--version"]
+from dpca.cli import main
+
+try:
+    main({argv})
+except SystemExit:
+    pass
+from dpca.cli.running import started
+
+print(first, started(), time.time())
+"""
+
+
+def _times(argv: str) -> tuple[float, ...]:
+    ended = subprocess.run([sys.executable, "-c", TIMED.format(argv=argv)], capture_output=True, text=True, check=True)
+    return tuple(map(float, ended.stdout.splitlines()[-1].split()))
+
+
+def test_a_program_begins_with_its_process() -> None:
+    before = time.time()
+    first, began, _ = _times("")
+    tick = 0.02  # of the clock that counts from the boot
+    assert before - tick <= began <= first + tick
+
+
+def test_a_command_within_another_program_begins_when_it_is_called() -> None:
+    first, began, last = _times('["--version"]')
+    assert first < began < last
