@@ -41,6 +41,13 @@ from dpca.storage.remote.memory import usable_bytes
 # Bytes of scores in memory at once, of all samples of some cells.
 _BLOCK_BYTES = 2**26
 
+__all__ = ["gram", "mean", "nearest", "outliers", "pca", "scores", "thumbnails"]
+
+
+def __dir__() -> list[str]:
+    # Only public names: completion shows nothing that was imported for this file.
+    return [*__all__, *(name for name in globals() if name.startswith("__") and name.endswith("__"))]
+
 
 def scores(store: Compressed) -> da.Array:
     """Return the scores of all samples along orthonormal components. They preserve inner products and distances.

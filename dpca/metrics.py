@@ -15,6 +15,22 @@ from dpca.storage.given_numbers import require_one_array
 
 _BLOCK_ROWS = 1024
 
+__all__ = [
+    "convergence",
+    "excess_loss",
+    "explained_variance_ratio",
+    "mse",
+    "principal_angles",
+    "psnr",
+    "ssim",
+    "variation_of_information",
+]
+
+
+def __dir__() -> list[str]:
+    # Only public names: completion shows nothing that was imported for this file.
+    return [*__all__, *(name for name in globals() if name.startswith("__") and name.endswith("__"))]
+
 
 def mse(x: Array, y: Array, *, data_range: float = 1.0) -> Array:
     """Mean squared error of each sample.

@@ -70,6 +70,7 @@ WRITERS = {
     "dpca.cli.running": "the null device",
     "dpca.jobs.base.input_stack": "a temporary folder",
     "dpca.jobs.compressed.append_write": "links of shards, in the store of a workspace",
+    "dpca.jobs.export.nifti_files": "b-values beside an exported file: never over others, never through a link",
     "dpca.jobs.export.passes": "files of samples, in the store of a workspace",
     "dpca.jobs.export.value_files": "a file of all samples, in the store of a workspace",
     "dpca.jobs.plans.denoising_plan": "a temporary folder",

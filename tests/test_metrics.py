@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+from types import ModuleType
 from typing import Any
 
 import numpy as np
 import pytest
 from skimage.metrics import peak_signal_noise_ratio, structural_similarity
 
-from dpca import metrics
+from dpca import analysis, metrics
 
 
 def test_mse_and_psnr_by_hand() -> None:
@@ -149,3 +150,10 @@ def test_independent_clusterings() -> None:
     a, b = np.array([0, 0, 1, 1]), np.array([0, 1, 0, 1])
     assert metrics.variation_of_information(a, b) == pytest.approx(2 * np.log(2))
     assert metrics.variation_of_information(2 * a + b, a) == pytest.approx(np.log(2))
+
+
+@pytest.mark.parametrize("module", [metrics, analysis])
+def test_modules_show_public_names_only(module: ModuleType) -> None:
+    shown = {name for name in dir(module) if not name.startswith("__")}
+    defined = {name for name, found in vars(module).items() if getattr(found, "__module__", "") == module.__name__}
+    assert shown == {name for name in defined if not name.startswith("_")}

@@ -94,7 +94,7 @@ def add_model_commands(command: Callable[..., argparse.ArgumentParser]) -> None:
         "         dpca export fields.zarr fields.nc\n"
         "         dpca export cells.zarr cells.ome.zarr          for napari and neuroglancer",
         store="compressed store, scores, or a stack",
-        target="folder; or one file with all samples: .tif, .npy, .nii, .nc, .zarr (OME-Zarr)",
+        target="folder; or one file with all samples: .tif, .npy, .nii, .nii.gz, .nc, .zarr (OME-Zarr)",
     )
     export.add_argument(
         "--format",

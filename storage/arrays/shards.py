@@ -131,7 +131,10 @@ def _part(values: Array, chunk: Sequence[int], scratch: Array) -> Array:
 def _write_raw(file: BinaryIO, array: zarr.Array[Any], values: Array | ShardRows) -> None:
     """Write the raw chunks of a shard, some rows at a time, and its index."""
     counts, places = _chunks_of(array, values.shape)
-    rows, row_bytes = array.chunks[0], math.prod(array.chunks[1:]) * array.dtype.itemsize
+    chunks = array.chunks or (1,)
+    if isinstance(values, np.ndarray) and not values.ndim:  # a scalar is one row
+        counts, places, values = [1], places.reshape(1, -1), values.reshape(1)
+    rows, row_bytes = chunks[0], math.prod(chunks[1:]) * array.dtype.itemsize
     length = rows * row_bytes + CRC_BYTES
     end = math.prod(counts) * length
     stored = places[tuple(map(slice, counts))]
@@ -139,7 +142,7 @@ def _write_raw(file: BinaryIO, array: zarr.Array[Any], values: Array | ShardRows
     if not isinstance(file, io.BytesIO):
         reserve(file.fileno(), end + index_bytes(places.size // 2))
     step = rows if isinstance(values, np.ndarray) else min(rows, values.step)
-    scratch = np.zeros((step, *array.chunks[1:]), array.dtype)
+    scratch = np.zeros((step, *chunks[1:]), array.dtype)
     for i, top in enumerate(range(0, values.shape[0], rows)):
         bottom, checksums = min(top + rows, values.shape[0]), np.zeros(counts[1:], np.int64)
         for first, stop in _steps(top, bottom, step):

@@ -17,7 +17,8 @@ from dpca.jobs.base.stages import StageCost, stopwatch
 from dpca.jobs.base.stored_samples import StoredSamples, stored_samples
 from dpca.jobs.export.boxes import ExportBoxes, choose_export_boxes
 from dpca.jobs.export.file_names import file_names
-from dpca.jobs.export.formats import FORMATS, ExportFormat, format_of, usual_format
+from dpca.jobs.export.formats import FORMATS, ExportFormat, format_of, is_unknown, usual_format
+from dpca.jobs.export.nifti_files import b_values_file, compress_file, write_beside
 from dpca.jobs.export.passes import BoxesExport, ExportPass, FilesExport, ValuesExport
 from dpca.jobs.export.pyramid import (
     PyramidBoxes,
@@ -36,6 +37,7 @@ from dpca.jobs.scores.boxes import BOXES, LARGE_SAMPLE, decoded_bytes
 from dpca.jobs.scores.score_write import SHARD_COPIES, require_memory
 from dpca.kernels.algebra.types import Region
 from dpca.storage.arrays.arrays import create_root, write_strings
+from dpca.storage.arrays.coordinates import Coordinates
 from dpca.storage.arrays.layout import CHANNEL
 from dpca.storage.disk import require_free_space
 from dpca.storage.errors import DataError
@@ -82,9 +84,9 @@ def export_store(
     path : path-like
         A compressed store, scores, or a stack: a store of dpca or any Zarr array.
     target : path-like
-        A name with the suffix of a format (.tif, .npy, .nii, .nc, .zarr) is one file or OME-Zarr image with all
-        samples. Every other name is a folder with a file for each sample, named after the sample. Folders in names are
-        kept.
+        A name with the suffix of a format (.tif, .npy, .nii, .nii.gz, .nc, .zarr) is one file or OME-Zarr image with
+        all samples. A name without a suffix, or with a slash at its end, is a folder with a file for each sample, named
+        after the sample. Folders in names are kept. b-values of samples are written beside a NIfTI file, as ``.bval``.
     format : str, optional
         One of `dpca.choices.EXPORT_FORMATS`. The default is that of the suffix of ``target``; for a folder that of the
         names of the samples, or a lossless one: png, tiff or npy.
@@ -172,25 +174,34 @@ class _Export:
 
     def file(self, work: PlainWorkspace, target: PathLike, alone: bool) -> int:
         """Write one file with all samples, or with the only one."""
-        name, n = f"values{self.form.suffixes[0]}", len(self.wanted)
-        path, lead = Path(work.store / name), () if self.form.encode is not None and alone else (n,)
+        name, along = f"values{self.form.suffixes[0]}", self._along()
+        b_values = b_values_file(target, along) if self.form is FORMATS["nifti"] else None
+        peak = self._file(work, target, alone, name)
+        if os.fspath(target).lower().endswith(".gz"):
+            name = compress_file(Path(work.store / name)).name
+        write_beside(b_values)
+        work.publish_file(name)
+        return peak
+
+    def _file(self, work: PlainWorkspace, target: PathLike, alone: bool, name: str) -> int:
+        path = Path(work.store / name)
+        lead = () if self.form.encode is not None and alone else (len(self.wanted),)
         if self.form.begin is not None and (boxes := self._boxes(4 if alone else 2)) is not None:
-            peak = self._write_boxes(work, target, boxes, [(lead, path)])
-            work.publish_file(name)
-            return peak
+            return self._write_boxes(work, target, boxes, [(lead, path)])
         if self.form.encode is not None and (alone or self.form.begin is None):
             self._step(4)
             single = FilesExport(self.given, self.wanted, self.kind, 1, self.form.encode, str(work.store), [name])
             single.write(0)
-            work.publish_file(name)
             return peak_resident_bytes()
         assert self.form.begin is not None
         step = self._step(2)
         ((_, first),) = self._begun(work, target, [(lead, path)])
-        job = ValuesExport(self.given, self.wanted, self.kind, step, str(path), first)
-        peak = self._write(work, job)
-        work.publish_file(name)
-        return peak
+        return self._write(work, ValuesExport(self.given, self.wanted, self.kind, step, str(path), first))
+
+    def _along(self) -> Coordinates | None:
+        """Return the coordinates of the samples that are exported."""
+        along = self.kind.along
+        return None if along is None else along.of_samples(np.asarray(self.wanted))
 
     def _begun(
         self, work: PlainWorkspace, target: PathLike, files: Sequence[tuple[tuple[int, ...], Path]]
@@ -199,8 +210,7 @@ class _Export:
         assert self.form.begin is not None
         if not work.is_done("header"):
             require_free_space(target, len(self.wanted) * self.given.sample_bytes, "the file")
-            names, along = [self.given.names[i] for i in self.wanted], self.kind.along
-            along = None if along is None else along.of_samples(np.asarray(self.wanted))
+            names, along = [self.given.names[i] for i in self.wanted], self._along()
             firsts = [create_file(self.form.begin, *file, self.kind, names, along) for file in files]
             work.mark_done("header", record={"first": firsts})
         paths = (str(path) for _, path in files)
@@ -349,6 +359,9 @@ def _form(
         return FORMATS["ome-zarr"], False
     found = FORMATS[format] if format is not None else of_target or usual_format(kind, given.names)
     if of_target is None:
+        if is_unknown(target):
+            known = ", ".join(suffix for one in FORMATS.values() for suffix in one.suffixes)
+            raise DataError(f"'{target}' has the suffix of no format: give one of {known}, or '{target}/' for a folder")
         if found.encode is None:
             raise DataError(f"{found.name} is one file with all samples: name it, such as {target}{found.suffixes[0]}")
         return found, True

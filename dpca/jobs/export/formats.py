@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -15,6 +16,9 @@ from dpca.jobs.export.sample_files import SampleKind
 from dpca.kernels.algebra.types import Array
 from dpca.storage.arrays.coordinates import Coordinates
 from dpca.storage.errors import DataError
+
+# A suffix of a file, such as ".nii" or ".mp4", but no version or number such as ".5".
+_SUFFIX = re.compile(r"\.[A-Za-z][A-Za-z0-9]{0,4}$")
 
 
 @dataclass(frozen=True)
@@ -55,7 +59,7 @@ FORMATS = {
         ("png", ((".png",), one.not_png, one.png, None)),
         ("tiff", ((".tif", ".tiff"), one.not_tiff, one.tiff, every.begin_tiff)),
         ("npy", ((".npy",), one.never, one.npy, every.begin_npy)),
-        ("nifti", ((".nii",), one.not_nifti, one.nifti, every.begin_nifti)),
+        ("nifti", ((".nii", ".nii.gz"), one.not_nifti, one.nifti, every.begin_nifti)),
         ("netcdf", ((".nc",), one.not_netcdf, None, every.begin_netcdf)),
         ("ome-zarr", ((".zarr",), one.not_ome, None, None)),
     )
@@ -67,6 +71,13 @@ def format_of(path: Any) -> ExportFormat | None:
     """Return the format of the suffix of a path; None for a folder."""
     lower = os.fspath(path).lower()
     return next((found for found in FORMATS.values() if lower.endswith(found.suffixes)), None)
+
+
+def is_unknown(path: Any) -> bool:
+    """Return whether a path looks like that of a file, but has the suffix of no format."""
+    text = os.fspath(path)
+    looks = _SUFFIX.search(text) is not None and not os.path.isdir(text)
+    return looks and format_of(text) is None
 
 
 def usual_format(kind: SampleKind, names: Sequence[str]) -> ExportFormat:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gzip
 from pathlib import Path
 
 import numpy as np
@@ -11,7 +12,8 @@ import zarr
 from dpca.cli import main
 from dpca.jobs import export_store
 from dpca.storage import ingest
-from dpca.storage.errors import DataError
+from dpca.storage.errors import DataError, StoreError
+from dpca.storage.readers import open_reader
 
 nibabel = pytest.importorskip("nibabel")
 
@@ -83,3 +85,56 @@ def test_a_wrong_affine_is_one_sentence(tmp_path: Path) -> None:
     with pytest.raises(DataError, match="nifti_affine"):
         export_store(tmp_path / "s.zarr" / "x", tmp_path / "out.nii")
     assert not (tmp_path / "out.nii").exists()
+
+
+@pytest.mark.parametrize("samples", [None, slice(1, 5, 2)])
+@pytest.mark.parametrize("name", ["out.nii", "out.nii.gz", "OUT.NII.GZ"])
+def test_b_values_are_beside_the_file(name: str, samples: slice | None, tmp_path: Path) -> None:
+    source, values = series(tmp_path / "x.nii"), [0, 1000, 2000.5, 5, 700, 1e-3]
+    (tmp_path / "x.bval").write_text(" ".join(map(str, values)))
+    ingest(source, tmp_path / "s.zarr")
+    (tmp_path / "new").mkdir()
+    target = tmp_path / "new" / name
+    export_store(tmp_path / "s.zarr", target, samples=samples)
+    image, wanted = nibabel.load(target), samples or slice(None)
+    np.testing.assert_array_equal(image.dataobj, np.asarray(nibabel.load(source).dataobj)[..., wanted])
+    assert (target.read_bytes()[:2] == b"\x1f\x8b") == name.lower().endswith(".gz")
+    beside = target.with_name(f"{name[:3]}.bval")
+    assert sorted(target.parent.iterdir()) == sorted([target, beside])
+    np.testing.assert_array_equal(np.loadtxt(beside), values[wanted])
+    again = open_reader(target).coordinates
+    assert again is not None
+    assert again.arrays["b_value"].values.tolist() == values[wanted]
+
+
+def test_other_b_values_are_not_replaced(tmp_path: Path) -> None:
+    source = series(tmp_path / "x.nii")
+    (tmp_path / "x.bval").write_text("0 1 2 3 4 5")
+    ingest(source, tmp_path / "s.zarr")
+    (tmp_path / "out.bval").write_text("7")
+    with pytest.raises(StoreError, match="b-values"):
+        export_store(tmp_path / "s.zarr", tmp_path / "out.nii")
+    assert (tmp_path / "out.bval").read_text() == "7"
+    assert not (tmp_path / "out.nii").exists()
+
+
+def test_compressed_files_are_equal_bytes(tmp_path: Path) -> None:
+    ingest(series(tmp_path / "x.nii"), tmp_path / "s.zarr")
+    for name in ("a", "b"):
+        export_store(tmp_path / "s.zarr", tmp_path / f"{name}.nii.gz")
+    export_store(tmp_path / "s.zarr", tmp_path / "c.nii")
+    assert (tmp_path / "a.nii.gz").read_bytes() == (tmp_path / "b.nii.gz").read_bytes()
+    assert gzip.decompress((tmp_path / "a.nii.gz").read_bytes()) == (tmp_path / "c.nii").read_bytes()
+
+
+@pytest.mark.parametrize("name", ["x.foo.gz", "x.img", "x.mp4", "x.npy.gz"])
+@pytest.mark.parametrize("form", [None, "nifti"])
+def test_unknown_suffixes_are_no_folders(name: str, form: str | None, tmp_path: Path) -> None:
+    ingest(series(tmp_path / "x.nii"), tmp_path / "s.zarr")
+    with pytest.raises(DataError, match=name):
+        export_store(tmp_path / "s.zarr", tmp_path / name, format=form)
+    assert not (tmp_path / name).exists()
+    export_store(tmp_path / "s.zarr", f"{tmp_path / name}/", format=form)
+    assert (tmp_path / name / "manifest.json").exists()
+    # an earlier export is recognized by its name alone
+    export_store(tmp_path / "s.zarr", tmp_path / name, format=form)
