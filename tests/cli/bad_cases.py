@@ -104,13 +104,15 @@ def bomb(folder: Path) -> list[str]:
     png = (
         b"\x89PNG\r\n\x1a\n" + chunk(b"IHDR", header) + chunk(b"IDAT", zlib.compress(b"\0" * 100)) + chunk(b"IEND", b"")
     )
-    (photos / "0.png").write_bytes(png)
+    for name in ("0.png", "1.png"):
+        (photos / name).write_bytes(png)
     return [str(photos)]
 
 
 def zip_slip(folder: Path) -> list[str]:
     with zipfile.ZipFile(folder / "a.zip", "w") as archive:
         archive.write(save_image(folder / "x.png"), "../../outside.png")
+        archive.write(folder / "x.png", "inside.png")
     return [str(folder / "a.zip")]
 
 
