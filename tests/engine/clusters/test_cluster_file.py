@@ -265,6 +265,7 @@ def test_a_signal_ends_the_cluster_with_the_program(write: Write, tmp_path: Path
     path = write(PROCESSES.format(workers="workers = 2"))
     command = ["-m", "dpca", "ingest", str(tmp_path / "a.npy"), str(tmp_path / "out.zarr"), "--cluster", path]
     with programs.start([sys.executable, *command]) as running:
+        assert "start workers" in running.stdout.readline()
         assert " worker" in running.stdout.readline()
         started = [child.pid for child in psutil.Process(running.pid).children(recursive=True)]
         assert len(started) >= 2
