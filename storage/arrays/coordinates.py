@@ -33,7 +33,9 @@ UNITS = "units"
 #: seconds between successive samples.
 AFFINE, AFFINE_SPACE, TIME_STEP = "nifti_affine", "nifti_space", "time_step"
 _OF_VOLUMES = (AFFINE, AFFINE_SPACE, TIME_STEP)
-_DESCRIBING = ("standard_name", "long_name", UNITS, "calendar", "axis", "positive", "dtype", *_OF_VOLUMES)
+#: Attributes that describe a whole file (CF conventions, section 2.6.2). They are attributes of the samples here.
+OF_FILES = ("title", "institution", "source", "references", "history")
+_DESCRIBING = ("standard_name", "long_name", UNITS, "calendar", "axis", "positive", "dtype", *_OF_VOLUMES, *OF_FILES)
 #: The attribute that lists the coordinates without the name of an axis.
 BESIDE = "coordinates"
 #: The coordinate with the colors of the channels, texts such as "#00ff00".

@@ -345,7 +345,10 @@ def _kind_of(given: StoredSamples, quality: int) -> SampleKind:
         axes.append(axes.pop(axes.index(CHANNEL)))
         at = given.axes.index(CHANNEL)
         along = along and replace(along, dims=(*along.dims[:at], *along.dims[at + 1 :], along.dims[at]))
-    return SampleKind(tuple(shape), given.dtype, tuple(axes), along, quality)
+    # Readers of variables state their names as "file.nc/variable".
+    _, named, variable = str(given.source.get("name", "")).rpartition("/")
+    known = {"variable": variable} if named and variable and given.source.get("kind") in ("hdf5", "netcdf3") else {}
+    return SampleKind(tuple(shape), given.dtype, tuple(axes), along, quality, **known)
 
 
 def _form(

@@ -61,6 +61,8 @@ class SampleKind:
         Coordinates of all samples, with a first axis.
     quality : int
         Quality of JPEG files, 1 to 100.
+    variable : str
+        Name of the variable in files that name it.
     """
 
     shape: tuple[int, ...]
@@ -68,6 +70,7 @@ class SampleKind:
     axes: tuple[str, ...]
     along: Coordinates | None = None
     quality: int = 95
+    variable: str = "samples"
 
     @property
     def channels(self) -> int | None:

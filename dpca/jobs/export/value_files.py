@@ -17,7 +17,7 @@ import numpy as np
 
 from dpca.jobs.export.sample_files import SampleKind, nifti_header, tiff_options
 from dpca.kernels.algebra.types import Region
-from dpca.storage.arrays.coordinates import BESIDE, Coordinate, Coordinates, fixed_width
+from dpca.storage.arrays.coordinates import BESIDE, OF_FILES, Coordinate, Coordinates, fixed_width
 from dpca.storage.arrays.layout import SAMPLE
 from dpca.storage.readers.base import require
 
@@ -52,7 +52,7 @@ def begin_nifti(path: Path, lead: Lead, kind: SampleKind, names: Sequence[str], 
 
 
 def begin_netcdf(path: Path, lead: Lead, kind: SampleKind, names: Sequence[str], along: Coordinates | None) -> int:
-    """Write a netCDF-4 file with the coordinates and the names of samples, and an empty variable ``samples``.
+    """Write a netCDF-4 file with the coordinates and the names of samples, and an empty variable.
 
     Raises
     ------
@@ -89,13 +89,15 @@ def begin_netcdf(path: Path, lead: Lead, kind: SampleKind, names: Sequence[str],
             for axis, dim in enumerate(one.dims):
                 made.dims[axis].attach_scale(scales[known.dims.index(dim)])
         # HDF5 assigns a place to the values of a contiguous variable when the first one is written.
-        variable = "samples" if "samples" not in file else "values"
+        variable = next(name for name in (kind.variable, "samples", "values") if name not in file)
         values = file.create_dataset(variable, (*lead, *kind.shape), _stored(kind), track_order=True)
-        described = {**known.attributes, **({BESIDE: " ".join(beside)} if beside else {})}
+        of_file = {key: text for key, text in known.attributes.items() if key in OF_FILES}
+        of_values = {key: text for key, text in known.attributes.items() if key not in OF_FILES}
+        described = {**of_values, **({BESIDE: " ".join(beside)} if beside else {})}
         _describe(h5py, values, described)
         for axis, scale in enumerate(scales):
             values.dims[axis].attach_scale(scale)
-        _describe(h5py, file, {"Conventions": "CF-1.8"})
+        _describe(h5py, file, {"Conventions": "CF-1.8", **of_file})
         values[(0,) * values.ndim] = 0
         return int(values.id.get_offset())
 

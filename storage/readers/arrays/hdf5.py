@@ -12,7 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from dpca.storage import cf
-from dpca.storage.arrays.coordinates import Coordinates, beside, collect
+from dpca.storage.arrays.coordinates import OF_FILES, Coordinates, beside, collect
 from dpca.storage.arrays.layout import MAX_CHUNK, SHARD_BYTES, Region
 from dpca.storage.errors import DataError
 from dpca.storage.readers.arrays.raw import LABELS, ArrayReader, box_slices, choose_key, gather
@@ -132,7 +132,8 @@ def _coordinates(file: Any, dataset: Any, datasets: Mapping[str, Any]) -> Coordi
         as_stored = found.dtype.kind in "buif" or (found.dtype == np.dtype("S1") and found.ndim == 2)
         return dims_of(found), found if as_stored else found.asstr(), dict(found.attrs)
 
-    return collect(dims_of(dataset), dataset.shape, dict(dataset.attrs), find)
+    stated = {key: file.attrs[key] for key in OF_FILES if key in file.attrs}
+    return collect(dims_of(dataset), dataset.shape, {**stated, **dataset.attrs}, find)
 
 
 def _only_a_dimension(dataset: Any) -> bool:

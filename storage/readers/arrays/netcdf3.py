@@ -15,7 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from dpca.storage import cf
-from dpca.storage.arrays.coordinates import beside, collect
+from dpca.storage.arrays.coordinates import OF_FILES, beside, collect
 from dpca.storage.disk import begin_of
 from dpca.storage.errors import DataError, one_line
 from dpca.storage.readers.arrays.raw import Raw, RawReader, choose_key
@@ -30,7 +30,7 @@ _CDF5 = b"CDF\x05"
 class _Variable(NamedTuple):
     raw: Raw
     dimensions: tuple[str, ...]
-    attributes: Mapping[str, Any]
+    attributes: dict[str, Any]
 
 
 def open_netcdf3(path: str, key: str | None = None, axes: Sequence[str] | None = None) -> Reader:
@@ -56,13 +56,13 @@ def open_netcdf3(path: str, key: str | None = None, axes: Sequence[str] | None =
         raise DataError(
             f"'{name}' is netCDF with 64-bit data (CDF-5), which is not supported: nccopy -k nc4 converts it"
         )
-    variables = _variables(path)
+    variables, of_file = _variables(path)
     others = beside(variable.attributes for variable in variables.values()) if key is None else ()
     key = choose_key(name, {k: v.raw.shape for k, v in variables.items() if k not in others}, key)
     raw, dimensions, attributes = variables[key]
     dtype = np.dtype(raw.dtype)
     coding = cf.coding_of(attributes, dtype, f"'{name}/{key}'", fill=_FILLS.get(dtype.str[1:]))
-    coordinates = collect(dimensions, raw.shape, attributes, lambda other: _beside(variables.get(other)))
+    coordinates = collect(dimensions, raw.shape, of_file | attributes, lambda other: _beside(variables.get(other)))
     return RawReader(raw, f"{name}/{key}", axes, coordinates, coding, kind="netcdf3", key=key, end=raw.end)
 
 
@@ -72,19 +72,23 @@ def _beside(variable: _Variable | None) -> tuple[tuple[str, ...], NDArray[Any], 
     return variable.dimensions, variable.raw.values(), variable.attributes
 
 
-def _variables(path: str) -> dict[str, _Variable]:
-    """Return the places of the numeric variables. The mapping of scipy must be unused before it closes the file."""
+def _variables(path: str) -> tuple[dict[str, _Variable], dict[str, Any]]:
+    """Return the places of the numeric variables, and the attributes of the file.
+
+    The mapping of scipy must be unused before it closes the file.
+    """
     from scipy.io import netcdf_file  # imported here, since few sources are netCDF files
 
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # scipy warns if it cannot close a broken file
         try:
             with netcdf_file(path, mmap=True, maskandscale=False) as file:
-                return {
+                found = {
                     name: _Variable(_place(path, variable.data), tuple(variable.dimensions), dict(variable._attributes))
                     for name, variable in file.variables.items()
                     if variable.data.dtype.kind in "iuf"
                 }
+                return found, {key: text for key, text in file._attributes.items() if key in OF_FILES}
         except MemoryError:
             raise
         except Exception as error:  # a malicious header can cause any exception in scipy
