@@ -36,7 +36,8 @@ if TYPE_CHECKING:
 def given_input(options: argparse.Namespace, embedded: Callable[[], Reader] | None) -> Stack | Reader:
     """Open the source of the options, or the embedded one if they have none."""
     source = options.source if embedded is None or options.source else embedded()
-    return open_input(source, key=options.key, axes=options.axes, data_range=options.data_range, mask=options.mask)
+    mask = getattr(options, "mask", None)  # some commands have none
+    return open_input(source, key=options.key, axes=options.axes, data_range=options.data_range, mask=mask)
 
 
 def output_path(options: argparse.Namespace, suffix: str) -> str:
@@ -187,7 +188,9 @@ def plan(options: argparse.Namespace) -> int:
         from dpca.cli.program import next_command  # imported here, because it imports this module
 
         workers = [] if options.workers is None else [f"--workers={plans[0].workers}"]
-        following = next_command(job, options, *options.source, "OUTPUT.zarr", without=["workers"])
+        # Keys of object stores stay out of logs.
+        hidden = ["workers", "storage_option"]
+        following = next_command(job, options, *options.source, "OUTPUT.zarr", without=hidden)
         conclude(times, *following, *workers)
     return 0
 

@@ -83,7 +83,7 @@ def add_model_commands(command: Callable[..., argparse.ArgumentParser]) -> None:
         "earlier ones from --stack (default: %(default)s)",
     )
     append.add_argument("--stack", metavar="STACK", help="with --drift refit, the stack that the store was made from")
-    add_source_options(append)
+    add_source_options(append, masked=False)
 
     export = command(
         "export",

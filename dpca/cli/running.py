@@ -36,6 +36,8 @@ UNREAD = 141
 
 
 _started = time.time()
+# Importing the program takes less than this, also on a busy machine.
+_START_SECONDS = 5.0
 
 
 def started() -> float:
@@ -48,7 +50,8 @@ def started() -> float:
     if hasattr(time, "CLOCK_BOOTTIME"):
         # Linux states it in seconds since the boot, and psutil adds the time of the boot, rounded to a second.
         created += time.time() - time.clock_gettime(time.CLOCK_BOOTTIME) - psutil.boot_time()
-    return min(created, _started)
+    # A shell that ran for long before it became this program, by exec, has the same process.
+    return created if 0 < _started - created < _START_SECONDS else _started
 
 
 def run_program(job: Callable[[], int]) -> int:

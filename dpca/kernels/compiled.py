@@ -27,7 +27,7 @@ from functools import cache, cached_property
 from importlib.util import find_spec
 from itertools import count
 from pathlib import Path
-from types import CodeType
+from types import CodeType, FunctionType, ModuleType
 from typing import Any
 
 import llvmlite
@@ -40,7 +40,7 @@ from dpca.kernels.array_fields import AXES, DATA, DTYPE, ENTRY, FLAGS, HEADER, I
 BY_NUMBA = any(name.startswith("NUMBA_") for name in os.environ)
 # What object files may call. With other symbols of a process, numba's code could mean something else than the process.
 _CALLED = (
-    *("malloc", "free", "memset", "memcpy", "memmove"),
+    *("malloc", "free", "memset", "memcpy", "memmove", "bzero", "__bzero"),
     *("PyErr_Occurred", "PyErr_SetObject", "PyErr_SetString", "PyEval_RestoreThread", "PyEval_SaveThread"),
     *("PyBool_FromLong", "PyFloat_AsDouble", "PyFloat_FromDouble", "PyLong_AsLongLong", "PyLong_FromLongLong"),
     *("PyLong_FromVoidPtr", "PyObject_Hash", "PyObject_IsTrue", "PyTuple_Pack", "PyUnicode_FromKindAndData"),
@@ -53,6 +53,16 @@ _CALLED = (
 )
 _DIGEST_BYTES = 32
 _FASTCALL = 0x80
+# Types of numbers that loops take.
+_NUMBERS = {
+    bool,
+    int,
+    float,
+    np.bool_,
+    np.float32,
+    np.float64,
+    *(np.dtype(f"{kind}{n}").type for kind in "iu" for n in (1, 2, 4, 8)),
+}
 _numbers = count()
 
 
@@ -71,19 +81,7 @@ class _Definition(ctypes.Structure):
     )
 
 
-class _Used:
-    """What loops may call: a function, and its options."""
-
-    function: Any
-    options: Any
-
-    def used(self) -> dict[str, Any]:
-        """Return the globals that the function names."""
-        known = self.function.__globals__
-        return {name: known[name] for name in sorted(_names(self.function.__code__)) if name in known}
-
-
-class Deferred(_Used):
+class Deferred:
     """What `deferred` returns."""
 
     def __init__(self, make: Any, *arguments: Any) -> None:
@@ -95,7 +93,7 @@ class Deferred(_Used):
         return self.function(*self.options)
 
 
-class Loop(_Used):
+class Loop:
     """A compiled function of arrays and numbers, without keywords. It releases Python's global lock.
 
     Parameters
@@ -109,7 +107,6 @@ class Loop(_Used):
         self.function = self.py_func = self.__wrapped__ = function
         self.options, self.__doc__ = options, function.__doc__
         self._entries: dict[tuple[Any, ...], Callable[..., Any]] = {}
-        self._kept: list[Any] = []  # what functions point to
         self._last: Callable[..., Any] = lambda *_: NotImplemented
 
     def __call__(self, *arguments: Any) -> Any:
@@ -137,16 +134,16 @@ class Loop(_Used):
 
         return inner(self)
 
-    @cached_property
     def _sources(self) -> bytes:
-        """A digest of all that the machine code depends on, but types and processor."""
-        found: list[_Used] = [self]
+        """Return a digest of all that the machine code depends on, but types and processor."""
+        found: list[Any] = [self]
         parts = []
         for one in found:  # which grows
-            used = one.used()
-            found += [value for value in used.values() if isinstance(value, Loop | Deferred) and value not in found]
-            constants = [(n, v) for n, v in used.items() if isinstance(v, int | float | str | tuple | np.generic)]
-            parts.append((_description(one.function.__code__), one.options, constants))
+            function = one if isinstance(one, FunctionType) else one.function
+            known = {name: _origin(value) for name, value in used(function).items()}
+            found += [value for value in known.values() if isinstance(value, _SOURCES) and value not in found]
+            others = [(name, value) for name, value in known.items() if not isinstance(value, _SOURCES)]
+            parts.append((_description(function.__code__), getattr(one, "options", None), others))
         return hashlib.sha256(repr(parts).encode()).digest()
 
     def _entry(self, kinds: tuple[Any, ...], arguments: list[Any]) -> Callable[..., Any]:
@@ -155,19 +152,18 @@ class Loop(_Used):
         if len(kinds) != len(names):
             raise TypeError(f"{self.function.__name__} requires {len(names)} arguments, got {len(kinds)}")
         for name, kind in zip(names, kinds, strict=True):
-            if not isinstance(kind, tuple) and kind not in (bool, int, float) and not issubclass(kind, np.generic):
+            if not isinstance(kind, tuple) and kind not in _NUMBERS:
                 raise TypeError(f"'{name}' of {self.function.__name__} is a {kind.__name__}: give an array or a number")
-        file = self._file(kinds)
-        content = None if file is None else _read(file, self._sources)
+        file, sources = self._file(kinds), self._sources()
+        content = None if file is None else _read(file, sources)
         entry = None if not content else self._linked(content, kinds)
         if content is None:
             from dpca.kernels import compiling
 
             content = compiling.object_file(self, arguments, kinds)
             entry = self._linked(content, kinds) if content else None
-            if file is not None:  # without code if it cannot be linked, so that others do not try
-                content = content if entry else b""
-                compiling.write(file, self._sources + hashlib.sha256(content).digest() + content)
+            if file is not None and (entry or content == b""):  # without code, so that others do not try
+                compiling.write(file, sources + hashlib.sha256(content or b"").digest() + (content or b""))
         if entry is None:
             from dpca.kernels.compiling import cached_by_numba, with_inner
 
@@ -187,16 +183,21 @@ class Loop(_Used):
         except RuntimeError:
             return None
         definition = _Definition(self.function.__name__.encode(), library[ENTRY], _FASTCALL, None)
-        self._kept.append((library, definition, objects))
         create = ctypes.pythonapi.PyCMethod_New
-        create.restype, create.argtypes = ctypes.py_object, [ctypes.POINTER(_Definition), *[ctypes.c_void_p] * 3]
-        return create(definition, None, None, None)
+        create.restype = ctypes.py_object
+        create.argtypes = [ctypes.POINTER(_Definition), ctypes.py_object, ctypes.c_void_p, ctypes.c_void_p]
+        # The function holds what it points to.
+        return create(definition, (library, definition, objects), None, None)
 
     def _file(self, kinds: tuple[Any, ...]) -> Path | None:
         """Return the object file in the cache. It is replaced if sources change."""
-        folder = _folder(os.path.dirname(self.function.__globals__.get("__file__", "")))
+        folder = _folder(os.path.dirname(self.function.__globals__.get("__file__") or ""))
         slot = hashlib.sha256(_ground() + repr(kinds).encode()).hexdigest()[:24]
         return folder and folder / f"{self.function.__module__}.{self.function.__name__}-{slot}.loop"
+
+
+# What has sources of its own.
+_SOURCES = (Loop, Deferred, FunctionType)
 
 
 def compiled(function: Any, **options: Any) -> Any:
@@ -229,6 +230,31 @@ def processor() -> tuple[str, str]:
     return chosen[0] or llvm.get_host_cpu_name(), "" if getattr(config, "DISABLE_JIT", False) else features
 
 
+def used(function: Any) -> dict[str, Any]:
+    """Return the globals that a function names."""
+    known = function.__globals__
+    return {name: known[name] for name in sorted(_names(function.__code__)) if name in known}
+
+
+def _origin(value: Any) -> Any:
+    """Return a global as it identifies itself: what has sources as it is, and a constant or a library by its name.
+
+    Raises
+    ------
+    TypeError
+        If changes of a value cannot be seen.
+    """
+    if isinstance(value, Loop | Deferred):
+        return value
+    if isinstance(value, FunctionType) and value.__module__.startswith("dpca."):
+        return value
+    if isinstance(value, ModuleType | type) or hasattr(value, "__qualname__"):
+        return f"{getattr(value, '__module__', '')}.{getattr(value, '__qualname__', value)}"
+    if value is None or isinstance(value, int | float | str | bytes | complex | tuple | np.generic | np.dtype):
+        return repr(value)
+    raise TypeError(f"a compiled loop uses a global of type {type(value).__name__}: give a number, a text or a tuple")
+
+
 def _names(code: CodeType) -> set[str]:
     return {*code.co_names}.union(*(_names(inner) for inner in code.co_consts if isinstance(inner, CodeType)))
 
@@ -256,22 +282,28 @@ def _ground() -> bytes:
 def _folder(sources: str) -> Path | None:
     """Return a folder that this user can write, and nobody else: its files are executed. None if there is none."""
     user = os.environ.get("XDG_CACHE_HOME") or os.path.expanduser("~/.cache")
-    for folder, parents in ((Path(sources, "__pycache__"), False), (Path(user, "dpca"), True)):
+    for folder, made in ((Path(sources, "__pycache__"), False), (Path(user, "dpca"), True)):
         with suppress(OSError):
             if not folder.is_absolute():
                 continue
-            folder.mkdir(mode=0o700, parents=parents, exist_ok=True)
-            found = folder.lstat()
-            private = stat.S_ISDIR(found.st_mode) and found.st_uid == os.getuid() and not found.st_mode & 0o022
-            if private and os.access(folder, os.W_OK):
+            if made:
+                folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+            if stat.S_ISDIR((found := folder.lstat()).st_mode) and _is_private(found) and os.access(folder, os.W_OK):
                 return folder
     return None
+
+
+def _is_private(found: os.stat_result) -> bool:
+    return found.st_uid == os.getuid() and not found.st_mode & 0o022
 
 
 def _read(file: Path, sources: bytes) -> bytes | None:
     """Return the content of a file in the cache, or None if it is missing, damaged, or made from other sources."""
     try:
-        found = file.read_bytes()
+        with file.open("rb") as stream:
+            if not _is_private(os.fstat(stream.fileno())):
+                return None
+            found = stream.read()
     except OSError:
         return None
     made_from, digest, content = (

@@ -17,11 +17,13 @@ from typing import Any
 import numba
 from llvmlite import binding as llvm
 from llvmlite import ir
-from numba.core import serialize, types
+from numba.core import config, serialize, types
+from numba.core.compiler_lock import global_compiler_lock
 from numba.core.runtime import nrtdynmod
 from numba.np.arrayobj import populate_array
 
 from dpca.kernels.array_fields import AXES, DATA, DTYPE, ENTRY, FLAGS, HEADER, IN_C, IN_F, OTHERS, SHAPE, STRIDES
+from dpca.kernels.compiled import used
 
 _BYTE, _WORD = ir.IntType(8), ir.IntType(64)
 _INT, _POINTER = ir.IntType(32), _BYTE.as_pointer()
@@ -99,17 +101,28 @@ def inner(loop: Any) -> Any:
 def with_inner(loop: Any) -> Any:
     """Return the function of a loop with numba's functions for what it calls."""
     function, known = loop.function, {**loop.function.__globals__}
-    known |= {name: one.by_numba for name, one in loop.used().items() if hasattr(one, "by_numba")}
-    again = FunctionType(function.__code__, known, function.__name__)
+    known |= {name: one.by_numba for name, one in used(function).items() if hasattr(one, "by_numba")}
+    again = FunctionType(function.__code__, known, function.__name__, function.__defaults__)
     again.__qualname__, again.__module__ = function.__qualname__, function.__module__
     return again
 
 
-def object_file(loop: Any, arguments: list[Any], kinds: tuple[Any, ...]) -> bytes:
+@global_compiler_lock  # type: ignore[untyped-decorator]
+def object_file(loop: Any, arguments: list[Any], kinds: tuple[Any, ...]) -> bytes | None:
     """Return the machine code of a loop for these arguments; nothing if only numba can call it.
 
-    numba's code is as it is, and `ENTRY` calls it by numba's conventions.
+    numba's code is as it is, and `ENTRY` calls it by numba's conventions. None if numba is configured otherwise than
+    other processes may be, or a version of numba lacks what this needs.
     """
+    if any(getattr(config, name) for name in ("DISABLE_JIT", "CPU_NAME", "CPU_FEATURES")):
+        return None
+    try:
+        return _made(loop, arguments, kinds)
+    except (AttributeError, ImportError, RuntimeError):
+        return None
+
+
+def _made(loop: Any, arguments: list[Any], kinds: tuple[Any, ...]) -> bytes:
     function: Any = _njit(**loop.options, no_cpython_wrapper=True, no_cfunc_wrapper=True)(with_inner(loop))
     # A large integer would have another type than others.
     given = (types.int64 if kind is int else numba.typeof(one) for one, kind in zip(arguments, kinds, strict=True))

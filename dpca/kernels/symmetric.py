@@ -48,14 +48,17 @@ def solve_and_invert(triangles: Array, least: Array, vectors: Array) -> None:
                     for s in range(n):
                         rest[s] -= values[s] * row[s]
         for i in range(k):
-            triangles[place[p, i]] = scaled[i]
+            values, row = triangles[place[p, i]], scaled[i]
+            for s in range(n):
+                values[s] = row[s]
         for s in range(n):
             pivot[s] = -inverse[s]
     for m in range(len(triangles)):
         for s in range(n):
             triangles[m, s] = -triangles[m, s]
-    scaled[:] = vectors
-    vectors[:] = 0
+    for i in range(k):
+        for s in range(n):
+            scaled[i, s], vectors[i, s] = vectors[i, s], 0
     for i in range(k):
         for j in range(k):
             total, values, row = vectors[i], triangles[place[i, j]], scaled[j]

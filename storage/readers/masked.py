@@ -19,8 +19,9 @@ from dpca.storage.remote.objects import absolute
 class MaskedReader(Reader):
     """All samples of a reader of arrays, with a constant outside of a region.
 
-    A constant has no variance, so components and scores are those of the region. It is the first value of the region in
-    the first sample, because that lies in the data range. Values outside may be missing or not finite.
+    A constant has no variance, so components and scores are those of the region. It is the first finite value of
+    the region in the first sample, because that lies in the data range; 0 if it has none. Values outside may be missing
+    or not finite.
 
     Parameters
     ----------
@@ -81,14 +82,17 @@ class MaskedReader(Reader):
         return np.packbits(inside), inside.shape, self._fill_value
 
     def _first_value(self) -> Any:
-        place = np.unravel_index(int(self.inside.argmax()), self.inside.shape)
-        where = (*map(int, place), *(0,) * (len(self.sample_shape) - len(place)))
-        if self.reads_boxes:
-            first = self._reader.box([0], tuple((i, i + 1) for i in where))().ravel()[0]
-        else:
-            first = cast("NDArray[Any]", self._reader.fetch([0]))[0][where]
-        is_value = first is not np.ma.masked and np.isfinite(first)
-        return self.dtype.type(first if is_value else 0)
+        """Return the constant. Boxes of one row or plane at a time are read until one has a value."""
+        others, rows = tuple((0, length) for length in self.sample_shape[1:]), self.inside
+        for row in np.flatnonzero(rows.reshape(len(rows), -1).any(axis=1)).tolist() if self.reads_boxes else [None]:
+            if row is None:
+                values, inside = cast("NDArray[Any]", self._reader.fetch([0]))[0], rows
+            else:
+                values, inside = self._reader.box([0], ((row, row + 1), *others))()[0], rows[row : row + 1]
+            found = np.ma.compressed(values[inside])
+            if (found := found[np.isfinite(found)]).size:
+                return self.dtype.type(found[0])
+        return self.dtype.type(0)
 
 
 def _region(path: str, sample_shape: tuple[int, ...]) -> NDArray[np.bool_]:

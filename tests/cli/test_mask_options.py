@@ -58,8 +58,8 @@ def test_an_error_bound_holds_inside(tmp_path: Path, scheduler: str, capsys: pyt
     assert np.ptp(found[:, ~inside]) <= 0.2001
     assert main(["verify", store, "--stack", source, *given, *where]) == 0
     assert main(["compare", store, source, *given]) == 0
-    assert main(["append", store, source, *given, *where]) == 0
-    assert len(open_compressed(store)) == 80
+    with pytest.raises(SystemExit):  # the constant outside would be another one
+        main(["append", store, source, *given, *where])
     for command in (["compress", source, str(tmp_path / "mean.zarr"), *where], ["plan", source, "--quality", "high"]):
         capsys.readouterr()
         assert main([*command, *goal]) == 3

@@ -113,8 +113,9 @@ print(first, started(), time.time())
 """
 
 
-def _times(argv: str) -> tuple[float, ...]:
-    ended = subprocess.run([sys.executable, "-c", TIMED.format(argv=argv)], capture_output=True, text=True, check=True)
+def _times(argv: str, program: str = TIMED) -> tuple[float, ...]:
+    command = [sys.executable, "-c", program.format(argv=argv)]
+    ended = subprocess.run(command, capture_output=True, text=True, check=True)
     return tuple(map(float, ended.stdout.splitlines()[-1].split()))
 
 
@@ -127,4 +128,12 @@ def test_a_program_begins_with_its_process() -> None:
 
 def test_a_command_within_another_program_begins_when_it_is_called() -> None:
     first, began, last = _times('["--version"]')
+    assert first < began < last
+
+
+def test_a_shell_that_became_the_program_does_not_count() -> None:
+    """It may have waited for long before, in the same process. Here any time is long."""
+    first, began, last = _times(
+        "", TIMED.replace("print(", "import dpca.cli.running as at\nat._START_SECONDS = 0\nprint(")
+    )
     assert first < began < last

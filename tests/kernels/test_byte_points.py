@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from types import FunctionType, SimpleNamespace
+from types import FunctionType
 
 import numpy as np
 import pytest
@@ -71,7 +71,7 @@ def test_long_rows_of_extreme_values(dtype: str) -> None:
 def test_other_processors(feature: str) -> None:
     instruction = next(one for one in INSTRUCTIONS if one.feature == feature)
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(integer_products, "cgutils", SimpleNamespace(get_or_insert_function=emulated))
+        patch.setattr(integer_products, "_function_of", emulated)
         rows = globals_of(integer_products, instruction, ())
         changed = globals_of(cross_products, instruction, ("_add_packed",))
         changed["packed_rows"] = FunctionType(integer_products.packed_rows.__code__, rows)

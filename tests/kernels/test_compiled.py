@@ -57,6 +57,7 @@ def run(folder: Path, program: str = CALL, **environment: str) -> str:
 def filled(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A folder with a module and its machine code."""
     folder = tmp_path_factory.mktemp("loops")
+    (folder / "__pycache__").mkdir(mode=0o755)
     (folder / "loops_of_test.py").write_text(SOURCE)
     assert run(folder) == "54.0 0.0 6.0 True"
     return folder
@@ -283,3 +284,58 @@ def test_references_are_balanced(both: tuple[Loop, Any]) -> None:
         loop(x, out, number)
         loop(out.reshape(1, 1), out, 2)
     assert [sys.getrefcount(one) for one in (x, out, number, x.dtype, NotImplemented)] == before
+
+
+def test_threads_that_compile_at_once(filled: Path) -> None:
+    """numba itself would fail: it registers what it knows in the first of them."""
+    program = """
+    import sys, threading, numpy as np, loops_of_test
+    barrier, found = threading.Barrier(6), []
+    def call():
+        barrier.wait()
+        found.append(loops_of_test.scaled_sum(np.arange(5.0), 2.0, np.zeros(2)))
+    threads = [threading.Thread(target=call) for _ in range(6)]
+    [one.start() for one in threads], [one.join() for one in threads]
+    print(found == [54.0] * 6)
+    """
+    for file in code_of(filled):
+        file.unlink()
+    assert run(filled, program) == "True"
+
+
+def test_code_is_that_of_the_constants_of_its_time(filled: Path) -> None:
+    """A constant that a test changed is not kept for later processes."""
+    first = "import loops_of_test, numpy as np; loops_of_test.inner(1); loops_of_test.SCALE = 5"
+    for file in code_of(filled):
+        file.unlink()
+    assert run(filled, f"{first}; print(loops_of_test.inner(1.0))") == "5.0"
+    assert run(filled, "import loops_of_test; print(loops_of_test.inner(1.0))") == "3.0"
+    for file in code_of(filled):
+        file.unlink()
+    run(filled)
+
+
+@pytest.mark.parametrize(("constant", "other"), [("b'a'", "b'c'"), ("np.float32(1.5)", "np.float32(2.5)")])
+def test_other_constants_change_the_code(filled: Path, constant: str, other: str) -> None:
+    source = SOURCE.replace("SCALE = 3", f"SCALE = {constant}").replace("* x", "[0] * x" if "b'" in constant else "* x")
+    module = filled / "loops_of_test.py"
+    try:
+        module.write_text(source)
+        before = run(filled)
+        module.write_text(source.replace(constant, other))
+        assert run(filled) != before
+    finally:
+        module.write_text(SOURCE)
+        run(filled)
+
+
+def test_constants_whose_changes_are_not_seen_are_refused() -> None:
+    with pytest.raises(TypeError, match="ndarray"):
+        Loop(_with_an_array)(np.ones(2))
+
+
+_CONSTANTS = np.ones(2)
+
+
+def _with_an_array(x: Any) -> Any:
+    return x[0] * _CONSTANTS[0]

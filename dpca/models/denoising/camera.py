@@ -114,7 +114,7 @@ def offset_of(points: Array, gain: float | None, read_noise: float) -> tuple[flo
     for _ in range(_STEPS):
         total = weight.sum()
         center, level = float(weight @ mean / total), float(weight @ variance / total)
-        width = float(weight @ (mean - center) ** 2)
+        width = max(float(weight @ (mean - center) ** 2), _TINY)
         slope = float(weight @ ((mean - center) * (variance - level))) / width if gain is None else gain
         found = level + slope * (mean - center)
         scale = np.maximum(found + read_noise**2, least) / precision

@@ -38,7 +38,7 @@ _MOST_VOXELS = 2**15
 SPACES = ("scanner", "aligned", "talairach", "mni", "template")
 # Units of length, and seconds in units of time, by their codes.
 _LENGTHS = {1: "m", 2: "mm", 3: "um"}
-_SECONDS = {8: 1.0, 16: 1e-3, 24: 1e-6}
+_SECONDS = {0: 1.0, 8: 1.0, 16: 1e-3, 24: 1e-6}
 
 
 class _Layout(NamedTuple):

@@ -75,6 +75,11 @@ def test_the_first_value_may_be_missing(tmp_path: Path) -> None:
     source, x, inside, mask = _field(tmp_path)
     x[0, 1, 2] = np.nan
     np.save(source, x)
+    assert np.unique(np.asarray(MaskedReader(open_reader(source), mask).fetch([2]))[0, ~inside]).tolist() == [
+        x[0][inside & np.isfinite(x[0])][0]
+    ]
+    x[0] = np.nan
+    np.save(source, x)
     assert np.unique(np.asarray(MaskedReader(open_reader(source), mask).fetch([2]))[0, ~inside]).tolist() == [0]
 
 
