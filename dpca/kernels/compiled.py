@@ -134,13 +134,17 @@ class Loop:
 
         return inner(self)
 
+    def used(self) -> dict[str, Any]:
+        """Return the globals that the function names."""
+        return _used(self.function)
+
     def _sources(self) -> bytes:
         """Return a digest of all that the machine code depends on, but types and processor."""
         found: list[Any] = [self]
         parts = []
         for one in found:  # which grows
             function = one if isinstance(one, FunctionType) else one.function
-            known = {name: _origin(value) for name, value in used(function).items()}
+            known = {name: _origin(value) for name, value in _used(function).items()}
             found += [value for value in known.values() if isinstance(value, _SOURCES) and value not in found]
             others = [(name, value) for name, value in known.items() if not isinstance(value, _SOURCES)]
             parts.append((_description(function.__code__), getattr(one, "options", None), others))
@@ -230,7 +234,7 @@ def processor() -> tuple[str, str]:
     return chosen[0] or llvm.get_host_cpu_name(), "" if getattr(config, "DISABLE_JIT", False) else features
 
 
-def used(function: Any) -> dict[str, Any]:
+def _used(function: Any) -> dict[str, Any]:
     """Return the globals that a function names."""
     known = function.__globals__
     return {name: known[name] for name in sorted(_names(function.__code__)) if name in known}

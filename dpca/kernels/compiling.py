@@ -23,7 +23,6 @@ from numba.core.runtime import nrtdynmod
 from numba.np.arrayobj import populate_array
 
 from dpca.kernels.array_fields import AXES, DATA, DTYPE, ENTRY, FLAGS, HEADER, IN_C, IN_F, OTHERS, SHAPE, STRIDES
-from dpca.kernels.compiled import used
 
 _BYTE, _WORD = ir.IntType(8), ir.IntType(64)
 _INT, _POINTER = ir.IntType(32), _BYTE.as_pointer()
@@ -101,7 +100,7 @@ def inner(loop: Any) -> Any:
 def with_inner(loop: Any) -> Any:
     """Return the function of a loop with numba's functions for what it calls."""
     function, known = loop.function, {**loop.function.__globals__}
-    known |= {name: one.by_numba for name, one in used(function).items() if hasattr(one, "by_numba")}
+    known |= {name: one.by_numba for name, one in loop.used().items() if hasattr(one, "by_numba")}
     again = FunctionType(function.__code__, known, function.__name__, function.__defaults__)
     again.__qualname__, again.__module__ = function.__qualname__, function.__module__
     return again
