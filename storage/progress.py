@@ -6,6 +6,7 @@ for terminals, and one that reports nothing. Notebooks and services can pass the
 
 from __future__ import annotations
 
+import sys
 from threading import Event, Thread
 from typing import Protocol
 
@@ -73,4 +74,4 @@ def no_progress(stage: str, total: int, unit: str) -> Stage:
 
 def bar_progress(stage: str, total: int, unit: str) -> Stage:
     """Draw a bar on standard error if it is a terminal."""
-    return _Bar(stage, total, unit)
+    return _Silence() if sys.stderr is None else _Bar(stage, total, unit)  # a shell can close it

@@ -62,7 +62,7 @@ def add_compression_options(parser: argparse.ArgumentParser) -> None:
         f"and more are fitted if it takes more. Default: --ratio {_CHOSEN_FROM['ratio']:g}, or with --gaps iterate\n"
         f"--components {_COMPONENTS}.",
     )
-    _add_options(parts, components, [CellParameters], required=False, without=["weights"])
+    _add_options(parts, components, [_ESTIMATORS["CellPCA"][0]], required=False, without=["weights"])
     add_seed(components, "seed of --validation-fraction")
 
 

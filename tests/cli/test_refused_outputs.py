@@ -82,7 +82,10 @@ WRONG: dict[str, tuple[Command, list[str]]] = {
     ),
     "compress onto its stack": (cells, ["--source", "s", "--output", "s"]),
     "compress with its source for a report": (cells, ["--source", "x.report", "--output", "x.zarr"]),
-    "compress with its source in the report": (cells, ["--source", "x.report/s.png", "--output", "x.zarr"]),
+    "compress with its source in the report": (
+        cells,
+        ["--source", "x.report/s.png", "x.report/photos.png", "--output", "x.zarr"],
+    ),
     "eigenimages of a source for a report": (streaming, ["--source", "x.report", "--output", "x.zarr"]),
     "convergence onto its stack": (convergence, ["--source", "s", "--output", "s"]),
     "convergence of a permuted source into it": (

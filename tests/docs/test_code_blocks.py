@@ -52,6 +52,10 @@ def _array(path: Path, values: np.ndarray[Any, Any]) -> None:
     np.save(path, values)
 
 
+def _photons(means: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
+    return np.random.default_rng(0).poisson(means).astype(np.uint16)
+
+
 def _stack(path: Path) -> None:
     _array(path.with_name("made.npy"), smooth_images(80, (30, 20)))
     storage.ingest(path.with_name("made.npy"), path)
@@ -139,7 +143,7 @@ MADE: dict[str, Callable[[Path], None]] = {
     "movie.npy": lambda path: _array(path, smooth_images(30, (24, 32))),
     "embryo.npy": lambda path: _array(path, smooth_images(1, (24, 32))[0] > 100),
     "plate.zarr": _zarr,
-    "timelapse.tif": lambda path: tifffile.imwrite(path, smooth_images(30, (24, 24)).astype(np.uint16)),
+    "timelapse.tif": lambda path: tifffile.imwrite(path, _photons(smooth_images(30, (24, 24)))),
     "air.nc": _netcdf,
     "sst.nc": _masked,
     "divided.npy": _divided,

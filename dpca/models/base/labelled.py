@@ -224,7 +224,7 @@ def require_one_variable(x: Any, key: Any) -> None:
     elif is_labelled(x):
         names = [] if key is not None else [*getattr(x, "data_vars", ())]
         several = f"a Dataset of {', '.join(map(repr, names))}" if len(names) > 1 else ""
-    elif isinstance(x, Mapping | list | tuple) and x:
+    elif isinstance(x, Mapping | list | tuple) and not hasattr(x, "shape") and x:  # sparse arrays can be mappings
         arrays = x.values() if isinstance(x, Mapping) else x
         several = f"a {type(x).__name__} of arrays" if all(len(getattr(a, "shape", ())) > 1 for a in arrays) else ""
     if several:

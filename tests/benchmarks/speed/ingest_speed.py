@@ -38,7 +38,7 @@ def lines(inputs: Inputs) -> Iterator[Line]:
     yield at_most(1.5, name="ingest", where=f"JPEGs of {inputs.stack.sample_shape}", n=n, **found)
     small, large, few = (24, 48, 6) if inputs.quick else (256, 1024, 150)
     shape = (small, small, 3)
-    textures = create_synthetic(inputs.folder / "textures.zarr", "textures", n_samples=16 * few, sample_shape=shape)
+    textures = create_synthetic(inputs.folder / "decoded.zarr", "textures", n_samples=16 * few, sample_shape=shape)
     sources = {
         "photographs": inputs.photographs,
         "textures": _archive(inputs.folder / "textures.tar", (np.asarray(one) for one in textures.samples)),
