@@ -180,8 +180,9 @@ def test_a_movie_is_denoised_within_its_planned_memory(
     monkeypatch.chdir(tmp_path)
     assert denoised_movie.main(["--gigabytes", "0.002", "--side", "32", "--time-filter"]) == 0
     lines = [json.loads(text) for text in capsys.readouterr().out.splitlines()]
-    assert [line["ratio"] > 0 for line in lines] == [True] * 3
-    assert lines[2]["ratio"] <= lines[2]["asked"] == 1
+    # Times are those of the clock less what other programs took, which can be all of so short a job.
+    assert [line["unit"] for line in lines[:2]] != [lines[2]["unit"]] * 2
+    assert 0 < lines[2]["ratio"] <= lines[2]["asked"] == 1
     assert not list(tmp_path.iterdir())
 
 
