@@ -290,13 +290,15 @@ def test_threads_that_compile_at_once(filled: Path) -> None:
     """numba itself would fail: it registers what it knows in the first of them."""
     program = """
     import sys, threading, numpy as np, loops_of_test
-    barrier, found = threading.Barrier(6), []
+    import dpca.kernels.compiling  # whose import would let one thread begin after the other
+    sys.setswitchinterval(1e-5)
+    barrier, found = threading.Barrier(8), []
     def call():
         barrier.wait()
         found.append(loops_of_test.scaled_sum(np.arange(5.0), 2.0, np.zeros(2)))
-    threads = [threading.Thread(target=call) for _ in range(6)]
+    threads = [threading.Thread(target=call) for _ in range(8)]
     [one.start() for one in threads], [one.join() for one in threads]
-    print(found == [54.0] * 6)
+    print(found == [54.0] * 8)
     """
     for file in code_of(filled):
         file.unlink()
