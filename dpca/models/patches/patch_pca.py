@@ -155,7 +155,7 @@ class PatchPCA(PatchParameters, Estimator):
         Raises
         ------
         PlanError
-            If a task cannot hold a slab with two rows of patches either.
+            If a task cannot hold a slab with one row of patches either.
         """
         grid = rule.grid
         try:
