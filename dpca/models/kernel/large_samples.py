@@ -8,12 +8,14 @@ from functools import partial
 
 import dask.array as da
 import numpy as np
+from numpy.typing import DTypeLike
 
 from dpca.engine.folds.plan import PlanError
 from dpca.engine.sources.lazy_boxes import TASK_BYTES, lazy_box
 from dpca.engine.sources.source import Source
-from dpca.kernels.algebra import linalg
+from dpca.kernels.algebra import integers, linalg
 from dpca.kernels.algebra.types import Array, Region, blocks
+from dpca.kernels.byte_points import BytePoints, moments
 from dpca.kernels.inner_products import Kernel
 from dpca.models.base.attribute_blocks import cuts, gram_blocks, gram_of
 from dpca.models.base.passes import Passes
@@ -38,7 +40,7 @@ class StoredLandmarks:
     ----------
     source : Source
     squares : array (n,), float64
-        Their squared lengths; for the kernel "rbf" after their mean is subtracted.
+        Their squared lengths, after their mean is subtracted where `is_centered`.
     """
 
     source: Source
@@ -72,7 +74,7 @@ class StoredLandmarks:
             grid = smaller
         regions = [grid.region(i) for i in range(grid.n_parts)]
         known = [_tile(self.source, (0, n), region) for region in regions]
-        centered = kernel.name == "rbf"
+        centered = is_centered(kernel.name, self.source.dtype)
         parts = []
         for some in blocks(m, rows):
             of_blocks = [
@@ -102,11 +104,25 @@ def _tile(source: Source, samples: tuple[int, int], region: Region) -> da.Array:
     return lazy_box(source, samples, region).reshape(samples[1] - samples[0], -1)
 
 
+def is_centered(kernel: str, dtype: DTypeLike) -> bool:
+    """Return whether distances of landmarks of a dtype come from centered values: those of bytes are exact without."""
+    return kernel == "rbf" and not integers.is_byte(dtype)
+
+
 def _products(x: Array, landmarks: Array, *, centered: bool) -> Array:
     """Return the inner products of samples (1, m, d) with landmarks (1, n, d) and themselves (1, m, n + 1)."""
     out = np.zeros((1, x.shape[1], landmarks.shape[1] + 1))
+    is_exact = x.dtype == landmarks.dtype and integers.is_byte(x.dtype)
     for columns in blocks(x.shape[2], _COLUMNS):
-        rows, points = (values[0, :, columns].astype(np.float64) for values in (x, landmarks))
+        rows, points = (values[0, :, columns] for values in (x, landmarks))
+        if is_exact:
+            sums, squares = moments(rows)
+            products = linalg.scratch("exact products", (len(rows), len(points)), np.float64)
+            BytePoints(points).multiply(rows, sums, 0, 0, products)
+            out[0, :, :-1] += products
+            out[0, :, -1] += squares
+            continue
+        rows, points = rows.astype(np.float64), points.astype(np.float64)
         if centered:
             mean = points.mean(axis=0)
             rows -= mean
@@ -127,7 +143,7 @@ def planned_blocks(passes: Passes, kernel: str) -> CellGrid | None:
     """
     n = passes.source.shape[0]
     try:
-        grid = gram_blocks(passes, kernel == "rbf", n)
+        grid = gram_blocks(passes, is_centered(kernel, passes.source.dtype), n)
     except PlanError:
         return None
     return grid if 16 * n * n + linalg.eigh_bytes(n, n) <= usable_bytes() else None
@@ -136,8 +152,8 @@ def planned_blocks(passes: Passes, kernel: str) -> CellGrid | None:
 def inner_products(passes: Passes, grid: CellGrid, kernel: str) -> tuple[Array, float]:
     """Return the inner products (n, n), float64, of all samples, in one pass, and their relative rounding error.
 
-    For "rbf" they are those of centered samples. Integers of at most 16 bits have exact products.
+    They are those of centered samples where `is_centered`. Integers of at most 16 bits have exact products.
     """
-    source, centered = passes.source, kernel == "rbf"
+    source, centered = passes.source, is_centered(kernel, passes.source.dtype)
     total = float_gram(gram_of(passes, grid, centered), centered)
     return linalg.symmetrize(total), float(np.finfo(product_dtype(source.shape[0], source.dtype)).eps)

@@ -21,6 +21,7 @@ from sklearn.metrics.pairwise import pairwise_kernels
 from dpca import KernelPCA
 from dpca.engine.folds.plan import PlanError
 from dpca.engine.sources.source import as_source
+from dpca.kernels.algebra import integers
 from dpca.kernels.inner_products import Kernel
 from dpca.models.base.attribute_blocks import cuts
 from dpca.models.kernel import kernel_model, large_samples
@@ -104,13 +105,14 @@ def test_arrays_in_memory_and_in_dask_with_names(x: np.ndarray, kernel: str) -> 
 @given(
     n=st.integers(3, 12),
     shape=st.lists(st.integers(1, 9), min_size=1, max_size=3),
-    dtype=st.sampled_from(["u1", "i2", "f4", "f8", "i8"]),
+    dtype=st.sampled_from(["u1", "i1", "i2", "f4", "f8", "i8"]),
+    compiled=st.booleans(),
     kernel=st.sampled_from([*KERNELS]),
     tile=st.sampled_from([1, 700, 10**6]),
     rows_at_once=st.sampled_from([1, 2, 256]),
 )
 def test_any_shape_type_and_tile(
-    n: int, shape: list[int], dtype: str, kernel: str, tile: int, rows_at_once: int
+    n: int, shape: list[int], dtype: str, kernel: str, tile: int, rows_at_once: int, compiled: bool
 ) -> None:
     """Kernels of tiles are the kernels, whatever the tiles are."""
     rng = np.random.default_rng(n)
@@ -119,12 +121,16 @@ def test_any_shape_type_and_tile(
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(large_samples, "TASK_BYTES", tile)
         patch.setattr(large_samples, "_ROWS", rows_at_once)
-        centered = rows(a) - (rows(a).mean(axis=0) if kernel == "rbf" else 0)
+        patch.setattr(integers, "compiled_pays", lambda _: compiled)
+        patch.setattr(large_samples, "_COLUMNS", 100)
+        centered = rows(a) - (rows(a).mean(axis=0) if large_samples.is_centered(kernel, a.dtype) else 0)
         stored = large_samples.StoredLandmarks(as_source(a), np.einsum("ij,ij->i", centered, centered))
         found = stored.kernels_of(as_source(b), one).compute(scheduler="sync")
         np.testing.assert_array_equal(stored.rows().compute(scheduler="sync"), rows(a))
     options = {"rbf": {"gamma": 0.01}, "poly": {"gamma": 0.01, "degree": 2, "coef0": 0.5}}.get(kernel, {})
     known = pairwise_kernels(rows(b), rows(a), kernel if kernel != "poly" else "polynomial", **options)
+    if kernel == "linear" and a.dtype.itemsize == 1:
+        np.testing.assert_array_equal(found, known)
     np.testing.assert_allclose(found, known, rtol=1e-9, atol=1e-9 * np.abs(known).max())
 
 
