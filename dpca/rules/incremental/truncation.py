@@ -54,38 +54,42 @@ def truncate(gram: Array, n_kept: int, *, n_counted: int, floor: float) -> Trunc
 def iterated(gram: Array, n_kept: int, *, n_counted: int) -> Truncation | None:
     """Return the leading part of a Gram matrix by orthogonal iteration from that of its first rows, and bounds.
 
-    The vectors are Ritz vectors. ``discarded`` and ``largest`` are upper bounds by `largest_sum` on the eigenvalues of
-    (I - P) gram (I - P), with the projection P onto the vectors. Takes half of the time of `truncate` if the spectrum
-    decays as that of photographs.
+    The vectors are Ritz vectors. ``discarded`` and ``largest`` are upper bounds, those of `largest_sum`, on the
+    eigenvalues of (I - P) gram (I - P), with the projection P onto the vectors. The iteration is float32, vectors,
+    values and bounds are float64. Takes a third to a fifth of the time of `truncate` if the spectrum decays as that of
+    photographs.
 
     Returns None if `truncate` is fast, or if the sum of the ``n_counted`` leading values has not converged after three
     turns. It has, if it misses at most a millionth: the sum of |gram v - value v|^2 / gap for all of their vectors v,
     with the gap between their value and the least one (Parlett 1998, theorem 11.7.1).
     """
-    if not _in_part(len(gram), n_kept):
+    n, trace = len(gram), float(np.trace(gram))
+    if not (_in_part(n, n_kept) and 0 < trace < math.inf):
         return None
-    first = 3 * n_kept
-    _, vectors = _all(gram[:first, :first])
-    # Float64 leaves all vectors apart for two multiplications.
-    image = gram @ (gram[:, :first] @ vectors[:, -n_kept:])
+    first, short = 3 * n_kept, (gram / trace).astype(np.float32)
+    _, vectors = _all(short[:first, :first])
+    image = short[:, :first] @ vectors[:, -n_kept:]
     for _ in range(_MOST_TURNS):
-        image = gram @ image
-        basis, _ = np.linalg.qr(image)
-        image = gram @ basis
-        inner = basis.T @ image
+        # Float32 leaves all vectors apart for two multiplications.
+        image = short @ (short @ np.linalg.qr(short @ image)[0])
+        basis, _ = np.linalg.qr(image.astype(np.float64))
+        exact = gram @ basis
+        inner = basis.T @ exact
         values, turn = _all(inner)
         leading, some = values[-n_counted:], turn[:, -n_counted:]
-        residual = np.square(image @ some - basis @ some * leading).sum(axis=0)
+        residual = np.square(exact @ some - basis @ some * leading).sum(axis=0)
         gaps = leading - values[0]
         if gaps[0] > 0 and (residual / gaps).sum() <= _MISSED * leading.sum():
             break
+        image = (exact / trace).astype(np.float32)
     else:
         return None
-    image -= basis @ (inner / 2)
-    rest = gram - image @ basis.T
-    rest -= basis @ image.T
-    vectors = basis @ turn[:, ::-1]
-    return Truncation(values[::-1], vectors, largest_sum(rest, n_counted), largest_sum(rest, 1))
+    # The squared norm of (I - P) gram (I - P), and more than the rounding errors of its terms.
+    whole = float(np.vdot(gram, gram))
+    squares = whole - 2 * float(np.vdot(exact, exact)) + float(np.vdot(inner, inner))
+    squares += 4 * gamma(n * n, unit_roundoff(np.float64)) * whole
+    bounds = (_largest_sum(n, trace - float(np.trace(inner)), squares, k) for k in (n_counted, 1))
+    return Truncation(values[::-1], basis @ turn[:, ::-1], *bounds)
 
 
 def _all(gram: Array) -> tuple[Array, Array]:
@@ -115,9 +119,14 @@ def largest_sum(gram: Array, k: int) -> float:
     1980), by Cauchy's inequality. It is exact if the k largest eigenvalues are equal, and the others are equal, too.
     Costs O(n^2).
     """
-    n, trace = len(gram), max(float(np.trace(gram)), 0.0)
+    return _largest_sum(len(gram), float(np.trace(gram)), float(np.vdot(gram, gram)), k)
+
+
+def _largest_sum(n: int, trace: float, squares: float, k: int) -> float:
+    """Return the bound of `largest_sum` from the trace and the squared norm of a matrix (n, n)."""
+    trace = max(trace, 0.0)
     k, mean = min(k, n), trace / n
-    variance = max(float(np.vdot(gram, gram)) / n - mean * mean, 0.0)
+    variance = max(squares / n - mean * mean, 0.0)
     # With the trace as the first argument, min returns it if squares overflow to NaN.
     return min(trace, k * mean + math.sqrt(k * (n - k) * variance))
 
