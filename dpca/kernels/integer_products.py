@@ -197,13 +197,13 @@ def pack(block: Array, flips: Array, packed: Array, total: Array) -> None:
 
 
 @compiled
-def pack_rows(words: Array, packed: Array) -> None:
-    """Write words of 4 successive values of each row (n, words) into ``packed`` (panels, words, columns).
+def pack_rows(words: Array, flip: int, packed: Array) -> None:
+    """Write words of 4 successive values of each row (n, words), with flipped bits, into ``packed``.
 
-    A column of a panel is a row. Columns behind the last row are 0.
+    A column of a panel in ``packed`` (panels, words, columns) is a row. Columns behind the last row are 0.
     """
     n, m = words.shape
-    width = packed.shape[2]
+    width, f = packed.shape[2], np.uint32(flip)
     for p in range(packed.shape[0]):
         lo, hi = p * width, min((p + 1) * width, n)
         fours = lo + (hi - lo) // 4 * 4
@@ -214,10 +214,11 @@ def pack_rows(words: Array, packed: Array) -> None:
                 rows = words[c : c + 4]
                 for k in range(first, last):
                     four = packed[p, k, c - lo : c - lo + 4]
-                    four[0], four[1], four[2], four[3] = rows[0, k], rows[1, k], rows[2, k], rows[3, k]
+                    four[0], four[1] = rows[0, k] ^ f, rows[1, k] ^ f
+                    four[2], four[3] = rows[2, k] ^ f, rows[3, k] ^ f
             for c in range(fours, hi):
                 for k in range(first, last):
-                    packed[p, k, c - lo] = words[c, k]
+                    packed[p, k, c - lo] = words[c, k] ^ f
         for k in range(m):
             for c in range(hi - lo, width):
                 packed[p, k, c] = 0
@@ -239,15 +240,17 @@ def add_narrow(packed: Array, top: int, start: Array, tile: Array, cross: Array)
 
     ``top`` is a multiple of `integers.GROUP`.
     """
-    (n, d), words = cross.shape, packed.shape[1]
-    for j in range(0, d, COLUMNS):
-        for i in range(max(j, top), top + n, ROWS):
-            first = i // COLUMNS * words * COLUMNS + i % COLUMNS
-            tile_products(packed, first, packed, j * words, words, start[i:], tile)
-            for r in range(min(ROWS, top + n - i)):
-                row, sums = cross[i - top + r, j : min(j + COLUMNS, i + r + 1)], tile[r]
-                for c in range(len(row)):
-                    row[c] += sums[c]
+    n, words = len(cross), packed.shape[1]
+    # All tiles of two panels in turn: both stay in the second cache.
+    for p in range(top, top + n, COLUMNS):
+        for j in range(0, p + 1, COLUMNS):
+            for i in range(p, min(p + COLUMNS, top + n), ROWS):
+                first = i // COLUMNS * words * COLUMNS + i % COLUMNS
+                tile_products(packed, first, packed, j * words, words, start[i:], tile)
+                for r in range(min(ROWS, top + n - i)):
+                    row, sums = cross[i - top + r, j : min(j + COLUMNS, i + r + 1)], tile[r]
+                    for c in range(len(row)):
+                        row[c] += sums[c]
 
 
 @compiled
@@ -257,15 +260,17 @@ def add_wide(packed: Array, start: Array, tile: Array, cross: Array) -> None:
     Of column j, ``packed`` has the low byte as its column 2 j, and the high byte as 2 j + 1.
     """
     d, words = 2 * len(cross), packed.shape[1]
-    for j in range(0, d, COLUMNS):
-        for i in range(j, d, ROWS):
-            first = i // COLUMNS * words * COLUMNS + i % COLUMNS
-            tile_products(packed, first, packed, j * words, words, start[i:], tile)
-            for r in range(0, min(ROWS, d - i), 2):
-                row, low, high = cross[(i + r) // 2, j // 2 : min(j + COLUMNS, i + r + 2) // 2], tile[r], tile[r + 1]
-                for c in range(len(row)):
-                    mixed = np.int64(low[2 * c + 1]) + np.int64(high[2 * c])
-                    row[c] += (np.int64(high[2 * c + 1]) << 16) + (mixed << 8) + np.int64(low[2 * c])
+    for p in range(0, d, COLUMNS):
+        for j in range(0, p + 1, COLUMNS):
+            for i in range(p, min(p + COLUMNS, d), ROWS):
+                first = i // COLUMNS * words * COLUMNS + i % COLUMNS
+                tile_products(packed, first, packed, j * words, words, start[i:], tile)
+                for r in range(0, min(ROWS, d - i), 2):
+                    row, low = cross[(i + r) // 2, j // 2 : min(j + COLUMNS, i + r + 2) // 2], tile[r]
+                    high = tile[r + 1]
+                    for c in range(len(row)):
+                        mixed = np.int64(low[2 * c + 1]) + np.int64(high[2 * c])
+                        row[c] += (np.int64(high[2 * c + 1]) << 16) + (mixed << 8) + np.int64(low[2 * c])
 
 
 def add_gram(block: Array, cross: Array, total: Array) -> None:
@@ -350,14 +355,16 @@ def add_row_products(block: Array, bands: Iterable[tuple[int, Array]]) -> None:
 def packed_rows(block: Array, packed: Array) -> Array:
     """Pack rows of bytes minus their center, and return with what their sums of products begin."""
     n, d = block.shape
-    signed = scratch("signed rows", (n, 4 * packed.shape[1]), np.uint8)
-    np.bitwise_xor(block.view(np.uint8), np.uint8(128 if block.dtype.kind == "u" else 0), out=signed[:, :d])
-    signed[:, d:] = 0
-    pack_rows(signed.view(np.uint32), packed)
+    offset, values = 128 if block.dtype.kind == "u" else 0, block.view(np.uint8)
+    if d % 4 or block.strides[1] != 1:
+        values = scratch("rows of words", (n, 4 * packed.shape[1]), np.uint8)
+        values[:, :d], values[:, d:] = block.view(np.uint8), offset
+    pack_rows(np.require(values.view(np.uint32), requirements="A"), TOP_BITS if offset else 0, packed)
     start = np.zeros(len(packed) * COLUMNS, np.int32)
     if UNSIGNED:
-        row_sums(signed.view(np.int8), start[:n])
+        row_sums(block, start[:n])
         start *= -128
+        start[:n] += 128 * offset * d
     return start
 
 

@@ -238,9 +238,15 @@ def test_products_of_bytes_with_columns_of_16_bits(
 
 @pytest.mark.parametrize("dtype", ["uint8", "int8", "bool"])
 @pytest.mark.parametrize(("n", "c"), [(401, 37), (3, 4096), (200, 8)])
-def test_products_of_rows_in_bands(wide: Any, dtype: str, n: int, c: int) -> None:
+@pytest.mark.parametrize("layout", ["C", "F", "columns"])
+def test_products_of_rows_in_bands(wide: Any, dtype: str, n: int, c: int, layout: str) -> None:
     block = drawn(dtype, n, c, 5, True)
     x = block.astype(np.int64) - integers.center_of_range(dtype)
+    if layout == "columns":  # words of these rows begin anywhere
+        larger = np.full((n, c + 3), 1, dtype)
+        larger[:, 2:-1] = block
+        block = larger[:, 2:-1]
+    block = np.asarray(block, order="F" if layout == "F" else None)
     bands = [(top, np.ones((min(192, n - top), min(top + 192, n)))) for top in range(0, n, 192)]
     wide.add_row_products(block, bands)
     for top, values in bands:
