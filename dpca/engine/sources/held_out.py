@@ -7,6 +7,7 @@ import math
 import numpy as np
 
 from dpca.engine.sources.derived import DerivedSource
+from dpca.engine.sources.finite import checked_lazily
 from dpca.engine.sources.sampling import spread_samples
 from dpca.engine.sources.source import BatchReader, DaskSource, Source
 from dpca.engine.sources.windows import edges_of, windowed_reader
@@ -129,9 +130,11 @@ class RemainingSource(DerivedSource):
 def repeated(source: Source, counts: Array) -> Source:
     """Return a source with each sample ``counts`` (n_samples,) times in succession; 0 leaves it out.
 
-    A Dask array stays lazy: its own tasks repeat the samples.
+    A Dask array stays lazy: its own tasks repeat the samples. Samples that are left out may hold any value.
     """
-    if (x := source.as_dask()) is None:
+    if isinstance(source, DaskSource) and not source.with_gaps:
+        x = checked_lazily(source.array, source.name, counts)
+    elif (x := source.as_dask()) is None:
         return RepeatedSource(source, counts)
     return DaskSource(x[np.repeat(np.arange(len(x)), counts)], source.name, source.axes)
 
@@ -169,4 +172,5 @@ class RepeatedSource(DerivedSource):
             counts = [self.counts[edges[chunk] : edges[chunk + 1]] for chunk in windows[number]]
             return np.repeat(np.arange(sum(map(len, counts))), np.concatenate(counts))
 
-        return windowed_reader(self.source, windows, [int(of_chunk[window].sum()) for window in windows], order)
+        lengths = [int(of_chunk[window].sum()) for window in windows]
+        return windowed_reader(self.source, windows, lengths, order, self.counts)

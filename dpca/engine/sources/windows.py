@@ -11,11 +11,16 @@ from dpca.storage.arrays.windows import chunk_edges, windowed
 
 
 def windowed_reader(
-    source: Source, windows: Sequence[Array], lengths: Sequence[int], order: Callable[[int], Array]
+    source: Source,
+    windows: Sequence[Array],
+    lengths: Sequence[int],
+    order: Callable[[int], Array],
+    counts: Array | None = None,
 ) -> BatchReader:
     """Open a source in the calling process. The reader keeps one window between calls.
 
-    ``windows``, ``lengths`` and ``order`` are those of `dpca.storage.arrays.windows.windowed`.
+    ``windows``, ``lengths`` and ``order`` are those of `dpca.storage.arrays.windows.windowed`, and ``counts`` those of
+    `check_finite` for all samples.
     """
     read_box, edges = source.reader(), edges_of(source)
     held: tuple[Region, Callable[[int, int, Array], Array]] | None = None
@@ -27,7 +32,8 @@ def windowed_reader(
             def load(start: int, stop: int, part: Array) -> None:
                 read_box((start, stop), region, part)
                 if not source.with_gaps:
-                    check_finite(part, start, source.name)  # checked here, because the sample's index is known
+                    # Checked here, because the sample's index is known.
+                    check_finite(part, start, source.name, counts=None if counts is None else counts[start:stop])
 
             lengths_of_box = tuple(b - a for a, b in region)
             held = None  # frees its buffer before the next one is allocated

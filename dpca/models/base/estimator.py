@@ -127,8 +127,8 @@ class Estimator(ABC, EachSample, Storable, TransformerMixin, BaseEstimator):  # 
         y : ignored
         sample_weight : array_like (n_samples,), optional
             How often each sample counts. With whole numbers, the model is that of a stack with each sample repeated in
-            succession, and ``n_samples_seen_`` is the sum of the weights. 0 leaves a sample out. A chunk without
-            samples is not read. The time of the fit grows with the sum of the weights. `PCA`,
+            succession, and ``n_samples_seen_`` is the sum of the weights. 0 leaves a sample out, which may then hold
+            any value. A chunk without samples is not read. The time of the fit grows with the sum of the weights. `PCA`,
             `CellPCA`, `BandPCA` and `StreamingPCA` support other weights, too, with one more pass for the mean:
             variances have the divisor sum(weights) - 1, and ``n_samples_seen_`` is the number of positive weights.
         sample_dim : str or sequence of str, optional
@@ -201,7 +201,7 @@ class Estimator(ABC, EachSample, Storable, TransformerMixin, BaseEstimator):  # 
             X, labels = samples_to_fit(X, sample_dim)
         if fresh:
             self._labels = labels
-        rows = dense_samples(self, X, reset=fresh)
+        rows = dense_samples(self, X, sample_weight, reset=fresh)
         return rows if sample_weight is None else rows.repeat(repetitions(sample_weight, len(rows)), axis=0)
 
     def _seed(self) -> int:

@@ -24,10 +24,13 @@ from dpca.storage.errors import DataError
 _MOST_REPETITIONS = 2**20
 
 
-def fitted_source(model: Any, X: Any) -> tuple[Any, Source]:
-    """Return the opened samples of a fit, and their source; set ``n_features_in_`` of the model."""
+def fitted_source(model: Any, X: Any, sample_weight: Any = None) -> tuple[Any, Source]:
+    """Return the opened samples of a fit, and their source; set ``n_features_in_`` of the model.
+
+    Samples in memory are checked, but for those whose weight is 0.
+    """
     lazy = is_lazy(X) or isinstance(X, Source)
-    stack = opened(X) if lazy else np.ascontiguousarray(dense_samples(model, X, reset=True))
+    stack = opened(X) if lazy else np.ascontiguousarray(dense_samples(model, X, sample_weight, reset=True))
     source = as_source(stack)
     if lazy:
         model.n_features_in_ = math.prod(source.shape[1:])
@@ -79,7 +82,7 @@ def weighted_source(model: Any, X: Any, sample_weight: Any) -> Source:
     DataError
         If the weights are invalid, see `repetitions`.
     """
-    _, source = fitted_source(model, X)
+    _, source = fitted_source(model, X, sample_weight)
     counts, fractions = counts_and_fractions(sample_weight, source.shape[0], any_weights=model.any_weights)
     weighted = source if (counts == 1).all() else repeated(source, counts)
     if weighted is not source:
@@ -167,10 +170,11 @@ def magnitude(samples: Array) -> float:
     return max(most, -least)
 
 
-def dense_samples(model: Any, X: Any, *, reset: bool) -> Array:
+def dense_samples(model: Any, X: Any, sample_weight: Any = None, *, reset: bool) -> Array:
     """Check samples in memory by scikit-learn's conventions, for samples with any number of axes.
 
     ``reset`` sets the number and names of the features of the model; otherwise they must equal those of the model.
+    Samples whose weight is 0 may hold any value.
     """
     X = masked_as_nan(X) if allows_gaps(model) else X
     dense = as_dense(X)
@@ -196,7 +200,8 @@ def dense_samples(model: Any, X: Any, *, reset: bool) -> Array:
     except ValueError as error:
         raise DataError(str(error)) from error
     if not allows_gaps(model):
-        check_finite(samples, 0, "X")
+        counts = None if sample_weight is None else given_weights(sample_weight, len(samples))
+        check_finite(samples, 0, "X", counts=counts)
     if reset and len(shape) > 2:
         model.n_features_in_ = math.prod(samples.shape[1:])
     return samples

@@ -147,7 +147,7 @@ class StreamingRidgeClassifier(RidgeParameters, EachSample, Storable, Classifier
         alphas, cv = self._penalties(), int(self.cv)
         n_folds = cv if len(alphas) > 1 else 1
         X, labels = samples_to_fit(_plain(X), sample_dim, key)
-        _, source = fitted_source(self, X)
+        _, source = fitted_source(self, X, sample_weight)
         classes, y = self._classes(y, source.shape[0])
         fractions = None
         if sample_weight is not None:

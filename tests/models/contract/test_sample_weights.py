@@ -85,6 +85,44 @@ def test_weights_of_float_lists_stacks_and_arrays_of_xarray(model: Any, tmp_path
     np.testing.assert_allclose(found.transform(x), expected.transform(x), rtol=1e-4, atol=1e-2)
 
 
+def with_left_out(model: Any) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """Samples, the same with values that are not finite where a weight is 0, and weights."""
+    x, weights = weighted_samples(model)
+    weights[14:21] = 0  # a chunk that is not read
+    kept, x = x.astype("float32"), x.astype("float32")
+    x[weights == 0] = np.nan
+    x[np.flatnonzero(weights == 0)[1::2]] = -np.inf
+    return kept, x, weights
+
+
+@every_model
+@pytest.mark.parametrize("source", ["array", "store", "dask"])
+def test_a_sample_of_weight_0_may_hold_any_value(model: Any, source: str, tmp_path: Any) -> None:
+    kept, x, weights = with_left_out(model)
+
+    def given(values: np.ndarray, name: str) -> Any:
+        if source == "store":
+            zarr.create_array(str(tmp_path / name), data=values, chunks=(7, *values.shape[1:]))
+            return str(tmp_path / name)
+        return da.from_array(values, chunks=(7, 4, 9)) if source == "dask" else values
+
+    found = clone(model).fit(given(x, "x"), sample_weight=weights)
+    assert_same_model(found, clone(model).fit(given(kept, "kept"), sample_weight=weights))
+    used = int(np.flatnonzero(weights == 3)[4])
+    x[used, 2, 1] = np.nan
+    with pytest.raises(DataError, match=f"sample.{used}.of"):
+        clone(model).fit(given(x, "wrong"), sample_weight=weights)
+
+
+@every_stream
+def test_a_sample_of_weight_0_in_a_batch_may_hold_any_value(model: Any) -> None:
+    kept, x, weights = with_left_out(model)
+    found, expected = (clone(model).partial_fit(values, sample_weight=weights) for values in (x, kept))
+    assert_same_model(found, expected)
+    with pytest.raises(DataError, match="sample"):
+        clone(model).partial_fit(x, sample_weight=weights + 1)
+
+
 @settings(max_examples=25, deadline=None)
 @given(st.data())
 def test_moments_of_bytes_are_exact_for_any_chunks_and_order(data: Any) -> None:

@@ -54,6 +54,19 @@ def test_any_weights_are_those_of_scikit_learn(n_classes: int, standardize: bool
     assert found.n_samples_seen_ == (SHARES > 0).sum()
 
 
+@pytest.mark.parametrize("weights", [COUNTS, SHARES])
+def test_a_sample_of_weight_0_may_hold_any_value(weights: np.ndarray) -> None:
+    x, y = labelled(N, SHAPE, 3, np.float32)
+    gappy = x.copy()
+    gappy[weights == 0] = np.nan
+    known = StreamingRidgeClassifier(ALPHAS, cv=3).fit(x, y, sample_weight=weights)
+    for stack in (gappy, da.from_array(gappy, chunks=(9, 2, 3))):
+        found = StreamingRidgeClassifier(ALPHAS, cv=3).fit(stack, y, sample_weight=weights)
+        np.testing.assert_allclose(found.coef_, known.coef_, rtol=1e-6, atol=1e-9)
+    with pytest.raises(DataError, match="finite"):
+        StreamingRidgeClassifier(ALPHAS, cv=3).fit(gappy, y)
+
+
 @pytest.mark.parametrize("scale", [1, 1e-3, 1e5])
 @pytest.mark.parametrize("dtype", [np.uint8, np.float64])
 def test_the_penalty_has_the_least_weighted_error(dtype: Any, scale: float) -> None:
