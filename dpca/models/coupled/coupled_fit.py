@@ -12,7 +12,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterator, Sequence
 from copy import copy
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import dask.array as da
@@ -148,6 +148,8 @@ class FoundModes:
     retained: tuple[float, float]
     sources: Sources
     with_series: bool
+    turns: tuple[Array | None, Array | None] | None = None
+    """Without series: the principal components (q, d) of each field, or None if all of its grid points are analyzed."""
 
     def fields(
         self, given: tuple[Field, Field], calendars: Sequence[Calendar], *, interpolates: bool, weighted: bool
@@ -231,7 +233,7 @@ def by_covariance(problem: CoupledProblem, sources: Sources) -> FoundModes:
         result = coupled(sides[0], sides[1], cross, problem.n, problem.k, whiten=problem.whiten)
         bases = zip(result.bases, turns, sources, strict=True)
         rows = [(basis.T if turn is None else basis.T @ turn).astype(s.dtype) for basis, turn, s in bases]
-    return _found(result, rows, means, sides, sources, with_series=False)
+    return replace(_found(result, rows, means, sides, sources, with_series=False), turns=(turns[0], turns[1]))
 
 
 def _principal(covariance: Array, q: float) -> tuple[FieldCoordinates, Array]:

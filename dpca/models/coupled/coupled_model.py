@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any, ClassVar, Self
 
 import numpy as np
@@ -15,7 +16,7 @@ from dpca.models.coupled.coupled_fit import CoupledProblem, FittedField, FoundMo
 from dpca.models.coupled.coupled_rotation import RotatedModes, rotated_modes
 from dpca.models.coupled.coupled_significance import permutation_test
 from dpca.models.coupled.coupled_store import StoredCoupled
-from dpca.models.coupled.coupling import Coupling
+from dpca.models.coupled.coupling import Coupling, FieldCoordinates
 from dpca.models.coupled.results import CoupledResults, oriented
 from dpca.models.eof import significance
 from dpca.models.eof.anomalies import AnomalySource
@@ -26,8 +27,10 @@ from dpca.models.eof.fields import Field
 from dpca.models.weights.attribute_weights import field_weights
 from dpca.parameters.coupled import EXPONENTIAL
 from dpca.parameters.eof import STREAMING
-from dpca.storage.errors import DataError
+from dpca.representation.linear import LinearRepresentation
+from dpca.storage.errors import DataError, PlanError
 from dpca.storage.given_numbers import whole_number
+from dpca.storage.remote.memory import usable_bytes
 from dpca.storage.run import Run
 
 
@@ -144,7 +147,7 @@ class CoupledModel(CoupledResults, StoredCoupled):
         fields = tuple(found.fields(given, calendars, interpolates=interpolates, weighted=weighted))
         self._set_fitted(found.coupling, (fields[0], fields[1]), n_used, n)
         self._coupling = oriented(self)
-        self._white = None if weighted else found.coupled.white
+        self._white, self._turns = None if weighted else found.coupled.white, found.turns
         return self
 
     def rotate(
@@ -174,22 +177,44 @@ class CoupledModel(CoupledResults, StoredCoupled):
         """Return which modes are stronger than those of fields whose samples do not belong together.
 
         The samples of the second field are permuted in blocks; see
-        `dpca.models.coupled.coupled_significance.permutation_test`. It requires the principal component time series of
-        the fit: of the solvers "dual" and "streaming", in the process of the fit.
+        `dpca.models.coupled.coupled_significance.permutation_test`. It requires the process of the fit. After the solver
+        "covariance" it reads the samples once more, and holds the principal component time series of both fields.
         """
         first = self._fitted()[0]
         significance.require_unweighted(first.weighted)
-        if self._white is None:
-            raise DataError(
-                "there are no time series of all principal components for a permutation test: fit in this process with "
-                "solver='dual', or with solver='streaming' and an integer n_pca_modes"
-            )
         values, seed = self._coupling.singular_values, int(check_random_state(self.random_state).randint(2**31))
-        return first.given.table(permutation_test(*self._white, values, n_trials, level, block_length, seed))
+        x, y = self._white_series()
+        return first.given.table(permutation_test(x, y, values, n_trials, level, block_length, seed))
 
     # -- internals
 
     _white: tuple[Array, Array] | None = None
+    _turns: tuple[Array | None, Array | None] | None = None
+
+    def _white_series(self) -> tuple[Array, Array]:
+        """Return the time series (n, r) of all principal components of both fields, whitened for CCA."""
+        if self._white is None:
+            if self._turns is None:
+                raise DataError(
+                    "a stored model has no time series of all principal components for a permutation test: call "
+                    "permutation_test() before save(), or fit in this process"
+                )
+            n, found, fields = self.n_samples_seen_, [], self._fitted()
+            rank = sum(one.basis.mean.size if t is None else len(t) for one, t in zip(fields, self._turns, strict=True))
+            if (need := 24 * n * rank) > usable_bytes():
+                raise PlanError(
+                    f"the time series of {rank:,} principal components of {n:,} samples require {need / 1e6:,.0f} MB: "
+                    "fit with fewer n_pca_modes"
+                )
+            for one, turn in zip(fields, self._turns, strict=True):
+                rows = np.eye(one.basis.mean.size) if turn is None else turn
+                basis = LinearRepresentation(one.basis.partition, one.basis.mean, rows)
+                series = self._series(replace(one, basis=basis, series=None))
+                if self.whitens:
+                    series = series @ FieldCoordinates(series.T @ series / (n - 1)).whitening(n)[0]
+                found.append(series)
+            self._white = found[0], found[1]
+        return self._white
 
     def _set_fitted(
         self, coupling: Coupling, fields: tuple[FittedField, FittedField], n_used: int, n_given: int

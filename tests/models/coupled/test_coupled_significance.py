@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -11,7 +12,9 @@ import xarray as xr
 
 from dpca import CCA, MCA
 from dpca.models.coupled.coupled_significance import permutation_test
+from dpca.models.coupled import coupled_model
 from dpca.storage import DataError
+from dpca.storage.errors import PlanError
 
 
 def pair(seed: int, common: float = 0.0, memory: float = 0.0, n: int = 60) -> tuple[np.ndarray, np.ndarray]:
@@ -90,8 +93,32 @@ def test_results_have_the_numbers_of_modes() -> None:
         assert list(table["mode"].values) == [1, 2]
 
 
-def test_a_fit_without_time_series_says_so() -> None:
-    with pytest.raises(DataError, match="dual"):
-        MCA(2, solver="covariance").fit(*pair(0)).permutation_test()
+@pytest.mark.parametrize("dtype", ["float64", "float32"])
+@pytest.mark.parametrize("make", [lambda: MCA(2), lambda: MCA(2, n_pca_modes=3), lambda: CCA(2, n_pca_modes=(3, 0.99))])
+def test_the_solver_does_not_matter(make: Any, dtype: str) -> None:
+    fields = [field.astype(dtype) + 7 for field in pair(0, common=0.8)]
+    names = "singular_value", "threshold", "p_value", "significant"
+    found, known = (
+        make().set_params(solver=solver, random_state=1).fit(*fields).permutation_test(n_trials=40)
+        for solver in ("covariance", "dual")
+    )
+    for name in names:
+        np.testing.assert_allclose(getattr(found, name), getattr(known, name), rtol=1e-4 if dtype == "float32" else 1e-9)
+    of_mean = make().set_params(solver="covariance", random_state=1, gaps="interpolate")
+    gappy = fields[0].copy()
+    gappy[20, 1] = np.nan
+    gaps = of_mean.fit(gappy, fields[1]).permutation_test(n_trials=40)
+    again = make().set_params(solver="dual", random_state=1, gaps="interpolate").fit(gappy, fields[1])
+    np.testing.assert_allclose(gaps.threshold, again.permutation_test(n_trials=40).threshold, rtol=1e-4)
+
+
+def test_a_model_without_time_series_says_so(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    model = MCA(2, solver="covariance").fit(*pair(0))
+    model.save(tmp_path / "m.zarr")
+    with pytest.raises(DataError, match="permutation_test"):
+        MCA.load(tmp_path / "m.zarr").permutation_test()
+    monkeypatch.setattr(coupled_model, "usable_bytes", lambda: 1000)
+    with pytest.raises(PlanError, match="n_pca_modes"):
+        model.permutation_test()
     with pytest.raises(DataError, match="block_length"):
         MCA(2, solver="dual").fit(*pair(0)).permutation_test(block_length=31)
