@@ -19,6 +19,7 @@ from dpca.models.base.labelled import (
     samples_for_model,
     samples_to_fit,
 )
+from dpca.models.base.samples import masked_as_nan
 from dpca.models.weights.attribute_weights import field_weights
 from dpca.storage.arrays.labelled import as_coords, called, is_labelled, labelled_array
 from dpca.storage.errors import DataError
@@ -132,6 +133,7 @@ class Field(FieldNames):
             If the dim is missing, or the input is not an array of samples.
         """
         require_one_variable(X, key)
+        X = masked_as_nan(X)
         if not is_labelled(X):
             X, found = samples_to_fit(X, None, key)
             source = copy.copy(as_source(X))  # elsewhere, the source of the caller rejects missing values

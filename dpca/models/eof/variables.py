@@ -22,6 +22,8 @@ from dpca.storage.errors import DataError
 
 # The facts of variables in a store, and the forms in which variables are given.
 _VARIABLES, _FORMS = "variables", ("list", "tuple", "dict", "Dataset")
+# How the names of variables without names begin.
+_NUMBERED = "variable "
 
 
 @dataclass(frozen=True, eq=False)
@@ -69,7 +71,7 @@ class VariableNames(FieldNames):
             try:
                 found = one.weights(weights, shape)
             except DataError as error:
-                raise DataError(f"variable {key}: {error}") from error
+                raise DataError(f"{_called(key)}: {error}") from error
             rows.append(np.ones(math.prod(shape)) if found is None else found.ravel())
         return np.concatenate(rows)
 
@@ -130,6 +132,11 @@ class SeveralVariables(VariableNames, Field):
     """Samples of several variables along one dim; the source has all of them side by side."""
 
 
+def _called(name: str) -> str:
+    """Return what errors call a variable."""
+    return name if name.startswith(_NUMBERED) else f"{_NUMBERED}{name}"
+
+
 def field_given(X: Any, dim: str, key: Any = None, names: FieldNames | None = None) -> Field:
     """Return the field, or the variables, in any input of `EOF.fit`; ``names`` are those of a fitted model.
 
@@ -157,7 +164,7 @@ def field_given(X: Any, dim: str, key: Any = None, names: FieldNames | None = No
         try:
             variables.append(Field.of(x, dim, own, own_labels if is_labelled(x) else None))
         except DataError as error:
-            raise DataError(f"variable {name}: {error}") from error
+            raise DataError(f"{_called(name)}: {error}") from error
     _check_samples(variables, [*given])
     lead = next((one for one in variables if one.named), variables[0])
     shapes = tuple(tuple(one.source.shape[1:]) for one in variables)
@@ -236,8 +243,8 @@ def _several(X: Any, dim: str, key: Any) -> tuple[str, dict[str, tuple[Any, str 
     if isinstance(X, Mapping) and X:
         return "dict", {str(name): (x, None) for name, x in X.items()}
     if isinstance(X, list | tuple) and X and all(_is_variable(x) for x in X):
-        names = [str(getattr(x, "name", None) or f"variable {i}") for i, x in enumerate(X)]
-        unique = names if len({*names}) == len(names) else [f"variable {i}" for i in range(len(X))]
+        names = [str(getattr(x, "name", None) or f"{_NUMBERED}{i}") for i, x in enumerate(X)]
+        unique = names if len({*names}) == len(names) else [f"{_NUMBERED}{i}" for i in range(len(X))]
         return type(X).__name__, {name: (x, None) for name, x in zip(unique, X, strict=True)}
     return None
 

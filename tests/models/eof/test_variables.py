@@ -6,6 +6,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import dask.array as da
 import numpy as np
 import pandas as pd
 import pytest
@@ -14,7 +15,7 @@ import zarr
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from dpca import EOF, timeseries
+from dpca import EOF, MCA, timeseries
 from dpca.engine.folds.plan import PlanError
 from dpca.storage import DataError, verify
 from dpca.storage.run import Run
@@ -258,6 +259,22 @@ def test_samples_without_times_belong_to_those_with_times() -> None:
     np.testing.assert_array_equal(found.pcs(), EOF(2).fit([U, P]).pcs())
 
 
+@pytest.mark.parametrize("lazy", [False, True])
+def test_masked_values_are_missing(lazy: bool) -> None:
+    land = np.zeros(WIND.shape, bool)
+    land[:, 0] = True
+    masked: Any = np.ma.array(WIND, mask=land)
+    if lazy:
+        masked = da.ma.masked_array(da.from_array(WIND, chunks=7), mask=da.from_array(land, chunks=7))
+    gappy = np.where(land, np.nan, WIND)
+    for given, known in ((masked, gappy), ([masked, PRESSURE], [gappy, PRESSURE])):
+        found, expected = EOF(2, random_state=0).fit(given), EOF(2, random_state=0).fit(known)
+        np.testing.assert_allclose(found.explained_variance_, expected.explained_variance_)
+        np.testing.assert_allclose(found.project(given), expected.project(known), atol=1e-6)
+    coupled = MCA(2).fit(masked, PRESSURE)
+    np.testing.assert_allclose(coupled.singular_values_, MCA(2).fit(gappy, PRESSURE).singular_values_)
+
+
 def test_wrong_input_is_named() -> None:
     model, single = EOF(2).fit(FORMS["list"]), EOF(2).fit(U)
     wrong: list[tuple[Callable[[], Any], str]] = [
@@ -275,6 +292,7 @@ def test_wrong_input_is_named() -> None:
         (lambda: EOF(2, weights=3.0).fit([U, P]), "weights"),
         (lambda: EOF(2, weights={"u": 1, "q": 2}).fit([U, P]), "u, q"),
         (lambda: EOF(2, weights="coslat").fit([U, P]), "variable p"),
+        (lambda: EOF(2, weights="coslat").fit([WIND, WIND]), "^variable.0: "),
         (lambda: EOF(2, standardize="each").fit([U, P]), "standardize"),
         (lambda: model.project(U), "all"),
         (lambda: model.project([U]), "u, p"),
