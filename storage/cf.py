@@ -33,6 +33,8 @@ ATTRIBUTES = (
     *("_FillValue", "missing_value", "valid_min", "valid_max", "valid_range"),
     *("scale_factor", "add_offset", "_Unsigned"),
 )
+# Those that state missing values.
+_MISSING = ATTRIBUTES[:5]
 
 #: The last part of error messages about values that are missing or not finite.
 REMEDY = (
@@ -68,6 +70,9 @@ class Coding:
         See `low`.
     scale, offset : float
         Decoded value = stored value * scale + offset.
+    may_miss : bool
+        Whether attributes state which values mean missing. The fill value of a format alone does not count: libraries
+        write it for all variables.
     """
 
     stored: np.dtype[Any]
@@ -78,6 +83,7 @@ class Coding:
     decoded_range: bool = False
     scale: float = 1.0
     offset: float = 0.0
+    may_miss: bool = False
 
     @property
     def packed(self) -> bool:
@@ -159,6 +165,7 @@ def coding_of(attributes: Mapping[str, Any], dtype: np.dtype[Any], what: str, *,
         decoded_range=decoded_range,
         scale=scale,
         offset=offset,
+        may_miss=not {*stated}.isdisjoint(_MISSING),
     )
     plain = not (packed or coding.missing) and low is None and high is None and stored == dtype.newbyteorder("=")
     return None if plain else coding

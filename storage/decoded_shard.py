@@ -79,7 +79,7 @@ def write_decoded(
         except _Rejection:
             return ShardResult(tuple(images.rejected))
         return ShardResult((), images.low, images.high)
-    block = np.ma.filled(block, np.nan) if form.gaps else block
+    block = np.ma.filled(block.astype(form.dtype, copy=False), np.nan) if form.gaps else block
     values = np.ma.getdata(block)
     if rejected := tuple(_no_data(block, start[1:], form)):
         return ShardResult(rejected)

@@ -47,7 +47,7 @@ class SampleForm:
     coordinates : Coordinates or None
         Names of all axes of the source, and coordinates along them.
     gaps : bool
-        Whether missing floating-point values are kept, as NaN.
+        Whether missing values are kept, as NaN. Then values are floating-point numbers.
     infinite : bool
         Whether infinities are kept, too.
     """
@@ -93,7 +93,8 @@ class ReadOptions:
         Lowest and highest possible value of a sample. The default is the range that the source states, or else the
         range of the type for ``bool`` and ``uint8``, or else the lowest and highest value found.
     gaps : bool
-        Whether missing floating-point values are kept, as NaN. Otherwise they are invalid.
+        Whether missing values are kept, as NaN. Otherwise they are invalid. Integers of a source that states which
+        values mean missing become floating-point numbers.
     infinite : bool
         Whether infinities are kept as missing values, too. Requires ``gaps``.
 
@@ -178,6 +179,7 @@ def _form(reader: Reader, options: ReadOptions) -> SampleForm:
         axes: tuple[str, ...] = ("y", "x", CHANNEL)[: tried.ndim - 1]
     else:
         tried = _some_rows(reader)
+        tried = tried.astype(reader.dtype_with_gaps(), copy=False) if options.gaps else tried
         axes = reader.axes or axes_for(reader.sample_shape)
     return SampleForm(
         sample_shape=tried.shape[1:] if reader.encoded else reader.sample_shape,

@@ -19,7 +19,7 @@ _LAPACK_TO = 8
 _CACHED_ROWS = 64
 #: Smallest variance of noise, that of constant values. Equations with it stay regular.
 LEAST_NOISE = float(np.finfo(np.float64).tiny)
-# Variances below this share of the largest one are taken as this share.
+# Variances below this share of the largest one, or of the noise, are taken as this share.
 _LEAST_VARIANCE = 1e-12
 
 
@@ -58,7 +58,8 @@ class LowRank(NamedTuple):
     @property
     def deviations(self) -> Array:
         """Standard deviations (k,) of the scores, positive."""
-        floor = max(float(self.variances[0]) * _LEAST_VARIANCE, LEAST_NOISE)
+        floor = max(float(self.variances[0]), self.noise) * _LEAST_VARIANCE
+        floor = max(floor, LEAST_NOISE)
         deviations: Array = np.sqrt(np.maximum(self.variances, floor))
         return deviations
 

@@ -80,6 +80,8 @@ class Reader(ABC):
     sample_shape, dtype, axes, data_range :
         For arrays: shape of a sample, native numpy dtype, names of the axes of a sample, and the range of the values if
         the source states it.
+    may_miss : bool
+        For arrays: whether the source states which values mean missing. These are masked.
     coordinates : Coordinates or None
         For arrays: names of all axes, samples first, and coordinates along them.
     paths : tuple of str
@@ -100,9 +102,16 @@ class Reader(ABC):
     dtype: np.dtype[Any] = np.dtype(np.uint8)
     axes: tuple[str, ...] | None = None
     data_range: tuple[float, float] | None = None
+    may_miss: bool = False
     coordinates: Coordinates | None = None
     paths: tuple[str, ...] = ()
     patterns: tuple[str, ...] = ()
+
+    def dtype_with_gaps(self) -> np.dtype[Any]:
+        """Return the type of samples whose missing values are NaN: integers become float32, or float64 above 16 bits."""
+        if not self.may_miss or self.dtype.kind not in "iu":
+            return self.dtype
+        return np.dtype(np.float32 if self.dtype.itemsize <= 2 else np.float64)
 
     @property
     @abstractmethod

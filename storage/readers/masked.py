@@ -46,7 +46,7 @@ class MaskedReader(Reader):
         self.random_access, self.reads_boxes = reader.random_access, reader.reads_boxes
         self.others, self.refused, self.labels = reader.others, reader.refused, reader.labels
         self.sample_shape, self.dtype, self.axes = reader.sample_shape, reader.dtype, reader.axes
-        self.data_range, self.coordinates = reader.data_range, reader.coordinates
+        self.data_range, self.coordinates, self.may_miss = reader.data_range, reader.coordinates, reader.may_miss
         self.paths, self.patterns = (*reader.paths, absolute(path)), reader.patterns
         self._fill_value = self._first_value()
 

@@ -41,7 +41,7 @@ class Permuted(Reader):
         self._reader, self._seed = reader, seed
         self.kind, self.name = f"permuted {reader.kind}", reader.name
         self.encoded, self.others = reader.encoded, reader.others
-        self.sample_shape, self.dtype = reader.sample_shape, reader.dtype
+        self.sample_shape, self.dtype, self.may_miss = reader.sample_shape, reader.dtype, reader.may_miss
         self.axes, self.data_range, self.paths = reader.axes, reader.data_range, reader.paths
         self.order = np.random.default_rng(seed).permutation(len(reader))
         self.coordinates = reader.coordinates and reader.coordinates.of_samples(self.order)

@@ -49,7 +49,7 @@ class SeveralReader(Reader):
                     f"give only images, or arrays with samples of one shape and type"
                 )
         self.encoded, self.sample_shape = first.encoded, first.sample_shape
-        self.dtype, self.axes = first.dtype, first.axes
+        self.dtype, self.axes, self.may_miss = first.dtype, first.axes, any(reader.may_miss for reader in readers)
         if all(reader.data_range == first.data_range for reader in readers):
             self.data_range = first.data_range
         self.coordinates = joined([reader.coordinates for reader in readers])

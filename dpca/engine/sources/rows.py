@@ -23,7 +23,9 @@ from dpca.storage.survey import require_samples
 _BLOCK_BYTES, _LARGE_BYTES = 32 * 2**20, 64 * 2**20
 
 
-def open_rows(path: Any, key: str | None = None) -> tuple[da.Array, str, tuple[str, ...] | None, Coordinates | None]:
+def open_rows(
+    path: Any, key: str | None = None, *, gaps: bool = False
+) -> tuple[da.Array, str, tuple[str, ...] | None, Coordinates | None]:
     """Open an array in a format of `dpca.storage.ingest`, without a copy.
 
     Parameters
@@ -32,6 +34,8 @@ def open_rows(path: Any, key: str | None = None) -> tuple[da.Array, str, tuple[s
         An array in a format with random access; or atoms, in all frames of their trajectory.
     key : str, optional
         Name of the array, if the file has several.
+    gaps : bool
+        Whether values that the file states as missing become NaN.
 
     Returns
     -------
@@ -49,7 +53,7 @@ def open_rows(path: Any, key: str | None = None) -> tuple[da.Array, str, tuple[s
     ------
     DataError
         For images, and for formats without random access: these must be ingested first. When a block is computed, for
-        missing values.
+        missing values, without ``gaps``.
     """
     reader = open_reader(path, key=key)
     require_samples(reader)
@@ -60,11 +64,12 @@ def open_rows(path: Any, key: str | None = None) -> tuple[da.Array, str, tuple[s
             f"(dpca.storage.ingest)"
         )
     shape, n = reader.sample_shape, len(reader)
-    step = max(1, _BLOCK_BYTES // (math.prod(shape) * reader.dtype.itemsize))
-    name, meta = f"rows-{reader.fingerprint()}", np.empty((0,) * (len(shape) + 1), reader.dtype)
+    dtype = reader.dtype_with_gaps() if gaps else reader.dtype
+    step = max(1, _BLOCK_BYTES // (math.prod(shape) * dtype.itemsize))
+    name, meta = f"rows-{reader.fingerprint()}{'-gaps' * gaps}", np.empty((0,) * (len(shape) + 1), dtype)
     box = shape
-    if reader.reads_boxes and math.prod(shape) * reader.dtype.itemsize > _LARGE_BYTES:
-        box = box_shape(shape, _BLOCK_BYTES // reader.dtype.itemsize, (1,) * len(shape))
+    if reader.reads_boxes and math.prod(shape) * dtype.itemsize > _LARGE_BYTES:
+        box = box_shape(shape, _BLOCK_BYTES // dtype.itemsize, (1,) * len(shape))
     grid = [-(-length // b) for length, b in zip(shape, box, strict=True)]
     blocks = np.empty((-(-n // step), *grid), object)
     for start, (place, region) in itertools.product(
@@ -73,15 +78,17 @@ def open_rows(path: Any, key: str | None = None) -> tuple[da.Array, str, tuple[s
         indices = range(start, min(start + step, n))
         part = reader.part(indices) if box == shape else reader.box(indices, region)
         own = f"{start}-{step}" if box == shape else f"{start}-{region}"
-        task = delayed(_read, pure=True)(part, start, reader.name, dask_key_name=f"{name}-{own}")
+        task = delayed(_read, pure=True)(part, start, reader.name, dtype, gaps, dask_key_name=f"{name}-{own}")
         lengths = (len(indices), *(b - a for a, b in region))
         blocks[(start // step, *place)] = da.from_delayed(task, lengths, meta=meta, name=f"{name}-block-{own}")
     rows = da.concatenate(list(blocks.flat)) if box == shape else da.block(blocks.tolist())
     return rows, reader.name, reader.axes, reader.coordinates
 
 
-def _read(part: Callable[[], Any], start: int, name: str) -> Array:
+def _read(part: Callable[[], Any], start: int, name: str, dtype: np.dtype[Any], gaps: bool) -> Array:
     rows: Array = part()
+    if gaps and dtype.kind == "f":
+        return np.ma.filled(rows.astype(dtype, copy=False), np.nan)
     if np.ma.is_masked(rows):
         absent = np.ma.getmaskarray(rows).reshape(len(rows), -1).any(axis=1)
         raise DataError(f"sample {start + int(absent.argmax())} of '{name}' holds a missing value: {cf.REMEDY}")

@@ -268,7 +268,7 @@ def as_source(x: Any) -> Source:
     return source
 
 
-def opened(x: Any, key: str | None = None) -> Any:
+def opened(x: Any, key: str | None = None, *, gaps: bool = False) -> Any:
     """Open a path, a Zarr group or atoms; return other objects as they are. ``key`` names one of several arrays.
 
     Raises
@@ -280,8 +280,7 @@ def opened(x: Any, key: str | None = None) -> Any:
         If a path contains nothing readable.
     """
     if isinstance(x, zarr.Group):
-        path = path_of(x)
-        if path is None:
+        if (path := path_of(x)) is None:
             raise DataError(f"the Zarr group {x.name!r} is not in a folder: give one of its arrays, group[name]")
         return open_stack(path)
     if isinstance(x, zarr.Array):
@@ -291,8 +290,11 @@ def opened(x: Any, key: str | None = None) -> Any:
     if is_trajectory(x):
         return DaskSource(*open_rows(x))
     if isinstance(x, str | os.PathLike):
-        path = os.fspath(x)
-        return _opened_zarr(f"{path}/{key}" if key else path) if is_zarr(path) else DaskSource(*open_rows(path, key))
+        if is_zarr(path := os.fspath(x)):
+            return _opened_zarr(f"{path}/{key}" if key else path)
+        source = DaskSource(*open_rows(path, key, gaps=gaps))  # with NaN where the file states missing values
+        source.with_gaps = gaps
+        return source
     if isinstance(x, da.Array) and isinstance(x._meta, np.ma.MaskedArray):
         raise DataError(
             f"a Dask array of {x.shape} is masked, and masked values are not supported: fill them first, "

@@ -44,8 +44,8 @@ class EachSample:
             return samples.result(self._each_sample(samples.values, function, basis, shape, dtype_for))
         if not is_lazy(X):
             return named_errors(function, "X")(basis, self._of_this_shape(self._in_memory(X)), "X")
-        X = masked_as_nan(X) if allows_gaps(self) else X
-        lazy = self._of_this_shape(as_lazy(opened(X, self._key)))
+        gaps = allows_gaps(self)
+        lazy = self._of_this_shape(as_lazy(opened(masked_as_nan(X) if gaps else X, self._key, gaps=gaps)))
         check_numeric(lazy.shape, lazy.dtype, "X")
         return map_samples(lazy, function, basis, shape, dtype_for(lazy.dtype))
 

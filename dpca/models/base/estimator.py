@@ -167,7 +167,8 @@ class Estimator(ABC, EachSample, Storable, TransformerMixin, BaseEstimator):  # 
             If the state and a batch do not fit into the memory budget.
         """
         check_parameters(self)
-        X, labels = samples_to_fit(masked_as_nan(X) if allows_gaps(self) else X, sample_dim, key)
+        gaps = allows_gaps(self)
+        X, labels = samples_to_fit(masked_as_nan(X) if gaps else X, sample_dim, key, gaps=gaps)
         callbacks = FitCallbacks.requested(self, callback, max_seconds, max_samples)
         if callbacks is not None:
             callbacks.beside = {"_labels": labels, "_key": key}

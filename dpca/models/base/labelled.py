@@ -192,8 +192,12 @@ class Labelled:
         return named.transpose(*labels.order) if {*named.dims} == {*labels.order} else named
 
 
-def samples_to_fit(x: Any, sample_dim: str | Sequence[str] | None, key: str | None = None) -> tuple[Any, Labels | None]:
+def samples_to_fit(
+    x: Any, sample_dim: str | Sequence[str] | None, key: str | None = None, *, gaps: bool = False
+) -> tuple[Any, Labels | None]:
     """Return the samples of a fit, with paths opened and arrays of xarray as a source, and their labels.
+
+    With ``gaps``, values that a file states as missing become NaN.
 
     Raises
     ------
@@ -210,7 +214,7 @@ def samples_to_fit(x: Any, sample_dim: str | Sequence[str] | None, key: str | No
                 f"sample_dim is {sample_dim!r}, but only arrays of xarray have named dims: omit it, the first axis "
                 f"counts samples"
             )
-        x = opened(x, key)
+        x = opened(x, key, gaps=gaps)
         return x, Labels.of_source(x)
     labelled, labels = labelled_samples(labelled_array(x, key), sample_dim)
     return labelled.source(labels), labels

@@ -135,7 +135,7 @@ class Field(FieldNames):
         require_one_variable(X, key)
         X = masked_as_nan(X)
         if not is_labelled(X):
-            X, found = samples_to_fit(X, None, key)
+            X, found = samples_to_fit(X, None, key, gaps=True)
             source = copy.copy(as_source(X))  # elsewhere, the source of the caller rejects missing values
             coordinates = None if found is None else getattr(X, "coordinates", None)
             along = None if coordinates is None else as_coords(coordinates).get(coordinates.dims[0])

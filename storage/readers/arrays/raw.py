@@ -86,7 +86,7 @@ class ArrayReader(Reader):
         self.axes = tuple(named[i] for i in self.order[1:]) if named else None
         if coordinates is not None and self.axes is not None:
             self.coordinates = coordinates.arranged(self.order, self.axes)
-        self.name, self._coding = name, coding
+        self.name, self._coding, self.may_miss = name, coding, coding is not None and coding.may_miss
         self.dtype = stack_dtype(dtype if coding is None else coding.dtype, f"'{name}'")
         self.sample_shape = tuple(shape[i] for i in self.order[1:])
         if min(self.sample_shape) < 1:
