@@ -108,7 +108,7 @@ class Reader(ABC):
     patterns: tuple[str, ...] = ()
 
     def dtype_with_gaps(self) -> np.dtype[Any]:
-        """Return the type of samples whose missing values are NaN: integers become float32, or float64 above 16 bits."""
+        """Return the type of samples with NaN for missing values: integers become float32, or float64 above 16 bits."""
         if not self.may_miss or self.dtype.kind not in "iu":
             return self.dtype
         return np.dtype(np.float32 if self.dtype.itemsize <= 2 else np.float64)

@@ -19,9 +19,7 @@ _INFINITE = f"holds an infinite value, but only NaN is a missing value: {cf.INFI
 _NOT_FINITE = f"holds a value that is not finite (NaN or infinity): {cf.REMEDY}"
 
 
-def check_finite(
-    batch: Array, first: int, name: str, what: str = _NOT_FINITE, counts: Array | None = None
-) -> None:
+def check_finite(batch: Array, first: int, name: str, what: str = _NOT_FINITE, counts: Array | None = None) -> None:
     """Reject NaN and infinity. The error names the first such sample, followed by ``what``; integers have none.
 
     ``counts`` (n,) are how often the samples of the batch are used. Those of 0 may hold any value.

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from typing import Any
 
 import numpy as np
 
@@ -132,9 +133,10 @@ def repeated(source: Source, counts: Array) -> Source:
 
     A Dask array stays lazy: its own tasks repeat the samples. Samples that are left out may hold any value.
     """
+    x: Any = source.as_dask()
     if isinstance(source, DaskSource) and not source.with_gaps:
         x = checked_lazily(source.array, source.name, counts)
-    elif (x := source.as_dask()) is None:
+    if x is None:
         return RepeatedSource(source, counts)
     return DaskSource(x[np.repeat(np.arange(len(x)), counts)], source.name, source.axes)
 

@@ -177,8 +177,8 @@ class CoupledModel(CoupledResults, StoredCoupled):
         """Return which modes are stronger than those of fields whose samples do not belong together.
 
         The samples of the second field are permuted in blocks; see
-        `dpca.models.coupled.coupled_significance.permutation_test`. It requires the process of the fit. After the solver
-        "covariance" it reads the samples once more, and holds the principal component time series of both fields.
+        `dpca.models.coupled.coupled_significance.permutation_test`. It requires the process of the fit. After the
+        solver "covariance" it reads the samples once more, and holds the principal component time series of both.
         """
         first = self._fitted()[0]
         significance.require_unweighted(first.weighted)

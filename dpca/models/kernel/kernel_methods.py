@@ -218,6 +218,11 @@ def plan(problem: KernelProblem, passes: Passes) -> None:
 
     if (error := plan_error(problem.n_landmarks)) is not None:
         fits = bisect_left(range(1, problem.n_landmarks), True, key=lambda m: plan_error(m) is not None)
+        if fits < problem.k and problem.kernel != "precomputed" and planned_blocks(passes, problem.kernel) is not None:
+            raise PlanError(
+                f"{problem.k} landmarks of {d:,} attributes do not fit into the {passes.budget / 1e6:,.0f} MB of a "
+                f"task: use method='exact', which reads blocks of attributes, or a larger memory_budget"
+            ) from error
         if fits < problem.k:
             raise error
         raise PlanError(

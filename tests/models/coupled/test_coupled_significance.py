@@ -11,8 +11,8 @@ import scipy.signal
 import xarray as xr
 
 from dpca import CCA, MCA
-from dpca.models.coupled.coupled_significance import permutation_test
 from dpca.models.coupled import coupled_model
+from dpca.models.coupled.coupled_significance import permutation_test
 from dpca.storage import DataError
 from dpca.storage.errors import PlanError
 
@@ -103,7 +103,9 @@ def test_the_solver_does_not_matter(make: Any, dtype: str) -> None:
         for solver in ("covariance", "dual")
     )
     for name in names:
-        np.testing.assert_allclose(getattr(found, name), getattr(known, name), rtol=1e-4 if dtype == "float32" else 1e-9)
+        np.testing.assert_allclose(
+            getattr(found, name), getattr(known, name), rtol=1e-4 if dtype == "float32" else 1e-9
+        )
     of_mean = make().set_params(solver="covariance", random_state=1, gaps="interpolate")
     gappy = fields[0].copy()
     gappy[20, 1] = np.nan

@@ -267,10 +267,10 @@ def test_masked_values_are_missing(lazy: bool) -> None:
     if lazy:
         masked = da.ma.masked_array(da.from_array(WIND, chunks=7), mask=da.from_array(land, chunks=7))
     gappy = np.where(land, np.nan, WIND)
-    for given, known in ((masked, gappy), ([masked, PRESSURE], [gappy, PRESSURE])):
-        found, expected = EOF(2, random_state=0).fit(given), EOF(2, random_state=0).fit(known)
+    for samples, known in ((masked, gappy), ([masked, PRESSURE], [gappy, PRESSURE])):
+        found, expected = EOF(2, random_state=0).fit(samples), EOF(2, random_state=0).fit(known)
         np.testing.assert_allclose(found.explained_variance_, expected.explained_variance_)
-        np.testing.assert_allclose(found.project(given), expected.project(known), atol=1e-6)
+        np.testing.assert_allclose(found.project(samples), expected.project(known), atol=1e-6)
     coupled = MCA(2).fit(masked, PRESSURE)
     np.testing.assert_allclose(coupled.singular_values_, MCA(2).fit(gappy, PRESSURE).singular_values_)
 

@@ -199,6 +199,8 @@ def test_plans_and_refusals(x: np.ndarray, monkeypatch: pytest.MonkeyPatch) -> N
     basis, known = KernelPCA(K, method="exact").plan_fit(source, ("z", "y", "x"), LITTLE)
     assert known
     assert basis.score_shape == (K,)
+    with pytest.raises(PlanError, match="'exact'"):
+        KernelPCA(K).fit(x, run=LITTLE)
     with pytest.raises(PlanError, match="allow"):
         KernelPCA(K, method="exact").fit(x, run=Run(memory=24 * 2**20))
     monkeypatch.setattr(large_samples, "usable_bytes", lambda: 1000)

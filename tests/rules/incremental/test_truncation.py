@@ -48,7 +48,9 @@ def test_a_small_part_of_equal_eigenvalues(values: np.ndarray) -> None:
 
 
 @pytest.mark.parametrize("scale", [1e-60, 1e9, 1e60])
-@pytest.mark.parametrize(("n", "q", "k"), [(600, 40, 15), (600, 40, 30), (600, 40, 40), (520, 130, 100), (1024, 110, 50)])
+@pytest.mark.parametrize(
+    ("n", "q", "k"), [(600, 40, 15), (600, 40, 30), (600, 40, 40), (520, 130, 100), (1024, 110, 50)]
+)
 def test_iterations_find_the_leading_part_of_a_decaying_spectrum(n: int, q: int, k: int, scale: float) -> None:
     values = np.exp(-np.arange(n) / 15) * scale
     gram = with_eigenvalues(values)
