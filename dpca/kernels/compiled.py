@@ -223,6 +223,31 @@ def deferred(make: Any, *arguments: Any) -> Any:
     return make(*arguments) if BY_NUMBA else Deferred(make, *arguments)
 
 
+def fetch_of() -> Any:
+    """Return a function for compiled code, (row, i), that begins to load the line of the cache with ``row[i]``."""
+    from llvmlite import ir
+    from numba.core import types
+    from numba.extending import intrinsic
+
+    byte, i32 = ir.IntType(8).as_pointer(), ir.IntType(32)
+    kind = ir.FunctionType(ir.VoidType(), [byte, i32, i32, i32])
+
+    def generate(context: Any, builder: Any, signature: Any, args: Any) -> Any:
+        data = context.make_array(signature.args[0])(context, builder, args[0]).data
+        prefetch = builder.module.declare_intrinsic("llvm.prefetch", [byte], kind)
+        to_write, near, of_data = i32(1), i32(3), i32(1)
+        builder.call(prefetch, [builder.bitcast(builder.gep(data, [args[1]]), byte), to_write, near, of_data])
+        return context.get_dummy_value()
+
+    def fetch(typing: Any, row: Any, i: Any) -> Any:
+        return types.void(row, types.intp), generate
+
+    return intrinsic(fetch)
+
+
+fetch = deferred(fetch_of)
+
+
 def processor() -> tuple[str, str]:
     """Return the name and the features of this processor, in LLVM's notation. Without a compiler, none is used."""
     if not BY_NUMBA:

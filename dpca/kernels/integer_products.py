@@ -22,7 +22,7 @@ import numpy as np
 
 from dpca.kernels.algebra.linalg import scratch
 from dpca.kernels.algebra.types import Array, blocks
-from dpca.kernels.compiled import compiled, deferred, processor
+from dpca.kernels.compiled import compiled, deferred, fetch, processor
 
 #: Samples of one product. Their panels stay in the second cache. Sums of products of two signed bytes over them stay
 #: below 2^26, and those of 32 bits wrap around without harm on the way.
@@ -31,6 +31,8 @@ MOST_ROWS = 4096
 _PAIRED = 8192
 # Columns from which 16-bit values of a small range are faster as bytes, and samples that tell the range at first.
 _AS_BYTES_FROM, _LOOKED_AT = 128, 64
+# Numbers of float64 in a line of the cache.
+LINE = 8
 # Bits of each of 4 bytes that are flipped to subtract 128 from it.
 TOP_BITS = 0x80808080
 
@@ -246,6 +248,9 @@ def add_narrow(packed: Array, top: int, start: Array, tile: Array, cross: Array)
         for j in range(0, p + 1, COLUMNS):
             for i in range(p, min(p + COLUMNS, top + n), ROWS):
                 first = i // COLUMNS * words * COLUMNS + i % COLUMNS
+                for r in range(min(ROWS, top + n - i)):
+                    for c in range(j, min(j + COLUMNS, i + r + 1), LINE):
+                        fetch(cross[i - top + r], c)
                 tile_products(packed, first, packed, j * words, words, start[i:], tile)
                 for r in range(min(ROWS, top + n - i)):
                     row, sums = cross[i - top + r, j : min(j + COLUMNS, i + r + 1)], tile[r]

@@ -19,6 +19,7 @@ from llvmlite import ir
 
 from dpca.kernels import integer_products, wide_products
 from dpca.kernels.algebra import integers
+from dpca.kernels.compiled import fetch_of
 from dpca.kernels.integer_products import INSTRUCTION, INSTRUCTIONS, MOST_ROWS, Instruction, tile_of, usable
 from dpca.rules.covariance import covariance
 
@@ -52,7 +53,7 @@ def globals_of(module: Any, instruction: Instruction, compiled: tuple[str, ...])
     """A module of the kernel as it would be on another processor."""
     changed: dict[str, Any] = {**vars(module), "INSTRUCTION": instruction}
     changed |= {"ROWS": instruction.rows, "COLUMNS": instruction.columns, "tile_products": tile_of(instruction)}
-    changed["UNSIGNED"] = instruction.unsigned
+    changed |= {"UNSIGNED": instruction.unsigned, "fetch": fetch_of()}
     for name in compiled:
         code = getattr(module, name).py_func.__code__
         changed[name] = numba.njit(FunctionType(code, changed))
