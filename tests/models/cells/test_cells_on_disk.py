@@ -18,7 +18,6 @@ from sklearn.base import clone
 
 import dpca
 from dpca import BandPCA, CellPCA
-from dpca.engine.clusters.private import private_folder
 from dpca.engine.folds.rehearsal import Workers, rehearsing
 from dpca.jobs import fit_store, reconstruct_store, transform_store
 from dpca.models.cells import cells_on_disk
@@ -176,11 +175,16 @@ def test_jobs_read_boxes_of_it(tmp_path: Path) -> None:
 
 
 @pytest.mark.usefixtures("small")
-def test_nothing_is_left_behind(tmp_path: Path) -> None:
-    def folders() -> set[str]:
-        return {name for name in os.listdir(private_folder()) if name.startswith("components-")}
+def test_nothing_is_left_behind(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    # Other tests of this user put components into the folder at the same time.
+    own = tmp_path / "own"
+    own.mkdir()
+    for module in (cells_on_disk, component_store):
+        monkeypatch.setattr(module, "private_folder", lambda: str(own))
 
-    gc.collect()
+    def folders() -> set[str]:
+        return {name for name in os.listdir(own) if name.startswith("components-")}
+
     before = folders()
     model = CellPCA(2, cell_shape=(3, 10, 10)).fit(samples(6, "float32"))
     assert len(folders() - before) == 1  # the files in which they were put together are gone
