@@ -13,7 +13,6 @@ import pytest
 import zarr
 
 from dpca import PCA, StreamingPCA
-from dpca.engine.clusters.private import private_folder
 from dpca.engine.folds.rehearsal import Workers, rehearsing
 from dpca.engine.sources.source import as_source
 from dpca.jobs import fit_store
@@ -33,6 +32,15 @@ def small(monkeypatch: pytest.MonkeyPatch) -> None:
     """Let all components of the dual form be on disk, in several shards."""
     monkeypatch.setattr(dual_solver, "MOST_BYTES", 0)
     monkeypatch.setattr(component_store, "_SHARD_BYTES", 2**14)
+
+
+@pytest.fixture
+def own(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> str:
+    """The folder of temporary stores, which other tests do not use at the same time."""
+    folder = str(tmp_path / "own")
+    os.mkdir(folder)
+    monkeypatch.setattr(component_store, "private_folder", lambda: folder)
+    return folder
 
 
 def samples(n: int, dtype: str, seed: int = 0) -> np.ndarray[Any, Any]:
@@ -130,14 +138,14 @@ def test_more_components_than_directions_are_refused() -> None:
 
 
 @pytest.mark.usefixtures("small")
-def test_a_temporary_store_goes_with_the_model(tmp_path: Path) -> None:
+def test_a_temporary_store_goes_with_the_model(tmp_path: Path, own: str) -> None:
     def folders() -> set[str]:
-        return {name for name in os.listdir(private_folder()) if name.startswith("components-")}
+        return {name for name in os.listdir(own) if name.startswith("components-")}
 
     before = folders()
     model = PCA(2, solver="dual").fit(samples(6, "float32"))
     (made,) = folders() - before
-    assert os.stat(os.path.join(private_folder(), made)).st_mode & 0o077 == 0
+    assert os.stat(os.path.join(own, made)).st_mode & 0o077 == 0
     lazy, values = model.components_, model.components_.compute()
     model.save(tmp_path / "m.zarr")
     del model
@@ -150,9 +158,9 @@ def test_a_temporary_store_goes_with_the_model(tmp_path: Path) -> None:
 
 
 @pytest.mark.usefixtures("small")
-def test_folders_of_killed_programs_are_removed() -> None:
+def test_folders_of_killed_programs_are_removed(own: str) -> None:
     kept = component_store.TemporaryFolder()
-    dead = os.path.join(private_folder(), "components-dead")
+    dead = os.path.join(own, "components-dead")
     os.makedirs(os.path.join(dead, "mean"), exist_ok=True)
     open(os.path.join(dead, "lock"), "wb").close()
     component_store.TemporaryFolder()
@@ -229,12 +237,12 @@ def test_an_interrupted_fit_resumes_with_what_was_written(tmp_path: Path, monkey
 
 
 @pytest.mark.usefixtures("small")
-def test_a_rehearsal_writes_nothing(tmp_path: Path) -> None:
-    before = os.listdir(private_folder())
+def test_a_rehearsal_writes_nothing(tmp_path: Path, own: str) -> None:
+    before = os.listdir(own)
     with rehearsing(Workers(1, 1, 10**9), str(tmp_path)) as found:
         PCA(3, solver="dual").fit(samples(6, "float32"))
     assert len(found.costs) == 2
-    assert os.listdir(private_folder()) == before
+    assert os.listdir(own) == before
 
 
 @pytest.mark.usefixtures("small")
