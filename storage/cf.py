@@ -180,8 +180,10 @@ def coding_of_zarr(array: zarr.Array[Any], what: str) -> Coding | None:
     value of single bytes arbitrarily, so it is ignored.
     """
     dtype, attributes = np.dtype(array.dtype), array.attrs.asdict()
-    chosen = dtype.itemsize > 1 or (array.metadata.zarr_format == 2 and "_ARRAY_DIMENSIONS" in attributes)
-    fill = array.fill_value if chosen and dtype.kind in "iuf" else None
+    by_xarray = array.metadata.zarr_format == 2 and "_ARRAY_DIMENSIONS" in attributes
+    fill = array.fill_value if (by_xarray or dtype.itemsize > 1) and dtype.kind in "iuf" else None
+    if by_xarray and fill is not None and np.any(fill):
+        attributes = {"_FillValue": fill, **attributes}
     return coding_of(attributes, dtype, what, fill=fill)
 
 

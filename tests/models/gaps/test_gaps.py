@@ -256,16 +256,6 @@ def test_cells_are_fitted_one_by_one(field: tuple[Any, Any]) -> None:
     np.testing.assert_allclose(np.asarray(lazy.transform(da.from_array(gappy))), cells.transform(gappy), atol=1e-3)
 
 
-@pytest.mark.parametrize("dtype", ["float32", "float64"])
-def test_a_part_of_one_attribute(dtype: str) -> None:
-    """It has no noise beside its component, and gaps are its mean."""
-    x = np.rint(np.random.default_rng(0).normal(size=(30, 4, 4)) * 100).astype(dtype)
-    x[::5, 3, 3] = np.nan
-    model = CellPCA(1, cell_shape=3, gaps="iterate", random_state=0).fit(x)
-    np.testing.assert_allclose(model.mean_[-1, -1], np.nanmean(x[:, 3, 3]), rtol=1e-3)
-    assert np.isfinite(model.transform(x)).all()
-
-
 @pytest.mark.parametrize("mapping", ["mean", "mean-variance", "random", "raster"])
 def test_bands_are_fitted_one_by_one(field: tuple[Any, Any], mapping: str, tmp_path: Path) -> None:
     """The model of a band is that of `PCA` of its attributes, up to what is held out, and bands have similar values."""

@@ -83,6 +83,15 @@ def test_ingestion_fills_and_compresses_them(path: str, tmp_path: Path) -> None:
     np.testing.assert_array_equal(np.isnan(dpca.open(store)[:]), np.isnan(x))
 
 
+@pytest.mark.parametrize("zarr_format", [2, 3])
+@pytest.mark.parametrize("name", ENCODINGS)
+def test_zarr_arrays_of_xarray(name: str, zarr_format: Any, tmp_path: Path) -> None:
+    data = xr.Dataset({"v": (("time", "y", "x"), field())})
+    data.to_zarr(tmp_path / "v.zarr", encoding={"v": ENCODINGS[name]}, zarr_format=zarr_format, consolidated=False)
+    stack = ingest(tmp_path / "v.zarr", tmp_path / "x.zarr", reading=ReadOptions(gaps=True))
+    np.testing.assert_array_equal(stack.samples[:], field().astype(stack.dtype))
+
+
 def test_integers_without_such_a_statement_stay_integers(tmp_path: Path) -> None:
     x = np.arange(N * 48, dtype="int16").reshape(N, *SHAPE)
     xr.Dataset({"v": (("time", "y", "x"), x)}).to_netcdf(tmp_path / "x.nc")

@@ -7,6 +7,7 @@ from typing import Any
 import numpy as np
 import pytest
 
+from dpca import CellPCA
 from dpca.engine.folds.fold import fold
 from dpca.engine.sources.source import ArraySource
 from dpca.kernels import gaps
@@ -191,3 +192,13 @@ def test_infinities_are_rejected(gappy: Any) -> None:
     gappy[3, 3] = np.inf
     with pytest.raises(ValueError, match="infinite"):
         done(PresentMoments(), gappy)
+
+
+@pytest.mark.parametrize("dtype", ["float32", "float64"])
+def test_a_part_of_one_attribute(dtype: str) -> None:
+    """It has no noise beside its component, and gaps are its mean."""
+    x = np.rint(np.random.default_rng(0).normal(size=(30, 4, 4)) * 100).astype(dtype)
+    x[::5, 3, 3] = np.nan
+    model = CellPCA(1, cell_shape=3, gaps="iterate", random_state=0).fit(x)
+    np.testing.assert_allclose(model.mean_[-1, -1], np.nanmean(x[:, 3, 3]), rtol=1e-3)
+    assert np.isfinite(model.transform(x)).all()
