@@ -39,7 +39,7 @@ def add_rows(values: Array, total: Array) -> None:
 
 @compiled
 def add_levels(basis: Array, scales: Array, steps: Array, point: Array, wide: Array, along: Array) -> float:
-    """Write rows (q, n) times ``scales``, rounded to integers, into the columns of ``wide`` (n, q or more), int16.
+    """Write rows (q, n) times ``scales``, rounded to integers, into the columns of ``wide`` (n, q or more).
 
     Adds the products of these levels with ``point`` to ``along`` (q,). Returns the squared distance of the rows from
     the levels times ``steps``.
@@ -66,20 +66,25 @@ def add_levels(basis: Array, scales: Array, steps: Array, point: Array, wide: Ar
 
 
 @compiled
-def add_mixed(packed: Array, n: int, first: int, words: int, start: Array, tile: Array, out: Array) -> None:
-    """Add products of ``n`` columns of 16 bits with columns of bytes to ``out`` (n, columns of bytes), float64.
+def add_mixed(packed: Array, planes: int, first: int, words: int, start: Array, tile: Array, out: Array) -> None:
+    """Add products of n columns of one or two bytes with columns of bytes to ``out`` (n, columns of bytes), float64.
 
-    In ``packed``, panels of both bytes of the columns of 16 bits, as in `add_wide`, precede the panels of bytes, which
+    In ``packed``, panels of all ``planes`` bytes of the n columns, as in `add_wide`, precede the panels of bytes, which
     begin at ``first``.
     """
+    n = planes * len(out)
     for j in range(0, out.shape[1], COLUMNS):
-        for i in range(0, 2 * n, ROWS):
+        for i in range(0, n, ROWS):
             row = i // COLUMNS * words * COLUMNS + i % COLUMNS
             tile_products(packed, row, packed, first + j * words, words, start[i:], tile)
-            for r in range(0, min(ROWS, 2 * n - i), 2):
-                sums, low, high = out[(i + r) // 2, j : j + COLUMNS], tile[r], tile[r + 1]
-                for c in range(len(sums)):
-                    sums[c] += 256.0 * high[c] + low[c]
+            for r in range(0, min(ROWS, n - i), planes):
+                sums, low, high = out[(i + r) // planes, j : j + COLUMNS], tile[r], tile[r + planes - 1]
+                if planes == 2:
+                    for c in range(len(sums)):
+                        sums[c] += 256.0 * high[c] + low[c]
+                else:
+                    for c in range(len(sums)):
+                        sums[c] += low[c]
 
 
 @compiled
@@ -108,36 +113,37 @@ def combine(sums: Array, gains: Array, offsets: Array, point: Array, sizes: Arra
 
 
 class WideColumns:
-    """Columns of 16-bit integers, packed to be multiplied by columns of bytes: sums over up to 4,096 rows.
+    """Columns of 8-bit or 16-bit integers, packed to be multiplied by columns of bytes: sums over up to 4,096 rows.
 
     Parameters
     ----------
-    values : array (n, m), int16
-        At most `MOST_WIDE` in magnitude.
+    values : array (n, m), int8 or int16
+        Of 16 bits at most `MOST_WIDE` in magnitude.
     n_bytes : int
         Most columns of bytes of one product.
     """
 
     def __init__(self, values: Array, n_bytes: int) -> None:
-        n, self._m = values.shape
-        self._words, panels = -(-n // 4), -(-2 * self._m // COLUMNS)
+        (n, m), self._planes = values.shape, values.itemsize
+        self._words, panels = -(-n // 4), -(-self._planes * m // COLUMNS)
         self._first = panels * self._words * COLUMNS
         size = self._first + -(-n_bytes // COLUMNS) * self._words * COLUMNS
         self._packed = scratch("wide columns", (size,), np.uint32)
-        sums, self._start = np.empty(2 * self._m, np.int32), np.zeros(panels * COLUMNS, np.int32)
-        # The value is 256 times its high byte plus its low byte, and both are signed.
-        both = np.add(values, np.int16(128), order="C").view(np.uint8)
-        pack(both, np.array([TOP_BITS, 0], np.uint32), self._packed[: self._first].reshape(panels, -1, COLUMNS), sums)
+        sums, self._start = np.empty(self._planes * m, np.int32), np.zeros(panels * COLUMNS, np.int32)
+        flips = np.zeros(2, np.uint32)
+        if self._planes == 2:
+            # The value is 256 times its high byte plus its low byte, and both are signed.
+            values, flips[0] = np.add(values, np.int16(128), order="C"), TOP_BITS
+        pack(values.view(np.uint8), flips, self._packed[: self._first].reshape(panels, -1, COLUMNS), sums)
         if UNSIGNED:
-            self._start[: 2 * self._m] = -128 * sums
+            self._start[: len(sums)] = -128 * sums
         self.tile_products = np.empty((ROWS, COLUMNS), np.int32)
 
     def add_combined(self, block: Array, out: Array) -> None:
         """Add the products of the columns with those of x to ``out`` (m, c); x is ``block`` (n, c) minus its center."""
-        sums = np.empty(block.shape[1], np.int32)
         flips = np.full(2, TOP_BITS if block.dtype.kind == "u" else 0, np.uint32)
-        pack(block.view(np.uint8), flips, self._room(block.shape[1]), sums)
-        add_mixed(self._packed, self._m, self._first, self._words, self._start, self.tile_products, out)
+        pack(block.view(np.uint8), flips, self._room(block.shape[1]), np.empty(0, np.int32))
+        add_mixed(self._packed, self._planes, self._first, self._words, self._start, self.tile_products, out)
 
     def add_projected(self, block: Array, out: Array, grams: Sequence[Array]) -> None:
         """Add the products of the columns with the rows of x to ``out`` (m, r); x is ``block`` (r, n) minus its center.
@@ -147,7 +153,7 @@ class WideColumns:
         """
         packed, first = self._room(len(block)), 0
         start = packed_rows(block, packed)
-        add_mixed(self._packed, self._m, self._first, self._words, self._start, self.tile_products, out)
+        add_mixed(self._packed, self._planes, self._first, self._words, self._start, self.tile_products, out)
         for gram in grams:
             part = packed[first // COLUMNS : -(-(first + len(gram)) // COLUMNS)]
             add_narrow(part, 0, start[first:], self.tile_products, gram)

@@ -210,21 +210,22 @@ def wide(request: pytest.FixtureRequest) -> Any:
     st.integers(1, 30),
     st.integers(0, 2**32 - 1),
     st.booleans(),
+    st.sampled_from(["int8", "int16"]),
 )
-@settings(deadline=None, max_examples=60, derandomize=True)
-def test_products_of_bytes_with_columns_of_16_bits(
-    wide: Any, dtype: str, n: int, d: int, m: int, seed: int, extreme: bool
+@settings(deadline=None, max_examples=90, derandomize=True)
+def test_products_of_bytes_with_columns_of_8_and_16_bits(
+    wide: Any, dtype: str, n: int, d: int, m: int, seed: int, extreme: bool, kind: str
 ) -> None:
     """Along rows and along columns, and the products of the rows in groups, added to what is there."""
     block = drawn(dtype, n, d, seed, extreme)
     x = block.astype(object) - integers.center_of_range(dtype)
     random = np.random.default_rng(seed)
-    most = wide_products.MOST_WIDE
+    most = 127 if kind == "int8" else wide_products.MOST_WIDE
     for length in (n, d):
         values = random.choice([-most, most], (length, m)) if extreme else random.integers(-most, most + 1, (length, m))
         expected = values.astype(object).T @ (x if length == n else x.T) + 1
         out, grams = np.ones(expected.shape), [np.zeros((min(192, n - i),) * 2) for i in range(0, n, 192)]
-        columns = wide.columns(values.astype(np.int16), n + d)
+        columns = wide.columns(values.astype(kind), n + d)
         if length == n:
             columns.add_combined(block, out)
             np.testing.assert_array_equal(out, expected.astype(float))
@@ -255,12 +256,13 @@ def test_products_of_rows_in_bands(wide: Any, dtype: str, n: int, c: int, layout
         np.testing.assert_array_equal(values, expected)
 
 
-@pytest.mark.parametrize("value", [-(2**15) + 129, 2**15 - 129])
+@pytest.mark.parametrize("value", [-(2**15) + 129, 2**15 - 129, -128, 127])
 @pytest.mark.parametrize("byte", [0, 255])
-def test_the_most_rows_of_16_bits_do_not_overflow(wide: Any, value: int, byte: int) -> None:
-    assert abs(value) == wide_products.MOST_WIDE
+def test_the_most_rows_do_not_overflow(wide: Any, value: int, byte: int) -> None:
+    kind = np.int8 if abs(value) < 129 else np.int16
+    assert kind is np.int8 or abs(value) == wide_products.MOST_WIDE
     out = np.zeros((1, 1))
-    columns = wide.columns(np.full((MOST_ROWS, 1), value, np.int16), 1)
+    columns = wide.columns(np.full((MOST_ROWS, 1), value, kind), 1)
     columns.add_combined(np.full((MOST_ROWS, 1), byte, np.uint8), out)
     assert out[0, 0] == MOST_ROWS * value * (byte - 128)
 

@@ -22,6 +22,8 @@ from dpca.rules.incremental.truncation import iterated, truncate
 
 # Fewer multiplications take less time than the parts of a step that do not depend on their number.
 _PAYS_FROM = 10**8
+# Most change of coefficients by rounding to 8 bits, as a share of the squares of the rows.
+_ROUNDED = 1e-4
 # Most bytes of first rows that are stacked as float32.
 _STACK_BYTES = 2**27
 
@@ -148,8 +150,9 @@ class FloatRows:
 class ByteRows:
     """Samples of bytes of weight 1, minus a point of 16-bit levels. Their products are exact integers.
 
-    To compute C, the basis is rounded to 16-bit levels, and C is rounded, too. `absorb` is valid for any C. All other
-    products are exact until their sums are complete.
+    To compute C, the basis is rounded to 16-bit levels. C is then rounded to 8 bits, or to 16 bits if the samples are
+    the first ones, or if 8 bits change C by more than a ten-thousandth of the squares of X. `absorb` is valid for any
+    C, and the effect of the rounding is known. All other products are exact until their sums are complete.
 
     Parameters
     ----------
@@ -190,16 +193,18 @@ class ByteRows:
         if not energy.any():
             return self._leading(n_counted, exact=not enough)
         n = len(self._batch)
-        cross, grams = self.products(basis, n if n <= whole_rows(len(energy)) else group_rows(n_counted))
-        beyond, strongest = outside(cross, grams, n_counted, enough)
+        exact, grams = self.products(basis, n if n <= whole_rows(len(energy)) else group_rows(n_counted))
+        cross, (beyond, strongest) = self._rounded(exact.T), outside(exact, grams, n_counted, enough)
         if len(grams) == 1 and strongest > energy[n_counted - 1]:
             # The bound is up to twice as large if many eigenvalues are nearly equal.
             values = scipy.linalg.eigvalsh(grams[0], subset_by_index=[n - 1, n - 1])
             strongest = min(strongest, float(values[0]) + eigen_error(n, self.added))
-        return cross, beyond, strongest
+        # The rounding of C adds the scatter of its changes along the basis, which the rest is orthogonal to.
+        moved = (self._distance + self.error * math.sqrt(len(energy) * self.squares)) ** 2
+        return cross, beyond + moved, strongest + moved
 
     def products(self, basis: Array, group: int = integers.GROUP) -> tuple[Array, list[Array]]:
-        """Return C for the basis V, and the Gram matrices of groups of successive rows, float64.
+        """Return C before it is rounded, for the basis V, and Gram matrices of groups of successive rows, float64.
 
         ``group`` is the number of rows of a group, a multiple of `integers.GROUP`.
         """
@@ -215,12 +220,12 @@ class ByteRows:
             off += kernel.add_levels(part, scales, steps, point, wide, along)
             kernel.WideColumns(wide, n).add_projected(self._batch[:, columns], sums, grams)
         self._centered(grams, sums[q])
-        # The last term exceeds the rounding errors of the sum.
-        apart = math.sqrt(off) + 2 * unit_roundoff(basis.dtype) * math.sqrt(q)
+        # The second term exceeds the rounding errors of the sum.
+        self.error = math.sqrt(off / q) + 2 * unit_roundoff(basis.dtype) + gamma(4, unit_roundoff(float))
         exact = sums[:q]
         exact -= along[:, None]
         exact *= steps[:, None]
-        return self._rounded(exact, apart), grams
+        return exact.T, grams
 
     def _leading(self, n_counted: int, *, exact: bool) -> tuple[Array, float, float]:
         """Return left singular vectors times singular values, rounded, and bounds on the rest of the scatter.
@@ -237,7 +242,8 @@ class ByteRows:
         found = None if exact else iterated(gram, self._n_kept, n_counted=n_counted)
         if found is None or found.values[-1] <= floor:
             found = truncate(gram, self._n_kept, n_counted=n_counted, floor=floor)
-        cross = self._rounded((found.vectors * np.sqrt(found.values)).T, 0.0)
+        cross = self._rounded((found.vectors * np.sqrt(found.values)).T, first=True)
+        self.error = gamma(4, unit_roundoff(float))
         # The rounded C spans what is retained: the root of the rest grows by at most its distance from the exact one.
         error = eigen_error(n, self.added)
         beyond, most = (
@@ -286,18 +292,17 @@ class ByteRows:
             first += len(gram)
         self.squares = self.added
 
-    def _rounded(self, rows: Array, apart: float) -> Array:
-        """Return C, given by its columns as ``rows``, in 16-bit levels.
-
-        ``apart`` is the distance of the basis from the one that was multiplied.
-        """
-        steps = self._steps = _steps(rows, self._kernel.MOST_WIDE)
-        self._wide = np.empty(rows.T.shape, np.int16)
-        point, along = np.zeros(rows.shape[1]), np.zeros(len(rows))
-        self._distance = math.sqrt(self._kernel.add_levels(rows, 1 / steps, steps, point, self._wide, along))
-        root, q = math.sqrt(self.squares), len(steps)
-        self.error = (apart + self._distance / root) / math.sqrt(q) + gamma(4, unit_roundoff(float)) if root else 0.0
-        return self._wide * steps
+    def _rounded(self, rows: Array, *, first: bool = False) -> Array:
+        """Return C, given by its columns as ``rows``, in levels of 8 or 16 bits."""
+        limit = 0.0 if first else math.sqrt(_ROUNDED * self.squares)
+        for kind, most in ((np.int8, 127), (np.int16, self._kernel.MOST_WIDE)):
+            steps = self._steps = _steps(rows, most)
+            self._wide = np.empty(rows.T.shape, kind)
+            point, along = np.zeros(rows.shape[1]), np.zeros(len(rows))
+            self._distance = math.sqrt(self._kernel.add_levels(rows, 1 / steps, steps, point, self._wide, along))
+            if self._distance <= limit:
+                break
+        return self._wide * self._steps
 
 
 def exact_kernel(batch: Array, n_kept: int, over: AttributeBlocks) -> ModuleType | None:
