@@ -13,6 +13,11 @@ from dpca.kernels.algebra.types import Array, blocks
 from dpca.storage import cf
 from dpca.storage.errors import DataError
 
+
+class NotFiniteError(DataError):
+    """A value is NaN or infinity."""
+
+
 # Values of one search for NaN; its result takes a byte per value.
 _CHECKED_AT_ONCE = 2**20
 _INFINITE = f"holds an infinite value, but only NaN is a missing value: {cf.INFINITE_REMEDY}"
@@ -24,16 +29,22 @@ def check_finite(batch: Array, first: int, name: str, what: str = _NOT_FINITE, c
 
     ``counts`` (n,) are how often the samples of the batch are used. Those of 0 may hold any value.
     """
-    _check_none(batch, first, name, lambda part: ~np.isfinite(part), what, counts)
+    _check_none(batch, first, name, lambda part: ~np.isfinite(part), NotFiniteError, what, counts)
 
 
 def check_no_infinity(batch: Array, first: int, name: str) -> None:
     """Reject infinity. The error names the first such sample."""
-    _check_none(batch, first, name, np.isinf, _INFINITE)
+    _check_none(batch, first, name, np.isinf, DataError, _INFINITE)
 
 
 def _check_none(
-    batch: Array, first: int, name: str, is_wrong: Callable[[Array], Array], what: str, counts: Array | None = None
+    batch: Array,
+    first: int,
+    name: str,
+    is_wrong: Callable[[Array], Array],
+    error: type[DataError],
+    what: str,
+    counts: Array | None = None,
 ) -> None:
     if batch.dtype.kind != "f":
         return
@@ -42,7 +53,7 @@ def _check_none(
         if counts is not None:
             wrong &= counts[rows] > 0
         if wrong.any():
-            raise DataError(f"sample {first + rows.start + int(wrong.argmax())} of {name} {what}")
+            raise error(f"sample {first + rows.start + int(wrong.argmax())} of {name} {what}")
 
 
 def checked_lazily(x: da.Array, name: str, counts: Array | None = None) -> da.Array:

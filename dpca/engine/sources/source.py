@@ -55,14 +55,14 @@ class Source(ABC):
     """
 
     in_process: bool = False  #: whether the values are in this process, so that tasks of a cluster cannot read them
-    segment_bytes: int | None = None
-    """Most bytes of a segment, for sources with all values of a segment in memory at once."""
+    segment_bytes: int | None = None  #: most bytes of a segment, for sources with all its values in memory at once
     unit_rows: int = 1  #: samples that belong together: each segment has a multiple of them
     buffered_rows: int = 0  #: further samples in memory of a reader that reorders samples
     n_readers: int = 1  #: number of boxes that are read at once
     synthesis_bytes: int = 0  #: most memory of a process to compute samples of a synthetic stack
     weights: Array | None = None  #: weight of each sample (n,), float64, for estimators that support them
     with_gaps: bool = False  #: whether NaN means a missing value; otherwise NaN is rejected
+    complete: bool = False  #: whether estimators that support missing values reject NaN, too
     axes: tuple[str, ...] | None = None  #: names of the axes of one sample, to find the axis of channels
     coordinates: Any = None  #: coordinates of a file along all axes: `dpca.storage.arrays.coordinates.Coordinates`
 

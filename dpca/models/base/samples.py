@@ -34,7 +34,7 @@ def fitted_source(model: Any, X: Any, sample_weight: Any = None) -> tuple[Any, S
     source = as_source(stack)
     if lazy:
         model.n_features_in_ = math.prod(source.shape[1:])
-    if allows_gaps(model) and (source.dtype.kind == "f" or model.missing_value is not None):
+    if not source.complete and allows_gaps(model) and (source.dtype.kind == "f" or model.missing_value is not None):
         source = copy.copy(source)
         source.with_gaps = True
     return stack, source

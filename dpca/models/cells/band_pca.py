@@ -91,7 +91,7 @@ class BandPCA(BandParameters, PartsWithGaps, PartitionedPCA):
             mean, variance = self._moments(source, rng, run)
             keys = variance if self.mapping == "mean-variance" else None
             return map_by_moments(mean, keys, size, int(self.n_intervals), together=together)
-        except PlanError:
+        except (PlanError, DataError):
             raise
         except ValueError as error:
             raise DataError(str(error)) from error

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import math
 import warnings
 from collections import deque
@@ -12,6 +13,9 @@ from typing import Any
 
 import numpy as np
 
+from dpca.engine.folds.plan import PlanError
+from dpca.engine.sources.finite import NotFiniteError
+from dpca.engine.sources.sampling import first_samples
 from dpca.engine.sources.source import Source
 from dpca.kernels.algebra.dtypes import working_dtype
 from dpca.kernels.algebra.types import Array
@@ -27,6 +31,8 @@ from dpca.storage.given_numbers import is_whole
 
 #: Name of the solver in the attributes of a model.
 GAP_SOLVER = "expectation-maximization"
+# Bytes of the first samples that are searched for a missing value before a fit, unless one has many more.
+_SEARCHED, _MOST_SEARCHED = 2**22, 2**26
 # Share of the values that are held out.
 _HELD_OUT = 0.02
 # The least improvement of their error by so many passes, as a share of it. One pass says little: a start may be near a
@@ -71,13 +77,41 @@ def rank_with_gaps(model: Any, required: Mapping[str, Any], n_features: int, n_s
     ------
     DataError
     """
+    check_gap_parameters(model, required)
+    return checked_rank(model.n_components, n_features, n_samples)
+
+
+def check_gap_parameters(model: Any, required: Mapping[str, Any]) -> None:
+    """Reject parameters that a fit to samples with missing values does not support; see `rank_with_gaps`."""
     check_parameters(model)
     for name, only in required.items():
         if (given := getattr(model, name)) != only:
             raise DataError(f"{name} is {given!r}, but gaps='iterate' requires {name}={only!r}")
     if not is_whole(model.n_components):
         raise DataError(f"n_components is {model.n_components!r}: gaps='iterate' requires an integer")
-    return checked_rank(model.n_components, n_features, n_samples)
+
+
+def fit_complete(fit: Callable[[Source], None], source: Source) -> bool:
+    """Fit samples as if no value were missing. Return False at the first one that is, after at most one pass.
+
+    So complete samples cost no pass that looks for missing values.
+
+    Parameters
+    ----------
+    fit : callable (source)
+        Fits to a source that rejects NaN.
+    source : Source
+        A source with gaps, which only NaN marks.
+    """
+    complete = copy.copy(source)
+    complete.with_gaps, complete.complete = False, True
+    try:
+        if math.prod(source.shape[1:]) * source.dtype.itemsize <= _MOST_SEARCHED:
+            first_samples(complete, _SEARCHED)
+        fit(complete)
+    except (NotFiniteError, PlanError):  # sums with gaps may fit into the memory where others do not
+        return False
+    return True
 
 
 def fit_gaps(

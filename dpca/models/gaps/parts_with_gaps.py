@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import replace
+from functools import partial
 from typing import Any, ClassVar
 
 from dpca.engine.sources.source import Source
@@ -14,7 +15,16 @@ from dpca.models.base.samples import allows_gaps, fitted_source
 from dpca.models.cells.partition_rule import joined_results
 from dpca.models.cells.partitioned import PartitionedPCA
 from dpca.models.cells.rank_choice import RankChoice
-from dpca.models.gaps.gap_fit import GAP_SOLVER, GapModels, check_gap_results, fit_gaps, rank_with_gaps, require_counts
+from dpca.models.gaps.gap_fit import (
+    GAP_SOLVER,
+    GapModels,
+    check_gap_parameters,
+    check_gap_results,
+    fit_complete,
+    fit_gaps,
+    rank_with_gaps,
+    require_counts,
+)
 from dpca.models.gaps.with_gaps import WithGaps
 from dpca.parameters.cells import CHOICES
 from dpca.partition.base import Partition
@@ -35,8 +45,15 @@ class PartsWithGaps(WithGaps, PartitionedPCA):
             super()._fit(X, run, callbacks)
 
     def _fit_with_gaps(self, source: Source, run: Run, callbacks: FitCallbacks | None) -> bool:
-        """Fit samples with missing values; return False if there are none."""
+        """Fit samples that may have missing values; return False if they have none and are not fitted."""
         require_counts(source)
+        check_gap_parameters(self, self._required_with_gaps())
+        if source.complete:
+            return False
+        # A callback sees models of one fit only.
+        once = callbacks is None and self.missing_value is None and source.with_gaps
+        if once and fit_complete(partial(self._fit, run=run.below("complete")), source):
+            return True
         passes, partition = Passes(source, run, callbacks=callbacks), self._partition(source, source.axes, run)
         k = self._rank_with_gaps(partition, source)
         if not source.with_gaps:
@@ -61,9 +78,11 @@ class PartsWithGaps(WithGaps, PartitionedPCA):
 
     def _rank_with_gaps(self, partition: Partition, source: Source) -> int:
         """Return the number of components of a fit to samples with missing values, after checks."""
+        return rank_with_gaps(self, self._required_with_gaps(), partition.max_features, source.shape[0])
+
+    def _required_with_gaps(self) -> dict[str, Any]:
         RankChoice.of(self.get_params())  # rejects parameters that contradict each other
-        required = dict.fromkeys(name for name in CHOICES if name != "n_components") | self.required_with_gaps
-        return rank_with_gaps(self, required, partition.max_features, source.shape[0])
+        return dict.fromkeys(name for name in CHOICES if name != "n_components") | self.required_with_gaps
 
     def plan_fit(self, source: Source, axes: Sequence[str], run: Run) -> tuple[Representation, bool]:
         """Plan a fit; see `Estimator.plan_fit`."""

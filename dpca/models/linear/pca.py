@@ -26,7 +26,15 @@ from dpca.models.base.parameters import check_parameters, checked_rank, explaine
 from dpca.models.base.passes import Passes
 from dpca.models.base.samples import first_magnitude, varied_source
 from dpca.models.base.store import StoreContents, StoredModel
-from dpca.models.gaps.gap_fit import GAP_SOLVER, GapModels, check_gap_results, fit_gaps, rank_with_gaps, require_counts
+from dpca.models.gaps.gap_fit import (
+    GAP_SOLVER,
+    GapModels,
+    check_gap_results,
+    fit_complete,
+    fit_gaps,
+    rank_with_gaps,
+    require_counts,
+)
 from dpca.models.gaps.with_gaps import WithGaps
 from dpca.models.linear.pca_solvers import (
     DEFAULT_ITERATIONS,
@@ -127,9 +135,13 @@ class PCA(PCAParameters, WithWeights, WithGaps, LinearModel):
         source = varied_source(self, X)
         if source.with_gaps:
             require_counts(source)
-            if self._fit_with_gaps(Passes(source, run, callbacks=callbacks)):
+            if self._fit_with_gaps(source, run, callbacks):
                 return
             source.with_gaps = False
+        self._fit_complete(source, run, callbacks)
+
+    def _fit_complete(self, source: Source, run: Run, callbacks: FitCallbacks | None = None) -> None:
+        """Fit samples without missing values."""
         passes = Passes(source if source.weights is None else weighted_rows(source), run, callbacks=callbacks)
         problem, solver, reason = self._chosen(passes.source, passes)
         if solver not in _COMPLETE and run.checkpoints is not None:
@@ -156,12 +168,15 @@ class PCA(PCAParameters, WithWeights, WithGaps, LinearModel):
         set_fitted(self, found, source.shape[0])
         self.fit_report_ = passes.report
         if "error" in found and found["error"] > problem.tol:
-            warnings.warn(self._advice(problem, float(found["error"])), ConvergenceWarning, stacklevel=3)
+            warnings.warn(self._advice(problem, float(found["error"])), ConvergenceWarning, stacklevel=4)
 
-    def _fit_with_gaps(self, passes: Passes) -> bool:
-        """Fit samples with missing values; return False if there are none."""
-        source = passes.source
-        k = self._rank_with_gaps(source)
+    def _fit_with_gaps(self, source: Source, run: Run, callbacks: FitCallbacks | None) -> bool:
+        """Fit samples that may have missing values; return False if they have none and are not fitted."""
+        k, passes = self._rank_with_gaps(source), Passes(source, run, callbacks=callbacks)
+        # A callback sees models of one fit only.
+        once = callbacks is None and self.missing_value is None
+        if once and fit_complete(partial(self._fit_complete, run=run.below("complete")), source):
+            return True
         if passes.run.checkpoints is not None:
             require_seed(self.random_state)
 

@@ -6,6 +6,8 @@ Samples are made of components and noise; 30 % of the values are missing, at ran
 several passes stand beside expectation-maximization in memory, ``PCA(missing="fill-em")`` of statsmodels where it is
 installed, and fits of one pass beside those of several. For each, one line has the processor time, and one the distance
 of the components from those of the truth, the root of the sum of squared sines of principal angles.
+
+Of samples without missing values, fits that support them stand beside those that do not.
 """
 
 from __future__ import annotations
@@ -13,11 +15,12 @@ from __future__ import annotations
 import importlib.util
 import sys
 from collections.abc import Callable, Iterator
+from functools import partial
 from typing import Any
 
 import numpy as np
 
-from dpca import PCA, StreamingPCA
+from dpca import PCA, CellPCA, StreamingPCA
 from dpca.metrics import principal_angles
 from tests.benchmarks.inputs import Array, Inputs
 from tests.benchmarks.sides import Line, alone, at_most, in_turn, ratio_of
@@ -31,6 +34,7 @@ def lines(inputs: Inputs) -> Iterator[Line]:
     for n, side, k in [(200, 8, 2)] if inputs.quick else sizes:
         for kind in ("at random", "moving blocks"):
             yield from _fits(inputs, *made(n, side, k, kind), f"{n} x {side} x {side}, {k} components, {kind}")
+    yield from _complete(inputs)
 
 
 def made(n: int, side: int, rank: int, kind: str) -> tuple[Array, Array]:
@@ -79,6 +83,19 @@ def _fits(inputs: Inputs, x: Array, truth: Array, where: str) -> Iterator[Line]:
         else:
             what = "statsmodels is not installed"
             yield at_most(time, name=name, ratio=None, what=what, sides={}, unit="CPU s", **about)
+
+
+def _complete(inputs: Inputs) -> Iterator[Line]:
+    n = 400 if inputs.quick else 20_000
+    rng = np.random.default_rng(0)
+    x = rng.standard_normal((n, 24, 24)) @ rng.standard_normal((24, 24))
+    for of, options in ((PCA, {}), (CellPCA, {"cell_shape": 8})):
+        for dtype in ("float32", "float64"):
+            samples = x.astype(dtype)
+            models = {gaps: of(5, gaps=gaps, random_state=0, **options) for gaps in ("iterate", "reject")}
+            rounds = in_turn({gaps: partial(one.fit, samples) for gaps, one in models.items()}, inputs.rounds)
+            name, where = f"{of.__name__}, complete samples, {dtype}", f"{n} x 24 x 24, 5 components"
+            yield at_most(1.02, name=name, where=where, n=n, **ratio_of(rounds, ["iterate"], ["reject"]))
 
 
 if __name__ == "__main__":
