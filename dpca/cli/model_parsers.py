@@ -10,7 +10,6 @@ from dpca.cli.arguments import (
     SOURCES,
     add_budget,
     add_cluster_options,
-    add_goals,
     add_overwrite,
     add_parameters,
     add_range_option,
@@ -21,6 +20,7 @@ from dpca.cli.arguments import (
     positive,
     sample_indices,
 )
+from dpca.cli.goals import add_goals
 from dpca.cli.model_arguments import add_model_options
 from dpca.parameters.denoising import DenoisingParameters
 from dpca.parameters.kinds import choice, number, whole
