@@ -59,14 +59,19 @@ def add_source_options(parser: argparse.ArgumentParser, *, whole: bool = True, m
         "'sample', t, z and the others counts samples; channels come last (default: from the source or its shape)",
     )
     if masked:
-        group.add_argument(
-            "--mask",
-            metavar="MAP",
-            help="analyze a region only: the path of an array of 1 inside and 0 outside (Zarr, .npy, NIfTI, ...) with "
-            "the shape of a sample, or of its first axes",
-        )
+        add_mask(group)
     otherwise = "from the values" if whole else "none, and quality is not measured"
     add_range_option(group, f"0,255 for 8-bit values, otherwise {otherwise}")
+
+
+def add_mask(parser: argparse._ActionsContainer) -> None:
+    """Add the region that is analyzed."""
+    parser.add_argument(
+        "--mask",
+        metavar="MAP",
+        help="analyze a region only: the path of an array of 1 inside and 0 outside (Zarr, .npy, NIfTI, ...) with "
+        "the shape of a sample, or of its first axes",
+    )
 
 
 def _axes(text: str) -> tuple[str, ...]:

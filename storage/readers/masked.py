@@ -48,7 +48,7 @@ class MaskedReader(Reader):
         self.sample_shape, self.dtype, self.axes = reader.sample_shape, reader.dtype, reader.axes
         self.data_range, self.coordinates, self.may_miss = reader.data_range, reader.coordinates, reader.may_miss
         self.paths, self.patterns = (*reader.paths, absolute(path)), reader.patterns
-        self._fill_value = self._first_value()
+        self.fill_value = self._first_value()
 
     @property
     def names(self) -> Sequence[str]:
@@ -79,7 +79,7 @@ class MaskedReader(Reader):
     def _packed(self, region: Region) -> tuple[NDArray[np.uint8], tuple[int, ...], Any]:
         """Return the map in a box, as bits, its shape, and the constant."""
         inside = self.inside[tuple(slice(start, stop) for start, stop in region[: self.inside.ndim])]
-        return np.packbits(inside), inside.shape, self._fill_value
+        return np.packbits(inside), inside.shape, self.fill_value
 
     def _first_value(self) -> Any:
         """Return the constant. Boxes of one row or plane at a time are read until one has a value."""
