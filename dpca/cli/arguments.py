@@ -69,8 +69,8 @@ def add_mask(parser: argparse._ActionsContainer) -> None:
     parser.add_argument(
         "--mask",
         metavar="MAP",
-        help="analyze a region only: the path of an array of 1 inside and 0 outside (Zarr, .npy, NIfTI, ...) with "
-        "the shape of a sample, or of its first axes",
+        help="analyze a region only: the path of an array of 1 inside and 0 outside (Zarr, .npy, NIfTI, ...), or of an "
+        "image, white inside and black outside, with the shape of a sample, or of its first axes",
     )
 
 
