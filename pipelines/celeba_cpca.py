@@ -16,7 +16,8 @@ if __name__ in ("__main__", "__mp_main__"):  # this program, or a worker process
 
     start(__name__)
 
-from dpca.cli.arguments import add_job_options, add_quality, job_parser
+from dpca.cli.arguments import add_job_options, job_parser
+from dpca.cli.goals import add_quality
 from dpca.cli.jobs import process_source
 from dpca.cli.model_arguments import add_model_options
 from dpca.cli.running import run_program

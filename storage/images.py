@@ -38,6 +38,7 @@ from PIL.TiffImagePlugin import TiffImageFile
 
 from dpca.storage.errors import DataError
 from dpca.storage.pictures import cut_depth, picture_of, plugin_of
+from dpca.storage.region import FilledRegion
 
 Color = Literal["auto", "rgb", "gray"]
 
@@ -75,6 +76,8 @@ class DecodeOptions:
         Largest height x width of an encoded image.
     sample_shape, dtype, first :
         Shape and type of the stack, and the name of the image that determined them; set by `with_first_image`.
+    region : FilledRegion, optional
+        Region of the samples that is kept.
     """
 
     color: Color = "auto"
@@ -84,6 +87,7 @@ class DecodeOptions:
     sample_shape: tuple[int, ...] | None = None
     dtype: str | None = None
     first: str = ""
+    region: FilledRegion | None = None
 
     def __post_init__(self) -> None:
         if self.color not in ("auto", "rgb", "gray"):
@@ -137,6 +141,8 @@ def decode(payload: bytes, rules: DecodeOptions | None = None, out: NDArray[Any]
     if rules.resize is not None and pixels.shape[:2] != rules.resize:
         pixels = _resized(pixels, rules.resize)
     _check_fits(pixels, rules)
+    if rules.region is not None:
+        pixels = rules.region.filled(pixels)
     if out is None:
         return pixels
     if pixels is not out:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from math import prod
 from typing import Any, Literal
 
@@ -247,6 +247,8 @@ def _first_images(reader: Reader, rules: DecodeOptions, stop: bool) -> tuple[Dec
         else:
             if not tried:
                 rules = rules.with_first_image(pixels, reader.names[i])
+                if (region := reader.region_of(pixels)) is not None:
+                    rules, pixels = replace(rules, region=region), region.filled(pixels)
                 last = min(last, i + min(_TRIED, max(1, _TRIED_BYTES // pixels.nbytes)) - 1)
             tried.append(pixels)
         if i >= last:

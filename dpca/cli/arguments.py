@@ -5,22 +5,16 @@ from __future__ import annotations
 import argparse
 import json
 import re
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable
 from typing import TYPE_CHECKING, Any, TypeVar
 
-from dpca.choices import GOALS, QUALITIES
 from dpca.parameters.declaration import Parameter, declared_in
-from dpca.parameters.denoising import DenoisingParameters
 from dpca.parameters.kinds import LENGTHS, Kind, number, whole
 
 if TYPE_CHECKING:
     from dpca.storage.survey import ReadOptions
 
 T = TypeVar("T")
-
-_GOALS = ", ".join(name.replace("_", "-") for name in GOALS)
-#: Parameters of `Denoiser` that describe the noise of a goal.
-NOISE_OPTIONS = ("noise", "gain", "offset", "read_noise")
 
 #: Supported sources.
 SOURCES = (
@@ -65,14 +59,19 @@ def add_source_options(parser: argparse.ArgumentParser, *, whole: bool = True, m
         "'sample', t, z and the others counts samples; channels come last (default: from the source or its shape)",
     )
     if masked:
-        group.add_argument(
-            "--mask",
-            metavar="MAP",
-            help="analyze a region only: the path of an array of 1 inside and 0 outside (Zarr, .npy, NIfTI, ...) with "
-            "the shape of a sample, or of its first axes",
-        )
+        add_mask(group)
     otherwise = "from the values" if whole else "none, and quality is not measured"
     add_range_option(group, f"0,255 for 8-bit values, otherwise {otherwise}")
+
+
+def add_mask(parser: argparse._ActionsContainer) -> None:
+    """Add the region that is analyzed."""
+    parser.add_argument(
+        "--mask",
+        metavar="MAP",
+        help="analyze a region only: the path of an array of 1 inside and 0 outside (Zarr, .npy, NIfTI, ...), or of an "
+        "image, white inside and black outside, with the shape of a sample, or of its first axes",
+    )
 
 
 def _axes(text: str) -> tuple[str, ...]:
@@ -161,54 +160,6 @@ def add_storage_option(parser: argparse.ArgumentParser) -> None:
         help="option for URLs of object stores, for example endpoint_url=https://host; @FILE reads options from a JSON "
         "object and keeps secrets off the command line (default: the environment)",
     )
-
-
-def add_goals(parser: argparse.ArgumentParser) -> None:
-    """Add the goals of a compressed store: exactly one is required."""
-    group = parser.add_argument_group("goal, exactly one").add_mutually_exclusive_group(required=True)
-    texts = (
-        "least compression ratio: decoded size by compressed size",
-        "peak signal-to-noise ratio in decibels, of the mean error of all samples",
-        "mean squared error, in units of the data range squared",
-        "mean structural similarity, below 1",
-        "error bound for every value, in units of the values; 0.5 is lossless for integers",
-        "error bound for every value, in units of the data range",
-        "mean squared error in units of the noise variance, such as 0.01",
-    )
-    for name, what in zip(GOALS, texts, strict=True):
-        group.add_argument(f"--{name.replace('_', '-')}", type=positive_number, metavar="X", help=what)
-    _add_every_sample(parser)
-    _add_noise(parser, (*NOISE_OPTIONS, "sigma"))
-
-
-def add_quality(parser: argparse.ArgumentParser, default: str | None = None) -> None:
-    """Add the quality of a compressed store. Without a ``default``, it makes a job write one instead of scores."""
-    words = ", ".join(f"{word} ({psnr:g} dB)" for word, psnr in QUALITIES.items())
-    kind = f"default: {default}" if default else "write a compressed store instead of scores"
-    parser.add_argument(
-        "--quality",
-        type=goal,
-        default=default,
-        metavar="WORD|GOAL=X",
-        help=f"{words}: PSNR of the mean error; or a goal of {_GOALS}, such as psnr=38 or max-error=2 ({kind}; default "
-        "cells: those with the smallest compressed size)",
-    )
-    _add_every_sample(parser)
-    _add_noise(parser, NOISE_OPTIONS)
-
-
-def _add_every_sample(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument(
-        "--every-sample",
-        action="store_true",
-        help="each sample must meet the goal, not only the mean; for psnr, mse and ssim",
-    )
-
-
-def _add_noise(parser: argparse.ArgumentParser, names: Sequence[str]) -> None:
-    group = parser.add_argument_group("noise", "For noise-share. Default: Gaussian noise, estimated in each cell.")
-    declared = options_of(DenoisingParameters)
-    add_parameters(group, group, (declared[name] for name in names))
 
 
 def add_budget(parser: argparse.ArgumentParser) -> None:
@@ -303,7 +254,7 @@ def add_job_options(
     )
 
 
-def _parser(form: str, parse: Callable[[str], T]) -> Callable[[str], T]:
+def value_parser(form: str, parse: Callable[[str], T]) -> Callable[[str], T]:
     """Return a parser of an option's value. Its error names the expected form."""
 
     def parsed(text: str) -> T:
@@ -352,16 +303,6 @@ def _named(text: str) -> dict[str, Any]:
         return {name: value}
 
 
-def _goal(text: str) -> dict[str, float]:
-    if text in QUALITIES:
-        return {"psnr": QUALITIES[text]}
-    name, _, value = text.partition("=")
-    name = name.replace("-", "_")
-    if name not in GOALS:
-        raise ValueError
-    return {name: number(above=0).parse(value)}
-
-
 def _range(text: str) -> tuple[float, float]:
     low, high = map(float, text.split(","))
     if not low < high:
@@ -371,19 +312,20 @@ def _range(text: str) -> tuple[float, float]:
 
 def option_type(kind: Kind) -> Callable[[str], Any]:
     """Return the parser of an option with values of a kind."""
-    return _parser(kind.words, kind.parse)
+    return value_parser(kind.words, kind.parse)
 
 
-counts = _parser(
+counts = value_parser(
     "a list of integers of at least 1, such as 1,2,8",
     lambda text: tuple(whole(1).parse(part) for part in text.split(",")),
 )
 positive, natural, positive_number = map(option_type, (whole(1), whole(0), number(above=0)))
-sample_lengths = _parser("100, 128x256 or 256x256x3", lambda text: tuple(whole(1).parse(n) for n in text.split("x")))
-sample_indices = _parser("an index or a range of them, such as 7, 0:100 or 0:1000:10", _samples)
-named_value = _parser("NAME=VALUE", _named)
+sample_lengths = value_parser(
+    "100, 128x256 or 256x256x3", lambda text: tuple(whole(1).parse(n) for n in text.split("x"))
+)
+sample_indices = value_parser("an index or a range of them, such as 7, 0:100 or 0:1000:10", _samples)
+named_value = value_parser("NAME=VALUE", _named)
 cell_lengths = option_type(LENGTHS)
-size_pair = _parser("HEIGHTxWIDTH, for example 218x178", _pair)
-storage_option = _parser("NAME=VALUE, or @ and a file that holds a JSON object", _option)
-goal = _parser(f"{', '.join(QUALITIES)}, or GOAL=X with a number above 0 and a goal of {_GOALS}", _goal)
-number_pair = _parser("LOW,HIGH with LOW below HIGH, for example 0,1", _range)
+size_pair = value_parser("HEIGHTxWIDTH, for example 218x178", _pair)
+storage_option = value_parser("NAME=VALUE, or @ and a file that holds a JSON object", _option)
+number_pair = value_parser("LOW,HIGH with LOW below HIGH, for example 0,1", _range)

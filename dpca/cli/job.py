@@ -120,6 +120,7 @@ class _JobRun:
     ) -> None:
         self._job, self._given, self._file, self._metrics = job, given, record, metrics
         self._codes: list[int] = []
+        self._made_before = False
         self._counts = dict.fromkeys(("done", "skipped", "failed"), 0)
         self._record: dict[str, Any] = json.loads(record.read() or "{}")
 
@@ -156,7 +157,10 @@ class _JobRun:
             if done is None:
                 _log_event("begin", output=output, inputs=self._job.outputs[output], samples=samples_of_input(given))
                 notes: Callable[[str], None] = lambda text: _log_event("note", output=output, says=text)  # noqa: E731
-                run = replace(run, say=notes, progress=self._metrics.watched(run.progress, output))
+                # Only the first output begins with the program.
+                began_with, self._made_before = None if self._made_before else run.started, True
+                progress = self._metrics.watched(run.progress, output)
+                run = replace(run, say=notes, progress=progress, started=began_with)
                 request = job_request(options, given)
                 done = compress(given, output, settings, run=run, request=request, plan=options.plan)
         except Exception as error:

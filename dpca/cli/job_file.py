@@ -26,7 +26,8 @@ from dataclasses import dataclass
 from typing import Any, NoReturn
 
 from dpca.choices import COMPRESSED, GOALS, QUALITIES
-from dpca.cli.arguments import add_job_options, add_quality, add_storage_option
+from dpca.cli.arguments import add_job_options, add_storage_option
+from dpca.cli.goals import add_quality
 from dpca.cli.model_arguments import add_compression_options
 from dpca.cli.served import stated
 from dpca.storage.errors import DataError, one_line

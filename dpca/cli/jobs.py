@@ -20,12 +20,13 @@ from dpca.engine.clusters.forking import start_forking
 from dpca.plots.numbers import counted
 from dpca.report.monitor import MonitorFile
 from dpca.report.record import format_table, read_report, report_folder
-from dpca.report.words import result, size_warning
+from dpca.report.words import result, size_warning, times_smaller
 from dpca.storage.errors import DataError, StoreError
 from dpca.storage.input import fingerprint_of_input, open_input, require_varied, samples_of_input
-from dpca.storage.progress import Stage, bar_progress
+from dpca.storage.progress import bar_progress
 from dpca.storage.readers import Reader
 from dpca.storage.remote.objects import Place, place_of
+from dpca.storage.run import Run
 from dpca.storage.stack import Stack
 from dpca.storage.transaction.outputs import work_folder
 
@@ -55,7 +56,22 @@ def tell_result(report: Mapping[str, Any], output: str, already_done: bool, *mor
     say(f"store   {output}\nreport  {report_folder(output) / 'index.html'}")
 
 
-def _end(report: Mapping[str, Any], output: str, already_done: bool) -> int:
+def _end_all(reports: Mapping[str, tuple[Mapping[str, Any], bool]], folder: str) -> int:
+    """Print the results of all variables: each one as of a job of its own, and a last line for all."""
+    for output, (report, already_done) in reports.items():
+        tell_result(report, output, already_done)
+        say("")
+    for output, (report, _) in reports.items():
+        say(f"'{output}': {result(report)}")
+    decoded, small = (
+        sum(report[name] for report, _ in reports.values()) for name in ("bytes_decoded", "bytes_compressed")
+    )
+    smaller = f"{counted(len(reports), 'variable')}, {times_smaller(decoded / small)} than the decoded samples"
+    conclude(f"'{folder}': {smaller}", "export", next(iter(reports)), "out/")
+    return 0
+
+
+def _end(report: Mapping[str, Any], already_done: bool, output: str) -> int:
     """Print the result of the main job, and the command that follows it."""
     warning = size_warning(report)
     notes = [note for note in report.get("notes", ()) if note != warning]
@@ -69,8 +85,9 @@ def _end(report: Mapping[str, Any], output: str, already_done: bool) -> int:
 
 def run_job(options: argparse.Namespace, given: Stack | Reader, output: str, model: Any) -> int:
     """Run the main job with an unfitted model and the options of `add_job_options`."""
-    done = _make(options, given, output, model)
-    return _end(done.report, output, done.already_done)
+    with MonitorFile(options.metrics, given, others=written_for(output)) as metrics, run_of(options) as run:
+        done = _make(options, given, output, model, metrics, run)
+    return _end(done.report, done.already_done, output)
 
 
 def _make(
@@ -78,21 +95,20 @@ def _make(
     given: Stack | Reader,
     output: str,
     model: Any,
+    metrics: MonitorFile,
+    run: Run,
     request: str | None = None,
-    starting: Stage | None = None,
 ) -> CompressionResult:
     # Imported here, because it takes seconds.
     from dpca.jobs import compress, find_done
 
     settings = settings_of(options, model)
-    with MonitorFile(options.metrics, given, others=written_for(output)) as metrics:
-        # Before a cluster starts, because that takes seconds, and errors and finished jobs need none.
-        done = find_done(given, output, settings, overwrite=options.overwrite)
-        if done is None:
-            with run_of(options, starting=starting) as run:
-                run = replace(run, progress=metrics.watched(run.progress, output))
-                done = compress(given, output, settings, run=run, request=request, plan=options.plan)
-        metrics.set_report(done.report, output)
+    # Before a cluster starts, because that takes seconds, and errors and finished jobs need none.
+    done = find_done(given, output, settings, overwrite=options.overwrite)
+    if done is None:
+        run = replace(run, progress=metrics.watched(run.progress, output))
+        done = compress(given, output, settings, run=run, request=request, plan=options.plan)
+    metrics.set_report(done.report, output)
     return done
 
 
@@ -136,19 +152,61 @@ def _reduces_components(options: argparse.Namespace, model: Any) -> bool:
 
 def process_source(options: argparse.Namespace, embedded: Callable[[], Reader] | None = None) -> int:
     """``dpca compress`` and ``dpca scores``. Without a source, ``embedded`` makes one."""
-    output, given = output_path(options, "-cpca" if options.source else ""), given_input(options, embedded)
-    request = job_request(options, given)
-    if (report := served_report(request, output)) is not None:
-        with MonitorFile(options.metrics, given, others=written_for(output)) as metrics:
-            metrics.set_report(report, output)
-        return _end(report, output, True)
-    require_varied(given)
+    output = output_path(options, "-cpca" if options.source else "")
+    wanted = _by_variable(options, output) or {output: options}
+    given = {path: given_input(own, embedded) for path, own in wanted.items()}
+    requests = {path: job_request(own, given[path]) for path, own in wanted.items()}
+    found: dict[str, tuple[Mapping[str, Any], bool]] = {
+        path: (report, True) for path, request in requests.items() if (report := served_report(request, path))
+    }
+    written = [place for path in wanted for place in written_for(path)]
+    with MonitorFile(options.metrics, *given.values(), others=written) as metrics:
+        for path, (earlier, _) in found.items():
+            metrics.set_report(earlier, path)
+        if missing := [path for path in wanted if path not in found]:
+            for path in missing:
+                require_varied(given[path])
+            found |= _make_all({path: wanted[path] for path in missing}, given, requests, metrics)
+    if wanted.get(output) is options:
+        return _end(*found[output], output)
+    return _end_all({path: found[path] for path in wanted}, output)
+
+
+def _by_variable(options: argparse.Namespace, folder: str) -> dict[str, argparse.Namespace]:
+    """Return the stores of variables with goals of their own, and the options of each one."""
+    ((goal, values),) = (getattr(options, "quality", None) or {"": None}).items()
+    if not isinstance(values, dict):
+        return {}
+    for name in ("key", "data_range"):
+        if (value := getattr(options, name)) is not None:
+            raise DataError(
+                f"--{name.replace('_', '-')} is {value!r} for all variables: leave it out, or compress each variable "
+                f"by its own command"
+            )
+    own = {key: argparse.Namespace(**{**vars(options), "key": key, "quality": {goal: x}}) for key, x in values.items()}
+    return {os.path.join(folder, f"{key}.zarr"): one for key, one in own.items()}
+
+
+def _make_all(
+    wanted: Mapping[str, argparse.Namespace],
+    given: Mapping[str, Stack | Reader],
+    requests: Mapping[str, str],
+    metrics: MonitorFile,
+) -> dict[str, tuple[Mapping[str, Any], bool]]:
+    """Make stores, one after the other, by the same workers. Return the reports, and which stores existed already."""
+    options, found = next(iter(wanted.values())), {}
     if not (options.scheduler or options.cluster):
         start_forking("dpca.jobs", "dpca.kernels.sweeps")
-    with closing(begin_start(options, shown_progress)) as starting:  # it begins before the imports, which take seconds
-        model = partitioned_model(options, samples_of_input(given))
-        done = _make(options, given, output, model, request, starting)
-    return _end(done.report, output, done.already_done)
+    with (
+        closing(begin_start(options, shown_progress)) as starting,  # it begins before the imports, which take seconds
+        run_of(options, starting=starting) as run,
+    ):
+        for path, own in wanted.items():
+            model = partitioned_model(own, samples_of_input(given[path]))
+            done = _make(own, given[path], path, model, metrics, run, requests[path])
+            found[path] = done.report, done.already_done
+            run = replace(run, started=None)  # the next store begins now
+    return found
 
 
 def job_request(options: argparse.Namespace, given: Stack | Reader) -> str:

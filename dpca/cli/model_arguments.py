@@ -7,7 +7,8 @@ from collections.abc import Collection, Sequence
 from typing import Any
 
 from dpca.choices import NOISE, NOISE_SHARE
-from dpca.cli.arguments import NOISE_OPTIONS, add_parameters, add_seed, given_options, options_of
+from dpca.cli.arguments import add_parameters, add_seed, given_options, options_of
+from dpca.cli.goals import NOISE_OPTIONS
 from dpca.parameters.cells import BandParameters, CellParameters, PartitionParameters
 from dpca.parameters.common import COSLAT
 from dpca.parameters.denoising import DenoisingParameters

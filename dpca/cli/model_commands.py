@@ -70,6 +70,7 @@ def fit(options: argparse.Namespace) -> int:
     conclude(
         f"{numbers[parts]:,} {parts}, {kept}{each}, {share:.2%} of the variance",
         *("transform", options.model, options.stack, "SCORES.zarr"),
+        *(() if options.mask is None else ("--mask", options.mask)),
     )
     return 0
 
@@ -302,7 +303,12 @@ class _PrintedProgress:
 
 def _stack(options: argparse.Namespace) -> Stack:
     if is_zarr(options.stack):
-        return open_stack(options.stack, data_range=options.data_range)
+        stack = open_stack(options.stack, data_range=options.data_range)
+        if (mask := getattr(options, "mask", None)) is None:  # dpca encode has none
+            return stack
+        from dpca.engine.sources.masked import MaskedStack
+
+        return MaskedStack.of(stack, mask)
     require_samples(open_reader(options.stack))
     raise DataError(f"'{options.stack}' is not a stack: make one first, dpca ingest {options.stack} STACK.zarr")
 

@@ -10,7 +10,7 @@ from dpca.cli.arguments import (
     SOURCES,
     add_budget,
     add_cluster_options,
-    add_goals,
+    add_mask,
     add_overwrite,
     add_parameters,
     add_range_option,
@@ -21,6 +21,7 @@ from dpca.cli.arguments import (
     positive,
     sample_indices,
 )
+from dpca.cli.goals import add_goals
 from dpca.cli.model_arguments import add_model_options
 from dpca.parameters.denoising import DenoisingParameters
 from dpca.parameters.kinds import choice, number, whole
@@ -42,6 +43,7 @@ def add_model_commands(command: Callable[..., argparse.ArgumentParser]) -> None:
         model="model to write",
     )
     add_model_options(fit, required=True)
+    add_mask(fit)
     add_budget(fit)
 
     transform = command(
@@ -54,6 +56,7 @@ def add_model_commands(command: Callable[..., argparse.ArgumentParser]) -> None:
         scores="scores store to write",
     )
     transform.add_argument("--reconstruct", action="store_true", help="also store the reconstructions")
+    add_mask(transform)
 
     encode = command(
         "encode",

@@ -20,7 +20,6 @@ from dpca.cli.arguments import (
     add_kept_options,
     add_overwrite,
     add_parameters,
-    add_quality,
     add_seed,
     add_source_options,
     add_storage_option,
@@ -34,6 +33,7 @@ from dpca.cli.arguments import (
     sample_lengths,
 )
 from dpca.cli.given_texts import repeated_options
+from dpca.cli.goals import add_quality
 from dpca.cli.model_arguments import add_compression_options, add_model_options
 from dpca.cli.model_parsers import add_model_commands
 from dpca.cli.running import MEANINGS, run_program
@@ -149,11 +149,11 @@ def _parser() -> argparse.ArgumentParser:
         "make images, archives or arrays smaller: a compressed store that opens as the original array",
         "dpca compress photos/ small.zarr\n"
         "         dpca compress faces.zip small.zarr --quality high\n"
-        "         dpca compress fields.nc small.zarr --quality max-error=0.01",
+        "         dpca compress fields.nc small/ --quality max-error=u:0.001,p:5",
         source=SOURCES,
         output="compressed store to write; the report goes next to it, into OUTPUT.report",
     )
-    add_quality(compress, "medium")
+    add_quality(compress, "medium", by_variable=True)
     add_compression_options(compress)
     add_job_options(compress, default="no", measured=None)
 

@@ -47,7 +47,7 @@ KEYS = {
     "scalars_ratio": "compression ratio in scalars (Alakkari 2020): attributes to scores of a sample",
     "bytes_ratio": "decoded bytes to bytes of scores and model on disk, or to bytes of the compressed store",
     "bytes_compressed": "bytes of all files of the compressed store, if there is one",
-    "bytes_given": "bytes of the input files; null if they are not on this disk",
+    "bytes_given": "bytes of the input files; null if they are not on this disk, or if an array of a file was chosen",
     "bytes_decoded": "bytes of all samples, decoded",
     "bytes_written": "{stack, scores, model, reconstructions, compressed, total}: bytes of the output",
     "mse": "mean over all samples of the squared error, with values scaled so that data_range is 0..1",

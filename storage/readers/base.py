@@ -35,6 +35,7 @@ from dpca.storage.errors import DataError, StoreError, one_line
 from dpca.storage.errors import printable as printable
 from dpca.storage.numbered import Numbered as Numbered
 from dpca.storage.pictures import SUFFIXES, picture_of
+from dpca.storage.region import FilledRegion
 
 # Larger than any photograph and much smaller than memory: the most that a task allocates for one image.
 MAX_ENCODED = 512 << 20
@@ -148,6 +149,10 @@ class Reader(ABC):
         """
         for indices in requests:
             yield self.part(indices)()
+
+    def region_of(self, first: NDArray[Any]) -> FilledRegion | None:
+        """For images: return the region of the samples that is kept, from the first sample; None for whole samples."""
+        return None
 
     def called(self, index: int) -> str:
         """Return the name of a sample for error messages."""

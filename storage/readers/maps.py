@@ -1,4 +1,4 @@
-"""Reads a map of numbers, one for each attribute, from an array of any format."""
+"""Reads a map of numbers, one for each attribute, from an array of any format or an image."""
 
 from __future__ import annotations
 
@@ -9,18 +9,25 @@ import numpy as np
 from numpy.typing import NDArray
 
 from dpca.storage.errors import DataError
+from dpca.storage.images import DecodeOptions, decode
 from dpca.storage.readers.opening import open_reader
+from dpca.storage.survey import payload_or_refusal
 
 
 def read_map(path: str | os.PathLike[str]) -> NDArray[Any]:
-    """Return a map with the shape of a sample, or of one sample, from an array of any format.
+    """Return a map with the shape of a sample, or of one sample, from an array of any format, or from an image as gray.
 
     Raises
     ------
     DataError
-        If the path is missing, or names no array.
+        If the path is missing, or names several images.
     """
     reader = open_reader(path)
     if reader.encoded:
-        raise DataError(f"'{path}' contains encoded images: give the map as an array, such as .npy, Zarr or NIfTI")
+        if len(reader) != 1:
+            raise DataError(f"'{path}' contains {len(reader):,} images: give a map as one image, or as an array")
+        try:
+            return decode(payload_or_refusal(reader.fetch([0])[0]), DecodeOptions(color="gray"))
+        except DataError as error:
+            raise DataError(f"'{path}' {error}") from None
     return np.asarray(reader.fetch(range(len(reader.names))))

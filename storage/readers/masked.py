@@ -1,4 +1,4 @@
-"""Samples of another source in a region, with a constant outside."""
+"""Samples of another source in a region, with a constant outside: arrays, and images when they are decoded."""
 
 from __future__ import annotations
 
@@ -13,11 +13,12 @@ from dpca.storage.arrays.layout import Region
 from dpca.storage.errors import DataError
 from dpca.storage.readers.base import Block, Reader, digest
 from dpca.storage.readers.maps import read_map
+from dpca.storage.region import FilledRegion
 from dpca.storage.remote.objects import absolute
 
 
 class MaskedReader(Reader):
-    """All samples of a reader of arrays, with a constant outside of a region.
+    """All samples of a reader, with a constant outside of a region.
 
     A constant has no variance, so components and scores are those of the region. It is the first finite value of
     the region in the first sample, because that lies in the data range; 0 if it has none. Values outside may be missing
@@ -27,28 +28,26 @@ class MaskedReader(Reader):
     ----------
     reader : Reader
     path : str
-        Path of a map of 0 and 1 in any format of arrays, with the shape of a sample or of its first axes. 1 is inside.
+        Path of a map of 0 and 1 in any format of arrays, or of an image, with the shape of a sample or of its first
+        axes. 1 is inside, or white: 255, or the largest value of an integer type. Images are cropped and scaled before.
 
     Raises
     ------
     DataError
-        If the source contains encoded images, or the map has another shape, another value, or no 1.
+        If the map has another shape, another value, or no 1. The shape of images is checked by `region_of`.
     """
 
     def __init__(self, reader: Reader, path: str) -> None:
-        if reader.encoded:
-            raise DataError(
-                f"'{reader.name}' contains images, and masks are for arrays: make a stack with dpca ingest, and give "
-                f"it with the mask"
-            )
-        self._reader, self.inside = reader, _region(path, reader.sample_shape)
-        self.kind, self.name, self.encoded = reader.kind, reader.name, False
+        self._reader, self._path, self.inside = reader, path, _region(path)
+        if not reader.encoded:
+            self.inside = self._fitting(reader.sample_shape)
+        self.kind, self.name, self.encoded = reader.kind, reader.name, reader.encoded
         self.random_access, self.reads_boxes = reader.random_access, reader.reads_boxes
         self.others, self.refused, self.labels = reader.others, reader.refused, reader.labels
         self.sample_shape, self.dtype, self.axes = reader.sample_shape, reader.dtype, reader.axes
         self.data_range, self.coordinates, self.may_miss = reader.data_range, reader.coordinates, reader.may_miss
         self.paths, self.patterns = (*reader.paths, absolute(path)), reader.patterns
-        self._fill_value = self._first_value()
+        self.fill_value = None if reader.encoded else self._first_value()
 
     @property
     def names(self) -> Sequence[str]:
@@ -64,22 +63,40 @@ class MaskedReader(Reader):
 
     def part(self, indices: Sequence[int]) -> Callable[[], Block]:
         """Return the part of the wrapped reader for these samples, and a function that fills it outside."""
-        return partial(_filled, self._reader.part(indices), *self._packed(()))
+        part = self._reader.part(indices)
+        return part if self.encoded else partial(_filled, part, self._region(()))
 
     def box(self, indices: Sequence[int], region: Region) -> Callable[[], NDArray[Any]]:
         """Return the box of the wrapped reader for these samples, and a function that fills it outside."""
-        return partial(_filled, self._reader.box(indices, region), *self._packed(region))
+        return partial(_filled, self._reader.box(indices, region), self._region(region))
 
     def stream(self, requests: Iterable[Sequence[int]]) -> Iterator[Block]:
         """Yield the blocks of the wrapped reader, filled outside."""
-        packed = self._packed(())
+        region = self._region(())
         for block in self._reader.stream(requests):
-            yield _filled(partial(np.asanyarray, block), *packed)
+            yield block if self.encoded else region.filled(np.asanyarray(block), n_before=1)
 
-    def _packed(self, region: Region) -> tuple[NDArray[np.uint8], tuple[int, ...], Any]:
-        """Return the map in a box, as bits, its shape, and the constant."""
+    def region_of(self, first: NDArray[Any]) -> FilledRegion | None:
+        """For images: return the region, and as the constant the first value in it of the first sample."""
+        inside = self._fitting(first.shape)
+        return FilledRegion.of(inside, first.dtype.type(first[inside].flat[0]))
+
+    def _region(self, region: Region) -> FilledRegion:
+        """Return the region in a box."""
         inside = self.inside[tuple(slice(start, stop) for start, stop in region[: self.inside.ndim])]
-        return np.packbits(inside), inside.shape, self._fill_value
+        return FilledRegion.of(inside, self.fill_value)
+
+    def _fitting(self, sample_shape: tuple[int, ...]) -> NDArray[np.bool_]:
+        """Return the map for samples of a shape."""
+        inside = self.inside
+        if len(inside) == 1 and inside.shape[1:] == sample_shape[: inside.ndim - 1] and inside.ndim > 1:
+            inside = inside[0]  # a file with one sample
+        if inside.shape != sample_shape[: inside.ndim]:
+            raise DataError(
+                f"the mask '{self._path}' has the shape {inside.shape}, but samples have {sample_shape}: give a mask "
+                f"of their shape, or of their first axes"
+            )
+        return inside
 
     def _first_value(self) -> Any:
         """Return the constant. Boxes of one row or plane at a time are read until one has a value."""
@@ -95,29 +112,18 @@ class MaskedReader(Reader):
         return self.dtype.type(0)
 
 
-def _region(path: str, sample_shape: tuple[int, ...]) -> NDArray[np.bool_]:
+def _region(path: str) -> NDArray[np.bool_]:
     values = read_map(path)
-    if len(values) == 1 and values.shape[1:] == sample_shape[: values.ndim - 1] and values.ndim > 1:
-        values = values[0]  # a file with one sample
-    if values.shape != sample_shape[: values.ndim]:
-        raise DataError(
-            f"the mask '{path}' has the shape {values.shape}, but samples have {sample_shape}: give a mask of their "
-            f"shape, or of their first axes"
-        )
-    wrong = (values != 0) & (values != 1)
+    white = {255, np.iinfo(values.dtype).max} if values.dtype.kind in "iu" else set()
+    wrong = (values != 0) & (values != (largest if (largest := values.max()) in white else 1))
     if wrong.any():
-        raise DataError(f"the mask '{path}' contains {values[wrong][0]:g}: give 1 inside of the region and 0 outside")
+        raise DataError(
+            f"the mask '{path}' contains {values[wrong][0]:g}: give 1 (or white) inside of the region and 0 outside"
+        )
     if not values.any():
         raise DataError(f"the mask '{path}' is 0 everywhere: give 1 inside of the region")
     return values.astype(bool)
 
 
-def _filled(
-    read: Callable[[], Block], packed: NDArray[np.uint8], shape: tuple[int, ...], fill_value: Any
-) -> NDArray[Any]:
-    block: Any = read()
-    inside = np.unpackbits(packed, count=int(np.prod(shape))).astype(bool).reshape(shape)
-    inside = inside.reshape(*shape, *(1,) * (block.ndim - 1 - len(shape)))
-    where: Any = np.ma.where if np.ma.isMaskedArray(block) else np.where
-    filled: NDArray[Any] = where(inside, block, fill_value)
-    return filled
+def _filled(read: Callable[[], Block], region: FilledRegion) -> NDArray[Any]:
+    return region.filled(cast("NDArray[Any]", read()), n_before=1)

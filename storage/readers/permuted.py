@@ -11,6 +11,7 @@ import numpy as np
 from dpca.storage.arrays.layout import Region
 from dpca.storage.errors import DataError
 from dpca.storage.readers.base import Block, Reader, digest
+from dpca.storage.region import FilledRegion
 
 
 class Permuted(Reader):
@@ -79,6 +80,10 @@ class Permuted(Reader):
         """Return the box of the wrapped reader for these samples, and a function that permutes it."""
         wanted, places = self._sorted(indices)
         return partial(_fetch, self._reader.box(wanted, region), places)
+
+    def region_of(self, first: np.ndarray[Any, Any]) -> FilledRegion | None:
+        """Return the region of the wrapped reader."""
+        return self._reader.region_of(first)
 
     def _sorted(self, indices: Sequence[int]) -> tuple[list[int], np.ndarray[Any, Any]]:
         """Return the samples of the wrapped reader in its order, and the place of each wanted one among them."""

@@ -8,6 +8,7 @@ import os
 import re
 import signal
 import tarfile
+import time
 from collections.abc import Iterator
 from contextlib import redirect_stdout
 from hashlib import blake2b
@@ -22,6 +23,7 @@ from dpca import open_compressed
 from dpca.cli import main, work
 from dpca.cli.job import _clean
 from dpca.cli.job_file import read_job_file
+from dpca.report.record import read_report
 from dpca.storage import DataError, create_synthetic, verify
 from dpca.storage.integrity.manifest import write_folder_manifest
 from dpca.storage.transaction.claim import Claim
@@ -95,6 +97,15 @@ def test_everything_is_made_once_and_recorded(job: Path) -> None:
     assert (failed["code"], failed["again"]) == (3, False)
     assert (third[-1]["done"], third[-1]["skipped"], third[-1]["failed"]) == (1, 1, 1)
     assert not (folder / "out" / "broken.zarr").exists()
+
+
+def test_only_the_first_output_begins_with_the_program(job: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    began = time.time() - 1000
+    monkeypatch.setattr(work, "started", lambda: began)
+    assert events([str(job)])[0] == 0
+    reports = [read_report(job.parent / "out" / f"{name}.report") for name in ("day", "night")]
+    first, second = (one["stages"]["start"]["seconds"] for one in reports)
+    assert second < 1000 <= first
 
 
 def test_the_plan_of_a_dry_run_is_near_what_comes_out(job: Path) -> None:

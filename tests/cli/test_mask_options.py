@@ -7,11 +7,13 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from PIL import Image
 
 from dpca import PCA, Mask, load, open_compressed
 from dpca.cli import main
 from dpca.cli.job_file import read_job_file
 from dpca.storage import open_stack
+from tests.conftest import smooth_images, write_images
 
 
 def _movie(tmp_path: Path) -> tuple[str, np.ndarray, np.ndarray, str]:
@@ -88,6 +90,32 @@ def test_a_stack_is_planned_denoised_and_ingested_in_a_region(
     np.save(mask, np.zeros((12, 16)))
     assert main(["denoise", source, str(tmp_path / "none.zarr"), "--mask", mask, *where]) == 3
     assert "everywhere" in capsys.readouterr().err
+
+
+def test_photographs_in_a_region(tmp_path: Path, scheduler: str, capsys: pytest.CaptureFixture[str]) -> None:
+    photos, where = write_images(tmp_path / "photos", 30, (12, 16, 3)), ["--scheduler", scheduler]
+    inside = np.zeros((12, 16), bool)
+    inside[2:9, 3:14] = True
+    mask = tmp_path / "mask.png"
+    Image.fromarray(inside).save(mask)
+    x, given = smooth_images(30, (12, 16, 3)).astype("f8"), [str(photos), "--mask", str(mask)]
+    command = ["scores", str(photos), str(tmp_path / "out.zarr"), "--cell", "12x16", "--components", "2", *given[1:]]
+    assert main([*command, *where]) == 0
+    expected = PCA(2).fit(Mask(inside).values(x))
+    in_place = Mask(inside).in_place(expected.components_, 0)
+    found = load(f"{tmp_path}/out.zarr/model").components_.reshape(in_place.shape)
+    np.testing.assert_allclose(np.abs(found), np.abs(in_place), atol=1e-4)
+    small = str(tmp_path / "small.zarr")
+    goal = ["--cell", "6x8", "--components", "2", "--quality", "max-error=3", *given[1:]]
+    assert main(["compress", str(photos), small, *goal, *where]) == 0
+    assert np.abs(open_compressed(small)[...][:, inside] - x[:, inside]).max() <= 3
+    assert main(["verify", small, "--stack", *given, *where]) == 0
+    assert main(["compare", small, *given]) == 0
+    assert main(["plan", *given]) == 0
+    capsys.readouterr()
+    Image.fromarray(inside[1:]).save(mask)
+    assert main([*command, *where, "--overwrite"]) == 3
+    assert "(11, 16)" in capsys.readouterr().err
 
 
 def test_a_key_of_job_files(tmp_path: Path) -> None:

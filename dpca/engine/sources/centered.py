@@ -13,17 +13,19 @@ from dpca.kernels.algebra.dtypes import working_dtype
 from dpca.kernels.algebra.types import Array, Region
 
 
-class _WithConstant(ComputedSource):
-    """Another source combined with a constant sample, in the working dtype. A task holds its box of the constant only.
+class WithConstant(ComputedSource):
+    """Another source combined with a constant sample. A task holds its box of the constant only.
 
     Parameters
     ----------
     source : Source
-    constant : array (*sample_shape), float64
+    constant : array (*sample_shape), float64 or bool
+    dtype : numpy.dtype, optional
+        Dtype of the result; the default is the working dtype.
     """
 
-    def __init__(self, source: Source, constant: Array) -> None:
-        super().__init__(source, source.shape, working_dtype(source.dtype))
+    def __init__(self, source: Source, constant: Array, dtype: np.dtype[Any] | None = None) -> None:
+        super().__init__(source, source.shape, dtype or working_dtype(source.dtype))
         self.constant, self.chunks, self.axes = constant, source.chunks, source.axes
         self.corner = (0,) * constant.ndim
 
@@ -33,7 +35,7 @@ class _WithConstant(ComputedSource):
 
     def piece(self, samples: tuple[int, int], region: Region) -> Any:
         """Return this source over a piece of the other one, with the constant in a box only."""
-        return super(_WithConstant, self._cut(region)).piece(samples, region)
+        return super(WithConstant, self._cut(region)).piece(samples, region)
 
     def extra_bytes(self, region: Region) -> int:
         """Return the bytes of the constant and its conversion, in addition to those of the other source."""
@@ -48,7 +50,7 @@ class _WithConstant(ComputedSource):
         return self.constant[tuple(slice(a - c, b - c) for (a, b), c in zip(region, self.corner, strict=True))]
 
 
-class CenteredSource(_WithConstant):
+class CenteredSource(WithConstant):
     """Another source minus a constant sample.
 
     Parameters
@@ -75,7 +77,7 @@ class CenteredSource(_WithConstant):
             out *= factors.astype(out.dtype).reshape(-1, *(1,) * (out.ndim - 1))
 
 
-class ScaledSource(_WithConstant):
+class ScaledSource(WithConstant):
     """Another source with each attribute multiplied by a factor; it keeps the weights of the samples.
 
     Parameters

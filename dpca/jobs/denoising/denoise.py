@@ -192,7 +192,6 @@ def denoise_store(
         samples = as_source(stack)
         cost, dtype = stopwatch(), chosen.output_dtype(stack.dtype)
         grids = chosen.grids_for(samples)
-        size = math.prod(stack.shape) * dtype.itemsize
         kept, fold = (Checkpoints(str(work.scratch / name), str(work.scratch)) for name in ("filters", "fold"))
 
         def job_of(form: OutputForm) -> DenoiseJob:
@@ -201,9 +200,10 @@ def denoise_store(
 
         planned = partial(output_form, samples, stack.axes, dtype, within.task_bytes(), chosen.time_filter)
         if not work.is_done("filters"):
-            planned()  # a task that does not fit is refused before the first pass
+            form = planned()  # a task that does not fit is refused before the first pass
             # Integers with noise compress less than without it.
             share = _stored_share(_some_values(samples)) if chosen.keep_dtype else 1.0
+            size = form.layout.stored_values(stack.shape) * dtype.itemsize
             require_free_space(target, round(share * size), "the denoised stack")
             chosen.fit(stack, run=replace(within, checkpoints=fold))
             form = planned(held=chosen.filters_.nbytes / math.prod(stack.sample_shape))
@@ -236,6 +236,7 @@ def denoise_store(
         write_coordinates(root, along)
         first = job.first(dtype)
         if not (work.store / "samples").exists():
+            size = layout.stored_values(stack.shape) * dtype.itemsize
             require_free_space(target, round(_stored_share(first) * size), "the denoised stack")
         codec = choose_codec(first)
         create_array(root, "samples", stack.shape, dtype, layout, along.dims, codec=codec, attributes=along.stated)

@@ -164,7 +164,7 @@ def fill_store(
         samples.with_gaps = True
         layout = kept_layout(work.store, "samples") or _layout(stack, samples, planned, within.task_bytes())
         if work.state == "new":
-            size = math.prod(stack.shape) * (stack.dtype.itemsize + 4)
+            size = layout.stored_values(stack.shape) * (stack.dtype.itemsize + 4)
             require_free_space(target, size, "the filled stack and its errors")
         kept = Checkpoints(str(work.scratch / "model"), str(work.scratch))
         if not work.is_done("fit"):

@@ -13,6 +13,7 @@ from dpca.engine.sources.source import Source
 from dpca.kernels.algebra.types import Array, Region
 from dpca.storage.readers import Reader
 from dpca.storage.readers.base import Block
+from dpca.storage.region import FilledRegion
 
 # Number of consecutive samples that are read at one position of the source.
 RUN = 16
@@ -59,6 +60,10 @@ class FewSamples(Reader):
     def box(self, indices: Sequence[int], region: Region) -> Callable[[], Array]:
         """Return a function that reads a box of some of the chosen samples."""
         return self._reader.box([self._chosen[i] for i in indices], region)
+
+    def region_of(self, first: Array) -> FilledRegion | None:
+        """Return the region of the whole reader."""
+        return self._reader.region_of(first)
 
     def stream(self, requests: Iterable[Sequence[int]]) -> Iterator[Block]:
         """Yield runs of the chosen samples."""

@@ -88,7 +88,7 @@ def write_job_report(
     facts = {name: value for name, value in stated.items() if name in _OF_THE_JOB}
     quality = {name: array_in(group, name)[...] for name in QUALITY if name in group}
     bounds = tuple(stated["data_range"])  # if the stack states no range, that of its values
-    sizes = _sizes(given, stack, store, parts, small)
+    sizes = _sizes(given, stack, store, parts, small, keyed=bool((facts.get("settings") or {}).get("key")))
     numbers = {"mse_expected": model.expected_mse(bounds), **model.report_numbers()}
     if "max_error" in stated:
         facts["error_bound"] = stated["max_error"]
@@ -144,7 +144,9 @@ def _decoder(store: Place, model: Any, pixels: Pixels, small: bool, stack: Stack
     return lambda indices: model.basis_.decode(np.stack([np.asarray(scores[i]) for i in indices]), pixels=pixels)
 
 
-def _sizes(given: Stack | Reader, stack: Stack, store: Place, parts: Sequence[str], small: bool) -> dict[str, Any]:
+def _sizes(
+    given: Stack | Reader, stack: Stack, store: Place, parts: Sequence[str], small: bool, *, keyed: bool
+) -> dict[str, Any]:
     # Without lists of checksums, which a store gets only when it is finished.
     written: dict[str, int] = {
         part: folder_bytes(store / part, besides=CHECKSUMS) for part in parts if (store / part).exists()
@@ -154,7 +156,8 @@ def _sizes(given: Stack | Reader, stack: Stack, store: Place, parts: Sequence[st
     return {
         **({"bytes_compressed": written["compressed"]} if small else {}),
         "bytes_ratio": stack.nbytes / (written["compressed"] if small else written["scores"] + written["model"]),
-        "bytes_given": bytes_at(paths_of_input(given)),
+        # A file with several arrays is larger than the one that was read.
+        "bytes_given": None if keyed and isinstance(given, Reader) else bytes_at(paths_of_input(given)),
         "bytes_decoded": stack.nbytes,
         "bytes_written": {**written, "total": sum(written.values())},
     }

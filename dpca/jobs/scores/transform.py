@@ -15,6 +15,7 @@ from dpca.models.base.store import model_fingerprint, stored_basis
 from dpca.models.base.value_range import spanned_range
 from dpca.models.scores import SCORES_VERSION
 from dpca.representation.base import MODEL_FACT
+from dpca.representation.score_layout import score_layout
 from dpca.storage.arrays.arrays import create_root, kept_layout, write_strings
 from dpca.storage.arrays.layout import CHANNEL, SAMPLE
 from dpca.storage.disk import require_free_space
@@ -91,8 +92,21 @@ def fill_scores(
             f"'{stack.path}' has samples of {stack.sample_shape} but the model was fitted to {basis.sample_shape}: "
             f"use the stack's own model"
         )
-    need = stack.n_samples * basis.score_bytes(stack.dtype) + (stack.nbytes if reconstruct else 0)
+    source = as_source(stack)
+    boxes = plan_scores(
+        source,
+        basis,
+        stack.axes,
+        reconstruct=reconstruct,
+        budget=run.task_bytes(),
+        kept=kept_layout(store, "reconstructions"),
+    )
+    layout = stack_layout(source, basis, stack.axes) if boxes is None else boxes.layout
+    rows = layout.shards[0] if boxes is None else boxes.rows
     if not (store / "scores" / "c").exists():
+        dtype, shape = basis.score_dtype(stack.dtype), basis.score_shape
+        need = score_layout(rows, shape, dtype.itemsize).stored_values((stack.n_samples, *shape)) * dtype.itemsize
+        need += layout.stored_values(source.shape) * stack.dtype.itemsize if reconstruct else 0
         require_free_space(store, need, "the scores" + (" with the reconstructions" if reconstruct else ""))
     coordinates = stack.coordinates
     group = create_root(
@@ -111,16 +125,6 @@ def fill_scores(
         **({"attributes": coordinates.attributes} if coordinates and coordinates.attributes else {}),
         **({} if basis.cell_shape is None else {"cell_shape": list(basis.cell_shape)}),
     )
-    source = as_source(stack)
-    boxes = plan_scores(
-        source,
-        basis,
-        stack.axes,
-        reconstruct=reconstruct,
-        budget=run.task_bytes(),
-        kept=kept_layout(store, "reconstructions"),
-    )
-    rows = stack_layout(source, basis, stack.axes).shards[0] if boxes is None else boxes.rows
     job = WriteJob(source, path, known, str(store), stack.axes, rows, data_range, reconstruct, ssim)
     if boxes is None:
         peak = write_scores(job, group, coordinates, work=work, run=run)

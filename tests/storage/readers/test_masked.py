@@ -3,16 +3,22 @@
 from __future__ import annotations
 
 import pickle
+import tarfile
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
 import pytest
+import zarr
 from PIL import Image
 
-from dpca.storage import DataError, ingest
+from dpca.jobs.plans.few_samples import FewSamples
+from dpca.storage import DataError, ReadOptions, ingest
+from dpca.storage.disk import folder_bytes
 from dpca.storage.input import open_input
 from dpca.storage.readers import open_reader
 from dpca.storage.readers.masked import MaskedReader
+from dpca.storage.readers.permuted import Permuted
 
 
 def _field(tmp_path: Path, dtype: str = "f4") -> tuple[str, np.ndarray, np.ndarray, str]:
@@ -100,7 +106,7 @@ def test_fingerprints_depend_on_the_values_of_the_mask(tmp_path: Path) -> None:
         (np.ones((7, 6)), r"\(6, 7\)"),
         (np.ones((9, 6, 7)), r"\(6, 7\)"),
         (np.zeros((6, 7)), "everywhere"),
-        (np.full((6, 7), 255, np.uint8), "255"),
+        (np.full((6, 7), 254, np.uint8), "254"),
         (np.full((6, 7), np.nan), "nan"),
     ],
 )
@@ -111,11 +117,103 @@ def test_invalid_masks(tmp_path: Path, values: np.ndarray, says: str) -> None:
         open_input(source, mask=mask)
 
 
-def test_images_have_no_mask_before_they_are_ingested(tmp_path: Path) -> None:
+@pytest.mark.parametrize("form", ["1.png", "L.png", "RGB.png", "I;16.png", "L.tif", "u1.npy", "i8.npy", "bool.zarr"])
+def test_masks_are_images_or_arrays_of_any_format(tmp_path: Path, form: str) -> None:
+    source, _, inside, _ = _field(tmp_path)
+    kind, suffix = form.split(".")
+    mask = str(tmp_path / f"given.{suffix}")
+    if suffix == "npy":
+        np.save(mask, inside.astype(kind) * 255)
+    elif suffix == "zarr":
+        zarr.create_array(mask, data=inside)
+    else:
+        pixels = inside.astype("u2") * 65535 if kind == "I;16" else inside.astype("u1") * 255
+        (Image.fromarray(pixels) if kind == "I;16" else Image.fromarray(pixels).convert(kind)).save(mask)
+    np.testing.assert_array_equal(MaskedReader(open_reader(source), mask).inside, inside)
+
+
+def test_images_that_are_no_masks(tmp_path: Path) -> None:
+    source, _, inside, _ = _field(tmp_path)
+    (tmp_path / "masks").mkdir()
+    gray = tmp_path / "masks" / "gray.png"
+    Image.fromarray(inside.astype("u1") * 255 + np.eye(6, 7, dtype="u1")).save(gray)
+    with pytest.raises(DataError, match="white"):
+        open_input(source, mask=str(gray))
+    Image.fromarray(inside).save(tmp_path / "masks" / "b.png")
+    with pytest.raises(DataError, match="images"):
+        open_input(source, mask=str(tmp_path / "masks"))
+    gray.write_bytes(gray.read_bytes()[:50])
+    with pytest.raises(DataError, match="broken"):
+        open_input(source, mask=str(gray))
+
+
+def _photographs(folder: Path, dtype: str = "u1", channels: tuple[int, ...] = (3,)) -> np.ndarray:
+    x = np.random.default_rng(0).integers(50, 200, (9, 6, 7, *channels)).astype(dtype)
+    folder.mkdir()
+    for i, pixels in enumerate(x):
+        Image.fromarray(pixels).save(folder / f"{i}.png")
+    return x
+
+
+@pytest.mark.parametrize(("dtype", "channels"), [("u1", (3,)), ("u1", ()), ("u2", ())])
+def test_photographs_are_masked_when_they_are_decoded(tmp_path: Path, dtype: str, channels: tuple[int, ...]) -> None:
+    _, _, inside, mask = _field(tmp_path)
+    x = _photographs(tmp_path / "photos", dtype, channels)
+    x[:, ~inside] = x[0][inside].flat[0]
+    reader = open_input(tmp_path / "photos", mask=mask)
+    ways = {"whole": reader, "permuted": Permuted(reader, 0), "few": FewSamples(reader, 5)}
+    for name, one in ways.items():
+        stack = ingest(one, tmp_path / f"{name}.zarr")
+        order = [int(sample.partition(".")[0]) for sample in stack.names]
+        expected = x[order].copy()
+        expected[:, ~inside] = x[order[0]][inside].flat[0]
+        np.testing.assert_array_equal(stack.samples[...], expected)
+        if dtype == "u2":
+            assert stack.data_range == (expected.min(), expected.max())
+    assert len(ways["few"]) == 5
+
+
+def test_photographs_of_a_stream_and_after_broken_ones(tmp_path: Path) -> None:
+    _, _, inside, mask = _field(tmp_path)
+    x = _photographs(tmp_path / "photos")
+    (tmp_path / "photos" / "0.png").write_bytes(b"no image")
+    with tarfile.open(tmp_path / "photos.tar.gz", "w:gz") as tar:
+        for photo in sorted((tmp_path / "photos").iterdir()):
+            tar.add(photo, photo.name)
+    reader = MaskedReader(open_reader(tmp_path / "photos.tar.gz"), mask)
+    assert not reader.random_access
+    stack = ingest(reader, tmp_path / "out.zarr", reading=ReadOptions(on_error="skip"))
+    x[:, ~inside] = x[1][inside].flat[0]
+    np.testing.assert_array_equal(stack.samples[...], x[1:])
+
+
+def test_the_codec_is_chosen_for_the_region(tmp_path: Path) -> None:
+    x, inside = np.random.default_rng(0).integers(0, 255, (300, 300), np.uint8), np.zeros((300, 300), bool)
+    inside[:10, :10] = True
+    Image.fromarray(x).save(tmp_path / "noise.png")
+    Image.fromarray(inside).save(tmp_path / "mask.png")
+    ingest(open_input(tmp_path / "noise.png", mask=str(tmp_path / "mask.png")), tmp_path / "out.zarr")
+    assert folder_bytes(tmp_path / "out.zarr" / "samples") < x.nbytes / 10
+
+
+def test_the_mask_has_the_size_after_crop_and_resize(tmp_path: Path) -> None:
     _, _, _, mask = _field(tmp_path)
-    (tmp_path / "photos").mkdir()
-    Image.fromarray(np.zeros((6, 7), np.uint8)).save(tmp_path / "photos" / "a.png")
-    with pytest.raises(DataError, match="ingest"):
-        open_input(tmp_path / "photos", mask=mask)
-    ingest(tmp_path / "photos", tmp_path / "s.zarr")
+    _photographs(tmp_path / "photos")
+    reading = ReadOptions(crop=(4, 5), resize=(3, 4))
+    whole = ingest(tmp_path / "photos", tmp_path / "whole.zarr", reading=reading).samples[...]
+    for on_error in ("stop", "skip"):
+        with pytest.raises(DataError, match="shape"):
+            ingest(
+                open_input(tmp_path / "photos", mask=mask),
+                tmp_path / "no.zarr",
+                reading=replace(reading, on_error=on_error),
+            )
+    np.save(mask, small := np.eye(3, 4, dtype=bool))
+    stack = ingest(open_input(tmp_path / "photos", mask=mask), tmp_path / "out.zarr", reading=reading)
+    np.testing.assert_array_equal(stack.samples[...], np.where(small[..., None], whole, whole[0, 0, 0, 0]))
+
+
+def test_a_stack_has_a_mask(tmp_path: Path) -> None:
+    source, _, _, mask = _field(tmp_path, "u2")
+    ingest(source, tmp_path / "s.zarr")
     assert isinstance(open_input(tmp_path / "s.zarr", mask=mask), MaskedReader)
