@@ -56,12 +56,11 @@ def encoded_by_boxes(basis: Divided, x: Any) -> da.Array:
     for each of them.
     """
     dtype, parts, places = basis.score_dtype(x.dtype), list[da.Array](), list[Region]()
-    most = basis.box_features(_TASK_BYTES, dtype.itemsize)
-    for region, around in basis.scored_boxes(most):
+    for region, around in basis.scored_boxes(basis.box_features(_TASK_BYTES, dtype.itemsize)):
         place, held = (_ends(basis.score_places(box)) for box in (region, around))
         encode = partial(_encoded_box, around=around, own=_inside(place, held))
         shape = (*(b - a for a, b in place), basis.score_shape[-1])
-        here = _region_of(x, around, _rows(around, most))
+        here = _region_of(x, around, _rows(around, shape, dtype))
         parts.append(map_samples(here, encode, _of_task(basis, around), shape, dtype))
         places.append(place)
     # Scores of whole samples are sums over boxes.
@@ -79,15 +78,16 @@ def decoded_by_boxes(basis: Divided, scores: Any, pixels: Pixels | None = None) 
     for region in regions:
         around = basis.aligned(region)
         decode = partial(_decoded_box, around=around, own=_inside(region, around), pixels=pixels)
-        here = _region_of(scores, (*_ends(basis.score_places(around)), (0, k)), _rows(around, most))
+        places = (*_ends(basis.score_places(around)), (0, k))
+        here = _region_of(scores, places, _rows(around, [b - a for a, b in places], dtype))
         shape, found = tuple(b - a for a, b in region), dtype if pixels is None else pixels.dtype
         parts.append(map_samples(here, decode, _of_task(basis, around), shape, found))
     return _joined(parts, regions)
 
 
-def _rows(region: Region, most: int) -> int:
-    """Return the number of samples of a task, for a box of them and the most values of a box."""
-    return max(1, most // math.prod(b - a for a, b in region))
+def _rows(region: Region, score_shape: Sequence[int], dtype: np.dtype[Any]) -> int:
+    """Return the number of samples of a task, for a box of them and its scores."""
+    return max(1, _TASK_BYTES // ((math.prod(b - a for a, b in region) + math.prod(score_shape)) * dtype.itemsize))
 
 
 def _ends(places: tuple[slice, ...]) -> Region:
