@@ -56,11 +56,13 @@ def encoded_by_boxes(basis: Divided, x: Any) -> da.Array:
     for each of them.
     """
     dtype, parts, places = basis.score_dtype(x.dtype), list[da.Array](), list[Region]()
-    for region, around in basis.scored_boxes(basis.box_features(_TASK_BYTES, dtype.itemsize)):
+    boxes = basis.scored_boxes(basis.box_features(_TASK_BYTES, dtype.itemsize))
+    rows = _rows(basis, [around for _, around in boxes], dtype)
+    for region, around in boxes:
         place, held = (_ends(basis.score_places(box)) for box in (region, around))
         encode = partial(_encoded_box, around=around, own=_inside(place, held))
         shape = (*(b - a for a, b in place), basis.score_shape[-1])
-        here = _region_of(x, around, _rows(around, shape, dtype))
+        here = _region_of(x, around, rows)
         parts.append(map_samples(here, encode, _of_task(basis, around), shape, dtype))
         places.append(place)
     # Scores of whole samples are sums over boxes.
@@ -75,19 +77,21 @@ def decoded_by_boxes(basis: Divided, scores: Any, pixels: Pixels | None = None) 
     k, dtype = basis.score_shape[-1], basis.decoded_dtype(scores.dtype)
     most, parts = basis.box_features(_TASK_BYTES, dtype.itemsize), list[da.Array]()
     regions = boxes_of(basis.sample_shape, box_shape(basis.sample_shape, most, basis.unit))
-    for region in regions:
-        around = basis.aligned(region)
+    held = [basis.aligned(region) for region in regions]
+    rows = _rows(basis, held, dtype)
+    for region, around in zip(regions, held, strict=True):
         decode = partial(_decoded_box, around=around, own=_inside(region, around), pixels=pixels)
-        places = (*_ends(basis.score_places(around)), (0, k))
-        here = _region_of(scores, places, _rows(around, [b - a for a, b in places], dtype))
+        here = _region_of(scores, (*_ends(basis.score_places(around)), (0, k)), rows)
         shape, found = tuple(b - a for a, b in region), dtype if pixels is None else pixels.dtype
         parts.append(map_samples(here, decode, _of_task(basis, around), shape, found))
     return _joined(parts, regions)
 
 
-def _rows(region: Region, score_shape: Sequence[int], dtype: np.dtype[Any]) -> int:
-    """Return the number of samples of a task, for a box of them and its scores."""
-    return max(1, _TASK_BYTES // ((math.prod(b - a for a, b in region) + math.prod(score_shape)) * dtype.itemsize))
+def _rows(basis: Divided, boxes: Sequence[Region], dtype: np.dtype[Any]) -> int:
+    """Return the number of samples of each task, for boxes of them and their scores."""
+    largest = max(math.prod(b - a for a, b in box) for box in boxes)
+    share = 1 + math.prod(basis.score_shape) / math.prod(basis.sample_shape)
+    return max(1, int(_TASK_BYTES / (largest * share * dtype.itemsize)))
 
 
 def _ends(places: tuple[slice, ...]) -> Region:

@@ -69,6 +69,7 @@ def test_boxes_are_those_of_whole_samples(name: str, dtype: str, small: list[int
         scores = model.transform(given)
         assert (scores.shape, scores.dtype) == (expected.shape, expected.dtype)
         np.testing.assert_allclose(scores.compute(), expected, atol=atol)
+        assert all(len(set(lengths[:-1])) < 2 for lengths in scores.chunks)  # as `to_zarr` requires
     for given in (da.from_array(expected, chunks=(3, 5, *expected.shape[2:])[: expected.ndim]), tmp_path / "y.zarr"):
         lazy = given if isinstance(given, da.Array) else str(given)
         samples = model.inverse_transform(lazy)
