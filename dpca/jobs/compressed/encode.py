@@ -171,8 +171,8 @@ def fill_codes(
     fitted, stack = _model_and_samples(stack, model)
     try:
         check_encoding(as_source(stack), stack.axes, run.task_bytes(), promised=wanted.has_residual)
-    except PlanError as error:
-        raise PlanError(f"{error}, or fit shared cells to smaller parts of samples, which are then tiles") from error
+    except PlanError as refusal:
+        raise PlanError(f"{refusal}, or fit shared cells to smaller parts of samples, which are then tiles") from refusal
     content = model_fingerprint(model)
     if isinstance(stack, FilledTiledStack):
         kept = KeptFilling(Checkpoints(str(work.scratch / "filling"), str(work.scratch)), content[:12])
