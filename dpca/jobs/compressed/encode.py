@@ -172,7 +172,7 @@ def fill_codes(
     try:
         check_encoding(as_source(stack), stack.axes, run.task_bytes(), promised=wanted.has_residual)
     except PlanError as refusal:
-        raise PlanError(f"{refusal}, or fit shared cells to smaller parts of samples, which are then tiles") from refusal
+        raise PlanError(f"{refusal}, or fit shared cells to parts of samples, which are then tiles") from refusal
     content = model_fingerprint(model)
     if isinstance(stack, FilledTiledStack):
         kept = KeptFilling(Checkpoints(str(work.scratch / "filling"), str(work.scratch)), content[:12])
