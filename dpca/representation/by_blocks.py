@@ -1,32 +1,142 @@
 """Scores, reconstructions and their errors of large samples, block by block of attributes, as Dask arrays.
 
-No task holds a whole sample, mean or component. The blocks are those in which the components are stored.
+No task holds a whole sample, mean or component. If components of whole samples are on disk, blocks are those in which
+they are stored. Otherwise, blocks are boxes of a sample: of cells, of patches, or of whole components in memory.
 """
 
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from dataclasses import replace
-from typing import Any, cast
+from functools import partial
+from typing import Any, TypeGuard, cast
 
 import dask.array as da
 import numpy as np
+from numpy.typing import DTypeLike
 
 from dpca.engine.sources.centered import scaled
 from dpca.engine.sources.finite import check_finite
 from dpca.engine.sources.superposed import superposed_lazily
 from dpca.kernels.algebra.dtypes import working_dtype
-from dpca.kernels.algebra.types import Array
+from dpca.kernels.algebra.types import Array, Region
 from dpca.kernels.pixels import Pixels, to_pixels
 from dpca.partition.whole import Whole
-from dpca.representation.lazy import lazily_opened, lazy_chunks
+from dpca.representation.base import Representation
+from dpca.representation.lazy import lazily_opened, lazy_chunks, map_samples
 from dpca.representation.linear import LinearRepresentation
 from dpca.representation.on_disk import ArrayOnDisk
+from dpca.representation.patches import PatchRepresentation
 from dpca.representation.superposed import Superposed
 from dpca.representation.whitened import WeightedRepresentation, in_units
+from dpca.storage.arrays.layout import box_shape, boxes_of
 
+#: Samples of more bytes in floating point are encoded and decoded in boxes.
+LARGE_SAMPLE = 2**26
 # Bytes of the components, or of the samples in floating point, of one task.
 _TASK_BYTES = 2**26
+
+Divided = LinearRepresentation | PatchRepresentation
+"""A representation that encodes and decodes boxes of samples, if it `divides`."""
+
+
+def is_by_boxes(basis: Representation, dtype: DTypeLike) -> TypeGuard[Divided]:
+    """Return whether large samples of a type are encoded by `encoded_by_boxes`, and decoded by `decoded_by_boxes`."""
+    if not isinstance(basis, LinearRepresentation | PatchRepresentation) or not basis.divides:
+        return False
+    itemsize = basis.score_dtype(dtype).itemsize
+    return (math.prod(basis.sample_shape) + math.prod(basis.score_shape)) * itemsize > LARGE_SAMPLE
+
+
+def encoded_by_boxes(basis: Divided, x: Any) -> da.Array:
+    """Return the scores (n, *score_shape) of samples in a Dask or Zarr array; no task holds a whole sample.
+
+    Costs 2 n d k operations. Values that several boxes need, at the borders of patches and of lapped cells, are read
+    for each of them.
+    """
+    dtype, parts, places = basis.score_dtype(x.dtype), list[da.Array](), list[Region]()
+    boxes = basis.scored_boxes(basis.box_features(_TASK_BYTES, dtype.itemsize))
+    rows = _rows(basis, [around for _, around in boxes], dtype)
+    for region, around in boxes:
+        place, held = (_ends(basis.score_places(box)) for box in (region, around))
+        encode = partial(_encoded_box, around=around, own=_inside(place, held))
+        shape = (*(b - a for a, b in place), basis.score_shape[-1])
+        here = _region_of(x, around, rows)
+        parts.append(map_samples(here, encode, _of_task(basis, around), shape, dtype))
+        places.append(place)
+    # Scores of whole samples are sums over boxes.
+    return _joined(parts, places) if places[0] else da.stack(parts).sum(axis=0, dtype=np.float64).astype(dtype)
+
+
+def decoded_by_boxes(basis: Divided, scores: Any, pixels: Pixels | None = None) -> da.Array:
+    """Return the samples (n, *sample_shape) of scores (n, *grid, at least k) in a Dask or Zarr array of k components.
+
+    No task holds a whole sample. Costs 2 n d k operations.
+    """
+    k, dtype = basis.score_shape[-1], basis.decoded_dtype(scores.dtype)
+    most, parts = basis.box_features(_TASK_BYTES, dtype.itemsize), list[da.Array]()
+    regions = boxes_of(basis.sample_shape, box_shape(basis.sample_shape, most, basis.unit))
+    held = [basis.aligned(region) for region in regions]
+    rows = _rows(basis, held, dtype)
+    for region, around in zip(regions, held, strict=True):
+        decode = partial(_decoded_box, around=around, own=_inside(region, around), pixels=pixels)
+        here = _region_of(scores, (*_ends(basis.score_places(around)), (0, k)), rows)
+        shape, found = tuple(b - a for a, b in region), dtype if pixels is None else pixels.dtype
+        parts.append(map_samples(here, decode, _of_task(basis, around), shape, found))
+    return _joined(parts, regions)
+
+
+def _rows(basis: Divided, boxes: Sequence[Region], dtype: np.dtype[Any]) -> int:
+    """Return the number of samples of each task, for boxes of them and their scores."""
+    largest = max(math.prod(b - a for a, b in box) for box in boxes)
+    share = 1 + math.prod(basis.score_shape) / math.prod(basis.sample_shape)
+    return max(1, int(_TASK_BYTES / (largest * share * dtype.itemsize)))
+
+
+def _ends(places: tuple[slice, ...]) -> Region:
+    return tuple((place.start, place.stop) for place in places)
+
+
+def _inside(region: Region, around: Region) -> tuple[slice, ...]:
+    return tuple(slice(a - o, b - o) for (a, b), (o, _) in zip(region, around, strict=True))
+
+
+def _region_of(x: Any, region: Region, rows: int) -> da.Array:
+    """Return a region of samples or scores in chunks of some rows; of a Zarr array only its chunks there are read."""
+    unit = max(x.chunks[0]) if isinstance(x, da.Array) else x.chunks[0]
+    if isinstance(x, da.Array):
+        here = x[(slice(None), *(slice(a, b) for a, b in region))]
+        return here.rechunk((min(rows, unit), *(b - a for a, b in region)))
+    return ArrayOnDisk.of(x).region_as_dask(region, max(1, rows // unit) * unit)
+
+
+def _joined(parts: Sequence[da.Array], regions: Sequence[Region]) -> da.Array:
+    """Join arrays of regions that form a grid, in C order, along the axes after the first one."""
+    counts = [len({region[axis] for region in regions}) for axis in range(len(regions[0]))]
+    joined, axis = list(parts), len(counts)
+    for count in reversed(counts):
+        joined = [da.concatenate(joined[i : i + count], axis=axis) for i in range(0, len(joined), count)]
+        axis -= 1
+    (whole,) = joined
+    return whole
+
+
+def _of_task(basis: Divided, region: Region) -> Divided:
+    """Return what a task receives of a representation: a box of it, or all of it if that is to be read in the task."""
+    return basis if isinstance(basis.components, ArrayOnDisk) else basis.box(region)
+
+
+def _in_task(basis: Divided, region: Region) -> Divided:
+    return basis.box(region) if isinstance(basis.components, ArrayOnDisk) else basis
+
+
+def _encoded_box(basis: Divided, samples: Array, *, around: Region, own: tuple[slice, ...]) -> Array:
+    return _in_task(basis, around).encode(samples)[(slice(None), *own)]
+
+
+def _decoded_box(basis: Divided, scores: Array, *, around: Region, own: tuple[slice, ...], pixels: Any) -> Array:
+    return _in_task(basis, around).decode(scores, pixels=pixels)[(slice(None), *own)]
 
 
 class BasisBlocks:

@@ -166,6 +166,11 @@ class LinearRepresentation(PickledByFields, Representation):
         """Lengths of the smallest box of whole parts."""
         return tuple(b for _, b in whole_cells(self.partition, tuple((0, 1) for _ in self.sample_shape)))
 
+    def scored_boxes(self, most: int) -> list[tuple[Region, Region]]:
+        """Return boxes of whole parts with up to ``most`` attributes, each with the `aligned` box that is encoded."""
+        boxes = boxes_of(self.sample_shape, box_shape(self.sample_shape, most, self.unit))
+        return [(region, self.aligned(region)) for region in boxes]
+
     def score_places(self, region: Region) -> tuple[slice, ...]:
         """Return the place of the scores of a box of whole parts along the axes of the grid."""
         return places_of_cells(self.partition, region)
@@ -235,9 +240,10 @@ class LinearRepresentation(PickledByFields, Representation):
         """Return (x - mean) V^T of every part. Costs 2 n d k operations."""
         if isinstance(self.components, ArrayOnDisk):
             total = np.zeros((len(samples), *self.score_shape), self.score_dtype(samples.dtype))
-            for box, at in self._boxes:
-                place = (slice(None), *self.score_places(box))
-                total[place] += LinearRepresentation._encode(self.box(box), samples[at])
+            for region, around in self._boxes:
+                place = (slice(None), *self.score_places(region))
+                scores = LinearRepresentation._encode(self.box(around), samples[_at(around)])
+                total[place] += self.own_scores(scores, region, around)
             return total
         partition, samples = self.partition, np.ascontiguousarray(samples)
         dtype, n = self.score_dtype(samples.dtype), len(samples)
@@ -264,9 +270,11 @@ class LinearRepresentation(PickledByFields, Representation):
         partition, n = self.partition, len(scores)
         if isinstance(self.components, ArrayOnDisk):
             samples = np.empty((n, *self.sample_shape), self.decoded_dtype(scores.dtype))
-            for box, at in self._boxes:
-                some = scores[(slice(None), *self.score_places(box))]
-                samples[at] = LinearRepresentation._decode(self.box(box), some, None)
+            for region, around in self._boxes:
+                some = scores[(slice(None), *self.score_places(around))]
+                decoded = LinearRepresentation._decode(self.box(around), some, None)
+                own = (slice(a - o, b - o) for (a, b), (o, _) in zip(region, around, strict=True))
+                samples[_at(region)] = decoded[(slice(None), *own)]
             return samples
         pixels = pixels if pixels is not None and self._rounds_parts(pixels.dtype) else None
         dtype = self.decoded_dtype(scores.dtype)
@@ -277,15 +285,12 @@ class LinearRepresentation(PickledByFields, Representation):
         return samples
 
     @property
-    def _boxes(self) -> Iterator[tuple[Region, tuple[slice, ...]]]:
-        """The boxes of components on disk, those of the store or of whole cells, and their places in samples."""
-        if self.is_by_blocks:
-            boxes = [tuple((part.start, part.stop) for part in inside) for _, *inside in self.components.boxes()]
-        else:
-            shape = self.sample_shape
-            boxes = boxes_of(shape, box_shape(shape, _READ_FEATURES // len(self.components), self.unit))
-        for box in boxes:
-            yield box, (slice(None), *(slice(*ends) for ends in box))
+    def _boxes(self) -> list[tuple[Region, Region]]:
+        """The boxes of components on disk, those of the store or of whole cells, each with the `aligned` box."""
+        if not self.is_by_blocks:
+            return self.scored_boxes(_READ_FEATURES // len(self.components))
+        boxes = [tuple((part.start, part.stop) for part in inside) for _, *inside in self.components.boxes()]
+        return [(box, box) for box in boxes]
 
     def _rounds_parts(self, dtype: DTypeLike) -> bool:
         """Return whether samples are rounded part by part, in the cache; this requires parts of the same type."""
@@ -346,6 +351,11 @@ class LinearRepresentation(PickledByFields, Representation):
                 runs.append(CellRun(parts[here.start], here.start, stacked(means[here]), products))
             tiles.append((parts, runs))
         return tiles
+
+
+def _at(region: Region) -> tuple[slice, ...]:
+    """Return the place of a box in samples."""
+    return (slice(None), *(slice(*ends) for ends in region))
 
 
 def first_rows(components: Any, count: int) -> Any:

@@ -116,6 +116,11 @@ class ArrayOnDisk:
         """Return a Dask array with these chunks."""
         return da.from_array(self, chunks=chunks, fancy=False, meta=np.empty((0,) * self.ndim, self.dtype))
 
+    def region_as_dask(self, region: Region, rows: int) -> da.Array:
+        """Return a region of all entries of the first axis as a Dask array with chunks of some entries."""
+        view, chunks = _RegionView(self, region), (rows, *(b - a for a, b in region))
+        return da.from_array(view, chunks=chunks, fancy=False, meta=np.empty((0,) * self.ndim, self.dtype))
+
     def flat(self, n_leading: int) -> da.Array:
         """Return a Dask array of the first ``n_leading`` axes, and of all others as one."""
         view = _FlatView(self, n_leading)
@@ -130,6 +135,30 @@ class ArrayOnDisk:
                 break
         chunks = (*self.shape[:n_leading], min(run, last))
         return da.from_array(view, chunks=chunks, fancy=False, meta=np.empty((0,) * len(chunks), self.dtype))
+
+
+@dataclass(frozen=True, eq=False)
+class _RegionView:
+    """A region of all entries of an array, which are taken whole."""
+
+    stored: ArrayOnDisk
+    region: Region
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        return (self.stored.shape[0], *(b - a for a, b in self.region))
+
+    @property
+    def dtype(self) -> np.dtype[Any]:
+        return self.stored.dtype
+
+    @property
+    def ndim(self) -> int:
+        return self.stored.ndim
+
+    def __getitem__(self, selection: tuple[slice, ...]) -> Array:
+        moved = (slice(a + part.start, a + part.stop) for part, (a, _) in zip(selection[1:], self.region, strict=True))
+        return self.stored[(selection[0], *moved)]
 
 
 @dataclass(frozen=True, eq=False)

@@ -11,12 +11,16 @@ import numpy as np
 from numpy.typing import DTypeLike
 
 from dpca.kernels.algebra import linalg
-from dpca.kernels.algebra.types import Array
+from dpca.kernels.algebra.types import Array, Region
 from dpca.kernels.patches import PatchGrid
 from dpca.kernels.pixels import Pixels
 from dpca.representation.base import Representation, array_digest
 from dpca.representation.whitened import in_units
+from dpca.storage.arrays.layout import box_shape, boxes_of
 from dpca.storage.transaction.workspace import fingerprint_of
+
+# Number of arrays of the size of a sample in the work on one.
+_COPIES = 4
 
 
 @dataclass(frozen=True, eq=False)
@@ -80,6 +84,54 @@ class PatchRepresentation(Representation):
         results = n_rows * (2 * d + math.prod(self.score_shape)) * work.itemsize + 8 * math.prod(self.sample_shape)
         blocks = self.grid.work_bytes(n_rows, dtype) + self.grid.work_bytes(n_rows, work)
         return results + blocks + 2 * self.components.size * work.itemsize
+
+    @property
+    def divides(self) -> bool:
+        """Whether `box` is supported."""
+        return True
+
+    @property
+    def unit(self) -> tuple[int, ...]:
+        """Lengths of the smallest box of samples to decode."""
+        return (*(1,) * self.grid.n_spatial, *self.grid.channel_shape)
+
+    def aligned(self, region: Region) -> Region:
+        """Return the smallest box of whole patches, from the first one on, with all patches that overlap a box."""
+        grid = self.grid
+        sizes = zip(region, grid.patch_shape, grid.stride, grid.sample_shape, strict=False)
+        spatial = ((max(0, a - p + 1) // s * s, min(b + p - 1, n)) for (a, b), p, s, n in sizes)
+        return (*spatial, *region[grid.n_spatial :])
+
+    def score_places(self, region: Region) -> tuple[slice, ...]:
+        """Return the places of the patches that are in a box, which begins with a patch."""
+        sizes = zip(region, self.grid.patch_shape, self.grid.stride, strict=False)
+        return tuple(slice(a // s, (b - p) // s + 1) for (a, b), p, s in sizes)
+
+    def scored_boxes(self, most: int) -> list[tuple[Region, Region]]:
+        """Return boxes of samples to encode, twice: those of ranges of patches, so that each patch is in one of them.
+
+        A box has about ``most`` attributes, or one patch.
+        """
+        grid = self.grid
+        few = box_shape(
+            grid.grid_shape, max(1, most // math.prod((*grid.stride, *grid.channel_shape))), (1,) * grid.n_spatial
+        )
+        boxes = list[tuple[Region, Region]]()
+        for places in boxes_of(grid.grid_shape, few):
+            sizes = zip(places, grid.patch_shape, grid.stride, strict=True)
+            spatial = (((a * s), (b - 1) * s + p) for (a, b), p, s in sizes)
+            region = (*spatial, *((0, length) for length in grid.channel_shape))
+            boxes.append((region, region))
+        return boxes
+
+    def box(self, region: Region) -> Self:
+        """Return the representation of the patches in a box of samples, which begins with a patch."""
+        return replace(self, grid=replace(self.grid, sample_shape=tuple(b - a for a, b in region)))
+
+    def box_features(self, n_bytes: int, itemsize: int) -> int:
+        """Return about the number of attributes of a box of which samples and scores have these bytes."""
+        per_sample = math.prod(self.score_shape) / math.prod(self.sample_shape)
+        return int(n_bytes / (itemsize * (_COPIES + per_sample)))
 
     def _leading(self, n_components: int) -> Self:
         return replace(self, components=self.components[:n_components])
@@ -152,6 +204,11 @@ class WeightedPatches(PatchRepresentation):
         """Bytes of temporary arrays, as `Representation.work_bytes`, including the weighted anomalies."""
         d, itemsize = math.prod(self.sample_shape), self.score_dtype(dtype).itemsize
         return super().work_bytes(n_rows, dtype, pixels=pixels) + (n_rows + 3) * d * itemsize
+
+    def box(self, region: Region) -> Self:
+        """Return the representation of the patches in a box of samples, as `PatchRepresentation.box`."""
+        inside = tuple(slice(a, b) for a, b in region)
+        return replace(super().box(region), weights=self.weights[inside], sample_mean=self.sample_mean[inside])
 
     def _encode(self, samples: Array) -> Array:
         rows = samples - self.sample_mean.astype(self.score_dtype(samples.dtype))

@@ -16,7 +16,7 @@ from dpca.engine.sources.source import as_samples
 from dpca.kernels.algebra.types import Array, Region
 from dpca.kernels.pixels import Pixels
 from dpca.representation.base import MODEL_FACT, Representation
-from dpca.representation.by_blocks import BasisBlocks
+from dpca.representation.by_blocks import BasisBlocks, decoded_by_boxes, is_by_boxes
 from dpca.representation.lazy import is_lazy, lazily_opened, lazy_chunks, map_samples, rows_of_a_task
 from dpca.representation.linear import LinearRepresentation
 from dpca.storage.arrays.layout import box_shape, boxes_of
@@ -66,6 +66,8 @@ def samples_of(basis: Representation, x: Any, n_components: int | None = None, p
         return decoded.compute() if isinstance(scores, np.ndarray) else decoded
     if isinstance(scores, np.ndarray):
         return used.decode(scores[..., :level], pixels=pixels)
+    if is_by_boxes(used, scores.dtype):
+        return decoded_by_boxes(used, scores, pixels)
     dtype = used.decoded_dtype(scores.dtype)
     lazy = leading_scores(scores, level, math.prod(used.sample_shape) * dtype.itemsize)
     dtype = dtype if pixels is None else pixels.dtype

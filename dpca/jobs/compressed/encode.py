@@ -47,7 +47,7 @@ from dpca.storage.arrays.coordinates import write_coordinates
 from dpca.storage.arrays.layout import SAMPLE
 from dpca.storage.arrays.tiles import Tiles
 from dpca.storage.disk import remove_tree
-from dpca.storage.errors import DataError
+from dpca.storage.errors import DataError, PlanError
 from dpca.storage.ranges import range_warning, type_range
 from dpca.storage.remote.tasks import one_blas_thread
 from dpca.storage.run import Run
@@ -169,7 +169,10 @@ def fill_codes(
     """
     cost = stopwatch()
     fitted, stack = _model_and_samples(stack, model)
-    check_encoding(as_source(stack), stack.axes, run.task_bytes(), promised=wanted.has_residual)
+    try:
+        check_encoding(as_source(stack), stack.axes, run.task_bytes(), promised=wanted.has_residual)
+    except PlanError as refusal:
+        raise PlanError(f"{refusal}, or fit shared cells to parts of samples, which are then tiles") from refusal
     content = model_fingerprint(model)
     if isinstance(stack, FilledTiledStack):
         kept = KeptFilling(Checkpoints(str(work.scratch / "filling"), str(work.scratch)), content[:12])

@@ -66,10 +66,10 @@ _OF_A_STORE, _OF_AN_ARRAY, _ARRAYS, _OF_A_SAMPLE = 2_400, 800, (12, 8), (13, 8)
 
 def cell_components(model: CellPCA) -> Components:
     """Return the components of a fitted model's cells. Shared components occur once."""
-    grid, rows, mean = model.grid_, model.components_, model.mean_[None].astype(np.float64)
+    grid, rows, mean = model.grid_, np.array(model.components_), np.array(model.mean_, np.float64)[None]
     if isinstance(grid, LappedGrid):
-        rows = grid.prefilter.apply(rows.copy(), (0,) * (rows.ndim - 1))
-        mean = grid.prefilter.apply(mean.copy(), (0,) * (rows.ndim - 1))
+        for values in (rows, mean):
+            grid.prefilter.apply(values, (0,) * (rows.ndim - 1))
     cells, group = groups_of(grid, shared=model.shared)
     parts = CellGrid(grid.sample_shape, grid.cell_shape).all_parts(rows)
     return Components(grid, mean[0], group, [parts[members[0]].copy() for members in cells])

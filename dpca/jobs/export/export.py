@@ -33,9 +33,10 @@ from dpca.jobs.export.pyramid import (
 )
 from dpca.jobs.export.sample_files import SampleKind
 from dpca.jobs.export.value_files import create_file
-from dpca.jobs.scores.boxes import BOXES, LARGE_SAMPLE, decoded_bytes
+from dpca.jobs.scores.boxes import BOXES, decoded_bytes
 from dpca.jobs.scores.score_write import SHARD_COPIES, require_memory
 from dpca.kernels.algebra.types import Region
+from dpca.representation.by_blocks import LARGE_SAMPLE
 from dpca.storage.arrays.arrays import create_root, write_strings
 from dpca.storage.arrays.coordinates import Coordinates
 from dpca.storage.arrays.layout import CHANNEL

@@ -18,8 +18,9 @@ from dpca.jobs.compressed.encode import check_goal, wanted_goal
 from dpca.jobs.compressed.encode_tiles import check_encoding
 from dpca.jobs.denoising.noise_level import check_noise_plan
 from dpca.jobs.scores.box_write import plan_scores
-from dpca.jobs.scores.boxes import LARGE_SAMPLE, decoded_bytes
+from dpca.jobs.scores.boxes import decoded_bytes
 from dpca.jobs.scores.settings import CompressionSettings
+from dpca.representation.by_blocks import LARGE_SAMPLE
 from dpca.storage.arrays.layout import SHARD_BYTES
 from dpca.storage.arrays.tiles import Tiles
 from dpca.storage.ingest import plan_ingest

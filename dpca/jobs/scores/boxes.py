@@ -15,6 +15,7 @@ from dpca.jobs.scores.score_write import TRIED_BYTES, require_memory
 from dpca.kernels.algebra.dtypes import working_dtype
 from dpca.kernels.algebra.types import Array, Region
 from dpca.kernels.quality import WINDOW, has_ssim, mse_per_sample, ssim_per_sample
+from dpca.representation.by_blocks import LARGE_SAMPLE
 from dpca.representation.linear import LinearRepresentation
 from dpca.storage.arrays.arrays import write_shard
 from dpca.storage.arrays.layout import Layout, box_shape, boxes_of, choose_layout
@@ -22,8 +23,6 @@ from dpca.storage.arrays.reading import read_into
 
 #: What the progress of a pass over boxes counts.
 BOXES = "boxes of samples"
-#: Samples of more bytes in floating point are encoded and decoded in boxes.
-LARGE_SAMPLE = 64 * 2**20
 # Bytes of the components and the temporary arrays of a box: enough for few large boxes, and several fit into a worker.
 _BOX_BYTES = 2**29
 # Boxes of fewer attributes than this are not worth their tasks.

@@ -14,7 +14,9 @@ from dpca.engine.sources.source import check_numeric, opened
 from dpca.kernels.algebra.types import Array
 from dpca.models.base.labelled import Labels, samples_for_model
 from dpca.models.base.samples import allows_gaps, dense_samples, masked_as_nan
-from dpca.representation.lazy import as_lazy, is_lazy, map_samples
+from dpca.representation.base import Representation
+from dpca.representation.by_blocks import encoded_by_boxes, is_by_boxes
+from dpca.representation.lazy import as_lazy, is_lazy, lazily_opened, map_samples
 from dpca.storage.arrays.labelled import is_labelled
 from dpca.storage.errors import DataError
 
@@ -45,9 +47,11 @@ class EachSample:
         if not is_lazy(X):
             return named_errors(function, "X")(basis, self._of_this_shape(self._in_memory(X)), "X")
         gaps = allows_gaps(self)
-        lazy = self._of_this_shape(as_lazy(opened(masked_as_nan(X) if gaps else X, self._key, gaps=gaps)))
+        lazy = self._of_this_shape(lazily_opened(opened(masked_as_nan(X) if gaps else X, self._key, gaps=gaps)))
         check_numeric(lazy.shape, lazy.dtype, "X")
-        return map_samples(lazy, function, basis, shape, dtype_for(lazy.dtype))
+        if function is Representation.encode and is_by_boxes(basis, lazy.dtype):
+            return encoded_by_boxes(basis, lazy)
+        return map_samples(as_lazy(lazy), function, basis, shape, dtype_for(lazy.dtype))
 
     def _of_this_shape(self, X: Any) -> Any:
         if tuple(X.shape[1:]) != self.sample_shape_:

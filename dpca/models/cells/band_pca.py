@@ -29,7 +29,11 @@ from dpca.rules.covariance.moments import Moments
 from dpca.rules.gaps.present import PresentMoments
 from dpca.storage.arrays.layout import CHANNEL, axes_for
 from dpca.storage.errors import DataError
+from dpca.storage.remote.memory import usable_bytes
 from dpca.storage.run import Run
+
+# Bytes of the bands for each attribute: its band, its place among all, and its coordinates while regions are found.
+_MAP_BYTES = 28
 
 
 @documented(**PARTITIONED, part="band", parts="bands", grid="n_bands")
@@ -81,7 +85,12 @@ class BandPCA(BandParameters, PartsWithGaps, PartitionedPCA):
         check_parameters(self)
         shape = tuple(source.shape[1:])
         together = shape[-1] if self.keep_channels and self._named(axes, source.shape)[-1] == CHANNEL else 1
-        size = min(int(self.band_size), math.prod(shape))
+        size = min(int(self.band_size), d := math.prod(shape))
+        if (need := _MAP_BYTES * d) > usable_bytes():
+            raise PlanError(
+                f"the bands of samples of {d:,} attributes need {need / 1e6:,.0f} MB of memory, and this process may "
+                f"use {usable_bytes() / 1e6:,.0f} MB: use CellPCA, which reads large samples in blocks"
+            )
         rng = np.random.default_rng(self._seed())
         try:
             if self.mapping == "raster":

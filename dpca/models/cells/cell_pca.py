@@ -172,8 +172,9 @@ class CellPCA(CellParameters, PartsWithGaps, PartitionedPCA):
 
     def component_maps(self, count: int) -> Array:
         """Return the first components (count, *sample_shape), each cell at its position."""
-        rows = super().component_maps(count).copy()
+        rows = super().component_maps(count)
         if isinstance(self.grid_, LappedGrid):
+            rows = np.array(rows)
             # Show the filtered components: in samples, overlapping components with arbitrary signs are added up.
             self.grid_.prefilter.apply(rows, (0,) * (rows.ndim - 1))
         return rows
@@ -205,7 +206,7 @@ class CellPCA(CellParameters, PartsWithGaps, PartitionedPCA):
         if not isinstance(shared, bool):
             raise ValueError(f"shared is {shared!r}: the metadata allows true and false")
         grid = LappedGrid(shape, cell, overlap) if overlap else CellGrid(shape, cell)
-        places = _places(grid, shared)
+        places = _places(grid, shared and not facts.get(ON_DISK))
         shapes = {name: (k, *(stop - start for start, stop in boxes[0])) for name, boxes in places}
         shapes |= cls._shapes(shape, grid.grid_shape, k)
         arrays: dict[str, Any] = {}

@@ -17,14 +17,15 @@ from dpca.engine.folds.fold_tasks import Results, ResultWriter
 from dpca.engine.folds.rehearsal import rehearsal
 from dpca.engine.sources.source import Source
 from dpca.kernels.algebra.dtypes import working_dtype
-from dpca.kernels.algebra.types import Array
+from dpca.kernels.algebra.types import Array, Region, blocks
 from dpca.models.base.convergence import check_result
 from dpca.models.base.parameters import no_values
-from dpca.models.cells.partition_rule import joined_variances, neighbors
+from dpca.models.cells.partition_rule import joined_results, joined_variances, neighbors
 from dpca.models.linear.component_store import MOST_BYTES, ComponentStore, folder_for
 from dpca.partition.base import Partition
 from dpca.partition.cells import CellGrid
-from dpca.representation.cell_boxes import whole_cells
+from dpca.partition.lapped import LappedGrid
+from dpca.representation.cell_boxes import whole_cells, with_neighbors
 from dpca.storage.arrays.layout import box_shape
 from dpca.storage.disk import require_free_space, writing_errors
 from dpca.storage.remote.memory import usable_bytes
@@ -43,6 +44,7 @@ class CellsOnDisk(ResultWriter):
     Parameters
     ----------
     partition : CellGrid
+        The files hold values that are filtered if cells overlap.
     n_components : int
     source : Source
         The samples of the fit.
@@ -55,6 +57,7 @@ class CellsOnDisk(ResultWriter):
     def __init__(self, partition: CellGrid, n_components: int, source: Source, run: Run) -> None:
         self._partition, self._k, self._run, self._source = partition, n_components, run, source
         self._dtype = working_dtype(source.dtype)
+        self._unfiltered = partition.plain if isinstance(partition, LappedGrid) else partition
         self._lock, self._files = threading.Lock(), dict[str, tuple[mmap.mmap, Array]]()
 
     @classmethod
@@ -63,7 +66,7 @@ class CellsOnDisk(ResultWriter):
         d = math.prod(partition.sample_shape)
         size = d * n_components * working_dtype(source.dtype).itemsize
         # With the results of all cells, from which they are copied, and the mean.
-        if type(partition) is not CellGrid or (size <= MOST_BYTES and 2 * size + 16 * d <= usable_bytes()):
+        if not isinstance(partition, CellGrid) or (size <= MOST_BYTES and 2 * size + 16 * d <= usable_bytes()):
             return None
         return cls(partition, n_components, source, run)
 
@@ -96,14 +99,17 @@ class CellsOnDisk(ResultWriter):
                 rows = ((i, np.atleast_2d(result[name])) for i, result in zip(parts, results, strict=True))
                 for first, stack in neighbors(rows):
                     check_result({name: stack}, "the analysis of a cell", (name,))
-                    self._partition.join([(first, stack)], whole)
+                    self._unfiltered.join([(first, stack)], whole)
                     largest = max(largest, float(np.abs(stack).max())) if name == "mean" else 0.0
                 # Pages remain in the cache of files. Otherwise they would count as memory of this process.
                 file.madvise(mmap.MADV_DONTNEED)
         return [_summary(result, largest) for result in results]
 
     def joined(self, k: int, results: Results) -> dict[str, Any]:
-        """Return the joined results of all cells: `ArrayOnDisk` components and mean, and variances in memory."""
+        """Return the joined results of all cells: `ArrayOnDisk` components and mean, and variances in memory.
+
+        Results with components, which no task wrote, are copied into the files first, and replaced by summaries.
+        """
         shape = self._partition.sample_shape
         variances = joined_variances(k, self._partition, results)
         if rehearsal() is not None:
@@ -112,18 +118,29 @@ class CellsOnDisk(ResultWriter):
                 "mean": no_values(shape, np.float64),
                 **variances,
             }
+        rows = max(1, _BLOCK_BYTES // (k * self._partition.max_features * self._dtype.itemsize))
+        for some in blocks(len(results) if "mean" in results[0] else 0, rows):
+            results[some] = self.write_all(range(some.start, some.stop), results[some])
         unit = [b for _, b in whole_cells(self._partition, tuple((0, 1) for _ in shape))]
-        blocks = CellGrid(shape, box_shape(shape, _BLOCK_BYTES // (k * self._dtype.itemsize), unit))
+        grid = CellGrid(shape, box_shape(shape, _BLOCK_BYTES // (k * self._dtype.itemsize), unit))
         folder, owner = folder_for(self._run, "cells", k, self._partition, self._source)
-        store = ComponentStore(folder, blocks, k, self._dtype)
+        store = ComponentStore(folder, grid, k, self._dtype)
         store.create()
         files = {name: (file, whole) for name, file, whole in self._opened()}
-        for block in range(blocks.n_parts):
-            inside = (slice(None), *(slice(*ends) for ends in blocks.box(block)))
-            store.write_block(block, *(files[name][1][inside] for name in ("components", "mean")))
+        for block in range(grid.n_parts):
+            store.write_block(block, *(self._box(files[name][1], grid.box(block)) for name in ("components", "mean")))
             for file, _ in files.values():
                 file.madvise(mmap.MADV_DONTNEED)
         return store.arrays(owner) | variances
+
+    def _box(self, whole: Array, region: Region) -> Array:
+        """Return a box of the components or of the mean, in the space of samples."""
+        if not isinstance(self._partition, LappedGrid):
+            return whole[(slice(None), *(slice(*ends) for ends in region))]
+        around = with_neighbors(self._partition, region)
+        filtered = whole[(slice(None), *(slice(*ends) for ends in around))].copy()
+        self._partition.prefilter.apply(filtered, tuple(a for a, _ in around), inverse=True)
+        return filtered[(slice(None), *(slice(a - o, b - o) for (a, b), (o, _) in zip(region, around, strict=True)))]
 
     def _opened(self) -> list[tuple[str, mmap.mmap, Array]]:
         """Return names, files and arrays (rows, *sample_shape) of the components and of the mean."""
@@ -141,6 +158,12 @@ class CellsOnDisk(ResultWriter):
                     mapped = mmap.mmap(file.fileno(), sizes[name])
                 self._files[name] = mapped, np.frombuffer(mapped, dtype).reshape(rows, *shape)
         return [(name, *both) for name, both in self._files.items()]
+
+
+def joined_cells(partition: Partition, source: Source, run: Run | None, k: int, results: Results) -> dict[str, Any]:
+    """Return the joined results of all parts, as `joined_results`; on disk if they are large and a run is given."""
+    writer = None if run is None else CellsOnDisk.needed(partition, k, source, run)
+    return joined_results(partition, source.dtype, k, results) if writer is None else writer.joined(k, results)
 
 
 def _summary(result: dict[str, Array], largest: float) -> dict[str, Array]:

@@ -184,7 +184,7 @@ def choose_fold(
     writer : ResultWriter, optional
         As in `fold`.
     least_kept : int
-        Least number of components that the model keeps.
+        Least number of components that the model keeps in memory.
 
     Raises
     ------

@@ -26,7 +26,7 @@ from dpca.models.base.parameters import check_parameters, check_states_fit, chec
 from dpca.models.base.samples import fitted_source
 from dpca.models.base.store import StoredModel, stored_parameters
 from dpca.models.base.value_range import spanned_range
-from dpca.models.cells.cells_on_disk import CellsOnDisk
+from dpca.models.cells.cells_on_disk import CellsOnDisk, joined_cells
 from dpca.models.cells.partition_rule import PartFold, choose_fold, exact_rule, joined_results, results_by_part
 from dpca.models.cells.rank import UnmetError
 from dpca.models.cells.rank_choice import RankChoice
@@ -101,9 +101,9 @@ class PartitionedPCA(PartitionParameters, PartsWithWeights):
         n, stage, why = source.shape[0], "fit", ""
         computed = self._to_compute(choice, n, partition)
         while True:
-            writer = self._writer(choice, source, partition, run) if callbacks is None else None
-            folding = self._folding(choice, source, partition, run, writer)
-            join = partial(joined_results, partition, source.dtype) if writer is None else writer.joined
+            disk = self._disk(source, run) if callbacks is None else None
+            folding, writer = self._folding(choice, source, partition, run, disk)
+            join = partial(joined_cells, partition, source, disk) if writer is None else writer.joined
 
             def set_fitted(
                 model: Any, results: Results, n: int, given: Any = (choice, partition, join), by: PartFold = folding
@@ -138,29 +138,27 @@ class PartitionedPCA(PartitionParameters, PartsWithWeights):
         if choice.validation_fraction is not None:
             source = hold_out(source, choice.validation_fraction, np.random.default_rng(0))[0]
         partition, run = self._partition(source, axes, run), run.limited_to(self.memory_budget)
-        self._folding(choice, source, partition, run, self._writer(choice, source, partition, run))
+        self._folding(choice, source, partition, run, self._disk(source, run))
         least = self._least_kept(choice, source.shape[0], partition)
         basis = LinearRepresentation(partition, no_values(shape, np.float64), no_values((least, *shape), dtype))
         return self._planned_basis(basis), not choice.adapts
 
-    def _writer(self, choice: RankChoice, source: Source, partition: Partition, run: Run) -> CellsOnDisk | None:
-        """Return what writes the components to disk, None if they remain in memory."""
-        weighted = self._plans_weights or source.weights is not None
-        if choice.adapts or self.keep_state or weighted or self._folded(partition) is not partition:
-            return None
-        k = self._to_compute(choice, source.shape[0], partition) or partition.max_features
-        return CellsOnDisk.needed(partition, k, source, run)
+    def _disk(self, source: Source, run: Run) -> Run | None:
+        """Return the run if joined components may be on disk, else None."""
+        return None if self.keep_state or self._plans_weights or source.weights is not None else run
 
     def _folding(
-        self, choice: RankChoice, source: Source, partition: Partition, run: Run, writer: CellsOnDisk | None
-    ) -> PartFold:
-        """Return the fold, with its rule and its plan."""
+        self, choice: RankChoice, source: Source, partition: Partition, run: Run, disk: Run | None
+    ) -> tuple[PartFold, CellsOnDisk | None]:
+        """Return the fold, and what writes the components of each group to disk; None if they are joined later."""
         k, folded = self._to_compute(choice, source.shape[0], partition), self._folded(partition)
         if self.keep_state:
             self._batch_settings(partition, source.dtype)
-        what, least = f"{self.part_name}s", self._least_kept(choice, source.shape[0], partition)
+        what, least, writer = f"{self.part_name}s", self._least_kept(choice, source.shape[0], partition), None
+        if disk is not None and (on_disk := CellsOnDisk.needed(partition, least, source, disk)) is not None:
+            least, writer = 0, None if choice.adapts or folded is not partition else on_disk
         how: dict[str, Any] = {"run": run, "keep": bool(self.keep_state), "writer": writer, "least_kept": least}
-        return choose_fold(k, source, folded, what, **how)
+        return choose_fold(k, source, folded, what, **how), writer
 
     def _least_kept(self, choice: RankChoice, n: int, partition: Partition) -> int:
         """Return the least number of rows of the components of a fit to n samples."""

@@ -80,7 +80,7 @@ class PatchPCA(PatchParameters, Estimator):
     {where}
     A fit costs one read and O(n p d^2) operations for p patches of d attributes in each of n samples. A stride of s
     over images divides p by s^2 and changes the covariance little. Memory: 8 d^2 bytes of sums, and 16 d k for k
-    components, or 32 d^2 for nearly all. `transform` costs O(n p d k).
+    components, or 32 d^2 for nearly all. `transform` costs O(n p d k). Of large samples in stores, it reads boxes.
     8-bit integers are summed exactly: the result does not depend on chunks, order or workers. If whole samples do not
     fit into the memory of a task, it reads slabs of them.
 

@@ -17,6 +17,7 @@ from sklearn.decomposition import PCA
 
 from dpca import BandPCA, CellPCA
 from dpca.engine.folds.plan import PlanError
+from dpca.models.cells import band_pca
 from dpca.partition import map_by_moments
 from dpca.storage import DataError
 from dpca.storage.run import Run
@@ -210,6 +211,14 @@ def test_all_components_of_a_band_need_no_more_than_its_budget_allows() -> None:
     np.testing.assert_array_equal(tight.components_, free.components_)
     with pytest.raises(PlanError, match="bands"):
         BandPCA(None, memory_budget=27 * 2**20, **settings).fit(x)
+
+
+def test_places_of_bands_that_exceed_the_memory_are_refused(
+    images: np.ndarray, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(band_pca, "usable_bytes", lambda: 20 * images[0].size)
+    with pytest.raises(PlanError, match="CellPCA"):
+        BandPCA(2, band_size=50, mapping="raster").fit(images)
 
 
 def test_bands_too_large_for_their_covariances_stream() -> None:

@@ -19,7 +19,7 @@ from sklearn.base import clone
 import dpca
 from dpca import BandPCA, CellPCA
 from dpca.engine.folds.rehearsal import Workers, rehearsing
-from dpca.jobs import fit_store, reconstruct_store, transform_store
+from dpca.jobs import encode_store, fit_store, reconstruct_store, transform_store
 from dpca.models.cells import cells_on_disk
 from dpca.models.linear import component_store
 from dpca.representation import linear
@@ -233,13 +233,62 @@ def test_workers_send_them(tmp_path: Path, hidden_cluster: Any) -> None:
 def test_what_remains_in_memory() -> None:
     x = samples(12, "float32")
     weights = np.linspace(0.5, 2, 12)
-    for options in ({"overlap": 2}, {"shared": True}, {"keep_state": True}):
-        assert isinstance(CellPCA(2, cell_shape=(3, 10, 10), **options).fit(x).components_, np.ndarray)
-    chosen = CellPCA(threshold=0.9, cell_shape=(3, 10, 10)).fit(x)
+    for options in ({}, {"shared": True}):
+        kept = CellPCA(2, cell_shape=(3, 10, 10), keep_state=True, **options).fit(x)
+        assert isinstance(kept.components_, np.ndarray)
     weighted = CellPCA(2, cell_shape=(3, 10, 10)).fit(x, sample_weight=weights)
     shown = CellPCA(2, cell_shape=(3, 10, 10)).fit(x, callback=lambda progress: None)
-    for model in (chosen, weighted, shown, BandPCA(2, band_size=1500).fit(x)):
+    for model in (weighted, shown, BandPCA(2, band_size=1500).fit(x)):
         assert isinstance(model.components_, np.ndarray)
+
+
+@pytest.mark.parametrize("dtype", ["uint8", "float64"])
+@pytest.mark.parametrize(
+    "options",
+    [
+        {"overlap": 3},
+        {"shared": True},
+        {"shared": True, "overlap": 2},
+        {"threshold": 0.9, "n_components": None},
+        {"target_mse": 1e-3, "n_components": None, "shared": True, "data_range": (0, 255)},
+    ],
+)
+@pytest.mark.usefixtures("small")
+def test_cells_that_overlap_share_or_choose_components(options: dict[str, Any], dtype: str, tmp_path: Path) -> None:
+    x, path = samples(9, dtype, (31, 53, 2)), str(tmp_path / "x.zarr")
+    zarr.create_array(path, data=x, chunks=(2, 7, 20, 2))
+    given = {"n_components": 3, "cell_shape": 8} | options
+    model, other = (make(path, run=Run(memory=80 * 2**20), **given) for make in (_on_disk, in_memory))
+    assert isinstance(model.components_, da.Array)
+    assert isinstance(other.components_, np.ndarray)
+    for name in ("components_", "mean_", "explained_variance_", "total_variance_", "ranks_"):
+        found, expected = np.asarray(getattr(model, name)), getattr(other, name)
+        assert found.dtype == expected.dtype
+        # The filter of an overlap is a product of matrices, which is rounded as its size says.
+        atol = 1e-6 * np.abs(expected).max() if "overlap" in options else 0
+        np.testing.assert_allclose(found, expected, rtol=0, atol=atol, err_msg=name)
+    expected = other.transform(x)
+    atol = 1e-4 * np.abs(expected).max()
+    model.save(tmp_path / "model.zarr")
+    for one in (model, dpca.load(tmp_path / "model.zarr")):
+        assert isinstance(one.components_, da.Array)
+        np.testing.assert_allclose(one.transform(x), expected, atol=atol)
+        np.testing.assert_allclose(one.transform(path), expected, atol=atol)
+        np.testing.assert_allclose(one.inverse_transform(expected), other.inverse_transform(expected), atol=1e-3)
+        np.testing.assert_allclose(one.component_maps(2), other.component_maps(2), atol=1e-5)
+        assert one.report_numbers() == other.report_numbers()
+
+
+@pytest.mark.usefixtures("small")
+def test_a_model_on_disk_encodes(tmp_path: Path) -> None:
+    x, options = samples(9, "uint8", (40, 48)), {"cell_shape": 8, "shared": True, "overlap": 2}
+    stack = x, str(tmp_path / "x.zarr")
+    zarr.create_array(stack[1], data=x, chunks=(9, 40, 48))
+    for name, model in (("disk", CellPCA(4, **options).fit(x)), ("memory", in_memory(x, 4, **options))):
+        model.save(tmp_path / f"{name}.zarr")
+        encode_store(open_stack(stack[1]), tmp_path / f"{name}.zarr", tmp_path / f"{name}-codes.zarr", max_error=2)
+        decoded = np.asarray(dpca.open_compressed(tmp_path / f"{name}-codes.zarr")[:])
+        assert np.abs(decoded.astype(int) - x).max() <= 2
 
 
 @pytest.mark.usefixtures("small")

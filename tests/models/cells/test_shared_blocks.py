@@ -15,7 +15,7 @@ import zarr
 from dpca import CellPCA, Progress
 from dpca.engine.folds.plan import Outline, PlanError
 from dpca.engine.folds.rehearsal import Workers, rehearsing
-from dpca.models.cells import partition_rule
+from dpca.models.cells import cells_on_disk, partition_rule
 from dpca.storage import DataError
 from dpca.storage.run import Run
 from tests.helpers.forked import Programs, printed_by
@@ -189,6 +189,16 @@ def test_without_memory_for_a_block_or_for_the_model_it_is_refused(
     monkeypatch.setattr(partition_rule, "usable_bytes", lambda: 8 * images[0].size)
     with pytest.raises(PlanError, match="components"):
         fit(images, 12)
+
+
+def test_components_on_disk_are_not_planned_in_memory(images: np.ndarray, monkeypatch: pytest.MonkeyPatch) -> None:
+    memory = fit(images, 12, n_components=140)
+    monkeypatch.setattr(cells_on_disk, "MOST_BYTES", 0)
+    disk = fit(images, 12, n_components=140)
+    assert isinstance(disk.components_, da.Array)
+    np.testing.assert_array_equal(disk.components_, memory.components_)
+    planned = [model.fit_report_.plan.result_bytes for model in (memory, disk)]
+    assert planned[0] - planned[1] > 2 * memory.components_.nbytes / 3
 
 
 def test_a_value_that_is_not_finite_is_reported(images: np.ndarray) -> None:
