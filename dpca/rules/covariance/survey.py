@@ -178,7 +178,7 @@ def survey_of(
 
 
 def numbered(values: Array, first: int, out: Array) -> None:
-    """Write samples (m, d) and their numbers, from ``first`` on, into ``out`` (m, d + 2)."""
-    out[:, :-NUMBERS] = values
+    """Write samples (m, d) into the first columns of ``out``, and their numbers, from ``first`` on, into the last 2."""
+    out[:, : values.shape[1]] = values
     numbers = np.arange(first, first + len(values))
     out[:, -2], out[:, -1] = numbers // _PART, numbers % _PART

@@ -20,9 +20,11 @@ from dpca.engine.sources.source import as_source
 from dpca.kernels.algebra.types import box_of_run
 from dpca.models.base.convergence import ConvergenceWarning
 from dpca.models.eof import rotation
-from dpca.models.eof.anomalies import Anomalies, AnomalySource, SurveySource, chunk_run
-from dpca.models.eof.eof_fit import GapWarning, survey
+from dpca.models.eof.anomalies import Anomalies, AnomalySource, chunk_run
+from dpca.models.eof.eof_fit import GapWarning
+from dpca.models.eof.field_survey import SurveySource, survey
 from dpca.models.linear import dual_solver
+from dpca.partition.cells import CellGrid
 from dpca.rules.covariance.survey import Survey
 from dpca.storage.errors import DataError
 from dpca.storage.run import Run
@@ -177,7 +179,7 @@ def test_a_sample_without_values_in_some_blocks_only(x: np.ndarray) -> None:
     source = as_source(field)
     source.with_gaps = True
     rule = Survey(np.zeros(N, np.uint16), np.linspace(-1, 1, N), np.linspace(1, 2, N))
-    arguments = rule, np.nan_to_num(field[0].ravel().astype(float))
+    arguments = rule, np.nan_to_num(field[0])
     few = survey(source, *arguments, LITTLE, "few")
     many = survey(source, *arguments, Run(memory=30 * 2**20, threads=1), "many")
     whole = survey(source, *arguments, Run(memory=2**30, threads=1), "whole")
@@ -236,13 +238,15 @@ def test_a_task_is_sent_the_maps_of_its_grid_points() -> None:
             for one in (piece, source):
                 one.reader()((1, 5), ((a, b),), found := np.empty((4, b - a)))
                 np.testing.assert_array_equal(found, whole[1:5, a:b])
-    surveyed = SurveySource(as_source(x), np.arange(24.0), 7)
-    assert surveyed.shape == (6, 24 + 4 * 2)
-    surveyed.reader()((0, 6), ((0, 32),), whole := np.empty((6, 32)))
-    piece = surveyed.piece((1, 5), ((9, 27),))
-    assert len(piece.shift) == 14
-    piece.reader()((1, 5), ((9, 27),), found := np.empty((4, 18)))
-    np.testing.assert_array_equal(found, whole[1:5, 9:27])
+    surveyed = SurveySource(as_source(x), np.arange(24.0).reshape(4, 6), CellGrid((4, 6), (3, 4)))
+    assert surveyed.shape == (6, 4 * (12 + 2))
+    surveyed.reader()((0, 6), ((0, 56),), whole := np.empty((6, 56)))
+    np.testing.assert_array_equal(whole[:, 42:44], x[:, 3, 4:] - [22, 23])
+    np.testing.assert_array_equal(whole[:, 44:], np.column_stack([*[whole[:, 42]] * 10, np.zeros(6), np.arange(6)]))
+    piece = surveyed.piece((1, 5), ((14, 28),))
+    assert piece.shift.shape == (3, 2)
+    piece.reader()((1, 5), ((14, 28),), found := np.empty((4, 14)))
+    np.testing.assert_array_equal(found, whole[1:5, 14:28])
 
 
 def test_land_at_the_first_grid_points_of_a_dask_array() -> None:
