@@ -169,9 +169,10 @@ class Fitting:
 
     def _survey(self, source: Source, stage: str) -> dict[str, Array]:
         rule = Survey(self.groups, self.trend, self.fractions)
-        found = survey(source, rule, np.nan_to_num(self.first), self.run, stage)
-        largest = np.abs(found["level"]).max(where=np.isfinite(found["level"]), initial=0)
-        check_deviation_scale(float(np.sqrt(found["variance"].mean()) or largest), f"the {stage}")
+        found = survey(source, rule, np.nan_to_num(self.first, copy=False), self.run, stage)
+        deviation, level = float(np.sqrt(found["variance"].mean())), found["level"]
+        deviation = deviation or np.abs(level).max(where=np.isfinite(level), initial=0)
+        check_deviation_scale(deviation, f"the {stage}")
         return found
 
     def _anomalies(self, found: dict[str, Array], there: Array) -> Anomalies | GridAnomalies:
@@ -187,13 +188,15 @@ class Fitting:
         return Anomalies(places, self.shape, gain, None if level is None else level[:, places], slope)
 
     def _standardized(self, variance: Array, there: Array) -> Array:
-        """Return the gain (d,) that divides anomalies by their deviation, too; 0 at grid points without data."""
-        variance, weights = np.where(there, variance, 0), None if self.weights is None else self.weights.ravel()
+        """Return the gain (d,) that divides anomalies by their deviation, in place; 0 at grid points without data."""
+        variance[~there] = 0
+        weights = None if self.weights is None else self.weights.ravel()
         if self.eof.standardize == VARIABLE:
             number = self.given.variable_of(np.arange(len(variance)))
             variance = np.bincount(number, variance if weights is None else variance * weights**2)[number]
-        deviation, gain = np.sqrt(variance), np.zeros(len(variance))
-        return np.divide(1.0 if weights is None else weights, deviation, out=gain, where=there & (deviation > 0))
+            variance[~there] = 0
+        gain = np.sqrt(variance, out=variance)
+        return np.divide(1.0 if weights is None else weights, gain, out=gain, where=gain > 0)
 
     def _on_grid(self, there: Array) -> bool:
         """Return whether anomalies keep the axes of samples: those of large fields with data at most grid points."""

@@ -109,7 +109,7 @@ def survey(source: Source, rule: Survey, shift: Array, run: Run, stage: str) -> 
         own = {name: values[..., : grid.n_features(i)] for name, values in part.items()}
         near = shift[_within(grid.box(i), (0,) * shift.ndim)].ravel()
         parts[i] = regression(own, rule.groups, rule.trend, there, near, rule.weights)
-        parts[i] |= {name: own[name].astype(np.int32) for name in ("count", "run")}
+        parts[i] |= {name: own[name] for name in ("count", "run")}
         if rule.trend is None:
             del parts[i]["slope"]
     result = {"there": there}

@@ -26,7 +26,7 @@ from dpca.storage.arrays.layout import box_shape, boxes_of
 # Size of the blocks of anomalies that are projected at once.
 _BLOCK_BYTES = 2**25
 # Bytes of the anomalies in floating point, or of the components, of a box.
-_BOX_BYTES = 2**26
+_BOX_BYTES = 2**24
 
 
 def scores_of(
