@@ -17,6 +17,7 @@ from dpca.kernels.algebra.types import Array
 from dpca.models.base.callbacks import Enough, FitCallbacks, Progress
 from dpca.models.base.convergence import ConvergenceWarning, check_deviation_scale
 from dpca.models.base.linear_model import LinearModel
+from dpca.models.base.mapped import release
 from dpca.models.base.samples import counts_and_fractions
 from dpca.models.eof.anomalies import Anomalies, AnomalySource, GapError
 from dpca.models.eof.calendar import Calendar, elapsed
@@ -173,6 +174,7 @@ class Fitting:
         deviation, level = float(np.sqrt(found["variance"].mean())), found["level"]
         deviation = deviation or np.abs(level).max(where=np.isfinite(level), initial=0)
         check_deviation_scale(deviation, f"the {stage}")
+        release(found["variance"])
         return found
 
     def _anomalies(self, found: dict[str, Array], there: Array) -> Anomalies | GridAnomalies:
@@ -196,7 +198,9 @@ class Fitting:
             variance = np.bincount(number, variance if weights is None else variance * weights**2)[number]
             variance[~there] = 0
         gain = np.sqrt(variance, out=variance)
-        return np.divide(1.0 if weights is None else weights, gain, out=gain, where=gain > 0)
+        np.divide(1.0 if weights is None else weights, gain, out=gain, where=gain > 0)
+        release(gain)
+        return gain
 
     def _on_grid(self, there: Array) -> bool:
         """Return whether anomalies keep the axes of samples: those of large fields with data at most grid points."""

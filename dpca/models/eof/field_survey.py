@@ -5,23 +5,29 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from copy import copy
-from typing import Any
+from dataclasses import dataclass, field
+from typing import Any, ClassVar
 
 import numpy as np
 
 from dpca.engine.folds.boundary import named_errors
+from dpca.engine.folds.fold_tasks import ResultWriter
 from dpca.engine.folds.plan import FoldPlan
 from dpca.engine.sources.derived import ComputedSource
 from dpca.engine.sources.source import Source
 from dpca.kernels.algebra.dtypes import working_dtype
-from dpca.kernels.algebra.types import Array, Region, box_around
-from dpca.models.base.attribute_blocks import attribute_blocks, joined
+from dpca.kernels.algebra.types import Array, Region, blocks, box_around
+from dpca.models.base.attribute_blocks import attribute_blocks
+from dpca.models.base.mapped import mapped_array, release
 from dpca.models.base.passes import Passes
 from dpca.models.eof.on_grid import is_large
 from dpca.partition.cells import CellGrid
 from dpca.rules.covariance.survey import NUMBERS, Survey, numbered, survey_of
 from dpca.storage.errors import DataError, PlanError
 from dpca.storage.run import Run
+
+# Grid points of one regression.
+_REGRESSED = 2**20
 
 
 class SurveySource(ComputedSource):
@@ -93,6 +99,46 @@ def _within(box: Region, corner: Sequence[int]) -> tuple[slice, ...]:
     return tuple(slice(a - c, b - c) for (a, b), c in zip(box, corner, strict=True))
 
 
+@dataclass(frozen=True, eq=False)
+class _Joined(ResultWriter):
+    """Puts the results of blocks together in this process, one group after the other."""
+
+    grid: CellGrid
+    n_samples: int
+    arrays: dict[str, Array] = field(default_factory=dict)
+
+    in_tasks: ClassVar[bool] = False
+
+    @property
+    def kept_bytes(self) -> int:
+        """Bytes of a `summary`."""
+        return self.n_samples
+
+    def write(self, part: int, result: dict[str, Array]) -> dict[str, Array]:
+        """Copy the results of a block, and return which samples have no value there."""
+        box, length = self.grid.box(part), self.grid.n_features(part)
+        summary, lengths = self.summary(result), [b - a for a, b in box]
+        for name in result.keys() - summary.keys():
+            values = result[name][..., :length]
+            rows = values.shape[:-1]
+            if name not in self.arrays:
+                self.arrays[name] = self._created((*rows, *self.grid.sample_shape), values.dtype)
+            whole, place = self.arrays[name], tuple(slice(a, b) for a, b in box)
+            whole[(*(slice(None) for _ in rows), *place)] = values.reshape(*rows, *lengths)
+            release(whole)
+        return summary
+
+    def _created(self, shape: tuple[int, ...], dtype: np.dtype[Any]) -> Array:
+        """Return an array in memory, or in a file if the field is large."""
+        if not is_large(math.prod(self.grid.sample_shape)):
+            return np.empty(shape, dtype)
+        return mapped_array(shape, dtype, "the statistics of grid points")
+
+    def summary(self, result: dict[str, Array]) -> dict[str, Array]:
+        """Return which samples have no value in a block."""
+        return {"empty": result["empty"]}
+
+
 def survey(source: Source, rule: Survey, shift: Array, run: Run, stage: str) -> dict[str, Array]:
     """Return the statistics of all grid points, see `dpca.rules.covariance.survey`, from a pass by blocks of them.
 
@@ -101,23 +147,21 @@ def survey(source: Source, rule: Survey, shift: Array, run: Run, stage: str) -> 
     """
     passes = Passes(source, run)
     grid = _survey_blocks(passes, rule, shift)
-    surveyed = SurveySource(source, shift, grid)
-    parts = passes.over(surveyed.parts, rule, stage=stage, source=surveyed)
-    there = ~np.logical_and.reduce([part.pop("empty") > 0 for part in parts])
-    regression = named_errors(survey_of, source.name)
-    for i, part in enumerate(parts):
-        own = {name: values[..., : grid.n_features(i)] for name, values in part.items()}
-        near = shift[_within(grid.box(i), (0,) * shift.ndim)].ravel()
-        parts[i] = regression(own, rule.groups, rule.trend, there, near, rule.weights)
-        parts[i] |= {name: own[name] for name in ("count", "run")}
-        if rule.trend is None:
-            del parts[i]["slope"]
-    result = {"there": there}
-    for name, example in [*parts[0].items()]:
-        n_rows = len(np.atleast_2d(example))
-        rows = joined(grid, (np.atleast_2d(part.pop(name)) for part in parts), n_rows, example.dtype)
-        result[name] = rows if example.ndim > 1 else rows[0]
-    return result
+    surveyed, writer = SurveySource(source, shift, grid), _Joined(grid, source.shape[0])
+    parts = passes.over(surveyed.parts, rule, stage=stage, writer=writer, source=surveyed)
+    there = ~np.logical_and.reduce([part["empty"] > 0 for part in parts])
+    # The regression replaces the sums.
+    found = {name: values.reshape(*values.shape[: -shift.ndim], -1) for name, values in writer.arrays.items()}
+    names = {"level": "sums", "variance": "squares", "slope": "along"}
+    regression, flat = named_errors(survey_of, source.name), shift.ravel()
+    for columns in blocks(shift.size, _REGRESSED):
+        own = {name: values[..., columns] for name, values in found.items()}
+        for name, values in regression(own, rule.groups, rule.trend, there, flat[columns], rule.weights).items():
+            if names[name] in own:
+                own[names[name]][:] = values
+                release(own[names[name]])
+    results = {name: found[old] for name, old in names.items() if old in found}
+    return results | {"there": there, "count": found["count"], "run": found["run"]}
 
 
 def _survey_blocks(passes: Passes, rule: Survey, shift: Array) -> CellGrid:
@@ -125,7 +169,7 @@ def _survey_blocks(passes: Passes, rule: Survey, shift: Array) -> CellGrid:
 
     def planned(grid: CellGrid) -> FoldPlan:
         source = SurveySource(passes.source, shift, grid)
-        return passes.plan(source.parts, rule, source=source)
+        return passes.plan(source.parts, rule, _Joined(grid, source.shape[0]), source)
 
     if not is_large(shift.size):
         try:

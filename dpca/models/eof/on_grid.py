@@ -14,6 +14,7 @@ from dpca.engine.sources.derived import ComputedSource
 from dpca.engine.sources.source import Source
 from dpca.kernels.algebra.dtypes import working_dtype
 from dpca.kernels.algebra.types import Array, PickledByFields, Region
+from dpca.models.base.mapped import release
 from dpca.models.eof.anomalies import AnomalyMap, gap_error
 
 # Fields of more bytes, in float64, keep their axes. Smaller ones have columns for the grid points with data only.
@@ -75,6 +76,11 @@ class GridAnomalies(PickledByFields, AnomalyMap):
         return replace(
             self, there=self.there[at], gain=gain, level=None if self.level is None else self.level[:, *at], slope=slope
         )
+
+    def release(self) -> None:
+        """Release the memory of arrays in files, see `dpca.models.base.mapped.release`."""
+        for array in (self.gain, self.level, self.slope):
+            release(array)
 
     def packed(self, rows: Array) -> Array:
         """Return rows (n, d) of a model of these anomalies at the grid points with data."""
@@ -148,6 +154,7 @@ class GridAnomalySource(ComputedSource):
         own.apply(out, self.entries_of("groups", samples), self.entries_of("trend", samples))
         if absent is not None:
             np.copyto(out, 0, where=absent)
+        own.release()
 
     def _map_of(self, region: Region) -> GridAnomalies:
         return self.anomalies.box(tuple((a - c, b - c) for (a, b), c in zip(region, self.corner, strict=True)))

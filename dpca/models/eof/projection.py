@@ -210,5 +210,6 @@ class _LazyField:
         rows = self.basis.box(box, scores.shape[1]).decode(scores).astype(self.dtype, copy=False)
         field = own.back(rows, self.groups[few], None if self.trend is None else self.trend[few])
         own.hide(field)
+        own.release()
         steps = zip(selection, taken, strict=True)
         return field[tuple(slice(None, None, t.step) if isinstance(s, slice) else 0 for s, t in steps)]
