@@ -287,8 +287,8 @@ def interpolated(source: Source, given: Field, longest: int) -> Source:
     DataError
         If the halo of the longest gap takes too much memory, or the times do not ascend.
     """
-    halo = 2 * longest * int(np.prod(source.shape[1:])) * source.dtype.itemsize
-    if halo > _MOST_HALO:
+    halo = 2 * longest * (size := math.prod(source.shape[1:])) * source.dtype.itemsize
+    if halo > _MOST_HALO and not is_large(size):  # large fields are read by blocks that fit into memory
         raise DataError(
             f"the longest gap of {source.name} lasts {longest:,} samples, and interpolating it takes "
             f"{halo / 1e6:,.0f} MB, more than {_MOST_HALO / 1e6:,.0f} MB: use gaps='iterate', or remove the grid "

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import mmap
 from collections import Counter
 from pathlib import Path
 from typing import Any
@@ -16,11 +17,12 @@ import zarr
 from dpca import EOF, timeseries
 from dpca.engine.sources import source as source_module
 from dpca.engine.sources.source import as_source
-from dpca.models.eof import on_grid, projection
+from dpca.models.base.mapped import release
+from dpca.models.eof import eof_fit, on_grid, projection
 from dpca.models.eof.on_grid import GridAnomalies, GridAnomalySource
 from dpca.models.linear import dual_solver
 from dpca.models.weights.attribute_weights import field_weights
-from dpca.storage.errors import DataError
+from dpca.storage.errors import DataError, StoreError
 from dpca.storage.run import Run
 
 N, SHAPE, CHUNKS, K = 6, (96, 130), (1, 32, 40), 2
@@ -180,6 +182,39 @@ def test_lazy_fields_have_lazy_scores(x: xr.DataArray, large: None) -> None:
     lazy = eof.project(x.chunk(time=2, lat=50))
     assert isinstance(lazy.data, da.Array)
     np.testing.assert_allclose(lazy, eof.pcs(), atol=1e-4)
+
+
+def test_statistics_are_in_files(x: xr.DataArray, large: None, monkeypatch: pytest.MonkeyPatch) -> None:
+    eof = EOF(K, solver="dual", standardize=True, detrend=True).fit(x)
+    for values in (eof._anomalies.gain, eof._anomalies.level, eof._anomalies.slope):
+        assert isinstance(file_of(values), mmap.mmap)
+        kept = np.array(values)
+        release(values)
+        np.testing.assert_array_equal(values, kept)
+    with monkeypatch.context() as full:
+        full.setattr("dpca.storage.disk._free", lambda path: 0)
+        with pytest.raises(StoreError, match="statistics"):
+            EOF(K, solver="dual", detrend=True).fit(x)
+    release(kept)
+    assert file_of(kept) is None
+
+
+def file_of(array: Any) -> Any:
+    while isinstance(array, np.ndarray):
+        array = array.base
+    return array.obj if isinstance(array, memoryview) else array
+
+
+def test_long_gaps_of_large_fields_are_interpolated_by_blocks(
+    x: xr.DataArray, large: None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(eof_fit, "_MOST_HALO", 0)
+    gappy = x.copy()
+    gappy[1:5, 90, 3] = np.nan
+    filled = gappy.interpolate_na("time")
+    found, known = (EOF(K, solver="dual", gaps="interpolate").fit(one) for one in (gappy, filled))
+    np.testing.assert_allclose(found.explained_variance_, known.explained_variance_, rtol=1e-6)
+    np.testing.assert_allclose(found.pcs(), known.pcs(), atol=1e-3)
 
 
 def test_fields_with_few_data_do_not_keep_their_axes(x: xr.DataArray, large: None) -> None:
