@@ -72,9 +72,9 @@ class EOF(EOFParameters, StoredEOF, BaseEstimator):  # type: ignore[misc]
     -----
     A pass costs that of `StreamingPCA` over the values at grid points with data. Missing values, ``standardize``,
     ``detrend`` and ``climatology`` take one more, ``"iterate"`` one for each of a few dozen fits. Memory: that of
-    `StreamingPCA`, 2 bytes a sample, and 8 with ``detrend``; in this process up to about 12 maps in float64, of large
-    fields without ``standardize``, ``detrend`` and ``climatology`` two. `save` stores no samples; it stores `pcs` if
-    computed.
+    `StreamingPCA`, 2 bytes a sample, and 8 with ``detrend``; in this process up to about 12 maps in float64. Large
+    fields, of more than 64 MiB in float64, take about two, and the modes; their statistics are in temporary files.
+    `save` stores no samples; it stores `pcs` if computed.
     {where}
 
     Examples
@@ -183,7 +183,7 @@ class EOF(EOFParameters, StoredEOF, BaseEstimator):  # type: ignore[misc]
         -------
         xarray.DataArray (mode, ...), or array
             A ``DataArray`` with the coordinates of the field if its dims had names. Modes are numbered from 1. It is
-            lazy if the modes of a field of more than 64 MiB in float64 are on disk.
+            lazy if the modes of a large field are on disk.
         """
         check_is_fitted(self, "model_")
         maps = maps_of(self._anomalies, self.model_.basis_, self._scale(scaling))
@@ -252,8 +252,8 @@ class EOF(EOFParameters, StoredEOF, BaseEstimator):  # type: ignore[misc]
         Returns
         -------
         xarray.DataArray (dim, ...), or array
-            Lazy if the modes of a field of more than 64 MiB in float64 are on disk, otherwise in memory: select times
-            beforehand if there are many. Costs 2 m d k operations.
+            Lazy if the modes of a large field are on disk, otherwise in memory: select times beforehand if there are
+            many. Costs 2 m d k operations.
         """
         check_is_fitted(self, "model_")
         pcs = self.pcs() if pcs is None else pcs
