@@ -77,7 +77,7 @@ WRITERS = {
     "dpca.jobs.plans.plan": "a temporary folder",
     "dpca.jobs.plans.tried": "a temporary folder",
     "dpca.models.base.store": "links of shards, in the store of a workspace",
-    "dpca.models.cells.cells_on_disk": "temporary files without names",
+    "dpca.models.base.mapped": "temporary files without names",
     "dpca.models.linear.component_store": "a temporary folder of this user alone, or the checkpoints of a run",
     "dpca.plots.png": "memory",
     "dpca.report.record": "the folder of a report, which `check_output` or `check_report` was given",

@@ -42,8 +42,8 @@ class FieldGrid:
     basis : LinearRepresentation or None
         The basis, with mean 0. None without a model.
     placed : callable or None
-        Function that puts maps (n, d) of grid points with data on the grid of the field (n, *shape). None if all grid
-        points have data.
+        Function that puts maps (n, d) of the basis on the grid of the field (n, *shape). None if all grid points have
+        data.
     labels : Labels or None
         Names of the dims of a map.
     """
@@ -65,6 +65,7 @@ class FieldGrid:
             lazy, *imaginary = (samples_of(self.basis, part) for part in scores)
             lazy = lazy + 1j * imaginary[0] if imaginary else lazy
         if self.placed is not None:
+            lazy = lazy.reshape(len(flat), -1).rechunk((1, -1))
             on_grid = {"drop_axis": 1, "new_axis": range(1, 1 + len(self.shape)), "dtype": lazy.dtype}
             meta = np.empty((0,) * (1 + len(self.shape)), lazy.dtype)
             lazy = lazy.map_blocks(self.placed, chunks=((1,) * len(flat), *self.shape), meta=meta, **on_grid)

@@ -3,22 +3,19 @@
 from __future__ import annotations
 
 import math
-import mmap
-import os
-import tempfile
 import threading
 from collections.abc import Sequence
 from typing import Any, ClassVar
 
 import numpy as np
 
-from dpca.engine.clusters.private import private_folder
 from dpca.engine.folds.fold_tasks import Results, ResultWriter
 from dpca.engine.folds.rehearsal import rehearsal
 from dpca.engine.sources.source import Source
 from dpca.kernels.algebra.dtypes import working_dtype
 from dpca.kernels.algebra.types import Array, Region, blocks
 from dpca.models.base.convergence import check_result
+from dpca.models.base.mapped import mapped_array, release
 from dpca.models.base.parameters import no_values
 from dpca.models.cells.partition_rule import joined_results, joined_variances, neighbors
 from dpca.models.linear.component_store import MOST_BYTES, ComponentStore, folder_for
@@ -27,7 +24,6 @@ from dpca.partition.cells import CellGrid
 from dpca.partition.lapped import LappedGrid
 from dpca.representation.cell_boxes import whole_cells, with_neighbors
 from dpca.storage.arrays.layout import box_shape
-from dpca.storage.disk import require_free_space, writing_errors
 from dpca.storage.remote.memory import usable_bytes
 from dpca.storage.run import Run
 
@@ -58,7 +54,7 @@ class CellsOnDisk(ResultWriter):
         self._partition, self._k, self._run, self._source = partition, n_components, run, source
         self._dtype = working_dtype(source.dtype)
         self._unfiltered = partition.plain if isinstance(partition, LappedGrid) else partition
-        self._lock, self._files = threading.Lock(), dict[str, tuple[mmap.mmap, Array]]()
+        self._lock, self._files = threading.Lock(), dict[str, Array]()
 
     @classmethod
     def needed(cls, partition: Partition, n_components: int, source: Source, run: Run) -> CellsOnDisk | None:
@@ -95,14 +91,13 @@ class CellsOnDisk(ResultWriter):
         """
         largest = 0.0
         with self._lock:
-            for name, file, whole in self._opened():
+            for name, whole in self._opened().items():
                 rows = ((i, np.atleast_2d(result[name])) for i, result in zip(parts, results, strict=True))
                 for first, stack in neighbors(rows):
                     check_result({name: stack}, "the analysis of a cell", (name,))
                     self._unfiltered.join([(first, stack)], whole)
                     largest = max(largest, float(np.abs(stack).max())) if name == "mean" else 0.0
-                # Pages remain in the cache of files. Otherwise they would count as memory of this process.
-                file.madvise(mmap.MADV_DONTNEED)
+                release(whole)
         return [_summary(result, largest) for result in results]
 
     def joined(self, k: int, results: Results) -> dict[str, Any]:
@@ -126,11 +121,11 @@ class CellsOnDisk(ResultWriter):
         folder, owner = folder_for(self._run, "cells", k, self._partition, self._source)
         store = ComponentStore(folder, grid, k, self._dtype)
         store.create()
-        files = {name: (file, whole) for name, file, whole in self._opened()}
+        files = self._opened()
         for block in range(grid.n_parts):
-            store.write_block(block, *(self._box(files[name][1], grid.box(block)) for name in ("components", "mean")))
-            for file, _ in files.values():
-                file.madvise(mmap.MADV_DONTNEED)
+            store.write_block(block, *(self._box(files[name], grid.box(block)) for name in ("components", "mean")))
+            for whole in files.values():
+                release(whole)
         return store.arrays(owner) | variances
 
     def _box(self, whole: Array, region: Region) -> Array:
@@ -142,22 +137,13 @@ class CellsOnDisk(ResultWriter):
         self._partition.prefilter.apply(filtered, tuple(a for a, _ in around), inverse=True)
         return filtered[(slice(None), *(slice(a - o, b - o) for (a, b), (o, _) in zip(region, around, strict=True)))]
 
-    def _opened(self) -> list[tuple[str, mmap.mmap, Array]]:
-        """Return names, files and arrays (rows, *sample_shape) of the components and of the mean."""
+    def _opened(self) -> dict[str, Array]:
+        """Return the arrays (rows, *sample_shape) of the components and of the mean in files."""
         if not self._files:
-            shape, folder = self._partition.sample_shape, private_folder()
-            layout = {"components": (self._k, self._dtype), "mean": (1, np.dtype(np.float64))}
-            sizes = {name: rows * math.prod(shape) * dtype.itemsize for name, (rows, dtype) in layout.items()}
-            require_free_space(folder, sum(sizes.values()), f"{self._k:,} components and the mean")
-            for name, (rows, dtype) in layout.items():
-                with writing_errors(folder), tempfile.TemporaryFile(dir=folder) as file:
-                    file.truncate(sizes[name])
-                    if hasattr(os, "posix_fallocate"):
-                        # A disk that fills up is an error here, and would end the process at a write to the map.
-                        os.posix_fallocate(file.fileno(), 0, sizes[name])
-                    mapped = mmap.mmap(file.fileno(), sizes[name])
-                self._files[name] = mapped, np.frombuffer(mapped, dtype).reshape(rows, *shape)
-        return [(name, *both) for name, both in self._files.items()]
+            shape, what = self._partition.sample_shape, f"{self._k:,} components and the mean"
+            self._files["components"] = mapped_array((self._k, *shape), self._dtype, what)
+            self._files["mean"] = mapped_array((1, *shape), np.float64, what)
+        return self._files
 
 
 def joined_cells(partition: Partition, source: Source, run: Run | None, k: int, results: Results) -> dict[str, Any]:

@@ -13,7 +13,7 @@ import math
 from collections.abc import Callable, Iterator, Sequence
 from copy import copy
 from dataclasses import dataclass, field, replace
-from typing import Any
+from typing import Any, cast
 
 import dask.array as da
 import numpy as np
@@ -28,10 +28,12 @@ from dpca.models.base.attribute_blocks import gram_blocks, gram_of
 from dpca.models.base.linear_model import LinearModel
 from dpca.models.base.passes import Passes
 from dpca.models.coupled.coupling import Coupled, Coupling, FieldCoordinates, coupled
-from dpca.models.eof.anomalies import Anomalies, AnomalySource, projected
+from dpca.models.eof.anomalies import Anomalies, AnomalySource
 from dpca.models.eof.calendar import Calendar
 from dpca.models.eof.eof_fit import Fitting
 from dpca.models.eof.fields import Field, FieldNames
+from dpca.models.eof.on_grid import GridAnomalySource
+from dpca.models.eof.projection import projected
 from dpca.models.linear.dual_solver import dual_rows
 from dpca.models.linear.pca import PCA
 from dpca.models.linear.weighted import row_factors, weighted_mean, weighted_rows
@@ -88,6 +90,7 @@ class Reducing(Fitting):
     """The preparation of one field, as for an `EOF`; then whatever is done with its anomalies."""
 
     fillings = "gaps='interpolate'"
+    keeps_axes = False
 
     then: Callable[[AnomalySource], Any] = field(kw_only=True)
     _known: AnomalySource | None = field(default=None, init=False)
@@ -96,14 +99,14 @@ class Reducing(Fitting):
         """Return what is done with the anomalies. A second call keeps the grid points with data of the first one."""
         return super().fitted() if self._known is None else self.then(self._known)
 
-    def _fitted(self, source: AnomalySource, n_passes: int | None = None) -> Any:
+    def _fitted(self, source: AnomalySource | GridAnomalySource, n_passes: int | None = None) -> Any:
         if source.shape[0] < self.given.source.shape[0]:
             raise DataError(
                 f"{self.given.source.shape[0] - source.shape[0]} of {self.given.source.shape[0]:,} samples of "
                 f"{source.name} have no values: remove them from both fields, or use gaps='interpolate'"
             )
-        self._known = source
-        return self.then(source)
+        self._known = cast(AnomalySource, source)  # these fields do not keep their axes
+        return self.then(self._known)
 
 
 @dataclass(frozen=True, eq=False)

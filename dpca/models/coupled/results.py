@@ -10,9 +10,8 @@ import numpy as np
 from dpca.kernels.algebra.types import Array
 from dpca.models.coupled.coupled_fit import FittedField
 from dpca.models.coupled.coupling import Coupling, FieldModes
-from dpca.models.eof.anomalies import AnomalySource, projected
-from dpca.models.eof.eof_fit import interpolated, longest_gap
 from dpca.models.eof.fields import Field, on_grid, series_given
+from dpca.models.eof.projection import scores_of
 from dpca.storage.arrays.labelled import is_labelled
 from dpca.storage.errors import DataError
 
@@ -215,13 +214,8 @@ def _placed(one: FittedField, maps: Array) -> Array:
 
 
 def _coordinates(one: FittedField, given: Field, *, skip_gaps: bool = False) -> Any:
-    source, n = given.source, given.source.shape[0]
-    if one.interpolates and (longest := longest_gap(source, n)):
-        source = interpolated(source, given, longest)
-    groups, trend = one.calendar.groups(given.along, n), one.calendar.trend(given.along, n)
-    anomalies = AnomalySource(source, one.anomalies, groups, trend, certain=True)
-    anomalies.with_gaps = True  # samples without values remain NaN
-    return projected(anomalies, one.basis, skip_gaps=skip_gaps)
+    parts = given, one.calendar, one.anomalies, one.basis
+    return scores_of(*parts, interpolates=one.interpolates, skip_gaps=skip_gaps)
 
 
 def oriented(results: CoupledResults) -> Coupling:

@@ -7,29 +7,59 @@ from copy import copy
 from dataclasses import dataclass, replace
 from typing import Any
 
-import dask.array as da
 import numpy as np
-from numpy.typing import DTypeLike
 
 from dpca.engine.sources.derived import ComputedSource
-from dpca.engine.sources.source import Source, batches
+from dpca.engine.sources.source import Source
 from dpca.kernels.algebra.dtypes import working_dtype
 from dpca.kernels.algebra.types import Array, Region, box_of_run
-from dpca.representation.linear import LinearRepresentation
-from dpca.rules.covariance.survey import NUMBERS, numbered
 from dpca.storage.errors import DataError
-
-# Size of the blocks of anomalies that are projected at once.
-_BLOCK_BYTES = 2**25
 
 
 class GapError(DataError):
     """A sample misses values at other grid points than the first sample."""
 
 
+class AnomalyMap:
+    """A linear map of the values x at each grid point, and its inverse: a = gain (x - level_g - slope t).
+
+    A subclass has its three arrays, for grid points in any shape.
+    """
+
+    gain: Array | None
+    level: Array | None
+    slope: Array | None
+
+    def apply(self, rows: Array, groups: Array, trend: Array | None) -> None:
+        """Convert values (n, ...) to anomalies, in place."""
+        gain, level, slope = (None if x is None else x.astype(rows.dtype) for x in (self.gain, self.level, self.slope))
+        if gain is None and level is None:
+            return
+        for i, row in enumerate(rows):  # one row stays in the cache
+            if level is not None:
+                row -= level[groups[i]]
+            if slope is not None and trend is not None:
+                row -= slope * rows.dtype.type(trend[i])
+            if gain is not None:
+                row *= gain
+
+    def back(self, rows: Array, groups: Array, trend: Array | None) -> Array:
+        """Return the values (n, ...) of anomalies; NaN where the gain is 0 and there is no level."""
+        values = rows.copy()
+        if self.gain is not None:
+            lost = np.nan if self.level is None else 0.0
+            np.divide(rows, self.gain, out=values, where=self.gain > 0)
+            values[:, self.gain == 0] = lost
+        if self.level is not None:
+            values += self.level[groups].astype(values.dtype)
+        if self.slope is not None and trend is not None:
+            values += np.multiply.outer(trend, self.slope).astype(values.dtype)
+        return values
+
+
 @dataclass(frozen=True, eq=False)
-class Anomalies:
-    """A linear map of the values x at each grid point with data, and its inverse: a = gain (x - level_g - slope t).
+class Anomalies(AnomalyMap):
+    """The map at the grid points with data, side by side.
 
     Attributes
     ----------
@@ -49,39 +79,28 @@ class Anomalies:
     level: Array | None = None
     slope: Array | None = None
 
-    def part(self, columns: slice) -> Anomalies:
-        """Return the map of some grid points, and the place of the next one, for a task that reads these only."""
+    @property
+    def n_places(self) -> int:
+        """Number of grid points with data."""
+        return len(self.places)
+
+    @property
+    def analyzed(self) -> Array:
+        """Whether each grid point of a flattened sample has data."""
+        found = np.zeros(math.prod(self.sample_shape), bool)
+        found[self.places] = True
+        return found
+
+    def part(self, columns: slice, behind: int = 0) -> Anomalies:
+        """Return the map of some grid points, with the places of some behind them."""
         gain, slope = (None if values is None else values[columns] for values in (self.gain, self.slope))
         level = None if self.level is None else self.level[:, columns]
-        places = self.places[columns.start : columns.stop + 1]
+        places = self.places[columns.start : columns.stop + behind]
         return replace(self, places=places, gain=gain, level=level, slope=slope)
 
-    def of(self, rows: Array, groups: Array, trend: Array | None, columns: slice) -> None:
-        """Convert values (n, m) of some grid points to anomalies, in place."""
-        gain, slope = (_part(values, columns, rows.dtype) for values in (self.gain, self.slope))
-        level = None if self.level is None else self.level[:, columns].astype(rows.dtype)
-        if gain is None and level is None:
-            return
-        for i, row in enumerate(rows):  # one row stays in the cache
-            if level is not None:
-                row -= level[groups[i]]
-            if slope is not None and trend is not None:
-                row -= slope * rows.dtype.type(trend[i])
-            if gain is not None:
-                row *= gain
-
-    def back(self, rows: Array, groups: Array, trend: Array | None) -> Array:
-        """Return the values (n, d) of anomalies; NaN where the gain is 0 and there is no level."""
-        values = rows.copy()
-        if self.gain is not None:
-            lost = np.nan if self.level is None else 0.0
-            np.divide(rows, self.gain, out=values, where=self.gain > 0)
-            values[:, self.gain == 0] = lost
-        if self.level is not None:
-            values += self.level[groups].astype(values.dtype)
-        if self.slope is not None and trend is not None:
-            values += np.outer(trend, self.slope).astype(values.dtype)
-        return values
+    def packed(self, rows: Array) -> Array:
+        """Return rows (n, d) of a model of these anomalies at the grid points with data."""
+        return rows
 
     def placed(self, rows: Array) -> Array:
         """Return rows (n, d) on the grid (n, *sample_shape), NaN at grid points without data."""
@@ -138,7 +157,7 @@ class AnomalySource(ComputedSource):
     def piece(self, samples: tuple[int, int], region: Region) -> Any:
         """Return this source over a piece of the other one, with the map of its grid points only."""
         cut, (a, b) = copy(self), region[0]
-        cut.anomalies, cut.first_column = self.anomalies.part(slice(a, b)), a
+        cut.anomalies, cut.first_column = self.anomalies.part(slice(a, b), behind=1), a
         return super(AnomalySource, cut).piece(samples, region)
 
     def extra_bytes(self, region: Region) -> int:
@@ -153,7 +172,7 @@ class AnomalySource(ComputedSource):
         if not self.certain and values.dtype.kind == "f":
             run = flat[:, start - begin : stop - begin]
             if np.count_nonzero(np.isnan(run)) != len(run) * (stop - start - (b - a)):
-                raise self._gap(samples)
+                raise gap_error(self.name, samples)
         places = self.anomalies.places[a - own : b - own]
         if b - a == flat.shape[1]:
             np.copyto(out, flat)
@@ -162,121 +181,19 @@ class AnomalySource(ComputedSource):
         else:
             np.copyto(out, flat[:, places - begin])
         if not self.certain and np.isnan(out.max()):  # the count agrees, but the grid points differ
-            raise self._gap(samples)
+            raise gap_error(self.name, samples)
         groups, trend = self.entries_of("groups", samples), self.entries_of("trend", samples)
-        self.anomalies.of(out, groups, trend, slice(a - own, b - own))
+        self.anomalies.part(slice(a - own, b - own)).apply(out, groups, trend)
 
-    def _gap(self, samples: tuple[int, int]) -> GapError:
-        return GapError(f"{self.name} misses values at other grid points in samples {samples[0]} to {samples[1] - 1}")
+
+def gap_error(name: str, samples: tuple[int, int]) -> GapError:
+    """Return the error for samples of a source that miss other values than the first sample."""
+    return GapError(f"{name} misses values at other grid points in samples {samples[0]} to {samples[1] - 1}")
 
 
 def _first_of(box: Region, shape: tuple[int, ...]) -> int:
     """Return the index of the first value of a box in a flattened sample."""
     return int(np.ravel_multi_index(tuple(start for start, _ in box), shape))
-
-
-class SurveySource(ComputedSource):
-    """Input of `dpca.rules.covariance.survey.Survey`: flattened samples with their numbers, NaN if missing.
-
-    ::
-
-        one block        x0 x1 x2 x3 x4 x5  n n
-        blocks of 4      x0 x1 x2 x3  n n  x4 x5  n n
-
-    The numbers follow each block of grid points, so that a block does without the others.
-
-    Parameters
-    ----------
-    source : Source
-    shift : array (d,), float64
-        Is subtracted from every sample.
-    block : int, optional
-        Grid points of a block; the default is all.
-    """
-
-    with_gaps = True
-    first_place: int = 0
-    """Number of the grid point that the first entry of the shift belongs to."""
-
-    def __init__(self, source: Source, shift: Array, block: int | None = None) -> None:
-        d = math.prod(source.shape[1:])
-        self.block = d if block is None else block
-        shape = (source.shape[0], d + NUMBERS * math.ceil(d / self.block))
-        super().__init__(source, shape, working_dtype(source.dtype))
-        self.shift, self.size = shift, d
-        self.chunks = (self.chunks[0], self.part_length)
-
-    @property
-    def part_length(self) -> int:
-        """Number of columns of a whole block: its grid points, and the number of the sample."""
-        return min(self.block + NUMBERS, self.shape[1])
-
-    def needed(self, region: Region) -> Region:
-        """Return the box of the grid points of some blocks."""
-        return box_of_run(self.source_shape[1:], *self._run(region))
-
-    def _run(self, region: Region) -> tuple[int, int]:
-        first, last = region[0][0] // self.part_length, math.ceil(region[0][1] / self.part_length)
-        return first * self.block, min(last * self.block, self.size)
-
-    def piece(self, samples: tuple[int, int], region: Region) -> Any:
-        """Return this source over a piece of the other one, with the shift of its grid points only."""
-        cut, (start, stop) = copy(self), self._run(region)
-        cut.shift, cut.first_place = self.shift[start:stop], start
-        return super(SurveySource, cut).piece(samples, region)
-
-    def compute(self, values: Array, first: int, samples: tuple[int, int], region: Region, out: Array) -> None:
-        """Fill a box. It always contains whole blocks."""
-        if values.dtype.kind == "f" and np.isinf(values).any():
-            number = samples[0] + int(np.isinf(values).reshape(len(values), -1).any(axis=1).argmax())
-            raise DataError(
-                f"sample {number} of {self.name} contains an infinite value: mask the value or remove the sample"
-            )
-        flat, begin = values.reshape(len(values), -1), _first_of(self.needed(region), self.source_shape[1:])
-        (start, stop), own = self._run(region), self.first_place
-        for turn, at in enumerate(range(start, stop, self.block)):
-            length = min(self.block, stop - at)
-            part = out[:, turn * self.part_length : turn * self.part_length + length + NUMBERS]
-            numbered(flat[:, at - begin : at - begin + length], first, part)
-            part[:, :length] -= self.shift[at - own : at - own + length].astype(out.dtype)
-
-
-def projected(anomalies: AnomalySource, basis: LinearRepresentation, *, skip_gaps: bool = False) -> Any:
-    """Return the scores (n, k) of anomalies; NaN for samples without values. A Dask array yields a Dask array.
-
-    With ``skip_gaps``, samples that miss some values have NaN, too; otherwise they raise `DataError`.
-    """
-    project, (n, d), k = _Projection(basis, anomalies.name, skip_gaps), anomalies.shape, len(basis.components)
-    dtype = basis.score_dtype(anomalies.dtype)
-    if (lazy := anomalies.as_dask()) is not None:
-        return da.map_blocks(project, lazy, chunks=(lazy.chunks[0], k), dtype=dtype, meta=np.empty((0, 0), dtype))
-    scores = np.empty((n, k), dtype)
-    rows = max(1, _BLOCK_BYTES // (d * anomalies.dtype.itemsize))
-    for first, block in batches(anomalies, (0, n), ((0, d),), rows):
-        scores[first : first + len(block)] = project(block, first)
-    return scores
-
-
-@dataclass(frozen=True, eq=False)
-class _Projection:
-    basis: LinearRepresentation
-    name: str
-    skip_gaps: bool
-
-    def __call__(self, rows: Array, first: int = 0, block_info: Any = None) -> Array:
-        if block_info:
-            first = block_info[0]["array-location"][0][0]
-        reduced = np.logical_or if self.skip_gaps else np.logical_and
-        empty: Array = reduced.reduce(np.isnan(rows), axis=1)
-        if empty.any():
-            rows = np.where(empty[:, None], 0, rows)
-        scores = self.basis.encode(rows, self.name, first)
-        scores[empty] = np.nan
-        return scores
-
-
-def _part(values: Array | None, columns: slice, dtype: DTypeLike) -> Array | None:
-    return None if values is None else values[columns].astype(dtype)
 
 
 def chunk_run(source: Source) -> int:

@@ -18,12 +18,11 @@ from dpca.models.base.linear_model import LinearModel
 from dpca.models.base.parameters import also_called, check_parameters
 from dpca.models.base.passes import run_of_fit
 from dpca.models.eof import significance
-from dpca.models.eof.anomalies import AnomalySource, projected
 from dpca.models.eof.calendar import Calendar
-from dpca.models.eof.eof_fit import FittedAnomalies, Fitting, batch_rows, counted, interpolated, longest_gap
+from dpca.models.eof.eof_fit import FittedAnomalies, Fitting, batch_rows, counted
 from dpca.models.eof.eof_store import StoredEOF
 from dpca.models.eof.fields import Field, FieldNames, attributes_of, scale_of, series_given
-from dpca.models.eof.gaps import FilledSource
+from dpca.models.eof.projection import field_of, maps_of, scores_of
 from dpca.models.eof.rotation import RotatedEOF, rotated
 from dpca.models.eof.variables import field_given
 from dpca.models.linear.pca import PCA
@@ -73,8 +72,9 @@ class EOF(EOFParameters, StoredEOF, BaseEstimator):  # type: ignore[misc]
     -----
     A pass costs that of `StreamingPCA` over the values at grid points with data. Missing values, ``standardize``,
     ``detrend`` and ``climatology`` take one more, ``"iterate"`` one for each of a few dozen fits. Memory: that of
-    `StreamingPCA`, 2 bytes a sample, and 8 with ``detrend``; about 12 maps in float64 in this process. `save` stores no
-    samples; it stores `pcs` if computed.
+    `StreamingPCA`, 2 bytes a sample, and 8 with ``detrend``; in this process up to about 12 maps in float64. Large
+    fields, of more than 64 MiB in float64, take about two, and the modes; their statistics are in temporary files.
+    `save` stores no samples; it stores `pcs` if computed.
     {where}
 
     Examples
@@ -182,12 +182,11 @@ class EOF(EOFParameters, StoredEOF, BaseEstimator):  # type: ignore[misc]
         Returns
         -------
         xarray.DataArray (mode, ...), or array
-            A ``DataArray`` with the coordinates of the field if its dims had names. Modes are numbered from 1.
+            A ``DataArray`` with the coordinates of the field if its dims had names. Modes are numbered from 1. It is
+            lazy if the modes of a large field are on disk.
         """
         check_is_fitted(self, "model_")
-        scale = self._scale(scaling)
-        modes = np.asarray(self.model_.components_)  # they may be on disk
-        maps = self._anomalies.placed(modes * scale[:, None].astype(modes.dtype))
+        maps = maps_of(self._anomalies, self.model_.basis_, self._scale(scaling))
         return self._given.maps(maps, "eofs", self._attributes_of(EOFS, scaling == 2))
 
     def pcs(self, scaling: int = 0) -> Any:
@@ -253,7 +252,8 @@ class EOF(EOFParameters, StoredEOF, BaseEstimator):  # type: ignore[misc]
         Returns
         -------
         xarray.DataArray (dim, ...), or array
-            In memory: if the field is large, select times beforehand. Costs 2 m d k operations.
+            Lazy if the modes of a large field are on disk, otherwise in memory: select times beforehand if there are
+            many. Costs 2 m d k operations.
         """
         check_is_fitted(self, "model_")
         pcs = self.pcs() if pcs is None else pcs
@@ -263,9 +263,7 @@ class EOF(EOFParameters, StoredEOF, BaseEstimator):  # type: ignore[misc]
         groups, trend = self._calendar.given(
             pcs.coords.get(dim) if named else self._given.along, values, self._given.along
         )
-        rows = values[:, :k] @ np.asarray(self.model_.components_[:k])
-        rows += np.asarray(self.model_.mean_).astype(values.dtype)
-        return self._given.field(self._anomalies.placed(self._anomalies.back(rows, groups, trend)), pcs)
+        return self._given.field(field_of(self._anomalies, self.model_.basis_, values[:, :k], groups, trend), pcs)
 
     def to_xarray(self, scaling: int = 0) -> Any:
         """Return maps, time series and variances as an ``xarray.Dataset``, which ``to_netcdf`` writes to a file.
@@ -340,7 +338,7 @@ class EOF(EOFParameters, StoredEOF, BaseEstimator):  # type: ignore[misc]
         self._given, self._calendar, self._n_given, self._pcs = given, calendar, n, pcs
         self._weighted = found.weighted
         self.total_variance_, self.captured_bound_ = found.model.total_variance_, found.model.captured_bound_
-        self.n_samples_seen_, self.n_places_ = found.n_used, len(found.anomalies.places)
+        self.n_samples_seen_, self.n_places_ = found.n_used, found.anomalies.n_places
         self.sample_shape_ = found.anomalies.sample_shape
 
     def _model(self, n: int, d: int, n_passes: int | None, *, any_weights: bool = False) -> LinearModel:
@@ -382,15 +380,9 @@ class EOF(EOFParameters, StoredEOF, BaseEstimator):  # type: ignore[misc]
         return self._attributes_of(what, in_units)(self._given.labels)
 
     def _projected(self, given: Field, *, skip_gaps: bool = False) -> Any:
-        source, n = given.source, given.source.shape[0]
-        times = self._calendar.groups(given.along, n), self._calendar.trend(given.along, n)
-        if self.gaps == "interpolate" and (longest := longest_gap(source, n)):
-            source = interpolated(source, given, longest)
-        if self._expected is not None:
-            source = FilledSource(source, self._anomalies, *times, self._expected)
-        anomalies = AnomalySource(source, self._anomalies, *times, certain=True)
-        anomalies.with_gaps = True  # samples without values remain NaN
-        return projected(anomalies, self.model_.basis_, skip_gaps=skip_gaps)
+        how: dict[str, Any] = {"expected": self._expected, "skip_gaps": skip_gaps}
+        parts = given, self._calendar, self._anomalies, self.model_.basis_
+        return scores_of(*parts, interpolates=self.gaps == "interpolate", **how)
 
     def _used_pcs(self) -> Array:
         significance.require_unweighted(self._weighted)

@@ -7,27 +7,27 @@ import warnings
 from copy import copy
 from dataclasses import dataclass, field, replace
 from functools import partial
-from typing import Any, ClassVar
+from typing import Any, ClassVar, cast
 
 import numpy as np
 
-from dpca.engine.folds.boundary import named_errors
 from dpca.engine.sources.held_out import repeated, without
 from dpca.engine.sources.source import Source
 from dpca.kernels.algebra.types import Array
 from dpca.models.base.callbacks import Enough, FitCallbacks, Progress
 from dpca.models.base.convergence import ConvergenceWarning, check_deviation_scale
 from dpca.models.base.linear_model import LinearModel
-from dpca.models.base.passes import Passes
+from dpca.models.base.mapped import release
 from dpca.models.base.samples import counts_and_fractions
-from dpca.models.eof.anomalies import Anomalies, AnomalySource, GapError, SurveySource, chunk_run
+from dpca.models.eof.anomalies import Anomalies, AnomalySource, GapError
 from dpca.models.eof.calendar import Calendar, elapsed
+from dpca.models.eof.field_survey import survey
 from dpca.models.eof.fields import Field
 from dpca.models.eof.gaps import Expected, FilledSource, InterpolatedSource
+from dpca.models.eof.on_grid import GridAnomalies, GridAnomalySource, is_large
 from dpca.parameters.eof import VARIABLE
-from dpca.partition.cells import CellGrid
 from dpca.rules.base.watched import moved
-from dpca.rules.covariance.survey import Survey, survey_of
+from dpca.rules.covariance.survey import Survey
 from dpca.storage.errors import DataError, PlanError
 from dpca.storage.run import Run
 
@@ -38,9 +38,6 @@ _MOVED, _CHANGED, _MOST_FITS = 1e-7, 1e-5, 100
 
 # Size of a batch of anomalies in bytes and in samples: fewer are inefficient, more only take memory.
 _BATCH_BYTES, _FEWEST_ROWS, _BATCH_ROWS = 2**25, 100, 1024
-
-# The survey is divided into at most 2^8 blocks of grid points. Each may require a read of all data.
-_MOST_HALVINGS = 8
 
 
 class GapWarning(UserWarning):
@@ -55,7 +52,7 @@ class FittedAnomalies:
     ----------
     model : LinearModel
         The model of the anomalies at grid points with data.
-    anomalies : Anomalies
+    anomalies : Anomalies or GridAnomalies
     n_used : int
         Number of samples with data.
     expected : Expected or None
@@ -66,7 +63,7 @@ class FittedAnomalies:
     """
 
     model: LinearModel
-    anomalies: Anomalies
+    anomalies: Anomalies | GridAnomalies
     n_used: int
     expected: Expected | None = None
     n_fits: int = 1
@@ -96,6 +93,8 @@ class Fitting:
 
     #: The values of ``gaps`` that fill missing values, for errors.
     fillings: ClassVar[str] = "gaps='interpolate' or gaps='iterate'"
+    #: Whether large fields may keep the axes of samples.
+    keeps_axes: ClassVar[bool] = True
 
     eof: Any
     given: Field
@@ -106,7 +105,7 @@ class Fitting:
     unweighted: Field | None = None
     fractions: Array | None = None
     is_over: bool = field(default=False, init=False)
-    shift: Array = field(init=False)
+    first: Array = field(init=False)
 
     def __post_init__(self) -> None:
         source, n = self.given.source, self.given.source.shape[0]
@@ -114,7 +113,7 @@ class Fitting:
         self.groups, self.trend = self.calendar.groups(self.given.along, n), self.calendar.trend(self.given.along, n)
         first = np.empty((1, *self.shape), source.dtype)
         source.reader()((0, 1), tuple((0, length) for length in self.shape), first)
-        self.shift = first.ravel().astype(np.float64)
+        self.first = first[0]
 
     @property
     def _wants_moments(self) -> bool:
@@ -122,12 +121,11 @@ class Fitting:
 
     def fitted(self) -> FittedAnomalies:
         """Fit. Try the grid points with data of the first sample; the pass raises `GapError` if others differ."""
-        places = np.flatnonzero(~np.isnan(self.shift))
-        if not self._wants_moments and places.size:
-            anomalies = Anomalies(places, self.shape, self._gain(places))
+        there = ~np.isnan(self.first).ravel()
+        if not self._wants_moments and there.any():
             certain = self.given.source.dtype.kind != "f"
             try:
-                return self._fitted(self._over(self.given.source, anomalies, certain=certain))
+                return self._fitted(self._over(self.given.source, self._anomalies({}, there), certain=certain))
             except GapError:
                 pass
         return self._surveyed()
@@ -135,17 +133,19 @@ class Fitting:
     def _surveyed(self) -> FittedAnomalies:
         source, eof = self.given.source, self.eof
         found = self._survey(source, "survey")
-        there = found["there"]
-        n, some = int(there.sum()), found["count"] > 0
-        gappy = some & (found["count"] < (n if eof.gaps != "interpolate" else len(there)))
+        there, count = found["there"], found.pop("count")
+        n, some = int(there.sum()), count > 0
+        gappy = some & (count < (n if eof.gaps != "interpolate" else len(there)))
+        longest = int(found.pop("run").max(where=some, initial=0))
+        del count
         if not some.any():
             raise DataError(f"all values of {source.name} are NaN: give a field with values")
         if n < 2:
             raise DataError(f"only {n} of {len(there)} samples has values: a fit requires at least 2")
         if gappy.any() and eof.gaps == "interpolate":
-            source = interpolated(source, self.given, int(found["run"][some].max()))
+            source = interpolated(source, self.given, longest)
             found = self._survey(source, "survey of what is filled") if self._wants_moments else found
-            return self._fitted(self._over(source, self._anomalies(found, np.flatnonzero(some))))
+            return self._fitted(self._over(source, self._anomalies(found, some)))
         if not there.all():
             source = without(source, np.flatnonzero(~there))
             source.with_gaps = True
@@ -153,7 +153,7 @@ class Fitting:
             self.trend = None if self.trend is None else self.trend[there]
             self.fractions = None if self.fractions is None else self.fractions[there]
         if gappy.any() and eof.gaps == "iterate":
-            return self._iterated(source, found, np.flatnonzero(some))
+            return self._iterated(source, found, some)
         if gappy.any():
             warnings.warn(
                 f"{int(gappy.sum()):,} of {int(some.sum()):,} grid points with data miss some of {n:,} values and are "
@@ -161,7 +161,7 @@ class Fitting:
                 GapWarning,
                 stacklevel=5,
             )
-        if not (kept := np.flatnonzero(some & ~gappy)).size:
+        if not (kept := some & ~gappy).any():
             raise DataError(
                 f"no grid point of {source.name} has all {n:,} values: fill them with {self.fillings}, or select times "
                 "and grid points"
@@ -170,34 +170,53 @@ class Fitting:
 
     def _survey(self, source: Source, stage: str) -> dict[str, Array]:
         rule = Survey(self.groups, self.trend, self.fractions)
-        found = survey(source, rule, np.nan_to_num(self.shift), self.run, stage)
-        largest = np.abs(found["level"]).max(where=np.isfinite(found["level"]), initial=0)
-        check_deviation_scale(float(np.sqrt(found["variance"].mean()) or largest), f"the {stage}")
+        found = survey(source, rule, np.nan_to_num(self.first, copy=False), self.run, stage)
+        deviation, level = float(np.sqrt(found["variance"].mean())), found["level"]
+        deviation = deviation or np.abs(level).max(where=np.isfinite(level), initial=0)
+        check_deviation_scale(deviation, f"the {stage}")
+        release(found["variance"])
         return found
 
-    def _anomalies(self, found: dict[str, Array], places: Array) -> Anomalies:
-        """Return the anomalies at these grid points according to the survey of a source without gaps."""
-        gain = self._gain(places)
-        if not self._wants_moments:
-            return Anomalies(places, self.shape, gain)
-        if self.eof.standardize:
-            variance = found["variance"][places]
-            if self.eof.standardize == VARIABLE:
-                number = self.given.variable_of(places)
-                variance = np.bincount(number, variance if gain is None else variance * gain**2)[number]
-            deviation = np.sqrt(variance)
-            gain = np.divide(1.0 if gain is None else gain, deviation, out=np.zeros(len(places)), where=deviation > 0)
-        slope = found["slope"][places] if self.calendar.detrend else None
-        return Anomalies(places, self.shape, gain, found["level"][:, places], slope)
+    def _anomalies(self, found: dict[str, Array], there: Array) -> Anomalies | GridAnomalies:
+        """Return the anomalies at grid points with data (d,) according to the survey of a source without gaps."""
+        gain, level, slope = self.weights, None, None
+        if self._wants_moments:
+            level, slope, variance = found["level"], found.get("slope"), found.pop("variance")
+            gain = self._standardized(variance, there) if self.eof.standardize else gain
+        if self._on_grid(there):
+            return GridAnomalies.of_rows(there, self.shape, gain, level, slope)
+        places = np.flatnonzero(there)
+        gain, slope = (None if values is None else values.ravel()[places] for values in (gain, slope))
+        return Anomalies(places, self.shape, gain, None if level is None else level[:, places], slope)
 
-    def _gain(self, places: Array) -> Array | None:
-        return None if self.weights is None else self.weights.ravel()[places]
+    def _standardized(self, variance: Array, there: Array) -> Array:
+        """Return the gain (d,) that divides anomalies by their deviation, in place; 0 at grid points without data."""
+        variance[~there] = 0
+        weights = None if self.weights is None else self.weights.ravel()
+        if self.eof.standardize == VARIABLE:
+            number = self.given.variable_of(np.arange(len(variance)))
+            variance = np.bincount(number, variance if weights is None else variance * weights**2)[number]
+            variance[~there] = 0
+        gain = np.sqrt(variance, out=variance)
+        np.divide(1.0 if weights is None else weights, gain, out=gain, where=gain > 0)
+        release(gain)
+        return gain
 
-    def _over(self, source: Source, anomalies: Anomalies, *, certain: bool = True) -> AnomalySource:
+    def _on_grid(self, there: Array) -> bool:
+        """Return whether anomalies keep the axes of samples: those of large fields with data at most grid points."""
+        large = self.keeps_axes and is_large(there.size) and self.eof.gaps != "iterate"
+        return large and 2 * int(np.count_nonzero(there)) >= there.size
+
+    def _over(
+        self, source: Source, anomalies: Anomalies | GridAnomalies, *, certain: bool = True
+    ) -> AnomalySource | GridAnomalySource:
+        if isinstance(anomalies, GridAnomalies):
+            return GridAnomalySource(source, anomalies, self.groups, self.trend, certain)
         return AnomalySource(source, anomalies, self.groups, self.trend, certain)
 
-    def _fitted(self, source: AnomalySource, n_passes: int | None = None) -> FittedAnomalies:
-        model: LinearModel = self.eof._model(*source.shape, n_passes, any_weights=self.fractions is not None)
+    def _fitted(self, source: AnomalySource | GridAnomalySource, n_passes: int | None = None) -> FittedAnomalies:
+        size = source.shape[0], source.anomalies.n_places
+        model: LinearModel = self.eof._model(*size, n_passes, any_weights=self.fractions is not None)
         how: dict[str, Any] = {"run": self.run, "sample_weight": self.fractions}
         if (callbacks := self.callbacks) is not None:
             left = max(callbacks.max_seconds - callbacks.pace.seconds, 1e-3)
@@ -206,14 +225,14 @@ class Fitting:
         try:
             model.fit(source, **how)
         except PlanError:
-            if (exact := self.eof._model_of_few(*source.shape)) is None:
+            if (exact := self.eof._model_of_few(*size)) is None:
                 raise
             model = exact.fit(source, **how)
         if self.is_over:
             raise Enough
         return FittedAnomalies(model, source.anomalies, source.shape[0], weighted=self.unweighted is not None)
 
-    def _show(self, source: AnomalySource, progress: Progress) -> bool:
+    def _show(self, source: AnomalySource | GridAnomalySource, progress: Progress) -> bool:
         """Pass the modes so far to the callback; return whether the fit ends here."""
         self.is_over = progress.finished and progress.n_samples_seen < progress.n_samples
         if self.callbacks is not None and (self.is_over or not progress.finished):
@@ -229,17 +248,16 @@ class Fitting:
                 self.is_over = True
         return self.is_over
 
-    def _iterated(self, source: Source, found: dict[str, Array], places: Array) -> FittedAnomalies:
+    def _iterated(self, source: Source, found: dict[str, Array], there: Array) -> FittedAnomalies:
         """Alternate fits and filling until convergence (Beckers & Rixen 2003; noise as in Tipping & Bishop 1999)."""
-        slope = found["slope"][places] if self.calendar.detrend else None
+        places = np.flatnonzero(there)
+        slope = found["slope"][places] if "slope" in found else None
         known = Anomalies(places, self.shape, None, found["level"][:, places], slope)
         fills = FilledSource(source, known, self.groups, self.trend, None)
         before: LinearModel | None = None
         for turn in range(1, _MOST_FITS + 1):
-            if self._wants_moments:
-                anomalies = self._anomalies(self._survey(fills, f"survey {turn}"), places)
-            else:
-                anomalies = replace(known, gain=self._gain(places))
+            found = self._survey(fills, f"survey {turn}") if self._wants_moments else found
+            anomalies = self._anomalies(found, there)
             found_now = self._fitted(self._over(fills, anomalies), 1)
             model = found_now.model
             done = before is not None and _converged(before, model)
@@ -257,38 +275,8 @@ class Fitting:
         return replace(last, expected=gap_expectation(last.model), n_fits=turn + 1)
 
     def _filled(self, source: Source, found: FittedAnomalies) -> FilledSource:
-        return FilledSource(source, found.anomalies, self.groups, self.trend, gap_expectation(found.model))
-
-
-def survey(source: Source, rule: Survey, shift: Array, run: Run, stage: str) -> dict[str, Array]:
-    """Return the statistics of all grid points, see `dpca.rules.covariance.survey`, from a pass by blocks of them."""
-    passes, grid = _survey_blocks(source, rule, shift, run)
-    parts = passes.over(grid, rule, stage=stage)
-    there = ~np.logical_and.reduce([part.pop("empty") > 0 for part in parts])
-    regression, at = named_errors(survey_of, source.name), 0
-    for part in parts:
-        columns = slice(at, at := at + len(part["count"]))
-        found = regression(part, rule.groups, rule.trend, there, shift[columns], rule.weights)
-        part |= found
-        del part["sums"], part["along"], part["squares"]
-    joined = {name: np.concatenate([part.pop(name) for part in parts], axis=-1) for name in tuple(parts[0])}
-    return joined | {"there": there}
-
-
-def _survey_blocks(source: Source, rule: Survey, shift: Array, run: Run) -> tuple[Passes, CellGrid]:
-    """Return the fewest blocks of grid points that fit into the memory of a task, cut at borders of chunks."""
-    whole, step = len(shift), chunk_run(source)
-    for n_blocks in (2**turn for turn in range(_MOST_HALVINGS + 1)):
-        length = math.ceil(whole / n_blocks)
-        surveyed = SurveySource(source, shift, min(whole, math.ceil(length / step) * step if length > step else length))
-        passes, grid = Passes(surveyed, run), CellGrid((surveyed.shape[1],), (surveyed.part_length,))
-        try:
-            passes.plan(grid, rule)
-            break
-        except PlanError:
-            if length == 1 or n_blocks == 2**_MOST_HALVINGS:
-                raise
-    return passes, grid
+        known = cast(Anomalies, found.anomalies)  # fields that are filled do not keep their axes
+        return FilledSource(source, known, self.groups, self.trend, gap_expectation(found.model))
 
 
 def interpolated(source: Source, given: Field, longest: int) -> Source:
@@ -299,8 +287,8 @@ def interpolated(source: Source, given: Field, longest: int) -> Source:
     DataError
         If the halo of the longest gap takes too much memory, or the times do not ascend.
     """
-    halo = 2 * longest * int(np.prod(source.shape[1:])) * source.dtype.itemsize
-    if halo > _MOST_HALO:
+    halo = 2 * longest * (size := math.prod(source.shape[1:])) * source.dtype.itemsize
+    if halo > _MOST_HALO and not is_large(size):  # large fields are read by blocks that fit into memory
         raise DataError(
             f"the longest gap of {source.name} lasts {longest:,} samples, and interpolating it takes "
             f"{halo / 1e6:,.0f} MB, more than {_MOST_HALO / 1e6:,.0f} MB: use gaps='iterate', or remove the grid "
@@ -315,7 +303,7 @@ def interpolated(source: Source, given: Field, longest: int) -> Source:
 def longest_gap(source: Source, n: int) -> int:
     """Return the length of the longest gap at any grid point with data, from a pass over the source."""
     rule = Survey(np.zeros(n, np.uint16), None)
-    found = survey(source, rule, np.zeros(math.prod(source.shape[1:])), Run(), "survey")
+    found = survey(source, rule, np.zeros(source.shape[1:], source.dtype), Run(), "survey")
     return int(found["run"][found["count"] > 0].max(initial=0))
 
 

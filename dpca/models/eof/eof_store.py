@@ -19,6 +19,7 @@ from dpca.models.eof.calendar import Calendar
 from dpca.models.eof.eof_fit import FittedAnomalies, gap_expectation
 from dpca.models.eof.fields import MODE, FieldNames
 from dpca.models.eof.gaps import Expected
+from dpca.models.eof.on_grid import GridAnomalies
 from dpca.models.eof.variables import VariableNames, variables_read, variables_stored
 from dpca.models.linear.pca import PCA
 from dpca.models.streaming.streaming_pca import StreamingPCA
@@ -45,7 +46,7 @@ class StoredEOF(Storable):
     model_: LinearModel
     _given: FieldNames
     _calendar: Calendar
-    _anomalies: Anomalies
+    _anomalies: Anomalies | GridAnomalies
     _expected: Expected | None
     _n_given: int
     _pcs: Array | None
@@ -69,11 +70,12 @@ class StoredEOF(Storable):
         names, calendar, n, weights = self._given, self._calendar, self._n_given, self.weights
         if weights is not None and not isinstance(weights, str):
             weights = names.weights(weights, self.sample_shape_)
-        analyzed = np.zeros(math.prod(self.sample_shape_), bool)
-        analyzed[self._anomalies.places] = True
-        own: dict[str, Any] = {name: getattr(self._anomalies, name) for name in ("gain", "level", "slope")}
+        gain, level, slope = (getattr(self._anomalies, name) for name in ("gain", "level", "slope"))
+        own: dict[str, Any] = {"gain": None if gain is None else gain.ravel()}
+        own |= {"level": None if level is None else level.reshape(len(level), -1)}
+        own |= {"slope": None if slope is None else slope.ravel()}
         own |= {"weights": weights.ravel() if isinstance(weights, np.ndarray) else None}
-        own |= {"analyzed": analyzed, "pcs": self._pcs}
+        own |= {"analyzed": self._anomalies.analyzed, "pcs": self._pcs}
         arrays = {name: (values, _ARRAYS[name]) for name, values in own.items() if values is not None}
         inner = self.model_._to_store()
         facts: dict[str, Any] = {
@@ -120,9 +122,7 @@ class StoredEOF(Storable):
         lengths |= {"group": len(parts), "place": math.prod(stored.sample_shape)}
         shapes = {name: tuple(lengths[axis] for axis in _ARRAYS[name]) for name in facts["kept"]}
         arrays = stored.arrays(shapes, integers=("analyzed",))
-        if len(places := np.flatnonzero(arrays["analyzed"])) != model.n_features_in_:
-            raise ValueError(f"{len(places)} grid points differ from the {model.n_features_in_} of the inner model")
-        anomalies = Anomalies(places, stored.sample_shape, *(arrays.get(name) for name in ("gain", "level", "slope")))
+        anomalies = _anomalies_read(arrays, stored.sample_shape, model.sample_shape_)
         calendar = Calendar(
             str(facts["dim"]), eof.climatology, bool(eof.detrend), parts, float(along["origin"]), float(along["unit"])
         )
@@ -140,3 +140,15 @@ class StoredEOF(Storable):
         found = FittedAnomalies(model, anomalies, stored.n_samples, expected, weighted=weighted)
         eof._set_fitted(found, names, calendar, n, arrays.get("pcs"))
         return eof
+
+
+def _anomalies_read(
+    arrays: dict[str, Array], shape: tuple[int, ...], of_model: tuple[int, ...]
+) -> Anomalies | GridAnomalies:
+    """Return the anomalies from the arrays of a store, at all grid points if the model has the shape of samples."""
+    gain, level, slope = (arrays.get(name) for name in ("gain", "level", "slope"))
+    if of_model == shape:
+        return GridAnomalies.of_rows(arrays["analyzed"].astype(bool), shape, gain, level, slope)
+    if len(places := np.flatnonzero(arrays["analyzed"])) != math.prod(of_model):
+        raise ValueError(f"{len(places)} grid points differ from the {math.prod(of_model)} of the inner model")
+    return Anomalies(places, shape, gain, level, slope)

@@ -124,7 +124,7 @@ class FilledSource(ComputedSource):
             if missing.size == len(places):
                 continue  # a sample without values remains NaN
             groups, trend = self.entries_of("groups", here), self.entries_of("trend", here)
-            self.anomalies.of(rows, groups, trend, slice(None))
+            self.anomalies.apply(rows, groups, trend)
             if self.expected is None:
                 rows[0, missing] = 0
             else:

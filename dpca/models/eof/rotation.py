@@ -108,7 +108,8 @@ def rotated(eof: Any, method: str, k: int, kaiser: bool, power: int) -> RotatedE
     check_method(method)
     variances = eof.model_.explained_variance_[:k]
     check_modes(variances, k, "variance")
-    loadings = np.asarray(eof.model_.components_[:k]).T.astype(np.float64) * np.sqrt(variances)
+    modes = eof._anomalies.packed(np.asarray(eof.model_.components_[:k]).reshape(k, -1))
+    loadings = modes.T.astype(np.float64) * np.sqrt(variances)
     turn, correlation = rotation_of(loadings, method, kaiser=kaiser, power=power)
     # Places without loadings have none after the rotation.
     found = loadings @ turn

@@ -27,7 +27,9 @@ def field_weights(weights: Any, labels: Labels | None, sample_shape: tuple[int, 
     if weights is None:
         return None
     found = _placed(weights, labels, sample_shape)
-    return _checked(np.where(np.isnan(found), 0.0, found))
+    # A view that repeats values, such as those of latitudes, remains one.
+    distinct = found[tuple(slice(None) if step else slice(0, 1) for step in found.strides)]
+    return np.broadcast_to(_checked(np.where(np.isnan(distinct), 0.0, distinct)), sample_shape)
 
 
 def attribute_weights(weights: Any, labels: Labels | None, sample_shape: tuple[int, ...]) -> Array:
@@ -82,7 +84,7 @@ def _placed(weights: Any, labels: Labels | None, sample_shape: tuple[int, ...]) 
     if values.dtype.kind not in "biuf":
         raise DataError(f"weights hold {values.dtype} values: use real numbers")
     try:
-        return np.broadcast_to(values.astype(np.float64), sample_shape)
+        return np.broadcast_to(values.astype(np.float64, copy=False), sample_shape)
     except ValueError as error:
         raise DataError(
             f"weights have shape {values.shape}, but a sample has {sample_shape}: use one weight for each place"
@@ -124,7 +126,7 @@ def _in_order(weights: Any, labels: Labels | None, sample_shape: tuple[int, ...]
     dims = () if labels is None else labels.dims
     if labels is None or not set(weights.dims) <= set(dims):
         raise DataError(f"weights have the dims {weights.dims}, but a sample has {dims}: use some of these dims")
-    grid = xarray.DataArray(np.ones(sample_shape), labels.coords, dims)
+    grid = xarray.DataArray(np.broadcast_to(1.0, sample_shape), labels.coords, dims)
     try:
         return xarray.align(grid, weights, join="exact", copy=False)[1].broadcast_like(grid).transpose(*dims)
     except ValueError as error:

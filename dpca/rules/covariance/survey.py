@@ -38,10 +38,10 @@ class Survey(Rule):
 
     Notes
     -----
-    Results of ``finish``, float64: ``sums`` (n_groups, d) of the values of each group, ``along`` (d,) of values times
-    times, ``squares`` (d,). Integers: ``count`` (d,), the number of existing values; ``run`` (d,), the longest run of
-    missing values; ``empty`` (n,), whether a sample has no value. Costs O(n d) time; state (n_groups + 7) d + n
-    numbers.
+    Results of ``finish``, float64: ``sums`` (n_groups, d) of the values of each group; ``squares`` (d,); with a trend,
+    ``along`` (d,) of values times times. Integers: ``count`` (d,), the number of existing values; ``run`` (d,), the
+    longest run of missing values; ``empty`` (n,), whether a sample has no value. Costs O(n d) time; state
+    (n_groups + 6) d + n numbers, or d more with a trend.
     """
 
     groups: Array
@@ -53,7 +53,8 @@ class Survey(Rule):
     def _layout(self, n_features: int, dtype: DTypeLike) -> StateLayout:
         d = n_features - NUMBERS
         whole = dict.fromkeys(("count", "first", "last", "run"), ((d,), np.int64))
-        sums = {"sums": ((self._n_groups, d), float), "along": ((d,), float), "squares": ((d,), float)}
+        sums = {"sums": ((self._n_groups, d), float), "squares": ((d,), float)}
+        sums |= {} if self.trend is None else {"along": ((d,), float)}
         return {**whole, **sums, "empty": ((len(self.groups),), np.int8)}
 
     @property
@@ -105,7 +106,8 @@ class Survey(Rule):
         return merged
 
     def _finish(self, state: State) -> dict[str, Array]:
-        return {name: values for name, values in state.arrays.items() if name not in ("first", "last")}
+        found = {name: values for name, values in state.arrays.items() if name not in ("first", "last")}
+        return found | {name: found[name].astype(np.int32) for name in ("count", "run")}
 
     def work_bytes(self, n_rows: int, n_features: int, dtype: DTypeLike) -> int:
         """Return the bytes of temporary arrays: a block of samples, its mask, and sums; and of groups and trend."""
@@ -178,7 +180,7 @@ def survey_of(
 
 
 def numbered(values: Array, first: int, out: Array) -> None:
-    """Write samples (m, d) and their numbers, from ``first`` on, into ``out`` (m, d + 2)."""
-    out[:, :-NUMBERS] = values
+    """Write samples (m, d) into the first columns of ``out``, and their numbers, from ``first`` on, into the last 2."""
+    out[:, : values.shape[1]] = values
     numbers = np.arange(first, first + len(values))
     out[:, -2], out[:, -1] = numbers // _PART, numbers % _PART

@@ -20,6 +20,7 @@ import dpca
 from dpca import BandPCA, CellPCA
 from dpca.engine.folds.rehearsal import Workers, rehearsing
 from dpca.jobs import encode_store, fit_store, reconstruct_store, transform_store
+from dpca.models.base import mapped
 from dpca.models.cells import cells_on_disk
 from dpca.models.linear import component_store
 from dpca.representation import linear
@@ -179,7 +180,7 @@ def test_nothing_is_left_behind(tmp_path: Path, monkeypatch: pytest.MonkeyPatch)
     # Other tests of this user put components into the folder at the same time.
     own = tmp_path / "own"
     own.mkdir()
-    for module in (cells_on_disk, component_store):
+    for module in (mapped, component_store):
         monkeypatch.setattr(module, "private_folder", lambda: str(own))
 
     def folders() -> set[str]:

@@ -13,12 +13,14 @@ import xarray as xr
 from dpca import EOF, PCA
 from dpca.engine.sources.source import as_source
 from dpca.models.base.labelled import Labels
-from dpca.models.eof.anomalies import Anomalies, AnomalySource, SurveySource
+from dpca.models.eof.anomalies import Anomalies, AnomalySource
 from dpca.models.eof.calendar import _AT_ONCE, Calendar
 from dpca.models.eof.eof_fit import gap_expectation, interpolated
+from dpca.models.eof.field_survey import SurveySource
 from dpca.models.eof.fields import Field
 from dpca.models.eof.gaps import Expected, FilledSource, InterpolatedSource
 from dpca.models.weights.attribute_weights import field_weights
+from dpca.partition.cells import CellGrid
 from dpca.storage import DataError
 from tests.helpers.traced import traced_peak
 from tests.models.eof.sea import COSLAT, SST
@@ -108,7 +110,7 @@ def test_places_of_weight_0_come_back_as_far_as_they_are_known(detrend: bool) ->
 def test_an_infinite_value_is_named_by_its_number_in_the_field() -> None:
     x = RNG.normal(size=(9, 4))
     x[7, 2] = np.inf
-    read = SurveySource(as_source(x), np.zeros(4)).reader()
+    read = SurveySource(as_source(x), np.zeros(4), CellGrid((4,), (4,))).reader()
     read((0, 5), ((0, 6),), np.empty((5, 6)))
     with pytest.raises(DataError, match="sample.7.*infinite"):
         read((5, 9), ((0, 6),), np.empty((4, 6)))

@@ -19,10 +19,13 @@ from dpca.engine.folds.plan import PlanError
 from dpca.engine.sources.source import as_source
 from dpca.kernels.algebra.types import box_of_run
 from dpca.models.base.convergence import ConvergenceWarning
+from dpca.models.eof import on_grid as on_grid_module
 from dpca.models.eof import rotation
-from dpca.models.eof.anomalies import Anomalies, AnomalySource, SurveySource, chunk_run
-from dpca.models.eof.eof_fit import GapWarning, survey
+from dpca.models.eof.anomalies import Anomalies, AnomalySource, chunk_run
+from dpca.models.eof.eof_fit import GapWarning
+from dpca.models.eof.field_survey import SurveySource, survey
 from dpca.models.linear import dual_solver
+from dpca.partition.cells import CellGrid
 from dpca.rules.covariance.survey import Survey
 from dpca.storage.errors import DataError
 from dpca.storage.run import Run
@@ -42,6 +45,14 @@ def x() -> np.ndarray[Any, Any]:
     field[:, :5] = np.nan  # land: whole planes, and a part of each row
     field[:, 10:20, 20:40, 30:50] = np.nan
     return field
+
+
+@pytest.fixture(params=[False, True], ids=["packed", "on grid"])
+def on_grid(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> bool:
+    """Whether the field is large, so that samples keep their axes."""
+    if request.param:
+        monkeypatch.setattr(on_grid_module, "_LARGE_FIELD", 1000)
+    return bool(request.param)
 
 
 def anomalies_of(x: np.ndarray, options: dict[str, Any]) -> np.ndarray:
@@ -65,7 +76,12 @@ def check(eof: EOF, x: np.ndarray, options: dict[str, Any]) -> None:
     rows = anomalies_of(x, options)
     scores, values, modes = np.linalg.svd(rows, full_matrices=False)
     np.testing.assert_allclose(eof.explained_variance_, values[:K] ** 2 / (N - 1), rtol=1e-6)
-    assert np.linalg.svd(np.asarray(eof.model_.components_) @ modes[:K].T, compute_uv=False).min() > 1 - 1e-6
+    components = np.asarray(eof.model_.components_)
+    if eof.model_.sample_shape_ == SHAPE:
+        there = np.isfinite(x).all(axis=0).ravel()
+        assert not components[:, ~there].any()
+        components = components[:, there]
+    assert np.linalg.svd(components @ modes[:K].T, compute_uv=False).min() > 1 - 1e-6
     assert eof.total_variance_ == pytest.approx((values**2).sum() / (N - 1), rel=1e-6)
     assert 0.99999 < eof.captured_bound_ <= 1
     pcs, known = np.asarray(eof.pcs()), scores[:, :K] * values[:K]
@@ -87,18 +103,21 @@ OPTIONS: list[dict[str, Any]] = [
 @pytest.mark.pairwise
 @pytest.mark.parametrize("chunks", CHUNKS)
 @pytest.mark.parametrize("options", OPTIONS, ids=str)
-def test_no_task_holds_a_field(x: np.ndarray, tmp_path: Path, chunks: tuple[int, ...], options: dict[str, Any]) -> None:
+def test_no_task_holds_a_field(
+    x: np.ndarray, tmp_path: Path, chunks: tuple[int, ...], options: dict[str, Any], on_grid: bool
+) -> None:
     zarr.create_array(str(tmp_path / "x.zarr"), data=x, chunks=chunks)
     eof = EOF(K, **options).fit(str(tmp_path / "x.zarr"), run=LITTLE)
     plan = eof.model_.fit_report_.plan
     assert plan.groups[0].region[0][1] < x[0].size  # attributes of a block
     assert plan.task_bytes <= LITTLE.memory  # type: ignore[operator]
     assert eof.model_.solver_ == "dual"  # type: ignore[attr-defined]
+    assert eof.model_.sample_shape_ == (SHAPE if on_grid else (eof.n_places_,))
     check(eof, x, options)
 
 
 @pytest.mark.parametrize("in_dask", [False, True])
-def test_climatologies_of_fields_with_names(x: np.ndarray, in_dask: bool) -> None:
+def test_climatologies_of_fields_with_names(x: np.ndarray, in_dask: bool, on_grid: bool) -> None:
     months = np.array([np.datetime64(f"{2000 + i // 3}-{1 + i % 3:02}-01", "ns") for i in range(N)])
     values = da.from_array(x, chunks=(3, 20, 60, 70)) if in_dask else x
     field = xr.DataArray(values, {"time": months}, ("time", "z", "y", "x"))
@@ -112,7 +131,7 @@ def test_climatologies_of_fields_with_names(x: np.ndarray, in_dask: bool) -> Non
         check(eof, x, options)
 
 
-def test_saved_and_loaded(x: np.ndarray, tmp_path: Path) -> None:
+def test_saved_and_loaded(x: np.ndarray, tmp_path: Path, on_grid: bool) -> None:
     eof = EOF(K, weights=WEIGHTS).fit(x, run=LITTLE)
     eof.pcs()
     eof.save(tmp_path / "m.zarr")
@@ -121,7 +140,7 @@ def test_saved_and_loaded(x: np.ndarray, tmp_path: Path) -> None:
     np.testing.assert_array_equal(loaded.pcs(), eof.pcs())
 
 
-def test_workers_find_the_same_bytes(x: np.ndarray, tmp_path: Path, cluster: Any) -> None:
+def test_workers_find_the_same_bytes(x: np.ndarray, tmp_path: Path, cluster: Any, on_grid: bool) -> None:
     zarr.create_array(path := str(tmp_path / "x.zarr"), data=x, chunks=(2, 16, 60, 35))
     options: dict[str, Any] = {"standardize": True, "detrend": True, "weights": WEIGHTS}
     here = EOF(K, **options).fit(path, run=Run(memory=LITTLE.memory, threads=1))
@@ -131,7 +150,7 @@ def test_workers_find_the_same_bytes(x: np.ndarray, tmp_path: Path, cluster: Any
     np.testing.assert_array_equal(there.model_.components_, here.model_.components_)
 
 
-def test_modes_on_disk(x: np.ndarray, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_modes_on_disk(x: np.ndarray, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, on_grid: bool) -> None:
     known = EOF(K, detrend=True).fit(x, run=LITTLE)
     monkeypatch.setattr(dual_solver, "MOST_BYTES", 1000)
     eof = EOF(K, detrend=True).fit(x, run=LITTLE)
@@ -158,7 +177,7 @@ def test_what_the_exact_solver_does_not_give_is_not_replaced(x: np.ndarray, opti
 
 
 @pytest.mark.parametrize("place", [(0, 0, 0), (20, 30, 40), (39, 59, 69)])
-def test_a_gap_is_found_in_any_block(x: np.ndarray, place: tuple[int, ...]) -> None:
+def test_a_gap_is_found_in_any_block(x: np.ndarray, place: tuple[int, ...], on_grid: bool) -> None:
     """Also where the first sample has no data, and so beyond the first or last grid point with data."""
     field = x.copy()
     field[:, -3:] = np.nan
@@ -170,14 +189,14 @@ def test_a_gap_is_found_in_any_block(x: np.ndarray, place: tuple[int, ...]) -> N
     check(eof, known, {})
 
 
-def test_a_sample_without_values_in_some_blocks_only(x: np.ndarray) -> None:
+def test_a_sample_without_values_in_some_blocks_only(x: np.ndarray, on_grid: bool) -> None:
     """It has gaps there. A block alone could not know that the sample has values elsewhere."""
     field = x.copy()
     field[4, :20] = np.nan
     source = as_source(field)
     source.with_gaps = True
     rule = Survey(np.zeros(N, np.uint16), np.linspace(-1, 1, N), np.linspace(1, 2, N))
-    arguments = rule, np.nan_to_num(field[0].ravel().astype(float))
+    arguments = rule, np.nan_to_num(field[0])
     few = survey(source, *arguments, LITTLE, "few")
     many = survey(source, *arguments, Run(memory=30 * 2**20, threads=1), "many")
     whole = survey(source, *arguments, Run(memory=2**30, threads=1), "whole")
@@ -187,7 +206,7 @@ def test_a_sample_without_values_in_some_blocks_only(x: np.ndarray) -> None:
             np.testing.assert_array_equal(found[name], values)
 
 
-def test_an_infinite_value_in_the_last_block(x: np.ndarray) -> None:
+def test_an_infinite_value_in_the_last_block(x: np.ndarray, on_grid: bool) -> None:
     field = x.copy()
     field[6, 39, 59, 69] = np.inf
     with pytest.raises(DataError, match="sample.6.*infinite"):
@@ -236,13 +255,15 @@ def test_a_task_is_sent_the_maps_of_its_grid_points() -> None:
             for one in (piece, source):
                 one.reader()((1, 5), ((a, b),), found := np.empty((4, b - a)))
                 np.testing.assert_array_equal(found, whole[1:5, a:b])
-    surveyed = SurveySource(as_source(x), np.arange(24.0), 7)
-    assert surveyed.shape == (6, 24 + 4 * 2)
-    surveyed.reader()((0, 6), ((0, 32),), whole := np.empty((6, 32)))
-    piece = surveyed.piece((1, 5), ((9, 27),))
-    assert len(piece.shift) == 14
-    piece.reader()((1, 5), ((9, 27),), found := np.empty((4, 18)))
-    np.testing.assert_array_equal(found, whole[1:5, 9:27])
+    surveyed = SurveySource(as_source(x), np.arange(24.0).reshape(4, 6), CellGrid((4, 6), (3, 4)))
+    assert surveyed.shape == (6, 4 * (12 + 2))
+    surveyed.reader()((0, 6), ((0, 56),), whole := np.empty((6, 56)))
+    np.testing.assert_array_equal(whole[:, 42:44], x[:, 3, 4:] - [22, 23])
+    np.testing.assert_array_equal(whole[:, 44:], np.column_stack([*[whole[:, 42]] * 10, np.zeros(6), np.arange(6)]))
+    piece = surveyed.piece((1, 5), ((14, 28),))
+    assert piece.shift.shape == (3, 2)
+    piece.reader()((1, 5), ((14, 28),), found := np.empty((4, 14)))
+    np.testing.assert_array_equal(found, whole[1:5, 14:28])
 
 
 def test_land_at_the_first_grid_points_of_a_dask_array() -> None:
