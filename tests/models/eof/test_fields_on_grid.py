@@ -18,7 +18,7 @@ from dpca import EOF, timeseries
 from dpca.engine.sources import source as source_module
 from dpca.engine.sources.source import as_source
 from dpca.models.base.mapped import release
-from dpca.models.eof import eof_fit, on_grid, projection
+from dpca.models.eof import eof_fit, field_survey, on_grid, projection
 from dpca.models.eof.on_grid import GridAnomalies, GridAnomalySource
 from dpca.models.linear import dual_solver
 from dpca.models.weights.attribute_weights import field_weights
@@ -33,6 +33,7 @@ OPTIONS: list[dict[str, Any]] = [
     {"weights": "coslat", "climatology": "month"},
     {"standardize": True, "detrend": True},
     {"standardize": "variable", "gaps": "interpolate"},
+    {"standardize": "variable", "gaps": "drop"},
     {"solver": "streaming", "weights": "coslat"},
 ]
 
@@ -52,6 +53,7 @@ def x() -> xr.DataArray:
 def large(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(on_grid, "_LARGE_FIELD", 1000)
     monkeypatch.setattr(projection, "_BOX_BYTES", 2**13)  # many boxes, of some samples
+    monkeypatch.setattr(field_survey, "_REGRESSED", 1000)
 
 
 @pytest.fixture
@@ -103,6 +105,16 @@ def test_each_chunk_is_decoded_once_in_a_pass(
     assert {*decodes.values()} == {1}
 
 
+def test_chunks_of_several_samples_are_decoded_once(
+    x: xr.DataArray, large: None, decodes: Counter[Any], tmp_path: Path
+) -> None:
+    eof = EOF(K, solver="dual").fit(path := stored(x, tmp_path, (4, 32, 40)))
+    decodes.clear()
+    np.testing.assert_allclose(eof.project(path), EOF(K, solver="dual").fit(x.values).pcs(), atol=1e-3)
+    assert {*decodes.values()} == {1}
+
+
+@pytest.mark.filterwarnings("ignore::dpca.models.eof.eof_fit.GapWarning")
 @pytest.mark.parametrize("options", OPTIONS, ids=lambda options: "-".join(map(str, options)))
 def test_results_are_those_of_small_fields(
     x: xr.DataArray, options: dict[str, Any], large: None, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
@@ -148,6 +160,10 @@ def test_modes_on_disk_give_lazy_maps_and_fields(
         whole = known.reconstruct()
         np.testing.assert_allclose(field, whole, atol=1e-3)
         np.testing.assert_allclose(field[::-2, 5, 3:90:4], whole[::-2, 5, 3:90:4], atol=1e-3)
+        lazy = projection._LazyField(
+            one._anomalies, one.model_.basis_, one.pcs().values, *one._calendar.given(x.time, one.pcs(), x.time)
+        )
+        np.testing.assert_array_equal(lazy[1:5:2, 90, 100:3:-7], np.asarray(field)[1:5:2, 90, 100:3:-7])
         np.testing.assert_allclose(
             one.reconstruct(one.pcs(), n_modes=1), known.reconstruct(known.pcs(), n_modes=1), atol=1e-3
         )
