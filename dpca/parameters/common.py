@@ -104,13 +104,12 @@ def weights(
     )
 
 
-def missing_value() -> Any:
+def missing_value(requires: str = 'Requires ``gaps="iterate"``.') -> Any:
     """Return the field for the number that marks missing values."""
     return parameter(
         None,
         number() | choice(INFINITE),
-        'A number that marks missing values, in addition to NaN, or "infinite" for both infinities. Requires '
-        '``gaps="iterate"``.',
+        f'A number that marks missing values, in addition to NaN, or "infinite" for both infinities. {requires}',
         shown='int, float, "infinite" or None',
         option=Option(
             "--missing-value",

@@ -42,6 +42,7 @@ class EOFParameters:
         "Bishop 1999). Grid points without any value are always excluded. Samples without any value are ignored and "
         'have NaN scores, except that "interpolate" fills them.',
     )
+    missing_value: Any = common.missing_value("Of several variables, it marks those of each.")
     standardize: bool | str = always_stored(
         False,
         FLAG | choice(VARIABLE),

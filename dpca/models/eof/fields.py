@@ -9,6 +9,7 @@ from typing import Any
 
 import numpy as np
 
+from dpca.engine.sources.marked import MarkedSource
 from dpca.engine.sources.source import Source, as_source
 from dpca.kernels.algebra.types import Array
 from dpca.models.base.labelled import (
@@ -124,8 +125,10 @@ class Field(FieldNames):
     source: Source
 
     @classmethod
-    def of(cls, X: Any, dim: str, key: str | None, labels: Labels | None = None) -> Field:
+    def of(cls, X: Any, dim: str, key: str | None, labels: Labels | None = None, missing: Any = None) -> Field:
         """Return the field in an array, a ``Dataset``, a path or a source; ``labels`` are those of a model.
+
+        ``missing`` marks missing values in addition to NaN: a number, or `INFINITE`.
 
         Raises
         ------
@@ -153,6 +156,7 @@ class Field(FieldNames):
                 raise DataError(f"{called(x)} has the dims {x.dims}: remove all except {dim!r} and those of the fit")
             source, along = labelled.source(found), x.coords.get(dim)
         source.with_gaps = True
+        source = source if missing is None else MarkedSource(source, missing)
         return cls(found, labelled, along, own, source)
 
 

@@ -137,8 +137,10 @@ def _called(name: str) -> str:
     return name if name.startswith(_NUMBERED) else f"{_NUMBERED}{name}"
 
 
-def field_given(X: Any, dim: str, key: Any = None, names: FieldNames | None = None) -> Field:
+def field_given(X: Any, dim: str, key: Any = None, names: FieldNames | None = None, missing: Any = None) -> Field:
     """Return the field, or the variables, in any input of `EOF.fit`; ``names`` are those of a fitted model.
+
+    ``missing`` marks missing values, see `Field.of`.
 
     Raises
     ------
@@ -152,7 +154,7 @@ def field_given(X: Any, dim: str, key: Any = None, names: FieldNames | None = No
             raise DataError(f"the model has the variables {', '.join(known.keys)}: give all of them, as in the fit")
         if found is not None:
             raise DataError(f"the model has one variable, and {len(found[1])} variables are given: give one")
-        return Field.of(X, dim, key, names.labels if names is not None and is_labelled(X) else None)
+        return Field.of(X, dim, key, names.labels if names is not None and is_labelled(X) else None, missing)
     form, given = found
     if known is not None:
         if form in ("list", "tuple"):
@@ -162,7 +164,7 @@ def field_given(X: Any, dim: str, key: Any = None, names: FieldNames | None = No
     variables: list[Field] = []
     for (name, (x, own)), own_labels in zip(given.items(), labels, strict=True):
         try:
-            variables.append(Field.of(x, dim, own, own_labels if is_labelled(x) else None))
+            variables.append(Field.of(x, dim, own, own_labels if is_labelled(x) else None, missing))
         except DataError as error:
             raise DataError(f"{_called(name)}: {error}") from error
     _check_samples(variables, [*given])

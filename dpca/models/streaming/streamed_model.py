@@ -42,6 +42,12 @@ CERTIFICATE = ("captured_bound", "captured_estimate", "captured_estimate_error",
 _COMPONENTS = ("components", "mean", "explained_variance", "explained_variance_ratio", "singular_values")
 # Attributes that `partial_fit` does not compute, but `__getattr__`.
 _FOUND = {f"{name}_" for name in (*_COMPONENTS, "total_variance", "n_components", *CERTIFICATE)}
+# What to use instead of a merge, without and with gaps.
+_INSTEAD = (
+    "use method='incremental-svd'",
+    "its sums are expectations under a model that each stream found itself; give all samples to one StreamingPCA, or "
+    "fit PCA with gaps='iterate'",
+)
 
 
 class StreamedModel(LinearModel):
@@ -252,7 +258,7 @@ class StreamedModel(LinearModel):
             )
         rule = self._stream_rule
         if not rule.mergeable:
-            raise DataError(f"{self.method_} does not support merge: use method='incremental-svd'")
+            raise DataError(f"{self.method_} does not support merge: {_INSTEAD[allows_gaps(self)]}")
         alike = other._stream_rule == rule and other._stream_dtype == self._stream_dtype
         if not alike or other.sample_shape_ != self.sample_shape_:
             raise DataError("the two estimators differ in parameters, sample shape or dtype: use the same for both")
