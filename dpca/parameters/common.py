@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from dpca.choices import INFINITE
-from dpca.parameters.declaration import Option, StoragePolicy, parameter
+from dpca.parameters.declaration import Option, StoragePolicy, never_stored, parameter
 from dpca.parameters.kinds import FLAG, SEED, TEXT, array, choice, number
 
 
@@ -56,6 +56,10 @@ def keep_state(more: str = "") -> Any:
     )
 
 
+#: How weights of several variables are given.
+OF_VARIABLES = "For several variables, a list or a dict with the weights of each, which may be single numbers."
+#: Standardize variables as a whole.
+VARIABLE = "variable"
 #: The name of weights from latitudes.
 COSLAT = "coslat"
 #: The kind of weights of attributes.
@@ -101,6 +105,18 @@ def weights(
             "map with the shape of a sample, or of one sample (Zarr, .npy, ...)",
             kind=choice(COSLAT) | TEXT,
         ),
+    )
+
+
+def standardize() -> Any:
+    """Return the field for attributes of unit variance."""
+    return never_stored(
+        False,
+        FLAG | choice(VARIABLE),
+        'Divide each attribute by its standard deviation (divisor n), as in `EOF`. "variable": divide all attributes '
+        "of a variable by the same number, so that each variable has the total variance 1. ``weights`` multiply the "
+        "result. This takes a pass over all samples, so `partial_fit` does not support it. Constant attributes have "
+        "weight 0. A store contains the factors as ``weights``.",
     )
 
 

@@ -24,7 +24,8 @@ from dpca.models.eof.anomalies import Anomalies, AnomalySource, GapError, Survey
 from dpca.models.eof.calendar import Calendar, elapsed
 from dpca.models.eof.fields import Field
 from dpca.models.eof.gaps import Expected, FilledSource, InterpolatedSource
-from dpca.parameters.eof import VARIABLE
+from dpca.models.weights.attribute_weights import standardized
+from dpca.parameters.common import VARIABLE
 from dpca.partition.cells import CellGrid
 from dpca.rules.base.watched import moved
 from dpca.rules.covariance.survey import Survey, survey_of
@@ -181,12 +182,8 @@ class Fitting:
         if not self._wants_moments:
             return Anomalies(places, self.shape, gain)
         if self.eof.standardize:
-            variance = found["variance"][places]
-            if self.eof.standardize == VARIABLE:
-                number = self.given.variable_of(places)
-                variance = np.bincount(number, variance if gain is None else variance * gain**2)[number]
-            deviation = np.sqrt(variance)
-            gain = np.divide(1.0 if gain is None else gain, deviation, out=np.zeros(len(places)), where=deviation > 0)
+            variables = self.given.variable_of(places) if self.eof.standardize == VARIABLE else None
+            gain = standardized(gain, found["variance"][places], variables)
         slope = found["slope"][places] if self.calendar.detrend else None
         return Anomalies(places, self.shape, gain, found["level"][:, places], slope)
 

@@ -149,7 +149,7 @@ class Field(FieldNames):
             x, own = labelled_array(X, key), dim
             if dim not in x.dims:
                 raise DataError(
-                    f"dim is {dim!r} but {called(x)} has the dims {x.dims}: give the dim of the samples to EOF as dim="
+                    f"dim is {dim!r} but {called(x)} has the dims {x.dims}: state the dim of the samples as dim="
                 )
             labelled, found = labelled_samples(x, dim) if labels is None else samples_for_model(x, labels)
             if labelled.sample_dims != (dim,):
