@@ -177,7 +177,7 @@ class Estimator(ABC, EachSample, Storable, TransformerMixin, BaseEstimator):  # 
         with may_end_early(self, callbacks):
             run = run_of_fit(run, self.memory_budget)
             self._fit(self._prepared(X, labels, run), run, callbacks)
-            vars(self).update(self._names_of(labels, key))
+            self.__dict__.update(self._names_of(labels, key))
         return self
 
     def _samples_to_fit(

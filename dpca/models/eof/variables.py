@@ -132,6 +132,8 @@ class VariableNames(FieldNames):
 class SeveralVariables(VariableNames, Field):
     """Samples of several variables along one dim; the source has all of them side by side."""
 
+    source: JoinedSource
+
     def bare(self) -> VariableNames:
         """Return the names without the samples."""
         variables = tuple(FieldNames(one.labels, None, None, self.dim) for one in self.variables)

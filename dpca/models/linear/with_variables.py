@@ -81,8 +81,6 @@ class WithVariables(WithWeights):
         given = variables_given(X, dim, key, names)
         if given is not None:
             given.source.with_gaps = allows_gaps(self)
-            for source in given.source.sources:
-                source.with_gaps = given.source.with_gaps
         return given
 
     def _names_of(self, labels: Any, key: Any) -> dict[str, Any]:
@@ -99,7 +97,9 @@ class WithVariables(WithWeights):
         given = self._several(X, sample_dim, None, None) if fresh else self._again(X)
         if fresh:
             self._variables = None if given is None else given.bare()
-        return super()._batch(*((X, sample_dim) if given is None else (_read(given.source), None)), sample_weight)
+        if given is not None:
+            X, sample_dim = _read(given.source), None
+        return super()._batch(X, sample_dim, sample_weight)
 
     def _again(self, X: Any) -> SeveralVariables | None:
         """Return further samples of the variables of this model; None if it has one, or for rows of all of them."""
@@ -117,7 +117,7 @@ class WithVariables(WithWeights):
     def _prepared(self, X: Any, labels: Any, run: Run) -> Any:
         if not self.standardize:
             return super()._prepared(X, labels, run)
-        self._check_weights()
+        self._check_weights()  # before the pass
         X = varied_source(self, X)
         self._variance = named_errors(_variance, X.name)(X, run)
         try:
@@ -282,10 +282,11 @@ def _rows(given: SeveralVariables) -> Any:
     return da.concatenate(rows, axis=1).rechunk({1: -1})
 
 
-def _lazy(source: Source) -> da.Array:
+def _lazy(source: Source) -> Any:
     if isinstance(source, ZarrSource):
         return as_lazy(source.path)
-    return da.from_array(source.array) if isinstance(source, ArraySource) else source.as_dask()
+    found: Any = da.from_array(source.array) if isinstance(source, ArraySource) else source.as_dask()
+    return found
 
 
 def _variance(source: Source, run: Run) -> Array:

@@ -337,7 +337,7 @@ class StreamedModel(LinearModel):
             method = self._method(d)
             self._begin(method, d, source.dtype, self._seed())
             self.method_, self.sample_shape_ = method_name(method), shape
-            vars(self).update(self._names_of(labels, key))
+            self.__dict__.update(self._names_of(labels, key))
         elif (shape, source.dtype) != (self.sample_shape_, self._stream_dtype):
             raise DataError(
                 f"{source.name} has samples of {shape} {source.dtype}, but this model was fitted to samples of "

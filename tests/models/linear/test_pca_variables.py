@@ -35,6 +35,8 @@ U = xr.DataArray(
 )
 P = xr.DataArray(B, {"time": np.arange(N) * 2, "z": [1.0, 2.0]}, ("time", "z", "y", "x"), "p")
 COS = np.sqrt(np.cos(np.deg2rad(np.linspace(-60, 60, 4))))[:, None]
+NAMED: dict[str, Any] = {"weights": {"u": 3.0, "p": 0.1}}
+BOTH: dict[str, Any] = {"standardize": "variable", "weights": (1 + np.arange(20.0).reshape(4, 5), 0.5)}
 FORMS: dict[str, Any] = {
     "list": [A, B],
     "tuple": (A, B),
@@ -83,14 +85,8 @@ def values_of(found: Any) -> list[np.ndarray]:
 @pytest.mark.pairwise
 @pytest.mark.parametrize(
     "how",
-    [
-        {},
-        {"standardize": True},
-        {"standardize": "variable"},
-        {"weights": (2.0, 0.1)},
-        {"weights": {"u": 3.0, "p": 0.1}},
-    ],
-    ids=["plain", "each", "variable", "numbers", "named"],
+    [{}, {"standardize": True}, {"standardize": "variable"}, {"weights": (2.0, 0.1)}, NAMED, BOTH],
+    ids=["plain", "each", "variable", "numbers", "named", "both"],
 )
 @pytest.mark.parametrize("form", FORMS)
 @pytest.mark.parametrize("name", MODELS)
@@ -178,6 +174,7 @@ def test_constant_attributes_do_not_count() -> None:
     x[:, 1, 2] = 0.1  # not a sum of powers of 2
     model = PCA(2, standardize=True).fit(x)
     assert model.weights_[7] == 0
+    assert model._variance is None  # it would take memory
     np.testing.assert_allclose(model.total_variance_, 19 * N / (N - 1))
     np.testing.assert_allclose(model.inverse_transform(model.transform(x))[:, 1, 2], 0.1)
 
@@ -216,6 +213,8 @@ def test_gaps_of_several_variables_are_filled() -> None:
     for model in (PCA(K), StreamingPCA(K)):
         with pytest.raises(DataError, match="finite"):
             model.fit(gappy)
+        with pytest.raises(DataError, match="finite"):
+            StreamingPCA(K, shuffle=True, random_state=0).fit([da.from_array(x, chunks=7) for x in gappy])
         with pytest.raises(DataError, match="finite"):
             np.asarray(model.fit([A, B]).transform([da.from_array(x) for x in gappy]))
 
