@@ -130,8 +130,9 @@ class Estimator(ABC, EachSample, Storable, TransformerMixin, BaseEstimator):  # 
             How often each sample counts. With whole numbers, the model is that of a stack with each sample repeated in
             succession, and ``n_samples_seen_`` is the sum of the weights. 0 leaves a sample out, which may then hold
             any value. A chunk without samples is not read. The time of the fit grows with the sum of the weights.
-            `PCA`, `CellPCA`, `BandPCA` and `StreamingPCA` support other weights, too, with one more pass for the mean:
-            variances have the divisor sum(weights) - 1, and ``n_samples_seen_`` is the number of positive weights.
+            `PCA`, `CellPCA`, `BandPCA`, `PatchPCA` and `StreamingPCA` support other weights, too, with one more pass
+            for the mean: variances have the divisor sum(weights) - 1, and ``n_samples_seen_`` is the number of positive
+            weights.
         sample_dim : str or sequence of str, optional
             For a ``DataArray``: the sample dim, or several dims that together number the samples; default the first.
             ``dim`` is the same, as in xeofs.
