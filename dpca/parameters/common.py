@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from dpca.choices import INFINITE
-from dpca.parameters.declaration import Option, StoragePolicy, never_stored, parameter
+from dpca.parameters.declaration import Option, StoragePolicy, parameter
 from dpca.parameters.kinds import FLAG, SEED, TEXT, array, choice, number
 
 
@@ -110,13 +110,14 @@ def weights(
 
 def standardize() -> Any:
     """Return the field for attributes of unit variance."""
-    return never_stored(
+    return parameter(
         False,
         FLAG | choice(VARIABLE),
         'Divide each attribute by its standard deviation (divisor n), as in `EOF`. "variable": divide all attributes '
         "of a variable by the same number, so that each variable has the total variance 1. ``weights`` multiply the "
         "result. This takes a pass over all samples, so `partial_fit` does not support it. Constant attributes have "
         "weight 0. A store contains the factors as ``weights``.",
+        kept=StoragePolicy.AS_ARRAY,
     )
 
 
