@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import Any, ClassVar, Self
 
@@ -75,7 +75,7 @@ class WithVariables(WithWeights):
         """Return several variables, those of a model if it has ``names``; None for a single one."""
         if not self.supports_variables or (sample_dim is not None and not isinstance(sample_dim, str)):
             return None
-        if names is None and not isinstance(X, Mapping | list | tuple) and not is_labelled(X) and key is None:
+        if names is None and not isinstance(X, dict | list | tuple) and not is_labelled(X) and key is None:
             return None
         dim = names.dim if names is not None else sample_dim or _leading_dim(X)
         given = variables_given(X, dim, key, names)
@@ -248,7 +248,7 @@ def _leading_dim(X: Any) -> str:
     if is_labelled(X):
         several = X.data_vars.values() if hasattr(X, "data_vars") else [X]
     else:
-        several = X.values() if isinstance(X, Mapping) else X if isinstance(X, list | tuple) else ()
+        several = X.values() if isinstance(X, dict) else X if isinstance(X, list | tuple) else ()
     first = next((x for x in several if is_labelled(x)), None)
     return "sample" if first is None or not first.dims else str(first.dims[0])
 
