@@ -103,6 +103,12 @@ class ScoreDistribution(NamedTuple):
     """1 where a value of these samples is there, and 0 elsewhere (m, d), in the type of the values."""
 
 
+def is_marked(values: Array, missing: Any) -> Array:
+    """Return which values equal the number ``missing``; if it is `INFINITE`, which are infinite."""
+    found: Array = np.isinf(values) if missing == INFINITE else values == missing
+    return found
+
+
 def is_present(values: Array, missing: Any = None) -> Array:
     """Return which values are there: those that are not NaN and do not equal the number ``missing``.
 
@@ -115,7 +121,7 @@ def is_present(values: Array, missing: Any = None) -> Array:
     """
     if missing == INFINITE:
         return np.isfinite(values)
-    here: Array = np.ones(values.shape, bool) if missing is None else values != missing
+    here: Array = np.ones(values.shape, bool) if missing is None else ~is_marked(values, missing)
     if values.dtype.kind == "f":
         here &= ~np.isnan(values)
         if (np.isinf(values) & here).any():

@@ -56,6 +56,10 @@ def keep_state(more: str = "") -> Any:
     )
 
 
+#: How weights of several variables are given.
+OF_VARIABLES = "For several variables, a list or a dict with the weights of each, which may be single numbers."
+#: Standardize variables as a whole.
+VARIABLE = "variable"
 #: The name of weights from latitudes.
 COSLAT = "coslat"
 #: The kind of weights of attributes.
@@ -104,13 +108,25 @@ def weights(
     )
 
 
-def missing_value() -> Any:
+def standardize() -> Any:
+    """Return the field for attributes of unit variance."""
+    return parameter(
+        False,
+        FLAG | choice(VARIABLE),
+        'Divide each attribute by its standard deviation (divisor n), as in `EOF`. "variable": divide all attributes '
+        "of a variable by the same number, so that each variable has the total variance 1. ``weights`` multiply the "
+        "result. This takes a pass over all samples, so `partial_fit` does not support it. Constant attributes have "
+        "weight 0. A store contains the factors as ``weights``.",
+        kept=StoragePolicy.AS_ARRAY,
+    )
+
+
+def missing_value(requires: str = 'Requires ``gaps="iterate"``.') -> Any:
     """Return the field for the number that marks missing values."""
     return parameter(
         None,
         number() | choice(INFINITE),
-        'A number that marks missing values, in addition to NaN, or "infinite" for both infinities. Requires '
-        '``gaps="iterate"``.',
+        f'A number that marks missing values, in addition to NaN, or "infinite" for both infinities. {requires}',
         shown='int, float, "infinite" or None',
         option=Option(
             "--missing-value",

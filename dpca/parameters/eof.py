@@ -11,8 +11,6 @@ from dpca.parameters.kinds import FLAG, TEXT, choice, whole
 
 #: The solver `StreamingPCA`: a few passes in any order of the samples, in constant memory.
 STREAMING = "streaming"
-#: Standardize variables as a whole.
-VARIABLE = "variable"
 
 
 @dataclass(eq=False, repr=False)
@@ -29,8 +27,7 @@ class EOFParameters:
         common.WEIGHTS,
         'Factors of the anomalies at each grid point. "coslat": the square root of the cosine of the latitude, so that '
         "the variance is weighted by area. Or an array that numpy can broadcast to a sample, or a ``DataArray`` with "
-        "some of the dims of a sample. For several variables, a list or a dict with the weights of each, which may be "
-        "single numbers.",
+        "some of the dims of a sample. " + common.OF_VARIABLES,
         shown='None, "coslat", array, list or dict',
     )
     gaps: str = always_stored(
@@ -42,9 +39,10 @@ class EOFParameters:
         "Bishop 1999). Grid points without any value are always excluded. Samples without any value are ignored and "
         'have NaN scores, except that "interpolate" fills them.',
     )
+    missing_value: Any = common.missing_value("Of several variables, it marks those of each.")
     standardize: bool | str = always_stored(
         False,
-        FLAG | choice(VARIABLE),
+        FLAG | choice(common.VARIABLE),
         'Divide the anomalies at each grid point by their standard deviation (divisor n). "variable": divide all '
         "anomalies of a variable by the same number, so that each variable has the total variance 1.",
     )

@@ -65,7 +65,8 @@ class PCAParameters:
     random_state: Any = common.random_state("Seed of the random start of the iterations.")
     memory_budget: int | None = common.memory_budget()
     whiten: bool = common.whiten()
-    weights: Any = common.weights()
+    weights: Any = common.weights(common.OF_VARIABLES)
+    standardize: bool | str = common.standardize()
     gaps: str = common.gaps(
         common.SEVERAL_PASSES,
         "Requires an integer ``n_components``, ``center``, and neither ``n_least`` nor ``whiten``.",

@@ -140,7 +140,8 @@ class StreamParameters:
 class StreamingParameters(StreamParameters):
     """Parameters of `StreamingPCA`."""
 
-    weights: Any = common.weights()
+    weights: Any = common.weights(common.OF_VARIABLES)
+    standardize: bool | str = common.standardize()
     gaps: str = common.gaps(
         "in one pass: each batch is one step of expectation-maximization, see `dpca.rules.gaps.online`.",
         'Requires an integer ``n_components``, ``center``, one pass and the method "auto", and neither ``whiten`` nor '

@@ -121,8 +121,15 @@ def gram_of(passes: Passes, grid: CellGrid, center: bool) -> Array:
 
 def mean_by_blocks(passes: Passes, *, stage: str = "") -> Array:
     """Return the mean (d,), float64, from a pass over blocks of attributes."""
+    return moments_by_blocks(passes, stage=stage)["mean"]
+
+
+def moments_by_blocks(passes: Passes, *, stage: str = "") -> dict[str, Array]:
+    """Return the "mean" and "variance" (d,) of `Moments`, float64, from a pass over blocks of attributes."""
     grid, rule = attribute_blocks(Moments(), passes), Moments()
-    return joined(grid, (part["mean"][None] for part in passes.over(grid, rule, stage=stage)), 1, np.float64).ravel()
+    parts = passes.over(grid, rule, stage=stage)
+    names = "mean", "variance"
+    return {name: joined(grid, (part[name][None] for part in parts), 1, np.float64).ravel() for name in names}
 
 
 def _gram_pass(passes: Passes, grid: CellGrid, center: bool) -> dict[str, Any]:

@@ -110,7 +110,7 @@ class Estimator(ABC, EachSample, Storable, TransformerMixin, BaseEstimator):  # 
         *,
         sample_weight: Any = None,
         sample_dim: str | Sequence[str] | None = None,
-        key: str | None = None,
+        key: str | Sequence[str] | None = None,
         run: Run = Run(),
         callback: Callback | None = None,
         max_seconds: float | None = None,
@@ -123,21 +123,23 @@ class Estimator(ABC, EachSample, Storable, TransformerMixin, BaseEstimator):  # 
         X : array (n_samples, *sample_shape), Stack, path or Source
             A numpy, Dask or Zarr array; an ``xarray.DataArray`` of numpy or Dask; a `dpca.storage.Stack`; the path of a
             stack store, a Zarr array, or a file with random access (``.npy``, netCDF, ...); or a source of the engine,
-            such as `dpca.engine.sources.held_out.RemainingSource`.
+            such as `dpca.engine.sources.held_out.RemainingSource`. `PCA` and `StreamingPCA` also accept several
+            variables: a list, a tuple or a dict of such arrays, or a ``Dataset``.
         y : ignored
         sample_weight : array_like (n_samples,), optional
             How often each sample counts. With whole numbers, the model is that of a stack with each sample repeated in
             succession, and ``n_samples_seen_`` is the sum of the weights. 0 leaves a sample out, which may then hold
             any value. A chunk without samples is not read. The time of the fit grows with the sum of the weights.
-            `PCA`, `CellPCA`, `BandPCA` and `StreamingPCA` support other weights, too, with one more pass for the mean:
-            variances have the divisor sum(weights) - 1, and ``n_samples_seen_`` is the number of positive weights.
+            `PCA`, `CellPCA`, `BandPCA`, `PatchPCA` and `StreamingPCA` support other weights, too, with one more pass
+            for the mean: variances have the divisor sum(weights) - 1, and ``n_samples_seen_`` is the number of positive
+            weights.
         sample_dim : str or sequence of str, optional
             For a ``DataArray``: the sample dim, or several dims that together number the samples; default the first.
             ``dim`` is the same, as in xeofs.
             The other dims are the axes of a sample, in their order, except that "channel" or "rgb" comes last.
-        key : str, optional
+        key : str or sequence of str, optional
             Name of the array in a file, a Zarr group or an ``xarray.Dataset``, required if there are several. The
-            fitted model uses this name for other paths, too.
+            fitted model uses this name for other paths, too. For several variables, several names.
         run : Run
             Its ``client`` runs the fit; the default is the current one, if any. If the fit was interrupted, it resumes
             from the ``checkpoints``; a fit that uses random numbers then requires an integer ``random_state``. Several
@@ -168,16 +170,26 @@ class Estimator(ABC, EachSample, Storable, TransformerMixin, BaseEstimator):  # 
         """
         check_parameters(self)
         gaps = allows_gaps(self)
-        X, labels = samples_to_fit(masked_as_nan(X) if gaps else X, sample_dim, key, gaps=gaps)
+        X, labels = self._samples_to_fit(masked_as_nan(X) if gaps else X, sample_dim, key, gaps=gaps)
         callbacks = FitCallbacks.requested(self, callback, max_seconds, max_samples)
         if callbacks is not None:
-            callbacks.beside = {"_labels": labels, "_key": key}
+            callbacks.beside = self._names_of(labels, key)
         X = X if sample_weight is None else weighted_source(self, X, sample_weight)
         with may_end_early(self, callbacks):
             run = run_of_fit(run, self.memory_budget)
             self._fit(self._prepared(X, labels, run), run, callbacks)
-            self._labels, self._key = labels, key
+            self.__dict__.update(self._names_of(labels, key))
         return self
+
+    def _samples_to_fit(
+        self, X: Any, sample_dim: str | Sequence[str] | None, key: Any = None, *, gaps: bool = False
+    ) -> tuple[Any, Any]:
+        """Return the samples of a fit and their labels; see `samples_to_fit`."""
+        return samples_to_fit(X, sample_dim, key, gaps=gaps)
+
+    def _names_of(self, labels: Any, key: Any) -> dict[str, Any]:
+        """Return the attributes of a model of samples with these labels."""
+        return {"_labels": labels, "_key": key}
 
     def _prepared(self, X: Any, labels: Labels | None, run: Run) -> Any:
         """Return what `_fit` reads: the samples, or a source of rows that are computed from them."""

@@ -221,7 +221,7 @@ def samples_to_fit(
 
 
 def require_one_variable(x: Any, key: Any) -> None:
-    """Raise `DataError` for samples that only `EOF` accepts, as several variables."""
+    """Raise `DataError` for samples that only some estimators accept, as several variables."""
     several = ""
     if isinstance(key, list | tuple):
         several = f"key={key!r}"
@@ -232,7 +232,9 @@ def require_one_variable(x: Any, key: Any) -> None:
         arrays = x.values() if isinstance(x, Mapping) else x
         several = f"a {type(x).__name__} of arrays" if all(len(getattr(a, "shape", ())) > 1 for a in arrays) else ""
     if several:
-        raise DataError(f"{several} means several variables: give one, or fit EOF, which analyzes them together")
+        raise DataError(
+            f"{several} means several variables: give one, or fit EOF, PCA or StreamingPCA, which analyze them"
+        )
 
 
 def labelled_samples(x: Any, sample_dim: str | Sequence[str] | None) -> tuple[Labelled, Labels]:

@@ -149,8 +149,8 @@ def repetitions(sample_weight: Any, n_samples: int) -> Array:
         i = int(wrong.argmax())
         raise DataError(
             f"sample_weight[{i}] is {weights[i]}, but a weight here says how often a sample counts: give whole numbers "
-            f"up to {_MOST_REPETITIONS:,}; fit of PCA, StreamingPCA, CellPCA, BandPCA, TrajectoryPCA, EOF, MCA, CCA "
-            f"and StreamingRidgeClassifier supports others"
+            f"up to {_MOST_REPETITIONS:,}; fit of PCA, StreamingPCA, CellPCA, BandPCA, PatchPCA, TrajectoryPCA, EOF, "
+            f"MCA, CCA and StreamingRidgeClassifier supports others"
         )
     return weights.astype(np.int64)
 

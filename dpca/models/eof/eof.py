@@ -145,7 +145,7 @@ class EOF(EOFParameters, StoredEOF, BaseEstimator):  # type: ignore[misc]
             raise DataError(f"solver is {self.solver!r}: choose one of {', '.join(known)}")
         if dim is not None and dim != self.dim:
             raise DataError(f"dim is {dim!r} in fit() but {self.dim!r} in the estimator: use EOF(..., dim={dim!r})")
-        given = field_given(X, self.dim, key)
+        given = field_given(X, self.dim, key, missing=self.missing_value)
         n, *shape = given.source.shape
         if n < 2:
             raise DataError(f"there is {n} sample along {given.dim!r}: a fit requires at least 2 samples")
@@ -232,7 +232,7 @@ class EOF(EOFParameters, StoredEOF, BaseEstimator):  # type: ignore[misc]
             If the grid differs, or values are missing at grid points with data and ``gaps`` is "drop".
         """
         check_is_fitted(self, "model_")
-        given = field_given(X, self.dim, key, self._given)
+        given = field_given(X, self.dim, key, self._given, self.missing_value)
         if given.source.shape[1:] != self.sample_shape_:
             raise DataError(f"samples have shape {given.source.shape[1:]}: give {self.sample_shape_}, as in the fit")
         self._calendar.check(given.along, self._given.along, always=True)

@@ -25,7 +25,8 @@ from dpca.models.eof.field_survey import survey
 from dpca.models.eof.fields import Field
 from dpca.models.eof.gaps import Expected, FilledSource, InterpolatedSource
 from dpca.models.eof.on_grid import GridAnomalies, GridAnomalySource, is_large
-from dpca.parameters.eof import VARIABLE
+from dpca.models.weights.attribute_weights import standardized
+from dpca.parameters.common import VARIABLE
 from dpca.rules.base.watched import moved
 from dpca.rules.covariance.survey import Survey
 from dpca.storage.errors import DataError, PlanError
@@ -193,12 +194,9 @@ class Fitting:
         """Return the gain (d,) that divides anomalies by their deviation, in place; 0 at grid points without data."""
         variance[~there] = 0
         weights = None if self.weights is None else self.weights.ravel()
-        if self.eof.standardize == VARIABLE:
-            number = self.given.variable_of(np.arange(len(variance)))
-            variance = np.bincount(number, variance if weights is None else variance * weights**2)[number]
-            variance[~there] = 0
-        gain = np.sqrt(variance, out=variance)
-        np.divide(1.0 if weights is None else weights, gain, out=gain, where=gain > 0)
+        variables = self.given.variable_of(np.arange(len(variance))) if self.eof.standardize == VARIABLE else None
+        gain = standardized(weights, variance, variables, out=variance)
+        gain[~there] = 0
         release(gain)
         return gain
 

@@ -9,6 +9,7 @@ from typing import Any
 
 import numpy as np
 
+from dpca.engine.sources.marked import MarkedSource
 from dpca.engine.sources.source import Source, as_source
 from dpca.kernels.algebra.types import Array
 from dpca.models.base.labelled import (
@@ -124,8 +125,10 @@ class Field(FieldNames):
     source: Source
 
     @classmethod
-    def of(cls, X: Any, dim: str, key: str | None, labels: Labels | None = None) -> Field:
+    def of(cls, X: Any, dim: str, key: str | None, labels: Labels | None = None, missing: Any = None) -> Field:
         """Return the field in an array, a ``Dataset``, a path or a source; ``labels`` are those of a model.
+
+        ``missing`` marks missing values in addition to NaN: a number, or `INFINITE`.
 
         Raises
         ------
@@ -146,13 +149,14 @@ class Field(FieldNames):
             x, own = labelled_array(X, key), dim
             if dim not in x.dims:
                 raise DataError(
-                    f"dim is {dim!r} but {called(x)} has the dims {x.dims}: give the dim of the samples to EOF as dim="
+                    f"dim is {dim!r} but {called(x)} has the dims {x.dims}: state the dim of the samples as dim="
                 )
             labelled, found = labelled_samples(x, dim) if labels is None else samples_for_model(x, labels)
             if labelled.sample_dims != (dim,):
                 raise DataError(f"{called(x)} has the dims {x.dims}: remove all except {dim!r} and those of the fit")
             source, along = labelled.source(found), x.coords.get(dim)
         source.with_gaps = True
+        source = source if missing is None else MarkedSource(source, missing)
         return cls(found, labelled, along, own, source)
 
 

@@ -1,4 +1,4 @@
-"""Several variables that `EOF` analyzes together: their grid points side by side, as one flattened sample."""
+"""Several variables that are analyzed together: their attributes side by side, as one flattened sample."""
 
 from __future__ import annotations
 
@@ -92,12 +92,12 @@ class VariableNames(FieldNames):
         """Return the maps (k, *sample_shape) of each variable, in the form in which the variables were given."""
         named = self.form == "Dataset"
         pairs = zip(self.variables, self.keys, self.split(values), strict=True)
-        return self._formed(one.maps(part, key if named else name, attributes) for one, key, part in pairs)
+        return self.formed(one.maps(part, key if named else name, attributes) for one, key, part in pairs)
 
     def field(self, values: Array, pcs: Any) -> Any:
         """Return the samples (n, *sample_shape) of each variable, in the form in which the variables were given."""
         pairs = zip(self.variables, self.split(values), strict=True)
-        return self._formed(one.field(part, pcs) for one, part in pairs)
+        return self.formed(one.field(part, pcs) for one, part in pairs)
 
     def merged(self, maps: Any) -> list[Any]:
         """Return results of `maps` as parts of one ``Dataset``, each by the name of its variable."""
@@ -108,13 +108,14 @@ class VariableNames(FieldNames):
             raise DataError(f"{lacking[0]} had no names of dims: fit an xarray.DataArray")
         return [part.to_dataset(name=key) for key, part in zip(self.keys, parts, strict=True)]
 
-    def split(self, values: Array) -> list[Array]:
+    def split(self, values: Any) -> list[Any]:
         """Return the values (n, *sample_shape) of each variable, from rows (n, attributes of all)."""
-        ends = [*itertools.accumulate(map(math.prod, self.shapes))][:-1]
-        parts = zip(np.split(values, ends, axis=-1), self.shapes, strict=True)
-        return [part.reshape(len(values), *shape) for part, shape in parts]
+        ends = itertools.accumulate(map(math.prod, self.shapes), initial=0)
+        columns = zip(itertools.pairwise(ends), self.shapes, strict=True)
+        return [values[:, start:stop].reshape(len(values), *shape) for (start, stop), shape in columns]
 
-    def _formed(self, parts: Iterable[Any]) -> Any:
+    def formed(self, parts: Iterable[Any]) -> Any:
+        """Return a part of each variable in the form in which they were given."""
         if self.form == "list":
             return [*parts]
         if self.form == "tuple":
@@ -131,29 +132,53 @@ class VariableNames(FieldNames):
 class SeveralVariables(VariableNames, Field):
     """Samples of several variables along one dim; the source has all of them side by side."""
 
+    source: JoinedSource
+
+    def bare(self) -> VariableNames:
+        """Return the names without the samples."""
+        variables = tuple(FieldNames(one.labels, None, None, self.dim) for one in self.variables)
+        return VariableNames(None, None, None, self.dim, variables, self.shapes, self.keys, self.form)
+
 
 def _called(name: str) -> str:
     """Return what errors call a variable."""
     return name if name.startswith(_NUMBERED) else f"{_NUMBERED}{name}"
 
 
-def field_given(X: Any, dim: str, key: Any = None, names: FieldNames | None = None) -> Field:
+def field_given(X: Any, dim: str, key: Any = None, names: FieldNames | None = None, missing: Any = None) -> Field:
     """Return the field, or the variables, in any input of `EOF.fit`; ``names`` are those of a fitted model.
+
+    ``missing`` marks missing values, see `Field.of`.
 
     Raises
     ------
     DataError
-        As `Field.of`; if variables differ in their samples; or if they are not those of the model.
+        As `Field.of` and `variables_given`.
+    """
+    if (several := variables_given(X, dim, key, names, missing)) is not None:
+        return several
+    return Field.of(X, dim, key, names.labels if names is not None and is_labelled(X) else None, missing)
+
+
+def variables_given(
+    X: Any, dim: str, key: Any = None, names: FieldNames | None = None, missing: Any = None
+) -> SeveralVariables | None:
+    """Return several variables as one field, None if a single one is given; the parameters are those of `field_given`.
+
+    Raises
+    ------
+    DataError
+        If variables differ in their samples, or are not those of the model.
     """
     found = _several(X, dim, key)
     known = names if isinstance(names, VariableNames) else None
-    if found is None or (names is not None and known is None):
+    if found is None:
         if known is not None:
             raise DataError(f"the model has the variables {', '.join(known.keys)}: give all of them, as in the fit")
-        if found is not None:
-            raise DataError(f"the model has one variable, and {len(found[1])} variables are given: give one")
-        return Field.of(X, dim, key, names.labels if names is not None and is_labelled(X) else None)
+        return None
     form, given = found
+    if names is not None and known is None:
+        raise DataError(f"the model has one variable, and {len(given)} variables are given: give one")
     if known is not None:
         if form in ("list", "tuple"):
             given = dict(zip(known.keys, given.values(), strict=False)) if len(given) == len(known.keys) else given
@@ -162,7 +187,7 @@ def field_given(X: Any, dim: str, key: Any = None, names: FieldNames | None = No
     variables: list[Field] = []
     for (name, (x, own)), own_labels in zip(given.items(), labels, strict=True):
         try:
-            variables.append(Field.of(x, dim, own, own_labels if is_labelled(x) else None))
+            variables.append(Field.of(x, dim, own, own_labels if is_labelled(x) else None, missing))
         except DataError as error:
             raise DataError(f"{_called(name)}: {error}") from error
     _check_samples(variables, [*given])

@@ -46,7 +46,7 @@ from dpca.models.linear.pca_solvers import (
 )
 from dpca.models.linear.solver_problem import SolverProblem
 from dpca.models.linear.weighted import weighted_mean, weighted_rows
-from dpca.models.weights.with_weights import WithWeights
+from dpca.models.linear.with_variables import WithVariables
 from dpca.parameters.linear import PCAParameters
 from dpca.partition.whole import Whole
 from dpca.representation.base import Representation
@@ -66,7 +66,7 @@ _LEAST_VARIANCE = 1e-200
 
 
 @documented()
-class PCA(PCAParameters, WithWeights, WithGaps, LinearModel):
+class PCA(PCAParameters, WithVariables, WithGaps, LinearModel):
     """Principal component analysis of samples that need not fit in memory, exact or to a tolerance.
 
     Parameters

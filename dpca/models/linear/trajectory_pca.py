@@ -99,6 +99,7 @@ class TrajectoryPCA(TrajectoryParameters, StreamingPCA):
     # Its weights are those of atoms.
     weighs_attributes: ClassVar[bool] = False
     weighted_version: ClassVar[int] = 0
+    supports_variables: ClassVar[bool] = False
 
     def _fit(self, X: Any, run: Run, callbacks: FitCallbacks | None = None) -> None:
         super()._fit(self._placed(X, run), run, callbacks)

@@ -32,8 +32,8 @@ def weighted_rows(source: Source, mean: Array | None = None) -> Source:
     return CenteredSource(source, mean, row_factors(np.asarray(source.weights)))
 
 
-def row_factors(weights: Array) -> Array:
-    """Return the factors (n,) of the rows of `weighted_rows`.
+def row_factors(weights: Array, n_parts: int = 1) -> Array:
+    """Return the factors (n,) of the rows of `weighted_rows`; each may be a sample of several rows of a covariance.
 
     Raises
     ------
@@ -45,7 +45,7 @@ def row_factors(weights: Array) -> Array:
             f"sample_weight has the sum {total:g}, but weights say how often samples count: multiply them by a "
             f"constant, such that their sum is above 1"
         )
-    factors: Array = np.sqrt(weights * ((len(weights) - 1) / (total - 1)))
+    factors: Array = np.sqrt(weights * ((len(weights) * n_parts - 1) / (total * n_parts - 1)))
     return factors
 
 

@@ -10,6 +10,7 @@ from typing import Any, ClassVar, Self
 import numpy as np
 from sklearn.utils.validation import check_is_fitted
 
+from dpca.engine.folds.boundary import named_errors
 from dpca.engine.sources.centered import CenteredSource, ScaledSource
 from dpca.engine.sources.source import Source
 from dpca.kernels.algebra.dtypes import working_dtype
@@ -26,6 +27,8 @@ from dpca.models.base.parameters import checked_rank, no_values, spatial_lengths
 from dpca.models.base.passes import Passes
 from dpca.models.base.samples import varied_source
 from dpca.models.base.store import StoreContents, StoredModel, stored_parameters
+from dpca.models.linear.weighted import weighted_mean
+from dpca.models.patches.weighted_rows import weighted_patches
 from dpca.models.weights.attribute_weights import attribute_weights
 from dpca.parameters.patches import PatchParameters
 from dpca.partition.patch_slabs import PatchSlabs
@@ -105,6 +108,7 @@ class PatchPCA(PatchParameters, Estimator):
     store_kind: ClassVar[str] = "patch-pca"
     weighted_version: ClassVar[int] = 2
     weighs_attributes: ClassVar[bool] = True
+    any_weights: ClassVar[bool] = True
     scores_kind: ClassVar[str] = PatchRepresentation.scores_kind
     measures_ssim: ClassVar[bool] = False
     report_title: ClassVar[str] = "Components of patches"
@@ -122,19 +126,25 @@ class PatchPCA(PatchParameters, Estimator):
         source = varied_source(self, X)
         shape = tuple(source.shape[1:])
         weights = attribute_weights(self.weights, labels, shape)
-        mean = mean_by_blocks(Passes(source, run), stage="mean").reshape(shape)
-        self.weights_, self.sample_mean_ = weights.copy(), mean
-        return ScaledSource(CenteredSource(source, mean), weights)
+        passes = Passes(source, run)
+        mean = mean_by_blocks(passes, stage="mean") if source.weights is None else weighted_mean(source, passes)
+        self.weights_, self.sample_mean_ = weights.copy(), mean.reshape(shape)
+        rows = ScaledSource(CenteredSource(source, self.sample_mean_), weights)
+        rows.weights = source.weights
+        return rows
 
     def _fit(self, X: Any, run: Run, callbacks: FitCallbacks | None = None) -> None:
         source = varied_source(self, X)
-        rule = self._rule(source, source.axes)
+        rule, known = self._rule(source, source.axes), dict[str, Array]()
         passes = Passes(source, run, callbacks=callbacks)
+        if source.weights is not None:
+            passes.source, rule, mean = named_errors(weighted_patches, source.name)(source, rule, passes)
+            known = {"mean": mean}
 
         def set_fitted(model: Any, found: dict[str, Array], n: int) -> None:
             check_scale([check_result(found, what := "the analysis of patches")], what)
             components = found["components"].astype(working_dtype(source.dtype))
-            model._set_fitted(rule.grid, {**found, "components": components}, n)
+            model._set_fitted(rule.grid, {**found, **known, "components": components}, n)
 
         passes.set_fitted = set_fitted
         if (slabs := self._slabs(rule, passes)) is None:

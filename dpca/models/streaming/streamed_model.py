@@ -20,7 +20,7 @@ from dpca.engine.sources.source import Source
 from dpca.kernels.algebra.linalg import scratch
 from dpca.kernels.algebra.types import Array
 from dpca.models.base.callbacks import EVERY, Progress, checked_budgets, positive_seconds
-from dpca.models.base.labelled import Labels, samples_to_fit
+from dpca.models.base.labelled import Labels
 from dpca.models.base.linear_model import LinearModel
 from dpca.models.base.parameters import are_ordinary, check_parameters, check_states_fit
 from dpca.models.base.passes import run_of_fit
@@ -42,6 +42,12 @@ CERTIFICATE = ("captured_bound", "captured_estimate", "captured_estimate_error",
 _COMPONENTS = ("components", "mean", "explained_variance", "explained_variance_ratio", "singular_values")
 # Attributes that `partial_fit` does not compute, but `__getattr__`.
 _FOUND = {f"{name}_" for name in (*_COMPONENTS, "total_variance", "n_components", *CERTIFICATE)}
+# What to use instead of a merge, without and with gaps.
+_INSTEAD = (
+    "use method='incremental-svd'",
+    "its sums are expectations under a model that each stream found itself; give all samples to one StreamingPCA, or "
+    "fit PCA with gaps='iterate'",
+)
 
 
 class StreamedModel(LinearModel):
@@ -252,7 +258,7 @@ class StreamedModel(LinearModel):
             )
         rule = self._stream_rule
         if not rule.mergeable:
-            raise DataError(f"{self.method_} does not support merge: use method='incremental-svd'")
+            raise DataError(f"{self.method_} does not support merge: {_INSTEAD[allows_gaps(self)]}")
         alike = other._stream_rule == rule and other._stream_dtype == self._stream_dtype
         if not alike or other.sample_shape_ != self.sample_shape_:
             raise DataError("the two estimators differ in parameters, sample shape or dtype: use the same for both")
@@ -318,7 +324,7 @@ class StreamedModel(LinearModel):
         seconds, most = checked_budgets(max_seconds, max_samples)
         pace = Pace(positive_seconds(every, "every"), seconds)
         run = replace(run_of_fit(run, self.memory_budget), checkpoints=None)  # the model itself is the checkpoint
-        X, labels = samples_to_fit(X, sample_dim, key)
+        X, labels = self._samples_to_fit(X, sample_dim, key)
         source = self._stream_for(X, run, labels, key)
         return iterate(self, source, run, pace=pace, max_samples=most)
 
@@ -331,7 +337,7 @@ class StreamedModel(LinearModel):
             method = self._method(d)
             self._begin(method, d, source.dtype, self._seed())
             self.method_, self.sample_shape_ = method_name(method), shape
-            self._labels, self._key = labels, key
+            self.__dict__.update(self._names_of(labels, key))
         elif (shape, source.dtype) != (self.sample_shape_, self._stream_dtype):
             raise DataError(
                 f"{source.name} has samples of {shape} {source.dtype}, but this model was fitted to samples of "

@@ -42,6 +42,7 @@ from dpca.models.linear.dual_solver import dual
 from dpca.models.linear.pca_solvers import plan_first_pass
 from dpca.models.linear.solver_problem import SolverProblem
 from dpca.models.linear.weighted import weighted_mean, weighted_rows
+from dpca.models.linear.with_variables import WithVariables
 from dpca.models.streaming.execution import executed, spread_rule
 from dpca.models.streaming.spread_store import SpreadStore
 from dpca.models.streaming.streamed_model import CERTIFICATE, StreamedModel
@@ -53,7 +54,6 @@ from dpca.models.streaming.streaming_methods import (
     method_name,
     with_former_options,
 )
-from dpca.models.weights.with_weights import WithWeights
 from dpca.parameters.declaration import declared_in
 from dpca.parameters.streaming import AUTO, StreamingParameters
 from dpca.partition.whole import Whole
@@ -71,7 +71,7 @@ from dpca.storage.run import Run
 
 
 @documented()
-class StreamingPCA(StreamingParameters, WithWeights, WithGaps, StreamedModel):
+class StreamingPCA(StreamingParameters, WithVariables, WithGaps, StreamedModel):
     """Principal component analysis of a stream of samples, in one pass and constant memory.
 
     Parameters

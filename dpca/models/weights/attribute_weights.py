@@ -58,6 +58,19 @@ def attribute_weights(weights: Any, labels: Labels | None, sample_shape: tuple[i
     return found
 
 
+def standardized(weights: Array | None, variance: Array, variables: Array | None, out: Array | None = None) -> Array:
+    """Return the factors (d,) that standardize attributes of a variance (d,), and multiply them by weights.
+
+    ``variables`` (d,) are the numbers of variables: each has the total variance 1 with its weights. None: each
+    attribute has the variance 1 before weights. Attributes of variance 0 have the factor 0. ``out`` (d,), float64, may
+    be ``variance``.
+    """
+    if variables is not None:
+        variance = np.bincount(variables, variance if weights is None else variance * weights**2)[variables]
+    deviation: Array = np.sqrt(variance, out=out)
+    return np.divide(1.0 if weights is None else weights, deviation, out=deviation, where=deviation > 0)
+
+
 def check_weights_of(model: Any, given: Any) -> None:
     """Raise `DataError` if the weights of an unfitted model do not fit a stack or a reader, before it is read.
 

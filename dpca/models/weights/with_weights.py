@@ -58,7 +58,7 @@ class WithWeights(ComponentModel):
     def _prepared(self, X: Any, labels: Labels | None, run: Run) -> Any:
         if not self.weighs_attributes:
             return super()._prepared(X, labels, run)
-        if self.weights is None:
+        if not self._weighs:
             self._first_weights(labels, ())
             return X
         _, source = fitted_source(self, X)
@@ -76,7 +76,7 @@ class WithWeights(ComponentModel):
         if not self.weighs_attributes:
             return rows
         if fresh:
-            self._first_weights(self._labels, tuple(rows.shape[1:]))
+            self._first_weights(self._known_labels, tuple(rows.shape[1:]))
         if not self._is_weighted:
             return rows
         self._require_positive_weights()
@@ -104,7 +104,7 @@ class WithWeights(ComponentModel):
         """Set the weights of a new model, if it has some."""
         self._unweighted_mean = None
         self._set_optional({"weights_": None})
-        if self.weights is not None:
+        if self._weighs:
             self._set_weights(labels, shape)
 
     def _set_weights(self, labels: Labels | None, shape: tuple[int, ...]) -> None:
@@ -116,8 +116,22 @@ class WithWeights(ComponentModel):
             If they are invalid, see `attribute_weights`, or the fit supports no weights.
         """
         self._check_weights()
-        found = attribute_weights(self.weights, labels, shape)
+        found = self._attribute_weights(labels, shape)
         self.weights_ = found.ravel() if self.flat_attributes else found
+
+    def _attribute_weights(self, labels: Any, shape: tuple[int, ...]) -> Array:
+        """Return the weights (*sample_shape) of the attributes of samples; see `attribute_weights`."""
+        return attribute_weights(self.weights, labels, shape)
+
+    @property
+    def _known_labels(self) -> Any:
+        """The labels of the samples of `partial_fit`."""
+        return self._labels
+
+    @property
+    def _weighs(self) -> bool:
+        """Whether a fit multiplies attributes by weights."""
+        return self.weights is not None
 
     def _check_weights(self) -> None:
         """Raise `DataError` if other parameters do not support weights."""
@@ -152,7 +166,7 @@ class WithWeights(ComponentModel):
 
     @property
     def _plans_weights(self) -> bool:
-        return self.weighs_attributes and self.weights is not None
+        return self.weighs_attributes and self._weighs
 
     def _planned_basis(self, basis: Representation) -> Representation:
         """Return the placeholder of the basis of a fit."""

@@ -100,6 +100,32 @@ class PatchCovariancePCA(SeveralCovariances):
 
 
 @dataclass(frozen=True)
+class WeightedPatchPCA(PatchCovariancePCA):
+    """The same of rows that are not centered: a product of a vector with itself is subtracted from their covariance.
+
+    Parameters
+    ----------
+    offset : array (d,)
+        The mean of the patches, times the root of the sum of weights by the divisor of the covariance.
+
+    Notes
+    -----
+    The mean in the results of ``finish`` is 0.
+    """
+
+    offset: Array | None = None
+
+    @property
+    def _one(self) -> CovariancePCA:
+        return replace(super()._one, center=False)
+
+    def _finish(self, state: State) -> dict[str, Array]:
+        patches, offset = self._patches(state), np.asarray(self.offset)
+        patches.arrays["cross"] -= (patches.counts["n_samples"] - 1) * np.outer(offset, offset)
+        return self._one.finish(patches)
+
+
+@dataclass(frozen=True)
 class PatchSums(PatchCovariancePCA):
     """The sums of `PatchCovariancePCA` over slabs of samples, for its ``joined``.
 

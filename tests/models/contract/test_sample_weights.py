@@ -293,7 +293,7 @@ def test_any_weights_close_to_whole_numbers(model: Any) -> None:
 
 
 COUNTING = (
-    *(KernelPCA(3), PatchPCA(3), PCA(3, gaps="iterate"), CellPCA(3, cell_shape=4, gaps="iterate")),
+    *(KernelPCA(3), PCA(3, gaps="iterate"), CellPCA(3, cell_shape=4, gaps="iterate")),
     *(StreamingPCA(3, keep_state=True), StreamingPCA(3, gaps="iterate"), StreamingPCA(3, forgetting=0.9)),
     StreamingPCA(3, method=IncrementalSVD(forgetting=0.9)),
     *(CellPCA(3, cell_shape=4, keep_state=True), CellPCA(3, cell_shape=4, shared=True)),

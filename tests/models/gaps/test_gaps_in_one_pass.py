@@ -187,3 +187,11 @@ def test_missing_values_are_no_overflow() -> None:
     assert are_ordinary(np.array([[1.0, np.nan]]))
     assert not are_ordinary(np.array([[np.nan, np.inf]]))
     assert not are_ordinary(np.array([[np.nan, 1e30]], np.float32))
+
+
+def test_merge_states_why_it_is_impossible() -> None:
+    x = np.random.default_rng(0).normal(size=(60, 8))
+    x[::7, 3] = np.nan
+    one, other = (StreamingPCA(2, gaps="iterate", random_state=0).partial_fit(part) for part in (x[:30], x[30:]))
+    with pytest.raises(DataError, match="expectations"):
+        one.merge(other)
