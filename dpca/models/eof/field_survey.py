@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import threading
 from collections.abc import Sequence
 from copy import copy
 from dataclasses import dataclass, field
@@ -106,6 +107,7 @@ class _Joined(ResultWriter):
     grid: CellGrid
     n_samples: int
     arrays: dict[str, Array] = field(default_factory=dict)
+    lock: threading.Lock = field(default_factory=threading.Lock)
 
     in_tasks: ClassVar[bool] = False
 
@@ -121,8 +123,9 @@ class _Joined(ResultWriter):
         for name in result.keys() - summary.keys():
             values = result[name][..., :length]
             rows = values.shape[:-1]
-            if name not in self.arrays:
-                self.arrays[name] = self._created((*rows, *self.grid.sample_shape), values.dtype)
+            with self.lock:  # tasks of several threads end at the same time
+                if name not in self.arrays:
+                    self.arrays[name] = self._created((*rows, *self.grid.sample_shape), values.dtype)
             whole, place = self.arrays[name], tuple(slice(a, b) for a, b in box)
             whole[(*(slice(None) for _ in rows), *place)] = values.reshape(*rows, *lengths)
             release(whole)

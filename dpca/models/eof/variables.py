@@ -265,7 +265,7 @@ def _several(X: Any, dim: str, key: Any) -> tuple[str, dict[str, tuple[Any, str 
                     f"it, key=[...]"
                 )
         return "Dataset", {str(name): (x, None) for name, x in X.data_vars.items()}
-    if isinstance(X, Mapping) and X:
+    if isinstance(X, Mapping) and not hasattr(X, "shape") and X:  # sparse arrays of keys have a shape
         return "dict", {str(name): (x, None) for name, x in X.items()}
     if isinstance(X, list | tuple) and X and all(_is_variable(x) for x in X):
         names = [str(getattr(x, "name", None) or f"{_NUMBERED}{i}") for i, x in enumerate(X)]

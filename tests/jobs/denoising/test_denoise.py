@@ -287,7 +287,7 @@ def test_a_map_of_the_noise_from_a_file(tmp_path: Path, capsys: pytest.CaptureFi
     for number in ("0", "-1", "nan", "inf"):
         assert main([*command[:2], str(tmp_path / "other.zarr"), f"--sigma={number}"]) == 3
         assert f"--sigma is {number}:" in capsys.readouterr().err
-    for wrong, word in (("sigma.nii.gz", "sigma"), ("nothing.npy", "nothing"), ("picture.jpg", "picture")):
+    for wrong, word in (("sigma.nii.gz", "sigma"), ("nothing.npy", "nothing"), ("picture.jpg", "sigma")):
         capsys.readouterr()
         assert main([*command[:2], str(tmp_path / "other.zarr"), "--sigma", str(tmp_path / wrong)]) not in (0, 4)
         assert word in capsys.readouterr().err

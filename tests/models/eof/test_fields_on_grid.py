@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import itertools
 import mmap
+import time
 from collections import Counter
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -22,6 +24,7 @@ from dpca.models.eof import eof_fit, field_survey, on_grid, projection
 from dpca.models.eof.on_grid import GridAnomalies, GridAnomalySource
 from dpca.models.linear import dual_solver
 from dpca.models.weights.attribute_weights import field_weights
+from dpca.partition.cells import CellGrid
 from dpca.storage.errors import DataError, StoreError
 from dpca.storage.run import Run
 
@@ -276,3 +279,18 @@ def test_weights_of_latitudes_are_not_repeated_in_memory(x: xr.DataArray) -> Non
     assert found is not None
     assert found.strides[1] == 0
     np.testing.assert_allclose(found, np.broadcast_to(np.sqrt(np.cos(np.deg2rad(x.lat.values)))[:, None], SHAPE))
+
+
+def test_blocks_that_end_at_the_same_time_are_all_kept(monkeypatch: pytest.MonkeyPatch) -> None:
+    grid = CellGrid((8,), (2,))
+    joined, create = field_survey._Joined(grid, 3), field_survey._Joined._created
+
+    def slowly(self: Any, *about: Any) -> Any:
+        time.sleep(0.05)
+        return create(self, *about)
+
+    monkeypatch.setattr(field_survey._Joined, "_created", slowly)
+    result = {"sums": np.ones((1, 2)), "empty": np.zeros(3, np.int8)}
+    with ThreadPoolExecutor(4) as threads:
+        [*threads.map(lambda part: joined.write(part, dict(result)), range(4))]
+    np.testing.assert_array_equal(joined.arrays["sums"], np.ones((1, 8)))
