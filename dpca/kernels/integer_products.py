@@ -210,7 +210,7 @@ def pack_rows(words: Array, flip: int, packed: Array) -> None:
         lo, hi = p * width, min((p + 1) * width, n)
         fours = lo + (hi - lo) // 4 * 4
         # A line of the cache has 16 words. Each is read once, and the lines that are written stay in the first cache.
-        # Processors do not foresee lines of so many rows: half of the time without the fetches.
+        # Processors do not predict reads of so many rows: fetching the next lines halves the time.
         for first in range(0, m, 16):
             last = min(first + 16, m)
             for c in range(lo, fours, 4):

@@ -20,7 +20,7 @@ def read_map(path: str | os.PathLike[str]) -> NDArray[Any]:
     Raises
     ------
     DataError
-        If the path is missing, or names several images.
+        If the path is missing, or names several images or an empty array.
     """
     reader = open_reader(path)
     if reader.encoded:
@@ -30,4 +30,6 @@ def read_map(path: str | os.PathLike[str]) -> NDArray[Any]:
             return decode(payload_or_refusal(reader.fetch([0])[0]), DecodeOptions(color="gray"))
         except DataError as error:
             raise DataError(f"'{path}' {error}") from None
+    if not reader.names:
+        raise DataError(f"'{path}' is empty: give a map with the shape of a sample")
     return np.asarray(reader.fetch(range(len(reader.names))))

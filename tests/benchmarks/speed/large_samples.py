@@ -5,7 +5,8 @@
 64 float32 volumes of 256 x 256 x 256 (4.3 GB) in chunks of 128 x 256 x 256, 10 components written to a Zarr store. Each
 side is a process of its own; processor time and peak memory are those of the process. `PCA` may use as much memory as a
 task of a worker of 2 GB. Dask's SVD gets blocks of 2**20 attributes. numpy holds 2**20 attributes of all samples at a
-time, and reads the stack twice, as `PCA` does. Cells of few samples are compared with the fit of the whole samples. 20
+time, and reads the stack twice, as `PCA` does. Cells of few samples, and `EOF`, which also searches for missing values,
+are compared with the fit of the whole samples. 20
 volumes of 512 x 512 x 512 (10.7 GB) follow, in chunks of 4 x 512 x 512, which numpy also reads once in each pass: so it
 takes the time of reading twice, products and writing.
 """
@@ -31,6 +32,12 @@ import dpca
 from dpca.storage.run import Run
 if __name__ == "__main__":
     dpca.PCA(10).fit(source, run=Run(threads=1, memory=16 * 10**8)).save(target)
+""",
+    "EOF": """
+import dpca
+from dpca.storage.run import Run
+if __name__ == "__main__":
+    dpca.EOF(10).fit(source, run=Run(threads=1, memory=16 * 10**8)).save(target)
 """,
     "CellPCA": """
 import dpca
@@ -94,8 +101,9 @@ def lines(inputs: Inputs) -> Iterator[Line]:
         yield at_most(asked, name=f"large samples, time of {other}", where=where, n=n, **found)
         found = ratio_of(peaks, ["PCA"], [other], "bytes")
         yield at_most(asked, name=f"large samples, memory of {other}", where=where, n=n, **found)
-    cells = ratio_of(seconds, ["CellPCA"], ["PCA"])
-    yield at_most(None, name="large samples, cells of 16", where=where, n=n, **cells)
+    for side_of, name in (("CellPCA", "cells of 16"), ("EOF", "fields")):
+        found = ratio_of(seconds, [side_of], ["PCA"])
+        yield at_most(None, name=f"large samples, {name}", where=where, n=n, **found)
     n, side = (16, 64) if inputs.quick else (20, 512)
     where, seconds, _ = _measured(inputs, (n, side, 4), ["PCA", "numpy"])
     found = ratio_of(seconds, ["PCA"], ["numpy"])

@@ -108,6 +108,7 @@ def test_fingerprints_depend_on_the_values_of_the_mask(tmp_path: Path) -> None:
         (np.zeros((6, 7)), "everywhere"),
         (np.full((6, 7), 254, np.uint8), "254"),
         (np.full((6, 7), np.nan), "nan"),
+        (np.zeros((0, 7), np.uint8), "empty"),
     ],
 )
 def test_invalid_masks(tmp_path: Path, values: np.ndarray, says: str) -> None:
