@@ -137,15 +137,23 @@ def test_coefficients_have_8_bits_where_these_change_little(outlier: float, firs
         assert np.linalg.svd(x - cross @ basis, compute_uv=False)[0] ** 2 <= beyond * (1 + 1e-5)
 
 
-def test_the_rounding_of_coefficients_is_bounded() -> None:
-    """Of samples along the only direction, nothing else is discarded."""
-    rng = np.random.default_rng(1)
-    signs, sizes = rng.choice([-1, 1], 64), rng.integers(-100, 101, 500)
-    rows = ByteRows((128 + np.outer(sizes, signs)).astype(np.uint8), np.full(64, 128.0), 1e4, 1, wide_products)
-    cross, beyond, strongest = rows.coefficients((signs / 8)[None].astype(np.float32), np.full(1, 1e9), 1)
-    changed = float(np.linalg.norm(cross[:, 0] - 8 * sizes) ** 2)
-    assert rows._wide.dtype == np.int8
-    assert changed <= min(beyond, strongest) <= 1.1 * changed
+@pytest.mark.parametrize("bits", [8, 16])
+@pytest.mark.parametrize("seed", range(20))
+def test_the_rounding_of_coefficients_is_bounded(seed: int, bits: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Of samples along the only direction, nothing else is discarded. The direction is rounded, too."""
+    monkeypatch.setattr(rows_of_steps, "_ROUNDED", 1e-4 if bits == 8 else 0)
+    rng = np.random.default_rng(seed)
+    # Without entries of 2, the rounded direction is too long, and so are the coefficients before they are rounded.
+    direction = rng.choice([-3, -2, -1, 1, 2, 3] if seed % 2 else [-3, -1, 1, 3], 64)
+    sizes = rng.integers(-42, 43, 500)
+    sizes[250:] = -sizes[:250]  # their mean is that of the previous samples
+    rows = ByteRows((128 + np.outer(sizes, direction)).astype(np.uint8), np.full(64, 128.0), 1e4, 1, wide_products)
+    length = np.linalg.norm(direction)
+    cross, beyond, strongest = rows.coefficients((direction / length)[None].astype(np.float32), np.full(1, 1e9), 1)
+    changed = float(np.linalg.norm(cross[:, 0] - length * sizes) ** 2)
+    assert rows._wide.dtype.itemsize * 8 == bits
+    assert changed <= min(beyond, strongest)
+    assert strongest <= (2 * changed if bits == 8 else 1e-4 * float(np.square(length * sizes).sum()))
 
 
 @pytest.fixture
