@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 from functools import cached_property
 from typing import NamedTuple
@@ -75,13 +76,28 @@ class Expectation:
         beyond[beyond < _ROUNDED * self.squares] = 0
         return beyond
 
+    @cached_property
+    def _seen(self) -> dict[float, ExpectedCost]:
+        """Estimates so far. Searches come back to the same steps."""
+        return {}
+
     def at(self, step: float) -> ExpectedCost:
         """Estimate the errors and bits with a step."""
+        if step not in self._seen:
+            self._seen[step] = self._estimated(step)
+        return self._seen[step]
+
+    def _estimated(self, step: float) -> ExpectedCost:
         found, square = rows_kept(self.components, self.scores, step, self.n_samples), (step / self.width) ** 2
         saved = np.where(found.kept, found.saved - found.power * found.error[self.components.group], 0)
         errors = self._beyond + (found.power - saved).sum(axis=1) * square
         rank = 1 + np.flatnonzero(found.kept.any(axis=0)).max(initial=-1)
         return ExpectedCost(errors / self.scores.shape[2], np.where(found.kept, found.bits, 0).sum(axis=1), int(rank))
+
+    @property
+    def least_error(self) -> float:
+        """Squared error of a sample with all components."""
+        return float(self._beyond.sum()) / self.scores.shape[2]
 
     def step_for(self, error: float, guess: float, end: float, first: float = _SECOND) -> float:
         """Return a step with nearly this squared error of a sample; the other arguments are those of `search_step`.
@@ -91,10 +107,10 @@ class Expectation:
         UnreachedError
             If no step has so small an error.
         """
-        if self._beyond.sum() > error * self.scores.shape[2]:
+        if self.least_error > error:
             raise UnreachedError
 
         def margin(step: float) -> float:
-            return error / self.at(step).error - 1
+            return math.log(max(error, _TINY) / self.at(step).error)  # nearly linear in the doublings of a step
 
         return search_step(margin, guess, coarse=True, first=first, near=_NEAR, end=end)

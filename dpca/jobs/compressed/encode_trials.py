@@ -66,13 +66,23 @@ _OF_A_STORE, _OF_AN_ARRAY, _ARRAYS, _OF_A_SAMPLE = 2_400, 800, (12, 8), (13, 8)
 
 def cell_components(model: CellPCA) -> Components:
     """Return the components of a fitted model's cells. Shared components occur once."""
-    grid, rows, mean = model.grid_, np.array(model.components_), np.array(model.mean_, np.float64)[None]
-    if isinstance(grid, LappedGrid):
-        for values in (rows, mean):
-            grid.prefilter.apply(values, (0,) * (rows.ndim - 1))
+    grid, mean = model.grid_, np.array(model.mean_, np.float64)[None]
     cells, group = groups_of(grid, shared=model.shared)
-    parts = CellGrid(grid.sample_shape, grid.cell_shape).all_parts(rows)
-    return Components(grid, mean[0], group, [parts[members[0]].copy() for members in cells])
+    if model.shared:
+        rows = [_in_cell(grid, model.components_, members[0]) for members in cells]
+    else:
+        rows = [part.copy() for part in grid.all_parts(np.array(model.components_))]
+    if isinstance(grid, LappedGrid):
+        grid.prefilter.apply(mean, (0,) * (mean.ndim - 1))
+    return Components(grid, mean[0], group, rows)
+
+
+def _in_cell(grid: CellGrid, components: Any, cell: int) -> Array:
+    """Return the values (k, n_features) of components in a cell. Only the box that they depend on is read."""
+    region = grid.region(cell)
+    block = np.ascontiguousarray(components[(slice(None), *(slice(*ends) for ends in region))])
+    buffer = np.empty(len(block) * grid.n_features(cell), grid.split_dtype(block.dtype))
+    return grid.split(block, [cell], tuple(low for low, _ in region), buffer)[0]
 
 
 class Trials:
