@@ -114,6 +114,13 @@ class Partition(PickledByFields, ABC):
         buffer = np.empty(samples.size, self.split_dtype(samples.dtype))
         return self.split(samples, range(self.n_parts), (0,) * (samples.ndim - 1), buffer)
 
+    def part_of(self, samples: Any, index: int) -> Array:
+        """Return one part (n_samples, n_features) of whole samples. Only the box that it depends on is read."""
+        region = self.region(index)
+        block = np.ascontiguousarray(samples[(slice(None), *(slice(*ends) for ends in region))])
+        buffer = np.empty(len(block) * self.n_features(index), self.split_dtype(block.dtype))
+        return self.split(block, [index], tuple(low for low, _ in region), buffer)[0]
+
     @abstractmethod
     def join(self, parts: Iterable[tuple[int, Array]], samples: Array) -> Array:
         """Join all parts, the inverse of `split`.

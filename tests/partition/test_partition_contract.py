@@ -54,6 +54,14 @@ def lapped(partition: Partition) -> bool:
     return isinstance(getattr(partition, "grid", partition), LappedGrid)
 
 
+@given(partitions(), st.data())
+@settings(deadline=None)
+def test_one_part_is_that_of_all_parts(partition: Partition, data: st.DataObject) -> None:
+    x = np.random.default_rng(0).normal(size=(3, *partition.sample_shape)).astype(np.float32)
+    part = data.draw(st.integers(0, partition.n_parts - 1))
+    np.testing.assert_allclose(partition.part_of(x, part), partition.all_parts(x)[part], atol=1e-5)
+
+
 @given(partitions(), st.integers(1, 4))
 @settings(deadline=None)
 def test_parts_of_fewer_rows_leave_the_rest_zero(partition: Partition, n: int) -> None:

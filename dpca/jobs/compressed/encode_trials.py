@@ -69,20 +69,12 @@ def cell_components(model: CellPCA) -> Components:
     grid, mean = model.grid_, np.array(model.mean_, np.float64)[None]
     cells, group = groups_of(grid, shared=model.shared)
     if model.shared:
-        rows = [_in_cell(grid, model.components_, members[0]) for members in cells]
+        rows = [grid.part_of(model.components_, members[0]) for members in cells]
     else:
         rows = [part.copy() for part in grid.all_parts(np.array(model.components_))]
     if isinstance(grid, LappedGrid):
         grid.prefilter.apply(mean, (0,) * (mean.ndim - 1))
     return Components(grid, mean[0], group, rows)
-
-
-def _in_cell(grid: CellGrid, components: Any, cell: int) -> Array:
-    """Return the values (k, n_features) of components in a cell. Only the box that they depend on is read."""
-    region = grid.region(cell)
-    block = np.ascontiguousarray(components[(slice(None), *(slice(*ends) for ends in region))])
-    buffer = np.empty(len(block) * grid.n_features(cell), grid.split_dtype(block.dtype))
-    return grid.split(block, [cell], tuple(low for low, _ in region), buffer)[0]
 
 
 class Trials:

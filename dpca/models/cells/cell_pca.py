@@ -20,7 +20,8 @@ from dpca.parameters.cells import CellParameters
 from dpca.partition.base import Partition
 from dpca.partition.cells import CellGrid
 from dpca.partition.lapped import LappedGrid
-from dpca.partition.shared import SharedGrid
+from dpca.partition.shared import SharedGrid, groups_of
+from dpca.representation.cell_runs import squared_lengths
 from dpca.storage.arrays.layout import CHANNEL, MOST_CHANNELS, axes_for, count_spatial, is_channel
 from dpca.storage.errors import DataError
 from dpca.storage.run import Run
@@ -164,6 +165,15 @@ class CellPCA(CellParameters, PartsWithGaps, PartitionedPCA):
     def fit_description(self, axes: Sequence[str]) -> str:
         """Return a description of the fit for logs, given the names of the axes of a sample."""
         return f"{' x '.join(map(str, self.cell_shape_for(axes)))} cells"
+
+    @property
+    def ranks_(self) -> Array:
+        """Number of retained components of each part, integers (*grid_shape). Surplus rows are zero."""
+        if not self.shared:
+            return super().ranks_
+        cells, group = groups_of(self.grid_, shared=True)
+        found = [self.grid_.part_of(self.components_, members[0]) for members in cells]
+        return np.array([(squared_lengths(rows) > 0.5).sum() for rows in found])[group].reshape(self.grid_.grid_shape)
 
     def report_numbers(self) -> dict[str, Any]:
         """Return the numbers of the fitted model for a report; see `dpca.report.record`."""

@@ -229,6 +229,30 @@ def test_own_components_of_noise_are_given_up_after_some_cells(tmp_path: Path, m
     assert tried == [(48, 48, 1), (48, 48, 1), (16 * CELL, CELL, 16), (48, 48, 1)]  # shared, whole, some own, shared
 
 
+@pytest.mark.parametrize("alike", [True, False])
+def test_whole_samples_are_fitted_to_some_values_first(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, alike: bool
+) -> None:
+    rng = np.random.default_rng(0)
+    scenes = gaussian_filter(rng.normal(size=(3 if alike else 64, 75, 75)), (0, 1, 1))
+    values = 300 * np.tensordot(rng.normal(size=(64, 3)), scenes, 1) if alike else 300 * scenes
+    stack = stack_of(tmp_path, np.clip(128 + values + rng.normal(0, 2, values.shape), 0, 255).astype(np.uint8))
+    fitted: list[tuple[int, ...]] = []
+    own = cell_choice.own_components
+
+    def counted(grid: Any, *rest: Any) -> Any:
+        fitted.append(grid.sample_shape)
+        return own(grid, *rest)
+
+    monkeypatch.setattr(cell_choice, "own_components", counted)
+    monkeypatch.setattr(cell_choice, "_OWN_VALUES", 1)  # 16 components of whole samples at most
+    chosen = choose_cells(stack, LIKE, Goal.of(psnr=36.0))
+    assert fitted[0] == (25, 25)
+    assert ((75, 75) in fitted) is alike
+    whole = next(cells for cells in chosen.tried if cells["cell_shape"] == [75, 75])
+    assert bool(whole["bytes"]) is alike
+
+
 @pytest.mark.parametrize("kind", ["shared", "own"])
 def test_expected_bytes_are_near_those_of_stores(tmp_path: Path, kind: str) -> None:
     stack = stack_of(tmp_path, images(kind)[:96])

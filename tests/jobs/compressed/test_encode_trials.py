@@ -9,7 +9,10 @@ import pytest
 from scipy.ndimage import gaussian_filter
 
 from dpca import CellPCA
+from dpca.codec import expected
+from dpca.codec.cells import Components
 from dpca.codec.goal import Goal, UnreachedError
+from dpca.codec.quantized import KeptRows
 from dpca.engine.sources.source import as_source
 from dpca.jobs.compressed.encode import stated_facts
 from dpca.jobs.compressed.encode_trials import Trials, cell_components
@@ -60,3 +63,26 @@ def test_the_error_of_quantized_components_is_expected(tmp_path: Path) -> None:
         codec = of.codec(of.at(step))
         error = np.square(of.samples - codec.decode(codec.encode(of.samples, np.int32))).mean() / 4
         assert of.expectation.at(step).error / values[0].size == pytest.approx(error, rel=0.05)
+
+
+def test_no_step_is_estimated_twice(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    of, steps = trials(tmp_path, 64, "uint8", 4, False), list[float]()
+    kept = expected.rows_kept
+
+    def counted(components: Components, scores: np.ndarray, step: float, n_samples: int) -> KeptRows:
+        steps.append(step)
+        return kept(components, scores, step, n_samples)
+
+    monkeypatch.setattr(expected, "rows_kept", counted)
+    found = of.expected_step(1e-4, 8.0)
+    assert len(steps) == len(set(steps)) > 2
+    assert of.expectation.at(found).error <= 1e-4 * 30 * 36 < of.expectation.at(1.1 * found).error
+
+
+def test_components_of_one_cell_are_those_of_all_cells(tmp_path: Path) -> None:
+    values = np.random.default_rng(3).normal(size=(90, 21, 19)).astype(np.float32)
+    for model in (CellPCA(12, cell_shape=8, overlap=4, shared=True), CellPCA(12, cell_shape=8, shared=True)):
+        model.fit(values)
+        found, every = cell_components(model), model.grid_.all_parts(model.components_)
+        for cell, rows in enumerate(every):
+            np.testing.assert_allclose(found.rows[found.group[cell]], rows, atol=1e-6)
