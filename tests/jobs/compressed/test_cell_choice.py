@@ -235,7 +235,7 @@ def test_whole_samples_are_fitted_to_some_values_first(
 ) -> None:
     rng = np.random.default_rng(0)
     scenes = gaussian_filter(rng.normal(size=(3 if alike else 64, 75, 75)), (0, 1, 1))
-    values = 300 * np.tensordot(rng.normal(size=(64, 3)), scenes, 1) if alike else 300 * scenes
+    values = 100 * np.tensordot(rng.normal(size=(64, 3)), scenes, 1) if alike else 300 * scenes
     stack = stack_of(tmp_path, np.clip(128 + values + rng.normal(0, 2, values.shape), 0, 255).astype(np.uint8))
     fitted: list[tuple[int, ...]] = []
     own = cell_choice.own_components
