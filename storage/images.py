@@ -78,6 +78,8 @@ class DecodeOptions:
         Shape and type of the stack, and the name of the image that determined them; set by `with_first_image`.
     region : FilledRegion, optional
         Region of the samples that is kept.
+    background : int
+        Gray level, 0 to 255, under transparent pixels.
     """
 
     color: Color = "auto"
@@ -88,6 +90,7 @@ class DecodeOptions:
     dtype: str | None = None
     first: str = ""
     region: FilledRegion | None = None
+    background: int = 255
 
     def __post_init__(self) -> None:
         if self.color not in ("auto", "rgb", "gray"):
@@ -134,7 +137,7 @@ def decode(payload: bytes, rules: DecodeOptions | None = None, out: NDArray[Any]
         _check_header(image, rules)
         pixels = _upright_jpeg(image, payload, out)
         if pixels is None:
-            pixels = _pixels(image)
+            pixels = _pixels(image, rules.background)
     pixels = _colored(pixels, rules)
     if rules.crop is not None:
         pixels = _cropped(pixels, rules.crop)
@@ -246,7 +249,7 @@ def _turbo(payload: bytes, shape: tuple[int, ...], out: NDArray[Any] | None) -> 
     return out if fits else pixels.reshape(shape)
 
 
-def _pixels(image: ImageFile) -> NDArray[Any]:
+def _pixels(image: ImageFile, background: int) -> NDArray[Any]:
     """Return the upright pixels, (height, width) or (height, width, 3), without transparency."""
     layout = " ".join(str(tile[3]) for tile in image.tile)
     if (image.mode == "I" and image.format != "PPM") or (image.mode == "F" and ";64" in layout):
@@ -261,7 +264,7 @@ def _pixels(image: ImageFile) -> NDArray[Any]:
         if not isinstance(image, TiffImageFile):  # the TIFF plugin applies the orientation in load()
             turn = _UPRIGHT.get(_orientation(image))
             upright = image if turn is None else image.transpose(turn)
-        return _plain(upright)
+        return _plain(upright, background)
     except (DataError, MemoryError):
         raise
     except Exception as error:
@@ -276,13 +279,13 @@ def _orientation(image: ImageFile) -> int:
         return 1
 
 
-def _plain(image: Image.Image) -> NDArray[Any]:
+def _plain(image: Image.Image, background: int) -> NDArray[Any]:
     mode = image.mode
     see_through = image.info.get("transparency")
     if mode.startswith("I"):
         pixels = np.asarray(image)
         pixels = pixels.astype(np.uint16, copy=False)
-        return pixels if see_through is None else np.where(pixels == see_through, np.uint16(65535), pixels)
+        return pixels if see_through is None else np.where(pixels == see_through, np.uint16(257 * background), pixels)
     if mode == "F":
         pixels = np.asarray(image)
         if not np.isfinite(pixels).all():
@@ -291,7 +294,7 @@ def _plain(image: Image.Image) -> NDArray[Any]:
         return pixels
     if image.has_transparency_data:
         gray = mode in ("1", "L", "LA", "La")
-        return _over_white(np.asarray(image.convert("LA" if gray else "RGBA")))
+        return _over(background, np.asarray(image.convert("LA" if gray else "RGBA")))
     if mode == "1":
         return np.asarray(image.convert("L"))
     if mode in ("P", "CMYK", "YCbCr", "RGBX"):
@@ -301,13 +304,13 @@ def _plain(image: Image.Image) -> NDArray[Any]:
     return np.asarray(image)
 
 
-def _over_white(pixels: NDArray[np.uint8]) -> NDArray[np.uint8]:
-    """Composite (..., gray or RGB, alpha) over white. Pixels with an alpha of 255 are exact."""
+def _over(background: int, pixels: NDArray[np.uint8]) -> NDArray[np.uint8]:
+    """Composite (..., gray or RGB, alpha) over a gray level. Pixels with an alpha of 255 are exact."""
     color, alpha = pixels[..., :-1], pixels[..., -1:]
     if alpha.min() < 255:
         wide = alpha.astype(np.uint16)
         # At most 255 * 255 + 127, which does not overflow 16 bits.
-        color = ((color * wide + 255 * (255 - wide) + 127) // 255).astype(np.uint8)
+        color = ((color * wide + background * (255 - wide) + 127) // 255).astype(np.uint8)
     return color[..., 0] if color.shape[-1] == 1 else color
 
 

@@ -70,7 +70,7 @@ def add_mask(parser: argparse._ActionsContainer) -> None:
         "--mask",
         metavar="MAP",
         help="analyze a region only: the path of an array of 1 inside and 0 outside (Zarr, .npy, NIfTI, ...), or of an "
-        "image, white inside and black outside, with the shape of a sample, or of its first axes",
+        "image, white inside and black or transparent outside, with the shape of a sample, or of its first axes",
     )
 
 

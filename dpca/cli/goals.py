@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import argparse
-from collections.abc import Sequence
+import os
+from collections.abc import Iterable, Sequence
 
-from dpca.choices import GOALS, QUALITIES
+from dpca.choices import GOALS, MEAN_GOALS, QUALITIES
 from dpca.cli.arguments import add_parameters, options_of, positive_number, value_parser
 from dpca.parameters.denoising import DenoisingParameters
 from dpca.parameters.kinds import number
+from dpca.storage.errors import DataError
 
 _GOALS = ", ".join(name.replace("_", "-") for name in GOALS)
 _BY_VARIABLE = (
@@ -54,6 +56,41 @@ def add_quality(parser: argparse.ArgumentParser, default: str | None = None, *, 
     )
     _add_every_sample(parser)
     _add_noise(parser, NOISE_OPTIONS)
+
+
+def check_masked_goal(mask: str | None, goals: Iterable[str]) -> None:
+    """Reject a goal of mean errors for samples in a region.
+
+    Raises
+    ------
+    DataError
+    """
+    if mask is not None and (means := [name for name in goals if name in MEAN_GOALS]):
+        raise DataError(
+            f"the goal {means[0]} counts values outside of the mask, which have no error: give an error bound, such "
+            f"as max-relative-error 0.01"
+        )
+
+
+def options_by_variable(options: argparse.Namespace, folder: str) -> dict[str, argparse.Namespace]:
+    """Return the stores of variables with goals of their own, and the options of each one; empty without such goals.
+
+    Raises
+    ------
+    DataError
+        If an option of one variable is given for all.
+    """
+    ((goal, values),) = (getattr(options, "quality", None) or {"": None}).items()
+    if not isinstance(values, dict):
+        return {}
+    for name in ("key", "data_range"):
+        if (value := getattr(options, name)) is not None:
+            raise DataError(
+                f"--{name.replace('_', '-')} is {value!r} for all variables: leave it out, or compress each variable "
+                f"by its own command"
+            )
+    own = {key: argparse.Namespace(**{**vars(options), "key": key, "quality": {goal: x}}) for key, x in values.items()}
+    return {os.path.join(folder, f"{key}.zarr"): one for key, one in own.items()}
 
 
 def _add_every_sample(parser: argparse.ArgumentParser) -> None:

@@ -8,7 +8,7 @@
     record = "nightly.record.json"          record of the outputs, with checksums
 
     [target]                                one goal of dpca encode; or target = "high", a word of --quality
-    psnr = 36
+    psnr = 36                               or max-error = {u = 0.001, p = 5} for variables, each with its own bound
 
     cell = 16, workers = 2, ...             any option of dpca compress
 
@@ -27,7 +27,7 @@ from typing import Any, NoReturn
 
 from dpca.choices import COMPRESSED, GOALS, QUALITIES
 from dpca.cli.arguments import add_job_options, add_storage_option
-from dpca.cli.goals import add_quality
+from dpca.cli.goals import add_quality, options_by_variable
 from dpca.cli.model_arguments import add_compression_options
 from dpca.cli.served import stated
 from dpca.storage.errors import DataError, one_line
@@ -53,7 +53,9 @@ class JobFile:
     options : Namespace
         Options of ``dpca compress``, without source and output.
     outputs : dict of str to list of str
-        Each output, and its inputs.
+        Each output, and its inputs. Variables with their own goals have an output each.
+    variables : dict of str to Namespace
+        The options of such outputs.
     retries : int
         Number of further tries for an output.
     record : str
@@ -63,12 +65,14 @@ class JobFile:
     path: str
     options: argparse.Namespace
     outputs: dict[str, list[str]]
+    variables: dict[str, argparse.Namespace]
     retries: int
     record: str
 
     def options_of(self, output: str) -> argparse.Namespace:
         """Return the options of ``dpca compress`` that make an output."""
-        return argparse.Namespace(**vars(self.options), source=self.outputs[output], output=output)
+        options = self.variables.get(output, self.options)
+        return argparse.Namespace(**vars(options), source=self.outputs[output], output=output)
 
 
 class _Parser(argparse.ArgumentParser):
@@ -119,18 +123,26 @@ def _parsed_job(path: str, keys: Mapping[str, Any]) -> JobFile:
     options = _options(parser, folder, {key: value for key, value in keys.items() if key not in _KEYS}, own["target"])
     record = _absolute(folder, own.get("record", f"{os.path.basename(path).removesuffix('.toml')}.record.json"))
     output, patterns = _absolute(folder, own["output"]), [_absolute(folder, one) for one in patterns]
+    wanted = options_by_variable(options, output) or {output: options}
+    outputs, variables = dict[str, list[str]](), dict[str, argparse.Namespace]()
     try:
-        outputs = _outputs(output, _inputs(patterns, output, record))
+        inputs = _inputs(patterns, list(wanted), record)
+        for each, own_options in wanted.items():
+            found = _outputs(each, inputs)
+            outputs |= found
+            variables |= {} if own_options is options else dict.fromkeys(found, own_options)
     except DataError as error:
         raise DataError(f"inputs: {error}") from error
     _check_next_run(patterns, outputs)
-    return JobFile(path, options, outputs, retries, record)
+    return JobFile(path, options, outputs, variables, retries, record)
 
 
 def _options_parser() -> argparse.ArgumentParser:
     parser = _Parser(add_help=False, allow_abbrev=False)
-    for add in (add_storage_option, add_quality, add_compression_options, add_job_options):
-        add(parser)
+    add_storage_option(parser)
+    add_quality(parser, by_variable=True)
+    add_compression_options(parser)
+    add_job_options(parser)
     return parser
 
 
@@ -146,7 +158,10 @@ def _options(parser: argparse.ArgumentParser, folder: str, keys: Mapping[str, An
     if isinstance(target, str) and target in QUALITIES:
         given = [f"--quality={target}"]
     elif isinstance(target, dict) and len(target) == 1 and next(iter(target)).replace("-", "_") in GOALS:
-        given = [f"--quality={goal}={value}" for goal, value in target.items()]
+        ((goal, value),) = target.items()
+        if isinstance(value, dict):
+            value = ",".join(f"{variable}:{of_one}" for variable, of_one in value.items())
+        given = [f"--quality={goal}={value}"]
     else:
         words = ", ".join(QUALITIES)
         raise DataError(
@@ -177,11 +192,11 @@ def _absolute(folder: str, path: str) -> str:
     return path if is_url(path) else os.path.join(folder, path)
 
 
-def _inputs(patterns: list[str], output: str, record: str) -> list[str]:
+def _inputs(patterns: list[str], outputs: list[str], record: str) -> list[str]:
     """Return the paths that match the patterns, without those that this job wrote."""
     # {name} is the file name of an input up to its first dot.
-    name = re.escape(_real(output)).replace(re.escape(_NAME), "[^./]+")
-    own, found = re.compile(f"({name})(/.*)?", re.DOTALL), []
+    names = [re.escape(_real(output)).replace(re.escape(_NAME), "[^./]+") for output in outputs]
+    own, found = re.compile(f"({'|'.join(names)})(/.*)?", re.DOTALL), list[str]()
     for pattern in patterns:
         matches = paths_of(pattern)
         if not is_pattern(pattern):

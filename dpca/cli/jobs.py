@@ -10,8 +10,8 @@ from contextlib import closing
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
-from dpca.choices import MEAN_GOALS
 from dpca.cli.arguments import reading_options
+from dpca.cli.goals import check_masked_goal, options_by_variable
 from dpca.cli.model_arguments import names_no_components, names_no_model, noise_model, partitioned_model
 from dpca.cli.running import conclude, say
 from dpca.cli.served import request_of, served
@@ -21,7 +21,7 @@ from dpca.plots.numbers import counted
 from dpca.report.monitor import MonitorFile
 from dpca.report.record import format_table, read_report, report_folder
 from dpca.report.words import result, size_warning, times_smaller
-from dpca.storage.errors import DataError, StoreError
+from dpca.storage.errors import StoreError
 from dpca.storage.input import fingerprint_of_input, open_input, require_varied, samples_of_input
 from dpca.storage.progress import bar_progress
 from dpca.storage.readers import Reader
@@ -124,11 +124,7 @@ def settings_of(options: argparse.Namespace, model: Any) -> Any:
     from dpca.jobs import CompressionSettings
 
     goal, reconstruct = getattr(options, "quality", None), getattr(options, "reconstruct", None)
-    if options.mask is not None and (means := [name for name in goal or {} if name in MEAN_GOALS]):
-        raise DataError(
-            f"the goal {means[0]} counts values outside of the mask, which have no error: give an error bound, such "
-            f"as --quality max-relative-error=0.01"
-        )
+    check_masked_goal(options.mask, goal or ())
     return CompressionSettings(
         model,
         reconstruct=not (options.source or goal) if reconstruct is None else reconstruct,
@@ -153,7 +149,7 @@ def _reduces_components(options: argparse.Namespace, model: Any) -> bool:
 def process_source(options: argparse.Namespace, embedded: Callable[[], Reader] | None = None) -> int:
     """``dpca compress`` and ``dpca scores``. Without a source, ``embedded`` makes one."""
     output = output_path(options, "-cpca" if options.source else "")
-    wanted = _by_variable(options, output) or {output: options}
+    wanted = options_by_variable(options, output) or {output: options}
     given = {path: given_input(own, embedded) for path, own in wanted.items()}
     requests = {path: job_request(own, given[path]) for path, own in wanted.items()}
     found: dict[str, tuple[Mapping[str, Any], bool]] = {
@@ -170,21 +166,6 @@ def process_source(options: argparse.Namespace, embedded: Callable[[], Reader] |
     if wanted.get(output) is options:
         return _end(*found[output], output)
     return _end_all({path: found[path] for path in wanted}, output)
-
-
-def _by_variable(options: argparse.Namespace, folder: str) -> dict[str, argparse.Namespace]:
-    """Return the stores of variables with goals of their own, and the options of each one."""
-    ((goal, values),) = (getattr(options, "quality", None) or {"": None}).items()
-    if not isinstance(values, dict):
-        return {}
-    for name in ("key", "data_range"):
-        if (value := getattr(options, name)) is not None:
-            raise DataError(
-                f"--{name.replace('_', '-')} is {value!r} for all variables: leave it out, or compress each variable "
-                f"by its own command"
-            )
-    own = {key: argparse.Namespace(**{**vars(options), "key": key, "quality": {goal: x}}) for key, x in values.items()}
-    return {os.path.join(folder, f"{key}.zarr"): one for key, one in own.items()}
 
 
 def _make_all(

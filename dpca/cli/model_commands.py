@@ -11,6 +11,7 @@ import numpy as np
 
 from dpca.choices import GOALS, NOISE_SHARE
 from dpca.cli.arguments import given_options, reading_options
+from dpca.cli.goals import check_masked_goal
 from dpca.cli.jobs import given_input, job_request
 from dpca.cli.model_arguments import given_noise_map, noise_model, partitioned_model
 from dpca.cli.running import conclude, say
@@ -100,6 +101,8 @@ def transform(options: argparse.Namespace) -> int:
 
 def encode(options: argparse.Namespace) -> int:
     """``dpca encode``."""
+    goal = {name: getattr(options, name) for name in GOALS}
+    check_masked_goal(options.mask, [name for name, value in goal.items() if value is not None])
     stack, noise = _stack(options), noise_model(options)
     request = request_of(options, stack.fingerprint, stack.data_range, stated(options.model).get("fingerprint"))
     if served(request, options.target) is not None:
@@ -107,7 +110,6 @@ def encode(options: argparse.Namespace) -> int:
     else:
         from dpca.jobs import encode_store
 
-        goal = {name: getattr(options, name) for name in GOALS}
         with run_of(options) as run:
             cost = encode_store(
                 stack,
@@ -304,11 +306,11 @@ class _PrintedProgress:
 def _stack(options: argparse.Namespace) -> Stack:
     if is_zarr(options.stack):
         stack = open_stack(options.stack, data_range=options.data_range)
-        if (mask := getattr(options, "mask", None)) is None:  # dpca encode has none
+        if options.mask is None:
             return stack
         from dpca.engine.sources.masked import MaskedStack
 
-        return MaskedStack.of(stack, mask)
+        return MaskedStack.of(stack, options.mask)
     require_samples(open_reader(options.stack))
     raise DataError(f"'{options.stack}' is not a stack: make one first, dpca ingest {options.stack} STACK.zarr")
 

@@ -68,6 +68,7 @@ def add_model_commands(command: Callable[..., argparse.ArgumentParser]) -> None:
         stack=_STACK,
         target="compressed store to write",
     )
+    add_mask(encode)
     add_goals(encode)
 
     append = command(

@@ -17,6 +17,8 @@ from dpca.storage.survey import payload_or_refusal
 def read_map(path: str | os.PathLike[str]) -> NDArray[Any]:
     """Return a map with the shape of a sample, or of one sample, from an array of any format, or from an image as gray.
 
+    Transparent pixels of an image are 0.
+
     Raises
     ------
     DataError
@@ -27,7 +29,7 @@ def read_map(path: str | os.PathLike[str]) -> NDArray[Any]:
         if len(reader) != 1:
             raise DataError(f"'{path}' contains {len(reader):,} images: give a map as one image, or as an array")
         try:
-            return decode(payload_or_refusal(reader.fetch([0])[0]), DecodeOptions(color="gray"))
+            return decode(payload_or_refusal(reader.fetch([0])[0]), DecodeOptions(color="gray", background=0))
         except DataError as error:
             raise DataError(f"'{path}' {error}") from None
     if not reader.names:

@@ -29,7 +29,8 @@ class MaskedReader(Reader):
     reader : Reader
     path : str
         Path of a map of 0 and 1 in any format of arrays, or of an image, with the shape of a sample or of its first
-        axes. 1 is inside, or white: 255, or the largest value of an integer type. Images are cropped and scaled before.
+        axes. 1 is inside, or white: 255, or the largest value of an integer type. Transparent pixels of a map
+        are outside. Images are cropped and scaled before.
 
     Raises
     ------

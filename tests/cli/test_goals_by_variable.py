@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import json
 import os
+import shutil
 import time
 from argparse import ArgumentTypeError
 from pathlib import Path
@@ -133,12 +135,54 @@ def test_texts_that_name_no_goals(text: str) -> None:
         goal_by_variable(text)
 
 
-def test_plans_and_job_files_have_one_goal(
-    fields: dict[str, np.ndarray], tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_plans_have_one_goal(fields: dict[str, np.ndarray], capsys: pytest.CaptureFixture[str]) -> None:
     with pytest.raises(SystemExit):
         main(["plan", "fields.nc", "--quality", "max-error=u:1,p:2"])
     assert "u:1" in capsys.readouterr().err
-    (tmp_path / "job.toml").write_text('inputs = "fields.nc"\noutput = "small.zarr"\ntarget.max-error = "u:1,p:2"\n')
-    with pytest.raises(DataError, match="u:1"):
-        read_job_file(str(tmp_path / "job.toml"))
+
+
+def _job(text: str, scheduler: str = "tcp://127.0.0.1:1") -> str:
+    Path("job.toml").write_text(f'inputs = "*.nc"\ncell = 8\nscheduler = "{scheduler}"\n{text}\n')
+    return "job.toml"
+
+
+def test_variables_of_a_job_file_have_their_own_bounds(
+    fields: dict[str, np.ndarray], scheduler: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    shutil.copy("fields.nc", "more.nc")
+    path = _job('output = "small/{name}"\ntarget.max-error = {u = 0.01, p = 40}', scheduler)
+    made = [f"{os.getcwd()}/small/{name}/{key}.zarr" for name in ("fields", "more") for key in ("u", "p")]
+    assert sorted(read_job_file(path).outputs) == sorted(made)
+    for event in ("done", "skipped"):
+        assert main(["job", "run", path]) == 0
+        events = [json.loads(line) for line in capsys.readouterr().out.splitlines()]
+        assert sorted(one["output"] for one in events if one["event"] == event) == sorted(made)
+    record = json.loads(Path("job.record.json").read_text())
+    for store in made:
+        name = Path(store).stem
+        error = np.abs(open_compressed(store)[...] - fields[name].astype("f8")).max()
+        assert 0.5 * BOUNDS[name] < error <= BOUNDS[name] * 1.0001
+        assert [Path(one).stem for one in record[store]["inputs"]] == [Path(store).parent.name]
+
+
+def test_outputs_of_variables_are_no_inputs(fields: dict[str, np.ndarray]) -> None:
+    Path("in/p.zarr").mkdir(parents=True)
+    path = Path(_job('output = "in"\ntarget.max-error = {u = 1, p = 2}'))
+    path.write_text(path.read_text().replace("*.nc", "in/*"))
+    with pytest.raises(DataError, match="matches the output"):  # it is no compressed store
+        read_job_file(str(path))
+
+
+@pytest.mark.parametrize(
+    ("text", "says"),
+    [
+        ("target.max-error = {}", "max-error="),
+        ('target.max-error = {u = "x"}', "u:x"),
+        ("target.max-error = {u = -1}", "u:-1"),
+        ('key = "u"\ntarget.max-error = {u = 1}', "key"),
+        ("data-range = [0, 3]\ntarget.max-error = {u = 1}", "data-range"),
+    ],
+)
+def test_job_files_with_wrong_goals(fields: dict[str, np.ndarray], text: str, says: str) -> None:
+    with pytest.raises(DataError, match=says):
+        read_job_file(_job(f'output = "small"\n{text}'))

@@ -12,7 +12,11 @@ from PIL import Image
 from dpca import PCA, Mask, load, open_compressed
 from dpca.cli import main
 from dpca.cli.job_file import read_job_file
-from dpca.storage import open_stack
+from dpca.report.record import read_report
+from dpca.storage import DataError, open_stack
+from dpca.storage.readers import open_reader
+from dpca.storage.readers.maps import read_map
+from dpca.storage.readers.masked import MaskedReader
 from tests.conftest import smooth_images, write_images
 
 
@@ -105,6 +109,7 @@ def test_photographs_in_a_region(tmp_path: Path, scheduler: str, capsys: pytest.
     in_place = Mask(inside).in_place(expected.components_, 0)
     found = load(f"{tmp_path}/out.zarr/model").components_.reshape(in_place.shape)
     np.testing.assert_allclose(np.abs(found), np.abs(in_place), atol=1e-4)
+    assert "outside the mask" in " ".join(read_report(tmp_path / "out.report")["notes"])
     small = str(tmp_path / "small.zarr")
     goal = ["--cell", "6x8", "--components", "2", "--quality", "max-error=3", *given[1:]]
     assert main(["compress", str(photos), small, *goal, *where]) == 0
@@ -116,6 +121,22 @@ def test_photographs_in_a_region(tmp_path: Path, scheduler: str, capsys: pytest.
     Image.fromarray(inside[1:]).save(mask)
     assert main([*command, *where, "--overwrite"]) == 3
     assert "(11, 16)" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("white", [255, 0])
+def test_transparent_pixels_are_outside(tmp_path: Path, white: int) -> None:
+    inside = np.zeros((12, 16), bool)
+    inside[2:9, 3:14] = True
+    pixels = np.where(inside[..., None], 255, [white, white, white, 0]).astype(np.uint8)
+    Image.fromarray(pixels).save(tmp_path / "mask.png")
+    np.testing.assert_array_equal(read_map(tmp_path / "mask.png") > 0, inside)
+    gray = Image.fromarray(np.where(inside, 65535, 7).astype(np.uint16))
+    gray.save(tmp_path / "gray.png", transparency=7)
+    np.testing.assert_array_equal(read_map(tmp_path / "gray.png") == 65535, inside)
+    pixels[5, 5, 3] = 128  # neither
+    Image.fromarray(pixels).save(tmp_path / "mask.png")
+    with pytest.raises(DataError, match="contains 128"):
+        MaskedReader(open_reader(write_images(tmp_path / "photos", 2, (12, 16))), str(tmp_path / "mask.png"))
 
 
 def test_a_key_of_job_files(tmp_path: Path) -> None:

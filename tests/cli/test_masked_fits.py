@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 import zarr
 
-from dpca import CellPCA, load
+from dpca import CellPCA, load, open_compressed
 from dpca.cli import main
 from dpca.engine.sources.masked import MaskedStack
 from dpca.engine.sources.source import as_source
@@ -113,3 +113,24 @@ def test_the_mask_is_of_the_first_axes(tmp_path: Path, movie: np.ndarray) -> Non
     np.testing.assert_array_equal(out, x)
     assert source.dtype == np.uint8
     assert stack.fingerprint != open_stack("color.zarr").fingerprint
+
+
+def test_an_encoding_is_that_of_the_ingested_region(
+    movie: np.ndarray, scheduler: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    where = ["--scheduler", scheduler]
+    assert main(["ingest", "x.zarr", "inside.zarr", "--mask", "mask.npy", *where]) == 0
+    assert main(["fit", "inside.zarr", "model.zarr", "--cell", "6x8", "--components", "4", *where]) == 0
+    goal = ["--max-error", "0.05", *where]
+    assert main(["encode", "model.zarr", "inside.zarr", "copied.zarr", *goal]) == 0
+    command = ["encode", "model.zarr", "x.zarr", "small.zarr", *goal]
+    assert main([*command, "--mask", "mask.npy"]) == 0
+    x, found = zarr.open_array("x.zarr", mode="r")[...], open_compressed("small.zarr")[...]
+    np.testing.assert_allclose(found[:, movie], x[:, movie], atol=0.0501)
+    assert np.ptp(found[:, ~movie]) <= 0.1001
+    np.testing.assert_allclose(found, open_compressed("copied.zarr")[...], atol=0.1001)
+    capsys.readouterr()
+    assert main([*command, "--mask", "mask.npy"]) == 0
+    assert "nothing to do" in capsys.readouterr().out
+    assert main([*command[:-4], "--psnr", "40", *where, "--mask", "mask.npy"]) == 3
+    assert "psnr" in capsys.readouterr().err

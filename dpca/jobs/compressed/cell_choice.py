@@ -145,8 +145,9 @@ def choose_cells(
     Reads at least 48 samples and at most 576, within these limits 128 MiB. Up to four kinds of cells are fitted to most
     of them. The first ones are encoded until they meet the goal. The bytes of the others are estimated from their
     scores, with the same squared error. For components that are not shared the estimate is too low, so they are encoded
-    once if it is the lowest. If some cells show that it is clearly not the lowest, the others are not fitted. Components
-    of whole samples are not fitted to all values if they miss the goal in some of them. For n samples of d values, cells of c values and k components this takes O(n d (c + k)) time. Memory holds the samples, up
+    once if it is the lowest. If some cells show that it is clearly not the lowest, the others are not fitted.
+    Components of whole samples are not fitted to all values if they clearly miss the goal in some of them. For n
+    samples of d values, cells of c values and k components this takes O(n d (c + k)) time. Memory holds the samples, up
     to 128 MiB for a row of cells in floating point, and 2^23 values of components. If the stack has no more samples,
     all are fitted, and some are measured.
     """

@@ -28,7 +28,6 @@ from dpca.kernels.algebra.types import Array
 from dpca.kernels.quality import quality_of
 from dpca.models.cells.cell_pca import CellPCA
 from dpca.models.cells.rank import UnmetError
-from dpca.partition.cells import CellGrid
 from dpca.partition.lapped import LappedGrid
 from dpca.partition.shared import groups_of
 from dpca.representation.compressed.compressed_form import (

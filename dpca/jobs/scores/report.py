@@ -34,11 +34,13 @@ from dpca.storage.input import paths_of_input
 from dpca.storage.integrity.manifest import CHECKSUMS
 from dpca.storage.ranges import range_warning
 from dpca.storage.readers import Reader
+from dpca.storage.readers.masked import MaskedReader
 from dpca.storage.remote.objects import Place
 from dpca.storage.stack import Stack
 
 # Number of samples in a comparison and of worst samples.
 _SHOWN = 6
+_MASKED = "mean errors and SSIM include the values outside the mask, which have no error"
 # Facts about the job that a store of scores states.
 _OF_THE_JOB = ("job", "settings", "target", "goal", "made_with")
 # Numbers of the model that hold for a compressed store too.
@@ -105,6 +107,8 @@ def write_job_report(
         "data_range": bounds,
         **({"notes": []} if record is None else record.numbers()),
     }
+    if isinstance(given, MaskedReader) and quality:
+        report["notes"].append(_MASKED)
     if warning := size_warning(report):
         report["notes"].append(warning)
     shown = {*spread_over(stack.n_samples, _SHOWN), *worst_first(quality)[:_SHOWN].tolist()}
