@@ -150,9 +150,14 @@ class OfBasis(Decoder):
         sample: Array = self._leading(k).decode(scores, "the scores", index, pixels=self._pixels)[0]
         return sample
 
+    @cached_property
+    def _ranks(self) -> Array | None:
+        """Numbers of components of cells and bands, which may differ. Counting those of many cells takes a second."""
+        return getattr(self._basis, "ranks", None)
+
     def describe_size(self, k: int) -> str:
         """Describe the size of the scores of a sample."""
-        ranks = getattr(self._basis, "ranks", None)  # numbers of components of cells and bands, which may differ
+        ranks = self._ranks
         numbers = math.prod(self._basis.score_shape[:-1]) * k if ranks is None else int(np.minimum(ranks, k).sum())
         return f"{counted(numbers, 'number')}, {numbers * self._dtype.itemsize:,} bytes"
 

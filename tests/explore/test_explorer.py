@@ -23,6 +23,7 @@ from dpca.jobs import CompressionSettings, compress, encode_store
 from dpca.jobs.models.fit import fit_store
 from dpca.metrics import psnr, ssim
 from dpca.plots.panels import NO_DATA, levels
+from dpca.representation.linear import LinearRepresentation
 from dpca.storage import StoreError, open_stack
 from dpca.storage.errors import DataError
 from tests.explore.conftest import HOSTILE, SHAPE, K, N
@@ -354,3 +355,15 @@ def test_names_are_text(stores: Path) -> None:
 def test_a_bound_is_never_rounded_up() -> None:
     seen = SimpleNamespace(n_samples_seen=5, n_samples=9, seconds=1.0, captured_variance=0.5, captured_bound=0.99996)
     assert "at least 99.9% of the optimum" in describe_progress(seen)
+
+
+def test_ranks_of_cells_are_counted_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    values = np.random.default_rng(0).integers(0, 255, (12, 16, 16)).astype(np.uint8)
+    np.save(tmp_path / "x.npy", values)
+    dpca.CellPCA(2, cell_shape=4).fit(tmp_path / "x.npy").save(tmp_path / "model.zarr")
+    counted, ranks = [], LinearRepresentation.ranks.fget
+    monkeypatch.setattr(LinearRepresentation, "ranks", property(lambda self: counted.append(1) or ranks(self)))
+    explorer = opened(tmp_path / "model.zarr", stack=tmp_path / "x.npy")
+    sizes = [explorer.view(index, k).size for index, k in ((0, 1), (1, 2), (2, 2))]
+    assert sizes == ["16 numbers, 64 bytes", "32 numbers, 128 bytes", "32 numbers, 128 bytes"]
+    assert len(counted) == 1
