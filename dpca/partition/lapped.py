@@ -17,7 +17,6 @@ from dpca.kernels.algebra.namespace import is_numpy
 from dpca.kernels.algebra.types import Array, Region, blocks
 from dpca.partition.cells import CellGrid
 from dpca.partition.prefilter import Prefilter, few_samples
-from dpca.storage.remote.tasks import one_blas_thread
 
 
 @dataclass(frozen=True)
@@ -126,16 +125,13 @@ class LappedGrid(CellGrid):
         n, step = len(block), few_samples(block.shape[1:], dtype)
         staged = linalg.scratch("staged", (max(1, min(step, n)), *block.shape[1:]), dtype)
         copies = [self._aligned(staged, run[0], origin, out) for run, out in targets]
-        with one_blas_thread():  # products of zones are too small for several threads
-            for few in blocks(n, step):
-                here = staged[: few.stop - few.start]
-                np.copyto(here, block[few])
-                self.prefilter.apply(here, origin)
-                for target, rows in copies:
-                    np.copyto(target[:, few], rows[:, : len(here)])
+        for few in blocks(n, step):
+            here = staged[: few.stop - few.start]
+            np.copyto(here, block[few])
+            self.prefilter.apply(here, origin)
+            for target, rows in copies:
+                np.copyto(target[:, few], rows[:, : len(here)])
 
     def join(self, parts: Iterable[tuple[int, Array]], samples: Array) -> Array:
         """Join the cells to P x and return the samples x, see `Partition.join`."""
-        filtered = super().join(parts, samples)
-        with one_blas_thread():
-            return self.prefilter.apply(filtered, (0,) * len(self.sample_shape), inverse=True)
+        return self.prefilter.apply(super().join(parts, samples), (0,) * len(self.sample_shape), inverse=True)

@@ -32,6 +32,7 @@ from dpca.representation.cell_runs import (
 )
 from dpca.representation.on_disk import ArrayOnDisk
 from dpca.storage.arrays.layout import box_shape, boxes_of
+from dpca.storage.remote.tasks import one_blas_thread
 from dpca.storage.transaction.workspace import fingerprint_of
 
 # Floating-point bytes of a tile that is mapped at a time: enough samples for matrix products that still fit the cache.
@@ -86,7 +87,9 @@ class LinearRepresentation(PickledByFields, Representation):
             return np.array([len(self.components)])
         # Rows have length 1 or 0, up to rounding error.
         if not self.divides:
-            return np.array([(squared_lengths(part) > 0.5).sum() for part in self.partition.all_parts(self.components)])
+            with one_blas_thread():  # the products of an overlap are too small for several threads
+                parts = self.partition.all_parts(self.components)
+            return np.array([(squared_lengths(part) > 0.5).sum() for part in parts])
         shape, squares = self.sample_shape, np.zeros(self.score_shape)
         for region in boxes_of(shape, box_shape(shape, _READ_FEATURES, self.unit)):
             around = self.aligned(region)

@@ -169,7 +169,7 @@ def test_outputs_of_variables_are_no_inputs(fields: dict[str, np.ndarray]) -> No
     Path("in/p.zarr").mkdir(parents=True)
     path = Path(_job('output = "in"\ntarget.max-error = {u = 1, p = 2}'))
     path.write_text(path.read_text().replace("*.nc", "in/*"))
-    with pytest.raises(DataError, match="matches the output"):  # it is no compressed store
+    with pytest.raises(DataError, match=r"in/p\.zarr"):  # it is no compressed store
         read_job_file(str(path))
 
 

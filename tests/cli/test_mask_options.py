@@ -135,7 +135,7 @@ def test_transparent_pixels_are_outside(tmp_path: Path, white: int) -> None:
     np.testing.assert_array_equal(read_map(tmp_path / "gray.png") == 65535, inside)
     pixels[5, 5, 3] = 128  # neither
     Image.fromarray(pixels).save(tmp_path / "mask.png")
-    with pytest.raises(DataError, match="contains 128"):
+    with pytest.raises(DataError, match="128"):
         MaskedReader(open_reader(write_images(tmp_path / "photos", 2, (12, 16))), str(tmp_path / "mask.png"))
 
 

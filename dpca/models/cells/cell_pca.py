@@ -24,6 +24,7 @@ from dpca.partition.shared import SharedGrid, groups_of
 from dpca.representation.cell_runs import squared_lengths
 from dpca.storage.arrays.layout import CHANNEL, MOST_CHANNELS, axes_for, count_spatial, is_channel
 from dpca.storage.errors import DataError
+from dpca.storage.remote.tasks import one_blas_thread
 from dpca.storage.run import Run
 
 
@@ -186,7 +187,8 @@ class CellPCA(CellParameters, PartsWithGaps, PartitionedPCA):
         if isinstance(self.grid_, LappedGrid):
             rows = np.array(rows)
             # Show the filtered components: in samples, overlapping components with arbitrary signs are added up.
-            self.grid_.prefilter.apply(rows, (0,) * (rows.ndim - 1))
+            with one_blas_thread():  # its products are too small for several threads
+                self.grid_.prefilter.apply(rows, (0,) * (rows.ndim - 1))
         return rows
 
     # -- stores

@@ -117,7 +117,6 @@ def joined_results(partition: Partition, dtype: np.dtype[Any], k: int, results: 
     """
     variances = joined_variances(k, partition, results)
     means = neighbors((i, result["mean"][None]) for i, result in enumerate(results))
-    mean = partition.join(means, np.empty((1, *partition.sample_shape)))
 
     def found() -> Iterator[tuple[int, Array]]:
         for i in range(len(results)):
@@ -126,7 +125,9 @@ def joined_results(partition: Partition, dtype: np.dtype[Any], k: int, results: 
             yield i, result["components"]
 
     whole = np.zeros((k, *partition.sample_shape), working_dtype(dtype))
-    return {"components": partition.join(neighbors(found()), whole), "mean": mean[0], **variances}
+    with one_blas_thread():  # the products of an overlap are too small for several threads
+        mean = partition.join(means, np.empty((1, *partition.sample_shape)))
+        return {"components": partition.join(neighbors(found()), whole), "mean": mean[0], **variances}
 
 
 def joined_variances(k: int, partition: Partition, results: Results) -> dict[str, Array]:
