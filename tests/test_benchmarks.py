@@ -14,7 +14,7 @@ from typing import Any
 
 import pytest
 
-from tests.benchmarks import denoised_movie, killed_run, run, terabyte
+from tests.benchmarks import denoised_movie, killed_run, run, terabyte, two_large_fields
 from tests.benchmarks.inputs import Inputs
 from tests.benchmarks.sides import Line, at_least, at_most, compared, one_processor, ratio_of
 from tests.benchmarks.speed import cluster_speed, many_components, scheduler_load, scheduler_share, spread_speed
@@ -183,6 +183,18 @@ def test_a_movie_is_denoised_within_its_planned_memory(
     # Times are those of the clock less what other programs took, which can be all of so short a job.
     assert [line["unit"] for line in lines[:2]] != [lines[2]["unit"]] * 2
     assert 0 < lines[2]["ratio"] <= lines[2]["asked"] == 1
+    assert not list(tmp_path.iterdir())
+
+
+def test_two_large_fields_are_fitted_within_their_budget(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    assert two_large_fields.main(["--gigabytes", "0.002", "--side", "32"]) == 0
+    worker, program, time = (json.loads(text) for text in capsys.readouterr().out.splitlines())
+    assert 0 < worker["ratio"] <= worker["asked"] == 1
+    assert program["sides"]["program and scheduler"] > 2**26
+    assert time["sides"]["workers' processors"] > 0
     assert not list(tmp_path.iterdir())
 
 

@@ -143,6 +143,7 @@ class Watch:
         self._ended.set()
         self._thread.join()
         ours, workers, everyone = (now - then for now, then in zip(self._processors(), self._before, strict=True))
+        self.seconds = time.perf_counter() - self._began
         self.spent, self.taken = workers, max(0.0, everyone - ours) / thread_count()
 
     def _processors(self) -> tuple[float, float, float]:
