@@ -90,6 +90,16 @@ class Rule(ABC):
             self._take(state, batch)
         return state
 
+    def weigh(self, state: State, batch: Array, weights: Array) -> State:
+        """Process a batch (n_samples, n_features) of numpy; ``weights`` (n_samples,) say how often each sample counts.
+
+        The count of a state is then a sum of weights, not a whole number.
+        """
+        raise ValueError(
+            f"{type(self).__name__} processes whole samples, but weights in sample_weight are not whole numbers: round "
+            f"them"
+        )
+
     def merge(self, a: State, b: State) -> State:
         """Return the state of both streams. By default this is the sum of all arrays and counters."""
         for name, values in b.arrays.items():
