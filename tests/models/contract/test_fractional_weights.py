@@ -161,6 +161,8 @@ def test_kernels_are_those_of_the_weighted_eigenproblem(kernel: str, dtype: Any)
         np.testing.assert_allclose(fitted.eigenvalues_, found.eigenvalues_, rtol=1e-5)
         np.testing.assert_allclose(fitted.total_, found.total_, rtol=1e-3)
         assert fitted.captured_bound_ > 0.99
+    fewer = clone(own).fit(x, sample_weight=weights / 3)
+    np.testing.assert_allclose(fewer.total_, found.total_ / 3, rtol=1e-3)
     batches = clone(own).partial_fit(x[:50], sample_weight=weights[:50]).partial_fit(x[50:], sample_weight=weights[50:])
     np.testing.assert_allclose(batches.eigenvalues_, found.eigenvalues_, rtol=1e-5)
     np.testing.assert_allclose(batches.n_samples_seen_, weights.sum())
