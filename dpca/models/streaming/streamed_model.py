@@ -132,7 +132,9 @@ class StreamedModel(LinearModel):
         if (weights := fractions_of(sample_weight)) is not None:
             if self.track_scores:
                 raise DataError("track_scores=True requires whole numbers in sample_weight: omit it, or round them")
-            self._find(named_errors(self._stream_rule.weigh, "X")(state.copy(), rows, weights))
+            updated = named_errors(self._stream_rule.weigh, "X")(state.copy(), rows, weights)
+            # As below, but a sum of weights below 1 has no components yet.
+            (self._set_state if are_ordinary(rows) else self._find)(updated)
         elif are_ordinary(rows):
             self._set_state(self._taken(state, rows))
         else:

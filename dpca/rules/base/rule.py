@@ -117,7 +117,7 @@ class Rule(ABC):
         n = state.counts["n_samples"]
         if n < self.least_samples:
             what = "principal components" if self.least_samples == 1 else "variance"
-            raise ValueError(f"{n} sample(s) have no {what}: give at least {self.least_samples}")
+            raise ValueError(f"{n:g} sample(s) have no {what}: give at least {self.least_samples}")
         return self._finish(state)
 
     def components_of(self, state: State) -> Array:

@@ -240,6 +240,16 @@ def test_streams_that_require_whole_weights(model: Any) -> None:
     np.testing.assert_array_equal(known.components_, clone(model).partial_fit(x).components_)
 
 
+@every_stream
+def test_batches_of_little_weight_count_together(model: Any) -> None:
+    x, weights = samples()
+    found = clone(model).partial_fit(x[:1], sample_weight=[0.4]).partial_fit(x[1:2], sample_weight=[0.2])
+    assert_fitted(found.partial_fit(x, sample_weight=weights), np.r_[x[:2], x], np.r_[0.4, 0.2, weights])
+    if isinstance(model, StreamingPCA):
+        with pytest.raises(DataError, match="components"):
+            _ = clone(model).partial_fit(x[:1], sample_weight=[0.4]).components_
+
+
 def test_other_rejected_weights() -> None:
     x, weights = samples()
     with pytest.raises(DataError, match="precomputed"):
